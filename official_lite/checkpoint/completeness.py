@@ -11,12 +11,12 @@ from typing import Any
 
 import tensorflow as tf
 
-from official_lite.checkpoint import keras2_checkpoint
+from official_lite.checkpoint import saved_graph
 from official_lite.common import errors, files, keras_variables, suggestions
 
 __all__ = ["OPTIONAL_ITEMS", "require_complete"]
 
-_Node = keras2_checkpoint.Node
+_Node = saved_graph.Node
 
 # Bookkeeping that checkpoints of older versions or of other tools lack. Hooks may change, too.
 OPTIONAL_ITEMS = frozenset(
@@ -51,7 +51,7 @@ def require_complete(
     if not files.exists(f"{path}.index"):
         # The restore itself reports missing files.
         return
-    saved = keras2_checkpoint.Keras2Checkpoint(path)
+    saved = saved_graph.SavedGraph(path)
     found = _compare(checkpoint, saved)
     optional_ids = {id(variable) for variable in optional}
     missing = [each for each in found.missing() if id(each.value) not in optional_ids]
@@ -146,9 +146,7 @@ class _Comparison:
         ]
 
 
-def _compare(
-    checkpoint: tf.train.Checkpoint, saved: keras2_checkpoint.Keras2Checkpoint
-) -> _Comparison:
+def _compare(checkpoint: tf.train.Checkpoint, saved: saved_graph.SavedGraph) -> _Comparison:
     """Traverse the objects to restore and the saved objects in parallel, matched by name."""
     found = _Comparison()
     seen: set[tuple[int, int]] = set()
@@ -191,7 +189,7 @@ def _enumerate(title: str, places: list[Any]) -> str:
     return f"{title}: {', '.join(map(str, places[:_MAX_NAMED]))}{more}"
 
 
-def _remedy(saved: keras2_checkpoint.Keras2Checkpoint, missing: list[_Place]) -> str:
+def _remedy(saved: saved_graph.SavedGraph, missing: list[_Place]) -> str:
     if saved.is_of_keras2:
         return f"Keras 2 wrote it, as the Model Garden does: {_CONVERTER}"
     remedy = (

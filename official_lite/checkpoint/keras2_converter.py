@@ -20,8 +20,8 @@ from official_lite.checkpoint import (
     commit,
     completeness,
     conversion_report,
-    keras2_checkpoint,
     model_state,
+    saved_graph,
 )
 from official_lite.common import errors, keras_variables
 from official_lite.modeling import distributed_gradients, step_seeds
@@ -42,11 +42,11 @@ __all__ = [
 
 
 # Maps the `id` of a variable to the tensors that may belong to it.
-Candidates = dict[int, list[keras2_checkpoint.Tensor]]
+Candidates = dict[int, list[saved_graph.Tensor]]
 
 _HOLDERS = (keras.Variable, keras.layers.Layer, Mapping, list, tuple)
 
-_Tensor = keras2_checkpoint.Tensor
+_Tensor = saved_graph.Tensor
 # Maps the key of a weight and the name of a slot to the slot.
 _Slots = dict[tuple[str, str], _Tensor]
 
@@ -83,7 +83,7 @@ def weights_of(target: object) -> list[Any]:
 
 
 def match_structure(
-    target: object, node: keras2_checkpoint.Node, *, renamed: Mapping[str, str]
+    target: object, node: saved_graph.Node, *, renamed: Mapping[str, str]
 ) -> Candidates:
     """Traverse a model and a saved tree of objects in parallel and collect candidates.
 
@@ -95,7 +95,7 @@ def match_structure(
     return _Walk(renamed).visit(target, node)
 
 
-def match_names(weights: list[Any], tensors: list[keras2_checkpoint.Tensor]) -> Candidates:
+def match_names(weights: list[Any], tensors: list[saved_graph.Tensor]) -> Candidates:
     """Match variables to the tensors whose names share the longest ending of at least two parts.
 
     This is for checkpoints of TensorFlow 1, which contain only names and no objects.
@@ -128,7 +128,7 @@ class _Walk:
         self._seen: set[tuple[int, int]] = set()
         self._found: Candidates = defaultdict(list)
 
-    def visit(self, target: object, node: keras2_checkpoint.Node) -> Candidates:
+    def visit(self, target: object, node: saved_graph.Node) -> Candidates:
         if (id(target), node.index) not in self._seen:
             self._seen.add((id(target), node.index))
             if isinstance(target, keras.Variable) and node.tensor:
@@ -138,8 +138,8 @@ class _Walk:
         return self._found
 
     def _pairs(
-        self, target: object, node: keras2_checkpoint.Node
-    ) -> Iterator[tuple[Any, keras2_checkpoint.Node]]:
+        self, target: object, node: saved_graph.Node
+    ) -> Iterator[tuple[Any, saved_graph.Node]]:
         if isinstance(target, keras.Model) and node.layers:
             yield from self._layer_pairs(target, node)
         for name, child in node.children.items():
@@ -148,8 +148,8 @@ class _Walk:
                 yield part, child
 
     def _layer_pairs(
-        self, model: keras.Model, node: keras2_checkpoint.Node
-    ) -> Iterable[tuple[Any, keras2_checkpoint.Node]]:
+        self, model: keras.Model, node: saved_graph.Node
+    ) -> Iterable[tuple[Any, saved_graph.Node]]:
         layers = [layer for layer in model.layers if layer.weights]
         names = [self._renamed.get(s.layer_name or "", s.layer_name) for s in node.layers]
         saved = {n: s for n, s in zip(names, node.layers, strict=True) if names.count(n) == 1}
@@ -166,7 +166,7 @@ class _Walk:
             [one for one in all_of_them if id(one) not in paired]
             for all_of_them in (layers, node.layers)
         )
-        by_order: Iterable[tuple[Any, keras2_checkpoint.Node]]
+        by_order: Iterable[tuple[Any, saved_graph.Node]]
         by_order = zip(left, left_saved, strict=False)
         if len(left) != len(left_saved):
             # A layer was added or removed, so the order is reliable only up to that layer.
@@ -180,7 +180,7 @@ def _has_default_name(layer: keras.Layer) -> bool:
     return name.replace("_", "") == type(layer).__name__.lower()
 
 
-def _have_equal_shapes(pair: tuple[Any, keras2_checkpoint.Node]) -> bool:
+def _have_equal_shapes(pair: tuple[Any, saved_graph.Node]) -> bool:
     layer, node = pair
     shapes = sorted(tuple(variable.shape) for variable in layer.weights)
     return shapes == sorted(tensor.shape for tensor in node.tensors())
@@ -244,7 +244,7 @@ def restore_keras2_checkpoint(
             and the checkpoint and the model do not fit. The message then contains the report, and
             no variable has been changed.
     """
-    checkpoint = keras2_checkpoint.Keras2Checkpoint(path)
+    checkpoint = saved_graph.SavedGraph(path)
     report, chosen = compare(model, checkpoint, root=root, renamed=renamed)
     if strict and not report.is_complete:
         raise errors.CheckpointError(_complaint(report, checkpoint))
@@ -256,8 +256,8 @@ def restore_keras2_checkpoint(
 
 
 def match(
-    model: object, checkpoint: keras2_checkpoint.Keras2Checkpoint, *, root: str | None = None
-) -> dict[int, keras2_checkpoint.Tensor]:
+    model: object, checkpoint: saved_graph.SavedGraph, *, root: str | None = None
+) -> dict[int, saved_graph.Tensor]:
     """Return the tensor of each weight of a model by the `id` of the weight; assign none.
 
     Args:
@@ -276,11 +276,11 @@ def match(
 
 def compare(
     model: object,
-    checkpoint: keras2_checkpoint.Keras2Checkpoint,
+    checkpoint: saved_graph.SavedGraph,
     *,
     root: str | None = None,
     renamed: Mapping[str, str] | None = None,
-) -> tuple[conversion_report.ConversionReport, dict[int, keras2_checkpoint.Tensor]]:
+) -> tuple[conversion_report.ConversionReport, dict[int, saved_graph.Tensor]]:
     """Match the weights of a model, and assign none; see `restore_keras2_checkpoint`.
 
     Returns:
@@ -309,7 +309,7 @@ def compare(
 
 def _unambiguous(
     candidates: Candidates,
-) -> dict[int, keras2_checkpoint.Tensor]:
+) -> dict[int, saved_graph.Tensor]:
     """Return the pairs in which neither side has another candidate."""
     claims = collections.Counter(itertools.chain.from_iterable(candidates.values()))
     return {
@@ -322,9 +322,9 @@ def _unambiguous(
 def _report(
     prefix: str,
     weights: list[Any],
-    tensors: list[keras2_checkpoint.Tensor],
+    tensors: list[saved_graph.Tensor],
     candidates: Candidates,
-    chosen: Mapping[int, keras2_checkpoint.Tensor],
+    chosen: Mapping[int, saved_graph.Tensor],
 ) -> conversion_report.ConversionReport:
     taken = set(itertools.chain.from_iterable(candidates.values()))
     unexpected = [tensor for tensor in tensors if tensor not in taken]
@@ -345,7 +345,7 @@ def _report(
     )
 
 
-def _match(variable: keras.Variable, tensor: keras2_checkpoint.Tensor) -> conversion_report.Match:
+def _match(variable: keras.Variable, tensor: saved_graph.Tensor) -> conversion_report.Match:
     return conversion_report.Match(
         variable=variable.path,
         variable_shape=tuple(variable.shape),
@@ -355,7 +355,7 @@ def _match(variable: keras.Variable, tensor: keras2_checkpoint.Tensor) -> conver
 
 
 def _leftover(
-    variable: keras.Variable, tensors: Iterable[keras2_checkpoint.Tensor]
+    variable: keras.Variable, tensors: Iterable[saved_graph.Tensor]
 ) -> conversion_report.Leftover:
     return conversion_report.Leftover(
         name=variable.path,
@@ -365,7 +365,7 @@ def _leftover(
 
 
 def _complaint(
-    report: conversion_report.ConversionReport, checkpoint: keras2_checkpoint.Keras2Checkpoint
+    report: conversion_report.ConversionReport, checkpoint: saved_graph.SavedGraph
 ) -> str:
     objects = ", ".join(f"`{name}`" for name in checkpoint.node(0).children)
     return (
@@ -383,7 +383,7 @@ def is_keras2(path: str) -> bool:
         if found is not None and found.state:
             # A run of this package describes itself in the commit file.
             return False
-        return keras2_checkpoint.Keras2Checkpoint(path).is_of_keras2
+        return saved_graph.SavedGraph(path).is_of_keras2
     except (ValueError, IndexError, tf.errors.OpError):
         return False
 
@@ -406,7 +406,7 @@ def restore_run(
         errors.CheckpointError: A variable has no counterpart of the same shape, or a weight or a
             slot in the checkpoint is not used. No variable has been changed.
     """
-    saved = keras2_checkpoint.Keras2Checkpoint(path)
+    saved = saved_graph.SavedGraph(path)
     items = dict(tf.train.TrackableView.children(checkpoint))
     top = saved.node(0).all_children
     # Other parts of the model share its weights.
@@ -493,8 +493,8 @@ def _optimizer_state(optimizer: Any) -> Iterator[Any]:
 
 def match_optimizer(
     optimizer: keras.optimizers.Optimizer,
-    node: keras2_checkpoint.Node | None,
-    saved: keras2_checkpoint.Keras2Checkpoint,
+    node: saved_graph.Node | None,
+    saved: saved_graph.SavedGraph,
     weights: Mapping[int, _Tensor],
 ) -> tuple[dict[int, _Tensor], list[_Tensor], set[int]]:
     """Match the variables of an optimizer to those of one that Keras 2 saved.
@@ -570,7 +570,7 @@ def _take(
         found[id(variable)] = fits[0]
 
 
-def _with_inner(node: keras2_checkpoint.Node) -> Iterator[keras2_checkpoint.Node]:
+def _with_inner(node: saved_graph.Node) -> Iterator[saved_graph.Node]:
     """Yield the optimizer and those that it wraps, from the outside in."""
     yield node
     for name in ("ema_base_optimizer", "base_optimizer", "_optimizer"):
@@ -578,9 +578,7 @@ def _with_inner(node: keras2_checkpoint.Node) -> Iterator[keras2_checkpoint.Node
             yield from _with_inner(node.all_children[name])
 
 
-def _legacy_slots(
-    nodes: Iterable[keras2_checkpoint.Node], saved: keras2_checkpoint.Keras2Checkpoint
-) -> _Slots:
+def _legacy_slots(nodes: Iterable[saved_graph.Node], saved: saved_graph.SavedGraph) -> _Slots:
     slots: _Slots = {}
     for node in nodes:
         for slot in saved.graph.nodes[node.index].slot_variables:
@@ -592,7 +590,7 @@ def _legacy_slots(
 
 
 def _named_slots(
-    nodes: Iterable[keras2_checkpoint.Node], weights: Iterable[_Tensor], own_names: set[str]
+    nodes: Iterable[saved_graph.Node], weights: Iterable[_Tensor], own_names: set[str]
 ) -> _Slots:
     """Return slots such as `Adam/m/dense/kernel`; weights that share a name have none."""
     names = own_names.union(*_SLOT_NAMES.values())

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple, TypeVar
 import keras
 import tensorflow as tf
 
-from official_lite.checkpoint import commit, keras2_checkpoint, keras2_converter
+from official_lite.checkpoint import commit, keras2_converter, saved_graph
 from official_lite.common import errors, keras_variables
 from official_lite.modeling import distributed_gradients
 
@@ -31,8 +31,8 @@ __all__ = ["REMEDY", "Evidence", "Pair", "match_optimizer", "pair"]
 
 _T = TypeVar("_T")
 
-_Node = keras2_checkpoint.Node
-_Tensor = keras2_checkpoint.Tensor
+_Node = saved_graph.Node
+_Tensor = saved_graph.Tensor
 
 REMEDY = "To load only weights, set `task.init_checkpoint_optimizer` to `none`."
 
@@ -67,7 +67,7 @@ def pair(
     model: keras.Model | tf.Module,
     items: Mapping[str, Any],
     hidden: Sequence[Any],
-    checkpoint: keras2_checkpoint.Keras2Checkpoint,
+    checkpoint: saved_graph.SavedGraph,
 ) -> _Pairs:
     """Match variables to tensors; return the pairs by the `id` of the variable.
 
@@ -123,7 +123,7 @@ def _evidence_of_places(first: Mapping[str, Any], second: Mapping[str, Any]) -> 
 
 
 def _hidden_tensors(
-    checkpoint: keras2_checkpoint.Keras2Checkpoint,
+    checkpoint: saved_graph.SavedGraph,
 ) -> list[_Tensor]:
     """Return the saved `hidden_weights` with the names that were saved for them."""
     saved = checkpoint.node(0).children
@@ -238,7 +238,7 @@ def _snake_case(name: str) -> str:
 
 def match_optimizer(
     optimizer: keras.optimizers.Optimizer,
-    checkpoint: keras2_checkpoint.Keras2Checkpoint,
+    checkpoint: saved_graph.SavedGraph,
     weights: Mapping[int, _Tensor | None],
     *,
     with_counters: bool,
@@ -334,7 +334,7 @@ def _places(optimizer: Any) -> list[_Place]:
 def _tensors_of(
     optimizer: Any,
     node: _Node,
-    checkpoint: keras2_checkpoint.Keras2Checkpoint,
+    checkpoint: saved_graph.SavedGraph,
     weights: Mapping[int, _Tensor],
 ) -> dict[int, _Tensor]:
     """Return the saved tensors of an optimizer's own variables by the `id` of the variable."""
@@ -364,7 +364,7 @@ def _tensors_of(
     return tensors
 
 
-def _averages(node: _Node, checkpoint: keras2_checkpoint.Keras2Checkpoint) -> dict[str, _Tensor]:
+def _averages(node: _Node, checkpoint: saved_graph.SavedGraph) -> dict[str, _Tensor]:
     """Return the saved moving averages by the key of the weight."""
     averages = _saved_slots(node)
     trained = _listed(node, _WEIGHTS)
@@ -383,7 +383,7 @@ def _averages(node: _Node, checkpoint: keras2_checkpoint.Keras2Checkpoint) -> di
 
 
 def _require_same_class(
-    optimizer: keras.optimizers.Optimizer, checkpoint: keras2_checkpoint.Keras2Checkpoint
+    optimizer: keras.optimizers.Optimizer, checkpoint: saved_graph.SavedGraph
 ) -> None:
     """Check the class of the innermost optimizer, if the commit file of the checkpoint names it."""
     try:

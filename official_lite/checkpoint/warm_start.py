@@ -18,11 +18,11 @@ from absl import logging
 from official_lite.checkpoint import (
     commit,
     conversion_report,
-    keras2_checkpoint,
     keras2_converter,
     latest,
     matching,
     model_state,
+    saved_graph,
 )
 from official_lite.common import errors, files, keras_variables, suggestions
 
@@ -169,7 +169,7 @@ class _Matched:
         is_converted: Whether Keras 2 wrote the checkpoint.
     """
 
-    checkpoint: keras2_checkpoint.Keras2Checkpoint
+    checkpoint: saved_graph.SavedGraph
     items: Mapping[str, Any]
     is_whole: bool
     wanted: Sequence[Any]
@@ -181,7 +181,7 @@ class _Matched:
 def _match_model(
     model: keras.Model | tf.Module, path: str, modules: str | Sequence[str]
 ) -> _Matched:
-    checkpoint = keras2_checkpoint.Keras2Checkpoint(path)
+    checkpoint = saved_graph.SavedGraph(path)
     if isinstance(model, keras.Model) and not model.weights:
         # Keras would create the weights later, without reading the checkpoint.
         raise errors.CheckpointError(
@@ -221,7 +221,7 @@ def _find_keras2(
     items: Mapping[str, Any],
     names: Sequence[str],
     wanted: Sequence[Any],
-    checkpoint: keras2_checkpoint.Keras2Checkpoint,
+    checkpoint: saved_graph.SavedGraph,
     report: WarmStartReport,
 ) -> tuple[WarmStartReport, _Pairs] | None:
     """Match the weights to a checkpoint of Keras 2; return None for any other checkpoint.
@@ -336,10 +336,10 @@ def _weights_in(model: keras.Model | tf.Module, parts: Iterable[Any]) -> list[An
 
 
 def _report(
-    checkpoint: keras2_checkpoint.Keras2Checkpoint,
+    checkpoint: saved_graph.SavedGraph,
     wanted: Sequence[Any],
     pairs: _Pairs,
-    unexpected: Sequence[keras2_checkpoint.Tensor],
+    unexpected: Sequence[saved_graph.Tensor],
 ) -> WarmStartReport:
     found = [_match(pairs[id(v)]) for v in wanted if id(v) in pairs]
     return WarmStartReport(
@@ -366,7 +366,7 @@ def _match(pair: matching.Pair) -> conversion_report.Match:
 
 
 def _missing(
-    variable: keras.Variable | tf.Variable, unexpected: Sequence[keras2_checkpoint.Tensor]
+    variable: keras.Variable | tf.Variable, unexpected: Sequence[saved_graph.Tensor]
 ) -> conversion_report.Leftover:
     name, shape = keras_variables.path_of(variable), tuple(variable.shape)
     alike = [tensor.key for tensor in unexpected if tensor.shape == shape]
@@ -377,7 +377,7 @@ def _missing(
     )
 
 
-def _assign(pairs: Iterable[matching.Pair], checkpoint: keras2_checkpoint.Keras2Checkpoint) -> None:
+def _assign(pairs: Iterable[matching.Pair], checkpoint: saved_graph.SavedGraph) -> None:
     for pair in pairs:
         if pair.tensor.shape == tuple(pair.variable.shape):
             pair.variable.assign(checkpoint.read(pair.tensor))
@@ -386,7 +386,7 @@ def _assign(pairs: Iterable[matching.Pair], checkpoint: keras2_checkpoint.Keras2
 def _explain_misfit(
     report: WarmStartReport,
     items: Mapping[str, Any],
-    checkpoint: keras2_checkpoint.Keras2Checkpoint,
+    checkpoint: saved_graph.SavedGraph,
 ) -> str:
     top = ", ".join(f"`{name}`" for name in checkpoint.node(0).children)
     return (
