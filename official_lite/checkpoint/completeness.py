@@ -6,7 +6,7 @@ restore nothing.
 """
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -14,7 +14,7 @@ import tensorflow as tf
 from official_lite.checkpoint import saved_graph
 from official_lite.common import errors, files, keras_variables, suggestions
 
-__all__ = ["OPTIONAL_ITEMS", "require_complete"]
+__all__ = ["OPTIONAL_ITEMS", "enumerate_first", "require_complete"]
 
 _Node = saved_graph.Node
 
@@ -61,9 +61,9 @@ def require_complete(
         return
     total = sum(id(place.value) not in optional_ids for place in found.values.values())
     problems = [
-        _enumerate(f"{len(missing)} of {total} values are missing", missing),
-        _enumerate("saved with a different shape", misshapen),
-        _enumerate("lists of a different length", unequal),
+        enumerate_first(f"{len(missing)} of {total} values are missing", missing),
+        enumerate_first("saved with a different shape", misshapen),
+        enumerate_first("lists of a different length", unequal),
     ]
     raise errors.CheckpointError(
         f"{path} can't be restored; nothing was changed. The checkpoint is intact, but it does "
@@ -181,7 +181,8 @@ def _holds_value(node: _Node) -> bool:
     return node.tensor is not None or node.has_state
 
 
-def _enumerate(title: str, places: list[Any]) -> str:
+def enumerate_first(title: str, places: Sequence[object]) -> str:
+    """Return a title and the first of these places; an empty text if there are none."""
     if not places:
         return ""
     rest = len(places) - _MAX_NAMED

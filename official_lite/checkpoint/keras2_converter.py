@@ -60,7 +60,6 @@ _SLOT_NAMES = {
     "_accumulators": ("accumulator",),
 }
 _AVERAGE = "average"
-_MAX_NAMED = 5
 
 
 def weights_of(target: object) -> list[Any]:
@@ -629,6 +628,4 @@ def _explain(path: str, missing: list[Any], misshapen: list[Any], unused: list[_
 
 def _enumerate(title: str, names: Iterable[str]) -> str:
     listed = [f"`{name}`" for name in names]
-    rest = len(listed) - _MAX_NAMED
-    more = f" and {rest} more" if rest > 0 else ""
-    return f"{title} ({len(listed)}): {', '.join(listed[:_MAX_NAMED])}{more}" if listed else ""
+    return completeness.enumerate_first(f"{title} ({len(listed)})", listed)
