@@ -24,6 +24,7 @@ __all__ = [
     "FeatureDecoder",
     "build_weighted_sampling_combine_fn",
     "create_combine_fn",
+    "is_for_batches",
     "map_examples",
     "takes_batches",
     "vectorize",
