@@ -21,7 +21,7 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from benchmarks import paired, report
-from official_lite.data.sources import epoch_order, reading, registry
+from official_lite.data.sources import reading, registry
 
 LIBRARY, NUMPY, ORDERED, SHUFFLED = (
     "library",
@@ -152,7 +152,7 @@ def build_epoch(name: str, path: pathlib.Path, batch_size: int, *, shuffle: bool
     Its own dataset of a training would read ahead between the rounds.
     """
     source = registry.open_source(name, [str(path)])
-    order = epoch_order.EpochOrder(
+    order = reading.EpochOrder(
         chunk_rows=source.chunk_rows,
         shuffles_chunks=shuffle,
         shuffled_rows=_SHUFFLED_ROWS if shuffle else 0,

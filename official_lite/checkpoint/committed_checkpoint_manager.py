@@ -16,7 +16,7 @@ from official_lite.checkpoint import (
     chain,
     commit,
     fallback,
-    keras2_restore,
+    keras2_converter,
     latest,
     state_description,
 )
@@ -275,7 +275,7 @@ class CommittedCheckpointManager(tf.train.CheckpointManager):
 
     def _is_foreign(self, path: str) -> bool:
         """Return whether Keras 2 wrote a checkpoint, which this manager must not remove."""
-        return keras2_restore.is_keras2(path) and commit.find_damage(path) is None
+        return keras2_converter.is_keras2(path) and commit.find_damage(path) is None
 
     def _require_fit(self, path: str, state: Mapping[str, Any]) -> None:
         if self._describe is not None:

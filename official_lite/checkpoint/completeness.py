@@ -6,17 +6,17 @@ restore nothing.
 """
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
 
-from official_lite.checkpoint import keras2_checkpoint
+from official_lite.checkpoint import saved_graph
 from official_lite.common import errors, files, keras_variables, suggestions
 
-__all__ = ["OPTIONAL_ITEMS", "require_complete"]
+__all__ = ["OPTIONAL_ITEMS", "enumerate_first", "require_complete"]
 
-_Node = keras2_checkpoint.Node
+_Node = saved_graph.Node
 
 # Bookkeeping that checkpoints of older versions or of other tools lack. Hooks may change, too.
 OPTIONAL_ITEMS = frozenset(
@@ -51,7 +51,7 @@ def require_complete(
     if not files.exists(f"{path}.index"):
         # The restore itself reports missing files.
         return
-    saved = keras2_checkpoint.Keras2Checkpoint(path)
+    saved = saved_graph.SavedGraph(path)
     found = _compare(checkpoint, saved)
     optional_ids = {id(variable) for variable in optional}
     missing = [each for each in found.missing() if id(each.value) not in optional_ids]
@@ -61,9 +61,9 @@ def require_complete(
         return
     total = sum(id(place.value) not in optional_ids for place in found.values.values())
     problems = [
-        _enumerate(f"{len(missing)} of {total} values are missing", missing),
-        _enumerate("saved with a different shape", misshapen),
-        _enumerate("lists of a different length", unequal),
+        enumerate_first(f"{len(missing)} of {total} values are missing", missing),
+        enumerate_first("saved with a different shape", misshapen),
+        enumerate_first("lists of a different length", unequal),
     ]
     raise errors.CheckpointError(
         f"{path} can't be restored; nothing was changed. The checkpoint is intact, but it does "
@@ -146,9 +146,7 @@ class _Comparison:
         ]
 
 
-def _compare(
-    checkpoint: tf.train.Checkpoint, saved: keras2_checkpoint.Keras2Checkpoint
-) -> _Comparison:
+def _compare(checkpoint: tf.train.Checkpoint, saved: saved_graph.SavedGraph) -> _Comparison:
     """Traverse the objects to restore and the saved objects in parallel, matched by name."""
     found = _Comparison()
     seen: set[tuple[int, int]] = set()
@@ -183,7 +181,8 @@ def _holds_value(node: _Node) -> bool:
     return node.tensor is not None or node.has_state
 
 
-def _enumerate(title: str, places: list[Any]) -> str:
+def enumerate_first(title: str, places: Sequence[object]) -> str:
+    """Return a title and the first of these places; an empty text if there are none."""
     if not places:
         return ""
     rest = len(places) - _MAX_NAMED
@@ -191,7 +190,7 @@ def _enumerate(title: str, places: list[Any]) -> str:
     return f"{title}: {', '.join(map(str, places[:_MAX_NAMED]))}{more}"
 
 
-def _remedy(saved: keras2_checkpoint.Keras2Checkpoint, missing: list[_Place]) -> str:
+def _remedy(saved: saved_graph.SavedGraph, missing: list[_Place]) -> str:
     if saved.is_of_keras2:
         return f"Keras 2 wrote it, as the Model Garden does: {_CONVERTER}"
     remedy = (

@@ -7,7 +7,7 @@ from typing import Any
 import tensorflow as tf
 from absl import logging
 
-from official_lite.checkpoint import commit, completeness, keras2_restore
+from official_lite.checkpoint import commit, completeness, inspection, keras2_converter
 from official_lite.common import errors, files, suggestions
 
 __all__ = ["DAMAGED_DIR", "find_unreadable", "restore", "restore_newest", "set_aside"]
@@ -85,8 +85,8 @@ def restore(
     Raises:
         errors.CheckpointError: The checkpoint does not fit. Nothing has been changed.
     """
-    if keras2_restore.is_keras2(path):
-        keras2_restore.restore(checkpoint, path, optional=optional)
+    if keras2_converter.is_keras2(path):
+        keras2_converter.restore_run(checkpoint, path, optional=optional)
         return
     completeness.require_complete(checkpoint, path, optional=optional)
     status = checkpoint.restore(path)
@@ -103,7 +103,7 @@ def find_unreadable(path: str) -> str | None:
     except _PASSING:
         raise
     except _UNUSABLE as error:
-        return _in_short(error)
+        return inspection.in_short(error)
     return None
 
 
@@ -141,9 +141,9 @@ def _try(
         damage = find_unreadable(path)
         if damage is None:
             raise errors.CheckpointError(
-                f"{path} can't be restored: {_in_short(error)}. The checkpoint is intact, but it "
-                "was saved by a different model or optimizer. To use the original ones, apply the "
-                f"config of the run: {suggestions.config_file('params.yaml')}."
+                f"{path} can't be restored: {inspection.in_short(error)}. The checkpoint is "
+                "intact, but it was saved by a different model or optimizer. To use the original "
+                f"ones, apply the config of the run: {suggestions.config_file('params.yaml')}."
             ) from error
     return damage
 
@@ -156,11 +156,6 @@ def _forget_deferred(checkpoint: tf.train.Checkpoint) -> None:
     """
     for trackable in tf.train.TrackableView(checkpoint).descendants():
         getattr(trackable, "_deferred_dependencies", {}).clear()
-
-
-def _in_short(error: Exception) -> str:
-    lines = str(error).strip().splitlines() or [type(error).__name__]
-    return lines[0][:300].rstrip(".")
 
 
 def _free(path: str) -> str:

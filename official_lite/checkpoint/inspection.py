@@ -15,8 +15,8 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 from absl import logging
-from tensorflow.core.protobuf import trackable_object_graph_pb2
 
+from official_lite.checkpoint import saved_graph
 from official_lite.common import errors, files
 
 __all__ = [
@@ -27,6 +27,7 @@ __all__ = [
     "SavedVariable",
     "compare",
     "find_unequal_bits",
+    "in_short",
     "read",
     "read_global_step_from_checkpoint",
     "remove_ckpts",
@@ -34,13 +35,12 @@ __all__ = [
 
 STATES = ("only in a", "only in b", "differs", "equal")
 
-_VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"
-_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
+_VALUE = saved_graph.VALUE_SUFFIX
 PENDING_EVALUATION = "evaluation_is_pending"
 """The name of what a stop during an evaluation adds to the checkpoint."""
 
 # Entries that TensorFlow itself adds, and one that depends on when a run was stopped.
-_NO_VARIABLES = (_GRAPH, f"save_counter{_VALUE}", f"{PENDING_EVALUATION}{_VALUE}")
+_NO_VARIABLES = (saved_graph.GRAPH_KEY, f"save_counter{_VALUE}", f"{PENDING_EVALUATION}{_VALUE}")
 _UNREADABLE = (ValueError, IndexError, tf.errors.OpError)
 
 _Array = npt.NDArray[Any]
@@ -125,13 +125,13 @@ def read(prefix: str) -> Contents:
     try:
         opened = _Checkpoint(prefix)
     except _UNREADABLE as error:
-        return Contents(variables=(), problems=[_in_short(error)])
+        return Contents(variables=(), problems=[in_short(error)])
     variables, problems = [], [*opened.problems]
     for key, name in opened.names.items():
         try:
             variables.append(opened.read(key)[0])
         except _UNREADABLE as error:
-            problems.append(f"{name} can't be read: {_in_short(error)}")
+            problems.append(f"{name} can't be read: {in_short(error)}")
     return Contents(variables=variables, problems=problems)
 
 
@@ -152,9 +152,7 @@ def compare(a: str, b: str) -> list[Difference]:
         one, other = _Checkpoint(a), _Checkpoint(b)
         found = [_difference(one, other, *keys) for keys in _pairs(one.names, other.names)]
     except _UNREADABLE as error:
-        raise errors.CheckpointError(
-            f"{a} and {b} can't be compared: {_in_short(error)}"
-        ) from error
+        raise errors.CheckpointError(f"{a} and {b} can't be compared: {in_short(error)}") from error
     return sorted(found, key=_rank)
 
 
@@ -176,9 +174,7 @@ def find_unequal_bits(a: str, b: str) -> list[str]:
             or _bits(one.read(key)[1]) != _bits(other.read(key)[1])
         ]
     except _UNREADABLE as error:
-        raise errors.CheckpointError(
-            f"{a} and {b} can't be compared: {_in_short(error)}"
-        ) from error
+        raise errors.CheckpointError(f"{a} and {b} can't be compared: {in_short(error)}") from error
 
 
 def _bits(array: _Array) -> tuple[Any, ...]:
@@ -226,13 +222,11 @@ class _Checkpoint:
 
     def _own_names(self) -> dict[str, str]:
         """Return the variables' own names by key; TensorFlow 1 checkpoints do not contain them."""
-        if _GRAPH not in self._shapes:
-            return {}
-        graph = trackable_object_graph_pb2.TrackableObjectGraph()
         try:
-            graph.ParseFromString(self._reader.get_tensor(_GRAPH))
+            graph = saved_graph.read_graph(self._reader)
         except _UNREADABLE as error:
-            self.problems.append(f"the graph of objects can't be read: {_in_short(error)}")
+            self.problems.append(f"the graph of objects can't be read: {in_short(error)}")
+            return {}
         return {
             attribute.checkpoint_key: attribute.full_name
             for node in graph.nodes
@@ -296,9 +290,10 @@ def _rank(difference: Difference) -> tuple[int, float, str]:
     return STATES.index(difference.state), -size, difference.name
 
 
-def _in_short(error: Exception) -> str:
+def in_short(error: Exception) -> str:
+    """Return the first line of an error, at most 300 characters, without a period at its end."""
     lines = str(error).strip().splitlines() or [type(error).__name__]
-    return lines[0]
+    return lines[0][:300].rstrip(".")
 
 
 _STEP_KEY = f"global_step{_VALUE}"

@@ -16,15 +16,13 @@ import tensorflow as tf
 from absl import logging
 
 from official_lite.checkpoint import (
-    adapted_layers,
     commit,
     conversion_report,
-    keras2_checkpoint,
     keras2_converter,
     latest,
+    matching,
     model_state,
-    optimizer_state,
-    weight_matching,
+    saved_graph,
 )
 from official_lite.common import errors, files, keras_variables, suggestions
 
@@ -41,7 +39,7 @@ WarmStartReport = conversion_report.ConversionReport
 
 ALL = "all"
 
-_Pairs = Mapping[int, weight_matching.Pair]
+_Pairs = Mapping[int, matching.Pair]
 
 
 def find_checkpoint(path: str) -> str | None:
@@ -100,7 +98,7 @@ def load_weights(
         # Reading with TensorFlow also restores state other than weights, such as lookup tables.
         tf.train.Checkpoint(**found.items).read(checkpoint.prefix).expect_partial()
     _assign([pairs[id(v)] for v in found.wanted if id(v) in pairs], checkpoint)
-    adapted_layers.follow_statistics(model)
+    model_state.follow_statistics(model)
     logging.info("Initialized the weights from %s", report)
     return report
 
@@ -138,13 +136,13 @@ def load_optimizer(
             is set and something is missing. The optimizer is unchanged.
     """
     found = _match_model(model, path, modules)
-    pairs: Mapping[int, weight_matching.Pair | None] = found.pairs
+    pairs: Mapping[int, matching.Pair | None] = found.pairs
     tensors = {id(v): pair.tensor if (pair := pairs.get(id(v))) else None for v in found.wanted}
-    matched, unused = optimizer_state.match(
+    matched, unused = matching.match_optimizer(
         optimizer, found.checkpoint, tensors, with_counters=with_counters
     )
-    by_weight = weight_matching.Evidence.NAME
-    loaded = {id(v): weight_matching.Pair(v, tensor, by_weight) for v, tensor in matched if tensor}
+    by_weight = matching.Evidence.NAME
+    loaded = {id(v): matching.Pair(v, tensor, by_weight) for v, tensor in matched if tensor}
     report = _report(
         found.checkpoint, [v for v, _ in matched], loaded, unused if found.is_whole else []
     )
@@ -152,7 +150,7 @@ def load_optimizer(
         raise errors.CheckpointError(
             f"The checkpoint does not contain the whole state of the optimizer.\n{report}\nSet "
             "`task.init_checkpoint_strict` to false to load only what matches. "
-            f"{optimizer_state.REMEDY}"
+            f"{matching.REMEDY}"
         )
     _assign(loaded.values(), found.checkpoint)
     logging.info("Initialized the optimizer from %s", report)
@@ -171,7 +169,7 @@ class _Matched:
         is_converted: Whether Keras 2 wrote the checkpoint.
     """
 
-    checkpoint: keras2_checkpoint.Keras2Checkpoint
+    checkpoint: saved_graph.SavedGraph
     items: Mapping[str, Any]
     is_whole: bool
     wanted: Sequence[Any]
@@ -183,7 +181,7 @@ class _Matched:
 def _match_model(
     model: keras.Model | tf.Module, path: str, modules: str | Sequence[str]
 ) -> _Matched:
-    checkpoint = keras2_checkpoint.Keras2Checkpoint(path)
+    checkpoint = saved_graph.SavedGraph(path)
     if isinstance(model, keras.Model) and not model.weights:
         # Keras would create the weights later, without reading the checkpoint.
         raise errors.CheckpointError(
@@ -195,7 +193,7 @@ def _match_model(
     names = _names_of(modules)
     wanted = _wanted(model, items, names)
     hidden = whole.get("hidden_weights", [])
-    pairs: _Pairs = weight_matching.pair(
+    pairs: _Pairs = matching.pair(
         model, items if names == [ALL] else items | whole, hidden, checkpoint
     )
     saved = checkpoint.node(0).children
@@ -223,7 +221,7 @@ def _find_keras2(
     items: Mapping[str, Any],
     names: Sequence[str],
     wanted: Sequence[Any],
-    checkpoint: keras2_checkpoint.Keras2Checkpoint,
+    checkpoint: saved_graph.SavedGraph,
     report: WarmStartReport,
 ) -> tuple[WarmStartReport, _Pairs] | None:
     """Match the weights to a checkpoint of Keras 2; return None for any other checkpoint.
@@ -256,7 +254,7 @@ def _find_keras2(
         return None
     tensors = {key: tensor for _, chosen in found for key, tensor in chosen.items()}
     pairs = {
-        id(v): weight_matching.Pair(v, tensors[id(v)], weight_matching.Evidence.NAME)
+        id(v): matching.Pair(v, tensors[id(v)], matching.Evidence.NAME)
         for v in wanted
         if id(v) in tensors
     }
@@ -264,7 +262,7 @@ def _find_keras2(
     return WarmStartReport.merged(title, [one for one, _ in found]), pairs
 
 
-def _load_adapted(adapted: adapted_layers.AdaptedLayers, prefix: str, strict: bool) -> None:
+def _load_adapted(adapted: model_state.AdaptedLayers, prefix: str, strict: bool) -> None:
     try:
         tf.train.Checkpoint(adapted_layers=adapted).read(prefix).expect_partial()
     except errors.CheckpointError as error:
@@ -273,10 +271,10 @@ def _load_adapted(adapted: adapted_layers.AdaptedLayers, prefix: str, strict: bo
         logging.warning("%s They keep their present state.", error)
 
 
-def _require_all(report: WarmStartReport, pairs: Sequence[weight_matching.Pair]) -> None:
+def _require_all(report: WarmStartReport, pairs: Sequence[matching.Pair]) -> None:
     if report.missing or report.mismatched or report.ambiguous:
         problem = "The checkpoint does not contain all weights of the model."
-    elif any(pair.evidence == weight_matching.Evidence.DOUBTFUL_POSITION for pair in pairs):
+    elif any(pair.evidence == matching.Evidence.DOUBTFUL_POSITION for pair in pairs):
         problem = (
             "The model has more or fewer layers than the checkpoint, and they can't be matched by "
             "name."
@@ -338,10 +336,10 @@ def _weights_in(model: keras.Model | tf.Module, parts: Iterable[Any]) -> list[An
 
 
 def _report(
-    checkpoint: keras2_checkpoint.Keras2Checkpoint,
+    checkpoint: saved_graph.SavedGraph,
     wanted: Sequence[Any],
     pairs: _Pairs,
-    unexpected: Sequence[keras2_checkpoint.Tensor],
+    unexpected: Sequence[saved_graph.Tensor],
 ) -> WarmStartReport:
     found = [_match(pairs[id(v)]) for v in wanted if id(v) in pairs]
     return WarmStartReport(
@@ -355,8 +353,8 @@ def _report(
     )
 
 
-def _match(pair: weight_matching.Pair) -> conversion_report.Match:
-    is_by_position = pair.evidence != weight_matching.Evidence.NAME
+def _match(pair: matching.Pair) -> conversion_report.Match:
+    is_by_position = pair.evidence != matching.Evidence.NAME
     return conversion_report.Match(
         variable=keras_variables.path_of(pair.variable),
         variable_shape=tuple(pair.variable.shape),
@@ -368,7 +366,7 @@ def _match(pair: weight_matching.Pair) -> conversion_report.Match:
 
 
 def _missing(
-    variable: keras.Variable | tf.Variable, unexpected: Sequence[keras2_checkpoint.Tensor]
+    variable: keras.Variable | tf.Variable, unexpected: Sequence[saved_graph.Tensor]
 ) -> conversion_report.Leftover:
     name, shape = keras_variables.path_of(variable), tuple(variable.shape)
     alike = [tensor.key for tensor in unexpected if tensor.shape == shape]
@@ -379,9 +377,7 @@ def _missing(
     )
 
 
-def _assign(
-    pairs: Iterable[weight_matching.Pair], checkpoint: keras2_checkpoint.Keras2Checkpoint
-) -> None:
+def _assign(pairs: Iterable[matching.Pair], checkpoint: saved_graph.SavedGraph) -> None:
     for pair in pairs:
         if pair.tensor.shape == tuple(pair.variable.shape):
             pair.variable.assign(checkpoint.read(pair.tensor))
@@ -390,7 +386,7 @@ def _assign(
 def _explain_misfit(
     report: WarmStartReport,
     items: Mapping[str, Any],
-    checkpoint: keras2_checkpoint.Keras2Checkpoint,
+    checkpoint: saved_graph.SavedGraph,
 ) -> str:
     top = ", ".join(f"`{name}`" for name in checkpoint.node(0).children)
     return (

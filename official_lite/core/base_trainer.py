@@ -13,7 +13,7 @@ import tensorflow as tf
 from absl import logging
 
 from official_lite import orbit
-from official_lite.checkpoint import adapted_layers, model_state, warm_start
+from official_lite.checkpoint import model_state, warm_start
 from official_lite.common import errors, log_once, preemption, types, user_code
 from official_lite.core import (
     base_task,
@@ -832,7 +832,7 @@ class Trainer(_AsyncTrainer):
 
         The data of a trainer that was given its dataset start from the beginning.
         """
-        adapted_layers.follow_statistics(self.model)
+        model_state.follow_statistics(self.model)
         step = int(self.global_step.numpy())
         if True not in self._task_metrics:
             return

@@ -1,4 +1,4 @@
-"""The config classes of an experiment: task, data, trainer, runtime and pipeline."""
+"""The config classes of an experiment: task, data, trainer, runtime, pipeline and prediction."""
 
 import dataclasses
 import math
@@ -13,7 +13,6 @@ from official_lite.config import phase_configs
 from official_lite.modeling import hyperparams
 from official_lite.modeling.hyperparams import base_config, field_checks
 from official_lite.modeling.optimization.configs import optimization_config
-from official_lite.prediction import configs as prediction_configs
 
 __all__ = [
     "RuntimeConfig",
@@ -33,6 +32,10 @@ __all__ = [
 EXECUTIONS = ("auto", "graph", "xla", "xla_loop", "eager")
 
 PRECISIONS = ("float32", "float16", "bfloat16", "mixed_float16", "mixed_bfloat16")
+
+PREDICTION_FORMATS = ("jsonl", "parquet", "tfrecord")
+
+PREDICTION_CHECKPOINTS = ("latest", "best", "init")
 
 # What to use for keys of PaddleRec's configs that have no counterpart of one name.
 _HINTS_FOR_PADDLEREC = {
@@ -129,8 +132,6 @@ class RuntimeConfig(base_config.Config):
 OptimizationConfig = optimization_config.OptimizationConfig
 
 PhaseConfig = phase_configs.PhaseConfig
-
-PredictionConfig = prediction_configs.PredictionConfig
 
 # Fields that a Model Garden YAML file may set, but that have no counterpart here.
 _DEAD_FIELDS = {
@@ -471,6 +472,34 @@ class PipelineConfig(base_config.Config):
     initialize: str = ""
     run: str = ""
     finalize: str = ""
+
+
+@dataclasses.dataclass
+class PredictionConfig(base_config.Config):
+    """The config of `--mode=predict`: which weights predict, and where the predictions go.
+
+    Attributes:
+        output_dir: The directory of the predictions. A relative path is in the model directory.
+        format: The format of the files: `jsonl` (a JSON object per line), `parquet` or `tfrecord`.
+            Parquet requires the extra `parquet`.
+        rows_per_shard: The number of rows in a file. The last file may have fewer. A killed run
+            repeats at most the rows of one file.
+        checkpoint: The weights: `latest` for the latest checkpoint of the run, or
+            `task.init_checkpoint` if the run has none; `best` for the checkpoint in
+            `trainer.best_checkpoint_export_subdir`; `init` for `task.init_checkpoint` in any case.
+    """
+
+    output_dir: str = "predictions"
+    format: str = "jsonl"
+    rows_per_shard: int = 10_000
+    checkpoint: str = "latest"
+
+    def validate_fields(self) -> None:
+        field_checks.require_one_of(self, "format", PREDICTION_FORMATS)
+        field_checks.require_one_of(self, "checkpoint", PREDICTION_CHECKPOINTS)
+        field_checks.require_positive(self, "rows_per_shard")
+        if not self.output_dir:
+            raise errors.ConfigValueError("`output_dir` is empty; expected a directory.")
 
 
 @dataclasses.dataclass

@@ -32,13 +32,18 @@ from official_lite.data import (
     position,
     replicas,
     tf_data_options,
-    tfds_reading,
 )
-from official_lite.data.example_stream import ExampleStream, map_examples
+from official_lite.data.example_stream import (
+    ExampleStream,
+    FeatureDecoder,
+    build_weighted_sampling_combine_fn,
+    create_combine_fn,
+    map_examples,
+    takes_batches,
+    vectorize,
+)
 from official_lite.data.file_patterns import match_files
-from official_lite.data.mixing import build_weighted_sampling_combine_fn, create_combine_fn
-from official_lite.data.sources import epoch_order, reading, registry
-from official_lite.data.whole_batches import FeatureDecoder, takes_batches, vectorize
+from official_lite.data.sources import reading, registry
 
 __all__ = [
     "FeatureDecoder",
@@ -248,7 +253,7 @@ class InputReader:
         options = self._reading_options()
         pipelines = file_reading.num_sharing_pipelines(options, input_context)
         seed = file_reading.file_order_seed(files, options, input_context)
-        order = epoch_order.EpochOrder(
+        order = reading.EpochOrder(
             chunk_rows=source.chunk_rows,
             shuffles_chunks=options.is_training,
             shuffled_rows=self._shuffle_buffer_size if options.is_training else 0,
@@ -333,7 +338,7 @@ class InputReader:
     def _read_tfds(
         self, name: str, input_context: tf.distribute.InputContext | None
     ) -> tf.data.Dataset:
-        return tfds_reading.read_tfds(
+        return file_reading.read_tfds(
             name,
             self._params.tfds_split,
             self._reading_options(),

@@ -11,9 +11,6 @@ __all__ = [
     "example_stream",
     "file_patterns",
     "file_reading",
-    "mixing",
     "position",
     "replicas",
-    "tfds_reading",
-    "whole_batches",
 ]

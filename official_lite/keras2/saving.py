@@ -8,7 +8,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from official_lite.checkpoint import keras2_restore, model_state
+from official_lite.checkpoint import keras2_converter, model_state
 from official_lite.common import keras_variables, nested_dict
 
 __all__ = [
@@ -174,9 +174,9 @@ class Checkpoint(tf.train.Checkpoint):
         return self._converted(save_path) or super().restore(save_path, options)
 
     def _converted(self, save_path: Any) -> "_Status | None":
-        if save_path is None or not keras2_restore.is_keras2(path := os.fspath(save_path)):
+        if save_path is None or not keras2_converter.is_keras2(path := os.fspath(save_path)):
             return None
-        keras2_restore.restore(self, path)
+        keras2_converter.restore_run(self, path)
         return _Status()
 
 

@@ -15,7 +15,7 @@ from official_lite.checkpoint import (
     completeness,
     fallback,
     inspection,
-    keras2_restore,
+    keras2_converter,
     latest,
 )
 from official_lite.common import errors, preemption, suggestions
@@ -180,8 +180,8 @@ class Checkpointing(triggers.Trigger):
                 fallback.restore(manager.checkpoint, path)
             elif verifies or (latest := manager.latest_checkpoint) is None:
                 return manager.restore_or_initialize()
-            elif keras2_restore.is_keras2(latest):
-                keras2_restore.restore(manager.checkpoint, latest)
+            elif keras2_converter.is_keras2(latest):
+                keras2_converter.restore_run(manager.checkpoint, latest)
                 return latest
             else:
                 completeness.require_complete(manager.checkpoint, latest)

@@ -1,1 +1,1 @@
-"""Predictions of a model in files: their config, the formats, and the directory of shards."""
+"""Predictions of a model in files: the formats, and the directory of shards."""

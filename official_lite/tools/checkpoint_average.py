@@ -16,9 +16,9 @@ from official_lite import orbit
 from official_lite.checkpoint import (
     async_checkpoint_manager,
     commit,
-    keras2_checkpoint,
     latest,
     model_state,
+    saved_graph,
 )
 from official_lite.common import errors, files
 from official_lite.modeling.multitask import base_trainer, multitask
@@ -144,14 +144,14 @@ def _require_one_model(paths: Sequence[str]) -> None:
                 )
 
 
-def _saved_weights(path: str) -> list[keras2_checkpoint.Tensor]:
+def _saved_weights(path: str) -> list[saved_graph.Tensor]:
     """Return the model's tensors in a checkpoint, in the order of its objects."""
-    top = keras2_checkpoint.Keras2Checkpoint(path).node(0).children
+    top = saved_graph.SavedGraph(path).node(0).children
     parts = [top[name] for name in ("model", "hidden_weights", "hidden_items") if name in top]
     return [tensor for part in parts for tensor in part.tensors()]
 
 
-def _describe(tensor: keras2_checkpoint.Tensor | None) -> str:
+def _describe(tensor: saved_graph.Tensor | None) -> str:
     if tensor is None:
         return "no more variables"
     return f"`{tensor.full_name or tensor.key}` of shape {list(tensor.shape)}"

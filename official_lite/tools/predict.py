@@ -15,7 +15,7 @@ import shlex
 import sys
 
 from official_lite.common import escapes, files
-from official_lite.prediction import configs
+from official_lite.core import config_definitions
 from official_lite.tools import sources
 
 __all__ = ["add_arguments", "run"]
@@ -27,9 +27,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--output", help="The directory of the predictions; by default `predictions` in the run."
     )
-    parser.add_argument("--format", choices=configs.FORMATS, help="The format of the files.")
     parser.add_argument(
-        "--checkpoint", choices=configs.CHECKPOINTS, help="The weights; by default the latest."
+        "--format", choices=config_definitions.PREDICTION_FORMATS, help="The format of the files."
+    )
+    parser.add_argument(
+        "--checkpoint",
+        choices=config_definitions.PREDICTION_CHECKPOINTS,
+        help="The weights; by default the latest.",
     )
     sources.add_arguments(parser)
     sources.add_trust_argument(parser)

@@ -5,7 +5,7 @@ import keras
 import tensorflow as tf
 
 from official_lite.checkpoint import keras2_converter
-from official_lite.checkpoint.keras2_checkpoint import Keras2Checkpoint, Tensor
+from official_lite.checkpoint.saved_graph import SavedGraph, Tensor
 
 SaveKeras2 = Callable[..., str]
 
@@ -23,7 +23,7 @@ def found_names(
     model: Any, path: str, renamed: Mapping[str, str] | None = None
 ) -> dict[str, list[str]]:
     """What was found for each variable of the model, by the variable's Keras 2 name."""
-    root = Keras2Checkpoint(path).root(None)
+    root = SavedGraph(path).root(None)
     found = keras2_converter.match_structure(model, root, renamed=renamed or {})
     return {v.path: [t.full_name for t in found.get(id(v), [])] for v in model.weights}
 

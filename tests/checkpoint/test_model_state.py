@@ -3,7 +3,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from official_lite.checkpoint import model_state
+from official_lite.checkpoint import model_state, warm_start
+from official_lite.common import errors
 
 
 class Listed(keras.Model):
@@ -69,3 +70,146 @@ def test_list_of_heads_among_the_checkpoint_items_is_saved(tmp_path) -> None:
     status = tf.train.Checkpoint(**model_state.checkpoint_items(restored)).read(path)
     status.assert_consumed()
     assert (restored.heads[1].kernel.numpy() == saved.heads[1].kernel.numpy()).all()
+
+
+class Adapting(keras.Model):
+    def __init__(self) -> None:
+        super().__init__()
+        layers = keras.layers
+        self.normalize = layers.Normalization()
+        self.in_a_list = [layers.Discretization(num_bins=3), layers.IntegerLookup()]
+        self.words = layers.StringLookup()
+        self.text = layers.TextVectorization(output_mode="tf_idf")
+        self.given = layers.Normalization(mean=1.0, variance=2.0)
+        self.dense = layers.Dense(1)
+
+    def build(self, input_shape):
+        self.normalize.build(input_shape)
+        self.given.build(input_shape)
+        self.dense.build(input_shape)
+
+    def call(self, x):
+        return self.dense(self.given(self.normalize(x)))
+
+    def all_outputs(self) -> list[np.ndarray]:
+        bins, numbers = self.in_a_list
+        return [
+            np.asarray(output)
+            for output in (
+                self(np.array([[3.0, 40.0]])),
+                bins(np.array([3.0])),
+                numbers(np.array([7])),
+                self.words(["y", "z"]),
+                self.text(["a c"]),
+            )
+        ]
+
+
+def _build(cls: type[Adapting] = Adapting) -> Adapting:
+    keras.utils.set_random_seed(1)
+    model = cls()
+    model(np.zeros((1, 2)))
+    return model
+
+
+@pytest.fixture
+def adapted() -> Adapting:
+    model = _build()
+    model.normalize.adapt(np.arange(12.0).reshape(6, 2))
+    bins, numbers = model.in_a_list
+    bins.adapt(np.arange(10.0))
+    numbers.adapt(np.array([[5], [5], [7]]))
+    model.words.adapt(["x", "y"])
+    model.text.adapt(["a b", "a c"])
+    return model
+
+
+@pytest.mark.parametrize("items", [model_state.hidden_items, model_state.weight_items])
+def test_what_layers_have_learnt_is_in_a_checkpoint(adapted, tmp_path, items) -> None:
+    path = tf.train.Checkpoint(**{"model": adapted, **items(adapted)}).save(tmp_path / "c")
+    model = _build()
+    again = tf.train.Checkpoint(**{"model": model, **items(model)})
+    again.restore(path).assert_existing_objects_matched()
+    for found, expected in zip(model.all_outputs(), adapted.all_outputs(), strict=True):
+        np.testing.assert_array_equal(found, expected)
+
+
+def test_vocabulary_that_was_not_learnt_yet_takes_none_away(adapted, tmp_path) -> None:
+    before = _build()
+    path = tf.train.Checkpoint(**model_state.weight_items(before)).save(tmp_path / "c")
+    tf.train.Checkpoint(**model_state.weight_items(adapted)).restore(path)
+    assert adapted.words.get_vocabulary() == ["[UNK]", "y", "x"]
+
+
+def test_words_of_the_checkpoint_take_the_place_of_others(adapted, tmp_path) -> None:
+    path = tf.train.Checkpoint(**model_state.weight_items(adapted)).save(tmp_path / "c")
+    model = _build()
+    model.words.adapt(["r", "q", "p"])
+    tf.train.Checkpoint(**model_state.weight_items(model)).restore(path)
+    assert model.words.get_vocabulary() == ["[UNK]", "y", "x"]
+
+
+@pytest.mark.parametrize("modules", ["all", "normalize"])
+def test_weights_for_another_run_bring_statistics_that_count(adapted, tmp_path, modules) -> None:
+    tf.train.Checkpoint(**model_state.weight_items(adapted)).save(tmp_path / "c")
+    model = _build()
+    warm_start.load_weights(model, str(tmp_path), modules=modules)
+    x = np.array([[3.0, 40.0]])
+    np.testing.assert_array_equal(model.normalize(x), adapted.normalize(x))
+
+
+def test_other_layers_are_told(adapted) -> None:
+    saved = model_state.AdaptedLayers(model_state.find_adaptable_layers(adapted))
+    fewer = model_state.AdaptedLayers([adapted.normalize])
+    text = r"of the checkpoint are Normalization, .* of the model are Normalization\.$"
+    with pytest.raises(errors.CheckpointError, match=text):
+        fewer.deserialize(saved.serialize())
+
+
+def test_layer_that_is_not_built_can_not_be_restored(adapted) -> None:
+    saved = model_state.AdaptedLayers([adapted.normalize]).serialize()
+    unbuilt = model_state.AdaptedLayers([keras.layers.Normalization()])
+    with pytest.raises(errors.CheckpointError, match="Call the model once before"):
+        unbuilt.deserialize(saved)
+
+
+def test_other_layers_are_left_alone_if_not_all_weights_must_fit(adapted, tmp_path) -> None:
+    class More(Adapting):
+        def __init__(self) -> None:
+            super().__init__()
+            self.more_words = keras.layers.IntegerLookup()
+
+    tf.train.Checkpoint(**model_state.weight_items(adapted)).save(tmp_path / "c")
+    model = _build(More)
+    x = np.array([[3.0, 40.0]])
+    with pytest.raises(errors.CheckpointError, match=r"of the model are .*, IntegerLookup\.$"):
+        warm_start.load_weights(model, str(tmp_path))
+    np.testing.assert_array_equal(model.normalize(x), x)
+    warm_start.load_weights(model, str(tmp_path), strict=False)
+    np.testing.assert_array_equal(model(x), adapted(x))
+    assert model.words.get_vocabulary() == ["[UNK]"]
+
+
+def test_layers_with_given_statistics_or_words_are_none_of_them(tmp_path) -> None:
+    (tmp_path / "words.txt").write_text("x\ny")
+    layers = keras.layers
+    model = keras.Sequential(
+        [
+            keras.Input((1,), dtype="string"),
+            layers.StringLookup(vocabulary=str(tmp_path / "words.txt")),
+            layers.Normalization(mean=0.0, variance=1.0),
+            layers.Discretization(bin_boundaries=[0.0]),
+        ]
+    )
+    assert model_state.find_adaptable_layers(model) == []
+    assert "adapted_layers" not in model_state.weight_items(model)
+
+
+def test_statistics_are_those_of_all_replicas(adapted, tmp_path, two_replicas) -> None:
+    path = tf.train.Checkpoint(**model_state.weight_items(adapted)).save(tmp_path / "c")
+    with two_replicas.scope():
+        model = _build()
+    tf.train.Checkpoint(**model_state.weight_items(model)).restore(path)
+    x = tf.constant([[3.0, 40.0]])
+    for output in two_replicas.experimental_local_results(two_replicas.run(model, (x,))):
+        np.testing.assert_array_equal(output, adapted(x))

@@ -1,8 +1,13 @@
+import dataclasses
+
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from official_lite.data import example_stream, whole_batches
+from official_lite.common import errors
+from official_lite.core import tf_example_builder
+from official_lite.data import example_stream
+from official_lite.modeling.hyperparams import base_config
 
 
 def _stream(dataset):
@@ -21,7 +26,7 @@ def _is_odd_half(x):
     return x // 2 % 2 == 1
 
 
-@pytest.mark.parametrize("mark", [lambda fn: fn, whole_batches.takes_batches])
+@pytest.mark.parametrize("mark", [lambda fn: fn, example_stream.takes_batches])
 def test_functions_of_examples_and_of_batches_do_the_same(mark):
     stream = _stream(tf.data.Dataset.range(10)).map(mark(_double)).filter(mark(_is_odd_half))
     assert _values(stream.singly()) == [2, 6, 10, 14, 18]
@@ -39,7 +44,7 @@ def test_no_function_is_no_stage():
 def test_chunks_stay_together_until_examples_are_wanted():
     seen = []
 
-    @whole_batches.takes_batches
+    @example_stream.takes_batches
     def note(x):
         tf.py_function(lambda x: seen.append(x.numpy().tolist()), [x], [])
         return x
@@ -47,18 +52,18 @@ def test_chunks_stay_together_until_examples_are_wanted():
     stream = (
         _stream(tf.data.Dataset.range(6))
         .map(note)
-        .filter(whole_batches.takes_batches(lambda x: x % 2 == 0))
+        .filter(example_stream.takes_batches(lambda x: x % 2 == 0))
     )
     assert _values(stream.map(note).batch(6, drop_remainder=False)) == [[0, 2, 4]]
     assert sorted(seen) == [[0, 1, 2, 3], [0, 2], [4], [4, 5]]
 
 
 def test_a_dataset_function_is_given_examples():
-    stream = _stream(tf.data.Dataset.range(6)).map(whole_batches.takes_batches(_double))
+    stream = _stream(tf.data.Dataset.range(6)).map(example_stream.takes_batches(_double))
     assert _values(stream.apply(lambda dataset: dataset.skip(1)).singly()) == [2, 4, 6, 8, 10]
 
 
-@pytest.mark.parametrize("mark", [lambda fn: fn, whole_batches.takes_batches])
+@pytest.mark.parametrize("mark", [lambda fn: fn, example_stream.takes_batches])
 def test_examples_of_any_nest_are_filtered(mark):
     numbers = np.arange(6)
     pairs = tf.data.Dataset.from_tensor_slices((numbers, {"x": np.stack([numbers] * 2, 1)}))
@@ -69,7 +74,135 @@ def test_examples_of_any_nest_are_filtered(mark):
 
 
 def test_data_without_end_is_known_to_have_none():
-    stream = _stream(tf.data.Dataset.range(5).repeat()).map(whole_batches.takes_batches(_double))
+    stream = _stream(tf.data.Dataset.range(5).repeat()).map(example_stream.takes_batches(_double))
     batches = stream.batch(3, drop_remainder=True)
     assert batches.cardinality() == tf.data.INFINITE_CARDINALITY
     assert _values(batches.take(3)) == [[0, 2, 4], [6, 8, 0], [2, 4, 6]]
+
+
+FEATURES = {
+    "dense": tf.io.FixedLenFeature([2], tf.float32),
+    "words": tf.io.VarLenFeature(tf.string),
+}
+
+
+@pytest.fixture
+def records():
+    return [
+        tf_example_builder.TfExampleBuilder()
+        .add_floats_feature("dense", [n, -n])
+        .add_bytes_feature("words", [b"w"] * n)
+        .example.SerializeToString()
+        for n in range(4)
+    ]
+
+
+def test_a_mark_changes_nothing_else():
+    def scale(x, factor=2):
+        """Doc."""
+        return x * factor
+
+    marked = example_stream.takes_batches(scale)
+    assert example_stream.is_for_batches(marked)
+    assert marked(3, factor=5) == 15
+    assert marked.__doc__ == "Doc."
+    assert not example_stream.is_for_batches(scale)
+    assert not example_stream.is_for_batches(None)
+
+
+def test_features_of_a_batch_are_those_of_its_examples(records):
+    decoder = example_stream.FeatureDecoder(FEATURES)
+    assert example_stream.is_for_batches(decoder.decode)
+    batch = decoder.decode(tf.constant(records))
+    assert batch["dense"].numpy().tolist() == [[n, -n] for n in range(4)]
+    assert batch["words"].indices[:, 0].numpy().tolist() == [1, 2, 2, 3, 3, 3]
+
+
+def test_one_record_is_decoded_as_well(records):
+    example = example_stream.FeatureDecoder(FEATURES).decode(tf.constant(records[3]))
+    assert example["dense"].numpy().tolist() == [3, -3]
+    assert example["words"].values.shape == (3,)
+
+
+def test_functions_of_one_example_are_vectorized():
+    examples = tf.data.Dataset.from_tensor_slices((tf.range(4), tf.range(4.0)))
+    fn = example_stream.vectorize(lambda i, x: {"sum": tf.cast(i, tf.float32) + x})
+    (batch,) = examples.batch(4).map(fn)
+    assert batch["sum"].numpy().tolist() == [0, 2, 4, 6]
+
+
+def test_what_cannot_be_vectorized_is_named():
+    images = tf.data.Dataset.from_tensors(["", ""])
+    with pytest.raises(ValueError, match="DecodeJpeg"):
+        images.map(example_stream.vectorize(tf.io.decode_jpeg))
+
+
+@dataclasses.dataclass
+class MixConfig(base_config.Config):
+    input_path: base_config.Config | str | None = None
+    weights: base_config.Config | None = None
+    stop_on_empty_dataset: bool | None = None
+    seed: int | None = None
+
+
+def datasets(count=4000):
+    return {
+        name: tf.data.Dataset.from_tensors(value).repeat(count)
+        for name, value in (("zeros", 0), ("ones", 1))
+    }
+
+
+def draw(combine_fn, **kwargs):
+    return np.array(list(combine_fn(datasets(**kwargs)).as_numpy_iterator()))
+
+
+def test_shares_are_the_weights_by_name():
+    combine_fn = example_stream.build_weighted_sampling_combine_fn({"ones": 3, "zeros": 1}, seed=0)
+    assert draw(combine_fn).mean() == pytest.approx(0.75, abs=0.02)
+
+
+def test_a_seed_fixes_the_draws():
+    build = example_stream.build_weighted_sampling_combine_fn
+    draws = [draw(build({"ones": 1, "zeros": 1}, seed=seed), count=50) for seed in (1, 1, 2)]
+    np.testing.assert_array_equal(draws[0], draws[1])
+    assert draws[0].tolist() != draws[2].tolist()
+
+
+def test_the_rest_goes_on_if_the_mixture_may_outlast_a_source():
+    combine_fn = example_stream.build_weighted_sampling_combine_fn(
+        {"ones": 1, "zeros": 1}, stop_on_empty_dataset=False
+    )
+    assert len(draw(combine_fn, count=20)) == 40
+
+
+@pytest.mark.parametrize("weights", [{"ones": -1, "zeros": 2}, {"ones": 0, "zeros": 0}])
+def test_weights_that_mean_nothing_are_refused(weights):
+    with pytest.raises(errors.ConfigValueError, match="at least one must be positive; got"):
+        example_stream.build_weighted_sampling_combine_fn(weights)
+
+
+def test_a_config_becomes_a_mixture():
+    params = MixConfig(
+        input_path=base_config.Config({"ones": "a", "zeros": "b"}),
+        weights=base_config.Config({"ones": 1, "zeros": 0}),
+        seed=5,
+    )
+    assert draw(example_stream.create_combine_fn(params), count=10).tolist() == [1] * 10
+
+
+def test_no_weights_are_no_mixture():
+    assert example_stream.create_combine_fn(MixConfig(input_path="a")) is None
+
+
+@pytest.mark.parametrize(
+    ("input_path", "message"),
+    [
+        ("a", "must both be a Config"),
+        (base_config.Config({"onse": "a", "zeros": "b"}), "Input 'onse' .*mean `ones`"),
+        (base_config.Config({"ones": "a"}), "Weight 'zeros' does not have"),
+    ],
+)
+def test_weights_and_inputs_must_go_together(input_path, message):
+    weights = base_config.Config({"ones": 1, "zeros": 1})
+    with pytest.raises(errors.ConfigValueError, match=message):
+        example_stream.create_combine_fn(MixConfig(input_path=input_path, weights=weights))

@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 from official_lite.common import errors
-from official_lite.data import file_reading, tfds_reading
+from official_lite.data import file_reading
 
 
 class FakeTfds(types.ModuleType):
@@ -34,7 +34,7 @@ def tfds(monkeypatch):
 def read(*, host=0, num_hosts=1, is_training=False, sharding=True, **kwargs):
     options = file_reading.FileReadingOptions(is_training=is_training, sharding=sharding, seed=3)
     context = tf.distribute.InputContext(num_hosts, host, num_hosts)
-    dataset = tfds_reading.read_tfds("numbers", "train", options, context, **kwargs)
+    dataset = file_reading.read_tfds("numbers", "train", options, context, **kwargs)
     return list(dataset.as_numpy_iterator())
 
 
@@ -52,7 +52,7 @@ def test_records_are_shared_out_in_an_order_that_all_have(tfds):
     for host in (0, 2):
         options = file_reading.FileReadingOptions(is_training=True)
         context = tf.distribute.InputContext(3, host, 3)
-        tfds_reading.read_tfds("numbers", "train", options, context)
+        file_reading.read_tfds("numbers", "train", options, context)
         seed = tfds.loaded["read_config"].shuffle_seed
         assert seed == zlib.crc32(b"numbers train")
 

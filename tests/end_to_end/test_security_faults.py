@@ -33,7 +33,7 @@ from official_lite.core import (
     hook_factory,
     writer_factory,
 )
-from official_lite.data import tfds_reading
+from official_lite.data import file_reading
 from official_lite.modeling import model_export
 from official_lite.modeling.hyperparams import yaml_io
 from official_lite.orbit.hooks import keras_callback
@@ -223,9 +223,9 @@ def test_34_safe_config_holds_for_writers_storages_and_datasets(tmp_path: pathli
         storage.create_study(config, str(tmp_path / "study"), origin={})
     options: Any = None
     with pytest.raises(errors.ConfigError, match="has a namespace"):
-        tfds_reading.read_tfds("huggingface:mnist/plain", "train", options)
+        file_reading.read_tfds("huggingface:mnist/plain", "train", options)
     with pytest.raises(errors.ConfigError, match="`tfds_data_dir` is 'here'"):
-        tfds_reading.read_tfds("mnist:3.0.1", "train", options, data_dir="here")
+        file_reading.read_tfds("mnist:3.0.1", "train", options, data_dir="here")
     assert not list(tmp_path.rglob("other.db"))
 
 

@@ -8,11 +8,7 @@ modules eagerly, and the libraries of a source only if a config names it.
 __all__ = [
     "array_record",
     "arrow",
-    "arrow_columns",
     "csv",
-    "epoch_order",
-    "hugging_face",
-    "parquet",
     "reading",
     "registry",
     "source",

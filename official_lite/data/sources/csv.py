@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from official_lite.common import errors
-from official_lite.data.sources import arrow_columns, source
+from official_lite.data.sources import arrow, source
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -34,13 +34,7 @@ class CsvSource(source.Source):
     The dtypes are inferred from the first 4 MiB: int64, float64, bool, dates and times as int64,
     or text. An empty value is NaN in a column of floats, and an error in other columns but texts.
 
-    Args:
-        paths: The files.
-        columns: The columns to read; empty reads all columns.
-
-    Raises:
-        ConfigValueError: PyArrow is not installed.
-        DataError: A file can't be read, or its columns are not as requested.
+    Arguments and errors are those of `ParquetSource`.
     """
 
     def __init__(self, paths: Sequence[str], columns: Sequence[str]) -> None:
@@ -61,7 +55,7 @@ class CsvSource(source.Source):
         self.specs = {}
         if self._chunks:
             first = self._table(0)
-            self._reader = arrow_columns.ColumnReader(first.schema, columns, self.files[0])
+            self._reader = arrow.ColumnReader(first.schema, columns, self.files[0])
             self._selected = self._reader.read_names
             self._types = {name: first.schema.field(name).type for name in self._selected}
             self.specs = self._reader.infer_specs(first)

@@ -1,17 +1,154 @@
-"""Reading of a source of rows into a dataset of batches, without Python code per row."""
+"""Reading of a source of rows into a dataset of batches, without Python code per row.
+
+The order of the rows in each epoch is a function of a seed. The chunks of an epoch are shuffled and
+divided into windows of consecutive chunks. The rows of a window are shuffled among themselves. A
+window can therefore be read without those before it, which is how a resumed run starts at any row.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Iterator
 
 import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
 from official_lite.common import errors, user_code
-from official_lite.data.sources.epoch_order import EpochOrder
 from official_lite.data.sources.source import Source
 
-__all__ = ["read_batches"]
+__all__ = ["EpochOrder", "read_batches"]
 
 # One window is converted while the next one is read.
 _WINDOWS_AT_ONCE = 2
+
+
+@dataclasses.dataclass(frozen=True)
+class _Window:
+    """A part of an epoch that is read at once.
+
+    Attributes:
+        chunks: The numbers of its chunks, in this order.
+        rows: The indices of the rows that a pipeline takes from the rows of these chunks, in this
+            order; None means all rows in their order.
+        num_rows: The number of rows that the pipeline takes.
+    """
+
+    chunks: npt.NDArray[np.int64]
+    rows: npt.NDArray[np.int64] | None
+    num_rows: int
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class EpochOrder:
+    """The rows of one input pipeline in each epoch.
+
+    If there are at least as many chunks as pipelines, each pipeline reads its own chunks, other
+    ones in each epoch. Otherwise each of n pipelines reads all chunks and takes every n-th row.
+
+    Attributes:
+        chunk_rows: The number of rows of each chunk, shape (chunks,).
+        shuffles_chunks: Whether chunks are shuffled.
+        shuffled_rows: The least number of rows of a window, whose rows are shuffled; 0 keeps the
+            order of rows.
+        seed: The seed, the same for all pipelines.
+        num_pipelines: The number of pipelines that share the rows.
+        pipeline: The index of this pipeline.
+    """
+
+    chunk_rows: npt.NDArray[np.int64]
+    shuffles_chunks: bool = False
+    shuffled_rows: int = 0
+    seed: int = 0
+    num_pipelines: int = 1
+    pipeline: int = 0
+
+    @property
+    def divides_chunks(self) -> bool:
+        """Whether each pipeline reads its own chunks."""
+        return len(self.chunk_rows) >= self.num_pipelines
+
+    def num_windows(self, epoch: int) -> int:
+        """Return the number of windows of an epoch."""
+        return len(self._plan(epoch)[1]) - 1
+
+    def window(self, epoch: int, index: int) -> _Window:
+        """Return a window of an epoch."""
+        chunks, bounds, ends = self._plan(epoch)
+        chunks = chunks[bounds[index] : bounds[index + 1]]
+        first_row, end_row = ends[index], ends[index + 1]
+        count = int(end_row - first_row)
+        rows = None
+        if self.shuffled_rows:
+            # The first chunk differs from that of the same window of other pipelines.
+            rows = self._random(epoch, 1, int(chunks[0])).permutation(count)
+        if self.num_pipelines > 1 and not self.divides_chunks:
+            rows = np.arange(count) if rows is None else rows
+            rows = rows[(self.pipeline - first_row) % self.num_pipelines :: self.num_pipelines]
+        return _Window(chunks, rows, count if rows is None else len(rows))
+
+    def num_rows(self, epoch: int) -> int:
+        """Return the number of rows that the pipeline reads in an epoch."""
+        return self._own(int(self._plan(epoch)[2][-1]))
+
+    def find(self, row: int) -> tuple[int, int, int]:
+        """Return the epoch of a row, the index of its window, and the rows before it in the window.
+
+        Args:
+            row: The number of rows that the pipeline has read before, in all epochs.
+        """
+        epoch = 0
+        if not self.divides_chunks or self.num_pipelines == 1:
+            epoch, row = divmod(row, self.num_rows(0))
+        while row >= (length := self.num_rows(epoch)):
+            epoch, row = epoch + 1, row - length
+        read = np.array([self._own(int(end)) for end in self._plan(epoch)[2]])
+        index = int(np.searchsorted(read, row, side="right")) - 1
+        return epoch, index, row - int(read[index])
+
+    def _own(self, num_rows: int) -> int:
+        """Return how many of the first rows of an epoch belong to this pipeline."""
+        if self.divides_chunks:
+            return num_rows
+        return len(range(self.pipeline, num_rows, self.num_pipelines))
+
+    def _plan(
+        self, epoch: int
+    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """Return the chunks of an epoch, and the bounds of its windows in chunks and in rows."""
+        # All epochs are alike without shuffling.
+        return _plan(self, epoch if self.shuffles_chunks else 0)
+
+    def _build_plan(
+        self, epoch: int
+    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        chunks = np.arange(len(self.chunk_rows))
+        if self.shuffles_chunks:
+            chunks = self._random(epoch, 0).permutation(chunks)
+        if self.divides_chunks:
+            chunks = chunks[self.pipeline :: self.num_pipelines]
+        ends = np.concatenate([[0], np.cumsum(self.chunk_rows[chunks])])
+        bounds = np.array([0, *self._bounds(ends)])
+        return chunks, bounds, ends[bounds]
+
+    def _bounds(self, ends: npt.NDArray[np.int64]) -> Iterator[int]:
+        bound = 0
+        while bound < len(ends) - 1:
+            wanted = ends[bound] + max(self.shuffled_rows, 1)
+            bound = min(int(np.searchsorted(ends, wanted)), len(ends) - 1)
+            yield bound
+
+    def _random(self, *purpose: int) -> np.random.RandomState:
+        # NumPy keeps the numbers of a `RandomState` the same in all versions.
+        seeds = np.random.SeedSequence([self.seed % 2**64, *purpose])
+        return np.random.RandomState(np.random.MT19937(seeds))
+
+
+# Windows are read by a few threads, in the order of epochs.
+@functools.lru_cache(maxsize=8)
+def _plan(
+    order: EpochOrder, epoch: int
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    return order._build_plan(epoch)
 
 
 def read_batches(

@@ -12,10 +12,10 @@ __all__ = ["OF_DIRECTORIES", "SOURCES", "open_source", "require_known"]
 
 # The module and class of each source. A module imports the library of its source when it opens one.
 SOURCES: Mapping[str, tuple[str, str]] = {
-    "parquet": ("official_lite.data.sources.parquet", "ParquetSource"),
+    "parquet": ("official_lite.data.sources.arrow", "ParquetSource"),
     "arrow": ("official_lite.data.sources.arrow", "ArrowSource"),
     "csv": ("official_lite.data.sources.csv", "CsvSource"),
-    "huggingface": ("official_lite.data.sources.hugging_face", "HuggingFaceSource"),
+    "huggingface": ("official_lite.data.sources.arrow", "HuggingFaceSource"),
     "array_record": ("official_lite.data.sources.array_record", "ArrayRecordSource"),
 }
 

@@ -8,7 +8,7 @@ import keras
 import tensorflow as tf
 
 from official_lite import orbit
-from official_lite.checkpoint import adapted_layers, model_state
+from official_lite.checkpoint import model_state
 from official_lite.common import errors, suggestions, types, user_code
 from official_lite.core import (
     base_task,
@@ -129,7 +129,7 @@ class MultiTaskBaseTrainer(base_trainer.Trainer):
     def after_restore(self) -> None:
         """Continue the data of each task at its position; called after a checkpoint is restored."""
         for name in self.multi_task.tasks:
-            adapted_layers.follow_statistics(task_model(self.multi_task_model, name))
+            model_state.follow_statistics(task_model(self.multi_task_model, name))
         super().after_restore()
 
     def create_train_loop(self, dataset: Mapping[str, Any]) -> orbit.TrainLoop:

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from official_lite.data.sources.epoch_order import EpochOrder
+from official_lite.data.sources.reading import EpochOrder
 
 CHUNKS = np.array([5, 1, 9, 3, 3, 2])
 

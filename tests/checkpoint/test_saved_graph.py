@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from official_lite.checkpoint.keras2_checkpoint import Keras2Checkpoint
+from official_lite.checkpoint.saved_graph import SavedGraph
 from official_lite.common import errors
 
 SaveKeras2 = Callable[..., str]
@@ -18,33 +18,33 @@ def variable(name: str, *shape: int) -> tf.Variable:
 def test_shared_object_is_one_node_under_every_name(save_keras2: SaveKeras2) -> None:
     backbone = {"kernel": variable("conv/kernel", 2, 3)}
     path = save_keras2(model={"_backbone": backbone}, backbone=backbone)
-    checkpoint = Keras2Checkpoint(path)
+    checkpoint = SavedGraph(path)
     assert checkpoint.root("backbone") is checkpoint.root("model/_backbone")
     assert [t.full_name for t in checkpoint.root(None).tensors()] == ["conv/kernel"]
 
 
 def test_layers_come_in_their_order_with_their_names(save_keras2: SaveKeras2) -> None:
     layers = {f"layer_with_weights-{i}": {"bias": variable(f"d{i}/bias", 1)} for i in range(11)}
-    model = Keras2Checkpoint(save_keras2(model=dict(reversed(layers.items())))).root("model")
+    model = SavedGraph(save_keras2(model=dict(reversed(layers.items())))).root("model")
     assert [layer.layer_name for layer in model.layers] == [f"d{i}" for i in range(11)]
 
 
 def test_optimizer_and_its_slots_are_passed_over(save_keras2: SaveKeras2) -> None:
     model = {"kernel": variable("kernel", 2), "optimizer": {"iter": variable("iter")}}
-    checkpoint = Keras2Checkpoint(save_keras2(model=model, optimizer=model["optimizer"]))
+    checkpoint = SavedGraph(save_keras2(model=model, optimizer=model["optimizer"]))
     assert [tensor.key for tensor in checkpoint.root(None).tensors()] == ["model/kernel"]
     assert list(checkpoint.node(0).children) == ["model"]
 
 
 def test_value_is_read_by_its_tensor(save_keras2: SaveKeras2) -> None:
-    checkpoint = Keras2Checkpoint(save_keras2(kernel=variable("kernel", 2, 3)))
+    checkpoint = SavedGraph(save_keras2(kernel=variable("kernel", 2, 3)))
     (tensor,) = checkpoint.root(None).tensors()
     np.testing.assert_array_equal(checkpoint.read(tensor), [[0, 1, 2], [3, 4, 5]])
 
 
 def test_folder_means_its_latest_checkpoint(save_keras2: SaveKeras2, tmp_path: Path) -> None:
     path = save_keras2(kernel=variable("kernel", 1))
-    assert Keras2Checkpoint(str(tmp_path)).prefix == path
+    assert SavedGraph(str(tmp_path)).prefix == path
 
 
 def test_tensors_without_objects_are_read_by_name(tmp_path: Path) -> None:
@@ -54,7 +54,7 @@ def test_tensors_without_objects_are_read_by_name(tmp_path: Path) -> None:
     tf.raw_ops.SaveV2(
         prefix=prefix, tensor_names=names, shape_and_slices=["", "", ""], tensors=values
     )
-    checkpoint = Keras2Checkpoint(prefix)
+    checkpoint = SavedGraph(prefix)
     (tensor,) = checkpoint.named_tensors()
     assert (checkpoint.has_graph, tensor.full_name, tensor.shape) == (False, "dense/bias", (2,))
     np.testing.assert_array_equal(checkpoint.read(tensor), [1.0, 2.0])
@@ -63,10 +63,10 @@ def test_tensors_without_objects_are_read_by_name(tmp_path: Path) -> None:
 def test_missing_checkpoint_says_what_is_wanted(tmp_path: Path) -> None:
     for path in (tmp_path, tmp_path / "ckpt-7"):
         with pytest.raises(errors.CheckpointError, match="Expected a directory"):
-            Keras2Checkpoint(str(path))
+            SavedGraph(str(path))
 
 
 def test_unknown_root_is_answered_with_the_nearest(save_keras2: SaveKeras2) -> None:
-    checkpoint = Keras2Checkpoint(save_keras2(backbone={"kernel": variable("kernel", 1)}))
+    checkpoint = SavedGraph(save_keras2(backbone={"kernel": variable("kernel", 1)}))
     with pytest.raises(errors.CheckpointError, match="Did you mean `backbone`"):
         checkpoint.root("backbon")

@@ -17,10 +17,13 @@ from tensorflow.core.protobuf import trackable_object_graph_pb2
 from official_lite.checkpoint import latest
 from official_lite.common import errors, suggestions
 
-__all__ = ["Keras2Checkpoint", "Node", "Tensor"]
+__all__ = ["GRAPH_KEY", "VALUE_SUFFIX", "Node", "SavedGraph", "Tensor", "read_graph"]
 
-_GRAPH_KEY = "_CHECKPOINTABLE_OBJECT_GRAPH"
-_VALUE_SUFFIX = "/.ATTRIBUTES/VARIABLE_VALUE"
+GRAPH_KEY = "_CHECKPOINTABLE_OBJECT_GRAPH"
+"""The key of the saved objects. TensorFlow 1, which saved tensors by name, lacks it."""
+
+VALUE_SUFFIX = "/.ATTRIBUTES/VARIABLE_VALUE"
+"""What TensorFlow adds to the key of a variable."""
 
 # Children of a compiled or exported Keras 2 model that are not weights.
 _NOT_WEIGHTS = frozenset(
@@ -44,7 +47,7 @@ class Tensor:
 class Node:
     """A saved object: a layer, a model, a list, a dict or a variable."""
 
-    def __init__(self, checkpoint: "Keras2Checkpoint", index: int) -> None:
+    def __init__(self, checkpoint: "SavedGraph", index: int) -> None:
         self._checkpoint = checkpoint
         self.index = index
 
@@ -73,7 +76,7 @@ class Node:
         for attribute in self._checkpoint.graph.nodes[self.index].attributes:
             shape = self._checkpoint.shapes.get(attribute.checkpoint_key)
             if attribute.name == "VARIABLE_VALUE" and shape is not None:
-                key = attribute.checkpoint_key.removesuffix(_VALUE_SUFFIX)
+                key = attribute.checkpoint_key.removesuffix(VALUE_SUFFIX)
                 return Tensor(key=key, full_name=attribute.full_name, shape=shape)
         return None
 
@@ -108,7 +111,7 @@ class Node:
             pending += reversed(unseen)
 
 
-class Keras2Checkpoint:
+class SavedGraph:
     """A checkpoint on disk, open for reading.
 
     Args:
@@ -130,15 +133,13 @@ class Keras2Checkpoint:
         self.shapes = {
             key: tuple(shape) for key, shape in self._reader.get_variable_to_shape_map().items()
         }
-        self.graph = trackable_object_graph_pb2.TrackableObjectGraph()
-        if self.has_graph:
-            self.graph.ParseFromString(self._reader.get_tensor(_GRAPH_KEY))
+        self.graph = read_graph(self._reader)
         self._nodes: dict[int, Node] = {}
 
     @property
     def has_graph(self) -> bool:
         """Whether objects were saved; false if tensors were saved by name, as in TensorFlow 1."""
-        return _GRAPH_KEY in self.shapes
+        return GRAPH_KEY in self.shapes
 
     @property
     def is_of_keras2(self) -> bool:
@@ -204,8 +205,16 @@ class Keras2Checkpoint:
 
     def read(self, tensor: Tensor) -> "np.ndarray[Any, Any]":
         """Return the saved value of a tensor."""
-        key = tensor.key + _VALUE_SUFFIX if self.has_graph else tensor.key
+        key = tensor.key + VALUE_SUFFIX if self.has_graph else tensor.key
         return self._reader.get_tensor(key)
+
+
+def read_graph(reader: Any) -> trackable_object_graph_pb2.TrackableObjectGraph:
+    """Return the saved objects of an open checkpoint; none if tensors were saved by name."""
+    graph = trackable_object_graph_pb2.TrackableObjectGraph()
+    if reader.has_tensor(GRAPH_KEY):
+        graph.ParseFromString(reader.get_tensor(GRAPH_KEY))
+    return graph
 
 
 def _number(name: str) -> int:

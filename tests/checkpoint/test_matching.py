@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from official_lite.checkpoint import keras2_checkpoint, model_state, warm_start, weight_matching
+from official_lite.checkpoint import matching, model_state, saved_graph, warm_start
 from official_lite.common import errors
 
 Names = Sequence[str | None]
@@ -207,6 +207,6 @@ def test_weights_of_a_list_without_names_go_by_position(tmp_path) -> None:
     source, target = listed(["a", "b"]), listed(["a", "b"])
     items = {"model": source, "hidden_weights": source.weights}
     path = tf.train.Checkpoint(**items).save(str(tmp_path / "ckpt"))
-    checkpoint = keras2_checkpoint.Keras2Checkpoint(path)
-    pairs = weight_matching.pair(target, {"model": target}, target.weights, checkpoint)
-    assert {pair.evidence for pair in pairs.values()} == {weight_matching.Evidence.POSITION}
+    checkpoint = saved_graph.SavedGraph(path)
+    pairs = matching.pair(target, {"model": target}, target.weights, checkpoint)
+    assert {pair.evidence for pair in pairs.values()} == {matching.Evidence.POSITION}

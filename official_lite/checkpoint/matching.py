@@ -1,0 +1,446 @@
+"""Matching of the tensors in a checkpoint to the variables of a model and of its optimizer.
+
+Attributes identify objects: the saved `model.head` belongs to `model.head`. The layers of a
+functional or sequential model, and layers in lists, are saved by position, and positions change
+when a layer is added or removed. Such layers are therefore matched by the names of their variables
+as far as the names are informative: Keras numbers layers without an explicit name across the whole
+process, so `dense_2` may be `dense` in another process.
+
+TensorFlow restores the variables of an optimizer by position, which fits only the same model. A
+checkpoint also holds the lists in which an optimizer keeps its slots, such as the moments of Adam,
+and the list of the weights that it trains, in the same order. A slot is therefore found by the
+weight that it belongs to.
+"""
+
+import collections
+import dataclasses
+import enum
+import json
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
+
+import keras
+import tensorflow as tf
+
+from official_lite.checkpoint import commit, keras2_converter, saved_graph
+from official_lite.common import errors, keras_variables
+from official_lite.modeling import distributed_gradients
+
+__all__ = ["REMEDY", "Evidence", "Pair", "match_optimizer", "pair"]
+
+_T = TypeVar("_T")
+
+_Node = saved_graph.Node
+_Tensor = saved_graph.Tensor
+
+REMEDY = "To load only weights, set `task.init_checkpoint_optimizer` to `none`."
+
+_VARIABLES, _WEIGHTS, _RATE = "_variables", "_trainable_variables", "_learning_rate"
+_AVERAGE = "average"
+
+
+class Evidence(enum.IntEnum):
+    """The evidence that a variable and a tensor belong together, the strongest first."""
+
+    NAME = 0
+    POSITION = 1
+    DOUBTFUL_POSITION = 2
+    """The position in a list that had another length."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Pair:
+    """A variable, its tensor and the evidence for the match."""
+
+    variable: Any
+    tensor: _Tensor
+    evidence: Evidence
+    is_moved: bool = False
+    """Whether the variable has another position in the model than in the checkpoint."""
+
+
+_Pairs = dict[int, Pair]
+
+
+def pair(
+    model: keras.Model | tf.Module,
+    items: Mapping[str, Any],
+    hidden: Sequence[Any],
+    checkpoint: saved_graph.SavedGraph,
+) -> _Pairs:
+    """Match variables to tensors; return the pairs by the `id` of the variable.
+
+    Args:
+        model: The model, whose layer classes show which names Keras generated.
+        items: The objects that may have been saved at the top of the checkpoint, by name.
+        hidden: The `hidden_weights` of the model.
+        checkpoint: The checkpoint.
+    """
+    saved = checkpoint.node(0).children
+    common = [name for name in items if name in saved and name != "hidden_weights"]
+    places: _Pairs = {}
+    for name in common:
+        for found in _walk(items[name], saved[name]):
+            known = places.get(id(found.variable))
+            if known is None or found.evidence < known.evidence:
+                places[id(found.variable)] = found
+    # Even for a part of the model, the weights in lists are saved as those of the whole model.
+    in_list = _hidden_tensors(checkpoint)
+    places = _pair_list(hidden, in_list) | places
+    variables = {id(v): v for name in common for v in keras_variables.variables_of(items[name])}
+    variables |= {id(v): v for v in hidden if in_list}
+    tensors = [tensor for name in common for tensor in saved[name].tensors()] + in_list
+    return _settle(model, variables, list(dict.fromkeys(tensors)), places)
+
+
+def _walk(part: object, node: _Node) -> Iterator[Pair]:
+    """Traverse the objects of the model and the saved objects in parallel, by name."""
+    # Wrap lists and dicts in the same way as a checkpoint does.
+    root = tf.train.Checkpoint(part=part).part
+    seen: set[tuple[int, int, Evidence]] = set()
+    pending: list[tuple[Any, _Node, Evidence]] = [(root, node, Evidence.NAME)]
+    while pending:
+        trackable, node, evidence = pending.pop()
+        if (id(trackable), node.index, evidence) in seen:
+            continue
+        seen.add((id(trackable), node.index, evidence))
+        if keras_variables.is_variable(trackable):
+            if node.tensor:
+                yield Pair(trackable, node.tensor, evidence)
+            continue
+        children = tf.train.TrackableView.children(trackable)
+        by_position = max(evidence, _evidence_of_places(children, node.children))
+        for name, child in children.items():
+            if name in node.children:
+                below = by_position if name.isdigit() else evidence
+                pending.append((child, node.children[name], below))
+
+
+def _evidence_of_places(first: Mapping[str, Any], second: Mapping[str, Any]) -> Evidence:
+    counts = [sum(name.isdigit() for name in names) for names in (first, second)]
+    return Evidence.POSITION if counts[0] == counts[1] else Evidence.DOUBTFUL_POSITION
+
+
+def _hidden_tensors(
+    checkpoint: saved_graph.SavedGraph,
+) -> list[_Tensor]:
+    """Return the saved `hidden_weights` with the names that were saved for them."""
+    saved = checkpoint.node(0).children
+    if "hidden_weights" not in saved:
+        return []
+    nodes = saved["hidden_weights"].children
+    tensors = [nodes[str(i)].tensor for i in range(len(nodes))]
+    text = checkpoint.read_state(saved["hidden_names"]) if "hidden_names" in saved else None
+    # Without `hidden_names`, only names made up by TensorFlow exist, which lack the layer.
+    names = json.loads(text) if text else [""] * len(tensors)
+    return [
+        dataclasses.replace(tensor, full_name=name)
+        for tensor, name in zip(tensors, names, strict=True)
+        if tensor
+    ]
+
+
+def _pair_list(variables: Sequence[Any], tensors: Sequence[_Tensor]) -> _Pairs:
+    """Match by position, which is doubtful for lists of different length.
+
+    For such lists, matching stops at the first pair of different shapes.
+    """
+    is_alike = len(tensors) == len(variables)
+    evidence = Evidence.POSITION if is_alike else Evidence.DOUBTFUL_POSITION
+    pairs: _Pairs = {}
+    for variable, tensor in zip(variables, tensors, strict=False):
+        if not is_alike and tensor.shape != tuple(variable.shape):
+            break
+        pairs[id(variable)] = Pair(variable, tensor, evidence)
+    return pairs
+
+
+def _settle(
+    model: keras.Model | tf.Module,
+    variables: Mapping[int, Any],
+    tensors: Sequence[_Tensor],
+    places: _Pairs,
+) -> _Pairs:
+    """Let names decide wherever the only evidence is a position."""
+    pairs = {key: found for key, found in places.items() if found.evidence == Evidence.NAME}
+    certain = {found.tensor.key for found in pairs.values()}
+    open_variables = [v for key, v in variables.items() if key not in pairs]
+    open_tensors = [tensor for tensor in tensors if tensor.key not in certain]
+    names = _Names(model, open_variables, open_tensors)
+    named_variables = _unique(names.of_variable, open_variables)
+    named_tensors = _unique(names.of_tensor, open_tensors)
+    for name in named_variables.keys() & named_tensors.keys():
+        variable, tensor = named_variables[name], named_tensors[name]
+        place = places.get(id(variable))
+        is_moved = place is None or place.tensor.key != tensor.key
+        pairs[id(variable)] = Pair(variable, tensor, Evidence.NAME, is_moved)
+    taken = {found.tensor.key for found in pairs.values()}
+    for key, found in places.items():
+        if key in pairs or found.tensor.key in taken:
+            continue
+        name, saved_name = names.of_variable(found.variable), names.of_tensor(found.tensor)
+        is_agreed = name == saved_name and found.evidence == Evidence.POSITION
+        pairs[key] = dataclasses.replace(found, evidence=Evidence.NAME) if is_agreed else found
+    return pairs
+
+
+def _unique(name_of_item: Callable[[_T], str], items: Sequence[_T]) -> dict[str, _T]:
+    """Return the items by name, without names that several items share."""
+    counts = collections.Counter(name_of_item(item) for item in items)
+    named = {name_of_item(item): item for item in items}
+    return {name: item for name, item in named.items() if name and counts[name] == 1}
+
+
+class _Names:
+    """Normalized names, without the parts that differ between two models of the same class."""
+
+    def __init__(
+        self,
+        model: keras.Model | tf.Module,
+        variables: Sequence[Any],
+        tensors: Sequence[_Tensor],
+    ) -> None:
+        layers = model._flatten_layers() if isinstance(model, keras.Layer) else []
+        self._kinds = {_snake_case(type(layer).__name__) for layer in layers}
+        self._model_name = _first_part([keras_variables.path_of(v) for v in variables])
+        self._saved_model_name = _first_part([tensor.full_name for tensor in tensors])
+        if self._model_name != getattr(model, "name", "") or not self._saved_model_name:
+            self._model_name = self._saved_model_name = ""
+
+    def of_variable(self, variable: keras.Variable | tf.Variable) -> str:
+        name = keras_variables.path_of(variable).removesuffix(":0")
+        return self._without_numbers(name.removeprefix(f"{self._model_name}/"))
+
+    def of_tensor(self, tensor: _Tensor) -> str:
+        return self._without_numbers(tensor.full_name.removeprefix(f"{self._saved_model_name}/"))
+
+    def _without_numbers(self, name: str) -> str:
+        return "/".join(self._kind(part) or part for part in name.split("/"))
+
+    def _kind(self, name: str) -> str | None:
+        """Return the snake-case class name if Keras generated this layer name; None otherwise."""
+        stem = re.sub(r"_\d+$", "", name)
+        return stem if stem in self._kinds else None
+
+
+def _first_part(names: Sequence[str]) -> str:
+    """Return the first path component that all names share, such as the name of the model."""
+    firsts = {name.partition("/")[0] for name in names}
+    return firsts.pop() if len(firsts) == 1 else ""
+
+
+def _snake_case(name: str) -> str:
+    """Convert a class name to a layer name in the same way as Keras does."""
+    name = re.sub(r"(.)([A-Z][a-z]+)", r"\1_\2", re.sub(r"\W+", "", name))
+    return re.sub(r"([a-z])([A-Z])", r"\1_\2", name).lower()
+
+
+def match_optimizer(
+    optimizer: keras.optimizers.Optimizer,
+    checkpoint: saved_graph.SavedGraph,
+    weights: Mapping[int, _Tensor | None],
+    *,
+    with_counters: bool,
+) -> tuple[list[tuple[Any, _Tensor | None]], list[_Tensor]]:
+    """Match the variables of an optimizer to the tensors of a checkpoint; assign none.
+
+    Args:
+        optimizer: The optimizer, whose variables must exist.
+        checkpoint: The checkpoint.
+        weights: The weights whose slots and averages are wanted, by their `id`, with their tensors
+            in the checkpoint; None for a weight that the checkpoint lacks.
+        with_counters: Whether variables that do not belong to a weight are wanted.
+
+    Returns:
+        The wanted variables, each with its tensor, which is None if it is missing and may have
+        another shape; and the slots and averages of the checkpoint that belong to none of them.
+        Moving averages, and what a wrapper such as that for the loss scale counts, are not wanted
+        if the checkpoint has none of them.
+
+    Raises:
+        errors.CheckpointError: The checkpoint has no optimizer, or one of another kind.
+    """
+    top = checkpoint.node(0).all_children.get("optimizer")
+    if top is None:
+        raise errors.CheckpointError(f"{checkpoint.prefix} contains no optimizer. {REMEDY}")
+    chain = list(distributed_gradients.wrapped_optimizers(optimizer))
+    _require_same_class(chain[-1], checkpoint)
+    known = {key: tensor for key, tensor in weights.items() if tensor}
+    found: dict[int, _Tensor] = {}
+    if checkpoint.is_of_keras2:
+        found, unused, _ = keras2_converter.match_optimizer(optimizer, top, checkpoint, known)
+    else:
+        nodes = {_kind(node.all_children): node for node in _chain_of(top)}
+        for one in chain:
+            if node := nodes.get(_kind(vars(one))):
+                found |= _tensors_of(one, node, checkpoint, known)
+        taken = {tensor.key for tensor in found.values()}
+        saved = [tensor for node in nodes.values() for tensor in _saved_slots(node)]
+        unused = [tensor for tensor in saved if tensor.key not in taken]
+    places = [place for one in chain for place in _places(one)]
+    _require_all_places(chain, places)
+    of_weights = [place for place in places if id(place.weight) in weights]
+    slots = [place for place in of_weights if place.name != _AVERAGE]
+    if known and slots and not any(id(slot.variable) in found for slot in slots):
+        raise errors.CheckpointError(
+            f"{checkpoint.prefix} contains none of the slots of {type(chain[-1]).__name__}, so it "
+            f"was saved with an optimizer of another kind. {REMEDY}"
+        )
+    optional = [[place for place in of_weights if place.name == _AVERAGE]]
+    if with_counters:
+        optional += [[place for place in _places(one) if place.weight is None] for one in chain]
+    wanted = slots + [
+        place
+        for group in optional
+        if any(id(place.variable) in found for place in group)
+        for place in group
+    ]
+    return [(place.variable, found.get(id(place.variable))) for place in wanted], unused
+
+
+class _Place(NamedTuple):
+    """Where an optimizer keeps a variable.
+
+    Attributes:
+        variable: The variable.
+        name: The attribute that holds the variable, or a list of such variables; `average` for a
+            moving average of a weight; empty for a variable that is in no such attribute.
+        weight: The weight that the variable belongs to; None if it belongs to none.
+    """
+
+    variable: Any
+    name: str
+    weight: Any
+
+
+def _places(optimizer: Any) -> list[_Place]:
+    """Return the places of an optimizer's own variables except the learning rate."""
+    weights = optimizer._trainable_variables
+    found = [_Place(v, _AVERAGE, weight) for weight, v in getattr(optimizer, "shadows", ())]
+    for name, value in vars(optimizer).items():
+        if isinstance(value, keras.Variable):
+            found.append(_Place(value, name, None))
+        elif isinstance(value, list) and name not in (_VARIABLES, _WEIGHTS):
+            slots = zip(value, weights, strict=False)
+            found += [_Place(v, name, w) for v, w in slots if isinstance(v, keras.Variable)]
+    own_slots = keras2_converter.own_slots(optimizer).items()
+    found += [_Place(v, "", weights[index]) for (index, _), v in own_slots]
+    known = {id(place.variable) for place in found}
+    found += [_Place(v, "", None) for v in optimizer._variables if id(v) not in known]
+    return [place for place in found if place.name != _RATE]
+
+
+def _tensors_of(
+    optimizer: Any,
+    node: _Node,
+    checkpoint: saved_graph.SavedGraph,
+    weights: Mapping[int, _Tensor],
+) -> dict[int, _Tensor]:
+    """Return the saved tensors of an optimizer's own variables by the `id` of the variable."""
+    trained = [tensor.key for tensor in _listed(node, _WEIGHTS)]
+    positions = {key: str(position) for position, key in enumerate(trained)}
+    averages = _averages(node, checkpoint)
+    found: dict[int, _Tensor | None] = {}
+    for variable, name, weight in _places(optimizer):
+        saved_weight = weights.get(id(weight))
+        if weight is None:
+            found[id(variable)] = _child(node, name)
+        elif saved_weight and name == _AVERAGE:
+            found[id(variable)] = averages.get(saved_weight.key)
+        elif saved_weight and name in node.all_children:
+            position = positions.get(saved_weight.key, "")
+            found[id(variable)] = _child(node.all_children[name], position)
+    tensors = {key: tensor for key, tensor in found.items() if tensor}
+    own = [weights.get(id(weight)) for weight in optimizer._trainable_variables]
+    if [tensor and tensor.key for tensor in own] == trained:
+        # The weights are the same, so a variable that is in no list has the same position.
+        taken = {tensor.key for tensor in [*tensors.values(), _child(node, _RATE)] if tensor}
+        wanted = {id(place.variable) for place in _places(optimizer)} - tensors.keys()
+        rest = [v for v in optimizer._variables if id(v) in wanted]
+        left = [tensor for tensor in _listed(node, _VARIABLES) if tensor.key not in taken]
+        if len(rest) == len(left):
+            tensors |= {id(v): tensor for v, tensor in zip(rest, left, strict=True)}
+    return tensors
+
+
+def _averages(node: _Node, checkpoint: saved_graph.SavedGraph) -> dict[str, _Tensor]:
+    """Return the saved moving averages by the key of the weight."""
+    averages = _saved_slots(node)
+    trained = _listed(node, _WEIGHTS)
+    if [tensor.shape for tensor in averages] == [tensor.shape for tensor in trained]:
+        return {weight.key: average for weight, average in zip(trained, averages, strict=True)}
+    # If other weights are averaged, too, an average has the name of its weight.
+    weights = list(checkpoint.node(0).tensors())
+    names = [f"{weight.full_name.replace('/', '_')}_{_AVERAGE}" for weight in weights]
+    counts = collections.Counter(names)
+    by_name = {average.full_name.partition("/")[2]: average for average in averages}
+    return {
+        weight.key: by_name[name]
+        for weight, name in zip(weights, names, strict=True)
+        if name in by_name and counts[name] == 1
+    }
+
+
+def _require_same_class(
+    optimizer: keras.optimizers.Optimizer, checkpoint: saved_graph.SavedGraph
+) -> None:
+    """Check the class of the innermost optimizer, if the commit file of the checkpoint names it."""
+    try:
+        found = commit.read(checkpoint.prefix)
+    except ValueError:
+        return
+    described = found.state.get("optimizer", {}).get("class", "") if found else ""
+    saved, own = described.rpartition(" ")[2], type(optimizer).__name__
+    if saved and saved != own:
+        raise errors.CheckpointError(
+            f"{checkpoint.prefix} was saved with the optimizer {saved}; this run uses {own}. "
+            f"{REMEDY}"
+        )
+
+
+def _require_all_places(chain: Sequence[Any], places: Sequence[_Place]) -> None:
+    """Check that no variable is in a place that this module does not know."""
+    known = {id(place.variable) for place in places}
+    known |= {id(getattr(one, _RATE, None)) for one in chain}
+    if any(id(variable) not in known for variable in chain[0].variables):
+        raise errors.CheckpointError(
+            f"The state of a {type(chain[-1]).__name__} can't be loaded into a new run. {REMEDY}"
+        )
+
+
+def _kind(attributes: Collection[str]) -> str:
+    """Return what an optimizer does, given the names of its attributes or saved children."""
+    if "inner_optimizer" not in attributes:
+        return "update"
+    return "scale the loss" if "dynamic_scale" in attributes else _AVERAGE
+
+
+def _chain_of(node: _Node) -> Iterator[_Node]:
+    """Yield a saved optimizer, then each one that it wraps, from the outside in."""
+    yield node
+    if "inner_optimizer" in node.all_children:
+        yield from _chain_of(node.all_children["inner_optimizer"])
+
+
+def _saved_slots(node: _Node) -> list[_Tensor]:
+    """Return the tensors of a saved optimizer that are neither counters nor the learning rate."""
+    counters = {child.index for child in node.all_children.values()}
+    children = _children(node, _VARIABLES)
+    return [child.tensor for child in children if child.tensor and child.index not in counters]
+
+
+def _listed(node: _Node, name: str) -> list[_Tensor]:
+    return [child.tensor for child in _children(node, name) if child.tensor]
+
+
+def _children(node: _Node, name: str) -> list[_Node]:
+    """Return the elements of a saved list in order."""
+    saved = node.all_children.get(name)
+    elements = saved.all_children if saved else {}
+    return [elements[position] for position in sorted(elements, key=int)]
+
+
+def _child(node: _Node, name: str) -> _Tensor | None:
+    child = node.all_children.get(name)
+    return child.tensor if child else None
