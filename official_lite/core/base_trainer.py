@@ -32,7 +32,6 @@ from official_lite.modeling import (
     atomic_counters,
     distributed_gradients,
     embedding_lookups,
-    freezing,
     hyperparams,
     moving_statistics,
     remat,
@@ -231,7 +230,7 @@ class Trainer(_AsyncTrainer):
         if evaluate:
             self._init_evaluation(validation_dataset)
         self._build_model(train)
-        freezing.freeze(model, config.trainer.freeze)
+        model_building.freeze(model, config.trainer.freeze)
         if train:
             self._rematerialize()
             step_checks.warn_of_compiled_optimizer(model, optimizer)
