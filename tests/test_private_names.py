@@ -97,11 +97,10 @@ _IMPORTS = {
         "tensorflow.python.distribute.coordinator",
     },
     "keras2/backend.py": {"keras._tf_keras.keras"},
-    "modeling/atomic_counters.py": {"keras.src.backend.common"},
     "modeling/distributed_gradients.py": {"keras.src.losses", "tensorflow.python.ops"},
     "modeling/embedding_lookups.py": {"keras.src.backend.common"},
     "modeling/remat.py": {"keras.src.backend.common", "tensorflow.python.ops"},
-    "modeling/step_seeds.py": {"tensorflow.python.ops"},
+    "modeling/replica_state.py": {"keras.src.backend.common", "tensorflow.python.ops"},
 }
 
 
