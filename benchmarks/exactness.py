@@ -26,7 +26,7 @@ from official_lite import orbit
 from official_lite.core import base_task
 from official_lite.core import config_definitions as cfg
 from official_lite.data import arrays
-from official_lite.modeling import step_seeds
+from official_lite.modeling import replica_state
 
 # The steps of a round, enough to take seconds.
 STEPS = {"digits": 400, "convnet": 60}
@@ -70,7 +70,7 @@ def create_task(name: str) -> tuple[base_task.Task, cfg.ExperimentConfig]:
 def build_controller(name: str, *, exact: bool) -> orbit.Controller:
     """Build a training; unless `exact`, without data position and the seeds of its layers."""
     toy, params = create_task(name)
-    build_inputs, take_seeds = toy.build_inputs, step_seeds.StepSeeds
+    build_inputs, take_seeds = toy.build_inputs, replica_state.StepSeeds
     if exact:
         return toy_runs.build_controller(toy, params, steps_per_loop=STEPS[name])
 
@@ -80,7 +80,7 @@ def build_controller(name: str, *, exact: bool) -> orbit.Controller:
     # The task keeps its function: the input may be built again later.
     setattr(toy, "build_inputs", build_without_position)  # noqa: B010
     with mock.patch.object(
-        step_seeds, "StepSeeds", lambda _, seed, **_kwargs: take_seeds(None, seed)
+        replica_state, "StepSeeds", lambda _, seed, **_kwargs: take_seeds(None, seed)
     ):
         return toy_runs.build_controller(toy, params, steps_per_loop=STEPS[name])
 

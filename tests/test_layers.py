@@ -12,7 +12,7 @@ LAYERS = [
     ["official_lite.common"],
     [
         f"official_lite.modeling.{name}"
-        for name in ("embedding_lookups", "step_seeds", "update_steps")
+        for name in ("embedding_lookups", "replica_state", "update_steps")
     ],
     ["official_lite.modeling.hyperparams", "official_lite.modeling.distributed_gradients"],
     [

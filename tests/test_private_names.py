@@ -97,12 +97,10 @@ _IMPORTS = {
         "tensorflow.python.distribute.coordinator",
     },
     "keras2/backend.py": {"keras._tf_keras.keras"},
-    "modeling/atomic_counters.py": {"keras.src.backend.common"},
-    "modeling/distributed_gradients.py": {"tensorflow.python.ops"},
+    "modeling/distributed_gradients.py": {"keras.src.losses", "tensorflow.python.ops"},
     "modeling/embedding_lookups.py": {"keras.src.backend.common"},
-    "modeling/keras_losses.py": {"keras.src.losses"},
     "modeling/remat.py": {"keras.src.backend.common", "tensorflow.python.ops"},
-    "modeling/step_seeds.py": {"tensorflow.python.ops"},
+    "modeling/replica_state.py": {"keras.src.backend.common", "tensorflow.python.ops"},
 }
 
 

@@ -119,11 +119,11 @@ MUTANTS = (
         ("tests/modeling/test_update_steps.py", "tests/modeling/test_gradient_rows.py"),
     ),
     Mutant(
-        "modeling/moving_statistics.py",
+        "modeling/replica_state.py",
         "variables averaged that the step does not write",
         "    if tf.executing_eagerly():\n        return list(variables)\n",
         "    return list(variables)\n",
-        ("tests/modeling/test_moving_statistics.py",),
+        ("tests/modeling/test_replica_state.py",),
     ),
     Mutant(
         "checkpoint/commit.py",

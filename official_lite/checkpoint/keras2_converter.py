@@ -24,7 +24,7 @@ from official_lite.checkpoint import (
     saved_graph,
 )
 from official_lite.common import errors, keras_variables
-from official_lite.modeling import distributed_gradients, step_seeds
+from official_lite.modeling import distributed_gradients, replica_state
 
 __all__ = [
     "Candidates",
@@ -478,7 +478,7 @@ def _needed(items: Mapping[str, Any]) -> Iterator[Any]:
             yield item
         else:
             for variable in keras_variables.variables_of(item):
-                if not (isinstance(variable, keras.Variable) and step_seeds.is_seed(variable)):
+                if not (isinstance(variable, keras.Variable) and replica_state.is_seed(variable)):
                     yield variable
 
 

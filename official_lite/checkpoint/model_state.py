@@ -19,7 +19,7 @@ import numpy as np
 import tensorflow as tf
 
 from official_lite.common import errors
-from official_lite.modeling import step_seeds
+from official_lite.modeling import replica_state
 
 __all__ = [
     "AdaptedLayers",
@@ -77,7 +77,7 @@ def hidden_items(model: keras.Model | tf.Module) -> dict[str, Any]:
     if not isinstance(model, keras.Layer):
         return {}
     weights = {id(v) for v in model.weights}
-    random_state = [v for v in model.variables if id(v) not in weights and step_seeds.is_seed(v)]
+    random_state = [v for v in model.variables if id(v) not in weights and replica_state.is_seed(v)]
     hidden = _hidden_weights(model)
     names = _Names([v.path for v in hidden]) if hidden else None
     items = {"hidden_weights": hidden, "hidden_names": names, "random_state": random_state}

@@ -16,7 +16,7 @@ from typing import Any
 
 from absl import app, flags, logging
 
-from official_lite.common import error_report, errors, escapes, suggestions, terminal
+from official_lite.common import error_report, errors, suggestions, terminal
 
 __all__ = ["run", "show_error", "lasting_imports"]
 
@@ -48,7 +48,7 @@ def run(main: Callable[[list[str]], Any], argv: list[str] | None = None) -> None
             return _exit_code_of(main, remaining)
         except MemoryError:
             # There was not even memory to describe the first error.
-            escapes.say("OutOfMemoryError: The memory is exhausted. Saved checkpoints are intact.")
+            terminal.say("OutOfMemoryError: The memory is exhausted. Saved checkpoints are intact.")
             return int(errors.ExitCode.FAILED)
 
     app.run(main_with_exit_code, argv=argv, flags_parser=_parse_flags)
@@ -74,7 +74,7 @@ def _without_controls(record: python_logging.LogRecord) -> bool:
     Names and paths in it could otherwise send commands to the terminal.
     """
     message = record.getMessage()
-    if (shown := escapes.escape_controls(message)) != message:
+    if (shown := terminal.escape_controls(message)) != message:
         record.msg, record.args = shown, ()
     return True
 
@@ -84,10 +84,10 @@ def _exit_code_of(main: Callable[[list[str]], Any], argv: list[str]) -> int:
         with error_report.naming_the_resource():
             main(argv)
     except errors.OfficialLiteError as error:
-        escapes.say(error_report.summary(error))
+        terminal.say(error_report.summary(error))
         return int(error.exit_code)
     except KeyboardInterrupt:
-        escapes.say("Interrupted before there was anything to save, or by a second Ctrl-C.")
+        terminal.say("Interrupted before there was anything to save, or by a second Ctrl-C.")
         return int(errors.ExitCode.INTERRUPTED)
     return int(errors.ExitCode.DONE)
 
@@ -96,7 +96,7 @@ def _parse_flags(argv: Sequence[str]) -> list[str]:
     try:
         return list(flags.FLAGS(argv))
     except flags.Error as error:
-        escapes.say(f"{_explain(error)}\nPass --help for the flags, --helpfull for all of them.")
+        terminal.say(f"{_explain(error)}\nPass --help for the flags, --helpfull for all of them.")
         sys.exit(int(errors.ExitCode.CONFIG))
     except SystemExit:
         # `--help`, after which absl exits with 1 although nothing has failed.
@@ -137,10 +137,10 @@ def show_error(
         return
     if logging.get_verbosity() >= logging.DEBUG:
         told = error_report.unwrapped(error)
-        escapes.say("".join(traceback.format_exception(type(told), told, trace)))
-        escapes.say(error_report.summary(error))
+        terminal.say("".join(traceback.format_exception(type(told), told, trace)))
+        terminal.say(error_report.summary(error))
     else:
-        escapes.say(error_report.report(error, "--verbosity=1 shows everything"))
+        terminal.say(error_report.report(error, "--verbosity=1 shows everything"))
 
 
 @contextlib.contextmanager

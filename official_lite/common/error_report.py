@@ -15,7 +15,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from official_lite.common import errors, memory_limits, notebook
+from official_lite.common import errors, memory_limits, terminal
 
 __all__ = [
     "brief_traceback",
@@ -237,7 +237,7 @@ def rendered_briefly() -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        if notebook.shell() is not None:
+        if terminal.ipython_shell() is not None:
             # IPython calls this method of an exception, if there is one.
             vars(error)["_render_traceback_"] = functools.partial(_render, error)
         raise
@@ -245,7 +245,7 @@ def rendered_briefly() -> Iterator[None]:
 
 def _render(error: BaseException) -> list[str]:
     """Return what a notebook shows of an error."""
-    formatter: Any = getattr(notebook.shell(), "InteractiveTB", None)
+    formatter: Any = getattr(terminal.ipython_shell(), "InteractiveTB", None)
     if getattr(formatter, "mode", None) == "Verbose":
         told = unwrapped(error)
         return list(formatter.structured_traceback(type(told), told, error.__traceback__))
@@ -261,7 +261,7 @@ def shown(frame: traceback.FrameSummary) -> str:
 
     A place in a notebook is a line of a cell.
     """
-    if cell := notebook.cell_of(frame.filename):
+    if cell := terminal.cell_of(frame.filename):
         return f"cell {cell}, line {frame.lineno}"
     return f"{frame.filename}:{frame.lineno}, in `{frame.name}`"
 
@@ -331,7 +331,7 @@ def _innermost(
 
 def _formatted(frame: traceback.FrameSummary) -> str:
     (text,) = traceback.format_list([frame])
-    cell = notebook.cell_of(frame.filename)
+    cell = terminal.cell_of(frame.filename)
     if cell is None:
         return text
     return text.replace(f'File "{frame.filename}"', f"Cell {cell}", 1).replace(
@@ -364,7 +364,7 @@ def _is_own(frame: traceback.FrameSummary) -> bool:
 
 def _is_of_user(frame: traceback.FrameSummary) -> bool:
     path = frame.filename
-    if notebook.cell_of(path):
+    if terminal.cell_of(path):
         return True
     is_library = _LIBRARY_PARTS.search(path) or path.startswith(_LIBRARIES)
     return not (is_library or _is_own(frame) or os.path.abspath(path) == _OWN_DRIVER)

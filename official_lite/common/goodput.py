@@ -27,7 +27,7 @@ from typing import Any
 
 from absl import logging
 
-from official_lite.common import files, notebook
+from official_lite.common import files, terminal
 
 __all__ = ["NAME", "STATES", "Goodput", "TimeRecord", "current", "measuring", "read"]
 
@@ -333,7 +333,7 @@ def _take_start_time() -> float:
     """
     global _has_started
     is_first, _has_started = not _has_started, True
-    is_interactive = hasattr(sys, "ps1") or notebook.shell() is not None
+    is_interactive = hasattr(sys, "ps1") or terminal.ipython_shell() is not None
     return _process_creation_time() if is_first and not is_interactive else time.time()
 
 

@@ -20,7 +20,7 @@ from typing import Any
 import tensorflow as tf
 from absl import logging
 
-from official_lite.common import errors, notebook
+from official_lite.common import errors, terminal
 from official_lite.common.cluster import tf_config
 
 __all__ = [
@@ -179,7 +179,7 @@ _watch: _Watch | None = None
 
 
 def _is_interactive() -> bool:
-    return hasattr(sys, "ps1") or notebook.shell() is not None
+    return hasattr(sys, "ps1") or terminal.ipython_shell() is not None
 
 
 # A compiled loop that reads a flag in every step is 7 to 17 % slower if steps are short. A loop

@@ -1,5 +1,6 @@
-"""What a program shows on the terminal, as opposed to the complete log in `log.txt`."""
+"""What a program shows on the terminal or in a notebook, as opposed to the log in `log.txt`."""
 
+import builtins
 import contextlib
 import logging as python_logging
 import os
@@ -7,10 +8,21 @@ import re
 import signal
 import sys
 from collections.abc import Iterator
+from typing import Any
 
 from absl import logging
 
-__all__ = ["DETAIL", "show_short_lines", "without_startup_messages"]
+__all__ = [
+    "DETAIL",
+    "MASK",
+    "cell_of",
+    "escape_controls",
+    "ipython_shell",
+    "mask_passwords",
+    "say",
+    "show_short_lines",
+    "without_startup_messages",
+]
 
 # `logging.info(..., extra=DETAIL)` marks a line that only the complete log shows.
 DETAIL = {"is_detail": True}
@@ -85,3 +97,46 @@ def _filter_lines(source: int, target: int) -> None:
         for line in lines:
             if not _STARTUP.match(line):
                 os.write(target, line)
+
+
+# What replaces a password in a URL.
+MASK = "***"
+
+# C0 except tab and line feed, DEL, C1, and the marks that change the writing direction.
+_CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+
+
+def escape_controls(text: str) -> str:
+    r"""Replace control characters by their Python escapes, such as `\x1b`.
+
+    Tabs and line feeds are kept.
+    """
+    return _CONTROLS.sub(lambda match: repr(match.group())[1:-1], text)
+
+
+# The user and the password in `scheme://user:password@host`. A password may contain an `@`.
+_PASSWORD = re.compile(r"(?<=://)([^\s:/@\"']*):[^\s/\"']+@")
+
+
+def mask_passwords(text: str) -> str:
+    """Replace the passwords of URLs by `***`, as in `postgresql://user:***@host/database`."""
+    return _PASSWORD.sub(rf"\1:{MASK}@", text)
+
+
+def say(message: str) -> None:
+    """Print a message to stderr, with its control characters escaped."""
+    print(escape_controls(message), file=sys.stderr, flush=True)
+
+
+def ipython_shell() -> Any | None:
+    """Return the running IPython shell, which a notebook has, too; None in any other program."""
+    get_ipython = getattr(builtins, "get_ipython", None)
+    return get_ipython() if get_ipython is not None else None
+
+
+def cell_of(path: str) -> str | None:
+    """Return the cell, such as `In[3]`, whose code has this file name in tracebacks."""
+    # Older versions of IPython lack the method. Showing an error must not raise another one.
+    format_code_name = getattr(getattr(ipython_shell(), "compile", None), "format_code_name", None)
+    label_and_name = format_code_name(path) if format_code_name is not None else None
+    return label_and_name[1] if label_and_name else None

@@ -14,15 +14,7 @@ from typing import Any
 
 from absl import logging
 
-from official_lite.common import (
-    error_report,
-    errors,
-    escapes,
-    files,
-    nested_dict,
-    plugins,
-    terminal,
-)
+from official_lite.common import error_report, errors, files, nested_dict, plugins, terminal
 from official_lite.config import epochs, gin_config, model_files, phase_configs
 from official_lite.core import config_definitions, exp_factory
 from official_lite.modeling import hyperparams
@@ -215,7 +207,7 @@ def parse_configuration(flags_obj: Any, lock_return: bool = True, print_return: 
     if print_return:
         logging.info(
             "Final experiment parameters:\n%s",
-            escapes.mask_passwords(pprint.pformat(params.as_dict())),
+            terminal.mask_passwords(pprint.pformat(params.as_dict())),
             extra=terminal.DETAIL,
         )
     return params
@@ -233,7 +225,7 @@ def _split(assignment: str) -> tuple[str, str]:
 
 def _refuse_masked_passwords(params: hyperparams.Config) -> None:
     for path, value in nested_dict.flatten_nested_dict(params.as_dict(), ".").items():
-        if f":{escapes.MASK}@" in str(value):
+        if f":{terminal.MASK}@" in str(value):
             raise errors.ConfigValueError(
                 f"`{path}` is {value!r}, whose password is masked, because the config comes from "
                 f"the files of a run. Pass the URL with its password: --set={path}=…"
@@ -253,7 +245,7 @@ def serialize_config(params: hyperparams.ParamsDict, model_dir: str) -> None:
 
 def masked_yaml(params: hyperparams.ParamsDict) -> str:
     """Return the text of `params.yaml`: the config as YAML, with the passwords of URLs masked."""
-    return escapes.mask_passwords(to_yaml(params))
+    return terminal.mask_passwords(to_yaml(params))
 
 
 def to_yaml(params: hyperparams.ParamsDict) -> str:

@@ -19,7 +19,7 @@ from official_lite.core import (
     step_metrics,
     step_predictions,
 )
-from official_lite.modeling import hyperparams, keras_losses, performance
+from official_lite.modeling import distributed_gradients, hyperparams, performance
 from official_lite.modeling.hyperparams import base_config
 from official_lite.modeling.optimization import optimizer_factory
 
@@ -312,7 +312,7 @@ class Task(tf.Module, metaclass=abc.ABCMeta):
         compute_loss = functools.partial(
             user_code.converted(model.compute_loss), features, labels, outputs, sample_weight
         )
-        with keras_losses.undivided():
+        with distributed_gradients.undivided_losses():
             if "training" in inspect.signature(model.compute_loss).parameters:
                 loss = compute_loss(training=training)
             else:
@@ -442,7 +442,7 @@ class Task(tf.Module, metaclass=abc.ABCMeta):
         self, labels: types.Nest, outputs: types.Nest, aux_losses: Sequence[tf.Tensor] | None
     ) -> tf.Tensor:
         build_losses = user_code.converted(self.build_losses)
-        with keras_losses.undivided():
+        with distributed_gradients.undivided_losses():
             loss = build_losses(labels=labels, model_outputs=outputs, aux_losses=aux_losses)
         return step_checks.returned(self.build_losses, loss, "the loss of the batch, a scalar")
 

@@ -29,14 +29,11 @@ from official_lite.data import input_errors, length, replicas, tf_data_options
 from official_lite.execution import executors, modes, parameter_server, repeatability
 from official_lite.execution.executors import Dataset
 from official_lite.modeling import (
-    atomic_counters,
     distributed_gradients,
     embedding_lookups,
-    freezing,
     hyperparams,
-    moving_statistics,
     remat,
-    step_seeds,
+    replica_state,
 )
 from official_lite.modeling.optimization import (
     ema_optimizer,
@@ -231,7 +228,7 @@ class Trainer(_AsyncTrainer):
         if evaluate:
             self._init_evaluation(validation_dataset)
         self._build_model(train)
-        freezing.freeze(model, config.trainer.freeze)
+        model_building.freeze(model, config.trainer.freeze)
         if train:
             self._rematerialize()
             step_checks.warn_of_compiled_optimizer(model, optimizer)
@@ -244,19 +241,19 @@ class Trainer(_AsyncTrainer):
             _predict_fns={},
             _graph_hooks=[],
             _accumulator=self._build_accumulator() if train else None,
-            _seeds=step_seeds.StepSeeds(
+            _seeds=replica_state.StepSeeds(
                 model, config.runtime.seed, per_replica=not config.trainer.virtual_replicas
             ),
         )
         if train:
             distributed_gradients.observe_gradients(self._optimizer, self._show_gradients)
         if self.has_coordinator:
-            atomic_counters.make_atomic(self._all_variables())
+            replica_state.make_atomic(self._all_variables())
             # Reading a whole table would send it from the server to the worker in every step.
             embedding_lookups.read_rows_only(self.model)
         self._global_step = orbit.utils.create_global_step()
         self._checkpoint = tf.train.Checkpoint(**self._checkpoint_items())
-        statistics = moving_statistics.MovingStatistics(self._checkpoint)
+        statistics = replica_state.MovingStatistics(self._checkpoint)
         runner.set_untracked(self, _moving_statistics=statistics)
         if train:
             modes.check(self.execution, self)

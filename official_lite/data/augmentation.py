@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from official_lite.common import errors, suggestions
 from official_lite.data import position
-from official_lite.modeling import step_seeds
+from official_lite.modeling import replica_state
 from official_lite.modeling.hyperparams import base_config
 
 __all__ = ["augment"]
@@ -52,13 +52,13 @@ def augment(
     built = [layer if isinstance(layer, keras.layers.Layer) else _create(layer) for layer in layers]
     if not built:
         return dataset
-    states = [v for layer in built for v in layer.variables if step_seeds.is_seed(v)]
+    states = [v for layer in built for v in layer.variables if replica_state.is_seed(v)]
     begin = position.current()
     seed = begin.seed if begin is not None else 0
     pipeline = input_context.input_pipeline_id if input_context is not None else 0
 
     def apply(number: tf.Tensor, batch: Any) -> Any:
-        seeds = step_seeds.numbers_for(len(states), seed, number, pipeline)
+        seeds = replica_state.numbers_for(len(states), seed, number, pipeline)
         fixed = [(state, tf.cast(s, state.dtype)) for state, s in zip(states, seeds, strict=True)]
         with keras.StatelessScope(fixed):
             for layer in built:

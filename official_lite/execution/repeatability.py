@@ -8,7 +8,7 @@ import tensorflow as tf
 from absl import logging
 
 from official_lite.common import keras_variables
-from official_lite.modeling import step_seeds
+from official_lite.modeling import replica_state
 
 __all__ = [
     "find_lasting_effects",
@@ -54,7 +54,7 @@ _LASTING_EFFECTS = (
 _CACHE = "CacheDataset"
 
 # Ops that depend on nothing but a seed, of which XLA makes other numbers. For those of uniform and
-# normal numbers, see `modeling.step_seeds`.
+# normal numbers, see `modeling.replica_state`.
 _OTHER_IN_XLA = frozenset(
     (
         "StatelessMultinomial",
@@ -111,14 +111,14 @@ def find_random_numbers(
     checkpoint: tf.train.Checkpoint | None = None,
 ) -> Iterator[str]:
     """Yield the names of stateful ops of `tf.random`, and of generators that are not saved."""
-    variables = list(filter(step_seeds.is_seed, getattr(model, "variables", [])))
+    variables = list(filter(replica_state.is_seed, getattr(model, "variables", [])))
     if checkpoint is not None:
         variables += keras_variables.variables_of(checkpoint)
     known = {copy.handle.ref() for v in variables for copy in keras_variables.local_values(v)}
     for function in functions:
         yield from (node.name for node in _nodes(function) if node.op in _OPS)
         for variable in function.graph.variables:
-            is_state = step_seeds.is_random_state(variable)
+            is_state = replica_state.is_random_state(variable)
             if is_state and variable.handle.ref() not in known:
                 yield variable.name.split(":")[0]
 

@@ -20,7 +20,7 @@ from official_lite import orbit
 from official_lite.common import errors, keras_variables, nests, types
 from official_lite.core import step_metrics
 from official_lite.execution import executors
-from official_lite.modeling import step_seeds
+from official_lite.modeling import replica_state
 from official_lite.modeling.optimization import gradient_accumulator
 from official_lite.orbit.utils import step_guard
 
@@ -341,12 +341,12 @@ class _State:
 
     def _kind_of(self, variable: tf.Variable) -> list[tf.Variable]:
         aggregation = variable.aggregation
-        if step_seeds.is_random_state(variable) and "StateVar" in variable.name:
+        if replica_state.is_random_state(variable) and "StateVar" in variable.name:
             raise errors.ConfigValueError(
                 "`trainer.virtual_replicas`: the step draws from a `tf.random.Generator`, which "
                 "has another state on every replica. Use a `keras.random.SeedGenerator`."
             )
-        if step_seeds.is_random_state(variable):
+        if replica_state.is_random_state(variable):
             return self._random
         if _is_of_replica(variable) and aggregation == tf.VariableAggregation.SUM:
             return self._metrics

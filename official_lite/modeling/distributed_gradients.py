@@ -1,14 +1,16 @@
-"""Optimizers that sum gradients over replicas before they clip them."""
+"""Optimizers that sum gradients over replicas before they clip them, and losses that fit them."""
 
 import contextlib
 import contextvars
 import functools
+import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeAlias
 
 import keras
 import tensorflow as tf
 from absl import logging
+from keras.src.losses import loss as keras_loss
 from tensorflow.python.ops import control_flow_util
 
 from official_lite.common import errors, keras_variables
@@ -26,12 +28,15 @@ __all__ = [
     "make_distributed",
     "observe_gradients",
     "sum_over_replicas",
+    "undivided_losses",
     "updates_rows",
     "wrapped_optimizers",
 ]
 
 Gradient: TypeAlias = tf.Tensor | tf.IndexedSlices
 GradsAndVars: TypeAlias = Sequence[tuple[Gradient | None, keras.Variable]]
+
+_loss_scaling = threading.local()
 
 
 def are_wanted() -> bool:
@@ -398,3 +403,33 @@ def _distributed_class(optimizer_cls: type[keras.optimizers.Optimizer]) -> type:
     mixin = DistributedLossScaleOptimizer if is_scaling else DistributedOptimizer
     mixins = (mixin, *update_steps.mixins_for(optimizer_cls))
     return type(optimizer_cls.__name__, (*mixins, optimizer_cls), namespace)
+
+
+@contextlib.contextmanager
+def undivided_losses() -> Iterator[None]:
+    """Compute Keras losses in this thread without dividing by the number of replicas.
+
+    Keras 3 divides the loss of a `keras.losses.Loss` object by this number, because `fit` sums the
+    gradients of all replicas. A task divides its loss itself, as in the Model Garden. With both
+    divisions, the loss and the gradients would be too small by a factor of the number of replicas.
+    """
+    before = getattr(_loss_scaling, "is_undivided", False)
+    _loss_scaling.is_undivided = True
+    try:
+        yield
+    finally:
+        _loss_scaling.is_undivided = before
+
+
+def _unless_told(scale: Callable[[tf.Tensor], tf.Tensor]) -> Callable[[tf.Tensor], tf.Tensor]:
+    @functools.wraps(scale)
+    def scale_unless_told(value: tf.Tensor) -> tf.Tensor:
+        return value if getattr(_loss_scaling, "is_undivided", False) else scale(value)
+
+    return scale_unless_told
+
+
+# Keras has no option for this. It looks the functions up in their module on each use, so replace
+# them there.
+for _name in ("scale_loss_for_distribution", "unscale_loss_for_distribution"):
+    setattr(keras_loss, _name, _unless_told(getattr(keras_loss, _name)))

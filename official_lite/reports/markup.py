@@ -5,7 +5,7 @@ import json
 from collections.abc import Iterable
 from typing import Any, TypeAlias
 
-from official_lite.common import escapes
+from official_lite.common import terminal
 
 __all__ = ["Child", "Markup", "json_script", "tag"]
 
@@ -66,4 +66,4 @@ def _content(child: Child) -> str:
 def _escape(value: object) -> str:
     # A lone surrogate, which JSON can contain, can't be encoded as UTF-8.
     text = str(value).encode("utf-8", "backslashreplace").decode("utf-8")
-    return html.escape(escapes.escape_controls(text))
+    return html.escape(terminal.escape_controls(text))

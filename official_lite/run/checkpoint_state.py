@@ -11,7 +11,7 @@ from official_lite import orbit
 from official_lite.checkpoint import model_state, state_description
 from official_lite.common import errors, keras_variables, types
 from official_lite.core import base_task, config_definitions
-from official_lite.modeling import step_seeds
+from official_lite.modeling import replica_state
 from official_lite.modeling.optimization import ema_optimizer, gradient_accumulator
 from official_lite.orbit.hooks import hook_list
 from official_lite.run import run_record
@@ -202,7 +202,7 @@ def find_unneeded(
             # The optimizer's children also include the weights of the model, so only its own
             # variables are taken.
             yield from (v for v in part.variables if id(v) not in needed_ids)
-        elif isinstance(part, keras.Variable) and step_seeds.is_seed(part):
+        elif isinstance(part, keras.Variable) and replica_state.is_seed(part):
             yield part
 
 

@@ -46,7 +46,7 @@ from typing import Any
 from absl import logging
 
 from official_lite.checkpoint import chain
-from official_lite.common import error_report, errors, escapes, files, run_mode, terminal
+from official_lite.common import error_report, errors, files, run_mode, terminal
 from official_lite.config import compatibility, epochs, gin_config, model_files, parsing
 from official_lite.core import config_definitions
 from official_lite.data import input_paths
@@ -224,7 +224,7 @@ class RunRecord(contextlib.AbstractContextManager["RunRecord"]):
     def _write_start(self, changes: list[compatibility.Change]) -> None:
         if not all(change.is_harmless for change in changes):
             self._keep_old_params()
-        argv = [escapes.mask_passwords(argument) for argument in sys.argv]
+        argv = [terminal.mask_passwords(argument) for argument in sys.argv]
         logging.info("Command: %s", shlex.join(argv), extra=terminal.DETAIL)
         logging.info(
             "Versions: %s",
@@ -372,9 +372,9 @@ def save_gin_config(
     if params is None:
         if not files.exists(path):
             files.makedirs(model_dir)
-            files.write_text(path, escapes.mask_passwords(gin_config.bindings()))
+            files.write_text(path, terminal.mask_passwords(gin_config.bindings()))
         return
-    files.write_text(path, escapes.mask_passwords(gin_config.operative_config(params)))
+    files.write_text(path, terminal.mask_passwords(gin_config.operative_config(params)))
 
 
 def is_finished(
@@ -515,7 +515,7 @@ class _LogFile(python_logging.FileHandler):
             super().handleError(record)
         elif not self._is_losing:
             self._is_losing = True
-            escapes.say(f"Can't write {self.baseFilename}, so lines are lost: {error}")
+            terminal.say(f"Can't write {self.baseFilename}, so lines are lost: {error}")
 
     def close(self) -> None:
         # Closing the file tries to write the rest of its buffer, which fails again.

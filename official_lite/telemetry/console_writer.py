@@ -15,7 +15,7 @@ import rich.table
 import rich.text
 from absl import logging
 
-from official_lite.common import escapes, nested_dict, notebook
+from official_lite.common import nested_dict, terminal
 from official_lite.telemetry import writer
 from official_lite.telemetry.record import Record
 
@@ -53,7 +53,8 @@ def shown_fields(record: Record, fields: Sequence[str] | None) -> dict[str, str]
         than `train`, all its values are shown. `None` shows all values.
     """
     texts = {
-        escapes.escape_controls(name): format_number(value) for name, value in record.flat().items()
+        terminal.escape_controls(name): format_number(value)
+        for name, value in record.flat().items()
     }
     if fields is None:
         return texts
@@ -118,7 +119,7 @@ def format_record(record: Record, fields: Sequence[str] | None = None) -> str:
     """Return the record, or its selected fields, as one line."""
     shown = shown_fields(record, fields)
     pairs = [f"{name} {text}" for name, text in shown.items()]
-    split = escapes.escape_controls(record.split)
+    split = terminal.escape_controls(record.split)
     return " | ".join([split, f"step {record.step}", *pairs])
 
 
@@ -137,7 +138,7 @@ def build_console_writer(
     stream = stream or sys.stderr
     if stream.isatty():
         return ProgressWriter(total_steps, stream, fields=fields)
-    notebook_stream = sys.stdout if notebook.shell() is not None else None
+    notebook_stream = sys.stdout if terminal.ipython_shell() is not None else None
     return ConsoleWriter(fields, total_steps=total_steps, stream=notebook_stream)
 
 
@@ -276,4 +277,4 @@ def summary_table(
 def _text(value: object) -> rich.text.Text:
     # Not a `str`: rich would interpret brackets, for example in a path, as markup.
     text = format_number(value) if isinstance(value, float) else str(value)
-    return rich.text.Text(escapes.escape_controls(text))
+    return rich.text.Text(terminal.escape_controls(text))

@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from official_lite.common import escapes, nested_dict, run_mode
+from official_lite.common import nested_dict, run_mode, terminal
 from official_lite.telemetry import (
     console_writer,
     mlflow_writer,
@@ -56,7 +56,7 @@ class RunInfo:
 
 def _plain(value: object) -> object:
     text = json.dumps(value, default=str) if isinstance(value, list | tuple) else value
-    return escapes.mask_passwords(text) if isinstance(text, str) else text
+    return terminal.mask_passwords(text) if isinstance(text, str) else text
 
 
 def console(run: RunInfo, fields: Sequence[str] | None = None) -> writer.Writer:

@@ -23,7 +23,7 @@ from collections.abc import Mapping, Sequence
 from absl import logging
 
 import official_lite
-from official_lite.common import app, error_report, errors, escapes, flags, suggestions
+from official_lite.common import app, error_report, errors, flags, suggestions, terminal
 
 __all__ = ["commands", "main"]
 
@@ -71,7 +71,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"official-lite {official_lite.__version__}")
         return int(errors.ExitCode.DONE)
     if name not in _COMMANDS:
-        escapes.say(f"Unknown command {name!r}. {suggestions.did_you_mean(name, _COMMANDS)}")
+        terminal.say(f"Unknown command {name!r}. {suggestions.did_you_mean(name, _COMMANDS)}")
         return int(errors.ExitCode.CONFIG)
     module = importlib.import_module(f"official_lite.tools.{name}")
     if name == "train":
@@ -96,7 +96,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             sys.stdout.flush()
             return code
     except errors.OfficialLiteError as error:
-        escapes.say(error_report.summary(error))
+        terminal.say(error_report.summary(error))
         return int(error.exit_code)
     except KeyboardInterrupt:
         return int(errors.ExitCode.INTERRUPTED)

@@ -15,7 +15,7 @@ import signal
 import threading
 from typing import Any
 
-from official_lite.common import errors, escapes
+from official_lite.common import errors, terminal
 
 __all__ = ["add_arguments", "run"]
 
@@ -58,10 +58,10 @@ def run(args: argparse.Namespace) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: is_over.set())
     # Printed after the handlers are installed, so that a process that reads it may send a signal.
-    escapes.say(what)
+    terminal.say(what)
     is_over.wait()
     server.stop()
-    escapes.say(f"The {args.role} stopped.")
+    terminal.say(f"The {args.role} stopped.")
     return int(errors.ExitCode.DONE)
 
 

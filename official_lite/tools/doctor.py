@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator
 from packaging import requirements
 
 from official_lite.common import errors, memory_limits
-from official_lite.common.cluster import slurm, tf_config
+from official_lite.common.cluster import tf_config
 from official_lite.run import run_record
 from official_lite.tools import listing
 
@@ -158,7 +158,7 @@ def _cluster() -> Iterator[Check]:
         jobs = ", ".join(f"{len(addresses)} {job}" for job, addresses in found.jobs.items())
         value = f"{found.name} of {jobs}"
     else:
-        value = "a Slurm step" if slurm.read_step(os.environ) else "not set: one process"
+        value = "a Slurm step" if tf_config.read_slurm_step(os.environ) else "not set: one process"
     yield Check(section="cluster", name="TF_CONFIG", value=value, ok=True)
 
 

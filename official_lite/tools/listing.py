@@ -14,7 +14,7 @@ import rich.console
 import rich.table
 import rich.text
 
-from official_lite.common import escapes, files
+from official_lite.common import files, terminal
 
 __all__ = [
     "Format",
@@ -121,4 +121,4 @@ def share_text(share: float | None) -> str:
 
 def _cell(text: str) -> rich.text.Text:
     # Not a str, which rich would search for markup.
-    return rich.text.Text(" ".join(escapes.escape_controls(text).split()))
+    return rich.text.Text(" ".join(terminal.escape_controls(text).split()))

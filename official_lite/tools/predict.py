@@ -14,7 +14,7 @@ import os
 import shlex
 import sys
 
-from official_lite.common import escapes, files
+from official_lite.common import files, terminal
 from official_lite.core import config_definitions
 from official_lite.tools import sources
 
@@ -50,6 +50,6 @@ def run(args: argparse.Namespace) -> int:
         f"--model_dir={args.run}",
         *(f"--set=prediction.{name}={value}" for name, value in given.items() if value),
     ]
-    escapes.say(shlex.join(command))
+    terminal.say(shlex.join(command))
     sys.stderr.flush()
     os.execv(command[0], command)

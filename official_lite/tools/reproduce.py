@@ -13,7 +13,7 @@ import os
 import shlex
 import sys
 
-from official_lite.common import errors, escapes, files
+from official_lite.common import errors, files, terminal
 from official_lite.execution import execution_record
 from official_lite.run import model_dir_lock
 from official_lite.tools import checks, sources
@@ -38,11 +38,11 @@ def run(args: argparse.Namespace) -> int:
     _require_unused(args.model_dir)
     for check in checks.check_sources(args.run):
         if check.state == checks.BROKEN:
-            escapes.say(f"Warning: this is not as recorded: {check.link}: {check.differs}")
+            terminal.say(f"Warning: this is not as recorded: {check.link}: {check.differs}")
     if chosen is not None:
         files.makedirs(args.model_dir)
         execution_record.save(chosen, args.model_dir)
-    escapes.say(shlex.join(command))
+    terminal.say(shlex.join(command))
     sys.stderr.flush()
     os.execv(command[0], command)
 

@@ -20,7 +20,7 @@ import time
 from collections.abc import Sequence
 
 from official_lite.checkpoint import commit
-from official_lite.common import errors, escapes, files
+from official_lite.common import errors, files, terminal
 from official_lite.modeling.hyperparams import yaml_io
 from official_lite.run import model_dir_lock
 from official_lite.tools import checks, listing, sources
@@ -104,7 +104,7 @@ def _unchecked(note: str) -> checks.Check:
 
 def _print(check: checks.Check, args: argparse.Namespace) -> None:
     if not args.json:
-        print(escapes.escape_controls(str(check)), flush=True)
+        print(terminal.escape_controls(str(check)), flush=True)
 
 
 def needs_a_cluster(run_dir: str) -> bool:

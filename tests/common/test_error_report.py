@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from official_lite.common import error_report, errors, notebook
+from official_lite.common import error_report, errors, terminal
 from official_lite.modeling import hyperparams
 
 WALL = """in user code:
@@ -168,7 +168,7 @@ def test_brief_traceback_has_the_lines_of_the_user_alone() -> None:
 )
 def test_errors_are_told_in_any_shell(monkeypatch, shell, cell: str | None) -> None:
     monkeypatch.setattr(builtins, "get_ipython", lambda: shell, raising=False)
-    assert notebook.cell_of("/tmp/code.py") == cell
+    assert terminal.cell_of("/tmp/code.py") == cell
     with pytest.raises(ZeroDivisionError) as caught, error_report.rendered_briefly():
         1 / 0  # noqa: B018  (the failure)
     assert "ZeroDivisionError: division by zero" in caught.value._render_traceback_()[-1]

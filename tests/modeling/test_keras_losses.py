@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from official_lite.modeling import keras_losses
+from official_lite.modeling import distributed_gradients
 
 
 def _loss_on_each_replica(strategy: tf.distribute.Strategy, *, undivided: bool) -> list[float]:
@@ -11,7 +11,7 @@ def _loss_on_each_replica(strategy: tf.distribute.Strategy, *, undivided: bool) 
         loss = keras.losses.MeanSquaredError()
         if not undivided:
             return loss([[0.0], [0.0]], [[1.0], [3.0]])
-        with keras_losses.undivided():
+        with distributed_gradients.undivided_losses():
             return loss([[0.0], [0.0]], [[1.0], [3.0]])
 
     values = strategy.run(tf.function(step))
@@ -35,7 +35,7 @@ def test_compiled_models_are_covered(two_replicas) -> None:
 
     def step() -> tf.Tensor:
         x = tf.ones((4, 1))
-        with keras_losses.undivided():
+        with distributed_gradients.undivided_losses():
             return model.compute_loss(x=x, y=0 * x, y_pred=model(x), training=True)
 
     values = two_replicas.experimental_local_results(two_replicas.run(tf.function(step)))

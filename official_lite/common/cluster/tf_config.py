@@ -1,4 +1,4 @@
-"""Validation of the cluster in `TF_CONFIG` before TensorFlow starts to wait for it.
+"""The cluster in `TF_CONFIG` or of a Slurm step, validated before TensorFlow starts to wait for it.
 
 TensorFlow responds to an invalid `TF_CONFIG` with a bare `KeyError`, or waits forever for a peer
 that does not exist. This module does not import TensorFlow.
@@ -6,19 +6,21 @@ that does not exist. This module does not import TensorFlow.
 
 import json
 import os
+import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from official_lite.common import errors, suggestions
-from official_lite.common.cluster import slurm
 
 __all__ = [
     "STRATEGIES",
     "ClusterConfig",
     "configure_cluster",
+    "expand_hosts",
     "find_cluster",
+    "read_slurm_step",
     "read_tf_config",
     "split_address",
     "task_name",
@@ -39,6 +41,19 @@ _TASK_TYPES = ("chief", "worker", "ps", "evaluator")
 _EXAMPLE = (
     '{"cluster": {"worker": ["host0:2222", "host1:2222"]}, "task": {"type": "worker", "index": 0}}'
 )
+
+_SLURM_VARIABLES = (
+    "SLURM_PROCID",
+    "SLURM_STEP_NUM_TASKS",
+    "SLURM_STEP_NODELIST",
+    "SLURM_STEP_TASKS_PER_NODE",
+)
+
+# These ports are below those that systems use for outgoing connections. Jobs with consecutive
+# numbers may share a node, and get consecutive ports.
+_FIRST_PORT = 20000
+
+_NUM_PORTS = 10000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -159,9 +174,52 @@ def find_cluster(
         ConfigValueError: If the description of the cluster is invalid.
     """
     configure_cluster(worker_hosts, task_index)
-    if read_tf_config() is None and (step := slurm.read_step(os.environ)):
+    if read_tf_config() is None and (step := read_slurm_step(os.environ)):
         os.environ["TF_CONFIG"] = json.dumps(step)
     return read_tf_config()
+
+
+def read_slurm_step(environment: Mapping[str, str]) -> dict[str, Any] | None:
+    """Return the contents of `TF_CONFIG` for this task of a Slurm step; all tasks are workers.
+
+    TensorFlow's `SlurmClusterResolver` is not used, for four reasons. It sorts hosts
+    alphabetically, so the tasks of `n9` and `n10` get each other's addresses. It fails without a
+    GPU or `nvidia-smi`. It assigns the same ports to all jobs. It requires TensorFlow, although all
+    of its information comes from the environment.
+
+    Args:
+        environment: An environment with Slurm's variables. Except for the rank, all tasks of a step
+            have the same values.
+
+    Returns:
+        The cluster and the task; None if this process is not a task of a step, or its only task.
+
+    Raises:
+        errors.ConfigValueError: If the tasks are not distributed in blocks, or if a variable is
+            invalid.
+    """
+    if not environment.keys() >= set(_SLURM_VARIABLES):
+        return None
+    rank, count, node_list, tasks_per_node = (environment[name] for name in _SLURM_VARIABLES)
+    if count == "1":
+        return None
+    hosts, sizes = expand_hosts(node_list), _expand_sizes(tasks_per_node)
+    if len(hosts) != len(sizes) or str(sum(sizes)) != count or not rank.isdecimal():
+        raise errors.ConfigValueError(
+            f"Can't interpret the Slurm step with {count} tasks, {tasks_per_node!r} of them on "
+            f"the nodes {node_list!r}. Set TF_CONFIG instead."
+        )
+    places = [(node, task) for node, size in enumerate(sizes) for task in range(size)]
+    _check_place(environment, places[int(rank)])
+    first_port = _first_port(environment.get("SLURM_JOB_ID", "0"), max(sizes))
+    workers = [f"{hosts[node]}:{first_port + task}" for node, task in places]
+    return {"cluster": {"worker": workers}, "task": {"type": "worker", "index": int(rank)}}
+
+
+def expand_hosts(node_list: str) -> list[str]:
+    """Expand a node list such as `n[08-10,12],login`, keeping its order."""
+    parts = re.findall(r"(?:[^,\[]|\[[^\]]*\])+", node_list)
+    return [host for part in parts for host in _expand(part)]
 
 
 def _checked_jobs(config: Any) -> dict[str, tuple[str, ...]]:
@@ -207,3 +265,37 @@ def _checked_task(config: dict[str, Any], jobs: Mapping[str, Sequence[str]]) -> 
 
 def _invalid(problem: str) -> errors.ConfigValueError:
     return errors.ConfigValueError(f"TF_CONFIG is invalid: {problem}. A valid example: {_EXAMPLE}")
+
+
+def _expand(part: str) -> Iterator[str]:
+    head, bracket, rest = part.partition("[")
+    if not bracket:
+        yield part
+        return
+    ranges, _, tail = rest.partition("]")
+    for numbers in ranges.split(","):
+        first, _, last = numbers.partition("-")
+        for number in range(int(first), int(last or first) + 1):
+            for end in _expand(tail):
+                yield f"{head}{number:0{len(first)}d}{end}"
+
+
+def _expand_sizes(tasks_per_node: str) -> list[int]:
+    """Parse the number of tasks on each node, such as `2(x3),1`."""
+    found = re.findall(r"(\d+)(?:\(x(\d+)\))?", tasks_per_node)
+    return [int(size) for size, times in found for _ in range(int(times or 1))]
+
+
+def _check_place(environment: Mapping[str, str], place: tuple[int, int]) -> None:
+    node, task = (environment.get(name, "") for name in ("SLURM_NODEID", "SLURM_LOCALID"))
+    if node and task and (int(node), int(task)) != place:
+        raise errors.ConfigValueError(
+            f"Slurm placed rank {environment['SLURM_PROCID']} on node {node} as task {task}, but "
+            f"block distribution requires node {place[0]}, task {place[1]}. Use `srun "
+            "--distribution=block`, or set TF_CONFIG."
+        )
+
+
+def _first_port(job_id: str, tasks_per_node: int) -> int:
+    job = int(job_id) if job_id.isdecimal() else 0
+    return _FIRST_PORT + job * tasks_per_node % _NUM_PORTS

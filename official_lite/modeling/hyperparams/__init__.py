@@ -36,5 +36,5 @@ from official_lite.modeling.hyperparams.params_dict import (
     read_yaml_to_params_dict as read_yaml_to_params_dict,
     save_params_dict_to_yaml as save_params_dict_to_yaml,
 )
-from official_lite.modeling.hyperparams.restrictions import RestrictionError as RestrictionError
+from official_lite.modeling.hyperparams.params_dict import RestrictionError as RestrictionError
 from official_lite.modeling.hyperparams.yaml_io import ConfigFileError as ConfigFileError

@@ -14,7 +14,7 @@ from absl import logging
 from official_lite.common import errors, suggestions
 from official_lite.modeling.hyperparams import field_types, overrides, params_dict, yaml_io
 from official_lite.modeling.hyperparams.overrides import Cursor
-from official_lite.modeling.hyperparams.restrictions import Restriction
+from official_lite.modeling.hyperparams.params_dict import Restriction
 
 _Builder = TypeVar("_Builder", bound=Callable[..., Any])
 
@@ -69,7 +69,7 @@ class Config(params_dict.ParamsDict):
 
     Args:
       default_params: Nested values that override the fields' defaults.
-      restrictions: Rules for `validate`; see `restrictions.Restriction`.
+      restrictions: Rules for `validate`; see `params_dict.Restriction`.
     """
 
     IMMUTABLE_TYPES: ClassVar[tuple[type, ...]] = (str, int, float, bool, type(None))

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import operator
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, ClassVar, TypeVar, cast
 
 from official_lite.common import errors, files, suggestions
-from official_lite.modeling.hyperparams import overrides, restrictions, yaml_io
+from official_lite.modeling.hyperparams import overrides, yaml_io
 from official_lite.modeling.hyperparams.overrides import Cursor
 
 __all__ = [
     "ParamsDict",
+    "Restriction",
+    "RestrictionError",
     "UnknownAttributeError",
     "copy_value",
     "override_params_dict",
@@ -35,8 +38,31 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 _FILE_ENDINGS = (".yaml", ".yml", ".json")
 
 
+Restriction = str | Callable[[Any], bool | None]
+"""Two operands joined by one of `== != <= < >= >`, or a function of the config.
+
+The function returns False or raises a `ConfigError` when the rule is violated. An operand is a
+dotted path, a number, None, True, False, or a quoted string.
+"""
+
+_OPERATORS: dict[str, Callable[[Any, Any], bool]] = {
+    "==": operator.eq,
+    "!=": operator.ne,
+    "<=": operator.le,
+    ">=": operator.ge,
+    "<": operator.lt,
+    ">": operator.gt,
+}
+_CONSTANTS = {"None": None, "True": True, "False": False}
+_NUMBER = re.compile(r"-?[.\d].*")
+
+
 class UnknownAttributeError(errors.UnknownKeyError, AttributeError):
     """Error for a missing key that was read as an attribute; `hasattr` recognizes it."""
+
+
+class RestrictionError(errors.ConfigValueError, KeyError):
+    """Error for values that violate a restriction; also a `KeyError`, as in the Model Garden."""
 
 
 class _Method:
@@ -72,7 +98,7 @@ class ParamsDict:
 
     Args:
       default_params: The initial keys and values.
-      restrictions: Rules that `validate` checks; see `restrictions.Restriction`.
+      restrictions: Rules that `validate` checks; see `Restriction`.
     """
 
     # `config.epochs` stores the last one: a dict by the path of a field with a derived value.
@@ -84,7 +110,7 @@ class ParamsDict:
     def __init__(
         self,
         default_params: Mapping[str, Any] | ParamsDict | None = None,
-        restrictions: Iterable[restrictions.Restriction] | None = None,
+        restrictions: Iterable[Restriction] | None = None,
     ) -> None:
         self.__dict__["_locked"] = False
         self.__dict__["_restrictions"] = list(restrictions or ())
@@ -168,7 +194,7 @@ class ParamsDict:
 
     def _validate(self, cursor: Cursor) -> None:
         for restriction in self._restrictions:
-            restrictions.check(restriction, self, cursor)
+            _check(restriction, self, cursor)
         for child_cursor, child in self._descend(self._active_items(), cursor):
             child._validate(child_cursor)
 
@@ -564,3 +590,71 @@ def _quoted_if_needed(text: str) -> str:
     if is_text and not _NEEDS_NO_QUOTES.fullmatch(text):
         return "'" + text.replace("'", "''") + "'"
     return text
+
+
+def _check(restriction: Restriction, config: ParamsDict, cursor: Cursor) -> None:
+    """Raise if `config` violates `restriction`; `cursor` is its position in the whole tree.
+
+    Raises:
+      RestrictionError: The rule is violated, or the two values cannot be compared.
+      UnknownKeyError: A path does not exist in the config.
+      ConfigValueError: The restriction is malformed.
+    """
+    inside = f" in {cursor}" if cursor.path else ""
+    if callable(restriction):
+        if restriction(config) is False:
+            name = getattr(restriction, "__name__", repr(restriction))
+            raise RestrictionError(f"The restriction `{name}`{inside} is violated.")
+        return
+    left, symbol, right = _split(restriction)
+    values = config.as_dict()
+    left_value, right_value = _operand(left, values), _operand(right, values)
+    try:
+        is_met = _OPERATORS[symbol](left_value, right_value)
+    except TypeError:
+        is_met = False
+    if not is_met:
+        raise RestrictionError(
+            f"Found inconsistency between keys: the restriction `{restriction}`{inside} is "
+            f"violated: the values are {left_value!r} and {right_value!r}."
+        )
+
+
+def _split(restriction: str) -> tuple[str, str, str]:
+    parts = re.split(r"(==|!=|<=|>=|<|>)", restriction)
+    if len(parts) != 3:
+        raise errors.ConfigValueError(
+            f"The restriction {restriction!r} is not of the form `a.b <= c.d` "
+            f"with one of {' '.join(_OPERATORS)}."
+        )
+    return parts[0].strip(), parts[1], parts[2].strip()
+
+
+def _operand(text: str, values: Mapping[str, Any]) -> Any:
+    if text in _CONSTANTS:
+        return _CONSTANTS[text]
+    if text[:1] in ("'", '"'):
+        return text[1:-1]
+    if _NUMBER.fullmatch(text):
+        return _number(text)
+    node: Any = values
+    for key in text.split("."):
+        if not isinstance(node, Mapping) or key not in node:
+            known = node if isinstance(node, Mapping) else ()
+            raise errors.UnknownKeyError(
+                (
+                    f"A restriction uses `{text}`, but there is no {key!r}. "
+                    f"{suggestions.did_you_mean(key, known)}"
+                ).rstrip()
+            )
+        node = node[key]
+    return node
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError as error:
+        raise errors.ConfigValueError(
+            f"A restriction compares with {text!r}, which is not a number."
+        ) from error

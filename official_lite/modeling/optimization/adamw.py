@@ -1,14 +1,15 @@
-"""Adam with decoupled weight decay, as used to train BERT."""
+"""Variants of AdamW: as used to train BERT, and without a schedule of the learning rate."""
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import keras
 import tensorflow as tf
 
-from official_lite.modeling.optimization import variable_patterns
+from official_lite.common.keras_variables import local_values
 
-__all__ = ["AdamWeightDecay"]
+__all__ = ["AdamWeightDecay", "ScheduleFreeAdamW", "matches_any"]
 
 
 @keras.saving.register_keras_serializable("official_lite")
@@ -82,8 +83,65 @@ class AdamWeightDecay(keras.optimizers.AdamW):
             return False
         # Keras passes the raw variable of one replica, which has a name but no path.
         variable = self._trainable_variables[self._get_variable_index(variable)]
-        if variable_patterns.matches_any(variable, self.include_in_weight_decay):
+        if matches_any(variable, self.include_in_weight_decay):
             return True
-        if variable_patterns.matches_any(variable, self.exclude_patterns):
+        if matches_any(variable, self.exclude_patterns):
             return False
         return super()._use_weight_decay(variable)
+
+
+@keras.saving.register_keras_serializable("official_lite")
+class ScheduleFreeAdamW(keras.optimizers.ScheduleFreeAdamW):
+    """Keras' optimizer of the same name (https://arxiv.org/abs/2405.15682), with two corrections.
+
+    Keras copies the weights when the optimizer is built. Weights that are loaded later, such as
+    those of `task.init_checkpoint`, would be pulled back to the random initial weights.
+
+    With TensorFlow, Keras 3.15 reads the old momentum after it has assigned the new one, so that
+    `beta_1` has no effect.
+    """
+
+    def update_step(
+        self, gradient: tf.Tensor, variable: tf.Variable, learning_rate: tf.Tensor
+    ) -> None:
+        """Update one variable."""
+        index = self._get_variable_index(variable)
+        momentum, velocity = self._momentums[index], self._velocities[index]
+        gradient = tf.cast(gradient, variable.dtype)
+        rate, step = (tf.cast(x, variable.dtype) for x in (learning_rate, self.iterations + 1))
+        if self.warmup_steps:
+            rate *= tf.minimum(step / self.warmup_steps, 1.0)
+        # The weights are `beta_1` times their average plus the rest of the momentum.
+        average = variable - (1.0 - self.beta_1) * momentum
+        self.assign_add(velocity, (tf.square(gradient) - velocity) * (1.0 - self.beta_2))
+        unbiased = velocity / (1.0 - tf.pow(tf.cast(self.beta_2, variable.dtype), step))
+        self.assign_sub(momentum, rate * gradient / (tf.sqrt(unbiased) + self.epsilon))
+        average += (self.beta_1 * momentum - average) / step
+        self.assign(variable, average + (1.0 - self.beta_1) * momentum)
+
+    def follow_weights(self) -> None:
+        """Start the averaging at the present weights."""
+        for weight, momentum in zip(self._trainable_variables, self._momentums, strict=True):
+            for one, other in zip(local_values(weight), local_values(momentum), strict=True):
+                other.assign(one.read_value())
+
+
+def matches_any(
+    variable: keras.Variable | tf.Variable, patterns: Iterable[str] | str | None
+) -> bool:
+    """Return whether a pattern matches the variable's path (`encoder/layer_norm/gamma`) or name.
+
+    Args:
+        variable: A `keras.Variable` or a `tf.Variable`.
+        patterns: Regular expressions for `re.search`, or only one; None matches nothing. One that
+            contains a colon, such as `kernel:0$`, is searched for in the names of Keras 2, which
+            end in `:0`.
+    """
+    patterns = [patterns] if isinstance(patterns, str) else patterns or ()
+    name = variable.name.partition(":")[0]
+    path = getattr(variable, "path", name)
+    return any(
+        re.search(pattern, text + (":0" if ":" in pattern else ""))
+        for pattern in patterns
+        for text in (path, name)
+    )

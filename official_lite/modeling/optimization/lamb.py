@@ -6,9 +6,9 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from official_lite.modeling.optimization import trust_ratio, variable_patterns
+from official_lite.modeling.optimization import adamw
 
-__all__ = ["LAMB"]
+__all__ = ["LAMB", "trust_ratio"]
 
 
 @keras.saving.register_keras_serializable("official_lite")
@@ -68,13 +68,11 @@ class LAMB(keras.optimizers.Lamb):
         reference = self._trainable_variables[index]
         gradient = tf.cast(gradient, variable.dtype)
         update = self._adam_update(gradient, index)
-        if self.weight_decay_rate and not variable_patterns.matches_any(
-            reference, self.no_decay_patterns
-        ):
+        if self.weight_decay_rate and not adamw.matches_any(reference, self.no_decay_patterns):
             update += self.weight_decay_rate * variable
         step_size = tf.cast(learning_rate, variable.dtype)
-        if not variable_patterns.matches_any(reference, self.no_adaptation_patterns):
-            step_size *= trust_ratio.trust_ratio(variable, update)
+        if not adamw.matches_any(reference, self.no_adaptation_patterns):
+            step_size *= trust_ratio(variable, update)
         self.assign_sub(variable, step_size * update)
 
     def get_config(self) -> dict[str, Any]:
@@ -93,3 +91,11 @@ class LAMB(keras.optimizers.Lamb):
         unbiased_first = first / (1.0 - tf.pow(tf.cast(self.beta_1, gradient.dtype), step))
         unbiased_second = second / (1.0 - tf.pow(tf.cast(self.beta_2, gradient.dtype), step))
         return unbiased_first / (tf.sqrt(unbiased_second) + self.epsilon)
+
+
+def trust_ratio(weights: tf.Tensor, update: tf.Tensor, coefficient: float = 1.0) -> tf.Tensor:
+    """Return the scalar `coefficient * |weights| / |update|`, or 1 if either norm is 0."""
+    weights_norm, update_norm = tf.norm(weights), tf.norm(update)
+    is_defined = tf.logical_and(weights_norm > 0, update_norm > 0)
+    ratio = tf.math.divide_no_nan(coefficient * weights_norm, update_norm)
+    return tf.where(is_defined, ratio, tf.ones_like(ratio))

@@ -6,7 +6,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from official_lite.modeling.optimization import trust_ratio, variable_patterns
+from official_lite.modeling.optimization import adamw, lamb
 
 __all__ = ["LARS"]
 
@@ -73,11 +73,9 @@ class LARS(keras.optimizers.Optimizer):
         reference, momentum = self._trainable_variables[index], self._momentums[index]
         gradient = tf.cast(gradient, variable.dtype)
         learning_rate = tf.cast(learning_rate, variable.dtype)
-        if self.weight_decay_rate and not variable_patterns.matches_any(
-            reference, self.no_decay_patterns
-        ):
+        if self.weight_decay_rate and not adamw.matches_any(reference, self.no_decay_patterns):
             gradient += self.weight_decay_rate * variable
-        is_adapted = not variable_patterns.matches_any(reference, self.no_adaptation_patterns)
+        is_adapted = not adamw.matches_any(reference, self.no_adaptation_patterns)
         if self.classic_momentum:
             scale = self._scale(variable, gradient) if is_adapted else 1.0
             step = self._with_momentum(learning_rate * scale * gradient, momentum)
@@ -100,7 +98,7 @@ class LARS(keras.optimizers.Optimizer):
         }
 
     def _scale(self, variable: tf.Variable, update: tf.Tensor) -> tf.Tensor:
-        return trust_ratio.trust_ratio(variable, update, coefficient=self.eeta)
+        return lamb.trust_ratio(variable, update, coefficient=self.eeta)
 
     def _with_momentum(self, update: tf.Tensor, momentum: tf.Variable) -> tf.Tensor:
         accumulated = self.momentum * momentum + update

@@ -17,7 +17,6 @@ from official_lite.modeling.optimization import (
     lamb,
     lars,
     lr_schedule,
-    schedule_free,
 )
 from official_lite.modeling.optimization.configs import optimization_config, optimizer_config
 
@@ -46,7 +45,7 @@ OPTIMIZERS_CLS: dict[str, Callable[..., Any]] = {
     "adamax": keras.optimizers.Adamax,
     "ftrl": keras.optimizers.Ftrl,
     "adadelta": keras.optimizers.Adadelta,
-    "schedule_free_adamw": schedule_free.ScheduleFreeAdamW,
+    "schedule_free_adamw": adamw.ScheduleFreeAdamW,
 }
 
 LEGACY_OPTIMIZERS_CLS = OPTIMIZERS_CLS
@@ -336,7 +335,7 @@ def follow_weights(optimizer: keras.optimizers.Optimizer | None) -> None:
     """
     ema_optimizer.follow_weights(optimizer)
     for wrapped in distributed_gradients.wrapped_optimizers(optimizer):
-        if isinstance(wrapped, schedule_free.ScheduleFreeAdamW):
+        if isinstance(wrapped, adamw.ScheduleFreeAdamW):
             wrapped.follow_weights()
 
 

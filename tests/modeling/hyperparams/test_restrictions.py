@@ -2,7 +2,6 @@ import pytest
 
 from official_lite.common import errors
 from official_lite.modeling import hyperparams
-from official_lite.modeling.hyperparams import restrictions
 
 
 def check(restriction, **values):
@@ -29,7 +28,7 @@ def test_rules_that_hold(restriction):
 def test_broken_rule_shows_the_values_and_is_a_key_error():
     with pytest.raises(KeyError, match=r"`a\.b >= c` is violated: the values are 1 and 2"):
         check("a.b >= c", a={"b": 1}, c=2)
-    with pytest.raises(restrictions.RestrictionError, match="the values are None and 3"):
+    with pytest.raises(hyperparams.RestrictionError, match="the values are None and 3"):
         check("a < 3", a=None)
 
 
@@ -38,7 +37,7 @@ def test_functions_are_rules_too():
         return params.a % 2 == 0
 
     check(is_even, a=2)
-    with pytest.raises(restrictions.RestrictionError, match="`is_even` is violated"):
+    with pytest.raises(hyperparams.RestrictionError, match="`is_even` is violated"):
         check(is_even, a=3)
 
 
@@ -56,5 +55,5 @@ def test_senseless_rules_are_refused(restriction):
 def test_broken_rule_of_a_nested_tree_names_its_place():
     params = hyperparams.ParamsDict({"outer": {"inner": {"x": 1}}})
     params.outer.inner._restrictions.append("x == 2")
-    with pytest.raises(restrictions.RestrictionError, match=r"in `outer\.inner` of ParamsDict"):
+    with pytest.raises(hyperparams.RestrictionError, match=r"in `outer\.inner` of ParamsDict"):
         params.validate()

@@ -6,9 +6,10 @@ from typing import Any
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from official_lite.modeling.distributed_gradients import make_distributed
-from official_lite.modeling.optimization.lamb import LAMB
+from official_lite.modeling.optimization.lamb import LAMB, trust_ratio
 from tests import rounding
 from tests.modeling.conftest import ADAM_ERROR, ROUNDINGS
 
@@ -80,3 +81,17 @@ def test_config_is_complete() -> None:
     assert type(restored) is LAMB
     assert restored.get_config() == optimizer.get_config()
     assert restored.get_config()["exclude_from_layer_adaptation"] == ["b"]
+
+
+@pytest.mark.parametrize(
+    ("weights", "update", "expected"),
+    [([3.0, 4.0], [0.0, 2.0], 2.5), ([0.0, 0.0], [1.0, 1.0], 1.0), ([3.0, 4.0], [0.0, 0.0], 1.0)],
+)
+def test_ratio_of_norms(weights: list[float], update: list[float], expected: float) -> None:
+    assert float(trust_ratio(tf.constant(weights), tf.constant(update))) == expected
+
+
+def test_coefficient_scales_it_unless_a_norm_is_zero() -> None:
+    ones, zeros = tf.ones([2]), tf.zeros([2])
+    assert float(trust_ratio(ones, ones, coefficient=0.25)) == 0.25
+    assert float(trust_ratio(ones, zeros, coefficient=0.25)) == 1.0

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from official_lite.modeling.optimization import optimizer_factory
-from official_lite.modeling.optimization.schedule_free import ScheduleFreeAdamW
+from official_lite.modeling.optimization.adamw import ScheduleFreeAdamW
 from tests import rounding
 
 

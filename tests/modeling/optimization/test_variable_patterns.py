@@ -4,7 +4,7 @@ import keras
 import pytest
 import tensorflow as tf
 
-from official_lite.modeling.optimization.variable_patterns import matches_any
+from official_lite.modeling.optimization.adamw import matches_any
 
 
 @pytest.mark.parametrize(

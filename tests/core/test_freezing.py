@@ -6,9 +6,8 @@ import pytest
 import tensorflow as tf
 
 from official_lite.common import errors
-from official_lite.core import base_task, train_lib
+from official_lite.core import base_task, model_building, train_lib
 from official_lite.core import config_definitions as cfg
-from official_lite.modeling import freezing
 
 
 def _model() -> keras.Model:
@@ -81,7 +80,7 @@ def test_single_weight_can_be_frozen_in_a_layer_that_trains(experiment, tmp_path
 
 def test_layer_is_frozen_when_the_patterns_together_mean_all_of_it() -> None:
     model = _model()
-    freezing.freeze(model, ["norm/gamma", "norm/beta", "norm/moving"])
+    model_building.freeze(model, ["norm/gamma", "norm/beta", "norm/moving"])
     assert [layer.trainable for layer in model.layers] == [True, False, True]
 
 
@@ -95,17 +94,17 @@ def test_layer_is_frozen_when_the_patterns_together_mean_all_of_it() -> None:
 )
 def test_pattern_that_cannot_be_meant_is_refused(patterns: list[str], message: str) -> None:
     with pytest.raises(errors.ConfigValueError, match=message):
-        freezing.freeze(_model(), patterns)
+        model_building.freeze(_model(), patterns)
 
 
 def test_layer_that_the_task_froze_itself_may_be_named_in_part() -> None:
     model = _model()
     model.get_layer("norm").trainable = False
-    freezing.freeze(model, ["norm/moving_mean"])
+    model_building.freeze(model, ["norm/moving_mean"])
     assert len(model.trainable_variables) == 4
 
 
 def test_nothing_is_asked_of_a_model_without_patterns() -> None:
-    freezing.freeze(tf.Module(), cfg.TrainerConfig().freeze)
+    model_building.freeze(tf.Module(), cfg.TrainerConfig().freeze)
     with pytest.raises(errors.ConfigValueError, match="Keras models"):
-        freezing.freeze(tf.Module(), ["a"])
+        model_building.freeze(tf.Module(), ["a"])
