@@ -533,14 +533,14 @@ MUTANTS = (
         ("tests/orbit/test_stop_check.py",),
     ),
     Mutant(
-        "orbit/inner_loop.py",
+        "orbit/controller.py",
         "log_interval makes steps_per_loop unbounded",
         "return min(interval_end, step + self.length_at(step))",
         "return interval_end",
         ("tests/orbit/test_inner_loop.py",),
     ),
     Mutant(
-        "orbit/inner_loop.py",
+        "orbit/controller.py",
         "a step counted twice is not noticed",
         "if reached != stop:",
         "if reached < stop:",

@@ -14,7 +14,6 @@ from official_lite.telemetry.event_storage import (
     put_image as put_image,
     put_scalar as put_scalar,
 )
-from official_lite.telemetry.mlflow_writer import MlflowWriter as MlflowWriter
 from official_lite.telemetry.record import (
     Histogram as Histogram,
     Record as Record,
@@ -35,7 +34,10 @@ from official_lite.telemetry.text_file_writers import (
     JsonLinesWriter as JsonLinesWriter,
     to_json as to_json,
 )
-from official_lite.telemetry.wandb_writer import WandbWriter as WandbWriter
+from official_lite.telemetry.tracking_writers import (
+    MlflowWriter as MlflowWriter,
+    WandbWriter as WandbWriter,
+)
 from official_lite.telemetry.writer import (
     AsyncWriter as AsyncWriter,
     LastRecordsWriter as LastRecordsWriter,

@@ -7,13 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from official_lite.common import nested_dict, run_mode, terminal
-from official_lite.telemetry import (
-    console_writer,
-    mlflow_writer,
-    text_file_writers,
-    wandb_writer,
-    writer,
-)
+from official_lite.telemetry import console_writer, text_file_writers, tracking_writers, writer
 
 __all__ = ["RunInfo", "console", "csv", "jsonl", "mlflow", "wandb"]
 
@@ -78,13 +72,13 @@ def mlflow(
     run: RunInfo, experiment: str | None = None, tracking_uri: str | None = None
 ) -> writer.Writer:
     """Build an `MlflowWriter` for the run."""
-    return mlflow_writer.MlflowWriter(
+    return tracking_writers.MlflowWriter(
         run.model_dir, experiment=experiment, tracking_uri=tracking_uri, params=run.flat_config()
     )
 
 
 def wandb(run: RunInfo, project: str | None = None, mode: str | None = None) -> writer.Writer:
     """Build a `WandbWriter` for the run."""
-    return wandb_writer.WandbWriter(
+    return tracking_writers.WandbWriter(
         run.model_dir, project=project, mode=mode, config=run.flat_config()
     )

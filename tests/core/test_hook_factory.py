@@ -3,7 +3,7 @@ import pytest
 from official_lite import orbit
 from official_lite.common import errors, plugins
 from official_lite.core import hook_factory
-from official_lite.orbit.hooks import early_stopping
+from official_lite.orbit import hooks
 
 
 class InfoHook(orbit.Hook):
@@ -50,4 +50,4 @@ def test_wrong_entry_is_refused_before_anything_is_created(entry, message):
 def test_shipped_hook_takes_the_arguments_of_its_class():
     entry = {"name": "early_stopping", "metric": "loss", "patience": 2}
     (factory,) = hook_factory.find_hooks([entry])
-    assert isinstance(factory(), early_stopping.EarlyStopping)
+    assert isinstance(factory(), hooks.EarlyStopping)

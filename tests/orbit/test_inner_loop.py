@@ -3,13 +3,13 @@ import tensorflow as tf
 
 from official_lite import orbit
 from official_lite.common import errors
-from official_lite.orbit import inner_loop
+from official_lite.orbit.controller import InnerLoop
 
 
 def test_interval_ends_at_the_absolute_multiple(make_trainer):
     trainer = make_trainer()
     trainer.global_step.assign(15)
-    loop = inner_loop.InnerLoop(trainer, trainer.global_step, 10)
+    loop = InnerLoop(trainer, trainer.global_step, 10)
     assert loop.next_step(15) == 20
     loop.run(15, 20)
     assert loop.is_report_due(20)
@@ -17,7 +17,7 @@ def test_interval_ends_at_the_absolute_multiple(make_trainer):
 
 def test_stretch_is_never_longer_than_steps_per_loop(make_trainer):
     trainer = make_trainer()
-    loop = inner_loop.InnerLoop(trainer, trainer.global_step, 10, log_interval=25)
+    loop = InnerLoop(trainer, trainer.global_step, 10, log_interval=25)
     assert [loop.next_step(step) for step in (0, 10, 20)] == [10, 20, 25]
 
 
@@ -35,7 +35,7 @@ def test_step_that_does_not_count_as_one_is_an_error(make_trainer, make_controll
 
 def test_interval_survives_a_cut(make_trainer):
     trainer = make_trainer()
-    loop = inner_loop.InnerLoop(trainer, trainer.global_step, 10)
+    loop = InnerLoop(trainer, trainer.global_step, 10)
     for start, stop in ((0, 3), (3, 7), (7, 10)):
         loop.run(start, stop)
     assert loop.report()["steps"] == 10
@@ -44,7 +44,7 @@ def test_interval_survives_a_cut(make_trainer):
 
 def test_function_sets_the_length_where_an_interval_begins(make_trainer):
     trainer = make_trainer()
-    loop = inner_loop.InnerLoop(trainer, trainer.global_step, lambda step: 2 if step < 4 else 5)
+    loop = InnerLoop(trainer, trainer.global_step, lambda step: 2 if step < 4 else 5)
     assert loop.next_step(0) == 2
     loop.run(0, 1)
     assert loop.next_step(1) == 2, "the interval under way keeps its end"
@@ -55,7 +55,7 @@ def test_function_sets_the_length_where_an_interval_begins(make_trainer):
 
 def test_rate_starts_anew_when_it_is_taken(make_trainer):
     trainer = make_trainer()
-    loop = inner_loop.InnerLoop(trainer, trainer.global_step, 10)
+    loop = InnerLoop(trainer, trainer.global_step, 10)
     loop.run(0, 10)
     assert loop.take_steps_per_second() > 0
     assert loop.take_steps_per_second() == 0
@@ -63,7 +63,7 @@ def test_rate_starts_anew_when_it_is_taken(make_trainer):
 
 def test_discarded_interval_is_not_continued(make_trainer):
     trainer = make_trainer()
-    loop = inner_loop.InnerLoop(trainer, trainer.global_step, 10)
+    loop = InnerLoop(trainer, trainer.global_step, 10)
     loop.run(0, 3)
     loop.discard()
     loop.run(3, 4)
@@ -72,7 +72,7 @@ def test_discarded_interval_is_not_continued(make_trainer):
 
 def test_length_below_one_is_refused(make_trainer):
     trainer = make_trainer()
-    loop = inner_loop.InnerLoop(trainer, trainer.global_step, lambda step: 0)
+    loop = InnerLoop(trainer, trainer.global_step, lambda step: 0)
     with pytest.raises(errors.ConfigValueError, match="returned 0 for step 0"):
         loop.next_step(0)
 

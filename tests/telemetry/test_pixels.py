@@ -3,12 +3,12 @@ import pytest
 import tensorflow as tf
 
 from official_lite.common import errors
-from official_lite.telemetry import graph_metrics
+from official_lite.telemetry import event_storage
 
 
 def test_floats_are_scaled_and_clipped():
     image = np.array([0.0, 0.5, 1.0, 2.0, -1.0, np.nan, np.inf], np.float32).reshape([1, 7, 1])
-    assert graph_metrics.to_pixels("i", image).numpy().ravel().tolist() == [
+    assert event_storage.to_pixels("i", image).numpy().ravel().tolist() == [
         0,
         128,
         255,
@@ -21,17 +21,17 @@ def test_floats_are_scaled_and_clipped():
 
 @pytest.mark.parametrize("dtype", [tf.float16, tf.bfloat16, tf.float64])
 def test_any_float_will_do(dtype):
-    assert graph_metrics.to_pixels("i", tf.ones([1, 1, 3], dtype)).numpy().tolist() == [[[255] * 3]]
+    assert event_storage.to_pixels("i", tf.ones([1, 1, 3], dtype)).numpy().tolist() == [[[255] * 3]]
 
 
 def test_uint8_stays():
     image = np.arange(12, dtype=np.uint8).reshape([2, 2, 3])
-    np.testing.assert_array_equal(graph_metrics.to_pixels("i", image), image)
+    np.testing.assert_array_equal(event_storage.to_pixels("i", image), image)
 
 
 def test_first_of_a_batch_is_taken():
     batch = tf.stack([tf.zeros([2, 2, 1]), tf.ones([2, 2, 1])])
-    assert graph_metrics.to_pixels("i", batch).numpy().max() == 0
+    assert event_storage.to_pixels("i", batch).numpy().max() == 0
 
 
 @pytest.mark.parametrize(
@@ -39,12 +39,12 @@ def test_first_of_a_batch_is_taken():
 )
 def test_other_shapes_are_refused(image):
     with pytest.raises(errors.ConfigValueError, match="`i` has the shape"):
-        graph_metrics.to_pixels("i", image)
+        event_storage.to_pixels("i", image)
 
 
 def test_other_types_are_refused():
     with pytest.raises(errors.ConfigValueError, match="`i` is of type int32"):
-        graph_metrics.to_pixels("i", np.zeros([4, 4, 1], np.int32))
+        event_storage.to_pixels("i", np.zeros([4, 4, 1], np.int32))
 
 
 def test_unknown_size_in_a_graph_is_refused():
@@ -52,7 +52,7 @@ def test_unknown_size_in_a_graph_is_refused():
 
     @tf.function(input_signature=signature, autograph=False)
     def step(images):
-        return graph_metrics.to_pixels("i", images)
+        return event_storage.to_pixels("i", images)
 
     with pytest.raises(errors.ConfigValueError, match=r"ensure_shape"):
         step(tf.zeros([1, 2, 2, 3]))
@@ -60,7 +60,7 @@ def test_unknown_size_in_a_graph_is_refused():
 
 def test_unknown_batch_size_in_a_graph_is_fine():
     step = tf.function(
-        lambda images: graph_metrics.to_pixels("i", images),
+        lambda images: event_storage.to_pixels("i", images),
         input_signature=[tf.TensorSpec([None, 2, 2, 3])],
     )
     assert step(tf.ones([1, 2, 2, 3])).numpy().min() == 255

@@ -1,4 +1,4 @@
-"""The base classes of hooks: user-defined Python code between steps.
+"""Hooks, which run user-defined Python code between steps: base classes, functions and actions.
 
 The controller calls the methods of hooks in this order::
 
@@ -16,13 +16,19 @@ The controller calls the methods of hooks in this order::
 
 from __future__ import annotations
 
+import functools
+import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 import tensorflow as tf
 
 from official_lite import telemetry
+from official_lite.common import errors, files, plugins, suggestions
 from official_lite.orbit import runner, triggers
+
+Function: TypeAlias = Callable[..., None] | str
+_ACTION_TIMES = ("report", "eval", "end")
 
 
 class RunningController(Protocol):
@@ -161,3 +167,148 @@ class GraphHook(Hook):
     def on_gradients(self, grads_and_vars: Sequence[tuple[Any, Any]]) -> None:
         """Run before an update, with gradients summed over the replicas and not yet clipped."""
         del grads_and_vars
+
+
+class LambdaHook(Hook):
+    """Calls the function given for each event.
+
+    Each function receives the hook, which gives access to the controller and the trainer, followed
+    by the arguments of the `Hook` method with the same name::
+
+        LambdaHook(after_eval=lambda hook, logs: print(hook.controller.step, logs["accuracy"]))
+
+    In a config, give a function's import path::
+
+        {name: lambda, after_train: "my_package.notify:to_chat"}
+
+    Args:
+      before_train: Called as `before_train(hook)`.
+      before_step: Called as `before_step(hook)`.
+      after_step: Called as `after_step(hook)`.
+      after_epoch: Called as `after_epoch(hook)`.
+      after_eval: Called as `after_eval(hook, logs)`.
+      on_checkpoint: Called as `on_checkpoint(hook, path)`.
+      on_exception: Called as `on_exception(hook, error)`.
+      after_train: Called as `after_train(hook, success)`.
+      every_n_steps: The interval of `before_step` and `after_step`, as in `Hook`.
+
+    Raises:
+      errors.ConfigTypeError: One of the event arguments is not a function.
+    """
+
+    def __init__(
+        self,
+        *,
+        before_train: Function | None = None,
+        before_step: Function | None = None,
+        after_step: Function | None = None,
+        after_epoch: Function | None = None,
+        after_eval: Function | None = None,
+        on_checkpoint: Function | None = None,
+        on_exception: Function | None = None,
+        after_train: Function | None = None,
+        every_n_steps: int | None = None,
+    ) -> None:
+        self.every_n_steps = every_n_steps
+        functions = {
+            "before_train": before_train,
+            "before_step": before_step,
+            "after_step": after_step,
+            "after_epoch": after_epoch,
+            "after_eval": after_eval,
+            "on_checkpoint": on_checkpoint,
+            "on_exception": on_exception,
+            "after_train": after_train,
+        }
+        for event, function in functions.items():
+            if function is not None:
+                # On the object: a method of the class would ask for every step and every epoch.
+                setattr(self, event, functools.partial(_resolve_function(event, function), self))
+
+
+def _resolve_function(event: str, function: Function) -> Callable[..., None]:
+    found = plugins.resolve(function, kind="function")
+    if not callable(found):
+        raise errors.ConfigTypeError(
+            f"`{event}` of LambdaHook is {function!r}; expected a function, or its name as "
+            "`package.module:function`."
+        )
+    return found
+
+
+class ActionHook(Hook):
+    """Calls an action: any callable that takes an output, such as those in `orbit.actions`.
+
+    In a config, give the action's import path, with arguments if the action is a class::
+
+        {name: action, when: report, action: {name: "my_package.actions:Alert", above: 10.0}}
+
+    Args:
+      action: The action, or a config entry as above.
+      when: When to call the action. `report` makes it one of the controller's `train_actions`,
+        called with what the trainer reports. `eval` calls it after each evaluation with the
+        results. `end` calls it after successful training with the last value of everything that was
+        reported.
+
+    Raises:
+      errors.ConfigValueError: `when` is none of these values.
+      errors.ConfigTypeError: The action is not callable.
+    """
+
+    def __init__(self, action: Callable[[runner.Output], Any] | Any, when: str = "eval") -> None:
+        if when not in _ACTION_TIMES:
+            raise errors.ConfigValueError(
+                f"`when` of ActionHook is {when!r}. "
+                + suggestions.did_you_mean(str(when), _ACTION_TIMES)
+            )
+        self._action = _resolve_action(action)
+        self._when = when
+
+    def before_train(self) -> None:
+        actions = self.controller.train_actions
+        if self._when == "report" and self._action not in actions:
+            self.controller.train_actions = (*actions, self._action)
+
+    def after_eval(self, logs: Mapping[str, Any]) -> None:
+        if self._when == "eval":
+            self._action(dict(logs))
+
+    def after_train(self, success: bool) -> None:
+        if self._when == "end" and success and not self.controller.is_interrupted:
+            self._action(dict(self.controller.train_logs))
+
+
+def _resolve_action(action: object) -> Callable[[runner.Output], Any]:
+    if isinstance(action, Mapping):
+        found = plugins.factory(action, kind="action", is_part=True)()
+    else:
+        found = plugins.resolve(action, kind="action")
+        # A class that needs no arguments may be given by its name alone.
+        found = found() if isinstance(found, type) else found
+    if not callable(found):
+        raise errors.ConfigTypeError(
+            f"The action {action!r} is a {type(found).__name__}; expected a callable that takes "
+            "an output."
+        )
+    return found
+
+
+def output_directory(hook: Hook, directory: str) -> str:
+    """Return an absolute or remote `directory` unchanged, otherwise join it to `model_dir`.
+
+    Raises:
+      errors.ConfigValueError: The path is relative and leads out of `model_dir`, or the controller
+        has no `model_dir`.
+    """
+    directory = files.expand_home(directory)
+    if os.path.isabs(directory) or "://" in directory:
+        return directory
+    files.require_subdirectory(directory, f"directory of {type(hook).__name__}")
+    model_dir = hook.controller.model_dir
+    if model_dir is None:
+        raise errors.ConfigValueError(
+            f"{type(hook).__name__} writes to `{directory}` in the `model_dir` of the run, but "
+            "`model_dir` is not set. Pass `model_dir` to `Controller`, or an absolute path to the "
+            "hook."
+        )
+    return os.path.join(model_dir, directory)

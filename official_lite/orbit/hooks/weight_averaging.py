@@ -14,8 +14,8 @@ from official_lite.checkpoint import async_checkpoint_manager, directories
 from official_lite.common import errors
 from official_lite.modeling.optimization import ema_optimizer
 from official_lite.orbit import reports
-from official_lite.orbit.hooks import batch_norm_statistics, output_directory
-from official_lite.orbit.hooks.hook import Hook
+from official_lite.orbit.hooks import batch_norm_statistics
+from official_lite.orbit.hooks.hook import Hook, output_directory
 
 
 class StochasticWeightAveraging(Hook):
@@ -157,7 +157,7 @@ class StochasticWeightAveraging(Hook):
         logging.info("Saved %s.", manager.save(checkpoint_number=self._step()))
 
     def _directory(self) -> str:
-        return output_directory.output_directory(self, "swa")
+        return output_directory(self, "swa")
 
     def _weights(self) -> list[Any]:
         trainer: Any = self.trainer

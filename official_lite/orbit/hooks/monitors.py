@@ -1,0 +1,551 @@
+"""Hooks that watch training: times, standstills, rates, norms, memory, the graph and profiles."""
+
+import dataclasses
+import datetime
+import itertools
+import math
+import pathlib
+import re
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import keras
+import tensorflow as tf
+from absl import logging
+
+from official_lite import telemetry
+from official_lite.checkpoint import directories
+from official_lite.common import errors, keras_variables, nested_dict, suggestions
+from official_lite.orbit import runner, triggers, utils
+from official_lite.orbit.hooks.hook import GraphHook, Hook, output_directory
+
+_STALL_MESSAGE = (
+    "No step was completed for %.0f s since step %d. Either the input pipeline hangs, or a "
+    "compilation or evaluation takes long. Stack traces of all threads:\n%s"
+)
+
+_MIB = 2**20
+_PROCESS_STATUS = pathlib.Path("/proc/self/status")
+# The names of Linux: the memory that is resident now, and the most that ever was.
+_MEMORY_FIELDS = {"VmRSS": "memory/rss_mib", "VmHWM": "memory/peak_rss_mib"}
+
+
+class IterationTimer(Hook):
+    """Logs times to the event storage, and summarizes them in the log when training ends or fails.
+
+    Every `every_n_steps` steps:
+
+    * `seconds_per_step`: the time in the compiled loop, excluding the time between its calls;
+    * `eta_seconds`: the estimated time until the last step, including the time between calls;
+    * `examples_per_second`, if the batch size is known.
+
+    At the end of each epoch, if the controller knows the length of an epoch, in the event storage
+    and in the log:
+
+    * `epoch_seconds`: the time of the epoch in the compiled loop. For the epoch in which a run
+      resumes, only the remaining part counts.
+
+    The hook reads the clock whenever the loop stops for any other reason.
+
+    Args:
+      every_n_steps: The interval.
+      batch_size: The number of examples per step over all replicas. Defaults to the trainer's
+        `global_batch_size`, if it has one.
+      warmup_steps: The minimum number of initial steps to exclude from the measurements, because
+        the first step includes compilation.
+    """
+
+    def __init__(
+        self, every_n_steps: int = 100, batch_size: int | None = None, warmup_steps: int = 3
+    ) -> None:
+        self.every_n_steps = every_n_steps
+        self._batch_size = batch_size
+        self._warmup_steps = warmup_steps
+        self._start: _Mark | None = None
+        self._warm: _Mark | None = None
+
+    def build_trigger(self) -> triggers.Trigger:
+        # Every 0 seconds is every time that the loop stops for someone.
+        return triggers.AnyOf(
+            [triggers.every(self.every_n_steps), self._epoch_trigger(), triggers.EverySeconds(0)]
+        )
+
+    def before_train(self) -> None:
+        self._warm = None
+        self._start = self._now = self._reported = self._epoch_start = self._mark()
+
+    def after_step(self) -> None:
+        self._now = self._mark()
+        if self._epoch_trigger().is_due(self._now.step):
+            self._report_epoch()
+        if self._warm is None:
+            self._end_warmup(since=self._start or self._now)
+        elif triggers.every(self.every_n_steps).is_due(self._now.step):
+            self._report_pace(self._warm)
+
+    def after_train(self, success: bool) -> None:
+        if self._start is None:
+            return
+        # A short run may have nothing but its warm-up.
+        is_warm = self._warm is not None and self._warm.step < self._now.step
+        self._log_pace(self._warm if self._warm is not None and is_warm else self._start)
+        end = self._mark()
+        total = end.seconds - self._start.seconds
+        between = total - (end.train_seconds - self._start.train_seconds)
+        logging.info(
+            "total %s (%s on hooks, evaluations and checkpoints)",
+            _in_words(total),
+            _in_words(between),
+        )
+
+    def _log_pace(self, since: "_Mark") -> None:
+        steps = self._now.step - since.step
+        if steps > 0:
+            seconds = self._now.train_seconds - since.train_seconds
+            text = "%d iterations in %s (%.4g s/it), from step %d on"
+            logging.info(text, steps, _in_words(seconds), seconds / steps, since.step)
+
+    def _end_warmup(self, since: "_Mark") -> None:
+        if self._now.step - since.step >= self._warmup_steps:
+            self._warm = self._reported = self._now
+
+    def _report_pace(self, warm: "_Mark") -> None:
+        since, self._reported = self._reported, self._now
+        steps, warm_steps = self._now.step - since.step, self._now.step - warm.step
+        if steps <= 0 or warm_steps <= 0:  # An older checkpoint was restored.
+            return
+        storage = self.controller.storage
+        seconds_per_step = (self._now.train_seconds - since.train_seconds) / steps
+        storage.put_scalar("seconds_per_step", seconds_per_step)
+        pace = (self._now.seconds - warm.seconds) / warm_steps
+        eta = pace * (self.controller.last_step - self._now.step)
+        storage.put_scalar("eta_seconds", eta, smoothing_hint=False)
+        batch_size = self._batch_size or getattr(self.trainer, "global_batch_size", None)
+        if batch_size:
+            storage.put_scalar("examples_per_second", batch_size / max(seconds_per_step, 1e-9))
+
+    def _report_epoch(self) -> None:
+        seconds = self._now.train_seconds - self._epoch_start.train_seconds
+        self._epoch_start = self._now
+        epoch = self._now.step // (self.controller.steps_per_epoch or 1)
+        logging.info("epoch %d done, use time: %s", epoch, _in_words(seconds))
+        self.controller.storage.put_scalar("epoch_seconds", seconds, smoothing_hint=False)
+
+    def _epoch_trigger(self) -> triggers.Trigger:
+        return triggers.every(self.controller.steps_per_epoch)
+
+    def _mark(self) -> "_Mark":
+        return _Mark(
+            step=self.controller.step,
+            seconds=time.monotonic(),
+            train_seconds=self.controller.train_seconds,
+        )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Mark:
+    """The clock readings at a step: wall time, and time spent in training steps only."""
+
+    step: int
+    seconds: float
+    train_seconds: float
+
+
+def _in_words(seconds: float) -> str:
+    if seconds < 60:
+        return f"{seconds:.3g} s"
+    return str(datetime.timedelta(seconds=round(seconds)))
+
+
+class StallWarning(Hook):
+    """Warns if no step completes for some time, and logs the stack of every Python thread.
+
+    The usual cause is an input that hangs: a generator that waits for a server, or a file system
+    that does not respond. Training continues if data arrive again. The delay doubles with each
+    further warning. A separate thread reads the global step occasionally, which costs almost
+    nothing.
+
+    Args:
+      seconds: The number of seconds without a completed step before the first warning. Compilation
+        and evaluation time counts.
+    """
+
+    every_n_steps = 0
+
+    def __init__(self, seconds: float = 600.0) -> None:
+        self._seconds = seconds
+        self._stopped = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def before_train(self) -> None:
+        self._stopped.clear()
+        self._thread = threading.Thread(target=self._watch, name="stall_warning", daemon=True)
+        self._thread.start()
+
+    def after_train(self, success: bool) -> None:
+        self._stopped.set()
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+
+    def _watch(self) -> None:
+        step, waited, limit = self.controller.step, 0.0, self._seconds
+        pause = self._seconds / 4
+        while not self._stopped.wait(pause):
+            now = self.controller.step
+            if now != step:
+                step, waited, limit = now, 0.0, self._seconds
+                continue
+            waited += pause
+            if waited >= limit:
+                limit *= 2
+                logging.warning(_STALL_MESSAGE, waited, step, _stacks())
+
+
+def _stacks() -> str:
+    """Format the stacks of all threads except the current one."""
+    names = {thread.ident: thread.name for thread in threading.enumerate()}
+    own = threading.get_ident()
+    frames: dict[int, Any] = sys._current_frames()
+    return "\n".join(
+        f"Thread {names.get(ident, ident)}:\n{''.join(traceback.format_stack(frame))}"
+        for ident, frame in frames.items()
+        if ident != own
+    )
+
+
+class LearningRateLogger(Hook):
+    """Logs `learning_rate`, the value of the schedule at this step, to the event storage.
+
+    The schedule is part of the optimizer, so nothing has to advance it. If the trainer has several
+    `optimizers` (a dictionary or a list), the hook logs `learning_rate/<name>` for each of them.
+
+    Args:
+      every_n_steps: The interval.
+    """
+
+    def __init__(self, every_n_steps: int = 100) -> None:
+        self.every_n_steps = every_n_steps
+
+    def before_train(self) -> None:
+        self._rates()
+
+    def after_step(self) -> None:
+        for name, rate in self._rates().items():
+            self.controller.storage.put_scalar(name, rate, smoothing_hint=False)
+
+    def _rates(self) -> dict[str, float]:
+        optimizers = getattr(self.trainer, "optimizers", None)
+        if optimizers:
+            named = optimizers if isinstance(optimizers, Mapping) else _by_name(optimizers)
+            return {f"learning_rate/{n}": self._rate(named[n]) for n in named}
+        optimizer = runner.optimizer_of(self.trainer)
+        if optimizer is None:
+            raise errors.ConfigValueError(
+                f"{type(self.trainer).__name__} has neither `optimizer` nor `optimizers`, so "
+                "LearningRateLogger has no learning rate to log."
+            )
+        return {"learning_rate": self._rate(optimizer)}
+
+    def _rate(self, optimizer: keras.optimizers.Optimizer) -> float:
+        rate = utils.current_learning_rate(optimizer, self.controller.global_step)
+        return float(utils.get_value(rate))
+
+
+def _by_name(optimizers: Iterable[keras.optimizers.Optimizer]) -> dict[str, Any]:
+    optimizers = list(optimizers)
+    names = nested_dict.unique_keys([optimizer.name for optimizer in optimizers])
+    return dict(zip(names, optimizers, strict=True))
+
+
+class WeightNorms(Hook):
+    """Logs the L2 norm of trainable weights to the event storage.
+
+    Without a pattern, the hook logs `weight_norm/global`, the norm over all weights. With a
+    pattern, it logs `weight_norm/<path>` for each matching weight.
+
+    Args:
+      pattern: A regular expression that is searched for in variable paths.
+      histograms: Whether to also log `weights/<path>`, a histogram of each weight.
+      every_n_steps: The interval.
+    """
+
+    def __init__(
+        self, pattern: str | None = None, histograms: bool = False, every_n_steps: int = 100
+    ) -> None:
+        self.every_n_steps = every_n_steps
+        self._pattern = pattern
+        self._histograms = histograms
+
+    def before_train(self) -> None:
+        self._weights()
+
+    def after_step(self) -> None:
+        storage = self.controller.storage
+        weights = self._weights()
+        squares = {path: _sum_of_squares(weight) for path, weight in weights.items()}
+        if self._pattern is None:
+            squares = {"global": tf.add_n(list(squares.values()))}
+        for path, square in squares.items():
+            storage.put_scalar(f"weight_norm/{path}", float(tf.sqrt(square)), smoothing_hint=False)
+        if self._histograms:
+            for path, weight in weights.items():
+                storage.put_histogram(f"weights/{path}", tf.convert_to_tensor(weight).numpy())
+
+    def _weights(self) -> dict[str, Any]:
+        model = runner.model_of(self.trainer)
+        if model is None:
+            raise errors.ConfigValueError(
+                f"{type(self.trainer).__name__} has no `model`, so WeightNorms has no weights to "
+                "measure."
+            )
+        weights = {keras_variables.path_of(weight): weight for weight in model.trainable_variables}
+        found = {p: w for p, w in weights.items() if re.search(self._pattern or "", p)}
+        if not found:
+            raise _no_match(self, self._pattern, weights)
+        return found
+
+
+def _no_match(hook: Hook, pattern: str | None, paths: Iterable[str]) -> errors.ConfigValueError:
+    return errors.ConfigValueError(
+        f"{type(hook).__name__}: no trainable weight matches {pattern!r}. "
+        + suggestions.did_you_mean(pattern or "", paths)
+    )
+
+
+def _sum_of_squares(weight: keras.Variable | tf.Variable) -> tf.Tensor:
+    # In float32: half precision overflows.
+    return tf.reduce_sum(tf.square(tf.cast(tf.convert_to_tensor(weight), tf.float32)))
+
+
+class GradientNorm(GraphHook):
+    """Logs the L2 norm of the gradients of each update to the event storage.
+
+    `gradient_norm` covers all variables, and `gradient_norm/<path>` covers a single variable. The
+    gradients are those of the whole update: summed over replicas, averaged over micro-batches,
+    without the loss scale, and not yet clipped. A report contains the mean over the updates in its
+    interval, so a single spike shows at full height only with a `log_interval` of 1. Updates that
+    loss scaling skips are not counted. If there are several optimizers, each makes its own update.
+
+    Args:
+      histograms: Whether to also log `gradients/<path>`, a histogram of each gradient.
+      pattern: A regular expression that is searched for in variable paths. Norms and histograms of
+        single variables are limited to matching variables. If `histograms` is false, a pattern
+        implies `per_variable=True`.
+      per_variable: Whether to also log the norm of each variable's gradient.
+    """
+
+    takes_rows = True
+
+    def __init__(
+        self, histograms: bool = False, pattern: str | None = None, per_variable: bool = False
+    ) -> None:
+        self._histograms = histograms
+        self._pattern = re.compile(pattern or "")
+        self._per_variable = per_variable or (pattern is not None and not histograms)
+
+    def before_train(self) -> None:
+        model = runner.model_of(self.trainer)
+        if not self._pattern.pattern or model is None:
+            return
+        paths = [keras_variables.path_of(variable) for variable in model.trainable_variables]
+        if not any(self._pattern.search(path) for path in paths):
+            raise _no_match(self, self._pattern.pattern, paths)
+
+    def on_gradients(self, grads_and_vars: Sequence[tuple[Any, Any]]) -> None:
+        # In float32: the squares overflow in half precision. A histogram counts all zeros.
+        gradients = [tf.cast(self._numbers(g), tf.float32) for g, _ in grads_and_vars]
+        telemetry.put_scalar("gradient_norm", tf.linalg.global_norm(gradients))
+        for gradient, (_, variable) in zip(gradients, grads_and_vars, strict=True):
+            if self._pattern.search(keras_variables.path_of(variable)):
+                self._put(keras_variables.path_of(variable), gradient)
+
+    def _numbers(self, gradient: tf.Tensor | tf.IndexedSlices) -> tf.Tensor:
+        is_of_rows = isinstance(gradient, tf.IndexedSlices) and not self._histograms
+        return gradient.values if is_of_rows else tf.convert_to_tensor(gradient)
+
+    def _put(self, path: str, gradient: tf.Tensor) -> None:
+        if self._per_variable:
+            telemetry.put_scalar(f"gradient_norm/{path}", tf.norm(gradient))
+        if self._histograms:
+            telemetry.put_histogram(f"gradients/{path}", gradient)
+
+
+class MemoryStats(Hook):
+    """Logs the memory use of this process and its GPUs to the event storage, in MiB.
+
+    The names are `memory/rss_mib` and `memory/peak_rss_mib` for this process (Linux only), and
+    `memory/<device>_mib` and `memory/peak_<device>_mib` for each GPU.
+
+    With several workers, only the chief's values are written.
+
+    Args:
+      every_n_steps: The interval.
+    """
+
+    def __init__(self, every_n_steps: int = 100) -> None:
+        self.every_n_steps = every_n_steps
+
+    def after_step(self) -> None:
+        for name, mib in {**_process_memory(), **_device_memory()}.items():
+            self.controller.storage.put_scalar(name, mib, smoothing_hint=False)
+
+
+def _process_memory() -> dict[str, float]:
+    if not _PROCESS_STATUS.exists():
+        return {}
+    lines = (line.partition(":") for line in _PROCESS_STATUS.read_text().splitlines())
+    kib = {field: value for field, _, value in lines if field in _MEMORY_FIELDS}
+    return {_MEMORY_FIELDS[field]: int(value.split()[0]) / 1024 for field, value in kib.items()}
+
+
+def _device_memory() -> dict[str, float]:
+    figures: dict[str, float] = {}
+    for device in tf.config.list_logical_devices("GPU"):
+        name = device.name.removeprefix("/device:")
+        info = tf.config.experimental.get_memory_info(name)
+        label = name.replace(":", "_").lower()
+        figures[f"memory/{label}_mib"] = info["current"] / _MIB
+        figures[f"memory/peak_{label}_mib"] = info["peak"] / _MIB
+    return figures
+
+
+class GraphSummary(Hook):
+    """Writes the graph of the compiled training loop, for TensorBoard's Graphs page.
+
+    The graph is written after the first step of each start. If nothing is compiled, the hook logs a
+    warning.
+
+    Args:
+      directory: The output directory, relative to the run's `model_dir` unless it is absolute. It
+        must not contain other event files, because TensorBoard reads the files of a directory one
+        after another.
+    """
+
+    def __init__(self, directory: str = "graph") -> None:
+        self._directory = directory
+        self._first_step = _FirstStep()
+
+    def build_trigger(self) -> triggers.Trigger:
+        return self._first_step
+
+    def before_train(self) -> None:
+        output_directory(self, self._directory)
+        self._first_step.is_over = False
+
+    def after_step(self) -> None:
+        self._first_step.is_over = True
+        if directories.is_chief(self.controller.strategy):
+            self._write()
+
+    def _write(self) -> None:
+        loop: Any = getattr(self.trainer, "train_loop", None)
+        functions = [] if loop is None else loop.trace()
+        if not functions:
+            logging.warning("GraphSummary writes no graph, because no training loop is compiled.")
+            return
+        writer = tf.summary.create_file_writer(output_directory(self, self._directory))
+        # Inside the loop, summaries are recorded at an interval only.
+        with writer.as_default(), tf.summary.record_if(True):
+            tf.summary.graph(functions[0].graph)
+        writer.close()
+
+
+class _FirstStep(triggers.Trigger):
+    """Due after the first step; the hook says when that is over."""
+
+    def __init__(self) -> None:
+        self.is_over = False
+
+    def next_step(self, step: int) -> float:
+        return math.inf if self.is_over else step + 1
+
+    def is_due(self, step: int) -> bool:
+        return not self.is_over
+
+
+class Profiler(Hook):
+    """Runs TensorFlow's profiler over selected steps, for TensorBoard's Profile page.
+
+    The compiled loop stops only where a profile begins and ends. If another profiler session is
+    active, the hook skips the profile with a warning.
+
+    Args:
+      start_step: The number of completed steps at which the profile begins. The first steps include
+        compilation.
+      num_steps: The number of steps to profile.
+      at_steps: Several start steps, which replace `start_step`.
+      directory: The output directory, relative to the run's `model_dir` unless it is absolute.
+
+    Raises:
+      errors.ConfigValueError: A number is out of range, or two profiles overlap.
+    """
+
+    def __init__(
+        self,
+        start_step: int = 10,
+        num_steps: int = 10,
+        at_steps: Sequence[int] | None = None,
+        directory: str = "profile",
+    ) -> None:
+        starts = sorted({start_step} if at_steps is None else set(at_steps))
+        gaps = [after - before for before, after in itertools.pairwise(starts)]
+        if num_steps < 1 or min(starts, default=0) < 0 or min(gaps, default=num_steps) < num_steps:
+            raise errors.ConfigValueError(
+                f"Profiler can't profile {num_steps} steps from each of {starts}. Expected at "
+                "least one step, and start steps that are not negative and don't overlap."
+            )
+        self._starts = starts
+        self._num_steps = num_steps
+        self._directory = directory
+        self._is_active = False
+
+    def build_trigger(self) -> triggers.Trigger:
+        return triggers.AtSteps([*self._starts, *self._stops()])
+
+    def before_train(self) -> None:
+        output_directory(self, self._directory)
+        if any(start <= self.controller.step < start + self._num_steps for start in self._starts):
+            self._start()
+
+    def after_step(self) -> None:
+        if self.controller.step in self._stops():
+            self._stop()
+        if self.controller.step in self._starts:
+            self._start()
+
+    def after_train(self, success: bool) -> None:
+        self._stop()
+
+    def _stops(self) -> list[int]:
+        return [start + self._num_steps for start in self._starts]
+
+    def _start(self) -> None:
+        if self._is_active or not directories.is_chief(self.controller.strategy):
+            return
+        directory = output_directory(self, self._directory)
+        try:
+            tf.profiler.experimental.start(directory)
+        except tf.errors.AlreadyExistsError:
+            logging.warning(
+                "Skipping the profile at step %d, because another profiler session is active.",
+                self.controller.step,
+            )
+            return
+        self._is_active = True
+        logging.info("Profiling %d steps into %s.", self._num_steps, directory)
+
+    def _stop(self) -> None:
+        if not self._is_active:
+            return
+        self._is_active = False
+        try:
+            tf.profiler.experimental.stop()
+        except tf.errors.UnavailableError:
+            logging.warning(
+                "The profiler was stopped by other code before step %d.", self.controller.step
+            )
