@@ -1,8 +1,6 @@
 """The trainer: one step of training and of evaluation, over all replicas."""
 
 import contextlib
-import functools
-import itertools
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -14,15 +12,15 @@ from absl import logging
 
 from official_lite import orbit
 from official_lite.checkpoint import adapted_layers, model_state, warm_start
-from official_lite.common import errors, log_once, preemption, types, user_code
+from official_lite.common import errors, log_once, types, user_code
 from official_lite.core import (
     base_task,
     config_definitions,
     keras_models,
     model_building,
+    predictor,
     step_checks,
     step_metrics,
-    step_predictions,
     train_data,
 )
 from official_lite.data import input_errors, length, replicas, tf_data_options
@@ -238,14 +236,17 @@ class Trainer(_AsyncTrainer):
         if train and self.execution != "eager":
             step_checks.require_one_replica(optimizer, self.strategy.num_replicas_in_sync)
         self._optimizer = optimizer_factory.prepare_optimizer(optimizer, model)
+        seeds = step_seeds.StepSeeds(
+            model, config.runtime.seed, per_replica=not config.trainer.virtual_replicas
+        )
         runner.set_untracked(
             self,
             _metric_groups={},
-            _predict_fns={},
             _graph_hooks=[],
             _accumulator=self._build_accumulator() if train else None,
-            _seeds=step_seeds.StepSeeds(
-                model, config.runtime.seed, per_replica=not config.trainer.virtual_replicas
+            _seeds=seeds,
+            _predictor=predictor.Predictor(
+                config, task, model, self._optimizer, self._strategy, seeds
             ),
         )
         if train:
@@ -763,29 +764,7 @@ class Trainer(_AsyncTrainer):
             errors.ConfigError: If the data, or the predictions of the task, can't be used.
             errors.PreemptedError: If a signal requested a stop.
         """
-        with user_code.keeping_attributes(self.task):
-            metrics = step_checks.build_metrics(self.task, training=False)
-        self.task.scores_classes = step_predictions.are_of_classes(metrics)
-        step_checks.require_signature(self.task.predict_step, "inputs", model="")
-        keras_models.warn_of_overridden_step(self.model, self.task, base_task.Task, "predict_step")
-        iterator = iter(self._build_predict_dataset(first_batch))
-        step = self._create_predict_fn()
-        with ema_optimizer.averaged_weights(self.optimizer):
-            for number in itertools.count(first_batch):
-                preemption.check()
-                try:
-                    predictions, num_rows = step(iterator, tf.constant(number, tf.int64))
-                except orbit.utils.loop_fns.END_OF_DATA:
-                    return
-                yield step_predictions.as_arrays(predictions, num_rows, self.task.predict_step)
-
-    def _create_predict_fn(self) -> Callable[..., Any]:
-        """Return `predict_step`, compiled as the config says; it is traced only once."""
-        if not self.config.trainer.eval_tf_function or self.execution == "eager":
-            return self.predict_step
-        if self._predict_fns.get(self.execution) is None:
-            self._predict_fns[self.execution] = tf.function(self.predict_step, autograph=False)
-        return self._predict_fns[self.execution]
+        return self._predictor.predict(self.predict_step, self.execution, first_batch)
 
     def next_predict_inputs(self, iterator: Iterator[Any]) -> Any:
         """Fetch a batch. This runs on the host, usually in graph mode."""
@@ -806,24 +785,7 @@ class Trainer(_AsyncTrainer):
             per replica.
         """
         inputs = user_code.converted(self.next_predict_inputs)(iterator)
-        step: Callable[..., Any] = self._replica_predict_step
-        if self.execution in ("xla", "xla_loop"):
-            # Wrapped, because `strategy.run` would make one program of all replicas.
-            step = functools.partial(tf.function(step, autograph=False, jit_compile=True))
-        outputs = self._strategy.run(step, args=(inputs, number))
-        return tf.nest.map_structure(self._strategy.experimental_local_results, outputs)
-
-    def _replica_predict_step(
-        self, inputs: types.Nest, number: tf.Tensor
-    ) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
-        """Predict a replica's part of a batch, which may be empty."""
-        # A model may draw random numbers in inference, too. A resumed run must draw the same.
-        self._seeds.set(number)
-        task = self.task
-        with step_checks.explaining_the_step(task, task.predict_step, inputs):
-            predictions = user_code.converted(task.predict_step)(inputs, model=self.model)
-        columns = step_predictions.checked(task.predict_step, predictions)
-        return columns, step_predictions.count_rows(inputs)
+        return self._predictor.run_step(inputs, number, self.execution)
 
     # Checkpoints.
 
@@ -907,18 +869,6 @@ class Trainer(_AsyncTrainer):
         named = step_checks.naming_the_block(self.task.build_inputs, "task.validation_data", data)
         with named:
             return self.distribute_eval_dataset(build_inputs, data)
-
-    def _build_predict_dataset(self, first_batch: int = 0) -> Dataset:
-        data = train_data.predict_data(self.config)
-        num_replicas = self._strategy.num_replicas_in_sync
-        build_inputs = train_data.prediction_inputs(
-            self.task.build_inputs, first_batch, num_replicas
-        )
-        path = f"task.{train_data.predict_block(self.config.task)}"
-        with step_checks.naming_the_block(self.task.build_inputs, path, data):
-            # Every replica takes a batch in turn, also with virtual replicas.
-            executor = executors.GraphExecutor(self._strategy)
-            return executor.distribute(self._with_private_threads(build_inputs), data)
 
     def _with_private_threads(
         self, dataset_or_fn: Dataset | Callable[..., Dataset]
@@ -1007,7 +957,7 @@ class Trainer(_AsyncTrainer):
     def _build_model(self, train: bool) -> None:
         if not train and not self.evaluates:
             if not model_building.has_variables(self.model):
-                spec = self._build_predict_dataset().element_spec
+                spec = predictor.build_dataset(self.config, self.task, self._strategy).element_spec
                 model_building.build_for_prediction(self.model, self.task, spec)
             return
         for training, metrics in self._task_metrics.items():
