@@ -1,7 +1,7 @@
 """The trainer: one step of training and of evaluation, over all replicas."""
 
 import contextlib
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 import gin
@@ -23,8 +23,8 @@ from official_lite.core import (
     step_metrics,
     train_data,
 )
-from official_lite.data import input_errors, length, replicas, tf_data_options
-from official_lite.execution import executors, modes, parameter_server, repeatability
+from official_lite.data import input_errors, length, replicas
+from official_lite.execution import executors, modes, repeatability
 from official_lite.execution.executors import Dataset
 from official_lite.modeling import (
     atomic_counters,
@@ -55,82 +55,7 @@ __all__ = [
 ExperimentConfig = config_definitions.ExperimentConfig
 TrainerConfig = config_definitions.TrainerConfig
 Metrics = list[keras.metrics.Metric]
-
-
-class _AsyncTrainer(orbit.StandardTrainer, orbit.StandardEvaluator):
-    """Trainer whose loops are made by an executor; see `execution.executors`.
-
-    Under a `ParameterServerStrategy` the workers run asynchronously and `join` waits for them;
-    elsewhere `join` does nothing. The class has the name and the methods that it has in the Model
-    Garden. A subclass sets `_strategy` and then calls `init_async`.
-    """
-
-    _strategy: tf.distribute.Strategy
-    _executor: executors.GraphExecutor
-    _eval_executor: executors.GraphExecutor
-
-    def init_async(self) -> None:
-        """Create the executor."""
-        self._use_executor(modes.create_executor("graph", self._strategy))
-
-    @property
-    def has_coordinator(self) -> bool:
-        """Whether steps are scheduled to workers that run asynchronously."""
-        return self._coordinator is not None
-
-    def coordinator_for_async(self) -> tf.distribute.coordinator.ClusterCoordinator:
-        """Return the coordinator.
-
-        Raises:
-            ValueError: If the strategy is not a `ParameterServerStrategy`.
-        """
-        if self._coordinator is None:
-            raise ValueError(
-                f"`coordinator` is not available under {type(self._strategy).__name__}; only "
-                "`parameter_server` has one."
-            )
-        return self._coordinator
-
-    def join(self) -> None:
-        """Wait for all scheduled steps."""
-        self._executor.join()
-
-    def run_steps(self, num_steps: tf.Tensor) -> None:
-        """Run steps; see `orbit.StandardTrainer.run_steps`."""
-        self._executor.run_steps(self, num_steps)
-
-    def create_train_loop(self, dataset: Dataset) -> orbit.TrainLoop:
-        """Create the training loop over a dataset."""
-        return self._executor.create_train_loop(self, dataset)
-
-    def create_train_loop_fn(self) -> Callable[..., Any]:
-        """Create the function `(iterator, num_steps)` that the training loop calls."""
-        return self._executor.create_train_loop_fn(self)
-
-    def create_eval_loop_fn(self, has_state: bool) -> Callable[..., Any]:
-        """Create the function that evaluates; see `orbit.StandardEvaluator`."""
-        return self._eval_executor.create_eval_loop_fn(self, has_state)
-
-    def distribute_dataset(
-        self, dataset_or_fn: Dataset | Callable[..., Dataset], *args: Any, **kwargs: Any
-    ) -> Dataset:
-        """Distribute a training dataset, or the result of a dataset function, over the replicas."""
-        return self._executor.distribute(dataset_or_fn, *args, **kwargs)
-
-    def distribute_eval_dataset(
-        self, dataset_or_fn: Dataset | Callable[..., Dataset], *args: Any, **kwargs: Any
-    ) -> Dataset:
-        """Distribute a dataset for evaluation; with async workers, only the chief evaluates."""
-        return self._executor.distribute_eval(dataset_or_fn, *args, **kwargs)
-
-    @property
-    def _coordinator(self) -> tf.distribute.coordinator.ClusterCoordinator | None:
-        if isinstance(self._executor, parameter_server.ParameterServerExecutor):
-            return self._executor.coordinator
-        return None
-
-    def _use_executor(self, executor: executors.GraphExecutor) -> None:
-        runner.set_untracked(self, _executor=executor, _eval_executor=executor)
+_AsyncTrainer = modes.AsyncTrainer
 
 
 @gin.configurable
@@ -213,10 +138,10 @@ class Trainer(_AsyncTrainer):
         # The metrics of the task: under True for training, under False for evaluation. A trainer of
         # several tasks has a dictionary of them.
         self._task_metrics: dict[bool, Any] = {}
-        self._validate_virtual_replicas()
+        modes.check_virtual_steps(config.trainer, type(self), Trainer)
         requested = modes.execution_of(config.runtime)
-        self._execution = self._eval_execution = "graph" if requested == "auto" else requested
-        self._use_executor(self._create_executor(self._execution))
+        self._num_private_threads = config.runtime.dataset_num_private_threads
+        self._init_execution("graph" if requested == "auto" else requested)
         for block in ("train_data", "validation_data", "predict_data"):
             input_errors.remember_folder(
                 hyperparams.get_by_path(config.task, f"{block}.input_path")
@@ -284,24 +209,8 @@ class Trainer(_AsyncTrainer):
     # The parts of a trainer.
 
     @property
-    def strategy(self) -> tf.distribute.Strategy:
-        return self._strategy
-
-    @property
-    def config(self) -> ExperimentConfig:
-        return self._config
-
-    @property
     def task(self) -> base_task.Task:
         return self._task
-
-    @property
-    def model(self) -> keras.Model:
-        return self._model
-
-    @property
-    def optimizer(self) -> keras.optimizers.Optimizer:
-        return self._optimizer
 
     @property
     def global_step(self) -> tf.Variable:
@@ -345,42 +254,6 @@ class Trainer(_AsyncTrainer):
         """The number of examples in an update, over all replicas and micro-batches, if known."""
         return hyperparams.get_by_path(self.config, "task.train_data.global_batch_size") or None
 
-    # The execution of steps.
-
-    @property
-    def execution(self) -> str:
-        """How steps are executed: `eager`, `graph`, `xla` or `xla_loop`. See docs/performance.md.
-
-        Set it before training: a trainer that has already trained would read its data from the
-        beginning.
-        """
-        return self._execution
-
-    @execution.setter
-    def execution(self, value: str) -> None:
-        modes.check(value, self)
-        self._execution = value
-        if not self.has_coordinator:
-            runner.set_untracked(self, _executor=self._create_executor(value))
-        self.use_train_loop(None)
-
-    @property
-    def eval_execution(self) -> str:
-        """How the steps of an evaluation are executed."""
-        return self._eval_execution
-
-    @eval_execution.setter
-    def eval_execution(self, value: str) -> None:
-        self._eval_execution = value
-        if not self.has_coordinator:
-            runner.set_untracked(self, _eval_executor=self._create_executor(value))
-        self._eval_loop_fn = None
-
-    @property
-    def num_batch_sizes(self) -> int:
-        """The number of different sizes of batches for which XLA has compiled the step."""
-        return self._executor.num_sizes
-
     @property
     def batches_per_step(self) -> int:
         """The number of batches that a step fetches: its micro-batches."""
@@ -420,18 +293,6 @@ class Trainer(_AsyncTrainer):
                 "`aggregate_logs`. Compute its results by metrics."
             )
 
-    def distribute_dataset(
-        self, dataset_or_fn: Dataset | Callable[..., Dataset], *args: Any, **kwargs: Any
-    ) -> Dataset:
-        own = self._with_private_threads(dataset_or_fn)
-        return super().distribute_dataset(own, *args, **kwargs)
-
-    def distribute_eval_dataset(
-        self, dataset_or_fn: Dataset | Callable[..., Dataset], *args: Any, **kwargs: Any
-    ) -> Dataset:
-        own = self._with_private_threads(dataset_or_fn)
-        return super().distribute_eval_dataset(own, *args, **kwargs)
-
     def run_steps(self, num_steps: tf.Tensor) -> None:
         """Run steps; see `orbit.StandardTrainer.run_steps`."""
         super().run_steps(num_steps)
@@ -444,11 +305,6 @@ class Trainer(_AsyncTrainer):
                 repeatability.warn_of_other_numbers(functions)
             self._train_data.warn_of_lost_position(0, is_given=self._is_given_data)
             self._moving_statistics.warn_of_differences()
-
-    @user_code.not_converted
-    def run_step(self, step_fn: Callable[..., Any], *inputs: types.Nest) -> Any:
-        """Run a function on all replicas, as a part of a training step."""
-        return self._executor.run_step(step_fn, *inputs)
 
     # Training.
 
@@ -870,12 +726,6 @@ class Trainer(_AsyncTrainer):
         with named:
             return self.distribute_eval_dataset(build_inputs, data)
 
-    def _with_private_threads(
-        self, dataset_or_fn: Dataset | Callable[..., Dataset]
-    ) -> Dataset | Callable[..., Dataset]:
-        num_threads = self.config.runtime.dataset_num_private_threads
-        return tf_data_options.with_private_threads(dataset_or_fn, num_threads)
-
     # Construction.
 
     def _create_executor(self, execution: str) -> executors.GraphExecutor:
@@ -936,23 +786,6 @@ class Trainer(_AsyncTrainer):
         step_checks.require_signature(getattr(self.task, name), "inputs", **kwargs)
         keras_models.warn_of_overridden_step(self.model, self.task, base_task.Task, name)
         step_checks.require_losses(self.task, base_task.Task, name)
-
-    def _validate_virtual_replicas(self) -> None:
-        count = self.config.trainer.virtual_replicas
-        for field in ("train_tf_function", "eval_tf_function"):
-            if count and not getattr(self.config.trainer, field):
-                raise errors.ConfigValueError(
-                    f"`trainer.virtual_replicas` is {count}, but `trainer.{field}` is false. "
-                    "Virtual replicas are computed by compiled functions only: set it to true, or "
-                    "`trainer.virtual_replicas` to 0."
-                )
-        for name in ("train_step", "eval_step", "replica_train_step"):
-            if count and getattr(type(self), name) is not getattr(Trainer, name):
-                raise errors.ConfigValueError(
-                    f"`trainer.virtual_replicas` is {count}, but {type(self).__name__} overrides "
-                    f"`{name}`, which would get several batches at once. Set it to 0, or override "
-                    "`train_step` or `validation_step` of the task instead."
-                )
 
     def _build_model(self, train: bool) -> None:
         if not train and not self.evaluates:

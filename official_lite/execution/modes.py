@@ -1,22 +1,27 @@
-"""Execution modes: the mode of a config, the modes a trainer supports, and their executors."""
+"""Execution modes: the mode of a config, the modes a trainer supports, and trainers with one."""
 
-from typing import Protocol
+from collections.abc import Callable
+from typing import Any, Protocol
 
 import keras
 import tensorflow as tf
 
 from official_lite import orbit
-from official_lite.common import errors
+from official_lite.common import errors, types, user_code
 from official_lite.core import config_definitions
+from official_lite.data import tf_data_options
 from official_lite.execution import executors, parameter_server
+from official_lite.execution.executors import Dataset
 from official_lite.execution.virtual_replicas import VirtualReplicasExecutor
 from official_lite.modeling import distributed_gradients, hyperparams
-from official_lite.orbit import xla_loops
+from official_lite.orbit import runner, xla_loops
 
 __all__ = [
+    "AsyncTrainer",
     "Trainer",
     "check",
     "check_virtual_replicas",
+    "check_virtual_steps",
     "create_executor",
     "execution_of",
     "why_not_xla",
@@ -43,10 +48,157 @@ class Trainer(Protocol):
     def train_options(self) -> orbit.StandardTrainerOptions: ...
 
     @property
-    def train_dataset(self) -> executors.Dataset: ...
+    def train_dataset(self) -> Dataset: ...
 
     @property
     def has_coordinator(self) -> bool: ...
+
+
+class AsyncTrainer(orbit.StandardTrainer, orbit.StandardEvaluator):
+    """Trainer whose loops are made by an executor; see `execution.executors`.
+
+    Under a `ParameterServerStrategy` the workers run asynchronously and `join` waits for them;
+    elsewhere `join` does nothing. The Model Garden calls this class
+    `base_trainer._AsyncTrainer`. A subclass sets `_strategy` and then calls `init_async`.
+    """
+
+    _strategy: tf.distribute.Strategy
+    _config: config_definitions.ExperimentConfig
+    _model: keras.Model
+    _optimizer: keras.optimizers.Optimizer
+    _num_private_threads: int | None = None
+    _executor: executors.GraphExecutor
+    _eval_executor: executors.GraphExecutor
+
+    def init_async(self) -> None:
+        """Create the executor."""
+        self._init_execution("graph")
+
+    @property
+    def strategy(self) -> tf.distribute.Strategy:
+        return self._strategy
+
+    @property
+    def config(self) -> config_definitions.ExperimentConfig:
+        return self._config
+
+    @property
+    def model(self) -> keras.Model:
+        return self._model
+
+    @property
+    def optimizer(self) -> keras.optimizers.Optimizer:
+        return self._optimizer
+
+    @property
+    def has_coordinator(self) -> bool:
+        """Whether steps are scheduled to workers that run asynchronously."""
+        return self._coordinator is not None
+
+    def coordinator_for_async(self) -> tf.distribute.coordinator.ClusterCoordinator:
+        """Return the coordinator.
+
+        Raises:
+            ValueError: If the strategy is not a `ParameterServerStrategy`.
+        """
+        if self._coordinator is None:
+            raise ValueError(
+                f"`coordinator` is not available under {type(self._strategy).__name__}; only "
+                "`parameter_server` has one."
+            )
+        return self._coordinator
+
+    def join(self) -> None:
+        """Wait for all scheduled steps."""
+        self._executor.join()
+
+    def run_steps(self, num_steps: tf.Tensor) -> None:
+        """Run steps; see `orbit.StandardTrainer.run_steps`."""
+        self._executor.run_steps(self, num_steps)
+
+    def create_train_loop(self, dataset: Dataset) -> orbit.TrainLoop:
+        """Create the training loop over a dataset."""
+        return self._executor.create_train_loop(self, dataset)
+
+    def create_train_loop_fn(self) -> Callable[..., Any]:
+        """Create the function `(iterator, num_steps)` that the training loop calls."""
+        return self._executor.create_train_loop_fn(self)
+
+    def create_eval_loop_fn(self, has_state: bool) -> Callable[..., Any]:
+        """Create the function that evaluates; see `orbit.StandardEvaluator`."""
+        return self._eval_executor.create_eval_loop_fn(self, has_state)
+
+    def distribute_dataset(
+        self, dataset_or_fn: Dataset | Callable[..., Dataset], *args: Any, **kwargs: Any
+    ) -> Dataset:
+        """Distribute a training dataset, or the result of a dataset function, over the replicas."""
+        own = self._with_private_threads(dataset_or_fn)
+        return self._executor.distribute(own, *args, **kwargs)
+
+    def distribute_eval_dataset(
+        self, dataset_or_fn: Dataset | Callable[..., Dataset], *args: Any, **kwargs: Any
+    ) -> Dataset:
+        """Distribute a dataset for evaluation; with async workers, only the chief evaluates."""
+        own = self._with_private_threads(dataset_or_fn)
+        return self._executor.distribute_eval(own, *args, **kwargs)
+
+    @property
+    def execution(self) -> str:
+        """How steps are executed: `eager`, `graph`, `xla` or `xla_loop`. See docs/performance.md.
+
+        Set it before training: a trainer that has already trained would read its data from the
+        beginning.
+        """
+        return self._execution
+
+    @execution.setter
+    def execution(self, value: str) -> None:
+        check(value, self)
+        self._execution = value
+        if not self.has_coordinator:
+            runner.set_untracked(self, _executor=self._create_executor(value))
+        self.use_train_loop(None)
+
+    @property
+    def eval_execution(self) -> str:
+        """How the steps of an evaluation are executed."""
+        return self._eval_execution
+
+    @eval_execution.setter
+    def eval_execution(self, value: str) -> None:
+        self._eval_execution = value
+        if not self.has_coordinator:
+            runner.set_untracked(self, _eval_executor=self._create_executor(value))
+        self._eval_loop_fn = None
+
+    @property
+    def num_batch_sizes(self) -> int:
+        """The number of different sizes of batches for which XLA has compiled the step."""
+        return self._executor.num_sizes
+
+    @user_code.not_converted
+    def run_step(self, step_fn: Callable[..., Any], *inputs: types.Nest) -> Any:
+        """Run a function on all replicas, as a part of a training step."""
+        return self._executor.run_step(step_fn, *inputs)
+
+    @property
+    def _coordinator(self) -> tf.distribute.coordinator.ClusterCoordinator | None:
+        if isinstance(self._executor, parameter_server.ParameterServerExecutor):
+            return self._executor.coordinator
+        return None
+
+    def _init_execution(self, execution: str) -> None:
+        self._execution = self._eval_execution = execution
+        executor = self._create_executor(execution)
+        runner.set_untracked(self, _executor=executor, _eval_executor=executor)
+
+    def _create_executor(self, execution: str) -> executors.GraphExecutor:
+        return create_executor(execution, self._strategy)
+
+    def _with_private_threads(
+        self, dataset_or_fn: Dataset | Callable[..., Dataset]
+    ) -> Dataset | Callable[..., Dataset]:
+        return tf_data_options.with_private_threads(dataset_or_fn, self._num_private_threads)
 
 
 def execution_of(runtime: config_definitions.RuntimeConfig) -> str:
@@ -123,6 +275,36 @@ def check_virtual_replicas(count: int, execution: str, strategy: tf.distribute.S
             f"{what}; expected a multiple of the number of replicas "
             f"({strategy.num_replicas_in_sync}), because each replica computes equally many."
         )
+
+
+def check_virtual_steps(
+    config: config_definitions.TrainerConfig, trainer_cls: type, base: type
+) -> None:
+    """Check that a class of trainers leaves its steps to virtual replicas, if there are any.
+
+    Args:
+        config: The config of the trainer.
+        trainer_cls: The class.
+        base: The base class, which defines the steps.
+
+    Raises:
+        errors.ConfigValueError: If it overrides a step, or the steps are not compiled.
+    """
+    count = config.virtual_replicas
+    for field in ("train_tf_function", "eval_tf_function"):
+        if count and not getattr(config, field):
+            raise errors.ConfigValueError(
+                f"`trainer.virtual_replicas` is {count}, but `trainer.{field}` is false. Virtual "
+                "replicas are computed by compiled functions only: set it to true, or "
+                "`trainer.virtual_replicas` to 0."
+            )
+    for name in ("train_step", "eval_step", "replica_train_step"):
+        if count and getattr(trainer_cls, name) is not getattr(base, name):
+            raise errors.ConfigValueError(
+                f"`trainer.virtual_replicas` is {count}, but {trainer_cls.__name__} overrides "
+                f"`{name}`, which would get several batches at once. Set it to 0, or override "
+                "`train_step` or `validation_step` of the task instead."
+            )
 
 
 def check(execution: str, trainer: Trainer) -> None:
