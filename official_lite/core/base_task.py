@@ -20,12 +20,7 @@ from official_lite.common import (
     types,
     user_code,
 )
-from official_lite.core import (
-    config_definitions,
-    keras_models,
-    step_checks,
-    step_metrics,
-)
+from official_lite.core import config_definitions, step_checks, step_metrics
 from official_lite.modeling import hyperparams, keras_losses, performance
 from official_lite.modeling.hyperparams import base_config
 from official_lite.modeling.optimization import optimizer_factory
@@ -277,9 +272,9 @@ class Task(tf.Module, metaclass=abc.ABCMeta):
         """
         if metrics:
             user_code.converted(self.process_metrics)(metrics, labels, outputs, **kwargs)
-        if keras_models.overrides(model, "compute_metrics") and model.compiled:
+        if step_checks.overrides_keras(model, "compute_metrics") and model.compiled:
             compute = user_code.converted(model.compute_metrics)
-            keras_models.warn_of_unreported(
+            step_checks.warn_of_unreported(
                 model, compute(features, labels, outputs, sample_weight=sample_weight)
             )
         elif compiled_metrics := step_metrics.compiled_metrics(model):

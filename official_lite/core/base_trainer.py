@@ -16,7 +16,6 @@ from official_lite.common import errors, log_once, types, user_code
 from official_lite.core import (
     base_task,
     config_definitions,
-    keras_models,
     model_building,
     predictor,
     step_checks,
@@ -784,7 +783,7 @@ class Trainer(_AsyncTrainer):
         if not all(getattr(type(self), one) is getattr(Trainer, one) for one in callers):
             return
         step_checks.require_signature(getattr(self.task, name), "inputs", **kwargs)
-        keras_models.warn_of_overridden_step(self.model, self.task, base_task.Task, name)
+        step_checks.warn_of_overridden_step(self.model, self.task, base_task.Task, name)
         step_checks.require_losses(self.task, base_task.Task, name)
 
     def _build_model(self, train: bool) -> None:

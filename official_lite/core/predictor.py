@@ -12,13 +12,7 @@ import tensorflow as tf
 
 from official_lite import orbit
 from official_lite.common import errors, preemption, qualnames, types, user_code
-from official_lite.core import (
-    base_task,
-    config_definitions,
-    keras_models,
-    step_checks,
-    train_data,
-)
+from official_lite.core import base_task, config_definitions, step_checks, train_data
 from official_lite.data import tf_data_options
 from official_lite.execution import executors
 from official_lite.modeling import step_seeds
@@ -92,7 +86,7 @@ class Predictor:
             metrics = step_checks.build_metrics(task, training=False)
         task.scores_classes = are_of_classes(metrics)
         step_checks.require_signature(task.predict_step, "inputs", model="")
-        keras_models.warn_of_overridden_step(self._model, task, base_task.Task, "predict_step")
+        step_checks.warn_of_overridden_step(self._model, task, base_task.Task, "predict_step")
         iterator = iter(build_dataset(self._config, task, self._strategy, first_batch))
         if self._config.trainer.eval_tf_function and execution != "eager":
             if execution not in self._compiled:
