@@ -402,7 +402,9 @@ class Trainer(_AsyncTrainer):
 
     def _micro_step(self, inputs: types.Nest) -> None:
         """Accumulate the gradients of a micro-batch."""
-        weight = self._weight_of(*self._executor.count_examples(inputs), self.global_batch_size)
+        num_examples, num_replicas = self._executor.count_examples(inputs)
+        num_parts = self.batches_per_step * num_replicas
+        weight = step_metrics.weight_of_part(num_examples, num_parts, self.global_batch_size)
         with gradient_accumulator.weighing(self._accumulator, weight):
             self._learn(inputs, self._accumulator)
 
@@ -458,33 +460,9 @@ class Trainer(_AsyncTrainer):
         return logs
 
     def _weight_of_part(self, inputs: types.Nest, size: int | None) -> tf.Tensor | None:
-        """Return the weight of a replica's part of a batch; see `_weight_of`."""
-        num_replicas = self.strategy.num_replicas_in_sync
-        return self._weight_of(step_metrics.num_examples(inputs), num_replicas, size)
-
-    def _weight_of(
-        self, num_examples: tf.Tensor | None, num_replicas: int, size: int | None
-    ) -> tf.Tensor | None:
-        """Return the weight of a part of a batch, which is 1 if it is complete.
-
-        Micro-batches weigh so much in an update, and all batches in the training loss.
-
-        Args:
-            num_examples: The number of its examples; None if it is unknown.
-            num_replicas: The number of such parts in a whole batch.
-            size: The number of examples in an update, if known.
-
-        Returns:
-            The number of its examples, relative to that of a complete part; None if all weigh the
-            same.
-        """
-        if not size or num_examples is None:
-            return None
-        # In a trace, a constant means that every batch has this number of examples.
-        if not tf.executing_eagerly() and tf.get_static_value(num_examples) is not None:
-            return None
-        complete = size / (self.batches_per_step * num_replicas)
-        return tf.cast(num_examples, tf.float32) / complete
+        """Return the weight of a replica's part of a batch; see `step_metrics.weight_of_part`."""
+        num_parts = self.batches_per_step * self.strategy.num_replicas_in_sync
+        return step_metrics.weight_of_part(step_metrics.num_examples(inputs), num_parts, size)
 
     def _end_replica_step(self) -> None:
         if not self.config.trainer.virtual_replicas:
