@@ -22,7 +22,7 @@ from official_lite.core import (
     step_metrics,
     train_data,
 )
-from official_lite.data import input_errors, length, replicas
+from official_lite.data import input_errors, replicas
 from official_lite.execution import executors, modes, repeatability
 from official_lite.execution.executors import Dataset
 from official_lite.modeling import (
@@ -694,14 +694,9 @@ class Trainer(_AsyncTrainer):
         return built is None or self.train_dataset is not built
 
     def _build_eval_dataset(self) -> Dataset:
-        build_inputs, data = train_data.evaluation_inputs(
-            self.config, self.task.build_inputs, train_data.count_replicas(self.config)
+        return train_data.build_evaluation(
+            self.config, self.task.build_inputs, self.distribute_eval_dataset
         )
-        if self.config.trainer.validation_steps == -1:
-            build_inputs = length.watch_cardinality(build_inputs)
-        named = step_checks.naming_the_block(self.task.build_inputs, "task.validation_data", data)
-        with named:
-            return self.distribute_eval_dataset(build_inputs, data)
 
     # Construction.
 
