@@ -29,6 +29,7 @@ __all__ = [
     "OptimizationConfig",
     "RuntimeConfig",
     "Task",
+    "load_optimizer",
     "outputs_as_columns",
     "split_batch",
     "split_features_and_labels",
@@ -526,6 +527,22 @@ def _has_compiled_loss(model: keras.Model) -> bool:
     if not getattr(model, "compiled", False):
         return False
     return model.loss is not None or type(model).compute_loss is not keras.Model.compute_loss
+
+
+def load_optimizer(
+    config: config_definitions.TaskConfig, optimizer: keras.optimizers.Optimizer, model: keras.Model
+) -> None:
+    """Load the state of the optimizer from `init_checkpoint`, if the config of the task says so."""
+    part = hyperparams.get_by_path(config, "init_checkpoint_optimizer", "none")
+    if part != "none" and config.init_checkpoint:
+        warm_start.load_optimizer(
+            optimizer,
+            model,
+            warm_start.find_checkpoint(config.init_checkpoint) or config.init_checkpoint,
+            modules=config.init_checkpoint_modules,
+            strict=config.init_checkpoint_strict,
+            with_counters=part == "all",
+        )
 
 
 def outputs_as_columns(outputs: types.Nest, *, scores_classes: bool) -> dict[str, tf.Tensor]:

@@ -11,7 +11,7 @@ import tensorflow as tf
 from absl import logging
 
 from official_lite import orbit
-from official_lite.checkpoint import adapted_layers, model_state, warm_start
+from official_lite.checkpoint import adapted_layers, model_state
 from official_lite.common import errors, log_once, types, user_code
 from official_lite.core import (
     base_task,
@@ -325,17 +325,7 @@ class Trainer(_AsyncTrainer):
         """
         self.task.initialize(self.model)
         optimizer_factory.follow_weights(self.optimizer)
-        task = self.config.task
-        part = hyperparams.get_by_path(task, "init_checkpoint_optimizer", "none")
-        if part != "none" and task.init_checkpoint:
-            warm_start.load_optimizer(
-                self.optimizer,
-                self.model,
-                warm_start.find_checkpoint(task.init_checkpoint) or task.init_checkpoint,
-                modules=task.init_checkpoint_modules,
-                strict=task.init_checkpoint_strict,
-                with_counters=part == "all",
-            )
+        base_task.load_optimizer(self.config.task, self.optimizer, self.model)
 
     def train_loop_begin(self) -> None:
         """Reset the metrics; called before the first step of a reporting interval."""
