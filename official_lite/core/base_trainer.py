@@ -155,7 +155,7 @@ class Trainer(_AsyncTrainer):
         self._build_model(train)
         freezing.freeze(model, config.trainer.freeze)
         if train:
-            self._rematerialize()
+            remat.rematerialize(model, config.trainer.remat)
             step_checks.warn_of_compiled_optimizer(model, optimizer)
         if train and self.execution != "eager":
             step_checks.require_one_replica(optimizer, self.strategy.num_replicas_in_sync)
@@ -767,16 +767,6 @@ class Trainer(_AsyncTrainer):
     def _replica_spec(self, training: bool) -> types.Nest:
         """Return the specs of the inputs of the task's training or validation step."""
         return self._executor.replica_spec(self.train_dataset if training else self.eval_dataset)
-
-    def _rematerialize(self) -> None:
-        patterns = self.config.trainer.remat
-        if patterns and self.has_coordinator:
-            raise errors.ConfigValueError(
-                f"`trainer.remat` is {list(patterns)}, but a parameter server does not support "
-                "it. Use the strategy `mirrored` or `multi_worker_mirrored`, or set it to "
-                "an empty list."
-            )
-        remat.rematerialize(self.model, patterns)
 
     def _build_accumulator(self) -> gradient_accumulator.GradientAccumulator | None:
         count = train_data.count_micro_batches(self.config)
