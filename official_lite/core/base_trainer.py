@@ -55,6 +55,7 @@ ExperimentConfig = config_definitions.ExperimentConfig
 TrainerConfig = config_definitions.TrainerConfig
 Metrics = list[keras.metrics.Metric]
 _AsyncTrainer = modes.AsyncTrainer
+get_runtime_options = modes.get_runtime_options
 
 
 @gin.configurable
@@ -799,13 +800,6 @@ class Trainer(_AsyncTrainer):
             group = step_metrics.MetricGroup(metrics, compiles=compiles)
             self._metric_groups[name] = group
         return group
-
-
-def get_runtime_options(config: ExperimentConfig) -> tf.distribute.RunOptions:
-    """Return the options of `strategy.run` for training steps."""
-    padder = config.runtime.tpu_enable_xla_dynamic_padder
-    options = {} if padder is None else {"enable_xla_dynamic_padder": padder}
-    return tf.distribute.RunOptions(experimental_xla_options=tf.tpu.XLAOptions(**options))
 
 
 @contextlib.contextmanager

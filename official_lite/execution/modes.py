@@ -24,6 +24,7 @@ __all__ = [
     "check_virtual_steps",
     "create_executor",
     "execution_of",
+    "get_runtime_options",
     "why_not_xla",
     "why_not_xla_loop",
 ]
@@ -209,6 +210,13 @@ def execution_of(runtime: config_definitions.RuntimeConfig) -> str:
     if execution == "auto" and runtime.enable_xla:
         return "xla"
     return execution
+
+
+def get_runtime_options(config: config_definitions.ExperimentConfig) -> tf.distribute.RunOptions:
+    """Return the options of `strategy.run` for training steps."""
+    padder = config.runtime.tpu_enable_xla_dynamic_padder
+    options = {} if padder is None else {"enable_xla_dynamic_padder": padder}
+    return tf.distribute.RunOptions(experimental_xla_options=tf.tpu.XLAOptions(**options))
 
 
 def create_executor(
