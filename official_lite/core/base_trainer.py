@@ -166,7 +166,7 @@ class Trainer(_AsyncTrainer):
         )
         runner.set_untracked(
             self,
-            _metric_groups={},
+            _metric_groups=step_metrics.MetricGroups(compiles=not config.trainer.virtual_replicas),
             _graph_hooks=[],
             _accumulator=self._build_accumulator() if train else None,
             _seeds=seeds,
@@ -373,7 +373,7 @@ class Trainer(_AsyncTrainer):
 
     def _train_groups(self) -> dict[str, step_metrics.MetricGroup]:
         """Return the groups of the metrics of training."""
-        return {"": self._metric_group("train", [self.train_loss, *self.train_metrics])}
+        return {"": self._metric_groups.get("train", [self.train_loss, *self.train_metrics])}
 
     def _training_logs(self, groups: Mapping[str, step_metrics.MetricGroup]) -> dict[str, Any]:
         """Return what training reports, from its groups of metrics."""
@@ -501,8 +501,8 @@ class Trainer(_AsyncTrainer):
 
     def eval_begin(self) -> None:
         """Reset the validation metrics."""
-        self._metric_group("loss", [self.validation_loss]).reset()
-        self._metric_group("validation", self.validation_metrics).reset()
+        self._metric_groups.get("loss", [self.validation_loss]).reset()
+        self._metric_groups.get("validation", self.validation_metrics).reset()
 
     def next_eval_inputs(self, iterator: Iterator[Any]) -> tuple[Any, dict[str, Any]]:
         """Fetch a batch, and logs that bypass the devices.
@@ -534,7 +534,7 @@ class Trainer(_AsyncTrainer):
     def eval_end(self, aggregated_logs: Any = None) -> dict[str, Any]:
         """Return the results of the evaluation, after passing them to the checkpoint exporter."""
         self.join()
-        logs = self._metric_group("validation", self.validation_metrics).results()
+        logs = self._metric_groups.get("validation", self.validation_metrics).results()
         if float(tf.convert_to_tensor(self.validation_loss.count)) > 0:
             logs[self.validation_loss.name] = self.validation_loss.result()
         else:
@@ -791,15 +791,6 @@ class Trainer(_AsyncTrainer):
         metrics = [metric for group in self._task_metrics.values() for metric in group]
         owners = (self.model, self.optimizer, self._train_loss, self._validation_loss, *metrics)
         return [v for owner in owners for v in getattr(owner, "variables", ())]
-
-    def _metric_group(self, name: str, metrics: Metrics) -> step_metrics.MetricGroup:
-        """Return the group of a name; it is replaced if the model has more metrics than before."""
-        group: step_metrics.MetricGroup | None = self._metric_groups.get(name)
-        if group is None or [*map(id, group.metrics)] != [*map(id, metrics)]:
-            compiles = not self.config.trainer.virtual_replicas
-            group = step_metrics.MetricGroup(metrics, compiles=compiles)
-            self._metric_groups[name] = group
-        return group
 
 
 @contextlib.contextmanager

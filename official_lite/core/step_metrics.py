@@ -24,6 +24,7 @@ __all__ = [
     "name_apart",
     "reset_metric",
     "MetricGroup",
+    "MetricGroups",
     "compiled_metrics",
     "model_metrics",
     "num_examples",
@@ -287,6 +288,25 @@ class MetricGroup:
 
     def _read_traceable(self) -> list[Any]:
         return [metric.result() for metric in self._traceable]
+
+
+class MetricGroups:
+    """The groups of metrics by name.
+
+    Args:
+        compiles: Whether to compile calls; see `MetricGroup`.
+    """
+
+    def __init__(self, *, compiles: bool) -> None:
+        self._compiles = compiles
+        self._groups: dict[str, MetricGroup] = {}
+
+    def get(self, name: str, metrics: Sequence[Any]) -> MetricGroup:
+        """Return the group of a name; it is replaced if the model has more metrics than before."""
+        group = self._groups.get(name)
+        if group is None or [*map(id, group.metrics)] != [*map(id, metrics)]:
+            group = self._groups[name] = MetricGroup(metrics, compiles=self._compiles)
+        return group
 
 
 def _is_of_keras(metric: keras.metrics.Metric) -> bool:
