@@ -135,9 +135,7 @@ class Trainer(_AsyncTrainer):
         self._runtime_options = get_runtime_options(config)
         self._train_loss = keras.metrics.Mean("training_loss", dtype="float32")
         self._validation_loss = step_metrics.BatchMean("validation_loss", dtype="float32")
-        # The metrics of the task: under True for training, under False for evaluation. A trainer of
-        # several tasks has a dictionary of them.
-        self._task_metrics: dict[bool, Any] = {}
+        self._task_metrics = {}
         modes.check_virtual_steps(config.trainer, type(self), Trainer)
         requested = modes.execution_of(config.runtime)
         self._num_private_threads = config.runtime.dataset_num_private_threads
@@ -213,11 +211,6 @@ class Trainer(_AsyncTrainer):
         return self._task
 
     @property
-    def global_step(self) -> tf.Variable:
-        """The number of updates, int64. All intervals of a run are counted in it."""
-        return self._global_step
-
-    @property
     def checkpoint(self) -> tf.train.Checkpoint:
         """The checkpoint from which a run resumes."""
         return self._checkpoint
@@ -243,11 +236,6 @@ class Trainer(_AsyncTrainer):
     def validation_metrics(self) -> Metrics:
         """The metrics of the task and of the model that evaluation reports."""
         return self._task_metrics[False] + step_metrics.model_metrics(self.model)
-
-    @property
-    def evaluates(self) -> bool:
-        """Whether the trainer was built to evaluate."""
-        return False in self._task_metrics
 
     @property
     def global_batch_size(self) -> int | None:

@@ -1,7 +1,7 @@
 """Execution modes: the mode of a config, the modes a trainer supports, and trainers with one."""
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 import keras
 import tensorflow as tf
@@ -18,7 +18,6 @@ from official_lite.orbit import runner, xla_loops
 
 __all__ = [
     "AsyncTrainer",
-    "Trainer",
     "check",
     "check_virtual_replicas",
     "check_virtual_steps",
@@ -28,31 +27,6 @@ __all__ = [
     "why_not_xla",
     "why_not_xla_loop",
 ]
-
-
-class Trainer(Protocol):
-    """The part of `core.base_trainer.Trainer` that decides which modes are possible."""
-
-    @property
-    def config(self) -> config_definitions.ExperimentConfig: ...
-
-    @property
-    def strategy(self) -> tf.distribute.Strategy: ...
-
-    @property
-    def model(self) -> keras.Model | tf.Module: ...
-
-    @property
-    def optimizer(self) -> keras.optimizers.Optimizer: ...
-
-    @property
-    def train_options(self) -> orbit.StandardTrainerOptions: ...
-
-    @property
-    def train_dataset(self) -> Dataset: ...
-
-    @property
-    def has_coordinator(self) -> bool: ...
 
 
 class AsyncTrainer(orbit.StandardTrainer, orbit.StandardEvaluator):
@@ -67,6 +41,10 @@ class AsyncTrainer(orbit.StandardTrainer, orbit.StandardEvaluator):
     _config: config_definitions.ExperimentConfig
     _model: keras.Model
     _optimizer: keras.optimizers.Optimizer
+    _global_step: tf.Variable
+    # The metrics of the task: under True for training, under False for evaluation. A trainer of
+    # several tasks has a dictionary of them.
+    _task_metrics: dict[bool, Any]
     _num_private_threads: int | None = None
     _executor: executors.GraphExecutor
     _eval_executor: executors.GraphExecutor
@@ -90,6 +68,16 @@ class AsyncTrainer(orbit.StandardTrainer, orbit.StandardEvaluator):
     @property
     def optimizer(self) -> keras.optimizers.Optimizer:
         return self._optimizer
+
+    @property
+    def global_step(self) -> tf.Variable:
+        """The number of updates, int64. All intervals of a run are counted in it."""
+        return self._global_step
+
+    @property
+    def evaluates(self) -> bool:
+        """Whether the trainer was built to evaluate."""
+        return False in self._task_metrics
 
     @property
     def has_coordinator(self) -> bool:
@@ -142,6 +130,10 @@ class AsyncTrainer(orbit.StandardTrainer, orbit.StandardEvaluator):
         """Distribute a dataset for evaluation; with async workers, only the chief evaluates."""
         own = self._with_private_threads(dataset_or_fn)
         return self._executor.distribute_eval(own, *args, **kwargs)
+
+    def build_train_dataset(self) -> Dataset:
+        """Build the training data again, from the beginning, without moving other iterators."""
+        raise NotImplementedError
 
     @property
     def execution(self) -> str:
@@ -315,7 +307,7 @@ def check_virtual_steps(
             )
 
 
-def check(execution: str, trainer: Trainer) -> None:
+def check(execution: str, trainer: AsyncTrainer) -> None:
     """Check that a trainer supports the requested execution mode.
 
     Raises:
@@ -338,7 +330,7 @@ def check(execution: str, trainer: Trainer) -> None:
         )
 
 
-def why_not_xla(trainer: Trainer) -> str | None:
+def why_not_xla(trainer: AsyncTrainer) -> str | None:
     """Return why XLA can't compile the replica's step; None if no reason is known."""
     if isinstance(trainer.strategy, tf.distribute.TPUStrategy):
         return "on a TPU everything is already compiled"
@@ -349,7 +341,7 @@ def why_not_xla(trainer: Trainer) -> str | None:
     return _why_wrong_in_xla(trainer)
 
 
-def why_not_xla_loop(trainer: Trainer) -> str | None:
+def why_not_xla_loop(trainer: AsyncTrainer) -> str | None:
     """Return why many steps can't become one XLA program; None if no reason is known."""
     if reason := why_not_xla(trainer):
         return reason
@@ -361,7 +353,7 @@ def why_not_xla_loop(trainer: Trainer) -> str | None:
     return next(filter(None, reasons), None)
 
 
-def _why_wrong_in_xla(trainer: Trainer) -> str | None:
+def _why_wrong_in_xla(trainer: AsyncTrainer) -> str | None:
     """Return why XLA would compute something else than a graph; None if no reason is known."""
     # A crop has a size that XLA does not know, and the layer resizes it. XLA then fills it up with
     # zeros and resizes these, too.
