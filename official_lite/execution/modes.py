@@ -132,8 +132,8 @@ class AsyncTrainer(orbit.StandardTrainer, orbit.StandardEvaluator):
         return self._executor.distribute_eval(own, *args, **kwargs)
 
     def build_train_dataset(self) -> Dataset:
-        """Build the training data again, from the beginning, without moving other iterators."""
-        raise NotImplementedError
+        """Return the training data, built again if the trainer knows how to build them."""
+        return self.train_dataset
 
     @property
     def execution(self) -> str:
