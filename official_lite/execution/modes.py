@@ -121,14 +121,14 @@ class AsyncTrainer(orbit.StandardTrainer, orbit.StandardEvaluator):
         self, dataset_or_fn: Dataset | Callable[..., Dataset], *args: Any, **kwargs: Any
     ) -> Dataset:
         """Distribute a training dataset, or the result of a dataset function, over the replicas."""
-        own = self._with_private_threads(dataset_or_fn)
+        own = tf_data_options.with_private_threads(dataset_or_fn, self._num_private_threads)
         return self._executor.distribute(own, *args, **kwargs)
 
     def distribute_eval_dataset(
         self, dataset_or_fn: Dataset | Callable[..., Dataset], *args: Any, **kwargs: Any
     ) -> Dataset:
         """Distribute a dataset for evaluation; with async workers, only the chief evaluates."""
-        own = self._with_private_threads(dataset_or_fn)
+        own = tf_data_options.with_private_threads(dataset_or_fn, self._num_private_threads)
         return self._executor.distribute_eval(own, *args, **kwargs)
 
     def build_train_dataset(self) -> Dataset:
@@ -187,11 +187,6 @@ class AsyncTrainer(orbit.StandardTrainer, orbit.StandardEvaluator):
 
     def _create_executor(self, execution: str) -> executors.GraphExecutor:
         return create_executor(execution, self._strategy)
-
-    def _with_private_threads(
-        self, dataset_or_fn: Dataset | Callable[..., Dataset]
-    ) -> Dataset | Callable[..., Dataset]:
-        return tf_data_options.with_private_threads(dataset_or_fn, self._num_private_threads)
 
 
 def execution_of(runtime: config_definitions.RuntimeConfig) -> str:
