@@ -1,5 +1,6 @@
 """Prediction: the loop, the step over all replicas, and checks of what a task returns."""
 
+import dataclasses
 import functools
 import itertools
 from collections.abc import Callable, Generator, Mapping, Sequence
@@ -50,26 +51,18 @@ def build_dataset(
         )
 
 
+@dataclasses.dataclass(eq=False)
 class Predictor:
     """Predicts for a trainer, whose `predict_step` can be overridden; see `Trainer.predict`."""
 
-    def __init__(
-        self,
-        config: config_definitions.ExperimentConfig,
-        task: base_task.Task,
-        model: keras.Model,
-        optimizer: keras.optimizers.Optimizer,
-        strategy: tf.distribute.Strategy,
-        seeds: step_seeds.StepSeeds,
-    ) -> None:
-        self._config = config
-        self._task = task
-        self._model = model
-        self._optimizer = optimizer
-        self._strategy = strategy
-        self._seeds = seeds
-        # The compiled steps by their mode of execution.
-        self._compiled: dict[str, Callable[..., Any]] = {}
+    config: config_definitions.ExperimentConfig
+    task: base_task.Task
+    model: keras.Model
+    optimizer: keras.optimizers.Optimizer
+    strategy: tf.distribute.Strategy
+    seeds: step_seeds.StepSeeds
+    # The compiled steps by their mode of execution.
+    _compiled: dict[str, Callable[..., Any]] = dataclasses.field(default_factory=dict)
 
     def predict(
         self, step: Callable[..., Any], execution: str, first_batch: int
@@ -81,18 +74,18 @@ class Predictor:
             execution: The mode of execution.
             first_batch: The number of global batches to skip.
         """
-        task = self._task
+        task = self.task
         with user_code.keeping_attributes(task):
             metrics = step_checks.build_metrics(task, training=False)
         task.scores_classes = are_of_classes(metrics)
         step_checks.require_signature(task.predict_step, "inputs", model="")
-        step_checks.warn_of_overridden_step(self._model, task, base_task.Task, "predict_step")
-        iterator = iter(build_dataset(self._config, task, self._strategy, first_batch))
-        if self._config.trainer.eval_tf_function and execution != "eager":
+        step_checks.warn_of_overridden_step(self.model, task, base_task.Task, "predict_step")
+        iterator = iter(build_dataset(self.config, task, self.strategy, first_batch))
+        if self.config.trainer.eval_tf_function and execution != "eager":
             if execution not in self._compiled:
                 self._compiled[execution] = tf.function(step, autograph=False)
             step = self._compiled[execution]
-        with ema_optimizer.averaged_weights(self._optimizer):
+        with ema_optimizer.averaged_weights(self.optimizer):
             for number in itertools.count(first_batch):
                 preemption.check()
                 try:
@@ -109,18 +102,18 @@ class Predictor:
         if execution in ("xla", "xla_loop"):
             # Wrapped, because `strategy.run` would make one program of all replicas.
             step = functools.partial(tf.function(step, autograph=False, jit_compile=True))
-        outputs = self._strategy.run(step, args=(inputs, number))
-        return tf.nest.map_structure(self._strategy.experimental_local_results, outputs)
+        outputs = self.strategy.run(step, args=(inputs, number))
+        return tf.nest.map_structure(self.strategy.experimental_local_results, outputs)
 
     def _replica_step(
         self, inputs: types.Nest, number: tf.Tensor
     ) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
         """Predict a replica's part of a batch, which may be empty."""
         # A model may draw random numbers in inference, too. A resumed run must draw the same.
-        self._seeds.set(number)
-        method = self._task.predict_step
-        with step_checks.explaining_the_step(self._task, method, inputs):
-            predictions = user_code.converted(method)(inputs, model=self._model)
+        self.seeds.set(number)
+        method = self.task.predict_step
+        with step_checks.explaining_the_step(self.task, method, inputs):
+            predictions = user_code.converted(method)(inputs, model=self.model)
         return checked(method, predictions), count_rows(inputs)
 
 

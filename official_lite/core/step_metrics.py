@@ -291,11 +291,7 @@ class MetricGroup:
 
 
 class MetricGroups:
-    """The groups of metrics by name.
-
-    Args:
-        compiles: Whether to compile calls; see `MetricGroup`.
-    """
+    """The groups of metrics by name; see `MetricGroup`."""
 
     def __init__(self, *, compiles: bool) -> None:
         self._compiles = compiles

@@ -275,12 +275,7 @@ def check_virtual_replicas(count: int, execution: str, strategy: tf.distribute.S
 def check_virtual_steps(
     config: config_definitions.TrainerConfig, trainer_cls: type, base: type
 ) -> None:
-    """Check that a class of trainers leaves its steps to virtual replicas, if there are any.
-
-    Args:
-        config: The config of the trainer.
-        trainer_cls: The class.
-        base: The base class, which defines the steps.
+    """Check that a class of trainers leaves the steps of its base to virtual replicas, if any.
 
     Raises:
         errors.ConfigValueError: If it overrides a step, or the steps are not compiled.
