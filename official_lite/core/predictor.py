@@ -14,7 +14,7 @@ import tensorflow as tf
 from official_lite import orbit
 from official_lite.common import errors, preemption, qualnames, types, user_code
 from official_lite.core import base_task, config_definitions, step_checks, train_data
-from official_lite.data import tf_data_options
+from official_lite.data import length, replicas, tf_data_options
 from official_lite.execution import executors
 from official_lite.modeling import step_seeds
 from official_lite.modeling.optimization import ema_optimizer
@@ -37,11 +37,26 @@ def build_dataset(
     strategy: tf.distribute.Strategy,
     first_batch: int = 0,
 ) -> executors.Dataset:
-    """Build the distributed dataset to predict, without its first batches."""
+    """Build the distributed dataset to predict, without its first global batches."""
+
+    @functools.wraps(task.build_inputs)
+    def build_inputs(*args: Any, **kwargs: Any) -> Any:
+        dataset = task.build_inputs(*args, **kwargs)
+        if not isinstance(dataset, tf.data.Dataset):
+            raise errors.ConfigTypeError(
+                f"`build_inputs` returned a {type(dataset).__name__}, which can't be read from "
+                "any batch on. Expected a `tf.data.Dataset`."
+            )
+        if length.is_infinite(dataset):
+            raise errors.ConfigValueError(
+                "The data to predict repeat forever. Remove the `repeat` from `build_inputs` if "
+                "`params.is_training` is false."
+            )
+        num_replicas = strategy.num_replicas_in_sync
+        dataset = dataset.skip(first_batch * num_replicas)
+        return replicas.with_any_batch_size(dataset) if num_replicas > 1 else dataset
+
     data = train_data.predict_data(config)
-    build_inputs = train_data.prediction_inputs(
-        task.build_inputs, first_batch, strategy.num_replicas_in_sync
-    )
     num_threads = config.runtime.dataset_num_private_threads
     path = f"task.{train_data.predict_block(config.task)}"
     with step_checks.naming_the_block(task.build_inputs, path, data):

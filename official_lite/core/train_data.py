@@ -21,7 +21,6 @@ __all__ = [
     "check_given_data",
     "predict_block",
     "predict_data",
-    "prediction_inputs",
     "search_inputs",
     "training_inputs",
     "validation_steps",
@@ -144,34 +143,6 @@ def predict_data(
     return data.replace(
         is_training=False, drop_remainder=False, deterministic=True, cycle_length=1, seed=seed
     )
-
-
-def prediction_inputs(build_inputs: _Inputs, first_batch: int, num_replicas: int) -> _Inputs:
-    """Return the function that builds the data of a prediction, from a global batch on.
-
-    Args:
-        build_inputs: The `build_inputs` of the task.
-        first_batch: The number of global batches to skip.
-        num_replicas: The number of replicas that share each batch.
-    """
-
-    @functools.wraps(build_inputs)
-    def build(*args: Any, **kwargs: Any) -> Any:
-        dataset = build_inputs(*args, **kwargs)
-        if not isinstance(dataset, tf.data.Dataset):
-            raise errors.ConfigTypeError(
-                f"`build_inputs` returned a {type(dataset).__name__}, which can't be read from "
-                "any batch on. Expected a `tf.data.Dataset`."
-            )
-        if length.is_infinite(dataset):
-            raise errors.ConfigValueError(
-                "The data to predict repeat forever. Remove the `repeat` from `build_inputs` if "
-                "`params.is_training` is false."
-            )
-        dataset = dataset.skip(first_batch * num_replicas)
-        return replicas.with_any_batch_size(dataset) if num_replicas > 1 else dataset
-
-    return build
 
 
 def validation_steps(config: config_definitions.ExperimentConfig) -> int:
