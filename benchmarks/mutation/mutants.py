@@ -472,7 +472,7 @@ MUTANTS = (
     Mutant(
         "core/base_trainer.py",
         "validation metrics not reset",
-        '        self._metric_group("validation", self.validation_metrics).reset()\n',
+        '        self._metric_groups.get("validation", self.validation_metrics).reset()\n',
         "",
         ("tests/core/test_base_trainer_evaluation.py",),
     ),

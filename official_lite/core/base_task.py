@@ -11,14 +11,16 @@ import tensorflow as tf
 from absl import logging
 
 from official_lite.checkpoint import warm_start
-from official_lite.common import errors, log_once, qualnames, terminal, types, user_code
-from official_lite.core import (
-    config_definitions,
-    keras_models,
-    step_checks,
-    step_metrics,
-    step_predictions,
+from official_lite.common import (
+    errors,
+    log_once,
+    nested_dict,
+    qualnames,
+    terminal,
+    types,
+    user_code,
 )
+from official_lite.core import config_definitions, step_checks, step_metrics
 from official_lite.modeling import distributed_gradients, hyperparams, performance
 from official_lite.modeling.hyperparams import base_config
 from official_lite.modeling.optimization import optimizer_factory
@@ -27,12 +29,17 @@ __all__ = [
     "OptimizationConfig",
     "RuntimeConfig",
     "Task",
+    "load_optimizer",
+    "outputs_as_columns",
     "split_batch",
     "split_features_and_labels",
 ]
 
 OptimizationConfig = config_definitions.OptimizationConfig
 RuntimeConfig = config_definitions.RuntimeConfig
+
+# Operations that keep all values of a tensor.
+_KEEP_VALUES = ("Identity", "Cast", "Reshape")
 
 
 class Task(tf.Module, metaclass=abc.ABCMeta):
@@ -266,9 +273,9 @@ class Task(tf.Module, metaclass=abc.ABCMeta):
         """
         if metrics:
             user_code.converted(self.process_metrics)(metrics, labels, outputs, **kwargs)
-        if keras_models.overrides(model, "compute_metrics") and model.compiled:
+        if step_checks.overrides_keras(model, "compute_metrics") and model.compiled:
             compute = user_code.converted(model.compute_metrics)
-            keras_models.warn_of_unreported(
+            step_checks.warn_of_unreported(
                 model, compute(features, labels, outputs, sample_weight=sample_weight)
             )
         elif compiled_metrics := step_metrics.compiled_metrics(model):
@@ -414,7 +421,7 @@ class Task(tf.Module, metaclass=abc.ABCMeta):
             outputs: The outputs of the model.
         """
         del features, labels
-        return step_predictions.from_outputs(outputs, scores_classes=self.scores_classes)
+        return outputs_as_columns(outputs, scores_classes=self.scores_classes)
 
     def inference_step(self, inputs: types.Nest, model: keras.Model) -> types.Nest:
         """Return the model's outputs in inference mode."""
@@ -520,3 +527,57 @@ def _has_compiled_loss(model: keras.Model) -> bool:
     if not getattr(model, "compiled", False):
         return False
     return model.loss is not None or type(model).compute_loss is not keras.Model.compute_loss
+
+
+def load_optimizer(
+    config: config_definitions.TaskConfig, optimizer: keras.optimizers.Optimizer, model: keras.Model
+) -> None:
+    """Load the state of the optimizer from `init_checkpoint`, if the config of the task says so."""
+    part = hyperparams.get_by_path(config, "init_checkpoint_optimizer", "none")
+    if part != "none" and config.init_checkpoint:
+        warm_start.load_optimizer(
+            optimizer,
+            model,
+            warm_start.find_checkpoint(config.init_checkpoint) or config.init_checkpoint,
+            modules=config.init_checkpoint_modules,
+            strict=config.init_checkpoint_strict,
+            with_counters=part == "all",
+        )
+
+
+def outputs_as_columns(outputs: types.Nest, *, scores_classes: bool) -> dict[str, tf.Tensor]:
+    """Return the columns for the outputs of a model; see `Task.build_predictions`.
+
+    Args:
+        outputs: The outputs of the model.
+        scores_classes: Whether a single output has one score per class.
+    """
+    named = _named(outputs, "")
+    names = nested_dict.unique_keys([name for name, _ in named])
+    columns = {name: tensor for name, (_, tensor) in zip(names, named, strict=True)}
+    is_table = isinstance(outputs, tf.Tensor) and outputs.shape.rank == 2
+    if scores_classes and is_table and outputs.dtype.is_floating and outputs.shape[-1] != 1:
+        columns["class"] = tf.argmax(outputs, axis=-1)
+        if _is_softmax(outputs):
+            columns["probability"] = tf.reduce_max(outputs, axis=-1)
+    return columns
+
+
+def _named(outputs: types.Nest, name: str) -> list[tuple[str, tf.Tensor]]:
+    """Return the tensors of a nest with the names of their columns."""
+    if isinstance(outputs, Mapping):
+        parts = [(f"{name}{'.' if name else ''}{key}", part) for key, part in outputs.items()]
+    elif isinstance(outputs, list | tuple):
+        parts = [(f"{name or 'output'}_{index}", part) for index, part in enumerate(outputs)]
+    else:
+        return [(name or "output", outputs)]
+    return [column for key, part in parts for column in _named(part, key)]
+
+
+def _is_softmax(tensor: tf.Tensor) -> bool:
+    """Return whether a tensor of a graph is the result of a softmax; False in eager mode."""
+    while isinstance(tensor, tf.Tensor) and not tf.executing_eagerly():
+        if tensor.op.type not in _KEEP_VALUES:
+            return bool(tensor.op.type == "Softmax")
+        tensor = tensor.op.inputs[0]
+    return False

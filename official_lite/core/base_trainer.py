@@ -1,9 +1,7 @@
 """The trainer: one step of training and of evaluation, over all replicas."""
 
 import contextlib
-import functools
-import itertools
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 import gin
@@ -13,20 +11,19 @@ import tensorflow as tf
 from absl import logging
 
 from official_lite import orbit
-from official_lite.checkpoint import model_state, warm_start
-from official_lite.common import errors, log_once, preemption, types, user_code
+from official_lite.checkpoint import model_state
+from official_lite.common import errors, log_once, types, user_code
 from official_lite.core import (
     base_task,
     config_definitions,
-    keras_models,
     model_building,
+    predictor,
     step_checks,
     step_metrics,
-    step_predictions,
     train_data,
 )
-from official_lite.data import input_errors, length, replicas, tf_data_options
-from official_lite.execution import executors, modes, parameter_server, repeatability
+from official_lite.data import input_errors, replicas
+from official_lite.execution import executors, modes, repeatability
 from official_lite.execution.executors import Dataset
 from official_lite.modeling import (
     distributed_gradients,
@@ -54,82 +51,8 @@ __all__ = [
 ExperimentConfig = config_definitions.ExperimentConfig
 TrainerConfig = config_definitions.TrainerConfig
 Metrics = list[keras.metrics.Metric]
-
-
-class _AsyncTrainer(orbit.StandardTrainer, orbit.StandardEvaluator):
-    """Trainer whose loops are made by an executor; see `execution.executors`.
-
-    Under a `ParameterServerStrategy` the workers run asynchronously and `join` waits for them;
-    elsewhere `join` does nothing. The class has the name and the methods that it has in the Model
-    Garden. A subclass sets `_strategy` and then calls `init_async`.
-    """
-
-    _strategy: tf.distribute.Strategy
-    _executor: executors.GraphExecutor
-    _eval_executor: executors.GraphExecutor
-
-    def init_async(self) -> None:
-        """Create the executor."""
-        self._use_executor(modes.create_executor("graph", self._strategy))
-
-    @property
-    def has_coordinator(self) -> bool:
-        """Whether steps are scheduled to workers that run asynchronously."""
-        return self._coordinator is not None
-
-    def coordinator_for_async(self) -> tf.distribute.coordinator.ClusterCoordinator:
-        """Return the coordinator.
-
-        Raises:
-            ValueError: If the strategy is not a `ParameterServerStrategy`.
-        """
-        if self._coordinator is None:
-            raise ValueError(
-                f"`coordinator` is not available under {type(self._strategy).__name__}; only "
-                "`parameter_server` has one."
-            )
-        return self._coordinator
-
-    def join(self) -> None:
-        """Wait for all scheduled steps."""
-        self._executor.join()
-
-    def run_steps(self, num_steps: tf.Tensor) -> None:
-        """Run steps; see `orbit.StandardTrainer.run_steps`."""
-        self._executor.run_steps(self, num_steps)
-
-    def create_train_loop(self, dataset: Dataset) -> orbit.TrainLoop:
-        """Create the training loop over a dataset."""
-        return self._executor.create_train_loop(self, dataset)
-
-    def create_train_loop_fn(self) -> Callable[..., Any]:
-        """Create the function `(iterator, num_steps)` that the training loop calls."""
-        return self._executor.create_train_loop_fn(self)
-
-    def create_eval_loop_fn(self, has_state: bool) -> Callable[..., Any]:
-        """Create the function that evaluates; see `orbit.StandardEvaluator`."""
-        return self._eval_executor.create_eval_loop_fn(self, has_state)
-
-    def distribute_dataset(
-        self, dataset_or_fn: Dataset | Callable[..., Dataset], *args: Any, **kwargs: Any
-    ) -> Dataset:
-        """Distribute a training dataset, or the result of a dataset function, over the replicas."""
-        return self._executor.distribute(dataset_or_fn, *args, **kwargs)
-
-    def distribute_eval_dataset(
-        self, dataset_or_fn: Dataset | Callable[..., Dataset], *args: Any, **kwargs: Any
-    ) -> Dataset:
-        """Distribute a dataset for evaluation; with async workers, only the chief evaluates."""
-        return self._executor.distribute_eval(dataset_or_fn, *args, **kwargs)
-
-    @property
-    def _coordinator(self) -> tf.distribute.coordinator.ClusterCoordinator | None:
-        if isinstance(self._executor, parameter_server.ParameterServerExecutor):
-            return self._executor.coordinator
-        return None
-
-    def _use_executor(self, executor: executors.GraphExecutor) -> None:
-        runner.set_untracked(self, _executor=executor, _eval_executor=executor)
+_AsyncTrainer = modes.AsyncTrainer
+get_runtime_options = modes.get_runtime_options
 
 
 @gin.configurable
@@ -209,13 +132,11 @@ class Trainer(_AsyncTrainer):
         self._runtime_options = get_runtime_options(config)
         self._train_loss = keras.metrics.Mean("training_loss", dtype="float32")
         self._validation_loss = step_metrics.BatchMean("validation_loss", dtype="float32")
-        # The metrics of the task: under True for training, under False for evaluation. A trainer of
-        # several tasks has a dictionary of them.
-        self._task_metrics: dict[bool, Any] = {}
-        self._validate_virtual_replicas()
+        self._task_metrics = {}
+        modes.check_virtual_steps(config.trainer, type(self), Trainer)
         requested = modes.execution_of(config.runtime)
-        self._execution = self._eval_execution = "graph" if requested == "auto" else requested
-        self._use_executor(self._create_executor(self._execution))
+        self._num_private_threads = config.runtime.dataset_num_private_threads
+        self._init_execution("graph" if requested == "auto" else requested)
         for block in ("train_data", "validation_data", "predict_data"):
             input_errors.remember_folder(
                 hyperparams.get_by_path(config.task, f"{block}.input_path")
@@ -230,19 +151,22 @@ class Trainer(_AsyncTrainer):
         self._build_model(train)
         model_building.freeze(model, config.trainer.freeze)
         if train:
-            self._rematerialize()
+            remat.rematerialize(model, config.trainer.remat)
             step_checks.warn_of_compiled_optimizer(model, optimizer)
         if train and self.execution != "eager":
             step_checks.require_one_replica(optimizer, self.strategy.num_replicas_in_sync)
         self._optimizer = optimizer_factory.prepare_optimizer(optimizer, model)
+        seeds = replica_state.StepSeeds(
+            model, config.runtime.seed, per_replica=not config.trainer.virtual_replicas
+        )
         runner.set_untracked(
             self,
-            _metric_groups={},
-            _predict_fns={},
+            _metric_groups=step_metrics.MetricGroups(compiles=not config.trainer.virtual_replicas),
             _graph_hooks=[],
             _accumulator=self._build_accumulator() if train else None,
-            _seeds=replica_state.StepSeeds(
-                model, config.runtime.seed, per_replica=not config.trainer.virtual_replicas
+            _seeds=seeds,
+            _predictor=predictor.Predictor(
+                config, task, model, self._optimizer, self._strategy, seeds
             ),
         )
         if train:
@@ -280,29 +204,8 @@ class Trainer(_AsyncTrainer):
     # The parts of a trainer.
 
     @property
-    def strategy(self) -> tf.distribute.Strategy:
-        return self._strategy
-
-    @property
-    def config(self) -> ExperimentConfig:
-        return self._config
-
-    @property
     def task(self) -> base_task.Task:
         return self._task
-
-    @property
-    def model(self) -> keras.Model:
-        return self._model
-
-    @property
-    def optimizer(self) -> keras.optimizers.Optimizer:
-        return self._optimizer
-
-    @property
-    def global_step(self) -> tf.Variable:
-        """The number of updates, int64. All intervals of a run are counted in it."""
-        return self._global_step
 
     @property
     def checkpoint(self) -> tf.train.Checkpoint:
@@ -332,50 +235,9 @@ class Trainer(_AsyncTrainer):
         return self._task_metrics[False] + step_metrics.model_metrics(self.model)
 
     @property
-    def evaluates(self) -> bool:
-        """Whether the trainer was built to evaluate."""
-        return False in self._task_metrics
-
-    @property
     def global_batch_size(self) -> int | None:
         """The number of examples in an update, over all replicas and micro-batches, if known."""
         return hyperparams.get_by_path(self.config, "task.train_data.global_batch_size") or None
-
-    # The execution of steps.
-
-    @property
-    def execution(self) -> str:
-        """How steps are executed: `eager`, `graph`, `xla` or `xla_loop`. See docs/performance.md.
-
-        Set it before training: a trainer that has already trained would read its data from the
-        beginning.
-        """
-        return self._execution
-
-    @execution.setter
-    def execution(self, value: str) -> None:
-        modes.check(value, self)
-        self._execution = value
-        if not self.has_coordinator:
-            runner.set_untracked(self, _executor=self._create_executor(value))
-        self.use_train_loop(None)
-
-    @property
-    def eval_execution(self) -> str:
-        """How the steps of an evaluation are executed."""
-        return self._eval_execution
-
-    @eval_execution.setter
-    def eval_execution(self, value: str) -> None:
-        self._eval_execution = value
-        if not self.has_coordinator:
-            runner.set_untracked(self, _eval_executor=self._create_executor(value))
-        self._eval_loop_fn = None
-
-    @property
-    def num_batch_sizes(self) -> int:
-        """The number of different sizes of batches for which XLA has compiled the step."""
-        return self._executor.num_sizes
 
     @property
     def batches_per_step(self) -> int:
@@ -416,18 +278,6 @@ class Trainer(_AsyncTrainer):
                 "`aggregate_logs`. Compute its results by metrics."
             )
 
-    def distribute_dataset(
-        self, dataset_or_fn: Dataset | Callable[..., Dataset], *args: Any, **kwargs: Any
-    ) -> Dataset:
-        own = self._with_private_threads(dataset_or_fn)
-        return super().distribute_dataset(own, *args, **kwargs)
-
-    def distribute_eval_dataset(
-        self, dataset_or_fn: Dataset | Callable[..., Dataset], *args: Any, **kwargs: Any
-    ) -> Dataset:
-        own = self._with_private_threads(dataset_or_fn)
-        return super().distribute_eval_dataset(own, *args, **kwargs)
-
     def run_steps(self, num_steps: tf.Tensor) -> None:
         """Run steps; see `orbit.StandardTrainer.run_steps`."""
         super().run_steps(num_steps)
@@ -440,11 +290,6 @@ class Trainer(_AsyncTrainer):
                 repeatability.warn_of_other_numbers(functions)
             self._train_data.warn_of_lost_position(0, is_given=self._is_given_data)
             self._moving_statistics.warn_of_differences()
-
-    @user_code.not_converted
-    def run_step(self, step_fn: Callable[..., Any], *inputs: types.Nest) -> Any:
-        """Run a function on all replicas, as a part of a training step."""
-        return self._executor.run_step(step_fn, *inputs)
 
     # Training.
 
@@ -466,17 +311,7 @@ class Trainer(_AsyncTrainer):
         """
         self.task.initialize(self.model)
         optimizer_factory.follow_weights(self.optimizer)
-        task = self.config.task
-        part = hyperparams.get_by_path(task, "init_checkpoint_optimizer", "none")
-        if part != "none" and task.init_checkpoint:
-            warm_start.load_optimizer(
-                self.optimizer,
-                self.model,
-                warm_start.find_checkpoint(task.init_checkpoint) or task.init_checkpoint,
-                modules=task.init_checkpoint_modules,
-                strict=task.init_checkpoint_strict,
-                with_counters=part == "all",
-            )
+        base_task.load_optimizer(self.config.task, self.optimizer, self.model)
 
     def train_loop_begin(self) -> None:
         """Reset the metrics; called before the first step of a reporting interval."""
@@ -523,7 +358,7 @@ class Trainer(_AsyncTrainer):
 
     def _train_groups(self) -> dict[str, step_metrics.MetricGroup]:
         """Return the groups of the metrics of training."""
-        return {"": self._metric_group("train", [self.train_loss, *self.train_metrics])}
+        return {"": self._metric_groups.get("train", [self.train_loss, *self.train_metrics])}
 
     def _training_logs(self, groups: Mapping[str, step_metrics.MetricGroup]) -> dict[str, Any]:
         """Return what training reports, from its groups of metrics."""
@@ -543,7 +378,9 @@ class Trainer(_AsyncTrainer):
 
     def _micro_step(self, inputs: types.Nest) -> None:
         """Accumulate the gradients of a micro-batch."""
-        weight = self._weight_of(*self._executor.count_examples(inputs), self.global_batch_size)
+        num_examples, num_replicas = self._executor.count_examples(inputs)
+        num_parts = self.batches_per_step * num_replicas
+        weight = step_metrics.weight_of_part(num_examples, num_parts, self.global_batch_size)
         with gradient_accumulator.weighing(self._accumulator, weight):
             self._learn(inputs, self._accumulator)
 
@@ -599,33 +436,9 @@ class Trainer(_AsyncTrainer):
         return logs
 
     def _weight_of_part(self, inputs: types.Nest, size: int | None) -> tf.Tensor | None:
-        """Return the weight of a replica's part of a batch; see `_weight_of`."""
-        num_replicas = self.strategy.num_replicas_in_sync
-        return self._weight_of(step_metrics.num_examples(inputs), num_replicas, size)
-
-    def _weight_of(
-        self, num_examples: tf.Tensor | None, num_replicas: int, size: int | None
-    ) -> tf.Tensor | None:
-        """Return the weight of a part of a batch, which is 1 if it is complete.
-
-        Micro-batches weigh so much in an update, and all batches in the training loss.
-
-        Args:
-            num_examples: The number of its examples; None if it is unknown.
-            num_replicas: The number of such parts in a whole batch.
-            size: The number of examples in an update, if known.
-
-        Returns:
-            The number of its examples, relative to that of a complete part; None if all weigh the
-            same.
-        """
-        if not size or num_examples is None:
-            return None
-        # In a trace, a constant means that every batch has this number of examples.
-        if not tf.executing_eagerly() and tf.get_static_value(num_examples) is not None:
-            return None
-        complete = size / (self.batches_per_step * num_replicas)
-        return tf.cast(num_examples, tf.float32) / complete
+        """Return the weight of a replica's part of a batch; see `step_metrics.weight_of_part`."""
+        num_parts = self.batches_per_step * self.strategy.num_replicas_in_sync
+        return step_metrics.weight_of_part(step_metrics.num_examples(inputs), num_parts, size)
 
     def _end_replica_step(self) -> None:
         if not self.config.trainer.virtual_replicas:
@@ -673,8 +486,8 @@ class Trainer(_AsyncTrainer):
 
     def eval_begin(self) -> None:
         """Reset the validation metrics."""
-        self._metric_group("loss", [self.validation_loss]).reset()
-        self._metric_group("validation", self.validation_metrics).reset()
+        self._metric_groups.get("loss", [self.validation_loss]).reset()
+        self._metric_groups.get("validation", self.validation_metrics).reset()
 
     def next_eval_inputs(self, iterator: Iterator[Any]) -> tuple[Any, dict[str, Any]]:
         """Fetch a batch, and logs that bypass the devices.
@@ -706,7 +519,7 @@ class Trainer(_AsyncTrainer):
     def eval_end(self, aggregated_logs: Any = None) -> dict[str, Any]:
         """Return the results of the evaluation, after passing them to the checkpoint exporter."""
         self.join()
-        logs = self._metric_group("validation", self.validation_metrics).results()
+        logs = self._metric_groups.get("validation", self.validation_metrics).results()
         if float(tf.convert_to_tensor(self.validation_loss.count)) > 0:
             logs[self.validation_loss.name] = self.validation_loss.result()
         else:
@@ -760,29 +573,7 @@ class Trainer(_AsyncTrainer):
             errors.ConfigError: If the data, or the predictions of the task, can't be used.
             errors.PreemptedError: If a signal requested a stop.
         """
-        with user_code.keeping_attributes(self.task):
-            metrics = step_checks.build_metrics(self.task, training=False)
-        self.task.scores_classes = step_predictions.are_of_classes(metrics)
-        step_checks.require_signature(self.task.predict_step, "inputs", model="")
-        keras_models.warn_of_overridden_step(self.model, self.task, base_task.Task, "predict_step")
-        iterator = iter(self._build_predict_dataset(first_batch))
-        step = self._create_predict_fn()
-        with ema_optimizer.averaged_weights(self.optimizer):
-            for number in itertools.count(first_batch):
-                preemption.check()
-                try:
-                    predictions, num_rows = step(iterator, tf.constant(number, tf.int64))
-                except orbit.utils.loop_fns.END_OF_DATA:
-                    return
-                yield step_predictions.as_arrays(predictions, num_rows, self.task.predict_step)
-
-    def _create_predict_fn(self) -> Callable[..., Any]:
-        """Return `predict_step`, compiled as the config says; it is traced only once."""
-        if not self.config.trainer.eval_tf_function or self.execution == "eager":
-            return self.predict_step
-        if self._predict_fns.get(self.execution) is None:
-            self._predict_fns[self.execution] = tf.function(self.predict_step, autograph=False)
-        return self._predict_fns[self.execution]
+        return self._predictor.predict(self.predict_step, self.execution, first_batch)
 
     def next_predict_inputs(self, iterator: Iterator[Any]) -> Any:
         """Fetch a batch. This runs on the host, usually in graph mode."""
@@ -803,24 +594,7 @@ class Trainer(_AsyncTrainer):
             per replica.
         """
         inputs = user_code.converted(self.next_predict_inputs)(iterator)
-        step: Callable[..., Any] = self._replica_predict_step
-        if self.execution in ("xla", "xla_loop"):
-            # Wrapped, because `strategy.run` would make one program of all replicas.
-            step = functools.partial(tf.function(step, autograph=False, jit_compile=True))
-        outputs = self._strategy.run(step, args=(inputs, number))
-        return tf.nest.map_structure(self._strategy.experimental_local_results, outputs)
-
-    def _replica_predict_step(
-        self, inputs: types.Nest, number: tf.Tensor
-    ) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
-        """Predict a replica's part of a batch, which may be empty."""
-        # A model may draw random numbers in inference, too. A resumed run must draw the same.
-        self._seeds.set(number)
-        task = self.task
-        with step_checks.explaining_the_step(task, task.predict_step, inputs):
-            predictions = user_code.converted(task.predict_step)(inputs, model=self.model)
-        columns = step_predictions.checked(task.predict_step, predictions)
-        return columns, step_predictions.count_rows(inputs)
+        return self._predictor.run_step(inputs, number, self.execution)
 
     # Checkpoints.
 
@@ -896,32 +670,9 @@ class Trainer(_AsyncTrainer):
         return built is None or self.train_dataset is not built
 
     def _build_eval_dataset(self) -> Dataset:
-        build_inputs, data = train_data.evaluation_inputs(
-            self.config, self.task.build_inputs, train_data.count_replicas(self.config)
+        return train_data.build_evaluation(
+            self.config, self.task.build_inputs, self.distribute_eval_dataset
         )
-        if self.config.trainer.validation_steps == -1:
-            build_inputs = length.watch_cardinality(build_inputs)
-        named = step_checks.naming_the_block(self.task.build_inputs, "task.validation_data", data)
-        with named:
-            return self.distribute_eval_dataset(build_inputs, data)
-
-    def _build_predict_dataset(self, first_batch: int = 0) -> Dataset:
-        data = train_data.predict_data(self.config)
-        num_replicas = self._strategy.num_replicas_in_sync
-        build_inputs = train_data.prediction_inputs(
-            self.task.build_inputs, first_batch, num_replicas
-        )
-        path = f"task.{train_data.predict_block(self.config.task)}"
-        with step_checks.naming_the_block(self.task.build_inputs, path, data):
-            # Every replica takes a batch in turn, also with virtual replicas.
-            executor = executors.GraphExecutor(self._strategy)
-            return executor.distribute(self._with_private_threads(build_inputs), data)
-
-    def _with_private_threads(
-        self, dataset_or_fn: Dataset | Callable[..., Dataset]
-    ) -> Dataset | Callable[..., Dataset]:
-        num_threads = self.config.runtime.dataset_num_private_threads
-        return tf_data_options.with_private_threads(dataset_or_fn, num_threads)
 
     # Construction.
 
@@ -981,30 +732,13 @@ class Trainer(_AsyncTrainer):
         if not all(getattr(type(self), one) is getattr(Trainer, one) for one in callers):
             return
         step_checks.require_signature(getattr(self.task, name), "inputs", **kwargs)
-        keras_models.warn_of_overridden_step(self.model, self.task, base_task.Task, name)
+        step_checks.warn_of_overridden_step(self.model, self.task, base_task.Task, name)
         step_checks.require_losses(self.task, base_task.Task, name)
-
-    def _validate_virtual_replicas(self) -> None:
-        count = self.config.trainer.virtual_replicas
-        for field in ("train_tf_function", "eval_tf_function"):
-            if count and not getattr(self.config.trainer, field):
-                raise errors.ConfigValueError(
-                    f"`trainer.virtual_replicas` is {count}, but `trainer.{field}` is false. "
-                    "Virtual replicas are computed by compiled functions only: set it to true, or "
-                    "`trainer.virtual_replicas` to 0."
-                )
-        for name in ("train_step", "eval_step", "replica_train_step"):
-            if count and getattr(type(self), name) is not getattr(Trainer, name):
-                raise errors.ConfigValueError(
-                    f"`trainer.virtual_replicas` is {count}, but {type(self).__name__} overrides "
-                    f"`{name}`, which would get several batches at once. Set it to 0, or override "
-                    "`train_step` or `validation_step` of the task instead."
-                )
 
     def _build_model(self, train: bool) -> None:
         if not train and not self.evaluates:
             if not model_building.has_variables(self.model):
-                spec = self._build_predict_dataset().element_spec
+                spec = predictor.build_dataset(self.config, self.task, self._strategy).element_spec
                 model_building.build_for_prediction(self.model, self.task, spec)
             return
         for training, metrics in self._task_metrics.items():
@@ -1019,16 +753,6 @@ class Trainer(_AsyncTrainer):
     def _replica_spec(self, training: bool) -> types.Nest:
         """Return the specs of the inputs of the task's training or validation step."""
         return self._executor.replica_spec(self.train_dataset if training else self.eval_dataset)
-
-    def _rematerialize(self) -> None:
-        patterns = self.config.trainer.remat
-        if patterns and self.has_coordinator:
-            raise errors.ConfigValueError(
-                f"`trainer.remat` is {list(patterns)}, but a parameter server does not support "
-                "it. Use the strategy `mirrored` or `multi_worker_mirrored`, or set it to "
-                "an empty list."
-            )
-        remat.rematerialize(self.model, patterns)
 
     def _build_accumulator(self) -> gradient_accumulator.GradientAccumulator | None:
         count = train_data.count_micro_batches(self.config)
@@ -1052,22 +776,6 @@ class Trainer(_AsyncTrainer):
         metrics = [metric for group in self._task_metrics.values() for metric in group]
         owners = (self.model, self.optimizer, self._train_loss, self._validation_loss, *metrics)
         return [v for owner in owners for v in getattr(owner, "variables", ())]
-
-    def _metric_group(self, name: str, metrics: Metrics) -> step_metrics.MetricGroup:
-        """Return the group of a name; it is replaced if the model has more metrics than before."""
-        group: step_metrics.MetricGroup | None = self._metric_groups.get(name)
-        if group is None or [*map(id, group.metrics)] != [*map(id, metrics)]:
-            compiles = not self.config.trainer.virtual_replicas
-            group = step_metrics.MetricGroup(metrics, compiles=compiles)
-            self._metric_groups[name] = group
-        return group
-
-
-def get_runtime_options(config: ExperimentConfig) -> tf.distribute.RunOptions:
-    """Return the options of `strategy.run` for training steps."""
-    padder = config.runtime.tpu_enable_xla_dynamic_padder
-    options = {} if padder is None else {"enable_xla_dynamic_padder": padder}
-    return tf.distribute.RunOptions(experimental_xla_options=tf.tpu.XLAOptions(**options))
 
 
 @contextlib.contextmanager

@@ -24,9 +24,11 @@ __all__ = [
     "name_apart",
     "reset_metric",
     "MetricGroup",
+    "MetricGroups",
     "compiled_metrics",
     "model_metrics",
     "num_examples",
+    "weight_of_part",
     "BatchMean",
 ]
 
@@ -288,6 +290,21 @@ class MetricGroup:
         return [metric.result() for metric in self._traceable]
 
 
+class MetricGroups:
+    """The groups of metrics by name; see `MetricGroup`."""
+
+    def __init__(self, *, compiles: bool) -> None:
+        self._compiles = compiles
+        self._groups: dict[str, MetricGroup] = {}
+
+    def get(self, name: str, metrics: Sequence[Any]) -> MetricGroup:
+        """Return the group of a name; it is replaced if the model has more metrics than before."""
+        group = self._groups.get(name)
+        if group is None or [*map(id, group.metrics)] != [*map(id, metrics)]:
+            group = self._groups[name] = MetricGroup(metrics, compiles=self._compiles)
+        return group
+
+
 def _is_of_keras(metric: keras.metrics.Metric) -> bool:
     if not isinstance(metric, keras.Metric) or metric._metrics:
         return False
@@ -383,6 +400,29 @@ def num_examples(batch: types.Nest) -> tf.Tensor | None:
     if known is not None:
         return tf.constant(known, tf.int64)
     return tf.shape(batched[0], out_type=tf.int64)[0]
+
+
+def weight_of_part(
+    num_examples: tf.Tensor | None, num_parts: int, size: int | None
+) -> tf.Tensor | None:
+    """Return the weight of a part of the data of an update, which is 1 if it is complete.
+
+    Micro-batches weigh so much in an update, and all batches in the training loss.
+
+    Args:
+        num_examples: The number of its examples; None if it is unknown.
+        num_parts: The number of such parts in an update.
+        size: The number of examples in an update, if known.
+
+    Returns:
+        The number of its examples, relative to that of a complete part; None if all weigh the same.
+    """
+    if not size or num_examples is None:
+        return None
+    # In a trace, a constant means that every batch has this number of examples.
+    if not tf.executing_eagerly() and tf.get_static_value(num_examples) is not None:
+        return None
+    return tf.cast(num_examples, tf.float32) / (size / num_parts)
 
 
 def _fetched_size() -> tf.Tensor | None:

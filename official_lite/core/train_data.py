@@ -17,11 +17,10 @@ __all__ = [
     "count_micro_batches",
     "count_replicas",
     "micro_batch_data",
+    "build_evaluation",
     "check_given_data",
-    "evaluation_inputs",
     "predict_block",
     "predict_data",
-    "prediction_inputs",
     "search_inputs",
     "training_inputs",
     "validation_steps",
@@ -89,23 +88,28 @@ def training_inputs(config: config_definitions.ExperimentConfig, build_inputs: _
     return length.first_batches(build_inputs, count, config.runtime.seed, repeat=True)
 
 
-def evaluation_inputs(
-    config: config_definitions.ExperimentConfig, build_inputs: _Inputs, num_replicas: int
-) -> tuple[_Inputs, Any]:
-    """Return the function that builds the data of an evaluation, and its `DataConfig`.
+def build_evaluation(
+    config: config_definitions.ExperimentConfig, build_inputs: _Inputs, distribute: _Inputs
+) -> Dataset:
+    """Build the distributed dataset of an evaluation.
 
     Args:
         config: The experiment's config.
         build_inputs: The `build_inputs` of the task.
-        num_replicas: The number of replicas that share each batch.
+        distribute: Distributes the dataset that a function returns for a `DataConfig`.
     """
-    count = _count(config)
-    if not count:
-        watched = replicas.watch_batch_size(build_inputs, num_replicas)
-        return watched, config.task.validation_data
-    data = micro_batch_data(config, num_replicas)
-    first = length.first_batches(build_inputs, count, config.runtime.seed, repeat=False)
-    return first, data
+    num_replicas = count_replicas(config)
+    data: Any = config.task.validation_data
+    if count := _count(config):
+        data = micro_batch_data(config, num_replicas)
+        build = length.first_batches(build_inputs, count, config.runtime.seed, repeat=False)
+    else:
+        build = replicas.watch_batch_size(build_inputs, num_replicas)
+    if config.trainer.validation_steps == -1:
+        build = length.watch_cardinality(build)
+    with step_checks.naming_the_block(build_inputs, "task.validation_data", data):
+        dataset: Dataset = distribute(build, data)
+    return dataset
 
 
 def predict_block(task: config_definitions.TaskConfig) -> str:
@@ -139,34 +143,6 @@ def predict_data(
     return data.replace(
         is_training=False, drop_remainder=False, deterministic=True, cycle_length=1, seed=seed
     )
-
-
-def prediction_inputs(build_inputs: _Inputs, first_batch: int, num_replicas: int) -> _Inputs:
-    """Return the function that builds the data of a prediction, from a global batch on.
-
-    Args:
-        build_inputs: The `build_inputs` of the task.
-        first_batch: The number of global batches to skip.
-        num_replicas: The number of replicas that share each batch.
-    """
-
-    @functools.wraps(build_inputs)
-    def build(*args: Any, **kwargs: Any) -> Any:
-        dataset = build_inputs(*args, **kwargs)
-        if not isinstance(dataset, tf.data.Dataset):
-            raise errors.ConfigTypeError(
-                f"`build_inputs` returned a {type(dataset).__name__}, which can't be read from "
-                "any batch on. Expected a `tf.data.Dataset`."
-            )
-        if length.is_infinite(dataset):
-            raise errors.ConfigValueError(
-                "The data to predict repeat forever. Remove the `repeat` from `build_inputs` if "
-                "`params.is_training` is false."
-            )
-        dataset = dataset.skip(first_batch * num_replicas)
-        return replicas.with_any_batch_size(dataset) if num_replicas > 1 else dataset
-
-    return build
 
 
 def validation_steps(config: config_definitions.ExperimentConfig) -> int:

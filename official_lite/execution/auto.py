@@ -2,9 +2,8 @@
 
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Protocol
+from typing import Any
 
-import keras
 import tensorflow as tf
 from absl import logging
 
@@ -12,10 +11,9 @@ from official_lite import orbit
 from official_lite.checkpoint import directories
 from official_lite.execution import execution_record, modes, repeatability
 from official_lite.execution.execution_record import ExecutionRecord
-from official_lite.execution.executors import Dataset
 from official_lite.modeling import distributed_gradients, embedding_lookups
 
-__all__ = ["Trainer", "VariableSnapshot", "choose_execution", "choose"]
+__all__ = ["VariableSnapshot", "choose_execution", "choose"]
 
 
 class VariableSnapshot:
@@ -88,35 +86,9 @@ _FEWEST_SECONDS = 0.1
 _GROWING_GOES = 9
 
 
-class Trainer(modes.Trainer, Protocol):
-    """The part of `core.base_trainer.Trainer` that a comparison of modes uses."""
-
-    execution: str
-    eval_execution: str
-
-    @property
-    def model(self) -> keras.Model: ...
-
-    @property
-    def global_step(self) -> tf.Variable: ...
-
-    @property
-    def evaluates(self) -> bool: ...
-
-    @property
-    def num_batch_sizes(self) -> int: ...
-
-    @property
-    def eval_dataset(self) -> Dataset | dict[str, Dataset] | None: ...
-
-    def build_train_dataset(self) -> Dataset: ...
-
-    def create_train_loop(self, dataset: Dataset) -> orbit.TrainLoop: ...
-
-    def use_train_loop(self, loop: orbit.TrainLoop) -> None: ...
-
-
-def choose_execution(trainer: Trainer, num_steps: int, num_eval_steps: int = 0) -> ExecutionRecord:
+def choose_execution(
+    trainer: modes.AsyncTrainer, num_steps: int, num_eval_steps: int = 0
+) -> ExecutionRecord:
     """Benchmark the execution modes on a trainer and set the fastest one.
 
     Afterwards the training state is unchanged and the trainer's data is at its beginning.
@@ -130,7 +102,7 @@ def choose_execution(trainer: Trainer, num_steps: int, num_eval_steps: int = 0) 
 
 
 class _Tuner:
-    def __init__(self, trainer: Trainer, num_steps: int, num_eval_steps: int) -> None:
+    def __init__(self, trainer: modes.AsyncTrainer, num_steps: int, num_eval_steps: int) -> None:
         self._trainer = trainer
         self._num_steps = num_steps
         self._num_eval_steps = num_eval_steps
@@ -298,7 +270,7 @@ def _first_line(error: BaseException) -> str:
 
 
 def choose(
-    trainer: Trainer, num_steps: int, model_dir: str, *, evaluates: bool
+    trainer: modes.AsyncTrainer, num_steps: int, model_dir: str, *, evaluates: bool
 ) -> execution_record.ExecutionRecord:
     """Reuse the execution mode recorded in `model_dir`, or benchmark the modes and record the best.
 
@@ -321,7 +293,7 @@ def choose(
     return record
 
 
-def _is_possible(record: execution_record.ExecutionRecord, trainer: Trainer) -> bool:
+def _is_possible(record: execution_record.ExecutionRecord, trainer: modes.AsyncTrainer) -> bool:
     """Return whether the trainer supports the recorded mode.
 
     The run may have been moved to a machine with more devices, or to several machines.
@@ -331,7 +303,7 @@ def _is_possible(record: execution_record.ExecutionRecord, trainer: Trainer) -> 
     return record.execution != "xla_loop" or modes.why_not_xla_loop(trainer) is None
 
 
-def _count_eval_steps(trainer: Trainer, num_steps: int) -> int:
+def _count_eval_steps(trainer: modes.AsyncTrainer, num_steps: int) -> int:
     """Return the total steps of all evaluations during the training; 0 if unknown."""
     config = trainer.config.trainer
     if not trainer.evaluates or not config.validation_interval:

@@ -33,10 +33,16 @@ def rematerialize(model: keras.Model | tf.Module, patterns: Sequence[str]) -> No
         patterns: Regular expressions, searched for anywhere in the path of a layer.
 
     Raises:
-        errors.ConfigValueError: A pattern matches no layer, or the model is not a Keras model.
+        errors.ConfigValueError: A pattern matches no layer, the model is not a Keras model, or the
+            strategy is a `ParameterServerStrategy`.
     """
     if not patterns:
         return
+    if isinstance(tf.distribute.get_strategy(), tf.distribute.ParameterServerStrategy):
+        raise errors.ConfigValueError(
+            f"`trainer.remat` is {list(patterns)}, but a parameter server does not support it. Use "
+            "the strategy `mirrored` or `multi_worker_mirrored`, or set it to an empty list."
+        )
     if not isinstance(model, keras.Model):
         raise errors.ConfigValueError(
             "`trainer.remat` supports only Keras models, but the task's model is a "

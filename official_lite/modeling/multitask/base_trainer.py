@@ -210,7 +210,7 @@ class MultiTaskBaseTrainer(base_trainer.Trainer):
 
     def _train_groups(self) -> dict[str, step_metrics.MetricGroup]:
         return {
-            name: self._metric_group(
+            name: self._metric_groups.get(
                 f"train/{name}",
                 [loss, *(self._metrics_of(name) if name in self.training_metrics else ())],
             )

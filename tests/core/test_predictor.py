@@ -4,24 +4,24 @@ import pytest
 import tensorflow as tf
 
 from official_lite.common import errors
-from official_lite.core import step_predictions
+from official_lite.core import base_task, predictor
 
 
 def _traced(outputs, scores_classes: bool = True) -> dict[str, np.ndarray]:
     """The columns of outputs that are computed in a graph."""
     columns = tf.function(
-        lambda: step_predictions.from_outputs(outputs(), scores_classes=scores_classes)
+        lambda: base_task.outputs_as_columns(outputs(), scores_classes=scores_classes)
     )()
     return {name: column.numpy() for name, column in columns.items()}
 
 
 def test_outputs_become_columns_by_name() -> None:
     one, two = tf.zeros([3]), tf.ones([3, 2])
-    assert list(step_predictions.from_outputs(one, scores_classes=False)) == ["output"]
+    assert list(base_task.outputs_as_columns(one, scores_classes=False)) == ["output"]
     nested = {"boxes": two, "heads": [one, {"mask": two}], "heads_0": two}
-    columns = step_predictions.from_outputs(nested, scores_classes=True)
+    columns = base_task.outputs_as_columns(nested, scores_classes=True)
     assert list(columns) == ["boxes", "heads_0", "heads_1.mask", "heads_0_1"]
-    assert list(step_predictions.from_outputs((one, two), scores_classes=True)) == [
+    assert list(base_task.outputs_as_columns((one, two), scores_classes=True)) == [
         "output_0",
         "output_1",
     ]
@@ -38,8 +38,8 @@ def test_class_is_known_by_the_metrics_and_its_probability_by_a_softmax() -> Non
 
 
 def test_metrics_of_classes_are_recognized() -> None:
-    assert step_predictions.are_of_classes([keras.metrics.SparseCategoricalAccuracy()])
-    assert not step_predictions.are_of_classes([keras.metrics.BinaryAccuracy()])
+    assert predictor.are_of_classes([keras.metrics.SparseCategoricalAccuracy()])
+    assert not predictor.are_of_classes([keras.metrics.BinaryAccuracy()])
 
 
 @pytest.mark.parametrize(
@@ -56,24 +56,22 @@ def test_wrong_predictions_are_refused_with_the_place(returned, message: str) ->
     def predict_step() -> None: ...
 
     with pytest.raises(errors.ConfigError, match=message) as caught:
-        step_predictions.checked(predict_step, returned())
-    assert "test_step_predictions.py" in str(caught.value)
+        predictor.checked(predict_step, returned())
+    assert "test_predictor.py" in str(caught.value)
 
 
 def test_replicas_are_joined_in_order_even_if_one_is_empty() -> None:
     predictions = {"x": (tf.constant([[1, 2]]), tf.zeros([0, 5], tf.int32))}
     counts = (tf.constant(1), tf.constant(0))
-    columns = step_predictions.as_arrays(
-        predictions, counts, test_metrics_of_classes_are_recognized
-    )
+    columns = predictor.as_arrays(predictions, counts, test_metrics_of_classes_are_recognized)
     assert columns["x"].tolist() == [[1, 2]]
     predictions = {"x": (tf.constant([1, 2]), tf.constant([3]))}
-    columns = step_predictions.as_arrays(predictions, (tf.constant(-1),) * 2, print)
+    columns = predictor.as_arrays(predictions, (tf.constant(-1),) * 2, print)
     assert columns["x"].tolist() == [1, 2, 3]
 
 
 def test_every_example_needs_a_row() -> None:
     with pytest.raises(errors.ConfigValueError, match="1 rows as 'x' for a batch of 3 examples"):
-        step_predictions.as_arrays(
+        predictor.as_arrays(
             {"x": (tf.zeros([1]),)}, (tf.constant(3),), test_every_example_needs_a_row
         )

@@ -1,0 +1,214 @@
+"""Prediction: the loop, the step over all replicas, and checks of what a task returns."""
+
+import dataclasses
+import functools
+import itertools
+from collections.abc import Callable, Generator, Mapping, Sequence
+from typing import Any
+
+import keras
+import numpy as np
+import numpy.typing as npt
+import tensorflow as tf
+
+from official_lite import orbit
+from official_lite.common import errors, preemption, qualnames, types, user_code
+from official_lite.core import base_task, config_definitions, step_checks, train_data
+from official_lite.data import length, replicas, tf_data_options
+from official_lite.execution import executors
+from official_lite.modeling import replica_state
+from official_lite.modeling.optimization import ema_optimizer
+from official_lite.prediction import output
+
+__all__ = ["Predictor", "are_of_classes", "as_arrays", "build_dataset", "checked", "count_rows"]
+
+# Metrics whose predictions are one score per class, along the last axis.
+_OF_CLASSES = (
+    keras.metrics.CategoricalAccuracy,
+    keras.metrics.SparseCategoricalAccuracy,
+    keras.metrics.SparseTopKCategoricalAccuracy,
+    keras.metrics.TopKCategoricalAccuracy,
+)
+
+
+def build_dataset(
+    config: config_definitions.ExperimentConfig,
+    task: base_task.Task,
+    strategy: tf.distribute.Strategy,
+    first_batch: int = 0,
+) -> executors.Dataset:
+    """Build the distributed dataset to predict, without its first global batches."""
+
+    @functools.wraps(task.build_inputs)
+    def build_inputs(*args: Any, **kwargs: Any) -> Any:
+        dataset = task.build_inputs(*args, **kwargs)
+        if not isinstance(dataset, tf.data.Dataset):
+            raise errors.ConfigTypeError(
+                f"`build_inputs` returned a {type(dataset).__name__}, which can't be read from "
+                "any batch on. Expected a `tf.data.Dataset`."
+            )
+        if length.is_infinite(dataset):
+            raise errors.ConfigValueError(
+                "The data to predict repeat forever. Remove the `repeat` from `build_inputs` if "
+                "`params.is_training` is false."
+            )
+        num_replicas = strategy.num_replicas_in_sync
+        dataset = dataset.skip(first_batch * num_replicas)
+        return replicas.with_any_batch_size(dataset) if num_replicas > 1 else dataset
+
+    data = train_data.predict_data(config)
+    num_threads = config.runtime.dataset_num_private_threads
+    path = f"task.{train_data.predict_block(config.task)}"
+    with step_checks.naming_the_block(task.build_inputs, path, data):
+        # Every replica takes a batch in turn, also with virtual replicas.
+        return executors.GraphExecutor(strategy).distribute(
+            tf_data_options.with_private_threads(build_inputs, num_threads), data
+        )
+
+
+@dataclasses.dataclass(eq=False)
+class Predictor:
+    """Predicts for a trainer, whose `predict_step` can be overridden; see `Trainer.predict`."""
+
+    config: config_definitions.ExperimentConfig
+    task: base_task.Task
+    model: keras.Model
+    optimizer: keras.optimizers.Optimizer
+    strategy: tf.distribute.Strategy
+    seeds: replica_state.StepSeeds
+    # The compiled steps by their mode of execution.
+    _compiled: dict[str, Callable[..., Any]] = dataclasses.field(default_factory=dict)
+
+    def predict(
+        self, step: Callable[..., Any], execution: str, first_batch: int
+    ) -> Generator[dict[str, npt.NDArray[Any]], None, None]:
+        """Yield the predictions for each global batch.
+
+        Args:
+            step: The trainer's `predict_step`.
+            execution: The mode of execution.
+            first_batch: The number of global batches to skip.
+        """
+        task = self.task
+        with user_code.keeping_attributes(task):
+            metrics = step_checks.build_metrics(task, training=False)
+        task.scores_classes = are_of_classes(metrics)
+        step_checks.require_signature(task.predict_step, "inputs", model="")
+        step_checks.warn_of_overridden_step(self.model, task, base_task.Task, "predict_step")
+        iterator = iter(build_dataset(self.config, task, self.strategy, first_batch))
+        if self.config.trainer.eval_tf_function and execution != "eager":
+            if execution not in self._compiled:
+                self._compiled[execution] = tf.function(step, autograph=False)
+            step = self._compiled[execution]
+        with ema_optimizer.averaged_weights(self.optimizer):
+            for number in itertools.count(first_batch):
+                preemption.check()
+                try:
+                    predictions, num_rows = step(iterator, tf.constant(number, tf.int64))
+                except orbit.utils.loop_fns.END_OF_DATA:
+                    return
+                yield as_arrays(predictions, num_rows, task.predict_step)
+
+    def run_step(
+        self, inputs: types.Nest, number: tf.Tensor, execution: str
+    ) -> tuple[dict[str, tuple[tf.Tensor, ...]], tuple[tf.Tensor, ...]]:
+        """Predict a batch on all replicas; see `Trainer.predict_step`."""
+        step: Callable[..., Any] = self._replica_step
+        if execution in ("xla", "xla_loop"):
+            # Wrapped, because `strategy.run` would make one program of all replicas.
+            step = functools.partial(tf.function(step, autograph=False, jit_compile=True))
+        outputs = self.strategy.run(step, args=(inputs, number))
+        return tf.nest.map_structure(self.strategy.experimental_local_results, outputs)
+
+    def _replica_step(
+        self, inputs: types.Nest, number: tf.Tensor
+    ) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
+        """Predict a replica's part of a batch, which may be empty."""
+        # A model may draw random numbers in inference, too. A resumed run must draw the same.
+        self.seeds.set(number)
+        method = self.task.predict_step
+        with step_checks.explaining_the_step(self.task, method, inputs):
+            predictions = user_code.converted(method)(inputs, model=self.model)
+        return checked(method, predictions), count_rows(inputs)
+
+
+def are_of_classes(metrics: Sequence[keras.metrics.Metric]) -> bool:
+    """Return whether metrics take one score per class as predictions."""
+    return any(isinstance(metric, _OF_CLASSES) for metric in metrics)
+
+
+def count_rows(inputs: types.Nest) -> tf.Tensor:
+    """Return the number of examples in a batch; -1 if it has no dense tensor with rows."""
+    for part in tf.nest.flatten(inputs):
+        if isinstance(part, tf.Tensor) and part.shape.rank != 0:
+            return tf.shape(part)[0]
+    return tf.constant(-1)
+
+
+def as_arrays(
+    predictions: Mapping[str, Sequence[tf.Tensor]],
+    num_rows: Sequence[tf.Tensor],
+    method: Callable[..., Any],
+) -> dict[str, npt.NDArray[Any]]:
+    """Return the predictions of all replicas, in their order, as one array per column.
+
+    Args:
+        predictions: The tensors of each column, one per replica.
+        num_rows: The number of examples of each replica; negative if unknown.
+        method: The method of the task that returned them, for the message.
+
+    Raises:
+        errors.ConfigValueError: If a column does not have one row per example.
+    """
+    wanted = [int(count) for count in num_rows]
+    columns = {}
+    for name, tensors in predictions.items():
+        arrays = [tensor.numpy() for tensor in tensors]
+        counts = [len(array) for array in arrays]
+        wanted = counts if min(wanted) < 0 else wanted
+        if counts != wanted:
+            raise errors.ConfigValueError(
+                f"{qualnames.described(method)} returned {sum(counts)} rows as {name!r} for a "
+                f"batch of {sum(wanted)} examples; expected one row per example."
+            )
+        # The shapes of empty parts need not fit those of the others.
+        arrays = [array for array in arrays if len(array)] or arrays[:1]
+        columns[name] = arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
+    return columns
+
+
+def checked(method: Callable[..., Any], predictions: Any) -> dict[str, tf.Tensor]:
+    """Return the predictions of a step as dense tensors by name.
+
+    Args:
+        method: The method that returned them, which the message names with its file and line.
+        predictions: The returned value.
+
+    Raises:
+        errors.ConfigTypeError: If it is no mapping of names to dense tensors.
+        errors.ConfigValueError: If it is empty, or a name is reserved.
+    """
+    said = qualnames.described(method)
+    expected = "expected a dictionary of tensors with one row per example"
+    if not isinstance(predictions, Mapping):
+        raise errors.ConfigTypeError(
+            f"{said} returned predictions of type {type(predictions).__name__}; {expected}."
+        )
+    if not predictions:
+        raise errors.ConfigValueError(f"{said} returned no predictions; {expected}.")
+    if output.INDEX in predictions:
+        raise errors.ConfigValueError(
+            f"{said} returned predictions named {output.INDEX!r}, which is the column with the "
+            "number of the row. Use another name."
+        )
+    for name, value in predictions.items():
+        if isinstance(value, tf.RaggedTensor | tf.SparseTensor):
+            raise errors.ConfigTypeError(
+                f"{said} returned a {type(value).__name__} as {name!r}; {expected}. Apply "
+                "`to_tensor()`, or `tf.sparse.to_dense`, to it."
+            )
+    tensors = {str(name): tf.convert_to_tensor(value) for name, value in predictions.items()}
+    for name, tensor in tensors.items():
+        if tensor.shape.rank == 0:
+            raise errors.ConfigValueError(f"{said} returned a scalar as {name!r}; {expected}.")
+    return tensors
