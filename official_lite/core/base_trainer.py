@@ -204,6 +204,27 @@ class Trainer(_AsyncTrainer):
     # The parts of a trainer.
 
     @property
+    def strategy(self) -> tf.distribute.Strategy:
+        return self._strategy
+
+    @property
+    def config(self) -> ExperimentConfig:
+        return self._config
+
+    @property
+    def model(self) -> keras.Model:
+        return self._model
+
+    @property
+    def optimizer(self) -> keras.optimizers.Optimizer:
+        return self._optimizer
+
+    @property
+    def global_step(self) -> tf.Variable:
+        """The number of updates, int64. All intervals of a run are counted in it."""
+        return self._global_step
+
+    @property
     def task(self) -> base_task.Task:
         return self._task
 

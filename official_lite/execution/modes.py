@@ -1,7 +1,7 @@
 """Execution modes: the mode of a config, the modes a trainer supports, and trainers with one."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import keras
 import tensorflow as tf
@@ -38,10 +38,6 @@ class AsyncTrainer(orbit.StandardTrainer, orbit.StandardEvaluator):
     """
 
     _strategy: tf.distribute.Strategy
-    _config: config_definitions.ExperimentConfig
-    _model: keras.Model
-    _optimizer: keras.optimizers.Optimizer
-    _global_step: tf.Variable
     # The metrics of the task: under True for training, under False for evaluation. A trainer of
     # several tasks has a dictionary of them.
     _task_metrics: dict[bool, Any]
@@ -53,26 +49,22 @@ class AsyncTrainer(orbit.StandardTrainer, orbit.StandardEvaluator):
         """Create the executor."""
         self._init_execution("graph")
 
-    @property
-    def strategy(self) -> tf.distribute.Strategy:
-        return self._strategy
+    if TYPE_CHECKING:
+        # Attributes of some subclasses, as in the Model Garden, and properties of others.
+        @property
+        def strategy(self) -> tf.distribute.Strategy: ...
 
-    @property
-    def config(self) -> config_definitions.ExperimentConfig:
-        return self._config
+        @property
+        def config(self) -> config_definitions.ExperimentConfig: ...
 
-    @property
-    def model(self) -> keras.Model:
-        return self._model
+        @property
+        def model(self) -> keras.Model: ...
 
-    @property
-    def optimizer(self) -> keras.optimizers.Optimizer:
-        return self._optimizer
+        @property
+        def optimizer(self) -> keras.optimizers.Optimizer: ...
 
-    @property
-    def global_step(self) -> tf.Variable:
-        """The number of updates, int64. All intervals of a run are counted in it."""
-        return self._global_step
+        @property
+        def global_step(self) -> tf.Variable: ...
 
     @property
     def evaluates(self) -> bool:

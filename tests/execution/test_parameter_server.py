@@ -1,3 +1,4 @@
+import keras
 import pytest
 import tensorflow as tf
 
@@ -51,6 +52,9 @@ class Minimal(base_trainer._AsyncTrainer):
     def __init__(self):
         self._strategy = tf.distribute.get_strategy()
         self.init_async()
+        # As trainers of the Model Garden do.
+        self.global_step = tf.Variable(0, dtype=tf.int64)
+        self.model, self.optimizer, self.config = keras.Sequential(), keras.optimizers.SGD(), None
 
     def train_step(self, iterator):
         raise NotImplementedError
