@@ -3,6 +3,7 @@
 import abc
 import functools
 import inspect
+import weakref
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -33,6 +34,7 @@ __all__ = [
     "outputs_as_columns",
     "split_batch",
     "split_features_and_labels",
+    "warn_of_overridden_step",
 ]
 
 OptimizationConfig = config_definitions.OptimizationConfig
@@ -40,6 +42,8 @@ RuntimeConfig = config_definitions.RuntimeConfig
 
 # Operations that keep all values of a tensor.
 _KEEP_VALUES = ("Identity", "Cast", "Reshape")
+# The models whose unreported results were named.
+_unreported: weakref.WeakSet[keras.Model] = weakref.WeakSet()
 
 
 class Task(tf.Module, metaclass=abc.ABCMeta):
@@ -273,9 +277,9 @@ class Task(tf.Module, metaclass=abc.ABCMeta):
         """
         if metrics:
             user_code.converted(self.process_metrics)(metrics, labels, outputs, **kwargs)
-        if step_checks.overrides_keras(model, "compute_metrics") and model.compiled:
+        if _overrides_keras(model, "compute_metrics") and model.compiled:
             compute = user_code.converted(model.compute_metrics)
-            step_checks.warn_of_unreported(
+            _warn_of_unreported(
                 model, compute(features, labels, outputs, sample_weight=sample_weight)
             )
         elif compiled_metrics := step_metrics.compiled_metrics(model):
@@ -581,3 +585,48 @@ def _is_softmax(tensor: tf.Tensor) -> bool:
             return bool(tensor.op.type == "Softmax")
         tensor = tensor.op.inputs[0]
     return False
+
+
+def _overrides_keras(model: Any, name: str) -> bool:
+    """Return whether the class of a model overrides a method of `keras.Model`."""
+    is_of_keras = getattr(type(model), name, None) is getattr(keras.Model, name)
+    return isinstance(model, keras.Model) and not is_of_keras
+
+
+def warn_of_overridden_step(model: keras.Model | tf.Module, task: Task, name: str) -> None:
+    """Warn about a step of a Keras model that `fit` would call and the trainer does not.
+
+    Args:
+        model: The model.
+        task: The task. One that overrides its own step may call the step of the model.
+        name: The name of the step of the task.
+    """
+    in_keras = "test_step" if name == "validation_step" else name
+    if _overrides_keras(model, in_keras) and getattr(type(task), name) is getattr(Task, name):
+        log_once.warn_once(
+            "`%s.%s` is never called, because the step of the task is used instead. Move the code "
+            "to `%s.%s`; see docs/coming_from_keras.md.",
+            type(model).__name__,
+            in_keras,
+            type(task).__name__,
+            name,
+        )
+
+
+def _warn_of_unreported(model: keras.Model, results: Any) -> None:
+    """Warn once about results of `compute_metrics` that no metric of the model holds."""
+    if model in _unreported:
+        return
+    _unreported.add(model)
+    known = {"loss"}
+    for metric in model.metrics:
+        result = metric.result() if getattr(metric, "built", True) else None
+        known |= set(result) if isinstance(result, Mapping) else {metric.name}
+    unknown = sorted(set(results or ()) - known)
+    if unknown:
+        logging.warning(
+            "`%s.compute_metrics` returns %s, but a run reports only what metrics hold. Keep the "
+            "value in a `keras.metrics.Mean` that is an attribute of the model.",
+            type(model).__name__,
+            ", ".join(unknown),
+        )

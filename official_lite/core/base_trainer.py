@@ -753,7 +753,7 @@ class Trainer(_AsyncTrainer):
         if not all(getattr(type(self), one) is getattr(Trainer, one) for one in callers):
             return
         step_checks.require_signature(getattr(self.task, name), "inputs", **kwargs)
-        step_checks.warn_of_overridden_step(self.model, self.task, base_task.Task, name)
+        base_task.warn_of_overridden_step(self.model, self.task, name)
         step_checks.require_losses(self.task, base_task.Task, name)
 
     def _build_model(self, train: bool) -> None:

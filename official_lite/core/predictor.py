@@ -94,7 +94,7 @@ class Predictor:
             metrics = step_checks.build_metrics(task, training=False)
         task.scores_classes = are_of_classes(metrics)
         step_checks.require_signature(task.predict_step, "inputs", model="")
-        step_checks.warn_of_overridden_step(self.model, task, base_task.Task, "predict_step")
+        base_task.warn_of_overridden_step(self.model, task, "predict_step")
         iterator = iter(build_dataset(self.config, task, self.strategy, first_batch))
         if self.config.trainer.eval_tf_function and execution != "eager":
             if execution not in self._compiled:
