@@ -16,6 +16,7 @@ Row: TypeAlias = dict[str, Any]
 # The values of each dimension, the usual one first, with the words that name it in a test.
 DIMENSIONS: dict[str, dict[Any, str]] = {
     "replicas": {1: "one replica", 2: "two replicas"},
+    "virtual": {0: "no virtual replicas", 2: "two virtual replicas"},
     "execution": {
         "graph": "steps in a graph",
         "eager": "eager steps",
@@ -26,6 +27,7 @@ DIMENSIONS: dict[str, dict[Any, str]] = {
     "average": {
         "none": "no moving average",
         "ours": "moving average",
+        "all": "moving average of all weights",
         "keras": "use_ema of Keras",
     },
     "loss": {
@@ -124,12 +126,28 @@ def _refusals() -> Iterator[Refusal]:
         "a step of the interleaving trainer reads the data of one task only",
         "A compiled loop reads a batch of every task in each step.",
     )
+    for execution in ("eager", "xla_loop"):
+        yield Refusal(
+            {"virtual": 2, "execution": execution},
+            "Use `graph` or `xla`",
+            "Virtual replicas are computed by a compiled function for each step.",
+        )
+    yield Refusal(
+        {"virtual": 2, "trainer": "two optimizers"},
+        "which would get several batches at once",
+        "Virtual replicas are a part of the step that such a trainer replaces.",
+    )
     yield Refusal(
         {"accumulation": 2, "trainer": "two optimizers"},
         "overrides `train_step`",
         "Accumulation is a part of the step that such a trainer replaces.",
     )
     for trainer in ("joint", "interleaving"):
+        yield Refusal(
+            {"virtual": 2, "trainer": trainer},
+            "which supports only experiments with one task",
+            "`trainer.virtual_replicas` supports one task.",
+        )
         yield Refusal(
             {"accumulation": 2, "trainer": trainer},
             "gradient accumulation is not supported with several tasks",

@@ -257,6 +257,8 @@ class ToyTask(base_task.Task):
         begin = position.take()
         dataset = tf.data.Dataset.from_generator(generate, output_signature=signature)
         dataset = dataset.batch(size, drop_remainder=drops).repeat()
+        if context:
+            dataset = dataset.shard(context.num_input_pipelines, context.input_pipeline_id)
         dataset = dataset.skip(begin.batches_of(context) if begin else 0)
         return dataset.map(self._as_batch)
 
@@ -507,13 +509,18 @@ def _trainer_fields(row: Row, folder: pathlib.Path) -> dict[str, Any]:
             "cosine": {"initial_learning_rate": oracle.LEARNING_RATE, **decay},
         },
     }
-    if row["average"] == "ours":
-        optimizer["ema"] = {"average_decay": oracle.AVERAGE_DECAY}
+    if row["average"] in ("ours", "all"):
+        only = row["average"] == "ours"
+        optimizer["ema"] = {
+            "average_decay": oracle.AVERAGE_DECAY,
+            "trainable_weights_only": only,
+        }
     return {
         **lengths,
         "steps_per_loop": interval,
         "summary_interval": interval,
         "grad_accum_steps": row["accumulation"],
+        "virtual_replicas": row["virtual"],
         "freeze": ["^hidden/"] if row["model"] == "frozen" else [],
         "writers": ["jsonl"],
         "hooks": hooks,
@@ -687,10 +694,16 @@ def read_batches(row: Row, folder: pathlib.Path) -> dict[str, Iterator[dict[str,
     def read(config: ToyConfig) -> Iterator[dict[str, Any]]:
         # The loss with all parts of an example.
         task = ToyTask(config.replace(loss="masked"))
-        with position.begin_at(0, params.runtime.seed):
-            dataset = task.build_inputs(config.train_data)
-        for features, labels in dataset.as_numpy_iterator():
-            yield {**features, **labels}
+        count = row["virtual"] or 1
+        contexts = [tf.distribute.InputContext(count, number, count) for number in range(count)]
+        parts = []
+        for context in contexts:
+            with position.begin_at(0, params.runtime.seed):
+                dataset = task.build_inputs(config.train_data, context if count > 1 else None)
+            parts.append(dataset.as_numpy_iterator())
+        for batches in zip(*parts, strict=False):
+            examples = [{**features, **labels} for features, labels in batches]
+            yield {k: np.concatenate([one[k] for one in examples]) for k in examples[0]}
 
     return {name: read(one) for name, one in zip(oracle.task_names(row), tasks, strict=True)}
 

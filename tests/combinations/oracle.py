@@ -132,7 +132,10 @@ class _Training:
         self.trained = [
             k for k in self.weights if row["model"] != "frozen" or not k.startswith("hidden")
         ]
-        self.average = {k: self.weights[k] for k in self.trained}
+        averaged = weights if row["average"] == "all" else self.trained
+        self.average = {k: weights[k] for k in averaged}
+        # Each part of a batch is computed by itself.
+        self.num_parts = row["virtual"] or row["replicas"]
         self.momenta: list[Arrays] = [
             {k: np.zeros_like(self.weights[k]) for k in self.trained} for _ in range(2)
         ]
@@ -156,7 +159,7 @@ class _Training:
 
     def _step(self, step: int, outputs: dict[str, list[Any]]) -> dict[str, float]:
         # Each replica has statistics of its own until the end of the step.
-        replicas = [dict(self.states) for _ in range(self.row["replicas"])]
+        replicas = [dict(self.states) for _ in range(self.num_parts)]
         trainer = self.row["trainer"]
         if trainer == "two optimizers":
             # The model has metrics of its own then, which both batches update.
@@ -169,10 +172,10 @@ class _Training:
             shares = {_drawn_task(step): 1.0}
         gradients, losses = self._gradients(shares, replicas, outputs)
         self._update(gradients, step, self.momenta[0])
-        self._move_average(step)
         self.states = {
             k: np.mean([replica[k] for replica in replicas], axis=0) for k in self.states
         }
+        self._move_average(step)
         total = sum(shares[name] * loss for name, loss in losses.items())
         return {"training_loss": total} | (
             {f"{name}/training_loss": loss for name, loss in losses.items()}
@@ -205,6 +208,8 @@ class _Training:
                     of_replica = [part_of(batch[name], slice(i, i + size)) for i in strides]
                     weight = len(part["x"]) / sum(len(one["x"]) for one in of_replica)
                     weight /= len(replicas)
+                    if self.row["virtual"]:
+                        weight = len(part["x"]) / len(batch[name]["x"])
                     with tf.GradientTape() as tape:
                         weights = {k: tf.constant(v) for k, v in self.weights.items()}
                         for k in trained:
@@ -235,13 +240,14 @@ class _Training:
 
     def _move_average(self, step: int) -> None:
         kept = AVERAGE_DECAY
-        if self.row["average"] == "ours":
+        if self.row["average"] in ("ours", "all"):
             # Updates are counted from 0 there; the decay grows from 2/11.
             kept = min(AVERAGE_DECAY, (2.0 + step) / (11.0 + step))
         elif step == 0:
             kept = 0.0
+        current = self.weights | self.states
         for k, average in self.average.items():
-            self.average[k] = kept * average + (1.0 - kept) * self.weights[k]
+            self.average[k] = kept * average + (1.0 - kept) * current[k]
 
     def _report(
         self, losses: Mapping[str, list[tuple[float, int]]], outputs: Mapping[str, list[Any]]
@@ -258,27 +264,35 @@ class _Training:
 
     def _evaluate(self, step: int) -> None:
         averaged = {} if self.row["average"] == "none" else self.average
-        weights = self.weights | averaged
-        self.result.evaluated[step] = weights | self.states
+        weights = self.weights | self.states | averaged
+        self.result.evaluated[step] = weights
         report: dict[str, Any] = {}
         for name in self.tasks:
             data = self.validation[name]
-            count, size = len(data["x"]), BATCH_SIZE // self.row["replicas"]
-            loss, predicted = 0.0, []
-            for first in range(0, count, size):
-                part = part_of(data, slice(first, first + size))
+            loss, predicted, labels = 0.0, [], []
+            for part in self._validation_parts(data):
                 tensors = {k: tf.constant(v) for k, v in weights.items()}
-                outputs = _forward(self.row, tensors, self.states, part, name, training=False)
-                loss += float(_loss(self.row["loss"], outputs, part)) * len(part["x"]) / count
+                outputs = _forward(self.row, tensors, weights, part, name, training=False)
+                share = len(part["x"]) / len(data["x"])
+                loss += float(_loss(self.row["loss"], outputs, part)) * share
                 predicted.append(outputs.numpy())
+                labels.append(part["labels"])
             values = {"validation_loss": loss}
-            labels, outputs = data["labels"], np.concatenate(predicted)
+            pair = np.concatenate(predicted), np.concatenate(labels)
             if self.row["evaluation"] != "aggregate_logs":
-                values |= self._metrics(outputs, labels)
+                values |= self._metrics(*pair)
             if self.row["evaluation"] != "metrics":
-                values["median_error"] = float(np.median(np.abs(outputs - labels)))
+                values["median_error"] = float(np.median(np.abs(np.subtract(*pair))))
             report |= {self._named(name, metric): value for metric, value in values.items()}
         self.result.evaluations[step] = report
+
+    def _validation_parts(self, data: Arrays) -> Iterator[Arrays]:
+        # Virtual replicas read in turn; other replicas share out each batch.
+        pipelines, size = self.row["virtual"] or 1, BATCH_SIZE // self.num_parts
+        for first in range(pipelines):
+            own = part_of(data, slice(first, None, pipelines))
+            for begin in range(0, len(own["x"]), size):
+                yield part_of(own, slice(begin, begin + size))
 
     def _metrics(
         self, outputs: np.ndarray[Any, Any], labels: np.ndarray[Any, Any]

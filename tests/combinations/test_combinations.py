@@ -105,7 +105,7 @@ def _compare_with_oracle(
 
 def _oracle(row: Row, folder: pathlib.Path) -> oracle.Result:
     batches = None
-    if row["data"] == "mixed records":
+    if row["data"] == "mixed records" or (row["data"] == "records" and row["virtual"]):
         batches = experiment.read_batches(row, folder)
     # Outputs are of the order of 1.
     error = rounding.tolerance(row["precision"], roundings=dimensions.roundings(row))
@@ -183,6 +183,7 @@ def _compare_best(row: Row, folder: pathlib.Path) -> None:
 def _fits_keras(row: Row) -> bool:
     wanted = {
         "replicas": (1,),
+        "virtual": (0,),
         "accumulation": (1,),
         "average": ("none",),
         "loss": ("compiled", "weighted"),
