@@ -23,19 +23,6 @@ from official_lite.config import epochs, model_files
 from official_lite.modeling import hyperparams
 from official_lite.modeling.hyperparams import yaml_io
 
-__all__ = [
-    "HARMLESS",
-    "MISSING",
-    "Change",
-    "check",
-    "check_model",
-    "find_changes",
-    "flatten",
-    "other_experiment",
-    "own_config",
-]
-
-
 # Fields that may change between two starts of a run: its length, intervals, outputs and speed. All
 # other fields affect the training itself. A pattern matches one block or field, with all that is
 # below it; `*` matches no dot.

@@ -14,8 +14,6 @@ from typing import Any
 from official_lite.common import files
 from official_lite.modeling import hyperparams
 
-__all__ = ["checksums", "read"]
-
 
 def read(params: Any) -> Any:
     """Replace the names of small files on which the model depends by the content of these files.

@@ -18,24 +18,7 @@ from official_lite.common import error_report, errors, files, nested_dict, plugi
 from official_lite.config import epochs, gin_config, model_files, phase_configs
 from official_lite.core import config_definitions, exp_factory
 from official_lite.modeling import hyperparams
-from official_lite.modeling.hyperparams import config_paths, yaml_io
-
-__all__ = [
-    "ExperimentParser",
-    "ParseConfigOptions",
-    "given_by_code",
-    "import_modules",
-    "masked_yaml",
-    "parse_configuration",
-    "serialize_config",
-    "to_yaml",
-    "PLACEHOLDER",
-    "expand",
-    "expand_home",
-    "place",
-    "uses_workspace",
-]
-
+from official_lite.modeling.hyperparams import params_dict, yaml_io
 
 _ONE_STEP = {
     "trainer.train_steps": 1,
@@ -167,7 +150,7 @@ class ExperimentParser:
         values = dict(map(_split, _flag(self._flags_obj, "set") or []))
         epochs.refuse_both(params, values, "--set")
         with epochs.log_replaced(params, "--set"):
-            config_paths.set_by_paths(params, values.items())
+            params_dict.set_by_paths(params, values.items())
         return params
 
     def _override_by_file(self, params: Any, config_file: str) -> None:

@@ -2,7 +2,7 @@ import pytest
 import yaml
 
 from official_lite.common import errors
-from official_lite.modeling.hyperparams import params_dict
+from official_lite.modeling.hyperparams import yaml_io
 
 
 @pytest.mark.parametrize(
@@ -20,8 +20,8 @@ from official_lite.modeling.hyperparams import params_dict
     ],
 )
 def test_the_syntax(text, parsed):
-    assert params_dict.is_csv(text)
-    assert params_dict.parse_csv(text) == parsed
+    assert yaml_io.is_csv(text)
+    assert yaml_io.parse_csv(text) == parsed
 
 
 @pytest.mark.parametrize(
@@ -36,7 +36,7 @@ def test_the_syntax(text, parsed):
 )
 def test_malformed_text_is_shown_with_the_position(text, position, hint):
     with pytest.raises(errors.ConfigValueError) as caught:
-        params_dict.parse_csv(text)
+        yaml_io.parse_csv(text)
     first, shown, pointer, advice = str(caught.value).splitlines()
     assert first == f"Malformed override at position {position}:"
     assert shown.strip() == text
@@ -47,28 +47,28 @@ def test_malformed_text_is_shown_with_the_position(text, position, hint):
 @pytest.mark.parametrize("text", ["a=1,a=2", "a=1,a.b=2", "a.b=1,a=2", "a[0]=1,a.b=2"])
 def test_contradictions_are_refused(text):
     with pytest.raises(errors.ConfigValueError, match="The override sets"):
-        params_dict.parse_csv(text)
+        yaml_io.parse_csv(text)
 
 
 @pytest.mark.parametrize("text", ["a=1, b.c='x, y', b.d=[1,2]", "b[1]=x,b[0]=y", "a=it's: fine"])
 def test_json_form_says_the_same_in_yaml(text):
-    rewritten = yaml.safe_load(params_dict.nested_csv_str_to_json_str(text))
+    rewritten = yaml.safe_load(yaml_io.nested_csv_str_to_json_str(text))
     listed = {
         key: list(dict(sorted(v.items())).values()) if 0 in v else v
-        for key, v in params_dict.parse_csv(text).items()
+        for key, v in yaml_io.parse_csv(text).items()
         if isinstance(v, dict)
     }
-    assert rewritten == {**params_dict.parse_csv(text), **listed}
+    assert rewritten == {**yaml_io.parse_csv(text), **listed}
 
 
 def test_json_form_needs_all_elements_of_a_list():
     with pytest.raises(errors.ConfigValueError, match="is missing in"):
-        params_dict.nested_csv_str_to_json_str("a[0]=1,a[2]=3")
-    assert params_dict.nested_csv_str_to_json_str("") == ""
+        yaml_io.nested_csv_str_to_json_str("a[0]=1,a[2]=3")
+    assert yaml_io.nested_csv_str_to_json_str("") == ""
 
 
 def test_paths():
-    assert params_dict.parse_path("a.b[0][1].c") == ["a", "b", 0, 1, "c"]
+    assert yaml_io.parse_path("a.b[0][1].c") == ["a", "b", 0, 1, "c"]
     for text in ("", "a..b", "a.", "[0]", "a[x]", "a b"):
         with pytest.raises(errors.ConfigValueError, match="is not a path"):
-            params_dict.parse_path(text)
+            yaml_io.parse_path(text)
