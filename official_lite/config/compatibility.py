@@ -19,7 +19,7 @@ from typing import Any
 from absl import logging
 
 from official_lite.common import errors, files, nested_dict, suggestions, terminal
-from official_lite.config import epochs, model_files
+from official_lite.config import epochs, parsing
 from official_lite.modeling import hyperparams
 from official_lite.modeling.hyperparams import yaml_io
 
@@ -217,7 +217,7 @@ def _changed_files(params: hyperparams.Config, model_dir: str) -> Iterator[Chang
     """Yield the fields whose file has other contents than in the last run in a directory."""
     recorded = _read_run(model_dir).get("model_files")
     known = recorded if isinstance(recorded, dict) else {}
-    for path, new in model_files.checksums(params).items():
+    for path, new in parsing.model_file_checksums(params).items():
         if (old := known.get(path, new)) != new:
             yield Change(path=f"{path}.{_CONTENT}", old=old, new=new)
 

@@ -530,7 +530,8 @@ class ExperimentConfig(base_config.Config):
     prediction: PredictionConfig = dataclasses.field(default_factory=PredictionConfig)
 
     def validate_fields(self) -> None:
-        phase_configs.require_order(self.phases)
+        if self.phases:
+            phase_configs.require_order(self.phases)
 
 
 def warn_about_dead_fields(params: hyperparams.Config) -> None:

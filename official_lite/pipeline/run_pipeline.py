@@ -18,7 +18,7 @@ from official_lite.common import (
     terminal,
 )
 from official_lite.common.cluster import task_server
-from official_lite.config import epochs, model_files, parsing, phase_configs
+from official_lite.config import epochs, parsing, phase_configs
 from official_lite.core import config_definitions, task_factory
 from official_lite.pipeline import context
 from official_lite.pipeline.context import ExperimentContext, FinishedPhase
@@ -218,7 +218,7 @@ class RunPipeline:
         trained: list[_Plan] = []
         for planned in self._plans:
             # Earlier phases may have written such files.
-            plan = dataclasses.replace(planned, params=model_files.read(planned.params))
+            plan = dataclasses.replace(planned, params=parsing.read_model_files(planned.params))
             if plan.phase:
                 logging.info("Phase `%s` in %s.", plan.phase, plan.model_dir)
             _warn_of_an_old_start(plan, trained)

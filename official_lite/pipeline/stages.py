@@ -9,7 +9,7 @@ import tensorflow as tf
 from absl import logging
 
 from official_lite.common import errors, plugins, registry, suggestions, terminal
-from official_lite.config import compatibility, epochs, model_files
+from official_lite.config import compatibility, epochs, parsing
 from official_lite.core import base_task, base_trainer, task_factory, train_lib, trainer_factory
 from official_lite.modeling import hyperparams
 from official_lite.pipeline.context import ExperimentContext
@@ -92,7 +92,7 @@ class Build(Stage):
             # Before the task: setting a seed deletes resources of ops, such as tokenizers.
             ctx.exit_stack.enter_context(runtime.seed_and_precision(ctx.params.runtime))
             # The stage before may have created such files.
-            ctx.params = model_files.read(ctx.params)
+            ctx.params = parsing.read_model_files(ctx.params)
             ctx.task = self.make_task(ctx)
             own_config = "" if ctx.trains else compatibility.own_config(ctx.model_dir)
             ctx.params = epochs.resolve(

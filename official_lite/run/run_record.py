@@ -47,7 +47,7 @@ from absl import logging
 
 from official_lite.checkpoint import chain
 from official_lite.common import error_report, errors, files, run_mode, terminal
-from official_lite.config import compatibility, epochs, gin_config, model_files, parsing
+from official_lite.config import compatibility, epochs, gin_config, parsing
 from official_lite.core import config_definitions
 from official_lite.data import input_paths
 from official_lite.modeling import hyperparams
@@ -252,7 +252,7 @@ class RunRecord(contextlib.AbstractContextManager["RunRecord"]):
             "versions": versions(),
             # The config as it was given; `params.yaml` has the resolved config.
             "params": compatibility.flatten(epochs.given(self._params).as_dict()),
-            "model_files": model_files.checksums(self._params),
+            "model_files": parsing.model_file_checksums(self._params),
         }
         self._publish()
 

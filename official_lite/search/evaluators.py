@@ -21,7 +21,7 @@ from typing import Any
 
 from official_lite import nas
 from official_lite.common import errors, nested_dict, plugins
-from official_lite.config import compatibility, epochs, model_files, phase_configs
+from official_lite.config import compatibility, epochs, parsing, phase_configs
 from official_lite.core import config_definitions as cfg
 from official_lite.modeling import hyperparams
 from official_lite.modeling.hyperparams import yaml_io
@@ -76,7 +76,7 @@ class ExperimentEvaluator:
                 "`trainer.best_checkpoint_export_subdir`, or use `last` or `best`."
             )
         # Each trial resolves epochs and ratios for its own values. All have the same model files.
-        self._params = model_files.read(epochs.given(params)).replace(search=None)
+        self._params = parsing.read_model_files(epochs.given(params)).replace(search=None)
         self._allow_config_change = allow_config_change
 
     def check(self, space: space_lib.Space) -> None:

@@ -19,7 +19,7 @@ import math
 from collections.abc import Iterator
 
 from official_lite.common import errors
-from official_lite.modeling.hyperparams import base_config, params_dict
+from official_lite.modeling.hyperparams import base_config
 from official_lite.modeling.optimization.configs import learning_rate_config as lr_cfg
 from official_lite.modeling.optimization.configs import optimizer_config as opt_cfg
 
@@ -121,8 +121,9 @@ class OptimizationConfig(base_config.Config):
 
     def validate_fields(self) -> None:
         for block in ("learning_rate", "warmup"):
-            for path, value in params_dict.flatten(getattr(self, block)).items():
-                _require_usable(f"{block}.{path}", value)
+            choice = getattr(self, block)
+            for name, value in (choice.as_dict().get(choice.type) or {}).items():
+                _require_usable(f"{block}.{choice.type}.{name}", value)
 
 
 def _require_usable(path: str, value: object) -> None:
@@ -136,6 +137,6 @@ def _require_usable(path: str, value: object) -> None:
 def _numbers(value: object) -> Iterator[int | float]:
     if isinstance(value, int | float):
         yield value
-    elif isinstance(value, list | tuple):
-        for element in value:
+    elif isinstance(value, dict | list | tuple):
+        for element in value.values() if isinstance(value, dict) else value:
             yield from _numbers(element)
