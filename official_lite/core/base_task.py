@@ -12,15 +12,7 @@ import tensorflow as tf
 from absl import logging
 
 from official_lite.checkpoint import warm_start
-from official_lite.common import (
-    errors,
-    log_once,
-    nested_dict,
-    qualnames,
-    terminal,
-    types,
-    user_code,
-)
+from official_lite.common import errors, log_once, nested_dict, plugins, terminal, types, user_code
 from official_lite.core import config_definitions, step_checks, step_metrics
 from official_lite.modeling import distributed_gradients, hyperparams, performance
 from official_lite.modeling.hyperparams import base_config
@@ -519,7 +511,7 @@ def _require_scalar(loss: tf.Tensor, task: Task) -> None:
     # batch size.
     if loss.shape.rank and loss.shape.num_elements() != 1:
         raise errors.ConfigValueError(
-            f"The loss of {qualnames.described(task.build_losses)} has the shape {loss.shape}; "
+            f"The loss of {plugins.described(task.build_losses)} has the shape {loss.shape}; "
             "expected a scalar. Apply `tf.reduce_mean` to it."
         )
 

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from official_lite import orbit
-from official_lite.common import errors, preemption, qualnames, types, user_code
+from official_lite.common import errors, plugins, preemption, types, user_code
 from official_lite.core import base_task, config_definitions, step_checks, train_data
 from official_lite.data import length, replicas, tf_data_options
 from official_lite.execution import executors
@@ -168,7 +168,7 @@ def as_arrays(
         wanted = counts if min(wanted) < 0 else wanted
         if counts != wanted:
             raise errors.ConfigValueError(
-                f"{qualnames.described(method)} returned {sum(counts)} rows as {name!r} for a "
+                f"{plugins.described(method)} returned {sum(counts)} rows as {name!r} for a "
                 f"batch of {sum(wanted)} examples; expected one row per example."
             )
         # The shapes of empty parts need not fit those of the others.
@@ -188,7 +188,7 @@ def checked(method: Callable[..., Any], predictions: Any) -> dict[str, tf.Tensor
         errors.ConfigTypeError: If it is no mapping of names to dense tensors.
         errors.ConfigValueError: If it is empty, or a name is reserved.
     """
-    said = qualnames.described(method)
+    said = plugins.described(method)
     expected = "expected a dictionary of tensors with one row per example"
     if not isinstance(predictions, Mapping):
         raise errors.ConfigTypeError(

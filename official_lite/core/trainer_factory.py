@@ -15,7 +15,7 @@ from typing import TypeVar
 import gin
 import keras
 
-from official_lite.common import errors, keras_names, plugins, registry
+from official_lite.common import errors, keras_names, plugins
 from official_lite.core import base_task, base_trainer, config_definitions, step_checks
 
 __all__ = [
@@ -30,7 +30,7 @@ __all__ = [
 TrainerClass = TypeVar("TrainerClass", bound=type[base_trainer.Trainer])
 
 # The trainers of `official_lite.nas`, which is imported only when one of them is looked up.
-_REGISTERED_TRAINER_CLS: registry.Collection = {
+_REGISTERED_TRAINER_CLS: plugins.Collection = {
     name: f"official_lite.nas:{name.capitalize()}Trainer"
     for name in ("darts", "enas", "gumbel", "proxyless", "spos")
 }
@@ -42,7 +42,7 @@ def register_trainer_cls(name: str) -> Callable[[TrainerClass], TrainerClass]:
     Raises:
         errors.ConfigError: If the name belongs to another trainer.
     """
-    return registry.register(_REGISTERED_TRAINER_CLS, name)
+    return plugins.register(_REGISTERED_TRAINER_CLS, name)
 
 
 def build_model(task: base_task.Task) -> keras.Model:

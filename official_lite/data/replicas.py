@@ -10,7 +10,7 @@ import numpy.typing as npt
 import tensorflow as tf
 from absl import logging
 
-from official_lite.common import errors, log_once, qualnames, types, user_code
+from official_lite.common import errors, log_once, plugins, types, user_code
 
 __all__ = [
     "per_replica_batch_size",
@@ -92,7 +92,7 @@ def refuse_context(function: Callable[..., Any] | None, caller: str) -> None:
         return
     if "input_context" in parameters:
         raise errors.ConfigTypeError(
-            f"{qualnames.described(function)} has the parameter `input_context`, which {caller} "
+            f"{plugins.described(function)} has the parameter `input_context`, which {caller} "
             "does not pass. Only `build_inputs` receives it. Remove the parameter, or bind it in "
             "`build_inputs` by `functools.partial`."
         )
@@ -164,7 +164,7 @@ class _Watch:
             "The first batch of %s has %d examples, but each of the %d replicas should get %d: "
             "`global_batch_size` (%d) divided by their number. Create batches of "
             "`input_context.get_per_replica_batch_size(params.global_batch_size)` examples.",
-            qualnames.described(self._build_inputs),
+            plugins.described(self._build_inputs),
             sizes[0],
             self._num_replicas,
             wanted,

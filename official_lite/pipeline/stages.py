@@ -8,7 +8,7 @@ import keras
 import tensorflow as tf
 from absl import logging
 
-from official_lite.common import errors, plugins, registry, suggestions, terminal
+from official_lite.common import errors, plugins, suggestions, terminal
 from official_lite.config import compatibility, epochs, parsing
 from official_lite.core import base_task, base_trainer, task_factory, train_lib, trainer_factory
 from official_lite.modeling import hyperparams
@@ -261,7 +261,7 @@ _DEFAULTS: dict[str, type[Stage]] = {
 
 STAGES = tuple(_DEFAULTS)
 
-_REGISTERED_STAGES: registry.Collection = {}
+_REGISTERED_STAGES: plugins.Collection = {}
 
 _StageClass = TypeVar("_StageClass", bound=type[Stage])
 
@@ -272,7 +272,7 @@ def register_stage(name: str) -> Callable[[_StageClass], _StageClass]:
     Raises:
         errors.ConfigError: If the name belongs to another stage.
     """
-    return registry.register(_REGISTERED_STAGES, name)
+    return plugins.register(_REGISTERED_STAGES, name)
 
 
 def find_stages(params: Any, stages: Mapping[str, Any] | None = None) -> dict[str, type[Stage]]:

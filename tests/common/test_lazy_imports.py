@@ -3,8 +3,8 @@ import subprocess
 import sys
 
 INIT = """
-from official_lite.common import lazy_imports
-__getattr__, __all__ = lazy_imports.attach_stub(__name__, __file__)
+from official_lite.common import plugins
+__getattr__, __all__ = plugins.attach_stub(__name__, __file__)
 """
 
 STUB = """

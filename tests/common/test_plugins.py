@@ -3,7 +3,7 @@ import sys
 
 import pytest
 
-from official_lite.common import errors, plugins, registry
+from official_lite.common import errors, plugins
 
 
 class Hook: ...
@@ -22,13 +22,13 @@ HOOK_FILE = "import collections\nclass MyHook(collections.OrderedDict): pass\ncl
 
 def test_a_registered_name_comes_first():
     names = {}
-    registry.register(names, "hooks/loud")(LoudHook)
+    plugins.register(names, "hooks/loud")(LoudHook)
     assert plugins.resolve("hooks/loud", registry=names, base=Hook) is LoudHook
 
 
 def test_a_registered_string_is_resolved_in_its_turn():
     names = {}
-    registry.register(names, "ordered")("collections:OrderedDict")
+    plugins.register(names, "ordered")("collections:OrderedDict")
     assert plugins.resolve("ordered", registry=names) is collections.OrderedDict
 
 
@@ -107,7 +107,7 @@ def test_a_file_that_failed_is_tried_again(tmp_path):
 
 def test_an_unknown_name_is_answered_with_the_nearest():
     names = {}
-    registry.register(names, "progress_bar")(Hook)
+    plugins.register(names, "progress_bar")(Hook)
     with pytest.raises(errors.UnknownNameError, match=r"no hook 'progres_bar'.*`progress_bar`"):
         plugins.resolve("progres_bar", registry=names, kind="hook")
 

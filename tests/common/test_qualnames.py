@@ -1,14 +1,14 @@
 import collections
 
-from official_lite.common import plugins, qualnames
+from official_lite.common import plugins
 
 
 def test_class_of_a_file_is_named_by_its_path(tmp_path):
     file = tmp_path / "mine.py"
     file.write_text("class Mine: ...\n")
     mine = plugins.load_module(str(file)).Mine
-    assert (qualnames.module_of(mine), qualnames.name_of(mine)) == (
+    assert (plugins.module_of(mine), plugins.name_of(mine)) == (
         str(file),
         f"{file}:Mine",
     )
-    assert qualnames.name_of(collections.OrderedDict) == "collections.OrderedDict"
+    assert plugins.name_of(collections.OrderedDict) == "collections.OrderedDict"
