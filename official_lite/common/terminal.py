@@ -2,6 +2,7 @@
 
 import builtins
 import contextlib
+import functools
 import logging as python_logging
 import os
 import re
@@ -11,18 +12,6 @@ from collections.abc import Iterator
 from typing import Any
 
 from absl import logging
-
-__all__ = [
-    "DETAIL",
-    "MASK",
-    "cell_of",
-    "escape_controls",
-    "ipython_shell",
-    "mask_passwords",
-    "say",
-    "show_short_lines",
-    "without_startup_messages",
-]
 
 # `logging.info(..., extra=DETAIL)` marks a line that only the complete log shows.
 DETAIL = {"is_detail": True}
@@ -97,6 +86,24 @@ def _filter_lines(source: int, target: int) -> None:
         for line in lines:
             if not _STARTUP.match(line):
                 os.write(target, line)
+
+
+def warn_once(text: str, *args: Any) -> None:
+    """Log a warning unless this process has logged the same text before.
+
+    `absl.logging.log_first_n` counts calls per line of code. With several tasks, it would warn only
+    about the first one.
+
+    Args:
+        text: A format string.
+        *args: The arguments of the format string.
+    """
+    _warn(text % args if args else text)
+
+
+@functools.cache
+def _warn(text: str) -> None:
+    logging.warning("%s", text)
 
 
 # What replaces a password in a URL.

@@ -14,7 +14,7 @@ import keras
 import tensorflow as tf
 from absl import logging
 
-from official_lite.common import error_report, errors, keras_names, log_once, plugins, types
+from official_lite.common import error_report, errors, keras_variables, nests, plugins, terminal
 from official_lite.core import step_metrics
 from official_lite.data import input_errors
 from official_lite.modeling import distributed_gradients
@@ -111,7 +111,7 @@ def build_metrics(
         errors.ConfigTypeError: If it does not return a list of metrics.
         errors.ConfigValueError: If two metrics have the same name.
     """
-    with keras_names.fresh():
+    with keras_variables.fresh_names():
         metrics = _built_metrics(task.build_metrics, training=training)
         name_metrics(task, metrics)
     if model is not None:
@@ -189,7 +189,7 @@ def warn_of_lookalikes(task_cls: type, base: type) -> None:
         )
         # A helper may be named like the method that it helps.
         if meant and getattr(task_cls, meant, None) is getattr(base, meant, None):
-            log_once.warn_once(
+            terminal.warn_once(
                 "`%s.%s` is never called by the trainer. Did you mean `%s`?",
                 task_cls.__name__,
                 name,
@@ -306,7 +306,7 @@ def naming_the_block(build_inputs: Callable[..., Any], path: str, data: Any) -> 
 
 
 @contextlib.contextmanager
-def explaining_the_step(task: Any, step: Callable[..., Any], inputs: types.Nest) -> Iterator[None]:
+def explaining_the_step(task: Any, step: Callable[..., Any], inputs: nests.Nest) -> Iterator[None]:
     """Name what is missing if a step fails while it is traced.
 
     Args:
@@ -329,7 +329,7 @@ def explaining_the_step(task: Any, step: Callable[..., Any], inputs: types.Nest)
         ) from error
 
 
-def warn_of_pairing(task: Any, base: type, labels: types.Nest, outputs: types.Nest) -> None:
+def warn_of_pairing(task: Any, base: type, labels: nests.Nest, outputs: nests.Nest) -> None:
     """Warn if a loss may pair each label with the outputs of all examples.
 
     With labels of shape `(batch,)` and outputs of shape `(batch, 1)`, `labels - outputs` has the
@@ -356,7 +356,7 @@ def warn_of_pairing(task: Any, base: type, labels: types.Nest, outputs: types.Ne
 
 
 def check_class_labels(
-    metrics: Sequence[Any], labels: types.Nest, outputs: types.Nest, task_name: str
+    metrics: Sequence[Any], labels: nests.Nest, outputs: nests.Nest, task_name: str
 ) -> None:
     """Warn about metrics that expect one-hot labels but are given integer class labels."""
     if not (_has_rank(labels, 1) and _has_rank(outputs, 2)) or outputs.shape[-1] in (None, 1):
@@ -410,7 +410,7 @@ def watched_for_training_mode(model: keras.Model | tf.Module, task_name: str) ->
         )
 
 
-def _may_be_broadcast(labels: types.Nest, outputs: types.Nest) -> bool:
+def _may_be_broadcast(labels: nests.Nest, outputs: nests.Nest) -> bool:
     for one, other in ((labels, outputs), (outputs, labels)):
         if _has_rank(one, 1) and _has_rank(other, 2) and other.shape[-1] == 1:
             return True

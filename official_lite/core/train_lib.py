@@ -12,7 +12,7 @@ from absl import logging
 from official_lite import orbit, telemetry
 from official_lite.checkpoint import async_checkpoint_manager, directories, state_description
 from official_lite.common import distribute_utils, errors, files, goodput, preemption, terminal
-from official_lite.common.run_mode import Mode
+from official_lite.common.flags import Mode
 from official_lite.config import epochs, parsing
 from official_lite.core import (
     actions,

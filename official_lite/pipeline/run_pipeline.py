@@ -9,14 +9,7 @@ import tensorflow as tf
 from absl import logging
 
 from official_lite.checkpoint import latest
-from official_lite.common import (
-    distribute_utils,
-    errors,
-    files,
-    run_mode,
-    suggestions,
-    terminal,
-)
+from official_lite.common import distribute_utils, errors, files, flags, suggestions, terminal
 from official_lite.common.cluster import task_server
 from official_lite.config import epochs, parsing, phase_configs
 from official_lite.core import config_definitions, task_factory
@@ -256,7 +249,7 @@ class _Plan:
 
     @property
     def trains(self) -> bool:
-        return run_mode.Mode(self.mode).trains
+        return flags.Mode(self.mode).trains
 
     def context(
         self, phases: Mapping[str, FinishedPhase], strategy: tf.distribute.Strategy | None

@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from official_lite.common import nested_dict, run_mode, terminal
+from official_lite.common import flags, nested_dict, terminal
 from official_lite.telemetry import console_writer, text_file_writers, tracking_writers, writer
 
 __all__ = ["RunInfo", "console", "csv", "jsonl", "mlflow", "wandb"]
@@ -36,7 +36,7 @@ class RunInfo:
         records when it restarts.
         """
         stem, extension = os.path.splitext(name)
-        middle = "" if run_mode.Mode(self.mode).trains else f".{self.mode}"
+        middle = "" if flags.Mode(self.mode).trains else f".{self.mode}"
         return os.path.join(self.model_dir, f"{stem}{middle}{extension}")
 
     def flat_config(self) -> dict[str, Any]:

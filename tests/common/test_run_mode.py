@@ -1,7 +1,7 @@
 import pytest
 
-from official_lite.common import errors, run_mode
-from official_lite.common.run_mode import Mode
+from official_lite.common import errors, flags
+from official_lite.common.flags import Mode
 
 
 @pytest.mark.parametrize(
@@ -20,7 +20,7 @@ from official_lite.common.run_mode import Mode
 def test_mode_says_what_a_run_does(
     mode: str, trains: bool, evaluates: bool, evaluates_last: bool
 ) -> None:
-    parsed = run_mode.Mode.parse(mode)
+    parsed = flags.Mode.parse(mode)
     assert (parsed.trains, parsed.evaluates, parsed.evaluates_last) == (
         trains,
         evaluates,

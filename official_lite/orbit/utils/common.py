@@ -8,7 +8,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from official_lite.common import errors, plugins, types
+from official_lite.common import errors, nests, plugins
 from official_lite.data import tf_data_options
 
 
@@ -150,7 +150,7 @@ def _has_one_cpu(strategy: tf.distribute.Strategy) -> bool:
     return len(devices) == 1 and "/device:CPU:" in devices[0]
 
 
-def get_value(x: types.Nest) -> Any:
+def get_value(x: nests.Nest) -> Any:
     """Return the NumPy value of a TensorFlow tensor or variable, or any other value unchanged."""
     return x.numpy() if tf.is_tensor(x) else x
 
