@@ -117,16 +117,11 @@ def user_place(error: BaseException) -> traceback.FrameSummary | None:
     return traced or refused or _innermost(told, _is_of_user)
 
 
-@contextlib.contextmanager
-def naming_the_line() -> Iterator[None]:
-    """Append the line of the user's code that caused a `ConfigError` to its message."""
-    try:
-        yield
-    except errors.ConfigError as error:
-        place = user_place(error)
-        if place is not None and shown(place) not in str(error):
-            error.args = (f"{error} ({shown(place)})",)
-        raise
+def name_the_line(error: errors.ConfigError) -> None:
+    """Append the line of the user's code that caused an error to its message."""
+    place = user_place(error)
+    if place is not None and shown(place) not in str(error):
+        error.args = (f"{error} ({shown(place)})",)
 
 
 def is_disk_full(error: BaseException) -> bool:

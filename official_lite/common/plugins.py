@@ -49,7 +49,7 @@ from typing import Any, TypeVar
 
 from absl import logging
 
-from official_lite.common import errors, files, suggestions
+from official_lite.common import errors, suggestions
 
 Collection = dict[Any, Any]
 Registered = TypeVar("Registered")
@@ -530,10 +530,29 @@ def _only_subclass(module: ModuleType, base: type | None, spec: str, kind: str) 
     )
 
 
+def stays_inside(path: str) -> bool:
+    """Return whether a path is relative and stays inside the directory that it is joined to."""
+    is_relative = not os.path.isabs(path) and "://" not in path
+    return is_relative and path.isprintable() and ".." not in path.replace("\\", "/").split("/")
+
+
+def require_subdirectory(path: str, field: str) -> None:
+    """Check that a path is the name of a subdirectory or a relative path to one.
+
+    Raises:
+        ConfigValueError: The path leads out of the directory or has control characters.
+    """
+    if not stays_inside(path):
+        raise errors.ConfigValueError(
+            f"`{field}` must be the name of a subdirectory, without a leading slash, `..` or "
+            f"control characters; got {path!r}."
+        )
+
+
 def _refuse_paths_outside(entry: Any, arguments: Mapping[str, Any], described: str) -> None:
     for name, value in arguments.items():
         for text in _texts(value):
-            if text.startswith("~") or not files.stays_inside(text):
+            if text.startswith("~") or not stays_inside(text):
                 refuse(
                     entry,
                     f"`{name}` of the {described} is {text!r}, which is outside the model "

@@ -18,7 +18,7 @@ from typing import Any
 
 from absl import logging
 
-from official_lite.common import errors, files, nested_dict, suggestions, terminal
+from official_lite.common import errors, files, nested_dict, suggestions
 from official_lite.config import epochs, parsing
 from official_lite.modeling import hyperparams
 from official_lite.modeling.hyperparams import yaml_io
@@ -238,7 +238,7 @@ def flatten(values: Mapping[str, Any]) -> dict[str, Any]:
 
     The passwords of URLs are masked.
     """
-    plain = json.loads(terminal.mask_passwords(json.dumps(values, default=str)))
+    plain = json.loads(yaml_io.mask_passwords(json.dumps(values, default=str)))
     return nested_dict.flatten_nested_dict(plain, ".", lambda v: not isinstance(v, dict) or not v)
 
 

@@ -194,7 +194,7 @@ def parse_configuration(flags_obj: Any, lock_return: bool = True, print_return: 
     if print_return:
         logging.info(
             "Final experiment parameters:\n%s",
-            terminal.mask_passwords(pprint.pformat(params.as_dict())),
+            yaml_io.mask_passwords(pprint.pformat(params.as_dict())),
             extra=terminal.DETAIL,
         )
     return params
@@ -211,7 +211,7 @@ def _split(assignment: str) -> tuple[str, str]:
 
 
 def _refuse_masked_passwords(params: hyperparams.Config) -> None:
-    masked = f":{terminal.MASK}@"
+    masked = f":{yaml_io.MASK}@"
     if any(masked in text for text in hyperparams.texts(params)):
         values = hyperparams.flatten(params).items()
         path, value = next(one for one in values if masked in str(one[1]))
@@ -234,7 +234,7 @@ def serialize_config(params: hyperparams.ParamsDict, model_dir: str) -> None:
 
 def masked_yaml(params: hyperparams.ParamsDict) -> str:
     """Return the text of `params.yaml`: the config as YAML, with the passwords of URLs masked."""
-    return terminal.mask_passwords(to_yaml(params))
+    return yaml_io.mask_passwords(to_yaml(params))
 
 
 def to_yaml(params: hyperparams.ParamsDict) -> str:
@@ -258,8 +258,11 @@ def import_modules(names: list[str] | None) -> None:
         errors.UnknownNameError: If a module does not exist. Errors inside a module are not caught.
     """
     for name in names or []:
-        with error_report.naming_the_line():
+        try:
             plugins.load_module(name)
+        except errors.ConfigError as error:
+            error_report.name_the_line(error)
+            raise
 
 
 def _one_step(params: Any) -> dict[str, Any]:

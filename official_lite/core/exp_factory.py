@@ -60,8 +60,11 @@ def get_exp_config(exp_name: str) -> "cfg.ExperimentConfig":
             The message shows the line of the factory.
     """
     factory = _find(exp_name)
-    with error_report.naming_the_line():
+    try:
         config = factory()
+    except errors.ConfigError as error:
+        error_report.name_the_line(error)
+        raise
     if config is None:
         raise errors.ConfigTypeError(
             f"The factory of experiment {exp_name!r} returned None; it must return the config."

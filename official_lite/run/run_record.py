@@ -51,6 +51,7 @@ from official_lite.config import compatibility, epochs, gin_config, parsing
 from official_lite.core import config_definitions
 from official_lite.data import input_paths
 from official_lite.modeling import hyperparams
+from official_lite.modeling.hyperparams import yaml_io
 from official_lite.run import model_dir_lock, provenance
 
 __all__ = [
@@ -224,7 +225,7 @@ class RunRecord(contextlib.AbstractContextManager["RunRecord"]):
     def _write_start(self, changes: list[compatibility.Change]) -> None:
         if not all(change.is_harmless for change in changes):
             self._keep_old_params()
-        argv = [terminal.mask_passwords(argument) for argument in sys.argv]
+        argv = [yaml_io.mask_passwords(argument) for argument in sys.argv]
         logging.info("Command: %s", shlex.join(argv), extra=terminal.DETAIL)
         logging.info(
             "Versions: %s",
@@ -372,9 +373,9 @@ def save_gin_config(
     if params is None:
         if not files.exists(path):
             files.makedirs(model_dir)
-            files.write_text(path, terminal.mask_passwords(gin_config.bindings()))
+            files.write_text(path, yaml_io.mask_passwords(gin_config.bindings()))
         return
-    files.write_text(path, terminal.mask_passwords(gin_config.operative_config(params)))
+    files.write_text(path, yaml_io.mask_passwords(gin_config.operative_config(params)))
 
 
 def is_finished(

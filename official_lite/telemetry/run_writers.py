@@ -6,7 +6,8 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from official_lite.common import flags, nested_dict, terminal
+from official_lite.common import flags, nested_dict
+from official_lite.modeling.hyperparams import yaml_io
 from official_lite.telemetry import console_writer, text_file_writers, tracking_writers, writer
 
 __all__ = ["RunInfo", "console", "csv", "jsonl", "mlflow", "wandb"]
@@ -50,7 +51,7 @@ class RunInfo:
 
 def _plain(value: object) -> object:
     text = json.dumps(value, default=str) if isinstance(value, list | tuple) else value
-    return terminal.mask_passwords(text) if isinstance(text, str) else text
+    return yaml_io.mask_passwords(text) if isinstance(text, str) else text
 
 
 def console(run: RunInfo, fields: Sequence[str] | None = None) -> writer.Writer:

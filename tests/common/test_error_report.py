@@ -202,12 +202,18 @@ def test_attribute_that_a_config_lacks_is_told_with_its_line() -> None:
 
 def test_wrong_config_is_told_with_the_line_that_made_it_once() -> None:
     def factory():
-        with error_report.naming_the_line():
+        try:
             raise errors.ConfigTypeError("no field")
+        except errors.ConfigError as error:
+            error_report.name_the_line(error)
+            raise
 
     def outer():
-        with error_report.naming_the_line():
+        try:
             factory()
+        except errors.ConfigError as error:
+            error_report.name_the_line(error)
+            raise
 
     place = f"({__file__}:{_line_of(factory) + 2}, in `factory`)"
     assert str(_raised(outer)) == f"no field {place}"

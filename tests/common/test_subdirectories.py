@@ -1,11 +1,11 @@
 import pytest
 
-from official_lite.common import errors, files
+from official_lite.common import errors, plugins
 
 
 @pytest.mark.parametrize("path", ["best", "a/b", "", "with space", "größe", "a..b", "..."])
 def test_names_and_paths_below_are_taken(path: str) -> None:
-    files.require_subdirectory(path, "subdir")
+    plugins.require_subdirectory(path, "subdir")
 
 
 @pytest.mark.parametrize(
@@ -13,4 +13,4 @@ def test_names_and_paths_below_are_taken(path: str) -> None:
 )
 def test_what_leads_elsewhere_is_refused(path: str) -> None:
     with pytest.raises(errors.ConfigValueError, match=r"`subdir`.*subdirectory"):
-        files.require_subdirectory(path, "subdir")
+        plugins.require_subdirectory(path, "subdir")

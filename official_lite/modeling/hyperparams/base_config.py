@@ -28,7 +28,7 @@ from typing import Any, ClassVar, Self, SupportsFloat, TypeGuard, TypeVar, cast
 
 from absl import logging
 
-from official_lite.common import errors, files, suggestions
+from official_lite.common import errors, plugins, suggestions
 from official_lite.modeling.hyperparams import params_dict, yaml_io
 from official_lite.modeling.hyperparams.params_dict import Restriction
 from official_lite.modeling.hyperparams.yaml_io import Cursor
@@ -842,7 +842,7 @@ def require_positive_or_none(config: Config, *names: str) -> None:
 
 def require_subdirectories(config: Config, *names: str) -> None:
     for name in names:
-        files.require_subdirectory(getattr(config, name), name)
+        plugins.require_subdirectory(getattr(config, name), name)
 
 
 def require_patterns(config: Config, *names: str) -> None:

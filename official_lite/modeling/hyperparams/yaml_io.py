@@ -343,6 +343,18 @@ def to_yaml(mapping: Mapping[str, Any]) -> str:
         raise errors.ConfigTypeError(f"Can't write the value to a config file: {error}") from error
 
 
+# What replaces a password in a URL.
+MASK = "***"
+
+# The user and the password in `scheme://user:password@host`. A password may contain an `@`.
+_PASSWORD = re.compile(r"(?<=://)([^\s:/@\"']*):[^\s/\"']+@")
+
+
+def mask_passwords(text: str) -> str:
+    """Replace the passwords of URLs by `***`, as in `postgresql://user:***@host/database`."""
+    return _PASSWORD.sub(rf"\1:{MASK}@", text)
+
+
 def _decode(content: bytes, path: str) -> str:
     if len(content) > MAX_BYTES:
         raise errors.ConfigValueError(

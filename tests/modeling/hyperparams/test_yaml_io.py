@@ -211,3 +211,17 @@ def test_placeholder_at_the_beginning_is_text_in_an_override():
 def test_placeholder_in_a_file_is_answered_with_quotes():
     with pytest.raises(errors.ConfigValueError, match=r"f:1: .*in quotes"):
         yaml_io.parse_yaml("a: {workspace}/a.py:B", "f")
+
+
+@pytest.mark.parametrize(
+    ("url", "masked"),
+    [
+        ("postgresql://me:se@cr:et@host/db", "postgresql://me:***@host/db"),
+        ("https://:secret@host:80/a", "https://:***@host:80/a"),
+        ("--set=x=mysql://me:secret@host", "--set=x=mysql://me:***@host"),
+        ("https://host:80/a@b", "https://host:80/a@b"),
+        ("mysql://me@host/db", "mysql://me@host/db"),
+    ],
+)
+def test_passwords_of_urls_are_masked(url: str, masked: str) -> None:
+    assert yaml_io.mask_passwords(f"a {url} b") == f"a {masked} b"
