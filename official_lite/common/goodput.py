@@ -29,8 +29,6 @@ from absl import logging
 
 from official_lite.common import files, terminal
 
-__all__ = ["NAME", "STATES", "Goodput", "TimeRecord", "current", "measuring", "read"]
-
 NAME = "goodput.json"
 
 STATES = (

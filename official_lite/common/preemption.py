@@ -20,20 +20,7 @@ from typing import Any
 import tensorflow as tf
 from absl import logging
 
-from official_lite.common import errors, terminal
-from official_lite.common.cluster import tf_config
-
-__all__ = [
-    "catch_signals",
-    "check",
-    "error_of",
-    "is_caught",
-    "is_one_of_several",
-    "rearm",
-    "requested",
-    "StopCheck",
-]
-
+from official_lite.common import errors, terminal, tf_config
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 

@@ -7,8 +7,7 @@ from typing import Any, ClassVar
 
 from absl import logging
 
-from official_lite.common import errors
-from official_lite.common.cluster import tf_config
+from official_lite.common import errors, tf_config
 from official_lite.config import phase_configs
 from official_lite.modeling import hyperparams
 from official_lite.modeling.hyperparams import base_config, field_checks

@@ -9,8 +9,15 @@ import tensorflow as tf
 from absl import logging
 
 from official_lite.checkpoint import latest
-from official_lite.common import distribute_utils, errors, files, flags, suggestions, terminal
-from official_lite.common.cluster import task_server
+from official_lite.common import (
+    cluster,
+    distribute_utils,
+    errors,
+    files,
+    flags,
+    suggestions,
+    terminal,
+)
 from official_lite.config import epochs, parsing, phase_configs
 from official_lite.core import config_definitions, task_factory
 from official_lite.pipeline import context
@@ -203,8 +210,8 @@ class RunPipeline:
         Raises:
             BaseException: The error that ended the run, after `finalize` has run.
         """
-        if task_server.is_server(self._plans[0].params.runtime.distribution_strategy):
-            task_server.serve()
+        if cluster.is_server(self._plans[0].params.runtime.distribution_strategy):
+            cluster.serve()
             return None, {}
         finished: dict[str, FinishedPhase] = {}
         strategy: tf.distribute.Strategy | None = None

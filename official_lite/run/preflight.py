@@ -10,8 +10,7 @@ import tensorflow as tf
 
 from official_lite import orbit
 from official_lite.checkpoint import latest, warm_start
-from official_lite.common import errors, files, flags, suggestions
-from official_lite.common.cluster import tf_config
+from official_lite.common import errors, files, flags, suggestions, tf_config
 from official_lite.config import phase_configs
 from official_lite.core import (
     base_task,

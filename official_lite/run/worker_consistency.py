@@ -12,8 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 import official_lite
-from official_lite.common import errors, files, flags
-from official_lite.common.cluster import tf_config
+from official_lite.common import errors, files, flags, tf_config
 from official_lite.core import config_definitions, task_factory, trainer_factory
 from official_lite.data import file_patterns
 from official_lite.modeling import hyperparams

@@ -21,8 +21,7 @@ from collections.abc import Callable, Iterator
 
 from packaging import requirements
 
-from official_lite.common import error_report, errors
-from official_lite.common.cluster import tf_config
+from official_lite.common import error_report, errors, tf_config
 from official_lite.run import run_record
 from official_lite.tools import listing
 

@@ -7,8 +7,7 @@ import socket
 
 import pytest
 
-from official_lite.common import errors
-from official_lite.common.cluster import reachability, rendezvous, tf_config
+from official_lite.common import cluster, errors, tf_config
 
 
 def _addresses(count: int) -> list[str]:
@@ -28,7 +27,7 @@ def _worker(addresses: list[str], index: int) -> tf_config.ClusterConfig:
 def _meet(workers: list[tf_config.ClusterConfig], seconds: float = 10.0) -> list[Exception | None]:
     """What each of them ends with."""
     with concurrent.futures.ThreadPoolExecutor(len(workers)) as pool:
-        futures = [pool.submit(rendezvous.meet, worker, seconds) for worker in workers]
+        futures = [pool.submit(cluster.meet, worker, seconds) for worker in workers]
         return [future.exception() for future in futures]
 
 
@@ -73,7 +72,7 @@ def test_second_process_in_a_place_is_refused() -> None:
     assert f"worker 1 can't listen at its address {addresses[1]}" in str(end)
 
 
-class _OnAnotherHost(rendezvous._RollCall):
+class _OnAnotherHost(cluster._RollCall):
     """Its address leads to a process elsewhere, and nobody finds it where it listens."""
 
     async def _listen(self) -> asyncio.Server:
@@ -84,7 +83,7 @@ def test_process_on_the_wrong_host_finds_the_one_whose_place_it_takes() -> None:
     # Worker 1 is missing, so that nobody may leave before.
     worker = _worker(_addresses(2), 0)
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
-        right = pool.submit(rendezvous.meet, worker, 10.0)
+        right = pool.submit(cluster.meet, worker, 10.0)
         with pytest.raises(errors.ConfigValueError, match="Two processes use the name worker 0"):
             asyncio.run(_OnAnotherHost(worker, 10.0).run())
     assert isinstance(right.exception(), errors.ConfigValueError)
@@ -92,12 +91,12 @@ def test_process_on_the_wrong_host_finds_the_one_whose_place_it_takes() -> None:
 
 @pytest.mark.parametrize("line", [b"", b"\xff\n", b"[" * 200_000 + b"\n", b'{"name": 1}\n'])
 def test_strangers_are_ignored(monkeypatch: pytest.MonkeyPatch, line: bytes) -> None:
-    monkeypatch.setenv(reachability.TOKEN_VARIABLE, "secret")
+    monkeypatch.setenv(cluster.TOKEN_VARIABLE, "secret")
     addresses = _addresses(2)
     with concurrent.futures.ThreadPoolExecutor(3) as pool:
-        first = pool.submit(rendezvous.meet, _worker(addresses, 0), 10.0)
+        first = pool.submit(cluster.meet, _worker(addresses, 0), 10.0)
         pool.submit(_write_when_it_listens, addresses[0], line).result()
-        second = pool.submit(rendezvous.meet, _worker(addresses, 1), 10.0)
+        second = pool.submit(cluster.meet, _worker(addresses, 1), 10.0)
         assert (first.exception(), second.exception()) == (None, None)
 
 
@@ -112,39 +111,39 @@ def _write_when_it_listens(address: str, line: bytes) -> None:
 def test_idle_connections_do_not_keep_workers_apart(caplog: pytest.LogCaptureFixture) -> None:
     addresses = _addresses(2)
     with contextlib.ExitStack() as stack, concurrent.futures.ThreadPoolExecutor(2) as pool:
-        first = pool.submit(rendezvous.meet, _worker(addresses, 0), 20.0)
+        first = pool.submit(cluster.meet, _worker(addresses, 0), 20.0)
         _write_when_it_listens(addresses[0], b"")
         for _ in range(350):
             address = tf_config.split_address(addresses[0])
             stack.enter_context(socket.create_connection(address))
-        second = pool.submit(rendezvous.meet, _worker(addresses, 1), 20.0)
+        second = pool.submit(cluster.meet, _worker(addresses, 1), 20.0)
         assert (first.exception(), second.exception()) == (None, None)
     assert not [record for record in caplog.records if record.name == "asyncio"]
 
 
 def test_changed_message_is_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(reachability.TOKEN_VARIABLE, "secret")
-    call = rendezvous._RollCall(_worker(_addresses(2), 0), 1.0)
+    monkeypatch.setenv(cluster.TOKEN_VARIABLE, "secret")
+    call = cluster._RollCall(_worker(_addresses(2), 0), 1.0)
     line = call._signed({**call._introduction(), "jobs": {}})
-    assert call._read(line, rendezvous._QUESTION - {"proof"})["name"] == "worker 0"
+    assert call._read(line, cluster._QUESTION - {"proof"})["name"] == "worker 0"
     with pytest.raises(ValueError, match="a different token"):
-        call._read(line.replace(b"worker 0", b"worker 1"), rendezvous._QUESTION)
+        call._read(line.replace(b"worker 0", b"worker 1"), cluster._QUESTION)
 
 
 def test_worker_with_another_token_is_missing_and_the_error_says_why(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     addresses = _addresses(2)
-    monkeypatch.setattr(rendezvous, "_SECONDS_OF_FAREWELL", 0.0)
-    monkeypatch.setenv(reachability.TOKEN_VARIABLE, "one")
-    one = rendezvous._RollCall(_worker(addresses, 0), 1.0)
-    monkeypatch.setenv(reachability.TOKEN_VARIABLE, "two")
-    two = rendezvous._RollCall(_worker(addresses, 1), 3.0)
+    monkeypatch.setattr(cluster, "_SECONDS_OF_FAREWELL", 0.0)
+    monkeypatch.setenv(cluster.TOKEN_VARIABLE, "one")
+    one = cluster._RollCall(_worker(addresses, 0), 1.0)
+    monkeypatch.setenv(cluster.TOKEN_VARIABLE, "two")
+    two = cluster._RollCall(_worker(addresses, 1), 3.0)
     with concurrent.futures.ThreadPoolExecutor(2) as pool:
         futures = [pool.submit(asyncio.run, each.run()) for each in (one, two)]
         ends = [future.exception() for future in futures]
     assert isinstance(ends[0], errors.ClusterError)
-    assert f"or {reachability.TOKEN_VARIABLE} differs" in str(ends[0])
+    assert f"or {cluster.TOKEN_VARIABLE} differs" in str(ends[0])
     assert "Ignored " in str(ends[0])
 
 
@@ -153,7 +152,7 @@ def test_worker_with_another_token_is_missing_and_the_error_says_why(
 def test_program_that_answers_something_else_is_named(
     monkeypatch: pytest.MonkeyPatch, answer: bytes
 ) -> None:
-    monkeypatch.setattr(rendezvous, "_SECONDS_OF_FAREWELL", 0.0)
+    monkeypatch.setattr(cluster, "_SECONDS_OF_FAREWELL", 0.0)
     addresses = _addresses(2)
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -165,7 +164,7 @@ def test_program_that_answers_something_else_is_named(
     async def run() -> None:
         server = await asyncio.start_server(serve, *tf_config.split_address(addresses[1]))
         with contextlib.closing(server):
-            await rendezvous._RollCall(_worker(addresses, 0), 1.0).run()
+            await cluster._RollCall(_worker(addresses, 0), 1.0).run()
 
     with pytest.raises(errors.ClusterError, match="another run or program uses this port"):
         asyncio.run(run())

@@ -5,25 +5,24 @@ import signal
 import pytest
 import tensorflow as tf
 
-from official_lite.common import distribute_utils, errors
-from official_lite.common.cluster import task_server
+from official_lite.common import cluster, distribute_utils, errors
 from tests import commands, parameter_servers
 
 SERVE = """
-from official_lite.common.cluster import task_server
+from official_lite.common import cluster
 from official_lite.common import app
 
-app.run(lambda _: task_server.serve())
+app.run(lambda _: cluster.serve())
 """
 # As if hours had gone by.
 IMPATIENT = """
-from official_lite.common.cluster import task_server
+from official_lite.common import cluster
 from official_lite.common import app
 
-task_server._SECONDS_BETWEEN_LOOKS = 0.1
-task_server._SECONDS_FOR_A_CHIEF_TO_COME = 0.5
-task_server._SECONDS_FOR_A_CHIEF_TO_COME_BACK = 0.5
-app.run(lambda _: task_server.serve())
+cluster._SECONDS_BETWEEN_LOOKS_AT_CHIEF = 0.1
+cluster._SECONDS_FOR_A_CHIEF_TO_COME = 0.5
+cluster._SECONDS_FOR_A_CHIEF_TO_COME_BACK = 0.5
+app.run(lambda _: cluster.serve())
 """
 
 
@@ -39,13 +38,13 @@ def _set_task(monkeypatch, job):
 @pytest.mark.parametrize(("job", "serves"), [("chief", False), ("worker", True), ("ps", True)])
 def test_workers_and_parameter_servers_serve_and_nobody_else(job, serves, monkeypatch):
     _set_task(monkeypatch, job)
-    assert task_server.is_server("Parameter_Server") is serves
-    assert not task_server.is_server("multi_worker_mirrored")
+    assert cluster.is_server("Parameter_Server") is serves
+    assert not cluster.is_server("multi_worker_mirrored")
 
 
 def test_without_a_place_in_a_cluster_there_is_nothing_to_serve():
     with pytest.raises(errors.ConfigValueError, match="in no cluster"):
-        task_server.serve()
+        cluster.serve()
 
 
 @pytest.mark.slow
@@ -68,7 +67,7 @@ def test_server_ends_on_sigterm_or_without_a_chief(tmp_path, monkeypatch):
 
 def test_a_server_has_no_strategy_and_an_evaluator_has_one_device(monkeypatch):
     _set_task(monkeypatch, "worker")
-    with pytest.raises(errors.ConfigValueError, match=r"Call `task_server.serve\(\)`"):
+    with pytest.raises(errors.ConfigValueError, match=r"Call `cluster.serve\(\)`"):
         distribute_utils.get_distribution_strategy("parameter_server")
     config = json.loads(os.environ["TF_CONFIG"])
     config["task"] = {"type": "evaluator", "index": 0}

@@ -2,8 +2,7 @@ import json
 
 import pytest
 
-from official_lite.common import errors
-from official_lite.common.cluster import tf_config
+from official_lite.common import errors, tf_config
 
 TWO_WORKERS = {"worker": ["a:1", "b:1"]}
 
