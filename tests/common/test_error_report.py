@@ -1,6 +1,7 @@
 import builtins
 import errno
 import re
+import resource
 import traceback
 import types
 
@@ -251,3 +252,36 @@ def test_exhausted_resource_is_named_with_its_remedy(error: Exception, told: str
     kind = errors.DiskFullError if is_of_disk else errors.OutOfMemoryError
     with pytest.raises(kind, match=told), error_report.naming_the_resource():
         raise RuntimeError("in a library") from error
+
+
+@pytest.fixture
+def limit(monkeypatch: pytest.MonkeyPatch):
+    def set_limit(size: int) -> None:
+        monkeypatch.setattr(resource, "getrlimit", lambda kind: (size, size))
+
+    return set_limit
+
+
+def test_unlimited_address_space_is_no_warning(limit, caplog: pytest.LogCaptureFixture) -> None:
+    limit(resource.RLIM_INFINITY)
+    error_report.check_limit()
+    assert error_report.describe_limit() == ""
+    assert not caplog.records
+
+
+def test_limited_address_space_is_a_warning(limit, caplog) -> None:
+    limit(8_000_000_000)
+    error_report.check_limit()
+    assert "`ulimit -v` limits the address space of this process to 8.0 GB" in caplog.text
+    assert "exit code 127, 134 or 139" in caplog.text
+
+
+def test_address_space_too_small_for_tensorflow_is_an_error(limit) -> None:
+    limit(1_500_000_000)
+    with pytest.raises(errors.OutOfMemoryError, match=r"to 1\.5 GB, and TensorFlow needs at least"):
+        error_report.check_limit()
+
+
+def test_available_memory_is_plausible() -> None:
+    available = error_report.available_memory()
+    assert available is None or 10**7 < available < 10**15
