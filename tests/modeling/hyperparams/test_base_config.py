@@ -440,6 +440,10 @@ def test_list_elements_can_be_overridden_by_index():
     assert config.routines == [*expected, TrainerConfig(train_steps=3)]
 
 
+def test_positional_values_are_for_the_fields_of_the_class_itself() -> None:
+    assert DigitsTaskConfig.from_args([5], name="x") == DigitsTaskConfig(sizes=(5,), name="x")
+
+
 def test_config_is_built_from_a_json_file(tmp_path):
     path = tmp_path / "exp.json"
     path.write_text('{"train_steps": 5, "learning_rate": 1e-3}')
