@@ -8,6 +8,7 @@ import tensorflow as tf
 from absl import logging
 
 from official_lite.common import cluster, errors, suggestions, tf_config
+from official_lite.common.tf_config import configure_cluster as configure_cluster
 
 # Unused arguments that the Model Garden's drivers pass, with the values that request nothing.
 _WITHOUT_EFFECT = {"num_cores_per_replica": 1, "default_shard_dim": -1}

@@ -107,3 +107,8 @@ def test_scope_without_a_strategy_has_no_effect():
         assert tf.distribute.get_strategy() is strategy
     with distribute_utils.get_strategy_scope(None):
         assert tf.distribute.get_strategy() is not strategy
+
+
+def test_cluster_is_configured_at_the_path_of_the_model_garden(monkeypatch):
+    monkeypatch.setenv("TF_CONFIG", "")
+    assert distribute_utils.configure_cluster("a:1, b:1", task_index=1) == 2

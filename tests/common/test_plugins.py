@@ -126,15 +126,27 @@ REFUSALS = [
     (lambda: create({"patience": 3}), errors.ConfigTypeError, "{'patience': 3}"),
     (lambda: create(["patient"]), errors.ConfigTypeError, "['patient']"),
     (lambda: create("patiend"), errors.UnknownNameError, "`patient`"),
-    (lambda: resolve("collections.OrderedDict"), LookupError, "`collections:OrderedDict`"),
-    (lambda: resolve("no_such_package.hooks:MyHook"), LookupError, "`no_such_package`"),
-    (lambda: resolve("collections:OrderedDickt"), LookupError, "`OrderedDict`"),
-    (lambda: resolve("nowhere.py:MyHook"), LookupError, "nowhere.py"),
-    (lambda: resolve("{workspace}/hooks.py:MyHook"), errors.ConfigValueError, "`workspace`"),
-    (lambda: resolve("collections:OrderedDict", base=Hook), errors.ConfigTypeError, "Hook`"),
-    (lambda: resolve("sys:path", base=Hook), errors.ConfigTypeError, "Hook`"),
-    (lambda: resolve(f"{DATA}/two.py", base=dict), errors.ConfigValueError, "`One` and `Two`"),
-    (lambda: resolve(f"{DATA}/none.py", base=dict), errors.ConfigValueError, "`dict`"),
+    (lambda: plugins.resolve("collections.OrderedDict"), LookupError, "`collections:OrderedDict`"),
+    (lambda: plugins.resolve("no_such_package.hooks:MyHook"), LookupError, "`no_such_package`"),
+    (lambda: plugins.resolve("collections:OrderedDickt"), LookupError, "`OrderedDict`"),
+    (lambda: plugins.resolve("nowhere.py:MyHook"), LookupError, "nowhere.py"),
+    (
+        lambda: plugins.resolve("{workspace}/hooks.py:MyHook"),
+        errors.ConfigValueError,
+        "`workspace`",
+    ),
+    (
+        lambda: plugins.resolve("collections:OrderedDict", base=Hook),
+        errors.ConfigTypeError,
+        "Hook`",
+    ),
+    (lambda: plugins.resolve("sys:path", base=Hook), errors.ConfigTypeError, "Hook`"),
+    (
+        lambda: plugins.resolve(f"{DATA}/two.py", base=dict),
+        errors.ConfigValueError,
+        "`One` and `Two`",
+    ),
+    (lambda: plugins.resolve(f"{DATA}/none.py", base=dict), errors.ConfigValueError, "`dict`"),
     (lambda: add({}, "text", "text"), KeyError, "'text'"),
     (lambda: add({}, "text", "text/more"), plugins.DuplicateNameError, "'text'"),
     (lambda: add({}, "text/more", "text"), plugins.DuplicateNameError, "'text'"),
@@ -151,7 +163,6 @@ REFUSALS = [
         for path in ("..", "a/../../x", "a\\..\\x", "/tmp/x", "gs://b/x", "a\0b", "\x1b[2J")
     ),
 ]
-resolve = plugins.resolve
 
 
 def add(collection: plugins.Collection, *names: str) -> plugins.Collection:

@@ -242,7 +242,7 @@ REFUSALS: list[tuple[Callable[[], object], type[Exception], str]] = [
         errors.UnknownKeyError,
         "`routines[0].trian_steps`",
     ),
-    (lambda: StagesConfig(step=5), errors.ConfigTypeError, "`steps`"),
+    (lambda: StagesConfig(**{"step": 5}), errors.ConfigTypeError, "`steps`"),
     (lambda: TrainerConfig.from_args(1, 2, 3), errors.ConfigTypeError, "3 values"),
     (lambda: hyperparams.bind("Bound"), ValueError, "'Bound'"),
     (lambda: hyperparams.bind(TrainerConfig)(5), ValueError, "got 5"),
