@@ -10,7 +10,7 @@ LIGHT = [
     "official_lite",
     "official_lite.common.app",
     "official_lite.common.flags",
-    "official_lite.common.cluster.rendezvous",
+    "official_lite.common.cluster",
     "official_lite.core.config_definitions",
     "official_lite.core.exp_factory",
     "official_lite.core.registry",

@@ -90,8 +90,7 @@ _NAMES = [
 
 # The modules that import private modules. Remove an entry with its import; do not add any lightly.
 _IMPORTS = {
-    "common/keras_names.py": {"keras.src.backend.common"},
-    "common/keras_variables.py": {"tensorflow.python.framework"},
+    "common/keras_variables.py": {"keras.src.backend.common", "tensorflow.python.framework"},
     "execution/parameter_server.py": {
         "tensorflow.python.distribute",
         "tensorflow.python.distribute.coordinator",

@@ -219,9 +219,9 @@ MUTANTS = (
         ("tests/pipeline/test_run_pipeline.py",),
     ),
     Mutant(
-        "common/keras_names.py",
+        "common/keras_variables.py",
         "the names of layers go on counting in the next run",
-        "        with fresh():\n            return build()\n",
+        "        with fresh_names():\n            return build()\n",
         "        return build()\n",
         ("tests/core/test_layer_names.py",),
     ),

@@ -18,8 +18,6 @@ from absl import app, flags, logging
 
 from official_lite.common import error_report, errors, suggestions, terminal
 
-__all__ = ["run", "show_error", "lasting_imports"]
-
 # What absl says if a required flag is missing.
 _MISSING_FLAG = re.compile(r"Flag --(\w+) must have a value other than None")
 

@@ -7,8 +7,6 @@ import tensorflow as tf
 
 from official_lite.common import errors, suggestions
 
-__all__ = ["FILE_TYPES", "PossibleDatasetType", "checked_file_type", "pick_dataset_fn"]
-
 PossibleDatasetType = Callable[..., tf.data.Dataset]
 
 # Maps each file type to TensorFlow's name of its compression; None for Riegeli, which does not use

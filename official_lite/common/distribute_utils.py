@@ -7,17 +7,8 @@ from typing import Any
 import tensorflow as tf
 from absl import logging
 
-from official_lite.common import errors, suggestions
-from official_lite.common.cluster import reachability, rendezvous, task_server, tf_config
-from official_lite.common.cluster.tf_config import configure_cluster
-
-__all__ = [
-    "describe",
-    "configure_cluster",
-    "get_distribution_strategy",
-    "get_strategy_scope",
-    "tpu_initialize",
-]
+from official_lite.common import cluster, errors, suggestions, tf_config
+from official_lite.common.tf_config import configure_cluster as configure_cluster
 
 # Unused arguments that the Model Garden's drivers pass, with the values that request nothing.
 _WITHOUT_EFFECT = {"num_cores_per_replica": 1, "default_shard_dim": -1}
@@ -49,7 +40,7 @@ def get_distribution_strategy(
         distribution_strategy: `off` returns the current strategy. `one_device` and `mirrored` use
             the devices of this host, `multi_worker_mirrored` and `parameter_server` use the cluster
             in `TF_CONFIG`, and `tpu` uses the TPU at `tpu_address`. Under `parameter_server`, only
-            the chief calls this function; the servers call `task_server.serve` instead.
+            the chief calls this function; the servers call `cluster.serve` instead.
         num_gpus: The number of GPUs of this host for `one_device` and `mirrored`. 0 uses the CPU.
             None or -1 uses all GPUs, or the CPU if there are none.
         all_reduce_alg: The all-reduce algorithm: `nccl` or `hierarchical_copy` for `mirrored`,
@@ -195,7 +186,7 @@ def _multi_worker_mirrored(all_reduce_alg: str | None) -> tf.distribute.Strategy
             "cluster."
         )
     else:
-        rendezvous.meet(found)
+        cluster.meet(found)
     return tf.distribute.MultiWorkerMirroredStrategy(
         communication_options=tf.distribute.experimental.CommunicationOptions(
             implementation=implementation or implementations.AUTO
@@ -216,10 +207,10 @@ def _parameter_server() -> tf.distribute.Strategy:
     if config.task_type != "chief":
         raise errors.ConfigValueError(
             f"{config.name} needs no strategy under `parameter_server`, because the chief "
-            "controls it. Call `task_server.serve()` in this process."
+            "controls it. Call `cluster.serve()` in this process."
         )
-    task_server.fail_fast()
-    reachability.wait_for_servers(config)
+    cluster.fail_fast()
+    cluster.wait_for_servers(config)
     resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
     return tf.distribute.ParameterServerStrategy(resolver)
 

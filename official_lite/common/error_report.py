@@ -1,4 +1,4 @@
-"""Formatting of errors for users: the message and the line of their own code.
+"""Formatting of errors for users: the message, the line of their own code, and limits of memory.
 
 TensorFlow reports an error in traced code several times: as a list of frames in the message, which
 may lack the user's frames, and through exceptions raised in place of others.
@@ -9,28 +9,17 @@ import errno
 import functools
 import inspect
 import os
+import pathlib
 import re
+import resource
 import sysconfig
 import traceback
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from official_lite.common import errors, memory_limits, terminal
+from absl import logging
 
-__all__ = [
-    "brief_traceback",
-    "first_line",
-    "headline",
-    "is_disk_full",
-    "naming_the_resource",
-    "naming_the_line",
-    "report",
-    "rendered_briefly",
-    "shown",
-    "summary",
-    "unwrapped",
-    "user_place",
-]
+from official_lite.common import errors, terminal
 
 # What TensorFlow, SQLite and HDF5 say if there is no space on the disk.
 _NO_SPACE = re.compile(
@@ -128,16 +117,11 @@ def user_place(error: BaseException) -> traceback.FrameSummary | None:
     return traced or refused or _innermost(told, _is_of_user)
 
 
-@contextlib.contextmanager
-def naming_the_line() -> Iterator[None]:
-    """Append the line of the user's code that caused a `ConfigError` to its message."""
-    try:
-        yield
-    except errors.ConfigError as error:
-        place = user_place(error)
-        if place is not None and shown(place) not in str(error):
-            error.args = (f"{error} ({shown(place)})",)
-        raise
+def name_the_line(error: errors.ConfigError) -> None:
+    """Append the line of the user's code that caused an error to its message."""
+    place = user_place(error)
+    if place is not None and shown(place) not in str(error):
+        error.args = (f"{error} ({shown(place)})",)
 
 
 def is_disk_full(error: BaseException) -> bool:
@@ -189,7 +173,7 @@ def naming_the_resource(*, to_save_memory: str = _TO_SAVE_MEMORY) -> Iterator[No
             place = user_place(error)
             said = first_line(str(unwrapped(needy))) or "Python could not allocate an object"
             what = said + (f" ({shown(place)})" if place else "")
-            limit = memory_limits.describe_limit()
+            limit = describe_limit()
             raise errors.OutOfMemoryError(
                 f"The memory is exhausted: {what}. Saved checkpoints are intact. {to_save_memory}, "
                 f"then start the same command again.{limit and f' {limit}.'}"
@@ -368,3 +352,64 @@ def _is_of_user(frame: traceback.FrameSummary) -> bool:
         return True
     is_library = _LIBRARY_PARTS.search(path) or path.startswith(_LIBRARIES)
     return not (is_library or _is_own(frame) or os.path.abspath(path) == _OWN_DRIVER)
+
+
+# TensorFlow, Keras and their libraries alone map 1.7 GB. With less, some of them fail to load and
+# others wait forever for memory.
+_MIN_ADDRESS_SPACE = 2_000_000_000
+
+
+def check_limit() -> None:
+    """Refuse a limit that is too small for TensorFlow, and warn about any other limit.
+
+    Native code does not raise an error at this limit but ends the process, so this is the last
+    moment to name the cause.
+
+    Raises:
+        errors.OutOfMemoryError: TensorFlow can't start within the limit.
+    """
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if limit == resource.RLIM_INFINITY:
+        return
+    if limit < _MIN_ADDRESS_SPACE:
+        raise errors.OutOfMemoryError(
+            f"The memory is too small: {describe_limit()}, and TensorFlow needs at least "
+            f"{_MIN_ADDRESS_SPACE / 1e9:.0f} GB to start. Raise the limit or remove it with "
+            "`ulimit -v unlimited`."
+        )
+    logging.warning(
+        "%s. TensorFlow reserves more of it than it uses. If the limit is reached, the process may "
+        "crash with exit code 127, 134 or 139 instead of an error. To limit the memory, use a "
+        "control group (systemd, Docker, Slurm) rather than `ulimit -v`.",
+        describe_limit(),
+    )
+
+
+def describe_limit() -> str:
+    """Return a clause that says how large the address space may become, or an empty string."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if limit == resource.RLIM_INFINITY:
+        return ""
+    return f"`ulimit -v` limits the address space of this process to {limit / 1e9:.1f} GB"
+
+
+def available_memory() -> int | None:
+    """Return the available bytes in this machine or container; None if the system does not say."""
+    try:
+        lines = pathlib.Path("/proc/meminfo").read_text().splitlines()
+    except OSError:
+        return None
+    sizes = dict(line.split(":", 1) for line in lines)
+    if "MemAvailable" not in sizes:
+        return None
+    available = int(sizes["MemAvailable"].split()[0]) * 1024
+    # The memory limit of a container, if this process runs in one.
+    limit, used = (_read_number(f"/sys/fs/cgroup/memory.{name}") for name in ("max", "current"))
+    return available if limit is None or used is None else min(available, limit - used)
+
+
+def _read_number(path: str) -> int | None:
+    try:
+        return int(pathlib.Path(path).read_text())
+    except (OSError, ValueError):
+        return None

@@ -19,34 +19,6 @@ from absl import logging
 
 from official_lite.common import errors
 
-__all__ = [
-    "create_text",
-    "exists",
-    "expand_home",
-    "is_remote",
-    "list_names",
-    "makedirs",
-    "open_file",
-    "parse_json",
-    "read_json",
-    "read_text",
-    "remove",
-    "remove_temporaries",
-    "require_regular",
-    "remove_all",
-    "rename",
-    "set_aside",
-    "size",
-    "sync",
-    "to_json",
-    "truncate",
-    "write_bytes",
-    "write_text",
-    "require_subdirectory",
-    "stays_inside",
-]
-
-
 # Matches the temporary files that `write_text` creates and then renames.
 _TEMPORARY = re.compile(r"(.+)\.[0-9a-f]{32}\.tmp")
 
@@ -372,22 +344,3 @@ def _gfile() -> Iterator[ModuleType]:
         yield tf.io.gfile
     except tf.errors.OpError as error:
         raise OSError(str(error)) from error
-
-
-def stays_inside(path: str) -> bool:
-    """Return whether a path is relative and stays inside the directory that it is joined to."""
-    is_relative = not os.path.isabs(path) and "://" not in path
-    return is_relative and path.isprintable() and ".." not in path.replace("\\", "/").split("/")
-
-
-def require_subdirectory(path: str, field: str) -> None:
-    """Check that a path is the name of a subdirectory or a relative path to one.
-
-    Raises:
-        ConfigValueError: The path leads out of the directory or has control characters.
-    """
-    if not stays_inside(path):
-        raise errors.ConfigValueError(
-            f"`{field}` must be the name of a subdirectory, without a leading slash, `..` or "
-            f"control characters; got {path!r}."
-        )

@@ -1,17 +1,74 @@
-"""The command-line flags of an experiment: the flags of the Model Garden and a few more.
+"""The modes of a run, and the flags of an experiment: the Model Garden's and a few more.
 
 This module does not need TensorFlow.
 """
 
+import enum
 from collections.abc import Sequence
 
 from absl import flags
 
-from official_lite.common import files, run_mode
+from official_lite.common import errors, files, suggestions
 
-__all__ = ["MODES", "define_flags", "expand_home"]
 
-MODES = tuple(mode.value for mode in run_mode.Mode)
+class Mode(enum.StrEnum):
+    """The mode of a run, with the value that `--mode` accepts."""
+
+    TRAIN = "train"
+    EVAL = "eval"
+    TRAIN_AND_EVAL = "train_and_eval"
+    CONTINUOUS_EVAL = "continuous_eval"
+    CONTINUOUS_TRAIN_AND_EVAL = "continuous_train_and_eval"
+    TRAIN_AND_POST_EVAL = "train_and_post_eval"
+    PREDICT = "predict"
+    SEARCH = "search"
+
+    @classmethod
+    def parse(cls, name: str) -> "Mode":
+        """Return the mode with this name.
+
+        Raises:
+            errors.UnknownNameError: There is no such mode.
+        """
+        try:
+            return cls(name)
+        except ValueError:
+            raise errors.UnknownNameError(
+                f"The mode {name!r} is not implemented. {suggestions.did_you_mean(name, list(cls))}"
+            ) from None
+
+    @property
+    def trains(self) -> bool:
+        """Return whether the run changes weights and therefore owns its model directory."""
+        return "train" in self.value
+
+    @property
+    def evaluates(self) -> bool:
+        """Return whether the run evaluates."""
+        return "eval" in self.value
+
+    @property
+    def evaluates_last(self) -> bool:
+        """Return whether the run ends with an evaluation that is not part of training."""
+        return self in (Mode.EVAL, Mode.CONTINUOUS_EVAL, Mode.TRAIN_AND_POST_EVAL)
+
+    @property
+    def predicts(self) -> bool:
+        """Return whether the run writes predictions and therefore owns their directory."""
+        return self is Mode.PREDICT
+
+    @property
+    def searches(self) -> bool:
+        """Return whether the run consists of the trials of a study."""
+        return self is Mode.SEARCH
+
+    @property
+    def is_a_single_run(self) -> bool:
+        """Return whether the run is a single one, in one model directory."""
+        return self not in (Mode.SEARCH, Mode.CONTINUOUS_TRAIN_AND_EVAL)
+
+
+MODES = tuple(mode.value for mode in Mode)
 
 
 def define_flags() -> None:

@@ -29,8 +29,6 @@ from absl import logging
 
 from official_lite.common import files, terminal
 
-__all__ = ["NAME", "STATES", "Goodput", "TimeRecord", "current", "measuring", "read"]
-
 NAME = "goodput.json"
 
 STATES = (
@@ -53,7 +51,7 @@ _SECONDS_BETWEEN_WRITES = 1.0
 _SECONDS_BETWEEN_REMOTE_WRITES = 60.0
 
 # The record keeps about this many checkpoints: the latest half of them, and every second older one.
-_MOST_CHECKPOINTS = 16
+_MAX_CHECKPOINTS = 16
 
 _IMPORT_TIME = time.time()
 
@@ -120,7 +118,7 @@ class TimeRecord:
         """Record that a checkpoint of `step` contains the work so far."""
         work = {state: self.seconds[state] for state in _WORK}
         earlier = [one for one in self.checkpoints if one[0] < step]
-        if len(earlier) >= _MOST_CHECKPOINTS:
+        if len(earlier) >= _MAX_CHECKPOINTS:
             half = len(earlier) // 2
             earlier = earlier[:half:2] + earlier[half:]
         self.checkpoints = [*earlier, (step, work)]

@@ -1,21 +1,19 @@
-"""Functions that treat Keras variables and TensorFlow variables alike."""
+"""The variables of Keras and TensorFlow, treated alike, and the names that Keras gives.
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+Keras numbers layers, metrics and optimizers without a name of their own through the whole process:
+`dense` in the first model, `dense_1` in the next one. What a run writes and what its config selects
+by name must not depend on what was built before it.
+"""
+
+import collections
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
 
 import keras
 import tensorflow as tf
+from keras.src.backend.common import global_state
 from tensorflow.python.framework import auto_control_deps_utils
-
-__all__ = [
-    "is_variable",
-    "local_values",
-    "parts_of",
-    "path_of",
-    "raw",
-    "variables_of",
-    "written_handles",
-]
 
 
 def path_of(variable: keras.Variable | tf.Variable) -> str:
@@ -72,3 +70,54 @@ def written_handles(graph: tf.__internal__.FuncGraph) -> list[tf.Tensor]:
         _, handles = auto_control_deps_utils.get_read_write_resource_inputs(operation)
         written.update(handle.name for handle in handles)
     return [outside for outside, inside in graph.captures if inside.name in written]
+
+
+Built = TypeVar("Built")
+
+# Where Keras counts the objects without a name, by the snake case of their class.
+_COUNTERS = "object_name_uids"
+
+
+def name_counts() -> Mapping[str, int]:
+    """Return the number of objects that Keras has named, by the snake case of their class."""
+    return dict(global_state.get_global_attribute(_COUNTERS) or {})
+
+
+@contextlib.contextmanager
+def fresh_names() -> Iterator[None]:
+    """Let Keras count objects without a name from zero, as in a new process.
+
+    Afterwards, it continues above all numbers so far, so that layers which are added to a model
+    later have other names.
+    """
+    before = name_counts()
+    _set_counts({})
+    try:
+        yield
+    finally:
+        within = name_counts()
+        names = before.keys() | within.keys()
+        _set_counts({name: max(before.get(name, 0), within.get(name, 0)) for name in names})
+
+
+def build_with_fresh_names(build: Callable[[], Built]) -> Built:
+    """Return what a function builds, under the names that it gets in a new process.
+
+    If it extends a model that was built before, a name may occur twice, which Keras refuses. The
+    function is then called again, with the names that Keras gives otherwise.
+
+    Args:
+        build: Builds a model or an optimizer. A call that fails must have no lasting effects.
+    """
+    is_new = not name_counts()
+    try:
+        with fresh_names():
+            return build()
+    except ValueError:
+        if is_new:
+            raise
+    return build()
+
+
+def _set_counts(numbers: Mapping[str, int]) -> None:
+    global_state.set_global_attribute(_COUNTERS, collections.defaultdict(int, numbers))

@@ -6,14 +6,6 @@ from typing import Any
 
 from official_lite.common import errors, suggestions
 
-__all__ = [
-    "cast_leaf_nested_dict",
-    "filter_leaf_nested_dict",
-    "flatten_nested_dict",
-    "get_leaf_nested_dict",
-    "unique_keys",
-]
-
 
 def get_leaf_nested_dict(d: Mapping[str, Any], keys: Sequence[str]) -> Any:
     """Return the value at a path of keys.

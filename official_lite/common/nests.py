@@ -1,26 +1,27 @@
 """Nests of tensors, in which None stands for a missing part, as in a batch of tf.data."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeAlias
 
 import tensorflow as tf
 
-from official_lite.common import types
+# Only the user's dataset, model and task know how their values are nested: type checkers can't
+# follow the structure, so these types accept any structure.
+Nest: TypeAlias = Any
+"""A tensor, an array, or any nesting of tuples, lists and dicts of them."""
 
-__all__ = ["map_parts", "specs_in", "tensors_in"]
 
-
-def tensors_in(nest: types.Nest) -> list[tf.Tensor]:
+def tensors_in(nest: Nest) -> list[tf.Tensor]:
     """Return the tensors of a nest, and the components of its ragged and sparse tensors."""
     return [x for x in tf.nest.flatten(nest, expand_composites=True) if tf.is_tensor(x)]
 
 
-def specs_in(element_spec: types.Nest) -> list[tf.TypeSpec]:
+def specs_in(element_spec: Nest) -> list[tf.TypeSpec]:
     """Return the specs of an `element_spec` without those of missing parts."""
     return [spec for spec in tf.nest.flatten(element_spec) if not _is_missing(spec)]
 
 
-def map_parts(fn: Callable[..., Any], *nests: types.Nest) -> types.Nest:
+def map_parts(fn: Callable[..., Any], *nests: Nest) -> Nest:
     """Map a function over nests like `tf.nest.map_structure`; a missing part stays None."""
     return tf.nest.map_structure(
         lambda *parts: None if _is_missing(parts[0]) else fn(*parts), *nests

@@ -1,4 +1,15 @@
-"""Resolution of the names in a config to classes and functions.
+"""Registries, and the resolution of the names in a config to classes and functions.
+
+A registry is a nested dictionary of things that a config can name. A name is a path such as
+`vision/image_classification/resnet18`, in which each part except the last is a group. Keys that are
+not strings, such as config classes, are stored unchanged::
+
+    _TASKS: plugins.Collection = {}
+
+    @plugins.register(_TASKS, "vision/digits")
+    class DigitsTask: ...
+
+    plugins.lookup(_TASKS, "vision/digits")
 
 A spec is one of the following, tried in this order:
 
@@ -21,6 +32,7 @@ Under a `Restriction`, which `--safe_config` sets, a config may name only what i
 argument of an entry may be a path that leads out of the run's directory.
 """
 
+import ast
 import dataclasses
 import functools
 import hashlib
@@ -30,29 +42,185 @@ import inspect
 import os
 import pathlib
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from importlib import metadata
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeVar
 
 from absl import logging
 
-from official_lite.common import errors, files, qualnames, suggestions
-from official_lite.common import registry as registry_lib
+from official_lite.common import errors, suggestions
 
-__all__ = [
-    "Restriction",
-    "factory",
-    "import_spec",
-    "load_module",
-    "names_code",
-    "refuse",
-    "refuse_code",
-    "resolve",
-    "restrict",
-    "restriction",
-    "import_group",
-]
+Collection = dict[Any, Any]
+Registered = TypeVar("Registered")
+
+import_hint = (
+    "Make sure that the module that registers it is imported: pass `--import my_package`, or "
+    "import it in `registry_imports.py` or in your code."
+)
+
+
+class DuplicateNameError(errors.ConfigError, KeyError):
+    """A name that is registered for two different things."""
+
+
+def register(
+    registered_collection: Collection, reg_key: Hashable
+) -> Callable[[Registered], Registered]:
+    """Return a decorator that registers an object under `reg_key` and returns it unchanged.
+
+    An object is identified by its module and qualified name. Registering it again replaces the old
+    one, so reloading a module or running a notebook cell twice works.
+
+    Raises:
+        DuplicateNameError: (a `KeyError`) The key, or a part of its path, already names something
+            else.
+        ConfigValueError: The name has an empty part, `..` or a control character.
+    """
+
+    def decorator(registered: Registered) -> Registered:
+        group, leaf = _group_of(registered_collection, reg_key)
+        if leaf in group and not _is_same(group[leaf], registered):
+            raise DuplicateNameError(
+                f"{_shown(reg_key)} is already registered as {_description(group[leaf])}. Register "
+                f"{_description(registered)} under another name."
+            )
+        group[leaf] = registered
+        return registered
+
+    return decorator
+
+
+def lookup(registered_collection: Collection, reg_key: Hashable) -> Any:
+    """Return the object that is registered under `reg_key`.
+
+    Raises:
+        UnknownNameError: (a `LookupError`) The name is unknown, names a group, or continues beyond
+            a registered name. The message suggests the nearest names.
+    """
+    if not isinstance(reg_key, str):
+        if reg_key in registered_collection:
+            return registered_collection[reg_key]
+        raise _unregistered(registered_collection, reg_key)
+    found: Any = registered_collection
+    for part in reg_key.split("/"):
+        if not isinstance(found, dict) or part not in found:
+            raise _unregistered(registered_collection, reg_key)
+        found = found[part]
+    if isinstance(found, dict):
+        raise errors.UnknownNameError(
+            f"{reg_key!r} is a group of names, not a name. "
+            f"{suggestions.did_you_mean('', (f'{reg_key}/{name}' for name in names(found)))}"
+        )
+    return found
+
+
+def names(registered_collection: Collection) -> list[str]:
+    """Return all registered names in alphabetical order, without keys that are not strings."""
+    return sorted(_walk(registered_collection))
+
+
+def _walk(collection: Collection) -> Iterator[str]:
+    for key, value in collection.items():
+        if not isinstance(key, str):
+            continue
+        if isinstance(value, dict):
+            yield from (f"{key}/{name}" for name in _walk(value))
+        else:
+            yield key
+
+
+def _group_of(collection: Collection, key: Hashable) -> tuple[Collection, Hashable]:
+    if not isinstance(key, str):
+        return collection, key
+    *group_names, leaf = _checked_parts(key)
+    group = collection
+    for depth, part in enumerate(group_names, start=1):
+        group = group.setdefault(part, {})
+        if not isinstance(group, dict):
+            prefix = "/".join(group_names[:depth])
+            raise DuplicateNameError(
+                f"{key!r} can't be registered: {prefix!r} is already registered as "
+                f"{_description(group)}, so it can't be a group of names as well."
+            )
+    return group, leaf
+
+
+def _checked_parts(name: str) -> list[str]:
+    parts = name.split("/")
+    if not name.isprintable() or any(part in ("", ".", "..") for part in parts):
+        raise errors.ConfigValueError(
+            f"{name!r} is not a valid name. Expected parts separated by single slashes, such as "
+            "`vision/digits`, without `..` or control characters."
+        )
+    return parts
+
+
+def _is_same(old: Any, new: Any) -> bool:
+    if old is new or (isinstance(old, str) and old == new):
+        return True
+    identity = _identity(new)
+    return identity is not None and identity == _identity(old)
+
+
+def _identity(thing: Any) -> tuple[str, str] | None:
+    """Return module and qualified name; None for objects without a name of their own.
+
+    A lambda is such an object.
+    """
+    module, name = getattr(thing, "__module__", None), getattr(thing, "__qualname__", None)
+    if module is None or name is None or "<" in name:
+        return None
+    return module, name
+
+
+def _unregistered(collection: Collection, key: Hashable) -> errors.UnknownNameError:
+    if isinstance(key, str):
+        answer = suggestions.did_you_mean(key, names(collection))
+    else:
+        # `did_you_mean` adds the backticks itself.
+        others = (_shown(other).strip("`") for other in collection if not isinstance(other, str))
+        answer = suggestions.did_you_mean(_shown(key).strip("`"), others)
+    message = f"{_shown(key)} is not registered. {answer} {import_hint}"
+    return errors.UnknownNameError(message.replace("  ", " "))
+
+
+def _shown(key: Hashable) -> str:
+    return repr(key) if isinstance(key, str) else _description(key)
+
+
+def _description(thing: Any) -> str:
+    if isinstance(thing, dict):
+        return "a group of names"
+    if isinstance(thing, str):
+        return f"`{thing}`"
+    return f"`{name_of(thing)}`" if hasattr(thing, "__qualname__") else repr(thing)
+
+
+# The prefix of generated module names of files.
+_FILE_MODULES = "official_lite_plugin_"
+
+
+def module_of(thing: Any) -> str:
+    """Return the module name of a class, function or module; for a loaded file, its path."""
+    name = str(thing.__name__ if isinstance(thing, ModuleType) else thing.__module__)
+    if not name.startswith(_FILE_MODULES):
+        return name
+    return str(getattr(sys.modules.get(name), "__file__", None) or name)
+
+
+def name_of(thing: Any) -> str:
+    """Return `package.module.Class` or `path/to/file.py:Class`."""
+    separator = ":" if thing.__module__.startswith(_FILE_MODULES) else "."
+    return f"{module_of(thing)}{separator}{thing.__qualname__}"
+
+
+def described(function: Callable[..., Any]) -> str:
+    """Return the name of a function, and the file and line where it starts, for a message."""
+    inner = inspect.unwrap(getattr(function, "__func__", function))
+    code = getattr(inner, "__code__", None)
+    place = f" ({code.co_filename}:{code.co_firstlineno})" if code else ""
+    return f"`{getattr(inner, '__qualname__', inner)}`{place}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -109,7 +277,7 @@ def refuse_code(spec: str) -> None:
 def resolve(
     spec: Any,
     *,
-    registry: registry_lib.Collection | None = None,
+    registry: Collection | None = None,
     base: type | None = None,
     workspace: str | os.PathLike[str] | None = None,
     kind: str = "plugin",
@@ -146,7 +314,7 @@ def factory(
     entry: Any,
     *,
     num_args: int = 0,
-    registry: registry_lib.Collection | None = None,
+    registry: Collection | None = None,
     base: type | None = None,
     workspace: str | os.PathLike[str] | None = None,
     kind: str = "plugin",
@@ -221,14 +389,14 @@ def names_code(spec: str) -> bool:
 
 def _find(
     spec: str,
-    registry: registry_lib.Collection | None,
+    registry: Collection | None,
     base: type | None,
     workspace: str | os.PathLike[str] | None,
     kind: str,
 ) -> Any:
-    known = registry_lib.names(registry) if registry else []
+    known = names(registry) if registry else []
     if registry and spec in known:
-        found = registry_lib.lookup(registry, spec)
+        found = lookup(registry, spec)
         return _import(found, base, workspace, kind) if isinstance(found, str) else found
     if not names_code(spec):
         raise _unknown(spec, known, kind)
@@ -283,7 +451,7 @@ def _path_of(spec: str, workspace: str | os.PathLike[str] | None) -> pathlib.Pat
 
 def _load_file(path: pathlib.Path) -> ModuleType:
     digest = hashlib.sha256(str(path).encode()).hexdigest()[:12]
-    name = f"{qualnames.FILE_MODULES}{digest}_{path.stem}"
+    name = f"{_FILE_MODULES}{digest}_{path.stem}"
     if name in sys.modules:
         return sys.modules[name]
     spec = importlib.util.spec_from_file_location(name, path)
@@ -329,12 +497,12 @@ def _attribute_of(module: ModuleType, attribute: str, spec: str) -> Any:
     if is_there:
         raise errors.ConfigValueError(
             f"{spec!r}: `{attribute}` is {'a part of' if dot else 'private in'} "
-            f"`{name if dot else qualnames.module_of(module)}`; expected the public name of a "
+            f"`{name if dot else module_of(module)}`; expected the public name of a "
             "class or function at the top of a module, such as `package.module:Class`."
         )
     public = [name for name in vars(module) if not name.startswith("_")]
     raise errors.UnknownNameError(
-        f"{spec!r}: there is no `{name}` in `{qualnames.module_of(module)}`. "
+        f"{spec!r}: there is no `{name}` in `{module_of(module)}`. "
         f"{suggestions.did_you_mean(name, public)}".rstrip()
     )
 
@@ -362,10 +530,29 @@ def _only_subclass(module: ModuleType, base: type | None, spec: str, kind: str) 
     )
 
 
+def stays_inside(path: str) -> bool:
+    """Return whether a path is relative and stays inside the directory that it is joined to."""
+    is_relative = not os.path.isabs(path) and "://" not in path
+    return is_relative and path.isprintable() and ".." not in path.replace("\\", "/").split("/")
+
+
+def require_subdirectory(path: str, field: str) -> None:
+    """Check that a path is the name of a subdirectory or a relative path to one.
+
+    Raises:
+        ConfigValueError: The path leads out of the directory or has control characters.
+    """
+    if not stays_inside(path):
+        raise errors.ConfigValueError(
+            f"`{field}` must be the name of a subdirectory, without a leading slash, `..` or "
+            f"control characters; got {path!r}."
+        )
+
+
 def _refuse_paths_outside(entry: Any, arguments: Mapping[str, Any], described: str) -> None:
     for name, value in arguments.items():
         for text in _texts(value):
-            if text.startswith("~") or not files.stays_inside(text):
+            if text.startswith("~") or not stays_inside(text):
                 refuse(
                     entry,
                     f"`{name}` of the {described} is {text!r}, which is outside the model "
@@ -411,14 +598,12 @@ def _check_base(found: Any, base: type | None, spec: Any, kind: str) -> None:
     if inspect.isclass(found):
         if issubclass(found, base):
             return
-        problem = f"`{qualnames.name_of(found)}` is not a subclass of it"
+        problem = f"`{name_of(found)}` is not a subclass of it"
     elif callable(found):
         return
     else:
         problem = f"got {found!r}"
-    raise errors.ConfigTypeError(
-        f"The {kind} {spec!r} must be a `{qualnames.name_of(base)}`; {problem}."
-    )
+    raise errors.ConfigTypeError(f"The {kind} {spec!r} must be a `{name_of(base)}`; {problem}.")
 
 
 def _unknown(spec: str, known: list[str], kind: str) -> errors.UnknownNameError:
@@ -426,7 +611,7 @@ def _unknown(spec: str, known: list[str], kind: str) -> errors.UnknownNameError:
     answer = suggestions.did_you_mean(spec, within or known)
     if "." in spec:
         answer = f"If it is a class in a module, write `{':'.join(spec.rsplit('.', 1))}`. {answer}"
-    message = f"There is no {kind} {spec!r}. {answer} {registry_lib.import_hint}"
+    message = f"There is no {kind} {spec!r}. {answer} {import_hint}"
     return errors.UnknownNameError(message.replace("  ", " "))
 
 
@@ -456,3 +641,39 @@ def import_group(group: str) -> tuple[str, ...]:
 def _origin(entry_point: metadata.EntryPoint) -> str:
     distribution = entry_point.dist
     return f"{distribution.name} {distribution.version}" if distribution else "an unknown package"
+
+
+def attach_stub(importer: str, file: str) -> tuple[Callable[[str], Any], list[str]]:
+    """Return the `__getattr__` and the `__all__` of a module whose names are listed in a stub.
+
+    The stub `__init__.pyi` next to `__init__.py` lists each name once, as type checkers require::
+
+        from official_lite.nas.choices import Cell as Cell
+
+    The module imports `Cell` when it is used for the first time::
+
+        __getattr__, __all__ = plugins.attach_stub(__name__, __file__)
+
+    This is the convention of SPEC 1 of Scientific Python.
+
+    Args:
+        importer: The `__name__` of the module. The modules of a package are found, too.
+        file: The `__file__` of the module.
+    """
+    tree = ast.parse(pathlib.Path(file).with_suffix(".pyi").read_text(encoding="utf-8"))
+    imports = [node for node in tree.body if isinstance(node, ast.ImportFrom)]
+    sources = {alias.name: str(node.module) for node in imports for alias in node.names}
+
+    def find(name: str) -> Any:
+        module = sys.modules[importer]
+        if name in sources:
+            found = getattr(importlib.import_module(sources[name]), name)
+            setattr(module, name, found)
+            return found
+        # `from package import module` asks for an attribute before it imports the module.
+        if not name.startswith("_") and hasattr(module, "__path__"):
+            if importlib.util.find_spec(f"{importer}.{name}"):
+                return importlib.import_module(f"{importer}.{name}")
+        raise AttributeError(f"module {importer!r} has no attribute {name!r}")
+
+    return find, [*sources]

@@ -20,26 +20,13 @@ from typing import Any
 import tensorflow as tf
 from absl import logging
 
-from official_lite.common import errors, terminal
-from official_lite.common.cluster import tf_config
-
-__all__ = [
-    "catch_signals",
-    "check",
-    "error_of",
-    "is_caught",
-    "is_one_of_several",
-    "rearm",
-    "requested",
-    "StopCheck",
-]
-
+from official_lite.common import errors, terminal, tf_config
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 # A launcher may forward a signal that the terminal has already sent to the whole process group.
 # Signals within this time therefore count as one request.
-_SECONDS_OF_ONE_WISH = 0.5
+_SECONDS_OF_ONE_REQUEST = 0.5
 
 
 @contextlib.contextmanager
@@ -172,7 +159,7 @@ class _Watch:
     def _is_second(self, number: int) -> bool:
         if self.first is None:
             return False
-        return time.monotonic() - self._first_time > _SECONDS_OF_ONE_WISH
+        return time.monotonic() - self._first_time > _SECONDS_OF_ONE_REQUEST
 
 
 _watch: _Watch | None = None
@@ -186,7 +173,7 @@ def _is_interactive() -> bool:
 # that is split into slices is as fast as an unsplit one.
 _SECONDS_PER_SLICE = 0.5
 
-_MOST_GROWTH = 10
+_MAX_GROWTH = 10
 
 
 class StopCheck:
@@ -250,7 +237,7 @@ class StopCheck:
             self._agree()
         # Growth is limited because the first slices include tracing and compilation, so their time
         # says little.
-        growth = min(_MOST_GROWTH, _SECONDS_PER_SLICE / max(self._seconds, 1e-9))
+        growth = min(_MAX_GROWTH, _SECONDS_PER_SLICE / max(self._seconds, 1e-9))
         self._length = max(1, int(self._length * growth))
         self._due, self._seconds = step + self._length, 0.0
 

@@ -2,6 +2,7 @@
 
 import builtins
 import contextlib
+import functools
 import logging as python_logging
 import os
 import re
@@ -11,18 +12,6 @@ from collections.abc import Iterator
 from typing import Any
 
 from absl import logging
-
-__all__ = [
-    "DETAIL",
-    "MASK",
-    "cell_of",
-    "escape_controls",
-    "ipython_shell",
-    "mask_passwords",
-    "say",
-    "show_short_lines",
-    "without_startup_messages",
-]
 
 # `logging.info(..., extra=DETAIL)` marks a line that only the complete log shows.
 DETAIL = {"is_detail": True}
@@ -99,8 +88,23 @@ def _filter_lines(source: int, target: int) -> None:
                 os.write(target, line)
 
 
-# What replaces a password in a URL.
-MASK = "***"
+def warn_once(text: str, *args: Any) -> None:
+    """Log a warning unless this process has logged the same text before.
+
+    `absl.logging.log_first_n` counts calls per line of code. With several tasks, it would warn only
+    about the first one.
+
+    Args:
+        text: A format string.
+        *args: The arguments of the format string.
+    """
+    _warn(text % args if args else text)
+
+
+@functools.cache
+def _warn(text: str) -> None:
+    logging.warning("%s", text)
+
 
 # C0 except tab and line feed, DEL, C1, and the marks that change the writing direction.
 _CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
@@ -112,15 +116,6 @@ def escape_controls(text: str) -> str:
     Tabs and line feeds are kept.
     """
     return _CONTROLS.sub(lambda match: repr(match.group())[1:-1], text)
-
-
-# The user and the password in `scheme://user:password@host`. A password may contain an `@`.
-_PASSWORD = re.compile(r"(?<=://)([^\s:/@\"']*):[^\s/\"']+@")
-
-
-def mask_passwords(text: str) -> str:
-    """Replace the passwords of URLs by `***`, as in `postgresql://user:***@host/database`."""
-    return _PASSWORD.sub(rf"\1:{MASK}@", text)
 
 
 def say(message: str) -> None:

@@ -10,8 +10,6 @@ from typing import Any, TypeVar
 
 import tensorflow as tf
 
-__all__ = ["converted", "keeping_attributes", "next_batch", "not_converted"]
-
 _Fn = TypeVar("_Fn", bound=Callable[..., Any])
 
 # Packages whose code is written for graphs.

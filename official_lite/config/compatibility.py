@@ -18,23 +18,10 @@ from typing import Any
 
 from absl import logging
 
-from official_lite.common import errors, files, nested_dict, suggestions, terminal
-from official_lite.config import epochs, model_files
+from official_lite.common import errors, files, nested_dict, suggestions
+from official_lite.config import epochs, parsing
 from official_lite.modeling import hyperparams
 from official_lite.modeling.hyperparams import yaml_io
-
-__all__ = [
-    "HARMLESS",
-    "MISSING",
-    "Change",
-    "check",
-    "check_model",
-    "find_changes",
-    "flatten",
-    "other_experiment",
-    "own_config",
-]
-
 
 # Fields that may change between two starts of a run: its length, intervals, outputs and speed. All
 # other fields affect the training itself. A pattern matches one block or field, with all that is
@@ -230,7 +217,7 @@ def _changed_files(params: hyperparams.Config, model_dir: str) -> Iterator[Chang
     """Yield the fields whose file has other contents than in the last run in a directory."""
     recorded = _read_run(model_dir).get("model_files")
     known = recorded if isinstance(recorded, dict) else {}
-    for path, new in model_files.checksums(params).items():
+    for path, new in parsing.model_file_checksums(params).items():
         if (old := known.get(path, new)) != new:
             yield Change(path=f"{path}.{_CONTENT}", old=old, new=new)
 
@@ -251,7 +238,7 @@ def flatten(values: Mapping[str, Any]) -> dict[str, Any]:
 
     The passwords of URLs are masked.
     """
-    plain = json.loads(terminal.mask_passwords(json.dumps(values, default=str)))
+    plain = json.loads(yaml_io.mask_passwords(json.dumps(values, default=str)))
     return nested_dict.flatten_nested_dict(plain, ".", lambda v: not isinstance(v, dict) or not v)
 
 

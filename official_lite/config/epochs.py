@@ -32,8 +32,6 @@ from absl import logging
 from official_lite.common import errors, suggestions
 from official_lite.modeling import hyperparams
 
-__all__ = ["given", "log_replaced", "refuse_both", "resolve", "schedule_steps"]
-
 # Fields in steps, and the fields in epochs that replace them.
 _IN_EPOCHS = {
     "train_steps": "train_epochs",

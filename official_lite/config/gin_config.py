@@ -27,17 +27,7 @@ from gin import config_parser
 from official_lite.common import errors, files
 from official_lite.config import epochs
 from official_lite.modeling import hyperparams
-from official_lite.modeling.hyperparams import config_paths
-
-__all__ = [
-    "apply_bindings",
-    "bindings",
-    "find_other_bindings",
-    "operative_config",
-    "parse_gin",
-    "parse_gin_flags",
-]
-
+from official_lite.modeling.hyperparams import params_dict
 
 _BLOCK = "params"
 _FULL_NAME = f"official_lite.{_BLOCK}"
@@ -97,7 +87,7 @@ def apply_bindings(params: hyperparams.Config) -> hyperparams.Config:
         given[".".join([*blocks, binding.arg_name])] = value
     given = _without_outdated(params, given)
     epochs.refuse_both(params, given, "gin")
-    config_paths.override_by_paths(params, given.items())
+    params_dict.override_by_paths(params, given.items())
     return params
 
 

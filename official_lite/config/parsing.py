@@ -7,35 +7,20 @@ to steps if this does not require the data.
 """
 
 import dataclasses
+import hashlib
 import os
 import pprint
 from collections.abc import Iterator
 from typing import Any
 
+import gin
 from absl import logging
 
-from official_lite.common import error_report, errors, files, nested_dict, plugins, terminal
-from official_lite.config import epochs, gin_config, model_files, phase_configs
+from official_lite.common import error_report, errors, files, plugins, terminal
+from official_lite.config import epochs, gin_config, phase_configs
 from official_lite.core import config_definitions, exp_factory
 from official_lite.modeling import hyperparams
-from official_lite.modeling.hyperparams import config_paths, yaml_io
-
-__all__ = [
-    "ExperimentParser",
-    "ParseConfigOptions",
-    "given_by_code",
-    "import_modules",
-    "masked_yaml",
-    "parse_configuration",
-    "serialize_config",
-    "to_yaml",
-    "PLACEHOLDER",
-    "expand",
-    "expand_home",
-    "place",
-    "uses_workspace",
-]
-
+from official_lite.modeling.hyperparams import params_dict, yaml_io
 
 _ONE_STEP = {
     "trainer.train_steps": 1,
@@ -93,8 +78,9 @@ class ExperimentParser:
             trusted = given_by_code(params)
             plugins.restrict(plugins.Restriction("--safe_config was given.", trusted))
         params = self.parse_config_file(params)
-        with epochs.log_replaced(params, "gin"):
-            params = gin_config.apply_bindings(params)
+        if gin.config_str():
+            with epochs.log_replaced(params, "gin"):
+                params = gin_config.apply_bindings(params)
         params = self.parse_runtime(params)
         params = self.parse_data_service(params)
         params = self.parse_params_override(params)
@@ -167,7 +153,7 @@ class ExperimentParser:
         values = dict(map(_split, _flag(self._flags_obj, "set") or []))
         epochs.refuse_both(params, values, "--set")
         with epochs.log_replaced(params, "--set"):
-            config_paths.set_by_paths(params, values.items())
+            params_dict.set_by_paths(params, values.items())
         return params
 
     def _override_by_file(self, params: Any, config_file: str) -> None:
@@ -195,10 +181,11 @@ def parse_configuration(flags_obj: Any, lock_return: bool = True, print_return: 
         phase_configs.override_all(params, _one_step)
     _refuse_masked_passwords(params)
     params.validate()
-    phase_configs.check(params)
-    if not hyperparams.get_by_path(params, "phases"):
+    if hyperparams.get_by_path(params, "phases"):
         # A phase may change the length of an epoch, so its epochs are converted when it begins.
-        params = epochs.resolve(model_files.read(params))
+        phase_configs.check(params)
+    else:
+        params = epochs.resolve(read_model_files(params))
     config_definitions.warn_about_dead_fields(params)
     if lock_return:
         params.lock()
@@ -207,7 +194,7 @@ def parse_configuration(flags_obj: Any, lock_return: bool = True, print_return: 
     if print_return:
         logging.info(
             "Final experiment parameters:\n%s",
-            terminal.mask_passwords(pprint.pformat(params.as_dict())),
+            yaml_io.mask_passwords(pprint.pformat(params.as_dict())),
             extra=terminal.DETAIL,
         )
     return params
@@ -224,12 +211,14 @@ def _split(assignment: str) -> tuple[str, str]:
 
 
 def _refuse_masked_passwords(params: hyperparams.Config) -> None:
-    for path, value in nested_dict.flatten_nested_dict(params.as_dict(), ".").items():
-        if f":{terminal.MASK}@" in str(value):
-            raise errors.ConfigValueError(
-                f"`{path}` is {value!r}, whose password is masked, because the config comes from "
-                f"the files of a run. Pass the URL with its password: --set={path}=…"
-            )
+    masked = f":{yaml_io.MASK}@"
+    if any(masked in text for text in hyperparams.texts(params)):
+        values = hyperparams.flatten(params).items()
+        path, value = next(one for one in values if masked in str(one[1]))
+        raise errors.ConfigValueError(
+            f"`{path}` is {value!r}, whose password is masked, because the config comes from the "
+            f"files of a run. Pass the URL with its password: --set={path}=…"
+        )
 
 
 def serialize_config(params: hyperparams.ParamsDict, model_dir: str) -> None:
@@ -245,7 +234,7 @@ def serialize_config(params: hyperparams.ParamsDict, model_dir: str) -> None:
 
 def masked_yaml(params: hyperparams.ParamsDict) -> str:
     """Return the text of `params.yaml`: the config as YAML, with the passwords of URLs masked."""
-    return terminal.mask_passwords(to_yaml(params))
+    return yaml_io.mask_passwords(to_yaml(params))
 
 
 def to_yaml(params: hyperparams.ParamsDict) -> str:
@@ -269,8 +258,11 @@ def import_modules(names: list[str] | None) -> None:
         errors.UnknownNameError: If a module does not exist. Errors inside a module are not caught.
     """
     for name in names or []:
-        with error_report.naming_the_line():
+        try:
             plugins.load_module(name)
+        except errors.ConfigError as error:
+            error_report.name_the_line(error)
+            raise
 
 
 def _one_step(params: Any) -> dict[str, Any]:
@@ -357,3 +349,58 @@ def place(directory: str, relative_to: str = "") -> str:
     if not directory or files.is_remote(directory):
         return directory
     return os.path.abspath(os.path.join(relative_to, os.path.expanduser(directory)))
+
+
+def read_model_files(params: Any) -> Any:
+    """Replace the names of small files on which the model depends by the content of these files.
+
+    A file such as the architecture that a search has found may change after the run has begun, and
+    the model would then be another one. Of a large file, such as a vocabulary, a run records only
+    the checksum; a resume or an evaluation of the run compares it. Files that do not exist yet are
+    left to the task, because a stage of the run may create them.
+
+    Args:
+        params: An experiment's config, locked or not.
+
+    Returns:
+        A locked copy, or `params` itself if nothing changes.
+
+    Raises:
+        errors.ConfigError: If a file is damaged.
+    """
+    found = [_contents(task) for _, task in _tasks(params)]
+    if not any(found):
+        return params
+    changed = params.replace()
+    for (_, task), contents in zip(_tasks(changed), found, strict=True):
+        task.override(contents)
+    changed.lock()
+    return changed
+
+
+def model_file_checksums(params: Any) -> dict[str, str]:
+    """Return the checksum of each file in a field of `TaskConfig.MODEL_FILES`, by the field's path.
+
+    Missing files and files on remote file systems are left out.
+    """
+    found = {}
+    for path, task in _tasks(params):
+        for name in getattr(type(task), "MODEL_FILES", ()):
+            file = getattr(task, name)
+            if file and not files.is_remote(file) and os.path.isfile(file):
+                with files.open_file(file, "rb") as opened:
+                    found[f"{path}.{name}"] = hashlib.sha256(opened.read()).hexdigest()
+    return found
+
+
+def _tasks(params: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the path and the config of a task, and of each of several tasks."""
+    yield "task", params.task
+    for index, routine in enumerate(hyperparams.get_by_path(params, "task.task_routines", ())):
+        yield f"task.task_routines[{index}].task_config", routine.task_config
+
+
+def _contents(task: Any) -> dict[str, Any]:
+    # The config of a task need not be a `TaskConfig`.
+    read = getattr(type(task), "read_model_files", None)
+    return read(task) if read else {}

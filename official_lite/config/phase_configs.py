@@ -18,19 +18,7 @@ from typing import Any
 
 from official_lite.common import errors, flags, suggestions
 from official_lite.modeling import hyperparams
-from official_lite.modeling.hyperparams import config_paths, field_checks
-
-__all__ = [
-    "PhaseConfig",
-    "check",
-    "directory",
-    "in_phase",
-    "lies_in",
-    "override_all",
-    "require_order",
-    "resolve",
-]
-
+from official_lite.modeling.hyperparams import field_checks, params_dict
 
 # Subdirectories that a run writes itself; a phase of the same name would use the same directory.
 _TAKEN = ("train", "validation", "best_ckpt", "swa", "export", "ema_checkpoints", "profile")
@@ -162,7 +150,7 @@ def override_all(params: Any, values_for: Callable[[Any], dict[str, Any]]) -> No
 def _override(params: Any, overrides: dict[str, Any]) -> None:
     if "phases" in overrides:
         raise errors.ConfigValueError("The `overrides` of a phase can't contain `phases`.")
-    config_paths.override_by_paths(params, overrides.items())
+    params_dict.override_by_paths(params, overrides.items())
 
 
 def _source(params: Any, index: int, model_dir: str) -> str:

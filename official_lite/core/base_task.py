@@ -12,15 +12,7 @@ import tensorflow as tf
 from absl import logging
 
 from official_lite.checkpoint import warm_start
-from official_lite.common import (
-    errors,
-    log_once,
-    nested_dict,
-    qualnames,
-    terminal,
-    types,
-    user_code,
-)
+from official_lite.common import errors, nested_dict, nests, plugins, terminal, user_code
 from official_lite.core import config_definitions, step_checks, step_metrics
 from official_lite.modeling import distributed_gradients, hyperparams, performance
 from official_lite.modeling.hyperparams import base_config
@@ -190,8 +182,8 @@ class Task(tf.Module, metaclass=abc.ABCMeta):
     @user_code.not_converted
     def build_losses(
         self,
-        labels: types.Nest,
-        model_outputs: types.Nest,
+        labels: nests.Nest,
+        model_outputs: nests.Nest,
         aux_losses: Sequence[tf.Tensor] | None = None,
     ) -> tf.Tensor:
         """Return the loss of a batch, a scalar.
@@ -205,7 +197,7 @@ class Task(tf.Module, metaclass=abc.ABCMeta):
         """
         del labels, model_outputs
         if type(self).build_losses is Task.build_losses and not aux_losses:
-            log_once.warn_once(
+            terminal.warn_once(
                 "%s has no `build_losses`, so its loss is 0 and the model learns nothing.",
                 type(self).__name__,
             )
@@ -220,8 +212,8 @@ class Task(tf.Module, metaclass=abc.ABCMeta):
     def process_metrics(
         self,
         metrics: Sequence[keras.metrics.Metric],
-        labels: types.Nest,
-        model_outputs: types.Nest,
+        labels: nests.Nest,
+        model_outputs: nests.Nest,
         **kwargs: Any,
     ) -> None:
         """Update the metrics of `build_metrics` with a batch."""
@@ -233,8 +225,8 @@ class Task(tf.Module, metaclass=abc.ABCMeta):
     def process_compiled_metrics(
         self,
         compiled_metrics: keras.metrics.Metric,
-        labels: types.Nest,
-        model_outputs: types.Nest,
+        labels: nests.Nest,
+        model_outputs: nests.Nest,
         **kwargs: Any,
     ) -> None:
         """Update the metrics of a compiled model.
@@ -254,11 +246,11 @@ class Task(tf.Module, metaclass=abc.ABCMeta):
         self,
         model: keras.Model,
         metrics: Sequence[keras.metrics.Metric] | None,
-        labels: types.Nest,
-        outputs: types.Nest,
+        labels: nests.Nest,
+        outputs: nests.Nest,
         *,
-        features: types.Nest = None,
-        sample_weight: types.Nest = None,
+        features: nests.Nest = None,
+        sample_weight: nests.Nest = None,
         **kwargs: Any,
     ) -> None:
         """Update the task's metrics and the metrics given to `model.compile`.
@@ -291,11 +283,11 @@ class Task(tf.Module, metaclass=abc.ABCMeta):
     def step_loss(
         self,
         model: keras.Model,
-        features: types.Nest,
-        labels: types.Nest,
-        outputs: types.Nest,
+        features: nests.Nest,
+        labels: nests.Nest,
+        outputs: nests.Nest,
         *,
-        sample_weight: types.Nest = None,
+        sample_weight: nests.Nest = None,
         training: bool = True,
         aux_losses: Sequence[tf.Tensor] | None = None,
     ) -> tf.Tensor:
@@ -339,7 +331,7 @@ class Task(tf.Module, metaclass=abc.ABCMeta):
     @user_code.not_converted
     def train_step(
         self,
-        inputs: types.Nest,
+        inputs: nests.Nest,
         model: keras.Model,
         optimizer: keras.optimizers.Optimizer,
         metrics: Sequence[keras.metrics.Metric] | None = None,
@@ -370,7 +362,7 @@ class Task(tf.Module, metaclass=abc.ABCMeta):
     @user_code.not_converted
     def validation_step(
         self,
-        inputs: types.Nest,
+        inputs: nests.Nest,
         model: keras.Model,
         metrics: Sequence[keras.metrics.Metric] | None = None,
     ) -> dict[str, Any]:
@@ -386,7 +378,7 @@ class Task(tf.Module, metaclass=abc.ABCMeta):
         return {self.loss: loss}
 
     @user_code.not_converted
-    def predict_step(self, inputs: types.Nest, model: keras.Model) -> dict[str, tf.Tensor]:
+    def predict_step(self, inputs: nests.Nest, model: keras.Model) -> dict[str, tf.Tensor]:
         """Return the predictions for one replica's batch, for `--mode=predict`.
 
         Args:
@@ -404,7 +396,7 @@ class Task(tf.Module, metaclass=abc.ABCMeta):
         return build(features, labels if has_labels else None, outputs)
 
     def build_predictions(
-        self, features: types.Nest, labels: types.Nest, outputs: types.Nest
+        self, features: nests.Nest, labels: nests.Nest, outputs: nests.Nest
     ) -> dict[str, tf.Tensor]:
         """Return what to write for a batch, as columns with one row per example.
 
@@ -427,11 +419,11 @@ class Task(tf.Module, metaclass=abc.ABCMeta):
         del features, labels
         return outputs_as_columns(outputs, scores_classes=self.scores_classes)
 
-    def inference_step(self, inputs: types.Nest, model: keras.Model) -> types.Nest:
+    def inference_step(self, inputs: nests.Nest, model: keras.Model) -> nests.Nest:
         """Return the model's outputs in inference mode."""
         return model(_by_name(inputs, model), training=False)
 
-    def aggregate_logs(self, state: types.Nest, step_logs: Mapping[str, Any]) -> types.Nest:
+    def aggregate_logs(self, state: nests.Nest, step_logs: Mapping[str, Any]) -> nests.Nest:
         """Fold one batch's logs into the state of the evaluation, on the host.
 
         Override this method for metrics that need all predictions at once. Each value of
@@ -443,14 +435,14 @@ class Task(tf.Module, metaclass=abc.ABCMeta):
         del state, step_logs
 
     def reduce_aggregated_logs(
-        self, aggregated_logs: types.Nest, global_step: tf.Variable | None = None
+        self, aggregated_logs: nests.Nest, global_step: tf.Variable | None = None
     ) -> Mapping[str, Any]:
         """Compute metrics from the state of `aggregate_logs`, at the end of the evaluation."""
         del aggregated_logs, global_step
         return {}
 
     def _loss(
-        self, labels: types.Nest, outputs: types.Nest, aux_losses: Sequence[tf.Tensor] | None
+        self, labels: nests.Nest, outputs: nests.Nest, aux_losses: Sequence[tf.Tensor] | None
     ) -> tf.Tensor:
         build_losses = user_code.converted(self.build_losses)
         with distributed_gradients.undivided_losses():
@@ -458,7 +450,7 @@ class Task(tf.Module, metaclass=abc.ABCMeta):
         return step_checks.returned(self.build_losses, loss, "the loss of the batch, a scalar")
 
 
-def split_features_and_labels(inputs: types.Nest) -> tuple[types.Nest, types.Nest]:
+def split_features_and_labels(inputs: nests.Nest) -> tuple[nests.Nest, nests.Nest]:
     """Return the two elements of a pair, or use any other input as both features and labels."""
     if isinstance(inputs, tuple) and len(inputs) == 2:
         return inputs
@@ -466,8 +458,8 @@ def split_features_and_labels(inputs: types.Nest) -> tuple[types.Nest, types.Nes
 
 
 def split_batch(
-    inputs: types.Nest, model: keras.Model
-) -> tuple[types.Nest, types.Nest, types.Nest]:
+    inputs: nests.Nest, model: keras.Model
+) -> tuple[nests.Nest, nests.Nest, nests.Nest]:
     """Split a batch into features, labels and example weights, which may be None.
 
     As in `fit`, a triple is split into all three if the model was compiled with a loss. Otherwise
@@ -477,7 +469,7 @@ def split_batch(
         features, labels, weights = inputs
         return _by_name(features, model), labels, weights
     if isinstance(inputs, tuple) and len(inputs) == 3:
-        log_once.warn_once(
+        terminal.warn_once(
             "The batches are triples. Their third part would be the weights of the examples for a "
             "model that is compiled with a loss. The model %r is not, so its features and labels "
             "are the whole triple each. Return pairs from `build_inputs`, compile the model, or "
@@ -488,7 +480,7 @@ def split_batch(
     return _by_name(features, model), labels, None
 
 
-def _by_name(features: types.Nest, model: keras.Model) -> types.Nest:
+def _by_name(features: nests.Nest, model: keras.Model) -> nests.Nest:
     """Return the features that a functional model of named inputs takes.
 
     Keras would pair inputs and features in the alphabetical order of their names, so that a
@@ -519,7 +511,7 @@ def _require_scalar(loss: tf.Tensor, task: Task) -> None:
     # batch size.
     if loss.shape.rank and loss.shape.num_elements() != 1:
         raise errors.ConfigValueError(
-            f"The loss of {qualnames.described(task.build_losses)} has the shape {loss.shape}; "
+            f"The loss of {plugins.described(task.build_losses)} has the shape {loss.shape}; "
             "expected a scalar. Apply `tf.reduce_mean` to it."
         )
 
@@ -549,7 +541,7 @@ def load_optimizer(
         )
 
 
-def outputs_as_columns(outputs: types.Nest, *, scores_classes: bool) -> dict[str, tf.Tensor]:
+def outputs_as_columns(outputs: nests.Nest, *, scores_classes: bool) -> dict[str, tf.Tensor]:
     """Return the columns for the outputs of a model; see `Task.build_predictions`.
 
     Args:
@@ -567,7 +559,7 @@ def outputs_as_columns(outputs: types.Nest, *, scores_classes: bool) -> dict[str
     return columns
 
 
-def _named(outputs: types.Nest, name: str) -> list[tuple[str, tf.Tensor]]:
+def _named(outputs: nests.Nest, name: str) -> list[tuple[str, tf.Tensor]]:
     """Return the tensors of a nest with the names of their columns."""
     if isinstance(outputs, Mapping):
         parts = [(f"{name}{'.' if name else ''}{key}", part) for key, part in outputs.items()]
@@ -603,7 +595,7 @@ def warn_of_overridden_step(model: keras.Model | tf.Module, task: Task, name: st
     """
     in_keras = "test_step" if name == "validation_step" else name
     if _overrides_keras(model, in_keras) and getattr(type(task), name) is getattr(Task, name):
-        log_once.warn_once(
+        terminal.warn_once(
             "`%s.%s` is never called, because the step of the task is used instead. Move the code "
             "to `%s.%s`; see docs/coming_from_keras.md.",
             type(model).__name__,

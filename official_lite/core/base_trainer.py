@@ -12,7 +12,7 @@ from absl import logging
 
 from official_lite import orbit
 from official_lite.checkpoint import model_state
-from official_lite.common import errors, log_once, types, user_code
+from official_lite.common import errors, nests, terminal, user_code
 from official_lite.core import (
     base_task,
     config_definitions,
@@ -294,7 +294,7 @@ class Trainer(_AsyncTrainer):
         if not servers or state is not None:
             super().check_state(state)
         elif self.folds_outputs and self.config.trainer.eval_tf_while_loop:
-            log_once.warn_once(
+            terminal.warn_once(
                 "Parameter servers evaluate in a compiled loop, which passes no outputs to "
                 "`aggregate_logs`. Compute its results by metrics."
             )
@@ -391,13 +391,13 @@ class Trainer(_AsyncTrainer):
         """Prepare an update on a replica: set the random seeds of the step."""
         self._seeds.set(self.global_step.read_value())
 
-    def replica_train_step(self, inputs: types.Nest) -> None:
+    def replica_train_step(self, inputs: nests.Nest) -> None:
         """Make an update from a replica's part of a batch."""
         self.begin_replica_step()
         self._learn(inputs, self.optimizer)
         self._end_replica_step()
 
-    def _micro_step(self, inputs: types.Nest) -> None:
+    def _micro_step(self, inputs: nests.Nest) -> None:
         """Accumulate the gradients of a micro-batch."""
         num_examples, num_replicas = self._executor.count_examples(inputs)
         num_parts = self.batches_per_step * num_replicas
@@ -410,13 +410,13 @@ class Trainer(_AsyncTrainer):
         self._accumulator.flush(are_summed=bool(self.config.trainer.virtual_replicas))
         self._end_replica_step()
 
-    def _learn(self, inputs: types.Nest, optimizer: Any) -> None:
+    def _learn(self, inputs: nests.Nest, optimizer: Any) -> None:
         self._call_step(self._checked_step, inputs, self.model, optimizer, self._task_metrics[True])
 
     def _call_step(
         self,
         step: executors.TrainStep,
-        inputs: types.Nest,
+        inputs: nests.Nest,
         model: Any,
         optimizer: Any,
         metrics: Any,
@@ -429,7 +429,7 @@ class Trainer(_AsyncTrainer):
 
     @user_code.not_converted
     def _checked_step(
-        self, inputs: types.Nest, model: keras.Model, optimizer: Any, metrics: Metrics
+        self, inputs: nests.Nest, model: keras.Model, optimizer: Any, metrics: Metrics
     ) -> Mapping[str, Any]:
         """Call the task's step, and add the loss that it returns to the training loss."""
         logs = self._run_task(self.task, inputs, model, optimizer, metrics)
@@ -441,7 +441,7 @@ class Trainer(_AsyncTrainer):
     def _run_task(
         self,
         task: base_task.Task,
-        inputs: types.Nest,
+        inputs: nests.Nest,
         model: keras.Model,
         optimizer: Any,
         metrics: Metrics,
@@ -456,7 +456,7 @@ class Trainer(_AsyncTrainer):
             )
         return logs
 
-    def _weight_of_part(self, inputs: types.Nest, size: int | None) -> tf.Tensor | None:
+    def _weight_of_part(self, inputs: nests.Nest, size: int | None) -> tf.Tensor | None:
         """Return the weight of a replica's part of a batch; see `step_metrics.weight_of_part`."""
         num_parts = self.batches_per_step * self.strategy.num_replicas_in_sync
         return step_metrics.weight_of_part(step_metrics.num_examples(inputs), num_parts, size)
@@ -532,7 +532,7 @@ class Trainer(_AsyncTrainer):
             )
         return {**passthrough_logs, **logs}
 
-    def eval_reduce(self, state: Any = None, step_outputs: types.Nest = None) -> Any:
+    def eval_reduce(self, state: Any = None, step_outputs: nests.Nest = None) -> Any:
         """Fold a step's outputs into the evaluation's state, on the host."""
         # Pass the argument by position, because tasks may name it differently.
         return self.task.aggregate_logs(state, step_outputs)
@@ -551,7 +551,7 @@ class Trainer(_AsyncTrainer):
             self._export_if_best(logs)
         return logs
 
-    def _replica_eval_step(self, inputs: types.Nest) -> dict[str, Any]:
+    def _replica_eval_step(self, inputs: nests.Nest) -> dict[str, Any]:
         """Evaluate a replica's part of a batch, which may be empty."""
         with step_checks.explaining_the_step(self.task, self.task.validation_step, inputs):
             logs = user_code.converted(self.task.validation_step)(
@@ -771,7 +771,7 @@ class Trainer(_AsyncTrainer):
         for metrics in self._task_metrics.values():
             step_checks.name_metrics(self.task, metrics, self.model)
 
-    def _replica_spec(self, training: bool) -> types.Nest:
+    def _replica_spec(self, training: bool) -> nests.Nest:
         """Return the specs of the inputs of the task's training or validation step."""
         return self._executor.replica_spec(self.train_dataset if training else self.eval_dataset)
 

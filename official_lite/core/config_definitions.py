@@ -7,8 +7,7 @@ from typing import Any, ClassVar
 
 from absl import logging
 
-from official_lite.common import errors
-from official_lite.common.cluster import tf_config
+from official_lite.common import errors, tf_config
 from official_lite.config import phase_configs
 from official_lite.modeling import hyperparams
 from official_lite.modeling.hyperparams import base_config, field_checks
@@ -530,7 +529,8 @@ class ExperimentConfig(base_config.Config):
     prediction: PredictionConfig = dataclasses.field(default_factory=PredictionConfig)
 
     def validate_fields(self) -> None:
-        phase_configs.require_order(self.phases)
+        if self.phases:
+            phase_configs.require_order(self.phases)
 
 
 def warn_about_dead_fields(params: hyperparams.Config) -> None:

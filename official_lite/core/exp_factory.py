@@ -14,7 +14,7 @@ import inspect
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 
-from official_lite.common import error_report, errors, plugins, qualnames, registry
+from official_lite.common import error_report, errors, plugins
 
 if TYPE_CHECKING:
     from official_lite.core import config_definitions as cfg
@@ -31,7 +31,7 @@ ENTRY_POINTS = "official_lite.experiments"
 
 Factory = TypeVar("Factory", bound="Callable[[], cfg.ExperimentConfig]")
 
-_REGISTERED_CONFIGS: registry.Collection = {}
+_REGISTERED_CONFIGS: plugins.Collection = {}
 
 
 def register_config_factory(name: str) -> Callable[[Factory], Factory]:
@@ -42,7 +42,7 @@ def register_config_factory(name: str) -> Callable[[Factory], Factory]:
     Raises:
         DuplicateNameError: (a `KeyError`) If `name` already belongs to another factory.
     """
-    return registry.register(_REGISTERED_CONFIGS, name)
+    return plugins.register(_REGISTERED_CONFIGS, name)
 
 
 def get_exp_config(exp_name: str) -> "cfg.ExperimentConfig":
@@ -60,8 +60,11 @@ def get_exp_config(exp_name: str) -> "cfg.ExperimentConfig":
             The message shows the line of the factory.
     """
     factory = _find(exp_name)
-    with error_report.naming_the_line():
+    try:
         config = factory()
+    except errors.ConfigError as error:
+        error_report.name_the_line(error)
+        raise
     if config is None:
         raise errors.ConfigTypeError(
             f"The factory of experiment {exp_name!r} returned None; it must return the config."
@@ -85,7 +88,7 @@ def get_config_factory(exp_name: str) -> "Callable[[], cfg.ExperimentConfig | No
 def list_experiments() -> list[str]:
     """Return the registered names in alphabetical order."""
     plugins.import_group(ENTRY_POINTS)
-    return registry.names(_REGISTERED_CONFIGS)
+    return plugins.names(_REGISTERED_CONFIGS)
 
 
 def get_origin(exp_name: str) -> str:
@@ -94,7 +97,7 @@ def get_origin(exp_name: str) -> str:
     Raises:
         UnknownNameError: (a `LookupError`) If the experiment is unknown.
     """
-    return qualnames.module_of(inspect.unwrap(_find(exp_name)))
+    return plugins.module_of(inspect.unwrap(_find(exp_name)))
 
 
 def _find(exp_name: str) -> "Callable[[], cfg.ExperimentConfig | None]":

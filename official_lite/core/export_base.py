@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from official_lite import telemetry
 from official_lite.checkpoint import fallback, latest, model_state
-from official_lite.common import errors, types
+from official_lite.common import errors, nests
 from official_lite.core import config_definitions
 
 __all__ = ["ExportModule", "export", "get_timestamped_export_dir"]
@@ -131,7 +131,7 @@ def get_timestamped_export_dir(export_dir_base: str) -> str:
     )
 
 
-def _infer(inputs: types.Nest, model: keras.Model) -> types.Nest:
+def _infer(inputs: nests.Nest, model: keras.Model) -> nests.Nest:
     # Not `model.call`: that would skip building, autocasting and masks.
     return model(inputs, training=False)
 

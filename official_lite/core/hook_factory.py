@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from official_lite.common import plugins, registry
+from official_lite.common import plugins
 
 if TYPE_CHECKING:
     from official_lite import orbit
@@ -24,7 +24,7 @@ __all__ = ["HookFactory", "find_hooks", "register_hook"]
 HookFactory = Callable[[], "orbit.Hook"]
 _Registered = TypeVar("_Registered", bound=Callable[..., Any])
 
-_HOOKS: registry.Collection = {
+_HOOKS: plugins.Collection = {
     name: f"official_lite.orbit.hooks.{module}"
     for name, module in {
         "action": "hook:ActionHook",
@@ -61,7 +61,7 @@ def register_hook(name: str) -> Callable[[_Registered], _Registered]:
     Raises:
         errors.ConfigError: If the name belongs to another hook.
     """
-    return registry.register(_HOOKS, name)
+    return plugins.register(_HOOKS, name)
 
 
 def find_hooks(entries: Sequence[Any], workspace: str | None = None) -> list[HookFactory]:

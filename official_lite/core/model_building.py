@@ -10,7 +10,7 @@ import keras
 import tensorflow as tf
 from absl import logging
 
-from official_lite.common import error_report, errors, suggestions, types, user_code
+from official_lite.common import error_report, errors, nests, suggestions, user_code
 from official_lite.core import base_task, step_checks
 from official_lite.modeling.optimization import gradient_accumulator
 
@@ -20,7 +20,7 @@ __all__ = ["build_by_task", "build_for_prediction", "build_variables", "freeze",
 def build_by_task(
     model: keras.Model,
     task: base_task.Task,
-    element_spec: types.Nest,
+    element_spec: nests.Nest,
     metrics: Sequence[Any],
     *,
     training: bool,
@@ -46,7 +46,7 @@ def build_by_task(
         step_fn = functools.partial(task.validation_step, model=model, metrics=metrics)
 
     @user_code.not_converted
-    def explained(inputs: types.Nest) -> Any:
+    def explained(inputs: nests.Nest) -> Any:
         with step_checks.explaining_the_step(task, step_fn.func, inputs):
             return user_code.converted(step_fn.func)(inputs, **step_fn.keywords)
 
@@ -54,7 +54,7 @@ def build_by_task(
 
 
 def build_for_prediction(
-    model: keras.Model, task: base_task.Task, element_spec: types.Nest
+    model: keras.Model, task: base_task.Task, element_spec: nests.Nest
 ) -> None:
     """Build a model by tracing the prediction step of its task.
 
@@ -68,7 +68,7 @@ def build_for_prediction(
     """
 
     @user_code.not_converted
-    def explained(inputs: types.Nest) -> Any:
+    def explained(inputs: nests.Nest) -> Any:
         with step_checks.explaining_the_step(task, task.predict_step, inputs):
             return user_code.converted(task.predict_step)(inputs, model=model)
 
@@ -78,7 +78,7 @@ def build_for_prediction(
 def build_variables(
     model: keras.Model,
     step_fn: Callable[[Any], Any],
-    element_spec: types.Nest,
+    element_spec: nests.Nest,
     metrics: Sequence[Any] = (),
 ) -> None:
     """Build a model that creates its variables on its first call, and metrics that do so too.
@@ -164,7 +164,7 @@ def _lazy_metrics(
 def _stops_at_unbuilt_part(
     model: keras.Model,
     step_fn: Callable[[Any], Any],
-    element_spec: types.Nest,
+    element_spec: nests.Nest,
     metrics: Sequence[Any],
     tried: set[int],
 ) -> bool:
@@ -278,7 +278,7 @@ def _placeholder(value: Any) -> Any:
     return tf.compat.v1.placeholder(value.dtype, value.shape) if is_spec else value
 
 
-def _without_graph(value: types.Nest) -> types.Nest:
+def _without_graph(value: nests.Nest) -> nests.Nest:
     """Replace a tensor of the trace by its shape and dtype; return any other value unchanged."""
     return keras.KerasTensor(value.shape, value.dtype.name) if tf.is_tensor(value) else value
 

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from official_lite import orbit
-from official_lite.common import errors, preemption, qualnames, types, user_code
+from official_lite.common import errors, nests, plugins, preemption, user_code
 from official_lite.core import base_task, config_definitions, step_checks, train_data
 from official_lite.data import length, replicas, tf_data_options
 from official_lite.execution import executors
@@ -110,7 +110,7 @@ class Predictor:
                 yield as_arrays(predictions, num_rows, task.predict_step)
 
     def run_step(
-        self, inputs: types.Nest, number: tf.Tensor, execution: str
+        self, inputs: nests.Nest, number: tf.Tensor, execution: str
     ) -> tuple[dict[str, tuple[tf.Tensor, ...]], tuple[tf.Tensor, ...]]:
         """Predict a batch on all replicas; see `Trainer.predict_step`."""
         step: Callable[..., Any] = self._replica_step
@@ -121,7 +121,7 @@ class Predictor:
         return tf.nest.map_structure(self.strategy.experimental_local_results, outputs)
 
     def _replica_step(
-        self, inputs: types.Nest, number: tf.Tensor
+        self, inputs: nests.Nest, number: tf.Tensor
     ) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
         """Predict a replica's part of a batch, which may be empty."""
         # A model may draw random numbers in inference, too. A resumed run must draw the same.
@@ -137,7 +137,7 @@ def are_of_classes(metrics: Sequence[keras.metrics.Metric]) -> bool:
     return any(isinstance(metric, _OF_CLASSES) for metric in metrics)
 
 
-def count_rows(inputs: types.Nest) -> tf.Tensor:
+def count_rows(inputs: nests.Nest) -> tf.Tensor:
     """Return the number of examples in a batch; -1 if it has no dense tensor with rows."""
     for part in tf.nest.flatten(inputs):
         if isinstance(part, tf.Tensor) and part.shape.rank != 0:
@@ -168,7 +168,7 @@ def as_arrays(
         wanted = counts if min(wanted) < 0 else wanted
         if counts != wanted:
             raise errors.ConfigValueError(
-                f"{qualnames.described(method)} returned {sum(counts)} rows as {name!r} for a "
+                f"{plugins.described(method)} returned {sum(counts)} rows as {name!r} for a "
                 f"batch of {sum(wanted)} examples; expected one row per example."
             )
         # The shapes of empty parts need not fit those of the others.
@@ -188,7 +188,7 @@ def checked(method: Callable[..., Any], predictions: Any) -> dict[str, tf.Tensor
         errors.ConfigTypeError: If it is no mapping of names to dense tensors.
         errors.ConfigValueError: If it is empty, or a name is reserved.
     """
-    said = qualnames.described(method)
+    said = plugins.described(method)
     expected = "expected a dictionary of tensors with one row per example"
     if not isinstance(predictions, Mapping):
         raise errors.ConfigTypeError(

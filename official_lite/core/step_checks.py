@@ -14,7 +14,7 @@ import keras
 import tensorflow as tf
 from absl import logging
 
-from official_lite.common import error_report, errors, keras_names, log_once, qualnames, types
+from official_lite.common import error_report, errors, keras_variables, nests, plugins, terminal
 from official_lite.core import step_metrics
 from official_lite.data import input_errors
 from official_lite.modeling import distributed_gradients
@@ -76,7 +76,7 @@ def returned(method: Callable[..., Any], value: Any, expected: str) -> Any:
     """
     if value is None:
         raise errors.ConfigTypeError(
-            f"{qualnames.described(method)} returned None; expected {expected}. Does it end with "
+            f"{plugins.described(method)} returned None; expected {expected}. Does it end with "
             "`return`?"
         )
     return value
@@ -91,7 +91,7 @@ def training_loss(task: Any, logs: Any) -> tf.Tensor:
     logs = returned(task.train_step, logs, f"a dictionary of logs with the key {task.loss!r}")
     if task.loss not in logs:
         raise errors.ConfigValueError(
-            f"{qualnames.described(task.train_step)} returned logs with the keys {sorted(logs)}; "
+            f"{plugins.described(task.train_step)} returned logs with the keys {sorted(logs)}; "
             f"expected the key {task.loss!r}. Add `self.loss: loss` to them."
         )
     return logs[task.loss]
@@ -111,7 +111,7 @@ def build_metrics(
         errors.ConfigTypeError: If it does not return a list of metrics.
         errors.ConfigValueError: If two metrics have the same name.
     """
-    with keras_names.fresh():
+    with keras_variables.fresh_names():
         metrics = _built_metrics(task.build_metrics, training=training)
         name_metrics(task, metrics)
     if model is not None:
@@ -123,7 +123,7 @@ def name_metrics(
     task: Any, metrics: Sequence[Any], model: keras.Model | tf.Module | None = None
 ) -> None:
     """Name the metrics of a task apart, and apart from those of its model once this is built."""
-    step_metrics.name_apart(metrics, qualnames.described(task.build_metrics), model)
+    step_metrics.name_apart(metrics, plugins.described(task.build_metrics), model)
 
 
 def _built_metrics(method: Callable[..., Any], *, training: bool) -> list[keras.metrics.Metric]:
@@ -135,7 +135,7 @@ def _built_metrics(method: Callable[..., Any], *, training: bool) -> list[keras.
         got = wrong[0] if wrong else metrics
         hint = " Build it by `keras.metrics.get(name)`." if isinstance(got, str) else ""
         raise errors.ConfigTypeError(
-            f"{qualnames.described(method)} returned {'a list with ' if wrong else ''}{got!r}; "
+            f"{plugins.described(method)} returned {'a list with ' if wrong else ''}{got!r}; "
             f"expected {expected}.{hint}"
         )
     return list(metrics)
@@ -157,7 +157,7 @@ def require_signature(method: Callable[..., Any], *args: str, **kwargs: str) -> 
     except TypeError as error:
         call = ", ".join([*args, *(f"{name}=…" for name in kwargs)])
         raise errors.ConfigTypeError(
-            f"{qualnames.described(method)} is called as `{method.__name__}({call})`, but does not "
+            f"{plugins.described(method)} is called as `{method.__name__}({call})`, but does not "
             f"accept these arguments: {error}. Give it the parameters that it has in "
             "`base_task.Task`."
         ) from error
@@ -189,7 +189,7 @@ def warn_of_lookalikes(task_cls: type, base: type) -> None:
         )
         # A helper may be named like the method that it helps.
         if meant and getattr(task_cls, meant, None) is getattr(base, meant, None):
-            log_once.warn_once(
+            terminal.warn_once(
                 "`%s.%s` is never called by the trainer. Did you mean `%s`?",
                 task_cls.__name__,
                 name,
@@ -300,13 +300,13 @@ def naming_the_block(build_inputs: Callable[..., Any], path: str, data: Any) -> 
         if data is not None or error.obj is not None:
             raise
         raise errors.ConfigValueError(
-            f"`{path}` is null in the config, but {qualnames.described(build_inputs)} needs it: "
+            f"`{path}` is null in the config, but {plugins.described(build_inputs)} needs it: "
             f"{error_report.headline(error)}. Set it, or use a mode that does not read it."
         ) from error
 
 
 @contextlib.contextmanager
-def explaining_the_step(task: Any, step: Callable[..., Any], inputs: types.Nest) -> Iterator[None]:
+def explaining_the_step(task: Any, step: Callable[..., Any], inputs: nests.Nest) -> Iterator[None]:
     """Name what is missing if a step fails while it is traced.
 
     Args:
@@ -324,12 +324,12 @@ def explaining_the_step(task: Any, step: Callable[..., Any], inputs: types.Nest)
     except NotImplementedError as error:
         other = "eval" if step == task.train_step else "train"
         raise errors.MissingStepError(
-            f"{qualnames.described(step)} raised NotImplementedError. If the task does not support "
+            f"{plugins.described(step)} raised NotImplementedError. If the task does not support "
             f"this step, use `--mode={other}`."
         ) from error
 
 
-def warn_of_pairing(task: Any, base: type, labels: types.Nest, outputs: types.Nest) -> None:
+def warn_of_pairing(task: Any, base: type, labels: nests.Nest, outputs: nests.Nest) -> None:
     """Warn if a loss may pair each label with the outputs of all examples.
 
     With labels of shape `(batch,)` and outputs of shape `(batch, 1)`, `labels - outputs` has the
@@ -349,14 +349,14 @@ def warn_of_pairing(task: Any, base: type, labels: types.Nest, outputs: types.Ne
         "model_outputs` pairs every label with every output. If the loss does not align them, use "
         "`labels[:, tf.newaxis]` or `tf.squeeze(model_outputs, -1)`. Labels and outputs of the "
         "same shape silence this warning.",
-        qualnames.described(task.build_losses),
+        plugins.described(task.build_losses),
         labels.shape,
         outputs.shape,
     )
 
 
 def check_class_labels(
-    metrics: Sequence[Any], labels: types.Nest, outputs: types.Nest, task_name: str
+    metrics: Sequence[Any], labels: nests.Nest, outputs: nests.Nest, task_name: str
 ) -> None:
     """Warn about metrics that expect one-hot labels but are given integer class labels."""
     if not (_has_rank(labels, 1) and _has_rank(outputs, 2)) or outputs.shape[-1] in (None, 1):
@@ -410,7 +410,7 @@ def watched_for_training_mode(model: keras.Model | tf.Module, task_name: str) ->
         )
 
 
-def _may_be_broadcast(labels: types.Nest, outputs: types.Nest) -> bool:
+def _may_be_broadcast(labels: nests.Nest, outputs: nests.Nest) -> bool:
     for one, other in ((labels, outputs), (outputs, labels)):
         if _has_rank(one, 1) and _has_rank(other, 2) and other.shape[-1] == 1:
             return True

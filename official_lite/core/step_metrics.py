@@ -14,7 +14,7 @@ import keras
 import tensorflow as tf
 from absl import logging
 
-from official_lite.common import errors, keras_names, keras_variables, types, user_code
+from official_lite.common import errors, keras_variables, nests, user_code
 from official_lite.orbit.utils import step_guard
 
 __all__ = [
@@ -147,7 +147,7 @@ def _has_automatic_name(metric: Any) -> bool:
     first = _snake_case(type(metric).__name__)
     number = re.fullmatch(rf"{re.escape(first)}(?:_(\d+))?", metric.name)
     # A name with a larger number than Keras has reached was given.
-    return number is not None and int(number[1] or 0) < keras_names.counts().get(first, 0)
+    return number is not None and int(number[1] or 0) < keras_variables.name_counts().get(first, 0)
 
 
 def _snake_case(name: str) -> str:
@@ -360,7 +360,7 @@ class BatchMean(keras.metrics.Mean):
 
     @user_code.not_converted
     def update_state(
-        self, values: tf.Tensor, sample_weight: tf.Tensor | None = None, *, batch: types.Nest = None
+        self, values: tf.Tensor, sample_weight: tf.Tensor | None = None, *, batch: nests.Nest = None
     ) -> None:
         size = None
         if sample_weight is None and tf.convert_to_tensor(values).shape.rank == 0:
@@ -387,7 +387,7 @@ def add_loss(mean: keras.metrics.Mean, loss: tf.Tensor, weight: tf.Tensor | None
     mean.update_state(loss, weight)
 
 
-def num_examples(batch: types.Nest) -> tf.Tensor | None:
+def num_examples(batch: nests.Nest) -> tf.Tensor | None:
     """Return the number of examples; None if no tensor of the batch has a batch dimension.
 
     It is a constant if the number is known while the step is traced.

@@ -9,14 +9,14 @@ module of configs then does not need to import TensorFlow::
 from collections.abc import Callable
 from typing import Any, TypeVar, overload
 
-from official_lite.common import errors, plugins, qualnames, registry
+from official_lite.common import errors, plugins
 from official_lite.modeling.hyperparams import base_config
 
 __all__ = ["find_task_cls", "get_task", "get_task_cls", "register_task_cls"]
 
 TaskClass = TypeVar("TaskClass", bound=Callable[..., Any])
 
-_REGISTERED_TASK_CLS: registry.Collection = {}
+_REGISTERED_TASK_CLS: plugins.Collection = {}
 
 
 @overload
@@ -40,7 +40,7 @@ def register_task_cls(
             f"`{task_config_cls.__qualname__}` itself. Write `@register_task_cls(MyTaskConfig)` "
             "above it."
         )
-    decorator = registry.register(_REGISTERED_TASK_CLS, task_config_cls)
+    decorator = plugins.register(_REGISTERED_TASK_CLS, task_config_cls)
     return decorator if target is None else decorator(target)
 
 
@@ -56,7 +56,7 @@ def get_task(task_config: base_config.Config | None, **kwargs: Any) -> Any:
     task = find_task_cls(task_config)(task_config, **kwargs)
     if hasattr(type(task), "build_inputs") and not hasattr(task, "task_config"):
         raise errors.ConfigTypeError(
-            f"{qualnames.described(type(task).__init__)} does not call the constructor of the base "
+            f"{plugins.described(type(task).__init__)} does not call the constructor of the base "
             "class. Add `super().__init__(params, logging_dir, name)` as its first line."
         )
     return task
@@ -83,8 +83,8 @@ def get_task_cls(task_config_cls: type) -> Any:
             return plugins.import_spec(found, kind="task") if isinstance(found, str) else found
     name = task_config_cls.__qualname__
     raise errors.UnknownNameError(
-        f"No task is registered for the config `{qualnames.name_of(task_config_cls)}`. Decorate "
+        f"No task is registered for the config `{plugins.name_of(task_config_cls)}`. Decorate "
         f"the task with `@task_factory.register_task_cls({name})`, or call "
         f'`task_factory.register_task_cls({name}, "package.module:Task")` next to the config. '
-        f"{registry.import_hint}"
+        f"{plugins.import_hint}"
     )

@@ -12,8 +12,8 @@ from absl import logging
 from official_lite import orbit, telemetry
 from official_lite.checkpoint import async_checkpoint_manager, directories, state_description
 from official_lite.common import distribute_utils, errors, files, goodput, preemption, terminal
-from official_lite.common.run_mode import Mode
-from official_lite.config import epochs, model_files, parsing
+from official_lite.common.flags import Mode
+from official_lite.config import epochs, parsing
 from official_lite.core import (
     actions,
     base_task,
@@ -93,7 +93,7 @@ class OrbitExperimentRunner:
             reads_files = restore and trainer is None
             _check(params, mode, model_dir, self.strategy, task, restore, reads_files)
         worker_consistency.require_agreement(params, self.strategy, mode)
-        self._params = params = model_files.read(params)
+        self._params = params = parsing.read_model_files(params)
         self._model_dir = model_dir
         self._mode = Mode.parse(mode)
         self._run_post_eval = run_post_eval
@@ -596,7 +596,7 @@ def run_experiment(
     Raises:
         errors.OfficialLiteError: For every error that the user can fix; see `common.errors`.
     """
-    params = model_files.read(parsing.expand_home(params))
+    params = parsing.read_model_files(parsing.expand_home(params))
     divides_data = (
         trainer_factory.divides_data(params)
         if trainer is None

@@ -3,6 +3,6 @@
 The names are imported on first use, so that parsing a config does not wait for TensorFlow.
 """
 
-from official_lite.common import lazy_imports
+from official_lite.common import plugins
 
-__getattr__, __all__ = lazy_imports.attach_stub(__name__, __file__)
+__getattr__, __all__ = plugins.attach_stub(__name__, __file__)

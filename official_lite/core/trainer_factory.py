@@ -15,7 +15,7 @@ from typing import TypeVar
 import gin
 import keras
 
-from official_lite.common import errors, keras_names, plugins, registry
+from official_lite.common import errors, keras_variables, plugins
 from official_lite.core import base_task, base_trainer, config_definitions, step_checks
 
 __all__ = [
@@ -30,7 +30,7 @@ __all__ = [
 TrainerClass = TypeVar("TrainerClass", bound=type[base_trainer.Trainer])
 
 # The trainers of `official_lite.nas`, which is imported only when one of them is looked up.
-_REGISTERED_TRAINER_CLS: registry.Collection = {
+_REGISTERED_TRAINER_CLS: plugins.Collection = {
     name: f"official_lite.nas:{name.capitalize()}Trainer"
     for name in ("darts", "enas", "gumbel", "proxyless", "spos")
 }
@@ -42,7 +42,7 @@ def register_trainer_cls(name: str) -> Callable[[TrainerClass], TrainerClass]:
     Raises:
         errors.ConfigError: If the name belongs to another trainer.
     """
-    return registry.register(_REGISTERED_TRAINER_CLS, name)
+    return plugins.register(_REGISTERED_TRAINER_CLS, name)
 
 
 def build_model(task: base_task.Task) -> keras.Model:
@@ -52,7 +52,7 @@ def build_model(task: base_task.Task) -> keras.Model:
         errors.ConfigTypeError: If `build_model` returns None.
     """
     step_checks.require_signature(task.build_model)
-    model = keras_names.built(task.build_model)
+    model = keras_variables.build_with_fresh_names(task.build_model)
     return step_checks.returned(task.build_model, model, "a Keras model")
 
 
@@ -67,14 +67,16 @@ def create_optimizer(
     args = (params.trainer.optimizer_config, params.runtime)
     create = task.create_optimizer
     if "dp_config" in inspect.signature(create).parameters:
-        optimizer = keras_names.built(lambda: create(*args, dp_config=dp_config))
+        optimizer = keras_variables.build_with_fresh_names(
+            lambda: create(*args, dp_config=dp_config)
+        )
         return step_checks.returned(create, optimizer, "a Keras optimizer")
     if dp_config is not None:
         raise errors.ConfigValueError(
             "`task.differential_privacy_config` is set, but the task's `create_optimizer` takes "
             "no `dp_config`."
         )
-    optimizer = keras_names.built(lambda: create(*args))
+    optimizer = keras_variables.build_with_fresh_names(lambda: create(*args))
     return step_checks.returned(create, optimizer, "a Keras optimizer")
 
 

@@ -16,7 +16,7 @@ import contextlib
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from official_lite.common import errors, plugins, registry
+from official_lite.common import errors, plugins
 
 if TYPE_CHECKING:
     from official_lite import telemetry
@@ -35,7 +35,7 @@ _Registered = TypeVar("_Registered", bound=Callable[..., Any])
 
 TENSORBOARD = "tensorboard"
 
-_WRITERS: registry.Collection = {
+_WRITERS: plugins.Collection = {
     **{
         name: f"official_lite.telemetry.run_writers:{name}"
         for name in ("console", "csv", "jsonl", "mlflow", "wandb")
@@ -52,7 +52,7 @@ def register_writer(name: str) -> Callable[[_Registered], _Registered]:
     Raises:
         errors.ConfigError: If the name belongs to another writer.
     """
-    return registry.register(_WRITERS, name)
+    return plugins.register(_WRITERS, name)
 
 
 def find_writers(entries: Sequence[Any], workspace: str | None = None) -> list[WriterFactory]:

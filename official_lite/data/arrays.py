@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from official_lite.common import errors, nests, types, user_code
+from official_lite.common import errors, nests, user_code
 from official_lite.data import position, replicas, stacking
 
 __all__ = ["from_arrays"]
@@ -23,7 +23,7 @@ class _Rows(Protocol):
 
     def __len__(self) -> int: ...
 
-    def __getitem__(self, indices: npt.NDArray[np.int64]) -> types.Nest: ...
+    def __getitem__(self, indices: npt.NDArray[np.int64]) -> nests.Nest: ...
 
 
 # Several small batches are gathered in one call, up to this number of batches and bytes.
@@ -35,7 +35,7 @@ _ROWS_SHARED_AT_ONCE = 2**12
 
 
 def from_arrays(
-    arrays: types.Nest,
+    arrays: nests.Nest,
     batch_size: int,
     *,
     shuffle: bool,
@@ -262,7 +262,7 @@ def _check_batch_size(num_rows: int, batch_size: int, *, is_left_out: bool) -> N
         replicas.warn_of_large_batch(batch_size, num_rows)
 
 
-def _num_rows(arrays: types.Nest) -> int:
+def _num_rows(arrays: nests.Nest) -> int:
     lengths: list[int] = []
     _map_leaves(lambda leaf: lengths.append(len(leaf)), arrays)
     if len(set(lengths)) != 1:
@@ -270,7 +270,7 @@ def _num_rows(arrays: types.Nest) -> int:
     return lengths[0]
 
 
-def _build_gather(arrays: types.Nest) -> Gather:
+def _build_gather(arrays: nests.Nest) -> Gather:
     gathers = _map_leaves(_build_gather_of_one, arrays)
     return user_code.not_converted(
         lambda indices: _map_leaves(lambda gather: gather(indices), gathers)
@@ -293,7 +293,7 @@ def _of_any_size(gather: Gather) -> Gather:
     )
 
 
-def _build_gather_of_one(array: types.Nest) -> Gather:
+def _build_gather_of_one(array: nests.Nest) -> Gather:
     is_array = hasattr(array, "__array__") or isinstance(array, list)
     if isinstance(array, np.memmap) or not is_array:
         return _build_read(array)
@@ -333,13 +333,13 @@ def _num_batches_at_once(gather: Gather, batch_size: int) -> int:
     return min(MOST_BATCHES_IN_A_GATHER, max(1, MOST_BYTES_IN_A_GATHER // max(1, num_bytes)))
 
 
-def _leaves(nest: types.Nest) -> list[Any]:
+def _leaves(nest: nests.Nest) -> list[Any]:
     leaves: list[Any] = []
     _map_leaves(leaves.append, nest)
     return leaves
 
 
-def _map_leaves(fn: Callable[[Any], Any], nest: types.Nest) -> Any:
+def _map_leaves(fn: Callable[[Any], Any], nest: nests.Nest) -> Any:
     """Map `fn` over a nest, with lists as leaves, as in `tf.data`; None stays None."""
     if nest is None:
         return None

@@ -13,8 +13,7 @@ from typing import Any
 import tensorflow as tf
 from absl import logging
 
-from official_lite.common import errors
-from official_lite.common.cluster import reachability, tf_config
+from official_lite.common import cluster, errors, tf_config
 from official_lite.data import input_errors
 
 __all__ = ["DataServiceOptions", "choose", "distribute", "wait_for_dispatcher", "wait_for_service"]
@@ -169,12 +168,12 @@ def wait_for_service(address: str, seconds: float | None = None) -> None:
 
     Args:
         address: The address of the dispatcher, such as `grpc://host:5000`.
-        seconds: The longest time to wait, in seconds. Defaults to `reachability.patience()`.
+        seconds: The longest time to wait, in seconds. Defaults to `cluster.patience()`.
 
     Raises:
         ClusterError: The dispatcher does not answer, or the service has no workers.
     """
-    seconds = reachability.patience() if seconds is None else seconds
+    seconds = cluster.patience() if seconds is None else seconds
     deadline = time.monotonic() + seconds
     wait_for_dispatcher(address, seconds)
     answers: list[int] = []
@@ -201,9 +200,9 @@ def wait_for_dispatcher(address: str, seconds: float | None = None) -> None:
 
     Raises:
         ConfigValueError: The address is not valid.
-        ClusterError: Nothing answers within `seconds`, which defaults to `reachability.patience()`.
+        ClusterError: Nothing answers within `seconds`, which defaults to `cluster.patience()`.
     """
-    seconds = reachability.patience() if seconds is None else seconds
+    seconds = cluster.patience() if seconds is None else seconds
     host_and_port = address.rpartition("://")[2]
     try:
         tf_config.split_address(host_and_port)
@@ -213,11 +212,11 @@ def wait_for_dispatcher(address: str, seconds: float | None = None) -> None:
             "`grpc://host:5000`."
         ) from error
     deadline = time.monotonic() + seconds
-    while reasons := reachability.unreachable({"dispatcher": host_and_port}):
+    while reasons := cluster.unreachable({"dispatcher": host_and_port}):
         if time.monotonic() > deadline:
             raise errors.ClusterError(
                 f"No dispatcher of a tf.data service answered at {address} within {seconds:g} s "
-                f"({reasons['dispatcher']}). {reachability.TIMEOUT_VARIABLE} sets the time limit."
+                f"({reasons['dispatcher']}). {cluster.TIMEOUT_VARIABLE} sets the time limit."
             )
         logging.log_first_n(
             logging.INFO, "Waiting for the dispatcher of the tf.data service at %s.", 1, address

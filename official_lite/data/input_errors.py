@@ -11,7 +11,7 @@ import keras
 import tensorflow as tf
 from absl import logging
 
-from official_lite.common import error_report, errors, suggestions, types
+from official_lite.common import error_report, errors, nests, suggestions
 
 __all__ = [
     "describe",
@@ -92,7 +92,7 @@ def find_damaged_image() -> str | None:
     return None
 
 
-def find_non_finite(batches: Iterable[types.Nest]) -> str | None:
+def find_non_finite(batches: Iterable[nests.Nest]) -> str | None:
     """Read batches up to the first one with an infinity or NaN, for a few seconds at most.
 
     Returns:
@@ -231,7 +231,7 @@ def raise_if_of_data(
 
 
 @contextlib.contextmanager
-def naming_the_keys(fn: Callable[..., Any], examples: types.Nest) -> Iterator[None]:
+def naming_the_keys(fn: Callable[..., Any], examples: nests.Nest) -> Iterator[None]:
     """Name the available keys if a function requests a missing key of its examples.
 
     Args:
@@ -261,7 +261,7 @@ def _asked_key(error: BaseException) -> Any:
     return error.args[0] if error.args else None
 
 
-def _keys(spec: types.Nest) -> list[str]:
+def _keys(spec: nests.Nest) -> list[str]:
     """Return the keys of an example that is a dictionary or a tuple that contains dictionaries."""
     parts = spec if isinstance(spec, tuple) else (spec,)
     return [key for part in parts if isinstance(part, Mapping) for key in part]

@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from official_lite.common import errors, nests, types
+from official_lite.common import errors, nests
 from official_lite.data import position
 
 __all__ = ["is_infinite", "repeat", "require_end", "watch_cardinality", "first_batches"]
@@ -91,7 +91,7 @@ class _Clock:
         self._started = 0.0
         self._has_warned = False
 
-    def look(self, index: tf.Tensor, batch: types.Nest) -> types.Nest:
+    def look(self, index: tf.Tensor, batch: nests.Nest) -> nests.Nest:
         looked = tf.cond(
             index % _BATCHES_BETWEEN_LOOKS == 0,
             lambda: tf.numpy_function(self._look, [index], tf.int64),

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import tensorflow as tf
 from absl import logging
 
-from official_lite.common import errors, log_once, qualnames, types, user_code
+from official_lite.common import errors, nests, plugins, terminal, user_code
 
 __all__ = [
     "per_replica_batch_size",
@@ -92,7 +92,7 @@ def refuse_context(function: Callable[..., Any] | None, caller: str) -> None:
         return
     if "input_context" in parameters:
         raise errors.ConfigTypeError(
-            f"{qualnames.described(function)} has the parameter `input_context`, which {caller} "
+            f"{plugins.described(function)} has the parameter `input_context`, which {caller} "
             "does not pass. Only `build_inputs` receives it. Remove the parameter, or bind it in "
             "`build_inputs` by `functools.partial`."
         )
@@ -125,7 +125,7 @@ def watch_batch_size(build_inputs: Callable[..., Any], num_replicas: int) -> Cal
     return build
 
 
-def _batched(batch: types.Nest, kind: Any) -> list[Any]:
+def _batched(batch: nests.Nest, kind: Any) -> list[Any]:
     """Return the dense tensors of a batch, or their specs, that have a batch dimension."""
     return [x for x in tf.nest.flatten(batch) if isinstance(x, kind) and x.shape.rank]
 
@@ -145,7 +145,7 @@ class _Watch:
         self._first: npt.NDArray[Any] = np.array([])
 
     @user_code.not_converted
-    def look(self, index: tf.Tensor, batch: types.Nest) -> types.Nest:
+    def look(self, index: tf.Tensor, batch: nests.Nest) -> nests.Nest:
         sizes = [tf.shape(x)[0] for x in _batched(batch, tf.Tensor)]
         if sizes:
             tf.cond(
@@ -160,11 +160,11 @@ class _Watch:
         wanted = self._batch_size // self._num_replicas
         if len(set(sizes.tolist())) != 1 or sizes[0] == wanted:
             return
-        log_once.warn_once(
+        terminal.warn_once(
             "The first batch of %s has %d examples, but each of the %d replicas should get %d: "
             "`global_batch_size` (%d) divided by their number. Create batches of "
             "`input_context.get_per_replica_batch_size(params.global_batch_size)` examples.",
-            qualnames.described(self._build_inputs),
+            plugins.described(self._build_inputs),
             sizes[0],
             self._num_replicas,
             wanted,

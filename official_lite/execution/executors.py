@@ -12,7 +12,7 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from official_lite import orbit
-from official_lite.common import log_once, nests, types, user_code
+from official_lite.common import nests, terminal, user_code
 from official_lite.core import step_metrics
 from official_lite.modeling.optimization import gradient_accumulator
 from official_lite.orbit import standard_runner
@@ -30,7 +30,7 @@ __all__ = [
 Dataset: TypeAlias = tf.data.Dataset | tf.distribute.DistributedDataset
 StepFn = Callable[..., Any]
 TrainStep = Callable[..., Mapping[str, Any]]
-EvalStep = Callable[[types.Nest], Mapping[str, Any]]
+EvalStep = Callable[[nests.Nest], Mapping[str, Any]]
 # The metrics of a task, or of several tasks by name.
 Metrics: TypeAlias = Sequence[keras.metrics.Metric] | Mapping[str, Sequence[keras.metrics.Metric]]
 
@@ -91,7 +91,7 @@ class GraphExecutor:
         """Run steps, and advance the global step by their number."""
         orbit.StandardTrainer.run_steps(trainer, num_steps)
 
-    def run_step(self, step_fn: StepFn, *inputs: types.Nest) -> Any:
+    def run_step(self, step_fn: StepFn, *inputs: nests.Nest) -> Any:
         """Run a function on all replicas, as a part of a step."""
         step_fn = user_code.converted(step_fn)
         return self.strategy.run(step_fn, args=inputs, options=self._options)
@@ -106,7 +106,7 @@ class GraphExecutor:
         del metrics
         return user_code.converted(step)
 
-    def count_examples(self, inputs: types.Nest) -> tuple[tf.Tensor | None, int]:
+    def count_examples(self, inputs: nests.Nest) -> tuple[tf.Tensor | None, int]:
         """Return the number of examples in the inputs of a replica, and the number of replicas.
 
         Returns:
@@ -115,8 +115,8 @@ class GraphExecutor:
         return step_metrics.num_examples(inputs), self.strategy.num_replicas_in_sync
 
     def run_eval_step(
-        self, step: EvalStep, inputs: types.Nest
-    ) -> dict[str, tuple[types.Nest, ...]]:
+        self, step: EvalStep, inputs: nests.Nest
+    ) -> dict[str, tuple[nests.Nest, ...]]:
         """Run a step of an evaluation on all replicas.
 
         Returns:
@@ -125,7 +125,7 @@ class GraphExecutor:
         outputs = self.strategy.run(step, args=(inputs,))
         return tf.nest.map_structure(self.strategy.experimental_local_results, outputs)
 
-    def replica_spec(self, dataset: Dataset) -> types.Nest:
+    def replica_spec(self, dataset: Dataset) -> nests.Nest:
         """Return the specs of the inputs of a task's step, given the data of the trainer."""
         return dataset.element_spec
 
@@ -167,7 +167,7 @@ class XlaExecutor(GraphExecutor):
     def num_sizes(self) -> int:
         return len(self._sizes)
 
-    def run_step(self, step_fn: StepFn, *inputs: types.Nest) -> Any:
+    def run_step(self, step_fn: StepFn, *inputs: nests.Nest) -> Any:
         self._watch_sizes(inputs)
         if self.strategy.num_replicas_in_sync > 1:
             return super().run_step(step_fn, *inputs)
@@ -190,7 +190,7 @@ class XlaExecutor(GraphExecutor):
         """Return whether each step of an evaluation is a program of its own."""
         return True
 
-    def _watch_sizes(self, inputs: types.Nest) -> None:
+    def _watch_sizes(self, inputs: nests.Nest) -> None:
         """Note the sizes of batches, unless they are known when the step is traced."""
         shapes = [tf.shape(x) for x in nests.tensors_in(inputs) if not x.shape.is_fully_defined()]
         if shapes:
@@ -199,7 +199,7 @@ class XlaExecutor(GraphExecutor):
     def _note_size(self, shape: npt.NDArray[np.int32]) -> None:
         self._sizes.add(shape.tobytes())
         if len(self._sizes) == _MANY_SIZES:
-            log_once.warn_once(
+            terminal.warn_once(
                 "`runtime.execution` is %s, and the batches have had %d different sizes so far. "
                 "XLA compiles a program for each of them. Pad the batches to one size or a few, or "
                 "use the execution mode `graph`.",
@@ -243,7 +243,7 @@ class XlaLoopExecutor(XlaExecutor):
             counts=trainer.batch_counts,
         )
 
-    def run_step(self, step_fn: StepFn, *inputs: types.Nest) -> Any:
+    def run_step(self, step_fn: StepFn, *inputs: nests.Nest) -> Any:
         # The program around the whole loop compiles the step.
         return GraphExecutor.run_step(self, step_fn, *inputs)
 
@@ -260,7 +260,7 @@ def _split_train_step(step: TrainStep, metrics: Metrics) -> TrainStep:
 
     @tf.function(jit_compile=True)
     def forward_and_backward(
-        inputs: types.Nest, model: keras.Model, optimizer: keras.optimizers.Optimizer
+        inputs: nests.Nest, model: keras.Model, optimizer: keras.optimizers.Optimizer
     ) -> tuple[Mapping[str, Any], list[tf.Tensor]]:
         collector = gradient_accumulator.GradientCollector(optimizer)
         logs = step(inputs, model=model, optimizer=collector, metrics=metrics)
@@ -268,7 +268,7 @@ def _split_train_step(step: TrainStep, metrics: Metrics) -> TrainStep:
         return logs, [gradient for gradient, _ in collector.grads_and_vars]
 
     def train_step(
-        inputs: types.Nest,
+        inputs: nests.Nest,
         *,
         model: keras.Model,
         optimizer: keras.optimizers.Optimizer,

@@ -7,7 +7,7 @@ import keras
 import tensorflow as tf
 
 from official_lite import orbit
-from official_lite.common import errors, types, user_code
+from official_lite.common import errors, nests, user_code
 from official_lite.core import config_definitions
 from official_lite.data import tf_data_options
 from official_lite.execution import executors, parameter_server
@@ -162,7 +162,7 @@ class AsyncTrainer(orbit.StandardTrainer, orbit.StandardEvaluator):
         return self._executor.num_sizes
 
     @user_code.not_converted
-    def run_step(self, step_fn: Callable[..., Any], *inputs: types.Nest) -> Any:
+    def run_step(self, step_fn: Callable[..., Any], *inputs: nests.Nest) -> Any:
         """Run a function on all replicas, as a part of a training step."""
         return self._executor.run_step(step_fn, *inputs)
 

@@ -12,7 +12,7 @@ from tensorflow.python.distribute import input_lib
 from tensorflow.python.distribute.coordinator import values
 
 from official_lite import orbit
-from official_lite.common import errors, types
+from official_lite.common import errors, nests
 from official_lite.data import position
 from official_lite.execution import executors
 from official_lite.execution.executors import Dataset
@@ -183,7 +183,7 @@ class ParameterServerExecutor(executors.GraphExecutor):
         is_divided = trainer.train_options.use_tf_while_loop
         num_parts = _PARTS_PER_WORKER * self._num_workers if is_divided else None
 
-        def run(iterator: Iterator[types.Nest], num_steps: tf.Tensor) -> None:
+        def run(iterator: Iterator[nests.Nest], num_steps: tf.Tensor) -> None:
             for length in _divide(int(num_steps), num_parts):
                 self.coordinator.schedule(loop_fn, (iterator, tf.constant(length)))
             # The caller reads the global step next.
@@ -205,7 +205,7 @@ class ParameterServerExecutor(executors.GraphExecutor):
                 "chief reads it."
             )
 
-        def run(iterator: Iterator[types.Nest], num_steps: tf.Tensor, *_: Any) -> None:
+        def run(iterator: Iterator[nests.Nest], num_steps: tf.Tensor, *_: Any) -> None:
             self.coordinator.schedule(loop_fn, (iterator, num_steps))
             self.join()
 

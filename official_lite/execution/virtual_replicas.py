@@ -17,7 +17,7 @@ import tensorflow as tf
 from absl import logging
 
 from official_lite import orbit
-from official_lite.common import errors, keras_variables, nests, types
+from official_lite.common import errors, keras_variables, nests
 from official_lite.core import step_metrics
 from official_lite.execution import executors
 from official_lite.modeling import replica_state
@@ -91,7 +91,7 @@ class VirtualReplicasExecutor(executors.GraphExecutor):
         del metrics
 
         def train_step(
-            inputs: Sequence[types.Nest],
+            inputs: Sequence[nests.Nest],
             *,
             model: keras.Model,
             optimizer: keras.optimizers.Optimizer,
@@ -100,7 +100,7 @@ class VirtualReplicasExecutor(executors.GraphExecutor):
             variables: list[keras.Variable] = []
             names: list[str] = []
 
-            def learn(shard: types.Nest) -> tuple[list[Any], Mapping[str, Any]]:
+            def learn(shard: nests.Nest) -> tuple[list[Any], Mapping[str, Any]]:
                 collector = gradient_accumulator.GradientCollector(optimizer)
                 logs = step(shard, model=model, optimizer=collector, metrics=metrics)
                 variables[:] = [variable for _, variable in collector.grads_and_vars]
@@ -117,7 +117,7 @@ class VirtualReplicasExecutor(executors.GraphExecutor):
 
         return train_step
 
-    def count_examples(self, inputs: types.Nest) -> tuple[tf.Tensor | None, int]:
+    def count_examples(self, inputs: nests.Nest) -> tuple[tf.Tensor | None, int]:
         # The gradients of a micro-batch are summed over all virtual replicas at once.
         counts = [step_metrics.num_examples(shard) for shard in inputs]
         if any(count is None or tf.get_static_value(count) is not None for count in counts):
@@ -129,9 +129,9 @@ class VirtualReplicasExecutor(executors.GraphExecutor):
         return total, 1
 
     def run_eval_step(
-        self, step: executors.EvalStep, inputs: types.Nest
-    ) -> dict[str, tuple[types.Nest, ...]]:
-        def replica_step(shards: Sequence[types.Nest]) -> list[Mapping[str, Any]]:
+        self, step: executors.EvalStep, inputs: nests.Nest
+    ) -> dict[str, tuple[nests.Nest, ...]]:
+        def replica_step(shards: Sequence[nests.Nest]) -> list[Mapping[str, Any]]:
             return self._run(lambda shard: ([], step(shard)), shards)[1]
 
         shards: list[Mapping[str, Any]] = self.strategy.run(replica_step, args=(inputs,))
@@ -143,7 +143,7 @@ class VirtualReplicasExecutor(executors.GraphExecutor):
 
         return tf.nest.map_structure(in_order, *shards)
 
-    def replica_spec(self, dataset: executors.Dataset) -> types.Nest:
+    def replica_spec(self, dataset: executors.Dataset) -> nests.Nest:
         return dataset.element_spec[0]
 
     def _build(
@@ -168,8 +168,8 @@ class VirtualReplicasExecutor(executors.GraphExecutor):
 
     def _run(
         self,
-        fn: Callable[[types.Nest], tuple[list[Any], Mapping[str, Any]]],
-        shards: Sequence[types.Nest],
+        fn: Callable[[nests.Nest], tuple[list[Any], Mapping[str, Any]]],
+        shards: Sequence[nests.Nest],
         *,
         jit_compile: bool = False,
     ) -> tuple[list[Any], list[Mapping[str, Any]]]:
@@ -185,7 +185,7 @@ class VirtualReplicasExecutor(executors.GraphExecutor):
         """
         replica = tf.distribute.get_replica_context()
 
-        def run_shard(index: tf.Tensor, shard: types.Nest) -> tuple[list[Any], Mapping[str, Any]]:
+        def run_shard(index: tf.Tensor, shard: nests.Nest) -> tuple[list[Any], Mapping[str, Any]]:
             with _VirtualReplica(replica, self._count, index), step_guard.fetched(shard):
                 return fn(shard)
 
@@ -429,11 +429,11 @@ class _VirtualReplica(tf.distribute.ReplicaContext):
         self._refuse()
 
     def all_reduce(
-        self, reduce_op: tf.distribute.ReduceOp, value: types.Nest, options: object = None
+        self, reduce_op: tf.distribute.ReduceOp, value: nests.Nest, options: object = None
     ) -> NoReturn:
         self._refuse()
 
-    def all_gather(self, value: types.Nest, axis: int, options: object = None) -> NoReturn:
+    def all_gather(self, value: nests.Nest, axis: int, options: object = None) -> NoReturn:
         self._refuse()
 
     def _refuse(self) -> NoReturn:
@@ -475,7 +475,7 @@ def _merged(logs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return merged
 
 
-def _in_turn(shards: Sequence[types.Nest], num_local: int) -> tf.data.Dataset:
+def _in_turn(shards: Sequence[nests.Nest], num_local: int) -> tf.data.Dataset:
     """Return one element for each replica."""
     first, *others = (
         tf.data.Dataset.from_tensors(tuple(shards[i : i + num_local]))
@@ -504,7 +504,7 @@ def _repeats(pipeline: tf.data.Dataset) -> bool:
     return bool(pipeline.cardinality() == tf.data.INFINITE_CARDINALITY)
 
 
-def _empty(spec: types.Nest) -> types.Nest:
+def _empty(spec: nests.Nest) -> nests.Nest:
     def zeros(spec: tf.TensorSpec) -> tf.Tensor:
         if not isinstance(spec, tf.TensorSpec) or not spec.shape.rank:
             raise errors.ConfigValueError(
@@ -526,7 +526,7 @@ def _watch_for_equal_data(shards: tf.data.Dataset) -> tf.data.Dataset:
     is_first = tf.data.Dataset.from_tensors(True)
     is_first = is_first.concatenate(tf.data.Dataset.from_tensors(False).repeat())
 
-    def compare(is_first: tf.Tensor, shards: Sequence[types.Nest]) -> Sequence[types.Nest]:
+    def compare(is_first: tf.Tensor, shards: Sequence[nests.Nest]) -> Sequence[nests.Nest]:
         parts = [nests.tensors_in(shard) for shard in shards[:2]]
         tf.cond(
             is_first,

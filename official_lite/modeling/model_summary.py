@@ -7,7 +7,7 @@ import keras
 import tensorflow as tf
 from absl import logging
 
-from official_lite.common import files, keras_variables, types
+from official_lite.common import files, keras_variables, nests
 
 __all__ = ["describe", "try_count_flops", "try_count_params", "write_model_params"]
 
@@ -114,7 +114,7 @@ def _single_example_specs(model: keras.Model | tf.Module) -> Any:
     return [tf.TensorSpec([1, *x.shape[1:]], x.dtype) for x in model.inputs]
 
 
-def _traced_graph(model: keras.Model | tf.Module, specs: types.Nest) -> tf.Graph:
+def _traced_graph(model: keras.Model | tf.Module, specs: nests.Nest) -> tf.Graph:
     if isinstance(specs, dict):
         return tf.function(model).get_concrete_function(**specs).graph
     inputs = specs if len(specs) > 1 else specs[0]

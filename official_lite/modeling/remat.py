@@ -15,7 +15,7 @@ from absl import logging
 from keras.src.backend.common import stateless_scope
 from tensorflow.python.ops import control_flow_util
 
-from official_lite.common import errors, suggestions, types
+from official_lite.common import errors, nests, suggestions
 
 __all__ = ["rematerialize"]
 
@@ -118,7 +118,7 @@ class _Call:
         structure: The positional and the keyword arguments of the call.
     """
 
-    def __init__(self, layer: keras.Layer, call: Callable[..., Any], structure: types.Nest) -> None:
+    def __init__(self, layer: keras.Layer, call: Callable[..., Any], structure: nests.Nest) -> None:
         self._layer = layer
         self._call = call
         self._structure = structure

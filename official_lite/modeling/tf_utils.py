@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import keras
 import tensorflow as tf
 
-from official_lite.common import types
+from official_lite.common import nests
 from official_lite.modeling import activations
 
 __all__ = [
@@ -149,7 +149,7 @@ def clone_initializer(initializer: InitializerT) -> InitializerT:
     return initializer
 
 
-def pack_inputs(inputs: types.Nest) -> tuple[tf.Tensor, ...]:
+def pack_inputs(inputs: nests.Nest) -> tuple[tf.Tensor, ...]:
     """Return the flattened inputs, with a scalar in place of each None (deprecated)."""
     _warn_about_packing()
     return tuple(
@@ -157,7 +157,7 @@ def pack_inputs(inputs: types.Nest) -> tuple[tf.Tensor, ...]:
     )
 
 
-def unpack_inputs(inputs: types.Nest) -> Any:
+def unpack_inputs(inputs: nests.Nest) -> Any:
     """Revert `pack_inputs`; a single input is returned without a tuple (deprecated)."""
     _warn_about_packing()
     flat = tuple(None if is_special_none_tensor(x) else x for x in tf.nest.flatten(inputs))

@@ -19,6 +19,6 @@ The trainers `darts`, `gumbel`, `proxyless`, `enas` and `spos` search within a s
 work with any task. The names of this package are imported on first use.
 """
 
-from official_lite.common import lazy_imports
+from official_lite.common import plugins
 
-__getattr__, __all__ = lazy_imports.attach_stub(__name__, __file__)
+__getattr__, __all__ = plugins.attach_stub(__name__, __file__)

@@ -23,7 +23,7 @@ from typing import Any, TypeAlias
 import keras
 import tensorflow as tf
 
-from official_lite.common import errors, suggestions, types
+from official_lite.common import errors, nests, suggestions
 from official_lite.nas import architecture
 
 __all__ = ["Cell", "Choice", "ChosenInputs", "InputChoice", "LayerChoice", "Repeat", "ValueChoice"]
@@ -68,10 +68,10 @@ class Choice(keras.layers.Layer, abc.ABC):
         self.__dict__["_resolver"] = resolver
 
     @abc.abstractmethod
-    def branch(self, index: int, inputs: types.Nest) -> Any:
+    def branch(self, index: int, inputs: nests.Nest) -> Any:
         """Return the output of one option."""
 
-    def outputs(self, inputs: types.Nest) -> list[Any]:
+    def outputs(self, inputs: nests.Nest) -> list[Any]:
         """Return the output of each option."""
         return [self.branch(index, inputs) for index in range(len(self.options))]
 
@@ -79,7 +79,7 @@ class Choice(keras.layers.Layer, abc.ABC):
     def layers_of(self, index: int) -> list[keras.layers.Layer]:
         """Return the layers that one option uses."""
 
-    def call(self, inputs: types.Nest, training: bool | None = None) -> Any:
+    def call(self, inputs: nests.Nest, training: bool | None = None) -> Any:
         if self._resolver is None:
             raise errors.ConfigValueError(
                 f"The choice {self.label!r} is not made. Set `task.arch` (and build the model "
@@ -148,10 +148,10 @@ class LayerChoice(Choice):
                 candidate.build(input_shape)
         self._output_spec(keras.KerasTensor(input_shape, dtype=self.compute_dtype))
 
-    def compute_output_spec(self, inputs: types.Nest, training: bool | None = None) -> Any:
+    def compute_output_spec(self, inputs: nests.Nest, training: bool | None = None) -> Any:
         return self._output_spec(inputs)
 
-    def branch(self, index: int, inputs: types.Nest) -> Any:
+    def branch(self, index: int, inputs: nests.Nest) -> Any:
         return self.candidates[self.options[index]](inputs)
 
     def layers_of(self, index: int) -> list[keras.layers.Layer]:
@@ -173,7 +173,7 @@ class LayerChoice(Choice):
         }
         return cls(**{**config, "candidates": candidates})
 
-    def _output_spec(self, inputs: types.Nest) -> Any:
+    def _output_spec(self, inputs: nests.Nest) -> Any:
         return self._require_same(
             {name: layer.compute_output_spec(inputs) for name, layer in self.candidates.items()}
         )
@@ -228,15 +228,15 @@ class Repeat(Choice):
             spec = block.compute_output_spec(spec)
         self._output_spec(keras.KerasTensor(input_shape, dtype=self.compute_dtype))
 
-    def compute_output_spec(self, inputs: types.Nest, training: bool | None = None) -> Any:
+    def compute_output_spec(self, inputs: nests.Nest, training: bool | None = None) -> Any:
         return self._output_spec(inputs)
 
-    def branch(self, index: int, inputs: types.Nest) -> Any:
+    def branch(self, index: int, inputs: nests.Nest) -> Any:
         for block in self.layers_of(index):
             inputs = block(inputs)
         return inputs
 
-    def outputs(self, inputs: types.Nest) -> list[Any]:
+    def outputs(self, inputs: nests.Nest) -> list[Any]:
         # Compute each block once: a deeper option continues from the output of the previous depth.
         prefixes = [inputs]
         for block in self.blocks:
@@ -256,7 +256,7 @@ class Repeat(Choice):
         blocks = [keras.saving.deserialize_keras_object(block) for block in config["block"]]
         return cls(**{**config, "block": blocks})
 
-    def _output_spec(self, inputs: types.Nest) -> Any:
+    def _output_spec(self, inputs: nests.Nest) -> Any:
         specs = {0: inputs}
         for depth, block in enumerate(self.blocks, start=1):
             specs[depth] = block.compute_output_spec(specs[depth - 1])

@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from official_lite.common import types, user_code
+from official_lite.common import nests, user_code
 from official_lite.nas import choices, hypergradient, one_shot_trainer, resolvers, train_val_streams
 
 __all__ = ["DartsTrainer", "GumbelTrainer", "ProxylessTrainer"]
@@ -43,7 +43,7 @@ class DartsTrainer(_FirstOrderTrainer):
         }[config.order]
         train, val = inputs[train_val_streams.TRAIN], inputs[train_val_streams.VAL]
 
-        def loss_fn(batch: types.Nest, *others: Any) -> tf.Tensor:
+        def loss_fn(batch: nests.Nest, *others: Any) -> tf.Tensor:
             # Only the architecture's batch reports the loss and includes the penalty.
             return (self.arch_loss if batch is val else self.loss)(batch, *others)
 

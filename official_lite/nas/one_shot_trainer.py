@@ -13,7 +13,7 @@ from absl import logging
 
 from official_lite import orbit
 from official_lite.checkpoint import directories
-from official_lite.common import errors, keras_variables, types, user_code
+from official_lite.common import errors, keras_variables, nests, user_code
 from official_lite.core import base_task, base_trainer, train_data
 from official_lite.execution.executors import Dataset
 from official_lite.modeling import distributed_gradients, hyperparams
@@ -251,14 +251,14 @@ class OneShotTrainer(base_trainer.Trainer):
         raise NotImplementedError(f"{type(self).__name__} has no `arch_gradients`.")
 
     def loss(
-        self, inputs: types.Nest, variables: Sequence[Any] = (), values: Sequence[tf.Tensor] = ()
+        self, inputs: nests.Nest, variables: Sequence[Any] = (), values: Sequence[tf.Tensor] = ()
     ) -> tf.Tensor:
         """Return this replica's share of the loss of a batch; see `probes.LossProbe`."""
         probe: probes.LossProbe = self.__dict__["_probe"]
         return probe(inputs, variables, values)
 
     def arch_loss(
-        self, inputs: types.Nest, variables: Sequence[Any] = (), values: Sequence[tf.Tensor] = ()
+        self, inputs: nests.Nest, variables: Sequence[Any] = (), values: Sequence[tf.Tensor] = ()
     ) -> tf.Tensor:
         """Return `loss` plus the cost of the architecture, and record the metric `arch_loss`.
 
@@ -301,7 +301,7 @@ class OneShotTrainer(base_trainer.Trainer):
             user_code.converted(self.arch_step)(inputs)
 
     @user_code.not_converted
-    def _weight_step(self, inputs: types.Nest) -> None:
+    def _weight_step(self, inputs: nests.Nest) -> None:
         draw = user_code.converted(self.weight_draw)(self.global_step.read_value())
         with resolvers.active_draw(draw):
             self.replica_train_step(inputs)
@@ -340,7 +340,7 @@ class OneShotTrainer(base_trainer.Trainer):
         with resolvers.active_draw(self._draw_to_build()):
             super()._build_model(train)
 
-    def _replica_spec(self, training: bool) -> types.Nest:
+    def _replica_spec(self, training: bool) -> nests.Nest:
         spec = super()._replica_spec(training)
         has_streams = training and self.resolved and self.has_arch_step
         return spec[train_val_streams.TRAIN] if has_streams else spec

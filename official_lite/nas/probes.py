@@ -15,7 +15,7 @@ import keras
 import tensorflow as tf
 
 from official_lite import telemetry
-from official_lite.common import errors, suggestions, types, user_code
+from official_lite.common import errors, nests, suggestions, user_code
 from official_lite.core import base_task, step_checks
 from official_lite.modeling.optimization import gradient_accumulator
 from official_lite.orbit.hooks import watched_metric
@@ -42,7 +42,7 @@ class LossProbe:
 
     @user_code.not_converted
     def __call__(
-        self, inputs: types.Nest, variables: Sequence[Any] = (), values: Sequence[tf.Tensor] = ()
+        self, inputs: nests.Nest, variables: Sequence[Any] = (), values: Sequence[tf.Tensor] = ()
     ) -> tf.Tensor:
         """Return this replica's share of the loss of a batch, in training mode.
 
@@ -140,7 +140,7 @@ class Reward:
             self._sign = -1.0
 
     @user_code.not_converted
-    def of_batch(self, inputs: types.Nest) -> tf.Tensor:
+    def of_batch(self, inputs: nests.Nest) -> tf.Tensor:
         """Return the reward of a batch, averaged over the replicas, without side effects.
 
         Call this in a replica context.

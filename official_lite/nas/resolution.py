@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 import keras
 
-from official_lite.common import errors, types
+from official_lite.common import errors, nests
 from official_lite.nas import architecture, choices
 from official_lite.nas.choices import Choice
 
@@ -36,7 +36,7 @@ __all__ = [
 class Resolver(Protocol):
     """The interface of a resolver, which computes all choices of one label."""
 
-    def __call__(self, choice: Choice, inputs: types.Nest, training: bool | None) -> Any:
+    def __call__(self, choice: Choice, inputs: nests.Nest, training: bool | None) -> Any:
         """Return the output of a choice."""
 
 
@@ -46,7 +46,7 @@ class FixedResolver:
     def __init__(self, index: int) -> None:
         self._index = index
 
-    def __call__(self, choice: Choice, inputs: types.Nest, training: bool | None) -> Any:
+    def __call__(self, choice: Choice, inputs: nests.Nest, training: bool | None) -> Any:
         return choice.branch(self._index, inputs)
 
 
@@ -177,7 +177,7 @@ class _Replacement:
     def __init__(self, module: Callable[[Any], Any]) -> None:
         self._module = module
 
-    def __call__(self, choice: Choice, inputs: types.Nest, training: bool | None) -> Any:
+    def __call__(self, choice: Choice, inputs: nests.Nest, training: bool | None) -> Any:
         return self._module(inputs)
 
 

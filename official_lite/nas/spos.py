@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from official_lite.common import errors, types
+from official_lite.common import errors, nests
 from official_lite.data import position
 from official_lite.nas import choices, one_shot_trainer, probes, resolvers, train_val_streams
 from official_lite.orbit.hooks import batch_norm_statistics
@@ -182,7 +182,7 @@ class SposTrainer(one_shot_trainer.OneShotTrainer):
         if self.__dict__["_rate_batch"] is None:
 
             @tf.function
-            def rate_batch(batch: types.Nest) -> tf.Tensor:
+            def rate_batch(batch: nests.Nest) -> tf.Tensor:
                 rewarded = self.strategy.run(self.__dict__["_reward"].of_batch, args=(batch,))
                 # The reward is the same on all replicas.
                 return self.strategy.experimental_local_results(rewarded)[0]

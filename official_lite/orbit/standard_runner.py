@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import tensorflow as tf
 from absl import logging
 
-from official_lite.common import errors, goodput, types
+from official_lite.common import errors, goodput, nests
 from official_lite.data import input_errors, tf_data_options
 from official_lite.orbit import runner
 from official_lite.orbit.utils import loop_fns, step_guard
@@ -402,7 +402,7 @@ class StandardEvaluator(runner.AbstractEvaluator, metaclass=abc.ABCMeta):
           The step outputs that `eval_reduce` receives.
         """
 
-    def eval_reduce(self, state: Any = None, step_outputs: types.Nest = None) -> Any:
+    def eval_reduce(self, state: Any = None, step_outputs: nests.Nest = None) -> Any:
         """Fold the outputs of a step into the state and return the new state.
 
         This method runs in Python unless the loop is compiled. Use it for results that metrics

@@ -10,15 +10,15 @@ from absl import logging
 
 from official_lite.checkpoint import latest
 from official_lite.common import (
+    cluster,
     distribute_utils,
     errors,
     files,
-    run_mode,
+    flags,
     suggestions,
     terminal,
 )
-from official_lite.common.cluster import task_server
-from official_lite.config import epochs, model_files, parsing, phase_configs
+from official_lite.config import epochs, parsing, phase_configs
 from official_lite.core import config_definitions, task_factory
 from official_lite.pipeline import context
 from official_lite.pipeline.context import ExperimentContext, FinishedPhase
@@ -210,15 +210,15 @@ class RunPipeline:
         Raises:
             BaseException: The error that ended the run, after `finalize` has run.
         """
-        if task_server.is_server(self._plans[0].params.runtime.distribution_strategy):
-            task_server.serve()
+        if cluster.is_server(self._plans[0].params.runtime.distribution_strategy):
+            cluster.serve()
             return None, {}
         finished: dict[str, FinishedPhase] = {}
         strategy: tf.distribute.Strategy | None = None
         trained: list[_Plan] = []
         for planned in self._plans:
             # Earlier phases may have written such files.
-            plan = dataclasses.replace(planned, params=model_files.read(planned.params))
+            plan = dataclasses.replace(planned, params=parsing.read_model_files(planned.params))
             if plan.phase:
                 logging.info("Phase `%s` in %s.", plan.phase, plan.model_dir)
             _warn_of_an_old_start(plan, trained)
@@ -256,7 +256,7 @@ class _Plan:
 
     @property
     def trains(self) -> bool:
-        return run_mode.Mode(self.mode).trains
+        return flags.Mode(self.mode).trains
 
     def context(
         self, phases: Mapping[str, FinishedPhase], strategy: tf.distribute.Strategy | None

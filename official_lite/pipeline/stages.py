@@ -8,8 +8,8 @@ import keras
 import tensorflow as tf
 from absl import logging
 
-from official_lite.common import errors, plugins, registry, suggestions, terminal
-from official_lite.config import compatibility, epochs, model_files
+from official_lite.common import errors, plugins, suggestions, terminal
+from official_lite.config import compatibility, epochs, parsing
 from official_lite.core import base_task, base_trainer, task_factory, train_lib, trainer_factory
 from official_lite.modeling import hyperparams
 from official_lite.pipeline.context import ExperimentContext
@@ -92,7 +92,7 @@ class Build(Stage):
             # Before the task: setting a seed deletes resources of ops, such as tokenizers.
             ctx.exit_stack.enter_context(runtime.seed_and_precision(ctx.params.runtime))
             # The stage before may have created such files.
-            ctx.params = model_files.read(ctx.params)
+            ctx.params = parsing.read_model_files(ctx.params)
             ctx.task = self.make_task(ctx)
             own_config = "" if ctx.trains else compatibility.own_config(ctx.model_dir)
             ctx.params = epochs.resolve(
@@ -261,7 +261,7 @@ _DEFAULTS: dict[str, type[Stage]] = {
 
 STAGES = tuple(_DEFAULTS)
 
-_REGISTERED_STAGES: registry.Collection = {}
+_REGISTERED_STAGES: plugins.Collection = {}
 
 _StageClass = TypeVar("_StageClass", bound=type[Stage])
 
@@ -272,7 +272,7 @@ def register_stage(name: str) -> Callable[[_StageClass], _StageClass]:
     Raises:
         errors.ConfigError: If the name belongs to another stage.
     """
-    return registry.register(_REGISTERED_STAGES, name)
+    return plugins.register(_REGISTERED_STAGES, name)
 
 
 def find_stages(params: Any, stages: Mapping[str, Any] | None = None) -> dict[str, type[Stage]]:

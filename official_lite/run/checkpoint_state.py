@@ -9,7 +9,7 @@ from absl import logging
 
 from official_lite import orbit
 from official_lite.checkpoint import model_state, state_description
-from official_lite.common import errors, keras_variables, types
+from official_lite.common import errors, keras_variables, nests
 from official_lite.core import base_task, config_definitions
 from official_lite.modeling import replica_state
 from official_lite.modeling.optimization import ema_optimizer, gradient_accumulator
@@ -158,7 +158,7 @@ def _find_state(value: object, known: set[int]) -> Any:
     return None if is_known else items
 
 
-def _require_variables(where: str, items: types.Nest, is_of_trainer: bool) -> None:
+def _require_variables(where: str, items: nests.Nest, is_of_trainer: bool) -> None:
     """Raise an error for an optimizer, or a trainer's model, that has no variables yet.
 
     Unbuilt models of tasks are allowed; they may augment examples and have no variables.

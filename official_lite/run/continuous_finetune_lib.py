@@ -22,8 +22,7 @@ from absl import logging
 
 from official_lite import orbit, telemetry
 from official_lite.checkpoint import directories, inspection
-from official_lite.common import errors, files, nested_dict, preemption, run_mode
-from official_lite.common.cluster import task_server, tf_config
+from official_lite.common import cluster, errors, files, flags, nested_dict, preemption, tf_config
 from official_lite.config import parsing
 from official_lite.core import base_task, config_definitions, task_factory, train_lib
 from official_lite.orbit import checkpointing
@@ -32,7 +31,7 @@ from official_lite.run import preflight, runtime
 __all__ = ["run_continuous_finetune", "write_json_summary", "write_summary"]
 
 
-MODE = run_mode.Mode.CONTINUOUS_TRAIN_AND_EVAL
+MODE = flags.Mode.CONTINUOUS_TRAIN_AND_EVAL
 
 Logs = Mapping[str, Any]
 
@@ -70,14 +69,14 @@ def run_continuous_finetune(
             directory.
         errors.CheckpointError: If no checkpoint appeared at all.
     """
-    if task_server.is_server(params.runtime.distribution_strategy):
-        task_server.serve()
+    if cluster.is_server(params.runtime.distribution_strategy):
+        cluster.serve()
         return {}
     params, model_dir = parsing.expand_home(params), files.expand_home(model_dir)
     _check_arguments(mode, params.task.init_checkpoint)
     preflight.check_run(
         params,
-        run_mode.Mode.TRAIN_AND_EVAL,
+        flags.Mode.TRAIN_AND_EVAL,
         model_dir,
         # The checkpoints may not exist yet.
         reads_weights=False,

@@ -6,7 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from official_lite.common import errors, files, run_mode, suggestions
+from official_lite.common import errors, files, flags, suggestions
 from official_lite.config import phase_configs
 from official_lite.core import config_definitions, train_data
 from official_lite.data import file_patterns
@@ -38,7 +38,7 @@ def data_blocks(task: config_definitions.TaskConfig, mode: str) -> Iterator[tupl
 
     The configs need not be a `DataConfig`.
     """
-    kind = run_mode.Mode(mode)
+    kind = flags.Mode(mode)
     blocks = {"train_data": kind.trains, "validation_data": kind.evaluates}
     if kind.predicts:
         blocks[train_data.predict_block(task)] = True
@@ -101,7 +101,7 @@ def enforce(
         for path, found in _describe(place, block, model_dir):
             if files.exists(path):
                 schema.require_match(found, path, place)
-            elif is_chief and run_mode.Mode(mode).trains and found.columns:
+            elif is_chief and flags.Mode(mode).trains and found.columns:
                 schema.write(path, found, block.label_column)
 
 

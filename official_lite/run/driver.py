@@ -7,8 +7,7 @@ from typing import Any, TypeAlias
 import keras
 from absl import logging
 
-from official_lite.common import error_report, errors, goodput, preemption
-from official_lite.common.cluster import reachability
+from official_lite.common import cluster, error_report, errors, goodput, preemption
 from official_lite.core import config_definitions
 from official_lite.data import input_errors
 from official_lite.modeling import model_summary
@@ -132,13 +131,13 @@ def _do(
     """
     first: BaseException | None = None
     try:
-        with error_report.naming_the_resource(), reachability.report_lost_peers():
+        with error_report.naming_the_resource(), cluster.report_lost_peers():
             work(record)
     except BaseException as error:
         first = error
     for part in at_the_end:
         try:
-            with reachability.report_lost_peers():
+            with cluster.report_lost_peers():
                 part(record, first)
         except BaseException as error:
             if first is None:

@@ -10,8 +10,7 @@ import tensorflow as tf
 
 from official_lite import orbit
 from official_lite.checkpoint import latest, warm_start
-from official_lite.common import errors, files, run_mode, suggestions
-from official_lite.common.cluster import tf_config
+from official_lite.common import errors, files, flags, suggestions, tf_config
 from official_lite.config import phase_configs
 from official_lite.core import (
     base_task,
@@ -87,9 +86,9 @@ def check_run(
     """
     check(params, mode)
     run_record.check_model_dir(model_dir)
-    if run_mode.Mode(mode).trains:
+    if flags.Mode(mode).trains:
         best_checkpoint.check_directories(params, model_dir, _best_checkpoint_hooks(params))
-    if run_mode.Mode(mode).predicts:
+    if flags.Mode(mode).predicts:
         check_prediction(params)
     earlier = earlier_phases or {}
     if reads_weights:
@@ -294,9 +293,9 @@ def writes_event_files(params: config_definitions.ExperimentConfig) -> bool:
 
 
 def _check_mode(name: str) -> None:
-    mode = run_mode.Mode.parse(name)
+    mode = flags.Mode.parse(name)
     if not mode.is_a_single_run:
-        single = [mode.value for mode in run_mode.Mode if mode.is_a_single_run]
+        single = [mode.value for mode in flags.Mode if mode.is_a_single_run]
         raise errors.UnknownNameError(
             f"The mode {name!r} is not implemented here. {suggestions.did_you_mean(name, single)}"
         )

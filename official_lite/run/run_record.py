@@ -46,11 +46,12 @@ from typing import Any
 from absl import logging
 
 from official_lite.checkpoint import chain
-from official_lite.common import error_report, errors, files, run_mode, terminal
-from official_lite.config import compatibility, epochs, gin_config, model_files, parsing
+from official_lite.common import error_report, errors, files, flags, terminal
+from official_lite.config import compatibility, epochs, gin_config, parsing
 from official_lite.core import config_definitions
 from official_lite.data import input_paths
 from official_lite.modeling import hyperparams
+from official_lite.modeling.hyperparams import yaml_io
 from official_lite.run import model_dir_lock, provenance
 
 __all__ = [
@@ -126,7 +127,7 @@ class RunRecord(contextlib.AbstractContextManager["RunRecord"]):
         self._mode = mode
         self._model_dir = model_dir
         self._is_chief = is_chief
-        self._is_training = run_mode.Mode(mode).trains
+        self._is_training = flags.Mode(mode).trains
         self._allow_config_change = allow_config_change
         self._lock = contextlib.ExitStack()
         self._entries: dict[str, Any] = {}
@@ -188,7 +189,7 @@ class RunRecord(contextlib.AbstractContextManager["RunRecord"]):
         with contextlib.ExitStack() as on_failure:
             on_failure.callback(self._lock.close)
             changes = self._claim() if self._is_training else []
-            if run_mode.Mode(self._mode).predicts:
+            if flags.Mode(self._mode).predicts:
                 self._claim_predictions()
             self._log_handler = _log_to_file(self.path("log", "txt"))
             on_failure.callback(self._close_log)
@@ -224,7 +225,7 @@ class RunRecord(contextlib.AbstractContextManager["RunRecord"]):
     def _write_start(self, changes: list[compatibility.Change]) -> None:
         if not all(change.is_harmless for change in changes):
             self._keep_old_params()
-        argv = [terminal.mask_passwords(argument) for argument in sys.argv]
+        argv = [yaml_io.mask_passwords(argument) for argument in sys.argv]
         logging.info("Command: %s", shlex.join(argv), extra=terminal.DETAIL)
         logging.info(
             "Versions: %s",
@@ -252,7 +253,7 @@ class RunRecord(contextlib.AbstractContextManager["RunRecord"]):
             "versions": versions(),
             # The config as it was given; `params.yaml` has the resolved config.
             "params": compatibility.flatten(epochs.given(self._params).as_dict()),
-            "model_files": model_files.checksums(self._params),
+            "model_files": parsing.model_file_checksums(self._params),
         }
         self._publish()
 
@@ -372,9 +373,9 @@ def save_gin_config(
     if params is None:
         if not files.exists(path):
             files.makedirs(model_dir)
-            files.write_text(path, terminal.mask_passwords(gin_config.bindings()))
+            files.write_text(path, yaml_io.mask_passwords(gin_config.bindings()))
         return
-    files.write_text(path, terminal.mask_passwords(gin_config.operative_config(params)))
+    files.write_text(path, yaml_io.mask_passwords(gin_config.operative_config(params)))
 
 
 def is_finished(
@@ -400,7 +401,7 @@ def is_finished(
             differs in what affects the training, as when a run resumes; see `config.compatibility`.
     """
     path = os.path.join(model_dir, "run.json")
-    trains = run_mode.Mode(mode).trains
+    trains = flags.Mode(mode).trains
     if not trains or params.phases or not files.exists(path):
         return False
     try:
@@ -501,7 +502,7 @@ def _require_regular_files(model_dir: str) -> None:
 
 def _is_of_evaluation(name: str) -> bool:
     """Return whether a file, such as `run.eval.json`, belongs to a job that does not train."""
-    return any(f".{mode}." in name for mode in run_mode.Mode if not mode.trains)
+    return any(f".{mode}." in name for mode in flags.Mode if not mode.trains)
 
 
 class _LogFile(python_logging.FileHandler):

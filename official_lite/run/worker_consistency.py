@@ -12,8 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 import official_lite
-from official_lite.common import errors, files, run_mode
-from official_lite.common.cluster import tf_config
+from official_lite.common import errors, files, flags, tf_config
 from official_lite.core import config_definitions, task_factory, trainer_factory
 from official_lite.data import file_patterns
 from official_lite.modeling import hyperparams
@@ -126,7 +125,7 @@ def _parts(params: config_definitions.ExperimentConfig, mode: str) -> dict[str, 
         "versions": [" ".join(item) for item in sorted(run_record.versions().items())],
         "config": [f"{path}: {value!r}" for path, value in config.items()],
         "code": list_code(params),
-        "training data": list(_data_files(params)) if run_mode.Mode(mode).trains else [],
+        "training data": list(_data_files(params)) if flags.Mode(mode).trains else [],
     }
 
 

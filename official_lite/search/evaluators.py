@@ -21,10 +21,10 @@ from typing import Any
 
 from official_lite import nas
 from official_lite.common import errors, nested_dict, plugins
-from official_lite.config import compatibility, epochs, model_files, phase_configs
+from official_lite.config import compatibility, epochs, parsing, phase_configs
 from official_lite.core import config_definitions as cfg
 from official_lite.modeling import hyperparams
-from official_lite.modeling.hyperparams import overrides, params_dict
+from official_lite.modeling.hyperparams import yaml_io
 from official_lite.search import search_config
 from official_lite.search import space as space_lib
 from official_lite.search.trial_run import TrialRun
@@ -76,7 +76,7 @@ class ExperimentEvaluator:
                 "`trainer.best_checkpoint_export_subdir`, or use `last` or `best`."
             )
         # Each trial resolves epochs and ratios for its own values. All have the same model files.
-        self._params = model_files.read(epochs.given(params)).replace(search=None)
+        self._params = parsing.read_model_files(epochs.given(params)).replace(search=None)
         self._allow_config_change = allow_config_change
 
     def check(self, space: space_lib.Space) -> None:
@@ -154,7 +154,7 @@ def apply_params(params: cfg.ExperimentConfig, tried: Mapping[str, Any]) -> cfg.
     changed = params.replace()
     values = [(space_lib.path_of(name), copy.deepcopy(value)) for name, value in tried.items()]
     try:
-        changed.override(params_dict.nest_all(values, overrides.Cursor(type(params).__name__)))
+        changed.override(yaml_io.nest_all(values, yaml_io.Cursor(type(params).__name__)))
     except errors.ConfigError as error:
         raise type(error)(f"In `search.space`: {error}") from error
     return changed

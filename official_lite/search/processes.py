@@ -14,7 +14,7 @@ from typing import Any
 
 from absl import logging
 
-from official_lite.common import error_report, errors, files, plugins, qualnames
+from official_lite.common import error_report, errors, files, plugins
 from official_lite.config import gin_config
 
 __all__ = ["describe_end", "ended_with_us", "raise_on_sigterm", "start", "wait_for_any"]
@@ -40,7 +40,7 @@ def start(function: Callable[..., object], *args: Any, output_path: str) -> Spaw
     plugin_files = [
         str(module.__file__)
         for name, module in [*sys.modules.items()]
-        if name.startswith(qualnames.FILE_MODULES)
+        if name.startswith(plugins._FILE_MODULES)
     ]
     files.makedirs(os.path.dirname(output_path))
     # Send the function and its arguments through a pipe. The arguments of `Process` are unpickled

@@ -13,7 +13,7 @@ import numpy as np
 import optuna
 from optuna import distributions, pruners, samplers, trial
 
-from official_lite.common import errors, plugins, registry
+from official_lite.common import errors, plugins
 from official_lite.search import search_config
 from official_lite.search.space import Space
 
@@ -26,7 +26,7 @@ __all__ = [
     "num_points",
 ]
 
-_SAMPLERS: registry.Collection = {
+_SAMPLERS: plugins.Collection = {
     "random": "optuna.samplers:RandomSampler",
     "grid": "official_lite.search.samplers:GridSampler",
     "tpe": "optuna.samplers:TPESampler",
@@ -38,7 +38,7 @@ _OF_ONE_OBJECTIVE = ("cma_es", "regularized_evolution")
 # With two choices, this many draws miss the one that differs from the parent's with a probability
 # of about 1e-30.
 _MOST_DRAWS = 100
-_PRUNERS: registry.Collection = {
+_PRUNERS: plugins.Collection = {
     "none": "optuna.pruners:NopPruner",
     "median": "optuna.pruners:MedianPruner",
     "successive_halving": "optuna.pruners:SuccessiveHalvingPruner",

@@ -3,7 +3,7 @@
 import dataclasses
 from typing import Any, Literal
 
-from official_lite.common import errors, run_mode
+from official_lite.common import errors, flags
 from official_lite.core import config_definitions as cfg
 from official_lite.modeling import hyperparams
 from official_lite.modeling.hyperparams import field_checks
@@ -99,7 +99,7 @@ class SearchConfig(hyperparams.Config):
         field_checks.require_one_of(self, "final_value", ("last", "best", "best_checkpoint"))
         field_checks.require_one_of(self, "isolation", ("none", "process"))
         field_checks.require_one_of(
-            self, "mode", tuple(mode.value for mode in run_mode.Mode if mode.trains)
+            self, "mode", tuple(mode.value for mode in flags.Mode if mode.trains)
         )
         self._check_objectives()
 

@@ -9,8 +9,7 @@ import optuna
 from absl import logging
 from optuna.trial import TrialState
 
-from official_lite.common import errors, files
-from official_lite.common.cluster import tf_config
+from official_lite.common import errors, files, tf_config
 from official_lite.config import compatibility, parsing
 from official_lite.core import config_definitions as cfg
 from official_lite.modeling import hyperparams

@@ -22,6 +22,6 @@ receives::
 To add a custom destination, subclass `Writer` and implement `write`.
 """
 
-from official_lite.common import lazy_imports
+from official_lite.common import plugins
 
-__getattr__, __all__ = lazy_imports.attach_stub(__name__, __file__)
+__getattr__, __all__ = plugins.attach_stub(__name__, __file__)

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from official_lite.common import log_once, nested_dict
+from official_lite.common import nested_dict, terminal
 
 __all__ = [
     "NUM_BUCKETS",
@@ -149,7 +149,7 @@ def as_number(value: object) -> int | float | None:
 def warn_left_out(name: str, value: Any) -> None:
     """Warn once that a value is not written, and say how to report its elements."""
     shape = np.shape(value)
-    log_once.warn_once(
+    terminal.warn_once(
         "`%s` %s and is not a single number: the writers leave it out. A metric can report one "
         "entry per element: return a dictionary of numbers from `result`, such as "
         "`{'%s/0': values[0]}`, or average the elements.",

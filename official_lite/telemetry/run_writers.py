@@ -6,7 +6,8 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from official_lite.common import nested_dict, run_mode, terminal
+from official_lite.common import flags, nested_dict
+from official_lite.modeling.hyperparams import yaml_io
 from official_lite.telemetry import console_writer, text_file_writers, tracking_writers, writer
 
 __all__ = ["RunInfo", "console", "csv", "jsonl", "mlflow", "wandb"]
@@ -36,7 +37,7 @@ class RunInfo:
         records when it restarts.
         """
         stem, extension = os.path.splitext(name)
-        middle = "" if run_mode.Mode(self.mode).trains else f".{self.mode}"
+        middle = "" if flags.Mode(self.mode).trains else f".{self.mode}"
         return os.path.join(self.model_dir, f"{stem}{middle}{extension}")
 
     def flat_config(self) -> dict[str, Any]:
@@ -50,7 +51,7 @@ class RunInfo:
 
 def _plain(value: object) -> object:
     text = json.dumps(value, default=str) if isinstance(value, list | tuple) else value
-    return terminal.mask_passwords(text) if isinstance(text, str) else text
+    return yaml_io.mask_passwords(text) if isinstance(text, str) else text
 
 
 def console(run: RunInfo, fields: Sequence[str] | None = None) -> writer.Writer:

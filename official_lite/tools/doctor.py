@@ -21,8 +21,7 @@ from collections.abc import Callable, Iterator
 
 from packaging import requirements
 
-from official_lite.common import errors, memory_limits
-from official_lite.common.cluster import tf_config
+from official_lite.common import error_report, errors, tf_config
 from official_lite.run import run_record
 from official_lite.tools import listing
 
@@ -132,7 +131,7 @@ def _package(wanted: requirements.Requirement, extra: str) -> Check:
 def _machine(model_dir: str) -> Iterator[Check]:
     yield Check(section="machine", name="platform", value=platform.platform())
     yield Check(section="machine", name="CPUs", value=f"{_num_cpus()} of {os.cpu_count()}")
-    memory = memory_limits.available_memory()
+    memory = error_report.available_memory()
     if memory is not None:
         value = f"{listing.bytes_text(memory)} available"
         yield Check(section="machine", name="memory", value=value, ok=memory >= _LEAST_MEMORY)

@@ -15,7 +15,7 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-from official_lite.common import errors, qualnames, suggestions
+from official_lite.common import errors, plugins, suggestions
 from official_lite.config import compatibility
 from official_lite.core import exp_factory
 from official_lite.tools import listing, sources
@@ -107,7 +107,7 @@ def _essentials(params: Any) -> dict[str, Any]:
     fields = compatibility.flatten(params.as_dict())
     task = type(params.task)
     return {
-        "task_config": f"{qualnames.module_of(task)}:{task.__qualname__}",
+        "task_config": f"{plugins.module_of(task)}:{task.__qualname__}",
         "global_batch_size": fields.get("task.train_data.global_batch_size"),
         "train_steps": fields.get("trainer.train_steps") or None,
         "train_epochs": fields.get("trainer.train_epochs"),

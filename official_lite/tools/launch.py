@@ -27,8 +27,7 @@ import socket
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 
-from official_lite.common import errors
-from official_lite.common.cluster import reachability, tf_config
+from official_lite.common import cluster, errors, tf_config
 from official_lite.tools import launched_cluster
 
 __all__ = ["add_arguments", "plan", "run"]
@@ -205,7 +204,7 @@ def plan(
     program = [sys.executable, *command] if command[0].endswith(".py") else list(command)
     if service:
         program.append(f"--tf_data_service=grpc://{service[0]}")
-    token = os.environ.get(reachability.TOKEN_VARIABLE) or secrets.token_hex(16)
+    token = os.environ.get(cluster.TOKEN_VARIABLE) or secrets.token_hex(16)
     specs = [*_data_service(service), *_cluster(program, addresses, token)]
     width = max(len(spec.name) for spec in specs)
     return [dataclasses.replace(spec, log_dir=log_dir, width=width) for spec in specs]
@@ -224,7 +223,7 @@ def _cluster(
                 command=program,
                 environment={
                     "TF_CONFIG": json.dumps({"cluster": addresses, "task": task}),
-                    reachability.TOKEN_VARIABLE: token,
+                    cluster.TOKEN_VARIABLE: token,
                 },
             )
 

@@ -17,7 +17,7 @@ import numpy as np
 import tensorflow as tf
 
 from official_lite.checkpoint import commit, fallback, model_state, warm_start
-from official_lite.common import errors, types
+from official_lite.common import errors, nests
 from official_lite.core import model_building, step_checks
 from official_lite.modeling import hyperparams
 from official_lite.modeling.multitask import base_trainer, multitask
@@ -222,7 +222,7 @@ def real_inputs(ctx: ExperimentContext) -> ModelInputs:
         return ModelInputs(args=_few(args, arrays, own_specs), names=_names(own_specs))
     traced: list[Any] = []
 
-    def step(inputs: types.Nest) -> None:
+    def step(inputs: nests.Nest) -> None:
         traced.extend(_args_of_call(ctx, inputs))
 
     tf.function(step).get_concrete_function(dataset.element_spec)
@@ -236,7 +236,7 @@ def real_inputs(ctx: ExperimentContext) -> ModelInputs:
     return ModelInputs(args=_few(args, arrays, specs), names=_names(specs), signature=specs)
 
 
-def _args_of_call(ctx: ExperimentContext, batch: types.Nest) -> list[Any]:
+def _args_of_call(ctx: ExperimentContext, batch: nests.Nest) -> list[Any]:
     """Return the tensors that the task passes to the model for a batch."""
     model = ctx.require("model")
     with _watching(model) as calls:

@@ -17,7 +17,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from official_lite.common import errors, files, memory_limits, plugins, run_mode, suggestions
+from official_lite.common import error_report, errors, files, flags, plugins, suggestions
 from official_lite.config import compatibility, epochs, gin_config, parsing
 from official_lite.core import config_definitions, exp_factory
 from official_lite.modeling.hyperparams import yaml_io
@@ -157,7 +157,7 @@ def train_command(run_dir: str, args: argparse.Namespace, mode: str | None = Non
         _require_given(command, args, run_dir)
     experiment = args.experiment or command.experiment
     trained = _read_record(run_dir).get("mode")
-    if not experiment or trained not in [each.value for each in run_mode.Mode if each.trains]:
+    if not experiment or trained not in [each.value for each in flags.Mode if each.trains]:
         raise errors.ConfigValueError(
             f"{os.path.join(run_dir, _RECORD)} does not name the experiment of {run_dir} or a mode "
             "that trains, so the run can't be repeated."
@@ -187,7 +187,7 @@ def read_params(name: str, args: argparse.Namespace, *, instead: str | None = No
             the run was started with code that the arguments do not name.
         errors.OutOfMemoryError: TensorFlow can't start in the address space of this process.
     """
-    memory_limits.check_limit()
+    error_report.check_limit()
     experiment, run_dir = name, _find_run_dir(name)
     if run_dir is not None:
         command = _read_command(run_dir)

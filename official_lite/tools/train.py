@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 from absl import flags, logging
 
-from official_lite.common import app, errors, memory_limits, terminal
+from official_lite.common import app, error_report, errors, terminal
 from official_lite.common import flags as experiment_flags
 from official_lite.config import gin_config, parsing
 from official_lite.core import config_definitions
@@ -68,7 +68,7 @@ def _define_flags() -> None:
 
 def _main(argv: list[str]) -> None:
     _refuse_positional(argv[1:])
-    memory_limits.check_limit()
+    error_report.check_limit()
     sources.load_registrations(FLAGS["import"].value or [])
     gin_config.parse_gin_flags(FLAGS)
     params = parsing.parse_configuration(FLAGS, print_return=not FLAGS.print_config)

@@ -21,7 +21,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from official_lite.common import errors, memory_limits
+from official_lite.common import error_report, errors
 from official_lite.modeling import hyperparams
 from official_lite.tools import listing, sources
 
@@ -291,7 +291,7 @@ def find_largest(
 
 def _free_memory() -> int:
     physical = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return memory_limits.available_memory() or physical
+    return error_report.available_memory() or physical
 
 
 def _multiple(size: int, unit: int) -> int:

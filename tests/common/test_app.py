@@ -1,8 +1,13 @@
+import gc
 import pathlib
 import subprocess
 import sys
 
 import pytest
+
+from official_lite.common import app
+
+ROOT = pathlib.Path(__file__).parents[2]
 
 SCRIPT = """
 from absl import flags
@@ -33,7 +38,7 @@ def test_error_ends_in_one_line_and_its_exit_code(
     assert result.stderr == f"{error}: what was wrong\n"
 
 
-def test_other_exception_shows_its_traceback(tmp_path: pathlib.Path) -> None:
+def test_other_exception_shows_the_lines_of_the_user(tmp_path: pathlib.Path) -> None:
     result = _run(tmp_path, "1 / 0")
     assert result.returncode == 1
     assert "ZeroDivisionError" in result.stderr
@@ -43,7 +48,7 @@ def test_other_exception_shows_its_traceback(tmp_path: pathlib.Path) -> None:
     assert last == f"ZeroDivisionError: division by zero ({script}:6, in `main`)"
 
 
-def test_who_asks_sees_all_of_a_traceback(tmp_path: pathlib.Path) -> None:
+def test_verbose_flag_shows_the_whole_traceback(tmp_path: pathlib.Path) -> None:
     result = _run(tmp_path, "1 / 0", "--verbosity=1")
     assert "absl/app.py" in result.stderr
     assert result.stderr.splitlines()[-1].startswith("ZeroDivisionError: division by zero (")
@@ -56,7 +61,7 @@ def test_wrong_flag_exits_with_the_config_code(tmp_path: pathlib.Path, argument:
     assert "steps" in result.stderr
 
 
-def test_interruption_ends_in_one_line_and_the_code_of_its_signal(tmp_path: pathlib.Path) -> None:
+def test_interruption_exits_with_the_code_of_its_signal(tmp_path: pathlib.Path) -> None:
     result = _run(tmp_path, "raise KeyboardInterrupt")
     assert result.returncode == 130
     assert "Traceback" not in result.stderr
@@ -64,3 +69,52 @@ def test_interruption_ends_in_one_line_and_the_code_of_its_signal(tmp_path: path
 
 def test_main_that_returns_exits_with_zero(tmp_path: pathlib.Path) -> None:
     assert _run(tmp_path, "return 5", "--steps=1").returncode == 0
+
+
+@pytest.fixture
+def thawed():
+    """Undo for a test what `conftest.py` has frozen for all tests."""
+    gc.unfreeze()
+    yield
+    gc.freeze()
+
+
+def test_imported_objects_are_excluded_from_garbage_collection(thawed):
+    with app.lasting_imports():
+        made = [[] for _ in range(1000)]
+        assert not gc.isenabled()
+    assert gc.isenabled()
+    assert not any(other is made for other in gc.get_objects())
+    assert gc.get_freeze_count() > 1000
+
+
+def test_garbage_collection_is_enabled_again_after_an_error():
+    with pytest.raises(ImportError), app.lasting_imports():
+        raise ImportError("no such module")
+    assert gc.isenabled()
+
+
+def test_disabled_garbage_collection_stays_disabled():
+    gc.disable()
+    try:
+        with app.lasting_imports():
+            pass
+        assert not gc.isenabled()
+    finally:
+        gc.enable()
+
+
+@pytest.mark.slow
+def test_command_excludes_tensorflow_from_garbage_collection(tmp_path):
+    module = tmp_path / "at_the_end.py"
+    module.write_text(
+        "import atexit, gc, sys\n"
+        "atexit.register(lambda: print('frozen:', gc.get_freeze_count() > 200_000))\n"
+        "atexit.register(lambda: print('TensorFlow:', 'tensorflow' in sys.modules))\n"
+    )
+    command = [sys.executable, "train.py", "--experiment=vision/digits_mlp", "--mode=train"]
+    command += [f"--model_dir={tmp_path / 'run'}", f"--import={module}"]
+    command += ["--set=trainer.train_steps=1"]
+    output = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert "TensorFlow: True" in output
+    assert "frozen: True" in output

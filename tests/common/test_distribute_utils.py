@@ -9,13 +9,13 @@ from official_lite.common import distribute_utils, errors
 get_strategy = distribute_utils.get_distribution_strategy
 
 
-def test_off_is_the_current_strategy():
+def test_off_returns_the_current_strategy():
     assert get_strategy("OFF") is tf.distribute.get_strategy()
     assert get_strategy("off", num_gpus=None) is tf.distribute.get_strategy()
 
 
 @pytest.mark.parametrize("name", ["mirrored", "one_device", "Mirrored"])
-def test_no_gpus_is_one_replica_on_the_cpu(name):
+def test_without_gpus_there_is_one_replica_on_the_cpu(name):
     assert get_strategy(name, num_gpus=0).extended.worker_devices[0].endswith("CPU:0")
     assert get_strategy(name, num_gpus=0).num_replicas_in_sync == 1
 
@@ -37,7 +37,7 @@ def test_chosen_devices_give_two_replicas_on_one_cpu():
     assert get_strategy("mirrored", devices=["cpu:0", "/device:CPU:1"]).num_replicas_in_sync == 2
 
 
-def test_two_strategies_on_the_same_cpus_do_not_disturb_each_other():
+def test_two_strategies_on_the_same_cpus_are_independent():
     for size in (2, 3):
         strategy = get_strategy("mirrored", devices=["CPU:0", "CPU:1"])
 
@@ -50,7 +50,7 @@ def test_two_strategies_on_the_same_cpus_do_not_disturb_each_other():
 
 
 @pytest.mark.slow
-def test_a_second_logical_cpu_is_made_before_tensorflow_starts():
+def test_second_logical_cpu_is_created_before_tensorflow_starts():
     code = (
         "from official_lite.common import distribute_utils as d; "
         "s = d.get_distribution_strategy('mirrored', devices=['CPU:0', 'CPU:1']); "
@@ -75,7 +75,7 @@ def test_a_second_logical_cpu_is_made_before_tensorflow_starts():
         ({"devices": ["CPU:0", "CPU:0"]}, "different devices"),
     ],
 )
-def test_what_cannot_be_had_is_refused(kwargs, message):
+def test_invalid_strategy_is_refused(kwargs, message):
     with pytest.raises(errors.ConfigValueError, match=message):
         get_strategy(**kwargs)
 
@@ -86,13 +86,13 @@ def test_parameter_server_without_a_cluster_is_refused(monkeypatch):
         get_strategy("parameter_server")
 
 
-def test_a_wrong_cluster_is_refused_before_the_workers_wait(monkeypatch):
+def test_invalid_cluster_is_refused_before_workers_wait(monkeypatch):
     monkeypatch.setenv("TF_CONFIG", '{"cluster": {"worker": ["a:1"]}}')
     with pytest.raises(errors.ConfigValueError, match="no `task`"):
         get_strategy("multi_worker_mirrored")
 
 
-def test_arguments_that_nobody_knows_are_refused():
+def test_unknown_argument_is_refused():
     with pytest.raises(errors.ConfigTypeError, match=r"'num_gpu'\. Did you mean `num_gpus`"):
         get_strategy("off", num_gpu=1)
 
@@ -101,9 +101,14 @@ def test_arguments_of_the_model_garden_are_accepted():
     assert get_strategy("off", num_cores_per_replica=2, default_shard_dim=-1)
 
 
-def test_scope_of_no_strategy_does_nothing():
+def test_scope_without_a_strategy_has_no_effect():
     strategy = get_strategy("one_device")
     with distribute_utils.get_strategy_scope(strategy):
         assert tf.distribute.get_strategy() is strategy
     with distribute_utils.get_strategy_scope(None):
         assert tf.distribute.get_strategy() is not strategy
+
+
+def test_cluster_is_configured_at_the_path_of_the_model_garden(monkeypatch):
+    monkeypatch.setenv("TF_CONFIG", "")
+    assert distribute_utils.configure_cluster("a:1, b:1", task_index=1) == 2

@@ -1,6 +1,7 @@
 import builtins
 import errno
 import re
+import resource
 import traceback
 import types
 
@@ -53,7 +54,7 @@ Input to reshape is a tensor with 1 values, but the requested shape has 73
         ),
     ],
 )
-def test_first_line_is_the_first_that_says_something(text: str, line: str) -> None:
+def test_first_informative_line_of_a_message_is_found(text: str, line: str) -> None:
     assert error_report.first_line(text) == line
 
 
@@ -71,12 +72,12 @@ def _looks_up():
     return {}["a"]
 
 
-def test_error_of_plain_python_is_told_with_its_line() -> None:
+def test_error_is_shown_with_the_line_of_the_user() -> None:
     told = error_report.summary(_raised(_looks_up))
     assert told == f"KeyError: 'a' ({__file__}:{_line_of(_looks_up) + 1}, in `_looks_up`)"
 
 
-def test_error_inside_a_library_is_placed_where_the_user_called_it() -> None:
+def test_error_inside_a_library_shows_the_line_that_called_it() -> None:
     def adds():
         return tf.zeros((2, 3)) + tf.zeros((7, 5))
 
@@ -85,7 +86,7 @@ def test_error_inside_a_library_is_placed_where_the_user_called_it() -> None:
         assert told.endswith(f"({__file__}:{_line_of(adds) + 1}, in `adds`)")
 
 
-def test_error_behind_another_one_that_was_caught_is_placed_by_itself() -> None:
+def test_error_after_a_caught_one_shows_its_own_line() -> None:
     def recovers():
         try:
             _looks_up()
@@ -97,7 +98,7 @@ def test_error_behind_another_one_that_was_caught_is_placed_by_itself() -> None:
     )
 
 
-def test_function_of_a_dataset_is_placed_inside_of_it() -> None:
+def test_error_in_a_function_of_a_dataset_shows_its_line() -> None:
     def parse(row):
         return row["lable"]
 
@@ -106,7 +107,7 @@ def test_function_of_a_dataset_is_placed_inside_of_it() -> None:
     assert told == f"KeyError: 'lable' ({__file__}:{_line_of(parse) + 1}, in `parse`)"
 
 
-def test_op_that_fails_in_a_graph_is_placed_where_it_was_made() -> None:
+def test_failing_op_of_a_graph_shows_the_line_that_created_it() -> None:
     @tf.function
     def reshapes(row, size):
         return tf.reshape(row, [size, size])
@@ -117,7 +118,7 @@ def test_op_that_fails_in_a_graph_is_placed_where_it_was_made() -> None:
     assert told.endswith(f"({__file__}:{line}, in `reshapes`)")
 
 
-def test_function_that_takes_other_arguments_is_placed_where_it_begins() -> None:
+def test_function_with_wrong_arguments_is_shown_where_it_starts() -> None:
     def build_losses(outputs):
         return outputs
 
@@ -134,13 +135,13 @@ def test_function_that_takes_other_arguments_is_placed_where_it_begins() -> None
     )
 
 
-def test_file_that_is_no_python_is_named_with_its_line(tmp_path) -> None:
+def test_syntax_error_is_shown_with_file_and_line(tmp_path) -> None:
     path = tmp_path / "mine.py"
     error = _raised(compile, "a = 1\nb = = 2\n", str(path), "exec")
     assert error_report.summary(error).endswith(f"({path}:2, in `<module>`)")
 
 
-def test_brief_traceback_has_the_lines_of_the_user_alone() -> None:
+def test_brief_traceback_has_only_lines_of_the_user() -> None:
     @tf.function
     def adds():
         return tf.zeros((2, 3)) + tf.zeros((7, 5))
@@ -166,7 +167,7 @@ def test_brief_traceback_has_the_lines_of_the_user_alone() -> None:
     ],
     ids=["another shell", "older IPython", "IPython"],
 )
-def test_errors_are_told_in_any_shell(monkeypatch, shell, cell: str | None) -> None:
+def test_errors_are_shown_in_every_shell(monkeypatch, shell, cell: str | None) -> None:
     monkeypatch.setattr(builtins, "get_ipython", lambda: shell, raising=False)
     assert terminal.cell_of("/tmp/code.py") == cell
     with pytest.raises(ZeroDivisionError) as caught, error_report.rendered_briefly():
@@ -174,7 +175,7 @@ def test_errors_are_told_in_any_shell(monkeypatch, shell, cell: str | None) -> N
     assert "ZeroDivisionError: division by zero" in caught.value._render_traceback_()[-1]
 
 
-def test_what_gin_adds_is_left_out() -> None:
+def test_text_added_by_gin_is_removed() -> None:
     @gin.configurable(module="test_error_report")
     def refuses():
         raise errors.DataError("no such file")
@@ -192,7 +193,7 @@ def test_error_of_ours_is_told_in_full() -> None:
     assert error_report.summary(errors.DataError("one\ntwo")) == "DataError: one\ntwo"
 
 
-def test_attribute_that_a_config_lacks_is_told_with_its_line() -> None:
+def test_missing_attribute_of_a_config_is_shown_with_the_line() -> None:
     def builds():
         return hyperparams.Config({"model": 1}).modle
 
@@ -200,14 +201,20 @@ def test_attribute_that_a_config_lacks_is_told_with_its_line() -> None:
     assert told.endswith(f"Did you mean `model`? ({__file__}:{_line_of(builds) + 1}, in `builds`)")
 
 
-def test_wrong_config_is_told_with_the_line_that_made_it_once() -> None:
+def test_config_error_is_shown_once_with_the_line_of_the_factory() -> None:
     def factory():
-        with error_report.naming_the_line():
+        try:
             raise errors.ConfigTypeError("no field")
+        except errors.ConfigError as error:
+            error_report.name_the_line(error)
+            raise
 
     def outer():
-        with error_report.naming_the_line():
+        try:
             factory()
+        except errors.ConfigError as error:
+            error_report.name_the_line(error)
+            raise
 
     place = f"({__file__}:{_line_of(factory) + 2}, in `factory`)"
     assert str(_raised(outer)) == f"no field {place}"
@@ -223,7 +230,7 @@ def test_wrong_config_is_told_with_the_line_that_made_it_once() -> None:
         (ValueError("space"), False),
     ],
 )
-def test_full_disk_is_told_from_other_errors(error: Exception, is_full: bool) -> None:
+def test_full_disk_is_distinguished_from_other_errors(error: Exception, is_full: bool) -> None:
     assert error_report.is_disk_full(error) == is_full
 
 
@@ -245,3 +252,36 @@ def test_exhausted_resource_is_named_with_its_remedy(error: Exception, told: str
     kind = errors.DiskFullError if is_of_disk else errors.OutOfMemoryError
     with pytest.raises(kind, match=told), error_report.naming_the_resource():
         raise RuntimeError("in a library") from error
+
+
+@pytest.fixture
+def limit(monkeypatch: pytest.MonkeyPatch):
+    def set_limit(size: int) -> None:
+        monkeypatch.setattr(resource, "getrlimit", lambda kind: (size, size))
+
+    return set_limit
+
+
+def test_unlimited_address_space_is_no_warning(limit, caplog: pytest.LogCaptureFixture) -> None:
+    limit(resource.RLIM_INFINITY)
+    error_report.check_limit()
+    assert error_report.describe_limit() == ""
+    assert not caplog.records
+
+
+def test_limited_address_space_is_a_warning(limit, caplog) -> None:
+    limit(8_000_000_000)
+    error_report.check_limit()
+    assert "`ulimit -v` limits the address space of this process to 8.0 GB" in caplog.text
+    assert "exit code 127, 134 or 139" in caplog.text
+
+
+def test_address_space_too_small_for_tensorflow_is_an_error(limit) -> None:
+    limit(1_500_000_000)
+    with pytest.raises(errors.OutOfMemoryError, match=r"to 1\.5 GB, and TensorFlow needs at least"):
+        error_report.check_limit()
+
+
+def test_available_memory_is_plausible() -> None:
+    available = error_report.available_memory()
+    assert available is None or 10**7 < available < 10**15

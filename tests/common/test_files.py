@@ -10,7 +10,7 @@ import pytest
 from official_lite.common import errors, files
 
 
-def test_written_text_reads_back(tmp_path: pathlib.Path) -> None:
+def test_written_text_is_read_back(tmp_path: pathlib.Path) -> None:
     path = os.fspath(tmp_path / "a" / "b.txt")
     files.makedirs(os.path.dirname(path))
     files.write_text(path, "größe\n")
@@ -18,7 +18,7 @@ def test_written_text_reads_back(tmp_path: pathlib.Path) -> None:
     assert files.read_text(path) == "größe\n"
 
 
-def test_reader_never_sees_a_part(tmp_path: pathlib.Path) -> None:
+def test_reader_never_sees_a_partial_file(tmp_path: pathlib.Path) -> None:
     path, texts = os.fspath(tmp_path / "x"), ("a" * 100_000, "b" * 100_000)
     files.write_text(path, texts[0])
     seen = set()
@@ -30,7 +30,7 @@ def test_reader_never_sees_a_part(tmp_path: pathlib.Path) -> None:
     assert os.listdir(tmp_path) == ["x"]
 
 
-def test_text_is_on_the_disk_before_it_has_its_name(tmp_path: pathlib.Path, monkeypatch) -> None:
+def test_file_is_flushed_before_it_is_renamed(tmp_path: pathlib.Path, monkeypatch) -> None:
     events: list[str] = []
     fsync, replace = os.fsync, os.replace
     monkeypatch.setattr(os, "fsync", lambda file: events.append("sync") or fsync(file))
@@ -51,7 +51,7 @@ def test_remote_paths_are_recognized() -> None:
     assert not files.is_remote("/tmp/run")
 
 
-def test_folder_lists_its_names_and_a_file_has_a_size(tmp_path: pathlib.Path) -> None:
+def test_directory_is_listed_and_a_file_has_a_size(tmp_path: pathlib.Path) -> None:
     files.write_text(os.fspath(tmp_path / "b"), "größe")
     files.write_text(os.fspath(tmp_path / "a"), "")
     assert files.list_names(os.fspath(tmp_path)) == ["a", "b"]
@@ -60,7 +60,7 @@ def test_folder_lists_its_names_and_a_file_has_a_size(tmp_path: pathlib.Path) ->
     assert files.size(os.fspath(tmp_path / "b")) == 7
 
 
-def test_created_text_replaces_nothing(tmp_path: pathlib.Path) -> None:
+def test_created_file_replaces_no_other(tmp_path: pathlib.Path) -> None:
     path = os.fspath(tmp_path / "x")
     files.create_text(path, "first")
     with pytest.raises(FileExistsError):
@@ -68,7 +68,7 @@ def test_created_text_replaces_nothing(tmp_path: pathlib.Path) -> None:
     assert files.read_text(path) == "first"
 
 
-def test_renamed_file_replaces_another_and_a_removed_one_is_gone(tmp_path: pathlib.Path) -> None:
+def test_renamed_file_replaces_another(tmp_path: pathlib.Path) -> None:
     old, new = os.fspath(tmp_path / "old"), os.fspath(tmp_path / "new")
     files.write_text(old, "old")
     files.write_text(new, "new")
@@ -78,7 +78,7 @@ def test_renamed_file_replaces_another_and_a_removed_one_is_gone(tmp_path: pathl
     assert files.list_names(os.fspath(tmp_path)) == []
 
 
-def test_what_a_killed_process_was_about_to_rename_is_removed(tmp_path, monkeypatch):
+def test_temporary_files_of_a_killed_process_are_removed(tmp_path, monkeypatch):
     def killed(source, target):
         raise KeyboardInterrupt
 
@@ -96,13 +96,13 @@ def test_what_a_killed_process_was_about_to_rename_is_removed(tmp_path, monkeypa
     assert mine == "mine.tmp"
 
 
-def test_file_is_cut_off(tmp_path):
+def test_file_is_truncated(tmp_path):
     (tmp_path / "f").write_bytes(b"abc")
     files.truncate(str(tmp_path / "f"), 2)
     assert (tmp_path / "f").read_bytes() == b"ab"
 
 
-def test_what_is_removed_is_a_file_a_directory_or_a_link_itself(tmp_path):
+def test_files_directories_and_links_are_removed_without_their_targets(tmp_path):
     target = tmp_path / "target"
     (target / "inside").mkdir(parents=True)
     (tmp_path / "link").symlink_to(target)
@@ -131,12 +131,12 @@ def test_what_is_removed_is_a_file_a_directory_or_a_link_itself(tmp_path):
         lambda path: files.write_text(path, ""),
     ],
 )
-def test_errors_of_a_remote_file_system_are_those_of_python(act) -> None:
+def test_remote_errors_are_os_errors(act) -> None:
     with pytest.raises(OSError, match="nowhere"):
         act("nowhere://bucket/file")
 
 
-def test_json_is_valid_whatever_the_numbers() -> None:
+def test_json_has_no_nan_or_infinity() -> None:
     value = {
         "nan": [math.nan, {"inf": -math.inf}],
         "numpy": [np.float32(0.5), np.int64(3), np.float64("inf")],

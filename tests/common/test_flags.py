@@ -1,31 +1,61 @@
 import pytest
 from absl import flags as absl_flags
 
-from official_lite.common import flags
+from official_lite.common import errors, flags
 
 
-def test_defining_twice_changes_nothing() -> None:
+def test_flags_can_be_defined_twice() -> None:
     flags.define_flags()
     before = set(absl_flags.FLAGS)
     flags.define_flags()
     assert set(absl_flags.FLAGS) == before
 
 
-def test_the_model_gardens_flags_are_there() -> None:
+def test_flags_of_the_model_garden_are_defined() -> None:
     flags.define_flags()
     wanted = {"experiment", "mode", "model_dir", "config_file", "params_override", "gin_file"}
     assert wanted | {"gin_params", "tpu", "tf_data_service"} <= set(absl_flags.FLAGS)
     assert {"dry_run", "fast_dev_run"} <= set(absl_flags.FLAGS)
 
 
-def test_no_mode_is_listed_that_does_not_run() -> None:
-    assert "train_and_validate" not in flags.MODES
-
-
-def test_home_directory_is_expanded_in_arguments_but_not_in_those_of_another_program(
+def test_home_directory_is_expanded_except_after_two_dashes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("HOME", "/home/me")
     given = ["train", "--model_dir=~/run", "~/run", "--set=a=~/b", "--", "--model_dir=~/other"]
     expected = ["train", "--model_dir=/home/me/run", "/home/me/run", "--set=a=~/b"]
     assert flags.expand_home(given) == [*expected, "--", "--model_dir=~/other"]
+
+
+@pytest.mark.parametrize(
+    ("mode", "trains", "evaluates", "evaluates_last"),
+    [
+        ("train", True, False, False),
+        ("eval", False, True, True),
+        ("train_and_eval", True, True, False),
+        ("continuous_eval", False, True, True),
+        ("continuous_train_and_eval", True, True, False),
+        ("train_and_post_eval", True, True, True),
+        ("search", False, False, False),
+        ("predict", False, False, False),
+    ],
+)
+def test_mode_knows_whether_a_run_trains_or_evaluates(
+    mode: str, trains: bool, evaluates: bool, evaluates_last: bool
+) -> None:
+    parsed = flags.Mode.parse(mode)
+    assert (parsed.trains, parsed.evaluates, parsed.evaluates_last) == (
+        trains,
+        evaluates,
+        evaluates_last,
+    )
+
+
+def test_mode_equals_its_text() -> None:
+    assert flags.Mode.TRAIN == "train"
+    assert f"{flags.Mode.TRAIN_AND_EVAL}" == "train_and_eval"
+
+
+def test_unknown_mode_is_refused_with_the_nearest_name() -> None:
+    with pytest.raises(errors.UnknownNameError, match="`train_and_eval`"):
+        flags.Mode.parse("train_and_evla")

@@ -14,7 +14,7 @@ def test_unknown_path_names_the_nearest_key() -> None:
         nested_dict.get_leaf_nested_dict(LOGS, ["digits", "acuracy"])
 
 
-def test_a_dictionary_is_no_leaf() -> None:
+def test_dictionary_is_not_a_leaf() -> None:
     with pytest.raises(KeyError, match="is a dictionary, not a leaf"):
         nested_dict.get_leaf_nested_dict(LOGS, ["digits"])
 
@@ -37,7 +37,7 @@ def test_nested_dictionary_becomes_flat() -> None:
     assert list(nested_dict.flatten_nested_dict(nested, ".")) == ["a", "b.c", "b.d.e", "4.g"]
 
 
-def test_caller_says_which_dictionaries_are_leaves() -> None:
+def test_caller_decides_which_dictionaries_are_leaves() -> None:
     nested = {"a": {"type": "float"}, "b": {"c": {}}}
     assert nested_dict.flatten_nested_dict(
         nested, ".", lambda value: not isinstance(value, dict) or not value or "type" in value

@@ -23,7 +23,7 @@ def _send(number):
     ("number", "code"),
     [(signal.SIGTERM, errors.ExitCode.PREEMPTED), (signal.SIGINT, errors.ExitCode.INTERRUPTED)],
 )
-def test_signal_is_a_wish_that_the_next_check_raises(number, code):
+def test_signal_is_raised_by_the_next_check(number, code):
     with preemption.catch_signals():
         preemption.check()
         _send(number)
@@ -33,7 +33,7 @@ def test_signal_is_a_wish_that_the_next_check_raises(number, code):
     assert caught.value.exit_code == code
 
 
-def test_everything_is_as_before_afterwards():
+def test_handlers_and_threads_are_restored():
     before = [signal.getsignal(one) for one in (signal.SIGTERM, signal.SIGINT)]
     threads = threading.active_count()
     with preemption.catch_signals():
@@ -58,7 +58,7 @@ def test_ignored_signal_stays_ignored():
         signal.signal(signal.SIGINT, before)
 
 
-def test_handlers_of_a_library_are_put_aside():
+def test_handlers_are_installed_again_after_a_library():
     with preemption.catch_signals():
         signal.signal(signal.SIGTERM, lambda *_: None)
         preemption.rearm()
@@ -66,7 +66,7 @@ def test_handlers_of_a_library_are_put_aside():
         assert preemption.requested() == signal.SIGTERM
 
 
-def test_nothing_is_touched_outside_of_the_main_thread():
+def test_signals_are_not_caught_outside_the_main_thread():
     before = signal.getsignal(signal.SIGTERM)
     seen = []
 
@@ -80,7 +80,7 @@ def test_nothing_is_touched_outside_of_the_main_thread():
     assert seen == [(False, before)]
 
 
-def test_no_worker_leaves_a_loop_on_its_own(monkeypatch):
+def test_worker_does_not_stop_on_its_own(monkeypatch):
     config = '{"cluster": {"worker": ["a:1", "b:2"]}, "task": {"type": "worker", "index": 0}}'
     monkeypatch.setenv("TF_CONFIG", config)
     with preemption.catch_signals():

@@ -3,7 +3,6 @@ import logging as python_logging
 import subprocess
 import sys
 
-import pytest
 from absl import logging
 
 from official_lite.common import terminal
@@ -21,7 +20,7 @@ os.write(2, b"afterwards\\n")
 """
 
 
-def test_short_lines_have_no_prefix_and_no_details(monkeypatch) -> None:
+def test_terminal_shows_short_lines_without_details(monkeypatch) -> None:
     handler = logging.get_absl_handler().python_handler
     # Restored after the test.
     monkeypatch.setattr(handler, "formatter", handler.formatter)
@@ -37,20 +36,20 @@ def test_short_lines_have_no_prefix_and_no_details(monkeypatch) -> None:
     assert stream.getvalue() == "a text\nWARNING: a text\n"
 
 
-def test_startup_messages_are_hidden_and_nothing_else() -> None:
+def test_only_startup_messages_of_tensorflow_are_hidden() -> None:
     code = [sys.executable, "-c", _PRINT.format(then="pass")]
     result = subprocess.run(code, capture_output=True, text=True, check=True)
     assert result.stderr == ("F0000 00:00:1.2 3 cpu.cc:1] something that matters\nafterwards\n")
 
 
-def test_message_of_a_crash_is_not_lost() -> None:
+def test_message_of_a_crash_is_shown() -> None:
     code = [sys.executable, "-c", _PRINT.format(then="os.abort()")]
     result = subprocess.run(code, capture_output=True, text=True, check=False)
     assert result.returncode < 0
     assert "something that matters" in result.stderr
 
 
-def test_details_reach_the_log() -> None:
+def test_details_are_written_to_the_log() -> None:
     records: list[bool] = []
 
     class Handler(python_logging.Handler):
@@ -66,26 +65,18 @@ def test_details_reach_the_log() -> None:
     assert records == [True]
 
 
-def test_control_characters_are_shown_and_do_nothing() -> None:
+def test_control_characters_are_escaped_and_other_text_is_kept() -> None:
     assert (
         terminal.escape_controls("\x1b[2Jloss\r\x9b1m\u202e\0") == r"\x1b[2Jloss\r\x9b1m\u202e\x00"
     )
-
-
-def test_other_text_stays() -> None:
     text = "two lines:\n\tgröße ≤ 5 µs 模型"
     assert terminal.escape_controls(text) == text
 
 
-@pytest.mark.parametrize(
-    ("url", "masked"),
-    [
-        ("postgresql://me:se@cr:et@host/db", "postgresql://me:***@host/db"),
-        ("https://:secret@host:80/a", "https://:***@host:80/a"),
-        ("--set=x=mysql://me:secret@host", "--set=x=mysql://me:***@host"),
-        ("https://host:80/a@b", "https://host:80/a@b"),
-        ("mysql://me@host/db", "mysql://me@host/db"),
-    ],
-)
-def test_passwords_of_urls_are_masked(url: str, masked: str) -> None:
-    assert terminal.mask_passwords(f"a {url} b") == f"a {masked} b"
+def test_warning_is_logged_once_for_each_text(caplog) -> None:
+    for name in ("first", "second", "first"):
+        terminal.warn_once("The %s of two.", name)
+    assert [record.getMessage() for record in caplog.records] == [
+        "The first of two.",
+        "The second of two.",
+    ]

@@ -10,7 +10,7 @@ def _sign(number):
     return tf.constant(-1)
 
 
-def test_code_of_users_may_branch_on_tensors_inside_of_what_is_not_converted():
+def test_user_code_may_branch_on_tensors():
     @user_code.not_converted
     def framework(number):
         return user_code.converted(_sign)(number)
@@ -21,7 +21,7 @@ def test_code_of_users_may_branch_on_tensors_inside_of_what_is_not_converted():
     assert compiled(tf.constant(-5)) == -1
 
 
-def test_functions_of_the_framework_are_called_as_they_are():
+def test_functions_of_the_framework_are_not_converted():
     @tf.function
     def is_same():
         assert user_code.converted(errors.DataError) is errors.DataError
@@ -30,5 +30,5 @@ def test_functions_of_the_framework_are_called_as_they_are():
     is_same()
 
 
-def test_nothing_is_converted_outside_of_a_graph():
+def test_functions_are_not_converted_outside_a_graph():
     assert user_code.converted(_sign) is _sign

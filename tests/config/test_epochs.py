@@ -26,7 +26,7 @@ class Data:
         return self._dataset.batch(params.global_batch_size, drop_remainder=params.drop_remainder)
 
 
-def test_epochs_become_steps_and_one_line_says_so(caplog: pytest.LogCaptureFixture) -> None:
+def test_epochs_are_converted_to_steps_with_one_log_line(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, logger="absl")
     params = _params(train_epochs=3, validate_every_epochs=1, checkpoint_every_epochs=0.5)
     trainer = epochs.resolve(params).trainer
@@ -46,7 +46,7 @@ def test_fractions_of_a_batch_are_counted_exactly(num_examples, count, steps) ->
     assert epochs.resolve(_params(num_examples, train_epochs=count)).trainer.train_steps == steps
 
 
-def test_ratios_are_of_all_steps() -> None:
+def test_ratios_are_converted_with_the_length_of_the_training() -> None:
     schedules = {
         "learning_rate": {"type": "cosine", "cosine": {"decay_ratio": 0.9}},
         "warmup": {"type": "linear", "linear": {"warmup_ratio": 0.1}},
@@ -65,7 +65,7 @@ def test_ratios_need_no_data() -> None:
     assert (resolved.boundaries, resolved.boundary_ratios) == ([10, 11], None)
 
 
-def test_resolved_config_is_locked_and_stays_as_it_is() -> None:
+def test_resolved_config_is_locked_and_resolving_it_again_changes_nothing() -> None:
     params = _params(train_epochs=3)
     params.lock()
     resolved = epochs.resolve(params)
@@ -75,13 +75,13 @@ def test_resolved_config_is_locked_and_stays_as_it_is() -> None:
         resolved.trainer.train_steps = 1
 
 
-def test_steps_given_later_take_the_place_of_epochs() -> None:
+def test_steps_given_later_replace_epochs() -> None:
     params = _params(train_epochs=3)
     params.override({"trainer": {"train_steps": 7}})
     assert epochs.resolve(params).trainer.train_steps == 7
 
 
-def test_length_of_the_dataset_is_asked_last() -> None:
+def test_length_of_the_dataset_is_used_if_the_config_has_none() -> None:
     task = Data(tf.data.Dataset.range(55))
     params = _params(None, train_epochs=2)
     assert epochs.resolve(params) is params
@@ -95,14 +95,14 @@ def test_length_of_the_dataset_is_asked_last() -> None:
     [lambda data: data.repeat(), lambda data: data.filter(lambda x: x > 2)],
     ids=["endless", "unknown"],
 )
-def test_dataset_that_cannot_say_its_length_is_an_error(without_length) -> None:
+def test_dataset_without_a_length_is_an_error(without_length) -> None:
     task = Data(without_length(tf.data.Dataset.range(9)))
     with pytest.raises(errors.ConfigValueError, match=r"num_examples` or `trainer\.steps"):
         epochs.resolve(_params(None, train_epochs=1), task)
 
 
 @pytest.mark.parametrize("unknown", [None, -1])
-def test_unknown_number_of_examples_is_read_from_the_dataset(unknown) -> None:
+def test_unknown_number_of_examples_is_derived_from_the_dataset(unknown) -> None:
     task = Data(tf.data.Dataset.range(40))
     assert epochs.resolve(_params(unknown, train_epochs=2), task).trainer.train_steps == 8
 
@@ -113,7 +113,9 @@ def test_empty_dataset_is_an_error() -> None:
 
 
 @pytest.mark.parametrize("given", [{"train_epochs": 1}, {"train_steps": 5}])
-def test_contradiction_is_an_error_with_both_numbers(given: dict[str, float]) -> None:
+def test_contradictory_lengths_of_an_epoch_are_shown(
+    given: dict[str, float],
+) -> None:
     params = _params(steps_per_epoch=7, **given)
     with pytest.raises(errors.ConfigValueError, match=r"is 7,.*100, which makes 10 batches of 10"):
         epochs.resolve(params)
@@ -149,7 +151,7 @@ def test_copy_of_a_resolved_config_is_resolved_for_its_own_values() -> None:
     assert (given.train_epochs, given.validate_every_epochs, given.steps_per_epoch) == (3, 1, 0)
 
 
-def test_resolved_config_of_a_file_does_not_go_stale_with_other_data() -> None:
+def test_resolved_config_with_other_data_is_refused() -> None:
     read = cfg.ExperimentConfig(task=_params().task)
     read.override(epochs.resolve(_params(train_epochs=3)).as_dict())
     more = {"task": {"train_data": {"num_examples": 1000}}, "trainer": {"train_epochs": 4}}
@@ -159,7 +161,7 @@ def test_resolved_config_of_a_file_does_not_go_stale_with_other_data() -> None:
     assert epochs.resolve(read.replace(**more)).trainer.train_steps == 400
 
 
-def test_resolved_config_counts_other_epochs_as_the_first_one_did() -> None:
+def test_resolved_config_converts_other_epochs_in_the_same_way() -> None:
     resolved = epochs.resolve(_params(106, train_epochs=2))
     assert resolved.trainer.steps_per_epoch == 10
     again = epochs.resolve(resolved.replace(trainer={"train_epochs": 3}))
@@ -180,14 +182,14 @@ def test_last_epoch_ends_within_the_training(num_examples, batch_size, count) ->
     assert trainer.checkpoint_interval <= trainer.train_steps
 
 
-def test_part_of_a_step_is_a_step() -> None:
+def test_interval_below_one_step_is_one_step() -> None:
     often = {"validate_every_epochs": 0.01, "checkpoint_every_epochs": 0.01}
     trainer = epochs.resolve(_params(5, train_epochs=1, **often)).trainer
     assert (trainer.steps_per_epoch, trainer.train_steps) == (1, 1)
     assert (trainer.validation_interval, trainer.checkpoint_interval) == (1, 1)
 
 
-def test_short_training_decays_in_a_step_and_need_not_warm_up() -> None:
+def test_short_training_decays_in_one_step_without_warm_up() -> None:
     schedules = {
         "learning_rate": {"type": "cosine", "cosine": {"decay_ratio": 0.01}},
         "warmup": {"type": "linear", "linear": {"warmup_ratio": 0.01}},
@@ -197,7 +199,7 @@ def test_short_training_decays_in_a_step_and_need_not_warm_up() -> None:
     assert (config.learning_rate.cosine.decay_steps, config.warmup.linear.warmup_steps) == (1, 0)
 
 
-def test_several_tasks_pass_unless_they_count_in_epochs() -> None:
+def test_several_tasks_need_the_length_of_an_epoch_only_for_epochs() -> None:
     params = multitask_configs.MultiTaskExperimentConfig()
     assert epochs.resolve(params, object()) is params
     params.trainer.train_epochs = 1

@@ -7,8 +7,9 @@ from typing import Any
 
 import gin
 import pytest
+from absl import flags as absl_flags
 
-from official_lite.common import errors
+from official_lite.common import errors, flags
 from official_lite.config import epochs, gin_config
 from official_lite.core import config_definitions as cfg
 from official_lite.modeling import hyperparams
@@ -21,18 +22,14 @@ def _bound(*bindings: str) -> cfg.ExperimentConfig:
     return params
 
 
-def test_binding_reaches_a_field_at_any_depth() -> None:
+def test_binding_sets_a_field_at_any_depth_also_by_a_macro() -> None:
     params = _bound(
-        "trainer/params.train_steps = 7",
+        "steps = 7",
+        "trainer/params.train_steps = %steps",
         "trainer/optimizer_config/optimizer/params.type = 'sgd'",
     )
     assert params.trainer.train_steps == 7
     assert params.trainer.optimizer_config.optimizer.type == "sgd"
-
-
-def test_macro_is_resolved() -> None:
-    params = _bound("batch = 8", "task/train_data/params.global_batch_size = %batch")
-    assert params.task.train_data.global_batch_size == 8
 
 
 @pytest.mark.parametrize(
@@ -45,19 +42,17 @@ def test_macro_is_resolved() -> None:
         ("trainer/params.train_steps = = 7", errors.ConfigValueError),
     ],
 )
-def test_binding_that_would_have_no_effect_is_an_error(
-    binding: str, error: type[Exception]
-) -> None:
+def test_invalid_binding_is_an_error(binding: str, error: type[Exception]) -> None:
     with pytest.raises(error):
         _bound(binding)
 
 
-def test_missing_file_is_a_config_error() -> None:
+def test_missing_gin_file_is_a_config_error() -> None:
     with pytest.raises(errors.ConfigValueError, match="nowhere"):
         gin_config.parse_gin(["/nowhere.gin"], [])
 
 
-def test_operative_config_fed_back_gives_the_same_config(tmp_path: pathlib.Path) -> None:
+def test_exported_file_gives_the_same_config(tmp_path: pathlib.Path) -> None:
     params = _bound("trainer/params.train_steps = 7", "half = 0.5")
     params.override({"trainer": {"loss_upper_bound": float("inf")}, "task": {"name": "a 'b'\n"}})
     hooks = ["timer", {"name": "stop", "metrics": [["a"], {"b": 1}]}]
@@ -131,7 +126,7 @@ def test_exported_file_repeats_every_optimizer_schedule_and_warmup(
             gin.clear_config()
 
 
-def test_exported_file_is_read_beside_functions_of_the_user(
+def test_exported_file_is_read_beside_a_user_function_named_params(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(gin.config, "_REGISTRY", copy.deepcopy(gin.config._REGISTRY))
@@ -155,7 +150,7 @@ def test_exported_file_is_read_beside_functions_of_the_user(
     assert params_of_the_user() == 3
 
 
-def test_binding_that_a_later_file_overrules_is_left_out_with_a_warning(
+def test_binding_of_an_unselected_alternative_is_skipped_with_a_warning(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     adam = "trainer/optimizer_config/optimizer/params.type = 'adam'"
@@ -173,28 +168,47 @@ def test_binding_that_a_later_file_overrules_is_left_out_with_a_warning(
         _bound(rate)
 
 
-def test_epochs_fed_back_are_not_taken_back_by_the_steps_beside_them() -> None:
+def test_exported_epochs_are_not_replaced_by_exported_steps() -> None:
     params = cfg.ExperimentConfig(trainer=cfg.TrainerConfig(train_epochs=3))
     gin_config.parse_gin([], gin_config.operative_config(params).splitlines())
     assert gin_config.apply_bindings(cfg.ExperimentConfig()) == params
 
 
-def test_value_that_gin_cannot_hold_is_refused() -> None:
+def test_value_that_gin_cannot_write_is_refused() -> None:
     params = cfg.ExperimentConfig(trainer=cfg.TrainerConfig(loss_upper_bound=float("nan")))
     with pytest.raises(errors.ConfigValueError, match="loss_upper_bound"):
         gin_config.operative_config(params)
 
 
 @pytest.mark.parametrize("line", ["import os", "include 'other.gin'", "x = @os.system()"])
-def test_safe_mode_refuses_what_can_run_code(tmp_path: pathlib.Path, line: str) -> None:
+def test_safe_mode_refuses_code_and_accepts_plain_values(tmp_path: pathlib.Path, line: str) -> None:
     file = tmp_path / "evil.gin"
     file.write_text(line + "\n")
     with pytest.raises(errors.ConfigValueError, match="--safe_config"):
         gin_config.parse_gin([str(file)], [], safe=True)
-
-
-def test_safe_mode_takes_plain_values(tmp_path: pathlib.Path) -> None:
-    file = tmp_path / "plain.gin"
     file.write_text("trainer/params.train_steps = 9\n")
     gin_config.parse_gin([str(file)], [], safe=True)
     assert gin_config.apply_bindings(cfg.ExperimentConfig()).trainer.train_steps == 9
+
+
+@pytest.fixture
+def parsed() -> absl_flags.FlagValues:
+    flags.define_flags()
+    absl_flags.FLAGS.unparse_flags()
+    yield absl_flags.FLAGS
+    absl_flags.FLAGS.unparse_flags()
+    absl_flags.FLAGS(["test"])
+    absl_flags.FLAGS["gin_params"].value = None
+    absl_flags.FLAGS["safe_config"].value = False
+
+
+def test_gin_flags_can_refer_to_the_trainer_without_an_import(parsed) -> None:
+    parsed(["test", "--gin_params=create_trainer.trainer_cls = @Trainer"])
+    gin_config.parse_gin_flags(parsed)
+    assert "create_trainer" in gin.config_str()
+
+
+def test_safe_config_flag_refuses_a_reference(parsed) -> None:
+    parsed(["test", "--gin_params=create_trainer.trainer_cls = @Trainer", "--safe_config"])
+    with pytest.raises(errors.ConfigValueError, match="--safe_config"):
+        gin_config.parse_gin_flags(parsed)

@@ -1,10 +1,13 @@
 import dataclasses
+import logging
+import os
 import pathlib
 
 import pytest
 
+import registry_imports  # noqa: F401  (imported for its registrations)
 from official_lite.common import errors
-from official_lite.config import epochs, parsing, phase_configs
+from official_lite.config import epochs, gin_config, parsing, phase_configs
 from official_lite.core import config_definitions as cfg
 from official_lite.core import exp_factory
 
@@ -16,7 +19,7 @@ class ToyConfig(cfg.TaskConfig):
 
 @pytest.fixture(autouse=True)
 def toy_experiment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(exp_factory, "_REGISTERED_CONFIGS", {})
+    monkeypatch.setattr(exp_factory, "_REGISTERED_CONFIGS", dict(exp_factory._REGISTERED_CONFIGS))
     exp_factory.register_config_factory("toy")(
         lambda: cfg.ExperimentConfig(task=ToyConfig(), trainer=cfg.TrainerConfig(train_steps=1))
     )
@@ -27,7 +30,7 @@ def _parse(**options: object) -> cfg.ExperimentConfig:
     return parsing.parse_configuration(options, print_return=False)
 
 
-def test_later_layers_win(tmp_path: pathlib.Path) -> None:
+def test_later_layers_override_earlier_ones(tmp_path: pathlib.Path) -> None:
     file = tmp_path / "a.yaml"
     file.write_text("trainer: {train_steps: 2, validation_steps: 2, max_to_keep: 2}")
     params = _parse(
@@ -39,12 +42,12 @@ def test_later_layers_win(tmp_path: pathlib.Path) -> None:
     assert (trainer.train_steps, trainer.validation_steps, trainer.max_to_keep) == (4, 3, 2)
 
 
-def test_tpu_of_a_file_stays_without_the_flag(tmp_path: pathlib.Path) -> None:
+def test_tpu_flag_overrides_the_config_only_if_given(tmp_path: pathlib.Path) -> None:
     assert _parse(params_override="runtime.tpu='my-tpu'").runtime.tpu == "my-tpu"
     assert _parse(tpu="other").runtime.tpu == "other"
 
 
-def test_data_service_flag_turns_the_service_on() -> None:
+def test_data_service_flag_enables_the_service() -> None:
     data = _parse(tf_data_service="grpc://host:1").task.train_data
     assert data.enable_tf_data_service
     assert data.tf_data_service_address == "grpc://host:1"
@@ -52,18 +55,14 @@ def test_data_service_flag_turns_the_service_on() -> None:
     assert task.validation_data is None
 
 
-def test_result_is_locked_to_the_bottom() -> None:
-    params = _parse()
-    with pytest.raises(errors.LockedConfigError):
-        params.trainer.optimizer_config.optimizer.type = "sgd"
-
-
-def test_set_without_a_value_says_how() -> None:
+def test_set_without_an_equals_sign_is_refused() -> None:
     with pytest.raises(errors.ConfigValueError, match="path=value"):
         _parse(set=["trainer.train_steps"])
 
 
-def test_params_yaml_is_a_fixed_point_with_the_tasks_own_fields(tmp_path: pathlib.Path) -> None:
+def test_params_yaml_gives_the_same_config(
+    tmp_path: pathlib.Path,
+) -> None:
     params = _parse(set=["task.width=7", "runtime.distribution_strategy=off"])
     parsing.serialize_config(params, str(tmp_path))
     again = _parse(config_file=[str(tmp_path / "params.yaml")])
@@ -86,7 +85,7 @@ def test_dry_run_is_one_step_of_each_kind() -> None:
     assert (trainer.train_steps, trainer.validation_steps) == (1, 1)
 
 
-def test_fast_dev_run_is_a_few_steps_whatever_the_config_says() -> None:
+def test_fast_dev_run_overrides_epochs_and_phases() -> None:
     settings = [
         "trainer.train_epochs=3",
         "trainer.validate_every_epochs=1",
@@ -125,7 +124,7 @@ def test_workspace_is_the_directory_of_the_file_that_uses_it(
     assert _parse(config_file=["config.yaml"]) == _parse(config_file=[path])
 
 
-def test_workspace_that_is_set_wins(
+def test_field_workspace_overrides_the_directory_of_the_file(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     text = "workspace: files\ntrainer: {name: '{workspace}/t.py:T'}"
@@ -137,12 +136,7 @@ def test_workspace_that_is_set_wins(
     assert params.trainer.name == f"{tmp_path}/b/t.py:T"
 
 
-def test_placeholder_without_a_workspace_is_refused() -> None:
-    with pytest.raises(errors.ConfigValueError, match="`workspace` is not set"):
-        _parse(set=["trainer.name={workspace}/t.py:T"])
-
-
-def test_epochs_are_steps_in_params_yaml_where_no_data_are_needed(tmp_path: pathlib.Path) -> None:
+def test_params_yaml_has_steps_in_place_of_epochs(tmp_path: pathlib.Path) -> None:
     data = "task.train_data.num_examples=100,task.train_data.global_batch_size=10"
     params = _parse(params_override=f"trainer.train_epochs=3,{data}")
     assert (params.trainer.train_steps, params.trainer.train_epochs) == (30, None)
@@ -152,19 +146,21 @@ def test_epochs_are_steps_in_params_yaml_where_no_data_are_needed(tmp_path: path
     assert _parse(config_file=[file], set=["trainer.train_steps=7"]).trainer.train_steps == 7
 
 
-def test_result_can_stay_unlocked() -> None:
+def test_config_is_locked_unless_asked_otherwise() -> None:
     options = Flags(set=["trainer.train_epochs=1", "trainer.steps_per_epoch=5"])
     params = parsing.parse_configuration(options, lock_return=False, print_return=False)
     params.trainer.train_steps += 1
     assert params.trainer.train_steps == 6
+    with pytest.raises(errors.LockedConfigError):
+        _parse().trainer.optimizer_config.optimizer.type = "sgd"
 
 
-def test_mistake_in_a_phase_is_found_before_any_runs() -> None:
+def test_error_in_a_phase_is_found_before_any_phase_runs() -> None:
     with pytest.raises(errors.UnknownKeyError, match="In the phase 'a'"):
         _parse(set=["phases[0]={name: a, overrides: {trainer.trian_steps: 1}}"])
 
 
-def test_epochs_of_phases_wait_for_what_the_phase_changes() -> None:
+def test_epochs_of_a_phase_are_converted_with_the_data_of_the_phase() -> None:
     data = ["task.train_data.num_examples=100", "task.train_data.global_batch_size=10"]
     phase = "phases[0]={name: a, overrides: {task.train_data.global_batch_size: 20}}"
     params = _parse(set=["trainer.train_epochs=1", *data, phase])
@@ -172,12 +168,12 @@ def test_epochs_of_phases_wait_for_what_the_phase_changes() -> None:
     assert epochs.resolve(phase_configs.resolve(params, 0)).trainer.train_steps == 5
 
 
-def test_module_that_is_not_there_is_named() -> None:
+def test_missing_module_is_named() -> None:
     with pytest.raises(errors.UnknownNameError, match="no_such_package"):
         parsing.import_modules(["no_such_package.tasks"])
 
 
-def test_file_can_be_imported_for_its_registrations(tmp_path: pathlib.Path) -> None:
+def test_experiments_of_an_imported_file_are_registered(tmp_path: pathlib.Path) -> None:
     file = tmp_path / "mine.py"
     file.write_text(
         "from official_lite.core import exp_factory, config_definitions as cfg\n"
@@ -188,7 +184,7 @@ def test_file_can_be_imported_for_its_registrations(tmp_path: pathlib.Path) -> N
     assert "mine" in exp_factory.list_experiments()
 
 
-def test_safe_config_refuses_code_but_what_the_registered_experiment_says() -> None:
+def test_safe_config_refuses_code_except_in_the_registered_experiment() -> None:
     with pytest.raises(errors.ConfigValueError, match="'os:abort' can run code"):
         _parse(set=["trainer.name='os:abort'"], safe_config=True)
     assert _parse(set=["trainer.name='os:abort'"]).trainer.name == "os:abort"
@@ -202,7 +198,7 @@ def test_safe_config_refuses_code_but_what_the_registered_experiment_says() -> N
     assert params.trainer.name == "my.package:Trainer"
 
 
-def test_home_directory_is_expanded_wherever_a_config_is_given_a_path(
+def test_home_directory_is_expanded_in_every_source(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -218,3 +214,123 @@ def test_home_directory_is_expanded_wherever_a_config_is_given_a_path(
     assert params.task.init_checkpoint == f"{tmp_path}/ckpt-1"
     assert params.prediction.output_dir == f"{tmp_path}/predictions"
     assert params.trainer.hooks[0].directory == f"{tmp_path}/best"
+
+
+def test_workspace_is_filled_in_at_any_depth() -> None:
+    params = cfg.ExperimentConfig()
+    params.override(
+        {
+            "workspace": "/w",
+            "pipeline": {"initialize": "{workspace}/stages.py:Start"},
+            "task": {"train_data": {"input_path": ["{workspace}/a", "b"]}},
+            "trainer": {
+                "name": "{workspace}/t.py:T",
+                "hooks": [{"name": "h", "files": [["{workspace}/x"], {"y": "{workspace}/y"}]}],
+            },
+            "phases": [{"name": "a", "overrides": {"task": {"name": "{workspace}/n"}}}],
+        }
+    )
+    expanded = parsing.expand(params)
+    assert expanded.pipeline.initialize == "/w/stages.py:Start"
+    assert expanded.task.train_data.input_path == ["/w/a", "b"]
+    assert expanded.trainer.name == "/w/t.py:T"
+    assert expanded.trainer.hooks[0].as_dict()["files"] == [["/w/x"], {"y": "/w/y"}]
+    assert expanded.phases[0].overrides.task.name == "/w/n"
+    assert not parsing.uses_workspace(expanded)
+    assert parsing.uses_workspace(params)
+
+
+def test_placeholder_without_a_workspace_is_refused_with_the_flag() -> None:
+    params = cfg.ExperimentConfig(task=cfg.TaskConfig(name="{workspace}/x"))
+    with pytest.raises(errors.ConfigValueError, match="--set=workspace="):
+        parsing.expand(params)
+
+
+def test_default_workspace_is_used_and_recorded() -> None:
+    params = cfg.ExperimentConfig(task=cfg.TaskConfig(name="{workspace}/x"))
+    expanded = parsing.expand(params, default="/d")
+    assert (expanded.task.name, expanded.workspace) == ("/d/x", "/d")
+    assert parsing.expand(expanded, default="/other") == expanded
+
+
+def test_workspace_becomes_an_absolute_path(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert parsing.expand(cfg.ExperimentConfig(workspace="w")).workspace == str(tmp_path / "w")
+    assert parsing.place("w", relative_to="/a/b") == os.path.join("/a/b", "w")
+    assert parsing.place("gs://bucket/w") == "gs://bucket/w"
+
+
+def test_workspace_that_contains_the_placeholder_is_refused() -> None:
+    with pytest.raises(errors.ConfigValueError, match="expected a directory"):
+        parsing.expand(cfg.ExperimentConfig(workspace="{workspace}/x"))
+
+
+def test_config_without_the_placeholder_is_unchanged() -> None:
+    params = cfg.ExperimentConfig()
+    assert parsing.expand(params, default="/d") is params
+
+
+STEPS, EPOCHS = "trainer.train_steps=7", "trainer.train_epochs=3"
+
+
+def _trainer_of_digits(**options):
+    flags = parsing.ParseConfigOptions(experiment="vision/digits_mlp", **options)
+    return parsing.ExperimentParser(flags).parse().trainer
+
+
+@pytest.mark.parametrize("given", [[STEPS, EPOCHS], [EPOCHS, STEPS]])
+def test_mutually_exclusive_fields_in_one_source_are_refused(given) -> None:
+    with pytest.raises(errors.ConfigValueError, match="--set has both") as caught:
+        _trainer_of_digits(set=given)
+    assert "`trainer.train_steps` (7 steps)" in str(caught.value)
+    assert "`trainer.train_epochs` (3 epochs)" in str(caught.value)
+    with pytest.raises(errors.ConfigValueError, match="`train_steps` is 7 and `train_epochs` is 3"):
+        _trainer_of_digits(params_override=",".join(given))
+    gin_config.parse_gin([], [f"trainer/params.{one.partition('.')[2]}" for one in given])
+    with pytest.raises(errors.ConfigValueError, match="gin has both"):
+        _trainer_of_digits()
+
+
+def test_order_of_set_flags_does_not_matter(tmp_path: pathlib.Path) -> None:
+    rate = "trainer.optimizer_config.learning_rate"
+    given = [f"{rate}.constant.learning_rate=0.5", f"{rate}.type=constant", "trainer.hooks=[a, b]"]
+    given += ["trainer.hooks[1].seconds=3", "trainer.hooks[1].name=c", "task.name=010"]
+    trainers = [_trainer_of_digits(set=given), _trainer_of_digits(set=given[::-1])]
+    assert trainers[0] == trainers[1]
+    assert trainers[0].optimizer_config.learning_rate.get().learning_rate == 0.5
+    assert trainers[0].hooks[0] == "a"
+    assert trainers[0].hooks[1].as_dict() == {"name": "c", "seconds": 3}
+    for contradiction in (["task.name=a", "task.name.x=1"], ["task.name.x=1", "task.name=a"]):
+        with pytest.raises(errors.ConfigValueError, match="also a part of it"):
+            _trainer_of_digits(set=contradiction)
+
+
+def test_later_source_replaces_an_exclusive_field_and_logs_it(
+    tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, logger="absl")
+    file = tmp_path / "my.yaml"
+    file.write_text("trainer: {train_epochs: 3}")
+    trainer = _trainer_of_digits(
+        config_file=[str(file)], set=[STEPS, "trainer.validate_every_epochs=1"]
+    )
+    assert (trainer.train_steps, trainer.train_epochs) == (7, None)
+    assert [record.message for record in caplog.records] == [
+        f"{file}: `trainer.train_epochs` (3 epochs) replaces `trainer.train_steps` (600 steps).",
+        "--set: `trainer.train_steps` (7 steps) replaces `trainer.train_epochs` (3 epochs).",
+        "--set: `trainer.validate_every_epochs` (1 epoch) replaces "
+        "`trainer.validation_interval` (300 steps).",
+    ]
+
+
+def test_field_set_to_null_is_neither_refused_nor_logged(
+    tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, logger="absl")
+    file = tmp_path / "params.yaml"
+    file.write_text("trainer: {train_steps: 7, train_epochs: null}")
+    assert _trainer_of_digits(config_file=[str(file)]).train_steps == 7
+    assert _trainer_of_digits(set=["trainer.train_epochs=null", STEPS]).train_steps == 7
+    assert not caplog.records

@@ -11,7 +11,7 @@ import pytest
 import tensorflow as tf
 
 from official_lite import orbit
-from official_lite.common import errors, log_once
+from official_lite.common import errors, terminal
 from official_lite.core import base_trainer, input_reader, train_lib
 from official_lite.data import arrays
 from official_lite.modeling import hyperparams
@@ -222,7 +222,7 @@ def test_trainer_that_passes_its_iterator_to_a_function_is_told_that_batches_are
         def train_step(self, iterator: Iterator[Any]) -> None:
             tf.function(super().train_step)(iterator)
 
-    log_once._warn.cache_clear()
+    terminal._warn.cache_clear()
     _run(tmp_path, 2, trainer_cls=Inner)
     assert caplog.text.count("batches can't be counted") == 1
 

@@ -15,8 +15,7 @@ import portpicker
 import pytest
 import yaml
 
-from official_lite.common import errors
-from official_lite.common.cluster import tf_config
+from official_lite.common import errors, tf_config
 from tests import waiting
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -207,8 +206,9 @@ def test_image_is_built_of_files_that_are_there_and_runs_as_the_manifests_expect
 
 
 MEET = """
-from official_lite.common.cluster import rendezvous, tf_config
-rendezvous.meet(tf_config.find_cluster())
+from official_lite.common import tf_config
+from official_lite.common import cluster
+cluster.meet(tf_config.find_cluster())
 """
 
 

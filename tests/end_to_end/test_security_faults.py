@@ -22,7 +22,7 @@ import tensorflow as tf
 import registry_imports  # noqa: F401  (imported for its registrations)
 from official_lite import orbit, pipeline, search, telemetry
 from official_lite.checkpoint import committed_checkpoint_manager, inspection, warm_start
-from official_lite.common import errors, registry
+from official_lite.common import errors, plugins
 from official_lite.config import gin_config, parsing
 from official_lite.core import (
     config_definitions as cfg,
@@ -471,7 +471,7 @@ def test_37_directory_outside_of_the_run_is_refused(field: str, name: str) -> No
 @pytest.mark.parametrize("name", BAD_NAMES)
 def test_37_registered_name_and_phase_are_refused(name: str) -> None:
     with pytest.raises(errors.ConfigError):
-        registry.register({}, name)(object)
+        plugins.register({}, name)(object)
     params = exp_factory.get_exp_config(DIGITS)
     params.override({"phases": [{"name": name}]})
     with pytest.raises(errors.ConfigError):

@@ -8,7 +8,7 @@ import tensorflow as tf
 from official_lite import nas, orbit
 from official_lite.checkpoint import latest
 from official_lite.common import errors
-from official_lite.config import epochs, model_files
+from official_lite.config import epochs, parsing
 from official_lite.core import base_trainer, train_lib, trainer_factory
 from official_lite.core import config_definitions as cfg
 from official_lite.modeling.hyperparams import yaml_io
@@ -99,7 +99,7 @@ def test_edited_arch_json_never_changes_a_run(experiment, toy_task, tmp_path) ->
             _run(params(steps), toy_task, found, mode=mode)
     for mode in ("train", "train_and_eval"):
         with pytest.raises(errors.ConfigValueError, match=r"task\.arch\.second: linear -> zero"):
-            run_record.is_finished(model_files.read(params()), mode, str(found))
+            run_record.is_finished(parsing.read_model_files(params()), mode, str(found))
     own = params()
     own.override(recorded)
     _, after = _run(own, toy_task, found, mode="eval", run_post_eval=True)

@@ -1,20 +1,37 @@
-"""Base class of configs: a dataclass that checks every value assigned to its fields."""
+"""Base classes of configs, which are dataclasses that check every value assigned to their fields.
+
+The annotation of a field becomes a `FieldType`, which treats values as follows:
+
+* An `int` is accepted for `float` and becomes a `float`. No other type is converted: a `bool` is
+  not an `int`, `1e6` is not an `int`, and a string is not a number. Numbers and strings of other
+  libraries become Python's own.
+* A dict becomes the annotated config, or is merged into the existing config.
+* Lists and tuples become whichever of the two the annotation names.
+"""
 
 from __future__ import annotations
 
+import abc
+import collections.abc
 import dataclasses
+import functools
 import inspect
+import math
+import numbers
 import os
+import re
+import reprlib
+import types
 import typing
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, ClassVar, Self, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, ClassVar, Self, SupportsFloat, TypeGuard, TypeVar, cast
 
 from absl import logging
 
-from official_lite.common import errors, suggestions
-from official_lite.modeling.hyperparams import field_types, overrides, params_dict, yaml_io
-from official_lite.modeling.hyperparams.overrides import Cursor
+from official_lite.common import errors, plugins, suggestions
+from official_lite.modeling.hyperparams import params_dict, yaml_io
 from official_lite.modeling.hyperparams.params_dict import Restriction
+from official_lite.modeling.hyperparams.yaml_io import Cursor
 
 _Builder = TypeVar("_Builder", bound=Callable[..., Any])
 
@@ -76,7 +93,7 @@ class Config(params_dict.ParamsDict):
     SEQUENCE_TYPES: ClassVar[tuple[type, ...]] = (list, tuple)
     CLEARS: ClassVar[Mapping[str, str]] = {}
     _BUILDER: ClassVar[Any] = None
-    _COMPILED: ClassVar[dict[str, field_types.FieldType]]
+    _COMPILED: ClassVar[dict[str, FieldType]]
 
     default_params: dataclasses.InitVar[Mapping[str, Any] | None] = None
     restrictions: dataclasses.InitVar[Iterable[Restriction] | None] = None
@@ -183,7 +200,7 @@ class Config(params_dict.ParamsDict):
         Subclasses override it and raise a `ConfigValueError` that names the field.
         """
 
-    def _read(self, key: str, value: overrides.Text) -> Any:
+    def _read(self, key: str, value: yaml_io.Text) -> Any:
         return self._field_types().get(key, _UNDECLARED).read(value)
 
     def _merge(self, params: Mapping[str, Any], cursor: Cursor) -> None:
@@ -234,14 +251,14 @@ class Config(params_dict.ParamsDict):
         return not cls._field_types()
 
     @classmethod
-    def _field_types(cls) -> dict[str, field_types.FieldType]:
+    def _field_types(cls) -> dict[str, FieldType]:
         # Resolving annotations is slow, so do it once per class, on first use.
         if "_COMPILED" not in cls.__dict__:
             cls._COMPILED = _compile_fields(cls)
         return cls._COMPILED
 
 
-def _compile_fields(config_cls: type[Config]) -> dict[str, field_types.FieldType]:
+def _compile_fields(config_cls: type[Config]) -> dict[str, FieldType]:
     try:
         hints = typing.get_type_hints(config_cls)
     except NameError as error:
@@ -262,12 +279,10 @@ def _compile_fields(config_cls: type[Config]) -> dict[str, field_types.FieldType
     compiled = {}
     for field in dataclasses.fields(config_cls):
         sequence_class = tuple if isinstance(field.default, tuple) else list
-        compiler = field_types.HintCompiler(
-            Config, sequence_class, is_lenient=config_cls.IS_LENIENT
-        )
-        field_type = compiler.compile(hints[field.name])
-        is_optional = field.default is None
-        compiled[field.name] = field_types.optional(field_type) if is_optional else field_type
+        kind = _field_type(hints[field.name], sequence_class, is_lenient=config_cls.IS_LENIENT)
+        if field.default is None and not kind.accepts(None):
+            kind = UnionType([kind, NoneType()])
+        compiled[field.name] = kind
     return compiled
 
 
@@ -277,11 +292,396 @@ def _refuse_nested_sequence(value: object, cursor: Cursor) -> None:
         if any(isinstance(element, list | tuple) for element in value):
             raise errors.ConfigTypeError(
                 f"{cursor}: Invalid sequence: only supports single level lists and tuples where "
-                f"no field is declared; got {field_types.describe(value)}."
+                f"no field is declared; got {_described(value)}."
             )
 
 
-_UNDECLARED = field_types.AnyType(Config)
+_Scalar = str | SupportsFloat | None
+_SequenceClass = type[list[Any]] | type[tuple[Any, ...]]
+_Elements = list[Any] | tuple[Any, ...] | yaml_io.ListItems
+
+_ABSTRACT_SEQUENCES = (
+    collections.abc.Sequence,
+    collections.abc.Iterable,
+    collections.abc.Collection,
+)
+
+
+def _field_type(
+    hint: object,
+    sequence_class: _SequenceClass,
+    *,
+    is_lenient: bool = False,
+) -> FieldType:
+    """Return the type for a resolved annotation.
+
+    An annotation that YAML cannot express accepts plain values.
+
+    Args:
+      hint: The annotation.
+      sequence_class: The class stored for an annotation such as `Sequence[int]`.
+      is_lenient: Whether values that do not fit the annotation are accepted as they are.
+    """
+    compiled = functools.partial(_field_type, sequence_class=sequence_class, is_lenient=is_lenient)
+    origin, args = typing.get_origin(hint), typing.get_args(hint)
+    base = origin or getattr(hint, "__supertype__", hint)
+    declared: FieldType = _UNDECLARED
+    if origin in (typing.Union, types.UnionType):
+        declared = UnionType([compiled(arg) for arg in args])
+    elif origin is typing.Literal:
+        declared = LiteralType(args)
+    elif origin is typing.Annotated:
+        return compiled(args[0])
+    elif hint is None or hint is types.NoneType:
+        declared = NoneType()
+    elif not isinstance(base, type):
+        pass
+    elif base in (str, bool, int, float):
+        declared = ScalarType(base)
+    elif issubclass(base, params_dict.ParamsDict):
+        declared = ConfigType(base)
+    elif issubclass(base, tuple):
+        items = [compiled(arg) for arg in args if arg is not Ellipsis]
+        # In configs written for the Model Garden, `Tuple[str]` means any number of strings.
+        is_fixed = len(items) > 1
+        declared = TupleType(items) if is_fixed else SequenceType([*items, _UNDECLARED][0], tuple)
+    elif issubclass(base, Mapping):
+        declared = MappingType(compiled(args[1]) if args else _UNDECLARED)
+    elif issubclass(base, list) or base in _ABSTRACT_SEQUENCES:
+        kind = list if issubclass(base, list) else sequence_class
+        declared = SequenceType(compiled(args[0]) if args else _UNDECLARED, kind)
+    return UnionType([declared, _UNDECLARED]) if is_lenient else declared
+
+
+class FieldType(abc.ABC):
+    """Base class of the types that check and convert the value of a field."""
+
+    name: str
+
+    @abc.abstractmethod
+    def accepts(self, value: object) -> bool:
+        """Return whether `convert` would accept the value; dict contents are not checked."""
+
+    @abc.abstractmethod
+    def convert(self, value: object, current: object, cursor: Cursor) -> Any:
+        """Return the value to store in place of `current` (None if nothing is stored).
+
+        Raises:
+          ConfigTypeError: The value has the wrong type.
+          ConfigValueError: The value has the right type but is invalid.
+          UnknownKeyError: A nested dict contains a key that its config does not have.
+        """
+
+    def read(self, value: object) -> Any:
+        """Return the value that this type takes from a text on a command line.
+
+        Raises:
+          ConfigValueError: The text is no YAML, and this type does not accept a text.
+        """
+        if not isinstance(value, yaml_io.Text):
+            return value
+        if value.problem is None and (self.accepts(value.parsed) or not self.accepts(value.text)):
+            return value.parsed
+        if value.problem is not None and not self.accepts(value.text):
+            raise value.problem
+        return value.text
+
+    def mismatch(self, value: object, cursor: Cursor) -> errors.ConfigTypeError:
+        return errors.ConfigTypeError(
+            f"{cursor}: expected {self.name}, got {_described(value)}.{_hint(self.name, value)}"
+        )
+
+
+class AnyType(FieldType):
+    """Type of plain values of any kind; dicts become the open config class."""
+
+    name = "a plain value"
+
+    def __init__(self, open_class: type[Config]) -> None:
+        self._open = ConfigType(open_class)
+
+    def accepts(self, value: object) -> bool:
+        return _is_scalar(value) or _is_sequence(value) or self._open.accepts(value)
+
+    def convert(self, value: object, current: object, cursor: Cursor) -> Any:
+        if _is_scalar(value):
+            return _plain_scalar(value, cursor)
+        if _is_sequence(value):
+            pairs = yaml_io.pair_elements(value, current, cursor)
+            elements = _convert_pairs(pairs, lambda _: self, cursor)
+            model = current if isinstance(value, yaml_io.ListItems) else value
+            return tuple(elements) if isinstance(model, tuple) else elements
+        if not self._open.accepts(value):
+            raise errors.ConfigTypeError(
+                f"{cursor}: Unknown type {type(value).__name__}; a config can contain strings, "
+                "numbers, booleans, None, lists, tuples, dicts and configs."
+            )
+        return self._open.convert(value, current, cursor)
+
+
+class NoneType(FieldType):
+    name = "null"
+
+    def accepts(self, value: object) -> bool:
+        return value is None
+
+    def convert(self, value: object, current: object, cursor: Cursor) -> None:
+        if value is not None:
+            raise self.mismatch(value, cursor)
+
+
+class ScalarType(FieldType):
+    """Type of a string, a boolean, a 64-bit integer, or a float."""
+
+    _ABSTRACT: ClassVar[dict[type, type]] = {
+        str: str,
+        bool: bool,
+        int: numbers.Integral,
+        float: numbers.Real,
+    }
+
+    def __init__(self, kind: type) -> None:
+        self.name = kind.__name__
+        self._kind = kind
+        self._abstract = self._ABSTRACT[kind]
+
+    def accepts(self, value: object) -> bool:
+        if type(value) is self._kind:
+            return True
+        value = yaml_io.unboxed(value)
+        is_bool = isinstance(value, bool)
+        return is_bool if self._kind is bool else isinstance(value, self._abstract) and not is_bool
+
+    def convert(self, value: object, current: object, cursor: Cursor) -> Any:
+        if not self.accepts(value):
+            raise self.mismatch(value, cursor)
+        plain: Any = _plain_scalar(cast("_Scalar", value), cursor)
+        return float(plain) if self._kind is float else plain
+
+
+class LiteralType(FieldType):
+    """Type of a value from a fixed set of choices."""
+
+    def __init__(self, choices: tuple[Any, ...]) -> None:
+        self.name = " or ".join(repr(choice) for choice in choices)
+        self._choices = choices
+
+    def accepts(self, value: object) -> bool:
+        value = yaml_io.unboxed(value)
+        return any(value == choice and type(value) is type(choice) for choice in self._choices)
+
+    def convert(self, value: object, current: object, cursor: Cursor) -> Any:
+        if not self.accepts(value):
+            raise errors.ConfigValueError(
+                f"{cursor}: expected {self.name}, got {_described(value)}."
+            )
+        return yaml_io.unboxed(value)
+
+
+class ConfigType(FieldType):
+    """Type of a config of one class or its subclasses; dicts are merged or built."""
+
+    def __init__(self, config_class: type[params_dict.ParamsDict]) -> None:
+        self.name = config_class.__name__
+        self._class = config_class
+
+    def accepts(self, value: object) -> bool:
+        return isinstance(value, self._class) or _is_mapping(value)
+
+    def convert(self, value: object, current: object, cursor: Cursor) -> Any:
+        if isinstance(value, self._class):
+            return params_dict.copy_value(value)
+        if isinstance(value, params_dict.ParamsDict) and not value._is_open():
+            raise errors.ConfigTypeError(
+                f"{cursor}: expected {_full_name(self._class)} or a subclass, "
+                f"got {_full_name(type(value))}."
+            )
+        if not _is_mapping(value):
+            hint = self._class._explain_mismatch(value, cursor.path)
+            raise errors.ConfigTypeError(f"{self.mismatch(value, cursor)}{hint}")
+        target = (
+            current if isinstance(current, params_dict.ParamsDict) else self._new(value, current)
+        )
+        is_new = target is not current
+        takes_any_key = target._is_open() or target.IS_LENIENT
+        is_strict = cursor.strict and not (is_new and takes_any_key)
+        target._override(value, cursor._replace(strict=is_strict))
+        return target
+
+    def _new(self, value: object, current: object) -> params_dict.ParamsDict:
+        replaced = current.value if isinstance(current, yaml_io.Replaced) else None
+        if isinstance(replaced, self._class) and isinstance(value, Mapping):
+            return replaced._of_same_classes(value)
+        return self._class()
+
+
+class MappingType(FieldType):
+    """Type of a dict with arbitrary keys and annotated values, stored as an open config."""
+
+    def __init__(self, value_type: FieldType) -> None:
+        self.name = f"a dict of {value_type.name}"
+        self._value_type = value_type
+        self._open = ConfigType(Config)
+
+    def accepts(self, value: object) -> bool:
+        return self._open.accepts(value)
+
+    def convert(self, value: object, current: object, cursor: Cursor) -> Any:
+        if not self.accepts(value):
+            raise self.mismatch(value, cursor)
+        given = cast("Mapping[str, Any] | params_dict.ParamsDict", value)
+        mapping = given.as_dict() if isinstance(given, params_dict.ParamsDict) else given
+        converted = {
+            key: self._value_type.convert(
+                self._value_type.read(element), None, cursor.key(key, mapping)
+            )
+            for key, element in mapping.items()
+        }
+        return self._open.convert(converted, current, cursor._replace(strict=False))
+
+
+class SequenceType(FieldType):
+    """Type of a list or tuple with any number of elements of one type."""
+
+    def __init__(self, item_type: FieldType, sequence_class: _SequenceClass) -> None:
+        self.name = f"{sequence_class.__name__}[{item_type.name}]"
+        self._item_type = item_type
+        self._class = sequence_class
+
+    def accepts(self, value: object) -> bool:
+        if isinstance(value, yaml_io.ListItems):
+            return True
+        return _is_sequence(value) and all(self._item_type.accepts(item) for item in value)
+
+    def convert(self, value: object, current: object, cursor: Cursor) -> Any:
+        if not _is_sequence(value):
+            raise self.mismatch(value, cursor)
+        pairs = yaml_io.pair_elements(value, current, cursor)
+        return self._class(_convert_pairs(pairs, lambda _: self._item_type, cursor))
+
+
+class TupleType(FieldType):
+    """Type of a fixed-length tuple with a type for each position."""
+
+    def __init__(self, item_types: list[FieldType]) -> None:
+        self.name = f"tuple[{', '.join(item_type.name for item_type in item_types)}]"
+        self._item_types = item_types
+
+    def accepts(self, value: object) -> bool:
+        if isinstance(value, yaml_io.ListItems):
+            return True
+        return (
+            _is_sequence(value)
+            and len(value) == len(self._item_types)
+            and all(kind.accepts(item) for kind, item in zip(self._item_types, value, strict=True))
+        )
+
+    def convert(self, value: object, current: object, cursor: Cursor) -> Any:
+        if not _is_sequence(value):
+            raise self.mismatch(value, cursor)
+        pairs = yaml_io.pair_elements(value, current, cursor)
+        if len(pairs) != len(self._item_types):
+            raise errors.ConfigValueError(
+                f"{cursor}: expected {len(self._item_types)} values ({self.name}), "
+                f"got {len(pairs)}."
+            )
+        return tuple(_convert_pairs(pairs, self._item_types.__getitem__, cursor))
+
+
+class UnionType(FieldType):
+    """Type that converts a value with the first of several types that accepts it."""
+
+    def __init__(self, members: list[FieldType]) -> None:
+        # `float` also accepts integers, so try an `int` alternative first.
+        self._members = sorted(members, key=lambda member: member.name == "float")
+        self.name = " | ".join(member.name for member in members)
+
+    def accepts(self, value: object) -> bool:
+        return any(member.accepts(value) for member in self._members)
+
+    def convert(self, value: object, current: object, cursor: Cursor) -> Any:
+        for member in self._members:
+            if member.accepts(value):
+                return member.convert(value, current, cursor)
+        values = [member for member in self._members if not isinstance(member, NoneType)]
+        if len(values) == 1 and _is_sequence(value):
+            # The sequence type reports which element is wrong.
+            return values[0].convert(value, current, cursor)
+        raise self.mismatch(value, cursor)
+
+
+def _described(value: object) -> str:
+    """Return a value and its type for an error message, shortened to a readable length."""
+    if value is None:
+        return "null"
+    if isinstance(value, params_dict.ParamsDict):
+        return f"a {type(value).__name__}"
+    if isinstance(value, yaml_io.ListItems):
+        return "values for single list elements"
+    return f"{reprlib.repr(value)} ({type(value).__name__})"
+
+
+def _full_name(config_class: type[params_dict.ParamsDict]) -> str:
+    return f"{config_class.__module__}.{config_class.__qualname__}"
+
+
+def _convert_pairs(
+    pairs: list[tuple[Any, Any]], type_of: Callable[[int], FieldType], cursor: Cursor
+) -> list[Any]:
+    return [
+        type_of(position).convert(type_of(position).read(value), current, cursor.item(position))
+        for position, (value, current) in enumerate(pairs)
+    ]
+
+
+def _is_scalar(value: object) -> TypeGuard[_Scalar]:
+    return value is None or isinstance(yaml_io.unboxed(value), str | numbers.Real)
+
+
+def _is_sequence(value: object) -> TypeGuard[_Elements]:
+    return isinstance(value, list | tuple | yaml_io.ListItems)
+
+
+def _is_mapping(value: object) -> bool:
+    """Return whether the value is a dict or an open config, which is equivalent to a dict."""
+    if isinstance(value, params_dict.ParamsDict):
+        return value._is_open()
+    return isinstance(value, Mapping) and not isinstance(value, yaml_io.ListItems)
+
+
+def _plain_scalar(value: _Scalar, cursor: Cursor) -> yaml_io.Scalar:
+    """Convert numbers and strings of other libraries, and string enums, to Python's own types."""
+    value = yaml_io.unboxed(value)
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, str):
+        return str.__str__(value)
+    if not isinstance(value, numbers.Integral):
+        return float(value)
+    number = int(value)
+    if not yaml_io.INT64_MIN <= number <= yaml_io.INT64_MAX:
+        raise errors.ConfigValueError(f"{cursor}: the integer does not fit into 64 bits.")
+    return number
+
+
+def _hint(wanted: str, value: object) -> str:
+    if value is None:
+        return " Only optional fields accept null."
+    if not isinstance(value, str | numbers.Real):
+        return ""
+    kinds = set(re.findall(r"\w+", wanted))
+    if value in ("None", "none") and "null" in kinds:
+        return " Write null."
+    if "bool" in kinds and value in ("yes", "no", "on", "off", 0, 1):
+        return " Write true or false."
+    if "int" in kinds and isinstance(value, float) and value.is_integer():
+        return f" Write {int(value)}."
+    if isinstance(value, str) and kinds & {"int", "float"}:
+        bare = value.replace("_", "").replace(",", "")
+        return f" Write {bare}, without quotes." if not yaml_io.is_plain_text(bare) else ""
+    if "str" in kinds and isinstance(value, numbers.Real):
+        return f" Write '{value}' in quotes."
+    return ""
 
 
 class Lenient:
@@ -334,4 +734,128 @@ class PluginConfig(FreeConfig):
             )
 
 
-_ANYTHING = field_types.AnyType(FreeConfig)
+@dataclasses.dataclass
+class OneOfConfig(Config):
+    """Config that holds alternatives in its fields and selects one of them by its field `type`.
+
+    ::
+
+        @dataclasses.dataclass
+        class WarmupConfig(OneOfConfig):
+            type: str | None = None
+            linear: LinearWarmupConfig = dataclasses.field(default_factory=LinearWarmupConfig)
+
+        WarmupConfig({"type": "linear", "linear": {"warmup_steps": 500}}).get()
+
+    Only the selected alternative is exported and validated. An override that sets an alternative
+    that is not selected would have no effect, so it raises an error.
+
+    Attributes:
+      type: The name of the selected field; None or an empty string selects nothing.
+    """
+
+    type: str | None = None
+
+    def get(self) -> Any:  # type: ignore[override]  # the signature of the Model Garden
+        """Return the selected alternative, or None."""
+        return self.__dict__[self.type] if self.type else None
+
+    def __setattr__(self, key: str, value: object) -> None:
+        super().__setattr__(key, value)
+        if key == "type":
+            self._check_type(self._cursor().key("type"))
+
+    def _merge(self, params: Mapping[str, Any], cursor: Cursor) -> None:
+        super()._merge(params, cursor)
+        if "type" in params:
+            self._check_type(cursor.key("type", params))
+        for key in params:
+            if key not in ("type", self.type):
+                raise self._no_effect(key, cursor.key("type"), cursor.key(key, params))
+
+    def choices(self) -> str:
+        """Return the alternatives as a sentence for an error message."""
+        return f"Choose one of {', '.join(f'`{name}`' for name in sorted(self._alternatives()))}."
+
+    @classmethod
+    def _explain_mismatch(cls, value: object, path: str) -> str:
+        if isinstance(value, str) and value in cls()._alternatives():
+            return f" To choose `{value}`, set `{path}.type`."
+        return f" Set `{path}.type` and the fields of that choice. {cls().choices()}"
+
+    def _active_items(self) -> Iterator[tuple[str, Any]]:
+        return ((key, value) for key, value in self._items() if key in ("type", self.type))
+
+    def _check_type(self, cursor: Cursor) -> None:
+        alternatives = self._alternatives()
+        if self.type and self.type not in alternatives:
+            raise errors.ConfigValueError(
+                f"{cursor}: {type(self).__name__} has no alternative {self.type!r}. "
+                f"{suggestions.did_you_mean(self.type, alternatives)}".rstrip()
+            )
+
+    def _no_effect(self, key: str, selector: Cursor, cursor: Cursor) -> errors.ConfigValueError:
+        selected = f"is {self.type!r}" if self.type else "selects nothing"
+        return errors.ConfigValueError(
+            f"{cursor} would have no effect, because `{selector.path}` {selected}. Set "
+            f"`{selector.path}` to {key!r} first, or in the same override."
+        )
+
+    def _alternatives(self) -> set[str]:
+        # While the dataclass is being initialized, `type` is set before the alternatives.
+        declared = {field.name for field in dataclasses.fields(self)}
+        return (declared | set(self._keys())) - {"type"}
+
+
+def require_one_of(config: Config, name: str, allowed: Sequence[str]) -> None:
+    value = getattr(config, name)
+    if value.lower() not in allowed:
+        raise errors.ConfigValueError(
+            f"`{name}` is {value!r}. {suggestions.did_you_mean(value, allowed)}"
+        )
+
+
+def require_not_negative(config: Config, *names: str) -> None:
+    for name in names:
+        if getattr(config, name) < 0:
+            raise errors.ConfigValueError(
+                f"`{name}` is {getattr(config, name)}; expected 0 or a positive number."
+            )
+
+
+def require_positive(config: Config, *names: str) -> None:
+    for name in names:
+        if getattr(config, name) < 1:
+            raise errors.ConfigValueError(
+                f"`{name}` is {getattr(config, name)}; expected a positive number."
+            )
+
+
+def require_positive_or_none(config: Config, *names: str) -> None:
+    for name in names:
+        value = getattr(config, name)
+        if value is not None and not 0 < value < math.inf:
+            raise errors.ConfigValueError(
+                f"`{name}` is {value}; expected a positive number, or null."
+            )
+
+
+def require_subdirectories(config: Config, *names: str) -> None:
+    for name in names:
+        plugins.require_subdirectory(getattr(config, name), name)
+
+
+def require_patterns(config: Config, *names: str) -> None:
+    for name in names:
+        for pattern in getattr(config, name):
+            try:
+                re.compile(pattern)
+            except re.error as error:
+                raise errors.ConfigValueError(
+                    f"`{name}` has {pattern!r}, which is not a valid regular expression: {error}."
+                ) from error
+
+
+_UNDECLARED = AnyType(Config)
+
+_ANYTHING = AnyType(FreeConfig)

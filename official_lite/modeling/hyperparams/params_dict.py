@@ -1,4 +1,4 @@
-"""Untyped tree of parameters, with functions to override, read and write it."""
+"""Untyped tree of parameters, with functions to override, read, write, list and compare it."""
 
 from __future__ import annotations
 
@@ -8,30 +8,12 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, ClassVar, TypeVar, cast
 
-from official_lite.common import errors, files, suggestions
-from official_lite.modeling.hyperparams import overrides, yaml_io
-from official_lite.modeling.hyperparams.overrides import Cursor
-
-__all__ = [
-    "ParamsDict",
-    "Restriction",
-    "RestrictionError",
-    "UnknownAttributeError",
-    "copy_value",
-    "override_params_dict",
-    "read_yaml_to_params_dict",
-    "save_params_dict_to_yaml",
-    "nested_csv_str_to_json_str",
-    "to_plain",
-    "is_csv",
-    "parse_csv",
-    "parse_path",
-    "nest",
-    "nest_all",
-    "malformed",
-    "method",
-]
-
+from official_lite.common import errors, files, nested_dict, suggestions
+from official_lite.modeling.hyperparams import yaml_io
+from official_lite.modeling.hyperparams.yaml_io import Cursor
+from official_lite.modeling.hyperparams.yaml_io import (
+    nested_csv_str_to_json_str as nested_csv_str_to_json_str,
+)
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
@@ -206,12 +188,12 @@ class ParamsDict:
                 f"An override must be a dict, got {type(params).__name__}. For strings and files "
                 "use `override_params_dict`."
             )
-        params = overrides.rename(params, type(self).ALIASES, cursor)
-        if texts := {k: v for k, v in params.items() if isinstance(v, overrides.Text)}:
-            params = {**params, **{key: self._read(key, text) for key, text in texts.items()}}
+        params = yaml_io.rename(params, type(self).ALIASES, cursor)
+        if given := {k: v for k, v in params.items() if isinstance(v, yaml_io.Text)}:
+            params = {**params, **{key: self._read(key, text) for key, text in given.items()}}
         self._merge(params, cursor)
 
-    def _read(self, key: str, value: overrides.Text) -> Any:
+    def _read(self, key: str, value: yaml_io.Text) -> Any:
         """Return the value that a key takes from a text on a command line."""
         del key
         return value.value
@@ -234,7 +216,7 @@ class ParamsDict:
 
     def _set(self, key: str, value: object, current: object, cursor: Cursor) -> None:
         """Store `value`; merge a dict into `current`, or replace the value if `current` is None."""
-        if isinstance(value, overrides.ListItems):
+        if isinstance(value, yaml_io.ListItems):
             self.__dict__[key] = [to_plain(new) for new, _ in value.over(current, cursor)]
         elif isinstance(value, Mapping) and isinstance(current, ParamsDict):
             current._override(value, cursor)
@@ -364,15 +346,15 @@ def to_plain(value: object) -> Any:
     """Return a deep copy that contains no `ParamsDict`: only dicts, lists, tuples and scalars."""
     if isinstance(value, ParamsDict):
         return value.as_dict()
-    if isinstance(value, overrides.Text):
+    if isinstance(value, yaml_io.Text):
         return value.value
-    if isinstance(value, overrides.ListItems):
+    if isinstance(value, yaml_io.ListItems):
         return [to_plain(new) for new, _ in value.over(None, Cursor("list"))]
     if isinstance(value, Mapping):
         return {key: to_plain(element) for key, element in value.items()}
     if isinstance(value, list | tuple):
         return _sequence_like(value, [to_plain(element) for element in value])
-    return overrides.unboxed(value)
+    return yaml_io.unboxed(value)
 
 
 def override_params_dict(
@@ -419,8 +401,8 @@ def save_params_dict_to_yaml(params: ParamsDict, file_path: str | os.PathLike[st
 def _read_text(text: str) -> Mapping[str, Any]:
     if os.path.isfile(text):
         return yaml_io.read_yaml(text)
-    if is_csv(text):
-        return parse_csv(text)
+    if yaml_io.is_csv(text):
+        return yaml_io.parse_csv(text)
     if text.endswith(_FILE_ENDINGS) and "\n" not in text:
         return yaml_io.read_yaml(text)
     try:
@@ -428,168 +410,140 @@ def _read_text(text: str) -> Mapping[str, Any]:
     except errors.ConfigValueError as error:
         if "\n" in text or text.lstrip().startswith("{"):
             raise
-        raise malformed(text, 0) from error
+        raise yaml_io.malformed(text, 0) from error
 
 
 def _sequence_like(original: list[Any] | tuple[Any, ...], elements: list[Any]) -> Any:
     return tuple(elements) if isinstance(original, tuple) else elements
 
 
-_NAME = r"[A-Za-z_][\w-]*(?:\[[0-9]+\])*"
+def set_by_path(config: ParamsDict, path: str, value: str) -> None:
+    """Apply `--set path=value`; the text is parsed as YAML and typed by the field.
 
-_PATH = rf"{_NAME}(?:\.{_NAME})*"
-
-_STEP = re.compile(r"([A-Za-z_][\w-]*)|\[([0-9]+)\]")
-
-_START = re.compile(rf"\s*{_PATH}\s*=")
-
-_ASSIGNMENT = re.compile(
-    rf"""
-    \s* (?P<path>{_PATH}) \s* = \s*
-    (?P<value>
-        '(?:[^']|'')*'              # in single quotes
-      | "(?:[^"\\]|\\.)*"           # in double quotes
-      | \[[^\[\]]*\]                # a list of plain values
-      | (?!['"\[]) [^,]*?           # anything else ends at the next comma
-    )
-    \s* (?:,|$)
-    """,
-    re.VERBOSE | re.DOTALL,
-)
-
-_NEEDS_NO_QUOTES = re.compile(r"[\w./+-][\w ./+-]*")
-
-
-def is_csv(text: str) -> bool:
-    """Return whether `text` starts like an override, with `name=`."""
-    return _START.match(text) is not None
-
-
-def parse_csv(text: str) -> dict[str, Any]:
-    """Return the nested override that `text` describes; `a[0]` becomes `overrides.ListItems`.
+    A string field stores the raw text if it cannot hold the parsed YAML value, so `task.name=010`
+    needs no quotes. `[0]` indexes a list; an index equal to its length appends.
 
     Raises:
-      ConfigValueError: The text is malformed; the message shows the text and the position.
+      ConfigError: An unknown key, a wrong type or a locked config, as for `override`.
     """
-    return _parse_leaves(_tree(text))
+    set_by_paths(config, [(path, value)])
 
 
-def nested_csv_str_to_json_str(csv_str: str) -> str:
-    """Convert `a=1,b.c=2` to the YAML flow mapping `{a : 1, b : {c : 2}}`; empty text is unchanged.
+def set_by_paths(config: ParamsDict, values: Iterable[tuple[str, str]]) -> None:
+    """Apply several `--set path=value` as one override, so that their order does not matter.
+
+    Of two values for the same path, the later one counts.
 
     Raises:
-      ConfigValueError: The text is malformed, contains a nested list, or omits a list element.
+      ConfigError: As for `set_by_path`.
     """
-    return _render(_tree(csv_str), csv_str) if csv_str else ""
+    override_by_paths(config, [(path, _text(path, value)) for path, value in values])
 
 
-def parse_path(path: str) -> list[str | int]:
-    """Split `task_routines[0].task_weight` into `["task_routines", 0, "task_weight"]`.
+def get_by_path(config: object, path: str, default: Any = None) -> Any:
+    """Return the value at a dotted path, or `default` if a part of the path is absent or None.
+
+    Use this for fields that Model Garden configs or user-defined config classes may lack. If the
+    field is known to exist, use the attribute.
+    """
+    value: Any = config
+    for name in path.split("."):
+        is_config = isinstance(value, ParamsDict)
+        if is_config and (name in value or not hasattr(type(value), name)):
+            # `getattr` would prefer a method, and look for the nearest names of a missing key.
+            value = vars(value).get(name)
+        else:
+            value = getattr(value, name, None)
+    return default if value is None else value
+
+
+def override_by_path(config: ParamsDict, path: str, value: object) -> None:
+    """Override the value at `path` with a Python value, which is not parsed.
 
     Raises:
-      ConfigValueError: The text is not a path.
+      ConfigError: As for `set_by_path`.
     """
-    stripped = path.strip()
-    if not re.fullmatch(_PATH, stripped):
-        raise errors.ConfigValueError(
-            f"{path!r} is not a path into a config. Paths look like `trainer.train_steps` or "
-            "`task_routines[0].task_weight`."
-        )
-    return [int(index) if index else name for name, index in _STEP.findall(stripped)]
+    override_by_paths(config, [(path, value)])
 
 
-def nest(steps: list[str | int], value: object) -> Any:
-    """Wrap `value` in a mapping, or in `ListItems`, for each step of a path."""
-    for step in reversed(steps):
-        value = overrides.ListItems({step: value}) if isinstance(step, int) else {step: value}
+def override_by_paths(config: ParamsDict, values: Iterable[tuple[str, object]]) -> None:
+    """Override the values at several paths with Python values, all at once.
+
+    Raises:
+      ConfigError: As for `set_by_path`.
+    """
+    steps = [(yaml_io.parse_path(path), value) for path, value in values]
+    config.override(yaml_io.nest_all(steps, config._cursor()))
+
+
+def flatten(config: ParamsDict | Mapping[str, Any]) -> dict[str, Any]:
+    """Return a dict from dotted path to plain value, in the order of the fields.
+
+    Lists and tuples are values (configs in them become dicts). So are empty dicts and dicts with a
+    key that is not a Python identifier in ASCII. A `OneOfConfig` contributes only its selected
+    alternative.
+    """
+    return nested_dict.flatten_nested_dict(to_plain(config), ".", _is_leaf)
+
+
+def diff(old: ParamsDict | Mapping[str, Any], new: ParamsDict | Mapping[str, Any]) -> list[str]:
+    """Return a sorted line `a.b: 1 -> 2` for each path whose value differs; lists equal tuples."""
+    old_leaves, new_leaves = _as_read_back(old), _as_read_back(new)
+    paths = sorted(old_leaves.keys() | new_leaves.keys())
+    shown = {path: (_show(old_leaves, path), _show(new_leaves, path)) for path in paths}
+    return [f"{path}: {a} -> {b}" for path, (a, b) in shown.items() if a != b]
+
+
+def map_texts(config: ParamsDict, function: Callable[[str], str]) -> ParamsDict:
+    """Return an unlocked copy with `function` applied to each string, also in lists."""
+    copied = copy_value(config)
+    _rewrite(copied, function)
+    return copied
+
+
+def texts(value: object) -> Iterator[str]:
+    """Yield all strings in a config, a dict or a list, at any depth."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, ParamsDict):
+        for _, element in value._items():
+            yield from texts(element)
+    elif isinstance(value, Mapping | list | tuple):
+        for element in value.values() if isinstance(value, Mapping) else value:
+            yield from texts(element)
+
+
+def _text(path: str, value: str) -> yaml_io.Text:
+    try:
+        return yaml_io.Text(value, yaml_io.parse_value(value, f"`{path}`"))
+    except errors.ConfigValueError as error:
+        return yaml_io.Text(value, problem=error)
+
+
+def _rewrite(value: object, function: Callable[[str], str]) -> Any:
+    if isinstance(value, str):
+        return function(value)
+    if isinstance(value, list | tuple):
+        return type(value)(_rewrite(element, function) for element in value)
+    if isinstance(value, ParamsDict):
+        for key, element in value._items():
+            value.__dict__[key] = _rewrite(element, function)
     return value
 
 
-def nest_all(values: Iterable[tuple[list[str | int], object]], cursor: Cursor) -> dict[str, Any]:
-    """Return one nested override for several paths, given as steps; their order does not matter.
-
-    Raises:
-      ConfigValueError: One path is a part of another one whose value is no mapping or list.
-    """
-    merged: dict[str, Any] = {}
-    for steps, value in values:
-        merged = overrides.merge(merged, nest(steps, value), cursor)
-    return merged
+def _is_leaf(value: Any) -> bool:
+    if not isinstance(value, dict) or not value:
+        return True
+    return not all(key.isascii() and key.isidentifier() for key in value)
 
 
-def malformed(text: str, position: int) -> errors.ConfigValueError:
-    """Return an error that points at the character where `text` becomes malformed."""
-    line = text.replace("\n", " ").replace("\t", " ")
-    start = max(0, position - 40)
-    return errors.ConfigValueError(
-        f"Malformed override at position {position}:\n"
-        f"  {line[start : position + 60]}\n"
-        f"  {' ' * (position - start)}^\n"
-        f"{_hint(text[position:])}"
-    )
+def _as_read_back(config: ParamsDict | Mapping[str, Any]) -> dict[str, Any]:
+    text = yaml_io.to_yaml(to_plain(config))
+    return flatten(yaml_io.parse_yaml(text, "config"))
 
 
-def _hint(rest: str) -> str:
-    if re.match(rf"\s*{_PATH}\s*:", rest):
-        return "Write `name=value`, with `=` instead of `:`."
-    if re.match(rf"\s*{_PATH}\s*=\s*\[[^\]]*\[", rest):
-        return "A list in a list can't be written in this syntax; use a YAML file."
-    if re.match(rf"\s*{_PATH}\s*=", rest):
-        return "Close the quote or the bracket and put a comma after it."
-    return (
-        "Expected `name=value` pairs separated by commas, as in `a.b=1,c=[1,2],d='x,y'`. Put a "
-        "value that contains a comma in quotes."
-    )
-
-
-def _tree(text: str) -> dict[str, Any]:
-    """Return nested mappings whose leaves are the unparsed values."""
-    tree: dict[str, Any] = {}
-    position = 0
-    while position < len(text.rstrip()):
-        match = _ASSIGNMENT.match(text, position)
-        if match is None:
-            raise malformed(text, position)
-        _insert(tree, match["path"], match["value"])
-        position = match.end()
-    return tree
-
-
-def _insert(tree: dict[Any, Any], path: str, value: str) -> None:
-    *parents, last = steps = parse_path(path)
-    for step, following in zip(parents, steps[1:], strict=True):
-        kind = overrides.ListItems if isinstance(following, int) else dict
-        tree = tree.setdefault(step, kind())
-        if type(tree) is not kind:
-            raise errors.ConfigValueError(
-                f"The override sets `{path}` and also one of its parents."
-            )
-    if last in tree:
-        raise errors.ConfigValueError(f"The override sets `{path}` twice.")
-    tree[last] = value
-
-
-def _parse_leaves(tree: str | dict[Any, Any]) -> Any:
-    if isinstance(tree, str):
-        return yaml_io.parse_value(tree, f"In the override, {tree!r}")
-    return type(tree)({key: _parse_leaves(child) for key, child in tree.items()})
-
-
-def _render(tree: str | dict[Any, Any], csv_str: str) -> str:
-    if isinstance(tree, str):
-        return _quoted_if_needed(tree)
-    if not isinstance(tree, overrides.ListItems):
-        return "{" + ", ".join(f"{key} : {_render(tree[key], csv_str)}" for key in tree) + "}"
-    if sorted(tree) != list(range(len(tree))):
-        raise errors.ConfigValueError(f"A list element is missing in {csv_str!r}.")
-    return "[" + ", ".join(_render(tree[index], csv_str) for index in sorted(tree)) + "]"
-
-
-def _quoted_if_needed(text: str) -> str:
-    is_text = yaml_io.is_plain_text(text) and not text.startswith(("'", '"', "[", "{"))
-    if is_text and not _NEEDS_NO_QUOTES.fullmatch(text):
-        return "'" + text.replace("'", "''") + "'"
-    return text
+def _show(leaves: Mapping[str, Any], path: str) -> str:
+    return repr(leaves[path]) if path in leaves else "(absent)"
 
 
 def _check(restriction: Restriction, config: ParamsDict, cursor: Cursor) -> None:

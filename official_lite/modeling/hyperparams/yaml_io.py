@@ -1,14 +1,21 @@
-"""Reader and writer of config YAML without tags, in bounded time and memory."""
+"""The text of configs: YAML without tags, overrides such as `a.b=1,c=2`, and paths into a config.
 
+YAML is read in bounded time and memory. Values that are read know their file and line.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import numbers
 import os
 import re
-from collections.abc import Mapping
-from typing import Any
+import sys
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
 
 import yaml
 
 from official_lite.common import errors, files
-from official_lite.modeling.hyperparams import overrides
 
 Scalar = str | int | float | bool | None
 
@@ -66,6 +73,190 @@ def _bounded_int(text: str, where: str) -> int:
     return value
 
 
+class LocatedDict(dict[str, Any]):
+    """Mapping read from a text that records the line of each key for error messages.
+
+    `empty` holds the keys after whose colon the text has nothing, not even `null`.
+    """
+
+    def __init__(self, source: str) -> None:
+        super().__init__()
+        self.source = source
+        self.lines: dict[str, int] = {}
+        self.empty: set[str] = set()
+
+
+class ListItems(dict[int, Any]):
+    """New values for some elements of a list, by index: the effect of `a[0]=1,a[2].b=3` on `a`."""
+
+    def over(self, current: object, cursor: Cursor) -> list[tuple[Any, Any]]:
+        """Return a pair (new value, current value) for each element of the resulting list.
+
+        An index equal to the length appends.
+
+        Raises:
+          ConfigValueError: An index is greater than the length.
+        """
+        present = list(current) if isinstance(current, list | tuple) else []
+        pairs = [(value, value) for value in present]
+        for index in sorted(self):
+            if index > len(pairs):
+                raise errors.ConfigValueError(
+                    f"{cursor.item(index)}: the list has {len(pairs)} elements, so the next free "
+                    f"index is {len(pairs)}. Pass all values of the list in order."
+                )
+            old = present[index] if index < len(present) else None
+            pairs[index : index + 1] = [(self[index], old)]
+        return pairs
+
+
+@dataclasses.dataclass(frozen=True)
+class Text:
+    """Value on a command line: a field takes it as YAML, or as text if it only accepts that.
+
+    Attributes:
+      text: The text.
+      parsed: The value that the text is in YAML.
+      problem: Why the text is no YAML; None if it is.
+    """
+
+    text: str
+    parsed: Any = None
+    problem: errors.ConfigValueError | None = None
+
+    @property
+    def value(self) -> Any:
+        """The value for a key of any type."""
+        return self.parsed if self.problem is None else self.text
+
+
+@dataclasses.dataclass(frozen=True)
+class Replaced:
+    """Current value that a new value replaces: only the classes of its configs are kept."""
+
+    value: Any
+
+
+class Cursor(NamedTuple):
+    """Position in a config tree where an override applies, and whether it is strict.
+
+    Attributes:
+      root: The name of the class at the root of the tree.
+      path: The dotted path from the root.
+      source: File and line, if the value was read from a file.
+      strict: Whether new keys are errors.
+    """
+
+    root: str
+    path: str = ""
+    source: str = ""
+    strict: bool = True
+
+    def key(self, key: str, mapping: Mapping[str, Any] | None = None) -> Cursor:
+        """Return the cursor one key deeper; a `LocatedDict` also provides the file and line."""
+        source = self.source
+        if isinstance(mapping, LocatedDict):
+            source = f"{mapping.source}:{mapping.lines[key]}"
+        path = f"{self.path}.{key}" if self.path else str(key)
+        return Cursor(self.root, path, source, self.strict)
+
+    def item(self, position: int) -> Cursor:
+        return self._replace(path=f"{self.path}[{position}]")
+
+    def __str__(self) -> str:
+        source = f" ({self.source})" if self.source else ""
+        return (f"`{self.path}` of {self.root}" if self.path else self.root) + source
+
+
+def pair_elements(
+    value: list[Any] | tuple[Any, ...] | ListItems, current: object, cursor: Cursor
+) -> list[tuple[Any, Any]]:
+    """Pair each new element with the current element that it changes or replaces, or with None.
+
+    `ListItems` are merged into the elements at their positions. A list replaces the old one.
+    """
+    if isinstance(value, ListItems):
+        return value.over(current, cursor)
+    current = current.value if isinstance(current, Replaced) else current
+    replaced = [Replaced(old) for old in current] if isinstance(current, list | tuple) else []
+    rest = [None] * max(0, len(value) - len(replaced))
+    return list(zip(value, [*replaced, *rest], strict=False))
+
+
+def merge(old: Any, new: Any, cursor: Cursor) -> Any:
+    """Return one override with the effect of two, whose order does not matter.
+
+    Of two values for the same field, the new one counts.
+
+    Raises:
+      ConfigValueError: One override sets a value below a path, to which the other one sets a value
+          that has nothing below it.
+    """
+    if not isinstance(old, Mapping) and not isinstance(new, Mapping):
+        return new
+    old, new = (one.value if isinstance(one, Text) else one for one in (old, new))
+    if isinstance(old, ListItems) and isinstance(new, list | tuple):
+        old, new = new, old
+    if isinstance(old, list | tuple) and isinstance(new, ListItems):
+        return [
+            merge(present, value, cursor) if _are_mergeable(present, value) else value
+            for value, present in new.over(old, cursor)
+        ]
+    if not _are_mergeable(old, new):
+        raise errors.ConfigValueError(
+            f"{cursor}: the same override sets it and also a part of it. Set only one of them."
+        )
+    is_of_items = isinstance(old, ListItems)
+    merged: dict[Any, Any] = ListItems(old) if is_of_items else dict(old)
+    for key, value in new.items():
+        below = cursor.item(key) if is_of_items else cursor.key(key)
+        merged[key] = merge(merged[key], value, below) if key in merged else value
+    return merged
+
+
+def _are_mergeable(old: object, new: object) -> bool:
+    is_each = isinstance(old, Mapping) and isinstance(new, Mapping)
+    return is_each and isinstance(old, ListItems) == isinstance(new, ListItems)
+
+
+def unboxed(value: Any) -> Any:
+    """Return a scalar of NumPy as the same scalar of Python, and any other value unchanged."""
+    # A program that has not imported NumPy has none of its scalars.
+    numpy = sys.modules.get("numpy")
+    if numpy is None or not isinstance(value, numpy.generic):
+        return value
+    plain = value.item()
+    # Python has no counterpart of `longdouble`.
+    return float(plain) if isinstance(plain, numbers.Real) and type(plain) is type(value) else plain
+
+
+def rename(
+    mapping: Mapping[str, Any], aliases: Mapping[str, str], cursor: Cursor
+) -> Mapping[str, Any]:
+    """Return the mapping with its keys renamed by `aliases` (alias -> key); line numbers are kept.
+
+    Raises:
+      ConfigValueError: Two keys refer to the same field.
+    """
+    if not aliases.keys() & mapping.keys():
+        return mapping
+    renamed = LocatedDict(mapping.source) if isinstance(mapping, LocatedDict) else {}
+    origins: dict[str, str] = {}
+    for given, value in mapping.items():
+        key = aliases.get(given, given)
+        if key in origins:
+            raise errors.ConfigValueError(
+                f"{cursor.key(given, mapping)}: `{origins[key]}` and `{given}` are the same "
+                "field. Set only one of them."
+            )
+        origins[key] = given
+        renamed[key] = value
+        if isinstance(renamed, LocatedDict) and isinstance(mapping, LocatedDict):
+            renamed.lines[key] = mapping.lines[given]
+            renamed.empty |= {key} if given in mapping.empty else set()
+    return renamed
+
+
 MAX_BYTES = 1 << 20
 
 MAX_DEPTH = 100
@@ -84,7 +275,7 @@ class ConfigFileError(errors.ConfigError, OSError):
     """Error for a config file that is missing or cannot be opened."""
 
 
-def read_yaml(file_path: str | os.PathLike[str]) -> overrides.LocatedDict:
+def read_yaml(file_path: str | os.PathLike[str]) -> LocatedDict:
     """Return the mapping in a local or remote YAML or JSON file; empty if the file is empty.
 
     Raises:
@@ -102,7 +293,7 @@ def read_yaml(file_path: str | os.PathLike[str]) -> overrides.LocatedDict:
     return parse_yaml(_decode(content, path), path)
 
 
-def parse_yaml(text: str, source: str) -> overrides.LocatedDict:
+def parse_yaml(text: str, source: str) -> LocatedDict:
     """Return the mapping in a YAML text; `source` precedes the line number in messages.
 
     Raises:
@@ -110,11 +301,11 @@ def parse_yaml(text: str, source: str) -> overrides.LocatedDict:
     """
     node = _compose(text, source)
     if node is None:
-        return overrides.LocatedDict(source)
+        return LocatedDict(source)
     value = _Builder(source).build(node)
     if value is None:
-        return overrides.LocatedDict(source)
-    if not isinstance(value, overrides.LocatedDict):
+        return LocatedDict(source)
+    if not isinstance(value, LocatedDict):
         kind = "a list" if isinstance(value, list) else f"the value {value!r:.40}"
         raise errors.ConfigValueError(
             f"{source}: {kind} is at the top level, where `key: value` pairs are expected."
@@ -150,6 +341,18 @@ def to_yaml(mapping: Mapping[str, Any]) -> str:
         )
     except yaml.representer.RepresenterError as error:
         raise errors.ConfigTypeError(f"Can't write the value to a config file: {error}") from error
+
+
+# What replaces a password in a URL.
+MASK = "***"
+
+# The user and the password in `scheme://user:password@host`. A password may contain an `@`.
+_PASSWORD = re.compile(r"(?<=://)([^\s:/@\"']*):[^\s/\"']+@")
+
+
+def mask_passwords(text: str) -> str:
+    """Replace the passwords of URLs by `***`, as in `postgresql://user:***@host/database`."""
+    return _PASSWORD.sub(rf"\1:{MASK}@", text)
 
 
 def _decode(content: bytes, path: str) -> str:
@@ -229,9 +432,9 @@ class _Builder:
             return text
         return resolve_scalar(text, self._at(node))
 
-    def _mapping(self, node: yaml.Node, depth: int) -> overrides.LocatedDict:
-        result = overrides.LocatedDict(self._source)
-        merged: list[overrides.LocatedDict] = []
+    def _mapping(self, node: yaml.Node, depth: int) -> LocatedDict:
+        result = LocatedDict(self._source)
+        merged: list[LocatedDict] = []
         for key_node, value_node in node.value:
             value = self.build(value_node, depth + 1)
             if _is_merge_key(key_node):
@@ -261,9 +464,9 @@ class _Builder:
             raise self._error(node, f"the key {node.value!s:.40} is not text; put it in quotes")
         return key
 
-    def _mappings_to_merge(self, value: object, node: yaml.Node) -> list[overrides.LocatedDict]:
+    def _mappings_to_merge(self, value: object, node: yaml.Node) -> list[LocatedDict]:
         values = value if isinstance(value, list) else [value]
-        mappings = [one for one in values if isinstance(one, overrides.LocatedDict)]
+        mappings = [one for one in values if isinstance(one, LocatedDict)]
         if len(mappings) < len(values):
             raise self._error(node, "`<<` can only merge mappings")
         return mappings
@@ -309,7 +512,7 @@ _Dumper.add_representer(list, _represent_sequence)
 
 _Dumper.add_representer(tuple, _represent_sequence)
 
-_Dumper.add_representer(overrides.LocatedDict, _represent_mapping)
+_Dumper.add_representer(LocatedDict, _represent_mapping)
 
 
 def _compose(text: str, source: str) -> yaml.Node | None:
@@ -321,7 +524,7 @@ def _compose(text: str, source: str) -> yaml.Node | None:
         lines = text.splitlines()[line - 1 : line]
         shown = f" The line is {lines[0].strip()[:60]!r}." if lines and lines[0].strip() else ""
         raise errors.ConfigValueError(
-            f"{source}:{line}: {_explain(error)}.{shown}{_hint(lines)}"
+            f"{source}:{line}: {_explain_yaml(error)}.{shown}{_hint(lines)}"
         ) from error
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
@@ -341,7 +544,7 @@ def _hint(lines: list[str]) -> str:
     return ""
 
 
-def _explain(error: yaml.MarkedYAMLError) -> str:
+def _explain_yaml(error: yaml.MarkedYAMLError) -> str:
     problem = f"{error.problem or error.context}"
     if "'\\t'" in problem:
         return "found a tab where YAML allows only spaces; indent with spaces"
@@ -378,3 +581,160 @@ def _is_merge_key(node: yaml.Node) -> bool:
 
 def _line(node: yaml.Node) -> int:
     return int(node.start_mark.line) + 1
+
+
+_NAME = r"[A-Za-z_][\w-]*(?:\[[0-9]+\])*"
+
+_PATH = rf"{_NAME}(?:\.{_NAME})*"
+
+_STEP = re.compile(r"([A-Za-z_][\w-]*)|\[([0-9]+)\]")
+
+_START = re.compile(rf"\s*{_PATH}\s*=")
+
+_ASSIGNMENT = re.compile(
+    rf"""
+    \s* (?P<path>{_PATH}) \s* = \s*
+    (?P<value>
+        '(?:[^']|'')*'              # in single quotes
+      | "(?:[^"\\]|\\.)*"           # in double quotes
+      | \[[^\[\]]*\]                # a list of plain values
+      | (?!['"\[]) [^,]*?           # anything else ends at the next comma
+    )
+    \s* (?:,|$)
+    """,
+    re.VERBOSE | re.DOTALL,
+)
+
+_NEEDS_NO_QUOTES = re.compile(r"[\w./+-][\w ./+-]*")
+
+
+def is_csv(text: str) -> bool:
+    """Return whether `text` starts like an override, with `name=`."""
+    return _START.match(text) is not None
+
+
+def parse_csv(text: str) -> dict[str, Any]:
+    """Return the nested override that `text` describes; `a[0]` becomes `ListItems`.
+
+    Raises:
+      ConfigValueError: The text is malformed; the message shows the text and the position.
+    """
+    return _parse_leaves(_tree(text))
+
+
+def nested_csv_str_to_json_str(csv_str: str) -> str:
+    """Convert `a=1,b.c=2` to the YAML flow mapping `{a : 1, b : {c : 2}}`; empty text is unchanged.
+
+    Raises:
+      ConfigValueError: The text is malformed, contains a nested list, or omits a list element.
+    """
+    return _render(_tree(csv_str), csv_str) if csv_str else ""
+
+
+def parse_path(path: str) -> list[str | int]:
+    """Split `task_routines[0].task_weight` into `["task_routines", 0, "task_weight"]`.
+
+    Raises:
+      ConfigValueError: The text is not a path.
+    """
+    stripped = path.strip()
+    if not re.fullmatch(_PATH, stripped):
+        raise errors.ConfigValueError(
+            f"{path!r} is not a path into a config. Paths look like `trainer.train_steps` or "
+            "`task_routines[0].task_weight`."
+        )
+    return [int(index) if index else name for name, index in _STEP.findall(stripped)]
+
+
+def nest(steps: list[str | int], value: object) -> Any:
+    """Wrap `value` in a mapping, or in `ListItems`, for each step of a path."""
+    for step in reversed(steps):
+        value = ListItems({step: value}) if isinstance(step, int) else {step: value}
+    return value
+
+
+def nest_all(values: Iterable[tuple[list[str | int], object]], cursor: Cursor) -> dict[str, Any]:
+    """Return one nested override for several paths, given as steps; their order does not matter.
+
+    Raises:
+      ConfigValueError: One path is a part of another one whose value is no mapping or list.
+    """
+    merged: dict[str, Any] = {}
+    for steps, value in values:
+        merged = merge(merged, nest(steps, value), cursor)
+    return merged
+
+
+def malformed(text: str, position: int) -> errors.ConfigValueError:
+    """Return an error that points at the character where `text` becomes malformed."""
+    line = text.replace("\n", " ").replace("\t", " ")
+    start = max(0, position - 40)
+    return errors.ConfigValueError(
+        f"Malformed override at position {position}:\n"
+        f"  {line[start : position + 60]}\n"
+        f"  {' ' * (position - start)}^\n"
+        f"{_csv_hint(text[position:])}"
+    )
+
+
+def _csv_hint(rest: str) -> str:
+    if re.match(rf"\s*{_PATH}\s*:", rest):
+        return "Write `name=value`, with `=` instead of `:`."
+    if re.match(rf"\s*{_PATH}\s*=\s*\[[^\]]*\[", rest):
+        return "A list in a list can't be written in this syntax; use a YAML file."
+    if re.match(rf"\s*{_PATH}\s*=", rest):
+        return "Close the quote or the bracket and put a comma after it."
+    return (
+        "Expected `name=value` pairs separated by commas, as in `a.b=1,c=[1,2],d='x,y'`. Put a "
+        "value that contains a comma in quotes."
+    )
+
+
+def _tree(text: str) -> dict[str, Any]:
+    """Return nested mappings whose leaves are the unparsed values."""
+    tree: dict[str, Any] = {}
+    position = 0
+    while position < len(text.rstrip()):
+        match = _ASSIGNMENT.match(text, position)
+        if match is None:
+            raise malformed(text, position)
+        _insert(tree, match["path"], match["value"])
+        position = match.end()
+    return tree
+
+
+def _insert(tree: dict[Any, Any], path: str, value: str) -> None:
+    *parents, last = steps = parse_path(path)
+    for step, following in zip(parents, steps[1:], strict=True):
+        kind = ListItems if isinstance(following, int) else dict
+        tree = tree.setdefault(step, kind())
+        if type(tree) is not kind:
+            raise errors.ConfigValueError(
+                f"The override sets `{path}` and also one of its parents."
+            )
+    if last in tree:
+        raise errors.ConfigValueError(f"The override sets `{path}` twice.")
+    tree[last] = value
+
+
+def _parse_leaves(tree: str | dict[Any, Any]) -> Any:
+    if isinstance(tree, str):
+        return parse_value(tree, f"In the override, {tree!r}")
+    return type(tree)({key: _parse_leaves(child) for key, child in tree.items()})
+
+
+def _render(tree: str | dict[Any, Any], csv_str: str) -> str:
+    if isinstance(tree, str):
+        return _quoted_if_needed(tree)
+    if not isinstance(tree, ListItems):
+        return "{" + ", ".join(f"{key} : {_render(tree[key], csv_str)}" for key in tree) + "}"
+    if sorted(tree) != list(range(len(tree))):
+        raise errors.ConfigValueError(f"A list element is missing in {csv_str!r}.")
+    return "[" + ", ".join(_render(tree[index], csv_str) for index in sorted(tree)) + "]"
+
+
+def _quoted_if_needed(text: str) -> str:
+    is_text = is_plain_text(text) and not text.startswith(("'", '"', "[", "{"))
+    if is_text and not _NEEDS_NO_QUOTES.fullmatch(text):
+        return "'" + text.replace("'", "''") + "'"
+    return text

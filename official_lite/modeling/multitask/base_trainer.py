@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from official_lite import orbit
 from official_lite.checkpoint import model_state
-from official_lite.common import errors, suggestions, types, user_code
+from official_lite.common import errors, nests, suggestions, user_code
 from official_lite.core import (
     base_task,
     base_trainer,
@@ -187,11 +187,11 @@ class MultiTaskBaseTrainer(base_trainer.Trainer):
             step_checks.name_metrics(task, metrics, model)
 
     def _build_task_model(
-        self, task: base_task.Task, model: keras.Model, spec: types.Nest, metrics: Any
+        self, task: base_task.Task, model: keras.Model, spec: nests.Nest, metrics: Any
     ) -> None:
         """Create the variables of a model by tracing what the joint step computes with it."""
 
-        def compute(inputs: types.Nest) -> None:
+        def compute(inputs: nests.Nest) -> None:
             features, labels, weights = base_task.split_batch(inputs, model)
             outputs = model(features, training=True)
             if getattr(model, "compiled", False):
@@ -241,7 +241,7 @@ class MultiTaskBaseTrainer(base_trainer.Trainer):
             step_metrics.add_loss(self.training_losses[name], loss, weights[name])
         return losses
 
-    def _weight_in(self, name: str, batch: types.Nest) -> Any:
+    def _weight_in(self, name: str, batch: nests.Nest) -> Any:
         """Return the number of a batch's examples, relative to the largest batches of the tasks."""
         sizes = self._batch_sizes
         weight = self._weight_of_part(batch, sizes[name])

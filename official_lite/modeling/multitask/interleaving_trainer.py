@@ -9,7 +9,7 @@ import keras
 import tensorflow as tf
 
 from official_lite import orbit
-from official_lite.common import errors, types, user_code
+from official_lite.common import errors, nests, user_code
 from official_lite.core import (
     base_task,
     model_building,
@@ -119,7 +119,7 @@ class MultiTaskInterleavingTrainer(base_trainer.MultiTaskBaseTrainer):
         )
 
     def _build_task_model(
-        self, task: base_task.Task, model: keras.Model, spec: types.Nest, metrics: Any
+        self, task: base_task.Task, model: keras.Model, spec: nests.Nest, metrics: Any
     ) -> None:
         model_building.build_by_task(model, task, spec, metrics, training=True)
 
@@ -142,7 +142,7 @@ class MultiTaskInterleavingTrainer(base_trainer.MultiTaskBaseTrainer):
         """Return what a replica computes in a step of a task."""
 
         def checked_step(
-            inputs: types.Nest, model: keras.Model, optimizer: Any, metrics: Any
+            inputs: nests.Nest, model: keras.Model, optimizer: Any, metrics: Any
         ) -> Mapping[str, Any]:
             logs = self._run_task(task, inputs, model, optimizer, metrics)
             loss = step_checks.training_loss(task, logs)
@@ -151,7 +151,7 @@ class MultiTaskInterleavingTrainer(base_trainer.MultiTaskBaseTrainer):
             step_metrics.add_loss(self.train_loss, loss, weight)
             return logs
 
-        def step_fn(inputs: types.Nest) -> None:
+        def step_fn(inputs: nests.Nest) -> None:
             self.begin_replica_step()
             model = base_trainer.task_model(self.multi_task_model, name)
             self._call_step(

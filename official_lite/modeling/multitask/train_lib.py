@@ -12,8 +12,8 @@ import tensorflow as tf
 from absl import logging
 
 from official_lite import orbit
-from official_lite.common import errors, files, keras_names, suggestions
-from official_lite.common.run_mode import Mode
+from official_lite.common import errors, files, keras_variables, suggestions
+from official_lite.common.flags import Mode
 from official_lite.config import epochs, parsing
 from official_lite.core import (
     base_task,
@@ -457,7 +457,7 @@ def _add_positions(
 def build_model(task: Any) -> base_trainer.Model:
     """Let the task create the model of all tasks, or of its own."""
     if isinstance(task, multitask.MultiTask):
-        model = keras_names.built(task.build_multitask_model)
+        model = keras_variables.build_with_fresh_names(task.build_multitask_model)
         return step_checks.returned(task.build_multitask_model, model, "a Keras model")
     return trainer_factory.build_model(task)
 

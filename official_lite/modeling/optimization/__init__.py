@@ -15,6 +15,6 @@ The names of this package are imported on first use, so listing or describing ex
 load TensorFlow.
 """
 
-from official_lite.common import lazy_imports
+from official_lite.common import plugins
 
-__getattr__, __all__ = lazy_imports.attach_stub(__name__, __file__)
+__getattr__, __all__ = plugins.attach_stub(__name__, __file__)

@@ -14,7 +14,7 @@ import numpy.typing as npt
 import tensorflow as tf
 from absl import logging
 
-from official_lite.common import errors, keras_variables, types, user_code
+from official_lite.common import errors, keras_variables, nests, user_code
 from official_lite.modeling import hyperparams
 from official_lite.modeling.optimization import ema_optimizer, gradient_accumulator
 from official_lite.orbit import runner
@@ -29,7 +29,7 @@ class _Task(Protocol):
 
     def train_step(
         self,
-        inputs: types.Nest,
+        inputs: nests.Nest,
         model: keras.Model,
         optimizer: keras.optimizers.Optimizer,
         metrics: Sequence[keras.metrics.Metric],
@@ -131,12 +131,12 @@ class BatchNormStatistics:
         with trainer.strategy.scope(), user_code.keeping_attributes(trainer.task):
             metrics = list(trainer.task.build_metrics(training=True))
 
-        def replica_step(inputs: types.Nest) -> None:
+        def replica_step(inputs: nests.Nest) -> None:
             trainer.task.train_step(
                 inputs, model=trainer.model, optimizer=optimizer, metrics=metrics
             )
 
-        def step(iterator: Iterator[types.Nest]) -> list[tf.Tensor]:
+        def step(iterator: Iterator[nests.Nest]) -> list[tf.Tensor]:
             trainer.strategy.run(replica_step, args=(next(iterator),))
             return [recorder.take() for recorder in self._recorders]
 
@@ -209,7 +209,7 @@ class _Recorder:
         if getattr(self._layer, "renorm", False):
             self._layer.moving_stddev.assign(np.sqrt(variance + self._layer.epsilon))
 
-    def _add(self, inputs: types.Nest, mask: tf.Tensor | None) -> None:
+    def _add(self, inputs: nests.Nest, mask: tf.Tensor | None) -> None:
         inputs = tf.convert_to_tensor(inputs)
         shape = [1] * inputs.shape.rank
         shape[self._layer.axis] = -1

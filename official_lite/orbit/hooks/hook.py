@@ -303,7 +303,7 @@ def output_directory(hook: Hook, directory: str) -> str:
     directory = files.expand_home(directory)
     if os.path.isabs(directory) or "://" in directory:
         return directory
-    files.require_subdirectory(directory, f"directory of {type(hook).__name__}")
+    plugins.require_subdirectory(directory, f"directory of {type(hook).__name__}")
     model_dir = hook.controller.model_dir
     if model_dir is None:
         raise errors.ConfigValueError(

@@ -7,7 +7,7 @@ from typing import Any
 import tensorflow as tf
 from absl import logging
 
-from official_lite.common import goodput, nests, types
+from official_lite.common import goodput, nests
 from official_lite.orbit import standard_runner
 from official_lite.orbit.hooks.hook import Hook
 from official_lite.orbit.utils import loop_fns
@@ -126,7 +126,7 @@ class _WaitClock:
     def timing(self, step_fn: loop_fns.StepFn) -> loop_fns.StepFn:
         """Return the step with its iterators timed by this clock."""
 
-        def timed_step(iterator: Iterator[types.Nest]) -> Any:
+        def timed_step(iterator: Iterator[nests.Nest]) -> Any:
             return step_fn(tf.nest.map_structure(self._timed, iterator))
 
         return timed_step

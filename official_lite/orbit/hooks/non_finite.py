@@ -12,7 +12,7 @@ import keras
 import tensorflow as tf
 from absl import logging
 
-from official_lite.common import errors, keras_variables, types
+from official_lite.common import errors, keras_variables, nests
 from official_lite.modeling import distributed_gradients
 from official_lite.orbit import runner, triggers
 from official_lite.orbit.hooks.hook import GraphHook
@@ -171,7 +171,7 @@ class _Watch:
     def watching(self, step_fn: loop_fns.StepFn) -> loop_fns.StepFn:
         """Return the step with checks of the layers added."""
 
-        def watched_step(iterator: Iterator[types.Nest]) -> Any:
+        def watched_step(iterator: Iterator[nests.Nest]) -> Any:
             with contextlib.ExitStack() as stack:
                 for layer in self._layers.values():
                     stack.enter_context(self._looking_at(layer))
@@ -255,7 +255,7 @@ class _Watch:
         finally:
             del layer.__dict__["call"]
 
-    def _look_at(self, values: types.Nest, first_bad_step: tf.Variable) -> None:
+    def _look_at(self, values: nests.Nest, first_bad_step: tf.Variable) -> None:
         tensors = tf.nest.flatten(values, expand_composites=True)
         floating = [x for x in tensors if tf.is_tensor(x) and x.dtype.is_floating]
         if not floating:

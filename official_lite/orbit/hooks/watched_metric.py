@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from absl import logging
 
-from official_lite.common import errors, log_once, nested_dict, suggestions
+from official_lite.common import errors, nested_dict, suggestions, terminal
 from official_lite.orbit import utils
 from official_lite.orbit.hooks.hook import Hook
 
@@ -56,7 +56,7 @@ def maximizes(name: str, direction: str = "", *, default: str) -> bool:
         )
     said = _said_by(name)
     if not direction and said is None:
-        log_once.warn_once(
+        terminal.warn_once(
             "The name of the metric `%s` does not say whether higher or lower values are better, "
             "so `%s` is used. Set the direction: `direction` of a hook, or "
             "`trainer.best_checkpoint_metric_comp`.",
@@ -64,7 +64,7 @@ def maximizes(name: str, direction: str = "", *, default: str) -> bool:
             default,
         )
     if direction and said not in (None, _MAXIMIZES[direction]):
-        log_once.warn_once(
+        terminal.warn_once(
             "The direction of the metric `%s` is set to `%s`, but by its name, %s values are "
             "better. If the name is right, change the direction or leave it out.",
             name,

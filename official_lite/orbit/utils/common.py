@@ -8,7 +8,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from official_lite.common import errors, qualnames, types
+from official_lite.common import errors, nests, plugins
 from official_lite.data import tf_data_options
 
 
@@ -96,7 +96,7 @@ def bind_dataset_fn(
         signature.bind(*args, **kwargs, **({"input_context": None} if takes_context else {}))
     except TypeError as error:
         raise errors.ConfigTypeError(
-            f"{qualnames.described(dataset_fn)} can't be called with {len(args)} argument(s): "
+            f"{plugins.described(dataset_fn)} can't be called with {len(args)} argument(s): "
             f"{error}. A task has `build_inputs(self, params, input_context=None)`."
         ) from error
     if not takes_context:
@@ -114,7 +114,7 @@ def bind_dataset_fn(
                 else "Use `data.arrays.from_arrays` for arrays, `from_generator` for generators."
             )
             raise errors.ConfigTypeError(
-                f"{qualnames.described(dataset_fn)} returned {got}; expected a "
+                f"{plugins.described(dataset_fn)} returned {got}; expected a "
                 f"`tf.data.Dataset`. {remedy}"
             )
         return tf_data_options.without_idle_autotuner(dataset)
@@ -137,7 +137,7 @@ def _refuse_other_names(
         is_next = place == num_args and parameter.default is None
         if is_free and (is_next or "context" in parameter.name or parameter.name == "ctx"):
             raise errors.ConfigTypeError(
-                f"{qualnames.described(dataset_fn)} has the parameter `{parameter.name}`, which is "
+                f"{plugins.described(dataset_fn)} has the parameter `{parameter.name}`, which is "
                 "never passed; expected `input_context`. Rename it if it takes the "
                 "`tf.distribute.InputContext`, or give it a default other than None."
             )
@@ -150,7 +150,7 @@ def _has_one_cpu(strategy: tf.distribute.Strategy) -> bool:
     return len(devices) == 1 and "/device:CPU:" in devices[0]
 
 
-def get_value(x: types.Nest) -> Any:
+def get_value(x: nests.Nest) -> Any:
     """Return the NumPy value of a TensorFlow tensor or variable, or any other value unchanged."""
     return x.numpy() if tf.is_tensor(x) else x
 

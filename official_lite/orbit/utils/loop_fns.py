@@ -9,7 +9,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from official_lite.common import errors, goodput, preemption, types, user_code
+from official_lite.common import errors, goodput, nests, preemption, user_code
 from official_lite.orbit.utils import step_guard, tpu_summaries
 
 StepFn = Callable[[Any], Any]
@@ -33,9 +33,9 @@ def create_loop_fn(step_fn: StepFn) -> LoopFn:
     """
 
     def loop_fn(
-        iterator: Iterator[types.Nest],
+        iterator: Iterator[nests.Nest],
         num_steps: tf.Tensor,
-        state: types.Nest = None,
+        state: nests.Nest = None,
         reduce_fn: Callable[[Any, Any], Any] | None = None,
     ) -> Any:
         steps_wanted = int(num_steps)
@@ -64,7 +64,7 @@ def create_exact_loop_fn(step_fn: StepFn) -> LoopFn:
       A function `(iterator, num_steps)` that returns the outputs of the last step.
     """
 
-    def loop_fn(iterator: Iterator[types.Nest], num_steps: tf.Tensor) -> Any:
+    def loop_fn(iterator: Iterator[nests.Nest], num_steps: tf.Tensor) -> Any:
         outputs = None
         for _ in range(int(num_steps)):
             outputs = step_fn(iterator)
@@ -83,7 +83,7 @@ def create_tf_while_loop_fn(step_fn: StepFn) -> LoopFn:
     step_fn = step_guard.guard_step(step_fn)
     last = LastOutputs()
 
-    def loop_fn(iterator: Iterator[types.Nest], num_steps: tf.Tensor) -> Any:
+    def loop_fn(iterator: Iterator[nests.Nest], num_steps: tf.Tensor) -> Any:
         _check_tensor(num_steps)
         for _ in tf.range(num_steps):
             # Without this the names of all ops in the step would begin with "while/".
@@ -105,9 +105,9 @@ def create_tf_while_loop_fn_with_state(step_fn: StepFn) -> LoopFn:
     step_fn = step_guard.guard_step(step_fn)
 
     def loop_fn(
-        iterator: Iterator[types.Nest],
+        iterator: Iterator[nests.Nest],
         num_steps: tf.Tensor,
-        state: types.Nest,
+        state: nests.Nest,
         reduce_fn: Callable[[Any, Any], Any],
     ) -> Any:
         _check_tensor(num_steps)
@@ -135,7 +135,7 @@ class LastOutputs:
         self._kept: list[tf.Variable] = []
 
     @tf.autograph.experimental.do_not_convert
-    def keep(self, outputs: types.Nest) -> None:
+    def keep(self, outputs: nests.Nest) -> None:
         self._outputs = None
         tensors = tf.nest.flatten(outputs, expand_composites=True)
         if not tensors or not all(tf.is_tensor(tensor) for tensor in tensors):
@@ -173,7 +173,7 @@ class CountedStep:
         self._has_run = False
         self.calls = 0
 
-    def __call__(self, iterator: Iterator[types.Nest]) -> Any:
+    def __call__(self, iterator: Iterator[nests.Nest]) -> Any:
         if self._has_run:
             outputs = self._step_fn(iterator)
         else:
@@ -191,7 +191,7 @@ class LoopFnWithSummaries(tpu_summaries.OptionalSummariesFunction):
     if summaries are recorded there.
     """
 
-    def __call__(self, iterator: Iterator[types.Nest], num_steps: tf.Tensor) -> None:
+    def __call__(self, iterator: Iterator[nests.Nest], num_steps: tf.Tensor) -> None:
         if tf.summary.should_record_summaries():
             self.with_summaries(iterator, tf.constant(1))
             num_steps -= 1
@@ -208,7 +208,7 @@ def _check_tensor(num_steps: object) -> None:
         )
 
 
-def _any_size(value: types.Nest) -> tf.TensorShape | None:
+def _any_size(value: nests.Nest) -> tf.TensorShape | None:
     if not tf.is_tensor(value):
         return None
     rank = value.shape.rank

@@ -19,7 +19,7 @@ import math
 from collections.abc import Iterator
 
 from official_lite.common import errors
-from official_lite.modeling.hyperparams import base_config, config_paths, oneof
+from official_lite.modeling.hyperparams import base_config
 from official_lite.modeling.optimization.configs import learning_rate_config as lr_cfg
 from official_lite.modeling.optimization.configs import optimizer_config as opt_cfg
 
@@ -27,7 +27,7 @@ __all__ = ["OptimizerConfig", "LrConfig", "WarmupConfig", "OptimizationConfig"]
 
 
 @dataclasses.dataclass
-class OptimizerConfig(oneof.OneOfConfig):
+class OptimizerConfig(base_config.OneOfConfig):
     """Choice of the optimizer: `type` names one of the other fields."""
 
     type: str | None = None
@@ -65,7 +65,7 @@ class OptimizerConfig(oneof.OneOfConfig):
 
 
 @dataclasses.dataclass
-class LrConfig(oneof.OneOfConfig):
+class LrConfig(base_config.OneOfConfig):
     """Choice of the learning-rate schedule: `type` names one of the other fields."""
 
     type: str | None = None
@@ -93,7 +93,7 @@ class LrConfig(oneof.OneOfConfig):
 
 
 @dataclasses.dataclass
-class WarmupConfig(oneof.OneOfConfig):
+class WarmupConfig(base_config.OneOfConfig):
     """Choice of the warm-up: `type` names one of the other fields; None disables the warm-up."""
 
     type: str | None = None
@@ -121,8 +121,9 @@ class OptimizationConfig(base_config.Config):
 
     def validate_fields(self) -> None:
         for block in ("learning_rate", "warmup"):
-            for path, value in config_paths.flatten(getattr(self, block)).items():
-                _require_usable(f"{block}.{path}", value)
+            choice = getattr(self, block)
+            for name, value in (choice.as_dict().get(choice.type) or {}).items():
+                _require_usable(f"{block}.{choice.type}.{name}", value)
 
 
 def _require_usable(path: str, value: object) -> None:
@@ -136,6 +137,6 @@ def _require_usable(path: str, value: object) -> None:
 def _numbers(value: object) -> Iterator[int | float]:
     if isinstance(value, int | float):
         yield value
-    elif isinstance(value, list | tuple):
-        for element in value:
+    elif isinstance(value, dict | list | tuple):
+        for element in value.values() if isinstance(value, dict) else value:
             yield from _numbers(element)

@@ -14,19 +14,6 @@ from typing import Any
 
 from official_lite.common import errors, suggestions
 
-__all__ = [
-    "STRATEGIES",
-    "ClusterConfig",
-    "configure_cluster",
-    "expand_hosts",
-    "find_cluster",
-    "read_slurm_step",
-    "read_tf_config",
-    "split_address",
-    "task_name",
-]
-
-
 STRATEGIES = (
     "off",
     "one_device",

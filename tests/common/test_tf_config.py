@@ -2,8 +2,7 @@ import json
 
 import pytest
 
-from official_lite.common import errors
-from official_lite.common.cluster import tf_config
+from official_lite.common import errors, tf_config
 
 TWO_WORKERS = {"worker": ["a:1", "b:1"]}
 
@@ -18,7 +17,7 @@ def make_tf_config(jobs=TWO_WORKERS, task=("worker", 0)):
     return json.dumps({"cluster": jobs, "task": {"type": task[0], "index": task[1]}})
 
 
-def test_the_cluster_is_read(monkeypatch):
+def test_cluster_is_read_from_tf_config(monkeypatch):
     jobs = {"chief": ["c:1"], "worker": ["a:1", "b:1"], "ps": ["p:1"]}
     monkeypatch.setenv("TF_CONFIG", make_tf_config(jobs, ("worker", 1)))
     config = tf_config.read_tf_config()
@@ -27,13 +26,13 @@ def test_the_cluster_is_read(monkeypatch):
 
 
 @pytest.mark.parametrize("text", ["", "  ", "{}"])
-def test_an_empty_variable_is_no_cluster(monkeypatch, text):
+def test_empty_tf_config_is_no_cluster(monkeypatch, text):
     monkeypatch.setenv("TF_CONFIG", text)
     assert tf_config.read_tf_config() is None
     assert tf_config.configure_cluster() == 1
 
 
-def test_an_evaluator_need_not_be_in_the_cluster(monkeypatch):
+def test_evaluator_need_not_be_in_the_cluster(monkeypatch):
     monkeypatch.setenv("TF_CONFIG", make_tf_config(task=("evaluator", 0)))
     assert tf_config.read_tf_config().task_type == "evaluator"
 
@@ -56,30 +55,30 @@ def test_an_evaluator_need_not_be_in_the_cluster(monkeypatch):
         (make_tf_config({"wroker": ["a:1"]}), "Did you mean `worker`"),
     ],
 )
-def test_a_wrong_cluster_is_refused_before_anything_waits_for_it(monkeypatch, text, message):
+def test_invalid_tf_config_is_refused_with_the_reason(monkeypatch, text, message):
     monkeypatch.setenv("TF_CONFIG", text)
     with pytest.raises(errors.ConfigValueError, match=message):
         tf_config.read_tf_config()
 
 
-def test_worker_hosts_become_a_cluster():
+def test_worker_hosts_are_written_to_tf_config():
     assert tf_config.configure_cluster("a:1, b:1", task_index=1) == 2
     config = tf_config.read_tf_config()
     assert (config.jobs, config.task_index) == ({"worker": ("a:1", "b:1")}, 1)
 
 
-def test_one_worker_needs_no_index():
+def test_single_worker_needs_no_index():
     assert tf_config.configure_cluster("a:1") == 1
     assert tf_config.read_tf_config().task_index == 0
 
 
-def test_a_cluster_that_is_set_stays(monkeypatch):
+def test_tf_config_overrides_worker_hosts(monkeypatch):
     monkeypatch.setenv("TF_CONFIG", make_tf_config())
     assert tf_config.configure_cluster("x:1,y:1,z:1", task_index=0) == 2
 
 
 @pytest.mark.parametrize("task_index", [-1, 2])
-def test_a_worker_must_know_its_place(task_index):
+def test_worker_without_a_valid_index_is_refused(task_index):
     with pytest.raises(errors.ConfigValueError, match="index"):
         tf_config.configure_cluster(["a:1", "b:1"], task_index=task_index)
 
@@ -93,12 +92,12 @@ def test_processes_are_named_with_their_addresses(monkeypatch):
     assert workers == {"chief": "c:1", "worker 0": "a:1", "worker 1": "b:1"}
 
 
-def test_an_address_is_split():
+def test_address_is_split_into_host_and_port():
     assert tf_config.split_address("host.example:2222") == ("host.example", 2222)
     assert tf_config.split_address("[::1]:2222") == ("::1", 2222)
 
 
-def test_a_slurm_step_is_the_cluster_where_nothing_else_says_one(monkeypatch):
+def test_slurm_step_is_used_without_tf_config_and_worker_hosts(monkeypatch):
     step = {
         "SLURM_PROCID": "1",
         "SLURM_STEP_NUM_TASKS": "2",
@@ -127,14 +126,14 @@ STEP = {
 }
 
 
-def test_a_step_is_a_cluster_of_workers_in_the_order_of_their_ranks():
+def test_tasks_of_a_slurm_step_are_workers_in_order_of_their_ranks():
     config = tf_config.read_slurm_step(STEP)
     hosts = [address.partition(":")[0] for address in config["cluster"]["worker"]]
     assert hosts == ["n9", "n9", "n10"]
     assert config["task"] == {"type": "worker", "index": 2}
 
 
-def test_tasks_of_a_node_and_jobs_of_a_node_have_ports_of_their_own():
+def test_tasks_and_jobs_on_a_node_have_different_ports():
     workers = tf_config.read_slurm_step(STEP)["cluster"]["worker"]
     next_job = tf_config.read_slurm_step({**STEP, "SLURM_JOB_ID": "4712"})["cluster"]["worker"]
     assert len(set(workers + next_job)) == 6
@@ -148,16 +147,16 @@ def test_tasks_of_a_node_and_jobs_of_a_node_have_ports_of_their_own():
         ("r[1-2]n[1-2].cluster", ["r1n1.cluster", "r1n2.cluster", "r2n1.cluster", "r2n2.cluster"]),
     ],
 )
-def test_hosts_are_expanded(node_list, hosts):
+def test_node_list_is_expanded(node_list, hosts):
     assert tf_config.expand_hosts(node_list) == hosts
 
 
-def test_repeated_sizes_are_expanded():
+def test_repeated_numbers_of_tasks_are_expanded():
     step = {**STEP, "SLURM_STEP_NUM_TASKS": "4", "SLURM_STEP_TASKS_PER_NODE": "2(x2)"}
     assert len(tf_config.read_slurm_step(step)["cluster"]["worker"]) == 4
 
 
-def test_a_single_task_and_a_batch_script_are_no_cluster():
+def test_single_slurm_task_is_no_cluster():
     assert tf_config.read_slurm_step({**STEP, "SLURM_STEP_NUM_TASKS": "1"}) is None
     assert tf_config.read_slurm_step({"SLURM_JOB_ID": "4711", "SLURM_PROCID": "0"}) is None
 
@@ -170,6 +169,6 @@ def test_a_single_task_and_a_batch_script_are_no_cluster():
         ({"SLURM_STEP_NUM_TASKS": "5"}, "Can't interpret the Slurm step with 5 tasks"),
     ],
 )
-def test_what_does_not_fit_is_refused(changes, message):
+def test_inconsistent_slurm_step_is_refused(changes, message):
     with pytest.raises(errors.ConfigValueError, match=message):
         tf_config.read_slurm_step({**STEP, **changes})

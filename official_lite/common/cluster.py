@@ -1,9 +1,12 @@
-"""A rendezvous of all workers of a cluster, with a time limit, that names the missing workers.
+"""The processes of a cluster: they meet, check that the others are reachable, and serve a chief.
 
-TensorFlow waits forever for a missing worker and does not report which one it is. Workers therefore
-run their own rendezvous before TensorFlow starts. Each worker listens at its own address, where
-TensorFlow will listen later, and polls all other workers until each of them reports that it has
-heard from everyone::
+TensorFlow waits for a long time, or forever, for a missing process, and does not report which one
+it is or which one was lost. `wait_for_servers` and `report_lost_peers` do; the workers of a
+multi-worker strategy `meet`.
+
+Workers run their own rendezvous before TensorFlow starts. Each worker listens at its own address,
+where TensorFlow will listen later, and polls all other workers until each of them reports that it
+has heard from everyone::
 
     worker 0                                  worker 1
       who are you? I am worker 0        ->
@@ -31,17 +34,188 @@ import hmac
 import ipaddress
 import json
 import os
+import re
+import signal
 import socket
+import sys
+import threading
+import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent import futures
 from typing import Any
 
 from absl import logging
 
-from official_lite.common import errors, files
-from official_lite.common.cluster import reachability, tf_config
+from official_lite.common import errors, files, tf_config
 
-__all__ = ["meet"]
+TIMEOUT_VARIABLE = "OFFICIAL_LITE_CLUSTER_TIMEOUT"
+
+TOKEN_VARIABLE = "OFFICIAL_LITE_CLUSTER_TOKEN"
+
+_DEFAULT_SECONDS = 60.0
+
+_SECONDS_TO_CONNECT = 3.0
+
+_SECONDS_TO_BE_GONE = 2.0
+
+_SECONDS_BETWEEN_LOOKS = 0.2
+
+_SECONDS_BETWEEN_REMINDERS = 15.0
+
+_MAX_THREADS = 32
+
+# Matches the names that TensorFlow gives to processes.
+_TASK = re.compile(r"/job:(\w+)(?:/replica:\d+)?/task:(\d+)")
+
+
+def patience() -> float:
+    """Return how long to wait for other processes, in seconds.
+
+    The default is 60 seconds; the environment variable `OFFICIAL_LITE_CLUSTER_TIMEOUT` overrides
+    it. This is not a field of the config because it depends on how the processes are started: a
+    scheduler may take minutes from the first process to the last.
+
+    Raises:
+        errors.ConfigValueError: If the variable is not a positive number.
+    """
+    text = os.environ.get(TIMEOUT_VARIABLE, "")
+    if not text:
+        return _DEFAULT_SECONDS
+    with contextlib.suppress(ValueError):
+        # The comparison also rejects `nan`.
+        if 0 < (seconds := float(text)) < float("inf"):
+            return seconds
+    raise errors.ConfigValueError(
+        f"The environment variable {TIMEOUT_VARIABLE} is {text!r}; expected a number of seconds."
+    )
+
+
+def unreachable(addresses: Mapping[str, str]) -> dict[str, str]:
+    """Return the processes that cannot be reached, and why.
+
+    Args:
+        addresses: A mapping of process names to `host:port`.
+
+    Returns:
+        A mapping of the names of unreachable processes to the reasons.
+    """
+    if not addresses:
+        return {}
+    with futures.ThreadPoolExecutor(min(_MAX_THREADS, len(addresses))) as pool:
+        reasons = zip(addresses, pool.map(_try, addresses.values()), strict=True)
+        return {name: why for name, why in reasons if why is not None}
+
+
+def wait_for_servers(found: tf_config.ClusterConfig, seconds: float | None = None) -> None:
+    """Wait until all workers and parameter servers of a chief listen.
+
+    Args:
+        found: The cluster.
+        seconds: The longest time to wait, in seconds. Defaults to `patience()`.
+
+    Raises:
+        errors.ClusterError: If a process does not listen. The message names all such processes.
+    """
+    seconds = patience() if seconds is None else seconds
+    addresses = found.members("worker", "ps")
+    started = time.monotonic()
+    next_reminder = started + _SECONDS_BETWEEN_REMINDERS
+    while reasons := unreachable(addresses):
+        waits = "; ".join(f"{name} at {addresses[name]} ({why})" for name, why in reasons.items())
+        now = time.monotonic()
+        if now - started > seconds:
+            raise errors.ClusterError(
+                f"{waits} did not answer {found.name} within {seconds:g} s. Check that all "
+                f"processes are started and reachable from this host. {TIMEOUT_VARIABLE} sets the "
+                "time limit."
+            )
+        if now > next_reminder:
+            next_reminder = now + _SECONDS_BETWEEN_REMINDERS
+            logging.info("Waiting for %s.", waits)
+        time.sleep(_SECONDS_BETWEEN_LOOKS)
+
+
+@contextlib.contextmanager
+def report_lost_peers() -> Iterator[None]:
+    """Turn TensorFlow errors in this context into errors that name the lost processes.
+
+    Errors are passed through unchanged if no process of the cluster was lost.
+
+    Raises:
+        errors.ClusterError: If a process was lost.
+    """
+    try:
+        yield
+    except Exception as error:
+        found = tf_config.read_tf_config()
+        if found is None or not _is_of_tensorflow(error):
+            raise
+        # Workers of parameter servers may leave and return, so only the servers count.
+        addresses = found.members(*(("ps",) if "ps" in found.jobs else ("chief", "worker")))
+        addresses.pop(found.name, None)
+        gone = _who_has_gone(addresses) or _who_was_lost(error, addresses)
+        if not gone:
+            raise
+        lost = ", ".join(f"{name} at {addresses[name]}" for name in gone)
+        raise errors.ClusterError(
+            f"Lost connection to {lost}; {found.name} can't continue without it. Start the same "
+            "command again in all processes to resume from the last checkpoint."
+        ) from error
+
+
+def reason(error: Exception) -> str:
+    """Return a short reason why an address cannot be reached."""
+    if isinstance(error, TimeoutError):
+        return "no answer"
+    if isinstance(error, socket.gaierror):
+        return "unknown host"
+    if isinstance(error, ConnectionRefusedError):
+        return "nothing listens at this port"
+    if isinstance(error, ValueError):
+        return f"another run or program uses this port, or {TOKEN_VARIABLE} differs"
+    return (error.strerror if isinstance(error, OSError) else None) or str(error)
+
+
+def _try(address: str) -> str | None:
+    try:
+        socket.create_connection(tf_config.split_address(address), _SECONDS_TO_CONNECT).close()
+    except OSError as error:
+        return reason(error)
+    return None
+
+
+def _who_has_gone(addresses: Mapping[str, str]) -> Iterable[str]:
+    """Return the processes that do not listen, polling for up to two seconds.
+
+    A killed process loses its connections before it stops listening.
+    """
+    deadline = time.monotonic() + _SECONDS_TO_BE_GONE
+    while not (gone := unreachable(addresses)) and time.monotonic() < deadline:
+        time.sleep(_SECONDS_BETWEEN_LOOKS)
+    return gone
+
+
+def _who_was_lost(error: Exception, addresses: Mapping[str, str]) -> Iterable[str]:
+    """Return the processes that TensorFlow names although their addresses are reachable.
+
+    Such a process is frozen or was restarted.
+    """
+    if not _is_of_tensorflow(error, "UnavailableError", "AbortedError"):
+        return ()
+    tasks = _TASK.findall(f"{error} {error.__cause__}")
+    named = {tf_config.task_name(job, int(index)) for job, index in tasks}
+    return sorted(named & addresses.keys())
+
+
+def _is_of_tensorflow(error: BaseException | None, *kinds: str) -> bool:
+    """Return whether the error, or one that caused it, is a TensorFlow error of the given kinds."""
+    tensorflow = sys.modules.get("tensorflow")
+    if tensorflow is None or error is None:
+        return False
+    classes = tuple(getattr(tensorflow.errors, kind) for kind in kinds or ["OpError"])
+    return isinstance(error, classes) or _is_of_tensorflow(error.__cause__, *kinds)
+
 
 _SECONDS_PER_CALL = 5.0
 
@@ -52,16 +226,14 @@ _CALLS_PER_SECOND = 250
 
 _CALLS_AT_A_TIME = 64
 
-_SECONDS_BETWEEN_REMINDERS = 15.0
-
 # The time that the others have to learn why this worker leaves.
 _SECONDS_OF_FAREWELL = 1.0
 
-_MOST_BYTES = 2**22
+_MAX_BYTES = 2**22
 
 # More connections close the oldest, so that idle ones neither use up all file descriptors nor keep
 # workers out, which speak at once.
-_MOST_CONNECTIONS = 64
+_MAX_CONNECTIONS = 64
 
 # The keys of our messages.
 _QUESTION = {"name", "id", "process", "cluster", "jobs", "proof"}
@@ -77,7 +249,7 @@ def meet(found: tf_config.ClusterConfig, seconds: float | None = None) -> None:
 
     Args:
         found: The cluster and the task of this process.
-        seconds: The longest time to wait, in seconds. Defaults to `reachability.patience()`.
+        seconds: The longest time to wait, in seconds. Defaults to `patience()`.
 
     Raises:
         errors.ClusterError: If a worker did not answer in time.
@@ -86,7 +258,7 @@ def meet(found: tf_config.ClusterConfig, seconds: float | None = None) -> None:
     global _met
     if found == _met or found.num_workers < 2 or found.task_type not in ("chief", "worker"):
         return
-    asyncio.run(_RollCall(found, reachability.patience() if seconds is None else seconds).run())
+    asyncio.run(_RollCall(found, patience() if seconds is None else seconds).run())
     _met = found
 
 
@@ -102,7 +274,7 @@ class _RollCall:
         self._seconds = seconds
         self._id = uuid.uuid4().hex
         self._process = f"process {os.getpid()} on {socket.gethostname()}"
-        self._token = os.environ.get(reachability.TOKEN_VARIABLE, "").encode()
+        self._token = os.environ.get(TOKEN_VARIABLE, "").encode()
         self._connections: dict[asyncio.StreamWriter, None] = {}  # The oldest first.
         self._num_strangers = 0
         others = self._addresses.keys() - {self._name}
@@ -143,20 +315,20 @@ class _RollCall:
                 self._answer,
                 host if _is_loopback(host) else None,
                 port,
-                limit=_MOST_BYTES,
-                backlog=_MOST_CONNECTIONS,
+                limit=_MAX_BYTES,
+                backlog=_MAX_CONNECTIONS,
             )
         except OSError as error:
             raise errors.ConfigValueError(
                 f"{self._name} can't listen at its address {address}: "
-                f"{reachability.reason(error)}. Each process of a cluster needs an index and an "
+                f"{reason(error)}. Each process of a cluster needs an index and an "
                 "address of its own."
             ) from error
 
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.closing(writer):
             self._connections[writer] = None
-            if len(self._connections) > max(_MOST_CONNECTIONS, len(self._addresses)):
+            if len(self._connections) > max(_MAX_CONNECTIONS, len(self._addresses)):
                 oldest = next(iter(self._connections))
                 del self._connections[oldest]
                 oldest.transport.abort()
@@ -240,7 +412,7 @@ class _RollCall:
                     answer = await asyncio.wait_for(self._call(name), _SECONDS_PER_CALL)
             except (OSError, ValueError, TimeoutError) as error:
                 if name in self._missing:
-                    self._missing[name] = reachability.reason(error)
+                    self._missing[name] = reason(error)
             else:
                 if self._is_all_said(name, answer):
                     return
@@ -248,7 +420,7 @@ class _RollCall:
 
     async def _call(self, name: str) -> dict[str, Any]:
         host, port = tf_config.split_address(self._addresses[name])
-        reader, writer = await asyncio.open_connection(host, port, limit=_MOST_BYTES)
+        reader, writer = await asyncio.open_connection(host, port, limit=_MAX_BYTES)
         with contextlib.closing(writer):
             question = {**self._introduction(), "jobs": self._jobs}
             writer.write(self._signed(question))
@@ -299,7 +471,7 @@ class _RollCall:
         return (
             f"{'; '.join(self._waits()) or 'A worker that was ready before'} did not answer "
             f"{self._name} within {self._seconds:g} s. Check that all processes are started and "
-            f"reachable from this host. {reachability.TIMEOUT_VARIABLE} sets the time limit."
+            f"reachable from this host. {TIMEOUT_VARIABLE} sets the time limit."
             f"{strangers}"
         )
 
@@ -332,3 +504,109 @@ def _is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
+
+
+_SERVER_JOBS = ("ps", "worker")
+
+_SECONDS_BETWEEN_LOOKS_AT_CHIEF = 2.0
+
+_SECONDS_FOR_A_CHIEF_TO_COME = 600.0
+
+_SECONDS_FOR_A_CHIEF_TO_COME_BACK = 60.0
+
+
+def is_server(distribution_strategy: str) -> bool:
+    """Return whether this process must call `serve` instead of training under this strategy."""
+    if distribution_strategy.lower() != "parameter_server":
+        return False
+    found = tf_config.read_tf_config()
+    return found is not None and found.task_type in _SERVER_JOBS
+
+
+def serve() -> None:
+    """Run the server for this process's task in `TF_CONFIG` until it is told to stop.
+
+    A parameter server holds variables and a worker computes steps, both as the chief commands.
+    Neither has a task or trainer of its own, so both run the same code. TensorFlow's servers never
+    exit by themselves. This server exits with code 0 in two cases:
+
+    * It receives SIGTERM. It then exits immediately, because it has nothing to save.
+    * The chief was present and has been gone for a minute. A chief that restarts within this minute
+      finds its servers unchanged.
+
+    If no chief appears in the first ten minutes, the server exits with an error.
+
+    Raises:
+        errors.ConfigValueError: If the process has no such task, or cannot listen at its address.
+        errors.ClusterError: If no chief appeared.
+    """
+    found = tf_config.read_tf_config()
+    if found is None or found.task_type not in _SERVER_JOBS:
+        raise errors.ConfigValueError(
+            f"Only processes of the jobs {_SERVER_JOBS} in TF_CONFIG can serve; this one is "
+            f"{found.name if found else 'in no cluster'}."
+        )
+    fail_fast()
+    server = _start(found)
+    logging.info("%s serves at %s.", found.name, found.members(found.task_type)[found.name])
+    _wait_for_the_end(found)
+    del server
+
+
+def fail_fast() -> None:
+    """Make calls to a lost process fail instead of waiting for it.
+
+    Call this before TensorFlow connects to other processes.
+    """
+    os.environ.setdefault("GRPC_FAIL_FAST", "use_caller")
+
+
+def _start(found: tf_config.ClusterConfig) -> Any:
+    # Only servers need TensorFlow.
+    import tensorflow as tf
+
+    # Each other process may have a call in progress here that waits for another process.
+    threads = max(os.cpu_count() or 1, found.num_workers + 1)
+    config = tf.compat.v1.ConfigProto(inter_op_parallelism_threads=threads)
+    if found.task_type == "ps":
+        # Variables are kept in host memory.
+        config.device_count["GPU"] = 0
+    jobs = {job: list(found.jobs[job]) for job in ("chief", *_SERVER_JOBS) if job in found.jobs}
+    try:
+        return tf.distribute.Server(
+            tf.train.ClusterSpec(jobs),
+            job_name=found.task_type,
+            task_index=found.task_index,
+            protocol="grpc",
+            config=config,
+        )
+    except tf.errors.OpError as error:
+        address = found.members(found.task_type)[found.name]
+        raise errors.ConfigValueError(
+            f"{found.name} can't listen at its address {address} ({error.message}). Each process "
+            "of a cluster needs an index and an address of its own."
+        ) from error
+
+
+def _wait_for_the_end(found: tf_config.ClusterConfig) -> None:
+    stop = threading.Event()
+    old_handler = signal.signal(signal.SIGTERM, lambda *_: stop.set())
+    try:
+        chief = found.members("chief")
+        last_seen: float | None = None
+        started = time.monotonic()
+        while not stop.wait(_SECONDS_BETWEEN_LOOKS_AT_CHIEF):
+            now = time.monotonic()
+            if not unreachable(chief):
+                last_seen = now
+            elif last_seen is None and now - started > _SECONDS_FOR_A_CHIEF_TO_COME:
+                raise errors.ClusterError(
+                    f"{found.name} waited {_SECONDS_FOR_A_CHIEF_TO_COME:g} s, but no chief "
+                    f"started at {chief['chief']}."
+                )
+            elif last_seen is not None and now - last_seen > _SECONDS_FOR_A_CHIEF_TO_COME_BACK:
+                logging.info("The chief is gone. Stopping %s.", found.name)
+                return
+        logging.info("SIGTERM: stopping %s.", found.name)
+    finally:
+        signal.signal(signal.SIGTERM, old_handler)

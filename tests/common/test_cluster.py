@@ -1,0 +1,326 @@
+"""The processes of a cluster. Workers that meet are threads here."""
+
+import asyncio
+import concurrent.futures
+import contextlib
+import json
+import os
+import signal
+import socket
+from collections.abc import Iterator
+
+import pytest
+import tensorflow as tf
+
+from official_lite.common import cluster, distribute_utils, errors, tf_config
+from tests import commands, parameter_servers
+
+
+def _addresses(count: int) -> list[str]:
+    with contextlib.ExitStack() as stack:
+        servers = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for server in servers:
+            server.bind(("127.0.0.1", 0))
+        return [f"127.0.0.1:{server.getsockname()[1]}" for server in servers]
+
+
+def _worker(addresses: list[str], index: int) -> tf_config.ClusterConfig:
+    return tf_config.ClusterConfig(
+        jobs={"worker": tuple(addresses)}, task_type="worker", task_index=index
+    )
+
+
+def _meet(workers: list[tf_config.ClusterConfig], seconds: float = 10.0) -> list[Exception | None]:
+    """What each of them ends with."""
+    with concurrent.futures.ThreadPoolExecutor(len(workers)) as pool:
+        futures = [pool.submit(cluster.meet, worker, seconds) for worker in workers]
+        return [future.exception() for future in futures]
+
+
+def test_workers_meet_and_leave_their_ports_free() -> None:
+    addresses = _addresses(3)
+    assert _meet([_worker(addresses, index) for index in range(3)]) == [None] * 3
+    for address in addresses:
+        socket.create_server(tf_config.split_address(address)).close()
+
+
+def test_missing_worker_is_named_by_all_others() -> None:
+    addresses = _addresses(3)
+    ends = _meet([_worker(addresses, 0), _worker(addresses, 2)], seconds=0.5)
+    for end in ends:
+        assert isinstance(end, errors.ClusterError)
+        assert f"worker 1 at {addresses[1]} (nothing listens at this port) did not answer" in str(
+            end
+        )
+
+
+def test_unknown_host_is_named() -> None:
+    addresses = [*_addresses(1), "no-such-host.invalid:2222"]
+    (end,) = _meet([_worker(addresses, 0)], seconds=1.0)
+    assert isinstance(end, errors.ClusterError)
+    assert "worker 1 at no-such-host.invalid:2222 (unknown host)" in str(end)
+
+
+def test_different_clusters_are_refused_by_all_workers() -> None:
+    addresses = _addresses(3)
+    other = _worker([*addresses[:2], "127.0.0.1:9"], 1)
+    ends = _meet([_worker(addresses, 0), other, _worker(addresses, 2)])
+    for end in ends:
+        assert isinstance(end, errors.ConfigValueError)
+        assert "describe different clusters" in str(end)
+
+
+def test_second_process_at_an_address_is_refused() -> None:
+    addresses = _addresses(2)
+    with socket.create_server(tf_config.split_address(addresses[1])):
+        (end,) = _meet([_worker(addresses, 1)])
+    assert isinstance(end, errors.ConfigValueError)
+    assert f"worker 1 can't listen at its address {addresses[1]}" in str(end)
+
+
+class _OnAnotherHost(cluster._RollCall):
+    """Its address leads to a process elsewhere, and nobody finds it where it listens."""
+
+    async def _listen(self) -> asyncio.Server:
+        return await asyncio.start_server(self._answer, "127.0.0.1", 0)
+
+
+def test_two_processes_with_the_same_index_are_refused() -> None:
+    # Worker 1 is missing, so that nobody may leave before.
+    worker = _worker(_addresses(2), 0)
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        right = pool.submit(cluster.meet, worker, 10.0)
+        with pytest.raises(errors.ConfigValueError, match="Two processes use the name worker 0"):
+            asyncio.run(_OnAnotherHost(worker, 10.0).run())
+    assert isinstance(right.exception(), errors.ConfigValueError)
+
+
+@pytest.mark.parametrize("line", [b"", b"\xff\n", b"[" * 200_000 + b"\n", b'{"name": 1}\n'])
+def test_strangers_are_ignored(monkeypatch: pytest.MonkeyPatch, line: bytes) -> None:
+    monkeypatch.setenv(cluster.TOKEN_VARIABLE, "secret")
+    addresses = _addresses(2)
+    with concurrent.futures.ThreadPoolExecutor(3) as pool:
+        first = pool.submit(cluster.meet, _worker(addresses, 0), 10.0)
+        pool.submit(_write_when_it_listens, addresses[0], line).result()
+        second = pool.submit(cluster.meet, _worker(addresses, 1), 10.0)
+        assert (first.exception(), second.exception()) == (None, None)
+
+
+def _write_when_it_listens(address: str, line: bytes) -> None:
+    while True:
+        with contextlib.suppress(ConnectionRefusedError):
+            with socket.create_connection(tf_config.split_address(address)) as stranger:
+                stranger.sendall(line)
+            return
+
+
+def test_idle_connections_do_not_keep_workers_apart(caplog: pytest.LogCaptureFixture) -> None:
+    addresses = _addresses(2)
+    with contextlib.ExitStack() as stack, concurrent.futures.ThreadPoolExecutor(2) as pool:
+        first = pool.submit(cluster.meet, _worker(addresses, 0), 20.0)
+        _write_when_it_listens(addresses[0], b"")
+        for _ in range(350):
+            address = tf_config.split_address(addresses[0])
+            stack.enter_context(socket.create_connection(address))
+        second = pool.submit(cluster.meet, _worker(addresses, 1), 20.0)
+        assert (first.exception(), second.exception()) == (None, None)
+    assert not [record for record in caplog.records if record.name == "asyncio"]
+
+
+def test_changed_message_is_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(cluster.TOKEN_VARIABLE, "secret")
+    call = cluster._RollCall(_worker(_addresses(2), 0), 1.0)
+    line = call._signed({**call._introduction(), "jobs": {}})
+    assert call._read(line, cluster._QUESTION - {"proof"})["name"] == "worker 0"
+    with pytest.raises(ValueError, match="a different token"):
+        call._read(line.replace(b"worker 0", b"worker 1"), cluster._QUESTION)
+
+
+def test_worker_with_another_token_is_missing_and_the_error_says_why(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    addresses = _addresses(2)
+    monkeypatch.setattr(cluster, "_SECONDS_OF_FAREWELL", 0.0)
+    monkeypatch.setenv(cluster.TOKEN_VARIABLE, "one")
+    one = cluster._RollCall(_worker(addresses, 0), 1.0)
+    monkeypatch.setenv(cluster.TOKEN_VARIABLE, "two")
+    two = cluster._RollCall(_worker(addresses, 1), 3.0)
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+        futures = [pool.submit(asyncio.run, each.run()) for each in (one, two)]
+        ends = [future.exception() for future in futures]
+    assert isinstance(ends[0], errors.ClusterError)
+    assert f"or {cluster.TOKEN_VARIABLE} differs" in str(ends[0])
+    assert "Ignored " in str(ends[0])
+
+
+@pytest.mark.sample(1)
+@pytest.mark.parametrize("answer", [b"\xff\n", b"[" * 200_000 + b"\n", b"[]\n"])
+def test_other_program_at_an_address_is_named(
+    monkeypatch: pytest.MonkeyPatch, answer: bytes
+) -> None:
+    monkeypatch.setattr(cluster, "_SECONDS_OF_FAREWELL", 0.0)
+    addresses = _addresses(2)
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readline()
+        writer.write(answer)
+        await writer.drain()
+        writer.close()
+
+    async def run() -> None:
+        server = await asyncio.start_server(serve, *tf_config.split_address(addresses[1]))
+        with contextlib.closing(server):
+            await cluster._RollCall(_worker(addresses, 0), 1.0).run()
+
+    with pytest.raises(errors.ClusterError, match="another run or program uses this port"):
+        asyncio.run(run())
+
+
+@pytest.fixture
+def listener() -> Iterator[socket.socket]:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield server
+
+
+def _address(server: socket.socket) -> str:
+    return f"127.0.0.1:{server.getsockname()[1]}"
+
+
+def _closed_address() -> str:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return _address(server)
+
+
+def _cluster(listener: socket.socket, *, gone: str) -> tf_config.ClusterConfig:
+    jobs = {"chief": ("127.0.0.1:1",), "worker": (_address(listener), gone)}
+    return tf_config.ClusterConfig(jobs=jobs, task_type="chief", task_index=0)
+
+
+def test_chief_waits_for_servers_and_names_the_missing_one(listener: socket.socket) -> None:
+    there = tf_config.ClusterConfig(
+        jobs={"chief": ("127.0.0.1:1",), "worker": (_address(listener),)},
+        task_type="chief",
+        task_index=0,
+    )
+    cluster.wait_for_servers(there)
+    gone = _closed_address()
+    message = (
+        rf"worker 1 at {gone} \(nothing listens at this port\) did not answer chief within 0.1 s"
+    )
+    with pytest.raises(errors.ClusterError, match=message):
+        cluster.wait_for_servers(_cluster(listener, gone=gone), seconds=0.1)
+
+
+def test_error_of_tensorflow_names_the_lost_process(
+    listener: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone = _closed_address()
+    jobs = {"worker": [_address(listener), "127.0.0.1:1", gone]}
+    config = {"cluster": jobs, "task": {"type": "worker", "index": 1}}
+    monkeypatch.setenv("TF_CONFIG", json.dumps(config))
+    lost = tf.errors.UnavailableError(None, None, "Connection reset by peer")
+    match = f"Lost connection to worker 2 at {gone}"
+    for error in (lost, ValueError("led to")):
+        with pytest.raises(errors.ClusterError, match=match), cluster.report_lost_peers():
+            raise error from lost
+
+
+def test_frozen_process_is_named(listener: socket.socket, monkeypatch: pytest.MonkeyPatch) -> None:
+    jobs = {"worker": ["127.0.0.1:1", _address(listener)]}
+    config = {"cluster": jobs, "task": {"type": "worker", "index": 0}}
+    monkeypatch.setenv("TF_CONFIG", json.dumps(config))
+    monkeypatch.setattr(cluster, "_SECONDS_TO_BE_GONE", 0.0)
+    text = "From /job:worker/task:0: stopped sending heartbeats: /job:worker/replica:0/task:1"
+    match = f"Lost connection to worker 1 at {_address(listener)}"
+    with pytest.raises(errors.ClusterError, match=match), cluster.report_lost_peers():
+        raise tf.errors.UnavailableError(None, None, text)
+
+
+def test_other_errors_are_unchanged(
+    listener: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jobs = {"worker": [_address(listener), "127.0.0.1:1"]}
+    config = {"cluster": jobs, "task": {"type": "worker", "index": 1}}
+    monkeypatch.setenv("TF_CONFIG", json.dumps(config))
+    monkeypatch.setattr(cluster, "_SECONDS_TO_BE_GONE", 0.0)
+    with pytest.raises(tf.errors.InternalError), cluster.report_lost_peers():
+        raise tf.errors.InternalError(None, None, "a bug in /job:worker/task:0")
+    with pytest.raises(KeyError), cluster.report_lost_peers():
+        raise KeyError("not TensorFlow's")
+
+
+@pytest.mark.parametrize("text", ["soon", "0", "-1", "nan", "inf"])
+def test_invalid_timeout_is_refused(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    monkeypatch.setenv(cluster.TIMEOUT_VARIABLE, "2.5")
+    assert cluster.patience() == 2.5
+    monkeypatch.setenv(cluster.TIMEOUT_VARIABLE, text)
+    with pytest.raises(errors.ConfigValueError, match=repr(text)):
+        cluster.patience()
+
+
+SERVE = """
+from official_lite.common import cluster
+from official_lite.common import app
+
+app.run(lambda _: cluster.serve())
+"""
+# As if hours had gone by.
+IMPATIENT = """
+from official_lite.common import cluster
+from official_lite.common import app
+
+cluster._SECONDS_BETWEEN_LOOKS_AT_CHIEF = 0.1
+cluster._SECONDS_FOR_A_CHIEF_TO_COME = 0.5
+cluster._SECONDS_FOR_A_CHIEF_TO_COME_BACK = 0.5
+app.run(lambda _: cluster.serve())
+"""
+
+
+def _set_task(monkeypatch, job):
+    addresses = [[f"127.0.0.1:{port}"] for port in parameter_servers.free_ports(3)]
+    jobs = dict(zip(("chief", "worker", "ps"), addresses, strict=True))
+    monkeypatch.setenv(
+        "TF_CONFIG", json.dumps({"cluster": jobs, "task": {"type": job, "index": 0}})
+    )
+    return jobs
+
+
+@pytest.mark.parametrize(("job", "serves"), [("chief", False), ("worker", True), ("ps", True)])
+def test_only_workers_and_parameter_servers_serve(job, serves, monkeypatch):
+    _set_task(monkeypatch, job)
+    assert cluster.is_server("Parameter_Server") is serves
+    assert not cluster.is_server("multi_worker_mirrored")
+
+
+def test_process_outside_a_cluster_cannot_serve():
+    with pytest.raises(errors.ConfigValueError, match="in no cluster"):
+        cluster.serve()
+
+
+@pytest.mark.slow
+def test_server_exits_on_sigterm_or_without_a_chief(tmp_path, monkeypatch):
+    (tmp_path / "serve.py").write_text(SERVE)
+    (tmp_path / "impatient.py").write_text(IMPATIENT)
+    jobs = _set_task(monkeypatch, "ps")
+    server = commands.Command([tmp_path / "serve.py"])
+    server.wait_for(f"ps 0 serves at {jobs['ps'][0]}")
+    # The address is taken now.
+    second = commands.run([tmp_path / "serve.py"])
+    assert second.returncode == errors.ExitCode.CONFIG
+    assert f"ps 0 can't listen at its address {jobs['ps'][0]}" in second.stderr
+    server.send_signal(signal.SIGTERM)
+    assert server.wait() == 0
+    lonely = commands.run([tmp_path / "impatient.py"])
+    assert lonely.returncode == errors.ExitCode.CLUSTER
+    assert "no chief started at" in lonely.stderr
+
+
+def test_server_has_no_strategy_and_evaluator_has_one_device(monkeypatch):
+    _set_task(monkeypatch, "worker")
+    with pytest.raises(errors.ConfigValueError, match=r"Call `cluster.serve\(\)`"):
+        distribute_utils.get_distribution_strategy("parameter_server")
+    config = json.loads(os.environ["TF_CONFIG"])
+    config["task"] = {"type": "evaluator", "index": 0}
+    monkeypatch.setenv("TF_CONFIG", json.dumps(config))
+    strategy = distribute_utils.get_distribution_strategy("parameter_server")
+    assert isinstance(strategy, tf.distribute.OneDeviceStrategy)
