@@ -9,8 +9,6 @@ from official_lite.porting import keras_changes
 from official_lite.porting.symbol_map import Destinations
 from official_lite.porting.syntax import Bindings, NamesTransformer, dotted_name
 
-__all__ = ["rename", "with_imports"]
-
 _Statement = cst.SimpleStatementLine | cst.BaseCompoundStatement
 
 

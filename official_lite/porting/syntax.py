@@ -5,18 +5,6 @@ from typing import cast
 
 import libcst as cst
 
-__all__ = [
-    "Bindings",
-    "LocalNames",
-    "NamesTransformer",
-    "called_method",
-    "dotted_name",
-    "expression",
-    "keyword_of",
-    "positional",
-    "without_last_comma",
-]
-
 
 class Bindings(cst.CSTVisitor):
     """A visitor that collects a module's imports and aliases such as `layers = tf_keras.layers`.

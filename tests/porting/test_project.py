@@ -8,7 +8,7 @@ import pytest
 
 from official_lite import porting
 from official_lite.common import errors
-from official_lite.porting import vendoring
+from official_lite.porting import symbol_map
 
 PROJECTS = pathlib.Path(__file__).parents[1] / "ports" / "projects"
 
@@ -106,7 +106,7 @@ def test_copied_modules_are_imported_from_where_the_project_is(
     (garden / "sizes.py").write_text("SIZE = 3\n")
     (garden / "boxes.py").write_text("from official.toys import sizes\nSIZE = sizes.SIZE\n")
     monkeypatch.syspath_prepend(tmp_path / "site")
-    vendoring.package_folder.cache_clear()
+    symbol_map.package_folder.cache_clear()
     project = tmp_path / "moved" / "inner" if "folder of" in place else tmp_path / "moved"
     project.mkdir(parents=True)
     if place == "a package":
@@ -117,7 +117,7 @@ def test_copied_modules_are_imported_from_where_the_project_is(
         f"import official.toys.boxes\n{of_package}SIZE = official.toys.boxes.SIZE\n"
     )
     porting.port_project([str(project)], alongside="garden").write()
-    vendoring.package_folder.cache_clear()
+    symbol_map.package_folder.cache_clear()
 
     monkeypatch.syspath_prepend(project if place == "no package" else tmp_path)
     names = {"a package": "moved.task", "no package": "task"}

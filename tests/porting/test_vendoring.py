@@ -4,7 +4,7 @@ import pathlib
 
 import pytest
 
-from official_lite.porting import vendoring
+from official_lite.porting import project
 
 FILES = {
     "__init__.py": "",
@@ -27,15 +27,15 @@ def installed(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
         path = tmp_path / "official" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
-    vendoring.package_folder.cache_clear()
+    project.package_folder.cache_clear()
     monkeypatch.syspath_prepend(tmp_path)
     yield
-    vendoring.package_folder.cache_clear()
+    project.package_folder.cache_clear()
 
 
 @pytest.mark.usefixtures("installed")
 def test_what_is_needed_is_taken_and_no_more() -> None:
-    texts = vendoring.gather(["from official.toys import small\n"])
+    texts = project.gather(["from official.toys import small\n"])
     assert sorted(texts) == [
         "official",
         "official.toys",
@@ -49,7 +49,7 @@ def test_what_is_needed_is_taken_and_no_more() -> None:
 
 @pytest.mark.usefixtures("installed")
 def test_packages_bind_what_is_reached_through_them() -> None:
-    texts = vendoring.gather(["from official import toys\ntoys.shelf.Tin\n"])
+    texts = project.gather(["from official import toys\ntoys.shelf.Tin\n"])
     assert "official.toys.shelf.tins" in texts
     assert "official.toys.shelf.boxes" not in texts
     assert texts["official.toys"].endswith("\nfrom official.toys import shelf\n")
