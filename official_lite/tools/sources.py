@@ -15,26 +15,21 @@ import re
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
-from official_lite.common import errors, files, memory_limits, plugins, run_mode, suggestions
+from official_lite.common import (
+    errors,
+    files,
+    memory_limits,
+    plugins,
+    run_mode,
+    suggestions,
+    terminal,
+)
 from official_lite.config import compatibility, epochs, gin_config, parsing
 from official_lite.core import config_definitions, exp_factory
 from official_lite.modeling.hyperparams import yaml_io
 from official_lite.run import run_reading
-
-__all__ = [
-    "ConfigSource",
-    "RunSource",
-    "add_arguments",
-    "add_import_argument",
-    "add_trust_argument",
-    "changes",
-    "load_registrations",
-    "read_config",
-    "read_params",
-    "train_command",
-]
 
 _REGISTRATIONS = "registry_imports"
 _CONFIG = "params.yaml"
@@ -172,6 +167,13 @@ def train_command(run_dir: str, args: argparse.Namespace, mode: str | None = Non
         *([] if args.trust else ["--safe_config"]),
         *(f"--set={assignment}" for assignment in args.set),
     ]
+
+
+def become(command: Sequence[str]) -> NoReturn:
+    """Print a command and replace this process by it."""
+    terminal.say(shlex.join(command))
+    sys.stderr.flush()
+    os.execv(command[0], command)
 
 
 def read_params(name: str, args: argparse.Namespace, *, instead: str | None = None) -> RunSource:

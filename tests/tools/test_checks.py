@@ -5,12 +5,12 @@ import pathlib
 import pytest
 
 from official_lite.common import errors
-from official_lite.tools import checks
+from official_lite.tools import verify
 
 
 def test_line_names_the_file_what_was_recorded_and_what_was_found() -> None:
-    broken = checks.Check(
-        link="config", state=checks.BROKEN, file="params.yaml", recorded="a", found="b"
+    broken = verify.Check(
+        link="config", state=verify.BROKEN, file="params.yaml", recorded="a", found="b"
     )
     assert str(broken).split() == [
         "BROKEN",
@@ -21,4 +21,4 @@ def test_line_names_the_file_what_was_recorded_and_what_was_found() -> None:
 
 def test_directory_without_a_run_is_refused(tmp_path: pathlib.Path) -> None:
     with pytest.raises(errors.CheckpointError, match="has not started"):
-        list(checks.check(str(tmp_path)))
+        list(verify.check_links(str(tmp_path)))

@@ -7,7 +7,7 @@ import pytest
 
 from official_lite.tools import __main__ as tools
 from official_lite.tools import launch
-from official_lite.tools.launched_cluster import Role
+from official_lite.tools.launch import Role
 
 
 def _tf_configs(specs: list) -> dict[str, dict]:

@@ -9,8 +9,8 @@ import time
 
 import pytest
 
-from official_lite.tools import launched_cluster
-from official_lite.tools.launched_cluster import ProcessEnd, ProcessSpec, Restarts, Role
+from official_lite.tools import launch
+from official_lite.tools.launch import ProcessEnd, ProcessSpec, Restarts, Role
 from tests import waiting
 
 WAIT = "import signal; signal.pause()"
@@ -56,9 +56,7 @@ while stat.exists() and ") Z" not in stat.read_text():
 
 
 def _run(*specs: ProcessSpec, restarts: int = 0, grace_secs: float = 0.2) -> ProcessEnd | None:
-    cluster = launched_cluster.LaunchedCluster(
-        specs, restarts=Restarts(restarts), grace_secs=grace_secs
-    )
+    cluster = launch.LaunchedCluster(specs, restarts=Restarts(restarts), grace_secs=grace_secs)
     return cluster.run()
 
 
@@ -82,7 +80,7 @@ def test_cause_is_named_and_not_who_has_noticed_it(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Nobody looks before both have ended.
-    monkeypatch.setattr(launched_cluster, "_SECONDS_BETWEEN_LOOKS", 1.0)
+    monkeypatch.setattr(launch, "_SECONDS_BETWEEN_LOOKS", 1.0)
     file = tmp_path / "killed"
     end = _run(
         _spec("worker 0", f"{_until_killed(file)}\nraise SystemExit(7)"),

@@ -4,23 +4,23 @@ import sys
 
 import pytest
 
-from official_lite.tools import launched_cluster
-from official_lite.tools.launched_cluster import ProcessEnd
+from official_lite.tools import launch
+from official_lite.tools.launch import ProcessEnd
 from tests import waiting
 
 ROOT = pathlib.Path(__file__).parents[2]
 
 
 def _run(code: str, log_dir: pathlib.Path | None = None) -> ProcessEnd:
-    spec = launched_cluster.ProcessSpec(
+    spec = launch.ProcessSpec(
         name="worker 1",
-        role=launched_cluster.Role.TRAINER,
+        role=launch.Role.TRAINER,
         command=[sys.executable, "-c", code],
         environment={"ANSWER": "42"},
         log_dir=log_dir,
         width=9,
     )
-    process = launched_cluster.LaunchedProcess(spec)
+    process = launch.LaunchedProcess(spec)
     end = waiting.wait_for(process.end)
     process.close()
     return end
@@ -74,14 +74,14 @@ def test_end_of_a_process_is_that_of_the_operating_system() -> None:
 
 _LAUNCHER = """
 import signal, sys
-from official_lite.tools import launched_cluster
-spec = launched_cluster.ProcessSpec(
+from official_lite.tools import launch
+spec = launch.ProcessSpec(
     name="worker 0",
-    role=launched_cluster.Role.TRAINER,
+    role=launch.Role.TRAINER,
     command=[sys.executable, "-c", "import signal; signal.pause()"],
     environment={},
 )
-print(launched_cluster.LaunchedProcess(spec).pid, flush=True)
+print(launch.LaunchedProcess(spec).pid, flush=True)
 signal.pause()
 """
 
