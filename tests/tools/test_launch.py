@@ -1,6 +1,5 @@
 import json
 import pathlib
-import subprocess
 import sys
 
 import pytest
@@ -15,7 +14,7 @@ def _tf_configs(specs: list) -> dict[str, dict]:
     return {name: json.loads(env["TF_CONFIG"]) for name, env in environments.items() if env}
 
 
-def test_workers_get_one_cluster_and_a_place_each_in_it() -> None:
+def test_workers_share_a_cluster_and_have_an_index_each() -> None:
     specs = launch.plan(["train.py", "--mode=train"], workers=2)
     assert all(spec.role is Role.TRAINER for spec in specs)
     assert all(spec.command == [sys.executable, "train.py", "--mode=train"] for spec in specs)
@@ -28,7 +27,7 @@ def test_workers_get_one_cluster_and_a_place_each_in_it() -> None:
     ]
 
 
-def test_parameter_servers_bring_a_chief_on_which_all_depends() -> None:
+def test_parameter_servers_add_a_chief() -> None:
     specs = launch.plan(["train.py"], workers=2, ps=1)
     roles = {spec.name: spec.role for spec in specs}
     assert roles == {
@@ -45,7 +44,7 @@ def test_parameter_servers_bring_a_chief_on_which_all_depends() -> None:
     }
 
 
-def test_data_service_is_started_and_the_training_told_of_it() -> None:
+def test_data_service_is_started_and_its_address_passed_on() -> None:
     specs = launch.plan(["my_program"], workers=1, data_workers=2)
     names = [spec.name for spec in specs]
     assert names == ["data dispatcher", "data worker 0", "data worker 1", "worker 0"]
@@ -78,8 +77,8 @@ def _launch(tmp_path: pathlib.Path, how: str, max_restarts: int) -> int:
 
 
 @pytest.mark.sample(1)
-@pytest.mark.parametrize(("how", "code"), [("killed", 137), ("42", 42), ("7", 7)])
-def test_cluster_is_started_again_as_often_as_it_may_be(
+@pytest.mark.parametrize(("how", "code"), [("killed", 137), ("42", 42)])
+def test_failed_cluster_is_restarted_as_often_as_allowed(
     tmp_path: pathlib.Path, capfd: pytest.CaptureFixture[str], how: str, code: int
 ) -> None:
     assert _launch(tmp_path, how, max_restarts=0) == code
@@ -91,24 +90,5 @@ def test_cluster_is_started_again_as_often_as_it_may_be(
     assert "done" in (tmp_path / "logs" / "worker_1.log").read_text()
 
 
-@pytest.mark.parametrize("code", [1, 2, 3])
-def test_what_the_user_has_to_mend_is_not_started_again(tmp_path: pathlib.Path, code: int) -> None:
-    assert _launch(tmp_path, str(code), max_restarts=5) == code
-
-
-def test_command_is_run_from_a_shell() -> None:
-    command = [sys.executable, "-m", "official_lite.tools", "launch", "--workers=1", "--"]
-    result = subprocess.run(
-        [*command, "sh", "-c", "echo $TF_CONFIG"], capture_output=True, text=True, check=True
-    )
-    assert result.stdout.startswith('worker 0 | {"cluster"')
-
-
-@pytest.mark.parametrize(
-    ("sizes", "advice"), [("3:4", "Use --elastic=2:4, or --workers=4"), ("1:1", "Use --workers=1")]
-)
-def test_elastic_with_a_single_size_is_refused(
-    capsys: pytest.CaptureFixture[str], sizes: str, advice: str
-) -> None:
-    assert tools.main(["launch", f"--elastic={sizes}", "--max_restarts=1", "--", "train.py"]) == 2
-    assert advice in capsys.readouterr().err
+def test_error_of_the_user_is_not_restarted(tmp_path: pathlib.Path) -> None:
+    assert _launch(tmp_path, "2", max_restarts=5) == 2

@@ -61,7 +61,7 @@ def _run(*specs: ProcessSpec, restarts: int = 0, grace_secs: float = 0.2) -> Pro
 
 
 @pytest.mark.timeout(120)
-def test_training_is_done_when_all_trainers_are_and_servers_are_stopped_then() -> None:
+def test_servers_are_stopped_when_all_trainers_have_ended() -> None:
     server = _spec("ps 0", WAIT, Role.SERVER)
     assert _run(server, _spec("worker 0", ""), _spec("worker 1", "")) is None
 
@@ -76,7 +76,7 @@ def test_first_failure_is_named_and_the_others_are_stopped(
     assert "worker 0 did not stop in time. Killing it." in said
 
 
-def test_cause_is_named_and_not_who_has_noticed_it(
+def test_killed_process_is_named_and_not_the_one_that_lost_it(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Nobody looks before both have ended.
@@ -89,7 +89,7 @@ def test_cause_is_named_and_not_who_has_noticed_it(
     assert end == ProcessEnd(name="worker 1", code=-9)
 
 
-def test_others_may_end_by_themselves_and_say_how(
+def test_other_processes_may_end_by_themselves(
     tmp_path: pathlib.Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "killed"
@@ -104,7 +104,7 @@ def test_others_may_end_by_themselves_and_say_how(
     assert "worker 0 ended with exit code 7." in captured.err
 
 
-def test_server_that_can_be_replaced_is_and_the_trainers_go_on(
+def test_replaceable_process_is_replaced_and_the_trainers_continue(
     tmp_path: pathlib.Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "came_again"
@@ -115,14 +115,11 @@ def test_server_that_can_be_replaced_is_and_the_trainers_go_on(
     chief = f"import os, time\nwhile not os.path.exists({str(file)!r}): time.sleep(0.01)"
     worker = _spec("worker 0", code, Role.REPLACEABLE)
     assert _run(worker, _spec("chief", chief), restarts=1) is None
+    wrong = _spec("worker 0", "raise SystemExit(2)", Role.REPLACEABLE)
+    assert _run(wrong, _spec("chief", WAIT), restarts=5) == ProcessEnd(name="worker 0", code=2)
     said = capfd.readouterr().err
     assert "worker 0 was killed by SIGKILL (perhaps out of memory). The other" in said
     assert "processes continue; restart 1 of 1." in said
-
-
-def test_server_that_fails_by_the_user_s_mistake_ends_all() -> None:
-    worker = _spec("worker 0", "raise SystemExit(2)", Role.REPLACEABLE)
-    assert _run(worker, _spec("chief", WAIT), restarts=5) == ProcessEnd(name="worker 0", code=2)
 
 
 def _signal_when(files: list[pathlib.Path], *pauses: float) -> threading.Thread:
@@ -139,7 +136,7 @@ def _signal_when(files: list[pathlib.Path], *pauses: float) -> threading.Thread:
     return thread
 
 
-def test_signal_reaches_all_trainers_and_a_second_one_kills(tmp_path: pathlib.Path) -> None:
+def test_signal_reaches_all_trainers_and_a_second_one_kills_them(tmp_path: pathlib.Path) -> None:
     files = [tmp_path / "0", tmp_path / "1"]
     specs = [
         _spec(f"worker {i}", UNTIL_SIGTERM.replace("FILE", repr(str(file))))

@@ -26,7 +26,7 @@ def _run(code: str, log_dir: pathlib.Path | None = None) -> ProcessEnd:
     return end
 
 
-def test_lines_have_the_name_in_front_and_are_kept(
+def test_output_is_forwarded_with_the_name_and_logged(
     tmp_path: pathlib.Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     code = "import os, sys; print(os.environ['ANSWER']); print('é', file=sys.stderr)"
@@ -35,41 +35,32 @@ def test_lines_have_the_name_in_front_and_are_kept(
     assert sorted((tmp_path / "worker_1.log").read_text().split()) == ["42", "é"]
 
 
-def test_what_comes_without_a_line_feed_or_is_no_text_is_passed_on(
+def test_output_that_is_no_text_or_has_no_line_feed_is_forwarded(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     _run("import sys; sys.stdout.buffer.write(b'a\\xff\\nend')")
     assert capfd.readouterr().out == "worker 1  | a\ufffd\nworker 1  | end\n"
 
 
-@pytest.mark.parametrize(
-    ("code", "text", "exit_code", "may_restart"),
-    [
-        (1, "ended with exit code 1", 1, False),
-        (2, "ended with exit code 2", 2, False),
-        (3, "ended with exit code 3", 3, False),
-        (7, "ended with exit code 7", 7, True),
-        (42, "ended with exit code 42", 42, True),
-        (130, "ended with exit code 130", 130, False),
-        (143, "ended with exit code 143", 143, True),
-        (-9, "was killed by SIGKILL (perhaps out of memory)", 137, True),
-        (-2, "was killed by SIGINT", 130, False),
-    ],
-)
-def test_end_is_put_into_words_and_says_whether_to_go_on(
-    code: int, text: str, exit_code: int, may_restart: bool
-) -> None:
-    end = ProcessEnd(name="worker 1", code=code)
-    assert (str(end), end.exit_code, end.may_restart) == (
-        f"worker 1 {text}",
-        exit_code,
-        may_restart,
-    )
+ENDS = {
+    1: ("ended with exit code 1", 1, False),
+    2: ("ended with exit code 2", 2, False),
+    3: ("ended with exit code 3", 3, False),
+    7: ("ended with exit code 7", 7, True),
+    42: ("ended with exit code 42", 42, True),
+    130: ("ended with exit code 130", 130, False),
+    143: ("ended with exit code 143", 143, True),
+    -9: ("was killed by SIGKILL (perhaps out of memory)", 137, True),
+    -2: ("was killed by SIGINT", 130, False),
+}
 
 
-def test_end_of_a_process_is_that_of_the_operating_system() -> None:
-    assert _run("raise SystemExit(5)").code == 5
-    assert _run("import os; os.kill(os.getpid(), 9)").code == -9
+def test_end_of_a_process_in_words() -> None:
+    found = {code: ProcessEnd(name="worker 1", code=code) for code in ENDS}
+    assert {
+        code: (str(end).removeprefix("worker 1 "), end.exit_code, end.may_restart)
+        for code, end in found.items()
+    } == ENDS
 
 
 _LAUNCHER = """

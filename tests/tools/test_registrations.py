@@ -23,7 +23,9 @@ def elsewhere(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(exp_factory, "_REGISTERED_CONFIGS", {})
 
 
-def test_file_of_the_directory_and_named_modules_are_imported(tmp_path: pathlib.Path) -> None:
+def test_registrations_of_the_directory_and_named_modules_are_imported(
+    tmp_path: pathlib.Path,
+) -> None:
     (tmp_path / "registry_imports.py").write_text(MODULE.format(name="here"))
     (tmp_path / "mine.py").write_text(MODULE.format(name="mine"))
     parser = argparse.ArgumentParser()
@@ -35,7 +37,7 @@ def test_file_of_the_directory_and_named_modules_are_imported(tmp_path: pathlib.
     assert {"tests/here", "tests/mine"} <= {*exp_factory.list_experiments()}
 
 
-def test_directory_without_one_has_none() -> None:
+def test_directory_without_registrations_needs_none() -> None:
     sources.load_registrations([])
     with pytest.raises(errors.UnknownNameError, match="no module"):
         sources.load_registrations(["no_such_module"])
