@@ -1,9 +1,11 @@
+import argparse
 import json
 import os
 import pathlib
 import re
 import shlex
 import shutil
+import sys
 
 import pytest
 
@@ -142,3 +144,40 @@ def test_run_without_a_config_is_refused(tmp_path: pathlib.Path) -> None:
     (tmp_path / "run.json").write_text("{}")
     with pytest.raises(errors.ConfigValueError, match="can't be read"):
         sources.read_config(str(tmp_path))
+
+
+REGISTRATION = """
+from official_lite.core import config_definitions, exp_factory
+exp_factory.register_config_factory("tests/{name}")(config_definitions.ExperimentConfig)
+"""
+
+
+@pytest.fixture
+def another_directory(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A directory of another project, and nothing registered."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.delitem(sys.modules, "registry_imports", raising=False)
+    monkeypatch.setattr(exp_factory, "_REGISTERED_CONFIGS", {})
+
+
+@pytest.mark.usefixtures("another_directory")
+def test_registrations_of_the_directory_and_named_modules_are_imported(
+    tmp_path: pathlib.Path,
+) -> None:
+    (tmp_path / "registry_imports.py").write_text(REGISTRATION.format(name="here"))
+    (tmp_path / "mine.py").write_text(REGISTRATION.format(name="mine"))
+    parser = argparse.ArgumentParser()
+    sources.add_import_argument(parser)
+    try:
+        sources.load_registrations(parser.parse_args(["--import=mine.py"]).imports)
+    finally:
+        sys.modules.pop("registry_imports", None)
+    assert {"tests/here", "tests/mine"} <= {*exp_factory.list_experiments()}
+
+
+@pytest.mark.usefixtures("another_directory")
+def test_directory_without_registrations_needs_none() -> None:
+    sources.load_registrations([])
+    with pytest.raises(errors.UnknownNameError, match="no module"):
+        sources.load_registrations(["no_such_module"])

@@ -231,6 +231,7 @@ def _install(trained: Trained) -> None:
 
 
 DATA = "data-00000-of-00001"
+COMMIT = "ckpt-16.commit.json"
 CHAIN = "checkpoints.chain.jsonl"
 
 # What is done, and the link and the file that are named.
@@ -240,42 +241,34 @@ TAMPERINGS: dict[str, tuple[Callable[[Trained], object], str, str]] = {
     "a data file is cut": (lambda t: os.truncate(t.file(DATA), 99), "ckpt-16", DATA),
     "a data file is removed": (lambda t: t.file(DATA).unlink(), "ckpt-16", DATA),
     "an index is removed": (lambda t: t.file("index").unlink(), "ckpt-16", "ckpt-16.index"),
-    "a commit file is removed": (
-        lambda t: t.file("commit.json").unlink(),
-        "ckpt-16",
-        "ckpt-16.commit.json",
-    ),
+    "a commit file is removed": (lambda t: t.file("commit.json").unlink(), "ckpt-16", COMMIT),
     "a commit file is edited": (
         lambda t: _edit(t.file("commit.json"), '"num_replicas":1', '"num_replicas":2'),
         "ckpt-16",
-        "ckpt-16.commit.json",
+        COMMIT,
     ),
-    "a data file and its commit file are edited": (_sign_anew, "ckpt-16", "ckpt-16.commit.json"),
+    "a data file and its commit file are edited": (_sign_anew, "ckpt-16", COMMIT),
     "a checkpoint of another run": (
         lambda t: _take_from_other(t, DATA, "index", "commit.json"),
         "ckpt-16",
-        "ckpt-16.commit.json",
+        COMMIT,
     ),
     "the first line is removed": (
         lambda t: _edit_lines(t.chain, lambda lines: lines.pop(0)),
         "chain",
-        f"{CHAIN}, line 1",
+        "line 1",
     ),
     "a line is removed": (
         lambda t: _edit_lines(t.chain, lambda lines: lines.pop(4)),
         "chain",
-        f"{CHAIN}, line 5",
+        "line 5",
     ),
     "the last lines are removed": (
         lambda t: _edit_lines(t.chain, _cut_behind_16),
         "ckpt-16",
         CHAIN,
     ),
-    "two lines are swapped": (
-        lambda t: _edit_lines(t.chain, _swap),
-        "chain",
-        f"{CHAIN}, line 4",
-    ),
+    "two lines are swapped": (lambda t: _edit_lines(t.chain, _swap), "chain", "line 4"),
     "a line is edited": (
         lambda t: _edit(t.chain, '"checkpoint":"ckpt-4"', '"checkpoint":"ckpt-5"'),
         "chain",
@@ -291,18 +284,14 @@ TAMPERINGS: dict[str, tuple[Callable[[Trained], object], str, str]] = {
     "the chain of another run": (
         lambda t: shutil.copy(t.root / "other" / CHAIN, t.chain),
         "ckpt-16",
-        "ckpt-16.commit.json",
+        COMMIT,
     ),
     "the config is edited": (
         lambda t: _edit(t.run / "params.yaml", "learning_rate: 0.1", "learning_rate: 0.2"),
         "config",
         "params.yaml",
     ),
-    "the config is removed": (
-        lambda t: (t.run / "params.yaml").unlink(),
-        "config",
-        "params.yaml",
-    ),
+    "the config is removed": (lambda t: (t.run / "params.yaml").unlink(), "config", "params.yaml"),
     "the command in run.json is edited": (
         lambda t: _edit(t.run / "run.json", "--mode=train_and_eval", "--mode=train"),
         "run.json",
