@@ -12,6 +12,7 @@ import libcst as cst
 from official_lite.porting import idioms, keras_changes
 from official_lite.porting.names import with_imports
 from official_lite.porting.syntax import (
+    COMMA,
     Bindings,
     called_method,
     dotted_name,
@@ -242,7 +243,7 @@ def _endpoint(call: cst.Call) -> cst.Call:
     method = cst.ensure_type(call.func, cst.Attribute)
     if dotted_name(method.value) == "keras2":
         return call
-    model = cst.Arg(method.value, comma=cst.Comma(whitespace_after=cst.SimpleWhitespace(" ")))
+    model = cst.Arg(method.value, comma=COMMA)
     func = cst.Attribute(cst.Name("keras2"), method.attr)
     return call.with_changes(func=func, args=[model, *call.args])
 

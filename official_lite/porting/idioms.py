@@ -11,6 +11,7 @@ import libcst as cst
 from official_lite.porting import keras_changes
 from official_lite.porting.names import with_imports
 from official_lite.porting.syntax import (
+    COMMA,
     Bindings,
     NamesTransformer,
     called_method,
@@ -30,6 +31,8 @@ _ADD_WEIGHT = ("name", "shape", "dtype", "initializer")
 _SYNCHRONIZED = "keras.layers.experimental.SyncBatchNormalization"
 _SYNCHRONIZED_CLASS = "functools.partial(keras.layers.BatchNormalization, synchronized=True)"
 _INPUTS = ("keras.Input", "keras.layers.Input")
+# The sign of a keyword argument, without spaces.
+_EQUAL = cst.AssignEqual(cst.SimpleWhitespace(""), cst.SimpleWhitespace(""))
 _COMPILED = ("compiled_loss", "compiled_metrics")
 # Suffixes of the classes whose `name` may contain a slash.
 _NO_LAYERS = re.compile(r"(Config|Data|Dataset|Experiment|Metric|Params|Spec|Task)$")
@@ -151,6 +154,10 @@ class _Idioms(NamesTransformer):
             return expression("keras.ops.convert_to_tensor(variable)", variable=variable)
         if method == "save" and (saved := _saved_model(updated_node, self._tensorflow)):
             return saved
+        if method in _SHAPE_METHODS and not updated_node.args:
+            shape = cst.ensure_type(updated_node.func, cst.Attribute).value
+            template = _SHAPE_METHODS[method]
+            return expression(template, shape=shape) if _is_shape(shape) else updated_node
         if method in _METHODS:
             return _METHODS[method](updated_node)
         if dotted_name(original_node.func) == "len" and len(original_node.args) == 1:
@@ -343,7 +350,7 @@ def _saved_model(call: cst.Call, tensorflow: str) -> cst.BaseExpression | None:
     # The optimizer of a model is part of its SavedModel, if it has one.
     left_out = ("save_format", "include_optimizer", "overwrite")
     args = [arg for arg in call.args if keyword_of(arg) not in left_out]
-    model = cst.Arg(func.value, comma=cst.Comma(whitespace_after=cst.SimpleWhitespace(" ")))
+    model = cst.Arg(func.value, comma=COMMA)
     saved = cst.parse_expression(f"{tensorflow}.saved_model.save")
     return call.with_changes(func=saved, args=without_last_comma([model, *args]))
 
@@ -383,18 +390,6 @@ def _get_shape(call: cst.Call) -> cst.BaseExpression:
     return call.func.with_changes(attr=cst.Name("shape"))
 
 
-def _as_list(call: cst.Call) -> cst.BaseExpression:
-    if call.args or not isinstance(call.func, cst.Attribute) or not _is_shape(call.func.value):
-        return call
-    return expression("list(shape)", shape=call.func.value)
-
-
-def _is_fully_defined(call: cst.Call) -> cst.BaseExpression:
-    if call.args or not isinstance(call.func, cst.Attribute) or not _is_shape(call.func.value):
-        return call
-    return expression("(None not in shape)", shape=call.func.value)
-
-
 def _listed_shape(
     before: cst.BaseExpression, after: cst.BaseExpression
 ) -> cst.BaseExpression | None:
@@ -404,11 +399,6 @@ def _listed_shape(
     if not isinstance(after, cst.Call) or dotted_name(after.func) != "list":
         return None
     return after.args[0].value
-
-
-def _scale_loss(call: cst.Call) -> cst.BaseExpression:
-    func = cst.ensure_type(call.func, cst.Attribute)
-    return call.with_changes(func=func.with_changes(attr=cst.Name("scale_loss")))
 
 
 def _unscaled(call: cst.Call) -> cst.BaseExpression:
@@ -426,12 +416,7 @@ def _add_weight(call: cst.Call) -> cst.BaseExpression:
         first_is_name = isinstance(call.args[0].value, cst.SimpleString | cst.FormattedString)
         if not first_is_name or index >= len(_ADD_WEIGHT):
             return call
-        args.append(
-            arg.with_changes(
-                keyword=cst.Name(_ADD_WEIGHT[index]),
-                equal=cst.AssignEqual(cst.SimpleWhitespace(""), cst.SimpleWhitespace("")),
-            )
-        )
+        args.append(arg.with_changes(keyword=cst.Name(_ADD_WEIGHT[index]), equal=_EQUAL))
     changed = _with_new_arguments(call.with_changes(args=args), "")
     return without_slash(changed, "add_weight")
 
@@ -440,13 +425,13 @@ _METHODS: dict[str, Callable[[cst.Call], cst.BaseExpression]] = {
     "add_weight": _add_weight,
     "assertEqual": _assert_equal,
     "assertNotEqual": _assert_equal,
-    "as_list": _as_list,
     "get_layer": _without_slash_in_first,
-    "get_scaled_loss": _scale_loss,
+    "get_scaled_loss": lambda call: call.with_deep_changes(call.func, attr=cst.Name("scale_loss")),
     "get_shape": _get_shape,
     "get_unscaled_gradients": _unscaled,
-    "is_fully_defined": _is_fully_defined,
 }
+# What replaces the methods of a `tf.TensorShape`.
+_SHAPE_METHODS = {"as_list": "list(shape)", "is_fully_defined": "(None not in shape)"}
 
 
 def _is_shape(node: cst.BaseExpression) -> bool:
@@ -488,11 +473,7 @@ def _of_backend(name: str, call: cst.Call) -> cst.BaseExpression | None:
 
 def _synchronized(call: cst.Call) -> cst.Call:
     func = cst.parse_expression("keras.layers.BatchNormalization")
-    added = cst.Arg(
-        cst.Name("True"),
-        keyword=cst.Name("synchronized"),
-        equal=cst.AssignEqual(cst.SimpleWhitespace(""), cst.SimpleWhitespace("")),
-    )
+    added = cst.Arg(cst.Name("True"), keyword=cst.Name("synchronized"), equal=_EQUAL)
     return call.with_changes(func=func, args=_with_argument(call.args, added))
 
 
@@ -505,9 +486,9 @@ def _with_argument(args: Sequence[cst.Arg], added: cst.Arg) -> list[cst.Arg]:
         return [added]
     comma = args[0].comma
     if not isinstance(comma, cst.Comma) or len(args) == 1:
-        comma = cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))
+        comma = COMMA
     if any(not arg.keyword for arg in args):
-        last = args[-1].with_changes(comma=cst.Comma(whitespace_after=cst.SimpleWhitespace(" ")))
+        last = args[-1].with_changes(comma=COMMA)
         return [*args[:-1], last, added]
     return [added.with_changes(comma=comma), *args]
 

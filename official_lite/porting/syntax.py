@@ -5,6 +5,8 @@ from typing import cast
 
 import libcst as cst
 
+COMMA = cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))
+
 
 class Bindings(cst.CSTVisitor):
     """A visitor that collects a module's imports and aliases such as `layers = tf_keras.layers`.
