@@ -23,7 +23,6 @@ from official_lite.common import (
     memory_limits,
     plugins,
     run_mode,
-    suggestions,
     terminal,
 )
 from official_lite.config import compatibility, epochs, gin_config, parsing
@@ -344,30 +343,17 @@ def _read_path(name: str) -> ConfigSource | None:
     """Read a file or a run; return None if the name must refer to an experiment."""
     if name.endswith(_FILES):
         return ConfigSource(name=name, kind="file", config=yaml_io.read_yaml(name))
-    if not os.path.isdir(name) or not run_reading.is_run(name):
-        _refuse_unknown(name)
+    if not os.path.isdir(name) or name in exp_factory.list_experiments():
         return None
+    if not run_reading.is_run(name):
+        raise errors.ConfigValueError(
+            f"The directory {name} is not a model directory: it has no run.json."
+        )
     run = run_reading.read_run(name)
     if not run.config:
         why = "; ".join(run.problems) or "it has no params.yaml"
         raise errors.ConfigValueError(f"The config of the run in {name} can't be read: {why}.")
     return ConfigSource(name=name, kind="run", config=run.config, given=run.given)
-
-
-def _refuse_unknown(name: str) -> None:
-    known = exp_factory.list_experiments()
-    if name in known or ":" in name:
-        return
-    if os.path.isdir(name):
-        raise errors.ConfigValueError(
-            f"The directory {name} is not a model directory: it has no run.json."
-        )
-    raise errors.UnknownNameError(
-        (
-            f"{name!r} is not an experiment, a config file or a model directory. "
-            f"{suggestions.did_you_mean(name, known)}"
-        ).rstrip()
-    )
 
 
 def _laid_over(one: ConfigSource, other: ConfigSource) -> ConfigSource:
