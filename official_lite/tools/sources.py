@@ -168,7 +168,7 @@ def train_command(run_dir: str, args: argparse.Namespace, mode: str | None = Non
     ]
 
 
-def become(command: Sequence[str]) -> NoReturn:
+def become(command: list[str]) -> NoReturn:
     """Print a command and replace this process by it."""
     terminal.say(shlex.join(command))
     sys.stderr.flush()
