@@ -25,8 +25,8 @@ EXCEPTIONS = {
     "end_to_end/test_signals.py::between_two_requests": (
         "signals of the first half second count as one; more time does no harm"
     ),
-    "tools/test_launched_cluster.py::send": "the same half second",
-    "tools/test_launched_cluster.py::test_others_may_end_by_themselves_and_say_how": (
+    "tools/test_launch.py::send": "the same half second",
+    "tools/test_launch.py::test_other_processes_may_end_by_themselves": (
         "the launcher looks every few milliseconds, and should find one process first"
     ),
     "telemetry/test_async_writer.py::test_full_queue_makes_write_wait": (

@@ -7,26 +7,26 @@ variables. New code should use Keras' own classes. See docs/porting.md.
 """
 
 from official_lite.keras2 import backend as backend, interop as interop
-from official_lite.keras2.attention import (
-    EinsumDense as EinsumDense,
-    MultiHeadAttention as MultiHeadAttention,
-    Softmax as Softmax,
-)
-from official_lite.keras2.convolutions import (
+from official_lite.keras2.keras_layers import (
     Conv2D as Conv2D,
     Conv3D as Conv3D,
     DepthwiseConv2D as DepthwiseConv2D,
+    EinsumDense as EinsumDense,
+    MultiHeadAttention as MultiHeadAttention,
     SeparableConv2D as SeparableConv2D,
+    Softmax as Softmax,
 )
-from official_lite.keras2.endpoints import add_loss as add_loss, add_metric as add_metric
 from official_lite.keras2.layers import Keras2Habits as Keras2Habits, Layer as Layer
-from official_lite.keras2.losses import Loss as Loss, LossFunctionWrapper as LossFunctionWrapper
-from official_lite.keras2.metrics import (
+from official_lite.keras2.losses import (
     BinaryIoU as BinaryIoU,
     IoU as IoU,
+    Loss as Loss,
+    LossFunctionWrapper as LossFunctionWrapper,
     MeanIoU as MeanIoU,
     OneHotIoU as OneHotIoU,
     OneHotMeanIoU as OneHotMeanIoU,
+    add_loss as add_loss,
+    add_metric as add_metric,
 )
 from official_lite.keras2.optimizers import (
     Adam as Adam,

@@ -9,13 +9,6 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-__all__ = [
-    "TFFunction",
-    "accept_symbolic_tensors",
-    "call",
-    "have_attributes_of_tensorflow",
-]
-
 # With these, `tf.gather` would read the variable past a stateless scope and autocasting.
 _READS = ("gather_nd", "sparse_read")
 

@@ -13,8 +13,6 @@ import tensorflow as tf
 from official_lite.common import keras_variables
 from official_lite.keras2 import saving
 
-__all__ = ["Keras2Habits", "Layer", "replace_build"]
-
 if TYPE_CHECKING:
     from keras import Layer as _LayerHalf
 else:

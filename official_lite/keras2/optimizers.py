@@ -11,8 +11,6 @@ import tensorflow as tf
 
 from official_lite.common import errors, keras_variables, suggestions
 
-__all__ = ["Adam", "Optimizer", "UpdateStep"]
-
 if TYPE_CHECKING:
     from keras.optimizers import Optimizer as _OptimizerHalf
 else:

@@ -11,16 +11,6 @@ import tensorflow as tf
 from official_lite.checkpoint import keras2_converter, model_state
 from official_lite.common import keras_variables, nested_dict
 
-__all__ = [
-    "Checkpoint",
-    "containers_of",
-    "holds",
-    "remember_arguments",
-    "save_model",
-    "serving_function",
-    "tracked_containers",
-]
-
 
 def containers_of(layer: keras.Layer) -> dict[str, Any]:
     """Return the containers in a layer's attributes, without those in which Keras keeps records."""

@@ -14,8 +14,6 @@ from official_lite.porting import keras_changes
 from official_lite.porting.names import with_imports
 from official_lite.porting.syntax import Bindings, NamesTransformer, dotted_name
 
-__all__ = ["rewrite"]
-
 _PACKAGES = {
     "dataclasses": "dataclasses",
     "hyperparams": "official_lite.modeling.hyperparams",

@@ -4,13 +4,14 @@ The names in the module have already been translated to those of Keras 3.
 """
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import libcst as cst
 
-from official_lite.porting import keras_changes, layer_names
+from official_lite.porting import keras_changes
 from official_lite.porting.names import with_imports
 from official_lite.porting.syntax import (
+    COMMA,
     Bindings,
     NamesTransformer,
     called_method,
@@ -21,8 +22,6 @@ from official_lite.porting.syntax import (
     without_last_comma,
 )
 
-__all__ = ["rewrite"]
-
 # Matches `x.shape` and names that end in `shape`.
 _SHAPE = re.compile(r"(^|_)shape$")
 _OPTIMIZER = re.compile(r"(^|_)(opt|optimizer)$")
@@ -32,7 +31,13 @@ _ADD_WEIGHT = ("name", "shape", "dtype", "initializer")
 _SYNCHRONIZED = "keras.layers.experimental.SyncBatchNormalization"
 _SYNCHRONIZED_CLASS = "functools.partial(keras.layers.BatchNormalization, synchronized=True)"
 _INPUTS = ("keras.Input", "keras.layers.Input")
+# The sign of a keyword argument, without spaces.
+_EQUAL = cst.AssignEqual(cst.SimpleWhitespace(""), cst.SimpleWhitespace(""))
 _COMPILED = ("compiled_loss", "compiled_metrics")
+# Suffixes of the classes whose `name` may contain a slash.
+_NO_LAYERS = re.compile(r"(Config|Data|Dataset|Experiment|Metric|Params|Spec|Task)$")
+_CLASS = re.compile(r"^_?[A-Z]|_(class|cls|layer)$")
+
 _SHARED_ARGUMENTS: dict[str, str | None] = {"experimental_autocast": "autocast"}
 
 
@@ -40,7 +45,7 @@ def rewrite(module: cst.Module) -> cst.Module:
     """Rewrite a module to Keras 3 idioms."""
     bindings = Bindings()
     module.visit(bindings)
-    name_givers = layer_names.NameGivers(bindings)
+    name_givers = _NameGivers(bindings)
     module.visit(name_givers)
     idioms = _Idioms(bindings, name_givers)
     rewritten = module.visit(idioms)
@@ -48,8 +53,42 @@ def rewrite(module: cst.Module) -> cst.Module:
     return with_imports(rewritten, [name for name, needs in needed.items() if needs])
 
 
+class _NameGivers(cst.CSTVisitor):
+    """A visitor that finds the parameters and variables that become the name of a layer.
+
+    Attributes:
+        found: The functions and methods that pass on their `name`, without `self.`.
+        variables: Pairs of a function, "" for the module, and a local variable that it passes on.
+    """
+
+    def __init__(self, bindings: Bindings) -> None:
+        super().__init__()
+        self._bindings = bindings
+        self._functions: list[str] = []
+        self.found: set[str] = set()
+        self.variables: set[tuple[str, str]] = set()
+
+    def visit_FunctionDef(self, node: cst.FunctionDef) -> None:
+        self._functions.append(node.name.value)
+
+    def leave_FunctionDef(self, original_node: cst.FunctionDef) -> None:
+        self._functions.pop()
+
+    def visit_Call(self, node: cst.Call) -> None:
+        names = [arg.value for arg in node.args if keyword_of(arg) == "name"]
+        if not names or not isinstance(names[0], cst.Name):
+            return
+        called = dotted_name(node.func) or _of_super(node.func)
+        if not takes_layer_name(called, self._bindings.qualified_name(node.func) or ""):
+            return
+        function = self._functions[-1] if self._functions else ""
+        self.variables.add((function, names[0].value))
+        if function and names[0].value == "name":
+            self.found.add(function)
+
+
 class _Idioms(NamesTransformer):
-    def __init__(self, bindings: Bindings, name_givers: layer_names.NameGivers) -> None:
+    def __init__(self, bindings: Bindings, name_givers: _NameGivers) -> None:
         super().__init__(bindings)
         self._name_givers = name_givers
         self._functions = [""]
@@ -115,6 +154,10 @@ class _Idioms(NamesTransformer):
             return expression("keras.ops.convert_to_tensor(variable)", variable=variable)
         if method == "save" and (saved := _saved_model(updated_node, self._tensorflow)):
             return saved
+        if method in _SHAPE_METHODS and not updated_node.args:
+            shape = cst.ensure_type(updated_node.func, cst.Attribute).value
+            template = _SHAPE_METHODS[method]
+            return expression(template, shape=shape) if _is_shape(shape) else updated_node
         if method in _METHODS:
             return _METHODS[method](updated_node)
         if dotted_name(original_node.func) == "len" and len(original_node.args) == 1:
@@ -132,7 +175,7 @@ class _Idioms(NamesTransformer):
         changed = _with_new_arguments(updated_node, name)
         if name.startswith("keras.layers."):
             changed = _with_lower_case_padding(changed)
-        return layer_names.without_slash(changed, name, self._name_givers.found)
+        return without_slash(changed, name, self._name_givers.found)
 
     def leave_Subscript(
         self, original_node: cst.Subscript, updated_node: cst.Subscript
@@ -146,7 +189,7 @@ class _Idioms(NamesTransformer):
     def leave_Assign(self, original_node: cst.Assign, updated_node: cst.Assign) -> cst.Assign:
         target = dotted_name(updated_node.targets[0].target) or ""
         if (self._functions[-1], target) in self._name_givers.variables:
-            return layer_names.without_slash_in_value(updated_node)
+            return _without_slash_in_value(updated_node)
         return updated_node
 
     def leave_If(self, original_node: cst.If, updated_node: cst.If) -> cst.If | cst.RemovalSentinel:
@@ -167,6 +210,89 @@ class _Idioms(NamesTransformer):
         if _unscales_gradients(original_node):
             return cst.RemoveFromParent()
         return updated_node
+
+
+def takes_layer_name(called: str, qualified: str) -> bool:
+    """Return whether the argument `name` of a call names a layer or a weight.
+
+    Args:
+        called: The called expression as written, such as `layers.Dense` or `super().__init__`.
+        qualified: Its full dotted name, if it is imported.
+    """
+    if called == "add_weight" or qualified == "add_weight" or called.endswith(".__init__"):
+        return True
+    if qualified.startswith(("tensorflow.", "keras.metrics.", "keras.optimizers.")):
+        return False
+    last = (qualified or called).rpartition(".")[2]
+    return bool(_CLASS.search(last)) and not _NO_LAYERS.search(last)
+
+
+def without_slash(call: cst.Call, qualified: str, name_givers: Collection[str] = ()) -> cst.Call:
+    """Replace `/` by `_` in a literal `name` argument that names a layer or a weight.
+
+    Args:
+        call: The call.
+        qualified: The full dotted name of the called function, if it is imported.
+        name_givers: The functions and methods of the module that pass their `name` on to a layer.
+    """
+    if not any(keyword_of(arg) == "name" for arg in call.args):
+        return call
+    called = dotted_name(call.func) or _of_super(call.func)
+    if called.removeprefix("self.") not in name_givers and not takes_layer_name(called, qualified):
+        return call
+    args = [
+        arg.with_changes(value=_without_slash(arg.value)) if keyword_of(arg) == "name" else arg
+        for arg in call.args
+    ]
+    return call.with_changes(args=args)
+
+
+def _without_slash_in_value(assign: cst.Assign) -> cst.Assign:
+    """Replace `/` by `_` in the assigned value, if it is a literal."""
+    return assign.with_changes(value=_without_slash(assign.value))
+
+
+def _without_slash_in_first(call: cst.Call) -> cst.Call:
+    """Replace `/` by `_` in the first argument, if it is a literal."""
+    if not call.args:
+        return call
+    first = call.args[0]
+    return call.with_changes(
+        args=[first.with_changes(value=_without_slash(first.value)), *call.args[1:]]
+    )
+
+
+def _of_super(func: cst.BaseExpression) -> str:
+    if isinstance(func, cst.Attribute) and isinstance(func.value, cst.Call):
+        return f"super.{func.attr.value}" if dotted_name(func.value.func) == "super" else ""
+    return ""
+
+
+def _without_slash(value: cst.BaseExpression) -> cst.BaseExpression:
+    """Replace slashes in a literal, which may be formatted; return other expressions unchanged."""
+    if isinstance(value, cst.SimpleString):
+        return value.with_changes(value=value.value.replace("/", "_"))
+    if isinstance(value, cst.FormattedString):
+        parts = [
+            part.with_changes(value=part.value.replace("/", "_"))
+            if isinstance(part, cst.FormattedStringText)
+            else part
+            for part in value.parts
+        ]
+        return value.with_changes(parts=parts)
+    if isinstance(value, cst.BinaryOperation):
+        if isinstance(value.operator, cst.Modulo | cst.Add):
+            return value.with_changes(
+                left=_without_slash(value.left),
+                right=_without_slash(value.right)
+                if isinstance(value.operator, cst.Add)
+                else value.right,
+            )
+    if isinstance(value, cst.Call) and isinstance(value.func, cst.Attribute):
+        if value.func.attr.value == "format":
+            inner = _without_slash(value.func.value)
+            return value.with_changes(func=value.func.with_changes(value=inner))
+    return value
 
 
 def _comparable_with_shapes(values: Sequence[cst.BaseExpression]) -> list[cst.BaseExpression]:
@@ -224,7 +350,7 @@ def _saved_model(call: cst.Call, tensorflow: str) -> cst.BaseExpression | None:
     # The optimizer of a model is part of its SavedModel, if it has one.
     left_out = ("save_format", "include_optimizer", "overwrite")
     args = [arg for arg in call.args if keyword_of(arg) not in left_out]
-    model = cst.Arg(func.value, comma=cst.Comma(whitespace_after=cst.SimpleWhitespace(" ")))
+    model = cst.Arg(func.value, comma=COMMA)
     saved = cst.parse_expression(f"{tensorflow}.saved_model.save")
     return call.with_changes(func=saved, args=without_last_comma([model, *args]))
 
@@ -264,18 +390,6 @@ def _get_shape(call: cst.Call) -> cst.BaseExpression:
     return call.func.with_changes(attr=cst.Name("shape"))
 
 
-def _as_list(call: cst.Call) -> cst.BaseExpression:
-    if call.args or not isinstance(call.func, cst.Attribute) or not _is_shape(call.func.value):
-        return call
-    return expression("list(shape)", shape=call.func.value)
-
-
-def _is_fully_defined(call: cst.Call) -> cst.BaseExpression:
-    if call.args or not isinstance(call.func, cst.Attribute) or not _is_shape(call.func.value):
-        return call
-    return expression("(None not in shape)", shape=call.func.value)
-
-
 def _listed_shape(
     before: cst.BaseExpression, after: cst.BaseExpression
 ) -> cst.BaseExpression | None:
@@ -285,11 +399,6 @@ def _listed_shape(
     if not isinstance(after, cst.Call) or dotted_name(after.func) != "list":
         return None
     return after.args[0].value
-
-
-def _scale_loss(call: cst.Call) -> cst.BaseExpression:
-    func = cst.ensure_type(call.func, cst.Attribute)
-    return call.with_changes(func=func.with_changes(attr=cst.Name("scale_loss")))
 
 
 def _unscaled(call: cst.Call) -> cst.BaseExpression:
@@ -307,27 +416,22 @@ def _add_weight(call: cst.Call) -> cst.BaseExpression:
         first_is_name = isinstance(call.args[0].value, cst.SimpleString | cst.FormattedString)
         if not first_is_name or index >= len(_ADD_WEIGHT):
             return call
-        args.append(
-            arg.with_changes(
-                keyword=cst.Name(_ADD_WEIGHT[index]),
-                equal=cst.AssignEqual(cst.SimpleWhitespace(""), cst.SimpleWhitespace("")),
-            )
-        )
+        args.append(arg.with_changes(keyword=cst.Name(_ADD_WEIGHT[index]), equal=_EQUAL))
     changed = _with_new_arguments(call.with_changes(args=args), "")
-    return layer_names.without_slash(changed, "add_weight")
+    return without_slash(changed, "add_weight")
 
 
 _METHODS: dict[str, Callable[[cst.Call], cst.BaseExpression]] = {
     "add_weight": _add_weight,
     "assertEqual": _assert_equal,
     "assertNotEqual": _assert_equal,
-    "as_list": _as_list,
-    "get_layer": layer_names.without_slash_in_first,
-    "get_scaled_loss": _scale_loss,
+    "get_layer": _without_slash_in_first,
+    "get_scaled_loss": lambda call: call.with_deep_changes(call.func, attr=cst.Name("scale_loss")),
     "get_shape": _get_shape,
     "get_unscaled_gradients": _unscaled,
-    "is_fully_defined": _is_fully_defined,
 }
+# What replaces the methods of a `tf.TensorShape`.
+_SHAPE_METHODS = {"as_list": "list(shape)", "is_fully_defined": "(None not in shape)"}
 
 
 def _is_shape(node: cst.BaseExpression) -> bool:
@@ -369,11 +473,7 @@ def _of_backend(name: str, call: cst.Call) -> cst.BaseExpression | None:
 
 def _synchronized(call: cst.Call) -> cst.Call:
     func = cst.parse_expression("keras.layers.BatchNormalization")
-    added = cst.Arg(
-        cst.Name("True"),
-        keyword=cst.Name("synchronized"),
-        equal=cst.AssignEqual(cst.SimpleWhitespace(""), cst.SimpleWhitespace("")),
-    )
+    added = cst.Arg(cst.Name("True"), keyword=cst.Name("synchronized"), equal=_EQUAL)
     return call.with_changes(func=func, args=_with_argument(call.args, added))
 
 
@@ -386,9 +486,9 @@ def _with_argument(args: Sequence[cst.Arg], added: cst.Arg) -> list[cst.Arg]:
         return [added]
     comma = args[0].comma
     if not isinstance(comma, cst.Comma) or len(args) == 1:
-        comma = cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))
+        comma = COMMA
     if any(not arg.keyword for arg in args):
-        last = args[-1].with_changes(comma=cst.Comma(whitespace_after=cst.SimpleWhitespace(" ")))
+        last = args[-1].with_changes(comma=COMMA)
         return [*args[:-1], last, added]
     return [added.with_changes(comma=comma), *args]
 

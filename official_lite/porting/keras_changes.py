@@ -3,22 +3,6 @@
 Names are written as after `import keras`, no matter how a program imports Keras.
 """
 
-__all__ = [
-    "ADVICE",
-    "BACKEND_OF_TF_KERAS",
-    "BACKEND_TO_OPS",
-    "GONE_ARGUMENTS",
-    "GONE_METHODS",
-    "KERAS_2_ROOTS",
-    "OF_KERAS_2_HABITS",
-    "OF_KERAS_2_OPTIMIZERS",
-    "PRIVATE",
-    "RENAMED",
-    "RENAMED_ARGUMENTS",
-    "STRINGS",
-    "TF_TO_OPS",
-]
-
 # Names under which Keras 2 is imported.
 KERAS_2_ROOTS = {
     "tf_keras": "keras",

@@ -4,18 +4,16 @@ import ast
 import dataclasses
 from collections.abc import Iterator
 
-from official_lite.porting import keras_changes, layer_names
+from official_lite.porting import idioms, keras_changes
 from official_lite.porting.symbol_map import (
+    LITE,
     dotted_name,
-    has_name,
+    imported_names,
     missing_in_keras,
     module_file,
-    package_folder,
     parents,
     top_level_names,
 )
-
-__all__ = ["Remaining", "find"]
 
 _OF_KERAS_2 = ("tf_keras", "tensorflow.python.keras", "tensorflow.compat.v1.keras")
 _PACKAGES_OF_KERAS_2 = ("tensorflow_addons", "tensorflow_model_optimization", "tf_slim")
@@ -64,7 +62,11 @@ class _Finder(ast.NodeVisitor):
         self.found: list[tuple[int, str]] = []
         self._own_names = own_names
         self._own_packages = {parent for name in own_names for parent in parents(name)}
-        self._imported = dict(_bindings(tree))
+        self._imported: dict[str, str] = {}
+        for bound, full in imported_names(tree):
+            # `import a.b` binds `a`.
+            top, dot, _ = bound.partition(".")
+            self._imported[top] = top if dot else full
         self._locals: list[set[str]] = []
         self._in_keras_class = [False]
         self._has_habits = [False]
@@ -168,7 +170,7 @@ class _Finder(ast.NodeVisitor):
 
     def _look_at_argument(self, node: ast.Call, name: str, keyword: ast.keyword) -> None:
         argument = keyword.arg or ""
-        if argument == "name" and layer_names.takes_layer_name(_called(node.func), name):
+        if argument == "name" and idioms.takes_layer_name(_called(node.func), name):
             if any("/" in text for text in _texts(keyword.value)):
                 self._tell(keyword.value, "names of layers and weights can't contain a slash")
         beginning, advice = keras_changes.GONE_ARGUMENTS.get(argument, ("", ""))
@@ -189,17 +191,6 @@ class _Finder(ast.NodeVisitor):
         return f"{self._imported[root]}{dot}{rest}"
 
 
-def _bindings(tree: ast.Module) -> Iterator[tuple[str, str]]:
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            for alias in node.names:
-                top = alias.name.partition(".")[0]
-                yield (alias.asname, alias.name) if alias.asname else (top, top)
-        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            for alias in node.names:
-                yield alias.asname or alias.name, f"{node.module}.{alias.name}"
-
-
 def _bound_in(node: ast.AST) -> Iterator[str]:
     for inner in ast.walk(node):
         if isinstance(inner, ast.arg):
@@ -210,20 +201,15 @@ def _bound_in(node: ast.AST) -> Iterator[str]:
 
 def _missing_in_lite(name: str) -> str | None:
     """Return the prefix of a dotted name that `official_lite` lacks; None if it has the name."""
-    folder = package_folder("official_lite")
-    if folder is None:
-        return None
     module, rest = name, ""
-    while (file := module_file(folder, module)) is None:
+    while (file := module_file(LITE, module)) is None:
         module, _, last = module.rpartition(".")
         rest = last
     names = top_level_names(file)
     # Lazily loaded names are not in the source text.
     if not rest or rest in names or "__getattr__" in names or rest.startswith("__"):
         return None
-    return (
-        None if has_name(f"{module}.{rest}") and file.name == "__init__.py" else f"{module}.{rest}"
-    )
+    return f"{module}.{rest}"
 
 
 def _gone_from_keras(missing: str, name: str) -> str:

@@ -9,8 +9,6 @@ from official_lite.porting import keras_changes
 from official_lite.porting.symbol_map import Destinations
 from official_lite.porting.syntax import Bindings, NamesTransformer, dotted_name
 
-__all__ = ["rename", "with_imports"]
-
 _Statement = cst.SimpleStatementLine | cst.BaseCompoundStatement
 
 
@@ -125,7 +123,7 @@ class _Renamer(NamesTransformer):
         if isinstance(statement, cst.Assign) and (alias := self._alias_of_keras(statement)):
             return _replaced(original_node, statement, [], [_NewImport("keras", alias=alias)])
         if isinstance(statement, cst.Import):
-            imports = _sorted_imports([self._port_import(alias) for alias in statement.names])
+            imports = sorted({self._port_import(alias) for alias in statement.names})
             old = [_of_import(alias) for alias in statement.names]
         elif isinstance(statement, cst.ImportFrom) and not statement.relative:
             module = dotted_name(statement.module) if statement.module else None
@@ -186,10 +184,6 @@ def _of_import_from(module: str, alias: cst.ImportAlias) -> _NewImport:
 
 def _alias_name(alias: cst.ImportAlias) -> str:
     return (dotted_name(alias.asname.name) or "") if alias.asname else ""
-
-
-def _sorted_imports(imports: list[_NewImport]) -> list[_NewImport]:
-    return sorted(dict.fromkeys(imports))
 
 
 def _replaced(

@@ -25,12 +25,17 @@ from official_lite.porting import (
     idioms,
     manual_todos,
     names,
-    vendoring,
 )
-from official_lite.porting.names import with_imports
-from official_lite.porting.symbol_map import Destinations, top_level_names
-
-__all__ = ["Notebook", "Port", "PortedFile", "port_project"]
+from official_lite.porting.symbol_map import (
+    Destinations,
+    dotted_name,
+    has_name,
+    imported_names,
+    module_file,
+    package_folder,
+    parents,
+    top_level_names,
+)
 
 _SKIPPED_FOLDERS = frozenset({"__pycache__", "build", "dist", "node_modules"})
 # From this number of files, processes are worth their start.
@@ -124,9 +129,10 @@ def port_project(paths: Sequence[str], *, alongside: str = "") -> Port:
     skipped = {str(path): why for path, text in sources.items() if (why := _unreadable(path, text))}
     sources = {path: text for path, text in sources.items() if str(path) not in skipped}
     codes = [code for path, text in sources.items() if (code := _code_of(path, text))]
-    folder = _folder_of(paths[0])
+    first = pathlib.Path(paths[0])
+    folder = first if first.is_dir() else first.parent
     package = _imported_as(alongside, folder, codes) if alongside else ""
-    brought = vendoring.gather(codes) if alongside else {}
+    brought = gather(codes) if alongside else {}
     new = {folder / _path_of(name, alongside, brought): text for name, text in brought.items()}
     texts = sources | {p: t.encode() for p, t in new.items() if not p.exists()}
     destinations = Destinations(package, frozenset(brought))
@@ -176,9 +182,7 @@ def _with_new_names(text: str, destinations: Destinations) -> str:
 
 def _rewritten(module: cst.Module, destinations: Destinations) -> cst.Module:
     module = names.rename(module, destinations)
-    module = functional_ops.rewrite(base_classes.rewrite(idioms.rewrite(module)))
-    # What is left works once this is imported.
-    return with_imports(module, ["official_lite.keras2"] if functional_ops.leftover(module) else [])
+    return functional_ops.rewrite(base_classes.rewrite(idioms.rewrite(module)))
 
 
 def _files_to_port(paths: Sequence[str]) -> Iterator[pathlib.Path]:
@@ -226,11 +230,6 @@ def _code_of(path: pathlib.Path, text: bytes) -> str:
     return "" if path.suffix in _CONFIGS else cst.parse_module(text).code
 
 
-def _folder_of(path: str) -> pathlib.Path:
-    given = pathlib.Path(path)
-    return given if given.is_dir() else given.parent
-
-
 def _imported_as(name: str, folder: pathlib.Path, codes: Iterable[str]) -> str:
     """Return the dotted name by which a project imports the package `name` in its folder.
 
@@ -240,7 +239,7 @@ def _imported_as(name: str, folder: pathlib.Path, codes: Iterable[str]) -> str:
     folder = folder.resolve()
     is_package = ((path / "__init__.py").is_file() for path in (folder, *folder.parents))
     depth = sum(itertools.takewhile(bool, is_package))
-    imported = [other for code in codes for _, other in vendoring.imported_names(ast.parse(code))]
+    imported = [other for code in codes for _, other in imported_names(ast.parse(code))]
     for length in range(depth + 1, len(folder.parts)):
         prefix = ".".join(folder.parts[-length:]) + "."
         members = {other.split(".")[length] for other in imported if other.startswith(prefix)}
@@ -350,3 +349,140 @@ def _without_magic(line: str) -> str:
 
 def _with_magic(line: str) -> str:
     return line.replace(_FOR_IPYTHON, "", 1) if line.lstrip().startswith(_FOR_IPYTHON) else line
+
+
+def gather(sources: Iterable[str]) -> Mapping[str, str]:
+    """Return the source of the modules that the given sources need, by module name.
+
+    The sources are unchanged, except for the `__init__` files of packages.
+
+    Raises:
+        ConfigValueError: The Model Garden is not installed.
+    """
+    folder = package_folder("official")
+    if folder is None:
+        raise errors.ConfigValueError(
+            "The port copies modules from the installed Model Garden, which was not found: pip "
+            "install --no-deps tf-models-official"
+        )
+    gatherer = _Gatherer(folder)
+    for source in sources:
+        gatherer.add_imports_of(ast.parse(source))
+    return gatherer.texts()
+
+
+class _Gatherer:
+    def __init__(self, folder: pathlib.Path) -> None:
+        self._folder = folder
+        self._whole: dict[str, str] = {}
+        # Per package: import statements by the name that they bind.
+        self._imports: dict[str, dict[str, str]] = {}
+
+    def texts(self) -> Mapping[str, str]:
+        packages = {
+            parent for module in [*self._whole, *self._imports] for parent in parents(module)
+        }
+        texts = {
+            package: _package_text(package, self._imports.get(package, {}))
+            for package in packages.union(self._imports)
+        }
+        return texts | self._whole
+
+    def add_imports_of(self, tree: ast.Module) -> None:
+        imported = dict(imported_names(tree))
+        for name in imported.values():
+            self._add(name)
+        for chain in _chains(tree):
+            root, _, rest = chain.partition(".")
+            if root in imported:
+                self._add(f"{imported[root]}.{rest}", bound_from=imported[root])
+
+    def _add(self, name: str, bound_from: str = "") -> None:
+        """Add the module or package that contains a dotted name.
+
+        Args:
+            name: For example `official.nlp.modeling.layers.MaskedLM`.
+            bound_from: The package that an attribute is accessed on, such as `official.nlp`. The
+                rest of the name must be bound in it. Not needed for an import, which finds
+                submodules itself.
+        """
+        if not name.startswith("official.") or has_name(_in_lite(name)):
+            return
+        module = self._module_of(name)
+        if module is None:
+            return
+        for package in parents(name):
+            if bound_from and f"{package}.".startswith(f"{bound_from}."):
+                self._add_from_package(package, name[len(package) + 1 :].partition(".")[0])
+        if not self._is_package(module):
+            self._add_module(module)
+        elif module != name:
+            self._add_from_package(module, name[len(module) + 1 :].partition(".")[0])
+        else:
+            self._imports.setdefault(module, {})
+
+    def _add_module(self, module: str) -> None:
+        if module in self._whole:
+            return
+        self._whole[module] = self._text(module)
+        self.add_imports_of(ast.parse(self._whole[module]))
+
+    def _add_from_package(self, package: str, name: str) -> None:
+        if package in self._whole or not self._is_package(package):
+            return
+        imports = self._imports.setdefault(package, {})
+        if name in imports:
+            return
+        for source, original in self._ways_to(package, name):
+            imports[name] = f"from {source} import {original}"
+            imports[name] += f" as {name}" if name != original else ""
+            self._add(f"{source}.{original}")
+            return
+        if module_file(self._folder, f"{package}.{name}"):
+            imports[name] = f"from {package} import {name}"
+        elif name in top_level_names(self._file(package)):
+            # The package itself defines the name.
+            self._add_module(package)
+
+    def _ways_to(self, package: str, name: str) -> Iterator[tuple[str, str]]:
+        """Yield the module from which a package imports a name, and the name in that module."""
+        for node in ast.parse(self._text(package)).body:
+            if not isinstance(node, ast.ImportFrom) or not node.module:
+                continue
+            for alias in node.names:
+                if (alias.asname or alias.name) == name:
+                    yield node.module, alias.name
+                elif alias.name == "*" and name in top_level_names(self._file(node.module)):
+                    yield node.module, name
+
+    def _module_of(self, name: str) -> str | None:
+        """Return the longest prefix of a dotted name that is a module."""
+        candidates = [name, *reversed(list(parents(name)))]
+        return next((one for one in candidates if module_file(self._folder, one)), None)
+
+    def _is_package(self, module: str) -> bool:
+        file = module_file(self._folder, module)
+        return file is not None and file.name == "__init__.py"
+
+    def _file(self, module: str) -> pathlib.Path:
+        return module_file(self._folder, module) or self._folder / "__init__.py"
+
+    def _text(self, module: str) -> str:
+        return self._file(module).read_text(encoding="utf-8")
+
+
+def _package_text(package: str, imports: Mapping[str, str]) -> str:
+    lines = sorted(set(imports.values()))
+    return "\n".join(
+        [f'"""Of `{package}`, what is needed here."""', *[""][: len(lines)], *lines, ""]
+    )
+
+
+def _chains(tree: ast.Module) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and (chain := dotted_name(node)):
+            yield chain
+
+
+def _in_lite(name: str) -> str:
+    return name.replace("official", "official_lite", 1)

@@ -9,16 +9,8 @@ from collections.abc import Iterable, Iterator
 
 from official_lite.porting.keras_changes import KERAS_2_ROOTS, PRIVATE, RENAMED
 
-__all__ = [
-    "Destinations",
-    "dotted_name",
-    "has_name",
-    "missing_in_keras",
-    "module_file",
-    "package_folder",
-    "parents",
-    "top_level_names",
-]
+# The folder of `official_lite`, whose files are read and not imported.
+LITE = pathlib.Path(__file__).parents[1]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,12 +51,11 @@ class Destinations:
 
 def has_name(name: str) -> bool:
     """Return whether `official_lite` has a module or a member of a module with a dotted name."""
-    folder = package_folder("official_lite")
-    if folder is None or module_file(folder, name) is not None:
-        return folder is not None
+    if module_file(LITE, name) is not None:
+        return True
     parent, _, attribute = name.rpartition(".")
     while parent:
-        file = module_file(folder, parent)
+        file = module_file(LITE, parent)
         if file is not None:
             # A missing module must not be mistaken for a member of its package.
             return file.name != "__init__.py" or attribute in top_level_names(file)
@@ -76,8 +67,7 @@ def _without_merged_module(name: str) -> str:
     """Return `package.member` for `package.module.member` if the package is one module here."""
     parent, _, member = name.rpartition(".")
     package, _, module = parent.rpartition(".")
-    folder = package_folder("official_lite")
-    file = module_file(folder, package) if folder and package else None
+    file = module_file(LITE, package) if package else None
     if file is None or file.name == "__init__.py":
         return name
     names = top_level_names(file)
@@ -112,6 +102,17 @@ def dotted_name(node: ast.expr) -> str | None:
         base = dotted_name(node.value)
         return f"{base}.{node.attr}" if base else None
     return None
+
+
+def imported_names(tree: ast.Module) -> Iterator[tuple[str, str]]:
+    """Yield the names that absolute imports bind, each with the dotted name that it stands for."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield alias.asname or alias.name, alias.name
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            for alias in node.names:
+                yield alias.asname or alias.name, f"{node.module}.{alias.name}"
 
 
 def parents(name: str) -> Iterator[str]:

@@ -5,17 +5,7 @@ from typing import cast
 
 import libcst as cst
 
-__all__ = [
-    "Bindings",
-    "LocalNames",
-    "NamesTransformer",
-    "called_method",
-    "dotted_name",
-    "expression",
-    "keyword_of",
-    "positional",
-    "without_last_comma",
-]
+COMMA = cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))
 
 
 class Bindings(cst.CSTVisitor):

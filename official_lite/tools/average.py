@@ -19,8 +19,6 @@ import os
 from official_lite.common import errors
 from official_lite.tools import listing, sources
 
-__all__ = ["add_arguments", "run"]
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command."""

@@ -7,7 +7,7 @@ exported one. The metrics are therefore those of the task, whatever it does with
 
 import contextlib
 import dataclasses
-import importlib.util
+import importlib
 import inspect
 import itertools
 import math
@@ -29,23 +29,12 @@ from official_lite.modeling import model_export
 from official_lite.pipeline.context import ExperimentContext
 from official_lite.tools import run_model
 
-__all__ = [
-    "Export",
-    "ExportedCall",
-    "export_checkpoint",
-    "largest_difference",
-    "load_exported",
-    "measure_latency",
-    "measure_metrics",
-    "outputs_of",
-]
-
 Outputs = list[Any]
 ExportedCall = Callable[[run_model.ModelInputs], Outputs]
 
 # How many calls of the model are timed: many, but not for long.
-_MOST_CALLS = 200
-_MOST_SECONDS = 2.0
+_MAX_CALLS = 200
+_MAX_SECONDS = 2.0
 _WARM_UP_CALLS = 5
 
 
@@ -234,11 +223,7 @@ def _load_saved_model(path: str) -> ExportedCall:
 
 
 def _load_litert(path: str) -> ExportedCall:
-    if importlib.util.find_spec("ai_edge_litert") is None:
-        raise _not_installed("LiteRT", "ai-edge-litert")
-    from ai_edge_litert.interpreter import Interpreter
-
-    interpreter = Interpreter(model_path=path)
+    interpreter = _loader("ai_edge_litert.interpreter", "LiteRT").Interpreter(model_path=path)
     runner = interpreter.get_signature_runner()
     (signature,) = interpreter.get_signature_list().values()
 
@@ -250,11 +235,8 @@ def _load_litert(path: str) -> ExportedCall:
 
 
 def _load_onnx(path: str) -> ExportedCall:
-    if importlib.util.find_spec("onnxruntime") is None:
-        raise _not_installed("ONNX", "onnxruntime")
-    import onnxruntime
-
-    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    runtime = _loader("onnxruntime", "ONNX")
+    session = runtime.InferenceSession(path, providers=["CPUExecutionProvider"])
     names = [each.name for each in session.get_inputs()]
 
     def call(inputs: run_model.ModelInputs) -> Outputs:
@@ -262,6 +244,16 @@ def _load_onnx(path: str) -> ExportedCall:
         return found
 
     return call
+
+
+def _loader(module: str, what: str) -> Any:
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        raise errors.ConfigValueError(
+            f"{what} was written, but can't be loaded and compared: {error.name} is not installed. "
+            "pip install 'official-lite[export]'"
+        ) from error
 
 
 _LOADERS: Mapping[str, Callable[[str], ExportedCall]] = {
@@ -310,13 +302,6 @@ def _difference(expected: Any, found: Any) -> float:
     same = (one == two) | (np.isnan(one) & np.isnan(two))
     gaps = np.abs(np.subtract(one, two, out=np.zeros_like(one), where=~same))
     return float(np.nan_to_num(gaps, nan=np.inf, posinf=np.inf).max())
-
-
-def _not_installed(what: str, package: str) -> errors.ConfigValueError:
-    return errors.ConfigValueError(
-        f"{what} was written, but can't be loaded and compared: {package} is not installed. pip "
-        "install 'official-lite[export]'"
-    )
 
 
 def measure_metrics(
@@ -368,7 +353,7 @@ def measure_latency(call: ExportedCall, inputs: run_model.ModelInputs) -> float:
     for _ in range(_WARM_UP_CALLS):
         call(single)
     times: list[float] = []
-    while len(times) < _MOST_CALLS and sum(times) < _MOST_SECONDS:
+    while len(times) < _MAX_CALLS and sum(times) < _MAX_SECONDS:
         start = time.perf_counter()
         call(single)
         times.append(time.perf_counter() - start)

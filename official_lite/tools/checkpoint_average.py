@@ -27,8 +27,6 @@ from official_lite.orbit.hooks import batch_norm_statistics
 from official_lite.run import checkpoint_state
 from official_lite.tools import run_model
 
-__all__ = ["find_checkpoints", "write_average"]
-
 _KERAS_FILES = (".weights.h5", ".keras")
 
 

@@ -19,8 +19,6 @@ from official_lite.common import errors, files, suggestions
 from official_lite.run import run_reading
 from official_lite.tools import listing
 
-__all__ = ["add_arguments", "run"]
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add `list`, `inspect` and `diff`."""

@@ -19,8 +19,6 @@ from official_lite.common import errors
 from official_lite.tools import __main__ as tools
 from official_lite.tools import train
 
-__all__ = ["add_arguments", "run"]
-
 SHELLS = ("bash", "zsh", "fish")
 _A_NAME = "The name of the experiment."
 _NAMES = "python -m official_lite.tools experiments list --names 2>/dev/null"

@@ -18,8 +18,6 @@ from official_lite.config import compatibility
 from official_lite.modeling.hyperparams import yaml_io
 from official_lite.tools import listing, sources
 
-__all__ = ["add_arguments", "run"]
-
 _RESTART = "\nA restarted run may continue with these differences:"
 
 

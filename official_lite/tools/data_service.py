@@ -17,8 +17,6 @@ from typing import Any
 
 from official_lite.common import errors, terminal
 
-__all__ = ["add_arguments", "run"]
-
 # How long a worker tries to reach a lost dispatcher before it logs an error.
 _DISPATCHER_TIMEOUT_MS = 60_000
 

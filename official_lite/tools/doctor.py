@@ -25,12 +25,10 @@ from official_lite.common import error_report, errors, tf_config
 from official_lite.run import run_record
 from official_lite.tools import listing
 
-__all__ = ["Check", "add_arguments", "run"]
-
 _PACKAGE = "official-lite"
 # Less than this is reported as a problem.
-_LEAST_DISK = 1_000_000_000
-_LEAST_MEMORY = 1_000_000_000
+_MIN_DISK = 1_000_000_000
+_MIN_MEMORY = 1_000_000_000
 _MARKS = {True: "ok", False: "WRONG", None: ""}
 
 
@@ -39,13 +37,11 @@ class Check:
     """The result of one check.
 
     Attributes:
-        section: Section that the check belongs to.
         name: What was checked.
         value: What was found.
         ok: Whether it is as it should be; None if there is no right or wrong.
     """
 
-    section: str
     name: str
     value: str
     ok: bool | None = None
@@ -76,18 +72,22 @@ def run(args: argparse.Namespace) -> int:
     }
     if not args.skip_smoke_run:
         looks["smoke run"] = _smoke_run
-    checks = [check for section, look in looks.items() for check in _attempt(section, look)]
-    is_well = all(check.ok is not False for check in checks)
+    rows = [
+        {"section": section, **dataclasses.asdict(check)}
+        for section, look in looks.items()
+        for check in _attempt(look)
+    ]
+    is_well = all(row["ok"] is not False for row in rows)
     if args.json:
-        listing.print_json({"ok": is_well, "checks": [dataclasses.asdict(each) for each in checks]})
+        listing.print_json({"ok": is_well, "checks": rows})
     else:
-        rows = [{**dataclasses.asdict(each), "": _MARKS[each.ok]} for each in checks]
+        rows = [{**row, "": _MARKS[row["ok"]]} for row in rows]
         listing.print_table(rows, ["section", "name", "", "value"])
         print("\nNo problems found." if is_well else "\nFound problems; see WRONG above.")
     return int(errors.ExitCode.DONE if is_well else errors.ExitCode.FAILED)
 
 
-def _attempt(section: str, look: Callable[[], Iterator[Check]]) -> list[Check]:
+def _attempt(look: Callable[[], Iterator[Check]]) -> list[Check]:
     """Run the checks of a section; report an error as a failed check and continue."""
     found: list[Check] = []
     try:
@@ -95,26 +95,20 @@ def _attempt(section: str, look: Callable[[], Iterator[Check]]) -> list[Check]:
     except Exception as error:
         if not isinstance(error, errors.OfficialLiteError):
             traceback.print_exc()
-        text = f"{type(error).__name__}: {error}"
-        found.append(Check(section=section, name="failed", value=text, ok=False))
+        found.append(Check(name="failed", value=f"{type(error).__name__}: {error}", ok=False))
     return found
 
 
 def _packages() -> Iterator[Check]:
-    yield Check(section="packages", name="python", value=platform.python_version(), ok=True)
+    yield Check(name="python", value=platform.python_version(), ok=True)
     version = importlib.metadata.version(_PACKAGE)
-    yield Check(section="packages", name=_PACKAGE, value=version, ok=True)
+    yield Check(name=_PACKAGE, value=version, ok=True)
     for text in importlib.metadata.requires(_PACKAGE) or []:
         wanted = requirements.Requirement(text)
-        extra = _extra_of(text)
+        # Empty if the package is always required.
+        extra = text.partition("extra ==")[2].strip(" '\"")
         if extra != "dev":
             yield _package(wanted, extra)
-
-
-def _extra_of(text: str) -> str:
-    """Return the extra that a requirement belongs to; empty if it is always required."""
-    _, _, condition = text.partition("extra ==")
-    return condition.strip().strip("'\"")
 
 
 def _package(wanted: requirements.Requirement, extra: str) -> Check:
@@ -122,26 +116,26 @@ def _package(wanted: requirements.Requirement, extra: str) -> Check:
         version = importlib.metadata.version(wanted.name)
     except importlib.metadata.PackageNotFoundError:
         hint = f"not installed; pip install '{_PACKAGE}[{extra}]'" if extra else "not installed"
-        return Check(section="packages", name=wanted.name, value=hint, ok=None if extra else False)
+        return Check(name=wanted.name, value=hint, ok=None if extra else False)
     fits = wanted.specifier.contains(version, prereleases=True)
     value = version if fits else f"{version}; expected {wanted.specifier}"
-    return Check(section="packages", name=wanted.name, value=value, ok=fits)
+    return Check(name=wanted.name, value=value, ok=fits)
 
 
 def _machine(model_dir: str) -> Iterator[Check]:
-    yield Check(section="machine", name="platform", value=platform.platform())
-    yield Check(section="machine", name="CPUs", value=f"{_num_cpus()} of {os.cpu_count()}")
-    memory = error_report.available_memory()
+    yield Check(name="platform", value=platform.platform())
+    yield Check(name="CPUs", value=f"{_num_cpus()} of {os.cpu_count()}")
+    memory = memory_limits.available_memory()
     if memory is not None:
         value = f"{listing.bytes_text(memory)} available"
-        yield Check(section="machine", name="memory", value=value, ok=memory >= _LEAST_MEMORY)
+        yield Check(name="memory", value=value, ok=memory >= _MIN_MEMORY)
     run_record.check_model_dir(model_dir)
     there = pathlib.Path(model_dir).absolute()
     while not there.exists():
         there = there.parent
     free = shutil.disk_usage(there).free
     value = f"{listing.bytes_text(free)} free in {model_dir}"
-    yield Check(section="machine", name="disk", value=value, ok=free >= _LEAST_DISK)
+    yield Check(name="disk", value=value, ok=free >= _MIN_DISK)
 
 
 def _num_cpus() -> int:
@@ -158,7 +152,7 @@ def _cluster() -> Iterator[Check]:
         value = f"{found.name} of {jobs}"
     else:
         value = "a Slurm step" if tf_config.read_slurm_step(os.environ) else "not set: one process"
-    yield Check(section="cluster", name="TF_CONFIG", value=value, ok=True)
+    yield Check(name="TF_CONFIG", value=value, ok=True)
 
 
 def _devices() -> Iterator[Check]:
@@ -168,10 +162,10 @@ def _devices() -> Iterator[Check]:
         details = tf.config.experimental.get_device_details(device)
         name = device.name.removeprefix("/physical_device:")
         value = str(details.get("device_name", device.device_type))
-        yield Check(section="devices", name=name, value=value)
+        yield Check(name=name, value=value)
     if not tf.config.list_physical_devices("GPU"):
         built = "TensorFlow is built with" + ("" if tf.test.is_built_with_cuda() else "out")
-        yield Check(section="devices", name="GPUs", value=f"none; {built} CUDA")
+        yield Check(name="GPUs", value=f"none; {built} CUDA")
     yield _strategy()
 
 
@@ -186,7 +180,7 @@ def _strategy() -> Check:
         f"{type(strategy).__name__} with {strategy.num_replicas_in_sync} replica(s), by "
         f"distribution_strategy={config.distribution_strategy}, num_gpus={config.num_gpus}"
     )
-    return Check(section="devices", name="strategy", value=value, ok=True)
+    return Check(name="strategy", value=value, ok=True)
 
 
 def _smoke_run() -> Iterator[Check]:
@@ -198,4 +192,4 @@ def _smoke_run() -> Iterator[Check]:
         f"{result.first_loss:.3g} -> {result.last_loss:.3g}; resumed from step "
         f"{result.resumed_from}"
     )
-    yield Check(section="smoke run", name="training", value=value, ok=result.is_good)
+    yield Check(name="training", value=value, ok=result.is_good)

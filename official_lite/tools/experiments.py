@@ -20,8 +20,6 @@ from official_lite.config import compatibility
 from official_lite.core import exp_factory
 from official_lite.tools import listing, sources
 
-__all__ = ["add_arguments", "run"]
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add `list` and `show`."""

@@ -18,8 +18,6 @@ import os
 from official_lite.common import errors
 from official_lite.tools import listing, sources
 
-__all__ = ["add_arguments", "run"]
-
 _OF_SEVERAL_TASKS = (
     "To export the model of one task, call "
     "`modeling.model_export.write_model(model.sub_tasks[name], path, format)` in Python."

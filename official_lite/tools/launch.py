@@ -17,25 +17,114 @@ names it, stops the others, and returns its exit code. See docs/clusters.md.
 
 import argparse
 import contextlib
+import ctypes
 import dataclasses
+import enum
 import json
 import os
 import pathlib
 import random
 import secrets
+import signal
 import socket
+import subprocess
 import sys
+import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
+from types import FrameType
+from typing import IO
 
-from official_lite.common import cluster, errors, tf_config
-from official_lite.tools import launched_cluster
-
-__all__ = ["add_arguments", "plan", "run"]
+from official_lite.common import errors
+from official_lite.common.cluster import reachability, tf_config
 
 _HOST = "127.0.0.1"
 # Below the ports used for outgoing connections, which might take a port before its process does.
 _PORTS = range(10000, 32000)
-_MOST_TRIES = 1000
+_MAX_TRIES = 1000
+
+# How long to wait for output after the process has ended. It is complete then, unless a child
+# process keeps the pipe open.
+_SECONDS_TO_READ_THE_REST = 2.0
+
+# From prctl(2).
+_PR_SET_PDEATHSIG = 1
+
+# Signals handled by the launcher, and the signals it forwards. SIGHUP becomes SIGTERM, so that a
+# closed terminal does not end the processes without a save.
+_SIGNALS = {
+    signal.SIGTERM: signal.SIGTERM,
+    signal.SIGINT: signal.SIGINT,
+    signal.SIGHUP: signal.SIGTERM,
+}
+_SECONDS_BETWEEN_LOOKS = 0.05
+
+# A scheduler may send its signal to all processes while a launcher forwards it as well. Signals
+# within this time count as one.
+_SECONDS_OF_ONE_WISH = 0.5
+
+_output_lock = threading.Lock()
+
+
+class Role(enum.Enum):
+    """What the end of a process means for the other processes."""
+
+    TRAINER = "ends by itself, and the training has ended when all of them have"
+    REPLACEABLE = "serves the trainers; another process may take its place while they go on"
+    SERVER = "serves the trainers; without it they can't go on"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ProcessSpec:
+    """A process to start.
+
+    Attributes:
+        name: Prefix of its output lines, such as `worker 1`.
+        role: What its end means for the other processes.
+        command: Program and arguments.
+        environment: Environment variables, in addition to those of this process.
+        log_dir: Directory in which its output is also written to a file; None for no file.
+        width: Length of the longest name, to align the output lines.
+    """
+
+    name: str
+    role: Role
+    command: Sequence[str]
+    environment: Mapping[str, str]
+    log_dir: pathlib.Path | None = None
+    width: int = 0
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ProcessEnd:
+    """How a process ended.
+
+    Attributes:
+        name: Name of the process.
+        code: The `returncode` of `subprocess`: negative for a signal.
+    """
+
+    name: str
+    code: int
+
+    @property
+    def exit_code(self) -> int:
+        """The exit code as in a shell: 128 + the signal number for a process killed by a signal."""
+        return 128 - self.code if self.code < 0 else self.code
+
+    @property
+    def may_restart(self) -> bool:
+        """Whether the same command may be restarted automatically."""
+        if self.code < 0:
+            return -self.code != signal.SIGINT
+        return self.code in errors.RESTARTABLE
+
+    def __str__(self) -> str:
+        if self.code < 0:
+            # The kernel gives no other sign when it ends a process for lack of memory.
+            why = " (perhaps out of memory)" if -self.code == signal.SIGKILL else ""
+            return f"{self.name} was killed by {_signal_name(-self.code)}{why}"
+        return f"{self.name} ended with exit code {self.code}"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -115,7 +204,7 @@ def run(args: argparse.Namespace) -> int:
     sizes = _sizes(args)
     if args.log_dir is not None:
         args.log_dir.mkdir(parents=True, exist_ok=True)
-    restarts = launched_cluster.Restarts(args.max_restarts)
+    restarts = Restarts(args.max_restarts)
     size = sizes[0]
     while True:
         specs = plan(
@@ -125,7 +214,7 @@ def run(args: argparse.Namespace) -> int:
             data_workers=args.data_workers,
             log_dir=args.log_dir,
         )
-        started = launched_cluster.LaunchedCluster(
+        started = LaunchedCluster(
             specs,
             restarts=restarts,
             grace_secs=args.grace_secs,
@@ -138,7 +227,7 @@ def run(args: argparse.Namespace) -> int:
             return failure.exit_code
         if started.reached_limit:
             size = sizes[0]
-            launched_cluster.say(f"Continuing with {size} workers again.", specs[0].width)
+            say(f"Continuing with {size} workers again.", specs[0].width)
             continue
         if not restarts.take():
             return failure.exit_code
@@ -146,7 +235,7 @@ def run(args: argparse.Namespace) -> int:
         if failure.code < 0 and size != sizes[-1]:
             size = sizes[sizes.index(size) + 1]
             how = f", with {size} worker{'s' if size > 1 else ''}"
-        launched_cluster.say(f"Restart {restarts.taken} of {restarts.most}{how}.", specs[0].width)
+        say(f"Restart {restarts.taken} of {restarts.most}{how}.", specs[0].width)
 
 
 def _sizes(args: argparse.Namespace) -> list[int]:
@@ -185,7 +274,7 @@ def plan(
     ps: int = 0,
     data_workers: int = 0,
     log_dir: pathlib.Path | None = None,
-) -> list[launched_cluster.ProcessSpec]:
+) -> list[ProcessSpec]:
     """Plan the processes of a cluster, at ports that are currently free.
 
     Args:
@@ -212,12 +301,12 @@ def plan(
 
 def _cluster(
     program: Sequence[str], addresses: Mapping[str, Sequence[str]], token: str
-) -> Iterator[launched_cluster.ProcessSpec]:
+) -> Iterator[ProcessSpec]:
     # Servers come first, so that they are up when others connect to them.
     for job in sorted(addresses, key=("ps", "worker", "chief").index):
         for index in range(len(addresses[job])):
             task = {"type": job, "index": index}
-            yield launched_cluster.ProcessSpec(
+            yield ProcessSpec(
                 name=tf_config.task_name(job, index),
                 role=_role(job, has_chief="chief" in addresses),
                 command=program,
@@ -228,28 +317,28 @@ def _cluster(
             )
 
 
-def _role(job: str, *, has_chief: bool) -> launched_cluster.Role:
+def _role(job: str, *, has_chief: bool) -> Role:
     """Return the role of a task in the cluster.
 
     With parameter servers, only the chief ends by itself, and workers can be replaced.
     """
-    roles = launched_cluster.Role
+    roles = Role
     if job == "ps":
         return roles.SERVER
     return roles.REPLACEABLE if job == "worker" and has_chief else roles.TRAINER
 
 
-def _data_service(addresses: Sequence[str]) -> Iterator[launched_cluster.ProcessSpec]:
+def _data_service(addresses: Sequence[str]) -> Iterator[ProcessSpec]:
     """Yield a dispatcher at the first address and a worker at each of the others."""
     tool = [sys.executable, "-m", "official_lite.tools", "data_service"]
     for index, address in enumerate(addresses):
         _, port = tf_config.split_address(address)
         if index == 0:
-            role, arguments = launched_cluster.Role.SERVER, ["dispatcher", f"--port={port}"]
+            role, arguments = Role.SERVER, ["dispatcher", f"--port={port}"]
         else:
-            role = launched_cluster.Role.REPLACEABLE
+            role = Role.REPLACEABLE
             arguments = ["worker", f"--dispatcher={addresses[0]}", f"--port={port}"]
-        yield launched_cluster.ProcessSpec(
+        yield ProcessSpec(
             name=f"data worker {index - 1}" if index else "data dispatcher",
             role=role,
             command=[*tool, *arguments],
@@ -265,7 +354,7 @@ def _free_ports(count: int) -> list[int]:
     """Return ports that no process listens on."""
     with contextlib.ExitStack() as stack:
         found: list[int] = []
-        for port in random.sample(_PORTS, _MOST_TRIES):
+        for port in random.sample(_PORTS, _MAX_TRIES):
             if len(found) == count:
                 return found
             one = stack.enter_context(socket.socket())
@@ -286,3 +375,288 @@ def _range(text: str) -> tuple[int, int]:
     if not (least.isdecimal() and most.isdecimal() and 0 < int(least) <= int(most)):
         raise argparse.ArgumentTypeError(f"{text!r} is not MIN:MAX, such as 1:4")
     return int(least), int(most)
+
+
+class LaunchedProcess:
+    """Starts a process and forwards its output line by line.
+
+    Raises:
+        errors.ConfigValueError: The program can't be started.
+    """
+
+    def __init__(self, spec: ProcessSpec) -> None:
+        self.spec = spec
+        self._process = _start(spec)
+        self._log = None
+        if spec.log_dir is not None:
+            self._log = _Log(spec.log_dir / f"{spec.name.replace(' ', '_')}.log")
+        self._readers = [
+            threading.Thread(target=self._pass_on, args=streams, daemon=True)
+            for streams in ((self._process.stdout, sys.stdout), (self._process.stderr, sys.stderr))
+        ]
+        for reader in self._readers:
+            reader.start()
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def end(self) -> ProcessEnd | None:
+        """Return how the process ended; None while it runs."""
+        code = self._process.poll()
+        return None if code is None else ProcessEnd(name=self.spec.name, code=code)
+
+    def send(self, number: signal.Signals) -> None:
+        """Send a signal to the process."""
+        with contextlib.suppress(ProcessLookupError):
+            self._process.send_signal(number)
+
+    def kill(self) -> None:
+        """Kill the process and everything it has started."""
+        if self._process.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+
+    def close(self) -> None:
+        """Wait for the process to end and for the rest of its output."""
+        self._process.wait()
+        for reader in self._readers:
+            reader.join(_SECONDS_TO_READ_THE_REST)
+        if self._log is not None:
+            self._log.close()
+
+    def _pass_on(self, stream: IO[bytes], target: IO[str]) -> None:
+        with stream:
+            for line in stream:
+                text = line.decode(errors="replace").rstrip("\r\n")
+                _write(self.spec.name, text, target, self.spec.width)
+                if self._log is not None:
+                    self._log.append(text)
+
+
+class _Log:
+    """A file with the output of a process, which continues if the file can't be written.
+
+    If its reader failed instead, the process would die of the next line that it prints.
+    """
+
+    def __init__(self, path: pathlib.Path) -> None:
+        self._path = path
+        self._file = path.open("ab", buffering=0)
+        self._is_losing = self._is_torn = False
+
+    def append(self, line: str) -> None:
+        """Append a line; if that fails, it is lost, with a warning for the first of several."""
+        data = b"\n" * self._is_torn + line.encode() + b"\n"
+        try:
+            self._is_torn = self._file.write(data) < len(data)
+        except OSError as error:
+            if not self._is_losing:
+                say(f"Can't write {self._path}, so lines are lost: {error.strerror}.")
+            self._is_losing = True
+        else:
+            self._is_losing = False
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def _start(spec: ProcessSpec) -> subprocess.Popen[bytes]:
+    try:
+        return subprocess.Popen(
+            spec.command,
+            env={**os.environ, "PYTHONUNBUFFERED": "1", **spec.environment},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            # Keeps the terminal's Ctrl-C from reaching the process directly; the launcher forwards
+            # it once.
+            start_new_session=True,
+            preexec_fn=_end_with_launcher if sys.platform == "linux" else None,
+        )
+    except OSError as error:
+        raise errors.ConfigValueError(
+            f"Can't start {spec.command[0]!r}: {error.strerror}. Expected a .py file or a program."
+        ) from error
+
+
+def _end_with_launcher() -> None:
+    """Make the kernel send SIGTERM when the launcher dies, even by `kill -9`."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
+def say(text: str, width: int = 0) -> None:
+    """Print a message of the launcher itself."""
+    _write("launch", text, sys.stderr, width)
+
+
+def _write(name: str, text: str, target: IO[str], width: int) -> None:
+    # The reader of the output is gone, or it goes to a full disk.
+    with _output_lock, contextlib.suppress(OSError):
+        target.write(f"{name:<{width}} | {text}\n")
+        target.flush()
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+class Restarts:
+    """The total number of restarts that are allowed and taken."""
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self.taken = 0
+
+    def take(self) -> bool:
+        """Return whether another restart is allowed, and count it if so."""
+        if self.taken >= self.most:
+            return False
+        self.taken += 1
+        return True
+
+
+class LaunchedCluster:
+    """Runs the processes of a cluster until all trainers have ended or one process has failed.
+
+    ::
+
+        cluster = LaunchedCluster(specs, restarts=Restarts(1), grace_secs=30)
+        failure = cluster.run()      # None if all trainers have ended with 0
+
+    Attributes:
+        reached_limit: Whether the cluster was asked to stop because it has run for `most_secs`.
+
+    Args:
+        specs: The processes to start.
+        restarts: How often replaceable processes may be replaced; shared with other starts.
+        grace_secs: How long the other processes may take to end after one has failed, in seconds.
+        most_secs: How long the cluster may run before it is asked to save and stop, in seconds;
+            None sets no limit.
+    """
+
+    def __init__(
+        self,
+        specs: Sequence[ProcessSpec],
+        *,
+        restarts: Restarts,
+        grace_secs: float,
+        most_secs: float | None = None,
+    ) -> None:
+        self._specs = specs
+        self._restarts = restarts
+        self._grace_secs = grace_secs
+        self._width = max(spec.width for spec in specs)
+        self._processes: list[LaunchedProcess] = []
+        self._asked_time: float | None = None
+        self._deadline = None if most_secs is None else time.monotonic() + most_secs
+        self.reached_limit = False
+
+    @property
+    def was_asked_to_stop(self) -> bool:
+        """Whether the launcher has received a signal."""
+        return self._asked_time is not None
+
+    def run(self) -> ProcessEnd | None:
+        """Start the processes and return when all have ended.
+
+        Signals are forwarded to the trainers, and a second one kills all processes. No process
+        outlives this call, even if it raises.
+
+        Returns:
+            The end of the process that failed first; None if all trainers have ended with 0.
+        """
+        with self._signals_passed_on():
+            try:
+                for spec in self._specs:
+                    self._processes.append(LaunchedProcess(spec))
+                failure = self._watch()
+                if failure is not None:
+                    self._wait_for_the_others(failure)
+                return failure
+            finally:
+                for process in self._processes:
+                    process.kill()
+                for process in self._processes:
+                    process.close()
+
+    def _watch(self) -> ProcessEnd | None:
+        while True:
+            ends = [(process, process.end()) for process in self._processes]
+            trainers = [end for process, end in ends if process.spec.role is Role.TRAINER]
+            failures = [(process, end) for process, end in ends if end is not None and end.code]
+            if all(end is not None and end.code == 0 for end in trainers):
+                return None
+            # If several failed at once, report the cause: a process killed by a signal before one
+            # that lost its peer.
+            for process, end in sorted(failures, key=lambda pair: _as_consequence(pair[1])):
+                if not self._is_replaced(process, end):
+                    return end
+            if self._deadline is not None and time.monotonic() > self._deadline:
+                self._deadline, self.reached_limit = None, True
+                self._send_to_trainers(signal.SIGTERM)
+            time.sleep(_SECONDS_BETWEEN_LOOKS)
+
+    def _is_replaced(self, process: LaunchedProcess, end: ProcessEnd) -> bool:
+        """Replace a process that has ended, if allowed, and return whether it was replaced."""
+        if process.spec.role is not Role.REPLACEABLE or self.was_asked_to_stop:
+            return False
+        if not end.may_restart or not self._restarts.take():
+            return False
+        say(
+            f"{end}. The other processes continue; restart {self._restarts.taken} of "
+            f"{self._restarts.most}.",
+            self._width,
+        )
+        process.close()
+        self._processes[self._processes.index(process)] = LaunchedProcess(process.spec)
+        return True
+
+    def _wait_for_the_others(self, failure: ProcessEnd) -> None:
+        """Wait for trainers to notice the failure and end; servers are stopped afterwards."""
+        if self.was_asked_to_stop or self.reached_limit:
+            say(f"{failure} after a signal.", self._width)
+        else:
+            say(f"{failure} first. Stopping the other processes.", self._width)
+        deadline = time.monotonic() + self._grace_secs
+        trainers = [each for each in self._processes if each.spec.role is Role.TRAINER]
+        while any(each.end() is None for each in trainers) and time.monotonic() < deadline:
+            time.sleep(_SECONDS_BETWEEN_LOOKS)
+        for process in trainers:
+            if (end := process.end()) is None:
+                say(f"{process.spec.name} did not stop in time. Killing it.", self._width)
+            elif end.name != failure.name:
+                say(f"{end}.", self._width)
+
+    @contextlib.contextmanager
+    def _signals_passed_on(self) -> Iterator[None]:
+        old = {number: signal.signal(number, self._on_signal) for number in _SIGNALS}
+        try:
+            yield
+        finally:
+            for number, handler in old.items():
+                signal.signal(number, handler)
+
+    def _on_signal(self, number: int, _: FrameType | None) -> None:
+        now = time.monotonic()
+        if self._asked_time is None:
+            self._asked_time = now
+            self._send_to_trainers(_SIGNALS[signal.Signals(number)])
+        elif now - self._asked_time > _SECONDS_OF_ONE_WISH:
+            for process in self._processes:
+                process.kill()
+
+    def _send_to_trainers(self, number: signal.Signals) -> None:
+        for process in self._processes:
+            if process.spec.role is Role.TRAINER:
+                process.send(number)
+
+
+def _as_consequence(end: ProcessEnd) -> int:
+    """Return a sort key: how likely the end of another process has caused this one."""
+    if end.code < 0:
+        return 0
+    return 2 if end.code == errors.ExitCode.CLUSTER else 1

@@ -16,18 +16,6 @@ import rich.text
 
 from official_lite.common import files, terminal
 
-__all__ = [
-    "Format",
-    "add_json_argument",
-    "bytes_text",
-    "duration_text",
-    "print_json",
-    "print_table",
-    "share_text",
-    "time_text",
-    "value_text",
-]
-
 Format = Callable[[Any], str]
 
 _UNLIMITED = 1_000_000

@@ -24,8 +24,6 @@ from collections.abc import Iterator, Mapping
 
 from official_lite.common import errors, suggestions
 
-__all__ = ["KINDS", "Kind", "add_arguments", "run", "write_project"]
-
 
 @dataclasses.dataclass(frozen=True)
 class Kind:

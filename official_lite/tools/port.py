@@ -22,8 +22,6 @@ from official_lite.common import errors
 if TYPE_CHECKING:
     from official_lite import porting
 
-__all__ = ["add_arguments", "run"]
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command."""

@@ -11,14 +11,11 @@ or the validation data. Parquet needs: pip install 'official-lite[parquet]'
 
 import argparse
 import os
-import shlex
-import sys
+from typing import NoReturn
 
-from official_lite.common import files, terminal
+from official_lite.common import files
 from official_lite.core import config_definitions
 from official_lite.tools import sources
-
-__all__ = ["add_arguments", "run"]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -39,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     sources.add_trust_argument(parser)
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> NoReturn:
     """Replace this process by the prediction."""
     given = {"format": args.format, "checkpoint": args.checkpoint}
     if args.output:
@@ -50,6 +47,4 @@ def run(args: argparse.Namespace) -> int:
         f"--model_dir={args.run}",
         *(f"--set=prediction.{name}={value}" for name, value in given.items() if value),
     ]
-    terminal.say(shlex.join(command))
-    sys.stderr.flush()
-    os.execv(command[0], command)
+    sources.become(command)

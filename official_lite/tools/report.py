@@ -14,8 +14,6 @@ import pathlib
 from official_lite.common import errors, files
 from official_lite.tools import search
 
-__all__ = ["add_arguments", "run"]
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command."""

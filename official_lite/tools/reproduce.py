@@ -9,16 +9,12 @@ that trains is printed first; use it to resume the new run if it is interrupted.
 """
 
 import argparse
-import os
-import shlex
-import sys
+from typing import NoReturn
 
 from official_lite.common import errors, files, terminal
 from official_lite.execution import execution_record
 from official_lite.run import model_dir_lock
-from official_lite.tools import checks, sources
-
-__all__ = ["add_arguments", "run"]
+from official_lite.tools import sources, verify
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -31,20 +27,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     sources.add_trust_argument(parser)
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> NoReturn:
     """Replace this process by the training."""
     command = [*sources.train_command(args.run, args), f"--model_dir={args.model_dir}"]
     chosen = execution_record.load(args.run)
     _require_unused(args.model_dir)
-    for check in checks.check_sources(args.run):
-        if check.state == checks.BROKEN:
+    for check in verify.check_sources(args.run):
+        if check.state == verify.BROKEN:
             terminal.say(f"Warning: this is not as recorded: {check.link}: {check.differs}")
     if chosen is not None:
         files.makedirs(args.model_dir)
         execution_record.save(chosen, args.model_dir)
-    terminal.say(shlex.join(command))
-    sys.stderr.flush()
-    os.execv(command[0], command)
+    sources.become(command)
 
 
 def _require_unused(model_dir: str) -> None:

@@ -26,22 +26,8 @@ from official_lite.pipeline.context import ExperimentContext
 from official_lite.pipeline.stages import Build, find_stages
 from official_lite.run import checkpoint_state, runtime
 
-__all__ = [
-    "ModelInputs",
-    "built",
-    "calls_replaced",
-    "evaluation_data",
-    "find_checkpoint",
-    "load_weights",
-    "random_inputs",
-    "read_checkpoint",
-    "real_inputs",
-    "tensors_of_call",
-]
-
-
 # More examples would only take longer.
-_MOST_EXAMPLES = 8
+_MAX_EXAMPLES = 8
 # Size of unknown dimensions in random inputs.
 _OPEN_SIZE = 4
 
@@ -316,7 +302,7 @@ def _names(specs: Any) -> list[str]:
 def _few(args: Any, arrays: Sequence[Any], specs: Any) -> Any:
     """Return the first examples, with the dtypes of the specs."""
     sizes = {array.shape[0] if array.ndim else None for array in arrays}
-    rows = slice(_MOST_EXAMPLES if len(sizes) == 1 and None not in sizes else None)
+    rows = slice(_MAX_EXAMPLES if len(sizes) == 1 and None not in sizes else None)
     leaves = [
         array[rows].astype(spec.dtype.as_numpy_dtype) if array.ndim else array
         for array, spec in zip(arrays, keras.tree.flatten(specs), strict=True)

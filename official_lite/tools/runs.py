@@ -25,18 +25,6 @@ from official_lite.config import compatibility
 from official_lite.run import run_reading
 from official_lite.tools import listing
 
-__all__ = [
-    "FIELDS",
-    "Facts",
-    "add_arguments",
-    "facts_of",
-    "metric_names",
-    "resolve",
-    "run",
-    "select",
-    "sort",
-]
-
 # Fields of every run, besides its metrics and config.
 FIELDS = (
     "name",
@@ -83,7 +71,7 @@ _FORMATS: Mapping[str, listing.Format] = {
     "goodput": listing.share_text,
 }
 # A table has room for only a few metrics.
-_MOST_METRICS = 3
+_MAX_METRICS = 3
 _ABOUT_SPEED = ("steps_per_second", "seconds_per_step", "examples_per_second", "eta_seconds")
 
 
@@ -179,13 +167,8 @@ def _list(runs: Sequence[Facts], args: argparse.Namespace) -> None:
     names = args.columns.split(",") if args.columns else _usual_columns(runs)
     full = [resolve(name.strip(), runs) for name in names]
     rows = [{name: facts.get(name) for name in full} for facts in shown]
-    if "step" in full and not args.columns:
-        rows = [{**row, "step": _progress(facts)} for row, facts in zip(rows, shown, strict=True)]
-    if "exit_reason" in full and not args.columns:
-        # There is room for the kind only, such as `early_stopping`; the report has the whole text.
-        rows = [
-            {**row, "exit_reason": _kind(facts)} for row, facts in zip(rows, shown, strict=True)
-        ]
+    if not args.columns:
+        rows = [{**row, **_in_short(facts)} for row, facts in zip(rows, shown, strict=True)]
     listing.print_table(rows, full, formats=_FORMATS)
 
 
@@ -194,7 +177,7 @@ def _usual_columns(runs: Sequence[Facts]) -> list[str]:
     more = [name for name in _MORE if any(facts.get(name) not in (None, "") for facts in runs)]
     if any(facts.get("exit_reason") not in (None, "", "completed") for facts in runs):
         more.insert(0, "exit_reason")
-    return [*_ALWAYS, *metrics[:_MOST_METRICS], *more]
+    return [*_ALWAYS, *metrics[:_MAX_METRICS], *more]
 
 
 def _is_a_result(name: str) -> bool:
@@ -209,13 +192,14 @@ def _rank_of(runs: Sequence[Facts]) -> Callable[[str], tuple[bool, int]]:
     return lambda name: (name not in wanted, -sum(name in facts.metrics for facts in runs))
 
 
-def _progress(facts: Facts) -> str:
-    total = facts.run.train_steps
-    return f"{facts.run.step}/{total}" if total else str(facts.run.step)
-
-
-def _kind(facts: Facts) -> str:
-    return str(facts.get("exit_reason") or "").partition(":")[0]
+def _in_short(facts: Facts) -> dict[str, str]:
+    """Return the values for which a column of the default table has other texts."""
+    step, total = facts.run.step, facts.run.train_steps
+    return {
+        "step": f"{step}/{total}" if total else str(step),
+        # There is room for the kind only, such as `early_stopping`; the report has the whole text.
+        "exit_reason": str(facts.get("exit_reason") or "").partition(":")[0],
+    }
 
 
 def _as_json(facts: Facts) -> dict[str, Any]:
@@ -301,9 +285,10 @@ def resolve(name: str, runs: Sequence[Facts]) -> str:
     ends = (f"/{name}", f".{name}")
     fitting = [other for other in known if other.endswith(ends)]
     if not fitting:
+        short = [metric.rpartition("/")[2] for metric in metrics]
         raise errors.UnknownNameError(
             f"No run has a field, metric or config value {name!r}. "
-            f"{suggestions.did_you_mean(name, [*known, *_short(metrics)])}".rstrip()
+            f"{suggestions.did_you_mean(name, [*known, *short])}".rstrip()
         )
     if len(fitting) > 1 and fitting[0] not in metrics:
         raise errors.UnknownNameError(
@@ -380,7 +365,3 @@ def _key(value: Any) -> tuple[bool, Any]:
     """Return a sort key that puts numbers before strings, since a column may contain both."""
     is_number = isinstance(value, int | float)
     return not is_number, value if is_number else str(value)
-
-
-def _short(names: Sequence[str]) -> list[str]:
-    return [name.rpartition("/")[2] for name in names]

@@ -9,8 +9,6 @@ import os
 from official_lite.common import errors
 from official_lite.tools import listing
 
-__all__ = ["add_arguments", "add_storage_argument", "run"]
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command."""

@@ -19,8 +19,6 @@ from official_lite.core import config_definitions as cfg
 from official_lite.modeling.hyperparams import base_config
 from official_lite.run import run_reading
 
-__all__ = ["LineConfig", "LineTask", "SmokeResult", "experiment", "run"]
-
 _NUM_EXAMPLES = 256
 _FIRST_STEPS = 100
 _ALL_STEPS = 150

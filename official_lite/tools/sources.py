@@ -15,26 +15,20 @@ import re
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
-from official_lite.common import error_report, errors, files, flags, plugins, suggestions
+from official_lite.common import (
+    errors,
+    files,
+    memory_limits,
+    plugins,
+    run_mode,
+    terminal,
+)
 from official_lite.config import compatibility, epochs, gin_config, parsing
 from official_lite.core import config_definitions, exp_factory
 from official_lite.modeling.hyperparams import yaml_io
 from official_lite.run import run_reading
-
-__all__ = [
-    "ConfigSource",
-    "RunSource",
-    "add_arguments",
-    "add_import_argument",
-    "add_trust_argument",
-    "changes",
-    "load_registrations",
-    "read_config",
-    "read_params",
-    "train_command",
-]
 
 _REGISTRATIONS = "registry_imports"
 _CONFIG = "params.yaml"
@@ -172,6 +166,13 @@ def train_command(run_dir: str, args: argparse.Namespace, mode: str | None = Non
         *([] if args.trust else ["--safe_config"]),
         *(f"--set={assignment}" for assignment in args.set),
     ]
+
+
+def become(command: list[str]) -> NoReturn:
+    """Print a command and replace this process by it."""
+    terminal.say(shlex.join(command))
+    sys.stderr.flush()
+    os.execv(command[0], command)
 
 
 def read_params(name: str, args: argparse.Namespace, *, instead: str | None = None) -> RunSource:
@@ -342,30 +343,17 @@ def _read_path(name: str) -> ConfigSource | None:
     """Read a file or a run; return None if the name must refer to an experiment."""
     if name.endswith(_FILES):
         return ConfigSource(name=name, kind="file", config=yaml_io.read_yaml(name))
-    if not os.path.isdir(name) or not run_reading.is_run(name):
-        _refuse_unknown(name)
+    if not os.path.isdir(name) or name in exp_factory.list_experiments():
         return None
+    if not run_reading.is_run(name):
+        raise errors.ConfigValueError(
+            f"The directory {name} is not a model directory: it has no run.json."
+        )
     run = run_reading.read_run(name)
     if not run.config:
         why = "; ".join(run.problems) or "it has no params.yaml"
         raise errors.ConfigValueError(f"The config of the run in {name} can't be read: {why}.")
     return ConfigSource(name=name, kind="run", config=run.config, given=run.given)
-
-
-def _refuse_unknown(name: str) -> None:
-    known = exp_factory.list_experiments()
-    if name in known or ":" in name:
-        return
-    if os.path.isdir(name):
-        raise errors.ConfigValueError(
-            f"The directory {name} is not a model directory: it has no run.json."
-        )
-    raise errors.UnknownNameError(
-        (
-            f"{name!r} is not an experiment, a config file or a model directory. "
-            f"{suggestions.did_you_mean(name, known)}"
-        ).rstrip()
-    )
 
 
 def _laid_over(one: ConfigSource, other: ConfigSource) -> ConfigSource:

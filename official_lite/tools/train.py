@@ -23,8 +23,6 @@ from official_lite.execution import execution_record
 from official_lite.run import run_record
 from official_lite.tools import sources
 
-__all__ = ["add_arguments", "main"]
-
 FLAGS = flags.FLAGS
 
 

@@ -24,8 +24,6 @@ from official_lite.core import base_trainer, train_data
 from official_lite.modeling.optimization.configs import learning_rate_config
 from official_lite.tools import sources
 
-__all__ = ["Probe", "RateSweep", "analyze", "draw", "probe", "run_sweep", "train"]
-
 # Disables all output, the handling of non-finite values, which are expected here, and epochs, which
 # do not matter for a few steps.
 _LEFT_OUT: dict[str, Any] = {
@@ -45,13 +43,13 @@ _LEFT_OUT: dict[str, Any] = {
 _WINDOW = 1 / 20
 # The number of steps whose mean loss decides whether the loss has diverged.
 _LAST_STEPS = 5
-_FEWEST_RATES = 30
+_MIN_RATES = 30
 _ROWS = 12
 
 # Duration of the measurement of a probe in seconds, after first loops that trace the step.
 _SECONDS = 1.0
 _SECONDS_PER_LOOP = 0.2
-_FEWEST_TIMED_STEPS = 2
+_MIN_TIMED_STEPS = 2
 
 
 def train(
@@ -117,10 +115,6 @@ class RateSweep:
     has_diverged: bool
     suggestion: float | None
 
-    def as_dict(self) -> dict[str, Any]:
-        """Return all fields, for JSON."""
-        return dataclasses.asdict(self)
-
     def some_points(self) -> list[tuple[float, float]]:
         """Return a few rates with their smoothed losses, for a table."""
         points = list(zip(self.learning_rates, self.smoothed, strict=True))
@@ -153,9 +147,9 @@ def run_sweep(params: Any, *, min_rate: float, max_rate: float, num_steps: int) 
         errors.ConfigValueError: The rates or the number of steps are invalid, or the task does not
             take its learning rate from the config.
     """
-    if not 0 < min_rate < max_rate or num_steps < _FEWEST_RATES:
+    if not 0 < min_rate < max_rate or num_steps < _MIN_RATES:
         raise errors.ConfigValueError(
-            f"A sweep requires 0 < min_rate < max_rate and at least {_FEWEST_RATES} steps; got "
+            f"A sweep requires 0 < min_rate < max_rate and at least {_MIN_RATES} steps; got "
             f"{min_rate:g}, {max_rate:g} and {num_steps} steps."
         )
     rates: list[float] = []
@@ -356,7 +350,7 @@ def _measure(ctx: pipeline.ExperimentContext, batch_size: int) -> Probe:
     seconds = _seconds_of(trainer, 1)
     num_steps = max(1, int(_SECONDS_PER_LOOP / seconds))
     steps, started = 0, time.monotonic()
-    while steps < _FEWEST_TIMED_STEPS or time.monotonic() - started < _SECONDS:
+    while steps < _MIN_TIMED_STEPS or time.monotonic() - started < _SECONDS:
         preemption.check()
         _seconds_of(trainer, num_steps)
         steps += num_steps

@@ -28,14 +28,6 @@ from official_lite.tools import listing, sources
 if TYPE_CHECKING:
     from official_lite.tools import trial_training
 
-__all__ = [
-    "SizeSearch",
-    "SizeTrial",
-    "add_arguments",
-    "find_largest",
-    "run",
-    "search_sizes",
-]
 
 _OF_SEVERAL_TASKS = "Train a few short runs and compare them with `tools runs compare`."
 _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9}
@@ -118,7 +110,7 @@ def _tune_rate(args: argparse.Namespace) -> None:
     if args.plot:
         trial_training.draw(sweep, args.plot, title=args.source)
     if args.json:
-        listing.print_json(sweep.as_dict())
+        listing.print_json(dataclasses.asdict(sweep))
         return
     rows = [{"learning_rate": r, "loss": loss} for r, loss in sweep.some_points()]
     listing.print_table(rows, ["learning_rate", "loss"])
@@ -138,10 +130,10 @@ def _tune_size(args: argparse.Namespace) -> None:
         timeout_secs=args.timeout_secs,
     )
     if args.json:
-        listing.print_json(found.as_dict())
+        listing.print_json(dataclasses.asdict(found) | {"fastest": found.fastest})
         return
     listing.print_table(
-        [trial.as_dict() for trial in found.trials],
+        [dataclasses.asdict(trial) for trial in found.trials],
         ["batch_size", "examples_per_second", "memory", "result"],
         formats={"memory": listing.bytes_text},
     )
@@ -177,10 +169,6 @@ class SizeTrial:
         """Whether the size fits."""
         return self.result == _FITS
 
-    def as_dict(self) -> dict[str, Any]:
-        """Return all fields, for a table or JSON."""
-        return dataclasses.asdict(self)
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SizeSearch:
@@ -203,15 +191,6 @@ class SizeSearch:
             (trial for trial in self.trials if trial.fits),
             key=lambda trial: trial.examples_per_second or 0.0,
         ).batch_size
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return the result for JSON."""
-        return {
-            "largest": self.largest,
-            "fastest": self.fastest,
-            "memory_limit": self.memory_limit,
-            "trials": [trial.as_dict() for trial in self.trials],
-        }
 
     def describe(self) -> str:
         """Describe the result in one or two sentences."""

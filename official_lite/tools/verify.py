@@ -12,20 +12,29 @@ bit for bit. The exit code is 0 if all links hold, and 8 otherwise.
 
 import argparse
 import dataclasses
+import hashlib
 import os
+import re
 import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
-from official_lite.checkpoint import commit
+from official_lite.checkpoint import chain, commit
 from official_lite.common import errors, files, terminal
 from official_lite.modeling.hyperparams import yaml_io
-from official_lite.run import model_dir_lock
-from official_lite.tools import checks, listing, sources
+from official_lite.run import model_dir_lock, provenance, run_record
+from official_lite.tools import listing, sources
 
-__all__ = ["add_arguments", "choose", "needs_a_cluster", "replay", "run"]
+HOLDS = "holds"
+BROKEN = "BROKEN"
+UNCHECKED = "unchecked"
+
+_NO_FILE = "no such file"
+_NAME = re.compile(r"[^/\\]+-\d+")
+_KINDS = ("record", "checkpoint", "removed")
 
 # What a run reads from its model directory besides its checkpoints: the chosen execution mode, and
 # the batches that a recovery skips.
@@ -34,7 +43,36 @@ _STATE = ("execution.json", "recovery.json")
 _OF_SEVERAL_PROCESSES = ("multi_worker_mirrored", "parameter_server", "tpu")
 
 _POLL_SECONDS = 0.05
-_MOST_CHARACTERS = 2000
+_MAX_CHARACTERS = 2000
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Check:
+    """The result of the check of a link.
+
+    Attributes:
+        link: What was checked, such as `config` or `ckpt-4`.
+        state: One of `HOLDS`, `BROKEN` and `UNCHECKED`.
+        file: The file that breaks the link.
+        recorded: What the run recorded about the file.
+        found: What was found.
+        note: A remark for the reader.
+    """
+
+    link: str
+    state: str = HOLDS
+    file: str = ""
+    recorded: str = ""
+    found: str = ""
+    note: str = ""
+
+    @property
+    def differs(self) -> str:
+        """The difference in one line; empty if there is none."""
+        return f"{self.file}: recorded {self.recorded}, found {self.found}" if self.file else ""
+
+    def __str__(self) -> str:
+        return f"{self.state:<10}{self.link:<14}{self.differs or self.note}".rstrip()
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -58,28 +96,26 @@ def run(args: argparse.Namespace) -> int:
             f"A run is training in {args.model_dir}. Verify it when it has ended."
         )
     results = []
-    for check in checks.check(args.model_dir):
+    for check in check_links(args.model_dir):
         results.append(check)
         _print(check, args)
     if not args.no_replay:
-        results.append(_replay(args, is_sound=all(c.state != checks.BROKEN for c in results)))
+        results.append(_replay(args, is_sound=all(c.state != BROKEN for c in results)))
         _print(results[-1], args)
-    is_broken = any(check.state == checks.BROKEN for check in results)
-    is_complete = args.no_replay or results[-1].state == checks.HOLDS
+    is_replayed = args.no_replay or results[-1].state == HOLDS
+    holds = is_replayed and all(check.state != BROKEN for check in results)
     if args.json:
         rows = [dataclasses.asdict(check) for check in results]
-        listing.print_json({"holds": is_complete and not is_broken, "checks": rows})
-    if is_broken or not is_complete:
-        return int(errors.ExitCode.UNVERIFIED)
-    return int(errors.ExitCode.DONE)
+        listing.print_json({"holds": holds, "checks": rows})
+    return int(errors.ExitCode.DONE if holds else errors.ExitCode.UNVERIFIED)
 
 
-def _replay(args: argparse.Namespace, *, is_sound: bool) -> checks.Check:
+def _replay(args: argparse.Namespace, *, is_sound: bool) -> Check:
     if not is_sound:
         return _unchecked("a link before it is broken")
     if needs_a_cluster(args.model_dir):
         return _unchecked("a run of several processes can't be replayed; pass --no-replay")
-    segment = choose(checks.find_segments(args.model_dir), args.step)
+    segment = choose(find_segments(args.model_dir), args.step)
     if segment is None:
         return _unchecked(
             "no two checkpoints that follow each other are kept; see `trainer.max_to_keep`"
@@ -88,21 +124,16 @@ def _replay(args: argparse.Namespace, *, is_sound: bool) -> checks.Check:
     unequal = replay(args.model_dir, before, after, args)
     steps = f"from step {commit.step_of(before)} to {commit.step_of(after)}"
     if unequal:
-        return checks.Check(
-            link="replay",
-            state=checks.BROKEN,
-            file=after,
-            recorded=f"the variables {', '.join(unequal[:5])}{' …' if unequal[5:] else ''}",
-            found=f"other bits after a training {steps}",
-        )
-    return checks.Check(link="replay", note=f"{steps}: equal bit for bit")
+        recorded = f"the variables {', '.join(unequal[:5])}{' …' if unequal[5:] else ''}"
+        return _broken("replay", after, recorded, f"other bits after a training {steps}")
+    return Check(link="replay", note=f"{steps}: equal bit for bit")
 
 
-def _unchecked(note: str) -> checks.Check:
-    return checks.Check(link="replay", state=checks.UNCHECKED, note=note)
+def _unchecked(note: str) -> Check:
+    return Check(link="replay", state=UNCHECKED, note=note)
 
 
-def _print(check: checks.Check, args: argparse.Namespace) -> None:
+def _print(check: Check, args: argparse.Namespace) -> None:
     if not args.json:
         print(terminal.escape_controls(str(check)), flush=True)
 
@@ -186,7 +217,279 @@ def _train_until(command: Sequence[str], path: str, log: str) -> None:
         process.wait()
     if not files.exists(path):
         with open(log, encoding="utf-8", errors="replace") as file:
-            said = file.read()[-_MOST_CHARACTERS:]
+            said = file.read()[-_MAX_CHARACTERS:]
         raise errors.OfficialLiteError(
             f"The replay ended before it had saved {os.path.basename(path)}:\n{said}"
         )
+
+
+def check_links(run_dir: str) -> Iterator[Check]:
+    """Check the chain, the checkpoints, the config, the record, and what the run was made from.
+
+    Raises:
+        errors.CheckpointError: The run has no chain and no checkpoint that belongs to one.
+    """
+    links = chain.read(run_dir)
+    if not links and not _has_lost_its_chain(run_dir):
+        raise errors.CheckpointError(
+            f"{run_dir} has no {chain.FILE}: the run was written by an older version or another "
+            "program, or has not started."
+        )
+    yield from _check_order(links)
+    for link in links:
+        if link.kind == "record":
+            yield Check(link="record", note=_describe_start(link, links))
+        elif link.kind == "checkpoint":
+            yield _check_checkpoint(run_dir, link, links)
+    yield from _check_unlisted(run_dir, links)
+    yield from check_sources(run_dir)
+
+
+def check_sources(run_dir: str) -> Iterator[Check]:
+    """Check the config, the record, and the files and packages that the run was made from."""
+    links = chain.read(run_dir)
+    yield _check_file(run_dir, "params.yaml", "config", links, "params_sha256", _hash_params)
+    of_record = _check_file(run_dir, "run.json", "run.json", links, "run_sha256", _hash_start)
+    yield of_record
+    yield from _check_provenance(_read_record(run_dir), is_trusted=of_record.state == HOLDS)
+
+
+def find_segments(run_dir: str) -> list[tuple[str, str]]:
+    """Return pairs of checkpoints that are both kept, the second of which came from the first."""
+    listed = chain.listed(chain.read(run_dir))
+    by_sha256 = {str(link.entries.get("sha256")): name for name, link in listed.items()}
+    pairs = [
+        (by_sha256.get(str(link.entries.get("previous"))), name) for name, link in listed.items()
+    ]
+    paths = [(before, after) for before, after in pairs if before and _NAME.fullmatch(before)]
+    found = [(os.path.join(run_dir, a), os.path.join(run_dir, b)) for a, b in paths]
+    kept = [pair for pair in found if all(files.exists(f"{path}.index") for path in pair)]
+    return sorted(kept, key=lambda pair: commit.step_of(pair[1]))
+
+
+def _read_record(run_dir: str) -> Mapping[str, Any]:
+    try:
+        return files.read_json(os.path.join(run_dir, "run.json"))
+    except (OSError, ValueError):
+        return {}
+
+
+def _has_lost_its_chain(run_dir: str) -> bool:
+    for prefix in commit.list_committed(run_dir, "ckpt"):
+        try:
+            found = commit.read(prefix)
+        except (OSError, ValueError):
+            continue
+        if found is not None and found.chain:
+            return True
+    return False
+
+
+def _check_order(links: Sequence[chain.Link]) -> Iterator[Check]:
+    """Check that each line names the line before it, which no line after the first may lack."""
+    is_sound = True
+    before: str | None = None
+    for link in links:
+        after = link.entries.get("after")
+        if link.kind not in _KINDS:
+            is_sound = False
+            yield _broken("chain", _place_of(link), "a line of the chain", "something else")
+        elif after != before:
+            is_sound = False
+            found = f"a line before it with sha256 {before}" if before else "no line before it"
+            yield _broken("chain", _place_of(link), f"a line before it with sha256 {after}", found)
+        before = link.sha256
+    if is_sound and links:
+        yield Check(link="chain", note=f"{len(links)} lines, none edited, removed or moved")
+
+
+def _describe_start(link: chain.Link, links: Sequence[chain.Link]) -> str:
+    """Return when a record was written, and whether its run had changed since the record before."""
+    texts = [f"of the start at {link.entries.get('start_time')}"]
+    earlier = [e for e in links[: link.number - 1] if "code_sha256" in e.entries]
+    for name in ("code", "environment", "inputs"):
+        now = link.entries.get(f"{name}_sha256")
+        if earlier and now and now != earlier[-1].entries.get(f"{name}_sha256"):
+            texts.append(f"changed {name}")
+    git = link.entries.get("git")
+    for state in git.values() if isinstance(git, dict) else ():
+        if isinstance(state, dict):
+            changes = " with changes" if state.get("changes_sha256") else ""
+            texts.append(f"git {str(state.get('commit'))[:12]}{changes}")
+    return ", ".join(texts)
+
+
+def _check_checkpoint(run_dir: str, link: chain.Link, links: Sequence[chain.Link]) -> Check:
+    name, previous = link.checkpoint, link.entries.get("previous")
+    earlier = [each for each in links[: link.number - 1] if each.kind == "checkpoint"]
+    came_from = [each for each in earlier if each.entries.get("sha256") == previous]
+    if not _NAME.fullmatch(name):
+        return _broken("chain", _place_of(link), "the name of a checkpoint", repr(name))
+    if previous is not None and not came_from:
+        recorded = f"a previous checkpoint with sha256 {previous}"
+        return _broken(name, _place_of(link), recorded, "no line of it before")
+    note = f"after {came_from[-1].checkpoint}" if came_from else "the first one"
+    if link.entries.get("adopted"):
+        note = "written by another program or version"
+    elif earlier and (not came_from or came_from[-1].number != earlier[-1].number):
+        note += f"; forks from the chain, which had come to {earlier[-1].checkpoint}"
+    if chain.listed(links).get(name) is not link:
+        return Check(link=name, note=f"{note}; {_describe_removal(link, links)}")
+    prefix = os.path.join(run_dir, name)
+    return _check_files(prefix, link, links) or Check(link=name, note=note)
+
+
+def _describe_removal(link: chain.Link, links: Sequence[chain.Link]) -> str:
+    for later in links[link.number :]:
+        if later.checkpoint == link.checkpoint:
+            reason = later.entries.get("reason") if later.kind == "removed" else "replaced"
+            return f"removed ({reason})"
+    return "removed"
+
+
+def _check_files(prefix: str, link: chain.Link, links: Sequence[chain.Link]) -> Check | None:
+    """Return what is wrong with the files of a checkpoint; None if nothing is."""
+    name, path = os.path.basename(prefix), os.path.basename(commit.path_of(prefix))
+    wanted = link.entries.get("sha256")
+    if not files.exists(commit.path_of(prefix)):
+        return _broken(name, path, f"sha256 {wanted}", _NO_FILE)
+    try:
+        found = commit.checksum(prefix)
+    except OSError as error:
+        return _broken(name, path, f"sha256 {wanted}", str(error))
+    if found != wanted:
+        return _broken(name, path, f"sha256 {wanted}", f"sha256 {found}")
+    return _check_commit(prefix, link.entries.get("previous"), links[: link.number])
+
+
+def _check_commit(prefix: str, previous: Any, links: Sequence[chain.Link]) -> Check | None:
+    """Compare a commit file with the files of its checkpoint and with the links before it."""
+    name, path = os.path.basename(prefix), os.path.basename(commit.path_of(prefix))
+    try:
+        committed = commit.read(prefix)
+        if committed is not None and (differs := commit.find_tampering(prefix)):
+            return _broken(name, *differs)
+        damage = commit.find_damage(prefix)
+    except (OSError, ValueError) as error:
+        return _broken(name, path, "a commit file", str(error))
+    if committed is None or damage is not None:
+        return _broken(name, path, "a sound checkpoint", damage or _NO_FILE)
+    if committed.chain.get("previous") != previous:
+        return _broken(name, path, f"previous {committed.chain.get('previous')}", str(previous))
+    record = committed.chain.get("record")
+    if record and record not in [each.sha256 for each in links if each.kind == "record"]:
+        return _broken(name, chain.FILE, f"a record with sha256 {record}", "no such line")
+    return None
+
+
+def _check_unlisted(run_dir: str, links: Sequence[chain.Link]) -> Iterator[Check]:
+    """Check the checkpoints that the chain does not list; a killed process may leave one."""
+    is_killed = _read_record(run_dir).get("status") == "running"
+    names = chain.listed(links)
+    found = [
+        prefix
+        for prefix in chain.find_unlisted(run_dir, links)
+        if os.path.basename(prefix) not in names
+    ]
+    for prefix in found:
+        name = os.path.basename(prefix)
+        if len(found) == 1 and is_killed and chain.is_pending(prefix, links):
+            committed = commit.read(prefix)
+            previous = committed.chain.get("previous") if committed else None
+            note = "the process was killed before it listed this checkpoint"
+            yield _check_commit(prefix, previous, links) or Check(link=name, note=note)
+        else:
+            recorded = "no line of this checkpoint"
+            yield _broken(name, chain.FILE, recorded, os.path.basename(commit.path_of(prefix)))
+
+
+def _check_file(
+    run_dir: str,
+    file: str,
+    link: str,
+    links: Sequence[chain.Link],
+    entry: str,
+    read_sha256: Callable[[str], str],
+) -> Check:
+    """Compare a file with the last record.
+
+    A start that was killed between its line in the chain and its files leaves those of a record
+    before. It has then saved no checkpoint.
+    """
+    path = os.path.join(run_dir, file)
+    wanted: list[str] = []
+    is_followed = False
+    for each in reversed(links):
+        if each.kind == "record":
+            wanted.append(str(each.entries.get(entry)))
+            if is_followed:
+                break
+        is_followed = is_followed or each.kind == "checkpoint"
+    try:
+        found = read_sha256(path)
+    except OSError:
+        return _broken(link, file, _any_of(wanted), _NO_FILE)
+    except ValueError as error:
+        return _broken(link, file, _any_of(wanted), str(error))
+    if found in wanted:
+        return Check(link=link, note=file)
+    return _broken(link, file, _any_of(wanted), f"sha256 {found}")
+
+
+def _any_of(wanted: Sequence[str]) -> str:
+    return f"sha256 {wanted[0]}" if wanted else "no record in the chain"
+
+
+def _hash_params(path: str) -> str:
+    with files.open_file(path, "rb") as file:
+        return hashlib.sha256(file.read()).hexdigest()
+
+
+def _hash_start(path: str) -> str:
+    return run_record.start_sha256(files.read_json(path))
+
+
+def _check_provenance(record: Mapping[str, Any], *, is_trusted: bool) -> Iterator[Check]:
+    parts: dict[str, Callable[[Any], Iterable[tuple[str, str, str]]]] = {
+        "inputs": provenance.find_input_differences,
+        "code": provenance.find_code_differences,
+        "environment": provenance.find_environment_differences,
+    }
+    for name, find_differences in parts.items():
+        if not is_trusted:
+            yield Check(link=name, state=UNCHECKED, note="run.json can't be relied on")
+            continue
+        if name not in record:
+            yield Check(link=name, state=UNCHECKED, note="not recorded before the first checkpoint")
+            continue
+        try:
+            broken = [_broken(name, *difference) for difference in find_differences(record[name])]
+            note = _count(name, record[name])
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            broken = [_broken(name, "run.json", f"a description of the {name}", repr(error))]
+            note = ""
+        yield from broken or [Check(link=name, note=note)]
+
+
+def _count(name: str, described: Any) -> str:
+    """Describe how much was compared."""
+    if name == "code":
+        return f"{len(described['files'])} files"
+    if name == "environment":
+        return f"Python {described['python']} and {len(described['packages'])} packages"
+    total = sum(each["num_files"] for each in described)
+    how = [file["hashed"] for each in described for file in each["files"]]
+    whole, sampled = how.count("whole"), how.count("sampled")
+    remote = [each["pattern"] for each in described if files.is_remote(each["pattern"])]
+    texts = [f"{total} files: {whole} compared completely, {sampled} by samples"]
+    texts += [f"{total - whole - sampled} by size"] if total > whole + sampled else []
+    texts += [f"not compared: {', '.join(remote)}"] if remote else []
+    return ", ".join(texts)
+
+
+def _place_of(link: chain.Link) -> str:
+    return f"{chain.FILE}, line {link.number}"
+
+
+def _broken(link: str, file: str, recorded: str, found: str) -> Check:
+    return Check(link=link, state=BROKEN, file=file, recorded=recorded, found=found)

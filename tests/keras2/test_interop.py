@@ -25,7 +25,7 @@ FUNCTIONS = {
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
-def test_model_computes_what_the_function_does(name: str) -> None:
+def test_functional_model_computes_what_a_tensorflow_function_does(name: str) -> None:
     function = FUNCTIONS[name]
     tensor = keras.Input((4, 3))
     inputs = tf.random.stateless_normal([2, 4, 3], seed=[1, 2])
@@ -33,7 +33,7 @@ def test_model_computes_what_the_function_does(name: str) -> None:
     rounding.assert_close(model(inputs), function(inputs), roundings=4 * 3)
 
 
-def test_gradients_pass() -> None:
+def test_gradients_pass_tensorflow_functions() -> None:
     tensor = keras.Input((3,))
     model = keras.Model(tensor, tf.reduce_sum(keras.layers.Dense(2)(tensor), axis=-1))
     with tf.GradientTape() as tape:
@@ -42,7 +42,7 @@ def test_gradients_pass() -> None:
     np.testing.assert_array_equal(gradients[0], np.ones((3, 2)))
 
 
-def test_other_errors_stay_what_they_are() -> None:
+def test_other_errors_of_tensorflow_stay() -> None:
     with pytest.raises(tf.errors.InvalidArgumentError, match="size-incompatible"):
         tf.matmul(tf.ones([2, 3]), tf.ones([2, 3]))
 
@@ -71,3 +71,10 @@ def test_stateless_call_of_an_embedding_uses_the_weights_that_it_is_given() -> N
     embedding.build()
     rows, _ = embedding.stateless_call([tf.ones((4, 2))], [], tf.constant([1, 3]))
     assert rows.numpy().tolist() == [[1.0, 1.0], [1.0, 1.0]]
+
+
+def test_backend_functions_accept_tensors_and_symbolic_tensors() -> None:
+    x, w = keras.Input((2,)), tf.ones([2, 3])
+    model = keras.Model(x, keras2.backend.expand_dims(keras2.backend.dot(x, w)))
+    assert model(tf.ones([4, 2])).shape == (4, 3, 1)
+    assert keras2.backend.concatenate([w, w]).shape == (2, 6)

@@ -4,6 +4,7 @@ import pytest
 import tensorflow as tf
 
 from official_lite import keras2
+from tests import rounding
 
 
 class Scaled(keras2.LossFunctionWrapper):
@@ -16,12 +17,14 @@ def _scaled(y_true, y_pred, scale):
 
 
 @pytest.mark.parametrize(("reduction", "expected"), [("auto", 5.0), ("none", [2.0, 8.0])])
-def test_function_gets_its_arguments(reduction: str, expected: object) -> None:
+def test_wrapped_function_gets_its_arguments_and_reduction(
+    reduction: str, expected: object
+) -> None:
     loss = Scaled(reduction=reduction)
     np.testing.assert_allclose(loss(tf.zeros([2, 3]), [[1.0] * 3, [2.0] * 3]), expected)
 
 
-def test_config_gives_the_loss_back() -> None:
+def test_loss_is_restored_from_its_config() -> None:
     config = Scaled(scale=3.0).get_config()
     assert Scaled.from_config({k: config[k] for k in ("scale", "reduction", "name")}).fn is _scaled
     assert (config["scale"], config["reduction"]) == (3.0, "sum_over_batch_size")
@@ -78,3 +81,26 @@ def test_loss_may_branch_on_a_tensor_in_a_graph(loss_cls: type) -> None:
     compute = tf.function(lambda label: loss(label, tf.ones([1, 1])), autograph=False)
     assert float(compute(tf.ones([1, 1]))) == 1.0
     assert float(compute(tf.zeros([1, 1]))) == -1.0
+
+
+def test_weights_of_a_metric_below_one_count() -> None:
+    metric = keras2.MeanIoU(num_classes=2)
+    metric.update_state([0, 0, 1, 1], [0, 1, 0, 1], sample_weight=[0.2, 0.3, 0.4, 0.1])
+    # Sums of four weights, of two classes.
+    rounding.assert_close(metric.result(), (0.2 / 0.9 + 0.1 / 0.8) / 2, roundings=4 * 2)
+
+
+def test_functional_model_reports_losses_and_metrics_of_its_tensors() -> None:
+    inputs = keras.Input((2,))
+    hidden = keras.layers.Dense(1, use_bias=False, kernel_initializer="ones")(inputs)
+    model = keras.Model(inputs, 2 * hidden)
+    keras2.add_loss(model, keras.ops.mean(hidden))
+    keras2.add_metric(model, 10 * hidden, name="ten")
+    keras2.add_loss(model, [keras.ops.sum(inputs)])
+    outer = keras.Sequential([keras.Input((2,)), model])
+
+    for step in (1, 2):
+        assert outer(tf.ones([step, 2])).shape == (step, 1)
+        assert sorted(map(float, outer.losses)) == [2.0, 2.0 * step]
+    [metric] = outer.metrics
+    assert (metric.name, float(metric.result())) == ("ten", 20.0)

@@ -1,5 +1,4 @@
 import libcst as cst
-import pytest
 
 from official_lite.porting import idioms
 
@@ -10,63 +9,54 @@ def _rewritten(text: str) -> str:
     )
 
 
-@pytest.mark.parametrize(
-    ("before", "after"),
-    [
-        ("m.reset_states()", "m.reset_state()"),
-        ("def reset_states(self): pass", "def reset_state(self): pass"),
-        ("x.get_shape()", "x.shape"),
-        ("x.get_shape().as_list()[1:]", "list(x.shape)[1:]"),
-        ("x.get_shape().as_list()[-1]", "x.shape[-1]"),
-        ("len(x.shape.as_list())", "len(x.shape)"),
-        ("input_shape.as_list()", "list(input_shape)"),
-        ("if not x.shape.is_fully_defined():\n  y", "if not (None not in x.shape):\n  y"),
-        ("x.shape.rank - 1", "len(x.shape) - 1"),
-        ("x.shape.rank is None", "x.shape.rank is None"),
-        ("self.optimizer.lr", "self.optimizer.learning_rate"),
-        ("self.add_weight('kernel', shape=s)", "self.add_weight(name='kernel', shape=s)"),
-        (
-            "self.add_weight('w', s, 'float32')",
-            "self.add_weight(name='w', shape=s, dtype='float32')",
-        ),
-        ("self.add_weight(experimental_autocast=False)", "self.add_weight(autocast=False)"),
-        ("keras.optimizers.Adam(lr=0.1)", "keras.optimizers.Adam(learning_rate=0.1)"),
-        ("keras.optimizers.SGD(0.1, jit_compile=True)", "keras.optimizers.SGD(0.1)"),
-        (
-            "keras.activations.serialize(a, use_legacy_format=True)",
-            "keras.activations.serialize(a)",
-        ),
-        ("keras.backend.int_shape(x)", "tuple(x.shape)"),
-        ("keras.backend.learning_phase()", "False"),
-        ("keras.backend.set_value(v, 1)", "v.assign(1)"),
-        ("keras.backend.update_add(v, 1)", "v.assign_add(1)"),
-        (
-            "keras.layers.BatchNormalization(fused=True, renorm=False)",
-            "keras.layers.BatchNormalization()",
-        ),
-        (
-            "keras.layers.BatchNormalization(renorm=True)",
-            "keras.layers.BatchNormalization(renorm=True)",
-        ),
-        ("keras.optimizers.SGD(0.1, decay=0.0)", "keras.optimizers.SGD(0.1)"),
-        (
-            "keras.layers.experimental.SyncBatchNormalization(axis=1)",
-            "keras.layers.BatchNormalization(synchronized=True, axis=1)",
-        ),
-        ("v.read_value()", "keras.ops.convert_to_tensor(v)"),
-        ("x.shape[1:] == [2, n]", "x.shape[1:] == (2, n)"),
-        ("self.assertEqual(x.shape, [3])", "self.assertEqual(x.shape, (3,))"),
-        ("self.assertEqual(sizes, [3])", "self.assertEqual(sizes, [3])"),
-        ("keras.layers.MaxPool2D(2, padding='SAME')", "keras.layers.MaxPool2D(2, padding='same')"),
-        ("tf.nn.max_pool2d(x, 2, 1, padding='SAME')", "tf.nn.max_pool2d(x, 2, 1, padding='SAME')"),
-        ("optimizer.get_scaled_loss(loss)", "optimizer.scale_loss(loss)"),
-    ],
-)
-def test_idiom(before: str, after: str) -> None:
-    assert _rewritten(before) == after
+IDIOMS = {
+    "m.reset_states()": "m.reset_state()",
+    "def reset_states(self): pass": "def reset_state(self): pass",
+    "x.get_shape()": "x.shape",
+    "x.get_shape().as_list()[1:]": "list(x.shape)[1:]",
+    "x.get_shape().as_list()[-1]": "x.shape[-1]",
+    "len(x.shape.as_list())": "len(x.shape)",
+    "input_shape.as_list()": "list(input_shape)",
+    "if not x.shape.is_fully_defined():\n  y": "if not (None not in x.shape):\n  y",
+    "x.shape.rank - 1": "len(x.shape) - 1",
+    "x.shape.rank is None": "x.shape.rank is None",
+    "self.optimizer.lr": "self.optimizer.learning_rate",
+    "self.add_weight('kernel', shape=s)": "self.add_weight(name='kernel', shape=s)",
+    "self.add_weight('w', s, 'float32')": "self.add_weight(name='w', shape=s, dtype='float32')",
+    "self.add_weight(experimental_autocast=False)": "self.add_weight(autocast=False)",
+    "keras.optimizers.Adam(lr=0.1)": "keras.optimizers.Adam(learning_rate=0.1)",
+    "keras.optimizers.SGD(0.1, jit_compile=True)": "keras.optimizers.SGD(0.1)",
+    "keras.activations.serialize(a, use_legacy_format=True)": "keras.activations.serialize(a)",
+    "keras.backend.int_shape(x)": "tuple(x.shape)",
+    "keras.backend.learning_phase()": "False",
+    "keras.backend.set_value(v, 1)": "v.assign(1)",
+    "keras.backend.update_add(v, 1)": "v.assign_add(1)",
+    "keras.layers.BatchNormalization(fused=True, renorm=False)": (
+        "keras.layers.BatchNormalization()"
+    ),
+    "keras.layers.BatchNormalization(renorm=True)": "keras.layers.BatchNormalization(renorm=True)",
+    "keras.layers.BatchNormalization(\n  fused=True,\n  axis=1,\n)": (
+        "keras.layers.BatchNormalization(\n  axis=1,\n)"
+    ),
+    "keras.optimizers.SGD(0.1, decay=0.0)": "keras.optimizers.SGD(0.1)",
+    "keras.layers.experimental.SyncBatchNormalization(axis=1)": (
+        "keras.layers.BatchNormalization(synchronized=True, axis=1)"
+    ),
+    "v.read_value()": "keras.ops.convert_to_tensor(v)",
+    "x.shape[1:] == [2, n]": "x.shape[1:] == (2, n)",
+    "self.assertEqual(x.shape, [3])": "self.assertEqual(x.shape, (3,))",
+    "self.assertEqual(sizes, [3])": "self.assertEqual(sizes, [3])",
+    "keras.layers.MaxPool2D(2, padding='SAME')": "keras.layers.MaxPool2D(2, padding='same')",
+    "tf.nn.max_pool2d(x, 2, 1, padding='SAME')": "tf.nn.max_pool2d(x, 2, 1, padding='SAME')",
+    "optimizer.get_scaled_loss(loss)": "optimizer.scale_loss(loss)",
+}
 
 
-def test_gradients_are_not_unscaled_twice() -> None:
+def test_idioms_of_keras_2_become_those_of_keras_3() -> None:
+    assert {old: _rewritten(old) for old in IDIOMS} == IDIOMS
+
+
+def test_unscaling_of_gradients_is_removed() -> None:
     after = _rewritten(
         "def step(optimizer, loss):\n"
         "  # Before.\n"
@@ -77,7 +67,7 @@ def test_gradients_are_not_unscaled_twice() -> None:
     assert after == ("def step(optimizer, loss):\n  optimizer.apply_gradients(zip(g, v))\n")
 
 
-def test_whether_a_model_was_compiled_is_asked_of_the_model() -> None:
+def test_compiled_metrics_of_a_model_become_compiled() -> None:
     after = _rewritten("if metrics:\n  a()\nelif model.compiled_metrics:\n  b()\n")
     assert after == "if metrics:\n  a()\nelif model.compiled:\n  b()\n"
 
@@ -90,7 +80,7 @@ def test_class_of_synchronized_layers_stays_a_class() -> None:
     )
 
 
-def test_what_it_needs_is_imported() -> None:
+def test_keras_is_imported_where_it_is_needed() -> None:
     after = idioms.rewrite(cst.parse_module("from keras import backend as K\nK.flatten(x)")).code
     assert after == "import keras\nfrom keras import backend as K\nkeras.ops.reshape(x, [-1])"
 
@@ -101,3 +91,39 @@ def test_saved_models_are_saved_by_tensorflow() -> None:
     assert idioms.rewrite(cst.parse_module(before)).code == after
     other = "m.save(d, save_format='h5')"
     assert _rewritten(other) == other
+
+
+LAYER_NAMES = {
+    "layers.Dense(3, name='a/b')": "layers.Dense(3, name='a_b')",
+    "Block(name='layer/%d' % i)": "Block(name='layer_%d' % i)",
+    "Block(name=f'layer/{i / 2}')": "Block(name=f'layer_{i / 2}')",
+    "Block(name='l/{}'.format(i))": "Block(name='l_{}'.format(i))",
+    "Block(name=name + '/b')": "Block(name=name + '_b')",
+    "super().__init__(name='a/b')": "super().__init__(name='a_b')",
+    "self.add_weight(name='a/b')": "self.add_weight(name='a_b')",
+    "model.get_layer('a/b')": "model.get_layer('a_b')",
+    "self._norm_cls(name='a/b')": "self._norm_cls(name='a_b')",
+    "n = p + '/b'\nlayers.Dense(3, name=n)": "n = p + '_b'\nlayers.Dense(3, name=n)",
+    "def make(name):\n  return Dense(3, name=name)\nmake(name='a/b')": (
+        "def make(name):\n  return Dense(3, name=name)\nmake(name='a_b')"
+    ),
+}
+
+
+def test_slash_in_the_name_of_a_layer_becomes_an_underscore() -> None:
+    assert {old: _rewritten(old) for old in LAYER_NAMES} == LAYER_NAMES
+
+
+OTHER_NAMES = [
+    "import tensorflow as tf\ntf.Variable(1, name='a/b')",
+    "keras.metrics.Mean(name='a/b')",
+    "cfg.TaskConfig(name='a/b')",
+    "open_file(name='a/b')",
+    "n = 'a/b'\nopen_file(name=n)",
+    "def make(name):\n  return open_file(name=name)\nmake(name='a/b')",
+    "layers.Dense(3, kernel='a/b')",
+]
+
+
+def test_other_names_keep_their_slash() -> None:
+    assert [_rewritten(text) for text in OTHER_NAMES] == OTHER_NAMES

@@ -8,7 +8,8 @@ import pytest
 
 from official_lite import porting
 from official_lite.common import errors
-from official_lite.porting import vendoring
+from official_lite.porting import project as project_files
+from official_lite.porting import symbol_map
 
 PROJECTS = pathlib.Path(__file__).parents[1] / "ports" / "projects"
 
@@ -20,7 +21,7 @@ def project(tmp_path: pathlib.Path) -> pathlib.Path:
     return tmp_path
 
 
-def test_port_is_done_once_and_for_all(project: pathlib.Path) -> None:
+def test_second_port_changes_nothing(project: pathlib.Path) -> None:
     before = {path: path.read_text() for path in project.glob("*.py")}
     port = porting.port_project([str(project)])
     assert {path: path.read_text() for path in before} == before, "Nothing was asked to be written."
@@ -30,7 +31,7 @@ def test_port_is_done_once_and_for_all(project: pathlib.Path) -> None:
     assert again.remaining == port.remaining
 
 
-def test_no_line_changes_without_need(project: pathlib.Path) -> None:
+def test_only_lines_with_old_names_or_idioms_change(project: pathlib.Path) -> None:
     for file in porting.port_project([str(project)]).files:
         before, after = file.before.decode().splitlines(), file.after.decode().splitlines()
         changed = [line for line in after if line not in before]
@@ -57,7 +58,7 @@ def test_line_ends_and_encoding_stay(tmp_path: pathlib.Path) -> None:
     assert text == "# -*- coding: latin-1 -*-\r\nimport keras\r\nx = 'é'\r\n"
 
 
-def test_what_is_no_python_is_named_and_the_rest_is_ported(tmp_path: pathlib.Path) -> None:
+def test_file_that_is_no_python_is_named_and_the_rest_is_ported(tmp_path: pathlib.Path) -> None:
     (tmp_path / "bad.py").write_text("print 'old'\n")
     (tmp_path / "good.py").write_text("import tf_keras\n")
     (tmp_path / ".venv").mkdir()
@@ -66,16 +67,6 @@ def test_what_is_no_python_is_named_and_the_rest_is_ported(tmp_path: pathlib.Pat
     assert list(port.skipped) == [str(tmp_path / "bad.py")]
     assert [file.path.name for file in port.files] == ["good.py"]
     assert port.files[0].changed
-
-
-def test_path_that_is_not_there_is_an_error() -> None:
-    with pytest.raises(errors.ConfigValueError, match=r"nowhere\.py does not exist"):
-        porting.port_project(["nowhere.py"])
-
-
-def test_package_for_what_is_brought_along_needs_a_name_of_its_own(tmp_path: pathlib.Path) -> None:
-    with pytest.raises(errors.ConfigValueError, match="'official' is not a valid package name"):
-        porting.port_project([str(tmp_path)], alongside="official")
 
 
 def test_names_in_gin_and_yaml_files_are_translated(tmp_path: pathlib.Path) -> None:
@@ -106,7 +97,7 @@ def test_copied_modules_are_imported_from_where_the_project_is(
     (garden / "sizes.py").write_text("SIZE = 3\n")
     (garden / "boxes.py").write_text("from official.toys import sizes\nSIZE = sizes.SIZE\n")
     monkeypatch.syspath_prepend(tmp_path / "site")
-    vendoring.package_folder.cache_clear()
+    symbol_map.package_folder.cache_clear()
     project = tmp_path / "moved" / "inner" if "folder of" in place else tmp_path / "moved"
     project.mkdir(parents=True)
     if place == "a package":
@@ -117,7 +108,7 @@ def test_copied_modules_are_imported_from_where_the_project_is(
         f"import official.toys.boxes\n{of_package}SIZE = official.toys.boxes.SIZE\n"
     )
     porting.port_project([str(project)], alongside="garden").write()
-    vendoring.package_folder.cache_clear()
+    symbol_map.package_folder.cache_clear()
 
     monkeypatch.syspath_prepend(project if place == "no package" else tmp_path)
     names = {"a package": "moved.task", "no package": "task"}
@@ -154,3 +145,58 @@ def test_own_modules_below_official_are_not_listed_as_manual_work(tmp_path: path
         (9, "official.mine.heads.missing.Block"),
         (10, "official.other.task"),
     ]
+
+
+@pytest.mark.parametrize(("path", "alongside"), [("nowhere.py", ""), (".", "official")])
+def test_missing_path_and_invalid_package_are_refused(path: str, alongside: str) -> None:
+    with pytest.raises(errors.ConfigValueError, match=alongside or path):
+        porting.port_project([path], alongside=alongside)
+
+
+FILES = {
+    "__init__.py": "",
+    "toys/__init__.py": "from official.toys import big, small\n",
+    "toys/small.py": (
+        "from official.core import base_task\nfrom official.toys import shelf\nshelf.Box\n"
+    ),
+    "toys/big.py": "import no_such_module\n",
+    "toys/shelf/__init__.py": (
+        "from official.toys.shelf.boxes import *\nfrom official.toys.shelf.tins import Tin\n"
+    ),
+    "toys/shelf/boxes.py": "class Box: pass\n",
+    "toys/shelf/tins.py": "class Tin: pass\n",
+}
+
+
+@pytest.fixture
+def installed(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, text in FILES.items():
+        path = tmp_path / "official" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    symbol_map.package_folder.cache_clear()
+    monkeypatch.syspath_prepend(tmp_path)
+    yield
+    symbol_map.package_folder.cache_clear()
+
+
+@pytest.mark.usefixtures("installed")
+def test_only_needed_modules_of_the_model_garden_are_copied() -> None:
+    texts = project_files.gather(["from official.toys import small\n"])
+    assert sorted(texts) == [
+        "official",
+        "official.toys",
+        "official.toys.shelf",
+        "official.toys.shelf.boxes",
+        "official.toys.small",
+    ]
+    assert texts["official.toys.small"] == FILES["toys/small.py"]
+    assert texts["official.toys.shelf"].endswith("\nfrom official.toys.shelf.boxes import Box\n")
+
+
+@pytest.mark.usefixtures("installed")
+def test_copied_packages_import_the_names_that_are_used() -> None:
+    texts = project_files.gather(["from official import toys\ntoys.shelf.Tin\n"])
+    assert "official.toys.shelf.tins" in texts
+    assert "official.toys.shelf.boxes" not in texts
+    assert texts["official.toys"].endswith("\nfrom official.toys import shelf\n")

@@ -1,76 +1,79 @@
 import keras
-import pytest
 
-from official_lite.porting import symbol_map
+from official_lite.porting import keras_changes, symbol_map
 from official_lite.porting.symbol_map import Destinations, has_name
 
-
-@pytest.mark.parametrize(
-    ("name", "there"),
-    [
-        ("official_lite.core.base_task", True),
-        ("official_lite.core.base_task.Task", True),
-        ("official_lite.modeling.optimization.OptimizationConfig", True),
-        ("official_lite.modeling.optimization.NoSuchConfig", False),
-        ("official_lite.vision.configs", False),
-    ],
-)
-def test_modules_and_names_of_packages_are_known(name: str, there: bool) -> None:
-    assert has_name(name) is there
+NAMES = {
+    "official_lite.core.base_task": True,
+    "official_lite.core.base_task.Task": True,
+    "official_lite.modeling.optimization.OptimizationConfig": True,
+    "official_lite.modeling.optimization.NoSuchConfig": False,
+    "official_lite.vision.configs": False,
+}
 
 
-def test_what_is_brought_along_is_found_there() -> None:
+def test_modules_and_names_of_official_lite_are_known() -> None:
+    assert {name: has_name(name) for name in NAMES} == NAMES
+
+
+def test_copied_modules_are_found_in_their_package() -> None:
     destinations = Destinations("garden", frozenset({"official.vision.ops.box_ops"}))
     assert destinations.translate("official.vision.ops.box_ops.f") == "garden.vision.ops.box_ops.f"
     assert destinations.translate("official.core.base_task") == "official_lite.core.base_task"
     assert destinations.translate("official.nlp.data") is None
 
 
-@pytest.mark.parametrize(
-    ("name", "new"),
-    [
-        ("modeling.activations.gelu.gelu", "modeling.activations.gelu"),
-        ("modeling.activations.swish.identity", "modeling.activations.identity"),
-        ("modeling.activations.gelu", "modeling.activations.gelu"),
-        ("core.base_task.Task.train_step", "core.base_task.Task.train_step"),
-    ],
-)
-def test_members_of_modules_that_are_one_module_here_are_found_in_it(name: str, new: str) -> None:
-    assert Destinations().translate(f"official.{name}") == f"official_lite.{new}"
+MERGED = {
+    "modeling.activations.gelu.gelu": "modeling.activations.gelu",
+    "modeling.activations.swish.identity": "modeling.activations.identity",
+    "modeling.activations.gelu": "modeling.activations.gelu",
+    "core.base_task.Task.train_step": "core.base_task.Task.train_step",
+}
 
 
-@pytest.mark.parametrize(
-    ("name", "public"),
-    [
-        ("tf_keras.src.layers.core.dense.Dense", "keras.layers.Dense"),
-        ("tf_keras.src.engine.base_layer.Layer", "keras.Layer"),
-        ("tensorflow.python.keras.losses", "keras.losses"),
-        (
-            "tf_keras.src.losses.LossFunctionWrapper",
-            "keras.__internal__.losses.LossFunctionWrapper",
-        ),
-        ("tf_keras.src.utils.no_such_name", "keras.src.utils.no_such_name"),
-    ],
-)
-def test_names_in_private_modules_of_keras_2_become_public(name: str, public: str) -> None:
-    assert Destinations().translate(name) == public
+def test_members_of_merged_modules_are_found() -> None:
+    expected = {name: f"official_lite.{new}" for name, new in MERGED.items()}
+    assert {name: Destinations().translate(f"official.{name}") for name in MERGED} == expected
 
 
-@pytest.mark.parametrize(
-    ("name", "gone"),
-    [
-        ("keras.layers.Dense", None),
-        ("keras.layers.Dense.from_config", None),
-        ("keras.Model", None),
-        ("keras.backend.learning_phase", "keras.backend.learning_phase"),
-        ("keras.layers.experimental.preprocessing.Resizing", "keras.layers.experimental"),
-        ("keras.estimator", "keras.estimator"),
-    ],
-)
-def test_what_keras_lacks(name: str, gone: str | None) -> None:
-    assert symbol_map.missing_in_keras(name) == gone
+PRIVATE = {
+    "tf_keras.src.layers.core.dense.Dense": "keras.layers.Dense",
+    "tf_keras.src.engine.base_layer.Layer": "keras.Layer",
+    "tensorflow.python.keras.losses": "keras.losses",
+    "tf_keras.src.losses.LossFunctionWrapper": "keras.__internal__.losses.LossFunctionWrapper",
+    "tf_keras.src.utils.no_such_name": "keras.src.utils.no_such_name",
+}
 
 
-def test_all_that_keras_shows_is_there() -> None:
+def test_names_in_private_modules_of_keras_2_become_public() -> None:
+    assert {name: Destinations().translate(name) for name in PRIVATE} == PRIVATE
+
+
+GONE = {
+    "keras.layers.Dense": None,
+    "keras.layers.Dense.from_config": None,
+    "keras.Model": None,
+    "keras.backend.learning_phase": "keras.backend.learning_phase",
+    "keras.layers.experimental.preprocessing.Resizing": "keras.layers.experimental",
+    "keras.estimator": "keras.estimator",
+}
+
+
+def test_shortest_name_that_keras_lacks_is_found() -> None:
+    assert {name: symbol_map.missing_in_keras(name) for name in GONE} == GONE
+
+
+def test_every_layer_of_keras_is_known() -> None:
     shown = [f"keras.layers.{name}" for name in dir(keras.layers) if not name.startswith("_")]
     assert [name for name in shown if symbol_map.missing_in_keras(name)] == []
+
+
+def test_keras_has_every_new_name() -> None:
+    names = {*keras_changes.RENAMED.values(), *keras_changes.BACKEND_TO_OPS.values()}
+    ops = {new for new, _ in keras_changes.TF_TO_OPS.values()}
+    names |= {op if op.startswith("keras.") else f"keras.ops.{op}" for op in ops}
+    assert [name for name in sorted(names) if symbol_map.missing_in_keras(name)] == []
+
+
+def test_no_name_of_keras_is_called_removed() -> None:
+    assert [name for name in keras_changes.ADVICE if not symbol_map.missing_in_keras(name)] == []

@@ -156,7 +156,7 @@ def log_as_a_driver_does():
     logging.set_verbosity(before)
 
 
-def test_trainer_brings_its_hooks(tmp_path, log_as_a_driver_does):
+def test_trainer_builds_its_hooks(tmp_path, log_as_a_driver_does):
     params = _params(name="test/libai", train_steps=201, checkpoint_interval=200)
     _run(params, tmp_path)
     log = (tmp_path / "log.txt").read_text()
@@ -200,8 +200,8 @@ def test_previous_output_is_that_of_the_last_step(tmp_path, run_eagerly):
 
 
 @pytest.mark.sample(1)
-@pytest.mark.parametrize(("replicas", "enable_xla"), [(1, True), (2, False), (2, True)])
-def test_model_puts_its_numbers_into_the_storage(tmp_path, two_replicas, replicas, enable_xla):
+@pytest.mark.parametrize(("replicas", "enable_xla"), [(1, True), (2, False)])
+def test_model_records_numbers_in_the_event_storage(tmp_path, two_replicas, replicas, enable_xla):
     params = _params(train_steps=6, steps_per_loop=3)
     params.override({"runtime": {"enable_xla": enable_xla}})
     strategy = two_replicas if replicas == 2 else None
@@ -217,7 +217,7 @@ def test_model_puts_its_numbers_into_the_storage(tmp_path, two_replicas, replica
 @pytest.mark.parametrize(
     ("trainer", "replicas"), [("test/libai", 2), (f"{__name__}:MyEagerTrainer", 1)]
 )
-def test_eval_only_is_as_the_last_evaluation_of_the_training(
+def test_eval_mode_repeats_the_last_evaluation_of_the_training(
     tmp_path, two_replicas, replicas, trainer
 ):
     params = _params(name=trainer, train_steps=4, validation_interval=2, checkpoint_interval=4)

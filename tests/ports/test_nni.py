@@ -199,13 +199,13 @@ def test_fit_that_wraps_everything_takes_a_model_built_with_an_architecture():
     assert results["wide"] < results["zero"]
 
 
-def test_labels_do_not_count_up():
+def test_labels_are_the_same_for_each_model():
     """NNI's numbers changed from one model to the next, and no file fitted any more."""
     assert nas.space_of(encoder()) == nas.space_of(encoder()) == {"hidden": ["wide", "zero"]}
 
 
 @pytest.mark.parametrize("name", ["enas", "proxyless", "spos"])
-def test_export_is_the_best_and_not_a_sample(name):
+def test_export_is_the_best_architecture_and_not_a_sample(name):
     """NNI's trainers of these names drew one, and another one the next time."""
     params = _params(trainer={"name": name, "train_steps": 2})
     task = AutoEncoder(params.task)

@@ -33,7 +33,9 @@ def _paths(run_dir, *steps):
     return [os.path.join(run_dir, f"ckpt-{step}") for step in steps]
 
 
-def test_mean_takes_the_place_of_the_last_one(read_run, trained, weights, tmp_path):
+def test_average_takes_the_place_of_the_weights_of_the_last_checkpoint(
+    read_run, trained, weights, tmp_path
+):
     params, paths, output = read_run(trained).params, _paths(trained, 2, 4, 6), str(tmp_path)
     written = checkpoint_average.write_average(params, paths, output)
     assert written == os.path.join(output, "ckpt-6")
@@ -52,7 +54,7 @@ def test_mean_takes_the_place_of_the_last_one(read_run, trained, weights, tmp_pa
     assert not report.missing
 
 
-def test_files_of_keras_hold_the_same(read_run, trained, weights, tmp_path):
+def test_keras_files_hold_the_same_average(read_run, trained, weights, tmp_path):
     params, paths = read_run(trained).params, _paths(trained, 2, 6)
     checkpoint = checkpoint_average.write_average(params, paths, str(tmp_path / "average"))
     path = str(tmp_path / "files" / "mean.weights.h5")
@@ -79,7 +81,7 @@ def test_batch_normalization_gets_the_statistics_of_the_average(
     rounding.assert_close(mean[:5], data.mean(axis=0), roundings=len(data))
 
 
-def test_average_of_the_optimizer_is_that_average_too(read_run, train_run, weights, tmp_path):
+def test_moving_average_of_the_optimizer_is_the_average_too(read_run, train_run, weights, tmp_path):
     run_dir = train_run(EMA)
     params, paths = read_run(run_dir).params, _paths(run_dir, 4, 6)
     written = checkpoint_average.write_average(params, paths, str(tmp_path))

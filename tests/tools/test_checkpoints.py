@@ -30,7 +30,7 @@ def _json(capsys: pytest.CaptureFixture[str], *arguments: str) -> object:
     return json.loads(capsys.readouterr().out)
 
 
-def test_list_shows_those_of_subfolders_too(
+def test_list_includes_subdirectories_and_names_damage(
     model_dir: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     rows = _json(capsys, "list", str(model_dir))
@@ -80,9 +80,8 @@ def test_diff_shows_how_much_variables_differ(
     assert (document["num_equal"], len(document["variables"])) == (1, 2)
 
 
-def test_what_is_not_there_is_answered_with_the_nearest(
+def test_missing_checkpoint_is_answered_with_the_nearest(
     model_dir: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert tools.main(["checkpoints", "inspect", f"{model_dir}/ckpt-3"]) == 5
     assert f"`{model_dir}/ckpt-2`" in capsys.readouterr().err
-    assert tools.main(["checkpoints", "list", f"{model_dir}/none"]) == 5

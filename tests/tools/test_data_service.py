@@ -23,23 +23,15 @@ def taken_port():
         yield taken.getsockname()[1]
 
 
-def test_port_that_is_taken_is_a_mistake_in_the_command(taken_port, capsys):
+def test_used_port_is_refused(taken_port, capsys):
     assert tools.main(["data_service", "dispatcher", f"--port={taken_port}"]) == 2
     assert f"Can't listen at port {taken_port}" in capsys.readouterr().err
 
 
-def test_worker_without_a_dispatcher_ends_soon(monkeypatch, capsys):
+def test_worker_without_a_dispatcher_ends_with_an_error(monkeypatch, capsys):
     monkeypatch.setenv("OFFICIAL_LITE_CLUSTER_TIMEOUT", "0.1")
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{free.getsockname()[1]}"
         assert tools.main(["data_service", "worker", f"--dispatcher={address}"]) == 7
     assert f"No dispatcher of a tf.data service answered at {address}" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("arguments", [[], ["helper"], ["dispatcher"], ["worker", "--port=1"]])
-def test_what_is_missing_is_said(arguments, capsys):
-    with pytest.raises(SystemExit) as stop:
-        tools.main(["data_service", *arguments])
-    assert stop.value.code == 2
-    assert "usage:" in capsys.readouterr().err

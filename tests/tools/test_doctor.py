@@ -1,3 +1,4 @@
+import dataclasses
 import json
 import pathlib
 
@@ -14,7 +15,7 @@ def _checks(capsys: pytest.CaptureFixture[str]) -> dict[str, dict[str, object]]:
     return {check["name"]: check for check in json.loads(capsys.readouterr().out)["checks"]}
 
 
-def test_versions_devices_strategy_and_room(
+def test_doctor_shows_versions_devices_strategy_and_space(
     tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert tools.main([*LOOK, f"--model_dir={tmp_path / 'new' / 'run'}"]) == 0
@@ -26,7 +27,7 @@ def test_versions_devices_strategy_and_room(
     assert not (tmp_path / "new").exists()
 
 
-def test_cluster_is_read_as_a_training_would(
+def test_doctor_reads_the_cluster_as_a_training_does(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     hosts = {"worker": ["a:1", "b:1"], "ps": ["c:1"]}
@@ -42,7 +43,7 @@ def test_cluster_is_read_as_a_training_would(
     assert "TF_CONFIG is invalid" in failed["value"]
 
 
-def test_smoke_run_that_fails_is_told_and_shown(
+def test_failed_smoke_run_is_reported_with_its_traceback(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(smoke_run, "run", lambda: 1 / 0)
@@ -57,3 +58,11 @@ def test_smoke_run_that_fails_is_told_and_shown(
     monkeypatch.setattr(smoke_run, "run", lambda: result)
     assert tools.main(["doctor"]) == 0
     assert "resumed from step 100" in capsys.readouterr().out
+
+
+def test_smoke_run_learns_and_resumes_from_its_checkpoint() -> None:
+    result = smoke_run.run()
+    assert (result.steps, result.resumed_from) == (150, 100)
+    assert result.is_good
+    assert not dataclasses.replace(result, resumed_from=0).is_good
+    assert not dataclasses.replace(result, last_loss=result.first_loss).is_good

@@ -9,7 +9,7 @@ from official_lite.tools import __main__ as tools
 from tests import commands
 
 
-def test_list_shows_names_and_what_they_are_without_tensorflow() -> None:
+def test_list_shows_names_and_summaries_without_tensorflow() -> None:
     code = (
         "import sys\n"
         "from official_lite.tools import __main__ as tools\n"
@@ -28,7 +28,9 @@ def test_list_shows_names_and_what_they_are_without_tensorflow() -> None:
     }
 
 
-def test_names_may_be_given_in_part_and_printed_alone(capsys: pytest.CaptureFixture[str]) -> None:
+def test_list_accepts_a_part_of_a_name_and_prints_only_names(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     assert tools.main(["experiments", "list", "digits_", "--names"]) == 0
     names = capsys.readouterr().out.splitlines()
     assert {"vision/digits_cnn", "vision/digits_mlp"} <= {*names}
@@ -45,16 +47,6 @@ def test_show_says_what_is_trained_and_for_how_long(capsys: pytest.CaptureFixtur
     document = json.loads(capsys.readouterr().out)
     assert (document["optimizer"], document["learning_rate"]) == ("adamw", "cosine")
     assert document["config"]["trainer"]["train_steps"] == 600
-
-
-@pytest.mark.parametrize("arguments", [["show", "vision/digits_mpl"], ["list", "digits_mpl"]])
-def test_unknown_name_is_answered_with_the_nearest(
-    arguments: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert tools.main(["experiments", *arguments]) == 2
-    said = capsys.readouterr()
-    assert "`vision/digits_mlp`" in said.err
-    assert said.out == ""
 
 
 def test_experiment_of_a_file_is_shown_by_its_path(

@@ -1,13 +1,18 @@
 import json
+import os
 import pathlib
+import signal
 import subprocess
 import sys
+import threading
+import time
 
 import pytest
 
 from official_lite.tools import __main__ as tools
 from official_lite.tools import launch
-from official_lite.tools.launched_cluster import Role
+from official_lite.tools.launch import ProcessEnd, ProcessSpec, Restarts, Role
+from tests import commands, waiting
 
 
 def _tf_configs(specs: list) -> dict[str, dict]:
@@ -15,7 +20,7 @@ def _tf_configs(specs: list) -> dict[str, dict]:
     return {name: json.loads(env["TF_CONFIG"]) for name, env in environments.items() if env}
 
 
-def test_workers_get_one_cluster_and_a_place_each_in_it() -> None:
+def test_workers_share_a_cluster_and_have_an_index_each() -> None:
     specs = launch.plan(["train.py", "--mode=train"], workers=2)
     assert all(spec.role is Role.TRAINER for spec in specs)
     assert all(spec.command == [sys.executable, "train.py", "--mode=train"] for spec in specs)
@@ -28,7 +33,7 @@ def test_workers_get_one_cluster_and_a_place_each_in_it() -> None:
     ]
 
 
-def test_parameter_servers_bring_a_chief_on_which_all_depends() -> None:
+def test_parameter_servers_add_a_chief() -> None:
     specs = launch.plan(["train.py"], workers=2, ps=1)
     roles = {spec.name: spec.role for spec in specs}
     assert roles == {
@@ -45,7 +50,7 @@ def test_parameter_servers_bring_a_chief_on_which_all_depends() -> None:
     }
 
 
-def test_data_service_is_started_and_the_training_told_of_it() -> None:
+def test_data_service_is_started_and_its_address_passed_on() -> None:
     specs = launch.plan(["my_program"], workers=1, data_workers=2)
     names = [spec.name for spec in specs]
     assert names == ["data dispatcher", "data worker 0", "data worker 1", "worker 0"]
@@ -78,8 +83,8 @@ def _launch(tmp_path: pathlib.Path, how: str, max_restarts: int) -> int:
 
 
 @pytest.mark.sample(1)
-@pytest.mark.parametrize(("how", "code"), [("killed", 137), ("42", 42), ("7", 7)])
-def test_cluster_is_started_again_as_often_as_it_may_be(
+@pytest.mark.parametrize(("how", "code"), [("killed", 137), ("42", 42)])
+def test_failed_cluster_is_restarted_as_often_as_allowed(
     tmp_path: pathlib.Path, capfd: pytest.CaptureFixture[str], how: str, code: int
 ) -> None:
     assert _launch(tmp_path, how, max_restarts=0) == code
@@ -91,24 +96,240 @@ def test_cluster_is_started_again_as_often_as_it_may_be(
     assert "done" in (tmp_path / "logs" / "worker_1.log").read_text()
 
 
-@pytest.mark.parametrize("code", [1, 2, 3])
-def test_what_the_user_has_to_mend_is_not_started_again(tmp_path: pathlib.Path, code: int) -> None:
-    assert _launch(tmp_path, str(code), max_restarts=5) == code
+def test_error_of_the_user_is_not_restarted(tmp_path: pathlib.Path) -> None:
+    assert _launch(tmp_path, "2", max_restarts=5) == 2
 
 
-def test_command_is_run_from_a_shell() -> None:
-    command = [sys.executable, "-m", "official_lite.tools", "launch", "--workers=1", "--"]
-    result = subprocess.run(
-        [*command, "sh", "-c", "echo $TF_CONFIG"], capture_output=True, text=True, check=True
-    )
-    assert result.stdout.startswith('worker 0 | {"cluster"')
+WAIT = "import signal; signal.pause()"
+KILLED = "import os; os.kill(os.getpid(), 9)"
+# As train.py does with it.
+UNTIL_SIGTERM = """
+import pathlib, signal, sys
+def stop(*_):
+    sys.exit(42)
+signal.signal(signal.SIGTERM, stop)
+pathlib.Path(FILE).touch()
+signal.pause()
+"""
+DEAF = """
+import pathlib, signal
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+pathlib.Path(FILE).touch()
+signal.pause()
+"""
 
 
-@pytest.mark.parametrize(
-    ("sizes", "advice"), [("3:4", "Use --elastic=2:4, or --workers=4"), ("1:1", "Use --workers=1")]
-)
-def test_elastic_with_a_single_size_is_refused(
-    capsys: pytest.CaptureFixture[str], sizes: str, advice: str
+def _spec(name: str, code: str, role: Role = Role.TRAINER) -> ProcessSpec:
+    command = [sys.executable, "-c", code]
+    return ProcessSpec(name=name, role=role, command=command, environment={}, width=8)
+
+
+def _killed(file: pathlib.Path) -> str:
+    """Code that leaves its process number in a file and is killed."""
+    return f"import os, pathlib; pathlib.Path({str(file)!r}).write_text(str(os.getpid())); {KILLED}"
+
+
+def _until_killed(file: pathlib.Path) -> str:
+    """Code that waits until the process of `_killed` has ended."""
+    return f"""
+import pathlib, time
+file = pathlib.Path({str(file)!r})
+while not file.exists() or not file.read_text():
+    time.sleep(0.01)
+stat = pathlib.Path("/proc", file.read_text(), "stat")
+while stat.exists() and ") Z" not in stat.read_text():
+    time.sleep(0.01)
+"""
+
+
+def _run_cluster(
+    *specs: ProcessSpec, restarts: int = 0, grace_secs: float = 0.2
+) -> ProcessEnd | None:
+    cluster = launch.LaunchedCluster(specs, restarts=Restarts(restarts), grace_secs=grace_secs)
+    return cluster.run()
+
+
+@pytest.mark.timeout(120)
+def test_servers_are_stopped_when_all_trainers_have_ended() -> None:
+    server = _spec("ps 0", WAIT, Role.SERVER)
+    assert _run_cluster(server, _spec("worker 0", ""), _spec("worker 1", "")) is None
+
+
+def test_first_failure_is_named_and_the_others_are_stopped(
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
-    assert tools.main(["launch", f"--elastic={sizes}", "--max_restarts=1", "--", "train.py"]) == 2
-    assert advice in capsys.readouterr().err
+    end = _run_cluster(_spec("worker 0", WAIT), _spec("worker 1", "raise SystemExit(3)"))
+    assert end == ProcessEnd(name="worker 1", code=3)
+    said = capfd.readouterr().err
+    assert "launch   | worker 1 ended with exit code 3 first." in said
+    assert "worker 0 did not stop in time. Killing it." in said
+
+
+def test_killed_process_is_named_and_not_the_one_that_lost_it(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Nobody looks before both have ended.
+    monkeypatch.setattr(launch, "_SECONDS_BETWEEN_LOOKS", 1.0)
+    file = tmp_path / "killed"
+    end = _run_cluster(
+        _spec("worker 0", f"{_until_killed(file)}\nraise SystemExit(7)"),
+        _spec("worker 1", _killed(file)),
+    )
+    assert end == ProcessEnd(name="worker 1", code=-9)
+
+
+def test_other_processes_may_end_by_themselves(
+    tmp_path: pathlib.Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "killed"
+    # Later than the launcher looks.
+    late = f"{_until_killed(file)}\ntime.sleep(0.5); print('noticed'); raise SystemExit(7)"
+    end = _run_cluster(
+        _spec("worker 0", late), _spec("worker 1", _killed(file)), grace_secs=waiting.SECONDS
+    )
+    assert end == ProcessEnd(name="worker 1", code=-9)
+    captured = capfd.readouterr()
+    assert "worker 0 | noticed" in captured.out
+    assert "worker 0 ended with exit code 7." in captured.err
+
+
+def test_replaceable_process_is_replaced_and_the_trainers_continue(
+    tmp_path: pathlib.Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "came_again"
+    # Killed the first time; the chief ends when it has come again.
+    code = f"import os, pathlib, signal; p = pathlib.Path({str(file)!r} + '.1')\n"
+    code += f"if p.exists(): pathlib.Path({str(file)!r}).touch(); signal.pause()\n"
+    code += "p.touch(); os.kill(os.getpid(), 9)"
+    chief = f"import os, time\nwhile not os.path.exists({str(file)!r}): time.sleep(0.01)"
+    worker = _spec("worker 0", code, Role.REPLACEABLE)
+    assert _run_cluster(worker, _spec("chief", chief), restarts=1) is None
+    wrong = _spec("worker 0", "raise SystemExit(2)", Role.REPLACEABLE)
+    assert _run_cluster(wrong, _spec("chief", WAIT), restarts=5) == ProcessEnd(
+        name="worker 0", code=2
+    )
+    said = capfd.readouterr().err
+    assert "worker 0 was killed by SIGKILL (perhaps out of memory). The other" in said
+    assert "processes continue; restart 1 of 1." in said
+
+
+def _signal_when(files: list[pathlib.Path], *pauses: float) -> threading.Thread:
+    """Sends SIGTERM to this process once the files are there, and again after each pause."""
+
+    def send() -> None:
+        waiting.wait_for(lambda: all(file.exists() for file in files))
+        for pause in pauses:
+            time.sleep(pause)
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    thread = threading.Thread(target=send)
+    thread.start()
+    return thread
+
+
+def test_signal_reaches_all_trainers_and_a_second_one_kills_them(tmp_path: pathlib.Path) -> None:
+    files = [tmp_path / "0", tmp_path / "1"]
+    specs = [
+        _spec(f"worker {i}", UNTIL_SIGTERM.replace("FILE", repr(str(file))))
+        for i, file in enumerate(files)
+    ]
+    thread = _signal_when(files, 0.0)
+    end = _run_cluster(*specs, grace_secs=waiting.SECONDS)
+    thread.join()
+    assert end is not None
+    assert end.code == 42
+
+    deaf = tmp_path / "deaf"
+    thread = _signal_when([deaf], 0.0, 0.7)
+    end = _run_cluster(
+        _spec("worker 0", DEAF.replace("FILE", repr(str(deaf)))), grace_secs=waiting.SECONDS
+    )
+    thread.join()
+    assert end == ProcessEnd(name="worker 0", code=-9)
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
+def _run_process(code: str, log_dir: pathlib.Path | None = None) -> ProcessEnd:
+    spec = ProcessSpec(
+        name="worker 1",
+        role=launch.Role.TRAINER,
+        command=[sys.executable, "-c", code],
+        environment={"ANSWER": "42"},
+        log_dir=log_dir,
+        width=9,
+    )
+    process = launch.LaunchedProcess(spec)
+    end = waiting.wait_for(process.end)
+    process.close()
+    return end
+
+
+def test_output_is_forwarded_with_the_name_and_logged(
+    tmp_path: pathlib.Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    code = "import os, sys; print(os.environ['ANSWER']); print('é', file=sys.stderr)"
+    assert _run_process(code, tmp_path).code == 0
+    assert capfd.readouterr() == ("worker 1  | 42\n", "worker 1  | é\n")
+    assert sorted((tmp_path / "worker_1.log").read_text().split()) == ["42", "é"]
+
+
+def test_output_that_is_no_text_or_has_no_line_feed_is_forwarded(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    _run_process("import sys; sys.stdout.buffer.write(b'a\\xff\\nend')")
+    assert capfd.readouterr().out == "worker 1  | a\ufffd\nworker 1  | end\n"
+
+
+ENDS = {
+    1: ("ended with exit code 1", 1, False),
+    2: ("ended with exit code 2", 2, False),
+    3: ("ended with exit code 3", 3, False),
+    7: ("ended with exit code 7", 7, True),
+    42: ("ended with exit code 42", 42, True),
+    130: ("ended with exit code 130", 130, False),
+    143: ("ended with exit code 143", 143, True),
+    -9: ("was killed by SIGKILL (perhaps out of memory)", 137, True),
+    -2: ("was killed by SIGINT", 130, False),
+}
+
+
+def test_end_of_a_process_in_words() -> None:
+    found = {code: ProcessEnd(name="worker 1", code=code) for code in ENDS}
+    assert {
+        code: (str(end).removeprefix("worker 1 "), end.exit_code, end.may_restart)
+        for code, end in found.items()
+    } == ENDS
+
+
+_LAUNCHER = """
+import signal, sys
+from official_lite.tools import launch
+spec = launch.ProcessSpec(
+    name="worker 0",
+    role=launch.Role.TRAINER,
+    command=[sys.executable, "-c", "import signal; signal.pause()"],
+    environment={},
+)
+print(launch.LaunchedProcess(spec).pid, flush=True)
+signal.pause()
+"""
+
+
+def _is_running(process: pathlib.Path) -> bool:
+    try:
+        return "\nState:\tZ" not in (process / "status").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the signal is sent by Linux")
+def test_process_ends_with_a_launcher_that_was_killed() -> None:
+    command = [sys.executable, "-c", _LAUNCHER]
+    with subprocess.Popen(
+        command, cwd=commands.ROOT, stdout=subprocess.PIPE, text=True
+    ) as launcher:
+        assert launcher.stdout is not None
+        started = pathlib.Path("/proc") / launcher.stdout.readline().strip()
+        assert started.exists()
+        launcher.kill()
+    waiting.wait_for(lambda: not _is_running(started))

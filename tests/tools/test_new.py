@@ -48,7 +48,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     return folder
 
 
-def test_project_trains_and_what_it_registers_can_be_found_by_others(
+def test_project_trains_and_registers_its_experiment_as_a_plugin(
     project: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:
     model_dir = tmp_path / "run"
@@ -71,42 +71,15 @@ def test_project_trains_and_what_it_registers_can_be_found_by_others(
 
 
 @pytest.mark.slow
-def test_test_of_the_project_passes(project: pathlib.Path) -> None:
+def test_tests_of_the_project_pass(project: pathlib.Path) -> None:
     done = commands.run(["-m", "pytest", "-q", "-p", "no:cacheprovider"], cwd=project)
     assert done.returncode == 0, done.stdout[-3000:]
     assert "2 passed" in done.stdout
 
 
 @pytest.mark.slow
-def test_project_is_in_order_for_ruff_and_mypy(project: pathlib.Path) -> None:
+def test_project_passes_ruff_and_mypy(project: pathlib.Path) -> None:
     _check_by_tools_of_the_user(project)
-
-
-@pytest.mark.parametrize(
-    ("name", "told"),
-    [
-        ("my-demo", "`my_demo` can."),
-        ("2nd", "is not a valid name of a Python package."),
-        ("class", "Use another name, such as `my_class`."),
-        ("json", "hide the existing module 'json'"),
-        ("train", "hide the existing module 'train'"),
-    ],
-)
-def test_bad_name_is_refused_and_nothing_written(
-    tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str], name: str, told: str
-) -> None:
-    assert tools.main(["new", str(tmp_path / name)]) == 2
-    assert told in capsys.readouterr().err
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_what_exists_is_not_overwritten(
-    tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "demo").mkdir()
-    assert tools.main(["new", str(tmp_path / "demo")]) == 2
-    assert "already exists" in capsys.readouterr().err
-    assert list((tmp_path / "demo").iterdir()) == []
 
 
 @pytest.fixture(scope="module", params=["image", "tabular", "text"])
@@ -178,7 +151,7 @@ def test_project_of_each_kind_passes_its_own_checks(kind_of_project: pathlib.Pat
     assert "2 passed" in done.stdout
 
 
-def test_value_that_is_no_number_is_named_with_its_row(
+def test_value_that_is_not_a_number_is_named_with_its_row(
     tmp_path: pathlib.Path,
 ) -> None:
     project = tmp_path / "demo"
@@ -189,11 +162,3 @@ def test_value_that_is_no_number_is_named_with_its_row(
     done = commands.run(command.splitlines()[0].split()[1:], cwd=project)
     assert done.returncode == 3
     assert "data/train.csv, row 2: 'many' in the column 'months'" in done.stderr
-
-
-def test_unknown_kind_is_refused_with_the_nearest_one(
-    tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert tools.main(["new", str(tmp_path / "demo"), "--kind=images"]) == 2
-    assert "Did you mean `image`?" in capsys.readouterr().err
-    assert list(tmp_path.iterdir()) == []

@@ -16,7 +16,7 @@ def _write(path: pathlib.Path) -> pathlib.Path:
     return path
 
 
-def test_change_is_shown_first_and_written_when_asked(
+def test_changes_are_shown_and_only_written_on_request(
     tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = _write(tmp_path / "old.py")
@@ -38,7 +38,7 @@ def test_json_is_one_object(tmp_path: pathlib.Path, capsys: pytest.CaptureFixtur
     assert report["written"] is False
 
 
-def test_file_that_is_no_python_makes_it_fail_at_the_end(
+def test_file_that_is_no_python_fails_the_command_after_the_others_are_written(
     tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = _write(tmp_path / "old.py")
@@ -48,7 +48,7 @@ def test_file_that_is_no_python_makes_it_fail_at_the_end(
     assert path.read_text() == NEW
 
 
-def test_check_writes_nothing_and_groups_what_is_left(
+def test_check_writes_nothing_and_groups_the_manual_work(
     tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     paths = [_write(tmp_path / name) for name in ("a.py", "b.py")]

@@ -45,7 +45,7 @@ def test_directory_that_is_in_use_is_refused(
     assert f"Another run is training in {tmp_path}" in capsys.readouterr().err
 
 
-def test_modes_are_those_of_the_run_unless_others_are_set(
+def test_modes_are_those_of_the_run_unless_set(
     run: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     started: list[list[str]] = []
@@ -61,7 +61,7 @@ def test_modes_are_those_of_the_run_unless_others_are_set(
     assert execution_record.load(str(again)) == recorded
 
 
-def test_warns_of_what_is_no_longer_as_recorded(
+def test_edited_files_of_the_run_cause_a_warning(
     run: pathlib.Path,
     tmp_path: pathlib.Path,
     capsys: pytest.CaptureFixture[str],

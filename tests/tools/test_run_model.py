@@ -27,7 +27,7 @@ def test_model_gets_its_variables_and_the_weights_of_a_checkpoint(read_run, trai
     assert (kernels[0] != kernels[1]).all()
 
 
-def test_averaged_weights_are_those_that_count(read_run, train_run):
+def test_averaged_weights_are_loaded_if_there_are_any(read_run, train_run):
     run_dir = train_run(EMA)
     path = os.path.join(run_dir, "ckpt-6")
     with run_model.built(read_run(run_dir).params) as (ctx, _):
@@ -42,7 +42,7 @@ def test_averaged_weights_are_those_that_count(read_run, train_run):
     assert (averaged != trained).all()
 
 
-def test_checkpoint_that_is_not_to_be_used_says_why(read_run, trained, train_run, tmp_path):
+def test_unusable_checkpoint_is_refused(read_run, trained, train_run, tmp_path):
     with run_model.built(read_run(train_run("task.units=2")).params) as (ctx, _):
         with pytest.raises(errors.CheckpointError, match="can't be restored"):
             run_model.load_weights(ctx, os.path.join(trained, "ckpt-6"))
@@ -54,7 +54,7 @@ def test_checkpoint_that_is_not_to_be_used_says_why(read_run, trained, train_run
         run_model.find_checkpoint(str(tmp_path / "none"))
 
 
-def test_model_is_watched_for_what_the_task_calls_it_with(read_run, trained):
+def test_real_inputs_are_those_of_the_task(read_run, trained):
     with run_model.built(read_run(trained).params) as (ctx, _):
         inputs = run_model.real_inputs(ctx)
         data, _ = next(iter(run_model.evaluation_data(ctx)))
@@ -70,7 +70,7 @@ def test_model_is_watched_for_what_the_task_calls_it_with(read_run, trained):
     assert signature["row"] == tf.TensorSpec([None], tf.int32, "row")
 
 
-def test_functional_model_says_itself_what_it_takes():
+def test_random_inputs_fit_a_functional_model():
     layers = keras.layers
     words = layers.Input((None,), dtype="int32", name="words")
     length = layers.Input((2,), name="length")
@@ -97,7 +97,7 @@ def test_real_inputs_of_a_functional_model_have_its_names(read_run):
     ]
 
 
-def test_task_that_does_not_call_its_model_is_told(read_run, trained, monkeypatch):
+def test_task_that_does_not_call_its_model_is_refused(read_run, trained, monkeypatch):
     with run_model.built(read_run(trained).params) as (ctx, _):
         monkeypatch.setattr(
             type(ctx.task), "validation_step", lambda self, inputs, model, metrics: {}

@@ -9,7 +9,7 @@ from official_lite.tools import __main__ as tools
 from tests.search import toys
 
 
-def test_study_is_shown_and_drawn(tmp_path, capsys) -> None:
+def test_study_is_shown_and_plotted(tmp_path, capsys) -> None:
     pytest.importorskip("matplotlib")
     search.run_study(toys.parabola, toys.config(num_trials=3), str(tmp_path))
     assert tools.main(["search", str(tmp_path), "--plots"]) == 0
@@ -18,7 +18,7 @@ def test_study_is_shown_and_drawn(tmp_path, capsys) -> None:
     assert str(tmp_path / "plots" / "optimization_history.png") in lines
 
 
-def test_study_is_a_document_on_stdout(tmp_path, capsys) -> None:
+def test_study_is_one_json_document(tmp_path, capsys) -> None:
     search.run_study(toys.parabola, toys.config(num_trials=2), str(tmp_path))
     capsys.readouterr()
     assert tools.main(["search", str(tmp_path), "--json"]) == 0
@@ -27,8 +27,3 @@ def test_study_is_a_document_on_stdout(tmp_path, capsys) -> None:
     fields = {"number", "state", "values", "params", "model_dir", "seconds"}
     assert all(trial.keys() == fields for trial in document["trials"])
     assert [trial["state"] for trial in document["trials"]] == ["complete"] * 2
-
-
-def test_directory_without_a_study_is_an_error_of_the_request(tmp_path, capsys) -> None:
-    assert tools.main(["search", str(tmp_path)]) == 2
-    assert "is not the directory of a study" in capsys.readouterr().err

@@ -1,9 +1,11 @@
+import argparse
 import json
 import os
 import pathlib
 import re
 import shlex
 import shutil
+import sys
 
 import pytest
 
@@ -15,16 +17,16 @@ from official_lite.tools import sources
 from tests import made_runs
 
 
-@pytest.mark.parametrize("inside", ["", "ckpt-4", "ckpt-4.index", "checkpoint"])
-def test_config_of_a_run_by_anything_in_its_folder(read_run, trained, inside):
-    source = read_run(os.path.join(trained, inside), "--set=trainer.train_steps=9")
-    assert source.run_dir == trained
-    assert source.params.task.units == 3
-    assert source.params.trainer.train_steps == 9
-    assert source.params.trainer.checkpoint_interval == 2
+def test_config_of_a_run_is_found_by_any_path_in_its_directory(read_run, trained):
+    for inside in ("", "ckpt-4", "ckpt-4.index", "checkpoint"):
+        source = read_run(os.path.join(trained, inside), "--set=trainer.train_steps=9")
+        assert source.run_dir == trained
+        trainer = source.params.trainer
+        assert (source.params.task.units, trainer.train_steps) == (3, 9)
+        assert trainer.checkpoint_interval == 2
 
 
-def test_what_the_run_was_started_with_counts(read_run, train_run):
+def test_overrides_of_the_run_are_part_of_its_config(read_run, train_run):
     run_dir = train_run("task.units=2")
     assert read_run(run_dir).params.task.units == 2
 
@@ -36,7 +38,7 @@ def test_experiment_by_its_name(read_run):
         read_run("vision/digit_mlp")
 
 
-def test_run_that_does_not_name_its_experiment_has_to_be_told(read_run, trained, tmp_path):
+def test_run_without_a_recorded_experiment_requires_one(read_run, trained, tmp_path):
     shutil.copy(os.path.join(trained, "params.yaml"), tmp_path)
     with pytest.raises(errors.ConfigValueError, match="Pass it as --experiment"):
         read_run(tmp_path)
@@ -50,28 +52,26 @@ def test_run_that_does_not_name_its_experiment_has_to_be_told(read_run, trained,
                 read_run(tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("recorded", "given"),
-    [
-        ("--import=gone/task.py", "--import={directory}/task.py"),
-        ("-gin_file=gone/my.gin", "--gin_file={directory}/my.gin"),
-        ("--gin_params=train_lib.x = @os.abort()", "--gin_params=Trainer.train = True"),
-        ("--experiment=gone.py:experiment", "--experiment=tests/tools"),
-    ],
-)
-def test_code_that_a_run_was_started_with_is_given_again(
-    read_run, trained, tmp_path, recorded, given
-):
+CODE = {
+    "--import=gone/task.py": "--import={directory}/task.py",
+    "-gin_file=gone/my.gin": "--gin_file={directory}/my.gin",
+    "--gin_params=train_lib.x = @os.abort()": "--gin_params=Trainer.train = True",
+    "--experiment=gone.py:experiment": "--experiment=tests/tools",
+}
+
+
+def test_code_that_a_run_was_started_with_must_be_given_again(read_run, trained, tmp_path):
     shutil.copy(os.path.join(trained, "params.yaml"), tmp_path)
-    argv = ["train.py", "--experiment=tests/tools", recorded]
-    (tmp_path / "run.json").write_text(json.dumps({"argv": argv}))
-    flag, _, value = recorded.partition("=")
-    repeated = f"pass --{flag.lstrip('-')}={shlex.quote(value)}"
-    with pytest.raises(errors.ConfigValueError, match=re.escape(repeated)):
-        read_run(tmp_path)
     for name in ("task.py", "my.gin"):
         (tmp_path / name).touch()
-    assert read_run(tmp_path, given.format(directory=tmp_path)).params.task.units == 3
+    for recorded, given in CODE.items():
+        argv = ["train.py", "--experiment=tests/tools", recorded]
+        (tmp_path / "run.json").write_text(json.dumps({"argv": argv}))
+        flag, _, value = recorded.partition("=")
+        repeated = f"pass --{flag.lstrip('-')}={shlex.quote(value)}"
+        with pytest.raises(errors.ConfigValueError, match=re.escape(repeated)):
+            read_run(tmp_path)
+        assert read_run(tmp_path, given.format(directory=tmp_path)).params.task.units == 3
 
 
 def test_params_of_a_run_name_no_code_that_set_does_not_name(read_run, trained, tmp_path):
@@ -80,11 +80,6 @@ def test_params_of_a_run_name_no_code_that_set_does_not_name(read_run, trained, 
         params = read_run(tmp_path, "--experiment=tests/tools", *arguments).params
         with pytest.raises(errors.ConfigError, match=problem or "there is no module `no_such`"):
             trainer_factory.get_trainer_cls(params)
-
-
-def test_folder_that_is_no_run_is_refused(read_run, tmp_path):
-    with pytest.raises(errors.ConfigValueError, match=r"nor its parents contain params\.yaml"):
-        read_run(tmp_path)
 
 
 NAME = "vision/digits_mlp"
@@ -114,7 +109,7 @@ def _plain(values: object) -> object:
     return [*map(_plain, values)] if isinstance(values, list | tuple) else values
 
 
-def test_run_agrees_with_what_it_was_given(tmp_path: pathlib.Path) -> None:
+def test_run_agrees_with_its_experiment(tmp_path: pathlib.Path) -> None:
     assert _changed(NAME, _run(tmp_path)) == {}
 
 
@@ -124,7 +119,7 @@ def test_fields_that_differ_have_paths_and_both_values(tmp_path: pathlib.Path) -
     assert changed["task.model.units"] == ([128], [64, 64])
 
 
-def test_file_says_only_what_it_says(tmp_path: pathlib.Path) -> None:
+def test_fields_that_a_file_lacks_count_as_equal(tmp_path: pathlib.Path) -> None:
     file = tmp_path / "few.yaml"
     file.write_text("trainer: {train_steps: 7, steps_per_loop: 100}\n")
     assert _changed(NAME, str(file)) == {"trainer.train_steps": (600, 7)}
@@ -135,7 +130,7 @@ def test_file_says_only_what_it_says(tmp_path: pathlib.Path) -> None:
     assert _changed(str(file), str(other)) == {"trainer.steps_per_loop": (100, "(none)")}
 
 
-def test_what_is_laid_over_an_experiment_is_in_its_config(tmp_path: pathlib.Path) -> None:
+def test_files_and_overrides_are_applied_to_an_experiment(tmp_path: pathlib.Path) -> None:
     file = tmp_path / "few.yaml"
     file.write_text("trainer: {train_steps: 7}\n")
     sets = ["trainer.steps_per_loop=3"]
@@ -145,20 +140,44 @@ def test_what_is_laid_over_an_experiment_is_in_its_config(tmp_path: pathlib.Path
         sources.read_config(str(file), sets=sets)
 
 
-@pytest.mark.parametrize(
-    ("name", "said"),
-    [
-        ("vision/digits_mpl", "Did you mean `vision/digits_mlp`"),
-        ("none.yaml", "Can't read the config file none.yaml"),
-        ("tests", "is not a model directory"),
-    ],
-)
-def test_what_is_nothing_is_refused(name: str, said: str) -> None:
-    with pytest.raises(errors.ConfigError, match=said):
-        sources.read_config(name)
-
-
 def test_run_without_a_config_is_refused(tmp_path: pathlib.Path) -> None:
     (tmp_path / "run.json").write_text("{}")
     with pytest.raises(errors.ConfigValueError, match="can't be read"):
         sources.read_config(str(tmp_path))
+
+
+REGISTRATION = """
+from official_lite.core import config_definitions, exp_factory
+exp_factory.register_config_factory("tests/{name}")(config_definitions.ExperimentConfig)
+"""
+
+
+@pytest.fixture
+def another_directory(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A directory of another project, and nothing registered."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.delitem(sys.modules, "registry_imports", raising=False)
+    monkeypatch.setattr(exp_factory, "_REGISTERED_CONFIGS", {})
+
+
+@pytest.mark.usefixtures("another_directory")
+def test_registrations_of_the_directory_and_named_modules_are_imported(
+    tmp_path: pathlib.Path,
+) -> None:
+    (tmp_path / "registry_imports.py").write_text(REGISTRATION.format(name="here"))
+    (tmp_path / "mine.py").write_text(REGISTRATION.format(name="mine"))
+    parser = argparse.ArgumentParser()
+    sources.add_import_argument(parser)
+    try:
+        sources.load_registrations(parser.parse_args(["--import=mine.py"]).imports)
+    finally:
+        sys.modules.pop("registry_imports", None)
+    assert {"tests/here", "tests/mine"} <= {*exp_factory.list_experiments()}
+
+
+@pytest.mark.usefixtures("another_directory")
+def test_directory_without_registrations_needs_none() -> None:
+    sources.load_registrations([])
+    with pytest.raises(errors.UnknownNameError, match="no module"):
+        sources.load_registrations(["no_such_module"])

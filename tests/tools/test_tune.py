@@ -15,17 +15,19 @@ from official_lite.tools import trial_training, tune
 SMALL = "--set=task.model.units=[4]"
 
 
-@pytest.mark.parametrize(
-    ("text", "size"), [("4GB", 4 * 10**9), ("1.5 g", 15 * 10**8), ("900MB", 9 * 10**8), ("7", 7)]
-)
-def test_sizes_of_memory(text, size):
-    assert tune._bytes(text) == size
+SIZES = {
+    "4GB": 4 * 10**9,
+    "1.5 g": 15 * 10**8,
+    "900MB": 9 * 10**8,
+    "7": 7,
+}
 
 
-@pytest.mark.parametrize("text", ["", "GB", "4 apples", "-1GB"])
-def test_what_is_no_size(text):
-    with pytest.raises(argparse.ArgumentTypeError, match="is not a size"):
-        tune._bytes(text)
+def test_sizes_of_memory() -> None:
+    assert {text: tune._bytes(text) for text in SIZES} == SIZES
+    for text in ("", "GB", "4 apples", "-1GB"):
+        with pytest.raises(argparse.ArgumentTypeError):
+            tune._bytes(text)
 
 
 def test_learning_rate_is_suggested(capsys):
@@ -35,7 +37,6 @@ def test_learning_rate_is_suggested(capsys):
     assert len(found["learning_rates"]) == len(found["losses"]) <= 40
     assert found["learning_rates"][0] == pytest.approx(1e-7)
     assert set(found) == {"learning_rates", "losses", "smoothed", "has_diverged", "suggestion"}
-    assert tools.main([*arguments, "--steps=2"]) == 2
 
 
 @pytest.mark.slow
@@ -49,21 +50,21 @@ def test_batch_size_is_found_in_processes_of_their_own(capsys):
     assert "No batch fits into 0.001 GB, not even 1" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("largest", [1, 5, 63, 64, 100, 1000, 4095, 5000])
-def test_largest_size_is_found_to_within_an_eighth(largest):
-    tried = []
+def test_largest_size_is_found_to_within_an_eighth() -> None:
+    for largest in (0, 1, 5, 63, 64, 100, 1000, 4095, 5000):
+        tried = []
 
-    def fits(size):
-        tried.append(size)
-        return size <= largest
+        def fits(size, largest=largest, tried=tried):
+            tried.append(size)
+            return size <= largest
 
-    found = tune.find_largest(fits, start=64, most=4096)
-    assert found <= largest
-    assert min(largest, 4096) - found <= max(1, found // 8)
-    assert len(set(tried)) == len(tried) <= 12
+        found = tune.find_largest(fits, start=64, most=4096)
+        assert found <= largest
+        assert min(largest, 4096) - found <= max(largest > 0, found // 8)
+        assert len(set(tried)) == len(tried) <= 12
 
 
-def test_sizes_are_multiples_of_what_the_replicas_and_micro_batches_need():
+def test_sizes_are_multiples_of_the_unit():
     tried = []
 
     def fits(size):
@@ -74,20 +75,16 @@ def test_sizes_are_multiples_of_what_the_replicas_and_micro_batches_need():
     assert not [size for size in tried if size % 6]
 
 
-@pytest.mark.parametrize("most", [96, 100, 128, 150])
-def test_largest_size_that_may_be_tried_is_tried(most):
-    tried = []
+def test_largest_allowed_size_is_tried() -> None:
+    for most in (96, 100, 128, 150):
+        tried = []
 
-    def fits(size):
-        tried.append(size)
-        return True
+        def fits(size, tried=tried):
+            tried.append(size)
+            return True
 
-    assert tune.find_largest(fits, start=32, most=most, unit=lambda: 4) == most // 4 * 4
-    assert max(tried) <= most
-
-
-def test_nothing_fits():
-    assert tune.find_largest(lambda size: False, start=6, most=100, unit=lambda: 2) == 0
+        found = tune.find_largest(fits, start=32, most=most, unit=lambda: 4)
+        assert found == max(tried) == most // 4 * 4
 
 
 def _act(args, size):
@@ -119,7 +116,7 @@ def _run_act(sender, args, size):
         ("wrong_from", "DataError: no data"),
     ],
 )
-def test_what_does_not_fit_says_why(monkeypatch, what, why):
+def test_size_that_does_not_fit_says_why(monkeypatch, what, why):
     monkeypatch.setattr(tune, "_run_probe", _run_act)
     never = dict.fromkeys(("hungry_from", "slow_from", "killed_from", "wrong_from"), 10**9)
     args = argparse.Namespace(**{**never, what: 2})

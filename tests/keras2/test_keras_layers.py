@@ -1,4 +1,4 @@
-"""Attention with the extension points of Keras 2 computes what that of Keras 3 does."""
+"""Attention and convolutions with the extension points of Keras 2."""
 
 import keras
 import numpy as np
@@ -94,7 +94,7 @@ class Biased(keras2.MultiHeadAttention):
 
 
 @pytest.mark.parametrize("is_functional", [False, True])
-def test_each_extension_point_is_called(inputs, is_functional) -> None:
+def test_each_extension_point_of_attention_is_called(inputs, is_functional) -> None:
     layer = Biased(2, 4, output_shape=5)
     if is_functional:
         tensor = keras.Input((3, 8))
@@ -134,12 +134,12 @@ def test_build_of_a_subclass_stays_below_another_call(inputs, cls) -> None:
     assert layer.extra.shape == (1,)
 
 
-def test_inputs_may_have_other_names(inputs) -> None:
+def test_inputs_of_attention_may_have_other_names(inputs) -> None:
     assert TwoStreams(2, 4)(inputs, inputs[:, :1]).shape == (2, 1, 8)
 
 
 @pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
-def test_saved_model_is_loaded(inputs, tmp_path) -> None:
+def test_saved_attention_is_loaded(inputs, tmp_path) -> None:
     tensor = keras.Input((3, 8))
     layer = keras2.MultiHeadAttention(2, 4, output_shape=6, name="attention")
     model = keras.Model(tensor, layer(tensor, tensor))
@@ -147,3 +147,34 @@ def test_saved_model_is_loaded(inputs, tmp_path) -> None:
     objects = {"MultiHeadAttention": keras2.MultiHeadAttention}
     loaded = keras.models.load_model(tmp_path / "model.keras", custom_objects=objects)
     np.testing.assert_array_equal(loaded(inputs), model(inputs))
+
+
+@pytest.mark.parametrize(
+    "layer", [keras2.DepthwiseConv2D(3, name="a"), keras2.SeparableConv2D(4, 3, name="b")]
+)
+def test_convolutions_ignore_arguments_for_a_kernel(layer) -> None:
+    arguments = {"kernel_initializer": "zeros", "kernel_regularizer": None}
+    again = type(layer)(**{**layer.get_config(), **arguments})
+    images = tf.ones([1, 5, 5, 2])
+    assert again(images).shape == layer(images).shape
+    assert again.get_config() == layer.get_config()
+
+
+class CausalConv2D(keras2.Conv2D):
+    """Sees, of the first of its two axes, only what came before."""
+
+    def _validate_init(self):
+        assert self.filters
+
+    def _compute_causal_padding(self, inputs):
+        return [[0, 0], [self.kernel_size[0] - 1, 0], [0, 0], [0, 0]]
+
+
+def test_subclass_of_a_convolution_may_pad_causally() -> None:
+    layer = CausalConv2D(1, (2, 1), padding="causal", kernel_initializer="ones")
+    assert layer.padding == "causal"
+    assert layer(keras.Input([3, 1, 1])).shape == (None, 3, 1, 1)
+    outputs = layer(tf.reshape([1.0, 2.0, 3.0], [1, 3, 1, 1]))
+    assert tf.reshape(outputs, [-1]).numpy().tolist() == [1.0, 3.0, 5.0]
+    with pytest.raises(ValueError, match="Causal padding"):
+        keras2.Conv2D(1, 2, padding="causal")
