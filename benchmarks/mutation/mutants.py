@@ -226,7 +226,7 @@ MUTANTS = (
         ("tests/core/test_layer_names.py",),
     ),
     Mutant(
-        "nas/hypergradient.py",
+        "nas/differentiable.py",
         "unrolled step with the gradient of its own replica",
         "gradients = distributed_gradients.sum_over_replicas("
         "gradients_or_zeros(tape, loss, weights))",

@@ -10,15 +10,7 @@ import keras
 import tensorflow as tf
 
 from official_lite.common import types
-from official_lite.nas import (
-    choices,
-    hypergradient,
-    one_shot_trainer,
-    probes,
-    resolution,
-    resolvers,
-    train_val_streams,
-)
+from official_lite.nas import choices, differentiable, one_shot_trainer, probes, resolution
 
 __all__ = ["Choose", "EnasTrainer", "LogitsController", "LstmController", "Walk"]
 
@@ -71,7 +63,7 @@ class LogitsController:
         by_label: The resolver of each label, which holds its logits.
     """
 
-    def __init__(self, by_label: Mapping[str, resolvers.PathResolver]) -> None:
+    def __init__(self, by_label: Mapping[str, resolution.PathResolver]) -> None:
         self._resolvers = by_label
 
     @property
@@ -173,10 +165,10 @@ class EnasTrainer(one_shot_trainer.OneShotTrainer):
         self.__dict__["_controller"] = self._build_controller(dict(resolved))
         return resolved
 
-    def make_resolver(self, choice: choices.Choice) -> resolvers.PathResolver:
+    def make_resolver(self, choice: choices.Choice) -> resolution.PathResolver:
         if self.one_shot.enas.controller == "lstm":
             return _WalkedPath(choice, self._preferred)
-        return resolvers.PathResolver(choice)
+        return resolution.PathResolver(choice)
 
     @property
     def alphas(self) -> list[Any]:
@@ -210,8 +202,8 @@ class EnasTrainer(one_shot_trainer.OneShotTrainer):
         is_turn = tf.equal(step % every, 0)
         return is_turn if warm is None else tf.logical_and(is_turn, warm)
 
-    def weight_draw(self, step: tf.Tensor) -> resolvers.Draw:
-        return resolvers.Draw(paths=self.sampled_paths(step, _WEIGHTS))
+    def weight_draw(self, step: tf.Tensor) -> resolution.Draw:
+        return resolution.Draw(paths=self.sampled_paths(step, _WEIGHTS))
 
     def arch_gradients(self, inputs: Mapping[str, Any]) -> list[tf.Tensor]:
         """Return the policy gradient, averaged over the samples."""
@@ -220,7 +212,7 @@ class EnasTrainer(one_shot_trainer.OneShotTrainer):
         paths = [
             self.sampled_paths(step, _FIRST_SAMPLE + number) for number in range(config.samples)
         ]
-        rewarded = [self._rate(path, inputs[train_val_streams.VAL]) for path in paths]
+        rewarded = [self._rate(path, inputs[one_shot_trainer.VAL]) for path in paths]
         baseline = self._update_baseline(rewarded)
         rewarded = self._finite_rewards(rewarded, baseline)
         with tf.GradientTape() as tape:
@@ -232,10 +224,10 @@ class EnasTrainer(one_shot_trainer.OneShotTrainer):
                 loss += config.skip_weight * self._skip_cost(walk)
             # All replicas compute the same loss, and their gradients are summed.
             loss /= config.samples * self.strategy.num_replicas_in_sync
-        return hypergradient.gradients_or_zeros(tape, loss, self.alphas)
+        return differentiable.gradients_or_zeros(tape, loss, self.alphas)
 
     def _rate(self, paths: Mapping[str, tf.Tensor], batch: types.Nest) -> tf.Tensor:
-        with resolvers.active_draw(resolvers.Draw(paths=paths)):
+        with resolution.active_draw(resolution.Draw(paths=paths)):
             reward: tf.Tensor = self.__dict__["_reward"].of_batch(batch)
         self._arch_loss.update_state(-reward)
         one_hot = {label: tf.one_hot(paths[label], len(o)) for label, o in self.space.items()}
@@ -308,11 +300,11 @@ class EnasTrainer(one_shot_trainer.OneShotTrainer):
         return {**super()._checkpoint_items(), "enas_baseline": self._baseline}
 
 
-class _WalkedPath(resolvers.PathResolver):
+class _WalkedPath(resolution.PathResolver):
     """A path resolver without its own logits, which come from the controller of all labels."""
 
     def __init__(self, choice: choices.Choice, preferred: Callable[[], Walk]) -> None:
-        resolvers.require_sum(choice)
+        resolution.require_sum(choice)
         self.num_options = len(choice.options)
         self._label = choice.label
         self._walk = preferred

@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from official_lite.common import errors, types
 from official_lite.data import position
-from official_lite.nas import choices, one_shot_trainer, probes, resolvers, train_val_streams
+from official_lite.nas import choices, one_shot_trainer, probes, resolution
 from official_lite.orbit.hooks import batch_norm_statistics
 
 __all__ = ["Ranked", "SposTrainer"]
@@ -51,8 +51,8 @@ class SposTrainer(one_shot_trainer.OneShotTrainer):
     def make_resolver(self, choice: choices.Choice) -> Any:
         return _EvenPath(choice)
 
-    def weight_draw(self, step: tf.Tensor) -> resolvers.Draw:
-        return resolvers.Draw(paths=self.sampled_paths(step, _WEIGHTS))
+    def weight_draw(self, step: tf.Tensor) -> resolution.Draw:
+        return resolution.Draw(paths=self.sampled_paths(step, _WEIGHTS))
 
     def export(self) -> dict[str, Any]:
         """Return the best architecture of `rank`.
@@ -115,9 +115,9 @@ class SposTrainer(one_shot_trainer.OneShotTrainer):
         sizes = [len(options) for options in self.space.values()]
         with self.strategy.scope(), position.begin_at(0, self.config.runtime.seed):
             dataset = self.distribute_dataset(
-                train_val_streams.build_streams(
+                one_shot_trainer.build_streams(
                     self.task.build_inputs,
-                    names=(train_val_streams.VAL,),
+                    names=(one_shot_trainer.VAL,),
                     arch_data=self.one_shot.arch_data,
                 ),
                 self.config.task.train_data,
@@ -197,11 +197,11 @@ class SposTrainer(one_shot_trainer.OneShotTrainer):
             resolver.index.assign(picks[label])
 
 
-class _EvenPath(resolvers.PathResolver):
+class _EvenPath(resolution.PathResolver):
     """A path resolver without trainable variables, whose logits are those of the prior."""
 
     def __init__(self, choice: choices.Choice) -> None:
-        resolvers.require_sum(choice)
+        resolution.require_sum(choice)
         self._logits = [math.log(p) for p in choice.prior or [1.0] * len(choice.options)]
         self.index = tf.Variable(
             0,

@@ -3,7 +3,7 @@ import pytest
 import tensorflow as tf
 
 from official_lite.core import trainer_factory
-from official_lite.nas import differentiable, resolvers, train_val_streams
+from official_lite.nas import differentiable, one_shot_trainer, resolution
 from tests import rounding
 
 ORDERS = ("first", "second", "finite_difference")
@@ -46,7 +46,7 @@ def _unrolled_loss(trainer, train, val, rate):
 def test_second_order_of_a_task_is_the_numeric_gradient(experiment, make_trainer, order) -> None:
     trainer = make_trainer(experiment(trainer=_darts(order, 0.3), task={"l2": 0.05}))
     train, val = _batches()
-    found = _gradients(trainer, {train_val_streams.TRAIN: train, train_val_streams.VAL: val})
+    found = _gradients(trainer, {one_shot_trainer.TRAIN: train, one_shot_trainer.VAL: val})
     numeric = []
     for alpha in trainer.alphas:
         start = alpha.numpy()
@@ -66,7 +66,7 @@ def test_second_order_of_a_task_is_the_numeric_gradient(experiment, make_trainer
 @pytest.mark.slow
 def test_a_step_of_length_zero_is_first_order(experiment, make_trainer) -> None:
     train, val = _batches()
-    inputs = {train_val_streams.TRAIN: train, train_val_streams.VAL: val}
+    inputs = {one_shot_trainer.TRAIN: train, one_shot_trainer.VAL: val}
     first = _gradients(make_trainer(experiment(trainer=_darts("first"))), inputs)
     for order in ORDERS[1:]:
         found = _gradients(make_trainer(experiment(trainer=_darts(order, 0.0))), inputs)
@@ -205,4 +205,4 @@ def test_a_step_changes_the_weights_of_its_path_only(experiment, make_trainer) -
     drawn = choice.options[int(path)]
     assert not any(value for name, value in changed.items() if name != drawn)
     np.testing.assert_allclose([alpha.numpy() for alpha in trainer.alphas], alphas, atol=1e-6)
-    assert resolvers.current_draw() is None
+    assert resolution.current_draw() is None

@@ -5,12 +5,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from official_lite.nas import hypergradient
+from official_lite.nas import differentiable
 from tests import rounding
 
 ORDERS = {
-    "second": hypergradient.second_order,
-    "finite_difference": hypergradient.finite_difference,
+    "second": differentiable.second_order,
+    "finite_difference": differentiable.finite_difference,
 }
 
 
@@ -79,7 +79,7 @@ def test_gradient_is_the_numeric_one_of_the_unrolled_loss(order, in_graph) -> No
         numeric.append((there - back) / 2e-5)
     # Finite differences of a step of 0.01 have a relative error of the magnitude of 1e-4.
     np.testing.assert_allclose(found, numeric, rtol=2e-3, atol=2e-5)
-    first = hypergradient.first_order(_loss_fn(w, alpha), val=_batch(2), alphas=[alpha])[0]
+    first = differentiable.first_order(_loss_fn(w, alpha), val=_batch(2), alphas=[alpha])[0]
     assert np.max(np.abs(first - numeric)) > 1e-2
 
 
@@ -122,7 +122,7 @@ def test_weights_are_never_written(order) -> None:
         for rate in (0.0, 0.5)
     )
     np.testing.assert_array_equal(w.numpy(), before)
-    first = hypergradient.first_order(_loss_fn(w, alpha), val=_batch(2), alphas=[alpha])[0]
+    first = differentiable.first_order(_loss_fn(w, alpha), val=_batch(2), alphas=[alpha])[0]
     # Five examples of two numbers.
     rounding.assert_close(near, first, roundings=5 * 2, scale=1.0)
     assert np.max(np.abs(near - far)) > 1e-2
@@ -167,5 +167,5 @@ def test_replicas_with_parts_of_the_batches_find_the_gradient_of_the_whole(
 def test_what_the_loss_does_not_depend_on_has_a_gradient_of_zero() -> None:
     w, alpha = _variables()
     other = keras.Variable([1.0])
-    found = hypergradient.first_order(_loss_fn(w, alpha), val=_batch(2), alphas=[alpha, other])
+    found = differentiable.first_order(_loss_fn(w, alpha), val=_batch(2), alphas=[alpha, other])
     assert float(found[1][0]) == 0.0

@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from official_lite import nas
 from official_lite.common import errors
-from official_lite.nas import penalty
+from official_lite.nas import probes
 from tests import rounding
 
 
@@ -26,7 +26,7 @@ def _model() -> keras.Model:
 
 def _cost(model, picks, **config) -> float:
     settings = {"weight": 1.0, "unit": 1.0, **config}
-    return penalty.Penalty(model, nas.PenaltyConfig(settings)).of(picks)
+    return probes.Penalty(model, nas.PenaltyConfig(settings)).of(picks)
 
 
 @pytest.mark.parametrize(
@@ -47,7 +47,7 @@ def test_parameters_are_those_of_the_found_model(picks, wanted) -> None:
 
 
 def test_expected_cost_has_a_gradient() -> None:
-    cost = penalty.Penalty(_model(), nas.PenaltyConfig({"weight": 2.0, "unit": 20.0}))
+    cost = probes.Penalty(_model(), nas.PenaltyConfig({"weight": 2.0, "unit": 20.0}))
     probs = {
         "out": tf.constant([0.5, 0.5]),
         "in": tf.constant([0.5, 0.5]),

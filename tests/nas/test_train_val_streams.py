@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from official_lite.core import config_definitions as cfg
 from official_lite.data import arrays, position
-from official_lite.nas import train_val_streams
+from official_lite.nas import one_shot_trainer
 
 
 def _build_inputs(params, input_context=None) -> tf.data.Dataset:
@@ -28,7 +28,7 @@ def _take(dataset, count):
 
 
 def test_halves_have_no_example_in_common_and_leave_none_out() -> None:
-    batches = _take(train_val_streams.build_streams(_build_inputs)(_config()), 5)
+    batches = _take(one_shot_trainer.build_streams(_build_inputs)(_config()), 5)
     train, val = ({x for batch in batches for x in batch[name]} for name in ("train", "val"))
     assert not train & val
     assert train | val == set(range(20))
@@ -40,7 +40,7 @@ def test_halves_have_no_example_in_common_and_leave_none_out() -> None:
 @pytest.mark.parametrize("names", [("train", "val"), ("train",)])
 def test_both_go_on_where_they_stopped(replicas, names) -> None:
     context = tf.distribute.InputContext(1, 0, replicas)
-    build = train_val_streams.build_streams(_build_inputs, names=names)
+    build = one_shot_trainer.build_streams(_build_inputs, names=names)
 
     def batches_from(batch):
         with position.begin_at(batch, seed=7) as begin:
@@ -58,7 +58,7 @@ def test_one_that_begins_anew_is_not_called_kept() -> None:
             return _build_inputs(params, input_context)
         return tf.data.Dataset.range(8).batch(4)
 
-    build = train_val_streams.build_streams(build_inputs, arch_data=_config(seed=None))
+    build = one_shot_trainer.build_streams(build_inputs, arch_data=_config(seed=None))
     with position.begin_at(3, seed=7) as begin:
         build(_config(seed=5))
     assert not begin.is_kept
@@ -67,7 +67,7 @@ def test_one_that_begins_anew_is_not_called_kept() -> None:
 def test_data_of_its_own_are_not_divided() -> None:
     arch_data = dataclasses.replace(_config(), global_batch_size=2)
     batches = _take(
-        train_val_streams.build_streams(_build_inputs, arch_data=arch_data)(_config()), 10
+        one_shot_trainer.build_streams(_build_inputs, arch_data=arch_data)(_config()), 10
     )
     assert {x for batch in batches for x in batch["train"]} == set(range(20))
     assert {len(batch["val"]) for batch in batches} == {2}
