@@ -15,7 +15,7 @@ from optuna.trial import FrozenTrial, TrialState
 
 from official_lite.common import errors, files
 from official_lite.search import search_config
-from official_lite.search.space import Space
+from official_lite.search.search_config import Space
 
 __all__ = ["best_trials", "records", "short_names", "table", "write", "write_plots"]
 

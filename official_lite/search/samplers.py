@@ -15,7 +15,7 @@ from optuna import distributions, pruners, samplers, trial
 
 from official_lite.common import errors, plugins, registry
 from official_lite.search import search_config
-from official_lite.search.space import Space
+from official_lite.search.search_config import Space
 
 __all__ = [
     "GridSampler",

@@ -14,17 +14,9 @@ from official_lite.common.cluster import tf_config
 from official_lite.config import compatibility, parsing
 from official_lite.core import config_definitions as cfg
 from official_lite.modeling import hyperparams
-from official_lite.search import (
-    evaluators,
-    processes,
-    results,
-    samplers,
-    search_config,
-    storage,
-    worker,
-)
+from official_lite.search import evaluators, results, samplers, search_config, storage, worker
 from official_lite.search.evaluators import ExperimentEvaluator, ModelEvaluator, space_of
-from official_lite.search.space import Space
+from official_lite.search.search_config import Space
 from official_lite.search.trial_run import TrialRun
 
 __all__ = ["Experiment", "run_search", "run_study"]
@@ -151,21 +143,21 @@ def _run_workers(job: worker.StudyJob, study: optuna.Study) -> None:
 
     def start(name: str) -> None:
         path = os.path.join(job.study_dir, "workers", f"{name}.txt")
-        process = processes.start(worker.run_worker, job, output_path=path)
+        process = worker.start_process(worker.run_worker, job, output_path=path)
         running.append(process)
         names[process] = name
 
-    with processes.raise_on_sigterm(), processes.ended_with_us(running):
+    with worker.raise_on_sigterm(), worker.ended_with_us(running):
         for number in range(job.config.num_workers):
             start(str(number))
         num_restarts, num_begun = 0, 0
         while running:
-            ended = processes.wait_for_any(running)
+            ended = worker.wait_for_any(running)
             running.remove(ended)
             _raise_if_stopped(ended)
             if not ended.exitcode:
                 continue
-            how = f"worker {names[ended]} ended {processes.describe_end(ended)}"
+            how = f"worker {names[ended]} ended {worker.describe_end(ended)}"
             before, num_begun = num_begun, worker.num_begun(study)
             # Another worker may already have resumed the trial of this one. That counts as a start,
             # too.

@@ -21,7 +21,7 @@ from official_lite.data import arrays
 from official_lite.modeling.hyperparams import yaml_io
 from official_lite.run import runtime
 from official_lite.search import evaluators
-from official_lite.search.space import Space
+from official_lite.search.search_config import Space
 from tests.search import hooks, toys
 
 RATE = "trainer.optimizer_config.learning_rate.cosine.initial_learning_rate"

@@ -9,7 +9,7 @@ import gin
 import pytest
 
 from official_lite.common import errors, plugins
-from official_lite.search import processes
+from official_lite.search import worker
 from tests import waiting
 
 
@@ -24,7 +24,7 @@ def write_and_wait(path: str) -> None:
 
 
 def parent_of_one(path: str) -> None:
-    processes.start(write_and_wait, path, output_path=path + ".txt")
+    worker.start_process(write_and_wait, path, output_path=path + ".txt")
     signal.pause()
 
 
@@ -60,16 +60,16 @@ def _is_alive(pid: int) -> bool:
 @pytest.mark.slow
 def test_output_and_exit_code_are_kept(tmp_path) -> None:
     output = tmp_path / "logs" / "out.txt"
-    process = processes.start(write, str(tmp_path / "a"), output_path=str(output))
-    assert processes.wait_for_any([process]) is process
+    process = worker.start_process(write, str(tmp_path / "a"), output_path=str(output))
+    assert worker.wait_for_any([process]) is process
     assert process.exitcode == 0
     # TensorFlow may have said something before, if a plugin imports it.
     assert output.read_text().endswith("written\n")
-    failed = processes.start(refuse, output_path=str(output))
-    processes.wait_for_any([failed])
+    failed = worker.start_process(refuse, output_path=str(output))
+    worker.wait_for_any([failed])
     assert failed.exitcode == errors.ExitCode.DATA
     assert "DataError: no data" in output.read_text()
-    assert processes.describe_end(failed) == "with the exit code 3"
+    assert worker.describe_end(failed) == "with the exit code 3"
 
 
 @pytest.mark.slow
@@ -78,7 +78,7 @@ def test_process_knows_gin_and_the_files_that_were_loaded(tmp_path) -> None:
     plugins.load_module(str(tmp_path / "my_hooks.py"))
     gin.parse_config("bound_in_gin.value = 7")
     path = tmp_path / "a"
-    process = processes.start(write_default, str(path), output_path=str(tmp_path / "b"))
+    process = worker.start_process(write_default, str(path), output_path=str(tmp_path / "b"))
     process.join()
     assert path.read_text().startswith("7 ")
     assert "_my_hooks" in path.read_text()
@@ -86,17 +86,21 @@ def test_process_knows_gin_and_the_files_that_were_loaded(tmp_path) -> None:
 
 @pytest.mark.slow
 def test_error_ends_what_was_started(tmp_path) -> None:
-    process = processes.start(write_and_wait, str(tmp_path / "a"), output_path=str(tmp_path / "b"))
+    process = worker.start_process(
+        write_and_wait, str(tmp_path / "a"), output_path=str(tmp_path / "b")
+    )
     _wait_for(tmp_path / "a")
-    with pytest.raises(KeyboardInterrupt), processes.ended_with_us([process]):
+    with pytest.raises(KeyboardInterrupt), worker.ended_with_us([process]):
         raise KeyboardInterrupt
     assert process.exitcode == -signal.SIGTERM
-    assert processes.describe_end(process) == "by SIGTERM"
+    assert worker.describe_end(process) == "by SIGTERM"
 
 
 @pytest.mark.slow
 def test_process_ends_with_a_parent_that_was_killed(tmp_path) -> None:
-    parent = processes.start(parent_of_one, str(tmp_path / "a"), output_path=str(tmp_path / "b"))
+    parent = worker.start_process(
+        parent_of_one, str(tmp_path / "a"), output_path=str(tmp_path / "b")
+    )
     pid = _wait_for(tmp_path / "a")
     parent.kill()
     parent.join()
@@ -104,10 +108,10 @@ def test_process_ends_with_a_parent_that_was_killed(tmp_path) -> None:
 
 
 def test_sigterm_is_an_error_that_can_be_gone_on_from() -> None:
-    with pytest.raises(errors.PreemptedError, match="SIGTERM"), processes.raise_on_sigterm():
+    with pytest.raises(errors.PreemptedError, match="SIGTERM"), worker.raise_on_sigterm():
         signal.raise_signal(signal.SIGTERM)
 
 
 def test_what_can_not_be_sent_is_said_before_a_process_starts(tmp_path) -> None:
     with pytest.raises(errors.ConfigTypeError, match="to a module"):
-        processes.start(lambda: None, output_path=str(tmp_path / "a"))
+        worker.start_process(lambda: None, output_path=str(tmp_path / "a"))

@@ -10,7 +10,7 @@ from optuna import distributions
 
 from official_lite import search
 from official_lite.common import errors
-from official_lite.search import samplers, space
+from official_lite.search import samplers, search_config
 from tests.search import toys
 
 STRATEGIES = pytest.mark.parametrize(
@@ -65,13 +65,13 @@ def test_trial_broken_off_while_it_was_drawn_is_drawn_as_ever(
 ) -> None:
     _run(strategy, tmp_path / "broken", 7)
 
-    def break_off(self: space.Space, trial: optuna.trial.Trial) -> None:
+    def break_off(self: search_config.Space, trial: optuna.trial.Trial) -> None:
         for name, one in list(self.distributions.items())[:num_drawn]:
             trial._suggest(name, one)
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(space.Space, "suggest", break_off)
+        patch.setattr(search_config.Space, "suggest", break_off)
         with pytest.raises(KeyboardInterrupt):
             _run(strategy, tmp_path / "broken", 8)
     assert _run(strategy, tmp_path / "broken", 9) == _run(strategy, tmp_path / "whole", 9)

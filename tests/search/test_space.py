@@ -8,7 +8,7 @@ import pytest
 
 from official_lite import search
 from official_lite.common import errors
-from official_lite.search import space as space_lib
+from official_lite.search import search_config
 
 ENTRIES = {
     "trainer.rate": {"type": "float", "low": 1e-4, "high": 1e-1, "log": True},
@@ -21,7 +21,7 @@ ENTRIES = {
 
 
 def test_dotted_and_nested_names_are_the_same() -> None:
-    space = space_lib.Space(ENTRIES)
+    space = search_config.Space(ENTRIES)
     assert list(space.distributions) == [
         "trainer.rate",
         "task.depth",
@@ -31,7 +31,7 @@ def test_dotted_and_nested_names_are_the_same() -> None:
 
 
 def test_what_is_drawn_is_in_the_space_and_lists_are_lists() -> None:
-    space = space_lib.Space(ENTRIES)
+    space = search_config.Space(ENTRIES)
     study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=1))
     for _ in range(20):
         drawn = space.suggest(study.ask())
@@ -42,7 +42,7 @@ def test_what_is_drawn_is_in_the_space_and_lists_are_lists() -> None:
 
 
 def test_numbers_and_booleans_among_choices_stay_what_they_are() -> None:
-    space = space_lib.Space({"x": [1, True, 1.0, "1"]})
+    space = search_config.Space({"x": [1, True, 1.0, "1"]})
     values = [space.decode({"x": choice})["x"] for choice in (1, True, 1.0, "1")]
     assert [type(value) for value in values] == [int, bool, float, str]
 
@@ -60,21 +60,21 @@ def test_choices_that_are_equal_in_python_are_told_apart(tmp_path) -> None:
     study = search.run_study(evaluate, config, str(tmp_path))
     shown = sorted(map(repr, choices))
     assert sorted(map(repr, seen)) == shown
-    stored = [space_lib.Space(config.space).decode(trial.params)["x"] for trial in study.trials]
+    stored = [search_config.Space(config.space).decode(trial.params)["x"] for trial in study.trials]
     assert list(map(repr, stored)) == list(map(repr, seen))
     assert sorted(repr(json.loads(json.dumps(v))) for v in seen) == shown
-    numbers = space_lib.Space({"x": [np.int64(1), np.bool_(True)]}).examples()
+    numbers = search_config.Space({"x": [np.int64(1), np.bool_(True)]}).examples()
     assert [repr(one["x"]) for one in numbers] == ["1", "True"]
 
 
 def test_size_is_the_number_of_points() -> None:
     steps = {"type": "float", "low": 0.0, "high": 1.0, "step": 0.25}
-    assert space_lib.Space({"x": steps, "y": [1, 2], "z": ENTRIES["task"]["depth"]}).size == 30
-    assert space_lib.Space(ENTRIES).size is None
+    assert search_config.Space({"x": steps, "y": [1, 2], "z": ENTRIES["task"]["depth"]}).size == 30
+    assert search_config.Space(ENTRIES).size is None
 
 
 def test_examples_have_each_end_and_each_choice() -> None:
-    seen = list(space_lib.Space(ENTRIES).examples())
+    seen = list(search_config.Space(ENTRIES).examples())
     assert {example["task.arch.block/0"] for example in seen} == {"conv", "pool", None}
     assert {example["trainer.rate"] for example in seen} == {1e-4, 1e-1}
 
@@ -94,9 +94,9 @@ def test_examples_have_each_end_and_each_choice() -> None:
 )
 def test_mistake_names_the_path(entries: dict, error: type[Exception], words: str) -> None:
     with pytest.raises(error, match=words):
-        space_lib.Space(entries)
+        search_config.Space(entries)
 
 
 def test_label_may_have_any_sign_but_dots_and_brackets() -> None:
-    assert space_lib.path_of("task.arch.block 0/op") == ["task", "arch", "block 0/op"]
-    assert space_lib.path_of("task.routines[1].weight") == ["task", "routines", 1, "weight"]
+    assert search_config.path_of("task.arch.block 0/op") == ["task", "arch", "block 0/op"]
+    assert search_config.path_of("task.routines[1].weight") == ["task", "routines", 1, "weight"]
