@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from official_lite.common import errors, files
-from official_lite.reports import charts, layout
+from official_lite.reports import charts, markup
 from official_lite.reports.markup import Markup, tag
 from official_lite.run.run_reading import Run, is_run
 
@@ -29,23 +29,23 @@ _Values = dict[str, dict[int, npt.NDArray[Any]]]
 """The tensors of one kind of summary, by tag and step."""
 
 
-def media(runs: Sequence[Run]) -> list[layout.Section]:
+def media(runs: Sequence[Run]) -> list[markup.Section]:
     """Build the sections with images and histograms; there is none for a kind without any."""
     images: list[Markup] = []
     drawn: list[charts.Chart] = []
     for run in runs:
         found, problems = _read(run.model_dir)
-        images += [layout.note(f"{run.name}: {problem}") for problem in problems]
+        images += [markup.note(f"{run.name}: {problem}") for problem in problems]
         prefix = f"{run.name}, " if len(runs) > 1 else ""
         images += _images(prefix, found["images"])
         for name, histograms in found["histograms"].items():
             drawn += _histogram_charts(f"{prefix}{name}", histograms)
     sections = []
     if images:
-        sections.append(layout.Section(name="images", title="Images", content=images))
+        sections.append(markup.Section(name="images", title="Images", content=images))
     if drawn:
         content = charts.foldable_grid(drawn)
-        sections.append(layout.Section(name="histograms", title="Histograms", content=content))
+        sections.append(markup.Section(name="histograms", title="Histograms", content=content))
     return sections
 
 

@@ -2,7 +2,7 @@ import json
 import math
 import re
 
-from official_lite.reports import charts
+from official_lite.reports import charts, markup
 
 
 def _data(chart: charts.Chart) -> dict:
@@ -30,7 +30,7 @@ def test_points_that_have_names_all_stay() -> None:
 
 
 def test_number_is_short_and_keeps_integers() -> None:
-    shown = [charts.number(value) for value in (1234567, 2.0, 0.123456789, 1e-9, math.nan, None)]
+    shown = [markup.number(value) for value in (1234567, 2.0, 0.123456789, 1e-9, math.nan, None)]
     assert shown == ["1,234,567", "2", "0.12346", "1e-09", "nan", "–"]
 
 

@@ -1,7 +1,7 @@
 import json
 import re
 
-from official_lite.reports import curve_sections
+from official_lite.reports import run_sections
 from official_lite.reports.markup import tag
 from official_lite.run import run_reading
 from tests import made_runs
@@ -20,7 +20,7 @@ def _runs(tmp_path, number: int) -> list[run_reading.Run]:
 
 
 def test_training_and_validation_share_a_chart(tmp_path) -> None:
-    section = curve_sections.curves(_runs(tmp_path, 1))
+    section = run_sections.curves(_runs(tmp_path, 1))
     charts = _charts(section)
     assert list(charts) == ["loss", "accuracy", "learning_rate"]
     assert [one["name"] for one in charts["loss"]["series"]] == ["train", "validation"]
@@ -32,7 +32,7 @@ def test_no_two_rows_have_the_same_name(tmp_path) -> None:
     run = made_runs.make_run(tmp_path / "run")
     values = {"training_loss": 0.5, "loss": 0.0, "training_accuracy": 0.1, "accuracy": 0.2}
     made_runs.write_metrics(run, [{"step": n, "split": "train", **values} for n in (1, 2)])
-    page = tag("div", curve_sections.curves([run_reading.read_run(str(run))]).content)
+    page = tag("div", run_sections.curves([run_reading.read_run(str(run))]).content)
     heads = re.findall(r'<th scope="row">(.*?)</th>', page)
     assert sorted(heads) == [
         "train/accuracy",
@@ -44,7 +44,7 @@ def test_no_two_rows_have_the_same_name(tmp_path) -> None:
 
 def test_curves_can_be_drawn_over_time(tmp_path) -> None:
     (run,) = _runs(tmp_path, 1)
-    section = curve_sections.curves([run])
+    section = run_sections.curves([run])
     series = _charts(section)["loss"]["series"][0]
     # The first report came after 50 steps.
     assert series["minutes"][:2] == [0.0, 0.05]
@@ -53,7 +53,7 @@ def test_curves_can_be_drawn_over_time(tmp_path) -> None:
 
 
 def test_each_of_several_runs_has_its_colour_and_switch(tmp_path) -> None:
-    section = curve_sections.curves(_runs(tmp_path, 3))
+    section = run_sections.curves(_runs(tmp_path, 3))
     series = _charts(section)["loss"]["series"]
     assert {(one["run"], one["colour"]) for one in series} == {(0, 0), (1, 1), (2, 2)}
     assert {one["look"] for one in series if one["split"] == "train"} == {"dashed"}
@@ -62,7 +62,7 @@ def test_each_of_several_runs_has_its_colour_and_switch(tmp_path) -> None:
 
 def test_speed_has_a_section_of_its_own(tmp_path) -> None:
     runs = _runs(tmp_path, 1)
-    section = curve_sections.throughput(runs)
+    section = run_sections.throughput(runs)
     assert list(_charts(section)) == ["steps_per_second"]
     assert "6,496" in tag("div", section.content)
 
@@ -70,5 +70,5 @@ def test_speed_has_a_section_of_its_own(tmp_path) -> None:
 def test_run_without_numbers_has_a_word_about_it(tmp_path) -> None:
     (tmp_path / "params.yaml").write_text("{}")
     runs = [run_reading.read_run(str(tmp_path))]
-    assert "No metrics" in tag("div", curve_sections.curves(runs).content)
-    assert curve_sections.throughput(runs) is None
+    assert "No metrics" in tag("div", run_sections.curves(runs).content)
+    assert run_sections.throughput(runs) is None

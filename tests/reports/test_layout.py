@@ -1,10 +1,10 @@
-from official_lite.reports import layout
+from official_lite.reports import markup
 
 
 def _table(cells: list[list], **fields) -> str:
-    rows = [layout.Row(head=f"row {n}", cells=each) for n, each in enumerate(cells)]
+    rows = [markup.Row(head=f"row {n}", cells=each) for n, each in enumerate(cells)]
     columns = ["", *(f"column {n}" for n in range(len(cells[0])))]
-    return layout.table(layout.Table(caption="all", columns=columns, rows=rows, **fields))
+    return markup.table(markup.Table(caption="all", columns=columns, rows=rows, **fields))
 
 
 def test_table_names_its_columns_and_rows() -> None:
@@ -24,9 +24,9 @@ def test_what_is_missing_is_sorted_as_nothing() -> None:
 
 
 def test_facts_that_are_not_known_are_left_out() -> None:
-    assert "seed" not in layout.facts({"seed": None, "step": 3})
+    assert "seed" not in markup.facts({"seed": None, "step": 3})
 
 
 def test_times_are_for_people() -> None:
-    assert [layout.duration(s) for s in (None, 1.25, 3661)] == [None, "1.2 s", "1:01:01"]
-    assert layout.when(None) is None
+    assert [markup.duration(s) for s in (None, 1.25, 3661)] == [None, "1.2 s", "1:01:01"]
+    assert markup.when(None) is None

@@ -4,7 +4,7 @@ import json
 
 from official_lite.common import goodput
 from official_lite.nas import architecture
-from official_lite.reports import layout, run_sections
+from official_lite.reports import markup, run_sections
 from official_lite.reports.markup import tag
 from official_lite.run import run_reading
 from tests import made_runs
@@ -82,7 +82,7 @@ def test_damaged_architecture_does_not_hide_the_run(tmp_path) -> None:
     assert "is not valid JSON" in tag("div", run_sections.architectures([_read(directory)]).content)
 
 
-def _content(section: layout.Section) -> str:
+def _content(section: markup.Section) -> str:
     return tag("div", section.content)
 
 

@@ -1,7 +1,7 @@
 import pytest
 
 from official_lite import search
-from official_lite.reports.study_reading import is_study, read_study
+from official_lite.reports.study_sections import is_study, read_study
 from tests.search import toys
 
 

@@ -1,7 +1,7 @@
 from official_lite import search
 from official_lite.reports import study_sections
 from official_lite.reports.markup import tag
-from official_lite.reports.study_reading import Study, read_study
+from official_lite.reports.study_sections import Study, read_study
 from tests.search import toys
 
 
