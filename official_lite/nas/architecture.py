@@ -24,8 +24,8 @@ __all__ = [
     "different_options",
     "file_of",
     "fixed_arch",
+    "index_of",
     "is_fixed",
-    "is_same_option",
     "read_arch",
     "read_found_arch",
     "read_history",
@@ -121,23 +121,32 @@ def ask_for(label: str, options: Sequence[Any]) -> int:
 
     Raises:
         errors.ConfigValueError: If the label has different options elsewhere in the model.
-        RuntimeError: If no architecture is fixed.
     """
-    decision = _current.get()
-    if decision is None:
-        raise RuntimeError(f"No architecture is fixed, so the choice {label!r} has no value.")
+    decision: Any = _current.get()
     known = decision.asked.setdefault(label, list(options))
     if known != list(options):
         raise different_options(label, known, options)
     if decision.arch is None or label not in decision.arch:
         return 0
+    try:
+        return index_of(label, options, decision.arch[label])
+    except errors.ConfigValueError as error:
+        decision.wrong.append(str(error))
+        return 0
+
+
+def index_of(label: str, options: Sequence[Any], given: object) -> int:
+    """Return the index of the option of a label that a file or the command line gives.
+
+    Raises:
+        errors.ConfigValueError: If there is no such option.
+    """
     for index, option in enumerate(options):
-        if is_same_option(option, decision.arch[label]):
+        if _is_same_option(option, given):
             return index
-    decision.wrong.append(
-        f"`{label}` is {decision.arch[label]!r}; expected one of {', '.join(map(str, options))}."
+    raise errors.ConfigValueError(
+        f"`{label}` is {given!r}; expected one of {', '.join(map(str, options))}."
     )
-    return 0
 
 
 def different_options(
@@ -150,8 +159,7 @@ def different_options(
     )
 
 
-def is_same_option(option: object, given: object) -> bool:
-    """Return whether a value from a file or the command line denotes this option."""
+def _is_same_option(option: object, given: object) -> bool:
     if isinstance(option, list):
         wanted = list(given) if isinstance(given, list | tuple) else [given]
         return option == wanted

@@ -26,8 +26,6 @@ __all__ = [
     "second_order",
 ]
 
-_ARCH, _WEIGHTS = 1, 2
-
 
 class _FirstOrderTrainer(one_shot_trainer.OneShotTrainer):
     def arch_gradients(self, inputs: Mapping[str, Any]) -> list[tf.Tensor]:
@@ -75,10 +73,10 @@ class GumbelTrainer(_FirstOrderTrainer):
         return resolution.GumbelResolver(choice, hard=self.one_shot.gumbel.hard)
 
     def arch_draw(self, step: tf.Tensor) -> resolution.Draw:
-        return self._draw(step, _ARCH)
+        return self._draw(step, one_shot_trainer.ARCH)
 
     def weight_draw(self, step: tf.Tensor) -> resolution.Draw:
-        return self._draw(step, _WEIGHTS)
+        return self._draw(step, one_shot_trainer.WEIGHTS)
 
     def temperature(self, step: tf.Tensor) -> tf.Tensor:
         """Return the temperature at a step. It falls linearly over the whole training."""
@@ -105,10 +103,8 @@ class ProxylessTrainer(_FirstOrderTrainer):
         return resolution.GateResolver(choice)
 
     def arch_draw(self, step: tf.Tensor) -> resolution.Draw:
-        return resolution.Draw(paths=self.sampled_paths(step, _ARCH), gates=True)
-
-    def weight_draw(self, step: tf.Tensor) -> resolution.Draw:
-        return resolution.Draw(paths=self.sampled_paths(step, _WEIGHTS))
+        paths = self.sampled_paths(step, one_shot_trainer.ARCH)
+        return resolution.Draw(paths=paths, gates=True)
 
 
 LossFn = Callable[..., tf.Tensor]

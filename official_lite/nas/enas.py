@@ -10,7 +10,7 @@ import keras
 import tensorflow as tf
 
 from official_lite.common import types
-from official_lite.nas import choices, differentiable, one_shot_trainer, probes, resolution
+from official_lite.nas import choices, differentiable, one_shot_trainer, resolution
 
 __all__ = ["Choose", "EnasTrainer", "LogitsController", "LstmController", "Walk"]
 
@@ -18,13 +18,12 @@ Choose = Callable[[str, tf.Tensor], tf.Tensor]
 """Function that takes a label and its logits and returns the int32 index of an option."""
 
 _INITIAL_SCALE = 0.1
-_WEIGHTS = 2
 # Salt of the first architecture that an update samples; the others use the following numbers.
 _FIRST_SAMPLE = 10
 # The baseline before the first reward. NaN would not pass for a sound state of a checkpoint.
 _NO_REWARD = tf.float32.min
 # Smallest probability that is passed to a logarithm.
-_LEAST = 1e-6
+_MIN_PROBABILITY = 1e-6
 
 
 @dataclasses.dataclass(frozen=True)
@@ -154,15 +153,11 @@ class EnasTrainer(one_shot_trainer.OneShotTrainer):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        own = self.one_shot
-        self.__dict__["_reward"] = probes.Reward(
-            self.task, self.model, metric=own.reward, direction=own.reward_direction
-        )
+        self._reward = self.build_reward()
 
     def resolve(self, model: keras.Model) -> list[tuple[str, Any]]:
         resolved = super().resolve(model)
-        # Bypass the tracking of `tf.Module`: the checkpoint holds these variables as `alphas`.
-        self.__dict__["_controller"] = self._build_controller(dict(resolved))
+        self._controller = self._build_controller(dict(resolved))
         return resolved
 
     def make_resolver(self, choice: choices.Choice) -> resolution.PathResolver:
@@ -202,9 +197,6 @@ class EnasTrainer(one_shot_trainer.OneShotTrainer):
         is_turn = tf.equal(step % every, 0)
         return is_turn if warm is None else tf.logical_and(is_turn, warm)
 
-    def weight_draw(self, step: tf.Tensor) -> resolution.Draw:
-        return resolution.Draw(paths=self.sampled_paths(step, _WEIGHTS))
-
     def arch_gradients(self, inputs: Mapping[str, Any]) -> list[tf.Tensor]:
         """Return the policy gradient, averaged over the samples."""
         config = self.one_shot.enas
@@ -228,7 +220,7 @@ class EnasTrainer(one_shot_trainer.OneShotTrainer):
 
     def _rate(self, paths: Mapping[str, tf.Tensor], batch: types.Nest) -> tf.Tensor:
         with resolution.active_draw(resolution.Draw(paths=paths)):
-            reward: tf.Tensor = self.__dict__["_reward"].of_batch(batch)
+            reward = self._reward.of_batch(batch)
         self._arch_loss.update_state(-reward)
         one_hot = {label: tf.one_hot(paths[label], len(o)) for label, o in self.space.items()}
         return reward - tf.cast(self.arch_cost(one_hot), tf.float32)
@@ -283,7 +275,7 @@ class EnasTrainer(one_shot_trainer.OneShotTrainer):
                 members = [[i in one for i in range(choice.n_candidates)] for one in choice.options]
                 taken = tf.linalg.matvec(tf.constant(members, tf.float32), sets, transpose_a=True)
                 # An input may be certain to be selected, because a set is never empty.
-                taken = tf.clip_by_value(taken, _LEAST, 1.0 - _LEAST)
+                taken = tf.clip_by_value(taken, _MIN_PROBABILITY, 1.0 - _MIN_PROBABILITY)
                 cost += tf.reduce_sum(
                     taken * tf.math.log(taken / target)
                     + (1.0 - taken) * tf.math.log((1.0 - taken) / (1.0 - target))

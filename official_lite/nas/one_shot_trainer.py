@@ -23,10 +23,22 @@ from official_lite.nas import architecture, choices, configs, probes, resolution
 from official_lite.nas.resolution import Draw
 from official_lite.telemetry import text_file_writers
 
-__all__ = ["ExportArch", "IdlePaths", "OneShotTrainer", "TRAIN", "VAL", "build_streams"]
+__all__ = [
+    "ARCH",
+    "ExportArch",
+    "IdlePaths",
+    "OneShotTrainer",
+    "TRAIN",
+    "VAL",
+    "WEIGHTS",
+    "build_streams",
+]
 
 TRAIN, VAL = "train", "val"
 """The names of the two streams of training data."""
+
+ARCH, WEIGHTS = 1, 2
+"""Salts of the random numbers of a step: those of the architecture and those of the weights."""
 
 # A place in the model is used if, for each label here, the step uses one of these options.
 _Place = tuple[tuple[str, frozenset[int]], ...]
@@ -54,6 +66,7 @@ class OneShotTrainer(base_trainer.Trainer):
     Attributes:
         resolved: The label and resolver of each choice, in the order of the model.
         space: The options of each label.
+        arch_cost: The function that computes the cost of an architecture.
 
     Raises:
         errors.ConfigValueError: If the model has no choices although `task.arch` is empty, or if it
@@ -63,7 +76,6 @@ class OneShotTrainer(base_trainer.Trainer):
     one_shot: configs.OneShotConfig
     resolved: list[tuple[str, Any]]
     space: dict[str, list[Any]]
-    _idle_paths: IdlePaths | None
 
     # The classes of choices that this trainer can search.
     kinds: ClassVar[tuple[type[choices.Choice], ...]] = (
@@ -100,9 +112,9 @@ class OneShotTrainer(base_trainer.Trainer):
         self.arch_optimizer = self._build_arch_optimizer()
         self._arch_loss = keras.metrics.Mean("arch_loss", dtype="float32")
         super().__init__(config, task, model, optimizer, *args, **kwargs)
-        own["_probe"] = probes.LossProbe(self.task, self.model, self.optimizer)
-        own["_penalty"] = probes.Penalty(self.model, self.one_shot.penalty)
-        own["_idle_paths"] = (
+        self._probe = probes.LossProbe(self.task, self.model, self.optimizer)
+        self.arch_cost = probes.Penalty(self.model, self.one_shot.penalty)
+        self._idle_paths = (
             IdlePaths(self.model, self.optimizer)
             if self.draws_paths and self.one_shot.idle_paths == "freeze"
             else None
@@ -224,9 +236,8 @@ class OneShotTrainer(base_trainer.Trainer):
         return None
 
     def weight_draw(self, step: tf.Tensor) -> Draw | None:
-        """Return the draw for a step of the weights."""
-        del step
-        return None
+        """Return the draw for a step of the weights: a path, if the trainer draws paths."""
+        return Draw(paths=self.sampled_paths(step, WEIGHTS)) if self.draws_paths else None
 
     @user_code.not_converted
     def arch_step(self, inputs: Mapping[str, Any]) -> None:
@@ -249,8 +260,7 @@ class OneShotTrainer(base_trainer.Trainer):
         self, inputs: types.Nest, variables: Sequence[Any] = (), values: Sequence[tf.Tensor] = ()
     ) -> tf.Tensor:
         """Return this replica's share of the loss of a batch; see `probes.LossProbe`."""
-        probe: probes.LossProbe = self.__dict__["_probe"]
-        return probe(inputs, variables, values)
+        return self._probe(inputs, variables, values)
 
     def arch_loss(
         self, inputs: types.Nest, variables: Sequence[Any] = (), values: Sequence[tf.Tensor] = ()
@@ -265,11 +275,12 @@ class OneShotTrainer(base_trainer.Trainer):
         cost = self.arch_cost({label: r.probs() for label, r in self.resolvers.items()})
         return loss + cost / replicas
 
-    @property
-    def arch_cost(self) -> probes.Penalty:
-        """The function that computes the cost of an architecture."""
-        own: probes.Penalty = self.__dict__["_penalty"]
-        return own
+    def build_reward(self) -> probes.Reward:
+        """Build the reward of a batch: the metric `one_shot.reward`, or the negative loss."""
+        config = self.one_shot
+        return probes.Reward(
+            self.task, self.model, metric=config.reward, direction=config.reward_direction
+        )
 
     def noise(self, step: tf.Tensor, salt: int) -> dict[str, tf.Tensor]:
         """Return Gumbel noise for the logits of each label, the same on all replicas."""
@@ -329,17 +340,10 @@ class OneShotTrainer(base_trainer.Trainer):
             )
         super()._init_training(dataset)
 
-    def _build_model(self, train: bool) -> None:
-        with resolution.active_draw(self._draw_to_build()):
-            super()._build_model(train)
-
     def _replica_spec(self, training: bool) -> types.Nest:
         spec = super()._replica_spec(training)
         has_streams = training and self.resolved and self.has_arch_step
         return spec[TRAIN] if has_streams else spec
-
-    def _draw_to_build(self) -> Draw | None:
-        return None
 
     def _build_arch_optimizer(self) -> keras.optimizers.Optimizer:
         config = self.one_shot
@@ -365,7 +369,7 @@ class OneShotTrainer(base_trainer.Trainer):
 def _require_arch(config: base_trainer.ExperimentConfig, model: keras.Model) -> None:
     if not hyperparams.get_by_path(config, "task.arch"):
         raise errors.ConfigValueError(
-            f"The model {getattr(model, 'name', model)!r} has no choices, so there is nothing to "
+            f"The model {model.name!r} has no choices, so there is nothing to "
             "search. Add choices such as `nas.LayerChoice` (in the constructor of a subclass), or "
             "use a trainer that does not search."
         )

@@ -89,7 +89,7 @@ def unchanged(
     # Set the mapping directly, because the constructor would convert its values to tensors. The
     # mapping must hold variables: a train step takes gradients with respect to them. It must
     # include all variables, because regularizers read them all.
-    scope.state_mapping = {id(v): v.value for v in getattr(model, "variables", ())}
+    scope.state_mapping = {id(v): v.value for v in model.variables}
     scope.state_mapping |= {
         id(variable): _as_variable(value) for variable, value in zip(variables, values, strict=True)
     }

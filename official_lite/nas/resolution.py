@@ -15,11 +15,12 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import dataclasses
+import functools
 import inspect
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import keras
 import tensorflow as tf
@@ -30,12 +31,10 @@ from official_lite.nas.choices import Choice
 
 __all__ = [
     "Draw",
-    "FixedResolver",
     "GateResolver",
     "GumbelResolver",
     "MixtureResolver",
     "PathResolver",
-    "Resolver",
     "active_choices",
     "active_draw",
     "current_draw",
@@ -51,24 +50,8 @@ __all__ = [
     "resolve_choices",
     "sample",
     "space_of",
+    "variable_name",
 ]
-
-
-class Resolver(Protocol):
-    """The interface of a resolver, which computes all choices of one label."""
-
-    def __call__(self, choice: Choice, inputs: types.Nest, training: bool | None) -> Any:
-        """Return the output of a choice."""
-
-
-class FixedResolver:
-    """A resolver that always computes the option with a given index."""
-
-    def __init__(self, index: int) -> None:
-        self._index = index
-
-    def __call__(self, choice: Choice, inputs: types.Nest, training: bool | None) -> Any:
-        return choice.branch(self._index, inputs)
 
 
 def find_choices(model: keras.Model) -> list[Choice]:
@@ -107,16 +90,10 @@ def decided_by(model: keras.Model, arch: Mapping[str, Any]) -> dict[str, int]:
     Raises:
         errors.ConfigValueError: If the architecture names an unknown option.
     """
-    picks = {}
-    for label, options in space_of(model).items():
-        given = arch.get(label, options[0])
-        same = [i for i, option in enumerate(options) if architecture.is_same_option(option, given)]
-        if not same:
-            raise errors.ConfigValueError(
-                f"`{label}` is {given!r}; expected one of {', '.join(map(str, options))}."
-            )
-        picks[label] = same[0]
-    return picks
+    return {
+        label: architecture.index_of(label, options, arch.get(label, options[0]))
+        for label, options in space_of(model).items()
+    }
 
 
 def resolve_choices(
@@ -189,17 +166,15 @@ def _replace(
     for choice in find_choices(model):
         if isinstance(choice, kind):
             module = init_fn(choice)
-            choice.set_resolver(_Replacement(module))
+            choice.set_resolver(functools.partial(_call_module, module))
             modules.append((choice.label, module))
     return modules
 
 
-class _Replacement:
-    def __init__(self, module: Callable[[Any], Any]) -> None:
-        self._module = module
-
-    def __call__(self, choice: Choice, inputs: types.Nest, training: bool | None) -> Any:
-        return self._module(inputs)
+def _call_module(
+    module: Callable[[Any], Any], choice: Choice, inputs: types.Nest, training: bool | None
+) -> Any:
+    return module(inputs)
 
 
 def _walk(
@@ -318,7 +293,7 @@ class _Fixing:
         """Return a layer with its choices replaced, or the layer itself if it has none."""
         if not find_choices(layer):
             return layer
-        if isinstance(layer, choices.Choice):
+        if isinstance(layer, Choice):
             return self._fix_choice(layer)
         if isinstance(layer, keras.Sequential):
             return keras.Sequential(
@@ -335,7 +310,7 @@ class _Fixing:
             "the model within `nas.fixed_arch`, and copy the weights with `nas.inherit_weights`."
         )
 
-    def _fix_choice(self, choice: choices.Choice) -> Any:
+    def _fix_choice(self, choice: Choice) -> Any:
         layers = [self.fix(one) for one in choice.layers_of(self._picks[choice.label])]
         if len(layers) == 1:
             return layers[0]
@@ -362,7 +337,7 @@ def _weights_on_path(layer: keras.layers.Layer, picks: Mapping[str, int]) -> lis
     found: dict[int, Any] = {}
 
     def visit(one: keras.layers.Layer) -> None:
-        if isinstance(one, choices.Choice):
+        if isinstance(one, Choice):
             below = one.layers_of(picks[one.label])
         else:
             for weight in [*one._trainable_variables, *one._non_trainable_variables]:
@@ -454,12 +429,12 @@ class MixtureResolver:
         alpha: The architecture parameters α, of shape `[options]`.
     """
 
-    def __init__(self, choice: choices.Choice) -> None:
+    def __init__(self, choice: Choice) -> None:
         require_sum(choice)
         prior = [math.log(p) for p in choice.prior] if choice.prior else 0.0
         noise = keras.random.normal([len(choice.options)], stddev=_INITIAL_SPREAD)
         self.alpha = keras.Variable(
-            noise + prior, dtype="float32", autocast=False, name=_name("alpha", choice)
+            noise + prior, dtype="float32", autocast=False, name=variable_name("alpha", choice)
         )
 
     @property
@@ -479,7 +454,7 @@ class MixtureResolver:
         """Return the index of the preferred option."""
         return int(tf.argmax(self.probs()))
 
-    def __call__(self, choice: choices.Choice, inputs: types.Nest, training: bool | None) -> Any:
+    def __call__(self, choice: Choice, inputs: types.Nest, training: bool | None) -> Any:
         return _mix(choice.outputs(inputs), self.weights(choice.label))
 
     def weights(self, label: str) -> tf.Tensor:
@@ -498,7 +473,7 @@ class GumbelResolver(MixtureResolver):
             of the soft weights (straight-through estimator).
     """
 
-    def __init__(self, choice: choices.Choice, *, hard: bool) -> None:
+    def __init__(self, choice: Choice, *, hard: bool) -> None:
         super().__init__(choice)
         self._hard = hard
 
@@ -513,7 +488,7 @@ class GumbelResolver(MixtureResolver):
 class PathResolver(MixtureResolver):
     """A resolver that computes one option: the drawn one in a step, else the preferred one."""
 
-    def __call__(self, choice: choices.Choice, inputs: types.Nest, training: bool | None) -> Any:
+    def __call__(self, choice: Choice, inputs: types.Nest, training: bool | None) -> Any:
         draw = current_draw()
         index = self.preferred() if draw is None else draw.paths[choice.label]
         return _switch(choice, inputs, index)
@@ -530,7 +505,7 @@ class GateResolver(PathResolver):
     with respect to α is that of ProxylessNAS: Σ_j ∂L/∂g_j p_j (δ_ij − p_i).
     """
 
-    def __call__(self, choice: choices.Choice, inputs: types.Nest, training: bool | None) -> Any:
+    def __call__(self, choice: Choice, inputs: types.Nest, training: bool | None) -> Any:
         draw = current_draw()
         if draw is None or not draw.gates:
             return super().__call__(choice, inputs, training)
@@ -545,7 +520,7 @@ def _mix(outputs: Sequence[Any], weights: tf.Tensor) -> Any:
     )
 
 
-def _switch(choice: choices.Choice, inputs: types.Nest, index: tf.Tensor) -> Any:
+def _switch(choice: Choice, inputs: types.Nest, index: tf.Tensor) -> Any:
     def branch(number: int) -> Any:
         return lambda: choice.branch(number, inputs)
 
@@ -562,7 +537,8 @@ def _one_hot_of_largest(logits: tf.Tensor) -> tf.Tensor:
     return tf.one_hot(tf.argmax(logits), logits.shape[0], dtype=logits.dtype)
 
 
-def require_sum(choice: choices.Choice) -> None:
+def require_sum(choice: Choice) -> None:
+    """Check that the inputs of a choice are added, as all one-shot trainers require."""
     reduction = getattr(choice, "reduction", "sum")
     if reduction not in ("sum", "mean"):
         raise errors.ConfigValueError(
@@ -571,5 +547,6 @@ def require_sum(choice: choices.Choice) -> None:
         )
 
 
-def _name(prefix: str, choice: choices.Choice) -> str:
+def variable_name(prefix: str, choice: Choice) -> str:
+    """Return the name of a variable of a choice."""
     return f"{prefix}_{re.sub(r'[^0-9A-Za-z_.]', '_', choice.label)}"
