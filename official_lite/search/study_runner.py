@@ -137,12 +137,13 @@ def _run_workers(job: worker.StudyJob, study: optuna.Study) -> None:
     A worker that was killed is restarted if trials have started since the last failure or an
     interrupted trial is left. The number of restarts is limited.
     """
+    outputs = os.path.join(job.study_dir, "workers")
     running: list[SpawnProcess] = []
     names: dict[SpawnProcess, str] = {}
     failures: list[str] = []
 
     def start(name: str) -> None:
-        path = os.path.join(job.study_dir, "workers", f"{name}.txt")
+        path = os.path.join(outputs, f"{name}.txt")
         process = worker.start_process(worker.run_worker, job, output_path=path)
         running.append(process)
         names[process] = name
@@ -154,7 +155,7 @@ def _run_workers(job: worker.StudyJob, study: optuna.Study) -> None:
         while running:
             ended = worker.wait_for_any(running)
             running.remove(ended)
-            _raise_if_stopped(ended)
+            worker.raise_if_stopped(ended, f"Worker {names[ended]}", outputs)
             if not ended.exitcode:
                 continue
             how = f"worker {names[ended]} ended {worker.describe_end(ended)}"
@@ -169,25 +170,7 @@ def _run_workers(job: worker.StudyJob, study: optuna.Study) -> None:
             else:
                 failures.append(how)
     if failures:
-        raise errors.OfficialLiteError(
-            f"{', '.join(failures)}; see {os.path.join(job.study_dir, 'workers')}."
-        )
-
-
-def _raise_if_stopped(process: SpawnProcess) -> None:
-    if process.exitcode == errors.ExitCode.PREEMPTED:
-        raise errors.PreemptedError(
-            "A worker was asked to stop. Start the same command again to resume."
-        )
-    if process.exitcode == errors.ExitCode.INTERRUPTED:
-        raise errors.StoppedByUserError(
-            "A worker was asked to stop. Start the same command again to resume."
-        )
-    if process.exitcode == errors.ExitCode.CHECKPOINT:
-        raise errors.DiskFullError(
-            "A worker stopped because the disk is full. Existing files are unchanged. Free some "
-            "space and start the same command again."
-        )
+        raise errors.OfficialLiteError(f"{', '.join(failures)}; see {outputs}.")
 
 
 def _tell_of_running_trials(study: optuna.Study) -> None:

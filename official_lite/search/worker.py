@@ -34,6 +34,7 @@ __all__ = [
     "has_broken_off_trials",
     "is_trained_in",
     "num_begun",
+    "raise_if_stopped",
     "raise_on_sigterm",
     "run_one",
     "run_worker",
@@ -283,19 +284,32 @@ def _run_in_process(job: StudyJob, number: int, model_dir: str) -> Outcome:
     ended = Outcome.read(model_dir)
     if ended is not None:
         return ended
-    code = process.exitcode or 0
-    if code == errors.ExitCode.INTERRUPTED:
-        raise errors.StoppedByUserError(f"Trial {number} was asked to stop and can be resumed.")
-    if code == errors.ExitCode.PREEMPTED:
-        raise errors.PreemptedError(f"Trial {number} was asked to stop and can be resumed.")
-    if code == errors.ExitCode.CHECKPOINT:
-        # Of all errors with this code, only a full disk leaves no outcome.
-        raise errors.DiskFullError(
-            f"The disk is full, so trial {number} stopped; see {output_path}. Free some space and "
-            "start the same command again."
-        )
+    # Of all errors with the exit code of a full disk, only a full disk leaves no outcome.
+    raise_if_stopped(process, f"Trial {number}", output_path)
     reason = f"its process ended {describe_end(process)}; see {output_path}"
     return Outcome(state="fail", reason=reason)
+
+
+def raise_if_stopped(process: SpawnProcess, name: str, output: str) -> None:
+    """Raise the error that stopped a process which the same command can resume, if one did.
+
+    Args:
+        process: A process that has ended.
+        name: What the process is, for the error message.
+        output: The file or directory with the output of the process.
+    """
+    stops: dict[int | None, type[errors.PreemptedError]] = {
+        errors.ExitCode.PREEMPTED: errors.PreemptedError,
+        errors.ExitCode.INTERRUPTED: errors.StoppedByUserError,
+    }
+    again = "Start the same command again to resume."
+    if process.exitcode in stops:
+        raise stops[process.exitcode](f"{name} was asked to stop. {again}")
+    if process.exitcode == errors.ExitCode.CHECKPOINT:
+        raise errors.DiskFullError(
+            f"{name} stopped because the disk is full; see {output}. Existing files are unchanged. "
+            f"Free some space. {again}"
+        )
 
 
 def run_one(job: StudyJob, number: int) -> None:
