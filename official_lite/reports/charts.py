@@ -14,7 +14,7 @@ Look: TypeAlias = Literal["solid", "dashed", "dots", "rings", "steps"]
 
 _SIGNIFICANT_DIGITS = 6
 # More charts than this are closed at first.
-_MOST_OPEN_CHARTS = 6
+_MAX_OPEN_CHARTS = 6
 
 
 def thin(values: Sequence[float | None], *, max_points: int = 800) -> list[int]:
@@ -130,7 +130,7 @@ def grid(charts: Sequence[Chart]) -> Markup:
 def foldable_grid(charts: Sequence[Chart], kind: str = "charts") -> Markup:
     """Build a grid that is closed at first if it has many charts; `kind` says what they show."""
     shown = grid(charts)
-    if len(charts) <= _MOST_OPEN_CHARTS:
+    if len(charts) <= _MAX_OPEN_CHARTS:
         return shown
     return tag("details", tag("summary", f"{len(charts)} {kind}"), shown)
 

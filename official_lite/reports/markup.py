@@ -15,7 +15,6 @@ __all__ = [
     "Markup",
     "Row",
     "Section",
-    "Table",
     "code",
     "duration",
     "facts",
@@ -123,28 +122,6 @@ class Row:
     class_: str | None = None
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Table:
-    """A table with a header for each column and each row.
-
-    Attributes:
-        caption: Caption of the table, also for screen readers.
-        columns: Column headers, including that of the first column.
-        rows: The rows.
-        is_sortable: Whether a click on a column sorts by it.
-        name: HTML id, for the field that searches the table.
-        class_: CSS classes of the frame: `long` keeps the table from filling the page, `broken`
-            breaks long words so that the table needs no horizontal scrolling.
-    """
-
-    caption: str
-    columns: Sequence[Child]
-    rows: Sequence[Row]
-    is_sortable: bool = False
-    name: str | None = None
-    class_: str = ""
-
-
 def facts(entries: Mapping[str, Child], wide: Iterable[str] = ()) -> Markup:
     """Build a list of short facts; entries that are None are skipped."""
     return tag(
@@ -158,30 +135,48 @@ def facts(entries: Mapping[str, Child], wide: Iterable[str] = ()) -> Markup:
     )
 
 
-def table(content: Table) -> Markup:
-    """Build a table in a frame that scrolls if there is not enough room."""
-    numeric = [_is_numeric(row.cells[index] for row in content.rows) for index in _indices(content)]
-    head = [_column(content.columns[0], is_number=False)]
+def table(
+    *,
+    caption: str,
+    columns: Sequence[Child],
+    rows: Sequence[Row],
+    is_sortable: bool = False,
+    name: str | None = None,
+    class_: str = "",
+) -> Markup:
+    """Build a table with a header for each column and row, which scrolls if it is too wide.
+
+    Args:
+        caption: Caption of the table, also for screen readers.
+        columns: Column headers, including that of the first column.
+        rows: The rows.
+        is_sortable: Whether a click on a column sorts by it.
+        name: HTML id, for the field that searches the table.
+        class_: CSS classes of the frame: `long` keeps the table from filling the page, `broken`
+            breaks long words so that the table needs no horizontal scrolling.
+    """
+    numeric = [_is_numeric(row.cells[index] for row in rows) for index in range(len(columns) - 1)]
+    head = [_column(columns[0], is_number=False)]
     head += [
-        _column(name, is_number=is_number)
-        for name, is_number in zip(content.columns[1:], numeric, strict=True)
+        _column(title, is_number=is_number)
+        for title, is_number in zip(columns[1:], numeric, strict=True)
     ]
     element = tag(
         "table",
-        tag("caption", tag("span", content.caption)),
+        tag("caption", tag("span", caption)),
         tag("thead", tag("tr", head)),
-        tag("tbody", [_row(row, numeric) for row in content.rows]),
-        class_="sortable" if content.is_sortable else None,
-        id=content.name,
+        tag("tbody", [_row(row, numeric) for row in rows]),
+        class_="sortable" if is_sortable else None,
+        id=name,
     )
     return tag(
         "div",
         element,
-        class_=f"scroll {content.class_}".strip(),
+        class_=f"scroll {class_}".strip(),
         # Focusable, so that it can be scrolled with the keyboard.
         tabindex=0,
         role="region",
-        aria_label=content.caption,
+        aria_label=caption,
     )
 
 
@@ -230,10 +225,6 @@ def when(seconds: float | None) -> str | None:
     if seconds is None:
         return None
     return datetime.datetime.fromtimestamp(seconds).astimezone().strftime("%Y-%m-%d %H:%M %Z")
-
-
-def _indices(content: Table) -> range:
-    return range(len(content.columns) - 1)
 
 
 def _is_numeric(cells: Iterable[Any]) -> bool:

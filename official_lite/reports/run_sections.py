@@ -41,7 +41,8 @@ _DIFFERENT = "≠\N{NO-BREAK SPACE}"
 def overview(runs: Sequence[Run]) -> markup.Section:
     """Build the section with the facts about the runs and how they ended."""
     shown = _one(runs[0]) if len(runs) == 1 else _several(runs)
-    content = [shown, [_problems(run) for run in runs]]
+    problems = [markup.note(f"{run.name}: {problem}") for run in runs for problem in run.problems]
+    content = [shown, problems]
     return markup.Section(name="overview", title="Overview", content=content)
 
 
@@ -67,15 +68,11 @@ def checkpoints(runs: Sequence[Run]) -> markup.Section | None:
     if best:
         columns = ["run", "step", "metrics", "checkpoint"]
         caption = "The best evaluation of each run"
-        shown.append(markup.table(markup.Table(caption=caption, columns=columns, rows=best)))
+        shown.append(markup.table(caption=caption, columns=columns, rows=best))
     if rows:
         columns = ["run", "step", "MB", "complete", "checkpoint"]
         caption = "Checkpoints to resume from"
-        shown.append(
-            markup.table(
-                markup.Table(caption=caption, columns=columns, rows=rows, is_sortable=True)
-            )
-        )
+        shown.append(markup.table(caption=caption, columns=columns, rows=rows, is_sortable=True))
     return markup.Section(name="checkpoints", title="Checkpoints", content=shown)
 
 
@@ -100,11 +97,13 @@ def time_spent(runs: Sequence[Run]) -> markup.Section | None:
     ]
     totals = [run.time_record.wall_seconds if run.time_record else None for run in runs]
     rows.append(markup.Row(head="in total", cells=[markup.duration(each) for each in totals]))
-    rows.append(markup.Row(head="starts", cells=[_starts(run.time_record) for run in runs]))
-    rows.append(markup.Row(head="goodput", cells=[_goodput(run) for run in runs], class_="best"))
+    starts = [str(run.time_record.starts) if run.time_record else None for run in runs]
+    rows.append(markup.Row(head="starts", cells=starts))
+    goodputs = [None if run.goodput is None else f"{100 * run.goodput:.1f} %" for run in runs]
+    rows.append(markup.Row(head="goodput", cells=goodputs, class_="best"))
     columns = ["", *(run.name for run in runs)]
     caption = "Goodput is the time of steps that were kept, as a share of the time without stops"
-    table = markup.table(markup.Table(caption=caption, columns=columns, rows=rows))
+    table = markup.table(caption=caption, columns=columns, rows=rows)
     return markup.Section(name="time", title="Where the time went", content=table)
 
 
@@ -116,14 +115,6 @@ def _spent(record: goodput.TimeRecord | None, state: str) -> Child:
     seconds = record.seconds[state]
     part = seconds / record.wall_seconds if record.wall_seconds else 0.0
     return markup.share(part, f"{markup.duration(seconds)} · {100 * part:.1f} %")
-
-
-def _starts(record: goodput.TimeRecord | None) -> Child:
-    return None if record is None else str(record.starts)
-
-
-def _goodput(run: Run) -> Child:
-    return None if run.goodput is None else f"{100 * run.goodput:.1f} %"
 
 
 def _one(run: Run) -> Markup:
@@ -140,9 +131,7 @@ def _several(runs: Sequence[Run]) -> Markup:
         if any(facts[name] is not None for facts in found)
     ]
     columns = ["", *(run.name for run in runs)]
-    return markup.table(
-        markup.Table(caption="Side by side", columns=columns, rows=rows, class_="broken")
-    )
+    return markup.table(caption="Side by side", columns=columns, rows=rows, class_="broken")
 
 
 def _shown(value: Child) -> Child:
@@ -193,10 +182,6 @@ def _best_row(run: Run) -> markup.Row:
     )
 
 
-def _problems(run: Run) -> Child:
-    return [markup.note(f"{run.name}: {problem}") for problem in run.problems]
-
-
 def _architecture(run: Run, *, has_title: bool) -> Child:
     title = tag("h3", run.name) if has_title else None
     try:
@@ -209,8 +194,8 @@ def _architecture(run: Run, *, has_title: bool) -> Child:
     labels = list(found.options) or list(found.arch)
     rows = [markup.Row(head=label, cells=_choice(found, label)) for label in labels]
     columns = ["label", "chosen", "options and their probabilities"]
-    table = markup.Table(caption=f"Chosen architecture{at}", columns=columns, rows=rows)
-    return [title, markup.table(table), _history(found)]
+    table = markup.table(caption=f"Chosen architecture{at}", columns=columns, rows=rows)
+    return [title, table, _history(found)]
 
 
 def _choice(found: architecture.FoundArch, label: str) -> list[Child]:
@@ -256,7 +241,7 @@ def _history_chart(found: architecture.FoundArch, label: str) -> charts.Chart:
 
 def config(runs: Sequence[Run]) -> markup.Section:
     """Build the config section: of a single run, all fields; of several, the differences."""
-    rows = _rows([_flat(run) for run in runs])
+    rows = _rows([compatibility.flatten(run.config or run.given) for run in runs])
     content = _fields(runs, rows) if rows else markup.note("No config was found.")
     return markup.Section(name="config", title="Config", content=content)
 
@@ -272,17 +257,17 @@ def environment(runs: Sequence[Run]) -> markup.Section:
         for run in runs
     ]
     known = [{key: value for key, value in one.items() if value is not None} for one in found]
-    table = markup.Table(
+    table = markup.table(
         caption="Hosts and versions",
         columns=["", *(run.name for run in runs)],
         rows=_rows(known),
         class_="broken",
     )
-    return markup.Section(name="environment", title="Environment", content=markup.table(table))
+    return markup.Section(name="environment", title="Environment", content=table)
 
 
 def _fields(runs: Sequence[Run], rows: Sequence[markup.Row]) -> Markup:
-    table = markup.Table(
+    table = markup.table(
         caption="Config fields by path",
         columns=["field", *(run.name for run in runs)],
         rows=rows,
@@ -298,13 +283,9 @@ def _fields(runs: Sequence[Run], rows: Sequence[markup.Row]) -> Markup:
             f"All {len(rows)} fields" if has_one_run else f"{number} of {len(rows)} fields differ",
         ),
         _search(can_hide_equal=not has_one_run, is_hiding=number > 0),
-        markup.table(table),
+        table,
         open=not has_one_run,
     )
-
-
-def _flat(run: Run) -> dict[str, Any]:
-    return compatibility.flatten(run.config or run.given)
 
 
 def _rows(columns: Sequence[Mapping[str, Any]]) -> list[markup.Row]:
@@ -397,7 +378,7 @@ def throughput(runs: Sequence[Run]) -> markup.Section | None:
         return None
     columns = ["run", "steps per second", "examples per second", "duration", "execution mode"]
     caption = "Medians over all training reports"
-    table = markup.table(markup.Table(caption=caption, columns=columns, rows=rows))
+    table = markup.table(caption=caption, columns=columns, rows=rows)
     content = [table, _grid(runs, found)]
     return markup.Section(name="throughput", title="Throughput", content=content)
 
@@ -485,18 +466,15 @@ def _colour(runs: Sequence[Run], number: int, split: str) -> int:
 def _switches(runs: Sequence[Run], found: Sequence[_Curve]) -> Markup:
     slider = tag("input", type="range", min=0, max=0.99, step=0.01, value=0, data_smoothing=True)
     smoothing = tag("label", "Smoothing ", slider, tag("output", "0.00"))
+    box = tag("input", type="checkbox", autocomplete="off", data_clock=True)
+    clock = tag("label", box, "over time")
     shown: Child = [
         smoothing,
-        _clock() if all(curve.minutes for curve in found) else None,
+        clock if all(curve.minutes for curve in found) else None,
         _run_switches(runs),
         _split_switches(runs, found),
     ]
     return tag("div", shown, class_="switches", role="group", aria_label="What the curves show")
-
-
-def _clock() -> Markup:
-    box = tag("input", type="checkbox", autocomplete="off", data_clock=True)
-    return tag("label", box, "over time")
 
 
 def _run_switches(runs: Sequence[Run]) -> Child:
@@ -541,13 +519,7 @@ def _values(runs: Sequence[Run], found: Sequence[_Curve]) -> Markup:
         for curve in found
     ]
     columns = ["metric", "last", "at step", "least", "at step", "greatest", "at step"]
-    return markup.table(
-        markup.Table(
-            caption="Finite values",
-            columns=[*columns, "non-finite values"],
-            rows=rows,
-        )
-    )
+    return markup.table(caption="Finite values", columns=[*columns, "non-finite values"], rows=rows)
 
 
 def _extremes(curve: _Curve) -> list[float | None]:
@@ -567,10 +539,8 @@ def _values_by_run(runs: Sequence[Run], found: Sequence[_Curve]) -> Markup:
         for number, run in enumerate(runs)
     ]
     return markup.table(
-        markup.Table(
-            caption="Last values",
-            columns=["run", *(f"{split}/{quantity}" for split, quantity in names)],
-            rows=rows,
-            is_sortable=True,
-        )
+        caption="Last values",
+        columns=["run", *(f"{split}/{quantity}" for split, quantity in names)],
+        rows=rows,
+        is_sortable=True,
     )

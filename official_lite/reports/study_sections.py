@@ -141,6 +141,7 @@ def read_study(study_dir: str, *, name: str | None = None, storages: Sequence[st
     study = storage.open_study(config, study_dir)
     space = Space(config.space)
     ranking = [trial.number for trial in results.best_trials(study)]
+    best = ranking if len(study.directions) > 1 else ranking[:1]
     return Study(
         name=name or os.path.basename(os.path.abspath(study_dir)),
         study_dir=study_dir,
@@ -148,15 +149,11 @@ def read_study(study_dir: str, *, name: str | None = None, storages: Sequence[st
         metrics=config.value_names,
         params=_params(study, space.distributions),
         trials=[
-            _trial(trial, space.decode(trial.params), study_dir, _best(study, ranking))
+            _trial(trial, space.decode(trial.params), study_dir, best)
             for trial in study.get_trials(deepcopy=False)
         ],
         ranking=ranking,
     )
-
-
-def _best(study: "optuna.Study", ranking: Sequence[int]) -> Sequence[int]:
-    return ranking if len(study.directions) > 1 else ranking[:1]
 
 
 def _params(study: "optuna.Study", distributions: Mapping[str, Any]) -> list[Param]:
@@ -237,7 +234,7 @@ def _reason(model_dir: str) -> str:
 
 _COLOUR, _BEST_COLOUR = 0, 1
 # More lines than this can't be distinguished.
-_MOST_LINES = 40
+_MAX_LINES = 40
 
 
 def study_sections(study: Study) -> list[markup.Section]:
@@ -276,8 +273,7 @@ def _failures(failed: Sequence[Trial]) -> Child:
     if not failed:
         return None
     rows = [markup.Row(head=trial.number, cells=[trial.reason]) for trial in failed]
-    table = markup.Table(caption="Failed trials", columns=["trial", "reason"], rows=rows)
-    return markup.table(table)
+    return markup.table(caption="Failed trials", columns=["trial", "reason"], rows=rows)
 
 
 def _history(study: Study) -> Child:
@@ -306,7 +302,7 @@ def _best_trials(study: Study) -> Child:
     ]
     caption = "The best first" if len(study.metrics) == 1 else "The Pareto front"
     columns = ["trial", *study.metrics, *short, "folder"]
-    return markup.table(markup.Table(caption=caption, columns=columns, rows=rows, is_sortable=True))
+    return markup.table(caption=caption, columns=columns, rows=rows, is_sortable=True)
 
 
 def _space(study: Study) -> Child:
@@ -324,7 +320,7 @@ def _space(study: Study) -> Child:
     caption = "The space"
     if has_importances:
         caption += "; importance is Optuna's estimate of a parameter's effect on the metric"
-    table = markup.table(markup.Table(caption=caption, columns=columns, rows=rows))
+    table = markup.table(caption=caption, columns=columns, rows=rows)
     return [
         table,
         tag("h3", f"{study.metrics[0]} by parameter"),
@@ -350,7 +346,7 @@ def _trials(study: Study) -> Child:
     columns = ["trial", "state", *study.metrics, *short, "seconds"]
     caption = "Click a column to sort by it"
     return markup.table(
-        markup.Table(caption=caption, columns=columns, rows=rows, is_sortable=True, class_="long")
+        caption=caption, columns=columns, rows=rows, is_sortable=True, class_="long"
     )
 
 
@@ -404,7 +400,7 @@ def report_chart(study: Study) -> charts.Chart | None:
     return charts.Chart(
         title=f"{study.metrics[0]} during training",
         # The series that is drawn last is in front.
-        series=[_report_series(trial) for trial in reversed(told[:_MOST_LINES])],
+        series=[_report_series(trial) for trial in reversed(told[:_MAX_LINES])],
     )
 
 

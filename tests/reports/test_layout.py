@@ -4,7 +4,7 @@ from official_lite.reports import markup
 def _table(cells: list[list], **fields) -> str:
     rows = [markup.Row(head=f"row {n}", cells=each) for n, each in enumerate(cells)]
     columns = ["", *(f"column {n}" for n in range(len(cells[0])))]
-    return markup.table(markup.Table(caption="all", columns=columns, rows=rows, **fields))
+    return markup.table(caption="all", columns=columns, rows=rows, **fields)
 
 
 def test_table_names_its_columns_and_rows() -> None:
