@@ -20,8 +20,6 @@ STRATEGIES = pytest.mark.parametrize(
 POINTS = {"a": [1, 2, 3], "b": {"type": "float", "low": 0.0, "high": 1.0, "step": 0.5}}
 SPACE = {f"x{n}": distributions.CategoricalDistribution(range(8)) for n in range(4)}
 SETTINGS = {
-    "median": {"n_startup_trials": 4},
-    "successive_halving": {"min_resource": 1, "reduction_factor": 2},
     "hyperband": {"min_resource": 1, "max_resource": 9, "reduction_factor": 3},
 }
 
@@ -57,9 +55,11 @@ def test_study_that_goes_on_tries_what_an_unbroken_one_does(strategy: str, tmp_p
     assert len({str(params) for params in whole}) > 10
 
 
-@pytest.mark.sample(3)
-@pytest.mark.parametrize("num_drawn", [0, 1])
-@STRATEGIES
+@pytest.mark.sample(2)
+@pytest.mark.parametrize(
+    ("strategy", "num_drawn"),
+    [("tpe", 1), ("regularized_evolution", 0), ("random", 1), ("cma_es", 1), ("nsga2", 0)],
+)
 def test_trial_broken_off_while_it_was_drawn_is_drawn_as_ever(
     strategy: str, num_drawn: int, tmp_path, monkeypatch
 ) -> None:
@@ -84,55 +84,24 @@ def test_grid_tries_each_point_once_and_ends(tmp_path) -> None:
     assert len({str(params) for params in _tried(study)}) == 9
 
 
-def test_grid_needs_an_end_of_values() -> None:
-    config = toys.config(strategy="grid")
-    with pytest.raises(errors.ConfigValueError, match=r"\['x'\] have infinitely many values"):
-        samplers.create_sampler(config, search.Space(config.space))
-
-
 @pytest.mark.parametrize(
-    ("strategy", "words"),
+    ("fields", "words"),
     [
-        ("regularised_evolution", "Did you mean `regularized_evolution`"),
-        ({"name": "tpe", "n_startup": 3}, "`n_startup_trials`"),
-        ({"name": "nsga2", "population_size": 1}, "population_size"),
+        ({"strategy": "regularised_evolution"}, "`regularized_evolution`"),
+        ({"strategy": {"name": "tpe", "n_startup": 3}}, "`n_startup_trials`"),
+        ({"strategy": {"name": "nsga2", "population_size": 1}}, "population_size"),
+        ({"strategy": {"name": "regularized_evolution", "sample_size": 101}}, "sample_size"),
+        ({"strategy": "grid"}, r"\['x'\]"),
+        ({"strategy": "cma_es", "direction": ["minimize", "maximize"]}, "nsga2"),
+        ({"pruner": "medain"}, "`median`"),
+        ({"pruner": {"name": "median", "n_startup": 3}}, "`n_startup_trials`"),
+        ({"pruner": {"name": "hyperband", "max_resource": "x"}}, "hyperband"),
     ],
 )
-def test_mistake_in_the_strategy_is_answered(strategy, words: str) -> None:
-    config = toys.config(strategy=strategy)
+def test_mistake_in_the_strategy_or_pruner_is_answered(fields, words: str) -> None:
+    config = toys.config(**fields)
     with pytest.raises(errors.ConfigError, match=words):
-        samplers.create_sampler(config, search.Space(config.space))
-
-
-def test_tpe_comes_nearer_than_its_random_start(tmp_path) -> None:
-    config = toys.config(strategy={"name": "tpe", "n_startup_trials": 8}, num_trials=30)
-    trials = search.run_study(toys.parabola, config, str(tmp_path)).trials
-    assert min(t.value for t in trials[8:]) < min(t.value for t in trials[:8])
-
-
-def test_nsga2_finds_both_ends_of_a_front(tmp_path) -> None:
-    config = toys.config(
-        metric=["near_0", "near_2"],
-        direction=["minimize", "minimize"],
-        strategy={"name": "nsga2", "population_size": 10},
-        num_trials=60,
-    )
-
-    def evaluate(trial: search.TrialRun) -> dict[str, float]:
-        x = trial.params["x"]
-        return {"near_0": x**2, "near_2": (x - 2) ** 2}
-
-    study = search.run_study(evaluate, config, str(tmp_path))
-    front = [trial.params["x"] for trial in study.best_trials]
-    assert all(-0.5 < x < 2.5 for x in front)
-    assert min(front) < 0.5
-    assert max(front) > 1.5
-
-
-def test_single_metric_strategy_refuses_several() -> None:
-    config = toys.config(direction=["minimize", "maximize"], strategy="cma_es")
-    with pytest.raises(errors.ConfigValueError, match="nsga2"):
-        samplers.create_sampler(config, search.Space(config.space))
+        samplers.create_sampler(config, search.Space(config.space)), samplers.create_pruner(config)
 
 
 def _study(num_trials: int, seed: int = 0, **sizes: int) -> optuna.Study:
@@ -162,7 +131,7 @@ def test_parent_is_the_best_of_the_sample() -> None:
         assert sum(trial.params[name] != best.params[name] for name in SPACE) == 1
 
 
-@pytest.mark.parametrize("value", [math.inf, -math.inf, math.nan])
+@pytest.mark.parametrize("value", [math.inf, math.nan])
 def test_pruned_trial_without_a_finite_value_is_never_a_parent(value: float) -> None:
     sampler = samplers.RegularizedEvolutionSampler(population_size=3, sample_size=3, seed=0)
     study = optuna.create_study(sampler=sampler, direction="maximize")
@@ -179,18 +148,7 @@ def test_pruned_trial_without_a_finite_value_is_never_a_parent(value: float) -> 
         assert sum(parent.params[name] != child.params[name] for name in SPACE) == 1
 
 
-def test_it_finds_better_trials_than_chance() -> None:
-    evolved = _study(120, population_size=20, sample_size=10).best_value
-    assert evolved >= 26
-    assert max(trial.value for trial in _study(120, population_size=120).trials) < evolved
-
-
-def test_sample_is_not_larger_than_the_population() -> None:
-    with pytest.raises(errors.ConfigValueError, match="sample_size"):
-        samplers.RegularizedEvolutionSampler(population_size=5, sample_size=6)
-
-
-def test_minimum_is_found_by_the_same_means() -> None:
+def test_minimum_is_found_by_evolution() -> None:
     sampler = samplers.RegularizedEvolutionSampler(population_size=5, sample_size=5, seed=1)
     study = optuna.create_study(sampler=sampler)
     for _ in range(60):
@@ -204,7 +162,6 @@ def _steps(study_dir: pathlib.Path) -> int:
     return sum(len(path.read_text().splitlines()) for path in notes)
 
 
-@pytest.mark.sample(1)
 @pytest.mark.parametrize("pruner", list(SETTINGS))
 def test_bad_trials_end_early_and_the_best_one_does_not(pruner: str, tmp_path) -> None:
     config = toys.config(pruner={"name": pruner, **SETTINGS[pruner]}, num_trials=20)
@@ -215,17 +172,3 @@ def test_bad_trials_end_early_and_the_best_one_does_not(pruner: str, tmp_path) -
     assert study.best_trial.value == min(t.value for t in study.trials)
     pruned = next(trial for trial in study.trials if trial.state.name == "PRUNED")
     assert pruned.value == pruned.intermediate_values[max(pruned.intermediate_values)]
-
-
-def test_nothing_is_pruned_unless_asked(tmp_path) -> None:
-    search.run_study(toys.curve, toys.config(num_trials=8), str(tmp_path))
-    assert _steps(tmp_path) == 8 * 9
-
-
-@pytest.mark.parametrize(
-    "pruner",
-    ["medain", {"name": "median", "n_startup": 3}, {"name": "hyperband", "max_resource": "x"}],
-)
-def test_mistake_in_the_pruner_is_an_error_of_the_config(pruner) -> None:
-    with pytest.raises(errors.ConfigError):
-        samplers.create_pruner(toys.config(pruner=pruner))
