@@ -231,7 +231,7 @@ MUTANTS = (
         "gradients = distributed_gradients.sum_over_replicas("
         "gradients_or_zeros(tape, loss, weights))",
         "gradients = gradients_or_zeros(tape, loss, weights)",
-        ("tests/nas/test_hypergradient.py",),
+        ("tests/nas/test_differentiable.py",),
     ),
     Mutant(
         "nas/probes.py",
