@@ -56,7 +56,7 @@ def test_commands_of_page_are_what_their_parsers_take(page: str) -> None:
 
 
 @pytest.mark.parametrize("block", [b for b in BLOCKS if b.language == "console"], ids=str)
-def test_console_shows_what_is_answered(block: blocks.Block, tmp_path: pathlib.Path) -> None:
+def test_console_shows_the_actual_output(block: blocks.Block, tmp_path: pathlib.Path) -> None:
     session.Session(tmp_path).converse(block)
 
 
@@ -82,7 +82,7 @@ def test_fields_that_pages_name_are_there() -> None:
 @pytest.mark.parametrize(
     "block", [b for b in BLOCKS if b.language in ("yaml", "json", "toml")], ids=str
 )
-def test_data_are_what_they_say(block: blocks.Block) -> None:
+def test_data_blocks_parse_and_configs_are_accepted(block: blocks.Block) -> None:
     if block.language == "yaml":
         config = yaml.safe_load(block.text)
         params = exp_factory.get_exp_config("vision/digits_mlp")
@@ -112,7 +112,7 @@ def test_links_of_pages_lead_somewhere() -> None:
     assert missing == []
 
 
-def test_every_block_is_of_a_language_that_is_looked_at() -> None:
+def test_every_code_block_is_of_a_checked_language() -> None:
     assert [str(block) for block in BLOCKS if block.language not in LANGUAGES] == []
 
 

@@ -88,7 +88,7 @@ def test_open_choice_has_all_candidates_in_order() -> None:
         (lambda: _twice_with_other_options(), "the label 'op'"),
     ],
 )
-def test_choice_that_can_not_be_is_refused(make: Any, named: str) -> None:
+def test_invalid_choice_is_refused_by_name(make: Any, named: str) -> None:
     with pytest.raises(errors.ConfigValueError, match=named):
         make()
 

@@ -17,7 +17,7 @@ from official_lite.common import errors
         {"arch_learning_rate": -1.0},
     ],
 )
-def test_what_can_not_be_is_refused(wrong) -> None:
+def test_invalid_one_shot_config_is_refused(wrong) -> None:
     config = nas.OneShotConfig(wrong)
     with pytest.raises(errors.ConfigValueError):
         config.validate()

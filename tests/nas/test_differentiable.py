@@ -126,7 +126,7 @@ def test_parts_that_are_replaced_may_branch_on_tensors(
     assert [alpha.numpy().tolist() for alpha in trainer.alphas] != before
 
 
-def test_weights_learn_on_one_path_and_the_architecture_behind_gates(
+def test_proxyless_trains_weights_on_one_path_and_alpha_behind_gates(
     experiment, make_trainer
 ) -> None:
     trainer = make_trainer(experiment("proxyless"))

@@ -123,14 +123,14 @@ def test_controller_avoids_what_has_no_finite_reward(experiment, make_trainer) -
     assert trainer.probs()["first"][0] < 0.2
 
 
-def test_controller_has_its_turn_every_so_many_steps(experiment, make_trainer) -> None:
+def test_controller_is_updated_at_its_interval(experiment, make_trainer) -> None:
     params = experiment("enas", trainer={"one_shot": {"enas": {"controller_every": 3}}})
     trainer = make_trainer(params)
     trainer.train(tf.constant(7))
     assert int(trainer.arch_optimizer.iterations.numpy()) == 3
 
 
-def test_entropy_keeps_it_undecided(experiment, make_trainer) -> None:
+def test_entropy_bonus_keeps_the_controller_undecided(experiment, make_trainer) -> None:
     trainer = _bandit(experiment, make_trainer, lambda paths: tf.constant(0.0), entropy_weight=1.0)
     trainer.alphas[0].assign([3.0, 0.0, 0.0])
     trainer.train(tf.constant(40))

@@ -172,7 +172,7 @@ def _model_and_optimizer(averages=False):
 
 
 @pytest.mark.parametrize("averages", [False, True])
-def test_weights_and_moments_off_the_path_come_back(averages: bool) -> None:
+def test_frozen_idle_paths_keep_weights_moments_and_averages(averages: bool) -> None:
     model, optimizer = _model_and_optimizer(averages)
     idle = one_shot_trainer.IdlePaths(model, optimizer)
     adam = optimizer.inner_optimizer if averages else optimizer
@@ -205,7 +205,7 @@ def test_weights_and_moments_off_the_path_come_back(averages: bool) -> None:
         assert moved() == expected * (4 if averages else 3)
 
 
-def test_weights_with_several_users_come_back_only_if_none_was_used(caplog) -> None:
+def test_shared_weights_are_frozen_only_if_no_user_is_on_the_path(caplog) -> None:
     shared, outside = keras.layers.Dense(2), keras.layers.Dense(2)
     inputs = keras.Input((2,))
     x = inputs
@@ -249,7 +249,7 @@ def _take(dataset, count):
     return [{k: v.tolist() for k, v in b.items()} for b in dataset.take(count).as_numpy_iterator()]
 
 
-def test_halves_have_no_example_in_common_and_leave_none_out() -> None:
+def test_streams_split_all_examples_without_overlap() -> None:
     batches = _take(one_shot_trainer.build_streams(_build_inputs)(_config()), 5)
     train, val = ({x for batch in batches for x in batch[name]} for name in ("train", "val"))
     assert not train & val
@@ -260,7 +260,7 @@ def test_halves_have_no_example_in_common_and_leave_none_out() -> None:
 @pytest.mark.sample(2)
 @pytest.mark.parametrize("replicas", [1, 2, 4])
 @pytest.mark.parametrize("names", [("train", "val"), ("train",)])
-def test_both_go_on_where_they_stopped(replicas, names) -> None:
+def test_resumed_streams_continue_with_the_next_batch(replicas, names) -> None:
     context = tf.distribute.InputContext(1, 0, replicas)
     build = one_shot_trainer.build_streams(_build_inputs, names=names)
 
@@ -274,7 +274,7 @@ def test_both_go_on_where_they_stopped(replicas, names) -> None:
     np.testing.assert_equal(whole[2 * replicas :], rest[:replicas])
 
 
-def test_one_that_begins_anew_is_not_called_kept() -> None:
+def test_stream_that_can_not_resume_is_reported() -> None:
     def build_inputs(params, input_context=None):
         if params.seed:
             return _build_inputs(params, input_context)
@@ -286,7 +286,7 @@ def test_one_that_begins_anew_is_not_called_kept() -> None:
     assert not begin.is_kept
 
 
-def test_data_of_its_own_are_not_divided() -> None:
+def test_separate_architecture_data_leave_the_training_data_whole() -> None:
     arch_data = dataclasses.replace(_config(), global_batch_size=2)
     batches = _take(
         one_shot_trainer.build_streams(_build_inputs, arch_data=arch_data)(_config()), 10

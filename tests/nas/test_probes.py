@@ -46,7 +46,7 @@ def test_loss_has_the_penalties_of_layers(experiment, make_trainer) -> None:
     rounding.assert_close(losses[1] - losses[0], wanted, roundings=ROUNDINGS, scale=losses[1])
 
 
-def test_values_stand_in_for_weights(experiment, make_trainer) -> None:
+def test_loss_is_computed_with_values_in_place_of_weights(experiment, make_trainer) -> None:
     trainer = make_trainer(experiment(task={"l2": 0.1}))
     weights = trainer.model.trainable_variables
     values = [tf.convert_to_tensor(w) * 2.0 for w in weights]

@@ -60,7 +60,7 @@ def test_model_that_can_not_be_resolved_is_refused() -> None:
             act()
 
 
-def test_choice_within_what_was_left_out_is_not_active() -> None:
+def test_choice_inside_an_unchosen_candidate_is_inactive() -> None:
     picks = {"outer": 1, "inner": 0, "twin": 1}
     active = resolution.active_choices(_nested(), picks)
     assert [choice.label for choice in active] == ["outer", "twin", "twin"]
@@ -145,7 +145,7 @@ def test_found_model_loads_without_this_package(tmp_path) -> None:
     rounding.assert_close(np.load(tmp_path / "outputs.npy"), found(x), roundings=ROUNDINGS)
 
 
-def test_model_that_is_built_anew_inherits_the_weights() -> None:
+def test_rebuilt_model_inherits_the_weights_of_a_search() -> None:
     model = _model()
     with nas.fixed_arch(ARCH):
         anew = _model()
@@ -154,7 +154,7 @@ def test_model_that_is_built_anew_inherits_the_weights() -> None:
     rounding.assert_close(anew(x), nas.fixed_model(model, ARCH)(x), roundings=ROUNDINGS)
 
 
-def test_class_of_ones_own_inherits_the_weights() -> None:
+def test_subclassed_model_inherits_the_weights_of_a_search() -> None:
     arch, x = {"op": "b"}, tf.ones([2, 4])
     model = _Own()
     _decide(model, arch)
@@ -221,7 +221,7 @@ def test_alpha_begins_nearly_even_or_at_the_prior() -> None:
 
 
 @pytest.mark.parametrize("hard", [False, True])
-def test_gumbel_adds_noise_and_cools(hard) -> None:
+def test_gumbel_softmax_adds_noise_and_divides_by_the_temperature(hard) -> None:
     choice = _choice()
     resolver = _with_alpha(resolution.GumbelResolver(choice, hard=hard))
     noise = np.array([3.0, 0.0, 0.0], np.float32)

@@ -10,13 +10,13 @@ def _data(chart: charts.Chart) -> dict:
     return json.loads(found[1])
 
 
-def test_value_that_is_not_finite_is_a_hole() -> None:
+def test_non_finite_value_is_a_gap_in_the_curve() -> None:
     points = [(0, 1.0), (1, math.nan), (2, math.inf), (3, 2.0)]
     chart = charts.Chart(title="a", series=[charts.Series(name="b", points=points)])
     assert _data(chart)["series"][0]["y"] == [1.0, None, None, 2.0]
 
 
-def test_number_is_short_and_keeps_integers() -> None:
+def test_numbers_are_shortened_but_integers_are_complete() -> None:
     shown = [markup.number(value) for value in (1234567, 2.0, 0.123456789, 1e-9, math.nan, None)]
     assert shown == ["1,234,567", "2", "0.12346", "1e-09", "nan", "–"]
 

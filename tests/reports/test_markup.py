@@ -14,7 +14,7 @@ def test_text_is_escaped_and_markup_is_not() -> None:
     assert shown == '<input class="a" data-run="0" checked>'
 
 
-def test_nothing_gets_out_of_text_or_attribute() -> None:
+def test_hostile_text_stays_inside_its_element() -> None:
     shown = tag("p", HOSTILE, title=f'"{HOSTILE}')
     assert shown.count("<") == 2
     assert html.unescape(shown).count(HOSTILE) == 2
@@ -27,7 +27,7 @@ def test_data_cannot_end_its_element() -> None:
     assert json.loads(inner) == {"name": HOSTILE}
 
 
-def test_what_no_file_can_hold_is_written_out() -> None:
+def test_characters_that_utf_8_lacks_are_escaped() -> None:
     shown = tag("p", "\ud800 \x1b \u202e")
     assert shown == "<p>\\ud800 \\x1b \\u202e</p>"
     assert shown.encode("utf-8")

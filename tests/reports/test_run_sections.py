@@ -141,7 +141,7 @@ def test_no_two_rows_have_the_same_name(tmp_path) -> None:
     ]
 
 
-def test_each_of_several_runs_has_its_colour_and_switch(tmp_path) -> None:
+def test_each_run_has_its_color_and_switch(tmp_path) -> None:
     section = run_sections.curves(_runs(tmp_path, 3))
     series = _charts(section)["loss"]["series"]
     assert {(one["run"], one["colour"]) for one in series} == {(0, 0), (1, 1), (2, 2)}

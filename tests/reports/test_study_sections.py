@@ -50,7 +50,7 @@ def test_best_so_far_only_gets_better(tmp_path) -> None:
     assert study_sections.pareto_charts(study) == []
 
 
-def test_axes_fit_what_was_tried(tmp_path) -> None:
+def test_axes_of_a_study_fit_the_values_of_its_parameters(tmp_path) -> None:
     by_title = {chart.title: chart for chart in study_sections.slice_charts(_study(tmp_path))}
     assert by_title["rate"].x_is_log
     assert set(by_title["kind"].x_names) == {"a", "[1, 2]"}
@@ -66,7 +66,7 @@ def test_several_metrics_have_a_front(tmp_path) -> None:
     assert [(one.name, len(one.points)) for one in chart.series] == [("Pareto front", 9)]
 
 
-def test_the_best_of_what_was_reported_is_in_front(tmp_path) -> None:
+def test_best_trial_is_drawn_in_front(tmp_path) -> None:
     search.run_study(toys.curve, toys.config(), str(tmp_path))
     study = read_study(str(tmp_path))
     chart = study_sections.report_chart(study)

@@ -115,7 +115,7 @@ def test_number_of_parameters_is_a_metric(tmp_path) -> None:
 
 
 @pytest.mark.slow
-def test_trial_that_was_stopped_goes_on_from_its_checkpoint(tmp_path) -> None:
+def test_stopped_trial_resumes_from_its_checkpoint(tmp_path) -> None:
     whole = search.run_search(digits(num_trials=1), str(tmp_path / "whole"))
     params = digits(num_trials=1)
     stop = {"name": "tests.search.hooks:StopOnce", "step": 15, "number": hooks.SIGTERM}

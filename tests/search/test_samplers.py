@@ -47,7 +47,9 @@ def _run(strategy: str, study_dir: pathlib.Path, num_trials: int) -> list[dict]:
 
 @pytest.mark.sample(2)
 @STRATEGIES
-def test_study_that_goes_on_tries_what_an_unbroken_one_does(strategy: str, tmp_path) -> None:
+def test_resumed_study_tries_the_same_values_as_an_uninterrupted_one(
+    strategy: str, tmp_path
+) -> None:
     _run(strategy, tmp_path / "broken", 7)
     whole = _run(strategy, tmp_path / "whole", 14)
     assert _run(strategy, tmp_path / "broken", 14) == whole
@@ -60,7 +62,7 @@ def test_study_that_goes_on_tries_what_an_unbroken_one_does(strategy: str, tmp_p
     ("strategy", "num_drawn"),
     [("tpe", 1), ("regularized_evolution", 0), ("random", 1), ("cma_es", 1), ("nsga2", 0)],
 )
-def test_trial_broken_off_while_it_was_drawn_is_drawn_as_ever(
+def test_trial_interrupted_while_sampling_gets_the_same_values(
     strategy: str, num_drawn: int, tmp_path, monkeypatch
 ) -> None:
     _run(strategy, tmp_path / "broken", 7)

@@ -34,7 +34,7 @@ def test_direction_has_no_default() -> None:
         {"num_trials": 0},
     ],
 )
-def test_what_makes_no_sense_is_refused(fields: dict[str, object]) -> None:
+def test_invalid_search_config_is_refused(fields: dict[str, object]) -> None:
     with pytest.raises(errors.ConfigValueError):
         toys.config(**fields).validate()
 
@@ -56,7 +56,7 @@ ENTRIES = {
 }
 
 
-def test_what_is_drawn_is_in_the_space_and_lists_are_lists() -> None:
+def test_drawn_values_are_in_the_space_and_keep_their_types() -> None:
     space = search_config.Space(ENTRIES)
     study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=1))
     for _ in range(20):

@@ -96,7 +96,7 @@ def test_journal_may_be_moved(tmp_path) -> None:
     assert len(study.trials) == 3
 
 
-def test_study_of_something_else_is_not_gone_on_with(tmp_path) -> None:
+def test_study_with_another_objective_or_space_is_refused(tmp_path) -> None:
     search.run_study(toys.parabola, toys.config(), str(tmp_path))
     for fields in ({"direction": "maximize"}, {"space": {"y": [1, 2]}}):
         with pytest.raises(errors.ConfigValueError, match="a study with a different config"):

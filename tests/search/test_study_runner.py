@@ -137,7 +137,7 @@ def _experiment(**fields) -> search.Experiment:
     return search.Experiment(lambda choices: choices["x"], trainer, toys.SPACE, "random", **fields)
 
 
-def test_choices_of_the_best_trials_come_out(tmp_path) -> None:
+def test_experiment_exports_the_choices_of_its_best_trials(tmp_path) -> None:
     experiment = _experiment(direction="minimize")
     with pytest.raises(errors.ConfigValueError, match="`run`"):
         experiment.export_top_models()

@@ -31,7 +31,7 @@ def test_result_is_a_number_several_or_metrics_by_name(result, fields, values) -
     assert _outcome(result, **fields).values == values
 
 
-def test_trial_that_begins_anew_repeats_its_steps(tmp_path) -> None:
+def test_restarted_trial_reports_each_step_once(tmp_path) -> None:
     stops = iter([True, False])
 
     def evaluate(trial: search.TrialRun) -> float:
@@ -150,7 +150,7 @@ def test_pruner_stops_the_loop_and_not_by_an_error(tmp_path) -> None:
     assert trial.state.name == "PRUNED"
 
 
-def test_pruned_trial_does_not_train_on_when_it_is_taken_up(tmp_path) -> None:
+def test_pruned_trial_stays_pruned_when_it_is_resumed(tmp_path) -> None:
     def act(hook: report_hook.ReportTrial) -> None:
         hook.load_state_dict({"is_pruned": True})
         hook.before_train()
@@ -159,7 +159,7 @@ def test_pruned_trial_does_not_train_on_when_it_is_taken_up(tmp_path) -> None:
     assert _run(act, tmp_path).state.name == "PRUNED"
 
 
-def test_outside_of_a_study_it_does_nothing() -> None:
+def test_report_hook_does_nothing_outside_of_a_study() -> None:
     hook = report_hook.ReportTrial()
     hook.controller = Loop()
     hook.before_train()

@@ -35,7 +35,7 @@ def test_crash_in_a_process_of_its_own_fails_its_trial_only(tmp_path) -> None:
     assert [t.value for t in same.trials] == [t.value for t in study.trials[:2]]
 
 
-def test_trial_that_was_stopped_goes_on_and_no_other_runs_twice(tmp_path) -> None:
+def test_stopped_trial_resumes_however_often_and_no_other_runs_twice(tmp_path) -> None:
     # More stops than starts that a trial has: a stop is no kill.
     stops = iter([False, True, True, True, False, False])
 
@@ -92,7 +92,7 @@ def test_trial_that_always_kills_its_worker_fails_in_the_end(tmp_path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("is_taken_up", [False, True])
-def test_killed_worker_is_started_again_and_its_trial_goes_on(
+def test_killed_worker_is_restarted_and_its_trial_resumes(
     is_taken_up: bool, tmp_path, monkeypatch
 ) -> None:
     if is_taken_up:
@@ -141,7 +141,7 @@ def test_trial_is_claimed_once_until_it_is_given_back(tmp_path) -> None:
     again.__exit__(None, None, None)
 
 
-def test_turns_do_not_overlap(tmp_path) -> None:
+def test_one_worker_at_a_time_chooses_a_trial(tmp_path) -> None:
     import threading
 
     inside: list[int] = []
@@ -233,7 +233,7 @@ def test_process_knows_gin_and_the_files_that_were_loaded(tmp_path) -> None:
 
 
 @pytest.mark.slow
-def test_error_ends_what_was_started(tmp_path) -> None:
+def test_error_terminates_the_started_processes(tmp_path) -> None:
     process = worker.start_process(
         write_and_wait, str(tmp_path / "a"), output_path=str(tmp_path / "b")
     )
@@ -255,11 +255,11 @@ def test_process_ends_with_a_parent_that_was_killed(tmp_path) -> None:
     waiting.wait_for(lambda: not _is_alive(pid))
 
 
-def test_sigterm_is_an_error_that_can_be_gone_on_from() -> None:
+def test_sigterm_raises_an_error_that_asks_to_resume() -> None:
     with pytest.raises(errors.PreemptedError, match="SIGTERM"), worker.raise_on_sigterm():
         signal.raise_signal(signal.SIGTERM)
 
 
-def test_what_can_not_be_sent_is_said_before_a_process_starts(tmp_path) -> None:
+def test_function_that_can_not_be_pickled_is_refused(tmp_path) -> None:
     with pytest.raises(errors.ConfigTypeError, match="to a module"):
         worker.start_process(lambda: None, output_path=str(tmp_path / "a"))

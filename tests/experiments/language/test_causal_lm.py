@@ -114,7 +114,7 @@ def test_same_tokens_have_the_same_row_and_sizes_have_rows_of_their_own() -> Non
         ({"ngram_rows": 2**17}, "expected at most 65536"),
     ],
 )
-def test_model_that_cannot_be_is_an_error_of_the_config(fields, message) -> None:
+def test_invalid_model_config_is_refused(fields, message) -> None:
     with pytest.raises(errors.ConfigValueError, match=message):
         _config(**fields).validate()
 

@@ -42,7 +42,7 @@ def test_this_interpreter_has_a_library_and_its_files_are_source_text(
         data.list_files(str(tmp_path))
 
 
-def test_bytes_that_are_no_text_are_shown_all_the_same() -> None:
+def test_invalid_bytes_are_decoded_with_a_replacement() -> None:
     stdlib = task.GptStdlibTask(configs.GptStdlibConfig())
     assert stdlib.decode([*"é".encode(), 0xFF]) == "é\ufffd"
     assert stdlib.decode(stdlib.encode("def f(): …")) == "def f(): …"

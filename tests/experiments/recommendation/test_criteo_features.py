@@ -42,7 +42,7 @@ def test_missing_values_have_a_row_to_themselves() -> None:
     assert is_missing[:, [18, 19, 21, 24, 25]].all()
 
 
-def test_line_with_a_field_less_is_refused() -> None:
+def test_line_with_a_missing_field_is_refused() -> None:
     with pytest.raises(tf.errors.InvalidArgumentError, match="Expect 40 fields but have 39"):
         _inputs([LINES[0].removesuffix("\t")])
 
