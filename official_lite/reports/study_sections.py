@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from official_lite.common import errors, files
+from official_lite.common import files
 from official_lite.reports import charts, markup
 from official_lite.reports.markup import Child, tag
 
@@ -34,6 +34,9 @@ if TYPE_CHECKING:
 
 
 _CONFIG = "search.yaml"
+_COLOUR, _BEST_COLOUR = 0, 1
+# More lines than this can't be distinguished.
+_MAX_LINES = 40
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -205,10 +208,11 @@ def _importances(study: "optuna.Study") -> dict[str, float]:
 def _trial(
     trial: "optuna.trial.FrozenTrial", params: dict[str, Any], study_dir: str, best: Sequence[int]
 ) -> Trial:
-    from official_lite.search import worker
+    from official_lite.search import trial_run, worker
 
     model_dir = worker.trial_dir(study_dir, trial.number)
     state = trial.state.name.lower()
+    outcome = trial_run.Outcome.read(model_dir) if state == "fail" else None
     return Trial(
         number=trial.number,
         state=state,
@@ -218,23 +222,8 @@ def _trial(
         reports=sorted(trial.intermediate_values.items()),
         is_best=trial.number in best,
         model_dir=model_dir,
-        reason=_reason(model_dir) if state == "fail" else "",
+        reason=outcome.reason if outcome else "",
     )
-
-
-def _reason(model_dir: str) -> str:
-    from official_lite.search import trial_run
-
-    try:
-        outcome = trial_run.Outcome.read(model_dir)
-    except (KeyError, TypeError, ValueError) as error:
-        raise errors.ConfigValueError(f"The trial in {model_dir} can't be read: {error}") from error
-    return outcome.reason if outcome else ""
-
-
-_COLOUR, _BEST_COLOUR = 0, 1
-# More lines than this can't be distinguished.
-_MAX_LINES = 40
 
 
 def study_sections(study: Study) -> list[markup.Section]:

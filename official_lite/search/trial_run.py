@@ -63,7 +63,7 @@ class Outcome:
         try:
             record = files.read_json(path)
             return cls(**{field.name: record[field.name] for field in dataclasses.fields(cls)})
-        except (KeyError, ValueError) as error:
+        except (KeyError, TypeError, ValueError) as error:
             files.set_aside(path, error)
             return None
 
