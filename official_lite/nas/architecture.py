@@ -89,11 +89,13 @@ def fixed_arch(
     if isinstance(arch, str | os.PathLike):
         choices, described = read_arch(arch), os.fspath(arch)
     else:
-        choices, described = _as_dict(arch), "The architecture"
+        given = arch.as_dict() if isinstance(arch, hyperparams.ParamsDict) else arch
+        choices, described = dict(given), "The architecture"
     decision = _Decision(choices)
     with _active(decision):
         yield
-    _require_fit(decision, described)
+    asked, wrong = set(decision.asked), list(dict.fromkeys(decision.wrong))
+    require_labels(choices, needed=asked, known=asked, described=described, wrong=wrong)
 
 
 @contextlib.contextmanager
@@ -275,10 +277,6 @@ def _with_nan(probs: Mapping[str, Sequence[float | None]]) -> dict[str, list[flo
     return {label: [math.nan if p is None else p for p in ps] for label, ps in probs.items()}
 
 
-def _as_dict(arch: Mapping[str, Any] | hyperparams.ParamsDict) -> dict[str, Any]:
-    return dict(arch.as_dict() if hasattr(arch, "as_dict") else arch)
-
-
 @contextlib.contextmanager
 def _active(decision: _Decision) -> Iterator[None]:
     token = _current.set(decision)
@@ -286,12 +284,6 @@ def _active(decision: _Decision) -> Iterator[None]:
         yield
     finally:
         _current.reset(token)
-
-
-def _require_fit(decision: _Decision, described: str) -> None:
-    asked = set(decision.asked)
-    wrong = list(dict.fromkeys(decision.wrong))
-    require_labels(decision.arch or {}, needed=asked, known=asked, described=described, wrong=wrong)
 
 
 def require_labels(

@@ -118,7 +118,7 @@ class Row:
     """
 
     head: Child
-    cells: Sequence[Any]
+    cells: list[Any]
     class_: str | None = None
 
 

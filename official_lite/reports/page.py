@@ -129,7 +129,8 @@ def _best_runs(study: study_sections.Study) -> list[run_reading.Run]:
 
 def _document(title: str, parts: Sequence[_Part]) -> str:
     style = (_HERE / "page.css").read_text(encoding="utf-8")
-    script = _script()
+    scripts = [(_HERE / name).read_text(encoding="utf-8") for name in _SCRIPTS]
+    script = '"use strict";\n' + "\n".join(scripts)
     head = tag(
         "head",
         tag("meta", charset="utf-8"),
@@ -147,11 +148,6 @@ def _document(title: str, parts: Sequence[_Part]) -> str:
         tag("script", Markup(script)),
     )
     return f"<!DOCTYPE html>\n{tag('html', head, body, lang='en')}\n"
-
-
-def _script() -> str:
-    parts = [(_HERE / name).read_text(encoding="utf-8") for name in _SCRIPTS]
-    return '"use strict";\n' + "\n".join(parts)
 
 
 def _policy(script: str) -> str:

@@ -295,23 +295,18 @@ def _best_trials(study: Study) -> Child:
 
 
 def _space(study: Study) -> Child:
-    has_importances = any(param.importance is not None for param in study.params)
     rows = [
-        markup.Row(
-            head=markup.code(param.path),
-            cells=[param.definition, _share(param.importance)]
-            if has_importances
-            else [param.definition],
-        )
-        for param in study.params
+        markup.Row(head=markup.code(param.path), cells=[param.definition]) for param in study.params
     ]
-    columns = ["name", "values", "importance"] if has_importances else ["name", "values"]
-    caption = "The space"
-    if has_importances:
+    columns, caption = ["name", "values"], "The space"
+    if any(param.importance is not None for param in study.params):
+        columns.append("importance")
         caption += "; importance is Optuna's estimate of a parameter's effect on the metric"
-    table = markup.table(caption=caption, columns=columns, rows=rows)
+        for row, param in zip(rows, study.params, strict=True):
+            part = param.importance
+            row.cells.append(None if part is None else markup.share(part, f"{100 * part:.0f} %"))
     return [
-        table,
+        markup.table(caption=caption, columns=columns, rows=rows),
         tag("h3", f"{study.metrics[0]} by parameter"),
         charts.foldable_grid(slice_charts(study)),
     ]
@@ -324,7 +319,7 @@ def _trials(study: Study) -> Child:
             head=trial.number,
             cells=[
                 markup.status(trial.state),
-                *_values_or_none(study, trial),
+                *(trial.values or [None] * len(study.metrics)),
                 *_tried(study, trial),
                 None if trial.seconds is None else round(trial.seconds, 1),
             ],
@@ -337,10 +332,6 @@ def _trials(study: Study) -> Child:
     return markup.table(
         caption=caption, columns=columns, rows=rows, is_sortable=True, class_="long"
     )
-
-
-def _values_or_none(study: Study, trial: Trial) -> Sequence[float | None]:
-    return trial.values or [None] * len(study.metrics)
 
 
 def _tried(study: Study, trial: Trial) -> list[Any]:
@@ -358,10 +349,6 @@ def _values(study: Study, trial: Trial) -> str:
     named = zip(study.metrics, trial.values, strict=True)
     values = ", ".join(f"{name} {markup.number(value)}" for name, value in named)
     return f"{values} (trial {trial.number})"
-
-
-def _share(importance: float | None) -> Child:
-    return None if importance is None else markup.share(importance, f"{100 * importance:.0f} %")
 
 
 def _name(plugin: Any) -> str:
