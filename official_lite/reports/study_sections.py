@@ -319,7 +319,7 @@ def _trials(study: Study) -> Child:
             head=trial.number,
             cells=[
                 markup.status(trial.state),
-                *(trial.values or [None] * len(study.metrics)),
+                *(trial.values or itertools.repeat(None, len(study.metrics))),
                 *_tried(study, trial),
                 None if trial.seconds is None else round(trial.seconds, 1),
             ],

@@ -123,7 +123,7 @@ def test_two_replicas_search_as_one(name, experiment, make_trainer, two_replicas
 @pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("name", "execution"),
-    [("darts", "xla_loop"), ("darts", "eager"), ("spos", "eager"), ("spos", "xla")],
+    [("darts", "eager"), ("darts", "xla_loop"), ("spos", "eager"), ("spos", "xla")],
 )
 def test_all_modes_of_execution_learn_the_same(name, execution, experiment, make_trainer) -> None:
     losses = []
