@@ -213,14 +213,3 @@ def test_architecture_is_left_after_an_error() -> None:
     with pytest.raises(ZeroDivisionError), nas.fixed_arch({"op": "skip"}):
         raise ZeroDivisionError
     assert isinstance(_layer_choice(), nas.LayerChoice)
-
-
-@pytest.mark.parametrize("kind", ["layer", "input", "repeat"])
-def test_open_choice_survives_its_config(kind: str) -> None:
-    choice = {
-        "layer": lambda: _layer_choice("c"),
-        "input": lambda: nas.InputChoice(3, 2, "mean", label="c"),
-        "repeat": lambda: nas.Repeat(lambda index: keras.layers.Dense(4), (1, 3), label="c"),
-    }[kind]()
-    again = type(choice).from_config(choice.get_config())
-    assert (again.label, again.options) == (choice.label, choice.options)

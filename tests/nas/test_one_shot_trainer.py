@@ -92,15 +92,6 @@ def test_half_precision_is_searched(experiment, make_trainer) -> None:
         assert {alpha.dtype for alpha in trainer.alphas} == {"float32"}
 
 
-def test_architecture_and_weights_have_an_optimizer_each(experiment, make_trainer) -> None:
-    trainer = make_trainer(experiment())
-    alphas = {id(alpha) for alpha in trainer.alphas}
-    assert len(alphas) == 2
-    assert {id(v) for v in trainer.arch_optimizer._trainable_variables} == alphas
-    assert not alphas & {id(v) for v in trainer.optimizer._trainable_variables}
-    assert not alphas & {id(v) for v in trainer.model.variables}
-
-
 def test_architecture_moves_first_and_neither_moves_the_other(experiment, make_trainer) -> None:
     trainer = make_trainer(experiment(runtime={"run_eagerly": True}))
     seen = []
