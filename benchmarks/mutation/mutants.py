@@ -226,12 +226,12 @@ MUTANTS = (
         ("tests/core/test_layer_names.py",),
     ),
     Mutant(
-        "nas/hypergradient.py",
+        "nas/differentiable.py",
         "unrolled step with the gradient of its own replica",
         "gradients = distributed_gradients.sum_over_replicas("
         "gradients_or_zeros(tape, loss, weights))",
         "gradients = gradients_or_zeros(tape, loss, weights)",
-        ("tests/nas/test_hypergradient.py",),
+        ("tests/nas/test_differentiable.py",),
     ),
     Mutant(
         "nas/probes.py",

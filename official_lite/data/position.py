@@ -20,7 +20,16 @@ from typing import Any
 import tensorflow as tf
 from absl import logging
 
-__all__ = ["Position", "begin_at", "current", "enumerate_batches", "keep", "mark_begin", "take"]
+__all__ = [
+    "Position",
+    "begin_at",
+    "current",
+    "enumerate_batches",
+    "keep",
+    "map_batches",
+    "mark_begin",
+    "take",
+]
 
 
 @dataclasses.dataclass
@@ -142,6 +151,34 @@ def enumerate_batches(
     if _is_aligned(dataset):
         mark_begin(numbered)
     return numbered
+
+
+def map_batches(
+    dataset: tf.data.Dataset,
+    function: Callable[[tf.Tensor, Any], Any],
+    input_context: tf.distribute.InputContext | None = None,
+    *,
+    seed: int | None = None,
+) -> tf.data.Dataset:
+    """Map batches by a function that draws random numbers, the same ones after a resume.
+
+    Args:
+        dataset: Batches of a source that supports positions.
+        function: Function that takes a seed for `tf.random.stateless_*`, another one for each
+            batch, and the batch.
+        input_context: The index of this input pipeline and the number of pipelines.
+        seed: The seed of all batches. None takes the seed of the run, or 0 outside of a run.
+    """
+    context = input_context or tf.distribute.InputContext()
+    if seed is None:
+        seed = begin.seed if (begin := _current.get()) else 0
+
+    def apply(number: tf.Tensor, batch: Any) -> Any:
+        number = number * context.num_input_pipelines + context.input_pipeline_id
+        return function(tf.stack([tf.constant(seed, tf.int64), number]), batch)
+
+    numbered = enumerate_batches(dataset, input_context)
+    return numbered.map(apply, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
 
 
 # The datasets of this package that begin at the position.

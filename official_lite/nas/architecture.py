@@ -24,8 +24,8 @@ __all__ = [
     "different_options",
     "file_of",
     "fixed_arch",
+    "index_of",
     "is_fixed",
-    "is_same_option",
     "read_arch",
     "read_found_arch",
     "read_history",
@@ -89,11 +89,13 @@ def fixed_arch(
     if isinstance(arch, str | os.PathLike):
         choices, described = read_arch(arch), os.fspath(arch)
     else:
-        choices, described = _as_dict(arch), "The architecture"
+        given = arch.as_dict() if isinstance(arch, hyperparams.ParamsDict) else arch
+        choices, described = dict(given), "The architecture"
     decision = _Decision(choices)
     with _active(decision):
         yield
-    _require_fit(decision, described)
+    asked, wrong = set(decision.asked), list(dict.fromkeys(decision.wrong))
+    require_labels(choices, needed=asked, known=asked, described=described, wrong=wrong)
 
 
 @contextlib.contextmanager
@@ -121,23 +123,32 @@ def ask_for(label: str, options: Sequence[Any]) -> int:
 
     Raises:
         errors.ConfigValueError: If the label has different options elsewhere in the model.
-        RuntimeError: If no architecture is fixed.
     """
-    decision = _current.get()
-    if decision is None:
-        raise RuntimeError(f"No architecture is fixed, so the choice {label!r} has no value.")
+    decision: Any = _current.get()
     known = decision.asked.setdefault(label, list(options))
     if known != list(options):
         raise different_options(label, known, options)
     if decision.arch is None or label not in decision.arch:
         return 0
+    try:
+        return index_of(label, options, decision.arch[label])
+    except errors.ConfigValueError as error:
+        decision.wrong.append(str(error))
+        return 0
+
+
+def index_of(label: str, options: Sequence[Any], given: object) -> int:
+    """Return the index of the option of a label that a file or the command line gives.
+
+    Raises:
+        errors.ConfigValueError: If there is no such option.
+    """
     for index, option in enumerate(options):
-        if is_same_option(option, decision.arch[label]):
+        if _is_same_option(option, given):
             return index
-    decision.wrong.append(
-        f"`{label}` is {decision.arch[label]!r}; expected one of {', '.join(map(str, options))}."
+    raise errors.ConfigValueError(
+        f"`{label}` is {given!r}; expected one of {', '.join(map(str, options))}."
     )
-    return 0
 
 
 def different_options(
@@ -150,8 +161,7 @@ def different_options(
     )
 
 
-def is_same_option(option: object, given: object) -> bool:
-    """Return whether a value from a file or the command line denotes this option."""
+def _is_same_option(option: object, given: object) -> bool:
     if isinstance(option, list):
         wanted = list(given) if isinstance(given, list | tuple) else [given]
         return option == wanted
@@ -267,10 +277,6 @@ def _with_nan(probs: Mapping[str, Sequence[float | None]]) -> dict[str, list[flo
     return {label: [math.nan if p is None else p for p in ps] for label, ps in probs.items()}
 
 
-def _as_dict(arch: Mapping[str, Any] | hyperparams.ParamsDict) -> dict[str, Any]:
-    return dict(arch.as_dict() if hasattr(arch, "as_dict") else arch)
-
-
 @contextlib.contextmanager
 def _active(decision: _Decision) -> Iterator[None]:
     token = _current.set(decision)
@@ -278,12 +284,6 @@ def _active(decision: _Decision) -> Iterator[None]:
         yield
     finally:
         _current.reset(token)
-
-
-def _require_fit(decision: _Decision, described: str) -> None:
-    asked = set(decision.asked)
-    wrong = list(dict.fromkeys(decision.wrong))
-    require_labels(decision.arch or {}, needed=asked, known=asked, described=described, wrong=wrong)
 
 
 def require_labels(

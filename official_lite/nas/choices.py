@@ -34,7 +34,7 @@ Block: TypeAlias = (
 )
 
 # Each set of inputs is an option of its own, so the number of sets must be limited.
-_MOST_SETS_OF_INPUTS = 128
+_MAX_SETS_OF_INPUTS = 128
 _REDUCTIONS = ("sum", "mean", "concat", "none")
 
 
@@ -53,6 +53,11 @@ class Choice(keras.layers.Layer, abc.ABC):
     prior: list[float] | None
     input_shape_built: Any
 
+    def __new__(cls, *args: Any, **kwargs: Any) -> Any:
+        if architecture.is_fixed():
+            return cls._chosen(*args, **kwargs)
+        return super().__new__(cls, *args, **kwargs)
+
     def __init__(self, label: str, options: Sequence[Any], **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.label = label
@@ -61,6 +66,11 @@ class Choice(keras.layers.Layer, abc.ABC):
         self.__dict__["prior"] = None
         self.__dict__["_resolver"] = None
         self.__dict__["input_shape_built"] = None
+
+    @classmethod
+    def _chosen(cls, *args: Any, **kwargs: Any) -> Any:
+        """Return what takes the place of the choice; the arguments are those of the constructor."""
+        return super().__new__(cls, *args, **kwargs)
 
     def set_resolver(self, resolver: Callable[..., Any] | None) -> None:
         """Set the function that computes the choice: `resolver(choice, inputs, training)`."""
@@ -113,17 +123,8 @@ class LayerChoice(Choice):
         prior: The initial probability of each candidate, in the order of `candidates`.
     """
 
-    def __new__(
-        cls,
-        candidates: Candidates | None = None,
-        *,
-        label: str = "",
-        prior: Sequence[float] | None = None,
-        **kwargs: Any,
-    ) -> Any:
-        if not architecture.is_fixed():
-            return super().__new__(cls, candidates, label=label, prior=prior, **kwargs)
-        candidates = _checked_candidates(candidates, label)
+    @classmethod
+    def _chosen(cls, candidates: Candidates, *, label: str, **kwargs: Any) -> Any:
         index = architecture.ask_for(label, list(candidates))
         return _create(list(candidates.values())[index])
 
@@ -135,7 +136,6 @@ class LayerChoice(Choice):
         prior: Sequence[float] | None = None,
         **kwargs: Any,
     ) -> None:
-        _checked_candidates(candidates, label)
         super().__init__(label, list(candidates), **kwargs)
         self.candidates = {name: _create(candidate) for name, candidate in candidates.items()}
         self.__dict__["prior"] = _checked_prior(prior, label, len(candidates))
@@ -190,16 +190,8 @@ class Repeat(Choice):
         label: The name of the choice.
     """
 
-    def __new__(
-        cls,
-        block: Block = (),
-        depth: tuple[int, int] = (1, 1),
-        *,
-        label: str = "",
-        **kwargs: Any,
-    ) -> Any:
-        if not architecture.is_fixed():
-            return super().__new__(cls, block, depth, label=label, **kwargs)
+    @classmethod
+    def _chosen(cls, block: Block, depth: tuple[int, int], *, label: str, **kwargs: Any) -> Any:
         depths = _depths(depth, label)
         chosen = depths[architecture.ask_for(label, depths)]
         blocks = [_create_block(block, index) for index in range(chosen)]
@@ -207,14 +199,7 @@ class Repeat(Choice):
             return blocks[0]
         return keras.Sequential(blocks) if blocks else keras.layers.Identity()
 
-    def __init__(
-        self,
-        block: Block,
-        depth: tuple[int, int],
-        *,
-        label: str,
-        **kwargs: Any,
-    ) -> None:
+    def __init__(self, block: Block, depth: tuple[int, int], *, label: str, **kwargs: Any) -> None:
         depths = _depths(depth, label)
         super().__init__(label, depths, **kwargs)
         self.blocks = [_create_block(block, index) for index in range(depths[-1])]
@@ -285,32 +270,11 @@ def ValueChoice(values: Sequence[Any], *, label: str) -> Any:
 
 
 def _create(candidate: keras.layers.Layer | Callable[[], keras.layers.Layer]) -> keras.layers.Layer:
-    if isinstance(candidate, keras.layers.Layer):
-        return candidate
-    created = candidate()
-    if not isinstance(created, keras.layers.Layer):
-        raise errors.ConfigTypeError(
-            f"A candidate must be a layer or a function that creates one, got {created!r}."
-        )
-    return created
+    return candidate if isinstance(candidate, keras.layers.Layer) else candidate()
 
 
 def _create_block(block: Block, index: int) -> keras.layers.Layer:
-    return _create(block[index] if isinstance(block, list | tuple) else lambda: block(index))
-
-
-def _require_label(label: str) -> None:
-    if not label:
-        raise errors.ConfigValueError("A choice needs a `label`, by which it is found again.")
-
-
-def _checked_candidates(candidates: Candidates | None, label: str) -> Candidates:
-    _require_label(label)
-    if not isinstance(candidates, Mapping) or not candidates:
-        raise errors.ConfigTypeError(
-            f"The candidates of {label!r} must be a dict {{name: layer}}, got {candidates!r}."
-        )
-    return candidates
+    return block[index] if isinstance(block, list | tuple) else block(index)
 
 
 def _checked_prior(prior: Sequence[float] | None, label: str, count: int) -> list[float] | None:
@@ -325,7 +289,6 @@ def _checked_prior(prior: Sequence[float] | None, label: str, count: int) -> lis
 
 
 def _depths(depth: Sequence[int], label: str) -> list[int]:
-    _require_label(label)
     least, most = depth
     if not 0 <= least <= most or most < 1:
         raise errors.ConfigValueError(
@@ -349,17 +312,16 @@ class InputChoice(Choice):
         label: The name of the choice.
     """
 
-    def __new__(
+    @classmethod
+    def _chosen(
         cls,
-        n_candidates: int = 0,
+        n_candidates: int,
         n_chosen: int | None = 1,
         reduction: str = "sum",
         *,
-        label: str = "",
+        label: str,
         **kwargs: Any,
     ) -> Any:
-        if not architecture.is_fixed():
-            return super().__new__(cls, n_candidates, n_chosen, reduction, label=label, **kwargs)
         _check_reduction(reduction)
         options = _sets_of_inputs(n_candidates, n_chosen, label)
         return ChosenInputs(options[architecture.ask_for(label, options)], reduction)
@@ -440,17 +402,16 @@ def _check_reduction(reduction: str) -> None:
 
 
 def _sets_of_inputs(count: int, chosen: int | None, label: str) -> list[list[int]]:
-    _require_label(label)
     if chosen is not None and not 1 <= chosen <= count:
         raise errors.ConfigValueError(
             f"`n_chosen` of {label!r} is {chosen}; expected 1 to {count}, or None."
         )
     sizes = range(1, count + 1) if chosen is None else [chosen]
     num_sets = sum(math.comb(count, size) for size in sizes)
-    if num_sets > _MOST_SETS_OF_INPUTS:
+    if num_sets > _MAX_SETS_OF_INPUTS:
         raise errors.ConfigValueError(
             f"The choice {label!r} has {num_sets} possible sets of inputs; expected at most "
-            f"{_MOST_SETS_OF_INPUTS}. Use several choices of one input each."
+            f"{_MAX_SETS_OF_INPUTS}. Use several choices of one input each."
         )
     return [list(one) for size in sizes for one in itertools.combinations(range(count), size)]
 
@@ -474,11 +435,6 @@ def _reduce_spec(specs: Sequence[Any], reduction: str) -> Any:
     if reduction == "concat":
         sizes = [spec.shape[-1] for spec in specs]
         shape = (*shape[:-1], None if None in sizes else sum(sizes))
-    elif any(tuple(spec.shape) != shape for spec in specs):
-        raise errors.ConfigValueError(
-            "Inputs to be added must have the same shape, got "
-            f"{[tuple(spec.shape) for spec in specs]}."
-        )
     return keras.KerasTensor(shape, dtype=specs[0].dtype)
 
 

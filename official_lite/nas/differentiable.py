@@ -1,26 +1,35 @@
-"""Trainers that learn the architecture parameters α by gradient descent."""
+"""Trainers that learn the architecture parameters α by gradient descent, and their gradients.
+
+Second-order gradients account for the weights' dependence on the architecture. The functions that
+compute gradients run in a replica; the gradient is the sum of their results over the replicas.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
 
-from official_lite.common import nests, user_code
-from official_lite.nas import choices, hypergradient, one_shot_trainer, resolvers, train_val_streams
+from official_lite.common import types, user_code
+from official_lite.modeling import distributed_gradients
+from official_lite.nas import choices, one_shot_trainer, resolution
 
-__all__ = ["DartsTrainer", "GumbelTrainer", "ProxylessTrainer"]
-
-
-_ARCH, _WEIGHTS = 1, 2
+__all__ = [
+    "DartsTrainer",
+    "GumbelTrainer",
+    "LossFn",
+    "ProxylessTrainer",
+    "finite_difference",
+    "first_order",
+    "gradients_or_zeros",
+    "second_order",
+]
 
 
 class _FirstOrderTrainer(one_shot_trainer.OneShotTrainer):
     def arch_gradients(self, inputs: Mapping[str, Any]) -> list[tf.Tensor]:
-        return hypergradient.first_order(
-            self.arch_loss, val=inputs[train_val_streams.VAL], alphas=self.alphas
-        )
+        return first_order(self.arch_loss, val=inputs[one_shot_trainer.VAL], alphas=self.alphas)
 
 
 class DartsTrainer(_FirstOrderTrainer):
@@ -30,18 +39,18 @@ class DartsTrainer(_FirstOrderTrainer):
     gradient accounts for the next step of the weights.
     """
 
-    def make_resolver(self, choice: choices.Choice) -> resolvers.MixtureResolver:
-        return resolvers.MixtureResolver(choice)
+    def make_resolver(self, choice: choices.Choice) -> resolution.MixtureResolver:
+        return resolution.MixtureResolver(choice)
 
     def arch_gradients(self, inputs: Mapping[str, Any]) -> list[tf.Tensor]:
         config = self.one_shot.darts
         if config.order == "first":
             return super().arch_gradients(inputs)
         estimate = {
-            "second": hypergradient.second_order,
-            "finite_difference": hypergradient.finite_difference,
+            "second": second_order,
+            "finite_difference": finite_difference,
         }[config.order]
-        train, val = inputs[train_val_streams.TRAIN], inputs[train_val_streams.VAL]
+        train, val = inputs[one_shot_trainer.TRAIN], inputs[one_shot_trainer.VAL]
 
         def loss_fn(batch: nests.Nest, *others: Any) -> tf.Tensor:
             # Only the architecture's batch reports the loss and includes the penalty.
@@ -60,14 +69,14 @@ class DartsTrainer(_FirstOrderTrainer):
 class GumbelTrainer(_FirstOrderTrainer):
     """A trainer that mixes the options of each choice by the softmax of α plus Gumbel noise."""
 
-    def make_resolver(self, choice: choices.Choice) -> resolvers.GumbelResolver:
-        return resolvers.GumbelResolver(choice, hard=self.one_shot.gumbel.hard)
+    def make_resolver(self, choice: choices.Choice) -> resolution.GumbelResolver:
+        return resolution.GumbelResolver(choice, hard=self.one_shot.gumbel.hard)
 
-    def arch_draw(self, step: tf.Tensor) -> resolvers.Draw:
-        return self._draw(step, _ARCH)
+    def arch_draw(self, step: tf.Tensor) -> resolution.Draw:
+        return self._draw(step, one_shot_trainer.ARCH)
 
-    def weight_draw(self, step: tf.Tensor) -> resolvers.Draw:
-        return self._draw(step, _WEIGHTS)
+    def weight_draw(self, step: tf.Tensor) -> resolution.Draw:
+        return self._draw(step, one_shot_trainer.WEIGHTS)
 
     def temperature(self, step: tf.Tensor) -> tf.Tensor:
         """Return the temperature at a step. It falls linearly over the whole training."""
@@ -76,9 +85,9 @@ class GumbelTrainer(_FirstOrderTrainer):
         fallen = (config.temperature - config.final_temperature) * tf.minimum(done, 1.0)
         return config.temperature - fallen
 
-    def _draw(self, step: tf.Tensor, salt: int) -> resolvers.Draw:
+    def _draw(self, step: tf.Tensor, salt: int) -> resolution.Draw:
         temperature = user_code.converted(self.temperature)(step)
-        return resolvers.Draw(noise=self.noise(step, salt), temperature=temperature)
+        return resolution.Draw(noise=self.noise(step, salt), temperature=temperature)
 
 
 class ProxylessTrainer(_FirstOrderTrainer):
@@ -90,11 +99,111 @@ class ProxylessTrainer(_FirstOrderTrainer):
 
     draws_paths = True
 
-    def make_resolver(self, choice: choices.Choice) -> resolvers.GateResolver:
-        return resolvers.GateResolver(choice)
+    def make_resolver(self, choice: choices.Choice) -> resolution.GateResolver:
+        return resolution.GateResolver(choice)
 
-    def arch_draw(self, step: tf.Tensor) -> resolvers.Draw:
-        return resolvers.Draw(paths=self.sampled_paths(step, _ARCH), gates=True)
+    def arch_draw(self, step: tf.Tensor) -> resolution.Draw:
+        paths = self.sampled_paths(step, one_shot_trainer.ARCH)
+        return resolution.Draw(paths=paths, gates=True)
 
-    def weight_draw(self, step: tf.Tensor) -> resolvers.Draw:
-        return resolvers.Draw(paths=self.sampled_paths(step, _WEIGHTS))
+
+LossFn = Callable[..., tf.Tensor]
+"""`loss_fn(batch)`, or `loss_fn(batch, weights, values)` to substitute `values` for `weights`."""
+
+# The paper on DARTS divides this number by the norm of the weights' gradient to get the step size.
+_FINITE_STEP = 0.01
+
+
+def first_order(loss_fn: LossFn, *, val: types.Nest, alphas: Sequence[Any]) -> list[tf.Tensor]:
+    """Return the gradient of the loss of `val` with respect to `alphas` at the current weights."""
+    with tf.GradientTape() as tape:
+        loss = loss_fn(val)
+    return gradients_or_zeros(tape, loss, alphas)
+
+
+def second_order(
+    loss_fn: LossFn,
+    *,
+    train: types.Nest,
+    val: types.Nest,
+    weights: Sequence[Any],
+    alphas: Sequence[Any],
+    learning_rate: float | tf.Tensor,
+) -> list[tf.Tensor]:
+    """Return the exact gradient of L_val(w − ξ ∂L_train(w, α)/∂w, α) with respect to α.
+
+    The updated weights are tensors. No variable is written, so none has to be restored.
+
+    Args:
+        loss_fn: The loss function.
+        train: The batch of L_train.
+        val: The batch of L_val.
+        weights: The weights w.
+        alphas: The architecture parameters α.
+        learning_rate: The learning rate ξ.
+    """
+    with tf.GradientTape() as outer:
+        unrolled = _step(loss_fn, train, weights, learning_rate)
+        loss = loss_fn(val, weights, unrolled)
+    return gradients_or_zeros(outer, loss, alphas)
+
+
+def finite_difference(
+    loss_fn: LossFn,
+    *,
+    train: types.Nest,
+    val: types.Nest,
+    weights: Sequence[Any],
+    alphas: Sequence[Any],
+    learning_rate: float | tf.Tensor,
+) -> list[tf.Tensor]:
+    """Estimate the gradient of `second_order` by the paper's finite differences.
+
+    This takes the same arguments as `second_order` and needs only first derivatives.
+    """
+    unrolled = _step(loss_fn, train, weights, learning_rate)
+    with tf.GradientTape() as tape:
+        tape.watch(unrolled)
+        loss = loss_fn(val, weights, unrolled)
+    both = gradients_or_zeros(tape, loss, [*alphas, *unrolled])
+    direct, direction = both[: len(alphas)], both[len(alphas) :]
+    direction = distributed_gradients.sum_over_replicas(direction)
+    step = _FINITE_STEP / tf.maximum(tf.linalg.global_norm(direction), 1e-12)
+
+    def at(sign: float) -> list[tf.Tensor]:
+        moved = [
+            tf.convert_to_tensor(w) + tf.cast(sign * step, d.dtype) * d
+            for w, d in zip(weights, direction, strict=True)
+        ]
+        with tf.GradientTape() as tape:
+            loss = loss_fn(train, weights, moved)
+        return gradients_or_zeros(tape, loss, alphas)
+
+    return [
+        d - learning_rate * (plus - minus) / (2.0 * step)
+        for d, plus, minus in zip(direct, at(1.0), at(-1.0), strict=True)
+    ]
+
+
+def gradients_or_zeros(
+    tape: tf.GradientTape, loss: tf.Tensor, sources: Sequence[Any]
+) -> list[tf.Tensor]:
+    """Return the gradients, with zeros for sources on which the loss does not depend."""
+    gradients = tape.gradient(loss, list(sources))
+    return [
+        tf.zeros(source.shape, source.dtype) if gradient is None else tf.convert_to_tensor(gradient)
+        for gradient, source in zip(gradients, sources, strict=True)
+    ]
+
+
+def _step(
+    loss_fn: LossFn, train: types.Nest, weights: Sequence[Any], learning_rate: float | tf.Tensor
+) -> list[tf.Tensor]:
+    """Return w − ξ ∂L_train/∂w, with the gradient summed over all replicas."""
+    with tf.GradientTape() as tape:
+        loss = loss_fn(train)
+    gradients = distributed_gradients.sum_over_replicas(gradients_or_zeros(tape, loss, weights))
+    return [
+        tf.convert_to_tensor(w) - tf.cast(learning_rate, g.dtype) * g
+        for w, g in zip(weights, gradients, strict=True)
+    ]

@@ -9,16 +9,8 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from official_lite.common import nests
-from official_lite.nas import (
-    choices,
-    hypergradient,
-    one_shot_trainer,
-    probes,
-    resolution,
-    resolvers,
-    train_val_streams,
-)
+from official_lite.common import types
+from official_lite.nas import choices, differentiable, one_shot_trainer, resolution
 
 __all__ = ["Choose", "EnasTrainer", "LogitsController", "LstmController", "Walk"]
 
@@ -26,13 +18,12 @@ Choose = Callable[[str, tf.Tensor], tf.Tensor]
 """Function that takes a label and its logits and returns the int32 index of an option."""
 
 _INITIAL_SCALE = 0.1
-_WEIGHTS = 2
 # Salt of the first architecture that an update samples; the others use the following numbers.
 _FIRST_SAMPLE = 10
 # The baseline before the first reward. NaN would not pass for a sound state of a checkpoint.
 _NO_REWARD = tf.float32.min
 # Smallest probability that is passed to a logarithm.
-_LEAST = 1e-6
+_MIN_PROBABILITY = 1e-6
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,7 +62,7 @@ class LogitsController:
         by_label: The resolver of each label, which holds its logits.
     """
 
-    def __init__(self, by_label: Mapping[str, resolvers.PathResolver]) -> None:
+    def __init__(self, by_label: Mapping[str, resolution.PathResolver]) -> None:
         self._resolvers = by_label
 
     @property
@@ -162,21 +153,17 @@ class EnasTrainer(one_shot_trainer.OneShotTrainer):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        own = self.one_shot
-        self.__dict__["_reward"] = probes.Reward(
-            self.task, self.model, metric=own.reward, direction=own.reward_direction
-        )
+        self._reward = self.build_reward()
 
     def resolve(self, model: keras.Model) -> list[tuple[str, Any]]:
         resolved = super().resolve(model)
-        # Bypass the tracking of `tf.Module`: the checkpoint holds these variables as `alphas`.
-        self.__dict__["_controller"] = self._build_controller(dict(resolved))
+        self._controller = self._build_controller(dict(resolved))
         return resolved
 
-    def make_resolver(self, choice: choices.Choice) -> resolvers.PathResolver:
+    def make_resolver(self, choice: choices.Choice) -> resolution.PathResolver:
         if self.one_shot.enas.controller == "lstm":
             return _WalkedPath(choice, self._preferred)
-        return resolvers.PathResolver(choice)
+        return resolution.PathResolver(choice)
 
     @property
     def alphas(self) -> list[Any]:
@@ -210,9 +197,6 @@ class EnasTrainer(one_shot_trainer.OneShotTrainer):
         is_turn = tf.equal(step % every, 0)
         return is_turn if warm is None else tf.logical_and(is_turn, warm)
 
-    def weight_draw(self, step: tf.Tensor) -> resolvers.Draw:
-        return resolvers.Draw(paths=self.sampled_paths(step, _WEIGHTS))
-
     def arch_gradients(self, inputs: Mapping[str, Any]) -> list[tf.Tensor]:
         """Return the policy gradient, averaged over the samples."""
         config = self.one_shot.enas
@@ -220,7 +204,7 @@ class EnasTrainer(one_shot_trainer.OneShotTrainer):
         paths = [
             self.sampled_paths(step, _FIRST_SAMPLE + number) for number in range(config.samples)
         ]
-        rewarded = [self._rate(path, inputs[train_val_streams.VAL]) for path in paths]
+        rewarded = [self._rate(path, inputs[one_shot_trainer.VAL]) for path in paths]
         baseline = self._update_baseline(rewarded)
         rewarded = self._finite_rewards(rewarded, baseline)
         with tf.GradientTape() as tape:
@@ -232,11 +216,11 @@ class EnasTrainer(one_shot_trainer.OneShotTrainer):
                 loss += config.skip_weight * self._skip_cost(walk)
             # All replicas compute the same loss, and their gradients are summed.
             loss /= config.samples * self.strategy.num_replicas_in_sync
-        return hypergradient.gradients_or_zeros(tape, loss, self.alphas)
+        return differentiable.gradients_or_zeros(tape, loss, self.alphas)
 
-    def _rate(self, paths: Mapping[str, tf.Tensor], batch: nests.Nest) -> tf.Tensor:
-        with resolvers.active_draw(resolvers.Draw(paths=paths)):
-            reward: tf.Tensor = self.__dict__["_reward"].of_batch(batch)
+    def _rate(self, paths: Mapping[str, tf.Tensor], batch: types.Nest) -> tf.Tensor:
+        with resolution.active_draw(resolution.Draw(paths=paths)):
+            reward = self._reward.of_batch(batch)
         self._arch_loss.update_state(-reward)
         one_hot = {label: tf.one_hot(paths[label], len(o)) for label, o in self.space.items()}
         return reward - tf.cast(self.arch_cost(one_hot), tf.float32)
@@ -291,7 +275,7 @@ class EnasTrainer(one_shot_trainer.OneShotTrainer):
                 members = [[i in one for i in range(choice.n_candidates)] for one in choice.options]
                 taken = tf.linalg.matvec(tf.constant(members, tf.float32), sets, transpose_a=True)
                 # An input may be certain to be selected, because a set is never empty.
-                taken = tf.clip_by_value(taken, _LEAST, 1.0 - _LEAST)
+                taken = tf.clip_by_value(taken, _MIN_PROBABILITY, 1.0 - _MIN_PROBABILITY)
                 cost += tf.reduce_sum(
                     taken * tf.math.log(taken / target)
                     + (1.0 - taken) * tf.math.log((1.0 - taken) / (1.0 - target))
@@ -308,11 +292,11 @@ class EnasTrainer(one_shot_trainer.OneShotTrainer):
         return {**super()._checkpoint_items(), "enas_baseline": self._baseline}
 
 
-class _WalkedPath(resolvers.PathResolver):
+class _WalkedPath(resolution.PathResolver):
     """A path resolver without its own logits, which come from the controller of all labels."""
 
     def __init__(self, choice: choices.Choice, preferred: Callable[[], Walk]) -> None:
-        resolvers.require_sum(choice)
+        resolution.require_sum(choice)
         self.num_options = len(choice.options)
         self._label = choice.label
         self._walk = preferred

@@ -13,25 +13,32 @@ from absl import logging
 
 from official_lite import orbit
 from official_lite.checkpoint import directories
-from official_lite.common import errors, keras_variables, nests, user_code
-from official_lite.core import base_task, base_trainer, train_data
+from official_lite.common import errors, keras_variables, types, user_code
+from official_lite.core import base_task, base_trainer, config_definitions, train_data
+from official_lite.data import length, position
 from official_lite.execution.executors import Dataset
 from official_lite.modeling import distributed_gradients, hyperparams
 from official_lite.modeling.optimization import ema_optimizer
-from official_lite.nas import (
-    architecture,
-    choices,
-    configs,
-    penalty,
-    probes,
-    resolution,
-    resolvers,
-    train_val_streams,
-)
-from official_lite.nas.resolvers import Draw
+from official_lite.nas import architecture, choices, configs, probes, resolution
+from official_lite.nas.resolution import Draw
 from official_lite.telemetry import text_file_writers
 
-__all__ = ["ExportArch", "IdlePaths", "OneShotTrainer"]
+__all__ = [
+    "ARCH",
+    "ExportArch",
+    "IdlePaths",
+    "OneShotTrainer",
+    "TRAIN",
+    "VAL",
+    "WEIGHTS",
+    "build_streams",
+]
+
+TRAIN, VAL = "train", "val"
+"""The names of the two streams of training data."""
+
+ARCH, WEIGHTS = 1, 2
+"""Salts of the random numbers of a step: those of the architecture and those of the weights."""
 
 # A place in the model is used if, for each label here, the step uses one of these options.
 _Place = tuple[tuple[str, frozenset[int]], ...]
@@ -59,6 +66,7 @@ class OneShotTrainer(base_trainer.Trainer):
     Attributes:
         resolved: The label and resolver of each choice, in the order of the model.
         space: The options of each label.
+        arch_cost: The function that computes the cost of an architecture.
 
     Raises:
         errors.ConfigValueError: If the model has no choices although `task.arch` is empty, or if it
@@ -68,7 +76,6 @@ class OneShotTrainer(base_trainer.Trainer):
     one_shot: configs.OneShotConfig
     resolved: list[tuple[str, Any]]
     space: dict[str, list[Any]]
-    _idle_paths: IdlePaths | None
 
     # The classes of choices that this trainer can search.
     kinds: ClassVar[tuple[type[choices.Choice], ...]] = (
@@ -105,9 +112,9 @@ class OneShotTrainer(base_trainer.Trainer):
         self.arch_optimizer = self._build_arch_optimizer()
         self._arch_loss = keras.metrics.Mean("arch_loss", dtype="float32")
         super().__init__(config, task, model, optimizer, *args, **kwargs)
-        own["_probe"] = probes.LossProbe(self.task, self.model, self.optimizer)
-        own["_penalty"] = penalty.Penalty(self.model, self.one_shot.penalty)
-        own["_idle_paths"] = (
+        self._probe = probes.LossProbe(self.task, self.model, self.optimizer)
+        self.arch_cost = probes.Penalty(self.model, self.one_shot.penalty)
+        self._idle_paths = (
             IdlePaths(self.model, self.optimizer)
             if self.draws_paths and self.one_shot.idle_paths == "freeze"
             else None
@@ -211,7 +218,7 @@ class OneShotTrainer(base_trainer.Trainer):
             return
         if self.has_arch_step:
             self._if_due(lambda: self.run_step(self._arch_step, inputs))
-            inputs = inputs[train_val_streams.TRAIN]
+            inputs = inputs[TRAIN]
         step = self.global_step.read_value()
         kept = self._idle_paths.keep() if self._idle_paths else []
         self.run_step(self._weight_step, inputs)
@@ -229,9 +236,8 @@ class OneShotTrainer(base_trainer.Trainer):
         return None
 
     def weight_draw(self, step: tf.Tensor) -> Draw | None:
-        """Return the draw for a step of the weights."""
-        del step
-        return None
+        """Return the draw for a step of the weights: a path, if the trainer draws paths."""
+        return Draw(paths=self.sampled_paths(step, WEIGHTS)) if self.draws_paths else None
 
     @user_code.not_converted
     def arch_step(self, inputs: Mapping[str, Any]) -> None:
@@ -254,8 +260,7 @@ class OneShotTrainer(base_trainer.Trainer):
         self, inputs: nests.Nest, variables: Sequence[Any] = (), values: Sequence[tf.Tensor] = ()
     ) -> tf.Tensor:
         """Return this replica's share of the loss of a batch; see `probes.LossProbe`."""
-        probe: probes.LossProbe = self.__dict__["_probe"]
-        return probe(inputs, variables, values)
+        return self._probe(inputs, variables, values)
 
     def arch_loss(
         self, inputs: nests.Nest, variables: Sequence[Any] = (), values: Sequence[tf.Tensor] = ()
@@ -270,16 +275,17 @@ class OneShotTrainer(base_trainer.Trainer):
         cost = self.arch_cost({label: r.probs() for label, r in self.resolvers.items()})
         return loss + cost / replicas
 
-    @property
-    def arch_cost(self) -> penalty.Penalty:
-        """The function that computes the cost of an architecture."""
-        own: penalty.Penalty = self.__dict__["_penalty"]
-        return own
+    def build_reward(self) -> probes.Reward:
+        """Build the reward of a batch: the metric `one_shot.reward`, or the negative loss."""
+        config = self.one_shot
+        return probes.Reward(
+            self.task, self.model, metric=config.reward, direction=config.reward_direction
+        )
 
     def noise(self, step: tf.Tensor, salt: int) -> dict[str, tf.Tensor]:
         """Return Gumbel noise for the logits of each label, the same on all replicas."""
         labels = list(self.space)
-        noise = resolvers.gumbel_noise(
+        noise = resolution.gumbel_noise(
             [len(self.space[label]) for label in labels],
             seed=self.config.runtime.seed,
             step=step,
@@ -291,19 +297,19 @@ class OneShotTrainer(base_trainer.Trainer):
         """Return the index of an option for each label, sampled by the logits of its resolver."""
         noise = self.noise(step, salt)
         logits = [self.resolvers[label].logits() for label in noise]
-        return dict(zip(noise, resolvers.sample(logits, list(noise.values())), strict=True))
+        return dict(zip(noise, resolution.sample(logits, list(noise.values())), strict=True))
 
     @user_code.not_converted
     def _arch_step(self, inputs: Mapping[str, Any]) -> None:
         self.begin_replica_step()
         draw = user_code.converted(self.arch_draw)(self.global_step.read_value())
-        with resolvers.active_draw(draw):
+        with resolution.active_draw(draw):
             user_code.converted(self.arch_step)(inputs)
 
     @user_code.not_converted
     def _weight_step(self, inputs: nests.Nest) -> None:
         draw = user_code.converted(self.weight_draw)(self.global_step.read_value())
-        with resolvers.active_draw(draw):
+        with resolution.active_draw(draw):
             self.replica_train_step(inputs)
 
     def _if_due(self, run: Callable[[], Any]) -> None:
@@ -324,11 +330,9 @@ class OneShotTrainer(base_trainer.Trainer):
 
     def _init_training(self, dataset: Dataset | None) -> None:
         if self.resolved:
-            build_inputs = train_val_streams.build_streams(
+            build_inputs = build_streams(
                 self.task.build_inputs,
-                names=(train_val_streams.TRAIN, train_val_streams.VAL)
-                if self.has_arch_step
-                else (train_val_streams.TRAIN,),
+                names=(TRAIN, VAL) if self.has_arch_step else (TRAIN,),
                 arch_data=self.one_shot.arch_data,
             )
             self._train_data = train_data.TrainData(
@@ -336,17 +340,10 @@ class OneShotTrainer(base_trainer.Trainer):
             )
         super()._init_training(dataset)
 
-    def _build_model(self, train: bool) -> None:
-        with resolvers.active_draw(self._draw_to_build()):
-            super()._build_model(train)
-
-    def _replica_spec(self, training: bool) -> nests.Nest:
+    def _replica_spec(self, training: bool) -> types.Nest:
         spec = super()._replica_spec(training)
         has_streams = training and self.resolved and self.has_arch_step
-        return spec[train_val_streams.TRAIN] if has_streams else spec
-
-    def _draw_to_build(self) -> Draw | None:
-        return None
+        return spec[TRAIN] if has_streams else spec
 
     def _build_arch_optimizer(self) -> keras.optimizers.Optimizer:
         config = self.one_shot
@@ -372,7 +369,7 @@ class OneShotTrainer(base_trainer.Trainer):
 def _require_arch(config: base_trainer.ExperimentConfig, model: keras.Model) -> None:
     if not hyperparams.get_by_path(config, "task.arch"):
         raise errors.ConfigValueError(
-            f"The model {getattr(model, 'name', model)!r} has no choices, so there is nothing to "
+            f"The model {model.name!r} has no choices, so there is nothing to "
             "search. Add choices such as `nas.LayerChoice` (in the constructor of a subclass), or "
             "use a trainer that does not search."
         )
@@ -554,3 +551,66 @@ def _slots_of(weight: keras.Variable, optimizer: keras.optimizers.Optimizer) -> 
             if slot is not weight and getattr(slot, "shape", None) == weight.shape:
                 slots.append(slot)
     return list({id(slot): slot for slot in slots}.values())
+
+
+def build_streams(
+    build_inputs: Callable[..., tf.data.Dataset],
+    *,
+    names: Sequence[str] = (TRAIN, VAL),
+    arch_data: config_definitions.DataConfig | None = None,
+) -> Callable[..., tf.data.Dataset]:
+    """Return a function like a task's `build_inputs` that builds a dataset of both streams.
+
+    One stream trains the weights, the other the architecture: each element is `{"train": batch,
+    "val": batch}`. Each stream repeats independently, so the shorter one does not end the epoch of
+    the other. A resumed training continues both streams where it was interrupted.
+
+    Args:
+        build_inputs: The method of the task.
+        names: The streams to build. With a single name, the dataset yields the batches of that
+            stream directly.
+        arch_data: The data config of the `val` stream. Without it, the training data are split as
+            if each worker were two workers: the first reads one half, the second the other half.
+            The split therefore follows the rules for several workers. Data that are not sharded
+            among workers (`sharding: false`) are not split here either.
+    """
+    build_inputs = length.repeat(build_inputs)
+
+    def build(
+        params: config_definitions.DataConfig,
+        input_context: tf.distribute.InputContext | None = None,
+    ) -> tf.data.Dataset:
+        begin = position.current()
+        parts, are_kept = {}, []
+        for name in names:
+            part, context = _part(name, params, arch_data, input_context)
+            if begin is None:
+                parts[name] = build_inputs(part, context)
+                continue
+            with position.begin_at(begin.batch, begin.seed) as own:
+                parts[name] = build_inputs(part, context)
+            are_kept.append(own.is_kept)
+        if begin is not None and all(are_kept):
+            position.take()
+        return tf.data.Dataset.zip(parts) if len(names) > 1 else parts[names[0]]
+
+    return build
+
+
+def _part(
+    name: str,
+    params: config_definitions.DataConfig,
+    arch_data: config_definitions.DataConfig | None,
+    input_context: tf.distribute.InputContext | None,
+) -> tuple[Any, tf.distribute.InputContext | None]:
+    """Return the data config and the input context of a stream."""
+    if arch_data is not None:
+        return (params if name == TRAIN else arch_data), input_context
+    context = input_context or tf.distribute.InputContext()
+    # Double everything, so the batch of each replica and the replicas per pipeline stay the same.
+    twice = tf.distribute.InputContext(
+        num_input_pipelines=2 * context.num_input_pipelines,
+        input_pipeline_id=2 * context.input_pipeline_id + (name == VAL),
+        num_replicas_in_sync=2 * context.num_replicas_in_sync,
+    )
+    return params.replace(global_batch_size=2 * params.global_batch_size), twice

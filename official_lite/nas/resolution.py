@@ -3,51 +3,55 @@
 A resolver computes a choice: `resolver(choice, inputs, training)`. It can be replaced without
 changing the model, which may be functional or a subclass of `keras.Model`. The final model has no
 choices any more: `fixed_model` keeps the weights of the searched model, `rebuilt_model` does not.
+
+The resolvers of this module compute an open choice as a mixture of its options or as one of them.
+The `Draw` of a step tells them which paths, noise and temperature to use. All draws are derived
+from the seed of the run and the step. Therefore all replicas draw the same values, and a resumed
+training draws the same values as an uninterrupted one.
 """
 
 from __future__ import annotations
 
+import contextlib
+import contextvars
+import dataclasses
+import functools
 import inspect
+import math
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import keras
+import tensorflow as tf
 
 from official_lite.common import errors, nests
 from official_lite.nas import architecture, choices
 from official_lite.nas.choices import Choice
 
 __all__ = [
-    "FixedResolver",
-    "Resolver",
+    "Draw",
+    "GateResolver",
+    "GumbelResolver",
+    "MixtureResolver",
+    "PathResolver",
     "active_choices",
+    "active_draw",
+    "current_draw",
     "decided_by",
     "find_choices",
     "fixed_model",
+    "gumbel_noise",
     "inherit_weights",
     "rebuilt_model",
     "replace_input_choice",
     "replace_layer_choice",
+    "require_sum",
     "resolve_choices",
+    "sample",
     "space_of",
+    "variable_name",
 ]
-
-
-class Resolver(Protocol):
-    """The interface of a resolver, which computes all choices of one label."""
-
-    def __call__(self, choice: Choice, inputs: nests.Nest, training: bool | None) -> Any:
-        """Return the output of a choice."""
-
-
-class FixedResolver:
-    """A resolver that always computes the option with a given index."""
-
-    def __init__(self, index: int) -> None:
-        self._index = index
-
-    def __call__(self, choice: Choice, inputs: nests.Nest, training: bool | None) -> Any:
-        return choice.branch(self._index, inputs)
 
 
 def find_choices(model: keras.Model) -> list[Choice]:
@@ -86,16 +90,10 @@ def decided_by(model: keras.Model, arch: Mapping[str, Any]) -> dict[str, int]:
     Raises:
         errors.ConfigValueError: If the architecture names an unknown option.
     """
-    picks = {}
-    for label, options in space_of(model).items():
-        given = arch.get(label, options[0])
-        same = [i for i, option in enumerate(options) if architecture.is_same_option(option, given)]
-        if not same:
-            raise errors.ConfigValueError(
-                f"`{label}` is {given!r}; expected one of {', '.join(map(str, options))}."
-            )
-        picks[label] = same[0]
-    return picks
+    return {
+        label: architecture.index_of(label, options, arch.get(label, options[0]))
+        for label, options in space_of(model).items()
+    }
 
 
 def resolve_choices(
@@ -168,17 +166,15 @@ def _replace(
     for choice in find_choices(model):
         if isinstance(choice, kind):
             module = init_fn(choice)
-            choice.set_resolver(_Replacement(module))
+            choice.set_resolver(functools.partial(_call_module, module))
             modules.append((choice.label, module))
     return modules
 
 
-class _Replacement:
-    def __init__(self, module: Callable[[Any], Any]) -> None:
-        self._module = module
-
-    def __call__(self, choice: Choice, inputs: nests.Nest, training: bool | None) -> Any:
-        return self._module(inputs)
+def _call_module(
+    module: Callable[[Any], Any], choice: Choice, inputs: types.Nest, training: bool | None
+) -> Any:
+    return module(inputs)
 
 
 def _walk(
@@ -297,7 +293,7 @@ class _Fixing:
         """Return a layer with its choices replaced, or the layer itself if it has none."""
         if not find_choices(layer):
             return layer
-        if isinstance(layer, choices.Choice):
+        if isinstance(layer, Choice):
             return self._fix_choice(layer)
         if isinstance(layer, keras.Sequential):
             return keras.Sequential(
@@ -314,7 +310,7 @@ class _Fixing:
             "the model within `nas.fixed_arch`, and copy the weights with `nas.inherit_weights`."
         )
 
-    def _fix_choice(self, choice: choices.Choice) -> Any:
+    def _fix_choice(self, choice: Choice) -> Any:
         layers = [self.fix(one) for one in choice.layers_of(self._picks[choice.label])]
         if len(layers) == 1:
             return layers[0]
@@ -341,7 +337,7 @@ def _weights_on_path(layer: keras.layers.Layer, picks: Mapping[str, int]) -> lis
     found: dict[int, Any] = {}
 
     def visit(one: keras.layers.Layer) -> None:
-        if isinstance(one, choices.Choice):
+        if isinstance(one, Choice):
             below = one.layers_of(picks[one.label])
         else:
             for weight in [*one._trainable_variables, *one._non_trainable_variables]:
@@ -352,3 +348,205 @@ def _weights_on_path(layer: keras.layers.Layer, picks: Mapping[str, int]) -> lis
 
     visit(layer)
     return list(found.values())
+
+
+# The largest number of equally spaced values (k + 0.5) / n in (0, 1) that float32 can represent.
+_NUMBERS = 2**23
+# The same as in NNI and the paper: all options are nearly equal at the beginning.
+_INITIAL_SPREAD = 1e-3
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Draw:
+    """The draws that resolvers use in one part of a step.
+
+    Attributes:
+        paths: The index of the drawn option for each label.
+        noise: The noise to add to the logits of each label.
+        temperature: The divisor of the noisy logits.
+        gates: Whether to compute all options, with binary gates that let one of them through.
+    """
+
+    paths: Mapping[str, tf.Tensor] = dataclasses.field(default_factory=dict)
+    noise: Mapping[str, tf.Tensor] = dataclasses.field(default_factory=dict)
+    temperature: Any = 1.0
+    gates: bool = False
+
+
+# A context variable is local to its thread. Each replica of a `MirroredStrategy` has its own
+# thread.
+_current: contextvars.ContextVar[Draw | None] = contextvars.ContextVar("draw", default=None)
+
+
+def current_draw() -> Draw | None:
+    """Return the active draw; None outside of training."""
+    return _current.get()
+
+
+@contextlib.contextmanager
+def active_draw(draw: Draw | None) -> Iterator[None]:
+    """Make `draw` the active draw of this thread while models are traced."""
+    token = _current.set(draw)
+    try:
+        yield
+    finally:
+        _current.reset(token)
+
+
+def gumbel_noise(sizes: Sequence[int], *, seed: int, step: tf.Tensor, salt: int) -> list[tf.Tensor]:
+    """Return Gumbel noise. The argmax of logits plus this noise is a sample of their softmax.
+
+    Args:
+        sizes: The number of logits of each label.
+        seed: The seed of the run.
+        step: The number of completed steps, int64.
+        salt: A number that distinguishes the independent draws within a step.
+    """
+    key = tf.stack([tf.constant(seed, tf.int64), tf.cast(step, tf.int64)])
+    key = tf.random.experimental.stateless_fold_in(key, tf.constant(salt, tf.int64))
+    # Draw integers, which are the same with and without XLA.
+    integers = tf.random.stateless_uniform(
+        [sum(sizes)], key, minval=0, maxval=_NUMBERS, dtype=tf.int32, alg="philox"
+    )
+    uniform = (tf.cast(integers, tf.float32) + 0.5) / _NUMBERS
+    return tf.split(-tf.math.log(-tf.math.log(uniform)), list(sizes))
+
+
+def sample(logits: Sequence[tf.Tensor], noise: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+    """Return an int32 index for each distribution, drawn with the given Gumbel noise."""
+    return [
+        tf.argmax(one + drawn, output_type=tf.int32)
+        for one, drawn in zip(logits, noise, strict=True)
+    ]
+
+
+class MixtureResolver:
+    """A resolver that sums all options, weighted by the softmax of α (DARTS).
+
+    Create it in the strategy's scope.
+
+    Attributes:
+        alpha: The architecture parameters α, of shape `[options]`.
+    """
+
+    def __init__(self, choice: Choice) -> None:
+        require_sum(choice)
+        prior = [math.log(p) for p in choice.prior] if choice.prior else 0.0
+        noise = keras.random.normal([len(choice.options)], stddev=_INITIAL_SPREAD)
+        self.alpha = keras.Variable(
+            noise + prior, dtype="float32", autocast=False, name=variable_name("alpha", choice)
+        )
+
+    @property
+    def variables(self) -> list[keras.Variable]:
+        """The trainable variables."""
+        return [self.alpha]
+
+    def logits(self) -> tf.Tensor:
+        """Return the logits of the options, of shape `[options]`."""
+        return tf.convert_to_tensor(self.alpha)
+
+    def probs(self) -> tf.Tensor:
+        """Return the probabilities of the options, of shape `[options]`."""
+        return tf.nn.softmax(self.logits())
+
+    def export(self) -> int:
+        """Return the index of the preferred option."""
+        return int(tf.argmax(self.probs()))
+
+    def __call__(self, choice: Choice, inputs: types.Nest, training: bool | None) -> Any:
+        return _mix(choice.outputs(inputs), self.weights(choice.label))
+
+    def weights(self, label: str) -> tf.Tensor:
+        """Return the factors of the options in the sum, of shape `[options]`."""
+        return self.probs()
+
+
+class GumbelResolver(MixtureResolver):
+    """A resolver that sums all options, weighted by a Gumbel softmax of α.
+
+    The weights are the softmax of (α + noise) / temperature, or of α alone outside of training.
+
+    Args:
+        choice: The choice.
+        hard: Whether the output is the single option with the largest weight. The gradient is that
+            of the soft weights (straight-through estimator).
+    """
+
+    def __init__(self, choice: Choice, *, hard: bool) -> None:
+        super().__init__(choice)
+        self._hard = hard
+
+    def weights(self, label: str) -> tf.Tensor:
+        draw = current_draw()
+        if draw is None:
+            return _one_hot_of_largest(self.logits()) if self._hard else self.probs()
+        soft = tf.nn.softmax((self.logits() + draw.noise[label]) / draw.temperature)
+        return _straight_through(soft, tf.argmax(soft)) if self._hard else soft
+
+
+class PathResolver(MixtureResolver):
+    """A resolver that computes one option: the drawn one in a step, else the preferred one."""
+
+    def __call__(self, choice: Choice, inputs: types.Nest, training: bool | None) -> Any:
+        draw = current_draw()
+        index = self.preferred() if draw is None else draw.paths[choice.label]
+        return _switch(choice, inputs, index)
+
+    def preferred(self) -> tf.Tensor:
+        """Return the index of the preferred option, int32."""
+        return tf.argmax(self.logits(), output_type=tf.int32)
+
+
+class GateResolver(PathResolver):
+    """A resolver that computes one option, or all options behind binary gates.
+
+    The gates are used in steps of the architecture. They let one option through, and the gradient
+    with respect to α is that of ProxylessNAS: Σ_j ∂L/∂g_j p_j (δ_ij − p_i).
+    """
+
+    def __call__(self, choice: Choice, inputs: types.Nest, training: bool | None) -> Any:
+        draw = current_draw()
+        if draw is None or not draw.gates:
+            return super().__call__(choice, inputs, training)
+        gates = _straight_through(self.probs(), draw.paths[choice.label])
+        return _mix(choice.outputs(inputs), gates)
+
+
+def _mix(outputs: Sequence[Any], weights: tf.Tensor) -> Any:
+    shares = tf.unstack(weights)
+    return tf.add_n(
+        [tf.cast(share, out.dtype) * out for share, out in zip(shares, outputs, strict=True)]
+    )
+
+
+def _switch(choice: Choice, inputs: types.Nest, index: tf.Tensor) -> Any:
+    def branch(number: int) -> Any:
+        return lambda: choice.branch(number, inputs)
+
+    return tf.switch_case(index, [branch(number) for number in range(len(choice.options))])
+
+
+def _straight_through(probs: tf.Tensor, index: tf.Tensor) -> tf.Tensor:
+    """Return a one-hot vector that has the gradient of the probabilities."""
+    one_hot = tf.one_hot(index, probs.shape[0], dtype=probs.dtype)
+    return tf.stop_gradient(one_hot - probs) + probs
+
+
+def _one_hot_of_largest(logits: tf.Tensor) -> tf.Tensor:
+    return tf.one_hot(tf.argmax(logits), logits.shape[0], dtype=logits.dtype)
+
+
+def require_sum(choice: Choice) -> None:
+    """Check that the inputs of a choice are added, as all one-shot trainers require."""
+    reduction = getattr(choice, "reduction", "sum")
+    if reduction not in ("sum", "mean"):
+        raise errors.ConfigValueError(
+            f"The choice {choice.label!r} has `reduction={reduction!r}`, which one-shot trainers "
+            "don't support. Use `sum` or `mean`."
+        )
+
+
+def variable_name(prefix: str, choice: Choice) -> str:
+    """Return the name of a variable of a choice."""
+    return f"{prefix}_{re.sub(r'[^0-9A-Za-z_.]', '_', choice.label)}"

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
-import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -13,12 +13,11 @@ import tensorflow as tf
 
 from official_lite.common import errors, nests
 from official_lite.data import position
-from official_lite.nas import choices, one_shot_trainer, probes, resolvers, train_val_streams
+from official_lite.nas import choices, one_shot_trainer, resolution
 from official_lite.orbit.hooks import batch_norm_statistics
 
 __all__ = ["Ranked", "SposTrainer"]
 
-_WEIGHTS = 2
 # The share of a generation that become parents, and the probability that a label of a child is
 # drawn at random.
 _PARENTS = 0.25
@@ -42,17 +41,10 @@ class SposTrainer(one_shot_trainer.OneShotTrainer):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        own = self.one_shot
-        self.__dict__["_reward"] = probes.Reward(
-            self.task, self.model, metric=own.reward, direction=own.reward_direction
-        )
-        self.__dict__["_rate_batch"] = None
+        self._reward = self.build_reward()
 
     def make_resolver(self, choice: choices.Choice) -> Any:
         return _EvenPath(choice)
-
-    def weight_draw(self, step: tf.Tensor) -> resolvers.Draw:
-        return resolvers.Draw(paths=self.sampled_paths(step, _WEIGHTS))
 
     def export(self) -> dict[str, Any]:
         """Return the best architecture of `rank`.
@@ -115,9 +107,9 @@ class SposTrainer(one_shot_trainer.OneShotTrainer):
         sizes = [len(options) for options in self.space.values()]
         with self.strategy.scope(), position.begin_at(0, self.config.runtime.seed):
             dataset = self.distribute_dataset(
-                train_val_streams.build_streams(
+                one_shot_trainer.build_streams(
                     self.task.build_inputs,
-                    names=(train_val_streams.VAL,),
+                    names=(one_shot_trainer.VAL,),
                     arch_data=self.one_shot.arch_data,
                 ),
                 self.config.task.train_data,
@@ -179,35 +171,36 @@ class SposTrainer(one_shot_trainer.OneShotTrainer):
             return self._rate_batches(batches) - cost
 
     def _rate_batches(self, batches: list[Any]) -> float:
-        if self.__dict__["_rate_batch"] is None:
-
-            @tf.function
-            def rate_batch(batch: nests.Nest) -> tf.Tensor:
-                rewarded = self.strategy.run(self.__dict__["_reward"].of_batch, args=(batch,))
-                # The reward is the same on all replicas.
-                return self.strategy.experimental_local_results(rewarded)[0]
-
-            self.__dict__["_rate_batch"] = rate_batch
-        rating = float(np.mean([float(self.__dict__["_rate_batch"](batch)) for batch in batches]))
+        rating = float(np.mean([float(self._rate_batch(batch)) for batch in batches]))
         # NaN would be neither better nor worse than any other rating.
         return rating if math.isfinite(rating) else -math.inf
+
+    @functools.cached_property
+    def _rate_batch(self) -> Callable[[types.Nest], tf.Tensor]:
+        @tf.function
+        def rate_batch(batch: types.Nest) -> tf.Tensor:
+            rewarded = self.strategy.run(self._reward.of_batch, args=(batch,))
+            # The reward is the same on all replicas.
+            return self.strategy.experimental_local_results(rewarded)[0]
+
+        return rate_batch
 
     def _take(self, picks: Mapping[str, int]) -> None:
         for label, resolver in self.resolvers.items():
             resolver.index.assign(picks[label])
 
 
-class _EvenPath(resolvers.PathResolver):
+class _EvenPath(resolution.PathResolver):
     """A path resolver without trainable variables, whose logits are those of the prior."""
 
     def __init__(self, choice: choices.Choice) -> None:
-        resolvers.require_sum(choice)
+        resolution.require_sum(choice)
         self._logits = [math.log(p) for p in choice.prior or [1.0] * len(choice.options)]
         self.index = tf.Variable(
             0,
             dtype=tf.int32,
             trainable=False,
-            name=f"path_{re.sub('[^0-9A-Za-z_]', '_', choice.label)}",
+            name=resolution.variable_name("path", choice),
             aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA,
         )
 

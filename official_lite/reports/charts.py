@@ -7,14 +7,14 @@ from typing import Any, Literal, TypeAlias
 
 from official_lite.reports.markup import Child, Markup, json_script, tag
 
-__all__ = ["thin", "Chart", "Look", "Series", "figure", "foldable_grid", "grid", "number", "swatch"]
+__all__ = ["thin", "Chart", "Look", "Series", "figure", "foldable_grid", "grid", "swatch"]
 
 Look: TypeAlias = Literal["solid", "dashed", "dots", "rings", "steps"]
 """A line, a less prominent (dashed) line, points, less prominent points, or a step function."""
 
 _SIGNIFICANT_DIGITS = 6
 # More charts than this are closed at first.
-_MOST_OPEN_CHARTS = 6
+_MAX_OPEN_CHARTS = 6
 
 
 def thin(values: Sequence[float | None], *, max_points: int = 800) -> list[int]:
@@ -130,18 +130,9 @@ def grid(charts: Sequence[Chart]) -> Markup:
 def foldable_grid(charts: Sequence[Chart], kind: str = "charts") -> Markup:
     """Build a grid that is closed at first if it has many charts; `kind` says what they show."""
     shown = grid(charts)
-    if len(charts) <= _MOST_OPEN_CHARTS:
+    if len(charts) <= _MAX_OPEN_CHARTS:
         return shown
     return tag("details", tag("summary", f"{len(charts)} {kind}"), shown)
-
-
-def number(value: float | None) -> str:
-    """Format a number for display."""
-    if value is None or not math.isfinite(value):
-        return "–" if value is None else str(value)
-    if isinstance(value, int) or (value.is_integer() and abs(value) < 1e15):
-        return f"{int(value):,}"
-    return f"{value:,.0f}" if 1e4 <= abs(value) < 1e15 else f"{value:.5g}"
 
 
 def _legend(series: Sequence[Series]) -> Child:

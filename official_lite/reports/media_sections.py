@@ -10,17 +10,17 @@ import numpy as np
 import numpy.typing as npt
 
 from official_lite.common import errors, files
-from official_lite.reports import charts, layout
+from official_lite.reports import charts, markup
 from official_lite.reports.markup import Markup, tag
 from official_lite.run.run_reading import Run, is_run
 
 __all__ = ["media"]
 
 # Of each tag, the first and the last step are shown, and some between them.
-_MOST_STEPS = 6
-_MOST_IMAGES_OF_A_STEP = 4
+_MAX_STEPS = 6
+_MAX_IMAGES_PER_STEP = 4
 # A page has to remain small enough to be sent.
-_MOST_IMAGE_BYTES = 6_000_000
+_MAX_IMAGE_BYTES = 6_000_000
 _SMALL, _LARGE = 96, 400
 _NUM_BINS = 30
 _PNG = b"\x89PNG"
@@ -29,23 +29,23 @@ _Values = dict[str, dict[int, npt.NDArray[Any]]]
 """The tensors of one kind of summary, by tag and step."""
 
 
-def media(runs: Sequence[Run]) -> list[layout.Section]:
+def media(runs: Sequence[Run]) -> list[markup.Section]:
     """Build the sections with images and histograms; there is none for a kind without any."""
     images: list[Markup] = []
     drawn: list[charts.Chart] = []
     for run in runs:
         found, problems = _read(run.model_dir)
-        images += [layout.note(f"{run.name}: {problem}") for problem in problems]
+        images += [markup.note(f"{run.name}: {problem}") for problem in problems]
         prefix = f"{run.name}, " if len(runs) > 1 else ""
         images += _images(prefix, found["images"])
         for name, histograms in found["histograms"].items():
             drawn += _histogram_charts(f"{prefix}{name}", histograms)
     sections = []
     if images:
-        sections.append(layout.Section(name="images", title="Images", content=images))
+        sections.append(markup.Section(name="images", title="Images", content=images))
     if drawn:
         content = charts.foldable_grid(drawn)
-        sections.append(layout.Section(name="histograms", title="Histograms", content=content))
+        sections.append(markup.Section(name="histograms", title="Histograms", content=content))
     return sections
 
 
@@ -98,14 +98,14 @@ def _has_media(path: str) -> bool:
 
 def _images(prefix: str, found: _Values) -> Iterator[Markup]:
     """Yield a title and a row of images for each tag; if room is short, the last steps."""
-    room = _MOST_IMAGE_BYTES
+    room = _MAX_IMAGE_BYTES
     for name, steps in found.items():
         row: collections.deque[Markup] = collections.deque()
         number = 0
         for step in reversed(_chosen(steps)):
             # The tensor is the width, the height, and the encoded images.
             width, _, *pngs = steps[step].tolist()
-            for png in pngs[:_MOST_IMAGES_OF_A_STEP]:
+            for png in pngs[:_MAX_IMAGES_PER_STEP]:
                 if png.startswith(_PNG) and (room := room - len(png)) >= 0:
                     row.appendleft(_image(name, step, int(width), png))
             number += len(pngs)
@@ -131,7 +131,7 @@ def _image(name: str, step: int, width: int, png: bytes) -> Markup:
 def _chosen(steps: Mapping[int, Any]) -> list[int]:
     """Return the first and the last step, and some between them at equal distances."""
     known = sorted(steps)
-    indices = np.linspace(0, len(known) - 1, min(len(known), _MOST_STEPS)).round().astype(int)
+    indices = np.linspace(0, len(known) - 1, min(len(known), _MAX_STEPS)).round().astype(int)
     return [known[index] for index in indices]
 
 

@@ -9,14 +9,7 @@ from collections.abc import Sequence
 
 import official_lite
 from official_lite.common import errors, suggestions
-from official_lite.reports import (
-    curve_sections,
-    layout,
-    media_sections,
-    run_sections,
-    study_reading,
-    study_sections,
-)
+from official_lite.reports import markup, media_sections, run_sections, study_sections
 from official_lite.reports.markup import Child, Markup, tag
 from official_lite.run import run_reading
 
@@ -33,7 +26,7 @@ class _Part:
     """Sections about the same runs: the switches of a part affect only its own charts."""
 
     title: str
-    sections: Sequence[layout.Section]
+    sections: Sequence[markup.Section]
 
 
 def build_page(directories: Sequence[str], *, title: str = "", storages: Sequence[str] = ()) -> str:
@@ -49,11 +42,11 @@ def build_page(directories: Sequence[str], *, title: str = "", storages: Sequenc
         errors.ConfigError: One of the directories contains neither a run nor a study.
     """
     named = dict(zip(_names(directories), directories, strict=True))
-    studies = {name: path for name, path in named.items() if study_reading.is_study(path)}
+    studies = {name: path for name, path in named.items() if study_sections.is_study(path)}
     runs = [_read_run(path, name) for name, path in named.items() if name not in studies]
     parts = [_run_part(runs)] if runs else []
     for name, path in studies.items():
-        parts.append(_study_part(study_reading.read_study(path, name=name, storages=storages)))
+        parts.append(_study_part(study_sections.read_study(path, name=name, storages=storages)))
     return _document(title or _title(list(named)), parts)
 
 
@@ -94,17 +87,17 @@ def _what_is_near(path: str) -> str:
         near = suggestions.nearest(os.path.basename(path), siblings)
         return f"Did you mean {' or '.join(near)}?" if near else ""
     below = [os.path.join(path, name) for name in sorted(os.listdir(path))]
-    found = [one for one in below if study_reading.is_study(one) or run_reading.is_run(one)]
+    found = [one for one in below if study_sections.is_study(one) or run_reading.is_run(one)]
     return f"Found {', '.join(found[:5])}{', …' if len(found) > 5 else ''}." if found else ""
 
 
 def _run_part(runs: Sequence[run_reading.Run]) -> _Part:
     sections = [
         run_sections.overview(runs),
-        curve_sections.curves(runs),
+        run_sections.curves(runs),
         *media_sections.media(runs),
         run_sections.architectures(runs),
-        curve_sections.throughput(runs),
+        run_sections.throughput(runs),
         run_sections.time_spent(runs),
         run_sections.checkpoints(runs),
         run_sections.config(runs),
@@ -114,16 +107,16 @@ def _run_part(runs: Sequence[run_reading.Run]) -> _Part:
     return _Part(title=title, sections=[one for one in sections if one is not None])
 
 
-def _study_part(study: study_reading.Study) -> _Part:
+def _study_part(study: study_sections.Study) -> _Part:
     sections = study_sections.study_sections(study)
     if best := _best_runs(study):
-        curves = curve_sections.curves(best)
+        curves = run_sections.curves(best)
         title = "Curves of the best trials"
         sections.append(dataclasses.replace(curves, title=title))
     return _Part(title=f"Study {study.name}", sections=sections)
 
 
-def _best_runs(study: study_reading.Study) -> list[run_reading.Run]:
+def _best_runs(study: study_sections.Study) -> list[run_reading.Run]:
     """Read the runs of the best trials that were trainings."""
     by_number = {trial.number: trial for trial in study.trials}
     best = [by_number[number] for number in study.ranking[:_NUM_BEST_TRIALS]]
@@ -136,7 +129,8 @@ def _best_runs(study: study_reading.Study) -> list[run_reading.Run]:
 
 def _document(title: str, parts: Sequence[_Part]) -> str:
     style = (_HERE / "page.css").read_text(encoding="utf-8")
-    script = _script()
+    scripts = [(_HERE / name).read_text(encoding="utf-8") for name in _SCRIPTS]
+    script = '"use strict";\n' + "\n".join(scripts)
     head = tag(
         "head",
         tag("meta", charset="utf-8"),
@@ -149,16 +143,11 @@ def _document(title: str, parts: Sequence[_Part]) -> str:
     body = tag(
         "body",
         tag("header", tag("h1", title), _contents(parts)),
-        tag("noscript", layout.note("Enable JavaScript to see the charts of this page.")),
+        tag("noscript", markup.note("Enable JavaScript to see the charts of this page.")),
         tag("main", [_part(parts, number) for number in range(len(parts))]),
         tag("script", Markup(script)),
     )
     return f"<!DOCTYPE html>\n{tag('html', head, body, lang='en')}\n"
-
-
-def _script() -> str:
-    parts = [(_HERE / name).read_text(encoding="utf-8") for name in _SCRIPTS]
-    return '"use strict";\n' + "\n".join(parts)
 
 
 def _policy(script: str) -> str:
@@ -198,5 +187,5 @@ def _part(parts: Sequence[_Part], number: int) -> Markup:
     return tag("div", heading, sections, class_="part")
 
 
-def _anchor(parts: Sequence[_Part], number: int, section: layout.Section) -> str:
+def _anchor(parts: Sequence[_Part], number: int, section: markup.Section) -> str:
     return section.name if len(parts) == 1 else f"part{number}-{section.name}"

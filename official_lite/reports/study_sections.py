@@ -1,32 +1,239 @@
-"""Sections about a study: its goal, history, best trials, search space and all trials."""
+"""The results of a study, and the sections about them: goal, history, best trials, parameters."""
 
 import collections
+import dataclasses
 import itertools
 import json
 import math
 import os
-from collections.abc import Callable, Sequence
-from typing import Any
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
-from official_lite.reports import charts, layout
+from official_lite.common import files
+from official_lite.reports import charts, markup
 from official_lite.reports.markup import Child, tag
-from official_lite.reports.study_reading import Param, Study, Trial
 
-__all__ = ["history_charts", "pareto_charts", "report_chart", "slice_charts", "study_sections"]
+__all__ = [
+    "Param",
+    "Study",
+    "Trial",
+    "history_charts",
+    "is_study",
+    "pareto_charts",
+    "read_study",
+    "report_chart",
+    "slice_charts",
+    "study_sections",
+]
 
+if TYPE_CHECKING:
+    import optuna
+
+    from official_lite.search import search_config
+
+
+_CONFIG = "search.yaml"
 _COLOUR, _BEST_COLOUR = 0, 1
 # More lines than this can't be distinguished.
-_MOST_LINES = 40
+_MAX_LINES = 40
 
 
-def study_sections(study: Study) -> list[layout.Section]:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Param:
+    """A parameter that a study varies.
+
+    Attributes:
+        path: Path of the field in the config.
+        short_name: The shortest unambiguous part of the path.
+        definition: Description of the possible values.
+        choices: The possible values of a categorical parameter, or else empty.
+        is_log: Whether values are drawn on a logarithmic scale.
+        importance: Share of the parameter in the results of trials; None if unknown.
+    """
+
+    path: str
+    short_name: str
+    definition: str
+    choices: Sequence[str]
+    is_log: bool
+    importance: float | None
+
+    def position(self, value: Any) -> float:
+        """Return the place of a value on an axis: that of a choice, or the number itself."""
+        return self.choices.index(_named(value)) if self.choices else value
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Trial:
+    """A trial of a study.
+
+    Attributes:
+        number: Number of the trial.
+        state: `complete`, `pruned`, `fail`, `running` or `waiting`.
+        values: One value per metric; empty if the trial has none.
+        params: The values tried, by path.
+        seconds: Duration in seconds; None while it runs.
+        reports: Steps with the values reported at them.
+        is_best: Whether no other trial is better or, with several metrics, whether it is on the
+            Pareto front.
+        model_dir: The model directory of the trial.
+        reason: Why the trial failed.
+    """
+
+    number: int
+    state: str
+    values: Sequence[float]
+    params: Mapping[str, Any]
+    seconds: float | None
+    reports: Sequence[tuple[int, float]]
+    is_best: bool
+    model_dir: str
+    reason: str
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Study:
+    """A study.
+
+    Attributes:
+        name: Name of the study directory.
+        study_dir: The study directory.
+        config: The config of the search.
+        metrics: Names of the optimized metrics, one per direction.
+        params: The varied parameters, the most important first if known.
+        trials: The trials by number.
+        ranking: Numbers of the best trials, best first.
+    """
+
+    name: str
+    study_dir: str
+    config: "search_config.SearchConfig"
+    metrics: Sequence[str]
+    params: Sequence[Param]
+    trials: Sequence[Trial]
+    ranking: Sequence[int]
+
+    @property
+    def is_minimized(self) -> bool:
+        """Whether the first metric is minimized."""
+        return self.config.directions[0] == "minimize"
+
+
+def is_study(directory: str) -> bool:
+    """Return whether a directory contains a study."""
+    return files.exists(os.path.join(directory, _CONFIG))
+
+
+def read_study(study_dir: str, *, name: str | None = None, storages: Sequence[str] = ()) -> Study:
+    """Read a study, finished or not.
+
+    Args:
+        study_dir: The study directory.
+        name: Name of the study. Defaults to the name of the directory.
+        storages: The databases that may be opened, as for `storage.read_config`.
+
+    Raises:
+        errors.ConfigError: The study can't be opened, or Optuna is not installed.
+    """
+    # Imported here because only reading a study requires Optuna.
+    from official_lite.search import results, storage
+    from official_lite.search.search_config import Space
+
+    config = storage.read_config(study_dir, storages)
+    study = storage.open_study(config, study_dir)
+    space = Space(config.space)
+    ranking = [trial.number for trial in results.best_trials(study)]
+    best = ranking if len(study.directions) > 1 else ranking[:1]
+    return Study(
+        name=name or os.path.basename(os.path.abspath(study_dir)),
+        study_dir=study_dir,
+        config=config,
+        metrics=config.value_names,
+        params=_params(study, space.distributions),
+        trials=[
+            _trial(trial, space.decode(trial.params), study_dir, best)
+            for trial in study.get_trials(deepcopy=False)
+        ],
+        ranking=ranking,
+    )
+
+
+def _params(study: "optuna.Study", distributions: Mapping[str, Any]) -> list[Param]:
+    from official_lite.search import results
+
+    short = results.short_names(distributions)
+    importances = _importances(study)
+    found = [
+        Param(
+            path=path,
+            short_name=short[path],
+            definition=" | ".join(_choices(one)) or _range(one),
+            choices=_choices(one),
+            is_log=bool(getattr(one, "log", False)),
+            importance=importances.get(path),
+        )
+        for path, one in distributions.items()
+    ]
+    return sorted(found, key=lambda param: -(param.importance or 0.0))
+
+
+def _choices(distribution: "optuna.distributions.BaseDistribution") -> list[str]:
+    return [_named(choice) for choice in getattr(distribution, "choices", ())]
+
+
+def _named(choice: object) -> str:
+    return choice if isinstance(choice, str) else json.dumps(choice)
+
+
+def _range(distribution: Any) -> str:
+    step = "" if distribution.step in (None, 1) else f", step {distribution.step:g}"
+    log = ", log" if distribution.log else ""
+    return f"{distribution.low:g} … {distribution.high:g}{step}{log}"
+
+
+def _importances(study: "optuna.Study") -> dict[str, float]:
+    """Return Optuna's own estimate of importances; empty if there are too few trials."""
+    import optuna
+
+    with warnings.catch_warnings():
+        # Optuna warns about the accuracy of its estimate.
+        warnings.simplefilter("ignore")
+        try:
+            return dict(optuna.importance.get_param_importances(study))
+        except (RuntimeError, ValueError):
+            return {}
+
+
+def _trial(
+    trial: "optuna.trial.FrozenTrial", params: dict[str, Any], study_dir: str, best: Sequence[int]
+) -> Trial:
+    from official_lite.search import trial_run, worker
+
+    model_dir = worker.trial_dir(study_dir, trial.number)
+    state = trial.state.name.lower()
+    outcome = trial_run.Outcome.read(model_dir) if state == "fail" else None
+    return Trial(
+        number=trial.number,
+        state=state,
+        values=trial.values or (),
+        params=params,
+        seconds=trial.duration.total_seconds() if trial.duration else None,
+        reports=sorted(trial.intermediate_values.items()),
+        is_best=trial.number in best,
+        model_dir=model_dir,
+        reason=outcome.reason if outcome else "",
+    )
+
+
+def study_sections(study: Study) -> list[markup.Section]:
     """Build the sections of a study."""
     return [
-        layout.Section(name="overview", title="Overview", content=_overview(study)),
-        layout.Section(name="history", title="History", content=_history(study)),
-        layout.Section(name="best", title="Best trials", content=_best(study)),
-        layout.Section(name="space", title="Parameters", content=_space(study)),
-        layout.Section(name="trials", title="All trials", content=_trials(study)),
+        markup.Section(name="overview", title="Overview", content=_overview(study)),
+        markup.Section(name="history", title="History", content=_history(study)),
+        markup.Section(name="best", title="Best trials", content=_best_trials(study)),
+        markup.Section(name="space", title="Parameters", content=_space(study)),
+        markup.Section(name="trials", title="All trials", content=_trials(study)),
     ]
 
 
@@ -34,7 +241,7 @@ def _overview(study: Study) -> Child:
     states = collections.Counter(trial.state for trial in study.trials)
     goals = zip(study.config.directions, study.metrics, strict=True)
     best = [trial for trial in study.trials if trial.is_best]
-    folder = {"Folder": layout.code(study.study_dir)}
+    folder = {"Folder": markup.code(study.study_dir)}
     entries: dict[str, Child] = {
         "Looks for": ", ".join(f"{direction} {metric}" for direction, metric in goals),
         "Trials": f"{len(study.trials)} of {study.config.num_trials}",
@@ -43,20 +250,19 @@ def _overview(study: Study) -> Child:
         "Strategy": _name(study.config.strategy),
         "Pruner": _name(study.config.pruner),
         "Seed": study.config.seed,
-        "Total time of all trials": layout.duration(sum(t.seconds or 0.0 for t in study.trials)),
+        "Total time of all trials": markup.duration(sum(t.seconds or 0.0 for t in study.trials)),
     }
     if not best:
         entries["Best"] = None
     failed = [trial for trial in study.trials if trial.reason]
-    return [layout.facts({**entries, **folder}, wide=folder), _failures(failed)]
+    return [markup.facts({**entries, **folder}, wide=folder), _failures(failed)]
 
 
 def _failures(failed: Sequence[Trial]) -> Child:
     if not failed:
         return None
-    rows = [layout.Row(head=trial.number, cells=[trial.reason]) for trial in failed]
-    table = layout.Table(caption="Failed trials", columns=["trial", "reason"], rows=rows)
-    return layout.table(table)
+    rows = [markup.Row(head=trial.number, cells=[trial.reason]) for trial in failed]
+    return markup.table(caption="Failed trials", columns=["trial", "reason"], rows=rows)
 
 
 def _history(study: Study) -> Child:
@@ -66,46 +272,41 @@ def _history(study: Study) -> Child:
     return [charts.grid(drawn), charts.grid(fronts) if fronts else None]
 
 
-def _best(study: Study) -> Child:
+def _best_trials(study: Study) -> Child:
     top = study.ranking[: study.config.top_k]
     if not top:
-        return layout.note("No trial has a value yet.")
+        return markup.note("No trial has a value yet.")
     by_number = {trial.number: trial for trial in study.trials}
     short = [param.short_name for param in study.params]
     rows = [
-        layout.Row(
+        markup.Row(
             head=number,
             cells=[
                 *by_number[number].values,
                 *_tried(study, by_number[number]),
-                layout.code(os.path.relpath(by_number[number].model_dir, study.study_dir)),
+                markup.code(os.path.relpath(by_number[number].model_dir, study.study_dir)),
             ],
         )
         for number in top
     ]
     caption = "The best first" if len(study.metrics) == 1 else "The Pareto front"
     columns = ["trial", *study.metrics, *short, "folder"]
-    return layout.table(layout.Table(caption=caption, columns=columns, rows=rows, is_sortable=True))
+    return markup.table(caption=caption, columns=columns, rows=rows, is_sortable=True)
 
 
 def _space(study: Study) -> Child:
-    has_importances = any(param.importance is not None for param in study.params)
     rows = [
-        layout.Row(
-            head=layout.code(param.path),
-            cells=[param.definition, _share(param.importance)]
-            if has_importances
-            else [param.definition],
-        )
-        for param in study.params
+        markup.Row(head=markup.code(param.path), cells=[param.definition]) for param in study.params
     ]
-    columns = ["name", "values", "importance"] if has_importances else ["name", "values"]
-    caption = "The space"
-    if has_importances:
+    columns, caption = ["name", "values"], "The space"
+    if any(param.importance is not None for param in study.params):
+        columns.append("importance")
         caption += "; importance is Optuna's estimate of a parameter's effect on the metric"
-    table = layout.table(layout.Table(caption=caption, columns=columns, rows=rows))
+        for row, param in zip(rows, study.params, strict=True):
+            part = param.importance
+            row.cells.append(None if part is None else markup.share(part, f"{100 * part:.0f} %"))
     return [
-        table,
+        markup.table(caption=caption, columns=columns, rows=rows),
         tag("h3", f"{study.metrics[0]} by parameter"),
         charts.foldable_grid(slice_charts(study)),
     ]
@@ -114,11 +315,11 @@ def _space(study: Study) -> Child:
 def _trials(study: Study) -> Child:
     short = [param.short_name for param in study.params]
     rows = [
-        layout.Row(
+        markup.Row(
             head=trial.number,
             cells=[
-                layout.status(trial.state),
-                *_values_or_none(study, trial),
+                markup.status(trial.state),
+                *(trial.values or itertools.repeat(None, len(study.metrics))),
                 *_tried(study, trial),
                 None if trial.seconds is None else round(trial.seconds, 1),
             ],
@@ -128,13 +329,9 @@ def _trials(study: Study) -> Child:
     ]
     columns = ["trial", "state", *study.metrics, *short, "seconds"]
     caption = "Click a column to sort by it"
-    return layout.table(
-        layout.Table(caption=caption, columns=columns, rows=rows, is_sortable=True, class_="long")
+    return markup.table(
+        caption=caption, columns=columns, rows=rows, is_sortable=True, class_="long"
     )
-
-
-def _values_or_none(study: Study, trial: Trial) -> Sequence[float | None]:
-    return trial.values or [None] * len(study.metrics)
 
 
 def _tried(study: Study, trial: Trial) -> list[Any]:
@@ -150,12 +347,8 @@ def _shown(value: object) -> Child:
 
 def _values(study: Study, trial: Trial) -> str:
     named = zip(study.metrics, trial.values, strict=True)
-    values = ", ".join(f"{name} {charts.number(value)}" for name, value in named)
+    values = ", ".join(f"{name} {markup.number(value)}" for name, value in named)
     return f"{values} (trial {trial.number})"
-
-
-def _share(importance: float | None) -> Child:
-    return None if importance is None else layout.share(importance, f"{100 * importance:.0f} %")
 
 
 def _name(plugin: Any) -> str:
@@ -183,7 +376,7 @@ def report_chart(study: Study) -> charts.Chart | None:
     return charts.Chart(
         title=f"{study.metrics[0]} during training",
         # The series that is drawn last is in front.
-        series=[_report_series(trial) for trial in reversed(told[:_MOST_LINES])],
+        series=[_report_series(trial) for trial in reversed(told[:_MAX_LINES])],
     )
 
 

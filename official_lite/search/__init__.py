@@ -26,7 +26,7 @@ from official_lite.search.evaluators import (
     TaskTrainer as TaskTrainer,
 )
 from official_lite.search.search_config import SearchConfig as SearchConfig
-from official_lite.search.space import Space as Space
+from official_lite.search.search_config import Space as Space
 from official_lite.search.study_runner import (
     Experiment as Experiment,
     run_search as run_search,

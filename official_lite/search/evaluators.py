@@ -26,7 +26,6 @@ from official_lite.core import config_definitions as cfg
 from official_lite.modeling import hyperparams
 from official_lite.modeling.hyperparams import yaml_io
 from official_lite.search import search_config
-from official_lite.search import space as space_lib
 from official_lite.search.trial_run import TrialRun
 
 __all__ = [
@@ -79,7 +78,7 @@ class ExperimentEvaluator:
         self._params = parsing.read_model_files(epochs.given(params)).replace(search=None)
         self._allow_config_change = allow_config_change
 
-    def check(self, space: space_lib.Space) -> None:
+    def check(self, space: search_config.Space) -> None:
         """Check that the config accepts and resolves the bounds of each range and each choice.
 
         Raises:
@@ -152,7 +151,7 @@ def apply_params(params: cfg.ExperimentConfig, tried: Mapping[str, Any]) -> cfg.
         errors.ConfigError: If a path is unknown or does not accept its value.
     """
     changed = params.replace()
-    values = [(space_lib.path_of(name), copy.deepcopy(value)) for name, value in tried.items()]
+    values = [(search_config.path_of(name), copy.deepcopy(value)) for name, value in tried.items()]
     try:
         changed.override(yaml_io.nest_all(values, yaml_io.Cursor(type(params).__name__)))
     except errors.ConfigError as error:

@@ -15,7 +15,7 @@ from optuna.trial import FrozenTrial, TrialState
 
 from official_lite.common import errors, files
 from official_lite.search import search_config
-from official_lite.search.space import Space
+from official_lite.search.search_config import Space
 
 __all__ = ["best_trials", "records", "short_names", "table", "write", "write_plots"]
 
@@ -64,12 +64,20 @@ def records(
 
 def table(study: optuna.Study, space: Space, config: search_config.SearchConfig) -> str:
     """Return a table of all trials, one per line, with state, values, parameters and seconds."""
-    trials = study.get_trials(deepcopy=False)
     short = short_names(space.distributions)
     names = config.value_names
+    rows = [
+        [
+            trial["number"],
+            trial["state"],
+            *(trial["values"].get(name) for name in names),
+            *(trial["params"].get(name) for name in short),
+            trial["seconds"],
+        ]
+        for trial in records(study, space, config)
+    ]
     header = ["trial", "state", *names, *short.values(), "seconds"]
-    rows = [_row(trial, space, len(names), list(short)) for trial in trials]
-    return _aligned([header, *rows])
+    return _aligned([header, *([_shown(cell) for cell in row] for row in rows)])
 
 
 def short_names(names: Sequence[str] | Mapping[str, Any]) -> dict[str, str]:
@@ -93,19 +101,6 @@ def _record(trial: FrozenTrial, space: Space, config: search_config.SearchConfig
         "params": space.decode(trial.params),
         "model_dir": os.path.join("trials", f"{trial.number:04d}"),
     }
-
-
-def _row(trial: FrozenTrial, space: Space, num_values: int, names: Sequence[str]) -> list[str]:
-    values = trial.values or [None] * num_values
-    params = space.decode(trial.params)
-    seconds = trial.duration.total_seconds() if trial.duration else None
-    return [
-        str(trial.number),
-        trial.state.name.lower(),
-        *(_shown(value) for value in values),
-        *(_shown(params.get(name)) for name in names),
-        _shown(seconds),
-    ]
 
 
 def _shown(value: object) -> str:

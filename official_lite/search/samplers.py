@@ -6,7 +6,7 @@ All of them but regularized evolution come from Optuna.
 import copy
 import math
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ from optuna import distributions, pruners, samplers, trial
 
 from official_lite.common import errors, plugins
 from official_lite.search import search_config
-from official_lite.search.space import Space
+from official_lite.search.search_config import Space
 
 __all__ = [
     "GridSampler",
@@ -37,8 +37,8 @@ _SAMPLERS: plugins.Collection = {
 _OF_ONE_OBJECTIVE = ("cma_es", "regularized_evolution")
 # With two choices, this many draws miss the one that differs from the parent's with a probability
 # of about 1e-30.
-_MOST_DRAWS = 100
-_PRUNERS: plugins.Collection = {
+_MAX_DRAWS = 100
+_PRUNERS: registry.Collection = {
     "none": "optuna.pruners:NopPruner",
     "median": "optuna.pruners:MedianPruner",
     "successive_halving": "optuna.pruners:SuccessiveHalvingPruner",
@@ -117,37 +117,20 @@ class SeededSampler(samplers.BaseSampler):
         self._relative = self._draw_again(study, trial) if trial.params else None
 
     def infer_relative_search_space(
-        self, study: optuna.Study, trial: trial.FrozenTrial
+        self, *args: Any, **kwargs: Any
     ) -> dict[str, distributions.BaseDistribution]:
-        return self._sampler.infer_relative_search_space(study, trial)
+        return self._sampler.infer_relative_search_space(*args, **kwargs)
 
-    def sample_relative(
-        self,
-        study: optuna.Study,
-        trial: trial.FrozenTrial,
-        search_space: dict[str, distributions.BaseDistribution],
-    ) -> dict[str, Any]:
+    def sample_relative(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
         if self._relative is not None:
             return self._relative
-        return self._sampler.sample_relative(study, trial, search_space)
+        return self._sampler.sample_relative(*args, **kwargs)
 
-    def sample_independent(
-        self,
-        study: optuna.Study,
-        trial: trial.FrozenTrial,
-        param_name: str,
-        param_distribution: distributions.BaseDistribution,
-    ) -> Any:
-        return self._sampler.sample_independent(study, trial, param_name, param_distribution)
+    def sample_independent(self, *args: Any, **kwargs: Any) -> Any:
+        return self._sampler.sample_independent(*args, **kwargs)
 
-    def after_trial(
-        self,
-        study: optuna.Study,
-        trial: trial.FrozenTrial,
-        state: trial.TrialState,
-        values: Sequence[float] | None,
-    ) -> None:
-        self._sampler.after_trial(study, trial, state, values)
+    def after_trial(self, *args: Any, **kwargs: Any) -> None:
+        self._sampler.after_trial(*args, **kwargs)
 
     def _draw_again(self, study: optuna.Study, trial: trial.FrozenTrial) -> dict[str, Any]:
         """Repeat the draws of a trial that was interrupted before it had all its values.
@@ -174,14 +157,8 @@ class GridSampler(samplers.BruteForceSampler):
     `study.optimize` is not running. This class overrides `after_trial` to avoid that.
     """
 
-    def after_trial(
-        self,
-        study: optuna.Study,
-        trial: trial.FrozenTrial,
-        state: trial.TrialState,
-        values: Sequence[float] | None,
-    ) -> None:
-        del study, trial, state, values
+    def after_trial(self, *args: Any, **kwargs: Any) -> None:
+        pass
 
 
 class RegularizedEvolutionSampler(samplers.BaseSampler):
@@ -223,16 +200,11 @@ class RegularizedEvolutionSampler(samplers.BaseSampler):
         self._independent.reseed_rng()
 
     def infer_relative_search_space(
-        self, study: optuna.Study, trial: trial.FrozenTrial
+        self, *args: Any, **kwargs: Any
     ) -> dict[str, distributions.BaseDistribution]:
         return {}
 
-    def sample_relative(
-        self,
-        study: optuna.Study,
-        trial: trial.FrozenTrial,
-        search_space: dict[str, distributions.BaseDistribution],
-    ) -> dict[str, Any]:
+    def sample_relative(self, study: optuna.Study, *args: Any, **kwargs: Any) -> dict[str, Any]:
         _require_one_objective(study)
         return {}
 
@@ -259,7 +231,7 @@ class RegularizedEvolutionSampler(samplers.BaseSampler):
             inherited = parent.params
         if param_name in inherited and param_name != changed:
             return inherited[param_name]
-        for _ in range(_MOST_DRAWS):
+        for _ in range(_MAX_DRAWS):
             value = self._independent.sample_independent(
                 study, trial, param_name, param_distribution
             )
@@ -268,13 +240,8 @@ class RegularizedEvolutionSampler(samplers.BaseSampler):
         return value
 
     def after_trial(
-        self,
-        study: optuna.Study,
-        trial: trial.FrozenTrial,
-        state: trial.TrialState,
-        values: Sequence[float] | None,
+        self, study: optuna.Study, trial: trial.FrozenTrial, *args: Any, **kwargs: Any
     ) -> None:
-        del study, state, values
         self._mutations.pop(trial.number, None)
 
     def _parent(self, study: optuna.Study) -> trial.FrozenTrial | None:

@@ -13,17 +13,9 @@ from official_lite.common import errors, files, tf_config
 from official_lite.config import compatibility, parsing
 from official_lite.core import config_definitions as cfg
 from official_lite.modeling import hyperparams
-from official_lite.search import (
-    evaluators,
-    processes,
-    results,
-    samplers,
-    search_config,
-    storage,
-    worker,
-)
+from official_lite.search import evaluators, results, samplers, search_config, storage, worker
 from official_lite.search.evaluators import ExperimentEvaluator, ModelEvaluator, space_of
-from official_lite.search.space import Space
+from official_lite.search.search_config import Space
 from official_lite.search.trial_run import TrialRun
 
 __all__ = ["Experiment", "run_search", "run_study"]
@@ -144,27 +136,28 @@ def _run_workers(job: worker.StudyJob, study: optuna.Study) -> None:
     A worker that was killed is restarted if trials have started since the last failure or an
     interrupted trial is left. The number of restarts is limited.
     """
+    outputs = os.path.join(job.study_dir, "workers")
     running: list[SpawnProcess] = []
     names: dict[SpawnProcess, str] = {}
     failures: list[str] = []
 
     def start(name: str) -> None:
-        path = os.path.join(job.study_dir, "workers", f"{name}.txt")
-        process = processes.start(worker.run_worker, job, output_path=path)
+        path = os.path.join(outputs, f"{name}.txt")
+        process = worker.start_process(worker.run_worker, job, output_path=path)
         running.append(process)
         names[process] = name
 
-    with processes.raise_on_sigterm(), processes.ended_with_us(running):
+    with worker.raise_on_sigterm(), worker.ended_with_us(running):
         for number in range(job.config.num_workers):
             start(str(number))
         num_restarts, num_begun = 0, 0
         while running:
-            ended = processes.wait_for_any(running)
+            ended = worker.wait_for_any(running)
             running.remove(ended)
-            _raise_if_stopped(ended)
+            worker.raise_if_stopped(ended, f"Worker {names[ended]}", outputs)
             if not ended.exitcode:
                 continue
-            how = f"worker {names[ended]} ended {processes.describe_end(ended)}"
+            how = f"worker {names[ended]} ended {worker.describe_end(ended)}"
             before, num_begun = num_begun, worker.num_begun(study)
             # Another worker may already have resumed the trial of this one. That counts as a start,
             # too.
@@ -176,25 +169,7 @@ def _run_workers(job: worker.StudyJob, study: optuna.Study) -> None:
             else:
                 failures.append(how)
     if failures:
-        raise errors.OfficialLiteError(
-            f"{', '.join(failures)}; see {os.path.join(job.study_dir, 'workers')}."
-        )
-
-
-def _raise_if_stopped(process: SpawnProcess) -> None:
-    if process.exitcode == errors.ExitCode.PREEMPTED:
-        raise errors.PreemptedError(
-            "A worker was asked to stop. Start the same command again to resume."
-        )
-    if process.exitcode == errors.ExitCode.INTERRUPTED:
-        raise errors.StoppedByUserError(
-            "A worker was asked to stop. Start the same command again to resume."
-        )
-    if process.exitcode == errors.ExitCode.CHECKPOINT:
-        raise errors.DiskFullError(
-            "A worker stopped because the disk is full. Existing files are unchanged. Free some "
-            "space and start the same command again."
-        )
+        raise errors.OfficialLiteError(f"{', '.join(failures)}; see {outputs}.")
 
 
 def _tell_of_running_trials(study: optuna.Study) -> None:

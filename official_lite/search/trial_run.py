@@ -4,7 +4,7 @@ import dataclasses
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import optuna
 from absl import logging
@@ -14,7 +14,6 @@ from official_lite.modeling.hyperparams import params_dict
 from official_lite.search import search_config
 
 __all__ = [
-    "Loop",
     "Outcome",
     "TrialRun",
     "current_trial",
@@ -24,15 +23,6 @@ __all__ = [
 ]
 
 _OUTCOME = "trial.json"
-
-
-class Loop(Protocol):
-    """The interface of a training loop that a trial needs; `orbit.Controller` implements it."""
-
-    @property
-    def step(self) -> int: ...
-
-    def request_stop(self, reason: str) -> None: ...
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -73,7 +63,7 @@ class Outcome:
         try:
             record = files.read_json(path)
             return cls(**{field.name: record[field.name] for field in dataclasses.fields(cls)})
-        except (KeyError, ValueError) as error:
+        except (KeyError, TypeError, ValueError) as error:
             files.set_aside(path, error)
             return None
 
@@ -89,7 +79,7 @@ class TrialRun:
 
     Attributes:
         number: The number of the trial in the study, starting from 0.
-        loop: The active training loop, set by its hook; None if there is none. An active loop
+        loop: The active `orbit.Controller`, set by its hook; None if there is none. An active loop
             provides the default step of reports, and pruning stops the loop instead of raising.
         is_pruned: Whether the pruner has ended the trial.
         final_result: The reported final result; None if nothing was reported.
@@ -108,7 +98,7 @@ class TrialRun:
         self.params = params
         self.config = config
         self.model_dir = model_dir
-        self.loop: Loop | None = None
+        self.loop: Any = None
         self.is_pruned = False
         self.final_result: Any = None
 
@@ -233,11 +223,10 @@ def report_intermediate_result(value: float, step: int | None = None) -> None:
 
     See `TrialRun.report`.
     """
-    trial = current_trial()
-    if trial is None:
+    if _current is None:
         logging.info("Intermediate result: %s", value)
     else:
-        trial.report(value, step)
+        _current.report(value, step)
 
 
 def report_final_result(value: object) -> None:
@@ -245,11 +234,10 @@ def report_final_result(value: object) -> None:
 
     See `TrialRun.report_final`.
     """
-    trial = current_trial()
-    if trial is None:
+    if _current is None:
         logging.info("Final result: %s", value)
     else:
-        trial.report_final(value)
+        _current.report_final(value)
 
 
 # Global rather than per thread: a process runs one trial at a time, and any of its threads may

@@ -1,32 +1,46 @@
-"""The worker of a study, which runs one trial after the other until none is left."""
+"""The worker of a study, which runs one trial after the other, and the processes of a study."""
 
 import contextlib
 import dataclasses
+import multiprocessing
 import os
+import signal
 import socket
+import sys
+import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from multiprocessing import connection
+from multiprocessing.context import SpawnProcess
+from types import FrameType
 from typing import Any
 
 import optuna
 from absl import logging
 from optuna.trial import FrozenTrial, TrialState
 
-from official_lite.common import errors, files
+from official_lite.common import error_report, errors, files, plugins, qualnames
+from official_lite.config import gin_config
 from official_lite.run import model_dir_lock
-from official_lite.search import processes, results, samplers, search_config, storage
-from official_lite.search.space import Space
+from official_lite.search import results, samplers, search_config, storage
+from official_lite.search.search_config import Space
 from official_lite.search.trial_run import Outcome, TrialRun, run_trial
 
 __all__ = [
     "StudyJob",
     "TrialLocks",
+    "describe_end",
+    "ended_with_us",
     "has_broken_off_trials",
     "is_trained_in",
     "num_begun",
+    "raise_if_stopped",
+    "raise_on_sigterm",
     "run_one",
     "run_worker",
+    "start_process",
     "trial_dir",
+    "wait_for_any",
 ]
 
 _STATES = {
@@ -263,26 +277,39 @@ def _run(job: StudyJob, trial: optuna.trial.Trial, space: Space) -> Outcome:
 
 def _run_in_process(job: StudyJob, number: int, model_dir: str) -> Outcome:
     output_path = os.path.join(model_dir, "output.txt")
-    with processes.raise_on_sigterm():
-        process = processes.start(run_one, job, number, output_path=output_path)
-        with processes.ended_with_us([process]):
+    with raise_on_sigterm():
+        process = start_process(run_one, job, number, output_path=output_path)
+        with ended_with_us([process]):
             process.join()
     ended = Outcome.read(model_dir)
     if ended is not None:
         return ended
-    code = process.exitcode or 0
-    if code == errors.ExitCode.INTERRUPTED:
-        raise errors.StoppedByUserError(f"Trial {number} was asked to stop and can be resumed.")
-    if code == errors.ExitCode.PREEMPTED:
-        raise errors.PreemptedError(f"Trial {number} was asked to stop and can be resumed.")
-    if code == errors.ExitCode.CHECKPOINT:
-        # Of all errors with this code, only a full disk leaves no outcome.
-        raise errors.DiskFullError(
-            f"The disk is full, so trial {number} stopped; see {output_path}. Free some space and "
-            "start the same command again."
-        )
-    reason = f"its process ended {processes.describe_end(process)}; see {output_path}"
+    # Of all errors with the exit code of a full disk, only a full disk leaves no outcome.
+    raise_if_stopped(process, f"Trial {number}", output_path)
+    reason = f"its process ended {describe_end(process)}; see {output_path}"
     return Outcome(state="fail", reason=reason)
+
+
+def raise_if_stopped(process: SpawnProcess, name: str, output: str) -> None:
+    """Raise the error that stopped a process which the same command can resume, if one did.
+
+    Args:
+        process: A process that has ended.
+        name: What the process is, for the error message.
+        output: The file or directory with the output of the process.
+    """
+    stops: dict[int | None, type[errors.PreemptedError]] = {
+        errors.ExitCode.PREEMPTED: errors.PreemptedError,
+        errors.ExitCode.INTERRUPTED: errors.StoppedByUserError,
+    }
+    again = "Start the same command again to resume."
+    if process.exitcode in stops:
+        raise stops[process.exitcode](f"{name} was asked to stop. {again}")
+    if process.exitcode == errors.ExitCode.CHECKPOINT:
+        raise errors.DiskFullError(
+            f"{name} stopped because the disk is full; see {output}. Existing files are unchanged. "
+            f"Free some space. {again}"
+        )
 
 
 def run_one(job: StudyJob, number: int) -> None:
@@ -301,3 +328,139 @@ def _tell(study: optuna.Study, number: int, outcome: Outcome) -> None:
     trial = study.get_trials(deepcopy=False)[number]
     shown = ", ".join(f"{value:g}" for value in trial.values or ())
     logging.info("Trial %d: %s %s %s", number, outcome.state, shown, outcome.reason)
+
+
+# Spawn, because a fork of a process that has imported TensorFlow hangs.
+_CONTEXT = multiprocessing.get_context("spawn")
+
+
+def start_process(function: Callable[..., object], *args: Any, output_path: str) -> SpawnProcess:
+    """Start a function in its own process, which ends when this process ends.
+
+    Args:
+        function: A module-level function.
+        *args: The arguments of the function. They must be picklable.
+        output_path: The file that receives stdout and stderr of the process.
+
+    Returns:
+        The process.
+
+    Raises:
+        errors.ConfigTypeError: If an argument can't be sent to another process.
+    """
+    plugin_files = [
+        str(module.__file__)
+        for name, module in [*sys.modules.items()]
+        if name.startswith(qualnames.FILE_MODULES)
+    ]
+    files.makedirs(os.path.dirname(output_path))
+    # Send the function and its arguments through a pipe. The arguments of `Process` are unpickled
+    # before the new process has loaded the plugin modules that they may refer to.
+    receiver, sender = _CONTEXT.Pipe(duplex=False)
+    setting = (plugin_files, gin_config.bindings(), output_path, plugins.restriction())
+    process = _CONTEXT.Process(target=_run_in_child, args=(receiver, *setting))
+    process.start()
+    receiver.close()
+    with sender:
+        try:
+            sender.send((function, args))
+        except BrokenPipeError:
+            # The process has already ended. The caller sees its exit code when waiting for it.
+            pass
+        except Exception as error:  # Pickling an arbitrary object may raise any exception.
+            process.terminate()
+            process.join()
+            raise errors.ConfigTypeError(
+                f"A trial can't be sent to a separate process: {error}. Move its functions to a "
+                "module, or use `isolation: none` and `num_workers: 1`."
+            ) from error
+    return process
+
+
+@contextlib.contextmanager
+def ended_with_us(processes: Sequence[SpawnProcess]) -> Iterator[None]:
+    """Terminate and join the processes if the body of the `with` statement raises.
+
+    The processes receive SIGTERM, so each can save its state before it ends.
+
+    Args:
+        processes: The processes. The list may change while the context is active.
+    """
+    try:
+        yield
+    except BaseException:
+        for process in processes:
+            process.terminate()
+        for process in processes:
+            process.join()
+        raise
+
+
+def wait_for_any(processes: Sequence[SpawnProcess]) -> SpawnProcess:
+    """Wait until one of the processes has ended, and return that process."""
+    by_sentinel: dict[Any, SpawnProcess] = {process.sentinel: process for process in processes}
+    ended = by_sentinel[connection.wait([*by_sentinel])[0]]
+    ended.join()
+    return ended
+
+
+def describe_end(process: SpawnProcess) -> str:
+    """Return in words how a process has ended: its signal or its exit code."""
+    code = process.exitcode or 0
+    return f"by {signal.Signals(-code).name}" if code < 0 else f"with the exit code {code}"
+
+
+@contextlib.contextmanager
+def raise_on_sigterm() -> Iterator[None]:
+    """Turn SIGTERM into a `PreemptedError` inside the `with` statement.
+
+    The exception lets the caller end the processes it has started in an orderly way. Outside of the
+    main thread this does nothing.
+    """
+
+    def on_signal(number: int, _: FrameType | None) -> None:
+        raise errors.PreemptedError(
+            f"{signal.Signals(number).name} stopped this study. Start the same command again to "
+            "resume it."
+        )
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    old = signal.signal(signal.SIGTERM, on_signal)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, old)
+
+
+def _run_in_child(
+    receiver: connection.Connection,
+    plugin_files: Sequence[str],
+    gin_bindings: str,
+    output_path: str,
+    restriction: plugins.Restriction | None,
+) -> None:
+    output = os.open(output_path, os.O_CREAT | os.O_WRONLY | os.O_APPEND)
+    for number in (1, 2):
+        os.dup2(output, number)
+    threading.Thread(target=_end_with_parent, name="parent", daemon=True).start()
+    logging.set_verbosity(logging.INFO)
+    try:
+        for path in plugin_files:
+            plugins.load_module(path)
+        plugins.restrict(restriction)
+        function, args = receiver.recv()
+        gin_config.parse_gin([], [gin_bindings])
+        with error_report.naming_the_resource():
+            function(*args)
+    except errors.OfficialLiteError as error:
+        print(f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)
+        sys.exit(int(error.exit_code))
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os.kill(os.getpid(), signal.SIGTERM)

@@ -34,7 +34,7 @@ def add_storage_argument(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Print the table and the paths of the plots, or one JSON document with both."""
     from official_lite.search import results, storage
-    from official_lite.search.space import Space
+    from official_lite.search.search_config import Space
 
     config = storage.read_config(args.study_dir, args.storage)
     study = storage.open_study(config, args.study_dir)

@@ -56,7 +56,7 @@ def test_commands_of_page_are_what_their_parsers_take(page: str) -> None:
 
 
 @pytest.mark.parametrize("block", [b for b in BLOCKS if b.language == "console"], ids=str)
-def test_console_shows_what_is_answered(block: blocks.Block, tmp_path: pathlib.Path) -> None:
+def test_console_shows_the_actual_output(block: blocks.Block, tmp_path: pathlib.Path) -> None:
     session.Session(tmp_path).converse(block)
 
 
@@ -68,17 +68,21 @@ def test_flags_by_themselves_are_what_the_command_takes() -> None:
     assert flags
 
 
-@pytest.mark.parametrize("page", blocks.PAGES)
-def test_fields_that_page_names_are_there(page: str) -> None:
+def test_fields_that_pages_name_are_there() -> None:
     pattern = rf"(?:--set=)?((?:{'|'.join(SECTIONS)})\.[a-z_.*]+)(?:[:=].*)?"
-    named = [found[1] for span in blocks.spans_of(page) if (found := re.fullmatch(pattern, span))]
-    assert [path for path in named if not shown_commands.is_a_path(path)] == []
+    named = [
+        (page, found[1])
+        for page in blocks.PAGES
+        for span in blocks.spans_of(page)
+        if (found := re.fullmatch(pattern, span))
+    ]
+    assert [one for one in named if not shown_commands.is_a_path(one[1])] == []
 
 
 @pytest.mark.parametrize(
     "block", [b for b in BLOCKS if b.language in ("yaml", "json", "toml")], ids=str
 )
-def test_data_are_what_they_say(block: blocks.Block) -> None:
+def test_data_blocks_parse_and_configs_are_accepted(block: blocks.Block) -> None:
     if block.language == "yaml":
         config = yaml.safe_load(block.text)
         params = exp_factory.get_exp_config("vision/digits_mlp")
@@ -97,14 +101,18 @@ def test_pyproject_of_a_package_is_what_a_new_project_has(tmp_path: pathlib.Path
     assert set(shown.text.splitlines()) <= set(written.splitlines())
 
 
-@pytest.mark.parametrize("page", blocks.PAGES)
-def test_links_of_page_lead_somewhere(page: str) -> None:
-    folder = (blocks.ROOT / page).parent
-    targets = [link.partition("#")[0] for link in blocks.links_of(page) if "://" not in link]
-    assert [target for target in targets if not (folder / target).exists()] == []
+def test_links_of_pages_lead_somewhere() -> None:
+    targets = [
+        (page, link.partition("#")[0])
+        for page in blocks.PAGES
+        for link in blocks.links_of(page)
+        if "://" not in link
+    ]
+    missing = [one for one in targets if not ((blocks.ROOT / one[0]).parent / one[1]).exists()]
+    assert missing == []
 
 
-def test_every_block_is_of_a_language_that_is_looked_at() -> None:
+def test_every_code_block_is_of_a_checked_language() -> None:
     assert [str(block) for block in BLOCKS if block.language not in LANGUAGES] == []
 
 

@@ -37,7 +37,7 @@ from official_lite.data import file_reading
 from official_lite.modeling import model_export
 from official_lite.modeling.hyperparams import yaml_io
 from official_lite.orbit.hooks import keras_callback
-from official_lite.search import processes, storage
+from official_lite.search import storage, worker
 from official_lite.tools import __main__ as tools
 from tests import commands
 
@@ -247,7 +247,7 @@ def test_34_safe_config_holds_in_the_processes_of_a_search(
     tmp_path: pathlib.Path, plugin: pathlib.Path, mark: pathlib.Path
 ) -> None:
     _parse(safe_config=True)
-    process = processes.start(
+    process = worker.start_process(
         hook_factory.find_hooks, [str(plugin)], output_path=str(tmp_path / "output")
     )
     process.join()

@@ -22,9 +22,6 @@ def test_split_is_fixed_and_complete() -> None:
     assert train[0].shape[1:] == data.IMAGE_SHAPE
     assert (train[0].min(), train[0].max()) == (0.0, 1.0)
     assert set(np.unique(validation[1])) == set(range(10))
-
-
-def test_unknown_split_is_refused() -> None:
     with pytest.raises(errors.ConfigValueError, match="`validation`"):
         data.load_split("validaton")
 

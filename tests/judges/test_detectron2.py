@@ -8,7 +8,6 @@ import math
 import pathlib
 from typing import Any
 
-import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -97,36 +96,27 @@ def _manager(trainer: _Trainer, path: pathlib.Path, interval: int) -> tf.train.C
 # Hooks.
 
 
-def test_hooks_frame_the_training_and_each_step() -> None:
+def test_hooks_frame_the_training_and_each_step_in_their_order() -> None:
     log: list[str] = []
-    _controller(_Events("a", log)).train(2)
-    assert log == [
-        "a before_train",
-        "a before_step 0",
-        "a after_step 0",
-        "a before_step 1",
-        "a after_step 1",
-        "a after_train True",
-    ]
+    _controller(_Events("a", log), _Events("b", log)).train(2)
+    events = ["before_train"]
+    events += ["before_step 0", "after_step 0", "before_step 1", "after_step 1", "after_train True"]
+    assert log == [f"{name} {event}" for event in events for name in "ab"]
 
 
-@pytest.mark.parametrize("event", ["before_train", "before_step 0", "after_step 0"])
-def test_hooks_run_in_the_order_of_their_registration(event: str) -> None:
+@pytest.mark.parametrize("fails_at", [0, 4])
+def test_after_train_runs_after_a_failure_and_no_evaluation(fails_at: int) -> None:
     log: list[str] = []
-    _controller(_Events("a", log), _Events("b", log), _Events("c", log)).train(1)
-    assert [line for line in log if line.endswith(event)] == [f"{n} {event}" for n in "abc"]
-
-
-@pytest.mark.parametrize("fails_at", [0, 1, 4])
-def test_after_train_runs_after_a_failure(fails_at: int) -> None:
-    log: list[str] = []
+    records = _Records()
+    controller = _controller(_Events("a", log, fails_at), _Events("b", log), writers=[records])
     with pytest.raises(FloatingPointError):
-        _controller(_Events("a", log, fails_at), _Events("b", log)).train(5)
+        controller.train_and_evaluate(5)
+    assert not [record for record in records.records if record.split == "validation"]
     assert log[-2:] == ["a after_train False", "b after_train False"]
     assert f"a before_step {fails_at + 1}" not in log
 
 
-@pytest.mark.parametrize("period", [1, 2, 3, 5])
+@pytest.mark.parametrize("period", [1, 3])
 def test_hook_with_a_period_runs_at_its_multiples(period: int) -> None:
     log: list[str] = []
     hook = _Events("a", log)
@@ -136,26 +126,19 @@ def test_hook_with_a_period_runs_at_its_multiples(period: int) -> None:
     assert steps == [step for step in range(1, 8) if step % period == 0]
 
 
-def test_hook_knows_its_trainer_and_iteration() -> None:
+def test_functions_may_be_hooks_and_know_trainer_and_iteration() -> None:
     seen: list[Any] = []
     trainer = _Trainer()
-    hook = hooks.LambdaHook(after_step=lambda hook: seen.append((hook.iter, hook.trainer)))
-    _controller(hook, trainer=trainer).train(3)
-    assert [step for step, _ in seen] == [0, 1, 2]
-    assert all(one is trainer for _, one in seen)
-
-
-def test_callbacks_may_be_given_as_functions() -> None:
-    log: list[str] = []
     hook = hooks.LambdaHook(
-        before_train=lambda hook: log.append("before"),
-        after_train=lambda hook: log.append("after"),
+        before_train=lambda hook: seen.append("before"),
+        after_step=lambda hook: seen.append((hook.iter, hook.trainer)),
+        after_train=lambda hook: seen.append("after"),
     )
-    _controller(hook).train(2)
-    assert log == ["before", "after"]
+    _controller(hook, trainer=trainer).train(2)
+    assert seen == ["before", (0, trainer), (1, trainer), "after"]
 
 
-@pytest.mark.parametrize(("steps", "period"), [(6, 2), (5, 2), (3, 10)])
+@pytest.mark.parametrize(("steps", "period"), [(5, 2), (3, 10)])
 def test_evaluation_runs_each_period_and_at_the_end(steps: int, period: int) -> None:
     records = _Records()
     _controller(writers=[records]).train_and_evaluate(steps, eval_interval=period)
@@ -163,14 +146,7 @@ def test_evaluation_runs_each_period_and_at_the_end(steps: int, period: int) -> 
     assert evaluated == sorted({*range(period, steps + 1, period), steps})
 
 
-def test_no_evaluation_follows_a_failure() -> None:
-    records = _Records()
-    with pytest.raises(FloatingPointError):
-        _controller(_Events("a", [], 2), writers=[records]).train_and_evaluate(5)
-    assert not [record for record in records.records if record.split == "validation"]
-
-
-@pytest.mark.parametrize(("steps", "interval"), [(6, 2), (5, 2), (4, 4)])
+@pytest.mark.parametrize(("steps", "interval"), [(5, 2), (4, 4)])
 def test_checkpoints_are_periodic_and_final(
     tmp_path: pathlib.Path, steps: int, interval: int
 ) -> None:
@@ -227,7 +203,7 @@ def test_best_checkpoint_is_the_largest_or_smallest(
     assert index.stem.endswith(f"-{best}")
 
 
-@pytest.mark.parametrize("interval", [1, 2, 5])
+@pytest.mark.parametrize("interval", [2, 5])
 def test_writers_get_each_report_and_the_last_one(interval: int) -> None:
     records = _Records()
     _controller(writers=[records], log_interval=interval, steps_per_loop=1).train(5)
@@ -247,33 +223,19 @@ def test_what_a_hook_puts_in_after_a_step_is_in_the_report_of_that_step() -> Non
 # The event storage.
 
 
-@pytest.mark.parametrize("count", [1, 2, 10])
-def test_latest_value_and_history_of_a_scalar(count: int) -> None:
-    storage = telemetry.EventStorage()
-    for step in range(count):
-        storage.step = step
-        storage.put_scalar("loss", float(step))
-    assert storage.history("loss").latest() == count - 1
-    assert storage.history("loss").values() == [(float(s), s) for s in range(count)]
-
-
-@pytest.mark.parametrize("window", [1, 2, 3, 5, 20])
-def test_median_and_mean_are_of_the_window(window: int) -> None:
+def test_median_and_mean_are_of_the_window_and_the_oldest_values_are_forgotten() -> None:
     values = [5.0, 1.0, 4.0, 2.0, 8.0, 3.0]
-    history = telemetry.ScalarHistory()
+    history = telemetry.ScalarHistory(max_length=5)
     for step, value in enumerate(values):
         history.add(value, step)
-    assert history.median(window) == np.median(values[-window:])
-    assert history.mean(window) == pytest.approx(np.mean(values[-window:]))
+    assert history.latest() == 3.0
+    assert history.values() == [(value, step) for step, value in enumerate(values)][1:]
+    for window in (1, 2, 3, 5):
+        assert history.median(window) == np.median(values[-window:])
+        assert history.mean(window) == pytest.approx(np.mean(values[-window:]))
     assert history.global_mean() == pytest.approx(np.mean(values))
-
-
-def test_history_forgets_the_oldest_values_but_not_their_mean() -> None:
-    history = telemetry.ScalarHistory(max_length=3)
-    for step in range(10):
-        history.add(float(step), step)
-    assert history.values() == [(7.0, 7), (8.0, 8), (9.0, 9)]
-    assert history.global_mean() == 4.5
+    with pytest.raises(LookupError):
+        telemetry.EventStorage().history("loss")
 
 
 def test_smoothing_hint_tells_a_mean_from_the_latest_value() -> None:
@@ -282,16 +244,11 @@ def test_smoothing_hint_tells_a_mean_from_the_latest_value() -> None:
         storage.put_scalar("loss", value)
         storage.put_scalar("lr", value, smoothing_hint=False)
     assert storage.take().scalars == {"loss": 3.0, "lr": 6.0}
-
-
-def test_scalar_that_was_not_put_in_again_is_not_reported_again() -> None:
-    storage = telemetry.EventStorage()
-    storage.put_scalar("loss", 1.0)
-    storage.take()
+    # What was not put in again is not reported again.
     assert storage.take().scalars == {}
 
 
-@pytest.mark.parametrize("scopes", [[], ["a"], ["a", "b"], ["a", "b", "c"]])
+@pytest.mark.parametrize("scopes", [[], ["a", "b", "c"]])
 def test_name_scopes_are_prefixes(scopes: list[str]) -> None:
     storage = telemetry.EventStorage()
     with contextlib.ExitStack() as stack:
@@ -302,39 +259,23 @@ def test_name_scopes_are_prefixes(scopes: list[str]) -> None:
     assert set(storage.take().scalars) == {"/".join([*scopes, "loss"]), "outside"}
 
 
-def test_innermost_storage_is_the_current_one() -> None:
+def test_innermost_storage_is_the_current_one_until_it_is_left() -> None:
     with telemetry.EventStorage() as outer:
-        with telemetry.EventStorage() as inner:
+        with contextlib.suppress(ZeroDivisionError), telemetry.EventStorage() as inner:
             assert telemetry.get_event_storage() is inner
-        assert telemetry.get_event_storage() is outer
-
-
-def test_storage_is_left_after_an_error() -> None:
-    with telemetry.EventStorage() as outer:
-        with pytest.raises(ZeroDivisionError), telemetry.EventStorage():
             raise ZeroDivisionError
         assert telemetry.get_event_storage() is outer
 
 
-def test_unknown_history_is_a_key_error() -> None:
-    with pytest.raises(LookupError):
-        telemetry.EventStorage().history("loss")
-
-
-@pytest.mark.parametrize("kind", [np.float32, np.float64, np.uint8])
-def test_images_are_kept_until_they_are_taken(kind: type) -> None:
+@pytest.mark.parametrize("kind", [np.float32, np.uint8])
+def test_images_and_histograms_are_kept_until_they_are_taken(kind: type) -> None:
     storage = telemetry.EventStorage()
-    image = np.ones([4, 5, 3], kind) * (255 if kind is np.uint8 else 1)
-    storage.put_image("i", image)
-    np.testing.assert_array_equal(storage.take().images["i"], np.full([4, 5, 3], 255))
-    assert storage.take().images == {}
-
-
-def test_histograms_are_kept_until_they_are_taken() -> None:
-    storage = telemetry.EventStorage()
+    storage.put_image("i", np.ones([4, 5, 3], kind) * (255 if kind is np.uint8 else 1))
     storage.put_histogram("h", np.arange(10.0))
-    assert storage.take().histograms["h"].counts.sum() == 10
-    assert storage.take().histograms == {}
+    taken = storage.take()
+    np.testing.assert_array_equal(taken.images["i"], np.full([4, 5, 3], 255))
+    assert taken.histograms["h"].counts.sum() == 10
+    assert (storage.take().images, storage.take().histograms) == ({}, {})
 
 
 # Schedules: 30 steps at a rate of 5, of which 5 are a warm-up from a thousandth.
@@ -344,33 +285,21 @@ _START, _RATE, _WARMUP, _STEPS = 0.005, 5.0, 5, 30
 _TOLERANCE = rounding.tolerance(roundings=8)
 
 
-@pytest.mark.parametrize("step", range(_STEPS))
-def test_multi_step_rate_with_a_warm_up(step: int) -> None:
+def test_multi_step_rate_with_a_warm_up() -> None:
     values = [_RATE, _RATE / 10, _RATE / 100, _RATE / 1000]
     steps = lr_schedule.PiecewiseConstantDecayWithOffset(boundaries=[9, 14, 19], values=values)
     schedule = lr_schedule.LinearWarmup(steps, _WARMUP, _START)
-    wanted = values[sum(step >= milestone for milestone in (10, 15, 20))]
-    if step < _WARMUP:
-        wanted = [0.005, 1.004, 2.003, 3.002, 4.001][step]
-    assert float(schedule(step)) == pytest.approx(wanted, rel=_TOLERANCE)
+    wanted = [values[sum(s >= milestone for milestone in (10, 15, 20))] for s in range(_STEPS)]
+    wanted[:_WARMUP] = [0.005, 1.004, 2.003, 3.002, 4.001]
+    found = [float(schedule(step)) for step in range(_STEPS)]
+    assert found == pytest.approx(wanted, rel=_TOLERANCE)
 
 
-@pytest.mark.parametrize("step", range(_STEPS + 1))
-def test_cosine_rate_with_a_warm_up(step: int) -> None:
+def test_cosine_rate_with_a_warm_up() -> None:
     cosine = lr_schedule.CosineDecayWithOffset(initial_learning_rate=_RATE, decay_steps=_STEPS)
     schedule = lr_schedule.LinearWarmup(cosine, _WARMUP, _START)
-    wanted = _RATE * (1 + math.cos(math.pi * max(step, _WARMUP) / _STEPS)) / 2
-    if step < _WARMUP:
-        wanted = _START + (wanted - _START) * step / _WARMUP
-    assert float(schedule(step)) == pytest.approx(wanted, abs=_RATE * _TOLERANCE)
-
-
-@pytest.mark.parametrize("step", range(0, _STEPS, 3))
-def test_rate_of_an_optimizer_is_that_of_its_updates(step: int) -> None:
-    schedule = lr_schedule.ExponentialDecayWithOffset(
-        initial_learning_rate=_RATE, decay_steps=1, decay_rate=0.9
-    )
-    optimizer = keras.optimizers.SGD(schedule)
-    optimizer.iterations.assign(step)
-    # The power has the rounding error of 0.9 as often.
-    rounding.assert_close(optimizer.learning_rate, _RATE * 0.9**step, roundings=1 + step)
+    for step in range(_STEPS + 1):
+        wanted = _RATE * (1 + math.cos(math.pi * max(step, _WARMUP) / _STEPS)) / 2
+        if step < _WARMUP:
+            wanted = _START + (wanted - _START) * step / _WARMUP
+        assert float(schedule(step)) == pytest.approx(wanted, abs=_RATE * _TOLERANCE), step

@@ -19,22 +19,11 @@ def _seeded(create: Callable[..., optuna.samplers.BaseSampler]) -> Create:
 class TestEvolution(
     pytest_samplers.BasicSamplerTestCase, pytest_samplers.SingleOnlySamplerTestCase
 ):
-    @pytest.fixture
-    def sampler(self) -> Create:
-        return lambda: samplers.RegularizedEvolutionSampler(seed=0)
+    """In a small population, trials soon have parents."""
 
-
-class TestEvolutionWithASmallPopulation(pytest_samplers.BasicSamplerTestCase):
     @pytest.fixture
     def sampler(self) -> Create:
         return lambda: samplers.RegularizedEvolutionSampler(2, 1, seed=0)
-
-
-@pytest.mark.filterwarnings("ignore::optuna.exceptions.ExperimentalWarning")
-class TestGrid(pytest_samplers.BasicSamplerTestCase):
-    @pytest.fixture
-    def sampler(self) -> Create:
-        return lambda: samplers.GridSampler(seed=0)
 
 
 class TestSeededTpe(pytest_samplers.BasicSamplerTestCase):
@@ -56,11 +45,3 @@ class TestJournalOfAStudy(pytest_storages.StorageTestCase):
     @pytest.fixture
     def storage(self, tmp_path: pathlib.Path) -> optuna.storages.BaseStorage:
         return storage._open_storage(search_config.SearchConfig(), str(tmp_path))
-
-
-@pytest.mark.slow
-class TestSqliteOfAStudy(pytest_storages.StorageTestCase):
-    @pytest.fixture
-    def storage(self, tmp_path: pathlib.Path) -> optuna.storages.BaseStorage:
-        config = search_config.SearchConfig(storage=f"sqlite:///{tmp_path}/study.db")
-        return storage._open_storage(config, str(tmp_path))

@@ -11,7 +11,7 @@ import pytest
 import tensorflow as tf
 
 from official_lite import nas
-from official_lite.core import base_task, base_trainer, trainer_factory
+from official_lite.core import base_task, base_trainer, train_lib, trainer_factory
 from official_lite.core import config_definitions as cfg
 from official_lite.data import arrays
 
@@ -144,6 +144,19 @@ def experiment() -> Callable[..., cfg.ExperimentConfig]:
 def make_trainer() -> Callable[..., base_trainer.Trainer]:
     """Builds the trainer of an experiment."""
     return toy_trainer
+
+
+@pytest.fixture
+def run_toy() -> Callable[..., Any]:
+    """Runs an experiment with the toy task in a model directory."""
+
+    def run(
+        params: cfg.ExperimentConfig, model_dir: Any, mode: str = "train", **kwargs: Any
+    ) -> Any:
+        task = ToyTask(params.task)
+        return train_lib.run_experiment(None, task, mode, params, str(model_dir), **kwargs)
+
+    return run
 
 
 @pytest.fixture

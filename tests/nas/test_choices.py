@@ -15,29 +15,13 @@ OPS = {
 
 
 def _fixed(index):
-    return lambda choice: resolution.FixedResolver(index)
-
-
-def _resolve(model, index, kind=nas.Choice) -> None:
-    resolution.resolve_choices(model, {kind: _fixed(index)})
+    return lambda choice: lambda choice, inputs, training: choice.branch(index, inputs)
 
 
 def test_open_choice_does_not_compute_but_says_what_to_do(make_ops) -> None:
     choice = nas.LayerChoice(make_ops(), label="conv")
     with pytest.raises(errors.ConfigValueError, match=r"'conv' is not made\. Set `task\.arch`"):
         choice(tf.ones([2, 4]))
-
-
-def test_chosen_candidate_takes_the_place_of_the_choice(make_ops) -> None:
-    created = []
-    candidates = {
-        name: lambda name=name, make=make: created.append(name) or make()
-        for name, make in make_ops().items()
-    }
-    with nas.fixed_arch({"conv": "linear"}):
-        layer = nas.LayerChoice(candidates, label="conv")
-    assert isinstance(layer, keras.layers.Dense)
-    assert created == ["linear"]
 
 
 def test_candidates_of_different_shapes_are_named() -> None:
@@ -52,9 +36,9 @@ def test_resolver_is_swapped_on_a_model_that_was_called(make_ops) -> None:
     model = keras.Model(inputs, nas.LayerChoice(make_ops(), label="conv")(inputs))
     x = tf.ones([2, 4])
     compiled = tf.function(lambda x: model(x))
-    _resolve(model, 1)
+    nas.resolve_choices(model, {nas.Choice: _fixed(1)})
     assert np.any(compiled(x))
-    _resolve(model, 2)
+    nas.resolve_choices(model, {nas.Choice: _fixed(2)})
     assert not np.any(model(x))
     assert not np.any(tf.function(lambda x: model(x))(x))
 
@@ -70,100 +54,11 @@ def test_model_with_choices_is_saved_and_loaded(make_ops, tmp_path) -> None:
     model.save(tmp_path / "supernet.keras")
     loaded = keras.models.load_model(tmp_path / "supernet.keras")
     for one in (model, loaded):
-        _resolve(one, 1)
+        nas.resolve_choices(one, {nas.Choice: _fixed(1)})
     # At most five layers, with sums over four inputs.
     rounding.assert_close(loaded(tf.ones([2, 4])), model(tf.ones([2, 4])), roundings=5 * 4)
     assert resolution.space_of(loaded) == resolution.space_of(model)
     assert len(keras.models.clone_model(model).weights) == len(model.weights)
-
-
-@pytest.mark.parametrize("depth", [0, 1, 3])
-def test_depth_is_the_number_of_blocks(depth) -> None:
-    def blocks(index):
-        return keras.layers.Rescaling(2.0)
-
-    choice = nas.Repeat(blocks, (0, 3), label="depth")
-    choice.set_resolver(resolution.FixedResolver(depth))
-    x = tf.ones([1, 1])
-    with nas.fixed_arch({"depth": depth}):
-        fixed = nas.Repeat(blocks, (0, 3), label="depth")
-    assert float(choice(x)[0, 0]) == float(fixed(x)[0, 0]) == 2.0**depth
-    np.testing.assert_allclose(tf.concat(choice.outputs(x), 0)[:, 0], [1.0, 2.0, 4.0, 8.0])
-
-
-def test_value_is_for_models_that_are_built_anew() -> None:
-    with nas.fixed_arch({"units": 32}):
-        assert nas.ValueChoice([16, 32], label="units") == 32
-    with pytest.raises(errors.ConfigValueError, match="one-shot trainers"):
-        nas.ValueChoice([16, 32], label="units")
-
-
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda: nas.LayerChoice({"a": keras.layers.Identity}, label=""),
-        lambda: nas.Repeat(lambda i: keras.layers.Identity(), (3, 2), label="d"),
-        lambda: nas.LayerChoice({"a": keras.layers.Identity}, label="l", prior=[0.0]),
-    ],
-)
-def test_choice_that_can_not_be_is_refused(make) -> None:
-    with pytest.raises(errors.ConfigValueError):
-        make()
-
-
-def test_candidate_is_a_layer() -> None:
-    with pytest.raises(errors.ConfigTypeError, match="A candidate must be a layer"):
-        nas.LayerChoice({"a": lambda: 3}, label="l")
-
-
-@pytest.mark.parametrize(
-    ("n_chosen", "options"),
-    [
-        (1, [[0], [1], [2]]),
-        (2, [[0, 1], [0, 2], [1, 2]]),
-        (None, [[0], [1], [2], [0, 1], [0, 2], [1, 2], [0, 1, 2]]),
-    ],
-)
-def test_inputs_are_chosen_as_sets(n_chosen, options) -> None:
-    choice = nas.InputChoice(3, n_chosen, label="inputs")
-    assert choice.options == options
-
-
-@pytest.mark.parametrize(
-    ("reduction", "wanted"), [("sum", [4.0]), ("mean", [2.0]), ("concat", [1.0, 3.0])]
-)
-def test_chosen_inputs_are_reduced_alike_open_and_fixed(reduction, wanted) -> None:
-    x = [tf.constant([[1.0]]), tf.constant([[2.0]]), tf.constant([[3.0]])]
-    choice = nas.InputChoice(3, 2, reduction, label="inputs")
-    choice.set_resolver(resolution.FixedResolver(1))
-    np.testing.assert_allclose(choice(x)[0], wanted)
-    with nas.fixed_arch({"inputs": [0, 2]}):
-        fixed = nas.InputChoice(3, 2, reduction, label="inputs")
-    np.testing.assert_allclose(fixed(x)[0], wanted)
-
-
-def test_reduction_none_gives_the_list() -> None:
-    with nas.fixed_arch({"inputs": [0, 1]}):
-        fixed = nas.InputChoice(2, 2, "none", label="inputs")
-    assert len(fixed([tf.ones([1]), tf.zeros([1])])) == 2
-
-
-def test_too_many_sets_of_inputs_are_refused() -> None:
-    with pytest.raises(errors.ConfigValueError, match="Use several choices of one input"):
-        nas.InputChoice(20, None, label="inputs")
-
-
-@pytest.mark.parametrize(
-    ("make", "complaint"),
-    [
-        (lambda: nas.InputChoice(2, label=""), "needs a `label`"),
-        (lambda: nas.InputChoice(2, 3, label="i"), "`n_chosen` of 'i' is 3; expected 1 to 2"),
-        (lambda: nas.InputChoice(2, reduction="som", label="i"), "'som'.*sum"),
-    ],
-)
-def test_choice_of_inputs_that_can_not_be_is_refused(make, complaint) -> None:
-    with pytest.raises(errors.ConfigValueError, match=complaint):
-        make()
 
 
 def _model(**kwargs) -> keras.Model:
@@ -171,18 +66,15 @@ def _model(**kwargs) -> keras.Model:
     return keras.Model(inputs, nas.Cell(OPS, num_nodes=2, label="cell", **kwargs)(inputs))
 
 
-def test_labels_say_node_and_number() -> None:
+def test_cell_has_labels_by_node_and_merges_its_nodes() -> None:
     space = resolution.space_of(_model())
     assert set(space) == {
         f"cell/{kind}_{node}_{op}" for kind in ("op", "input") for node in (2, 3) for op in (0, 1)
     }
     assert space["cell/input_2_0"] == [[0], [1]]
     assert space["cell/input_3_1"] == [[0], [1], [2]]
-
-
-@pytest.mark.parametrize(("merge", "size"), [("concat", 8), ("last", 4)])
-def test_nodes_are_merged(merge, size) -> None:
-    assert _model(merge=merge).output_shape == (None, size)
+    for merge, size in {"concat": 8, "last": 4}.items():
+        assert _model(merge=merge).output_shape == (None, size)
 
 
 def test_found_cell_is_plain_keras(tmp_path) -> None:

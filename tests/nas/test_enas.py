@@ -23,33 +23,24 @@ def _along(**indices):
     return lambda label, logits: tf.constant(indices[label])
 
 
-def test_probabilities_of_all_paths_add_up_to_one(lstm) -> None:
+def test_lstm_is_a_distribution_over_paths_that_rules_no_option_out(lstm) -> None:
     walks = [lstm.walk(_along(first=i, second=j)) for i in range(3) for j in range(2)]
     # Of six paths with two logarithms each.
     rounding.assert_close(sum(np.exp(walk.log_prob) for walk in walks), 1.0, roundings=6 * 2)
-
-
-def test_later_label_depends_on_what_was_taken_before(lstm) -> None:
-    first, other = (lstm.walk(_along(first=i, second=0)).logits for i in (0, 1))
-    np.testing.assert_array_equal(first["first"], other["first"])
-    assert not np.allclose(first["second"], other["second"])
-
-
-def test_no_option_is_ever_ruled_out(lstm) -> None:
-    for variable in lstm.variables:
-        variable.assign(100.0 * variable)
-    walk = lstm.walk(_along(first=0, second=0))
-    assert max(float(tf.reduce_max(tf.abs(one))) for one in walk.logits.values()) <= 1.5
-    assert 0.0 < float(walk.entropy) < np.log(6.0)
-
-
-def test_all_of_it_is_trained(lstm) -> None:
+    # A later label depends on what was taken before.
+    np.testing.assert_array_equal(walks[0].logits["first"], walks[-1].logits["first"])
+    assert not np.allclose(walks[0].logits["second"], walks[-1].logits["second"])
     with tf.GradientTape() as tape:
         loss = lstm.walk(_along(first=1, second=1)).log_prob
     gradients = tape.gradient(loss, [v.value for v in lstm.variables])
     unused = [v.name for v, g in zip(lstm.variables, gradients, strict=True) if g is None]
     # After the last label there is nobody to be told.
     assert unused == ["enas_embedding_1"]
+    for variable in lstm.variables:
+        variable.assign(100.0 * variable)
+    walk = lstm.walk(_along(first=0, second=0))
+    assert max(float(tf.reduce_max(tf.abs(one))) for one in walk.logits.values()) <= 1.5
+    assert 0.0 < float(walk.entropy) < np.log(6.0)
 
 
 def _bandit(experiment, make_trainer, reward_of, **enas):
@@ -132,14 +123,14 @@ def test_controller_avoids_what_has_no_finite_reward(experiment, make_trainer) -
     assert trainer.probs()["first"][0] < 0.2
 
 
-def test_controller_has_its_turn_every_so_many_steps(experiment, make_trainer) -> None:
+def test_controller_is_updated_at_its_interval(experiment, make_trainer) -> None:
     params = experiment("enas", trainer={"one_shot": {"enas": {"controller_every": 3}}})
     trainer = make_trainer(params)
     trainer.train(tf.constant(7))
     assert int(trainer.arch_optimizer.iterations.numpy()) == 3
 
 
-def test_entropy_keeps_it_undecided(experiment, make_trainer) -> None:
+def test_entropy_bonus_keeps_the_controller_undecided(experiment, make_trainer) -> None:
     trainer = _bandit(experiment, make_trainer, lambda paths: tf.constant(0.0), entropy_weight=1.0)
     trainer.alphas[0].assign([3.0, 0.0, 0.0])
     trainer.train(tf.constant(40))
@@ -147,5 +138,5 @@ def test_entropy_keeps_it_undecided(experiment, make_trainer) -> None:
 
 
 def test_unknown_reward_is_answered_with_the_nearest(experiment, make_trainer) -> None:
-    with pytest.raises(errors.ConfigValueError, match="Did you mean `mae`"):
+    with pytest.raises(errors.ConfigValueError, match=r"`one_shot\.reward` is 'mea'.*`mae`"):
         make_trainer(experiment("enas", trainer={"one_shot": {"reward": "mea"}}))

@@ -1,3 +1,4 @@
+import dataclasses
 import json
 
 import keras
@@ -8,121 +9,40 @@ import tensorflow as tf
 from official_lite import nas, orbit
 from official_lite.checkpoint import latest
 from official_lite.common import errors
-from official_lite.config import epochs, parsing
-from official_lite.core import base_trainer, train_lib, trainer_factory
+from official_lite.config import model_files
+from official_lite.core import base_trainer, trainer_factory
 from official_lite.core import config_definitions as cfg
+from official_lite.data import arrays, position
 from official_lite.modeling.hyperparams import yaml_io
 from official_lite.modeling.optimization import ema_optimizer
 from official_lite.nas import architecture, one_shot_trainer
 from official_lite.run import run_record
-from tests import rounding
-
-TRAINERS = ("darts", "gumbel", "proxyless", "enas", "spos")
 
 
-def _slow_but(*quick):
-    """All trainers, of which those named here are tested quickly."""
-    return [n if n in quick else pytest.param(n, marks=pytest.mark.slow) for n in TRAINERS]
-
-
-def _state(trainer):
-    optimizers = [*trainer.optimizer.variables, *trainer.arch_optimizer.variables]
-    return [v.numpy() for v in [*trainer.model.variables, *trainer.alphas, *optimizers]]
-
-
-def _run(params, task_cls, model_dir, mode="train", **kwargs):
-    return train_lib.run_experiment(
-        None, task_cls(params.task), mode, params, str(model_dir), **kwargs
-    )
-
-
-@pytest.mark.parametrize("name", TRAINERS)
-def test_names_are_registered(name, experiment) -> None:
-    found = trainer_factory.get_trainer_cls(experiment(name))
-    assert issubclass(found, nas.OneShotTrainer)
-
-
-@pytest.mark.parametrize("name", _slow_but("darts"))
-def test_search_that_was_interrupted_is_the_one_that_was_not(
-    name, experiment, toy_task, make_trainer, tmp_path
-) -> None:
-    states = []
-    for lengths in ([8], [4, 8]):
-        model_dir = tmp_path / str(len(lengths))
-        for steps in lengths:
-            params = experiment(
-                name,
-                task={"batch_norm": True, "dropout_rate": 0.3},
-                trainer={"train_steps": steps, "one_shot": {"gumbel": {"temperature": 0.5}}},
-            )
-            trainer = make_trainer(params)
-            _run(params, toy_task, model_dir, trainer=trainer)
-        states.append((_state(trainer), (model_dir / "arch.json").read_text()))
-    for whole, resumed in zip(states[0][0], states[1][0], strict=True):
-        np.testing.assert_array_equal(whole, resumed)
-    assert states[0][1] == states[1][1]
-
-
-# Keras itself, which saves variables.
-@pytest.mark.sample(1)
-@pytest.mark.filterwarnings("ignore:__array__ implementation")
-@pytest.mark.parametrize("name", _slow_but("proxyless", "spos"))
-def test_arch_json_is_what_a_plain_training_takes(name, experiment, toy_task, tmp_path) -> None:
-    params = experiment(name, trainer={"train_steps": 4})
-    _run(params, toy_task, tmp_path / "search", mode="train_and_eval")
-    content = json.loads((tmp_path / "search/arch.json").read_text())
-    assert set(content["arch"]) == {"first", "second"}
-    assert content["step"] == 4
-    assert "mae" in content["metric"]
-    # The same experiment, the trainer that searches included, with one override.
-    found = experiment(name, task={"arch": str(tmp_path / "search")}, trainer={"train_steps": 4})
-    model, _ = _run(found, toy_task, tmp_path / "found")
-    sizes = {"tanh": 20, "linear": 16, "zero": 0}
-    assert model.count_params() == 5 + sum(sizes[op] for op in content["arch"].values())
-    model.save(tmp_path / "found.keras")
-    assert not (tmp_path / "found/arch.json").exists()
-
-
-def test_edited_arch_json_never_changes_a_run(experiment, toy_task, tmp_path) -> None:
+def test_edited_arch_json_never_changes_a_run(experiment, run_toy, tmp_path) -> None:
     arch, found = tmp_path / "arch.json", tmp_path / "found"
     arch.write_text(json.dumps({"arch": {"first": "tanh", "second": "linear"}}))
 
     def params(steps=4):
         return experiment(None, task={"arch": str(arch)}, trainer={"train_steps": steps})
 
-    _, before = _run(params(), toy_task, found, mode="train_and_eval", run_post_eval=True)
+    _, before = run_toy(params(), found, mode="train_and_eval", run_post_eval=True)
     recorded = yaml_io.read_yaml(found / "params.yaml")
     assert recorded["task"]["arch"] == {"first": "tanh", "second": "linear"}
     arch.write_text(json.dumps({"arch": {"first": "tanh", "second": "zero"}}))
     for mode, steps in (("train", 8), ("train_and_eval", 4), ("train", 4), ("eval", 4)):
         with pytest.raises(errors.ConfigValueError, match=r"task\.arch\.second: linear -> zero"):
-            _run(params(steps), toy_task, found, mode=mode)
+            run_toy(params(steps), found, mode=mode)
     for mode in ("train", "train_and_eval"):
         with pytest.raises(errors.ConfigValueError, match=r"task\.arch\.second: linear -> zero"):
             run_record.is_finished(parsing.read_model_files(params()), mode, str(found))
     own = params()
     own.override(recorded)
-    _, after = _run(own, toy_task, found, mode="eval", run_post_eval=True)
+    _, after = run_toy(own, found, mode="eval", run_post_eval=True)
     assert after["validation_loss"] == before["validation_loss"]
     arch.write_text(json.dumps({"arch": {"second": "linear", "first": "tanh"}, "step": 9}))
-    _run(params(8), toy_task, found)
+    run_toy(params(8), found)
     assert latest.latest_checkpoint(str(found)).endswith("ckpt-8")
-
-
-@pytest.mark.parametrize("name", TRAINERS)
-def test_epochs_are_those_of_the_data_that_the_weights_read(name, experiment) -> None:
-    def steps(**overrides):
-        epochs_given = {"train_epochs": 3, "validate_every_epochs": 1}
-        trainer = {**epochs_given, **overrides.pop("trainer", {})}
-        task = {"train_data": {"num_examples": 64, **overrides.pop("train_data", {})}, **overrides}
-        resolved = epochs.resolve(experiment(name, trainer=trainer, task=task)).trainer
-        return resolved.train_steps, resolved.validation_interval, resolved.steps_per_epoch
-
-    whole = (24, 8, 8)
-    assert steps() == (12, 4, 4)
-    assert steps(arch={"first": "tanh", "second": "tanh"}) == whole
-    assert steps(trainer={"one_shot": {"arch_data": {"global_batch_size": 8}}}) == whole
-    assert steps(train_data={"sharding": False}) == whole
 
 
 @trainer_factory.register_trainer_cls("tests_own_search")
@@ -143,12 +63,12 @@ class NoSearch(base_trainer.Trainer):
     ],
 )
 def test_epoch_of_a_registered_trainer_is_what_its_weights_read(
-    name, config, task, steps, experiment, toy_task, tmp_path
+    name, config, task, steps, experiment, run_toy, tmp_path
 ) -> None:
     params = experiment(None, task={"arch": task, "train_data": {"num_examples": 64}})
     optimizer_config = params.trainer.optimizer_config
     trainer = config(name=name, optimizer_config=optimizer_config, train_epochs=1, steps_per_loop=4)
-    _run(params.replace(trainer=trainer), toy_task, tmp_path)
+    run_toy(params.replace(trainer=trainer), tmp_path)
     assert latest.latest_checkpoint(str(tmp_path)).endswith(f"ckpt-{steps}")
 
 
@@ -162,28 +82,6 @@ def test_model_without_choices_is_refused(experiment, toy_task) -> None:
         trainer_factory.create_trainer(params, Plain(params.task), train=True, evaluate=False)
 
 
-def test_class_that_builds_itself_is_searched(experiment, make_trainer) -> None:
-    for name in ("darts", "spos"):
-        trainer = make_trainer(experiment(name, task={"kind": "class"}))
-        trainer.train(tf.constant(2))
-        assert set(trainer.export()) == {"first", "second"}
-
-
-@pytest.mark.sample(1)
-@pytest.mark.parametrize(
-    "name", ["darts", pytest.param("proxyless", marks=pytest.mark.slow), "spos"]
-)
-def test_all_kinds_of_choices_are_searched_and_found(name, experiment, toy_task, tmp_path) -> None:
-    params = experiment(name, task={"kind": "all"}, trainer={"train_steps": 4})
-    _run(params, toy_task, tmp_path / "search")
-    arch = nas.read_arch(tmp_path / "search")
-    assert set(arch) == {"first", "second", "depth", "inputs"}
-    assert (arch["depth"] in (0, 1, 2), len(arch["inputs"])) == (True, 2)
-    found = experiment(None, task={"kind": "all", "arch": str(tmp_path / "search")})
-    model, _ = _run(found, toy_task, tmp_path / "found")
-    assert not nas.space_of(model)
-
-
 @pytest.mark.usefixtures("bfloat16_kernels")
 def test_half_precision_is_searched(experiment, make_trainer) -> None:
     keras.mixed_precision.set_dtype_policy("mixed_bfloat16")
@@ -192,15 +90,6 @@ def test_half_precision_is_searched(experiment, make_trainer) -> None:
         trainer = make_trainer(experiment(name, trainer={"one_shot": darts}))
         assert np.isfinite(float(trainer.train(tf.constant(2))["arch_loss"]))
         assert {alpha.dtype for alpha in trainer.alphas} == {"float32"}
-
-
-def test_architecture_and_weights_have_an_optimizer_each(experiment, make_trainer) -> None:
-    trainer = make_trainer(experiment())
-    alphas = {id(alpha) for alpha in trainer.alphas}
-    assert len(alphas) == 2
-    assert {id(v) for v in trainer.arch_optimizer._trainable_variables} == alphas
-    assert not alphas & {id(v) for v in trainer.optimizer._trainable_variables}
-    assert not alphas & {id(v) for v in trainer.model.variables}
 
 
 def test_architecture_moves_first_and_neither_moves_the_other(experiment, make_trainer) -> None:
@@ -238,59 +127,6 @@ def test_warm_up_leaves_the_architecture_alone(experiment, make_trainer) -> None
     assert not np.array_equal([alpha.numpy() for alpha in trainer.alphas], start)
 
 
-def test_fit_and_export_from_python(experiment, make_trainer) -> None:
-    trainer = make_trainer(experiment(trainer={"train_steps": 6}))
-    trainer.fit()
-    assert int(trainer.global_step.numpy()) == 6
-    assert trainer.export() == trainer.export()
-    assert np.isclose(sum(trainer.probs()["first"]), 1.0)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", _slow_but("enas")[1:])
-def test_two_replicas_export_what_one_exports(name, experiment, make_trainer, two_replicas) -> None:
-    trainers = []
-    for strategy in (None, two_replicas):
-        trainer = make_trainer(experiment(name), strategy=strategy)
-        with trainer.strategy.scope():
-            trainer.train(tf.constant(6))
-        trainers.append(trainer)
-    one, two = trainers
-    for alpha, mirrored in zip(one.alphas, two.alphas, strict=True):
-        copies = [copy.numpy() for copy in mirrored.value.values]
-        np.testing.assert_array_equal(*copies)
-        rounding.assert_close(copies[0], alpha.numpy(), roundings=6 * 8, scale=1.0)
-    assert one.export() == two.export()
-
-
-@pytest.mark.sample(2)
-@pytest.mark.parametrize(
-    ("name", "execution"),
-    [("darts", "eager"), ("darts", "xla_loop"), ("spos", "eager"), ("spos", "xla")],
-)
-def test_other_modes_of_execution_learn_the_same(name, execution, experiment, make_trainer) -> None:
-    losses = []
-    for mode in ("graph", execution):
-        trainer = make_trainer(experiment(name, runtime={"execution": mode}))
-        losses.append(float(trainer.train(tf.constant(3))["training_loss"]))
-    rounding.assert_close(*losses, roundings=3 * 8)
-
-
-def test_hooks_see_a_search_as_any_training(experiment, toy_task, tmp_path) -> None:
-    class Count(orbit.Hook):
-        every_n_steps = 2
-        steps = 0
-
-        def after_step(self):
-            self.steps += 1
-
-    count = Count()
-    params = experiment(trainer={"train_steps": 8})
-    _run(params, toy_task, tmp_path, hooks=[count])
-    assert count.steps == 4
-    assert latest.latest_checkpoint(str(tmp_path)).endswith("ckpt-8")
-
-
 class _Fail(orbit.Hook):
     every_n_steps = 6
 
@@ -299,14 +135,10 @@ class _Fail(orbit.Hook):
             raise RuntimeError("broken")
 
 
-def test_file_is_written_at_checkpoints_and_not_by_a_failure(
-    experiment, toy_task, tmp_path
-) -> None:
+def test_file_is_written_at_checkpoints_and_not_by_a_failure(experiment, run_toy, tmp_path) -> None:
     params = experiment("darts")
     with pytest.raises(RuntimeError, match="broken"):
-        train_lib.run_experiment(
-            None, toy_task(params.task), "train", params, str(tmp_path), hooks=[_Fail()]
-        )
+        run_toy(params, tmp_path, hooks=[_Fail()])
     content = json.loads((tmp_path / "arch.json").read_text())
     assert content["step"] in (4, 6)
     assert set(content["arch"]) == {"first", "second"}
@@ -331,7 +163,7 @@ def _model_and_optimizer(averages=False):
 
 
 @pytest.mark.parametrize("averages", [False, True])
-def test_weights_and_moments_off_the_path_come_back(averages: bool) -> None:
+def test_frozen_idle_paths_keep_weights_moments_and_averages(averages: bool) -> None:
     model, optimizer = _model_and_optimizer(averages)
     idle = one_shot_trainer.IdlePaths(model, optimizer)
     adam = optimizer.inner_optimizer if averages else optimizer
@@ -364,7 +196,7 @@ def test_weights_and_moments_off_the_path_come_back(averages: bool) -> None:
         assert moved() == expected * (4 if averages else 3)
 
 
-def test_weights_with_several_users_come_back_only_if_none_was_used(caplog) -> None:
+def test_shared_weights_are_frozen_only_if_no_user_is_on_the_path(caplog) -> None:
     shared, outside = keras.layers.Dense(2), keras.layers.Dense(2)
     inputs = keras.Input((2,))
     x = inputs
@@ -388,3 +220,67 @@ def test_weights_with_several_users_come_back_only_if_none_was_used(caplog) -> N
             for layer, value in zip((shared, outside), before, strict=True)
         ]
         assert moved == [0 in (a, b), True], (a, b)
+
+
+def _build_inputs(params, input_context=None) -> tf.data.Dataset:
+    return arrays.from_arrays(
+        np.arange(20),
+        params.global_batch_size,
+        shuffle=True,
+        repeat=True,
+        input_context=input_context,
+    )
+
+
+def _config(**fields):
+    return cfg.DataConfig(global_batch_size=4, is_training=True, **fields)
+
+
+def _take(dataset, count):
+    return [{k: v.tolist() for k, v in b.items()} for b in dataset.take(count).as_numpy_iterator()]
+
+
+def test_streams_split_all_examples_without_overlap() -> None:
+    batches = _take(one_shot_trainer.build_streams(_build_inputs)(_config()), 5)
+    train, val = ({x for batch in batches for x in batch[name]} for name in ("train", "val"))
+    assert not train & val
+    assert train | val == set(range(20))
+    assert len(batches[0]["train"]) == len(batches[0]["val"]) == 4
+
+
+@pytest.mark.sample(2)
+@pytest.mark.parametrize("replicas", [1, 2, 4])
+@pytest.mark.parametrize("names", [("train", "val"), ("train",)])
+def test_resumed_streams_continue_with_the_next_batch(replicas, names) -> None:
+    context = tf.distribute.InputContext(1, 0, replicas)
+    build = one_shot_trainer.build_streams(_build_inputs, names=names)
+
+    def batches_from(batch):
+        with position.begin_at(batch, seed=7) as begin:
+            dataset = build(_config(), context)
+        assert begin.is_kept
+        return list(dataset.take(3 * replicas).as_numpy_iterator())
+
+    whole, rest = batches_from(0), batches_from(2)
+    np.testing.assert_equal(whole[2 * replicas :], rest[:replicas])
+
+
+def test_stream_that_can_not_resume_is_reported() -> None:
+    def build_inputs(params, input_context=None):
+        if params.seed:
+            return _build_inputs(params, input_context)
+        return tf.data.Dataset.range(8).batch(4)
+
+    build = one_shot_trainer.build_streams(build_inputs, arch_data=_config(seed=None))
+    with position.begin_at(3, seed=7) as begin:
+        build(_config(seed=5))
+    assert not begin.is_kept
+
+
+def test_separate_architecture_data_leave_the_training_data_whole() -> None:
+    arch_data = dataclasses.replace(_config(), global_batch_size=2)
+    batches = _take(
+        one_shot_trainer.build_streams(_build_inputs, arch_data=arch_data)(_config()), 10
+    )
+    assert {x for batch in batches for x in batch["train"]} == set(range(20))
+    assert {len(batch["val"]) for batch in batches} == {2}

@@ -1,8 +1,11 @@
+import math
+
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
+from official_lite import nas
 from official_lite.common import errors
 from official_lite.core import base_task
 from official_lite.nas import probes
@@ -43,7 +46,7 @@ def test_loss_has_the_penalties_of_layers(experiment, make_trainer) -> None:
     rounding.assert_close(losses[1] - losses[0], wanted, roundings=ROUNDINGS, scale=losses[1])
 
 
-def test_values_stand_in_for_weights(experiment, make_trainer) -> None:
+def test_loss_is_computed_with_values_in_place_of_weights(experiment, make_trainer) -> None:
     trainer = make_trainer(experiment(task={"l2": 0.1}))
     weights = trainer.model.trainable_variables
     values = [tf.convert_to_tensor(w) * 2.0 for w in weights]
@@ -132,11 +135,6 @@ def test_replicas_share_the_mean_of_their_rewards(experiment, make_trainer, two_
     rounding.assert_close(found, [wanted, wanted], roundings=REWARD_ROUNDINGS)
 
 
-def test_unknown_metric_is_refused(experiment, make_trainer) -> None:
-    with pytest.raises(errors.ConfigValueError, match=r"`one_shot\.reward` is 'acc'"):
-        _reward(make_trainer(experiment()), metric="acc")
-
-
 def test_reward_of_a_compiled_model_is_its_compiled_loss(
     experiment, make_trainer, monkeypatch
 ) -> None:
@@ -149,3 +147,98 @@ def test_reward_of_a_compiled_model_is_its_compiled_loss(
     rounding.assert_close(of_batch(_batch()), wanted, roundings=REWARD_ROUNDINGS)
     probe = tf.function(lambda batch: trainer.strategy.run(trainer.loss, args=(batch,)))
     rounding.assert_close(probe(_batch()), -wanted, roundings=REWARD_ROUNDINGS)
+
+
+def _model() -> keras.Model:
+    inputs = keras.Input((4,))
+    inner = nas.LayerChoice(
+        {"big": keras.layers.Dense(4), "skip": keras.layers.Identity()}, label="in"
+    )
+    outer = nas.LayerChoice(
+        {"deep": keras.Sequential([inner, keras.layers.Dense(4)]), "skip": keras.layers.Identity()},
+        label="out",
+    )
+    x = outer(inputs)
+    x = nas.Repeat(lambda index: keras.layers.Dense(4), (1, 3), label="depth")(x)
+    return keras.Model(inputs, x)
+
+
+def _cost(model, picks, **config) -> float:
+    settings = {"weight": 1.0, "unit": 1.0, **config}
+    return probes.Penalty(model, nas.PenaltyConfig(settings)).of(picks)
+
+
+@pytest.mark.parametrize(
+    ("picks", "wanted"),
+    [
+        ({"out": 0, "in": 0, "depth": 1}, 80),
+        ({"out": 0, "in": 1, "depth": 0}, 40),
+        ({"out": 1, "in": 0, "depth": 2}, 60),
+    ],
+)
+def test_parameters_are_those_of_the_found_model(picks, wanted) -> None:
+    model = _model()
+    assert _cost(model, picks) == wanted
+    # By default, the most expensive architecture costs 1.
+    assert _cost(model, picks, unit=0.0) == pytest.approx(wanted / 100)
+    space = {"out": ["deep", "skip"], "in": ["big", "skip"], "depth": [1, 2, 3]}
+    arch = {label: space[label][index] for label, index in picks.items()}
+    assert nas.fixed_model(model, arch).count_params() == wanted
+
+
+def test_expected_cost_has_a_gradient() -> None:
+    cost = probes.Penalty(_model(), nas.PenaltyConfig({"weight": 2.0, "unit": 20.0}))
+    probs = {
+        "out": tf.constant([0.5, 0.5]),
+        "in": tf.constant([0.5, 0.5]),
+        "depth": tf.constant([1.0, 0.0, 0.0]),
+    }
+    with tf.GradientTape() as tape:
+        tape.watch(probs)
+        expected = cost(probs)
+    # One block, half of the dense layer, a quarter of the inner one.
+    rounding.assert_close(expected, 2.0 * (1.0 + 0.5 + 0.25), roundings=3)
+    rounding.assert_close(tape.gradient(expected, probs)["in"], [1.0, 0.0], roundings=3)
+
+
+def test_table_has_costs_by_label_and_option() -> None:
+    table = {
+        "out": {"deep": 5, "skip": 1},
+        "in": {"big": 2, "skip": 0},
+        "depth": {1: 1, 2: 2, 3: 3},
+    }
+    picks = {"out": 0, "in": 0, "depth": 1}
+    assert _cost(_model(), picks, resource="table", table=table) == 9.0
+    for wrong, named in (
+        ({"in": None}, "'in'"),
+        ({"outt": {"a": 1}}, "'outt'.*not have"),
+        ({"in": {"big": 2}}, "no cost for 'skip'"),
+        ({"in": {"big": 2, "skip": math.inf}}, "finite cost"),
+    ):
+        rest = {label: row for label, row in {**table, **wrong}.items() if row}
+        with pytest.raises(errors.ConfigValueError, match=named):
+            _cost(_model(), picks, resource="table", table=rest)
+
+
+def test_operations_are_counted() -> None:
+    inputs = keras.Input((8, 8, 2))
+    ops = {
+        "conv": keras.layers.Conv2D(2, 3, padding="same", use_bias=False),
+        "skip": keras.layers.Identity(),
+    }
+    model = keras.Model(inputs, nas.LayerChoice(ops, label="op")(inputs))
+    assert _cost(model, {"op": 0}, resource="flops") == 2 * 8 * 8 * 9 * 2 * 2
+    assert _cost(model, {"op": 1}, resource="flops") == 0
+    inputs = keras.Input((None, 8, 2))
+    unsized = keras.Model(inputs, nas.LayerChoice(ops, label="op")(inputs))
+    for uncountable, named in ((_model(), "'out'.*other choices"), (unsized, r"'op'.* axes \[1\]")):
+        with pytest.raises(errors.ConfigValueError, match=named):
+            _cost(uncountable, {}, resource="flops")
+
+
+def test_penalty_turns_a_search_to_what_is_cheap(experiment, make_trainer) -> None:
+    for name in ("darts", "proxyless"):
+        settings = {"penalty": {"weight": 100.0}, "arch_learning_rate": 0.1}
+        trainer = make_trainer(experiment(name, trainer={"one_shot": settings}))
+        trainer.train(tf.constant(30))
+        assert trainer.export() == {"first": "zero", "second": "zero"}, name

@@ -16,6 +16,10 @@ ARCH = {"op": "dense", "in": [1], "depth": 2, "inner": "b"}
 ROUNDINGS = 5 * (4 + 1)
 
 
+def _fixed(index):
+    return lambda choice: lambda choice, inputs, training: choice.branch(index, inputs)
+
+
 def _nested() -> keras.Model:
     """A choice within a candidate, and a label that comes up twice."""
     inputs = keras.Input((4,))
@@ -32,12 +36,7 @@ def _nested() -> keras.Model:
     return keras.Model(inputs, x)
 
 
-def test_choices_come_in_the_order_of_the_model_each_once() -> None:
-    labels = [choice.label for choice in resolution.find_choices(_nested())]
-    assert labels == ["outer", "inner", "twin", "twin"]
-
-
-def test_choices_of_one_label_share_a_resolver() -> None:
+def test_choices_in_model_order_share_a_resolver_by_label() -> None:
     made = []
     resolved = nas.resolve_choices(
         _nested(), {nas.LayerChoice: lambda c: made.append(c.label) or object()}
@@ -47,22 +46,21 @@ def test_choices_of_one_label_share_a_resolver() -> None:
     assert resolved[2][1] is resolved[3][1]
 
 
-def test_kind_without_a_maker_is_refused() -> None:
-    inputs = keras.Input((4,))
-    model = keras.Model(inputs, nas.InputChoice(2, label="i")([inputs, inputs]))
-    with pytest.raises(errors.ConfigValueError, match="InputChoice 'i' is not supported"):
-        nas.resolve_choices(model, {nas.LayerChoice: lambda choice: None})
-
-
-def test_one_label_with_different_options_is_refused() -> None:
+def test_model_that_can_not_be_resolved_is_refused() -> None:
     inputs = keras.Input((4,))
     x = nas.LayerChoice({"a": keras.layers.Dense(4)}, label="x")(inputs)
-    x = nas.LayerChoice({"b": keras.layers.Dense(4)}, label="x")(x)
-    with pytest.raises(errors.ConfigValueError, match="the same options, but these differ"):
-        resolution.find_choices(keras.Model(inputs, x))
+    twice = keras.Model(inputs, nas.LayerChoice({"b": keras.layers.Dense(4)}, label="x")(x))
+    other = keras.Model(inputs, nas.InputChoice(2, label="i")([inputs, inputs]))
+    for name, act in {
+        "'x'": lambda: resolution.find_choices(twice),
+        "'i'": lambda: nas.resolve_choices(other, {nas.LayerChoice: lambda choice: None}),
+        "`twin` is 'c'; expected one of a, b": lambda: nas.fixed_model(_nested(), {"twin": "c"}),
+    }.items():
+        with pytest.raises(errors.ConfigValueError, match=name):
+            act()
 
 
-def test_choice_within_what_was_left_out_is_not_active() -> None:
+def test_choice_inside_an_unchosen_candidate_is_inactive() -> None:
     picks = {"outer": 1, "inner": 0, "twin": 1}
     active = resolution.active_choices(_nested(), picks)
     assert [choice.label for choice in active] == ["outer", "twin", "twin"]
@@ -86,16 +84,6 @@ def test_nni_names_replace_each_position_and_add_to_the_list() -> None:
     nas.replace_input_choice(model, lambda choice: lambda tensors: tensors[0], modules)
     assert [label for label, _ in modules] == ["op", "in"]
     assert float(model(tf.ones([1, 4]))[0, 0]) == 2.0
-
-
-def test_architecture_is_decided_by_index() -> None:
-    assert resolution.decided_by(_nested(), {"outer": "skip", "twin": "b"}) == {
-        "outer": 1,
-        "inner": 0,
-        "twin": 1,
-    }
-    with pytest.raises(errors.ConfigValueError, match="`twin` is 'c'; expected one of a, b"):
-        resolution.decided_by(_nested(), {"twin": "c"})
 
 
 def _model() -> keras.Model:
@@ -126,9 +114,7 @@ class _Own(keras.Model):
 
 def _decide(model, arch) -> None:
     picks = resolution.decided_by(model, arch)
-    nas.resolve_choices(
-        model, {nas.Choice: lambda choice: resolution.FixedResolver(picks[choice.label])}
-    )
+    nas.resolve_choices(model, {nas.Choice: lambda choice: _fixed(picks[choice.label])(choice)})
 
 
 def test_found_model_computes_the_chosen_path_with_its_weights() -> None:
@@ -159,7 +145,7 @@ def test_found_model_loads_without_this_package(tmp_path) -> None:
     rounding.assert_close(np.load(tmp_path / "outputs.npy"), found(x), roundings=ROUNDINGS)
 
 
-def test_model_that_is_built_anew_inherits_the_weights() -> None:
+def test_rebuilt_model_inherits_the_weights_of_a_search() -> None:
     model = _model()
     with nas.fixed_arch(ARCH):
         anew = _model()
@@ -168,7 +154,7 @@ def test_model_that_is_built_anew_inherits_the_weights() -> None:
     rounding.assert_close(anew(x), nas.fixed_model(model, ARCH)(x), roundings=ROUNDINGS)
 
 
-def test_class_of_ones_own_inherits_the_weights() -> None:
+def test_subclassed_model_inherits_the_weights_of_a_search() -> None:
     arch, x = {"op": "b"}, tf.ones([2, 4])
     model = _Own()
     _decide(model, arch)
@@ -187,3 +173,129 @@ def test_weights_of_another_model_are_refused() -> None:
         anew = _model()
     with pytest.raises(errors.ConfigValueError, match="not match the path"):
         nas.inherit_weights(anew, _model(), ARCH)
+
+
+FACTORS = {"one": 1.0, "ten": 10.0, "hundred": 100.0}
+# Of the sums of a softmax and of a mixture.
+MIXTURE_ROUNDINGS = 2 * len(FACTORS)
+
+
+def _choice(**kwargs) -> nas.LayerChoice:
+    return nas.LayerChoice(
+        {name: keras.layers.Rescaling(factor) for name, factor in FACTORS.items()},
+        label="factor",
+        **kwargs,
+    )
+
+
+def _with_alpha(resolver, values=(0.0, 1.0, 0.5)):
+    resolver.alpha.assign(list(values))
+    return resolver
+
+
+def _compute(choice, resolver) -> float:
+    choice.set_resolver(resolver)
+    return float(choice(tf.ones([1, 1]))[0, 0])
+
+
+def _softmax(values) -> np.ndarray:
+    return np.exp(values) / np.exp(values).sum()
+
+
+def test_mixture_is_the_sum_by_the_softmax_of_alpha() -> None:
+    choice = _choice()
+    resolver = _with_alpha(resolution.MixtureResolver(choice))
+    wanted = _softmax(np.array([0.0, 1.0, 0.5])) @ [1.0, 10.0, 100.0]
+    rounding.assert_close(_compute(choice, resolver), wanted, roundings=MIXTURE_ROUNDINGS)
+    assert resolver.export() == 1
+
+
+def test_alpha_begins_nearly_even_or_at_the_prior() -> None:
+    alphas = np.concatenate(
+        [resolution.MixtureResolver(_choice()).alpha.numpy() for _ in range(60)]
+    )
+    assert 0.5e-3 < alphas.std() < 2e-3
+    prior = resolution.MixtureResolver(_choice(prior=[1, 2, 1])).probs()
+    # Alpha is drawn with a standard deviation of 1e-3, the shares with less than half of it.
+    np.testing.assert_allclose(prior, [0.25, 0.5, 0.25], atol=2e-3)
+
+
+@pytest.mark.parametrize("hard", [False, True])
+def test_gumbel_softmax_adds_noise_and_divides_by_the_temperature(hard) -> None:
+    choice = _choice()
+    resolver = _with_alpha(resolution.GumbelResolver(choice, hard=hard))
+    noise = np.array([3.0, 0.0, 0.0], np.float32)
+    draw = resolution.Draw(noise={"factor": tf.constant(noise)}, temperature=2.0)
+    with resolution.active_draw(draw):
+        found = _compute(choice, resolver)
+    soft = _softmax((np.array([0.0, 1.0, 0.5]) + noise) / 2.0) @ [1.0, 10.0, 100.0]
+    rounding.assert_close(found, 1.0 if hard else soft, roundings=MIXTURE_ROUNDINGS, scale=100.0)
+
+
+def test_path_is_the_drawn_option_or_the_preferred_one() -> None:
+    choice = _choice()
+    resolver = _with_alpha(resolution.PathResolver(choice))
+    assert _compute(choice, resolver) == 10.0
+    with resolution.active_draw(resolution.Draw(paths={"factor": tf.constant(2)})):
+        assert _compute(choice, resolver) == 100.0
+
+
+def test_options_that_were_not_drawn_have_no_gradient() -> None:
+    choice = nas.LayerChoice({n: keras.layers.Dense(1) for n in "ab"}, label="factor")
+    choice.set_resolver(resolution.PathResolver(choice))
+    choice.build((1, 1))
+    with (
+        resolution.active_draw(resolution.Draw(paths={"factor": tf.constant(1)})),
+        tf.GradientTape() as tape,
+    ):
+        loss = tf.reduce_sum(choice(tf.ones([1, 1])))
+    gradients = tape.gradient(loss, choice.trainable_variables)
+    sizes = [0.0 if g is None else float(tf.reduce_sum(tf.abs(g))) for g in gradients]
+    assert sizes == [0.0, 0.0, 1.0, 1.0]
+
+
+def test_gates_have_the_gradient_of_the_paper() -> None:
+    """∂L/∂α_i = Σ_j ∂L/∂g_j p_j (δ_ij − p_i), with the output of one option."""
+    choice = _choice()
+    resolver = _with_alpha(resolution.GateResolver(choice))
+    choice.set_resolver(resolver)
+    draw = resolution.Draw(paths={"factor": tf.constant(2)}, gates=True)
+    with resolution.active_draw(draw), tf.GradientTape() as tape:
+        out = choice(tf.ones([1, 1]))[0, 0]
+        loss = tf.square(out)
+    assert float(out) == pytest.approx(100.0)
+    p, gate_gradient = _softmax(np.array([0.0, 1.0, 0.5])), 200.0 * np.array([1.0, 10.0, 100.0])
+    wanted = (gate_gradient * p) @ (np.eye(3) - p)
+    rounding.assert_close(
+        tape.gradient(loss, resolver.alpha.value), wanted, roundings=MIXTURE_ROUNDINGS
+    )
+
+
+def test_inputs_that_are_not_added_can_not_be_searched() -> None:
+    choice = nas.InputChoice(2, 2, "concat", label="inputs")
+    with pytest.raises(errors.ConfigValueError, match="`reduction='concat'`"):
+        resolution.require_sum(choice)
+
+
+def _noise(step, seed=1, salt=2):
+    return resolution.gumbel_noise([3, 2], seed=seed, step=tf.constant(step, tf.int64), salt=salt)
+
+
+def test_draw_is_a_function_of_seed_step_and_salt() -> None:
+    first, again = _noise(5), _noise(5)
+    np.testing.assert_array_equal(first[0], again[0])
+    assert [one.shape[0] for one in first] == [3, 2]
+    for other in (_noise(6), _noise(5, seed=2), _noise(5, salt=3)):
+        assert not np.array_equal(first[0], other[0])
+
+
+def test_samples_have_the_distribution_of_the_logits() -> None:
+    probs = np.array([0.7, 0.2, 0.1], np.float32)
+
+    @tf.function
+    def index(step):
+        noise = resolution.gumbel_noise([3], seed=0, step=step, salt=0)
+        return resolution.sample([tf.math.log(probs)], noise)[0]
+
+    counts = np.bincount([int(index(tf.constant(s, tf.int64))) for s in range(600)], minlength=3)
+    np.testing.assert_allclose(counts / 600, probs, atol=0.06)

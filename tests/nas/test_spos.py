@@ -104,8 +104,13 @@ def _with_undefined_options(toy_task, *options):
     return Task
 
 
-@pytest.mark.parametrize("direction", ["minimize", "maximize"])
-@pytest.mark.parametrize("spos", [{}, {"max_exhaustive": 1, "population": 16, "generations": 2}])
+@pytest.mark.parametrize(
+    ("direction", "spos"),
+    [
+        ("minimize", {}),
+        ("maximize", {"max_exhaustive": 1, "population": 16, "generations": 2}),
+    ],
+)
 def test_architecture_without_a_finite_rating_never_wins(
     direction, spos, experiment, toy_task, make_trainer
 ) -> None:

@@ -12,7 +12,7 @@ from official_lite import nas, telemetry
 from official_lite.core import base_task, train_lib, trainer_factory
 from official_lite.core import config_definitions as cfg
 from official_lite.data import arrays
-from official_lite.nas import hypergradient, one_shot_trainer, train_val_streams
+from official_lite.nas import differentiable, one_shot_trainer
 from tests.experiments import evaluations
 
 
@@ -102,8 +102,8 @@ class DartsTrainer(one_shot_trainer.OneShotTrainer):
         return self.nas_modules
 
     def arch_gradients(self, inputs):
-        return hypergradient.first_order(
-            self.loss, val=inputs[train_val_streams.VAL], alphas=self.alphas
+        return differentiable.first_order(
+            self.loss, val=inputs[one_shot_trainer.VAL], alphas=self.alphas
         )
 
     def export(self):

@@ -67,7 +67,7 @@ def test_quantiles_and_distribution_are_those_of_the_values(run, monkeypatch) ->
 
 def test_too_many_bytes_leave_out_the_first_images(run, monkeypatch) -> None:
     size = len(re.findall(r"base64,([^\"]+)", _sections(run)["images"])[0]) * 3 // 4
-    monkeypatch.setattr(media_sections, "_MOST_IMAGE_BYTES", 3 * size)
+    monkeypatch.setattr(media_sections, "_MAX_IMAGE_BYTES", 3 * size)
     shown = _sections(run)["images"]
     steps = [int(step) for step in re.findall(r"<figcaption>step (\d+)<", shown)]
     assert steps[-1] == 100

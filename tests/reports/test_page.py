@@ -39,7 +39,7 @@ def _require_soundness(tab: chromium.Tab, width: int) -> None:
 
 
 @pytest.mark.parametrize("width", WIDTHS)
-def test_page_of_runs_draws_and_obeys(browser, tmp_path, width) -> None:
+def test_page_of_runs_draws_curves_and_reacts_to_its_controls(browser, tmp_path, width) -> None:
     runs = [made_runs.make_run(tmp_path / name, offset=n / 10) for n, name in enumerate("ab")]
     tab = browser.open(_write(tmp_path, *runs), width)
     _require_soundness(tab, width)
@@ -68,8 +68,8 @@ def test_page_of_runs_draws_and_obeys(browser, tmp_path, width) -> None:
     _require_soundness(tab, width)
 
 
-@pytest.mark.parametrize("width", WIDTHS)
-def test_page_of_a_study_sorts_its_trials(browser, tmp_path, width) -> None:
+def test_page_of_a_study_sorts_its_trials(browser, tmp_path) -> None:
+    width = WIDTHS[1]
     space = {**toys.SPACE, "trainer.optimizer_config.initial_learning_rate": ["a", "b"]}
     search.run_study(toys.curve, toys.config(space=space, num_trials=12), str(tmp_path / "study"))
     tab = browser.open(_write(tmp_path, tmp_path / "study"), width)
@@ -97,8 +97,8 @@ _TICKS = (
 )
 
 
-@pytest.mark.parametrize("width", WIDTHS)
-def test_every_chart_has_a_legend_and_ticks(browser, tmp_path, width) -> None:
+def test_every_chart_has_a_legend_and_ticks(browser, tmp_path) -> None:
+    width = WIDTHS[1]
     search.run_study(toys.curve, toys.config(num_trials=5), str(tmp_path / "study"))
     run = made_runs.make_run(tmp_path / "run")
     # A range that lies around one round number only.
@@ -121,8 +121,8 @@ def test_every_chart_has_a_legend_and_ticks(browser, tmp_path, width) -> None:
     _require_soundness(tab, width)
 
 
-@pytest.mark.parametrize("width", WIDTHS)
-def test_values_under_the_pointer_stay_on_the_screen(browser, tmp_path, width) -> None:
+def test_values_under_the_pointer_stay_on_the_screen(browser, tmp_path) -> None:
+    width = WIDTHS[1]
     runs = [made_runs.make_run(tmp_path / f"run {n}") for n in range(6)]
     tab = browser.open(_write(tmp_path, *runs), width)
     shown = (
@@ -144,8 +144,8 @@ def test_values_under_the_pointer_stay_on_the_screen(browser, tmp_path, width) -
             assert tab.evaluate(shown), (edge, x)
 
 
-@pytest.mark.parametrize("width", WIDTHS)
-def test_a_chart_zooms_by_mouse_and_by_keyboard(browser, tmp_path, width) -> None:
+def test_a_chart_zooms_by_mouse_and_by_keyboard(browser, tmp_path) -> None:
+    width = WIDTHS[0]
     tab = browser.open(_write(tmp_path, made_runs.make_run(tmp_path / "run")), width)
     ticks = (
         "[...document.querySelectorAll('#curves .plot')[0]"

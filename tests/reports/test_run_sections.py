@@ -1,10 +1,11 @@
 import copy
 import dataclasses
 import json
+import re
 
 from official_lite.common import goodput
 from official_lite.nas import architecture
-from official_lite.reports import layout, run_sections
+from official_lite.reports import markup, run_sections
 from official_lite.reports.markup import tag
 from official_lite.run import run_reading
 from tests import made_runs
@@ -14,7 +15,7 @@ def _read(directory) -> run_reading.Run:
     return run_reading.read_run(str(directory))
 
 
-def test_overview_says_how_it_ended(tmp_path) -> None:
+def test_overview_says_how_runs_ended_and_what_cannot_be_read(tmp_path) -> None:
     reason = "DivergedError: loss is <nan>"
     record = {"status": "failed", "exit_reason": reason, "global_step": 400}
     run = _read(made_runs.make_run(tmp_path / "a", record=record))
@@ -22,19 +23,12 @@ def test_overview_says_how_it_ended(tmp_path) -> None:
     assert "DivergedError: loss is &lt;nan&gt;" in shown
     assert "400 of 1,000" in shown
     assert "accuracy 0.9 at step 800" in shown
-
-
-def test_several_runs_stand_in_a_table(tmp_path) -> None:
-    runs = [_read(made_runs.make_run(tmp_path / name)) for name in "ab"]
-    shown = tag("div", run_sections.overview(runs).content)
-    assert shown.count('scope="col"') == 3
-    assert shown.count("accuracy 0.9 at step 800") == 2
-
-
-def test_what_cannot_be_read_is_told(tmp_path) -> None:
-    directory = made_runs.make_run(tmp_path / "a")
+    directory = made_runs.make_run(tmp_path / "b")
     (directory / "run.json").write_text("{torn")
-    assert "run.json" in tag("div", run_sections.overview([_read(directory)]).content)
+    several = tag("div", run_sections.overview([run, _read(directory)]).content)
+    assert several.count('scope="col"') == 3
+    assert several.count("accuracy 0.9 at step 800") == 2
+    assert "run.json" in several
 
 
 def test_checkpoints_have_their_size(tmp_path) -> None:
@@ -82,29 +76,24 @@ def test_damaged_architecture_does_not_hide_the_run(tmp_path) -> None:
     assert "is not valid JSON" in tag("div", run_sections.architectures([_read(directory)]).content)
 
 
-def _content(section: layout.Section) -> str:
+def _content(section: markup.Section) -> str:
     return tag("div", section.content)
 
 
 def test_fields_that_differ_stand_out(tmp_path) -> None:
     other = copy.deepcopy(made_runs.CONFIG)
     other["runtime"]["distribution_strategy"] = "one_device"
+    # A text differs from a number.
+    other["trainer"]["train_steps"] = "1000"
     directories = [
         made_runs.make_run(tmp_path / "a"),
         made_runs.make_run(tmp_path / "b", config=other),
     ]
     shown = _content(run_sections.config([run_reading.read_run(str(one)) for one in directories]))
-    assert "1 of 6 fields differ" in shown
-    assert shown.count('class="differs"') == 1
+    assert "2 of 6 fields differ" in shown
+    assert shown.count('class="differs"') == 2
     row = shown.partition('class="differs"')[2].partition("</tr>")[0]
     assert all(text in row for text in ("≠", "distribution_strategy", "mirrored", "one_device"))
-
-
-def test_text_and_number_differ(tmp_path) -> None:
-    for name, value in (("a", 3), ("b", "3")):
-        made_runs.make_run(tmp_path / name, config={"trainer": {"train_steps": value}})
-    runs = [run_reading.read_run(str(tmp_path / name)) for name in ("a", "b")]
-    assert "1 of 1 fields differ" in _content(run_sections.config(runs))
 
 
 def test_environment_says_what_it_ran_with(tmp_path) -> None:
@@ -112,3 +101,63 @@ def test_environment_says_what_it_ran_with(tmp_path) -> None:
     shown = _content(run_sections.environment([run]))
     assert all(text in shown for text in ("tensorflow", "2.21.0", "localhost"))
     assert "differs" not in shown
+
+
+def _charts(section) -> dict[str, dict]:
+    found = re.findall(
+        r'<script type="application/json">(.*?)</script>', tag("div", section.content)
+    )
+    return {chart["title"]: chart for chart in map(json.loads, found)}
+
+
+def _runs(tmp_path, number: int) -> list[run_reading.Run]:
+    directories = [made_runs.make_run(tmp_path / f"run{n}", offset=n / 10) for n in range(number)]
+    return [run_reading.read_run(str(one)) for one in directories]
+
+
+def test_training_and_validation_share_a_chart_over_steps_or_time(tmp_path) -> None:
+    section = run_sections.curves(_runs(tmp_path, 1))
+    charts = _charts(section)
+    assert list(charts) == ["loss", "accuracy", "learning_rate"]
+    assert [one["name"] for one in charts["loss"]["series"]] == ["train", "validation"]
+    assert {one["colour"] for one in charts["loss"]["series"]} == {0, 1}
+    assert charts["loss"]["smooth"] is True
+    # The first report came after 50 steps.
+    assert charts["loss"]["series"][0]["minutes"][:2] == [0.0, 0.05]
+    assert "data-clock" in tag("div", section.content)
+
+
+def test_no_two_rows_have_the_same_name(tmp_path) -> None:
+    run = made_runs.make_run(tmp_path / "run")
+    values = {"training_loss": 0.5, "loss": 0.0, "training_accuracy": 0.1, "accuracy": 0.2}
+    made_runs.write_metrics(run, [{"step": n, "split": "train", **values} for n in (1, 2)])
+    page = tag("div", run_sections.curves([run_reading.read_run(str(run))]).content)
+    heads = re.findall(r'<th scope="row">(.*?)</th>', page)
+    assert sorted(heads) == [
+        "train/accuracy",
+        "train/accuracy (metric)",
+        "train/loss",
+        "train/loss (metric)",
+    ]
+
+
+def test_each_run_has_its_color_and_switch(tmp_path) -> None:
+    section = run_sections.curves(_runs(tmp_path, 3))
+    series = _charts(section)["loss"]["series"]
+    assert {(one["run"], one["colour"]) for one in series} == {(0, 0), (1, 1), (2, 2)}
+    assert {one["look"] for one in series if one["split"] == "train"} == {"dashed"}
+    assert all(f'data-run="{number}"' in tag("div", section.content) for number in range(3))
+
+
+def test_speed_has_a_section_of_its_own(tmp_path) -> None:
+    runs = _runs(tmp_path, 1)
+    section = run_sections.throughput(runs)
+    assert list(_charts(section)) == ["steps_per_second"]
+    assert "6,496" in tag("div", section.content)
+
+
+def test_run_without_metrics_says_so(tmp_path) -> None:
+    (tmp_path / "params.yaml").write_text("{}")
+    runs = [run_reading.read_run(str(tmp_path))]
+    assert "No metrics" in tag("div", run_sections.curves(runs).content)
+    assert run_sections.throughput(runs) is None

@@ -1,7 +1,9 @@
+import pytest
+
 from official_lite import search
 from official_lite.reports import study_sections
 from official_lite.reports.markup import tag
-from official_lite.reports.study_reading import Study, read_study
+from official_lite.reports.study_sections import Study, is_study, read_study
 from tests.search import toys
 
 
@@ -12,21 +14,14 @@ def _shown(tmp_path, evaluate, **fields) -> dict[str, str]:
 
 
 def test_trials_can_be_sorted_and_the_best_stands_out(tmp_path) -> None:
-    shown = _shown(tmp_path, toys.parabola)
+    shown = _shown(tmp_path, toys.error_in_the_third)
+    assert "no such file" in shown["overview"]
+    assert "-4 … 4" in shown["space"]
+    assert "100 %" in shown["space"]
     assert 'class="sortable"' in shown["trials"]
     assert shown["trials"].count('class="best"') == 1
     assert shown["trials"].count('scope="row"') == 5
     assert "minimize value" in shown["overview"]
-
-
-def test_failures_are_explained(tmp_path) -> None:
-    assert "no such file" in _shown(tmp_path, toys.error_in_the_third)["overview"]
-
-
-def test_space_says_what_counted(tmp_path) -> None:
-    shown = _shown(tmp_path, toys.parabola)["space"]
-    assert "-4 … 4" in shown
-    assert "100 %" in shown
 
 
 SPACE = {
@@ -55,7 +50,7 @@ def test_best_so_far_only_gets_better(tmp_path) -> None:
     assert study_sections.pareto_charts(study) == []
 
 
-def test_axes_fit_what_was_tried(tmp_path) -> None:
+def test_axes_of_a_study_fit_the_values_of_its_parameters(tmp_path) -> None:
     by_title = {chart.title: chart for chart in study_sections.slice_charts(_study(tmp_path))}
     assert by_title["rate"].x_is_log
     assert set(by_title["kind"].x_names) == {"a", "[1, 2]"}
@@ -71,9 +66,28 @@ def test_several_metrics_have_a_front(tmp_path) -> None:
     assert [(one.name, len(one.points)) for one in chart.series] == [("Pareto front", 9)]
 
 
-def test_the_best_of_what_was_reported_is_in_front(tmp_path) -> None:
+def test_best_trial_is_drawn_in_front(tmp_path) -> None:
     search.run_study(toys.curve, toys.config(), str(tmp_path))
     study = read_study(str(tmp_path))
     chart = study_sections.report_chart(study)
     assert chart.series[-1].name == f"trial {study.ranking[0]}, the best"
     assert len(chart.series) == 5
+
+
+def test_study_is_read_as_it_was_run(tmp_path) -> None:
+    config = toys.config(space={"a.x": toys.SPACE["x"], "b.x": ["u", "v"]}, num_trials=8)
+    study = search.run_study(lambda trial: abs(trial.params["a.x"]), config, str(tmp_path / "s"))
+    found = read_study(str(tmp_path / "s"))
+    assert is_study(found.study_dir)
+    assert [trial.values[0] for trial in found.trials] == [t.value for t in study.trials]
+    assert found.ranking[0] == study.best_trial.number
+    assert [trial.number for trial in found.trials if trial.is_best] == [found.ranking[0]]
+    # The value depends on one of them only.
+    assert [param.short_name for param in found.params] == ["a.x", "b.x"]
+    assert sum(param.importance for param in found.params) == pytest.approx(1.0)
+
+
+def test_trial_that_failed_says_why(tmp_path) -> None:
+    search.run_study(toys.error_in_the_third, toys.config(num_trials=4), str(tmp_path))
+    failed = read_study(str(tmp_path)).trials[2]
+    assert (failed.state, failed.reason) == ("fail", "DataError: no such file")

@@ -46,13 +46,6 @@ def test_best_come_first_in_either_direction() -> None:
         assert [trial.number for trial in results.best_trials(study)] == expected
 
 
-def test_best_of_several_metrics_are_the_front() -> None:
-    study = optuna.create_study(directions=["minimize", "maximize"])
-    for values in ((1.0, 1.0), (2.0, 0.0), (2.0, 2.0)):
-        study.tell(study.ask(), values)
-    assert [trial.number for trial in results.best_trials(study)] == [0, 2]
-
-
 def _names(paths: list[str]) -> list[str]:
     return [pathlib.Path(path).name for path in paths]
 
@@ -76,15 +69,6 @@ def test_study_is_drawn(tmp_path) -> None:
         "param_importances.png",
     ]
     assert all(pathlib.Path(path).read_bytes().startswith(b"\x89PNG") for path in paths)
-
-
-def test_what_there_is_nothing_of_is_not_drawn(tmp_path) -> None:
-    pytest.importorskip("matplotlib")
-    config = toys.config(num_trials=1)
-    study = search.run_study(toys.parabola, config, str(tmp_path))
-    names = _names(results.write_plots(study, config, str(tmp_path / "plots")))
-    assert "optimization_history.png" in names
-    assert "intermediate_values.png" not in names
 
 
 def test_several_metrics_are_drawn_as_a_front(tmp_path) -> None:

@@ -1,7 +1,12 @@
 """The block `search` of an experiment's config."""
 
+import json
+
+import numpy as np
+import optuna
 import pytest
 
+from official_lite import search
 from official_lite.common import errors
 from official_lite.core import config_definitions as cfg
 from official_lite.search import search_config
@@ -29,7 +34,7 @@ def test_direction_has_no_default() -> None:
         {"num_trials": 0},
     ],
 )
-def test_what_makes_no_sense_is_refused(fields: dict[str, object]) -> None:
+def test_invalid_search_config_is_refused(fields: dict[str, object]) -> None:
     with pytest.raises(errors.ConfigValueError):
         toys.config(**fields).validate()
 
@@ -37,15 +42,81 @@ def test_what_makes_no_sense_is_refused(fields: dict[str, object]) -> None:
 def test_experiment_without_a_search_is_told_what_to_write() -> None:
     with pytest.raises(errors.ConfigValueError, match="Set its `space`"):
         search_config.search_config_of(cfg.ExperimentConfig())
-
-
-def test_mistyped_key_is_answered_with_the_nearest_one() -> None:
-    params = cfg.ExperimentConfig(search={"derection": "minimize"})
     with pytest.raises(errors.UnknownKeyError, match="`direction`"):
-        search_config.search_config_of(params)
+        search_config.search_config_of(cfg.ExperimentConfig(search={"derection": "minimize"}))
 
 
-def test_strategy_has_arguments_or_none() -> None:
-    assert search_config.entry_of(toys.config(strategy="tpe").strategy) == "tpe"
-    named = {"name": "tpe", "n_startup_trials": 3}
-    assert search_config.entry_of(toys.config(strategy=named).strategy) == named
+ENTRIES = {
+    "trainer.rate": {"type": "float", "low": 1e-4, "high": 1e-1, "log": True},
+    "task": {
+        "depth": {"type": "int", "low": 1, "high": 3},
+        "units": [[32], [64, 64]],
+        "arch": {"block/0": {"type": "categorical", "choices": ["conv", "pool", None]}},
+    },
+}
+
+
+def test_drawn_values_are_in_the_space_and_keep_their_types() -> None:
+    space = search_config.Space(ENTRIES)
+    study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=1))
+    for _ in range(20):
+        drawn = space.suggest(study.ask())
+        assert 1e-4 <= drawn["trainer.rate"] <= 1e-1
+        assert drawn["task.depth"] in (1, 2, 3)
+        assert drawn["task.units"] in ([32], [64, 64])
+        assert drawn["task.arch.block/0"] in ("conv", "pool", None)
+
+
+def test_choices_that_are_equal_in_python_are_told_apart(tmp_path) -> None:
+    choices = [0, False, 1, True, 1.0, "[1]", [1], "false", {"a": 1}, None]
+    seen = []
+
+    def evaluate(trial: search.TrialRun) -> float:
+        seen.append(trial.params["x"])
+        return float(len(seen))
+
+    config = {"space": {"x": choices}, "direction": "maximize", "strategy": "grid"}
+    config = search.SearchConfig({**config, "num_trials": len(choices)})
+    study = search.run_study(evaluate, config, str(tmp_path))
+    shown = sorted(map(repr, choices))
+    assert sorted(map(repr, seen)) == shown
+    stored = [search_config.Space(config.space).decode(trial.params)["x"] for trial in study.trials]
+    assert list(map(repr, stored)) == list(map(repr, seen))
+    assert sorted(repr(json.loads(json.dumps(v))) for v in seen) == shown
+    numbers = search_config.Space({"x": [np.int64(1), np.bool_(True)]}).examples()
+    assert [repr(one["x"]) for one in numbers] == ["1", "True"]
+
+
+def test_size_is_the_number_of_points() -> None:
+    steps = {"type": "float", "low": 0.0, "high": 1.0, "step": 0.25}
+    assert search_config.Space({"x": steps, "y": [1, 2], "z": ENTRIES["task"]["depth"]}).size == 30
+    assert search_config.Space(ENTRIES).size is None
+
+
+def test_examples_have_each_end_and_each_choice() -> None:
+    seen = list(search_config.Space(ENTRIES).examples())
+    assert {example["task.arch.block/0"] for example in seen} == {"conv", "pool", None}
+    assert {example["trainer.rate"] for example in seen} == {1e-4, 1e-1}
+
+
+@pytest.mark.parametrize(
+    ("entries", "error", "words"),
+    [
+        ({}, errors.ConfigValueError, "empty"),
+        ({"x": 3}, errors.ConfigTypeError, "`x` is 3"),
+        ({"x": {"type": "log_uniform", "low": 1, "high": 2}}, errors.UnknownNameError, "log: true"),
+        ({"x": {"type": "float", "lo": 1, "high": 2}}, errors.UnknownKeyError, "`low`"),
+        ({"x": {"type": "float", "low": 2.0, "high": 1.0}}, errors.ConfigValueError, "`x`"),
+        ({"x": {"type": "float", "low": 1.0}}, errors.ConfigValueError, "`x`"),
+        ({"x": {"type": "int", "low": 0, "high": 5, "step": 2}}, errors.ConfigValueError, "`x`"),
+        ({"x": []}, errors.ConfigValueError, "`x`"),
+    ],
+)
+def test_mistake_names_the_path(entries: dict, error: type[Exception], words: str) -> None:
+    with pytest.raises(error, match=words):
+        search_config.Space(entries)
+
+
+def test_label_may_have_any_sign_but_dots_and_brackets() -> None:
+    assert search_config.path_of("task.arch.block 0/op") == ["task", "arch", "block 0/op"]
+    assert search_config.path_of("task.routines[1].weight") == ["task", "routines", 1, "weight"]

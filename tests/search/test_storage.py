@@ -74,6 +74,9 @@ def _goes_on(url: str, study_dir: pathlib.Path) -> None:
     assert len({trial.params["x"] for trial in study.trials}) == 4
     with pytest.raises(errors.ConfigValueError, match="is not in the storage"):
         search.run_study(toys.parabola, toys.config(), str(study_dir))
+    # Two studies share a database.
+    other = search.run_study(toys.parabola, config, f"{study_dir}2")
+    assert len(other.trials) == 2
 
 
 @pytest.mark.slow
@@ -86,15 +89,6 @@ def test_postgresql_keeps_a_study_of_two_workers(postgresql: str, tmp_path) -> N
     _goes_on(postgresql, tmp_path / "study")
 
 
-def test_two_studies_share_a_database(tmp_path) -> None:
-    url = f"sqlite:///{tmp_path}/study.db"
-    for name, num_trials in {"a": 2, "b": 3}.items():
-        config = toys.config(storage=url, num_trials=num_trials)
-        assert (
-            len(search.run_study(toys.parabola, config, str(tmp_path / name)).trials) == num_trials
-        )
-
-
 def test_journal_may_be_moved(tmp_path) -> None:
     search.run_study(toys.parabola, toys.config(num_trials=2), str(tmp_path / "old"))
     (tmp_path / "old").rename(tmp_path / "new")
@@ -102,7 +96,7 @@ def test_journal_may_be_moved(tmp_path) -> None:
     assert len(study.trials) == 3
 
 
-def test_study_of_something_else_is_not_gone_on_with(tmp_path) -> None:
+def test_study_with_another_objective_or_space_is_refused(tmp_path) -> None:
     search.run_study(toys.parabola, toys.config(), str(tmp_path))
     for fields in ({"direction": "maximize"}, {"space": {"y": [1, 2]}}):
         with pytest.raises(errors.ConfigValueError, match="a study with a different config"):
@@ -120,19 +114,16 @@ def test_changed_experiment_has_to_be_allowed(tmp_path) -> None:
     run(0.2, allow_config_change=True)
 
 
-@pytest.mark.parametrize("url", ["mysql+nothing://x", "no url", "sqlite:////no/such/dir/a.db"])
+@pytest.mark.parametrize("url", ["mysql+nothing://x", "sqlite:////no/such/dir/a.db"])
 def test_storage_that_can_not_be_opened_is_an_error_of_the_config(url: str, tmp_path) -> None:
+    with pytest.raises(errors.ConfigValueError, match="'study'"):
+        storage.open_study(toys.config(), str(tmp_path))
     with pytest.raises(errors.ConfigValueError, match=r"search\.storage"):
         search.run_study(toys.parabola, toys.config(storage=url), str(tmp_path))
 
 
 def test_password_is_not_in_the_message() -> None:
     assert storage._describe(toys.config(storage="mysql://me:secret@host/db")) == "mysql://host/db"
-
-
-def test_study_that_is_not_there_can_not_be_opened(tmp_path) -> None:
-    with pytest.raises(errors.ConfigValueError, match="There is no study"):
-        storage.open_study(toys.config(), str(tmp_path))
 
 
 @pytest.mark.parametrize("rest", ['{"op_code":6,"work', '{"op_code"' + " " * 100_000])

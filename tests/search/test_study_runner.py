@@ -47,28 +47,29 @@ def _has_ended(group: int) -> bool:
 
 
 @pytest.mark.slow
-def test_study_of_two_workers_survives_kill_9(tmp_path) -> None:
+def test_study_of_two_workers_survives_sigterm_and_kill_9(tmp_path) -> None:
     command = [sys.executable, "-c", _STUDY, str(tmp_path)]
+    process = subprocess.Popen(
+        command, cwd=ROOT, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    _wait_for_steps(tmp_path, 3, process)
+    process.terminate()
+    assert "PreemptedError" in process.communicate(timeout=waiting.SECONDS)[1]
+    at_the_end = _steps(tmp_path)
+    waiting.wait_for(lambda: _has_ended(process.pid))
+    assert _steps(tmp_path) == at_the_end
     process = subprocess.Popen(command, cwd=ROOT, start_new_session=True)
-    _wait_for_steps(tmp_path, 7, process)
+    _wait_for_steps(tmp_path, 10, process)
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
     subprocess.run(command, cwd=ROOT, check=True)
     assert _steps(tmp_path) == {f"{n:04d}": [str(step) for step in range(10)] for n in range(20)}
     starts = [len(path.read_text().split()) for path in tmp_path.glob("trials/*/notes.txt")]
-    assert sum(starts) <= 22
+    assert sum(starts) <= 24
     study = search.run_study(toys.slow, toys.config(num_trials=20), str(tmp_path))
     assert [trial.state.name for trial in study.trials] == ["COMPLETE"] * 20
     whole = search.run_study(toys.parabola, toys.config(num_trials=20), str(tmp_path / "whole"))
     assert [trial.value for trial in study.trials] == [trial.value for trial in whole.trials]
-
-
-def test_two_calls_work_on_one_study(tmp_path) -> None:
-    command = [sys.executable, "-c", _STUDY.replace("num_workers=2", "num_workers=1")]
-    others = [subprocess.Popen([*command, str(tmp_path)], cwd=ROOT) for _ in range(2)]
-    assert [other.wait(waiting.SECONDS) for other in others] == [0, 0]
-    assert len(_steps(tmp_path)) == 20
-    assert all(len(steps) == 10 for steps in _steps(tmp_path).values())
 
 
 def test_trial_that_another_process_runs_is_named(tmp_path, caplog) -> None:
@@ -82,45 +83,24 @@ def test_trial_that_another_process_runs_is_named(tmp_path, caplog) -> None:
     assert [trial.state.name for trial in study.trials] == ["COMPLETE"] * 5
 
 
-@pytest.mark.slow
-def test_study_of_workers_ends_with_sigterm_and_goes_on(tmp_path) -> None:
-    command = [sys.executable, "-c", _STUDY, str(tmp_path)]
-    process = subprocess.Popen(
-        command, cwd=ROOT, stderr=subprocess.PIPE, text=True, start_new_session=True
-    )
-    _wait_for_steps(tmp_path, 3, process)
-    process.terminate()
-    assert "PreemptedError" in process.communicate(timeout=waiting.SECONDS)[1]
-    at_the_end = _steps(tmp_path)
-    waiting.wait_for(lambda: _has_ended(process.pid))
-    assert _steps(tmp_path) == at_the_end
-
-
 def test_top_k_has_the_best_trials_in_order(tmp_path) -> None:
-    search.run_study(toys.parabola, toys.config(num_trials=12, top_k=3), str(tmp_path))
+    config = toys.config(num_trials=12, top_k=3)
+    search.run_study(toys.parabola, config, str(tmp_path))
     top = json.loads((tmp_path / "top_k.json").read_text())
     values = [entry["values"]["value"] for entry in top]
     assert values == sorted(values)
     assert len(top) == 3
     assert (tmp_path / top[0]["model_dir"] / "trial.json").exists()
     assert (top[0]["params"]["x"] - 2) ** 2 == pytest.approx(values[0])
-
-
-def test_finished_study_runs_nothing(tmp_path) -> None:
-    search.run_study(toys.parabola, toys.config(), str(tmp_path))
-    study = search.run_study(lambda trial: 1 / 0, toys.config(), str(tmp_path))
-    assert len(study.trials) == 5
+    written = yaml.safe_load((tmp_path / storage.CONFIG_FILE).read_text())
+    assert written["space"] == toys.SPACE
+    # A finished study runs nothing.
+    assert len(search.run_study(lambda trial: 1 / 0, config, str(tmp_path)).trials) == 12
 
 
 def test_study_without_any_value_is_an_error(tmp_path) -> None:
     with pytest.raises(errors.OfficialLiteError, match="None of the 2 trials"):
         search.run_study(lambda trial: 1 / 0, toys.config(num_trials=2), str(tmp_path))
-
-
-def test_directory_says_what_was_searched(tmp_path) -> None:
-    search.run_study(toys.parabola, toys.config(), str(tmp_path))
-    written = yaml.safe_load((tmp_path / storage.CONFIG_FILE).read_text())
-    assert written["space"] == toys.SPACE
 
 
 @pytest.mark.parametrize(
@@ -130,12 +110,14 @@ def test_directory_says_what_was_searched(tmp_path) -> None:
         ({"space": {"trainer.train_steps": [1, -2]}}, "train_steps"),
         ({"space": {"trainer.train_steps": {"type": "float", "low": 0, "high": 1}}}, "int"),
         ({"metric": ""}, "metric"),
+        ({"phases": [{"name": "a"}]}, "phases"),
         ({"evaluator": "tests.search.toys:fitt"}, "fit"),
     ],
 )
 def test_mistake_is_found_before_anything_is_written(block: dict, words: str, tmp_path) -> None:
     whole = {"space": {"trainer.train_steps": [1, 2]}, "metric": "loss", "direction": "minimize"}
-    params = cfg.ExperimentConfig(search={**whole, **block})
+    phases = block.pop("phases", [])
+    params = cfg.ExperimentConfig(search={**whole, **block}, phases=phases)
     with pytest.raises(errors.ConfigError, match=words):
         search.run_search(params, str(tmp_path / "study"))
     assert not (tmp_path / "study").exists()
@@ -150,34 +132,17 @@ def test_cluster_that_trains_together_is_refused(tmp_path, monkeypatch) -> None:
     assert not (tmp_path / "study").exists()
 
 
-def test_phases_can_not_be_searched(tmp_path) -> None:
-    params = cfg.ExperimentConfig(
-        phases=[{"name": "a"}],
-        search={"space": {"trainer.train_steps": [1]}, "metric": "a", "direction": "minimize"},
-    )
-    with pytest.raises(errors.ConfigValueError, match="phases"):
-        search.run_search(params, str(tmp_path))
-
-
 def _experiment(**fields) -> search.Experiment:
     trainer = search.FunctionalTrainer(lambda model: model)
     return search.Experiment(lambda choices: choices["x"], trainer, toys.SPACE, "random", **fields)
 
 
-def test_loss_is_not_searched_upwards_by_mistake(tmp_path) -> None:
-    with pytest.raises(errors.ConfigValueError, match="direction"):
-        _experiment().run(str(tmp_path))
-
-
-def test_choices_of_the_best_trials_come_out(tmp_path) -> None:
+def test_experiment_exports_the_choices_of_its_best_trials(tmp_path) -> None:
     experiment = _experiment(direction="minimize")
+    with pytest.raises(errors.ConfigValueError, match="`run`"):
+        experiment.export_top_models()
     study = experiment.run(str(tmp_path), num_trials=4)
     assert experiment.export_top_models(1) == [{"x": study.best_value}]
-
-
-def test_models_are_there_after_the_run() -> None:
-    with pytest.raises(errors.ConfigValueError, match="Call `run` first"):
-        _experiment(direction="minimize").export_top_models()
 
 
 def test_without_optuna_the_extra_is_named() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from official_lite import search
 from official_lite.common import errors
-from official_lite.search import trial_run
+from official_lite.search import report_hook, trial_run
 from tests.search import toys
 
 
@@ -31,12 +31,7 @@ def test_result_is_a_number_several_or_metrics_by_name(result, fields, values) -
     assert _outcome(result, **fields).values == values
 
 
-def test_metrics_need_a_name_that_counts() -> None:
-    with pytest.raises(errors.ConfigTypeError, match=r"search\.metric"):
-        _outcome({"loss": 0.5})
-
-
-def test_trial_that_begins_anew_repeats_its_steps(tmp_path) -> None:
+def test_restarted_trial_reports_each_step_once(tmp_path) -> None:
     stops = iter([True, False])
 
     def evaluate(trial: search.TrialRun) -> float:
@@ -53,7 +48,7 @@ def test_trial_that_begins_anew_repeats_its_steps(tmp_path) -> None:
 
 
 @pytest.mark.parametrize("result", [None, [1.0, 2.0], {"accuracy": 0.5}])
-def test_result_that_is_none_of_these_fails_the_trial(result, tmp_path) -> None:
+def test_result_of_another_form_fails_the_trial(result, tmp_path) -> None:
     config = toys.config(metric="loss", num_trials=2)
     results = iter([result, 1.0])
     study = search.run_study(lambda trial: next(results), config, str(tmp_path))
@@ -64,8 +59,10 @@ def _refuse(constant: str) -> None:
     raise AssertionError(f"{constant} is not valid JSON")
 
 
-@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
-@pytest.mark.parametrize("direction", ["minimize", "maximize"])
+@pytest.mark.parametrize(
+    ("value", "direction"),
+    [(math.nan, "minimize"), (-math.inf, "minimize"), (math.inf, "maximize")],
+)
 def test_value_that_is_not_finite_fails_the_trial(value, direction, tmp_path) -> None:
     values = iter([value, 1.0])
     config = toys.config(direction=direction, metric="loss", num_trials=2)
@@ -92,16 +89,6 @@ def test_final_value_is_the_last_or_the_best(final_value, returned, expected, tm
     assert study.trials[0].intermediate_values == {0: 3.0, 1: 1.0, 2: 2.0}
 
 
-def test_same_step_is_reported_once(tmp_path) -> None:
-    def evaluate(trial: search.TrialRun) -> float:
-        trial.report(3.0, step=5)
-        trial.report(4.0, step=5)
-        return 0.0
-
-    study = search.run_study(evaluate, toys.config(num_trials=1), str(tmp_path))
-    assert study.trials[0].intermediate_values == {5: 3.0}
-
-
 def test_functions_report_to_the_trial_that_runs(tmp_path) -> None:
     def evaluate(trial: search.TrialRun) -> None:
         assert search.current_trial() is trial
@@ -111,9 +98,7 @@ def test_functions_report_to_the_trial_that_runs(tmp_path) -> None:
     study = search.run_study(evaluate, toys.config(num_trials=1), str(tmp_path))
     assert study.trials[0].intermediate_values == {0: 7.0}
     assert study.best_value == 9.0
-
-
-def test_outside_of_a_study_reports_do_nothing() -> None:
+    # Outside of a study they do nothing.
     assert search.current_trial() is None
     search.report_intermediate_result(1.0)
     search.report_final_result(1.0)
@@ -127,3 +112,57 @@ def test_directory_of_a_trial_says_how_it_has_ended(tmp_path) -> None:
     other = json.loads((tmp_path / "trials" / "0003" / "trial.json").read_text())
     assert other["state"] == "complete"
     assert other["params"].keys() == {"x"}
+
+
+class Loop:
+    step = 7
+    stopped = ""
+
+    def request_stop(self, reason: str) -> None:
+        self.stopped = reason
+
+
+def _run(act, tmp_path, **fields):
+    def evaluate(trial: search.TrialRun) -> float:
+        hook = report_hook.ReportTrial()
+        hook.controller, hook.trainer = Loop(), None
+        hook.before_train()
+        act(hook)
+        hook.after_train(True)
+        return 1.0
+
+    config = toys.config(metric="a/loss", num_trials=1, **fields)
+    return search.run_study(evaluate, config, str(tmp_path)).trials[0]
+
+
+def test_metric_is_reported_at_its_step(tmp_path) -> None:
+    trial = _run(lambda hook: hook.after_eval({"a": {"loss": 3.0}}), tmp_path)
+    assert trial.intermediate_values == {7: 3.0}
+
+
+def test_pruner_stops_the_loop_and_not_by_an_error(tmp_path) -> None:
+    def act(hook: report_hook.ReportTrial) -> None:
+        hook.after_eval({"a": {"loss": 3.0}})
+        assert "pruned: at step 7" in hook.controller.stopped
+        assert hook.state_dict() == {"is_pruned": True}
+
+    trial = _run(act, tmp_path, pruner={"name": "threshold", "upper": 2.0})
+    assert trial.state.name == "PRUNED"
+
+
+def test_pruned_trial_stays_pruned_when_it_is_resumed(tmp_path) -> None:
+    def act(hook: report_hook.ReportTrial) -> None:
+        hook.load_state_dict({"is_pruned": True})
+        hook.before_train()
+        assert hook.controller.stopped
+
+    assert _run(act, tmp_path).state.name == "PRUNED"
+
+
+def test_report_hook_does_nothing_outside_of_a_study() -> None:
+    hook = report_hook.ReportTrial()
+    hook.controller = Loop()
+    hook.before_train()
+    hook.after_eval({})
+    hook.after_train(True)
+    assert hook.state_dict() == {"is_pruned": False}

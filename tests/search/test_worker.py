@@ -2,13 +2,17 @@
 
 import os
 import pathlib
+import signal
+import sys
 
+import gin
 import pytest
 
 from official_lite import search
-from official_lite.common import errors
+from official_lite.common import errors, plugins
 from official_lite.run import model_dir_lock
 from official_lite.search import storage, worker
+from tests import waiting
 from tests.search import toys
 
 
@@ -21,30 +25,19 @@ def _starts(study_dir: pathlib.Path) -> dict[int, int]:
     return {int(p.parent.name): p.read_text().splitlines().count("started") for p in notes}
 
 
-def test_error_fails_its_trial_and_not_the_study(tmp_path) -> None:
-    study = search.run_study(toys.error_in_the_third, toys.config(), str(tmp_path))
-    assert _states(study) == ["COMPLETE", "COMPLETE", "FAIL", "COMPLETE", "COMPLETE"]
-
-
 @pytest.mark.slow
 def test_crash_in_a_process_of_its_own_fails_its_trial_only(tmp_path) -> None:
     config = toys.config(isolation="process", num_trials=4)
-    study = search.run_study(toys.crash_of_the_third, config, str(tmp_path))
+    study = search.run_study(toys.crash_of_the_third, config, str(tmp_path / "process"))
     assert _states(study) == ["COMPLETE", "COMPLETE", "FAIL", "COMPLETE"]
+    config = toys.config(num_trials=2)
+    same = search.run_study(toys.parabola, config, str(tmp_path / "none"))
+    assert [t.value for t in same.trials] == [t.value for t in study.trials[:2]]
 
 
-@pytest.mark.slow
-def test_process_of_its_own_comes_to_the_same_values(tmp_path) -> None:
-    values = []
-    for isolation in ("none", "process"):
-        config = toys.config(isolation=isolation, num_trials=2)
-        study = search.run_study(toys.parabola, config, str(tmp_path / isolation))
-        values.append([trial.value for trial in study.trials])
-    assert values[0] == values[1]
-
-
-def test_trial_that_was_stopped_goes_on_and_no_other_runs_twice(tmp_path) -> None:
-    stops = iter([False, True, False, False, False])
+def test_stopped_trial_resumes_however_often_and_no_other_runs_twice(tmp_path) -> None:
+    # More stops than starts that a trial has: a stop is no kill.
+    stops = iter([False, True, True, True, False, False])
 
     def evaluate(trial: search.TrialRun) -> float:
         toys._note(trial, "started")
@@ -52,27 +45,13 @@ def test_trial_that_was_stopped_goes_on_and_no_other_runs_twice(tmp_path) -> Non
             raise errors.PreemptedError("SIGTERM")
         return toys.parabola(trial)
 
-    config = toys.config(num_trials=3)
-    with pytest.raises(errors.PreemptedError):
-        search.run_study(evaluate, config, str(tmp_path))
-    study = search.run_study(evaluate, config, str(tmp_path))
-    assert _states(study) == ["COMPLETE"] * 3
-    assert _starts(tmp_path) == {0: 1, 1: 2, 2: 1}
-
-
-def test_trial_that_is_stopped_again_and_again_goes_on_each_time(tmp_path) -> None:
-    stops = iter([True, True, True, False])
-
-    def evaluate(trial: search.TrialRun) -> float:
-        if next(stops):
-            raise errors.PreemptedError("SIGTERM")
-        return toys.parabola(trial)
-
-    config = toys.config(num_trials=1, max_starts=2)
+    config = toys.config(num_trials=3, max_starts=2)
     for _ in range(3):
         with pytest.raises(errors.PreemptedError):
             search.run_study(evaluate, config, str(tmp_path))
-    assert _states(search.run_study(evaluate, config, str(tmp_path))) == ["COMPLETE"]
+    study = search.run_study(evaluate, config, str(tmp_path))
+    assert _states(study) == ["COMPLETE"] * 3
+    assert _starts(tmp_path) == {0: 1, 1: 4, 2: 1}
 
 
 def test_trial_is_given_up_after_its_last_start(tmp_path) -> None:
@@ -113,7 +92,7 @@ def test_trial_that_always_kills_its_worker_fails_in_the_end(tmp_path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("is_taken_up", [False, True])
-def test_killed_worker_is_started_again_and_its_trial_goes_on(
+def test_killed_worker_is_restarted_and_its_trial_resumes(
     is_taken_up: bool, tmp_path, monkeypatch
 ) -> None:
     if is_taken_up:
@@ -162,7 +141,7 @@ def test_trial_is_claimed_once_until_it_is_given_back(tmp_path) -> None:
     again.__exit__(None, None, None)
 
 
-def test_turns_do_not_overlap(tmp_path) -> None:
+def test_one_worker_at_a_time_chooses_a_trial(tmp_path) -> None:
     import threading
 
     inside: list[int] = []
@@ -182,8 +161,105 @@ def test_turns_do_not_overlap(tmp_path) -> None:
     assert most == [1] * 4
 
 
-def test_directory_in_which_a_process_trains_is_known(tmp_path) -> None:
-    assert not worker.is_trained_in(str(tmp_path))
-    with model_dir_lock.ModelDirLock(str(tmp_path)):
-        assert worker.is_trained_in(str(tmp_path))
-    assert not worker.is_trained_in(str(tmp_path))
+def write(path: str) -> None:
+    print("written")
+    pathlib.Path(path).write_text(str(os.getpid()))
+
+
+def write_and_wait(path: str) -> None:
+    write(path)
+    signal.pause()
+
+
+def parent_of_one(path: str) -> None:
+    worker.start_process(write_and_wait, path, output_path=path + ".txt")
+    signal.pause()
+
+
+def write_default(path: str) -> None:
+    pathlib.Path(path).write_text(f"{bound_in_gin()} {plugin_name()}")
+
+
+@gin.configurable
+def bound_in_gin(value: int = 0) -> int:
+    return value
+
+
+def plugin_name() -> str:
+    return " ".join(name for name in sys.modules if name.startswith("official_lite_plugin_"))
+
+
+def refuse() -> None:
+    raise errors.DataError("no data")
+
+
+def _wait_for(path: pathlib.Path) -> int:
+    return int(waiting.wait_for(lambda: path.exists() and path.read_text()))
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return "Z" not in pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[:1]
+
+
+@pytest.mark.slow
+def test_output_and_exit_code_are_kept(tmp_path) -> None:
+    output = tmp_path / "logs" / "out.txt"
+    process = worker.start_process(write, str(tmp_path / "a"), output_path=str(output))
+    assert worker.wait_for_any([process]) is process
+    assert process.exitcode == 0
+    # TensorFlow may have said something before, if a plugin imports it.
+    assert output.read_text().endswith("written\n")
+    failed = worker.start_process(refuse, output_path=str(output))
+    worker.wait_for_any([failed])
+    assert failed.exitcode == errors.ExitCode.DATA
+    assert "DataError: no data" in output.read_text()
+    assert worker.describe_end(failed) == "with the exit code 3"
+
+
+@pytest.mark.slow
+def test_process_knows_gin_and_the_files_that_were_loaded(tmp_path) -> None:
+    (tmp_path / "my_hooks.py").write_text("")
+    plugins.load_module(str(tmp_path / "my_hooks.py"))
+    gin.parse_config("bound_in_gin.value = 7")
+    path = tmp_path / "a"
+    process = worker.start_process(write_default, str(path), output_path=str(tmp_path / "b"))
+    process.join()
+    assert path.read_text().startswith("7 ")
+    assert "_my_hooks" in path.read_text()
+
+
+@pytest.mark.slow
+def test_error_terminates_the_started_processes(tmp_path) -> None:
+    process = worker.start_process(
+        write_and_wait, str(tmp_path / "a"), output_path=str(tmp_path / "b")
+    )
+    _wait_for(tmp_path / "a")
+    with pytest.raises(KeyboardInterrupt), worker.ended_with_us([process]):
+        raise KeyboardInterrupt
+    assert process.exitcode == -signal.SIGTERM
+    assert worker.describe_end(process) == "by SIGTERM"
+
+
+@pytest.mark.slow
+def test_process_ends_with_a_parent_that_was_killed(tmp_path) -> None:
+    parent = worker.start_process(
+        parent_of_one, str(tmp_path / "a"), output_path=str(tmp_path / "b")
+    )
+    pid = _wait_for(tmp_path / "a")
+    parent.kill()
+    parent.join()
+    waiting.wait_for(lambda: not _is_alive(pid))
+
+
+def test_sigterm_raises_an_error_that_asks_to_resume() -> None:
+    with pytest.raises(errors.PreemptedError, match="SIGTERM"), worker.raise_on_sigterm():
+        signal.raise_signal(signal.SIGTERM)
+
+
+def test_function_that_can_not_be_pickled_is_refused(tmp_path) -> None:
+    with pytest.raises(errors.ConfigTypeError, match="to a module"):
+        worker.start_process(lambda: None, output_path=str(tmp_path / "a"))

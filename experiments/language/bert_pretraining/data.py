@@ -40,8 +40,6 @@ def read_text(
     files = input_reader.match_files(cast("Sequence[str] | str", params.input_path))
     text = corpus.load_corpus(tuple(files), tokenizer_path)
     special = corpus.special_tokens(tokenizer_path)
-    begin = position.current()
-    seed = params.seed if params.seed is not None else begin.seed if begin else 0
     rows = arrays.from_arrays(
         text.first_parts(),
         params.global_batch_size,
@@ -55,14 +53,13 @@ def read_text(
     with tf.device("CPU"):
         tensors = corpus.Corpus(*map(tf.convert_to_tensor, text))
 
-    def build(number: tf.Tensor, rows: tf.Tensor) -> tuple[Tensors, Tensors]:
-        seeds = tf.random.split(tf.stack([tf.constant(seed, tf.int64), number]), 2)
+    def build(seed: tf.Tensor, rows: tf.Tensor) -> tuple[Tensors, Tensors]:
+        seeds = tf.random.split(seed, 2)
         examples = build_examples(rows, seeds[0], tensors, special, params.seq_length)
         hidden = hide(examples, seeds[1], special, vocab_size, params)
         return _features_and_labels(hidden, params)
 
-    numbered = position.enumerate_batches(rows, input_context)
-    return numbered.map(build, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True).prefetch(2)
+    return position.map_batches(rows, build, input_context, seed=params.seed).prefetch(2)
 
 
 def build_examples(

@@ -20,7 +20,7 @@ SPLITS = ("train", "validation")
 POSITIONS = ("learned", "rotary")
 
 # Products with a row's number must fit into an int32.
-_MOST_NGRAM_ROWS = 2**16
+_MAX_NGRAM_ROWS = 2**16
 
 
 @dataclasses.dataclass
@@ -87,9 +87,9 @@ class GptModelConfig(hyperparams.Config):
             raise errors.ConfigValueError(
                 f"`ngram_sizes` is {self.ngram_sizes}, which requires `ngram_rows` > 0; got 0."
             )
-        if self.ngram_rows > _MOST_NGRAM_ROWS:
+        if self.ngram_rows > _MAX_NGRAM_ROWS:
             raise errors.ConfigValueError(
-                f"`ngram_rows` is {self.ngram_rows}; expected at most {_MOST_NGRAM_ROWS}."
+                f"`ngram_rows` is {self.ngram_rows}; expected at most {_MAX_NGRAM_ROWS}."
             )
 
 

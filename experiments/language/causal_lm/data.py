@@ -1,7 +1,5 @@
 """Batches of sequences from one long sequence of tokens."""
 
-from typing import Any
-
 import numpy as np
 import tensorflow as tf
 
@@ -81,8 +79,6 @@ def _random_stretches(
 
     The positions depend only on the seed and the number of the batch.
     """
-    begin = position.current()
-    seed = params.seed if params.seed is not None else begin.seed if begin else 0
     firsts = arrays.from_arrays(
         seq_length * np.arange((len(tokens) - 1) // seq_length, dtype=np.int64),
         params.global_batch_size,
@@ -97,17 +93,13 @@ def _random_stretches(
         text = tf.convert_to_tensor(tokens)
     last = len(tokens) - 1 - seq_length
 
-    def cut(number: tf.Tensor, firsts: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    def cut(seed: tf.Tensor, firsts: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         shifts = tf.random.stateless_uniform(
-            tf.shape(firsts),
-            seed=tf.stack([tf.constant(seed, tf.int64), number]),
-            maxval=seq_length,
-            dtype=tf.int64,
+            tf.shape(firsts), seed, maxval=seq_length, dtype=tf.int64
         )
         begins = tf.minimum(firsts + shifts, last)
         rows = begins[:, tf.newaxis] + tf.range(seq_length + 1, dtype=tf.int64)
         stretches = tf.cast(tf.gather(text, rows), tf.int32)
         return stretches[:, :-1], stretches[:, 1:]
 
-    numbered: Any = position.enumerate_batches(firsts, input_context)
-    return numbered.map(cut, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True).prefetch(2)
+    return position.map_batches(firsts, cut, input_context, seed=params.seed).prefetch(2)

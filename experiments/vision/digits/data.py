@@ -5,6 +5,7 @@ import functools
 import numpy as np
 import tensorflow as tf
 
+from experiments.vision.classification import random_images
 from experiments.vision.digits import configs
 from official_lite.common import errors, suggestions
 from official_lite.data import arrays, position
@@ -44,6 +45,11 @@ def batches_of(
     input_context: tf.distribute.InputContext | None = None,
 ) -> tf.data.Dataset:
     """Build batches like `build_dataset`, from the given images and labels."""
+
+    def shift(seed: tf.Tensor, batch: tuple[tf.Tensor, tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor]:
+        images, labels = batch
+        return random_images.shift(images, params.max_shift, seed), labels
+
     dataset = arrays.from_arrays(
         examples,
         params.global_batch_size,
@@ -54,30 +60,9 @@ def batches_of(
         input_context=input_context,
     )
     if params.max_shift:
-        numbered = position.enumerate_batches(dataset, input_context)
-        dataset = _shift_at_random(numbered, params.max_shift, params.seed or 0)
+        seed = params.seed or 0
+        dataset = position.map_batches(dataset, shift, input_context, seed=seed)
     return dataset.prefetch(2)
-
-
-def _shift_at_random(numbered: tf.data.Dataset, max_shift: int, seed: int) -> tf.data.Dataset:
-    """Shift each image by random numbers that depend only on the seed and the batch number."""
-    margin = [[0, 0], [max_shift, max_shift], [max_shift, max_shift], [0, 0]]
-    height, width, _ = IMAGE_SHAPE
-
-    def shift(number: tf.Tensor, batch: tuple[tf.Tensor, tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor]:
-        images, labels = batch
-        offsets = tf.random.stateless_uniform(
-            [tf.shape(images)[0], 2],
-            seed=tf.stack([tf.constant(seed, tf.int64), number]),
-            maxval=2 * max_shift + 1,
-            dtype=tf.int32,
-        )
-        rows = offsets[:, :1] + tf.range(height)
-        columns = offsets[:, 1:] + tf.range(width)
-        images = tf.gather(tf.pad(images, margin), rows, axis=1, batch_dims=1)
-        return tf.gather(images, columns, axis=2, batch_dims=1), labels
-
-    return numbered.map(shift, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
 
 
 @functools.cache

@@ -44,8 +44,8 @@ def build_dataset(
             input_context=input_context,
         )
     if params.is_training:
-        numbered = position.enumerate_batches(batches, input_context)
-        batches = numbered.map(_change_at_random(params), num_parallel_calls=tf.data.AUTOTUNE)
+        change = _change_at_random(params)
+        batches = position.map_batches(batches, change, input_context, seed=params.seed)
     return batches.map(_cast).prefetch(2)
 
 
@@ -73,13 +73,9 @@ def load_split(directory: str, split: str) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _change_at_random(params: configs.Cifar10DataConfig) -> Callable[..., Any]:
-    seed = random_images.seed_of(params)
-
-    def change(number: tf.Tensor, batch: tuple[tf.Tensor, tf.Tensor]) -> Any:
+    def change(seed: tf.Tensor, batch: tuple[tf.Tensor, tf.Tensor]) -> Any:
         images, labels = batch
-        seeds = tf.random.experimental.stateless_split(
-            tf.stack([tf.constant(seed, tf.int64), number]), num=2
-        )
+        seeds = tf.random.experimental.stateless_split(seed, num=2)
         if params.max_shift:
             images = random_images.shift(images, params.max_shift, seeds[0])
         if params.random_flip:

@@ -21,7 +21,7 @@ __all__ = ["build_dataset"]
 Example = Mapping[str, tf.Tensor]
 
 _ASPECT_RATIO_RANGE = (3 / 4, 4 / 3)
-_MOST_ATTEMPTS = 10
+_MAX_ATTEMPTS = 10
 
 
 def build_dataset(
@@ -93,10 +93,10 @@ def _change_at_random(
         min_object_covered=params.crop_area_range[0],
         aspect_ratio_range=_ASPECT_RATIO_RANGE,
         area_range=params.crop_area_range,
-        max_attempts=_MOST_ATTEMPTS,
+        max_attempts=_MAX_ATTEMPTS,
     )
     window = tf.concat([begin[:2], size[:2]], axis=0)
-    # A window of the whole image means that no crop was found in `_MOST_ATTEMPTS` attempts.
+    # A window of the whole image means that no crop was found in `_MAX_ATTEMPTS` attempts.
     is_whole = tf.reduce_all(size[:2] == shape[:2])
     window = tf.where(is_whole, _center_window(params, shape), window)
     image = _decode(encoded, window, input_size)

@@ -51,7 +51,7 @@ def test_files_are_read_as_what_they_were_written_from(directory, source) -> Non
     _assert_equal(_read(_params(directory, source)), _read(_params(directory, "memory")))
 
 
-@pytest.mark.parametrize("source", ["memory", *configs.FORMATS])
+@pytest.mark.parametrize("source", ["memory", configs.FORMATS[0]])
 def test_training_goes_on_with_the_batch_that_would_have_come(directory, source) -> None:
     params = _params(directory, source, is_training=True, shuffle_buffer_size=100)
     with position.begin_at(batch=0, seed=7):

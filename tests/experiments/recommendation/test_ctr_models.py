@@ -15,7 +15,6 @@ from experiments.recommendation.deepfm import configs as deepfm_configs
 from experiments.recommendation.deepfm import model as deepfm_model
 from experiments.recommendation.dlrm import configs as dlrm_configs
 from experiments.recommendation.dlrm import model as dlrm_model
-from official_lite import pipeline
 from official_lite.common import errors
 from official_lite.core import task_factory
 from tests import commands, rounding
@@ -72,26 +71,6 @@ def test_best_possible_auc_is_reported_of_generated_data_only() -> None:
     assert names == ["auc", "best_possible_auc"]
     task.task_config.validation_data.input_path = "/clicks/*.tsv"
     assert [metric.name for metric in task.build_metrics(training=False)] == ["auc"]
-
-
-def _train(model_dir: pathlib.Path, train_steps: int) -> list[np.ndarray]:
-    """The weights after a training with few data."""
-    params = dlrm_configs.dlrm()
-    params.task.table_rows = 500
-    params.task.train_data.override({"num_generated": 5000, "global_batch_size": 100})
-    params.trainer.train_steps = train_steps
-    params.runtime.execution = "graph"
-    model, _ = pipeline.RunPipeline(params, "train", str(model_dir)).run()
-    return [weight.numpy() for weight in model.weights]
-
-
-@pytest.mark.slow
-def test_resumed_training_is_the_unbroken_one(tmp_path: pathlib.Path) -> None:
-    unbroken = _train(tmp_path / "unbroken", 40)
-    _train(tmp_path / "run", 23)
-    resumed = _train(tmp_path / "run", 40)
-    for weight, other in zip(unbroken, resumed, strict=True):
-        np.testing.assert_array_equal(weight, other)
 
 
 @pytest.mark.slow

@@ -7,7 +7,6 @@ import pytest
 import tensorflow as tf
 
 from experiments.vision.resnet_imagenet import configs, data
-from official_lite import pipeline
 from official_lite.core import config_definitions as cfg
 from official_lite.core import file_writers, tf_example_builder
 from official_lite.data import position
@@ -118,19 +117,6 @@ def test_images_of_a_batch_depend_on_its_number_alone(directory: pathlib.Path) -
     assert not np.isin(unbroken[0].sum(axis=(1, 2, 3)), unbroken[3].sum(axis=(1, 2, 3))).all()
 
 
-def test_replicas_share_each_batch(
-    directory: pathlib.Path, two_replicas: tf.distribute.Strategy
-) -> None:
-    params = _experiment(directory).task.train_data
-    dataset = two_replicas.distribute_datasets_from_function(
-        lambda context: data.build_dataset(params, (32, 32), context)
-    )
-    images, _ = next(iter(dataset))
-    parts = two_replicas.experimental_local_results(images)
-    assert [part.shape for part in parts] == [(2, 32, 32, 3)] * 2
-    assert not np.array_equal(*parts)
-
-
 def test_workers_of_a_data_service_cut_the_images_out(directory: pathlib.Path) -> None:
     service = tf.data.experimental.service
     dispatcher = service.DispatchServer()
@@ -143,23 +129,6 @@ def test_workers_of_a_data_service_cut_the_images_out(directory: pathlib.Path) -
     (images, _), *_ = data.build_dataset(params, (32, 32)).take(1)
     assert images.shape == (4, 32, 32, 3)
     del worker
-
-
-@pytest.mark.slow
-def test_training_evaluates_all_images_and_goes_on_exactly(
-    directory: pathlib.Path, tmp_path: pathlib.Path
-) -> None:
-    def train(name: str, train_steps: int):
-        params = _experiment(directory, train_steps)
-        return pipeline.RunPipeline(params, "train_and_eval", str(tmp_path / name)).run()
-
-    unbroken, logs = train("unbroken", 6)
-    assert float(logs["accuracy"]) * 7 == pytest.approx(round(float(logs["accuracy"]) * 7))
-    assert "top_5_accuracy" in logs
-    train("resumed", 4)
-    resumed, _ = train("resumed", 6)
-    for one, other in zip(unbroken.weights, resumed.weights, strict=True):
-        np.testing.assert_array_equal(one, other)
 
 
 def test_recipe_is_that_of_ninety_epochs() -> None:
