@@ -198,20 +198,20 @@ def _description(thing: Any) -> str:
 
 
 # The prefix of generated module names of files.
-_FILE_MODULES = "official_lite_plugin_"
+FILE_MODULES = "official_lite_plugin_"
 
 
 def module_of(thing: Any) -> str:
     """Return the module name of a class, function or module; for a loaded file, its path."""
     name = str(thing.__name__ if isinstance(thing, ModuleType) else thing.__module__)
-    if not name.startswith(_FILE_MODULES):
+    if not name.startswith(FILE_MODULES):
         return name
     return str(getattr(sys.modules.get(name), "__file__", None) or name)
 
 
 def name_of(thing: Any) -> str:
     """Return `package.module.Class` or `path/to/file.py:Class`."""
-    separator = ":" if thing.__module__.startswith(_FILE_MODULES) else "."
+    separator = ":" if thing.__module__.startswith(FILE_MODULES) else "."
     return f"{module_of(thing)}{separator}{thing.__qualname__}"
 
 
@@ -451,7 +451,7 @@ def _path_of(spec: str, workspace: str | os.PathLike[str] | None) -> pathlib.Pat
 
 def _load_file(path: pathlib.Path) -> ModuleType:
     digest = hashlib.sha256(str(path).encode()).hexdigest()[:12]
-    name = f"{_FILE_MODULES}{digest}_{path.stem}"
+    name = f"{FILE_MODULES}{digest}_{path.stem}"
     if name in sys.modules:
         return sys.modules[name]
     spec = importlib.util.spec_from_file_location(name, path)

@@ -11,7 +11,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from official_lite.common import types, user_code
+from official_lite.common import nests, user_code
 from official_lite.modeling import distributed_gradients
 from official_lite.nas import choices, one_shot_trainer, resolution
 
@@ -114,7 +114,7 @@ LossFn = Callable[..., tf.Tensor]
 _FINITE_STEP = 0.01
 
 
-def first_order(loss_fn: LossFn, *, val: types.Nest, alphas: Sequence[Any]) -> list[tf.Tensor]:
+def first_order(loss_fn: LossFn, *, val: nests.Nest, alphas: Sequence[Any]) -> list[tf.Tensor]:
     """Return the gradient of the loss of `val` with respect to `alphas` at the current weights."""
     with tf.GradientTape() as tape:
         loss = loss_fn(val)
@@ -124,8 +124,8 @@ def first_order(loss_fn: LossFn, *, val: types.Nest, alphas: Sequence[Any]) -> l
 def second_order(
     loss_fn: LossFn,
     *,
-    train: types.Nest,
-    val: types.Nest,
+    train: nests.Nest,
+    val: nests.Nest,
     weights: Sequence[Any],
     alphas: Sequence[Any],
     learning_rate: float | tf.Tensor,
@@ -151,8 +151,8 @@ def second_order(
 def finite_difference(
     loss_fn: LossFn,
     *,
-    train: types.Nest,
-    val: types.Nest,
+    train: nests.Nest,
+    val: nests.Nest,
     weights: Sequence[Any],
     alphas: Sequence[Any],
     learning_rate: float | tf.Tensor,
@@ -197,7 +197,7 @@ def gradients_or_zeros(
 
 
 def _step(
-    loss_fn: LossFn, train: types.Nest, weights: Sequence[Any], learning_rate: float | tf.Tensor
+    loss_fn: LossFn, train: nests.Nest, weights: Sequence[Any], learning_rate: float | tf.Tensor
 ) -> list[tf.Tensor]:
     """Return w − ξ ∂L_train/∂w, with the gradient summed over all replicas."""
     with tf.GradientTape() as tape:

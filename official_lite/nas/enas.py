@@ -9,7 +9,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from official_lite.common import types
+from official_lite.common import nests
 from official_lite.nas import choices, differentiable, one_shot_trainer, resolution
 
 __all__ = ["Choose", "EnasTrainer", "LogitsController", "LstmController", "Walk"]
@@ -218,7 +218,7 @@ class EnasTrainer(one_shot_trainer.OneShotTrainer):
             loss /= config.samples * self.strategy.num_replicas_in_sync
         return differentiable.gradients_or_zeros(tape, loss, self.alphas)
 
-    def _rate(self, paths: Mapping[str, tf.Tensor], batch: types.Nest) -> tf.Tensor:
+    def _rate(self, paths: Mapping[str, tf.Tensor], batch: nests.Nest) -> tf.Tensor:
         with resolution.active_draw(resolution.Draw(paths=paths)):
             reward = self._reward.of_batch(batch)
         self._arch_loss.update_state(-reward)

@@ -13,7 +13,7 @@ from absl import logging
 
 from official_lite import orbit
 from official_lite.checkpoint import directories
-from official_lite.common import errors, keras_variables, types, user_code
+from official_lite.common import errors, keras_variables, nests, user_code
 from official_lite.core import base_task, base_trainer, config_definitions, train_data
 from official_lite.data import length, position
 from official_lite.execution.executors import Dataset
@@ -340,7 +340,7 @@ class OneShotTrainer(base_trainer.Trainer):
             )
         super()._init_training(dataset)
 
-    def _replica_spec(self, training: bool) -> types.Nest:
+    def _replica_spec(self, training: bool) -> nests.Nest:
         spec = super()._replica_spec(training)
         has_streams = training and self.resolved and self.has_arch_step
         return spec[TRAIN] if has_streams else spec

@@ -172,7 +172,7 @@ def _replace(
 
 
 def _call_module(
-    module: Callable[[Any], Any], choice: Choice, inputs: types.Nest, training: bool | None
+    module: Callable[[Any], Any], choice: Choice, inputs: nests.Nest, training: bool | None
 ) -> Any:
     return module(inputs)
 
@@ -454,7 +454,7 @@ class MixtureResolver:
         """Return the index of the preferred option."""
         return int(tf.argmax(self.probs()))
 
-    def __call__(self, choice: Choice, inputs: types.Nest, training: bool | None) -> Any:
+    def __call__(self, choice: Choice, inputs: nests.Nest, training: bool | None) -> Any:
         return _mix(choice.outputs(inputs), self.weights(choice.label))
 
     def weights(self, label: str) -> tf.Tensor:
@@ -488,7 +488,7 @@ class GumbelResolver(MixtureResolver):
 class PathResolver(MixtureResolver):
     """A resolver that computes one option: the drawn one in a step, else the preferred one."""
 
-    def __call__(self, choice: Choice, inputs: types.Nest, training: bool | None) -> Any:
+    def __call__(self, choice: Choice, inputs: nests.Nest, training: bool | None) -> Any:
         draw = current_draw()
         index = self.preferred() if draw is None else draw.paths[choice.label]
         return _switch(choice, inputs, index)
@@ -505,7 +505,7 @@ class GateResolver(PathResolver):
     with respect to α is that of ProxylessNAS: Σ_j ∂L/∂g_j p_j (δ_ij − p_i).
     """
 
-    def __call__(self, choice: Choice, inputs: types.Nest, training: bool | None) -> Any:
+    def __call__(self, choice: Choice, inputs: nests.Nest, training: bool | None) -> Any:
         draw = current_draw()
         if draw is None or not draw.gates:
             return super().__call__(choice, inputs, training)
@@ -520,7 +520,7 @@ def _mix(outputs: Sequence[Any], weights: tf.Tensor) -> Any:
     )
 
 
-def _switch(choice: Choice, inputs: types.Nest, index: tf.Tensor) -> Any:
+def _switch(choice: Choice, inputs: nests.Nest, index: tf.Tensor) -> Any:
     def branch(number: int) -> Any:
         return lambda: choice.branch(number, inputs)
 

@@ -176,9 +176,9 @@ class SposTrainer(one_shot_trainer.OneShotTrainer):
         return rating if math.isfinite(rating) else -math.inf
 
     @functools.cached_property
-    def _rate_batch(self) -> Callable[[types.Nest], tf.Tensor]:
+    def _rate_batch(self) -> Callable[[nests.Nest], tf.Tensor]:
         @tf.function
-        def rate_batch(batch: types.Nest) -> tf.Tensor:
+        def rate_batch(batch: nests.Nest) -> tf.Tensor:
             rewarded = self.strategy.run(self._reward.of_batch, args=(batch,))
             # The reward is the same on all replicas.
             return self.strategy.experimental_local_results(rewarded)[0]

@@ -38,7 +38,7 @@ _OF_ONE_OBJECTIVE = ("cma_es", "regularized_evolution")
 # With two choices, this many draws miss the one that differs from the parent's with a probability
 # of about 1e-30.
 _MAX_DRAWS = 100
-_PRUNERS: registry.Collection = {
+_PRUNERS: plugins.Collection = {
     "none": "optuna.pruners:NopPruner",
     "median": "optuna.pruners:MedianPruner",
     "successive_halving": "optuna.pruners:SuccessiveHalvingPruner",

@@ -15,7 +15,7 @@ from typing import Any, Literal
 import optuna
 from optuna import distributions
 
-from official_lite.common import errors, nested_dict, run_mode, suggestions
+from official_lite.common import errors, flags, nested_dict, suggestions
 from official_lite.core import config_definitions as cfg
 from official_lite.modeling import hyperparams
 from official_lite.modeling.hyperparams import field_checks, params_dict

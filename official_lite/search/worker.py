@@ -19,7 +19,7 @@ import optuna
 from absl import logging
 from optuna.trial import FrozenTrial, TrialState
 
-from official_lite.common import error_report, errors, files, plugins, qualnames
+from official_lite.common import error_report, errors, files, plugins
 from official_lite.config import gin_config
 from official_lite.run import model_dir_lock
 from official_lite.search import results, samplers, search_config, storage
@@ -351,7 +351,7 @@ def start_process(function: Callable[..., object], *args: Any, output_path: str)
     plugin_files = [
         str(module.__file__)
         for name, module in [*sys.modules.items()]
-        if name.startswith(qualnames.FILE_MODULES)
+        if name.startswith(plugins.FILE_MODULES)
     ]
     files.makedirs(os.path.dirname(output_path))
     # Send the function and its arguments through a pipe. The arguments of `Process` are unpickled

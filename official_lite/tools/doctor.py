@@ -125,7 +125,7 @@ def _package(wanted: requirements.Requirement, extra: str) -> Check:
 def _machine(model_dir: str) -> Iterator[Check]:
     yield Check(name="platform", value=platform.platform())
     yield Check(name="CPUs", value=f"{_num_cpus()} of {os.cpu_count()}")
-    memory = memory_limits.available_memory()
+    memory = error_report.available_memory()
     if memory is not None:
         value = f"{listing.bytes_text(memory)} available"
         yield Check(name="memory", value=value, ok=memory >= _MIN_MEMORY)

@@ -35,8 +35,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from types import FrameType
 from typing import IO
 
-from official_lite.common import errors
-from official_lite.common.cluster import reachability, tf_config
+from official_lite.common import cluster, errors, tf_config
 
 _HOST = "127.0.0.1"
 # Below the ports used for outgoing connections, which might take a port before its process does.

@@ -18,11 +18,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
 from official_lite.common import (
+    error_report,
     errors,
     files,
-    memory_limits,
+    flags,
     plugins,
-    run_mode,
     terminal,
 )
 from official_lite.config import compatibility, epochs, gin_config, parsing

@@ -9,7 +9,7 @@ import tensorflow as tf
 from official_lite import nas, orbit
 from official_lite.checkpoint import latest
 from official_lite.common import errors
-from official_lite.config import model_files
+from official_lite.config import parsing
 from official_lite.core import base_trainer, trainer_factory
 from official_lite.core import config_definitions as cfg
 from official_lite.data import arrays, position
