@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from official_lite.common import errors, files, suggestions
-from official_lite.data.sources.source import Source
+from official_lite.data.sources.registry import Source
 
 __all__ = ["ColumnSchema", "DataSchema", "describe", "read", "require_match", "write"]
 

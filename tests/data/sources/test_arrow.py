@@ -9,7 +9,7 @@ import tensorflow as tf
 from pyarrow import feather
 
 from official_lite.common import errors
-from official_lite.data.sources import registry, source
+from official_lite.data.sources import registry
 
 
 def _write_stream(table, path):
@@ -105,7 +105,7 @@ def test_small_row_groups_are_read_together(tmp_path, monkeypatch):
     path = str(tmp_path / "table.parquet")
     pq.write_table(pa.table({"x": range(1000)}), path, row_group_size=10, compression="none")
     assert registry.open_source("parquet", [path]).chunk_rows.tolist() == [1000]
-    monkeypatch.setattr(source, "CHUNK_BYTES", 1 << 11)
+    monkeypatch.setattr(registry, "CHUNK_BYTES", 1 << 11)
     chunks = registry._open.__wrapped__("parquet", (path,), (), ()).chunk_rows
     assert len(chunks) > 1
     assert chunks.sum() == 1000

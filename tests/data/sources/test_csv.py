@@ -2,13 +2,13 @@ import numpy as np
 import pytest
 
 from official_lite.common import errors
-from official_lite.data.sources import registry, source
+from official_lite.data.sources import registry
 
 
 @pytest.fixture
 def open_text(tmp_path, monkeypatch):
     """A function that writes a text and opens it as a CSV source in small chunks."""
-    monkeypatch.setattr(source, "CHUNK_BYTES", 64)
+    monkeypatch.setattr(registry, "CHUNK_BYTES", 64)
 
     def open_text(text, columns=()):
         path = tmp_path / "table.csv"

@@ -6,14 +6,14 @@ from official_lite.common import errors
 from official_lite.core import config_definitions as cfg
 from official_lite.core import input_reader
 from official_lite.data import position
-from official_lite.data.sources import source
+from official_lite.data.sources import registry
 from tests import row_files
 
 
 @pytest.fixture(params=row_files.NAMES)
 def name(request, monkeypatch):
     """The name of each source, with chunks so small that there are many."""
-    monkeypatch.setattr(source, "CHUNK_BYTES", 1 << 11)
+    monkeypatch.setattr(registry, "CHUNK_BYTES", 1 << 11)
     return request.param
 
 
@@ -72,7 +72,7 @@ def test_reading_begins_at_any_batch(name, tmp_path, pipelines, batch):
 @pytest.mark.parametrize("chunk_bytes", [1 << 11, 1 << 30])
 @pytest.mark.parametrize("is_training", [False, True])
 def test_pipelines_share_the_rows(name, tmp_path, monkeypatch, chunk_bytes, is_training):
-    monkeypatch.setattr(source, "CHUNK_BYTES", chunk_bytes)
+    monkeypatch.setattr(registry, "CHUNK_BYTES", chunk_bytes)
     path = row_files.write(name, tmp_path, num_files=1)
     shares = []
     for pipeline in range(4):
