@@ -19,7 +19,7 @@ from official_lite.core import base_trainer, config_definitions, train_data
 from official_lite.data import input_paths
 from official_lite.data.sources import registry
 from official_lite.modeling import hyperparams
-from official_lite.prediction import output, shard_files
+from official_lite.prediction import output
 from official_lite.run import driver, run_record
 
 __all__ = ["describe_source", "run"]
@@ -219,5 +219,5 @@ def _versions(file_format: str) -> dict[str, str]:
     return {
         "keras": keras.__version__,
         "tensorflow": tf.__version__,
-        **shard_files.library_versions(file_format),
+        **output.library_versions(file_format),
     }

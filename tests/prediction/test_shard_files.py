@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 from official_lite.common import errors
-from official_lite.prediction import shard_files
+from official_lite.prediction import output
 
 
 def _predictions():
@@ -21,8 +21,8 @@ def _predictions():
 
 
 def _write(file_format: str, path, predictions=None) -> None:
-    columns = shard_files.as_columns(predictions or _predictions())
-    file = shard_files.create(file_format, str(path))
+    columns = output.as_columns(predictions or _predictions())
+    file = output.create_shard(file_format, str(path))
     file.write({name: column[:2] for name, column in columns.items()})
     file.write({name: column[2:] for name, column in columns.items()})
     file.close()
@@ -74,23 +74,23 @@ def test_equal_rows_become_equal_bytes(file_format: str, tmp_path) -> None:
 
 @pytest.mark.parametrize("dtype", [tf.float16, tf.bfloat16])
 def test_short_floats_become_float32(dtype) -> None:
-    column = shard_files.as_columns({"x": tf.constant([0.5], dtype).numpy()})["x"]
+    column = output.as_columns({"x": tf.constant([0.5], dtype).numpy()})["x"]
     assert column.dtype == np.float32
     assert column.tolist() == [0.5]
 
 
 def test_bytes_that_are_no_text_are_reported() -> None:
     with pytest.raises(errors.DataError, match="encode_base64"):
-        shard_files.as_columns({"x": np.array([b"\xff"], object)})
+        output.as_columns({"x": np.array([b"\xff"], object)})
 
 
 def test_a_dtype_without_a_column_is_refused() -> None:
     with pytest.raises(errors.ConfigTypeError, match="complex64"):
-        shard_files.as_columns({"x": np.zeros(1, np.complex64)})
+        output.as_columns({"x": np.zeros(1, np.complex64)})
 
 
 def test_rows_of_a_batch_may_be_longer_than_those_of_another(tmp_path) -> None:
-    file = shard_files.create("parquet", str(tmp_path / "rows"))
+    file = output.create_shard("parquet", str(tmp_path / "rows"))
     for length in (1, 0, 3):
         file.write({"x": np.ones((2, length), np.int32)})
     file.close()
@@ -99,7 +99,7 @@ def test_rows_of_a_batch_may_be_longer_than_those_of_another(tmp_path) -> None:
 
 
 def test_large_parquet_has_several_row_groups(tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr(shard_files, "_BYTES_PER_ROW_GROUP", 100)
+    monkeypatch.setattr(output, "_BYTES_PER_ROW_GROUP", 100)
     _write("parquet", tmp_path / "rows", {"x": np.ones((3, 9))})
     file = pq.ParquetFile(tmp_path / "rows")
     assert [file.metadata.row_group(i).num_rows for i in range(file.num_row_groups)] == [2, 1]
@@ -108,5 +108,5 @@ def test_large_parquet_has_several_row_groups(tmp_path, monkeypatch) -> None:
 def test_missing_library_is_named_with_its_extra(monkeypatch) -> None:
     monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
     with pytest.raises(errors.ConfigValueError, match=r"official-lite\[parquet\]"):
-        shard_files.require_library("parquet")
-    shard_files.require_library("jsonl")
+        output.require_library("parquet")
+    output.require_library("jsonl")
