@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from official_lite.checkpoint import async_checkpoint_manager, completeness, model_state
+from official_lite.checkpoint import async_checkpoint_manager, fallback, model_state
 from official_lite.common import errors
 from official_lite.orbit import checkpointing
 
@@ -30,7 +30,7 @@ def test_everything_that_is_missing_or_misshapen_is_named_and_nothing_is_assigne
         errors.CheckpointError,
         match=r"2 of 4.*\(c: \[\]\).*`d`.*\(b: \[2\] in the checkpoint, \[1\] in this run\)",
     ):
-        completeness.require_complete(wanted, path)
+        fallback.require_complete(wanted, path)
     assert a.numpy() == 0.0
 
 
@@ -40,20 +40,20 @@ def test_optional_variables_and_bookkeeping_may_be_missing(tmp_path) -> None:
     wanted = tf.train.Checkpoint(
         a=tf.Variable(0.0), b=extra, hooks=_State(), skipped_batches=tf.Variable(0)
     )
-    completeness.require_complete(wanted, path, optional=[extra])
+    fallback.require_complete(wanted, path, optional=[extra])
 
 
 def test_variables_that_do_not_exist_yet_are_not_looked_for(tmp_path) -> None:
     path = _write(tmp_path, a=tf.Variable(1.0))
     model = keras.Sequential([keras.layers.Dense(2)])
-    completeness.require_complete(tf.train.Checkpoint(a=tf.Variable(0.0), model=model), path)
+    fallback.require_complete(tf.train.Checkpoint(a=tf.Variable(0.0), model=model), path)
 
 
 def test_variable_that_is_there_under_one_of_its_names_is_restored(tmp_path) -> None:
     variable = tf.Variable(0.0)
     path = _write(tmp_path, first=tf.Variable(1.0))
     wanted = tf.train.Checkpoint(first=variable, second=variable)
-    completeness.require_complete(wanted, path)
+    fallback.require_complete(wanted, path)
     wanted.read(path)
     assert variable.numpy() == 1.0
 
@@ -64,7 +64,7 @@ def test_weights_in_a_list_of_another_length_are_not_mixed_up(tmp_path) -> None:
     with pytest.raises(
         errors.CheckpointError, match=r"hidden_weights` \(3 in the checkpoint, 2 in this run\)"
     ):
-        completeness.require_complete(tf.train.Checkpoint(hidden_weights=fewer), path)
+        fallback.require_complete(tf.train.Checkpoint(hidden_weights=fewer), path)
 
 
 def test_all_of_a_keras_model_is_looked_for(tmp_path) -> None:
@@ -76,7 +76,7 @@ def test_all_of_a_keras_model_is_looked_for(tmp_path) -> None:
     model = build()
     wanted = tf.train.Checkpoint(model=model, **model_state.hidden_items(model))
     with pytest.raises(errors.CheckpointError, match=r"`adapted_layers`.*random_state/0"):
-        completeness.require_complete(wanted, path)
+        fallback.require_complete(wanted, path)
 
 
 @pytest.mark.parametrize("manager_cls", ["TensorFlow", "AsyncCheckpointManager"])

@@ -1,4 +1,4 @@
-from official_lite.checkpoint.conversion_report import ConversionReport, Leftover, Match
+from official_lite.checkpoint.saved_graph import ConversionReport, Leftover, Match
 
 
 def match(key_shape: tuple[int, ...]) -> Match:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from official_lite.checkpoint import commit, model_state, state_description, warm_start
+from official_lite.checkpoint import commit, model_state, warm_start
 from official_lite.common import errors
 from official_lite.modeling.optimization import ema_optimizer
 
@@ -155,7 +155,7 @@ def test_state_of_another_optimizer_is_refused(tmp_path, is_described: bool) -> 
     sgd = _adam(source, cls=lambda: keras.optimizers.SGD(momentum=0.9))
     path = _save(tmp_path, model=source, optimizer=sgd, **model_state.hidden_items(source))
     if is_described:
-        commit.write(path, state_description.describe(source, sgd))
+        commit.write(path, model_state.describe(source, sgd))
     told = "the optimizer SGD; this run uses Adam" if is_described else "none of the slots of Adam"
     for strict in (True, False):
         with pytest.raises(errors.CheckpointError, match=told):
