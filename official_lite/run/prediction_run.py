@@ -16,7 +16,7 @@ from official_lite.checkpoint import chain, warm_start
 from official_lite.common import errors, files, goodput, preemption
 from official_lite.config import compatibility
 from official_lite.core import base_trainer, config_definitions, train_data
-from official_lite.data import input_paths
+from official_lite.data import file_patterns
 from official_lite.data.sources import registry
 from official_lite.modeling import hyperparams
 from official_lite.prediction import output
@@ -175,7 +175,7 @@ def _describe_input(data: Any) -> str:
     patterns = list(_patterns(data))
     found: list[Any] = [
         {**each, "files": [_without_time(file) for file in each["files"]]}
-        for each in input_paths.describe(patterns)
+        for each in file_patterns.describe(patterns)
         if each["num_files"]
     ]
     found += [

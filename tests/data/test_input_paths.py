@@ -5,17 +5,17 @@ import pathlib
 import pytest
 
 from official_lite.common import files
-from official_lite.data import input_paths
+from official_lite.data import file_patterns
 
 
 def _differences(described: list[dict]) -> list[str]:
-    return [path for each in described for path, *_ in input_paths.find_differences(each)]
+    return [path for each in described for path, *_ in file_patterns.find_differences(each)]
 
 
 def test_byte_of_a_small_file_is_found(tmp_path: pathlib.Path) -> None:
     file = tmp_path / "a.csv"
     file.write_text("1,2")
-    described = input_paths.describe([f"{tmp_path}/*.csv"])
+    described = file_patterns.describe([f"{tmp_path}/*.csv"])
     assert described[0]["files"][0]["hashed"] == "whole"
     assert _differences(described) == []
     file.write_text("1,3")
@@ -27,7 +27,7 @@ def test_ends_of_a_large_file_are_sampled(tmp_path: pathlib.Path, place: int) ->
     file = tmp_path / "large"
     content = bytearray(3 << 20)
     file.write_bytes(content)
-    described = input_paths.describe([str(tmp_path)])
+    described = file_patterns.describe([str(tmp_path)])
     assert described[0]["files"][0]["hashed"] == "sampled"
     content[place] = 1
     file.write_bytes(content)
@@ -37,7 +37,7 @@ def test_ends_of_a_large_file_are_sampled(tmp_path: pathlib.Path, place: int) ->
 def test_files_that_are_not_listed_are_compared_by_size(tmp_path: pathlib.Path) -> None:
     for number in range(1100):
         (tmp_path / f"{number:04}").touch()
-    described = input_paths.describe([str(tmp_path)])
+    described = file_patterns.describe([str(tmp_path)])
     assert described[0]["num_files"] == 1100
     assert len(described[0]["files"]) == 1000
     (tmp_path / "1099").write_text("more")
@@ -45,14 +45,14 @@ def test_files_that_are_not_listed_are_compared_by_size(tmp_path: pathlib.Path) 
 
 
 def test_remote_files_are_named_only() -> None:
-    (described,) = input_paths.describe(["gs://bucket/train*"])
+    (described,) = file_patterns.describe(["gs://bucket/train*"])
     assert (described["pattern"], described["num_files"]) == ("gs://bucket/train*", 0)
 
 
 def test_file_that_can_not_be_read_is_compared_by_size(tmp_path: pathlib.Path) -> None:
     link = tmp_path / "unreadable"
     link.symlink_to("/proc/self/mem")  # A regular file; its first byte can't be read.
-    described = input_paths.describe([str(tmp_path)])
+    described = file_patterns.describe([str(tmp_path)])
     (file,) = described[0]["files"]
     assert (file["hashed"], file["sha256"]) == ("unreadable", None)
     assert _differences(described) == []
@@ -63,7 +63,7 @@ def test_file_that_can_not_be_read_is_compared_by_size(tmp_path: pathlib.Path) -
 def test_file_that_can_no_longer_be_read_differs(tmp_path: pathlib.Path) -> None:
     file = tmp_path / "a.csv"
     file.touch()
-    described = input_paths.describe([str(file)])
+    described = file_patterns.describe([str(file)])
     file.unlink()
     file.symlink_to("/proc/self/mem")
     assert _differences(described) == [str(file)]
@@ -81,6 +81,6 @@ def test_file_that_vanishes_meanwhile_is_left_out(
         return read_size(path)
 
     monkeypatch.setattr(files, "size", vanish)
-    (described,) = input_paths.describe([str(tmp_path)])
+    (described,) = file_patterns.describe([str(tmp_path)])
     assert [file["path"] for file in described["files"]] == [str(tmp_path / "b")]
     assert described["num_files"] == 1
