@@ -39,7 +39,7 @@ __all__ = [
 ]
 
 
-MOST_FILES_IN_TURN = 16
+_MAX_FILES_IN_TURN = 16
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -177,7 +177,7 @@ def shard_files_then_read(
     if options.repeat:
         dataset = dataset.repeat()
     num_files = len(files) // num_sharing_pipelines(options, input_context)
-    cycle_length = options.cycle_length or min(num_files, MOST_FILES_IN_TURN)
+    cycle_length = options.cycle_length or min(num_files, _MAX_FILES_IN_TURN)
     if _is_read_without_waiting(files, dataset_fn):
         return dataset.interleave(dataset_fn, cycle_length, options.block_length)
     return dataset.interleave(

@@ -26,7 +26,7 @@ def test_damage_is_found_in_the_newest_files_first(write):
 
 
 def test_search_that_takes_too_long_is_given_up(write, monkeypatch, caplog):
-    monkeypatch.setattr(input_errors, "_MOST_SECONDS", -1.0)
+    monkeypatch.setattr(input_errors, "_MAX_SECONDS", -1.0)
     input_errors.remember([write("a"), write("b", length=40)], tf.data.TFRecordDataset)
     assert input_errors.find_damage() is None
     assert "Stopped searching for the damaged file" in caplog.text

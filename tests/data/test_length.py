@@ -44,6 +44,6 @@ def test_each_reading_has_its_time(dataset, monkeypatch, caplog):
 
 def test_too_long_is_an_error(dataset, monkeypatch):
     monkeypatch.setattr(length, "_BATCHES_BETWEEN_LOOKS", 1)
-    monkeypatch.setattr(length, "_MOST_SECONDS", 0.0)
+    monkeypatch.setattr(length, "_MAX_SECONDS", 0.0)
     with pytest.raises(tf.errors.OpError, match="without reaching the end"):
         list(length.watch_cardinality(lambda: dataset.filter(lambda _: True))())
