@@ -24,7 +24,6 @@ __all__ = [
     "Candidates",
     "compare",
     "is_keras2",
-    "match",
     "match_names",
     "match_optimizer",
     "match_structure",
@@ -248,25 +247,6 @@ def restore_keras2_checkpoint(
     return report
 
 
-def match(
-    model: object, checkpoint: saved_graph.SavedGraph, *, root: str | None = None
-) -> dict[int, saved_graph.Tensor]:
-    """Return the tensor of each weight of a model by the `id` of the weight; assign none.
-
-    Args:
-        model: A model, or any object whose attributes hold layers.
-        checkpoint: The checkpoint.
-        root: The object to read from the checkpoint; see `restore_keras2_checkpoint`.
-
-    Raises:
-        CheckpointError: A weight has no tensor of its shape, or a tensor of the model is not used.
-    """
-    report, chosen = compare(model, checkpoint, root=root)
-    if not report.is_complete:
-        raise errors.CheckpointError(_complaint(report, checkpoint))
-    return chosen
-
-
 def compare(
     model: object,
     checkpoint: saved_graph.SavedGraph,
@@ -296,7 +276,13 @@ def compare(
     # A layer may hold a variable that is not one of the model's weights.
     ids = {id(variable) for variable in weights}
     candidates = {key: fits for key, fits in candidates.items() if key in ids}
-    chosen = _unambiguous(candidates)
+    # Neither side of a pair may have another candidate.
+    claims = collections.Counter(itertools.chain.from_iterable(candidates.values()))
+    chosen = {
+        variable: fits[0]
+        for variable, fits in candidates.items()
+        if len(fits) == 1 and claims[fits[0]] == 1
+    }
     taken = set(itertools.chain.from_iterable(candidates.values()))
     report = saved_graph.ConversionReport.of(
         checkpoint.prefix,
@@ -310,18 +296,6 @@ def compare(
         ],
     )
     return report, chosen
-
-
-def _unambiguous(
-    candidates: Candidates,
-) -> dict[int, saved_graph.Tensor]:
-    """Return the pairs in which neither side has another candidate."""
-    claims = collections.Counter(itertools.chain.from_iterable(candidates.values()))
-    return {
-        variable: tensors[0]
-        for variable, tensors in candidates.items()
-        if len(tensors) == 1 and claims[tensors[0]] == 1
-    }
 
 
 def _complaint(report: saved_graph.ConversionReport, checkpoint: saved_graph.SavedGraph) -> str:
@@ -377,11 +351,12 @@ def restore_run(
             f"{objects}; the checkpoint to restore into has the layers {', '.join(parts) or '-'}. "
             "To load other parts, use `official_lite.checkpoint.keras2_converter`."
         )
-    found = {
-        key: tensor
-        for name, part in parts.items()
-        for key, tensor in match(part, saved, root=name).items()
-    }
+    found: dict[int, _Tensor] = {}
+    for name, part in parts.items():
+        report, chosen = compare(part, saved, root=name)
+        if not report.is_complete:
+            raise errors.CheckpointError(_complaint(report, saved))
+        found |= chosen
     optional_ids = {id(variable) for variable in optional}
     optimizer = items.get("optimizer")
     if isinstance(optimizer, keras.optimizers.Optimizer) and not optimizer.built:
