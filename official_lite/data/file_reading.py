@@ -12,7 +12,7 @@ import weakref
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import tensorflow as tf
 from absl import logging
@@ -208,8 +208,7 @@ def num_sharing_pipelines(
 # content.
 _HEADER_BYTES, _FOOTER_BYTES = 12, 4
 
-_CHUNK_BYTES = 1 << 20
-
+# A damaged record costs another look at its part of the file only.
 _PART_BYTES = 1 << 22
 
 
@@ -272,34 +271,37 @@ class SoundRecords:
         place = os.path.join(self._copies, str(len(self._places)))
         whole = f"{place}.whole"
         tf.io.gfile.copy(file, whole, overwrite=True)
-        start = 0
-        with open(whole, "rb") as source, open(place, "wb") as copy:
-            for end in _ends_of_parts(whole):
-                source.seek(start)
-                with open(f"{place}.part", "wb") as part:
-                    part.write(source.read(end - start))
-                copy.write(self._undamaged_part(file, f"{place}.part", start))
-                start = end
+        bounds = [0]
+        with open(place, "wb") as copy:
+            for bound in _ends_of_records(whole):
+                bounds.append(bound)
+                if bound - bounds[0] >= _PART_BYTES:
+                    self._copy_undamaged(file, whole, bounds, copy)
+                    bounds = [bound]
+            self._copy_undamaged(file, whole, bounds, copy)
         os.remove(whole)
         return place
 
-    def _undamaged_part(self, file: str, part: str, start: int) -> bytes:
-        """Return the undamaged records of a part of a file that begins at the byte `start`."""
-        num_cut = 0
-        while (problem := _first_problem(part)) is not None:
-            kind, at = problem
-            record, behind = _record_around(part, at)
-            place = start + record + num_cut
-            if kind == "corrupted" and at == record:
-                raise errors.DataError(
-                    f"`{file}` has a record of unknown length at byte {place}, so the rest of the "
-                    "file can't be read. `skip_bad_records` can't skip such a record."
-                )
-            self._leave_out(f"`{file}` has a {kind} record at byte {place}")
-            _cut_out(part, record, behind)
-            num_cut += behind - record
-        with open(part, "rb") as content:
-            return content.read()
+    def _copy_undamaged(self, file: str, whole: str, bounds: list[int], copy: IO[bytes]) -> None:
+        """Append the undamaged ones of the records between these offsets of a file to a copy."""
+        with open(whole, "rb") as source, open(f"{whole}.part", "wb") as part:
+            source.seek(bounds[0])
+            content = source.read(bounds[-1] - bounds[0])
+            part.write(content)
+        problem = _first_problem(part.name)
+        if problem is None:
+            copy.write(content)
+        elif len(bounds) > 2:
+            middle = len(bounds) // 2
+            self._copy_undamaged(file, whole, bounds[: middle + 1], copy)
+            self._copy_undamaged(file, whole, bounds[middle:], copy)
+        elif problem == ("corrupted", 0):
+            raise errors.DataError(
+                f"`{file}` has a record of unknown length at byte {bounds[0]}, so the rest of the "
+                "file can't be read. `skip_bad_records` can't skip such a record."
+            )
+        else:
+            self._leave_out(f"`{file}` has a {problem[0]} record at byte {bounds[0]}")
 
     def _leave_out(self, damage: str) -> None:
         self._num_damaged += 1
@@ -325,51 +327,16 @@ def _first_problem(file: str) -> tuple[str, int] | None:
     return None
 
 
-def _ends_of_parts(path: str) -> Iterator[int]:
-    """Yield the offsets at which a file can be cut between records into parts of some megabytes.
-
-    A damaged record then costs another look at its part only, and not at the rest of the file.
-    """
-    start = end = 0
-    for _, end in _records(path):
-        if end - start >= _PART_BYTES:
-            yield end
-            start = end
-    if start < end:
-        yield end
-
-
-def _record_around(path: str, place: int) -> tuple[int, int]:
-    """Return the offset of the record that contains a byte, and the offset of the next record."""
-    for record, behind in _records(path):
-        if place < behind:
-            return record, behind
-    raise ValueError(f"{path} has no byte {place}.")
-
-
-def _records(path: str) -> Iterator[tuple[int, int]]:
-    """Yield the offset of each record, and the offset of the next record."""
-    record, size = 0, os.path.getsize(path)
+def _ends_of_records(path: str) -> Iterator[int]:
+    """Yield the offset behind each record, according to the lengths in the file."""
+    end, size = 0, os.path.getsize(path)
     with open(path, "rb") as file:
-        while record < size:
-            file.seek(record)
+        while end < size:
+            file.seek(end)
             # A truncated file may end within a header or a record.
             length = struct.unpack("<Q", file.read(8).ljust(8, b"\0"))[0]
-            behind = min(size, record + _HEADER_BYTES + length + _FOOTER_BYTES)
-            yield record, behind
-            record = behind
-
-
-def _cut_out(path: str, start: int, stop: int) -> None:
-    with open(path, "r+b") as file:
-        file.seek(stop)
-        while chunk := file.read(_CHUNK_BYTES):
-            stop = file.tell()
-            file.seek(start)
-            file.write(chunk)
-            start = file.tell()
-            file.seek(stop)
-        file.truncate(start)
+            end = min(size, end + _HEADER_BYTES + length + _FOOTER_BYTES)
+            yield end
 
 
 _FILES_COUNTED_AT_ONCE = 16
