@@ -125,6 +125,13 @@ def test_momentum_and_averages_are_resumed(tmp_path: pathlib.Path) -> None:
     assert int(average.inner_optimizer.iterations) == 7
 
 
+def test_squares_of_rmsprop_are_resumed(tmp_path: pathlib.Path) -> None:
+    rmsprop = keras.optimizers.RMSprop(momentum=0.9)
+    _restored(_legacy(tmp_path, "rms momentum"), rmsprop)
+    assert _firsts(rmsprop._velocities) == [10, 11]
+    assert _firsts(rmsprop._momentums) == [12, 13]
+
+
 def test_weight_without_a_gradient_so_far_keeps_initial_slots(tmp_path: pathlib.Path) -> None:
     adam = keras.optimizers.Adam()
     _restored(_legacy(tmp_path, "m v", owners="kernel"), adam)
