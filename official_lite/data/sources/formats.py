@@ -7,6 +7,7 @@ column per field, named `column.field`.
 
 import abc
 import concurrent.futures
+import csv
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -529,7 +530,7 @@ class CsvSource(_TableSource):
 
     def _table(self, chunk: int, num_rows: int | None = None) -> "pa.Table":
         import pyarrow as pa
-        from pyarrow import csv
+        from pyarrow import csv as pa_csv
 
         path, begin, end, num_lines = self._parts[chunk]
         with open(path, "rb") as file:
@@ -540,16 +541,16 @@ class CsvSource(_TableSource):
         has_long_lines = len(content) > num_lines * _LONG_LINE_BYTES
         is_one_block = has_long_lines or not self._types
         try:
-            table = csv.read_csv(
+            table = pa_csv.read_csv(
                 pa.BufferReader(content),
-                csv.ReadOptions(
+                pa_csv.ReadOptions(
                     column_names=self._names,
                     block_size=len(content) + 1 if is_one_block else _CSV_BLOCK_BYTES,
                     use_threads=False,
                 ),
                 # Looking for line breaks in values takes a while.
-                csv.ParseOptions(newlines_in_values=b'"' in content),
-                csv.ConvertOptions(
+                pa_csv.ParseOptions(newlines_in_values=b'"' in content),
+                pa_csv.ConvertOptions(
                     column_types=self._types, include_columns=self._selected or None
                 ),
             )
@@ -568,8 +569,6 @@ class CsvSource(_TableSource):
 
 def _read_header(path: str) -> tuple[list[str], int]:
     """Return the names of the columns, and the number of bytes of the header line."""
-    import csv as text_csv
-
     with open(path, "rb") as file:
         line = file.readline()
     if line.startswith(b"\x1f\x8b"):
@@ -578,7 +577,7 @@ def _read_header(path: str) -> tuple[list[str], int]:
             "convert it to Parquet."
         )
     try:
-        names = next(text_csv.reader([line.decode("utf-8-sig").rstrip("\r\n")]), [])
+        names = next(csv.reader([line.decode("utf-8-sig").rstrip("\r\n")]), [])
     except UnicodeDecodeError as error:
         raise errors.DataError(f"`{path}` has a header that is not UTF-8: {error}.") from error
     return names, len(line)
