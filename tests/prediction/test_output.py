@@ -120,7 +120,7 @@ def test_directory_that_can_not_be_continued_is_refused(tmp_path, prepare, error
 
 def test_predictions_made_from_something_else_are_kept(tmp_path) -> None:
     _predict(tmp_path)
-    with pytest.raises(errors.ConfigValueError, match="weights: .none. -> ckpt-9"):
+    with pytest.raises(errors.ConfigValueError, match=r"weights: \(none\) -> ckpt-9"):
         _open(tmp_path, weights="ckpt-9")
     assert len(list(tmp_path.glob("*.jsonl"))) == 5
 
