@@ -43,6 +43,8 @@ __all__ = [
     "weight_items",
 ]
 
+_Lookup = keras.layers.StringLookup | keras.layers.IntegerLookup | keras.layers.TextVectorization
+
 # A longer list of variables is represented only by its checksum.
 _MAX_LISTED = 1000
 
@@ -196,34 +198,15 @@ def _write_statistics(layer: keras.layers.Normalization, state: list[Any]) -> No
     layer.finalize_state()
 
 
-def _read_boundaries(layer: keras.layers.Discretization) -> list[float] | None:
-    return None if layer.bin_boundaries is None else [float(b) for b in layer.bin_boundaries]
-
-
-def _write_boundaries(layer: keras.layers.Discretization, state: list[float]) -> None:
-    layer.bin_boundaries = state
-
-
-def _read_vocabulary(
-    layer: keras.layers.StringLookup | keras.layers.IntegerLookup | keras.layers.TextVectorization,
-) -> dict[str, Any] | None:
+def _read_vocabulary(layer: _Lookup) -> dict[str, Any] | None:
     if not layer.get_vocabulary(include_special_tokens=False):
         return None
     words = [getattr(word, "item", lambda word=word: word)() for word in layer.get_vocabulary()]
-    return {"words": words, "idf_weights": _read_idf_weights(layer)}
-
-
-def _read_idf_weights(
-    layer: keras.layers.StringLookup | keras.layers.IntegerLookup | keras.layers.TextVectorization,
-) -> list[float] | None:
     weights = getattr(layer, "idf_weights", None)
-    return None if weights is None else weights.numpy().tolist()
+    return {"words": words, "idf_weights": None if weights is None else weights.numpy().tolist()}
 
 
-def _write_vocabulary(
-    layer: keras.layers.StringLookup | keras.layers.IntegerLookup | keras.layers.TextVectorization,
-    state: dict[str, Any],
-) -> None:
+def _write_vocabulary(layer: _Lookup, state: dict[str, Any]) -> None:
     if _read_vocabulary(layer) != state:
         layer.set_vocabulary(state["words"], state["idf_weights"])
 
@@ -244,8 +227,10 @@ _KINDS: dict[type[keras.layers.Layer], _Kind] = {
     ),
     keras.layers.Discretization: _Kind(
         learns=lambda layer: layer.num_bins is not None,
-        read=_read_boundaries,
-        write=_write_boundaries,
+        read=lambda layer: (
+            None if layer.bin_boundaries is None else [float(b) for b in layer.bin_boundaries]
+        ),
+        write=lambda layer, state: setattr(layer, "bin_boundaries", state),
     ),
     keras.layers.StringLookup: _VOCABULARY,
     keras.layers.IntegerLookup: _VOCABULARY,
