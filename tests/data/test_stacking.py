@@ -2,7 +2,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from official_lite.common import errors
 from official_lite.data import arrays, stacking
 
 ROWS = {"x": np.arange(60, dtype=np.float32).reshape(20, 3), "y": np.arange(20)}
@@ -85,8 +84,3 @@ def test_batches_of_single_tensors_are_stacked():
     batches = tf.data.Dataset.range(9).batch(3, drop_remainder=True)
     stacks = stacking.stack_batches(batches, 2).as_numpy_iterator()
     assert [stack.tolist() for stack in stacks] == [[[0, 1, 2], [3, 4, 5]], [[6, 7, 8]]]
-
-
-def test_an_empty_stack_is_refused():
-    with pytest.raises(errors.ConfigValueError, match="`count` is 0"):
-        stacking.stack_batches(_from_arrays(), 0)

@@ -165,6 +165,7 @@ def open_source(name: str, paths: Sequence[str], columns: Sequence[str] = ()) ->
     Raises:
         UnknownNameError: There is no such source.
         ConfigValueError: The library of the source is not installed, or a path is remote.
+        FileNotFoundError: A file does not exist.
         DataError: A file can't be read, has other columns than the first file, lacks a column of
             `columns`, has a column without a counterpart in TensorFlow, or there are no rows.
     """
@@ -174,9 +175,6 @@ def open_source(name: str, paths: Sequence[str], columns: Sequence[str] = ()) ->
             f"The source {name!r} reads local files only; got {remote[0]!r}. Copy the files, or "
             "mount their file system."
         )
-    missing = [path for path in paths if not os.path.exists(path)]
-    if missing:
-        raise errors.DataError(f"The input file `{missing[0]}` does not exist.")
     source = _open(name, tuple(paths), tuple(columns), tuple(map(_stamp, paths)))
     if not len(source.chunk_rows):
         shown = f"{len(paths)} files, such as {paths[0]}" if len(paths) > 1 else f"`{paths[0]}`"
