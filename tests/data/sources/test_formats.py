@@ -66,7 +66,7 @@ def test_source_that_can_not_be_opened_is_refused_and_its_file_named(tmp_path):
         ("parquet", without_rows.replace("*", "0"), errors.DataError),
         ("csv", str(header), errors.DataError),
         ("csv", str(packed), errors.DataError),
-        ("parquet", str(tmp_path / "no.parquet"), errors.DataError),
+        ("parquet", str(tmp_path / "no.parquet"), FileNotFoundError),
         ("parquet", "gs://bucket/x.parquet", errors.ConfigValueError),
     ):
         with pytest.raises(error, match=re.escape(path)):
