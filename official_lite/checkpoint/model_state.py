@@ -43,8 +43,6 @@ __all__ = [
     "weight_items",
 ]
 
-_Lookup = keras.layers.StringLookup | keras.layers.IntegerLookup | keras.layers.TextVectorization
-
 # A longer list of variables is represented only by its checksum.
 _MAX_LISTED = 1000
 
@@ -198,7 +196,7 @@ def _write_statistics(layer: keras.layers.Normalization, state: list[Any]) -> No
     layer.finalize_state()
 
 
-def _read_vocabulary(layer: _Lookup) -> dict[str, Any] | None:
+def _read_vocabulary(layer: Any) -> dict[str, Any] | None:
     if not layer.get_vocabulary(include_special_tokens=False):
         return None
     words = [getattr(word, "item", lambda word=word: word)() for word in layer.get_vocabulary()]
@@ -206,7 +204,7 @@ def _read_vocabulary(layer: _Lookup) -> dict[str, Any] | None:
     return {"words": words, "idf_weights": None if weights is None else weights.numpy().tolist()}
 
 
-def _write_vocabulary(layer: _Lookup, state: dict[str, Any]) -> None:
+def _write_vocabulary(layer: Any, state: dict[str, Any]) -> None:
     if _read_vocabulary(layer) != state:
         layer.set_vocabulary(state["words"], state["idf_weights"])
 

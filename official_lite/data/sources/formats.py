@@ -9,7 +9,7 @@ import abc
 import concurrent.futures
 import csv
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -304,13 +304,14 @@ class _TableSource(registry.Source):
 
     # The module that reads a file, the name of the source and the extra that installs the library.
     _library: ClassVar[tuple[str, str, str]]
-    _open: ClassVar[Callable[[str], _File]]
+    # A subclass of `_File` whose argument is a path.
+    _file_cls: ClassVar[type[Any]]
 
     def __init__(self, paths: Sequence[str], columns: Sequence[str]) -> None:
         registry.import_library(*self._library)
         self.files = list(paths)
         with concurrent.futures.ThreadPoolExecutor(_FILES_OPENED_AT_ONCE) as pool:
-            opened = list(pool.map(type(self)._open, self.files))
+            opened = list(pool.map(self._file_cls, self.files))
         self._reader = ColumnReader(opened[0].schema, columns, self.files[0])
         self._chunks: list[tuple[Any, Any]] = []
         rows = []
@@ -377,7 +378,7 @@ class ArrowSource(_TableSource):
     """
 
     _library = ("pyarrow", "arrow", "parquet")
-    _open = _ArrowFile
+    _file_cls = _ArrowFile
 
 
 class _ParquetFile(_File):
@@ -436,7 +437,7 @@ class ParquetSource(_TableSource):
     """
 
     _library = ("pyarrow", "parquet", "parquet")
-    _open = _ParquetFile
+    _file_cls = _ParquetFile
 
     def integer_range(self, name: str) -> tuple[int, int] | None:
         ranges = [file.integer_range(name) for file in dict.fromkeys(f for f, _ in self._chunks)]
@@ -487,7 +488,7 @@ class HuggingFaceSource(_TableSource):
     """
 
     _library = ("datasets", "huggingface", "hf")
-    _open = _SavedDataset
+    _file_cls = _SavedDataset
 
 
 class CsvSource(_TableSource):
