@@ -5,7 +5,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from absl import logging
@@ -92,7 +92,8 @@ def list_files(prefix: str) -> list[str]:
     directory, base = os.path.split(prefix)
     pattern = re.compile(rf"{re.escape(base)}\.(index|data-\d+-of-\d+)")
     names = filter(pattern.fullmatch, files.list_names(directory or "."))
-    return sorted((os.path.join(directory, name) for name in names), key=_index_first)
+    paths = [os.path.join(directory, name) for name in names]
+    return sorted(paths, key=lambda path: (not path.endswith(".index"), path))
 
 
 def write(
@@ -110,12 +111,13 @@ def write(
     paths = list_files(prefix)
     for path in paths:
         files.sync(path)
+    local = [path for path in paths if not files.is_remote(path)] if chain else []
     commit = Commit(
         step=step_of(prefix),
         files={os.path.basename(path): files.size(path) for path in paths},
         index_sha256=sha256(f"{prefix}.index"),
         state=dict(state or {}),
-        sha256=_checksums(paths) if chain else {},
+        sha256={os.path.basename(path): sha256(path) for path in local},
         chain=dict(chain or {}),
     )
     entries = dataclasses.asdict(commit)
@@ -138,10 +140,10 @@ def read(prefix: str) -> Commit | None:
         return None
     try:
         commit = Commit(**files.read_json(path))
-        has_sizes = all(isinstance(size, int) for size in commit.files.values())
-        if not (isinstance(commit.step, int) and isinstance(commit.state, dict) and has_sizes):
-            raise ValueError("a field has another type")
-        if not (isinstance(commit.sha256, dict) and isinstance(commit.chain, dict)):
+        numbers = (commit.step, *commit.files.values())
+        mappings = (commit.state, commit.sha256, commit.chain)
+        is_valid = all(isinstance(number, int) for number in numbers)
+        if not (is_valid and all(isinstance(mapping, dict) for mapping in mappings)):
             raise ValueError("a field has another type")
         return commit
     except (errors.NotAFileError, AttributeError, TypeError, ValueError) as error:
@@ -211,16 +213,8 @@ def remove_checkpoint(prefix: str) -> None:
             files.remove(path)
 
 
-def _index_first(path: str) -> tuple[bool, str]:
-    return not path.endswith(".index"), path
-
-
-def _checksums(paths: Sequence[str]) -> dict[str, str]:
-    local = [path for path in paths if not files.is_remote(path)]
-    return {os.path.basename(path): sha256(path) for path in local}
-
-
 def sha256(path: str) -> str:
+    """Return the SHA-256 of a file."""
     digest = hashlib.sha256()
     with files.open_file(path, "rb") as file:
         while block := file.read(_BLOCK_BYTES):

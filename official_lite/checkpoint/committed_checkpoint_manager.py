@@ -18,7 +18,7 @@ from official_lite.checkpoint import (
     fallback,
     keras2_converter,
     latest,
-    state_description,
+    model_state,
 )
 from official_lite.common import error_report, errors, files
 
@@ -81,9 +81,9 @@ class CommittedCheckpointManager(tf.train.CheckpointManager):
         init_fn: Called if there is nothing to restore.
         last_checkpoint_step: See `tf.train.CheckpointManager`.
         describe: Returns a description of the run, which is stored in commit files and compared
-            with the description in the checkpoint that is restored; see `state_description`.
+            with the description in the checkpoint that is restored; see `model_state`.
         optional: Returns the variables that may be missing in a checkpoint that is restored. Any
-            other missing variable is an error; see `completeness`.
+            other missing variable is an error; see `fallback.require_complete`.
         moves_damaged: Whether to move damaged checkpoints to `damaged/`. Processes that only read
             should disable this.
         seal: Called when the files of a checkpoint are complete, possibly in another thread. It
@@ -279,8 +279,8 @@ class CommittedCheckpointManager(tf.train.CheckpointManager):
 
     def _require_fit(self, path: str, state: Mapping[str, Any]) -> None:
         if self._describe is not None:
-            state_description.require_same(state, self._describe(), path)
-            state_description.warn_of_inexact_state(state, self._describe(), path)
+            model_state.require_same(state, self._describe(), path)
+            model_state.warn_of_inexact_state(state, self._describe(), path)
 
     def _is_due(self, check_interval: bool) -> bool:
         """Return whether the base class would save now, which its API does not expose."""

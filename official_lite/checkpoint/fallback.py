@@ -1,18 +1,35 @@
-"""Restoring of the latest checkpoint that can be restored."""
+"""Restoring of the latest checkpoint that can be restored, into variables that it has values for.
 
+`tf.train.Checkpoint.restore` assigns the values that it finds and silently leaves all other
+variables at their initial values. From a checkpoint of another model, or of Keras 2, it would
+restore nothing. The values are therefore looked for before a restore.
+"""
+
+import dataclasses
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
 from absl import logging
 
-from official_lite.checkpoint import commit, completeness, inspection, keras2_converter
-from official_lite.common import errors, files, suggestions
+from official_lite.checkpoint import commit, inspection, keras2_converter, saved_graph
+from official_lite.common import errors, files, keras_variables, suggestions
 
-__all__ = ["DAMAGED_DIR", "find_unreadable", "restore", "restore_newest", "set_aside"]
+__all__ = [
+    "DAMAGED_DIR",
+    "find_unreadable",
+    "require_complete",
+    "restore",
+    "restore_newest",
+    "set_aside",
+]
 
 DAMAGED_DIR = "damaged"
+
+_CONVERTER = (
+    "load it with `official_lite.checkpoint.keras2_converter`; see docs/coming_from_tfm.md."
+)
 
 # Errors of a restore from files that are damaged or belong to another model.
 _UNUSABLE = (ValueError, IndexError, tf.errors.OpError)
@@ -46,7 +63,7 @@ def restore_newest(
         paths: The checkpoints, from the oldest to the latest.
         check: Called before a restore with the path and the description of the run in the commit
             file.
-        optional: Returns the variables that a checkpoint may lack; see `completeness`.
+        optional: Returns the variables that a checkpoint may lack; see `require_complete`.
 
     Returns:
         The restored path, or None if no checkpoint is intact, and the damaged checkpoints, latest
@@ -88,7 +105,7 @@ def restore(
     if keras2_converter.is_keras2(path):
         keras2_converter.restore_run(checkpoint, path, optional=optional)
         return
-    completeness.require_complete(checkpoint, path, optional=optional)
+    require_complete(checkpoint, path, optional=optional)
     status = checkpoint.restore(path)
     if is_partial:
         status.expect_partial()
@@ -164,3 +181,147 @@ def _free(path: str) -> str:
         number += 1
         candidate = f"{path}.{number}"
     return candidate
+
+
+def require_complete(
+    checkpoint: tf.train.Checkpoint, path: str, *, optional: Iterable[Any] = ()
+) -> None:
+    """Check that `checkpoint.restore(path)` would assign every variable, without assigning any.
+
+    Variables that do not exist yet and objects without variables, such as Keras metrics, are not
+    checked. Neither is bookkeeping that older checkpoints lack.
+
+    Args:
+        checkpoint: The checkpoint object to restore into.
+        path: The prefix of the checkpoint files.
+        optional: Variables that may be missing in the files.
+
+    Raises:
+        errors.CheckpointError: A variable is missing, was saved with another shape, or belongs to a
+            list that had another length. The message names the first of these variables.
+    """
+    if not files.exists(f"{path}.index"):
+        # The restore itself reports missing files.
+        return
+    saved = saved_graph.SavedGraph(path)
+    places, lists = _compare(checkpoint, saved)
+    optional_ids = {id(variable) for variable in optional}
+    wanted = [place for place in places if id(place.value) not in optional_ids]
+    missing = [place for place in wanted if not place.is_saved]
+    misshapen = [place for place in wanted if place.other_shapes]
+    restored = {node.tensor.key for place in places for node in place.nodes if node.tensor}
+    # Positions mean nothing in a list that has changed its length and is not fully restored.
+    unequal = [
+        each
+        for each in lists
+        if not (missing or misshapen)
+        and not all(id(part) in optional_ids for part in each.current.values())
+        and any(t.key not in restored for node in each.saved.values() for t in node.tensors())
+    ]
+    if not (missing or misshapen or unequal):
+        return
+    first = saved_graph.enumerate_first
+    problems = [
+        first(f"{len(missing)} of {len(wanted)} values are missing", missing),
+        first("saved with a different shape", misshapen),
+        first("lists of a different length", unequal),
+    ]
+    raise errors.CheckpointError(
+        f"{path} can't be restored; nothing was changed. The checkpoint is intact, but it does "
+        f"not match this run: {'; '.join(filter(None, problems))}. {_remedy(saved, missing)}"
+    )
+
+
+@dataclasses.dataclass(eq=False)
+class _Place:
+    """A variable or `PythonState`, and all objects that were saved under names that lead to it."""
+
+    value: Any
+    key: str
+    nodes: list[saved_graph.Node] = dataclasses.field(default_factory=list)
+
+    @property
+    def is_saved(self) -> bool:
+        return any(node.tensor is not None or node.has_state for node in self.nodes)
+
+    @property
+    def other_shapes(self) -> list[tuple[int, ...]]:
+        """The shapes with which a variable was saved, if they are not its own."""
+        if not keras_variables.is_variable(self.value):
+            return []
+        saved = (node.tensor.shape for node in self.nodes if node.tensor)
+        return [shape for shape in saved if shape != tuple(self.value.shape)]
+
+    def __str__(self) -> str:
+        if not keras_variables.is_variable(self.value):
+            return f"`{self.key}`"
+        shapes = f"{list(self.value.shape)}"
+        if was := self.other_shapes:
+            shapes = f"{list(was[0])} in the checkpoint, {shapes} in this run"
+        return f"`{keras_variables.path_of(self.value)}` ({self.key}: {shapes})"
+
+
+@dataclasses.dataclass(eq=False)
+class _List:
+    """The elements of a list in the program and in the checkpoint."""
+
+    key: str
+    current: Mapping[str, Any]
+    saved: Mapping[str, saved_graph.Node]
+
+    def __str__(self) -> str:
+        return (
+            f"`{self.key}` ({len(self.saved)} in the checkpoint, {len(self.current)} in this run)"
+        )
+
+
+def _compare(
+    checkpoint: tf.train.Checkpoint, saved: saved_graph.SavedGraph
+) -> tuple[Collection[_Place], list[_List]]:
+    """Traverse the objects to restore and the saved objects in parallel, matched by name.
+
+    Returns:
+        All values to restore, and the lists that had another length.
+    """
+    places: dict[int, _Place] = {}
+    lists: list[_List] = []
+    seen: set[tuple[int, int]] = set()
+    top = saved.node(0) if saved.has_graph else None
+    pending: list[tuple[Any, saved_graph.Node | None, str]] = [(checkpoint, top, "")]
+    while pending:
+        part, node, key = pending.pop()
+        if (id(part), node.index if node else -1) in seen:
+            continue
+        seen.add((id(part), node.index if node else -1))
+        if keras_variables.is_variable(part) or isinstance(part, tf.train.experimental.PythonState):
+            place = places.setdefault(id(part), _Place(part, key))
+            place.nodes += [node] if node else []
+            continue
+        current = dict(tf.train.TrackableView.children(part))
+        children = node.all_children if node else {}
+        elements = {name: child for name, child in current.items() if name.isdigit()}
+        saved_elements = {name: child for name, child in children.items() if name.isdigit()}
+        if node and len(elements) != len(saved_elements):
+            lists.append(_List(key, elements, saved_elements))
+        # The last item pushed is visited first. Visit the model first, because an optimizer also
+        # refers to its weights.
+        names = sorted(current, key=lambda name: name != "model")
+        for name in reversed(names):
+            if part is not checkpoint or name not in saved_graph.BOOKKEEPING:
+                below = f"{key}/{name}" if key else name
+                pending.append((current[name], children.get(name), below))
+    return places.values(), lists
+
+
+def _remedy(saved: saved_graph.SavedGraph, missing: list[_Place]) -> str:
+    if saved.is_of_keras2:
+        return f"Keras 2 wrote it, as the Model Garden does: {_CONVERTER}"
+    remedy = (
+        "It was saved by a different model, optimizer or trainer. To use the original ones, apply "
+        f"the config of the run: {suggestions.config_file('params.yaml')}. To load only the "
+        "matching weights, start in another directory with `task.init_checkpoint` and "
+        "`task.init_checkpoint_strict: false`."
+    )
+    if any(place.key.startswith("model/") for place in missing):
+        return f"{remedy} If Keras 2 or the Model Garden wrote it, {_CONVERTER}"
+    return remedy

@@ -16,13 +16,7 @@ import keras
 import tensorflow as tf
 from absl import logging
 
-from official_lite.checkpoint import (
-    commit,
-    completeness,
-    conversion_report,
-    model_state,
-    saved_graph,
-)
+from official_lite.checkpoint import commit, model_state, saved_graph
 from official_lite.common import errors, keras_variables
 from official_lite.modeling import distributed_gradients, replica_state
 
@@ -30,7 +24,6 @@ __all__ = [
     "Candidates",
     "compare",
     "is_keras2",
-    "match",
     "match_names",
     "match_optimizer",
     "match_structure",
@@ -217,7 +210,7 @@ def restore_keras2_checkpoint(
     root: str | None = None,
     renamed: Mapping[str, str] | None = None,
     strict: bool = True,
-) -> conversion_report.ConversionReport:
+) -> saved_graph.ConversionReport:
     """Assign the weights that tf_keras saved to the variables of the same model in Keras 3.
 
     Optimizers, counters, metrics and random states in the checkpoint are ignored.
@@ -254,32 +247,13 @@ def restore_keras2_checkpoint(
     return report
 
 
-def match(
-    model: object, checkpoint: saved_graph.SavedGraph, *, root: str | None = None
-) -> dict[int, saved_graph.Tensor]:
-    """Return the tensor of each weight of a model by the `id` of the weight; assign none.
-
-    Args:
-        model: A model, or any object whose attributes hold layers.
-        checkpoint: The checkpoint.
-        root: The object to read from the checkpoint; see `restore_keras2_checkpoint`.
-
-    Raises:
-        CheckpointError: A weight has no tensor of its shape, or a tensor of the model is not used.
-    """
-    report, chosen = compare(model, checkpoint, root=root)
-    if not report.is_complete:
-        raise errors.CheckpointError(_complaint(report, checkpoint))
-    return chosen
-
-
 def compare(
     model: object,
     checkpoint: saved_graph.SavedGraph,
     *,
     root: str | None = None,
     renamed: Mapping[str, str] | None = None,
-) -> tuple[conversion_report.ConversionReport, dict[int, saved_graph.Tensor]]:
+) -> tuple[saved_graph.ConversionReport, dict[int, saved_graph.Tensor]]:
     """Match the weights of a model, and assign none; see `restore_keras2_checkpoint`.
 
     Returns:
@@ -302,70 +276,29 @@ def compare(
     # A layer may hold a variable that is not one of the model's weights.
     ids = {id(variable) for variable in weights}
     candidates = {key: fits for key, fits in candidates.items() if key in ids}
-    chosen = _unambiguous(candidates)
-    return _report(checkpoint.prefix, weights, tensors, candidates, chosen), chosen
-
-
-def _unambiguous(
-    candidates: Candidates,
-) -> dict[int, saved_graph.Tensor]:
-    """Return the pairs in which neither side has another candidate."""
+    # Neither side of a pair may have another candidate.
     claims = collections.Counter(itertools.chain.from_iterable(candidates.values()))
-    return {
-        variable: tensors[0]
-        for variable, tensors in candidates.items()
-        if len(tensors) == 1 and claims[tensors[0]] == 1
+    chosen = {
+        variable: fits[0]
+        for variable, fits in candidates.items()
+        if len(fits) == 1 and claims[fits[0]] == 1
     }
-
-
-def _report(
-    prefix: str,
-    weights: list[Any],
-    tensors: list[saved_graph.Tensor],
-    candidates: Candidates,
-    chosen: Mapping[int, saved_graph.Tensor],
-) -> conversion_report.ConversionReport:
     taken = set(itertools.chain.from_iterable(candidates.values()))
-    unexpected = [tensor for tensor in tensors if tensor not in taken]
-    pairs = [_match(v, chosen[id(v)]) for v in weights if id(v) in chosen]
-    unclear = [v for v in weights if candidates.get(id(v)) and id(v) not in chosen]
-    missing = [v for v in weights if not candidates.get(id(v))]
-    return conversion_report.ConversionReport(
-        checkpoint=prefix,
-        matched=tuple(pair for pair in pairs if pair.variable_shape == pair.key_shape),
-        mismatched=tuple(pair for pair in pairs if pair.variable_shape != pair.key_shape),
-        ambiguous=tuple(_leftover(v, candidates[id(v)]) for v in unclear),
-        missing=tuple(
-            _leftover(v, [t for t in unexpected if t.shape == tuple(v.shape)]) for v in missing
-        ),
-        unexpected=tuple(
-            conversion_report.Leftover(name=tensor.key, shape=tensor.shape) for tensor in unexpected
-        ),
+    report = saved_graph.ConversionReport.of(
+        checkpoint.prefix,
+        [saved_graph.Match.of(v, chosen[id(v)]) for v in weights if id(v) in chosen],
+        missing=[v for v in weights if not candidates.get(id(v))],
+        unused=[tensor for tensor in tensors if tensor not in taken],
+        ambiguous=[
+            saved_graph.Leftover.of(v, [tensor.key for tensor in candidates[id(v)]])
+            for v in weights
+            if candidates.get(id(v)) and id(v) not in chosen
+        ],
     )
+    return report, chosen
 
 
-def _match(variable: keras.Variable, tensor: saved_graph.Tensor) -> conversion_report.Match:
-    return conversion_report.Match(
-        variable=variable.path,
-        variable_shape=tuple(variable.shape),
-        key=tensor.key,
-        key_shape=tensor.shape,
-    )
-
-
-def _leftover(
-    variable: keras.Variable, tensors: Iterable[saved_graph.Tensor]
-) -> conversion_report.Leftover:
-    return conversion_report.Leftover(
-        name=variable.path,
-        shape=tuple(variable.shape),
-        candidates=tuple(tensor.key for tensor in tensors),
-    )
-
-
-def _complaint(
-    report: conversion_report.ConversionReport, checkpoint: saved_graph.SavedGraph
-) -> str:
+def _complaint(report: saved_graph.ConversionReport, checkpoint: saved_graph.SavedGraph) -> str:
     objects = ", ".join(f"`{name}`" for name in checkpoint.node(0).children)
     return (
         "The checkpoint does not match the model, so nothing was restored. Use `renamed=` for "
@@ -418,11 +351,12 @@ def restore_run(
             f"{objects}; the checkpoint to restore into has the layers {', '.join(parts) or '-'}. "
             "To load other parts, use `official_lite.checkpoint.keras2_converter`."
         )
-    found = {
-        key: tensor
-        for name, part in parts.items()
-        for key, tensor in match(part, saved, root=name).items()
-    }
+    found: dict[int, _Tensor] = {}
+    for name, part in parts.items():
+        report, chosen = compare(part, saved, root=name)
+        if not report.is_complete:
+            raise errors.CheckpointError(_complaint(report, saved))
+        found |= chosen
     optional_ids = {id(variable) for variable in optional}
     optimizer = items.get("optimizer")
     if isinstance(optimizer, keras.optimizers.Optimizer) and not optimizer.built:
@@ -470,7 +404,7 @@ def restore_run(
 def _needed(items: Mapping[str, Any]) -> Iterator[Any]:
     """Yield the variables that the checkpoint has to restore."""
     for name, item in items.items():
-        if name in completeness.OPTIONAL_ITEMS | {"random_state"}:
+        if name in saved_graph.BOOKKEEPING | {"random_state"}:
             continue
         if name == "optimizer":
             yield from _optimizer_state(item)
@@ -628,4 +562,4 @@ def _explain(path: str, missing: list[Any], misshapen: list[Any], unused: list[_
 
 def _enumerate(title: str, names: Iterable[str]) -> str:
     listed = [f"`{name}`" for name in names]
-    return completeness.enumerate_first(f"{title} ({len(listed)})", listed)
+    return saved_graph.enumerate_first(f"{title} ({len(listed)})", listed)

@@ -1,4 +1,6 @@
-"""Tracking of the state of a Keras 3 model that `tf.train.Checkpoint(model=model)` omits.
+"""The state of a model in a checkpoint: what TensorFlow omits, and what it would mix up.
+
+`tf.train.Checkpoint(model=model)` omits a part of the state of a Keras 3 model.
 
 TensorFlow finds variables through attributes. It does not find the layers that Keras 3 keeps in
 lists and dicts (`self.blocks = [...]`), the seed generators of dropout, or the state that a layer
@@ -8,28 +10,46 @@ learned by `adapt`. `assert_existing_objects_matched` does not report them eithe
 
 Keras computes with copies of the state that a layer learned by `adapt`, in constants and tables. A
 `Normalization` with the right variables alone would not normalize its inputs.
+
+TensorFlow restores the variables of an optimizer by position. It silently restores the variables of
+Adam into AdamW, or the variables of one layer into another of the same shape. Descriptions of the
+optimizer class and of the paths of the variables are therefore compared before a restore.
 """
 
+import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import keras
 import numpy as np
 import tensorflow as tf
+from absl import logging
 
-from official_lite.common import errors
-from official_lite.modeling import replica_state
+from official_lite.common import errors, keras_variables
+from official_lite.modeling import distributed_gradients, replica_state
 
 __all__ = [
     "AdaptedLayers",
     "checkpoint_items",
+    "describe",
     "find_adaptable_layers",
     "follow_statistics",
     "hidden_items",
     "plain_containers",
+    "require_same",
+    "warn_of_inexact_state",
     "weight_items",
 ]
+
+# A longer list of variables is represented only by its checksum.
+_MAX_LISTED = 1000
+
+_WAY_OUT = (
+    "To resume from it, use the config it was saved with (`params.yaml` of the run). To start a "
+    "new run from its weights, use another directory and set `task.init_checkpoint`."
+)
 
 
 class _Names(tf.train.experimental.PythonState):
@@ -176,34 +196,15 @@ def _write_statistics(layer: keras.layers.Normalization, state: list[Any]) -> No
     layer.finalize_state()
 
 
-def _read_boundaries(layer: keras.layers.Discretization) -> list[float] | None:
-    return None if layer.bin_boundaries is None else [float(b) for b in layer.bin_boundaries]
-
-
-def _write_boundaries(layer: keras.layers.Discretization, state: list[float]) -> None:
-    layer.bin_boundaries = state
-
-
-def _read_vocabulary(
-    layer: keras.layers.StringLookup | keras.layers.IntegerLookup | keras.layers.TextVectorization,
-) -> dict[str, Any] | None:
+def _read_vocabulary(layer: Any) -> dict[str, Any] | None:
     if not layer.get_vocabulary(include_special_tokens=False):
         return None
     words = [getattr(word, "item", lambda word=word: word)() for word in layer.get_vocabulary()]
-    return {"words": words, "idf_weights": _read_idf_weights(layer)}
-
-
-def _read_idf_weights(
-    layer: keras.layers.StringLookup | keras.layers.IntegerLookup | keras.layers.TextVectorization,
-) -> list[float] | None:
     weights = getattr(layer, "idf_weights", None)
-    return None if weights is None else weights.numpy().tolist()
+    return {"words": words, "idf_weights": None if weights is None else weights.numpy().tolist()}
 
 
-def _write_vocabulary(
-    layer: keras.layers.StringLookup | keras.layers.IntegerLookup | keras.layers.TextVectorization,
-    state: dict[str, Any],
-) -> None:
+def _write_vocabulary(layer: Any, state: dict[str, Any]) -> None:
     if _read_vocabulary(layer) != state:
         layer.set_vocabulary(state["words"], state["idf_weights"])
 
@@ -224,8 +225,10 @@ _KINDS: dict[type[keras.layers.Layer], _Kind] = {
     ),
     keras.layers.Discretization: _Kind(
         learns=lambda layer: layer.num_bins is not None,
-        read=_read_boundaries,
-        write=_write_boundaries,
+        read=lambda layer: (
+            None if layer.bin_boundaries is None else [float(b) for b in layer.bin_boundaries]
+        ),
+        write=lambda layer, state: setattr(layer, "bin_boundaries", state),
     ),
     keras.layers.StringLookup: _VOCABULARY,
     keras.layers.IntegerLookup: _VOCABULARY,
@@ -239,3 +242,143 @@ def _name(layer: keras.layers.Layer) -> str:
 
 def _kind_of(layer: keras.layers.Layer) -> _Kind:
     return next(kind for cls, kind in _KINDS.items() if isinstance(layer, cls))
+
+
+def describe(
+    model: keras.Model | tf.Module | None, optimizer: keras.optimizers.Optimizer | None
+) -> dict[str, Any]:
+    """Return a JSON-serializable description of a model and an optimizer.
+
+    Args:
+        model: A Keras model that has its variables. Anything else is left out.
+        optimizer: A Keras optimizer that has its variables. Anything else is left out.
+    """
+    described: dict[str, Any] = {}
+    # Prefer the weights, because the variables of metrics change.
+    weights = _variables(model, "weights") or _variables(model, "variables")
+    if weights:
+        described["model"] = _listing(weights)
+    if variables := _variables(optimizer, "variables"):
+        classes = [
+            type(each).__name__ for each in distributed_gradients.wrapped_optimizers(optimizer)
+        ]
+        described["optimizer"] = {"class": " of ".join(classes), **_listing(variables)}
+    return described
+
+
+def require_same(saved: Mapping[str, Any], current: Mapping[str, Any], path: str) -> None:
+    """Check that a checkpoint is restored into the objects that it was saved from.
+
+    Different shapes are left to TensorFlow, whose error names the variable. Layers may have been
+    renamed, as long as their order is unchanged.
+
+    Args:
+        saved: The description in the commit file.
+        current: The description of the run.
+        path: The checkpoint, for the error message.
+
+    Raises:
+        errors.CheckpointError: The checkpoint was saved with another optimizer, or with another
+            number or order of variables.
+    """
+    was, now = saved.get("optimizer"), current.get("optimizer")
+    if was and now and was["class"] != now["class"]:
+        raise errors.CheckpointError(
+            f"{path} was saved with the optimizer {was['class']}; this run uses {now['class']}. "
+            f"{_WAY_OUT}"
+        )
+    for part in ("optimizer", "model"):
+        if saved.get(part) and current.get(part):
+            _require_same_order(part, saved[part], current[part], path)
+
+
+def warn_of_inexact_state(saved: Mapping[str, Any], current: Mapping[str, Any], path: str) -> None:
+    """Warn about changes that prevent the resumed training from being bit-exact.
+
+    Args:
+        saved: The description in the commit file.
+        current: The description of the run.
+        path: The checkpoint, for the warning.
+    """
+    was, now = _circumstances(saved), _circumstances(current)
+    if was.get("virtual replicas") and was.get("virtual replicas") == now.get("virtual replicas"):
+        # Their results do not depend on the number of replicas.
+        if was.pop("replicas", None) != now.get("replicas"):
+            logging.info(
+                "Training resumes from %s on %s instead of %s replicas.",
+                path,
+                current["num_replicas"],
+                saved["num_replicas"],
+            )
+    changes = [
+        f"{name} {was[name]} → {now[name]}"
+        for name in was.keys() & now.keys()
+        if was[name] != now[name]
+    ]
+    if changes:
+        logging.warning(
+            "Training resumes from %s, but the results will not be bit for bit the same: %s.",
+            path,
+            ", ".join(sorted(changes)),
+        )
+
+
+def _circumstances(description: Mapping[str, Any]) -> dict[str, Any]:
+    named = {
+        "replicas": description.get("num_replicas"),
+        "virtual replicas": description.get("virtual_replicas"),
+        "global batch size": description.get("global_batch_size"),
+        **description.get("versions", {}),
+    }
+    return {name: value for name, value in named.items() if value is not None}
+
+
+def _require_same_order(
+    part: str, was: Mapping[str, Any], now: Mapping[str, Any], path: str
+) -> None:
+    if was.get("sha256") == now.get("sha256"):
+        return
+    if was.get("count") != now.get("count"):
+        raise errors.CheckpointError(
+            f"{path} contains {was.get('count')} variables of the {part}, but this run has "
+            f"{now.get('count')}. {_difference(was, now)}{_WAY_OUT}"
+        )
+    old, new = _paths(was), _paths(now)
+    if old and old != new and sorted(old) == sorted(new):
+        moved = next(i for i, (a, b) in enumerate(zip(old, new, strict=True)) if a != b)
+        raise errors.CheckpointError(
+            f"{path} contains the variables of the {part} in a different order: `{old[moved]}` "
+            f"would be restored into `{new[moved]}`. {_WAY_OUT}"
+        )
+    logging.warning("%s was saved with different variable names of the %s.", path, part)
+
+
+def _difference(was: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+    old, new = _paths(was), _paths(now)
+    if not old or not new:
+        return ""
+    gone = [f"`{path}` is missing now" for path in old if path not in new]
+    come = [f"`{path}` is new" for path in new if path not in old]
+    return "".join(f"{each}. " for each in [*gone[:2], *come[:2]])
+
+
+def _listing(variables: Iterable[Any]) -> dict[str, Any]:
+    listed = [[_plain(variable), list(variable.shape)] for variable in variables]
+    text = json.dumps(listed, separators=(",", ":"))
+    listing = {"count": len(listed), "sha256": hashlib.sha256(text.encode()).hexdigest()}
+    return listing if len(listed) > _MAX_LISTED else {**listing, "variables": listed}
+
+
+def _paths(listing: Mapping[str, Any]) -> list[str]:
+    return [path for path, _ in listing.get("variables", ())]
+
+
+def _plain(variable: keras.Variable | tf.Variable) -> str:
+    """Return the path of a variable without the numbers that Keras appends to repeated names."""
+    path = keras_variables.path_of(variable)
+    return re.sub(r"_\d+(?=[_/:]|$)", "", path)
+
+
+def _variables(item: object, attribute: str) -> list[Any]:
+    variables = getattr(item, attribute, None)
+    return list(variables) if isinstance(variables, list | tuple) else []

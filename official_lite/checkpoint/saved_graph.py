@@ -3,11 +3,13 @@
 The key of a tensor is only one of the paths that lead to it. If a model is saved under two names
 (`Checkpoint(model=model, backbone=model.backbone)`), its keys may start with either. The object
 graph in the checkpoint holds all paths and the variables' own names.
+
+A `ConversionReport` says which of the tensors belong to the variables of a model.
 """
 
 import dataclasses
 import functools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,9 +17,35 @@ import tensorflow as tf
 from tensorflow.core.protobuf import trackable_object_graph_pb2
 
 from official_lite.checkpoint import latest
-from official_lite.common import errors, suggestions
+from official_lite.common import errors, keras_variables, suggestions
 
-__all__ = ["GRAPH_KEY", "VALUE_SUFFIX", "Node", "SavedGraph", "Tensor", "read_graph"]
+__all__ = [
+    "BOOKKEEPING",
+    "GRAPH_KEY",
+    "VALUE_SUFFIX",
+    "ConversionReport",
+    "Leftover",
+    "Match",
+    "Node",
+    "SavedGraph",
+    "Shape",
+    "Tensor",
+    "enumerate_first",
+    "read_graph",
+]
+
+Shape = tuple[int, ...]
+
+_MAX_CANDIDATES = 3
+_MAX_NAMED = 5
+
+# What checkpoints of older versions or of other tools lack. Hooks may change, too.
+BOOKKEEPING = frozenset(
+    {
+        *("batches_read", "hidden_names", "hook_attributes", "hooks", "micro_batches"),
+        *("save_counter", "skipped_batches"),
+    }
+)
 
 GRAPH_KEY = "_CHECKPOINTABLE_OBJECT_GRAPH"
 """The key of the saved objects. TensorFlow 1, which saved tensors by name, lacks it."""
@@ -41,7 +69,7 @@ class Tensor:
 
     key: str
     full_name: str
-    shape: tuple[int, ...]
+    shape: Shape
 
 
 class Node:
@@ -219,3 +247,156 @@ def read_graph(reader: Any) -> trackable_object_graph_pb2.TrackableObjectGraph:
 
 def _number(name: str) -> int:
     return int(name.rpartition("-")[2])
+
+
+def enumerate_first(title: str, names: Sequence[object]) -> str:
+    """Return a title and the first of these names; an empty text if there are none."""
+    if not names:
+        return ""
+    rest = len(names) - _MAX_NAMED
+    more = f" and {rest} more" if rest > 0 else ""
+    return f"{title}: {', '.join(map(str, names[:_MAX_NAMED]))}{more}"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Match:
+    """A variable of the model and the checkpoint tensor that belongs to it.
+
+    Attributes:
+        variable: The path of the variable.
+        variable_shape: The shape of the variable.
+        key: The key of the tensor in the checkpoint.
+        key_shape: The shape of the tensor.
+        saved_name: The name of the tensor in the checkpoint, if it is more informative than the
+            key.
+        is_by_position: Whether the two were matched only by their position in the model.
+    """
+
+    variable: str
+    variable_shape: Shape
+    key: str
+    key_shape: Shape
+    saved_name: str = ""
+    is_by_position: bool = False
+
+    @classmethod
+    def of(cls, variable: Any, tensor: Tensor, **fields: Any) -> "Match":
+        """Return the match of a variable and a tensor."""
+        return cls(
+            variable=keras_variables.path_of(variable),
+            variable_shape=tuple(variable.shape),
+            key=tensor.key,
+            key_shape=tensor.shape,
+            **fields,
+        )
+
+    def __str__(self) -> str:
+        text = f"{self.variable} {list(self.variable_shape)} <- {self.key}"
+        if self.variable_shape != self.key_shape:
+            text += f" {list(self.key_shape)}"
+        return f"{text} ({self.saved_name})" if self.saved_name else text
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Leftover:
+    """A variable without a tensor, or a tensor without a variable.
+
+    Attributes:
+        name: The path of the variable or the key of the tensor.
+        shape: Its shape.
+        candidates: The keys of tensors that may belong to the variable. For an ambiguous variable,
+            these are all tensors that claim it; for a missing one, unused tensors of its shape,
+            those of a similar name if there are any.
+    """
+
+    name: str
+    shape: Shape
+    candidates: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, variable: Any, keys: Iterable[str]) -> "Leftover":
+        """Return what is left of a variable that one of several tensors may belong to."""
+        name = keras_variables.path_of(variable)
+        return cls(name=name, shape=tuple(variable.shape), candidates=tuple(keys))
+
+    def __str__(self) -> str:
+        text = f"{self.name} {list(self.shape)}"
+        if not self.candidates:
+            return text
+        more = ", …" if len(self.candidates) > _MAX_CANDIDATES else ""
+        return f"{text} (might be {', '.join(self.candidates[:_MAX_CANDIDATES])}{more})"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ConversionReport:
+    """The result for every variable of the model and every tensor of the checkpoint.
+
+    Attributes:
+        checkpoint: The prefix of the checkpoint files.
+        matched: Pairs of equal shape. Only these are assigned.
+        mismatched: Pairs that belong together but differ in shape.
+        ambiguous: Variables that more than one tensor may belong to.
+        missing: Variables without a tensor.
+        unexpected: Tensors of the model in the checkpoint that were not matched to a variable.
+    """
+
+    checkpoint: str
+    matched: tuple[Match, ...] = ()
+    mismatched: tuple[Match, ...] = ()
+    ambiguous: tuple[Leftover, ...] = ()
+    missing: tuple[Leftover, ...] = ()
+    unexpected: tuple[Leftover, ...] = ()
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every variable was assigned and every tensor was used."""
+        return not (self.mismatched or self.ambiguous or self.missing or self.unexpected)
+
+    @classmethod
+    def of(
+        cls,
+        checkpoint: str,
+        found: Sequence[Match],
+        missing: Iterable[Any],
+        unused: Sequence[Tensor],
+        ambiguous: Iterable[Leftover] = (),
+    ) -> "ConversionReport":
+        """Return the report on the matches, the variables without a tensor and unused tensors."""
+        lost = []
+        for variable in missing:
+            alike = [tensor.key for tensor in unused if tensor.shape == tuple(variable.shape)]
+            nearest = suggestions.nearest(keras_variables.path_of(variable), alike)
+            lost.append(Leftover.of(variable, nearest or alike))
+        return cls(
+            checkpoint=checkpoint,
+            matched=tuple(match for match in found if match.variable_shape == match.key_shape),
+            mismatched=tuple(match for match in found if match.variable_shape != match.key_shape),
+            ambiguous=tuple(ambiguous),
+            missing=tuple(lost),
+            unexpected=tuple(Leftover(name=t.key, shape=t.shape) for t in unused),
+        )
+
+    @classmethod
+    def merged(cls, checkpoint: str, reports: Sequence["ConversionReport"]) -> "ConversionReport":
+        """Return one report on several parts of a checkpoint."""
+        kinds = [field.name for field in dataclasses.fields(cls) if field.name != "checkpoint"]
+        entries = {
+            kind: tuple(entry for report in reports for entry in getattr(report, kind))
+            for kind in kinds
+        }
+        return cls(checkpoint=checkpoint, **entries)
+
+    def __str__(self) -> str:
+        lines = [f"{self.checkpoint}: {len(self.matched)} variables matched"]
+        by_position = [match for match in self.matched if match.is_by_position]
+        lines += _section("of these, by position", by_position)
+        lines += _section("with a different shape", self.mismatched)
+        lines += _section("ambiguous", self.ambiguous)
+        lines += _section("missing from the checkpoint", self.missing)
+        lines += _section("unexpected in the checkpoint", self.unexpected)
+        return "\n".join(lines)
+
+
+def _section(title: str, rows: Iterable[object]) -> list[str]:
+    lines = [f"    {row}" for row in rows]
+    return [f"  {title} ({len(lines)}):", *lines] if lines else []

@@ -17,7 +17,6 @@ from absl import logging
 
 from official_lite.checkpoint import (
     commit,
-    conversion_report,
     keras2_converter,
     latest,
     matching,
@@ -35,7 +34,7 @@ __all__ = [
     "remedy",
 ]
 
-WarmStartReport = conversion_report.ConversionReport
+WarmStartReport = saved_graph.ConversionReport
 
 ALL = "all"
 
@@ -342,38 +341,17 @@ def _report(
     unexpected: Sequence[saved_graph.Tensor],
 ) -> WarmStartReport:
     found = [_match(pairs[id(v)]) for v in wanted if id(v) in pairs]
-    return WarmStartReport(
-        checkpoint=checkpoint.prefix,
-        matched=tuple(match for match in found if match.variable_shape == match.key_shape),
-        mismatched=tuple(match for match in found if match.variable_shape != match.key_shape),
-        missing=tuple(_missing(v, unexpected) for v in wanted if id(v) not in pairs),
-        unexpected=tuple(
-            conversion_report.Leftover(name=tensor.key, shape=tensor.shape) for tensor in unexpected
-        ),
-    )
+    missing = [v for v in wanted if id(v) not in pairs]
+    return WarmStartReport.of(checkpoint.prefix, found, missing, unexpected)
 
 
-def _match(pair: matching.Pair) -> conversion_report.Match:
+def _match(pair: matching.Pair) -> saved_graph.Match:
     is_by_position = pair.evidence != matching.Evidence.NAME
-    return conversion_report.Match(
-        variable=keras_variables.path_of(pair.variable),
-        variable_shape=tuple(pair.variable.shape),
-        key=pair.tensor.key,
-        key_shape=pair.tensor.shape,
+    return saved_graph.Match.of(
+        pair.variable,
+        pair.tensor,
         saved_name=pair.tensor.full_name if is_by_position or pair.is_moved else "",
         is_by_position=is_by_position,
-    )
-
-
-def _missing(
-    variable: keras.Variable | tf.Variable, unexpected: Sequence[saved_graph.Tensor]
-) -> conversion_report.Leftover:
-    name, shape = keras_variables.path_of(variable), tuple(variable.shape)
-    alike = [tensor.key for tensor in unexpected if tensor.shape == shape]
-    return conversion_report.Leftover(
-        name=name,
-        shape=shape,
-        candidates=tuple(suggestions.nearest(name, alike) or alike),
     )
 
 

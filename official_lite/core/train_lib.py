@@ -10,7 +10,7 @@ import tensorflow as tf
 from absl import logging
 
 from official_lite import orbit, telemetry
-from official_lite.checkpoint import async_checkpoint_manager, directories, state_description
+from official_lite.checkpoint import async_checkpoint_manager, directories, model_state
 from official_lite.common import distribute_utils, errors, files, goodput, preemption, terminal
 from official_lite.common.flags import Mode
 from official_lite.config import epochs, parsing
@@ -391,7 +391,7 @@ class OrbitExperimentRunner:
 
     def _describe_model(self) -> Mapping[str, Any]:
         """Return the state that an evaluation must have in common with the training."""
-        return state_description.describe(orbit.runner.model_of(self.trainer), None)
+        return model_state.describe(orbit.runner.model_of(self.trainer), None)
 
     def _find_unneeded(self) -> Iterable[Any]:
         """Return the variables that a checkpoint need not have in this mode."""

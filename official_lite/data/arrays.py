@@ -27,8 +27,8 @@ class _Rows(Protocol):
 
 
 # Several small batches are gathered in one call, up to this number of batches and bytes.
-MOST_BATCHES_IN_A_GATHER = 64
-MOST_BYTES_IN_A_GATHER = 2**20
+_MAX_BATCHES_IN_A_GATHER = 64
+_MAX_BYTES_IN_A_GATHER = 2**20
 
 # Minimum number of global-batch indices from which a pipeline takes its share in one call.
 _ROWS_SHARED_AT_ONCE = 2**12
@@ -330,7 +330,7 @@ def _build_read(source: _Rows) -> Gather:
 def _num_batches_at_once(gather: Gather, batch_size: int) -> int:
     row = nests.tensors_in(gather(tf.constant(0)))
     num_bytes = batch_size * sum(part.dtype.size * part.shape.num_elements() for part in row)
-    return min(MOST_BATCHES_IN_A_GATHER, max(1, MOST_BYTES_IN_A_GATHER // max(1, num_bytes)))
+    return min(_MAX_BATCHES_IN_A_GATHER, max(1, _MAX_BYTES_IN_A_GATHER // max(1, num_bytes)))
 
 
 def _leaves(nest: nests.Nest) -> list[Any]:

@@ -249,15 +249,11 @@ def create_combine_fn(params: base_config.Config) -> CombineFn | None:
 
 
 def _check_same_names(sources: list[str], weights: list[str]) -> None:
-    for name in sources:
-        if name not in weights:
-            raise errors.ConfigValueError(
-                f"Input {name!r} does not have a corresponding weight. "
-                f"{suggestions.did_you_mean(name, weights)}"
-            )
-    for name in weights:
-        if name not in sources:
-            raise errors.ConfigValueError(
-                f"Weight {name!r} does not have a corresponding input. "
-                f"{suggestions.did_you_mean(name, sources)}"
-            )
+    for kind, names, others in (("Input", sources, weights), ("Weight", weights, sources)):
+        for name in names:
+            if name not in others:
+                wanted = "weight" if kind == "Input" else "input"
+                raise errors.ConfigValueError(
+                    f"{kind} {name!r} does not have a corresponding {wanted}. "
+                    f"{suggestions.did_you_mean(name, others)}"
+                )

@@ -1,17 +1,39 @@
-"""Expansion of the paths and patterns in a config to existing files."""
+"""The files that the paths and patterns of a config name, and checksums of those that were read.
 
+Importing this module does not import TensorFlow. Files on remote file systems are read, but their
+descriptions only name them.
+"""
+
+import contextlib
+import glob
+import hashlib
+import itertools
+import os
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from types import ModuleType
+from typing import Any
 
-import tensorflow as tf
 from absl import logging
 
 from official_lite.common import errors, files
-from official_lite.data import input_paths
 
-__all__ = ["match_files"]
+__all__ = ["describe", "find_differences", "forget", "match_files", "remember", "remembered"]
 
 _GLOB_CHARACTERS = "*?["
+
+# A larger file is sampled: this many blocks, from its first bytes to its last ones.
+_MAX_BYTES_OF_A_FILE = 1 << 20
+_BLOCKS = 16
+_BLOCK_BYTES = 1 << 14
+
+# Limits for all files of a run. They bound the time to about a second.
+_MAX_BYTES = 1 << 28
+_MAX_LISTED = 1000
+_MAX_FILES = 100_000
+
+# The patterns, in the order in which they were first read.
+_PATTERNS: dict[str, None] = {}
 
 
 def match_files(input_path: Sequence[str] | str, *, directories: bool = False) -> list[str]:
@@ -29,10 +51,13 @@ def match_files(input_path: Sequence[str] | str, *, directories: bool = False) -
         DataError: A path does not exist or is of the other kind, a pattern matches nothing, or all
             files are empty.
     """
+    # Whoever only describes files does not need TensorFlow.
+    import tensorflow as tf
+
     expand = _expand_directories if directories else _expand
-    found = [file for pattern in _patterns(input_path) for file in expand(pattern)]
+    found = [file for pattern in _patterns(input_path) for file in expand(pattern, tf.io.gfile)]
     # A directory stands for all files in it, but a pattern only for the files that match.
-    input_paths.remember(found if directories else _patterns(input_path))
+    remember(found if directories else _patterns(input_path))
     if not found:
         raise errors.DataError(f"`input_path` {input_path!r} contains no file names.")
     repeated = [file for file, count in Counter(found).items() if count > 1]
@@ -59,10 +84,10 @@ def _patterns(input_path: Sequence[str] | str) -> Iterator[str]:
         yield from (files.expand_home(pattern) for pattern in patterns if pattern)
 
 
-def _expand(pattern: str) -> list[str]:
+def _expand(pattern: str, gfile: ModuleType) -> list[str]:
     # Try the literal path first: `data[old].tfrecord` may be the name of a file.
-    if tf.io.gfile.exists(pattern):
-        if tf.io.gfile.isdir(pattern):
+    if gfile.exists(pattern):
+        if gfile.isdir(pattern):
             raise errors.DataError(
                 f"`{pattern}` is a directory. Use a pattern for the files in it, such as "
                 f"`{pattern}/*`."
@@ -70,7 +95,7 @@ def _expand(pattern: str) -> list[str]:
         return [pattern]
     if not any(character in pattern for character in _GLOB_CHARACTERS):
         raise errors.DataError(f"The input file `{pattern}` does not exist.")
-    matched = sorted(f for f in tf.io.gfile.glob(pattern) if not tf.io.gfile.isdir(f))
+    matched = sorted(f for f in gfile.glob(pattern) if not gfile.isdir(f))
     if not matched:
         raise errors.DataError(
             f"0 examples matched `{pattern}`: the pattern does not match any files."
@@ -78,9 +103,158 @@ def _expand(pattern: str) -> list[str]:
     return matched
 
 
-def _expand_directories(pattern: str) -> list[str]:
-    found = [pattern] if tf.io.gfile.exists(pattern) else sorted(tf.io.gfile.glob(pattern))
-    directories = [path for path in found if tf.io.gfile.isdir(path)]
+def _expand_directories(pattern: str, gfile: ModuleType) -> list[str]:
+    found = [pattern] if gfile.exists(pattern) else sorted(gfile.glob(pattern))
+    directories = [path for path in found if gfile.isdir(path)]
     if not directories:
         raise errors.DataError(f"0 directories matched `{pattern}`.")
     return directories
+
+
+def remember(patterns: Iterable[str]) -> None:
+    """Remember paths and patterns from which this process reads."""
+    _PATTERNS.update(dict.fromkeys(patterns))
+
+
+def remembered() -> list[str]:
+    """Return the paths and patterns that this process has remembered since the last `forget`."""
+    return list(_PATTERNS)
+
+
+def forget() -> None:
+    """Forget all paths and patterns, at the end of a run."""
+    _PATTERNS.clear()
+
+
+def describe(patterns: Iterable[str]) -> list[dict[str, Any]]:
+    """Describe the files that match each pattern, so that `find_differences` can compare them.
+
+    The contents of small files are hashed completely, those of larger files at fixed offsets. Only
+    the first 1000 files are listed; names and sizes of the others are hashed. If the bytes to hash
+    exceed 256 MiB, the rest is compared by size only. So are files that can't be read.
+
+    Args:
+        patterns: Paths of files and directories, and patterns. A directory stands for all files in
+            it and below.
+
+    Returns:
+        A JSON-serializable mapping for each pattern.
+    """
+    described = []
+    num_listed = num_bytes = 0
+    for pattern in patterns:
+        pattern = pattern if files.is_remote(pattern) else os.path.abspath(pattern)
+        sizes = _find_sizes(pattern)
+        listed = []
+        for path in itertools.islice(sizes, max(0, _MAX_LISTED - num_listed)):
+            is_small = sizes[path] <= _MAX_BYTES_OF_A_FILE
+            cost = sizes[path] if is_small else _BLOCKS * _BLOCK_BYTES
+            is_hashed = num_bytes + cost <= _MAX_BYTES
+            num_bytes += cost if is_hashed else 0
+            listed.append(_describe_file(path, sizes[path], is_hashed))
+        num_listed += len(listed)
+        described.append(
+            {
+                "pattern": pattern,
+                "num_files": len(sizes),
+                "bytes": sum(sizes.values()),
+                "sizes_sha256": _hash_sizes(sizes),
+                "files": listed,
+            }
+        )
+    return described
+
+
+def find_differences(described: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
+    """Compare the files that match a pattern with an earlier description of them.
+
+    Args:
+        described: An element of the result of `describe`.
+
+    Yields:
+        For each difference, the file or pattern, what was recorded, and what was found.
+    """
+    pattern = str(described["pattern"])
+    sizes = _find_sizes(pattern)
+    recorded = {str(each["path"]): each for each in described["files"]}
+    for path, each in recorded.items():
+        if path not in sizes:
+            yield path, f"{each['bytes']} bytes", "no such file"
+        elif sizes[path] != each["bytes"]:
+            yield path, f"{each['bytes']} bytes", f"{sizes[path]} bytes"
+        elif each["sha256"] is not None and (found := _sha256(path, sizes[path])) != each["sha256"]:
+            how = "" if each["hashed"] == "whole" else " of samples"
+            found = f"sha256{how} {found}" if found else "an unreadable file"
+            yield path, f"sha256{how} {each['sha256']}", found
+    is_listed = len(recorded) == described["num_files"]
+    for path in sizes if is_listed else ():
+        if path not in recorded:
+            yield path, "no such file", f"{sizes[path]} bytes"
+    if not is_listed and _hash_sizes(sizes) != described["sizes_sha256"]:
+        yield (
+            pattern,
+            f"{described['num_files']} files with {described['bytes']} bytes",
+            f"{len(sizes)} files with {sum(sizes.values())} bytes, or other names or sizes",
+        )
+
+
+def _describe_file(path: str, size: int, is_hashed: bool) -> dict[str, Any]:
+    how = "whole" if size <= _MAX_BYTES_OF_A_FILE else "sampled"
+    sha256 = _sha256(path, size) if is_hashed else None
+    if is_hashed and sha256 is None:
+        how = "unreadable"
+    mtime = None
+    with contextlib.suppress(OSError):
+        mtime = os.stat(path).st_mtime
+    return {
+        "path": path,
+        "bytes": size,
+        "mtime": mtime,
+        "hashed": how if is_hashed else "size only",
+        "sha256": sha256,
+    }
+
+
+def _sha256(path: str, size: int) -> str | None:
+    """Return the checksum of a file, or of samples of a large one; None if it can't be read."""
+    digest = hashlib.sha256()
+    try:
+        with files.open_file(path, "rb") as file:
+            if size <= _MAX_BYTES_OF_A_FILE:
+                digest.update(file.read(_MAX_BYTES_OF_A_FILE + 1))
+            else:
+                for number in range(_BLOCKS):
+                    file.seek((size - _BLOCK_BYTES) * number // (_BLOCKS - 1))
+                    digest.update(file.read(_BLOCK_BYTES))
+    except OSError:
+        return None
+    return digest.hexdigest()
+
+
+def _hash_sizes(sizes: Mapping[str, int]) -> str:
+    text = "\n".join(f"{path} {size}" for path, size in sizes.items())
+    return hashlib.sha256(os.fsencode(text)).hexdigest()
+
+
+def _find_sizes(pattern: str) -> dict[str, int]:
+    """Return the sizes of the files that match; a file may vanish before its size is read."""
+    sizes: dict[str, int] = {}
+    for path in _find_files(pattern):
+        with contextlib.suppress(OSError):
+            sizes[path] = files.size(path)
+    return sizes
+
+
+def _find_files(pattern: str) -> list[str]:
+    if files.is_remote(pattern):
+        return []
+    if os.path.isfile(pattern):
+        return [pattern]
+    found = _walk(pattern) if os.path.isdir(pattern) else iter(sorted(glob.glob(pattern)))
+    return list(itertools.islice(filter(os.path.isfile, found), _MAX_FILES))
+
+
+def _walk(directory: str) -> Iterator[str]:
+    for folder, folders, names in os.walk(directory):
+        folders.sort()
+        yield from (os.path.join(folder, name) for name in sorted(names))

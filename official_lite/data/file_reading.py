@@ -12,7 +12,7 @@ import weakref
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import tensorflow as tf
 from absl import logging
@@ -28,10 +28,6 @@ __all__ = [
     "file_order_seed",
     "num_sharing_pipelines",
     "read_files",
-    "read_files_then_shard",
-    "require_records_for_all",
-    "shard_files_then_read",
-    "shards_files",
     "SoundRecords",
     "tolerant",
     "read_epochs",
@@ -39,7 +35,7 @@ __all__ = [
 ]
 
 
-MOST_FILES_IN_TURN = 16
+_MAX_FILES_IN_TURN = 16
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,117 +84,100 @@ def read_files(
         options: How to read the files.
         input_context: The index of this input pipeline and the number of pipelines.
     """
-    input_errors.remember(files, dataset_fn)
-    if not shards_files(files, options, input_context):
-        require_records_for_all(files, dataset_fn, options, input_context)
-        return read_files_then_shard(files, dataset_fn, options, input_context)
-    dataset = tf.data.Dataset.from_tensor_slices(list(files))
+    shared = _SharedFiles(files, dataset_fn, options, input_context)
+    if not shared.are_divided:
+        return shared.read_then_divide(repeat=options.repeat)
+    names = tf.data.Dataset.from_tensor_slices(shared.files)
     if options.is_training:
-        dataset = dataset.shuffle(
+        names = names.shuffle(
             len(files),
             seed=file_order_seed(files, options, input_context),
             reshuffle_each_iteration=not options.cache,
         )
-    return shard_files_then_read(dataset, files, dataset_fn, options, input_context)
+    return shared.divide_then_read(names, repeat=options.repeat)
 
 
-def shards_files(
-    files: Sequence[str],
-    options: FileReadingOptions,
-    input_context: tf.distribute.InputContext | None,
-) -> bool:
-    """Return whether each pipeline reads its own files, not every n-th record of all files."""
-    num_pipelines = num_sharing_pipelines(options, input_context)
-    if 1 < len(files) < num_pipelines:
-        logging.warning(
-            "There are fewer files (%d) than input pipelines (%d), so each pipeline reads all "
-            "files. Use more files for faster input.",
-            len(files),
-            num_pipelines,
-        )
-    return len(files) > 1 and len(files) >= num_pipelines
-
-
-def require_records_for_all(
-    files: Sequence[str],
-    dataset_fn: Callable[..., tf.data.Dataset],
-    options: FileReadingOptions,
-    input_context: tf.distribute.InputContext | None,
-) -> None:
-    """Raise an error in training, on all pipelines, if there are fewer records than pipelines.
-
-    If only the pipeline without records failed, the others would wait for it forever.
+class _SharedFiles:
+    """Files that input pipelines share: each reads its own files, or every n-th record of all.
 
     Raises:
-        DataError: There are fewer records than pipelines, or the records cannot be read.
+        DataError: In training, there are fewer records than pipelines, or they cannot be read. If
+            only the pipeline without records failed, the others would wait for it forever.
     """
-    pipelines = num_sharing_pipelines(options, input_context)
-    if pipelines == 1 or not options.is_training or not tf.executing_eagerly():
-        return
-    records = dataset_fn(list(files)).take(pipelines)
-    try:
-        found = int(records.reduce(tf.constant(0, tf.int64), lambda count, *_: count + 1))
-    except tf.errors.OpError as error:
-        raise errors.DataError(input_errors.find_damage() or error.message) from error
-    if found < pipelines:
-        raise errors.DataError(
-            f"Each of the {pipelines} input pipelines needs at least one record, but there are "
-            f"only {found}."
+
+    def __init__(
+        self,
+        files: Sequence[str],
+        dataset_fn: input_errors.DatasetFn,
+        options: FileReadingOptions,
+        input_context: tf.distribute.InputContext | None,
+    ) -> None:
+        self.files = list(files)
+        self.dataset_fn = dataset_fn
+        self.num_pipelines = num_sharing_pipelines(options, input_context)
+        self.pipeline = 0
+        if input_context is not None and self.num_pipelines > 1:
+            self.pipeline = input_context.input_pipeline_id
+        self._options = options
+        input_errors.remember(files, dataset_fn)
+        if 1 < len(files) < self.num_pipelines:
+            logging.warning(
+                "There are fewer files (%d) than input pipelines (%d), so each pipeline reads all "
+                "files. Use more files for faster input.",
+                len(files),
+                self.num_pipelines,
+            )
+        self.are_divided = len(files) > 1 and len(files) >= self.num_pipelines
+        if self.num_pipelines > 1 and not self.are_divided and options.is_training:
+            self._require_records_for_all()
+
+    def _require_records_for_all(self) -> None:
+        if not tf.executing_eagerly():
+            return
+        records = self.dataset_fn(self.files).take(self.num_pipelines)
+        try:
+            found = int(records.reduce(tf.constant(0, tf.int64), lambda count, *_: count + 1))
+        except tf.errors.OpError as error:
+            raise errors.DataError(input_errors.find_damage() or error.message) from error
+        if found < self.num_pipelines:
+            raise errors.DataError(
+                f"Each of the {self.num_pipelines} input pipelines needs at least one record, but "
+                f"there are only {found}."
+            )
+
+    def read_then_divide(self, *, repeat: bool) -> tf.data.Dataset:
+        """Read all records of all files and keep the records of this pipeline."""
+        records = user_code.converted(self.dataset_fn)(self.files)
+        # Without this, tf.distribute would try to divide the files among the workers.
+        no_auto_shard = tf.data.Options()
+        no_auto_shard.experimental_distribute.auto_shard_policy = (
+            tf.data.experimental.AutoShardPolicy.OFF
+        )
+        return self._divide(records.with_options(no_auto_shard), repeat)
+
+    def divide_then_read(self, names: tf.data.Dataset, *, repeat: bool) -> tf.data.Dataset:
+        """Read all records of this pipeline's part of `names`, a dataset of the files."""
+        names = self._divide(names, repeat)
+        options = self._options
+        num_files = len(self.files) // self.num_pipelines
+        cycle_length = options.cycle_length or min(num_files, _MAX_FILES_IN_TURN)
+        # Handing a small record from one thread to another takes longer than reading it from a
+        # local disk. Remote files, and records that must be decompressed or decoded, are read in
+        # parallel.
+        if self.dataset_fn is tf.data.TFRecordDataset and not any("://" in f for f in self.files):
+            return names.interleave(self.dataset_fn, cycle_length, options.block_length)
+        return names.interleave(
+            user_code.converted(self.dataset_fn),
+            cycle_length,
+            options.block_length,
+            num_parallel_calls=cycle_length,
+            deterministic=options.deterministic,
         )
 
-
-def read_files_then_shard(
-    files: Sequence[str],
-    dataset_fn: Callable[..., tf.data.Dataset],
-    options: FileReadingOptions,
-    input_context: tf.distribute.InputContext | None,
-) -> tf.data.Dataset:
-    """Read all records of all files and keep the records of this pipeline."""
-    dataset = dataset_fn(list(files))
-    # Without this, tf.distribute would try to divide the files among the workers.
-    no_auto_shard = tf.data.Options()
-    no_auto_shard.experimental_distribute.auto_shard_policy = (
-        tf.data.experimental.AutoShardPolicy.OFF
-    )
-    dataset = dataset.with_options(no_auto_shard)
-    dataset = _shard(dataset, options, input_context)
-    return dataset.repeat() if options.repeat else dataset
-
-
-def shard_files_then_read(
-    dataset: tf.data.Dataset,
-    files: Sequence[str],
-    dataset_fn: Callable[..., tf.data.Dataset],
-    options: FileReadingOptions,
-    input_context: tf.distribute.InputContext | None,
-) -> tf.data.Dataset:
-    """Read all records of this pipeline's part of `dataset`, a dataset of the names of `files`."""
-    dataset = _shard(dataset, options, input_context)
-    if options.repeat:
-        dataset = dataset.repeat()
-    num_files = len(files) // num_sharing_pipelines(options, input_context)
-    cycle_length = options.cycle_length or min(num_files, MOST_FILES_IN_TURN)
-    if _is_read_without_waiting(files, dataset_fn):
-        return dataset.interleave(dataset_fn, cycle_length, options.block_length)
-    return dataset.interleave(
-        dataset_fn,
-        cycle_length,
-        options.block_length,
-        num_parallel_calls=cycle_length,
-        deterministic=options.deterministic,
-    )
-
-
-def _is_read_without_waiting(
-    files: Sequence[str], dataset_fn: Callable[..., tf.data.Dataset]
-) -> bool:
-    """Return whether a single thread reads as fast as many.
-
-    Handing a small record from one thread to another takes longer than reading it from a local
-    disk. For remote files, or if records must be decompressed or decoded, reading several files in
-    parallel is faster.
-    """
-    return dataset_fn is tf.data.TFRecordDataset and not any("://" in file for file in files)
+    def _divide(self, dataset: tf.data.Dataset, repeat: bool) -> tf.data.Dataset:
+        if self.num_pipelines > 1:
+            dataset = dataset.shard(self.num_pipelines, self.pipeline)
+        return dataset.repeat() if repeat else dataset
 
 
 def file_order_seed(
@@ -218,16 +197,6 @@ def file_order_seed(
     return zlib.crc32("\n".join(map(os.path.basename, files)).encode())
 
 
-def _shard(
-    dataset: tf.data.Dataset,
-    options: FileReadingOptions,
-    input_context: tf.distribute.InputContext | None,
-) -> tf.data.Dataset:
-    if input_context is None or num_sharing_pipelines(options, input_context) == 1:
-        return dataset
-    return dataset.shard(input_context.num_input_pipelines, input_context.input_pipeline_id)
-
-
 def num_sharing_pipelines(
     options: FileReadingOptions, input_context: tf.distribute.InputContext | None
 ) -> int:
@@ -239,8 +208,7 @@ def num_sharing_pipelines(
 # content.
 _HEADER_BYTES, _FOOTER_BYTES = 12, 4
 
-_CHUNK_BYTES = 1 << 20
-
+# A damaged record costs another look at its part of the file only.
 _PART_BYTES = 1 << 22
 
 
@@ -303,34 +271,37 @@ class SoundRecords:
         place = os.path.join(self._copies, str(len(self._places)))
         whole = f"{place}.whole"
         tf.io.gfile.copy(file, whole, overwrite=True)
-        start = 0
-        with open(whole, "rb") as source, open(place, "wb") as copy:
-            for end in _ends_of_parts(whole):
-                source.seek(start)
-                with open(f"{place}.part", "wb") as part:
-                    part.write(source.read(end - start))
-                copy.write(self._undamaged_part(file, f"{place}.part", start))
-                start = end
+        bounds = [0]
+        with open(place, "wb") as copy:
+            for bound in _ends_of_records(whole):
+                bounds.append(bound)
+                if bound - bounds[0] >= _PART_BYTES:
+                    self._copy_undamaged(file, whole, bounds, copy)
+                    bounds = [bound]
+            self._copy_undamaged(file, whole, bounds, copy)
         os.remove(whole)
         return place
 
-    def _undamaged_part(self, file: str, part: str, start: int) -> bytes:
-        """Return the undamaged records of a part of a file that begins at the byte `start`."""
-        num_cut = 0
-        while (problem := _first_problem(part)) is not None:
-            kind, at = problem
-            record, behind = _record_around(part, at)
-            place = start + record + num_cut
-            if kind == "corrupted" and at == record:
-                raise errors.DataError(
-                    f"`{file}` has a record of unknown length at byte {place}, so the rest of the "
-                    "file can't be read. `skip_bad_records` can't skip such a record."
-                )
-            self._leave_out(f"`{file}` has a {kind} record at byte {place}")
-            _cut_out(part, record, behind)
-            num_cut += behind - record
-        with open(part, "rb") as content:
-            return content.read()
+    def _copy_undamaged(self, file: str, whole: str, bounds: list[int], copy: IO[bytes]) -> None:
+        """Append the undamaged ones of the records between these offsets of a file to a copy."""
+        with open(whole, "rb") as source, open(f"{whole}.part", "wb") as part:
+            source.seek(bounds[0])
+            content = source.read(bounds[-1] - bounds[0])
+            part.write(content)
+        problem = _first_problem(part.name)
+        if problem is None:
+            copy.write(content)
+        elif len(bounds) > 2:
+            middle = len(bounds) // 2
+            self._copy_undamaged(file, whole, bounds[: middle + 1], copy)
+            self._copy_undamaged(file, whole, bounds[middle:], copy)
+        elif problem == ("corrupted", 0):
+            raise errors.DataError(
+                f"`{file}` has a record of unknown length at byte {bounds[0]}, so the rest of the "
+                "file can't be read. `skip_bad_records` can't skip such a record."
+            )
+        else:
+            self._leave_out(f"`{file}` has a {problem[0]} record at byte {bounds[0]}")
 
     def _leave_out(self, damage: str) -> None:
         self._num_damaged += 1
@@ -356,51 +327,16 @@ def _first_problem(file: str) -> tuple[str, int] | None:
     return None
 
 
-def _ends_of_parts(path: str) -> Iterator[int]:
-    """Yield the offsets at which a file can be cut between records into parts of some megabytes.
-
-    A damaged record then costs another look at its part only, and not at the rest of the file.
-    """
-    start = end = 0
-    for _, end in _records(path):
-        if end - start >= _PART_BYTES:
-            yield end
-            start = end
-    if start < end:
-        yield end
-
-
-def _record_around(path: str, place: int) -> tuple[int, int]:
-    """Return the offset of the record that contains a byte, and the offset of the next record."""
-    for record, behind in _records(path):
-        if place < behind:
-            return record, behind
-    raise ValueError(f"{path} has no byte {place}.")
-
-
-def _records(path: str) -> Iterator[tuple[int, int]]:
-    """Yield the offset of each record, and the offset of the next record."""
-    record, size = 0, os.path.getsize(path)
+def _ends_of_records(path: str) -> Iterator[int]:
+    """Yield the offset behind each record, according to the lengths in the file."""
+    end, size = 0, os.path.getsize(path)
     with open(path, "rb") as file:
-        while record < size:
-            file.seek(record)
+        while end < size:
+            file.seek(end)
             # A truncated file may end within a header or a record.
             length = struct.unpack("<Q", file.read(8).ljust(8, b"\0"))[0]
-            behind = min(size, record + _HEADER_BYTES + length + _FOOTER_BYTES)
-            yield record, behind
-            record = behind
-
-
-def _cut_out(path: str, start: int, stop: int) -> None:
-    with open(path, "r+b") as file:
-        file.seek(stop)
-        while chunk := file.read(_CHUNK_BYTES):
-            stop = file.tell()
-            file.seek(start)
-            file.write(chunk)
-            start = file.tell()
-            file.seek(stop)
-        file.truncate(start)
+            end = min(size, end + _HEADER_BYTES + length + _FOOTER_BYTES)
+            yield end
 
 
 _FILES_COUNTED_AT_ONCE = 16
@@ -429,32 +365,18 @@ def read_epochs(
         first_record: The number of records that this pipeline has read before. If it is not 0, all
             files are read once to count their records, which locates the epoch.
     """
-    input_errors.remember(files, dataset_fn)
-    epochs = _Epochs(files, dataset_fn, options, input_context, seed, shuffle_buffer_size)
+    shared = _SharedFiles(files, dataset_fn, options, input_context)
+    epochs = _Epochs(shared, seed, shuffle_buffer_size)
     first, num_read = epochs.find(first_record) if first_record else (0, 0)
     return tf.data.Dataset.range(first, tf.int64.max).flat_map(epochs.read).skip(num_read)
 
 
 class _Epochs:
-    def __init__(
-        self,
-        files: Sequence[str],
-        dataset_fn: input_errors.DatasetFn,
-        options: FileReadingOptions,
-        input_context: tf.distribute.InputContext | None,
-        seed: int,
-        shuffle_buffer_size: int,
-    ) -> None:
-        self._files = list(files)
-        self._dataset_fn = dataset_fn
-        # Each file is read once per epoch; this class concatenates the epochs itself.
-        self._options = dataclasses.replace(options, is_training=False)
-        self._input_context = input_context
+    def __init__(self, shared: _SharedFiles, seed: int, shuffle_buffer_size: int) -> None:
+        self._shared = shared
+        self._files = shared.files
         self._seed = seed
         self._shuffle_buffer_size = shuffle_buffer_size
-        self._shards_files = shards_files(files, options, input_context)
-        if not self._shards_files:
-            require_records_for_all(files, dataset_fn, options, input_context)
 
     @user_code.not_converted
     def read(self, epoch: tf.Tensor) -> tf.data.Dataset:
@@ -492,18 +414,11 @@ class _Epochs:
         return epoch, record
 
     def _read_in_order(self, epoch: tf.Tensor) -> tf.data.Dataset:
-        dataset_fn = user_code.converted(self._dataset_fn)
-        if not self._shards_files:
-            return read_files_then_shard(
-                self._files, dataset_fn, self._options, self._input_context
-            )
-        return shard_files_then_read(
-            tf.data.Dataset.from_tensor_slices(self._order(epoch)),
-            self._files,
-            dataset_fn,
-            self._options,
-            self._input_context,
-        )
+        # Each file is read once per epoch; this class concatenates the epochs itself.
+        if not self._shared.are_divided:
+            return self._shared.read_then_divide(repeat=False)
+        names = tf.data.Dataset.from_tensor_slices(self._order(epoch))
+        return self._shared.divide_then_read(names, repeat=False)
 
     def _order(self, epoch: tf.Tensor) -> tf.Tensor:
         """Return the names of all files in the order of an epoch, the same on all hosts."""
@@ -516,27 +431,26 @@ class _Epochs:
 
     def _count(self, file: str) -> int:
         try:
-            count = self._dataset_fn(file).reduce(tf.constant(0, tf.int64), lambda n, *_: n + 1)
+            count = self._shared.dataset_fn(file).reduce(
+                tf.constant(0, tf.int64), lambda n, *_: n + 1
+            )
         except tf.errors.OpError as error:
             raise errors.DataError(input_errors.describe(file, error)) from error
         return int(count)
 
     def _has_equal_epochs(self, counts: Mapping[str, int]) -> bool:
         """Return whether all epochs of this pipeline have the same number of records."""
-        pipelines = num_sharing_pipelines(self._options, self._input_context)
+        pipelines = self._shared.num_pipelines
         # Pipelines exchange their files from one epoch to the next.
         divides_alike = len(self._files) % pipelines == 0 and len(set(counts.values())) == 1
-        return pipelines == 1 or not self._shards_files or divides_alike
+        return pipelines == 1 or not self._shared.are_divided or divides_alike
 
     def _length(self, epoch: int, counts: Mapping[str, int]) -> int:
         """Return the number of records of an epoch that belong to this pipeline."""
-        pipelines = num_sharing_pipelines(self._options, self._input_context)
-        context = self._input_context
-        index = context.input_pipeline_id if context and pipelines > 1 else 0
-        if not self._shards_files:
-            return len(range(index, sum(counts.values()), pipelines))
-        files = self._order(tf.constant(epoch)).numpy()[index::pipelines]
-        return sum(counts[file.decode()] for file in files)
+        share = slice(self._shared.pipeline, None, self._shared.num_pipelines)
+        if not self._shared.are_divided:
+            return len(range(sum(counts.values()))[share])
+        return sum(counts[file.decode()] for file in self._order(tf.constant(epoch)).numpy()[share])
 
 
 def read_tfds(

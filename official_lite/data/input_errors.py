@@ -5,7 +5,7 @@ import os
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import keras
 import tensorflow as tf
@@ -16,25 +16,25 @@ from official_lite.common import error_report, errors, nests, suggestions
 __all__ = [
     "describe",
     "find_damage",
-    "find_damaged_image",
     "find_non_finite",
     "forget",
     "remember",
     "remember_folder",
     "remember_service",
-    "remembered",
     "require_records",
     "naming_the_keys",
     "raise_if_of_data",
 ]
 
 
+_T = TypeVar("_T")
+
 DatasetFn = Callable[..., tf.data.Dataset]
 
 # Limit the search, so that a failed run reports its error soon.
-_MOST_SECONDS = 60.0
+_MAX_SECONDS = 60.0
 
-_MOST_SECONDS_OF_NUMBERS = 5.0
+_MAX_SECONDS_OF_NUMBERS = 5.0
 
 # The losses and gradients of larger inputs or labels are usually too large to train.
 _LARGE_NUMBER = 1e3
@@ -74,32 +74,14 @@ def forget() -> None:
         known.clear()
 
 
-def find_damaged_image() -> str | None:
-    """Decode the images of the remembered directories up to the first one that is damaged.
-
-    Returns:
-        A sentence that names the file. None if no damage was found within the time limit.
-    """
-    deadline = time.monotonic() + _MOST_SECONDS
-    for path in _remembered_images():
-        try:
-            tf.io.decode_image(tf.io.read_file(path))
-        except tf.errors.OpError:
-            size = os.path.getsize(path)
-            return f"the image `{path}` is damaged ({size} bytes). Replace or remove it."
-        if time.monotonic() > deadline:
-            break
-    return None
-
-
-def find_non_finite(batches: Iterable[nests.Nest]) -> str | None:
+def find_non_finite(batches: Iterable[types.Nest]) -> str | None:
     """Read batches up to the first one with an infinity or NaN, for a few seconds at most.
 
     Returns:
         A sentence that names the batch and the part of it, or the part with the largest number if
         that is very large. None if all batches that were read are finite and small.
     """
-    deadline = time.monotonic() + _MOST_SECONDS_OF_NUMBERS
+    deadline = time.monotonic() + _MAX_SECONDS_OF_NUMBERS
     largest, where = _LARGE_NUMBER, ""
     for number, batch in enumerate(batches):
         for path, part in keras.tree.flatten_with_path(batch):
@@ -118,23 +100,6 @@ def find_non_finite(batches: Iterable[nests.Nest]) -> str | None:
     if where:
         return f"The training data reach {largest:g} in `batch{where}`, so scale them."
     return None
-
-
-def _remembered_images() -> Iterator[str]:
-    for folder in reversed(_FOLDERS):
-        for directory, _, names in os.walk(folder):
-            images = sorted(name for name in names if name.lower().endswith(_IMAGES))
-            yield from (os.path.join(directory, name) for name in images)
-
-
-def remembered() -> Iterator[tuple[str, DatasetFn]]:
-    """Yield each remembered file and its `dataset_fn`, the most recently remembered files first.
-
-    A process may have read other data before.
-    """
-    for files, dataset_fn in reversed(_READ.items()):
-        for file in files:
-            yield file, dataset_fn
 
 
 def require_records(files: Sequence[str], dataset_fn: DatasetFn, pattern: object) -> None:
@@ -164,18 +129,45 @@ def require_records(files: Sequence[str], dataset_fn: DatasetFn, pattern: object
 def find_damage() -> str | None:
     """Read the remembered files again, up to the first unreadable one, and describe the damage.
 
+    The files that were remembered last are read first, because a process may have read other data
+    before.
+
     Returns:
         A sentence that names the file and the damage. None if no damage was found within the time
         limit.
     """
-    deadline = time.monotonic() + _MOST_SECONDS
-    for file, dataset_fn in remembered():
+    known = ((file, dataset_fn) for files, dataset_fn in reversed(_READ.items()) for file in files)
+    failed = _find_failure(known, lambda one: one[1](one[0]).reduce(0, lambda n, *_: n + 1))
+    return describe(failed[0][0], failed[1]) if failed else None
+
+
+def _find_damaged_image() -> str | None:
+    images = (
+        os.path.join(directory, name)
+        for folder in reversed(_FOLDERS)
+        for directory, _, names in os.walk(folder)
+        for name in sorted(names)
+        if name.lower().endswith(_IMAGES)
+    )
+    failed = _find_failure(images, lambda path: tf.io.decode_image(tf.io.read_file(path)))
+    if failed is None:
+        return None
+    size = os.path.getsize(failed[0])
+    return f"the image `{failed[0]}` is damaged ({size} bytes). Replace or remove it."
+
+
+def _find_failure(
+    files: Iterable[_T], read: Callable[[_T], Any]
+) -> tuple[_T, tf.errors.OpError] | None:
+    """Read files, up to the first one that fails; None if none does within the time limit."""
+    deadline = time.monotonic() + _MAX_SECONDS
+    for file in files:
         try:
-            dataset_fn(file).reduce(tf.constant(0, tf.int64), lambda count, *_: count + 1)
+            read(file)
         except tf.errors.OpError as error:
-            return describe(file, error)
+            return file, error
         if time.monotonic() > deadline:
-            logging.warning("Stopped searching for the damaged file at %s.", file)
+            logging.warning("Stopped searching for the damaged file after %g s.", _MAX_SECONDS)
             return None
     return None
 
@@ -283,7 +275,7 @@ def _reason(error: tf.errors.OpError) -> str | None:
     if place := _place(error):
         return f"{_said(error)}{place}"
     if _FOLDERS and isinstance(error, tf.errors.InvalidArgumentError):
-        return find_damaged_image() or _said(error)
+        return _find_damaged_image() or _said(error)
     return _said(error)
 
 

@@ -32,7 +32,7 @@ def repeat(build_inputs: Callable[..., Any]) -> Callable[..., Any]:
 # Reading data of unknown length very rarely takes this long.
 _WARNING_SECONDS = 3600.0
 
-_MOST_SECONDS = 24 * 3600.0
+_MAX_SECONDS = 24 * 3600.0
 
 _BATCHES_BETWEEN_LOOKS = 100
 
@@ -105,7 +105,7 @@ class _Clock:
         if index == 0:
             self._started, self._has_warned = now, False
         seconds = now - self._started
-        if seconds > _MOST_SECONDS:
+        if seconds > _MAX_SECONDS:
             raise errors.DataError(_MESSAGE % (seconds / 3600, index))
         if seconds > _WARNING_SECONDS and not self._has_warned:
             self._has_warned = True

@@ -83,7 +83,7 @@ def begin_at(batch: int, seed: int) -> Iterator[Position]:
 _NO_SEED = 87654321
 
 # No program draws more seeds than this before its data are built.
-_MOST_DRAWS = 100_000
+_MAX_DRAWS = 100_000
 
 
 @contextlib.contextmanager
@@ -105,7 +105,7 @@ def _seeding(seed: int) -> Iterator[None]:
         tf.random.set_seed(of_program if is_set else None)
         if is_set:
             # Draw up to the last one, so that the program does not draw the same seeds again.
-            next((True for _ in range(_MOST_DRAWS) if _draw() == last_draw), None)
+            next((True for _ in range(_MAX_DRAWS) if _draw() == last_draw), None)
 
 
 def _draw() -> int:

@@ -5,8 +5,6 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
-from official_lite.common import errors
-
 __all__ = ["offer_stacks", "stack_batches"]
 
 BuildStacks = Callable[[int], tf.data.Dataset]
@@ -34,12 +32,7 @@ def stack_batches(dataset: tf.data.Dataset, count: int) -> tf.data.Dataset:
         A dataset of the same nests of tensors with an additional leading axis of length `count`.
         The last stack may be shorter. The length is known statically if the data is infinite. One
         stack is prefetched.
-
-    Raises:
-        ConfigValueError: `count` is less than 1.
     """
-    if count < 1:
-        raise errors.ConfigValueError(f"`count` is {count}; expected 1 or more batches in a stack.")
     source = _find_source(dataset)
     if source in _OFFERS:
         stacks = _OFFERS[source](count)

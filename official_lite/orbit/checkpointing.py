@@ -12,7 +12,6 @@ from official_lite.checkpoint import (
     async_checkpoint_manager,
     commit,
     committed_checkpoint_manager,
-    completeness,
     fallback,
     inspection,
     keras2_converter,
@@ -184,7 +183,7 @@ class Checkpointing(triggers.Trigger):
                 keras2_converter.restore_run(manager.checkpoint, latest)
                 return latest
             else:
-                completeness.require_complete(manager.checkpoint, latest)
+                fallback.require_complete(manager.checkpoint, latest)
                 return manager.restore_or_initialize()
             return path
 

@@ -8,8 +8,8 @@ import tensorflow as tf
 from absl import logging
 
 from official_lite import orbit
-from official_lite.checkpoint import model_state, state_description
-from official_lite.common import errors, keras_variables, nests
+from official_lite.checkpoint import model_state
+from official_lite.common import errors, keras_variables, types
 from official_lite.core import base_task, config_definitions
 from official_lite.modeling import replica_state
 from official_lite.modeling.optimization import ema_optimizer, gradient_accumulator
@@ -256,7 +256,7 @@ class RunDescription:
         trainer = self._trainer
         model, optimizer = orbit.runner.model_of(trainer), orbit.runner.optimizer_of(trainer)
         return {
-            **state_description.describe(model, optimizer),
+            **model_state.describe(model, optimizer),
             "global_batch_size": getattr(trainer, "global_batch_size", None),
             "num_replicas": self._strategy.num_replicas_in_sync,
             "virtual_replicas": params.trainer.virtual_replicas,

@@ -16,10 +16,10 @@ from official_lite.checkpoint import chain, warm_start
 from official_lite.common import errors, files, goodput, preemption
 from official_lite.config import compatibility
 from official_lite.core import base_trainer, config_definitions, train_data
-from official_lite.data import input_paths
+from official_lite.data import file_patterns
 from official_lite.data.sources import registry
 from official_lite.modeling import hyperparams
-from official_lite.prediction import output, shard_files
+from official_lite.prediction import output
 from official_lite.run import driver, run_record
 
 __all__ = ["describe_source", "run"]
@@ -175,7 +175,7 @@ def _describe_input(data: Any) -> str:
     patterns = list(_patterns(data))
     found: list[Any] = [
         {**each, "files": [_without_time(file) for file in each["files"]]}
-        for each in input_paths.describe(patterns)
+        for each in file_patterns.describe(patterns)
         if each["num_files"]
     ]
     found += [
@@ -219,5 +219,5 @@ def _versions(file_format: str) -> dict[str, str]:
     return {
         "keras": keras.__version__,
         "tensorflow": tf.__version__,
-        **shard_files.library_versions(file_format),
+        **output.library_versions(file_format),
     }

@@ -24,7 +24,7 @@ from official_lite.core import (
 )
 from official_lite.data import length
 from official_lite.modeling import hyperparams
-from official_lite.prediction import shard_files
+from official_lite.prediction import output
 from official_lite.run import best_checkpoint, data_schemas, run_record
 
 __all__ = [
@@ -150,7 +150,7 @@ def check_prediction(params: config_definitions.ExperimentConfig) -> None:
             "The mode `predict` supports experiments with one task, but this one has several. "
             "Export the model with `official-lite export` and predict with it."
         )
-    shard_files.require_library(params.prediction.format)
+    output.require_library(params.prediction.format)
     _require_one_process(params.runtime)
     train_data.predict_data(params)
     trainer = params.trainer

@@ -11,7 +11,7 @@ from typing import Any
 
 from official_lite.checkpoint import chain
 from official_lite.common import files
-from official_lite.data import input_paths
+from official_lite.data import file_patterns
 from official_lite.modeling import hyperparams
 
 __all__ = [
@@ -43,7 +43,7 @@ def describe(input_patterns: Sequence[str]) -> dict[str, Any]:
     return {
         "code": describe_code(),
         "environment": describe_environment(),
-        "inputs": input_paths.describe(input_patterns),
+        "inputs": file_patterns.describe(input_patterns),
     }
 
 
@@ -92,7 +92,7 @@ def find_input_patterns(params: hyperparams.Config) -> list[str]:
     From the config, these are the fields `input_path` and `init_checkpoint`.
     """
     found = dict.fromkeys(_configured_patterns(params.as_dict(), ""))
-    return list(found | dict.fromkeys(input_paths.remembered()))
+    return list(found | dict.fromkeys(file_patterns.remembered()))
 
 
 def find_code_differences(recorded: Mapping[str, Any]) -> Iterator[Difference]:
@@ -118,7 +118,7 @@ def find_environment_differences(recorded: Mapping[str, Any]) -> Iterator[Differ
 def find_input_differences(recorded: Sequence[Mapping[str, Any]]) -> Iterator[Difference]:
     """Compare recorded descriptions of the input files with the files of today."""
     for each in recorded:
-        yield from input_paths.find_differences(each)
+        yield from file_patterns.find_differences(each)
 
 
 def _imported_files() -> Iterator[str]:

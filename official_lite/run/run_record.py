@@ -49,7 +49,7 @@ from official_lite.checkpoint import chain
 from official_lite.common import error_report, errors, files, flags, terminal
 from official_lite.config import compatibility, epochs, gin_config, parsing
 from official_lite.core import config_definitions
-from official_lite.data import input_paths
+from official_lite.data import file_patterns
 from official_lite.modeling import hyperparams
 from official_lite.modeling.hyperparams import yaml_io
 from official_lite.run import model_dir_lock, provenance
@@ -282,7 +282,7 @@ class RunRecord(contextlib.AbstractContextManager["RunRecord"]):
             logging.info("Experiment finished: status=%s, step=%s.", status, step)
             self._close_log()
             self._lock.close()
-            input_paths.forget()
+            file_patterns.forget()
 
     def _write_end(self, error: BaseException | None) -> None:
         if error is not None and not isinstance(error, errors.PreemptedError):

@@ -1,3 +1,4 @@
+import os
 import pathlib
 import signal
 import subprocess
@@ -7,7 +8,7 @@ import keras
 import pytest
 import tensorflow as tf
 
-from official_lite.checkpoint import async_checkpoint_manager
+from official_lite.checkpoint import async_checkpoint_manager, directories
 from tests import waiting
 
 ASYNC = tf.train.CheckpointOptions(enable_async=True)
@@ -25,20 +26,24 @@ def _manager(
     return manager(tf.train.Checkpoint(v=variable), str(directory), **arguments), variable
 
 
-def test_checkpoint_is_listed_when_its_files_are_complete(tmp_path, gate):
-    manager, _ = _manager(tmp_path)
+def test_checkpoint_counts_and_replaces_an_older_one_when_its_files_are_complete(tmp_path, gate):
+    manager, _ = _manager(tmp_path, max_to_keep=1)
+    older = manager.save()
+    assert not manager.is_saving, "without the option, the files are complete"
+    assert tf.train.latest_checkpoint(str(tmp_path)) == older
     path = manager.save(options=_held_back(gate))
-    assert path == str(tmp_path / "ckpt-1")
+    assert path == str(tmp_path / "ckpt-2")
     assert manager.is_saving
-    assert tf.train.latest_checkpoint(str(tmp_path)) is None
+    assert tf.train.latest_checkpoint(str(tmp_path)) == older
     gate.open_soon()
     manager.sync()
     assert not manager.is_saving
     assert tf.train.latest_checkpoint(str(tmp_path)) == path
+    assert not (tmp_path / "ckpt-1.index").exists()
 
 
 @pytest.mark.parametrize("ask", ["latest_checkpoint", "checkpoints", "restore_or_initialize"])
-def test_who_asks_for_the_newest_waits_for_it(ask, tmp_path, gate):
+def test_call_that_needs_the_latest_checkpoint_waits_for_the_save(ask, tmp_path, gate):
     manager, variable = _manager(tmp_path)
     path = manager.save(options=_held_back(gate))
     variable.assign(5.0)
@@ -105,37 +110,21 @@ def test_numbers_and_intervals_are_those_of_a_plain_manager(tmp_path):
     assert manager.checkpoints == [paths[0], paths[2]]
 
 
-def test_old_checkpoints_are_removed_after_the_new_one_is_complete(tmp_path, gate):
-    manager, _ = _manager(tmp_path, max_to_keep=1)
-    manager.save(options=ASYNC)
-    manager.save(options=_held_back(gate))
-    assert (tmp_path / "ckpt-1.index").exists()
-    gate.open()
-    manager.sync()
-    assert not (tmp_path / "ckpt-1.index").exists()
-
-
-def test_failure_comes_up_once_in_the_next_call_that_waits(tmp_path, gate):
+def test_failed_save_is_raised_once_by_the_next_call_that_waits(tmp_path, gate):
     manager, _ = _manager(tmp_path / "run")
     manager.save(options=_held_back(gate))
     (tmp_path / "run").rmdir()
     (tmp_path / "run").write_text("in the way")
     gate.open()
-    with pytest.raises(tf.errors.OpError):
+    with pytest.raises(tf.errors.OpError) as raised:
         manager.save(options=ASYNC)
+    assert "background" in raised.value.__notes__[0]
     (tmp_path / "run").unlink()
     manager.save(options=ASYNC)
     assert manager.latest_checkpoint.endswith("ckpt-2")
 
 
-def test_without_the_option_the_files_are_complete(tmp_path):
-    manager, _ = _manager(tmp_path)
-    path = manager.save()
-    assert not manager.is_saving
-    assert tf.train.latest_checkpoint(str(tmp_path)) == path
-
-
-def test_several_processes_wait(tmp_path):
+def test_save_of_several_processes_is_not_in_the_background(tmp_path):
     strategy = tf.distribute.OneDeviceStrategy("CPU:0")
     strategy.extended._cluster_resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
         tf.train.ClusterSpec({"worker": ["localhost:1", "localhost:2"]})
@@ -147,10 +136,55 @@ def test_several_processes_wait(tmp_path):
     assert (tmp_path / "ckpt-1.index").exists()
 
 
+def _shared_manager(directory, value: float, initialized: list):
+    variable = tf.Variable(value)
+    manager = async_checkpoint_manager.SharedCheckpointManager(
+        tf.train.Checkpoint(v=variable),
+        str(directory),
+        max_to_keep=2,
+        init_fn=lambda: initialized.append(1),
+    )
+    return manager, variable
+
+
+def test_other_worker_restores_what_the_chief_saved(tmp_path, monkeypatch) -> None:
+    initialized: list = []
+    chief, _ = _shared_manager(tmp_path, 5.0, initialized)
+    assert chief.restore_or_initialize() is None
+    assert initialized == [1]
+    chief.save()
+    monkeypatch.setattr(directories, "is_chief", lambda strategy=None: False)
+    worker, variable = _shared_manager(tmp_path, 0.0, initialized)
+    assert worker.restore_or_initialize() == chief.latest_checkpoint
+    assert float(variable) == 5.0
+    assert initialized == [1]
+
+
+def test_other_worker_saves_elsewhere(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(directories, "is_chief", lambda strategy=None: False)
+    worker, _ = _shared_manager(tmp_path, 5.0, [])
+    worker.save()
+    assert list(tmp_path.iterdir()) == []
+    assert worker.shared_directory == str(tmp_path)
+
+
+def test_single_process_writes_to_the_directory_itself() -> None:
+    assert directories.is_chief()
+    assert directories.writable_directory("/run") == "/run"
+
+
+def test_other_worker_writes_to_a_temporary_directory(monkeypatch) -> None:
+    extended = type(tf.distribute.get_strategy().extended)
+    monkeypatch.setattr(extended, "should_checkpoint", property(lambda self: False))
+    directory = directories.writable_directory("/run")
+    assert directory != "/run"
+    assert os.path.isdir(directory)
+
+
 SAVE_AGAIN_AND_AGAIN = """
 import itertools, sys
 import tensorflow as tf
-from official_lite.checkpoint import async_checkpoint_manager
+from official_lite.checkpoint import async_checkpoint_manager, directories
 
 v = tf.Variable(tf.zeros([10_000_000]))
 manager = async_checkpoint_manager.AsyncCheckpointManager(

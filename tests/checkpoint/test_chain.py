@@ -44,7 +44,7 @@ def test_commit_file_names_the_one_before_it_and_the_record(save, tmp_path):
     assert set(found.sha256) == set(found.files)
 
 
-def test_links_of_removed_checkpoints_stay(save, tmp_path):
+def test_lines_of_removed_checkpoints_stay(save, tmp_path):
     save(1, 2, 3)
     assert _kinds(tmp_path)[-2:] == [("checkpoint", "ckpt-3"), ("removed", "ckpt-1")]
     assert list(chain.listed(chain.read(str(tmp_path)))) == ["ckpt-2", "ckpt-3"]
@@ -69,7 +69,7 @@ def test_kill_before_or_in_the_line_of_a_checkpoint_is_repaired(save, tmp_path):
         assert path.read_text() == whole
 
 
-def test_commit_file_that_was_edited_is_not_listed_anew(save, tmp_path):
+def test_edited_commit_file_is_not_listed_again(save, tmp_path):
     save(1, 2)
     path = tmp_path / "ckpt-2.commit.json"
     path.write_text(json.dumps(json.loads(path.read_text())))
@@ -110,21 +110,17 @@ def _replace_by_directory(path: pathlib.Path) -> None:
     path.mkdir()
 
 
-@pytest.mark.parametrize("damage", [_cut, _replace_by_directory])
-@pytest.mark.parametrize("has_chain", [False, True])
-def test_damaged_checkpoint_is_not_adopted(tmp_path, damage, has_chain):
+@pytest.mark.parametrize(
+    ("damage", "has_chain"), [(_cut, False), (_cut, True), (_replace_by_directory, True)]
+)
+def test_checkpoint_of_an_older_version_is_adopted_unless_it_is_damaged(
+    tmp_path, damage, has_chain
+):
     if has_chain:
         chain.append(str(tmp_path), "record", {})
     _write(tmp_path / "ckpt-1")
     _write(tmp_path / "ckpt-2")
     damage(tmp_path / "ckpt-2.commit.json")
     chain.repair(str(tmp_path))
-    assert list(chain.listed(chain.read(str(tmp_path)))) == ["ckpt-1"]
-
-
-def test_checkpoint_that_an_older_version_wrote_is_adopted(save, tmp_path):
-    save(1)
-    _write(tmp_path / "ckpt-2")
-    chain.repair(str(tmp_path))
-    last = chain.read(str(tmp_path))[-1]
-    assert (last.checkpoint, last.entries["adopted"]) == ("ckpt-2", True)
+    (adopted,) = chain.listed(chain.read(str(tmp_path))).values()
+    assert (adopted.checkpoint, adopted.entries["adopted"]) == ("ckpt-1", True)

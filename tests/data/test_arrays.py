@@ -24,20 +24,16 @@ def _read(dataset, count=-1):
     return [batch.tolist() for batch in dataset.take(count).as_numpy_iterator()]
 
 
-def test_in_order_the_last_batch_is_what_is_left():
-    dataset = arrays.from_arrays(NUMBERS, 4, shuffle=False)
-    assert _read(dataset) == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
-    assert len(dataset) == 3
+@pytest.mark.parametrize("drops", [False, True])
+def test_last_batch_is_shorter_or_dropped(drops):
+    dataset = arrays.from_arrays(NUMBERS, 4, shuffle=False, drop_remainder=drops)
+    expected = [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]][: 2 if drops else 3]
+    assert _read(dataset) == expected
+    assert len(dataset) == len(expected)
+    assert dataset.element_spec.shape == (4 if drops else None,)
 
 
-def test_the_last_batch_is_dropped_on_request():
-    dataset = arrays.from_arrays(NUMBERS, 4, shuffle=False, drop_remainder=True)
-    assert _read(dataset) == [[0, 1, 2, 3], [4, 5, 6, 7]]
-    assert dataset.element_spec.shape == (4,)
-    assert len(dataset) == 2
-
-
-@pytest.mark.parametrize("size", [1, 3, 10, 25])
+@pytest.mark.parametrize("size", [3, 25])
 def test_each_epoch_has_every_example_once_in_another_order(size):
     dataset = arrays.from_arrays(NUMBERS, size, shuffle=True, seed=1, repeat=True)
     assert dataset.cardinality() == tf.data.INFINITE_CARDINALITY
@@ -53,15 +49,12 @@ def test_a_seed_fixes_the_order():
     assert read(1) == read(1)
     assert read(1) != read(2)
     assert read(None) != read(None)
-
-
-def test_who_repeats_it_gets_other_orders_too():
-    dataset = arrays.from_arrays(NUMBERS, 10, shuffle=True, seed=1).repeat(5)
-    assert len({tuple(epoch) for epoch in _read(dataset)}) == 5
+    repeated = arrays.from_arrays(NUMBERS, 10, shuffle=True, seed=1).repeat(5)
+    assert len({tuple(epoch) for epoch in _read(repeated)}) == 5
 
 
 @pytest.mark.parametrize("repeat", [True, False])
-def test_a_saved_iterator_goes_on_where_it_was(tmp_path, repeat):
+def test_saved_iterator_resumes_where_it_was(tmp_path, repeat):
     def iterate():
         return iter(arrays.from_arrays(np.arange(1000), 7, shuffle=True, seed=1, repeat=repeat))
 
@@ -92,9 +85,7 @@ def test_pipelines_share_the_rows_and_replicas_the_batch():
     assert read == [[[0, 3], [6, 9]], [[1, 4], [7]], [[2, 5], [8]]]
 
 
-@pytest.mark.sample(2)
-@pytest.mark.parametrize("begin", [0, 7])
-@pytest.mark.parametrize("pipelines", [2, 3])
+@pytest.mark.parametrize(("pipelines", "begin"), [(2, 0), (3, 7)])
 def test_batches_of_a_training_are_the_same_however_many_pipelines_share_them(pipelines, begin):
     def read(context):
         with position.begin_at(begin, seed=5):
@@ -109,7 +100,7 @@ def test_batches_of_a_training_are_the_same_however_many_pipelines_share_them(pi
         np.testing.assert_array_equal(part, whole[:, pipeline])
 
 
-@pytest.mark.parametrize("begin", [1, 3, 5, 8])
+@pytest.mark.parametrize("begin", [1, 8])
 def test_training_that_resumes_in_any_epoch_reads_what_comes_next(begin):
     def read(begin, count):
         with position.begin_at(begin, seed=5):
@@ -119,7 +110,7 @@ def test_training_that_resumes_in_any_epoch_reads_what_comes_next(begin):
     assert read(begin, 6) == read(0, begin + 6)[begin:]
 
 
-def test_own_seed_of_the_data_goes_before_that_of_the_run():
+def test_seed_of_the_data_takes_precedence_over_that_of_the_run():
     def read(seed, seed_of_run):
         with position.begin_at(0, seed=seed_of_run):
             dataset = arrays.from_arrays(NUMBERS, 4, shuffle=True, seed=seed, repeat=True)
@@ -156,7 +147,7 @@ def test_any_object_that_gathers_is_a_source():
         assert batch["powers"][0].tolist() == [[n, n**2] for n in batch["number"]]
 
 
-def test_what_converts_itself_is_an_array():
+def test_object_that_converts_to_an_array_is_an_array():
     class Column:
         """As of pandas: its own way to look things up means something else."""
 
@@ -197,8 +188,7 @@ def _context(pipeline, pipelines, replicas=None):
     return tf.distribute.InputContext(pipelines, pipeline, replicas or pipelines)
 
 
-@pytest.mark.sample(2)
-@pytest.mark.parametrize(("pipelines", "shuffle"), [(1, True), (2, False), (3, True), (12, False)])
+@pytest.mark.parametrize(("pipelines", "shuffle"), [(3, True), (12, False)])
 def test_evaluation_has_each_row_once_over_all_workers(pipelines, shuffle):
     shares = [
         _read(
@@ -211,7 +201,7 @@ def test_evaluation_has_each_row_once_over_all_workers(pipelines, shuffle):
     assert sorted(row for share in shares for batch in share for row in batch) == [*range(10)]
 
 
-@pytest.mark.parametrize("size", [4, 6, 10, 24])
+@pytest.mark.parametrize("size", [6, 24])
 def test_two_replicas_evaluate_each_row_once(size, two_replicas):
     dataset = two_replicas.distribute_datasets_from_function(
         lambda context: arrays.from_arrays(NUMBERS, size, shuffle=False, input_context=context)
@@ -220,7 +210,7 @@ def test_two_replicas_evaluate_each_row_once(size, two_replicas):
     assert sorted(values) == list(range(10))
 
 
-def test_too_few_rows_to_train_with_end_all_workers_alike():
+def test_too_few_rows_to_train_are_an_error_on_all_workers():
     message = "12 input pipelines needs at least one row, but there are only 10"
     for pipeline in range(12):
         with pytest.raises(errors.DataError, match=message):
@@ -229,7 +219,7 @@ def test_too_few_rows_to_train_with_end_all_workers_alike():
             )
 
 
-def test_batch_larger_than_the_data_is_told_of_training_alone(caplog):
+def test_batch_larger_than_the_data_is_warned_of_in_training(caplog):
     arrays.from_arrays(NUMBERS, 25, shuffle=False)
     assert not caplog.records
     for repeat in (False, True):

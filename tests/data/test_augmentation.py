@@ -54,29 +54,24 @@ def test_layers_of_a_config_are_those_of_its_mappings() -> None:
     config = base_config.Config({"augmentation": [FLIP]})
     for batch, expected in zip(_batches(*config.augmentation), _batches(FLIP), strict=True):
         np.testing.assert_array_equal(batch[0], expected[0])
-
-
-def test_without_layers_batches_are_unchanged() -> None:
     dataset = tf.data.Dataset.range(3)
     assert augmentation.augment(dataset, []) is dataset
 
 
 @pytest.mark.parametrize(
-    ("layer", "error", "message"),
+    ("layer", "error", "named"),
     [
         ({"class_name": "RandomFlop"}, errors.UnknownNameError, "RandomFlip"),
-        ({"name": "RandomFlip"}, errors.ConfigValueError, "no key 'name'"),
-        ({**FLIP, "config": {"axis": 1}}, errors.ConfigValueError, "'RandomFlip' can't be created"),
+        ({"name": "RandomFlip"}, errors.ConfigValueError, "'name'"),
+        ({**FLIP, "config": {"axis": 1}}, errors.ConfigValueError, "'RandomFlip'"),
     ],
 )
-def test_layer_that_does_not_exist_is_named(
-    layer: dict[str, Any], error: type[Exception], message: str
-) -> None:
-    with pytest.raises(error, match=message):
+def test_layer_that_can_not_be_created_is_named(layer, error, named) -> None:
+    with pytest.raises(error, match=named):
         _batches(layer)
 
 
 def test_labels_that_are_not_one_hot_are_not_mixed() -> None:
     dataset = arrays.from_arrays((IMAGES, np.arange(48)), 8, shuffle=False, repeat=False)
-    with pytest.raises(errors.ConfigValueError, match="MixUp mixes labels, so they must be one-ho"):
+    with pytest.raises(errors.ConfigValueError, match="must be one-hot"):
         augmentation.augment(dataset, [keras.layers.MixUp()])

@@ -36,26 +36,23 @@ def options(address="grpc://nowhere:1", job_name="job", **kwargs):
 
 
 @pytest.mark.parametrize(
-    ("kwargs", "message"),
+    ("kwargs", "named"),
     [
-        ({"address": None}, "requires `tf_data_service_address`"),
-        ({"address": ""}, "requires `tf_data_service_address`"),
-        ({"shared_by_trainers": True}, "its own `trainer_id`"),
-        ({"shared_by_trainers": True, "trainer_id": "a", "round_robin": True}, "does not support"),
+        ({"address": ""}, "`tf_data_service_address`"),
+        ({"shared_by_trainers": True}, "`trainer_id`"),
+        ({"shared_by_trainers": True, "trainer_id": "a", "round_robin": True}, "round-robin"),
     ],
 )
-def test_contradictions_are_refused(kwargs, message):
-    with pytest.raises(errors.ConfigValueError, match=message):
+def test_options_that_contradict_each_other_are_refused(kwargs, named):
+    with pytest.raises(errors.ConfigValueError, match=named):
         options(**kwargs)
 
 
-def test_a_job_belongs_to_its_process_and_batch_size():
-    assert options(batch_size=8).unique_job_name.startswith("job_bs8_")
-    assert options(batch_size=8) == options(batch_size=8)
-    assert options(batch_size=8).unique_job_name != options(batch_size=16).unique_job_name
-
-
-def test_a_shared_job_is_called_the_same_everywhere():
+def test_name_of_a_job_shows_who_shares_it():
+    own = options(batch_size=8)
+    assert own.unique_job_name.startswith("job_bs8_")
+    assert own == options(batch_size=8)
+    assert own.unique_job_name != options(batch_size=16).unique_job_name
     shared = options(shared_by_trainers=True, trainer_id="a", before_batching=True)
     assert shared.unique_job_name == "job"
     assert options(round_robin=True, batch_size=8).unique_job_name == "job_bs8"
@@ -69,16 +66,6 @@ def test_each_worker_reads_all_files_unless_they_share_them(address):
     assert sorted(once.as_numpy_iterator()) == [0, 1, 2, 3, 4]
     # As in the next evaluation.
     assert sorted(once.as_numpy_iterator()) == [0, 1, 2, 3, 4]
-
-
-def test_workers_share_the_files_of_each_epoch(address):
-    dataset = tf.data.Dataset.range(6).repeat()
-    served = data_service.distribute(dataset, options(address, "epochs", shares_files=True))
-    counts = dict.fromkeys(range(6), 0)
-    for element in served.take(600).as_numpy_iterator():
-        counts[int(element)] += 1
-    # A worker may be some elements behind the other.
-    assert max(counts.values()) - min(counts.values()) <= 10
 
 
 @pytest.mark.parametrize("shares_files", [True, pytest.param(False, marks=pytest.mark.slow)])
@@ -95,22 +82,19 @@ def test_training_goes_on_when_a_worker_comes_back(dispatcher, shares_files):
     worker.stop()
 
 
-def test_dispatcher_that_does_not_answer_is_named_soon():
+def test_dispatcher_that_does_not_answer_is_named_within_the_time_limit():
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-        with pytest.raises(errors.ClusterError, match=f"127.0.0.1:{port} within 1 s .nothing"):
+        with pytest.raises(errors.ClusterError, match=f"127.0.0.1:{port}"):
             data_service.wait_for_service(f"grpc://127.0.0.1:{port}", 1.0)
+    with pytest.raises(errors.ConfigValueError, match="grpc://host"):
+        data_service.wait_for_service("grpc://host", 1.0)
 
 
-def test_service_without_workers_is_named_soon(dispatcher):
+def test_service_without_workers_is_named_within_the_time_limit(dispatcher):
     with pytest.raises(errors.ClusterError, match="returned no data within 1 s"):
         data_service.wait_for_service(dispatcher, 1.0)
-
-
-def test_what_is_no_address_is_a_mistake_in_the_config():
-    with pytest.raises(errors.ConfigValueError, match="'grpc://host' is not the address"):
-        data_service.wait_for_service("grpc://host", 1.0)
 
 
 def test_two_trainers_share_one_pass(dispatcher):

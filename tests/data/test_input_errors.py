@@ -44,7 +44,7 @@ def draw_in_graph(dataset):
 
 
 @pytest.mark.parametrize("draw", [draw_in_graph, list], ids=["graph", "eager"])
-def test_error_of_python_is_shown_with_its_line(draw):
+def test_error_of_a_generator_is_shown_with_its_line(draw):
     def rows():
         yield 1
         raise OSError("no answer")
@@ -56,15 +56,6 @@ def test_error_of_python_is_shown_with_its_line(draw):
     assert "in `rows`" in text
 
 
-def test_error_of_an_op_is_one_line(tmp_path):
-    path = str(tmp_path / "missing")
-    text = explanation(failed(lambda: draw_in_graph(tf.data.TFRecordDataset(path))), split="eval")
-    assert text.startswith("The eval data can't be used around step 7: ")
-    assert path in text
-    assert "{{" not in text
-    assert "\n" not in text
-
-
 @pytest.mark.parametrize(
     "run",
     [
@@ -72,7 +63,7 @@ def test_error_of_an_op_is_one_line(tmp_path):
         lambda: tf.gather(tf.zeros([3, 2]), tf.constant([9])),
     ],
 )
-def test_index_out_of_range_is_put_down_to_the_data(run):
+def test_index_out_of_range_is_an_error_of_the_data(run):
     for call in (run, tf.function(run)):
         assert "a label or an index in a batch is out of range" in explanation(failed(call))
 
@@ -82,10 +73,14 @@ def decoding(dataset, feature):
     return dataset.map(lambda record: tf.io.parse_single_example(record, wanted))
 
 
-def test_feature_is_named_even_if_the_records_are_not_known(write_records, tmp_path):
+def test_missing_feature_is_named_in_one_line(write_records, tmp_path):
     path = write_records(tmp_path / "train", "label")
     error = failed(lambda: list(decoding(tf.data.TFRecordDataset(path), "lable")))
-    assert "Feature: lable (data type: int64) is required" in explanation(error)
+    text = explanation(error, split="eval")
+    assert text.startswith("The eval data can't be used around step 7: ")
+    assert "Feature: lable (data type: int64) is required" in text
+    assert "{{" not in text
+    assert "\n" not in text
 
 
 @pytest.mark.parametrize("example", [{"label": 1}, ({"label": 1}, 2)])
@@ -104,7 +99,7 @@ def test_key_that_the_examples_lack_is_named_with_the_nearest(example):
     )
 
 
-def test_key_of_something_else_is_left_alone():
+def test_key_error_that_is_not_about_the_examples_is_unchanged():
     def parse(row):
         return {"one": row}["two"]
 
@@ -117,7 +112,7 @@ def test_key_of_something_else_is_left_alone():
     assert "have no key" not in str(caught.value)
 
 
-def test_error_of_the_model_is_not():
+def test_error_of_the_model_is_not_an_error_of_the_data():
     error = failed(lambda: tf.linalg.matmul(tf.zeros([2, 3]), tf.zeros([2, 3])))
     input_errors.raise_if_of_data(error, None)
 
@@ -148,3 +143,44 @@ def test_dispatcher_that_lost_its_state_is_no_fault_of_the_data():
         input_errors.raise_if_of_data(error, tf.Variable(7))
     worker.stop()
     restarted.stop()
+
+
+@pytest.fixture
+def write_file(tmp_path):
+    def write_file(name, count=3, length=None, options=None):
+        path = tmp_path / name
+        with tf.io.TFRecordWriter(str(path), options) as writer:
+            for _ in range(count):
+                writer.write(b"0123456789")
+        path.write_bytes(path.read_bytes()[:length])
+        return str(path)
+
+    return write_file
+
+
+def test_damage_is_found_in_the_files_that_were_read_last(write_file):
+    for names in (("a", "b"), ("c", "d")):
+        files = [write_file(names[0]), write_file(names[1], length=40)]
+        input_errors.remember(files, tf.data.TFRecordDataset)
+        assert f"{files[1]}` can't be read: truncated record at 26" in input_errors.find_damage()
+
+
+def test_search_for_damage_has_a_time_limit(write_file, monkeypatch, caplog):
+    monkeypatch.setattr(input_errors, "_MAX_SECONDS", -1.0)
+    input_errors.remember([write_file("a"), write_file("b", length=40)], tf.data.TFRecordDataset)
+    assert input_errors.find_damage() is None
+    assert "Stopped searching for the damaged file" in caplog.text
+
+
+def test_files_without_any_record_are_refused(write_file):
+    files = [write_file("a", count=0), write_file("b")]
+    input_errors.require_records(files, tf.data.TFRecordDataset, "*")
+    with pytest.raises(errors.DataError, match=r"0 examples matched '\*': .*all 1 files"):
+        input_errors.require_records(files[:1], tf.data.TFRecordDataset, "*")
+
+
+def test_wrong_compression_is_suggested_as_the_cause(write_file):
+    with pytest.raises(errors.DataError, match="compression"):
+        input_errors.require_records(
+            [write_file("a", options="GZIP")], tf.data.TFRecordDataset, "*"
+        )

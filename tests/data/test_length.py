@@ -1,8 +1,11 @@
+import inspect
+
+import numpy as np
 import pytest
 import tensorflow as tf
 
 from official_lite.common import errors
-from official_lite.data import length
+from official_lite.data import arrays, length, position
 
 
 @pytest.fixture
@@ -10,7 +13,7 @@ def dataset():
     return tf.data.Dataset.from_tensor_slices({"x": [[1.0], [2.0]], "y": [1, 2]})
 
 
-def test_data_that_repeat_are_refused_and_others_are_not(dataset, two_replicas):
+def test_data_that_repeat_are_refused_for_an_evaluation_of_all_data(dataset, two_replicas):
     for good in (dataset, dataset.filter(lambda _: True), [dataset], None):
         length.require_end(good)
     for bad in (
@@ -21,19 +24,16 @@ def test_data_that_repeat_are_refused_and_others_are_not(dataset, two_replicas):
             length.require_end(bad)
 
 
-def test_elements_stay_as_they_are(dataset):
+def test_only_data_of_unknown_length_are_timed_and_none_are_changed(dataset):
     filtered = dataset.filter(lambda _: True)
     timed = length.watch_cardinality(lambda: filtered)()
     assert timed.element_spec == filtered.element_spec
     assert [int(e["y"]) for e in timed] == [1, 2]
-
-
-def test_data_of_known_length_are_not_timed(dataset):
     assert length.watch_cardinality(lambda: dataset)() is dataset
     assert length.watch_cardinality(lambda: 3)() == 3
 
 
-def test_each_reading_has_its_time(dataset, monkeypatch, caplog):
+def test_each_reading_that_takes_long_is_warned_of(dataset, monkeypatch, caplog):
     monkeypatch.setattr(length, "_BATCHES_BETWEEN_LOOKS", 1)
     monkeypatch.setattr(length, "_WARNING_SECONDS", 0.0)
     timed = length.watch_cardinality(lambda: dataset.filter(lambda _: True))()
@@ -42,8 +42,69 @@ def test_each_reading_has_its_time(dataset, monkeypatch, caplog):
         assert caplog.text.count("without reaching the end") == warnings
 
 
-def test_too_long_is_an_error(dataset, monkeypatch):
+def test_reading_that_takes_too_long_is_an_error(dataset, monkeypatch):
     monkeypatch.setattr(length, "_BATCHES_BETWEEN_LOOKS", 1)
-    monkeypatch.setattr(length, "_MOST_SECONDS", 0.0)
+    monkeypatch.setattr(length, "_MAX_SECONDS", 0.0)
     with pytest.raises(tf.errors.OpError, match="without reaching the end"):
         list(length.watch_cardinality(lambda: dataset.filter(lambda _: True))())
+
+
+def test_repeated_dataset_begins_again_and_anything_else_is_passed_on():
+    def build_inputs(params, input_context=None):
+        return params
+
+    repeated = length.repeat(build_inputs)
+    values = repeated(tf.data.Dataset.range(3)).take(5).as_numpy_iterator()
+    assert list(values) == [0, 1, 2, 0, 1]
+    assert repeated(5) == 5
+    # Whoever distributes it asks for the arguments by their names.
+    assert inspect.signature(repeated) == inspect.signature(build_inputs)
+
+
+ROWS = np.arange(40)
+
+
+def _build(batch_size, input_context=None):
+    return arrays.from_arrays(
+        ROWS, batch_size, shuffle=True, repeat=True, input_context=input_context
+    )
+
+
+def _read(build, batch=None, num_batches=7, **kwargs):
+    if batch is None:
+        return [b.numpy().tolist() for b in build(4, **kwargs).take(num_batches)]
+    with position.begin_at(batch, seed=3) as begin:
+        batches = _read(build, None, num_batches, **kwargs)
+    assert begin.is_kept
+    return batches
+
+
+def test_first_batches_repeat_from_the_position_of_the_training():
+    all_of_them = _read(_build, batch=0)
+    build = length.first_batches(_build, 3, seed=3, repeat=True)
+    assert _read(build, batch=0) == (all_of_them[:3] * 3)[:7]
+    assert _read(build, batch=5) == (all_of_them[:3] * 4)[5:12]
+    once = length.first_batches(_build, 3, seed=3, repeat=False)
+    assert _read(once) == all_of_them[:3]
+
+
+def test_each_replica_has_its_share_of_each_of_the_first_batches():
+    context = tf.distribute.InputContext(num_replicas_in_sync=2)
+    build = length.first_batches(_build, 3, seed=3, repeat=True)
+    shares = _read(build, batch=4, num_batches=2, input_context=context)
+    assert shares[0] + shares[1] == _read(build, batch=4, num_batches=1)[0]
+
+
+def test_first_batches_that_may_differ_in_an_evaluation_are_warned_of(caplog):
+    def build_inputs(batch_size):
+        return tf.data.Dataset.from_tensor_slices(ROWS).shuffle(40).batch(batch_size)
+
+    build = length.first_batches(build_inputs, 2, seed=3, repeat=False)
+    assert len(_read(build)) == 2
+    assert "also between training and evaluation" in caplog.text
+
+
+def test_first_batches_need_a_dataset():
+    build = length.first_batches(lambda: [1, 2], 2, seed=3, repeat=True)
+    with pytest.raises(errors.ConfigTypeError, match="list"):
+        build()

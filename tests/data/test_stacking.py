@@ -2,7 +2,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from official_lite.common import errors
 from official_lite.data import arrays, stacking
 
 ROWS = {"x": np.arange(60, dtype=np.float32).reshape(20, 3), "y": np.arange(20)}
@@ -30,10 +29,8 @@ def _with_options(dataset):
     return dataset.with_options(options)
 
 
-@pytest.mark.sample(2)
-@pytest.mark.parametrize("build", [_from_arrays, _from_slices])
-@pytest.mark.parametrize("count", [1, 4, 50])
-def test_no_batch_is_lost_and_all_keep_their_place(build, count):
+@pytest.mark.parametrize(("build", "count"), [(_from_arrays, 4), (_from_slices, 50)])
+def test_stacks_hold_all_batches_in_order(build, count):
     batches = _read(build())
     stacks = stacking.stack_batches(build(), count)
     assert len(batches) == 6
@@ -41,7 +38,7 @@ def test_no_batch_is_lost_and_all_keep_their_place(build, count):
     assert len(_read(stacks)) == -(-6 // count)
 
 
-def test_data_without_end_has_stacks_of_one_size():
+def test_endless_data_have_stacks_of_one_size():
     dataset = _from_arrays(repeat=True)
     stacks = stacking.stack_batches(dataset, 4)
     assert stacks.element_spec["x"].shape == (4, 3, 3)
@@ -51,19 +48,15 @@ def test_data_without_end_has_stacks_of_one_size():
     assert _unstack(sliced, 3) == 2 * _read(_from_slices())
 
 
-@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     "change",
     [
-        lambda dataset: dataset.prefetch(2),
-        _with_options,
-        lambda dataset: dataset.repeat(),
         lambda dataset: _with_options(dataset.repeat().prefetch(2)),
         lambda dataset: dataset.skip(3),
         lambda dataset: dataset.map(lambda batch: {"y": -batch["y"]}),
     ],
 )
-def test_what_comes_after_from_arrays_holds_for_its_stacks(change):
+def test_transformations_behind_from_arrays_apply_to_its_stacks(change):
     dataset = change(_from_arrays(repeat=True))
     stacks = stacking.stack_batches(dataset, 4)
     assert _unstack(stacks, 5) == _read(dataset, 20)
@@ -87,12 +80,7 @@ def test_a_stack_of_arrays_is_one_gather():
     assert set(gathers) == {3 * 2**17}
 
 
-def test_batches_need_not_be_in_a_nest():
+def test_batches_of_single_tensors_are_stacked():
     batches = tf.data.Dataset.range(9).batch(3, drop_remainder=True)
     stacks = stacking.stack_batches(batches, 2).as_numpy_iterator()
     assert [stack.tolist() for stack in stacks] == [[[0, 1, 2], [3, 4, 5]], [[6, 7, 8]]]
-
-
-def test_an_empty_stack_is_refused():
-    with pytest.raises(errors.ConfigValueError, match="`count` is 0"):
-        stacking.stack_batches(_from_arrays(), 0)

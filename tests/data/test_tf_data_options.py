@@ -10,26 +10,19 @@ def dataset():
     return tf.data.Dataset.range(4).map(lambda x: x + 1, num_parallel_calls=tf.data.AUTOTUNE)
 
 
-def test_autotuner_is_off_unless_somebody_wants_it(dataset):
+def test_autotuner_is_off_unless_options_configure_it(dataset):
     settled = tf_data_options.without_idle_autotuner(dataset)
     assert settled.options().autotune.enabled is False
     assert list(settled.as_numpy_iterator()) == [1, 2, 3, 4]
-
-
-@pytest.mark.parametrize("wanted", [{"enabled": True}, {"ram_budget": 2**30}, {"cpu_budget": 1}])
-def test_dataset_that_says_something_of_it_is_left_alone(dataset, wanted):
-    options = tf.data.Options()
-    for name, value in wanted.items():
+    for name, value in {"enabled": True, "ram_budget": 2**30, "cpu_budget": 1}.items():
+        options = tf.data.Options()
         setattr(options.autotune, name, value)
-    chosen = dataset.with_options(options)
-    assert tf_data_options.without_idle_autotuner(chosen) is chosen
-
-
-def test_other_things_are_returned_as_they_are():
+        chosen = dataset.with_options(options)
+        assert tf_data_options.without_idle_autotuner(chosen) is chosen
     assert tf_data_options.without_idle_autotuner(None) is None
 
 
-def test_strategy_is_given_a_dataset_without_it(dataset, monkeypatch):
+def test_strategy_is_given_a_dataset_without_autotuner(dataset, monkeypatch):
     strategy, given = tf.distribute.get_strategy(), []
     monkeypatch.setattr(
         type(strategy),
@@ -38,3 +31,18 @@ def test_strategy_is_given_a_dataset_without_it(dataset, monkeypatch):
     )
     orbit.utils.make_distributed_dataset(strategy, lambda: dataset)
     assert given[0].options().autotune.enabled is False
+
+
+def test_dataset_and_what_a_function_returns_have_a_private_pool() -> None:
+    dataset = tf.data.Dataset.range(3)
+
+    def build_inputs(params, input_context=None):
+        return dataset
+
+    function = tf_data_options.with_private_threads(build_inputs, 2)
+    for found in (tf_data_options.with_private_threads(dataset, 2), function(None)):
+        assert found.options().threading.private_threadpool_size == 2
+        assert list(found.as_numpy_iterator()) == [0, 1, 2]
+    # Whoever distributes it asks for this argument by its name.
+    assert function.__wrapped__ is build_inputs
+    assert tf_data_options.with_private_threads(dataset, None) is dataset

@@ -38,17 +38,17 @@ def read(*, host=0, num_hosts=1, is_training=False, sharding=True, **kwargs):
     return list(dataset.as_numpy_iterator())
 
 
-def test_enough_files_are_shared_out_by_tfds(tfds):
+def test_tfds_divides_enough_files(tfds):
     assert len(read(num_hosts=2)) == 10
     assert tfds.loaded["read_config"].input_context.num_input_pipelines == 2
 
 
-def test_too_few_files_are_shared_out_by_record(tfds):
+def test_records_of_too_few_files_are_divided(tfds):
     assert [read(host=host, num_hosts=3) for host in (0, 2)] == [[0, 3, 6, 9], [2, 5, 8]]
     assert tfds.loaded["read_config"].input_context is None
 
 
-def test_records_are_shared_out_in_an_order_that_all_have(tfds):
+def test_records_are_divided_in_the_same_order_on_all_hosts(tfds):
     for host in (0, 2):
         options = file_reading.FileReadingOptions(is_training=True)
         context = tf.distribute.InputContext(3, host, 3)
@@ -62,18 +62,11 @@ def test_without_sharding_every_host_reads_everything(tfds):
     assert tfds.loaded["read_config"].input_context is None
 
 
-def test_training_shuffles_and_repeats_files(tfds):
-    read(is_training=True)
-    config = tfds.loaded["read_config"]
-    assert (tfds.loaded["shuffle_files"], config.repeat_filenames, config.shuffle_seed) == (
-        True,
-        True,
-        3,
-    )
-
-
 def test_options_reach_tfds(tfds):
-    read(data_dir="here", as_supervised=True, skip_decoding_feature="image, mask")
+    read(is_training=True, data_dir="here", as_supervised=True, skip_decoding_feature="image, mask")
+    config = tfds.loaded["read_config"]
+    assert (config.repeat_filenames, config.shuffle_seed) == (True, 3)
+    assert tfds.loaded["shuffle_files"]
     assert tfds.loaded["data_dir"] == "here"
     assert tfds.loaded["as_supervised"]
     assert tfds.loaded["decoders"] == {"image": "skipped", "mask": "skipped"}

@@ -204,7 +204,7 @@ def test_42_evaluation_of_unknown_length_is_bounded_in_time(
     monkeypatch.setattr(length, "_WARNING_SECONDS", 0.0)
     _run(model_dir, task=unknown)
     assert "without reaching the end" in caplog.text
-    monkeypatch.setattr(length, "_MOST_SECONDS", 0.0)
+    monkeypatch.setattr(length, "_MAX_SECONDS", 0.0)
     with pytest.raises(errors.DataError, match="without reaching the end"):
         _run(model_dir.with_name("other"), task=unknown)
 

@@ -1,8 +1,11 @@
 import json
 import pathlib
+import sys
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
+import tensorflow as tf
 
 from official_lite.common import errors, files
 from official_lite.prediction import output
@@ -53,7 +56,7 @@ def test_resumed_output_has_the_bytes_of_an_unbroken_one(file_format: str, tmp_p
     assert _contents(tmp_path / "resumed") == _contents(tmp_path / "unbroken")
 
 
-def test_an_end_at_any_rename_repeats_and_misses_nothing(tmp_path, monkeypatch) -> None:
+def test_output_killed_at_any_rename_repeats_and_misses_no_row(tmp_path, monkeypatch) -> None:
     _predict(tmp_path / "unbroken")
     rename, count = files.rename, 0
 
@@ -87,6 +90,34 @@ def test_rows_that_fill_the_last_shard_leave_no_empty_one(tmp_path) -> None:
     assert len(list(tmp_path.glob("*.jsonl"))) == 2
 
 
+def _add_thesis(directory: pathlib.Path) -> None:
+    (directory / "thesis.txt").write_text("")
+
+
+def _remove_a_shard(directory: pathlib.Path) -> None:
+    _predict(directory, num_batches=4)
+    (directory / "predictions-00001.jsonl").unlink()
+
+
+def _damage_progress(text: str):
+    return lambda directory: (directory / output.PROGRESS).write_text(text)
+
+
+@pytest.mark.parametrize(
+    ("prepare", "error", "named"),
+    [
+        (_add_thesis, errors.ConfigValueError, "thesis.txt"),
+        (_remove_a_shard, errors.DataError, "predictions-00001.jsonl"),
+        (_damage_progress("{"), errors.DataError, output.PROGRESS),
+        (_damage_progress('{"rows": -1, "made_from": {}}'), errors.DataError, output.PROGRESS),
+    ],
+)
+def test_directory_that_can_not_be_continued_is_refused(tmp_path, prepare, error, named) -> None:
+    prepare(tmp_path)
+    with pytest.raises(error, match=named):
+        _open(tmp_path)
+
+
 def test_predictions_made_from_something_else_are_kept(tmp_path) -> None:
     _predict(tmp_path)
     with pytest.raises(errors.ConfigValueError, match=r"weights: \(none\) -> ckpt-9"):
@@ -94,33 +125,107 @@ def test_predictions_made_from_something_else_are_kept(tmp_path) -> None:
     assert len(list(tmp_path.glob("*.jsonl"))) == 5
 
 
-def test_a_directory_of_other_files_is_refused(tmp_path) -> None:
-    (tmp_path / "thesis.txt").write_text("")
-    with pytest.raises(errors.ConfigValueError, match=r"thesis\.txt"):
-        _open(tmp_path)
-
-
-def test_missing_shard_is_reported(tmp_path) -> None:
-    _predict(tmp_path, num_batches=4)
-    (tmp_path / "predictions-00001.jsonl").unlink()
-    with pytest.raises(errors.DataError, match=r"predictions-00001.jsonl is missing"):
-        _open(tmp_path)
-
-
-@pytest.mark.parametrize("text", ["{", "[]", '{"rows": -1, "made_from": {}}', '{"lines": 1}'])
-def test_damaged_progress_is_reported(text: str, tmp_path) -> None:
-    (tmp_path / output.PROGRESS).write_text(text)
-    with pytest.raises(errors.DataError, match="is damaged"):
-        _open(tmp_path)
-
-
 def test_no_rows_are_an_error(tmp_path) -> None:
     with _open(tmp_path) as writer, pytest.raises(errors.DataError, match="empty"):
         writer.finish()
 
 
-def test_error_of_the_writing_thread_is_raised(tmp_path) -> None:
+@pytest.mark.parametrize(
+    ("column", "error", "named"),
+    [
+        (np.zeros(3, np.complex64), errors.ConfigTypeError, "complex64"),
+        (np.array([b"\xff"], object), errors.DataError, "encode_base64"),
+    ],
+)
+def test_column_that_no_file_can_hold_is_named_when_the_output_is_finished(
+    tmp_path, column, error, named
+) -> None:
     with _open(tmp_path) as writer:
-        writer.write({"x": np.zeros(3, np.complex64)})
-        with pytest.raises(errors.ConfigTypeError, match="complex64"):
+        writer.write({"x": column})
+        with pytest.raises(error, match=named):
             writer.finish()
+
+
+def _predictions():
+    return {
+        "index": np.arange(3, dtype=np.int64),
+        "score": np.array([0.1, np.nan, -np.inf], np.float32),
+        "box": np.arange(12, dtype=np.float64).reshape(3, 2, 2) / 3,
+        "is_cat": np.array([True, False, True]),
+        "name": np.array([b"a", "ü".encode(), b""], object),
+    }
+
+
+def _write(file_format: str, path, predictions=None) -> None:
+    columns = output.as_columns(predictions or _predictions())
+    file = output.create_shard(file_format, str(path))
+    file.write({name: column[:2] for name, column in columns.items()})
+    file.write({name: column[2:] for name, column in columns.items()})
+    file.close()
+
+
+def test_json_lines_hold_the_rows(tmp_path) -> None:
+    _write("jsonl", tmp_path / "rows")
+    lines = (tmp_path / "rows").read_text().splitlines()
+    assert [json.loads(line)["score"] for line in lines] == [0.1, None, None]
+    assert lines[1].startswith('{"index": 1, "score": null, "box": [[1.33')
+    assert json.loads(lines[1])["name"] == "ü"
+    assert json.loads(lines[2])["box"] == _predictions()["box"][2].tolist()
+
+
+def test_parquet_holds_the_columns(tmp_path) -> None:
+    _write("parquet", tmp_path / "rows")
+    table = pq.read_table(tmp_path / "rows").to_pydict()
+    assert table["index"] == [0, 1, 2]
+    assert table["name"] == ["a", "ü", ""]
+    assert table["is_cat"] == [True, False, True]
+    np.testing.assert_array_equal(np.array(table["box"]), _predictions()["box"])
+    np.testing.assert_array_equal(np.float32(table["score"]), _predictions()["score"])
+
+
+def test_tfrecords_hold_an_example_per_row(tmp_path) -> None:
+    _write("tfrecord", tmp_path / "rows")
+    rows = tf.data.TFRecordDataset(str(tmp_path / "rows")).batch(3).get_single_element()
+    features = {
+        "index": tf.io.FixedLenFeature([], tf.int64),
+        "box": tf.io.FixedLenFeature([2, 2], tf.float32),
+        "is_cat": tf.io.FixedLenFeature([], tf.int64),
+        "name": tf.io.FixedLenFeature([], tf.string),
+        "score": tf.io.FixedLenFeature([], tf.float32),
+    }
+    parsed = tf.io.parse_example(rows, features)
+    assert parsed["index"].numpy().tolist() == [0, 1, 2]
+    assert parsed["is_cat"].numpy().tolist() == [1, 0, 1]
+    assert parsed["name"].numpy()[1].decode() == "ü"
+    np.testing.assert_array_equal(parsed["score"], _predictions()["score"])
+    np.testing.assert_allclose(parsed["box"], _predictions()["box"])
+
+
+@pytest.mark.parametrize("dtype", [tf.float16, tf.bfloat16])
+def test_short_floats_become_float32(dtype) -> None:
+    column = output.as_columns({"x": tf.constant([0.5], dtype).numpy()})["x"]
+    assert column.dtype == np.float32
+    assert column.tolist() == [0.5]
+
+
+def test_rows_of_a_batch_may_be_longer_than_those_of_another(tmp_path) -> None:
+    file = output.create_shard("parquet", str(tmp_path / "rows"))
+    for length in (1, 0, 3):
+        file.write({"x": np.ones((2, length), np.int32)})
+    file.close()
+    rows = pq.read_table(tmp_path / "rows")["x"].to_pylist()
+    assert [len(row) for row in rows] == [1, 1, 0, 0, 3, 3]
+
+
+def test_large_parquet_has_several_row_groups(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(output, "_BYTES_PER_ROW_GROUP", 100)
+    _write("parquet", tmp_path / "rows", {"x": np.ones((3, 9))})
+    file = pq.ParquetFile(tmp_path / "rows")
+    assert [file.metadata.row_group(i).num_rows for i in range(file.num_row_groups)] == [2, 1]
+
+
+def test_missing_library_is_named_with_its_extra(monkeypatch) -> None:
+    monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
+    with pytest.raises(errors.ConfigValueError, match=r"official-lite\[parquet\]"):
+        output.require_library("parquet")
+    output.require_library("jsonl")

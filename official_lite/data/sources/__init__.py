@@ -5,11 +5,4 @@ the source, and `InputReader` reads it; see docs/how_to/parquet.md. This package
 modules eagerly, and the libraries of a source only if a config names it.
 """
 
-__all__ = [
-    "array_record",
-    "arrow",
-    "csv",
-    "reading",
-    "registry",
-    "source",
-]
+__all__ = ["formats", "reading", "registry", "schema"]

@@ -14,7 +14,7 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from official_lite.common import errors, user_code
-from official_lite.data.sources.source import Source
+from official_lite.data.sources.registry import Source
 
 __all__ = ["EpochOrder", "read_batches"]
 

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from official_lite.common import errors, files, suggestions
-from official_lite.data.sources.source import Source
+from official_lite.data.sources.registry import Source
 
 __all__ = ["ColumnSchema", "DataSchema", "describe", "read", "require_match", "write"]
 
@@ -31,7 +31,7 @@ _ROWS_OF_A_CHUNK = 1000
 _NAN_TOLERANCE = 0.01
 
 # A message lists this many differences.
-_MOST_LISTED = 10
+_MAX_LISTED = 10
 
 
 @dataclasses.dataclass(frozen=True)
@@ -165,9 +165,9 @@ def require_match(found: DataSchema, path: str, place: str) -> None:
     differences = list(read(path).differences(found))
     if not differences:
         return
-    shown = differences[:_MOST_LISTED]
-    if len(differences) > _MOST_LISTED:
-        shown.append(f"… and {len(differences) - _MOST_LISTED} more differences.")
+    shown = differences[:_MAX_LISTED]
+    if len(differences) > _MAX_LISTED:
+        shown.append(f"… and {len(differences) - _MAX_LISTED} more differences.")
     raise errors.DataError(
         f"The data of `{place}` do not match the schema `{path}`.\n  "
         + "\n  ".join(shown)

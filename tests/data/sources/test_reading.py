@@ -6,14 +6,14 @@ from official_lite.common import errors
 from official_lite.core import config_definitions as cfg
 from official_lite.core import input_reader
 from official_lite.data import position
-from official_lite.data.sources import source
+from official_lite.data.sources import registry
 from tests import row_files
 
 
 @pytest.fixture(params=row_files.NAMES)
 def name(request, monkeypatch):
     """The name of each source, with chunks so small that there are many."""
-    monkeypatch.setattr(source, "CHUNK_BYTES", 1 << 11)
+    monkeypatch.setattr(registry, "CHUNK_BYTES", 1 << 11)
     return request.param
 
 
@@ -53,8 +53,7 @@ def test_each_epoch_has_every_row_once_in_another_order(name, tmp_path):
     assert len({tuple(epoch) for epoch in epochs}) == 3
 
 
-@pytest.mark.sample(4)
-@pytest.mark.parametrize(("pipelines", "batch"), [(1, 17), (3, 1), (3, 120)])
+@pytest.mark.parametrize(("pipelines", "batch"), [(1, 17), (3, 120)])
 def test_reading_begins_at_any_batch(name, tmp_path, pipelines, batch):
     path = row_files.write(name, tmp_path)
     context = tf.distribute.InputContext(pipelines, pipelines - 1, pipelines)
@@ -68,11 +67,9 @@ def test_reading_begins_at_any_batch(name, tmp_path, pipelines, batch):
     assert begin_at(batch, 20) == begin_at(0, batch + 20)[batch:]
 
 
-@pytest.mark.sample(5)
-@pytest.mark.parametrize("chunk_bytes", [1 << 11, 1 << 30])
-@pytest.mark.parametrize("is_training", [False, True])
+@pytest.mark.parametrize(("chunk_bytes", "is_training"), [(1 << 11, True), (1 << 30, False)])
 def test_pipelines_share_the_rows(name, tmp_path, monkeypatch, chunk_bytes, is_training):
-    monkeypatch.setattr(source, "CHUNK_BYTES", chunk_bytes)
+    monkeypatch.setattr(registry, "CHUNK_BYTES", chunk_bytes)
     path = row_files.write(name, tmp_path, num_files=1)
     shares = []
     for pipeline in range(4):
@@ -130,7 +127,7 @@ def test_only_the_chosen_columns_are_read(tmp_path):
         read("parquet", path, columns=["lable"])
 
 
-def test_training_with_fewer_rows_than_pipelines_is_an_error_for_all(tmp_path):
+def test_training_with_fewer_rows_than_pipelines_is_an_error_on_all_of_them(tmp_path):
     path = row_files.write("parquet", tmp_path, 3, num_files=1)
     for pipeline in range(4):
         with pytest.raises(errors.DataError, match="4 input pipelines"):
@@ -138,16 +135,15 @@ def test_training_with_fewer_rows_than_pipelines_is_an_error_for_all(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("fields", "message"),
+    ("fields", "named"),
     [
-        ({"skip_bad_records": 1}, "does not support `skip_bad_records`"),
-        ({"enable_tf_data_service": True}, "does not support `enable_tf_data_service`"),
-        ({"source": "parkett"}, "Did you mean `parquet`"),
+        ({"skip_bad_records": 1}, "skip_bad_records"),
+        ({"enable_tf_data_service": True}, "enable_tf_data_service"),
+        ({"source": "parkett"}, "parquet"),
     ],
 )
-def test_what_a_source_does_not_support_is_refused(tmp_path, fields, message):
-    params = cfg.DataConfig(
-        **{"input_path": row_files.write("parquet", tmp_path), "source": "parquet", **fields}
-    )
-    with pytest.raises(errors.ConfigError, match=message):
+def test_field_that_a_source_does_not_support_is_refused(tmp_path, fields, named):
+    path = row_files.write("parquet", tmp_path)
+    params = cfg.DataConfig(**{"input_path": path, "source": "parquet", **fields})
+    with pytest.raises(errors.ConfigError, match=named):
         input_reader.InputReader(params)

@@ -25,12 +25,7 @@ def check(tmp_path):
     return check
 
 
-@pytest.mark.parametrize("name", row_files.NAMES)
-def test_the_same_data_match(name, check):
-    check(name)
-
-
-def test_the_file_states_dtypes_shapes_the_range_of_labels_and_the_share_of_nan(check):
+def test_schema_file_states_dtypes_shapes_the_range_of_labels_and_the_share_of_nan(check):
     check()
     with open(check.path) as file:
         assert json.load(file)["columns"] == {
@@ -42,34 +37,26 @@ def test_the_file_states_dtypes_shapes_the_range_of_labels_and_the_share_of_nan(
 
 
 @pytest.mark.parametrize(
-    ("changes", "message"),
+    ("changes", "named"),
     [
-        ({"x": None}, r"column 'x' \(float64\) is missing"),
-        ({"y": np.arange(1000)}, r"column 'y' \(int64\) is new"),
-        (
-            {"label": None, "lable": np.arange(1000) % 10},
-            "'label' .* is missing. Did you mean `lable`",
-        ),
-        ({"x": np.arange(1000, dtype=np.float32)}, "'x': expected float64, found float32"),
-        (
-            {"x": np.ones([1000, 3])},
-            r"'x': expected the shape \[\], found \[3\]",
-        ),
-        ({"label": np.arange(1000) % 11}, "'label': expected values from 0 to 9, found .* 0 to 10"),
-        ({"label": np.arange(1000) % 10 - 1}, "'label': expected values from 0 to 9, found .* -1"),
-        (
-            {"x": np.where(np.arange(1000) % 50, 1.0, np.nan)},
-            "'x': expected 0.00% NaN, found 2.00%",
-        ),
+        ({"x": None}, r"'x' .*float64.* missing"),
+        ({"y": np.arange(1000)}, r"'y' .*int64.* new"),
+        ({"label": None, "lable": np.arange(1000) % 10}, "'label' .*Did you mean `lable`"),
+        ({"x": np.arange(1000, dtype=np.float32)}, "'x': .*float64.*float32"),
+        ({"x": np.ones([1000, 3])}, r"'x': .*\[\].*\[3\]"),
+        ({"label": np.arange(1000) % 11}, "'label': .*0 to 9.*0 to 10"),
+        ({"label": np.arange(1000) % 10 - 1}, "'label': .*0 to 9.* -1"),
+        ({"x": np.where(np.arange(1000) % 50, 1.0, np.nan)}, "'x': .*0.00% NaN.*2.00%"),
     ],
 )
-def test_a_difference_names_the_column_and_what_was_expected(check, changes, message):
-    with pytest.raises(errors.DataError, match=message):
+def test_difference_names_the_column_and_what_was_expected(check, changes, named):
+    with pytest.raises(errors.DataError, match=named):
         check(changes=changes)
 
 
-def test_another_range_of_a_column_that_is_no_label_is_fine(check):
-    check(changes={"id": np.arange(1000) - 5000})
+@pytest.mark.parametrize("name", row_files.NAMES)
+def test_same_columns_match_whatever_the_range_of_those_that_are_no_label(name, check):
+    check(name, {"id": np.arange(1000) - 5000} if name == "parquet" else None)
 
 
 def test_a_damaged_schema_file_is_named(tmp_path):
