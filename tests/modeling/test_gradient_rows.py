@@ -249,29 +249,3 @@ def test_transformers_see_dense_gradients_and_observers_each_row_once() -> None:
     assert observed_types[0] is tf.IndexedSlices
     assert len(seen) == 2
     assert not any(isinstance(gradient, tf.IndexedSlices) for gradient in seen)
-
-
-def test_equal_rows_are_summed() -> None:
-    rows = tf.IndexedSlices(tf.constant([[1.0], [2.0], [4.0]]), tf.constant([3, 0, 3]), (5, 1))
-    summed = distributed_gradients.sum_equal_rows(rows)
-    np.testing.assert_array_equal(summed.indices, [3, 0])
-    np.testing.assert_array_equal(summed.values, [[5.0], [2.0]])
-
-
-@pytest.mark.parametrize(("jit_compile", "expected"), [(False, True), (True, False)])
-def test_rows_are_wanted_outside_of_xla(jit_compile: bool, expected: bool) -> None:
-    answers = []
-
-    @tf.function
-    def inner() -> None:
-        answers.append(distributed_gradients.are_wanted())
-
-    @tf.function(jit_compile=jit_compile)
-    def outer(x: tf.Tensor) -> None:
-        for _ in tf.range(2):
-            if x > 0:
-                inner()
-
-    tf.function(outer)(tf.constant(1))
-    assert set(answers) == {expected}
-    assert distributed_gradients.are_wanted()
