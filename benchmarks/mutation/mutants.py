@@ -372,7 +372,7 @@ MUTANTS = (
     Mutant(
         "modeling/multitask/train_lib.py",
         "best checkpoints of several tasks without the positions in their data",
-        "                checkpoint=trainer.checkpoint if trainer else None,\n",
+        "        checkpoint=trainer.checkpoint if trainer else None,\n",
         "",
         ("tests/modeling/multitask/test_train_lib.py",),
     ),
