@@ -412,7 +412,13 @@ def _distributed_class(optimizer_cls: type[keras.optimizers.Optimizer]) -> type:
     is_scaling = issubclass(optimizer_cls, keras.optimizers.LossScaleOptimizer)
     mixin = DistributedLossScaleOptimizer if is_scaling else DistributedOptimizer
     mixins = (mixin, *_mixins_for(optimizer_cls))
-    return type(optimizer_cls.__name__, (*mixins, optimizer_cls), namespace)
+    distributed_cls = type(optimizer_cls.__name__, (*mixins, optimizer_cls), namespace)
+    package, _, name = keras.saving.get_registered_name(optimizer_cls).rpartition(">")
+    if package:
+        # Both are saved under the registered name, from which Keras restores the original class.
+        for cls in (distributed_cls, optimizer_cls):
+            keras.saving.register_keras_serializable(package, name)(cls)
+    return distributed_cls
 
 
 def _mixins_for(optimizer_cls: type[keras.optimizers.Optimizer]) -> Iterator[type]:
