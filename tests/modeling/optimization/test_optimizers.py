@@ -78,12 +78,11 @@ def test_two_replicas_update_like_one_on_the_whole_batch(
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_serialized_optimizer_is_restored_with_all_its_arguments(name: str) -> None:
-    optimizer_cls, fields = OPTIMIZERS[name]
-    optimizer = optimizer_cls(0.1, **fields)
+    optimizer = _built(name)
     restored = keras.optimizers.deserialize(keras.optimizers.serialize(optimizer))
-    assert issubclass(optimizer_cls, type(restored))
+    assert type(restored) is OPTIMIZERS[name][0]
     assert restored.get_config() == optimizer.get_config()
-    for argument, value in fields.items():
+    for argument, value in OPTIMIZERS[name][1].items():
         assert restored.get_config()[argument] == value
 
 
