@@ -12,9 +12,8 @@ LAYERS = [
     ["official_lite.common"],
     [
         f"official_lite.modeling.{name}"
-        for name in ("embedding_lookups", "replica_state", "update_steps")
+        for name in ("distributed_gradients", "hyperparams", "replica_state")
     ],
-    ["official_lite.modeling.hyperparams", "official_lite.modeling.distributed_gradients"],
     [
         "official_lite.telemetry",
         "official_lite.checkpoint",

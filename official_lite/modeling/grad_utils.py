@@ -9,7 +9,8 @@ from typing import Any
 
 import keras
 import tensorflow as tf
-from absl import logging
+
+from official_lite.modeling import distributed_gradients
 
 __all__ = ["minimize_using_explicit_allreduce"]
 
@@ -33,7 +34,8 @@ def minimize_using_explicit_allreduce(
 
     Args:
         tape: The tape that recorded `loss`.
-        optimizer: The optimizer. With several replicas it must already be built.
+        optimizer: The optimizer, which is made distributed; see `make_distributed`. With several
+            replicas it must already be built.
         loss: This replica's loss. To average the gradients, divide it by the number of replicas
             first.
         trainable_variables: The variables to update.
@@ -45,25 +47,28 @@ def minimize_using_explicit_allreduce(
             pack.
 
     Raises:
-        ValueError: No variable has a gradient.
+        errors.ConfigValueError: No variable has a gradient.
     """
     variables = list(trainable_variables)
+    optimizer = distributed_gradients.make_distributed(optimizer)
     if not optimizer.built:
         optimizer.build(variables)
     scale = _loss_scale(optimizer)
     with tape:
         scaled_loss = loss if scale is None else loss * tf.cast(scale, loss.dtype)
-    computed = zip(tape.gradient(scaled_loss, variables), variables, strict=True)
-    pairs = _with_gradient(_run_callbacks(pre_allreduce_callbacks, computed))
+    computed: Any = zip(tape.gradient(scaled_loss, variables), variables, strict=True)
+    computed = list(_run_callbacks(pre_allreduce_callbacks, computed))
+    missing = [(gradient, variable) for gradient, variable in computed if gradient is None]
+    present = [(gradient, variable) for gradient, variable in computed if gradient is not None]
     gradients = _all_reduce(
-        [gradient for gradient, _ in pairs],
+        [gradient for gradient, _ in present],
         allreduce_bytes_per_pack,
         dtype=None if scale is None else tf.float16,
     )
-    pairs = list(zip(gradients, (variable for _, variable in pairs), strict=True))
+    pairs = list(zip(gradients, (variable for _, variable in present), strict=True))
     if post_allreduce_callbacks:
         pairs = _on_unscaled(post_allreduce_callbacks, pairs, scale)
-    _apply_reduced(optimizer, pairs)
+    optimizer.apply_gradients([*pairs, *missing], skip_gradients_aggregation=True)
 
 
 def _loss_scale(optimizer: keras.optimizers.Optimizer) -> tf.Tensor | None:
@@ -82,22 +87,10 @@ def _run_callbacks(
     return pairs
 
 
-def _with_gradient(pairs: GradientsAndVariables) -> list[tuple[Any, Any]]:
-    pairs = list(pairs)
-    present = [(gradient, variable) for gradient, variable in pairs if gradient is not None]
-    missing = [variable.name for gradient, variable in pairs if gradient is None]
-    if not present:
-        raise ValueError(
-            f"No gradients provided for any variable: {missing}. Make sure that the loss depends "
-            "on them and is computed under the gradient tape."
-        )
-    if missing:
-        logging.warning("The loss does not depend on the variables %s.", missing)
-    return present
-
-
 def _all_reduce(gradients: list[Any], bytes_per_pack: int, dtype: tf.DType | None) -> list[Any]:
     """Return the sums over all replicas in the original types, reduced in `dtype` if given."""
+    if not gradients:
+        return []
     options = tf.distribute.experimental.CommunicationOptions(bytes_per_pack=bytes_per_pack)
     context = tf.distribute.get_replica_context()
     types = [gradient.dtype for gradient in gradients]
@@ -116,20 +109,6 @@ def _on_unscaled(
     # The optimizer divides by the scale itself. Scales are powers of two, so no precision is lost.
     pairs = _run_callbacks(callbacks, unscaled)
     return [(_times(gradient, scale), variable) for gradient, variable in pairs]
-
-
-def _apply_reduced(optimizer: keras.optimizers.Optimizer, pairs: Sequence[tuple[Any, Any]]) -> None:
-    """Apply gradients that are equal on all replicas exactly once.
-
-    A Keras optimizer clips the gradients of each replica and then sums them. The first replica
-    therefore passes the sum and the others pass zeros, so that the sum is clipped and applied. The
-    zeros are the gradient times zero, which keeps an infinity visible to every replica as NaN.
-    """
-    if tf.distribute.get_strategy().num_replicas_in_sync > 1:
-        context = tf.distribute.get_replica_context()
-        is_first = tf.cast(tf.equal(context.replica_id_in_sync_group, 0), tf.float32)
-        pairs = [(_times(gradient, is_first), variable) for gradient, variable in pairs]
-    optimizer.apply_gradients(pairs)
 
 
 def _times(

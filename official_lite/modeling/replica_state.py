@@ -43,7 +43,7 @@ __all__ = [
 ]
 
 # Seed variables have various integer types, all of which can represent this maximum.
-_MOST = 2**31 - 1
+_MAX_SEED = 2**31 - 1
 
 # The states of `keras.random.SeedGenerator` and `tf.random.Generator`.
 _STATE_NAMES = ("seed_generator_state", "StateVar")
@@ -95,7 +95,7 @@ def numbers_for(
     numbers = tf.random.stateless_uniform(
         [count, 2],
         tf.random.experimental.stateless_fold_in(key, tf.cast(replica, tf.int64)),
-        maxval=_MOST,
+        maxval=_MAX_SEED,
         dtype=tf.int32,
         # Name the algorithm, so that it is the same with and without XLA.
         alg="philox",

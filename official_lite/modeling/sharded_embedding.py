@@ -14,7 +14,7 @@ import tensorflow as tf
 __all__ = ["ShardedEmbedding"]
 
 # A smaller shard is not worth an extra call to another server.
-_FEWEST_BYTES = 2**18
+_MIN_BYTES = 2**18
 
 
 @keras.saving.register_keras_serializable("official_lite")
@@ -128,7 +128,7 @@ class ShardedEmbedding(keras.layers.Layer):
     def _default_count(self) -> int:
         num_servers = getattr(tf.distribute.get_strategy(), "_num_ps", 1)
         num_bytes = self.input_dim * self.output_dim * tf.as_dtype(self.variable_dtype).size
-        return int(max(1, min(num_servers, num_bytes // _FEWEST_BYTES)))
+        return int(max(1, min(num_servers, num_bytes // _MIN_BYTES)))
 
     def _initializer_of(self, index: int) -> Any:
         """Return an initializer that draws different numbers for each shard."""

@@ -3,7 +3,7 @@
     python -m pytest -p tests.judges.keras_plugin keras/src/optimizers/adam_test.py
 
 * Each optimizer class becomes the class that `performance` makes of it: with the update
-  steps of `update_steps` and the gradients of `distributed_gradients`.
+  steps and the gradients of `distributed_gradients`.
 * Each schedule that has a class `…WithOffset` becomes that class, with an offset of 0.
 * With `--fit-with-controller`, `Model.fit` trains with a `Controller`, and its callbacks run in
   `hooks.KerasCallback`.

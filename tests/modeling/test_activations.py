@@ -26,15 +26,11 @@ EXPECTED = {
 
 
 @pytest.mark.parametrize("name", activations.__all__)
-def test_the_formula(name):
-    values = getattr(activations, name)(X)
+def test_activation_follows_its_formula_and_is_found_by_a_saved_layer(name):
+    activation = getattr(activations, name)
     # About eight operations; some subtract numbers of the magnitude of 1.
     tolerance = rounding.tolerance(roundings=8)
-    np.testing.assert_allclose(values, EXPECTED[name], rtol=tolerance, atol=tolerance)
-
-
-@pytest.mark.parametrize("name", activations.__all__)
-def test_a_saved_layer_finds_its_activation(name):
-    layer = keras.layers.Activation(getattr(activations, name))
+    np.testing.assert_allclose(activation(X), EXPECTED[name], rtol=tolerance, atol=tolerance)
+    layer = keras.layers.Activation(activation)
     restored = keras.layers.deserialize(keras.layers.serialize(layer))
-    assert restored.activation is getattr(activations, name)
+    assert restored.activation is activation

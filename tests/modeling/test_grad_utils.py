@@ -5,57 +5,45 @@ import tensorflow as tf
 
 from official_lite.modeling import grad_utils
 from tests import rounding
+from tests.modeling.conftest import copy_on_each
 
 
-def mirrored(num_replicas):
-    # Reduces on one device: the collectives that are the default can't be used by two strategies
-    # in one process.
-    return tf.distribute.MirroredStrategy(
-        [f"CPU:{i}" for i in range(num_replicas)],
-        cross_device_ops=tf.distribute.ReductionToOneDevice(),
-    )
+@pytest.fixture
+def step_on(two_replicas):
+    """Makes one step on the loss `w * value` per replica; returns `w`, which starts at 0."""
 
+    def step(values, optimizer_fn, **kwargs):
+        strategy = two_replicas if len(values) == 2 else tf.distribute.get_strategy()
+        with strategy.scope():
+            weights, unused = keras.Variable(tf.zeros([2])), keras.Variable(1.0)
+            optimizer = optimizer_fn()
+            optimizer.build([weights, unused])
 
-def step_on(values, optimizer_fn, num_replicas=2, **kwargs):
-    """One step on the loss `w * value` per replica; returns `w`, which starts at 0, on each."""
-    strategy = mirrored(num_replicas)
-    with strategy.scope():
-        weights = keras.Variable(tf.zeros([2]))
-        unused = keras.Variable(1.0)
-        optimizer = optimizer_fn()
-        optimizer.build([weights, unused])
+        def replica_step():
+            replica = tf.distribute.get_replica_context().replica_id_in_sync_group
+            value = tf.gather(tf.constant(values), replica)
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_sum(weights * value)
+            grad_utils.minimize_using_explicit_allreduce(
+                tape, optimizer, loss, [weights, unused], **kwargs
+            )
 
-    def replica_step():
-        replica = tf.distribute.get_replica_context().replica_id_in_sync_group
-        value = tf.gather(tf.constant(values), replica)
-        with tf.GradientTape() as tape:
-            loss = tf.reduce_sum(weights * value)
-        grad_utils.minimize_using_explicit_allreduce(
-            tape, optimizer, loss, [weights, unused], **kwargs
-        )
+        tf.function(strategy.run)(replica_step)
+        return copy_on_each(weights)[0]
 
-    tf.function(strategy.run)(replica_step)
-    return [v.numpy() for v in strategy.experimental_local_results(weights.value)]
+    return step
 
 
 GRADIENTS = [[0.5, 0.5], [1.5, 1.5]]
 
 
-def test_gradients_are_summed_once_over_replicas():
-    for weights in step_on(GRADIENTS, lambda: keras.optimizers.SGD(1.0)):
-        np.testing.assert_allclose(weights, [-2.0, -2.0])
-
-
-@pytest.mark.parametrize("num_replicas", [1, 2])
-def test_clipping_does_not_depend_on_the_number_of_replicas(num_replicas):
-    values = [[2.0, 2.0]] if num_replicas == 1 else GRADIENTS
-    weights, *_ = step_on(
-        values, lambda: keras.optimizers.SGD(1.0, global_clipnorm=1.0), num_replicas
-    )
+@pytest.mark.parametrize("values", [[[2.0, 2.0]], GRADIENTS])
+def test_sum_over_replicas_is_clipped_once(step_on, values):
+    weights = step_on(values, lambda: keras.optimizers.SGD(1.0, global_clipnorm=1.0))
     rounding.assert_close(weights, [-(0.5**0.5)] * 2, roundings=4)
 
 
-def test_callbacks_see_single_gradients_before_and_the_sum_after():
+def test_callbacks_get_single_gradients_before_and_the_sum_after(step_on):
     def halve(pairs):
         return [(gradient / 2.0, variable) for gradient, variable in pairs if gradient is not None]
 
@@ -63,8 +51,8 @@ def test_callbacks_see_single_gradients_before_and_the_sum_after():
         return [(tf.clip_by_value(gradient, -0.5, 0.5), variable) for gradient, variable in pairs]
 
     kwargs = {"pre_allreduce_callbacks": [halve], "post_allreduce_callbacks": [clip]}
-    for weights in step_on(GRADIENTS, lambda: keras.optimizers.SGD(1.0), **kwargs):
-        np.testing.assert_allclose(weights, [-0.5, -0.5])
+    weights = step_on(GRADIENTS, lambda: keras.optimizers.SGD(1.0), **kwargs)
+    np.testing.assert_allclose(weights, [-0.5, -0.5])
 
 
 @pytest.mark.parametrize(
@@ -74,20 +62,21 @@ def test_callbacks_see_single_gradients_before_and_the_sum_after():
         lambda: keras.optimizers.SGD(1.0, loss_scale_factor=16.0),
     ],
 )
-def test_loss_scaling_leaves_the_update_as_it_is(optimizer_fn):
+def test_loss_scaling_does_not_change_the_update(step_on, optimizer_fn):
     def keep(pairs):
         return [(tf.clip_by_value(gradient, -1.0, 1.0), variable) for gradient, variable in pairs]
 
-    for weights in step_on(GRADIENTS, optimizer_fn, post_allreduce_callbacks=[keep]):
-        np.testing.assert_allclose(weights, [-1.0, -1.0])
+    weights = step_on(GRADIENTS, optimizer_fn, post_allreduce_callbacks=[keep])
+    np.testing.assert_allclose(weights, [-1.0, -1.0])
+    np.testing.assert_allclose(step_on(GRADIENTS, optimizer_fn), [-2.0, -2.0])
 
 
-def test_an_overflow_on_one_replica_skips_the_step_on_all():
+def test_overflow_on_one_replica_skips_the_step_on_all(step_on):
     def optimizer_fn():
         return keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(1.0), initial_scale=16.0)
 
-    for weights in step_on([[np.inf, 0.0], [1.0, 1.0]], optimizer_fn):
-        np.testing.assert_array_equal(weights, [0.0, 0.0])
+    weights = step_on([[np.inf, 0.0], [1.0, 1.0]], optimizer_fn)
+    np.testing.assert_array_equal(weights, [0.0, 0.0])
 
 
 def test_sparse_gradients_are_summed_too():
@@ -99,7 +88,7 @@ def test_sparse_gradients_are_summed_too():
     np.testing.assert_allclose(table, [[-1.0], [0.0], [-2.0]])
 
 
-def test_a_loss_without_any_gradient_is_refused():
+def test_loss_without_any_gradient_is_refused():
     weights = keras.Variable(1.0)
     with tf.GradientTape() as tape:
         loss = tf.constant(1.0)

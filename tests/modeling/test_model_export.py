@@ -16,7 +16,7 @@ def _model(**kwargs):
     return keras.Sequential([keras.Input((3,)), keras.layers.Dense(2, **kwargs)])
 
 
-def test_one_that_is_there_is_replaced_and_nothing_else_is_left(tmp_path):
+def test_existing_model_is_replaced_and_no_other_file_remains(tmp_path):
     path = tmp_path / "models" / "one.keras"
     for _ in range(2):
         model = _model()
@@ -25,7 +25,7 @@ def test_one_that_is_there_is_replaced_and_nothing_else_is_left(tmp_path):
     np.testing.assert_array_equal(keras.models.load_model(path)(INPUTS), model(INPUTS))
 
 
-def test_one_that_can_not_be_written_leaves_the_old_one(tmp_path, monkeypatch):
+def test_failed_export_keeps_the_previous_model(tmp_path, monkeypatch):
     path = tmp_path / "one.keras"
     path.write_text("old")
 
@@ -47,7 +47,7 @@ def test_served_model_does_not_augment_its_inputs(tmp_path):
     assert "__call__" not in vars(model)
 
 
-def test_onnx_says_what_it_needs(tmp_path, monkeypatch):
+def test_onnx_export_is_refused_without_tf2onnx_and_float32(tmp_path, monkeypatch):
     model = _model()
     model.dtype_policy = keras.DTypePolicy("mixed_bfloat16")
     path = str(tmp_path / "one.onnx")

@@ -8,16 +8,11 @@ def _model() -> keras.Model:
     return keras.Sequential([keras.Input((5,)), keras.layers.Dense(3, name="dense")])
 
 
-def test_parameters_are_counted() -> None:
-    model = _model()
+def test_parameters_are_counted_without_random_states() -> None:
+    model = keras.Sequential([_model(), keras.layers.Dropout(0.5)])
     assert model_summary.try_count_params(model) == 5 * 3 + 3
     model.layers[0].trainable = False
     assert model_summary.try_count_params(model, trainable_only=True) is None
-
-
-def test_random_states_are_no_parameters() -> None:
-    model = keras.Sequential([keras.Input((5,)), keras.layers.Dropout(0.5), keras.layers.Dense(3)])
-    assert model_summary.try_count_params(model) == 5 * 3 + 3
 
 
 def test_description_has_a_line_for_each_layer_with_parameters() -> None:
@@ -39,7 +34,7 @@ def test_description_has_a_line_for_each_layer_with_parameters() -> None:
     assert last.split() == ["10", "more", "layers", "20"]
 
 
-def test_what_has_no_layers_is_described_by_a_number() -> None:
+def test_module_without_layers_is_described_by_its_number_of_parameters() -> None:
     module = tf.Module()
     assert model_summary.describe(module) is None
     module.weight = tf.Variable([1.0, 2.0])
@@ -48,9 +43,6 @@ def test_what_has_no_layers_is_described_by_a_number() -> None:
 
 def test_flops_of_a_dense_layer_are_two_a_weight_and_one_a_bias() -> None:
     assert model_summary.try_count_flops(_model()) == 2 * 5 * 3 + 3
-
-
-def test_flops_of_unknown_inputs_are_unknown() -> None:
     assert model_summary.try_count_flops(tf.Module()) is None
 
 

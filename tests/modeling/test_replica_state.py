@@ -18,20 +18,13 @@ def _masks(model, seeds, step):
     return model(tf.ones([1, 64]), training=True).numpy()
 
 
-def test_masks_depend_on_seed_and_step_and_on_nothing_before():
+def test_dropout_masks_depend_only_on_the_seed_and_the_step():
     model = _model()
     seeds, others = replica_state.StepSeeds(model, seed=1), replica_state.StepSeeds(model, seed=2)
     third = _masks(model, seeds, 3)
     np.testing.assert_array_equal(_masks(model, seeds, 3), third)
     assert (_masks(model, seeds, 4) != third).any()
     assert (_masks(model, others, 3) != third).any()
-
-
-def test_each_generator_gets_a_state_of_its_own():
-    model = _model()
-    replica_state.StepSeeds(model, seed=1).set(tf.constant(0, tf.int64))
-    first, second = (v.numpy() for v in model.variables if replica_state.is_seed(v))
-    assert (first != second).all()
 
 
 def test_replicas_draw_different_numbers(two_replicas):
@@ -48,7 +41,7 @@ def test_replicas_draw_different_numbers(two_replicas):
     assert (first.numpy() != second.numpy()).any()
 
 
-def test_the_same_numbers_with_xla_and_without():
+def test_each_generator_gets_its_own_state_which_is_the_same_with_xla():
     model = _model()
     seeds = replica_state.StepSeeds(model, seed=1)
     states = []
@@ -56,9 +49,10 @@ def test_the_same_numbers_with_xla_and_without():
         tf.function(seeds.set, jit_compile=jit_compile)(tf.constant(5, tf.int64))
         states.append([v.numpy().tolist() for v in model.variables if replica_state.is_seed(v)])
     assert states[0] == states[1]
+    assert len({tuple(state) for state in states[0]}) == 2
 
 
-def test_a_model_without_randomness_costs_nothing():
+def test_model_without_random_numbers_gets_no_ops():
     model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
     graph = tf.function(replica_state.StepSeeds(model, seed=1).set).get_concrete_function(
         tf.TensorSpec([], tf.int64)
@@ -87,17 +81,15 @@ def _train_on(strategy, batches, **kwargs):
     return [float(result.numpy()[0]) for result in results]
 
 
-def test_every_replica_has_the_average(two_replicas):
+@pytest.mark.parametrize(("trainable", "expected"), [(True, 2.0), (False, 0.0)])
+def test_moving_mean_is_averaged_over_replicas_unless_it_is_frozen(
+    two_replicas, trainable, expected
+):
     batches = [[[2.0], [2.0]], [[6.0], [6.0]]]
-    assert _train_on(two_replicas, batches) == [2.0, 2.0]
+    assert _train_on(two_replicas, batches, trainable=trainable) == [expected, expected]
 
 
-def test_frozen_layers_keep_what_they_have(two_replicas):
-    batches = [[[2.0], [2.0]], [[6.0], [6.0]]]
-    assert _train_on(two_replicas, batches, trainable=False) == [0.0, 0.0]
-
-
-def test_what_the_step_does_not_write_is_left_alone(two_replicas):
+def test_variables_that_the_step_does_not_write_are_not_averaged(two_replicas):
     with two_replicas.scope():
         layer = keras.layers.BatchNormalization()
         model = keras.Sequential([keras.Input((1,)), layer])
@@ -109,12 +101,7 @@ def test_what_the_step_does_not_write_is_left_alone(two_replicas):
     assert [float(mean.numpy()[0]) for mean in on_replicas] == [0.0, 1.0]
 
 
-def test_one_replica_has_its_own():
-    strategy = tf.distribute.OneDeviceStrategy("CPU:0")
-    assert _train_on(strategy, [[[2.0], [4.0]]]) == [pytest.approx(1.5)]
-
-
-def test_several_layers_are_one_exchange(two_replicas):
+def test_all_statistics_are_averaged_in_one_exchange(two_replicas):
     with two_replicas.scope():
         layers = [keras.layers.BatchNormalization() for _ in range(3)]
         model = keras.Sequential([keras.Input((4,)), *layers])
@@ -143,7 +130,7 @@ def _ops(function):
     return {op.type for op in function.get_concrete_function().graph.get_operations()}
 
 
-def test_sums_are_made_where_the_variable_is():
+def test_additions_are_made_by_one_atomic_op():
     counter = keras.Variable(0, dtype="int64", name="counter")
     plain = tf.function(lambda: counter.assign_add(1))
     assert "AssignAddVariableOp" not in _ops(plain)
@@ -157,7 +144,7 @@ def test_sums_are_made_where_the_variable_is():
     assert type(counter).__name__ == "Variable"
 
 
-def test_all_else_is_assigned_as_before():
+def test_other_values_are_assigned_as_before():
     variable = keras.Variable(np.zeros([2], np.float32), name="v")
     replica_state.make_atomic([variable])
     variable.assign(variable * 0.5 + 1.0)
@@ -171,7 +158,7 @@ def test_all_else_is_assigned_as_before():
     np.testing.assert_array_equal(variable.numpy(), [7.0, 7.0])
 
 
-def test_metrics_of_keras_count_as_they_did():
+def test_metrics_of_keras_have_the_same_results():
     metrics = [keras.metrics.AUC(), keras.metrics.MeanIoU(2), keras.metrics.Mean()]
     others = [keras.metrics.AUC(), keras.metrics.MeanIoU(2), keras.metrics.Mean()]
     replica_state.make_atomic(v for metric in metrics for v in metric.variables)
@@ -185,7 +172,7 @@ def test_metrics_of_keras_count_as_they_did():
         assert float(metric.result()) == float(other.result())
 
 
-def test_nothing_is_lost_if_several_count_at_once():
+def test_no_addition_of_several_threads_is_lost():
     counter = keras.Variable(0, dtype="int64", name="counter")
     replica_state.make_atomic([counter])
 

@@ -7,26 +7,21 @@ from official_lite.modeling import activations, tf_utils
 from tests import rounding
 
 
-@pytest.mark.parametrize("name", ["gelu", "Mish", "HARD_SWISH"])
-def test_own_activations_come_first(name):
-    assert tf_utils.get_activation(name) is getattr(activations, name.lower())
-
-
-def test_other_activations_are_those_of_keras():
+def test_activation_is_found_by_its_name_here_or_in_keras():
+    for name in ("gelu", "Mish", "HARD_SWISH"):
+        assert tf_utils.get_activation(name) is getattr(activations, name.lower())
     assert tf_utils.get_activation("relu") is keras.activations.relu
     assert tf_utils.get_activation(tf.nn.elu) is tf.nn.elu
     assert tf_utils.get_activation(None) is keras.activations.linear
 
 
-@pytest.mark.parametrize("name", ["relu", "identity", "swish", "relu6", "mish", "gelu"])
-def test_an_activation_may_be_a_layer(name):
-    layer = tf_utils.get_activation(name, use_keras_layer=True)
-    assert isinstance(layer, keras.layers.Layer)
-
-
-def test_a_layer_takes_arguments():
+def test_activation_can_be_a_layer():
+    x = tf.constant([-1.0, 2.0])
+    for name in ("relu", "identity", "swish", "relu6", "mish", "gelu"):
+        layer = tf_utils.get_activation(name, use_keras_layer=True)
+        assert isinstance(layer, keras.layers.Layer)
     layer = tf_utils.get_activation("leaky_relu", use_keras_layer=True, alpha=0.1)
-    rounding.assert_close(layer(tf.constant([-1.0])), [-0.1], roundings=4)
+    rounding.assert_close(layer(x), [-0.1, 2.0], roundings=4)
 
 
 def test_known_sizes_are_numbers_and_others_tensors():
@@ -50,32 +45,18 @@ def test_the_mean_of_nothing_is_zero():
     assert tf_utils.safe_mean(tf.zeros([0])) == 0.0
 
 
-def two_replicas():
-    # Reduces on one device: the collectives that are the default can't be used by two strategies
-    # in one process.
-    return tf.distribute.MirroredStrategy(
-        ["CPU:0", "CPU:1"], cross_device_ops=tf.distribute.ReductionToOneDevice()
-    )
-
-
-def test_every_replica_gets_the_parts_of_all():
-    strategy = two_replicas()
-
+def test_every_replica_gets_the_parts_of_all_replicas(two_replicas):
     @tf.function
     def step():
         part = tf.fill([1, 2], tf_utils.get_replica_id())
         return tf_utils.cross_replica_concat(part, axis=0)
 
-    for value in strategy.run(step).values:
+    for value in two_replicas.run(step).values:
         np.testing.assert_array_equal(value, [[0, 0], [1, 1]])
-
-
-def test_replica_functions_say_where_they_belong():
-    strategy = two_replicas()
-    with strategy.scope():
-        with pytest.raises(RuntimeError, match="outside a replica context"):
+    with two_replicas.scope():
+        with pytest.raises(RuntimeError, match="replica context"):
             tf_utils.get_replica_id()
-        with pytest.raises(RuntimeError, match="outside a replica context"):
+        with pytest.raises(RuntimeError, match="replica context"):
             tf_utils.cross_replica_concat(tf.ones([1]), axis=0)
 
 

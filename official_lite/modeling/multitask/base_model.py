@@ -1,6 +1,5 @@
 """Base class of multi-task models, which hold one model per task."""
 
-from collections.abc import Iterable
 from typing import Any
 
 import keras
@@ -53,12 +52,22 @@ class MultiTaskBaseModel(tf.Module):
     @property
     def variables(self) -> tuple[Any, ...]:
         """All variables of the models and of all other attributes, without duplicates."""
-        return _distinct(v for part in self._parts() for v in _variables_of(part))
+        found = [
+            v for part in self._parts() for v in (part.variables if _is_layer(part) else [part])
+        ]
+        return tuple({id(variable): variable for variable in found}.values())
 
     @property
     def trainable_variables(self) -> tuple[Any, ...]:
         """The variables that training may change."""
-        trainable = {id(v) for part in self._parts() for v in _trainable_variables_of(part)}
+        # Freezing a layer does not change the `trainable` attribute of its variables.
+        trainable = {
+            id(variable)
+            for part in self._parts()
+            for variable in (
+                part.trainable_variables if _is_layer(part) else [part] if part.trainable else []
+            )
+        }
         return tuple(v for v in self.variables if id(v) in trainable)
 
     @property
@@ -82,24 +91,9 @@ class MultiTaskBaseModel(tf.Module):
 
     def _parts(self) -> list[Any]:
         # Descend into modules and collections, but not into layers, which list their own variables.
-        return list(self._flatten(predicate=_is_part))
+        kinds = keras.layers.Layer | keras.Variable | tf.Variable
+        return list(self._flatten(predicate=lambda value: isinstance(value, kinds)))
 
 
-def _is_part(value: Any) -> bool:
-    return isinstance(value, keras.layers.Layer | keras.Variable | tf.Variable)
-
-
-def _variables_of(part: Any) -> list[Any]:
-    return list(part.variables) if isinstance(part, keras.layers.Layer) else [part]
-
-
-def _trainable_variables_of(part: Any) -> list[Any]:
-    if isinstance(part, keras.layers.Layer):
-        # Freezing a layer does not change the `trainable` attribute of its variables, so ask the
-        # layer.
-        return list(part.trainable_variables)
-    return [part] if part.trainable else []
-
-
-def _distinct(variables: Iterable[Any]) -> tuple[Any, ...]:
-    return tuple({id(variable): variable for variable in variables}.values())
+def _is_layer(part: Any) -> bool:
+    return isinstance(part, keras.layers.Layer)

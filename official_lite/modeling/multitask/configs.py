@@ -20,6 +20,9 @@ __all__ = [
 
 TRAINER_TYPES = ("interleaving", "joint")
 
+# Fields of the trainer that several tasks do not support, with the values that have no effect.
+_ONE_TASK_ONLY = {"overfit_batches": 0, "virtual_replicas": 0, "freeze": [], "remat": []}
+
 
 @dataclasses.dataclass
 class TaskRoutine(hyperparams.Config):
@@ -154,21 +157,11 @@ class MultiTaskTrainerConfig(cfg.TrainerConfig):
                 f"`grad_accum_steps` is {self.grad_accum_steps}; gradient accumulation is not "
                 "supported with several tasks. Set it to 1."
             )
-        if self.overfit_batches:
-            raise errors.ConfigValueError(
-                f"`overfit_batches` is {self.overfit_batches}, which supports only experiments "
-                "with one task. Set it to 0."
-            )
-        if self.virtual_replicas:
-            raise errors.ConfigValueError(
-                f"`virtual_replicas` is {self.virtual_replicas}, which supports only experiments "
-                "with one task. Set it to 0."
-            )
-        for name, patterns in (("freeze", self.freeze), ("remat", self.remat)):
-            if patterns:
+        for name, default in _ONE_TASK_ONLY.items():
+            if getattr(self, name):
                 raise errors.ConfigValueError(
-                    f"`{name}` is {patterns}, which supports only experiments with one "
-                    "task. Set it to []."
+                    f"`{name}` is {getattr(self, name)}, which supports only experiments with one "
+                    f"task. Set it to {default}."
                 )
 
 

@@ -58,17 +58,13 @@ class MultiTask(tf.Module, metaclass=abc.ABCMeta):
         """
         config.validate_fields()
         routines = {routine.resolved_name: routine for routine in config.task_routines}
-        return cls(
-            {
-                name: task_factory.get_task(routine.task_config, logging_dir=logging_dir, name=name)
-                for name, routine in routines.items()
-            },
-            task_weights={
-                name: 1.0 if routine.task_weight is None else routine.task_weight
-                for name, routine in routines.items()
-            },
-            task_eval_steps={name: routine.eval_steps for name, routine in routines.items()},
-        )
+        tasks, weights = {}, {}
+        for name, routine in routines.items():
+            tasks[name] = task_factory.get_task(
+                routine.task_config, logging_dir=logging_dir, name=name
+            )
+            weights[name] = 1.0 if routine.task_weight is None else routine.task_weight
+        return cls(tasks, weights, {name: one.eval_steps for name, one in routines.items()})
 
     @property
     def tasks(self) -> dict[str, base_task.Task]:

@@ -25,31 +25,30 @@ __all__ = [
 BATCH_SIZE = 2
 
 
-class MockFooModel(keras.Model):
+class _MockModel(keras.Model):
+    feature_names: tuple[str, ...]
+
+    def __init__(self, shared_layer: keras.layers.Layer, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self._shared_layer = shared_layer
+        self._own_layer = keras.layers.Dense(1)
+
+    def call(self, inputs: Mapping[str, tf.Tensor]) -> tf.Tensor:
+        self.add_loss(tf.zeros(()))
+        features = next(inputs[name] for name in self.feature_names if name in inputs)
+        return self._own_layer(self._shared_layer(features))
+
+
+class MockFooModel(_MockModel):
     """Model that reads the feature `foo`, or `bar` if `foo` is missing."""
 
-    def __init__(self, shared_layer: keras.layers.Layer, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self._shared_layer = shared_layer
-        self._foo_specific_layer = keras.layers.Dense(1)
-
-    def call(self, inputs: Mapping[str, tf.Tensor]) -> tf.Tensor:
-        self.add_loss(tf.zeros(()))
-        features = inputs["foo"] if "foo" in inputs else inputs["bar"]
-        return self._foo_specific_layer(self._shared_layer(features))
+    feature_names = ("foo", "bar")
 
 
-class MockBarModel(keras.Model):
+class MockBarModel(_MockModel):
     """Model that reads the feature `bar`."""
 
-    def __init__(self, shared_layer: keras.layers.Layer, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self._shared_layer = shared_layer
-        self._bar_specific_layer = keras.layers.Dense(1)
-
-    def call(self, inputs: Mapping[str, tf.Tensor]) -> tf.Tensor:
-        self.add_loss(tf.zeros(()))
-        return self._bar_specific_layer(self._shared_layer(inputs["bar"]))
+    feature_names = ("bar",)
 
 
 class MockMultiTaskModel(base_model.MultiTaskBaseModel):

@@ -4,16 +4,16 @@ Everything that does not depend on the number of tasks (records, resuming, recov
 weights, writers) is shared with `core.train_lib`.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Literal, cast, overload
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, cast
 
 import keras
 import tensorflow as tf
 from absl import logging
 
 from official_lite import orbit
-from official_lite.common import errors, files, keras_variables, suggestions
-from official_lite.common.flags import Mode
+from official_lite.common import errors, files, keras_names
+from official_lite.common.run_mode import Mode
 from official_lite.config import epochs, parsing
 from official_lite.core import (
     base_task,
@@ -115,38 +115,6 @@ Logs = core_lib.Logs
 ExporterCreator = Callable[[Any, str], best_checkpoint.BestCheckpointExporter | None]
 
 
-@overload
-def run_experiment(
-    *,
-    distribution_strategy: tf.distribute.Strategy,
-    task: multitask.MultiTask,
-    model: base_trainer.Model,
-    mode: str,
-    params: configs.MultiTaskExperimentConfig,
-    model_dir: str,
-    run_post_eval: Literal[False] = False,
-    trainer: base_trainer.MultiTaskBaseTrainer | None = None,
-    eval_summary_manager: orbit.utils.SummaryManagerInterface | None = None,
-    best_ckpt_exporter_creator: ExporterCreator = ...,
-) -> base_trainer.Model: ...
-
-
-@overload
-def run_experiment(
-    *,
-    distribution_strategy: tf.distribute.Strategy,
-    task: multitask.MultiTask,
-    model: base_trainer.Model,
-    mode: str,
-    params: configs.MultiTaskExperimentConfig,
-    model_dir: str,
-    run_post_eval: bool,
-    trainer: base_trainer.MultiTaskBaseTrainer | None = None,
-    eval_summary_manager: orbit.utils.SummaryManagerInterface | None = None,
-    best_ckpt_exporter_creator: ExporterCreator = ...,
-) -> tuple[base_trainer.Model, Logs]: ...
-
-
 def run_experiment(
     *,
     distribution_strategy: tf.distribute.Strategy,
@@ -159,7 +127,7 @@ def run_experiment(
     trainer: base_trainer.MultiTaskBaseTrainer | None = None,
     eval_summary_manager: orbit.utils.SummaryManagerInterface | None = None,
     best_ckpt_exporter_creator: ExporterCreator = best_checkpoint.maybe_create_best_ckpt_exporter,
-) -> base_trainer.Model | tuple[base_trainer.Model, Logs]:
+) -> Any:
     """Train or evaluate several tasks as configured, resuming from `model_dir` if possible.
 
     Args:
@@ -183,10 +151,9 @@ def run_experiment(
         errors.OfficialLiteError: For any problem that the user can fix; see `common.errors`.
     """
     _check_that_init_checkpoint_is_read(params, model)
-    params, model_dir = parsing.expand_home(params), files.expand_home(model_dir)
-
-    def build_runner() -> core_lib.OrbitExperimentRunner:
-        return create_runner(
+    params, model_dir = epochs.resolve(parsing.expand_home(params)), files.expand_home(model_dir)
+    model, logs = core_lib.execute(
+        lambda: create_runner(
             distribution_strategy=distribution_strategy,
             task=task,
             model=model,
@@ -197,11 +164,11 @@ def run_experiment(
             trainer=trainer,
             eval_summary_manager=eval_summary_manager,
             best_ckpt_exporter_creator=best_ckpt_exporter_creator,
-        )
-
-    params = epochs.resolve(params)
-    model, logs = core_lib.execute(
-        build_runner, strategy=distribution_strategy, params=params, mode=mode, model_dir=model_dir
+        ),
+        strategy=distribution_strategy,
+        params=params,
+        mode=mode,
+        model_dir=model_dir,
     )
     return (model, logs) if run_post_eval else model
 
@@ -242,15 +209,14 @@ def create_runner(
             trainer = get_trainer(distribution_strategy, params, task, model, optimizer)
         eval_part = None
         if _evaluates(mode, run_post_eval):
-            eval_part = evaluator.MultiTaskEvaluator(
+            eval_part = _build_evaluator(
+                trainer,
                 task.tasks.values(),
                 model,
-                trainer.global_step if trainer else None,
                 task.task_eval_steps,
                 best_ckpt_exporter_creator(params, model_dir),
                 optimizer=_optimizer(trainer, task, params, optimizer),
-                evaluator_options=_evaluator_options(params),
-                checkpoint=trainer.checkpoint if trainer else None,
+                params=params,
             )
             if trainer is None:
                 _add_positions(eval_part.checkpoint, task, params)
@@ -273,17 +239,8 @@ def get_trainer(
     model: base_trainer.Model,
     optimizer: keras.optimizers.Optimizer | None = None,
 ) -> base_trainer.MultiTaskBaseTrainer:
-    """Build the trainer selected by `params.trainer`, with the given optimizer or a configured one.
-
-    Raises:
-        errors.UnknownNameError: The `trainer_type` is unknown.
-    """
+    """Build the trainer that `params.trainer` selects; it may create the optimizer, too."""
     config = params.trainer
-    if config.trainer_type not in TRAINERS:
-        raise errors.UnknownNameError(
-            f"Unknown trainer type {config.trainer_type!r}. "
-            f"{suggestions.did_you_mean(config.trainer_type, TRAINERS)}"
-        )
     execution = modes.execution_of(params.runtime)
     if execution == "auto":
         execution = "graph"
@@ -366,16 +323,15 @@ def run_experiment_with_multitask_eval(
             model = train_part.model if train_part else build_model(train_task)
             eval_part = None
             if _evaluates(mode, run_post_eval):
-                eval_part = evaluator.MultiTaskEvaluator(
+                eval_part = _build_evaluator(
+                    train_part,
                     eval_tasks,
                     model,
-                    train_part.global_step if train_part else None,
                     {routine.resolved_name: routine.eval_steps for routine in params.eval_tasks},
                     best_ckpt_exporter_creator(params, model_dir),
                     optimizer=_optimizer(train_part, train_task, params),
-                    evaluator_options=_evaluator_options(params),
+                    params=params,
                     init_fn=_init_fn(train_task, model),
-                    checkpoint=train_part.checkpoint if train_part else None,
                 )
         return MultiTaskRunner(
             evaluator=eval_part,
@@ -429,6 +385,33 @@ def _evaluates(mode: str, run_post_eval: bool) -> bool:
     return Mode.parse(mode).evaluates or run_post_eval
 
 
+def _build_evaluator(
+    trainer: Any,
+    tasks: Iterable[base_task.Task],
+    model: base_trainer.Model,
+    eval_steps: Mapping[str, int | None],
+    exporter: best_checkpoint.BestCheckpointExporter | None,
+    *,
+    params: Any,
+    **kwargs: Any,
+) -> evaluator.MultiTaskEvaluator:
+    compiled = modes.execution_of(params.runtime) != "eager"
+    return evaluator.MultiTaskEvaluator(
+        tasks,
+        model,
+        trainer.global_step if trainer else None,
+        eval_steps,
+        exporter,
+        checkpoint=trainer.checkpoint if trainer else None,
+        evaluator_options=orbit.StandardEvaluatorOptions(
+            use_tf_function=params.trainer.eval_tf_function and compiled,
+            # A compiled loop cannot carry `aggregate_logs` from None to a value.
+            use_tf_while_loop=False,
+        ),
+        **kwargs,
+    )
+
+
 def _optimizer(
     trainer: Any, task: Any, params: Any, given: keras.optimizers.Optimizer | None = None
 ) -> keras.optimizers.Optimizer:
@@ -465,15 +448,6 @@ def build_model(task: Any) -> base_trainer.Model:
 def _init_fn(task: Any, model: base_trainer.Model) -> Callable[[], None] | None:
     initialize = getattr(task, "initialize", None)
     return initialize and (lambda: initialize(model))
-
-
-def _evaluator_options(params: Any) -> orbit.StandardEvaluatorOptions:
-    compiled = modes.execution_of(params.runtime) != "eager"
-    return orbit.StandardEvaluatorOptions(
-        use_tf_function=params.trainer.eval_tf_function and compiled,
-        # A compiled loop cannot carry `aggregate_logs` from None to a value.
-        use_tf_while_loop=False,
-    )
 
 
 def _check_that_init_checkpoint_is_read(params: Any, model: base_trainer.Model) -> None:

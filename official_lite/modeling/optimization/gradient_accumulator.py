@@ -3,7 +3,7 @@
 import contextlib
 import contextvars
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import keras
 import tensorflow as tf
@@ -84,7 +84,7 @@ class GradientAccumulator(GradientSink):
         self._variables = list({id(v): v for v in (*variables, *of_optimizer)}.values())
         self._num_micro_batches = num_micro_batches
         are_tables = {id(table) for table in tables}
-        self._sums: dict[int, _Sum] = {
+        self._sums: dict[int, _DenseSum | _RowSum] = {
             id(v): (_RowSum if id(v) in are_tables else _DenseSum)(v) for v in self._variables
         }
         self._touched: set[int] = set()
@@ -175,18 +175,9 @@ def _weighted(
     return tf.math.multiply_no_nan(gradient, tf.cast(weight, gradient.dtype))
 
 
-class _Sum(Protocol):
+class _DenseSum:
     """Running sum of one variable's gradients on each replica."""
 
-    def add(self, gradient: tf.Tensor | tf.IndexedSlices) -> None: ...
-
-    def divide_by(self, total: Any) -> Any:
-        """Return the sum divided by the total weight."""
-
-    def reset(self) -> None: ...
-
-
-class _DenseSum:
     def __init__(self, variable: keras.Variable) -> None:
         self._total = _per_replica(tf.zeros(variable.shape, variable.dtype))
 
@@ -195,6 +186,7 @@ class _DenseSum:
         self._total.assign_add(tf.cast(dense, self._total.dtype))
 
     def divide_by(self, total: Any) -> Any:
+        """Return the sum divided by the total weight."""
         return self._total.read_value() / tf.cast(total, self._total.dtype)
 
     def reset(self) -> None:

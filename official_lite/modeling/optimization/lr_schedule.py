@@ -4,6 +4,7 @@ A schedule is a function of the number of updates made so far. Its value is fini
 """
 
 import abc
+import dataclasses
 import itertools
 import math
 from collections.abc import Sequence
@@ -91,47 +92,52 @@ class CosineDecayWithOffset(_WithOffset, schedules.CosineDecay):
     base_lr_class = schedules.CosineDecay
 
 
-class _WarmUp(schedules.LearningRateSchedule, abc.ABC):
-    """Base class of schedules that replace another schedule for the first `warmup_steps`."""
+@dataclasses.dataclass(eq=False)
+class _Schedule(schedules.LearningRateSchedule):
+    """Base class of schedules whose fields are the arguments of their constructors."""
 
-    def __init__(
-        self,
-        after_warmup_lr_sched: schedules.LearningRateSchedule | float,
-        warmup_steps: int,
-        name: str | None,
-    ) -> None:
-        self._after_warmup_lr_sched = after_warmup_lr_sched
-        self._warmup_steps = warmup_steps
-        self._name = name
+    def get_config(self) -> dict[str, Any]:
+        """Return the constructor arguments."""
+        return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+
+
+@dataclasses.dataclass(eq=False)
+class _WarmUp(_Schedule, abc.ABC):
+    """Base class of schedules that replace another schedule for the first `warmup_steps`.
+
+    Args:
+        after_warmup_lr_sched: A schedule or a constant.
+        warmup_steps: The length of the warm-up in steps. The warm-up does not delay the wrapped
+            schedule.
+    """
+
+    after_warmup_lr_sched: schedules.LearningRateSchedule | float
+    warmup_steps: int
 
     def __call__(self, step: tf.Tensor | int) -> tf.Tensor:
         float_step = tf.cast(step, tf.float32)
-        target = self._after(self._warmup_steps)
+        target = self._after(self.warmup_steps)
         # `tf.where` below never selects a warm-up of 0 steps, but evaluates it: avoid dividing by
         # 0.
-        warming = self._warming(float_step, max(self._warmup_steps, 1), target)
-        return tf.where(float_step < self._warmup_steps, warming, self._after(step))
+        warming = self._warming(float_step, max(self.warmup_steps, 1), target)
+        return tf.where(float_step < self.warmup_steps, warming, self._after(step))
 
     @abc.abstractmethod
     def _warming(self, step: tf.Tensor, warmup_steps: int, target: tf.Tensor) -> tf.Tensor:
         """Return the learning rate at a float32 step of the warm-up, which ends at `target`."""
 
     def _after(self, step: tf.Tensor | int) -> tf.Tensor:
-        after = self._after_warmup_lr_sched
+        after = self.after_warmup_lr_sched
         if isinstance(after, schedules.LearningRateSchedule):
             after = after(step)
         return tf.cast(after, tf.float32)
 
     def get_config(self) -> dict[str, Any]:
         """Return the constructor arguments, with the wrapped schedule serialized."""
-        after = self._after_warmup_lr_sched
-        if isinstance(after, schedules.LearningRateSchedule):
-            after = schedules.serialize(after)
-        return {
-            "after_warmup_lr_sched": after,
-            "warmup_steps": self._warmup_steps,
-            "name": self._name,
-        }
+        config = super().get_config()
+        if isinstance(self.after_warmup_lr_sched, schedules.LearningRateSchedule):
+            config["after_warmup_lr_sched"] = schedules.serialize(self.after_warmup_lr_sched)
+        return config
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> Self:
@@ -143,6 +149,7 @@ class _WarmUp(schedules.LearningRateSchedule, abc.ABC):
 
 
 @keras.saving.register_keras_serializable("official_lite")
+@dataclasses.dataclass(eq=False)
 class LinearWarmup(_WarmUp):
     """Linear warm-up to the value that the wrapped schedule has at the end of the warm-up.
 
@@ -154,26 +161,16 @@ class LinearWarmup(_WarmUp):
         name: The schedule's name.
     """
 
-    def __init__(
-        self,
-        after_warmup_lr_sched: schedules.LearningRateSchedule | float,
-        warmup_steps: int,
-        warmup_learning_rate: float,
-        name: str | None = None,
-    ) -> None:
-        super().__init__(after_warmup_lr_sched, warmup_steps, name)
-        self._warmup_learning_rate = warmup_learning_rate
+    warmup_learning_rate: float
+    name: str | None = None
 
     def _warming(self, step: tf.Tensor, warmup_steps: int, target: tf.Tensor) -> tf.Tensor:
-        start = self._warmup_learning_rate
+        start = self.warmup_learning_rate
         return start + step / warmup_steps * (target - start)
-
-    def get_config(self) -> dict[str, Any]:
-        """Return the constructor arguments."""
-        return super().get_config() | {"warmup_learning_rate": self._warmup_learning_rate}
 
 
 @keras.saving.register_keras_serializable("official_lite")
+@dataclasses.dataclass(eq=False)
 class PolynomialWarmUp(_WarmUp):
     """Polynomial warm-up to the value that the wrapped schedule has at the end of the warm-up.
 
@@ -188,52 +185,29 @@ class PolynomialWarmUp(_WarmUp):
         name: The schedule's name.
     """
 
-    def __init__(
-        self,
-        after_warmup_lr_sched: schedules.LearningRateSchedule | float,
-        warmup_steps: int,
-        power: float = 1.0,
-        name: str | None = "PolynomialWarmup",
-    ) -> None:
-        super().__init__(after_warmup_lr_sched, warmup_steps, name)
-        self._power = power
+    power: float = 1.0
+    name: str | None = "PolynomialWarmup"
 
     def _warming(self, step: tf.Tensor, warmup_steps: int, target: tf.Tensor) -> tf.Tensor:
-        return target * tf.pow(tf.maximum(step, 1.0) / warmup_steps, self._power)
-
-    def get_config(self) -> dict[str, Any]:
-        """Return the constructor arguments."""
-        return super().get_config() | {"power": self._power}
+        return target * tf.pow(tf.maximum(step, 1.0) / warmup_steps, self.power)
 
 
 @keras.saving.register_keras_serializable("official_lite")
-class DirectPowerDecay(schedules.LearningRateSchedule):
+@dataclasses.dataclass(eq=False)
+class DirectPowerDecay(_Schedule):
     """Power-law schedule: `initial_learning_rate * max(step, 1) ** power`."""
 
-    def __init__(
-        self,
-        initial_learning_rate: float,
-        power: float = 1.0,
-        name: str = "DirectPowerDecay",
-    ) -> None:
-        self._initial_learning_rate = initial_learning_rate
-        self._power = power
-        self._name = name
+    initial_learning_rate: float
+    power: float = 1.0
+    name: str = "DirectPowerDecay"
 
     def __call__(self, step: tf.Tensor | int) -> tf.Tensor:
-        return self._initial_learning_rate * _power(tf.cast(step, tf.float32), self._power)
-
-    def get_config(self) -> dict[str, Any]:
-        """Return the constructor arguments."""
-        return {
-            "initial_learning_rate": self._initial_learning_rate,
-            "power": self._power,
-            "name": self._name,
-        }
+        return self.initial_learning_rate * _power(tf.cast(step, tf.float32), self.power)
 
 
 @keras.saving.register_keras_serializable("official_lite")
-class PowerAndLinearDecay(schedules.LearningRateSchedule):
+@dataclasses.dataclass(eq=False)
+class PowerAndLinearDecay(_Schedule):
     """Power-law schedule that decays linearly to zero at the end.
 
     With `s = step - offset`, the learning rate is `initial_learning_rate * max(s, 1) ** power`.
@@ -241,85 +215,49 @@ class PowerAndLinearDecay(schedules.LearningRateSchedule):
     that falls linearly from 1 to 0. After `total_decay_steps` it is zero.
     """
 
-    def __init__(
-        self,
-        initial_learning_rate: float,
-        total_decay_steps: int,
-        power: float = 1.0,
-        linear_decay_fraction: float = 0.1,
-        offset: int = 0,
-        name: str = "PowerAndLinearDecay",
-    ) -> None:
-        self._initial_learning_rate = initial_learning_rate
-        self._total_decay_steps = total_decay_steps
-        self._power = power
-        self._linear_decay_fraction = linear_decay_fraction
-        self._offset = offset
-        self._name = name
+    initial_learning_rate: float
+    total_decay_steps: int
+    power: float = 1.0
+    linear_decay_fraction: float = 0.1
+    offset: int = 0
+    name: str = "PowerAndLinearDecay"
 
     def __call__(self, step: tf.Tensor | int) -> tf.Tensor:
-        step = tf.cast(step, tf.float32) - self._offset
-        learning_rate = self._initial_learning_rate * _power(step, self._power)
-        linear_steps = self._total_decay_steps * self._linear_decay_fraction
+        step = tf.cast(step, tf.float32) - self.offset
+        learning_rate = self.initial_learning_rate * _power(step, self.power)
+        linear_steps = self.total_decay_steps * self.linear_decay_fraction
         if linear_steps <= 0:
             return learning_rate
         return learning_rate * tf.clip_by_value(
-            (self._total_decay_steps - step) / linear_steps, 0.0, 1.0
+            (self.total_decay_steps - step) / linear_steps, 0.0, 1.0
         )
-
-    def get_config(self) -> dict[str, Any]:
-        """Return the constructor arguments."""
-        return {
-            "initial_learning_rate": self._initial_learning_rate,
-            "total_decay_steps": self._total_decay_steps,
-            "power": self._power,
-            "linear_decay_fraction": self._linear_decay_fraction,
-            "offset": self._offset,
-            "name": self._name,
-        }
 
 
 @keras.saving.register_keras_serializable("official_lite")
-class PowerDecayWithOffset(schedules.LearningRateSchedule):
+@dataclasses.dataclass(eq=False)
+class PowerDecayWithOffset(_Schedule):
     """Power-law schedule that starts after `offset` steps.
 
     After `offset` steps the learning rate is `initial_learning_rate * (step - offset) ** power`, at
     most `pre_offset_learning_rate`. Up to then it is `pre_offset_learning_rate`.
     """
 
-    def __init__(
-        self,
-        initial_learning_rate: float,
-        power: float = 1.0,
-        offset: int = 0,
-        pre_offset_learning_rate: float = 1.0e6,
-        name: str = "PowerDecayWithOffset",
-    ) -> None:
-        self._initial_learning_rate = initial_learning_rate
-        self._power = power
-        self._offset = offset
-        self._pre_offset_learning_rate = pre_offset_learning_rate
-        self._name = name
+    initial_learning_rate: float
+    power: float = 1.0
+    offset: int = 0
+    pre_offset_learning_rate: float = 1.0e6
+    name: str = "PowerDecayWithOffset"
 
     def __call__(self, step: tf.Tensor | int) -> tf.Tensor:
-        step = tf.cast(step, tf.float32) - self._offset
-        before = tf.constant(self._pre_offset_learning_rate, tf.float32)
-        after = self._initial_learning_rate * _power(step, self._power)
+        step = tf.cast(step, tf.float32) - self.offset
+        before = tf.constant(self.pre_offset_learning_rate, tf.float32)
+        after = self.initial_learning_rate * _power(step, self.power)
         return tf.where(step > 0, tf.minimum(after, before), before)
-
-    def get_config(self) -> dict[str, Any]:
-        """Return the constructor arguments."""
-        return {
-            "initial_learning_rate": self._initial_learning_rate,
-            "power": self._power,
-            "offset": self._offset,
-            "pre_offset_learning_rate": self._pre_offset_learning_rate,
-            "name": self._name,
-        }
 
 
 @keras.saving.register_keras_serializable("official_lite")
-class StepCosineDecayWithOffset(schedules.LearningRateSchedule):
+@dataclasses.dataclass(eq=False)
+class StepCosineDecayWithOffset(_Schedule):
     """Cosine decay from each value to the next, starting at the boundary of the value.
 
     With boundaries `[0, 1000]` and values `[1.0, 0.5]`, the learning rate falls from 1.0 to 0.5
@@ -336,26 +274,22 @@ class StepCosineDecayWithOffset(schedules.LearningRateSchedule):
             boundaries do not ascend.
     """
 
-    def __init__(
-        self,
-        boundaries: Sequence[int],
-        values: Sequence[float],
-        offset: int = 0,
-        name: str = "StepCosineDecayWithOffset",
-    ) -> None:
-        if not values or len(boundaries) != len(values):
+    boundaries: Sequence[int]
+    values: Sequence[float]
+    offset: int = 0
+    name: str = "StepCosineDecayWithOffset"
+
+    def __post_init__(self) -> None:
+        self.boundaries, self.values = list(self.boundaries), list(self.values)
+        if not self.values or len(self.boundaries) != len(self.values):
             raise errors.ConfigValueError(
-                f"Expected one value for each boundary, got boundaries {list(boundaries)} and "
-                f"values {list(values)}."
+                f"Expected one value for each boundary, got boundaries {self.boundaries} and "
+                f"values {self.values}."
             )
-        if any(start >= end for start, end in itertools.pairwise(boundaries)):
+        if any(start >= end for start, end in itertools.pairwise(self.boundaries)):
             raise errors.ConfigValueError(
-                f"Boundaries must be in ascending order; got {list(boundaries)}."
+                f"Boundaries must be in ascending order; got {self.boundaries}."
             )
-        self.boundaries = list(boundaries)
-        self.values = list(values)
-        self.offset = offset
-        self.name = name
 
     def __call__(self, global_step: tf.Tensor | int) -> tf.Tensor:
         step = tf.cast(global_step, tf.float32) - self.offset
@@ -367,15 +301,6 @@ class StepCosineDecayWithOffset(schedules.LearningRateSchedule):
             decayed = (value - next_value) * left + next_value
             learning_rate = tf.where(step >= start, decayed, learning_rate)
         return learning_rate
-
-    def get_config(self) -> dict[str, Any]:
-        """Return the constructor arguments."""
-        return {
-            "boundaries": self.boundaries,
-            "values": self.values,
-            "offset": self.offset,
-            "name": self.name,
-        }
 
 
 def _power(step: tf.Tensor, power: float) -> tf.Tensor:

@@ -61,11 +61,7 @@ def _of_config(schedule_cls: Callable[..., Any]) -> Callable[..., Any]:
     """
 
     def build(*args: Any, **fields: Any) -> Any:
-        for ratio in _RATIOS & fields.keys():
-            if fields.pop(ratio) is not None:
-                raise errors.ConfigValueError(
-                    f"`{ratio}` is not converted to steps yet. Call `epochs.resolve(params)` first."
-                )
+        fields = {name: value for name, value in fields.items() if name not in _RATIOS}
         return schedule_cls(*args, **fields)
 
     return build

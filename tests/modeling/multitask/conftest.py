@@ -1,7 +1,6 @@
 """Two tasks that pull one shared weight to a target each: everything has a closed form."""
 
 import dataclasses
-import pathlib
 from collections.abc import Callable
 from typing import Any
 
@@ -11,7 +10,7 @@ import tensorflow as tf
 
 from official_lite.core import base_task, task_factory
 from official_lite.core import config_definitions as cfg
-from official_lite.modeling.multitask import base_model, configs, train_lib
+from official_lite.modeling.multitask import base_model, configs
 
 NUM_EXAMPLES = 6
 
@@ -135,41 +134,3 @@ def experiment() -> Callable[..., configs.MultiTaskExperimentConfig]:
         return params
 
     return make
-
-
-@pytest.fixture
-def multi_eval_experiment() -> Callable[..., configs.MultiEvalExperimentConfig]:
-    """Makes an experiment that trains on the first and is evaluated on both."""
-
-    def make(**trainer: Any) -> configs.MultiEvalExperimentConfig:
-        params = configs.MultiEvalExperimentConfig(
-            task=pull_config(0.0),
-            eval_tasks=routines(),
-            runtime=cfg.RuntimeConfig(distribution_strategy="off"),
-        )
-        params.override({"trainer": TRAINER})
-        params.override({"trainer": trainer})
-        return params
-
-    return make
-
-
-@pytest.fixture
-def run_multi_eval() -> Callable[..., Any]:
-    """Runs an experiment that trains on one task and is evaluated on several."""
-
-    def run(params: Any, mode: str, model_dir: pathlib.Path, **kwargs: Any) -> Any:
-        return train_lib.run_experiment_with_multitask_eval(
-            distribution_strategy=tf.distribute.get_strategy(),
-            train_task=task_factory.get_task(params.task),
-            eval_tasks=[
-                task_factory.get_task(routine.task_config, name=routine.task_name)
-                for routine in params.eval_tasks
-            ],
-            mode=mode,
-            params=params,
-            model_dir=str(model_dir),
-            **kwargs,
-        )
-
-    return run

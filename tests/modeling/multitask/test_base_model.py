@@ -24,7 +24,7 @@ class _Model(base_model.MultiTaskBaseModel):
         }
 
 
-def test_each_variable_is_seen_once() -> None:
+def test_each_variable_is_listed_once() -> None:
     model = _Model()
     assert len(model.variables) == 8
     assert len({id(v) for v in model.variables}) == 8
@@ -48,7 +48,9 @@ def test_checkpoint_restores_shared_weights(tmp_path: pathlib.Path) -> None:
         assert (one.numpy() == other.numpy()).all()
 
 
-def test_build_builds_models_that_know_their_inputs(make_model: Callable[..., Any]) -> None:
+def test_build_creates_the_variables_of_models_with_known_inputs(
+    make_model: Callable[..., Any],
+) -> None:
     model = make_model()
     model.build()
     assert not model.variables
@@ -58,6 +60,6 @@ def test_build_builds_models_that_know_their_inputs(make_model: Callable[..., An
     assert len(model.variables) == 1
 
 
-def test_models_are_asked_for() -> None:
+def test_model_without_its_tasks_is_refused() -> None:
     with pytest.raises(NotImplementedError, match="_instantiate_sub_tasks"):
         base_model.MultiTaskBaseModel()

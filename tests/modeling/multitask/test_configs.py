@@ -1,4 +1,5 @@
 import pathlib
+from typing import Any
 
 import pytest
 
@@ -12,20 +13,17 @@ def _routine(name: str) -> configs.TaskRoutine:
     return configs.TaskRoutine(task_name=name, task_config=cfg.TaskConfig())
 
 
-def test_experiments_are_experiment_configs() -> None:
-    assert isinstance(configs.MultiTaskExperimentConfig(), cfg.ExperimentConfig)
-    assert isinstance(configs.MultiEvalExperimentConfig(), cfg.ExperimentConfig)
-
-
-def test_defaults_are_those_of_the_model_garden() -> None:
+def test_experiments_have_the_defaults_of_the_model_garden() -> None:
     params = configs.MultiTaskExperimentConfig()
+    assert isinstance(params, cfg.ExperimentConfig)
+    assert isinstance(configs.MultiEvalExperimentConfig(), cfg.ExperimentConfig)
     assert params.trainer.trainer_type == "interleaving"
     assert params.trainer.task_sampler.get().alpha == 1.0
     assert configs.TaskRoutine().task_weight == 1.0
     assert configs.AnnealingSampleConfig().total_steps == 20
 
 
-def test_experiment_survives_a_file(tmp_path: pathlib.Path) -> None:
+def test_config_is_read_from_its_file(tmp_path: pathlib.Path) -> None:
     params = configs.MultiTaskExperimentConfig(
         task=configs.MultiTaskConfig(task_routines=(_routine("foo"), _routine("bar")))
     )
@@ -37,29 +35,31 @@ def test_experiment_survives_a_file(tmp_path: pathlib.Path) -> None:
     assert configs.MultiTaskExperimentConfig.from_yaml(path) == params
 
 
-def test_name_of_the_task_config_will_do() -> None:
-    routine = configs.TaskRoutine(task_config=cfg.TaskConfig(name="foo"))
-    assert routine.resolved_name == "foo"
-    with pytest.raises(errors.ConfigValueError, match="no name"):
-        _ = configs.TaskRoutine(task_config=cfg.TaskConfig()).resolved_name
+def test_routine_has_the_name_of_its_task_config_by_default() -> None:
+    assert configs.TaskRoutine(task_config=cfg.TaskConfig(name="foo")).resolved_name == "foo"
 
 
-def test_contradictions_are_refused() -> None:
-    twice = (_routine("foo"), _routine("foo"))
-    bad = [
-        configs.MultiTaskConfig(task_routines=twice),
-        configs.MultiEvalExperimentConfig(eval_tasks=twice),
-        configs.TaskRoutine(task_name="foo"),
-        _routine("foo").replace(task_weight=-1.0),
-        _routine("foo").replace(eval_steps=0),
-        configs.AnnealingSampleConfig(total_steps=0),
-        configs.MultiTaskTrainerConfig(trainer_type="joined"),
-        configs.MultiTaskTrainerConfig(grad_accum_steps=2),
-        configs.MultiTaskTrainerConfig(virtual_replicas=2),
-        configs.MultiTaskTrainerConfig(overfit_batches=2),
-        configs.MultiTaskTrainerConfig(freeze=["dense"]),
-        configs.MultiTaskTrainerConfig(remat=["dense"]),
-    ]
-    for config in bad:
-        with pytest.raises(errors.ConfigValueError):
-            config.validate()
+TWICE = (_routine("foo"), _routine("foo"))
+
+
+@pytest.mark.parametrize(
+    ("config", "named"),
+    [
+        (configs.MultiTaskConfig(task_routines=TWICE), "'foo'"),
+        (configs.MultiTaskConfig(task_routines=(_routine(""),)), "no name"),
+        (configs.MultiEvalExperimentConfig(eval_tasks=TWICE), "'foo'"),
+        (configs.TaskRoutine(task_name="foo"), "task_config"),
+        (_routine("foo").replace(task_weight=-1.0), "task_weight"),
+        (_routine("foo").replace(eval_steps=0), "eval_steps"),
+        (configs.AnnealingSampleConfig(total_steps=0), "total_steps"),
+        (configs.MultiTaskTrainerConfig(trainer_type="joined"), "joint"),
+        (configs.MultiTaskTrainerConfig(grad_accum_steps=2), "grad_accum_steps"),
+        (configs.MultiTaskTrainerConfig(virtual_replicas=2), "virtual_replicas"),
+        (configs.MultiTaskTrainerConfig(overfit_batches=2), "overfit_batches"),
+        (configs.MultiTaskTrainerConfig(freeze=["dense"]), "freeze"),
+        (configs.MultiTaskTrainerConfig(remat=["dense"]), "remat"),
+    ],
+)
+def test_config_that_several_tasks_can_not_use_is_refused(config: Any, named: str) -> None:
+    with pytest.raises(errors.ConfigValueError, match=named):
+        config.validate()

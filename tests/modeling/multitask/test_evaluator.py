@@ -40,16 +40,16 @@ class _Averaged:
         kernel.assign([[1.0]])
 
 
-def test_results_are_nested_by_task(make_evaluator: Callable[..., Any]) -> None:
-    results = make_evaluator().evaluate(ALL)
+@pytest.mark.parametrize("num_replicas", [1, 2])
+def test_results_are_nested_by_task_and_each_task_has_its_steps(
+    make_evaluator: Callable[..., Any], two_replicas: tf.distribute.Strategy, num_replicas: int
+) -> None:
+    with two_replicas.scope() if num_replicas == 2 else contextlib.nullcontext():
+        evaluating = make_evaluator(eval_steps={"foo": 1, "bar": None})
+        results = evaluating.evaluate(tf.constant(2))
     assert float(results["foo"]["validation_loss"]) == 1.0
     assert float(results["bar"]["validation_loss"]) == 4.0
     assert float(results["bar"]["mae"]) == 2.0
-
-
-def test_each_task_has_its_number_of_steps(make_evaluator: Callable[..., Any]) -> None:
-    evaluating = make_evaluator(eval_steps={"foo": 1, "bar": None})
-    evaluating.evaluate(tf.constant(2))
     assert evaluating.steps_run == 1 + 2
     assert evaluating.validation_metrics["foo"][0].name == "mae"
 
@@ -62,24 +62,13 @@ def test_partial_batch_counts_by_its_size(tasks: Any, make_evaluator: Callable[.
     assert float(results["foo"]["validation_loss"]) == pytest.approx((0 + 0 + 0 + 9) / 4)
 
 
-def test_nothing_is_counted_where_the_data_end(
+def test_averages_are_evaluated_and_the_weights_restored_even_after_an_error(
     tasks: Any, make_evaluator: Callable[..., Any]
 ) -> None:
-    example = (tf.ones([4, 1]), tf.fill([4, 1], 3.0))
-    data = tf.data.Dataset.from_tensor_slices(example).batch(2, drop_remainder=True)
-    tasks["foo"].build_inputs = lambda params: data
-    assert float(make_evaluator().evaluate(ALL)["foo"]["mae"]) == 2.0
-
-
-def test_averages_are_evaluated_and_weights_come_back(make_evaluator: Callable[..., Any]) -> None:
     averaged = _Averaged(make_evaluator)
     results = averaged.evaluator.evaluate(ALL)
     assert float(results["foo"]["validation_loss"]) == 25.0
     assert averaged.evaluator.model.weight == 1.0
-
-
-def test_weights_come_back_from_a_failure(tasks: Any, make_evaluator: Callable[..., Any]) -> None:
-    averaged = _Averaged(make_evaluator)
 
     def fail(*_: Any) -> None:
         raise RuntimeError("in the middle")
@@ -106,15 +95,9 @@ def test_best_checkpoint_holds_the_averages(
     assert float(evaluating.evaluate(ALL)["foo"]["validation_loss"]) == 25.0
 
 
-def test_two_replicas_agree_with_one(
-    make_evaluator: Callable[..., Any], two_replicas: tf.distribute.Strategy
+def test_weights_are_loaded_by_the_model_or_by_a_function(
+    make_evaluator: Callable[..., Any],
 ) -> None:
-    with two_replicas.scope():
-        results = make_evaluator().evaluate(ALL)
-    assert float(results["bar"]["validation_loss"]) == 4.0
-
-
-def test_weights_may_be_loaded_in_two_ways(make_evaluator: Callable[..., Any]) -> None:
     evaluating = make_evaluator()
     calls: list[str] = []
     evaluating.model.initialize = lambda: calls.append("model")
@@ -130,12 +113,15 @@ def test_task_without_data_is_an_error(tasks: Any, make_evaluator: Callable[...,
         make_evaluator().evaluate(ALL)
 
 
-def test_best_is_what_it_was_where_training_goes_back_to(
+def test_best_checkpoint_follows_the_training_back_and_ignores_other_weights(
     make_evaluator: Callable[..., Any], tmp_path: pathlib.Path
 ) -> None:
     exporter = best_checkpoint.BestCheckpointExporter(str(tmp_path), "foo|validation_loss", "lower")
     evaluator = make_evaluator(checkpoint_exporter=exporter)
     evaluator.before_training(0)
+    with evaluator.evaluating_apart():
+        evaluator.evaluate(ALL)
+    assert list(tmp_path.glob("*.index")) == []
     evaluator.evaluate(ALL)
     evaluator.before_checkpoint()
     evaluator.after_checkpoint(0)
@@ -144,18 +130,6 @@ def test_best_is_what_it_was_where_training_goes_back_to(
     assert exporter.best_metric_value == -1.0
     evaluator.before_training(4)
     assert exporter.best_metric_value == first
-    assert [path.stem for path in tmp_path.glob("*.index")] == ["best_ckpt-0"]
-
-
-def test_evaluation_of_other_weights_is_never_the_best(
-    make_evaluator: Callable[..., Any], tmp_path: pathlib.Path
-) -> None:
-    exporter = best_checkpoint.BestCheckpointExporter(str(tmp_path), "foo|validation_loss", "lower")
-    evaluator = make_evaluator(checkpoint_exporter=exporter)
-    with evaluator.evaluating_apart():
-        evaluator.evaluate(ALL)
-    assert list(tmp_path.glob("*.index")) == []
-    evaluator.evaluate(ALL)
     assert [path.stem for path in tmp_path.glob("*.index")] == ["best_ckpt-0"]
 
 
@@ -225,6 +199,7 @@ class SplitTask(PullTask):
         return data.map(lambda x, y: (x, y + distance, None))
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("execution", ["graph", "xla", "xla_loop"])
 def test_hook_that_evaluates_within_an_interval_does_not_change_what_training_reports(
     execution: str,

@@ -45,10 +45,8 @@ def train(experiment: Callable[..., Any], make_model: Callable[..., Any]) -> Cal
     return train
 
 
-@pytest.mark.parametrize(
-    ("trainer_type", "replicas"), [("joint", 2), ("interleaving", 1), ("interleaving", 2)]
-)
-def test_one_compiled_loop_of_several_tasks_or_replicas_is_refused(
+@pytest.mark.parametrize(("trainer_type", "replicas"), [("joint", 2), ("interleaving", 1)])
+def test_xla_loop_is_refused_for_several_replicas_and_interleaved_tasks(
     train: Callable[..., Any], two_replicas: Any, replicas: int, trainer_type: str
 ) -> None:
     with pytest.raises(errors.ConfigValueError, match="xla_loop"):
@@ -91,7 +89,7 @@ def test_graph_hooks_see_losses_and_gradients(train: Callable[..., Any], trainer
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("execution", ["xla", "xla_loop"])
-def test_resumed_run_equals_an_unbroken_one(
+def test_resumed_run_equals_an_uninterrupted_one(
     experiment: Callable[..., Any],
     make_model: Callable[..., Any],
     tmp_path: pathlib.Path,

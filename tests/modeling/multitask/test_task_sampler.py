@@ -14,33 +14,28 @@ def _cumulative(config: dict, step: int = 0, weights: dict = WEIGHTS) -> np.ndar
     return sampler.task_cumulative_distribution(tf.constant(step, tf.int64)).numpy()
 
 
-def test_uniform() -> None:
-    rounding.assert_close(
-        _cumulative({"type": "uniform"}), [1 / 3, 2 / 3, 1], roundings=len(WEIGHTS)
-    )
-
-
-def test_proportional() -> None:
-    config = {"type": "proportional", "proportional": {"alpha": 2.0}}
-    rounding.assert_close(_cumulative(config), [1 / 14, 5 / 14, 1], roundings=len(WEIGHTS))
+ANNEALING = {"type": "annealing", "annealing": {"steps_per_epoch": 6, "total_steps": 18}}
 
 
 @pytest.mark.parametrize(
-    ("step", "alpha"), [(0, 1.0), (5, 1.0), (6, 0.6), (12, 0.2), (17, 0.2), (99, 0.2)]
+    ("config", "step", "alpha"),
+    [
+        ({"type": "uniform"}, 0, 0.0),
+        ({"type": "proportional", "proportional": {"alpha": 2.0}}, 0, 2.0),
+        *((ANNEALING, step, alpha) for step, alpha in ((5, 1.0), (6, 0.6), (12, 0.2), (99, 0.2))),
+        # Of one epoch, which has no other alpha.
+        ({**ANNEALING, "annealing": {"steps_per_epoch": 6, "total_steps": 6}}, 0, 1.0),
+    ],
 )
-def test_annealing_goes_from_1_to_a_fifth(step: int, alpha: float) -> None:
-    config = {"type": "annealing", "annealing": {"steps_per_epoch": 6, "total_steps": 18}}
-    sizes = np.array([1.0, 2.0, 3.0]) ** alpha
+def test_probability_is_proportional_to_a_power_of_the_weight(
+    config: dict, step: int, alpha: float
+) -> None:
+    sizes = np.array(list(WEIGHTS.values())) ** alpha
     expected = np.cumsum(sizes) / sizes.sum()
     rounding.assert_close(_cumulative(config, step), expected, roundings=len(WEIGHTS))
 
 
-def test_annealing_of_one_epoch_begins_proportional() -> None:
-    config = {"type": "annealing", "annealing": {"steps_per_epoch": 6, "total_steps": 6}}
-    rounding.assert_close(_cumulative(config), [1 / 6, 1 / 2, 1], roundings=len(WEIGHTS))
-
-
-def test_last_is_exactly_one() -> None:
+def test_probabilities_sum_to_exactly_one() -> None:
     weights = {str(i): 1.0 for i in range(49)}
     # A float32 sum of forty-nine forty-ninths is not.
     assert np.cumsum(np.full(49, 1 / 49, np.float32))[-1] != 1.0
@@ -59,6 +54,6 @@ def test_weights_that_make_no_distribution_are_refused(weights: dict) -> None:
         task_sampler.UniformTaskSampler(weights)
 
 
-def test_selecting_none_is_an_error() -> None:
+def test_sampler_must_be_selected() -> None:
     with pytest.raises(errors.ConfigValueError, match="proportional"):
         _cumulative({})

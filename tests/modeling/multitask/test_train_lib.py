@@ -17,6 +17,7 @@ from official_lite.data import arrays
 from official_lite.modeling.multitask import base_model, configs, multitask, train_lib
 from official_lite.run import continuous_finetune_lib
 from tests import rounding
+from tests.modeling.multitask.conftest import TRAINER, pull_config, routines
 
 Experiment = Callable[..., Any]
 # Of eight updates of about four.
@@ -41,37 +42,68 @@ def run(make_model: Callable[..., Any]) -> Callable[..., Any]:
     return run
 
 
+def _multi_eval_experiment(**trainer: Any) -> configs.MultiEvalExperimentConfig:
+    """Return an experiment that trains on the first task and is evaluated on both."""
+    params = configs.MultiEvalExperimentConfig(
+        task=pull_config(0.0),
+        eval_tasks=routines(),
+        runtime=cfg.RuntimeConfig(distribution_strategy="off"),
+    )
+    params.override({"trainer": TRAINER})
+    params.override({"trainer": trainer})
+    return params
+
+
+def _run_multi_eval(params: Any, mode: str, model_dir: pathlib.Path, **kwargs: Any) -> Any:
+    return train_lib.run_experiment_with_multitask_eval(
+        distribution_strategy=tf.distribute.get_strategy(),
+        train_task=task_factory.get_task(params.task),
+        eval_tasks=[
+            task_factory.get_task(routine.task_config, name=routine.task_name)
+            for routine in params.eval_tasks
+        ],
+        mode=mode,
+        params=params,
+        model_dir=str(model_dir),
+        **kwargs,
+    )
+
+
 def _reports(model_dir: pathlib.Path, name: str = "metrics.json") -> list[dict[str, Any]]:
     return [json.loads(line) for line in (model_dir / name).read_text().splitlines()]
 
 
-@pytest.mark.parametrize("trainer_type", ["joint", "interleaving"])
-def test_run_leaves_the_usual_record(
-    run: Callable[..., Any], experiment: Experiment, tmp_path: pathlib.Path, trainer_type: str
+def test_joint_run_leaves_the_usual_files_and_the_best_checkpoint_of_a_task(
+    run: Callable[..., Any], experiment: Experiment, tmp_path: pathlib.Path
 ) -> None:
-    model, logs = run(
-        experiment(trainer_type=trainer_type), "train_and_eval", tmp_path, run_post_eval=True
+    params = experiment(
+        trainer_type="joint",
+        best_checkpoint_export_subdir="best",
+        best_checkpoint_eval_metric="foo|validation_loss",
+        best_checkpoint_metric_comp="lower",
     )
+    model, logs = run(params, "train_and_eval", tmp_path, run_post_eval=True)
     # The mean over six examples.
     rounding.assert_close(logs["foo"]["validation_loss"], model.weight**2, roundings=6)
     record = json.loads((tmp_path / "run.json").read_text())
     assert (record["status"], record["global_step"], record["num_parameters"]) == ("done", 8, 1)
     names = {path.name for path in tmp_path.iterdir()}
     assert {"params.yaml", "log.txt", "train", "validation", "ckpt-8.index"} <= names
+    # The weight moves away from the target of `foo`, so the first evaluation is the best.
+    info = json.loads((tmp_path / "best" / "info.json").read_text())
+    assert info["best_ckpt_global_step"] == 4
 
 
-def test_without_post_eval_only_the_model_is_returned(
+def test_interleaved_run_returns_metrics_only_if_they_are_requested(
     run: Callable[..., Any], experiment: Experiment, tmp_path: pathlib.Path
 ) -> None:
-    model = run(experiment(trainer_type="joint"), "train", tmp_path)
-    rounding.assert_close(model.weight, 1.5 - 0.5 * 0.6**8, roundings=ROUNDINGS)
-
-
-def test_metrics_can_be_had_after_training_alone(
-    run: Callable[..., Any], experiment: Experiment, tmp_path: pathlib.Path
-) -> None:
-    _, logs = run(experiment(), "train", tmp_path, run_post_eval=True)
+    _, logs = run(experiment(), "train", tmp_path / "evaluated", run_post_eval=True)
     assert logs.keys() >= {"foo", "bar"}
+    model = run(experiment(trainer_type="joint"), "train", tmp_path / "trained")
+    rounding.assert_close(model.weight, 1.5 - 0.5 * 0.6**8, roundings=ROUNDINGS)
+    run(experiment(), "continuous_eval", tmp_path / "evaluated")
+    reports = _reports(tmp_path / "evaluated", "metrics.continuous_eval.json")
+    assert [(r["step"], r["split"]) for r in reports] == [(4, "validation"), (8, "validation")]
 
 
 def test_schedule_in_ratios_is_converted_to_steps(
@@ -82,15 +114,6 @@ def test_schedule_in_ratios_is_converted_to_steps(
     params.override({"trainer": {"optimizer_config": {"learning_rate": decay}}})
     run(params, "train", tmp_path)
     assert _reports(tmp_path)[-1]["learning_rate"] == 0.0
-
-
-def test_resumed_run_equals_an_unbroken_one(
-    run: Callable[..., Any], experiment: Experiment, tmp_path: pathlib.Path
-) -> None:
-    unbroken = run(experiment(), "train", tmp_path / "unbroken")
-    run(experiment(train_steps=4), "train", tmp_path / "resumed")
-    resumed = run(experiment(), "train", tmp_path / "resumed")
-    assert resumed.weight == unbroken.weight
 
 
 @dataclasses.dataclass
@@ -128,7 +151,7 @@ class DroppingModels(base_model.MultiTaskBaseModel):
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("trainer_type", ["joint", "interleaving"])
-def test_data_and_dropout_go_on_where_they_were(
+def test_resumed_run_continues_its_data_and_random_numbers(
     run: Callable[..., Any], experiment: Experiment, tmp_path: pathlib.Path, trainer_type: str
 ) -> None:
     def train(name: str, train_steps: int) -> list[np.ndarray]:
@@ -147,7 +170,7 @@ def test_data_and_dropout_go_on_where_they_were(
         np.testing.assert_array_equal(a, b)
 
 
-def test_blow_up_ends_the_run(
+def test_divergence_ends_the_run(
     run: Callable[..., Any], experiment: Experiment, tmp_path: pathlib.Path
 ) -> None:
     params = experiment(trainer_type="joint", loss_upper_bound=1.0)
@@ -156,7 +179,7 @@ def test_blow_up_ends_the_run(
     assert json.loads((tmp_path / "run.json").read_text())["status"] == "failed"
 
 
-def test_evaluation_alone_finds_the_averages(
+def test_separate_evaluation_uses_the_averaged_weights(
     run: Callable[..., Any], experiment: Experiment, tmp_path: pathlib.Path
 ) -> None:
     ema = {"ema": {"average_decay": 0.9, "dynamic_decay": False}}
@@ -170,25 +193,10 @@ def test_evaluation_alone_finds_the_averages(
     assert list((tmp_path / "ema_checkpoints").glob("average_weights-8.index"))
 
 
-def test_best_checkpoint_is_chosen_by_a_task(
-    run: Callable[..., Any], experiment: Experiment, tmp_path: pathlib.Path
-) -> None:
-    params = experiment(
-        trainer_type="joint",
-        best_checkpoint_export_subdir="best",
-        best_checkpoint_eval_metric="foo|validation_loss",
-        best_checkpoint_metric_comp="lower",
-    )
-    # Away from the target of `foo`, so the first evaluation is the best.
-    run(params, "train_and_eval", tmp_path)
-    info = json.loads((tmp_path / "best" / "info.json").read_text())
-    assert info["best_ckpt_global_step"] == 4
-
-
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("trainer_type", ["joint", "interleaving"])
 @pytest.mark.parametrize("evaluates_apart", [False, True])
-def test_training_goes_on_from_the_best_checkpoint_as_if_it_had_not_stopped(
+def test_training_resumes_from_the_best_checkpoint_exactly(
     experiment: Experiment, tmp_path: pathlib.Path, trainer_type: str, evaluates_apart: bool
 ) -> None:
     def build(mode: str, name: str, train_steps: int = 8) -> Any:
@@ -243,25 +251,7 @@ def test_training_goes_on_from_the_best_checkpoint_as_if_it_had_not_stopped(
         np.testing.assert_array_equal(one, other)
 
 
-def test_continuous_evaluation_sees_all_checkpoints(
-    run: Callable[..., Any], experiment: Experiment, tmp_path: pathlib.Path
-) -> None:
-    run(experiment(), "train", tmp_path)
-    run(experiment(), "continuous_eval", tmp_path)
-    reports = _reports(tmp_path, "metrics.continuous_eval.json")
-    assert [(r["step"], r["split"]) for r in reports] == [(4, "validation"), (8, "validation")]
-
-
-def test_initial_checkpoint_that_nobody_reads_is_refused(
-    run: Callable[..., Any], experiment: Experiment, tmp_path: pathlib.Path
-) -> None:
-    params = experiment()
-    params.task.init_checkpoint = "somewhere"
-    with pytest.raises(errors.ConfigValueError, match="does not read it"):
-        run(params, "train", tmp_path)
-
-
-def test_model_reads_the_initial_checkpoint(
+def test_initial_checkpoint_is_read_by_the_model(
     run: Callable[..., Any],
     experiment: Experiment,
     make_model: Callable[..., Any],
@@ -272,57 +262,50 @@ def test_model_reads_the_initial_checkpoint(
             self.shared.kernel.assign([[0.0]])
 
     params = experiment()
+    with pytest.raises(errors.CheckpointError, match="random weights"):
+        run(params, "eval", tmp_path)
     params.task.init_checkpoint = "somewhere"
+    with pytest.raises(errors.ConfigValueError, match="init_checkpoint"):
+        run(params, "train", tmp_path)
+    params.runtime.run_eagerly = True
     _, logs = run(params, "eval", tmp_path, model=Pretrained(), run_post_eval=True)
     assert float(logs["bar"]["validation_loss"]) == 9.0
 
 
-def test_evaluation_of_nothing_is_an_error(
-    run: Callable[..., Any], experiment: Experiment, tmp_path: pathlib.Path
-) -> None:
-    with pytest.raises(errors.CheckpointError, match="random weights"):
-        run(experiment(), "eval", tmp_path)
+def test_model_of_one_task_is_evaluated_on_several(tmp_path: pathlib.Path) -> None:
+    params = _multi_eval_experiment()
+    params.eval_tasks[1].eval_steps = 1
+    trained_steps: list[int] = []
+    eval_steps: list[Any] = []
 
+    def train_actions(*, params: Any, trainer: Any, model_dir: str, checkpoint_manager: Any) -> Any:
+        assert checkpoint_manager.directory == model_dir == str(tmp_path)
+        return [lambda logs: trained_steps.append(int(trainer.global_step.numpy()))]
 
-def test_unknown_trainer_type_is_answered(experiment: Experiment, make_model: Any) -> None:
-    params = experiment(trainer_type="joint")
-    params.trainer.trainer_type = "joined"
-    task = multitask.MultiTask.from_config(params.task)
-    with pytest.raises(errors.UnknownNameError, match="Did you mean `joint`"):
-        train_lib.get_trainer(tf.distribute.get_strategy(), params, task, make_model())
+    def eval_actions(params: Any, evaluator: Any, model_dir: str) -> Any:
+        return [lambda logs: eval_steps.append(evaluator.eval_steps)]
 
-
-def test_steps_can_run_eagerly(
-    run: Callable[..., Any], experiment: Experiment, tmp_path: pathlib.Path
-) -> None:
-    params = experiment(train_steps=2)
-    params.runtime.run_eagerly = True
-    run(params, "train_and_eval", tmp_path)
-    assert _reports(tmp_path)[-1]["step"] == 2
-
-
-def test_single_task_is_evaluated_on_several(
-    multi_eval_experiment: Experiment,
-    run_multi_eval: Callable[..., Any],
-    tmp_path: pathlib.Path,
-) -> None:
-    params = multi_eval_experiment()
-    model, logs = run_multi_eval(params, "train_and_eval", tmp_path, run_post_eval=True)
+    model, logs = _run_multi_eval(
+        params,
+        "train_and_eval",
+        tmp_path,
+        run_post_eval=True,
+        train_actions_factory=train_actions,
+        eval_actions_factory=eval_actions,
+    )
+    assert trained_steps == [4, 8]
+    assert eval_steps == [{"foo": None, "bar": 1}] * 2
     weight = float(model.shared.kernel.numpy()[0, 0])
     # Only the target of `foo` is trained for: 1 - 0.2 of the weight stays in each step.
     rounding.assert_close(weight, 0.8**8, roundings=ROUNDINGS)
     rounding.assert_close(logs["bar"]["validation_loss"], (3 - weight) ** 2, roundings=6)
-    _, again = run_multi_eval(params, "eval", tmp_path, run_post_eval=True)
+    _, again = _run_multi_eval(params, "eval", tmp_path, run_post_eval=True)
     assert float(again["bar"]["validation_loss"]) == float(logs["bar"]["validation_loss"])
 
 
-def test_finetuning_is_evaluated_on_several(
-    multi_eval_experiment: Experiment,
-    run_multi_eval: Callable[..., Any],
-    tmp_path: pathlib.Path,
-) -> None:
-    params: configs.MultiEvalExperimentConfig = multi_eval_experiment(train_steps=4)
-    run_multi_eval(params, "train", tmp_path / "pretrain")
+def test_fine_tuned_model_is_evaluated_on_several_tasks(tmp_path: pathlib.Path) -> None:
+    params = _multi_eval_experiment(train_steps=4)
+    _run_multi_eval(params, "train", tmp_path / "pretrain")
     params.task.init_checkpoint = str(tmp_path / "pretrain")
     logs = continuous_finetune_lib.run_continuous_finetune(
         "continuous_train_and_eval",

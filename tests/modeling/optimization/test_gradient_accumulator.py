@@ -15,7 +15,7 @@ def _optimizer(variables) -> keras.optimizers.Optimizer:
     return distributed_gradients.make_distributed(optimizer)
 
 
-def test_sink_passes_for_the_optimizer_and_drops_the_gradients() -> None:
+def test_sink_looks_like_the_optimizer_and_discards_gradients() -> None:
     variable = keras.Variable([1.0])
     sink = gradient_accumulator.GradientSink(keras.optimizers.SGD(0.5))
     assert isinstance(sink, keras.optimizers.SGD)
@@ -25,24 +25,17 @@ def test_sink_passes_for_the_optimizer_and_drops_the_gradients() -> None:
     assert variable.numpy() == [1.0]
 
 
-def test_update_is_the_mean_of_the_micro_batches() -> None:
+def test_update_is_the_mean_of_its_micro_batches() -> None:
     variable = keras.Variable([0.0])
-    optimizer = _optimizer([variable])
+    optimizer = distributed_gradients.make_distributed(keras.optimizers.SGD(1.0))
+    optimizer.build([variable])
     accumulator = gradient_accumulator.GradientAccumulator(optimizer, [variable], 2)
-    for gradient in (1.0, 3.0):
-        accumulator.apply_gradients([(tf.constant([gradient]), variable)])
-    accumulator.flush()
-    np.testing.assert_allclose(variable.numpy(), [-2.0])
-    assert int(optimizer.iterations) == 1
-
-
-def test_sums_start_anew_after_an_update() -> None:
-    variable = keras.Variable([0.0])
-    accumulator = gradient_accumulator.GradientAccumulator(keras.optimizers.SGD(1.0), [variable], 1)
-    for _ in range(2):
-        accumulator.apply_gradients([(tf.constant([1.0]), variable)])
+    for expected in (-2.0, -4.0):
+        for gradient in (1.0, 3.0):
+            accumulator.apply_gradients([(tf.constant([gradient]), variable)])
         accumulator.flush()
-    np.testing.assert_allclose(variable.numpy(), [-2.0])
+        np.testing.assert_allclose(variable.numpy(), [expected])
+    assert int(optimizer.iterations) == 2
 
 
 def test_variable_without_any_gradient_is_not_touched() -> None:
@@ -55,7 +48,7 @@ def test_variable_without_any_gradient_is_not_touched() -> None:
     assert unused.numpy() == [5.0]
 
 
-def test_replicas_add_up_once(two_replicas) -> None:
+def test_gradients_of_replicas_are_summed_once(two_replicas) -> None:
     with two_replicas.scope():
         variable = keras.Variable([0.0])
         optimizer = _optimizer([variable])
@@ -71,13 +64,14 @@ def test_replicas_add_up_once(two_replicas) -> None:
     np.testing.assert_allclose(variable.numpy(), [-2.0])
 
 
-def test_collector_keeps_what_has_a_gradient() -> None:
+def test_collector_keeps_the_variables_that_have_a_gradient() -> None:
     one, other = keras.Variable([0.0]), keras.Variable([0.0])
     collector = gradient_accumulator.GradientCollector(keras.optimizers.SGD())
     collector.apply_gradients([(tf.constant([1.0]), one), (None, other)])
     assert [variable is one for _, variable in collector.grads_and_vars] == [True]
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("num_replicas", [1, 2])
 def test_rows_of_micro_batches_make_the_update_of_the_whole_batch(
     num_replicas: int, two_replicas: tf.distribute.Strategy
@@ -124,7 +118,7 @@ def test_rows_of_micro_batches_make_the_update_of_the_whole_batch(
     assert (tables[0].numpy()[[0, 1, 4]] != 1.0).all()
 
 
-def test_lazy_rows_that_would_be_lost_are_refused() -> None:
+def test_lazy_rows_of_an_unknown_table_are_refused() -> None:
     table = keras.Variable(np.ones([6, 2], np.float32), name="table")
     optimizer = distributed_gradients.make_distributed(keras.optimizers.Adam(), lazy_rows=True)
     optimizer.build([table])

@@ -1,43 +1,20 @@
 """What is built from a config, and what is refused."""
 
 import dataclasses
+import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import gin
 import keras
-import numpy as np
 import pytest
 import tensorflow as tf
 from absl import logging
 
 from official_lite.common import errors
-from official_lite.modeling import distributed_gradients, hyperparams, optimization
-from official_lite.modeling.optimization import optimizer_factory
+from official_lite.modeling import distributed_gradients, optimization
+from official_lite.modeling.optimization import ema_optimizer, optimizer_factory
 from tests import rounding
-from tests.modeling.conftest import ROUNDINGS
-
-BUILT = {
-    "sgd": keras.optimizers.SGD,
-    "sgd_experimental": keras.optimizers.SGD,
-    "adam": keras.optimizers.Adam,
-    "adam_experimental": keras.optimizers.Adam,
-    "adamw": optimization.AdamWeightDecay,
-    "adamw_experimental": keras.optimizers.AdamW,
-    "lamb": optimization.LAMB,
-    "rmsprop": keras.optimizers.RMSprop,
-    "lars": optimization.LARS,
-    "adagrad": keras.optimizers.Adagrad,
-    "adafactor": keras.optimizers.Adafactor,
-    "adafactor_keras": keras.optimizers.Adafactor,
-    "lion": keras.optimizers.Lion,
-    "muon": keras.optimizers.Muon,
-    "nadam": keras.optimizers.Nadam,
-    "adamax": keras.optimizers.Adamax,
-    "ftrl": keras.optimizers.Ftrl,
-    "adadelta": keras.optimizers.Adadelta,
-    "schedule_free_adamw": keras.optimizers.ScheduleFreeAdamW,
-}
 
 
 def _factory(
@@ -62,33 +39,7 @@ def warnings(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return messages
 
 
-def test_every_optimizer_of_the_config_is_tested() -> None:
-    fields = set(optimization.OptimizerConfig.__dataclass_fields__) - {"type"}
-    fields -= set(hyperparams.Config.__dataclass_fields__)
-    assert set(BUILT) == fields == set(optimizer_factory.OPTIMIZERS_CLS)
-
-
-@pytest.mark.sample(5)
-@pytest.mark.parametrize("name", BUILT)
-def test_every_optimizer_is_built_and_updates(name: str, train_on: Callable[..., Any]) -> None:
-    optimizer = _optimizer(name)
-    assert isinstance(optimizer, BUILT[name])
-    assert isinstance(optimizer, distributed_gradients.DistributedOptimizer)
-    trained = train_on(1, lambda: optimizer)
-    assert np.all(np.isfinite(trained.weights))
-    assert np.all(trained.weights != [1.0, 2.0, 3.0, 4.0, 0.5, -0.5])
-
-
-@pytest.mark.sample(2)
-@pytest.mark.parametrize("name", ["sgd", "adamw", "lamb", "lars", "muon", "lion", "adafactor"])
-def test_built_optimizer_is_the_same_on_two_replicas(
-    name: str, train_on: Callable[..., Any]
-) -> None:
-    one, two = (train_on(n, lambda: _optimizer(name, {"clipnorm": 1.0})) for n in (1, 2))
-    rounding.assert_close(two.weights, one.weights, roundings=ROUNDINGS)
-
-
-def test_fields_reach_the_optimizer() -> None:
+def test_fields_of_the_config_are_arguments_of_the_optimizer() -> None:
     optimizer = _optimizer("adamw", {"weight_decay_rate": 0.5, "gradient_clip_norm": 2.0})
     assert (optimizer.weight_decay, optimizer.gradient_clip_norm) == (0.5, 2.0)
     assert _optimizer("adamw_experimental").global_clipnorm == 1.0
@@ -96,19 +47,11 @@ def test_fields_reach_the_optimizer() -> None:
     assert float(_optimizer("sgd").learning_rate) == pytest.approx(0.1)
 
 
-def test_adafactor_takes_the_names_of_its_authors() -> None:
-    optimizer = _optimizer("adafactor", {"decay_rate": 0.7, "clipping_threshold": 2.0})
-    assert (optimizer.beta_2_decay, optimizer.clip_threshold) == (-0.7, 2.0)
-    assert not optimizer.relative_step
-    with pytest.raises(errors.ConfigValueError, match=r"optimizer\.adafactor\.beta1"):
-        _optimizer("adafactor", {"beta1": 0.9})
-
-
 @pytest.mark.parametrize(
     ("name", "fields"),
     [("sgd", {"decay": 0.5}), ("adam_experimental", {"jit_compile": True})],
 )
-def test_dead_field_is_warned_of_once_it_is_set(
+def test_field_without_an_effect_is_warned_of_if_it_is_set(
     warnings: list[str], name: str, fields: dict[str, Any]
 ) -> None:
     _optimizer(name)
@@ -116,25 +59,6 @@ def test_dead_field_is_warned_of_once_it_is_set(
     _optimizer(name, fields)
     (warning,) = warnings
     assert f"optimizer.{name}.{next(iter(fields))}" in warning
-
-
-@pytest.mark.parametrize(
-    ("clip", "expected"),
-    [
-        ({}, [0.9, 1.9, 1.0, 1.0]),
-        ({"clipvalue": 1.0}, [0.9, 1.9, 2.0, 3.0]),
-        ({"clipnorm": 1.0}, [0.9, 1.9, 2.4452999, 3.1679497]),
-        ({"global_clipnorm": 1.0}, [0.97229, 1.97229, 2.44572, 3.16859]),
-    ],
-)
-def test_gradients_are_clipped(clip: dict[str, float], expected: list[float]) -> None:
-    variables = [keras.Variable([1.0, 2.0]), keras.Variable([3.0, 4.0])]
-    factory = _factory({"type": "sgd", "sgd": clip}, learning_rate=1.0)
-    optimizer = factory.build_optimizer(factory.build_learning_rate())
-    gradients = [tf.constant([0.1, 0.1]), tf.constant([2.0, 3.0])]
-    optimizer.apply_gradients(zip(gradients, variables, strict=True))
-    actual = np.concatenate([variable.numpy() for variable in variables])
-    np.testing.assert_allclose(actual, expected, atol=1e-4)
 
 
 def test_aggregator_and_transformers_come_before_the_clipping() -> None:
@@ -161,7 +85,7 @@ def test_aggregator_and_transformers_come_before_the_clipping() -> None:
     assert seen == ["aggregate", "transform"]
 
 
-def test_average_wraps_the_optimizer() -> None:
+def test_moving_average_wraps_the_optimizer() -> None:
     ema = {"average_decay": 0.5, "trainable_weights_only": False}
     optimizer = _factory({"type": "adam"}, ema=ema).build_optimizer(0.1)
     assert isinstance(optimizer, optimization.ExponentialMovingAverage)
@@ -169,26 +93,18 @@ def test_average_wraps_the_optimizer() -> None:
     assert optimizer.get_config()["average_decay"] == 0.5
 
 
-def test_postprocessor_has_the_last_word_if_it_returns_an_optimizer() -> None:
+def test_postprocessor_replaces_the_optimizer() -> None:
     other = keras.optimizers.SGD()
     assert _optimizer("adam", postprocessor=lambda _: other) is other
     with pytest.raises(TypeError, match="Keras optimizer"):
         _optimizer("adam", postprocessor=lambda _: None)
 
 
-def test_gin_binds_the_arguments() -> None:
+def test_gin_binds_arguments_of_build_optimizer() -> None:
     gin.parse_config("build_optimizer.use_legacy_optimizer = False")
     assert isinstance(_optimizer("sgd"), keras.optimizers.SGD)
     with pytest.raises(ValueError, match="learning"):
         gin.parse_config("build_optimizer.learning = 1")
-
-
-@pytest.mark.parametrize("name", ["optimizer", "learning_rate"])
-def test_type_must_be_set(name: str) -> None:
-    params = {"optimizer": {"type": "sgd"}, "learning_rate": {"type": "constant"}}
-    del params[name]
-    with pytest.raises(errors.ConfigValueError, match=rf"{name}\.type"):
-        optimization.OptimizerFactory(optimization.OptimizationConfig(params))
 
 
 SCHEDULES = {
@@ -216,25 +132,39 @@ def test_every_schedule_is_built_and_drives_an_optimizer(name: str) -> None:
     rounding.assert_close(weight.numpy(), [expected], roundings=3)
 
 
-@pytest.mark.parametrize(
-    ("name", "field"), [(name, field) for name, fields in SCHEDULES.items() for field in fields]
-)
-def test_schedule_with_a_field_missing_names_it(name: str, field: str) -> None:
-    fields = {key: value for key, value in SCHEDULES[name].items() if key != field}
-    factory = _factory({"type": "sgd"}, {"type": name, name: fields})
-    with pytest.raises(errors.ConfigValueError, match=rf"learning_rate\.{name}\.{field}"):
-        factory.build_learning_rate()
+# A schedule and its fields, and what the message must name.
+REFUSED_SCHEDULES = [
+    *((name, {}, f"{name}.{next(iter(fields))}") for name, fields in SCHEDULES.items()),
+    ("polynomial", {"initial_learning_rate": 1.0}, "learning_rate.polynomial.decay_steps"),
+    ("cosine", {"initial_learning_rate": 1.0, "decay_steps": 0}, "cosine.decay_steps` is 0"),
+    ("cosine", {"decay_ratio": 0.5}, "cosine.decay_ratio` is not converted to steps"),
+    (None, {}, "learning_rate.type"),
+]
 
 
-def test_schedule_over_no_steps_is_refused() -> None:
-    fields = {"initial_learning_rate": 1.0, "decay_steps": 0}
-    factory = _factory({"type": "sgd"}, {"type": "cosine", "cosine": fields})
-    with pytest.raises(errors.ConfigValueError, match=r"cosine\.decay_steps` is 0"):
-        factory.build_learning_rate()
+@pytest.mark.parametrize(("name", "fields", "named"), REFUSED_SCHEDULES)
+def test_schedule_that_can_not_be_computed_is_refused(
+    name: str | None, fields: dict[str, Any], named: str
+) -> None:
+    with pytest.raises(errors.ConfigValueError, match=re.escape(named)):
+        _factory(
+            {"type": "sgd"}, {"type": name, **({name: fields} if name else {})}
+        ).build_learning_rate()
+
+
+def test_optimizer_that_does_not_exist_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(errors.ConfigValueError, match=r"optimizer\.type"):
+        _factory({})
+    with pytest.raises(errors.UnknownKeyError, match="lazy_rows"):
+        _optimizer("lamb", {"lazy_rows": True})
+    table = {"lambda": keras.optimizers.Lamb}
+    monkeypatch.setattr(optimizer_factory, "OPTIMIZERS_CLS", table)
+    with pytest.raises(errors.UnknownNameError, match="Did you mean `lambda`"):
+        _optimizer("lamb")
 
 
 @pytest.mark.parametrize("name", ["linear", "polynomial"])
-def test_warmup_goes_before_a_constant(name: str) -> None:
+def test_warmup_precedes_a_constant_rate(name: str) -> None:
     warmup = {"type": name, name: {"warmup_steps": 4}}
     schedule = _factory({"type": "sgd"}, warmup=warmup).build_learning_rate()
     assert [float(schedule(t)) for t in (2, 4, 9)] == pytest.approx([0.05, 0.1, 0.1])
@@ -266,7 +196,7 @@ def own_optimizer(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("own_optimizer")
-def test_registered_optimizer_is_built_and_its_name_is_taken() -> None:
+def test_registered_optimizer_is_built_and_its_name_can_not_be_registered_again() -> None:
     params = {"optimizer": {"type": "own", "own": {"rho": 0.5}}}
     config = OwnOptimizationConfig({**params, "learning_rate": {"type": "constant"}})
     optimizer = optimization.OptimizerFactory(config).build_optimizer(0.1)
@@ -274,13 +204,6 @@ def test_registered_optimizer_is_built_and_its_name_is_taken() -> None:
     assert optimizer.rho == 0.5
     with pytest.raises(errors.ConfigValueError, match="own already registered as"):
         optimization.register_optimizer_cls("own", keras.optimizers.Adadelta)
-
-
-def test_unregistered_name_is_answered_with_the_nearest(monkeypatch: pytest.MonkeyPatch) -> None:
-    table = {"lambda": keras.optimizers.Lamb}
-    monkeypatch.setattr(optimizer_factory, "OPTIMIZERS_CLS", table)
-    with pytest.raises(errors.UnknownNameError, match="Did you mean `lambda`"):
-        _optimizer("lamb")
 
 
 def test_built_optimizer_survives_a_checkpoint(tmp_path: Any) -> None:
@@ -298,23 +221,89 @@ def test_built_optimizer_survives_a_checkpoint(tmp_path: Any) -> None:
     assert fresh.iterations.numpy() == 1
 
 
-def test_ratio_that_is_not_in_steps_yet_is_refused() -> None:
-    config = optimization.OptimizationConfig(
-        {
-            "optimizer": {"type": "sgd"},
-            "learning_rate": {"type": "cosine", "cosine": {"decay_ratio": 0.5}},
-        }
-    )
-    with pytest.raises(errors.ConfigValueError, match="is not converted to steps yet"):
-        optimization.OptimizerFactory(config).build_learning_rate()
-
-
-@pytest.mark.parametrize("name", ["adam", "adamw", "sgd", "rmsprop", "adagrad"])
-def test_rows_are_lazy_only_where_the_config_says_so(name: str) -> None:
+@pytest.mark.parametrize("name", ["adamw", "rmsprop"])
+def test_rows_are_lazy_only_if_the_config_has_lazy_rows(name: str) -> None:
     assert not distributed_gradients.has_lazy_rows(_optimizer(name))
     assert distributed_gradients.has_lazy_rows(_optimizer(name, {"lazy_rows": True}))
 
 
-def test_optimizer_that_has_no_lazy_rows_has_no_such_field() -> None:
-    with pytest.raises(errors.UnknownKeyError, match="lazy_rows"):
-        _optimizer("lamb", {"lazy_rows": True})
+# Preparation for a model.
+
+
+def _dense_model() -> keras.Model:
+    return keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+
+
+def test_prepared_optimizer_is_built_and_sums_over_replicas() -> None:
+    optimizer = keras.optimizers.Adam()
+    assert optimizer_factory.prepare_optimizer(optimizer, _dense_model()) is optimizer
+    assert optimizer.built
+    assert isinstance(optimizer, distributed_gradients.DistributedOptimizer)
+    average = ema_optimizer.ExponentialMovingAverage(keras.optimizers.SGD())
+    assert optimizer_factory.prepare_optimizer(average, _dense_model()).has_shadow_copy
+    assert optimizer_factory.prepare_optimizer(None, _dense_model()) is None
+
+
+def _shape_behind(handle: tf.Tensor) -> list[int]:
+    return [dim.size for dim in handle._handle_data.shape_and_type[0].shape.dim]
+
+
+def _lazy(optimizer: keras.optimizers.Optimizer) -> keras.optimizers.Optimizer:
+    return distributed_gradients.make_distributed(optimizer, lazy_rows=True)
+
+
+@pytest.mark.parametrize(
+    "optimizer_fn",
+    [
+        lambda: keras.optimizers.SGD(0.1, global_clipnorm=1.0),
+        lambda: keras.optimizers.Adagrad(0.1, clipnorm=1.0),
+        lambda: _lazy(optimization.AdamWeightDecay(weight_decay_rate=0.1)),
+        lambda: _lazy(keras.optimizers.SGD(0.1, momentum=0.9, weight_decay=0.1)),
+        lambda: _lazy(keras.optimizers.RMSprop(0.1, centered=True, momentum=0.9)),
+    ],
+)
+def test_no_op_of_a_step_passes_over_a_whole_table(
+    optimizer_fn: Callable[[], keras.optimizers.Optimizer],
+) -> None:
+    rows = 7919
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Embedding(rows, 2)])
+    optimizer = optimizer_factory.prepare_optimizer(optimizer_fn(), model)
+
+    @tf.function
+    def step(ids: tf.Tensor) -> None:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(model(ids) ** 2)
+        gradients = tape.gradient(loss, model.trainable_variables)
+        optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+
+    graph = step.get_concrete_function(tf.zeros([4, 3], tf.int32)).graph
+    handles = [inner for outer, inner in graph.captures if rows in _shape_behind(outer)]
+    assert handles
+    users = {op.type for handle in handles for op in handle.consumers()}
+    assert users == {"ResourceGather", "ResourceScatterUpdate"}
+
+
+def test_moving_average_over_a_large_table_is_warned_of(warnings: list[str]) -> None:
+    for rows in (10, 2**18):
+        model = keras.Sequential([keras.Input((3,)), keras.layers.Embedding(rows, 16)])
+        average = ema_optimizer.ExponentialMovingAverage(keras.optimizers.Adagrad())
+        optimizer_factory.prepare_optimizer(average, model)
+    (message,) = warnings
+    assert "optimizer_config.ema" in message
+
+
+@pytest.mark.parametrize(
+    ("optimizer_fn", "expected"),
+    [
+        (keras.optimizers.Adagrad, True),
+        (lambda: keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD()), True),
+        (keras.optimizers.Adam, False),
+        (lambda: _lazy(keras.optimizers.Adam()), True),
+    ],
+)
+def test_tables_are_read_by_rows_if_they_are_updated_by_rows(
+    optimizer_fn: Callable[[], keras.optimizers.Optimizer], expected: bool
+) -> None:
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Embedding(4, 2)])
+    optimizer_factory.prepare_optimizer(optimizer_fn(), model)
+    assert ("call" in vars(model.layers[0])) == expected

@@ -131,18 +131,13 @@ class AdamConfig(LazyRowsConfig):
 
 
 @dataclasses.dataclass
-class AdamExperimentalConfig(LazyRowsConfig):
+class AdamExperimentalConfig(AdamConfig):
     """Same as `AdamConfig`, under its former name.
 
     Attributes:
         jit_compile: Has no effect.
     """
 
-    name: str = "Adam"
-    beta_1: float = 0.9
-    beta_2: float = 0.999
-    epsilon: float = 1e-07
-    amsgrad: bool = False
     jit_compile: bool = False
 
 
