@@ -92,7 +92,7 @@ _NAMES = [
 _IMPORTS = {
     "common/keras_names.py": {"keras.src.backend.common"},
     "common/keras_variables.py": {"tensorflow.python.framework"},
-    "execution/parameter_server.py": {
+    "execution/executors.py": {
         "tensorflow.python.distribute",
         "tensorflow.python.distribute.coordinator",
     },

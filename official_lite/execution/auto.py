@@ -87,7 +87,7 @@ _GROWING_GOES = 9
 
 
 def choose_execution(
-    trainer: modes.AsyncTrainer, num_steps: int, num_eval_steps: int = 0
+    trainer: modes.Trainer, num_steps: int, num_eval_steps: int = 0
 ) -> ExecutionRecord:
     """Benchmark the execution modes on a trainer and set the fastest one.
 
@@ -102,7 +102,7 @@ def choose_execution(
 
 
 class _Tuner:
-    def __init__(self, trainer: modes.AsyncTrainer, num_steps: int, num_eval_steps: int) -> None:
+    def __init__(self, trainer: modes.Trainer, num_steps: int, num_eval_steps: int) -> None:
         self._trainer = trainer
         self._num_steps = num_steps
         self._num_eval_steps = num_eval_steps
@@ -270,7 +270,7 @@ def _first_line(error: BaseException) -> str:
 
 
 def choose(
-    trainer: modes.AsyncTrainer, num_steps: int, model_dir: str, *, evaluates: bool
+    trainer: modes.Trainer, num_steps: int, model_dir: str, *, evaluates: bool
 ) -> execution_record.ExecutionRecord:
     """Reuse the execution mode recorded in `model_dir`, or benchmark the modes and record the best.
 
@@ -293,7 +293,7 @@ def choose(
     return record
 
 
-def _is_possible(record: execution_record.ExecutionRecord, trainer: modes.AsyncTrainer) -> bool:
+def _is_possible(record: execution_record.ExecutionRecord, trainer: modes.Trainer) -> bool:
     """Return whether the trainer supports the recorded mode.
 
     The run may have been moved to a machine with more devices, or to several machines.
@@ -303,7 +303,7 @@ def _is_possible(record: execution_record.ExecutionRecord, trainer: modes.AsyncT
     return record.execution != "xla_loop" or modes.why_not_xla_loop(trainer) is None
 
 
-def _count_eval_steps(trainer: modes.AsyncTrainer, num_steps: int) -> int:
+def _count_eval_steps(trainer: modes.Trainer, num_steps: int) -> int:
     """Return the total steps of all evaluations during the training; 0 if unknown."""
     config = trainer.config.trainer
     if not trainer.evaluates or not config.validation_interval:

@@ -180,7 +180,7 @@ def test_metric_written_for_keras_2_is_reset(experiment, make_trainer) -> None:
 
 
 def test_config_without_a_trainer_is_refused() -> None:
-    with pytest.raises(AttributeError, match="`trainer`"):
+    with pytest.raises(AttributeError, match="trainer"):
         base_trainer.Trainer(config=object(), task=None, model=None, optimizer=None)
 
 

@@ -2,18 +2,18 @@ import pytest
 import tensorflow as tf
 
 from official_lite.common import errors
-from official_lite.execution import parameter_server
+from official_lite.execution import executors
 from tests import parameter_servers
 
 # Each worker draws as long as nothing else is to do; a task is whoever's turn it is.
 DRAW = """
 import tensorflow as tf
 
-from official_lite.execution import parameter_server
+from official_lite.execution import executors
 
 coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
 shares = [tf.data.Dataset.range(10 * i, 10 * i + 10).shuffle(10, seed=1).repeat() for i in (0, 1)]
-dataset = parameter_server.WorkerDatasets(coordinator, shares)
+dataset = executors.WorkerDatasets(coordinator, shares)
 draw = tf.function(lambda iterator: next(iterator))
 iterator = iter(dataset)
 drawn = [coordinator.schedule(draw, (iterator,)) for _ in range(400)]
@@ -40,4 +40,4 @@ def test_data_that_run_python_are_refused():
         return tf.numpy_function(lambda i: i, [index], tf.int64)
 
     with pytest.raises(errors.ConfigValueError, match="run Python"):
-        parameter_server._serialize(tf.data.Dataset.range(3).map(read))
+        executors._serialize(tf.data.Dataset.range(3).map(read))
