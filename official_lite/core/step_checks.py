@@ -54,7 +54,7 @@ _DIFFER_IN_TRAINING = (
 
 
 # The models and metrics for which a warning was logged.
-_told: weakref.WeakSet[Any] = weakref.WeakSet()
+_warned: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 def returned(method: Callable[..., Any], value: Any, expected: str) -> Any:
@@ -351,8 +351,8 @@ def check_class_labels(
     if not (_has_rank(labels, 1) and _has_rank(outputs, 2)) or outputs.shape[-1] in (None, 1):
         return
     for metric in metrics:
-        if isinstance(metric, _WANT_ONE_HOT) and metric not in _told:
-            _told.add(metric)
+        if isinstance(metric, _WANT_ONE_HOT) and metric not in _warned:
+            _warned.add(metric)
             kind = type(metric).__name__
             logging.warning(
                 "The metric `%s` of %s is a %s, which expects one-hot labels of shape %s, but it "
@@ -390,8 +390,8 @@ def watched_for_training_mode(model: keras.Model | tf.Module, task_name: str) ->
         yield
     finally:
         model.__dict__.pop("call", None)
-    if modes and not any(modes) and model not in _told:
-        _told.add(model)
+    if modes and not any(modes) and model not in _warned:
+        _warned.add(model)
         logging.warning(
             "`train_step` of %s never calls the model with `training=True`, so dropout is "
             "inactive and batch normalization does not update its statistics.",
