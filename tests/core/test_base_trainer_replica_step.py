@@ -128,7 +128,9 @@ def _watched(trainer, hook):
     return _losses(trainer)
 
 
-@pytest.mark.parametrize("block", [{}, {"runtime": {"enable_xla": True}}])
+@pytest.mark.parametrize(
+    "block", [{}, {"runtime": {"enable_xla": True}}, {"trainer": {"optimizer_config": {"ema": {}}}}]
+)
 def test_graph_hook_sees_every_step_and_changes_nothing(experiment, make_trainer, block) -> None:
     hook = Watching()
     params = experiment(**block)

@@ -47,6 +47,7 @@ def test_values_that_can_not_work_are_refused_before_anything_is_built() -> None
 def test_defaults_and_values_of_the_model_garden_are_valid() -> None:
     cfg.ExperimentConfig().validate()
     cfg.DataConfig(num_examples=-1).validate()
+    cfg.TaskConfig(init_checkpoint_modules=["backbone", "head"]).validate()
 
 
 def test_field_without_effect_is_named_in_a_warning(caplog: pytest.LogCaptureFixture) -> None:

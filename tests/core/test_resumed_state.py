@@ -341,14 +341,23 @@ def test_callbacks_of_keras_and_variables_of_hooks_resume_exactly(tmp_path) -> N
         np.testing.assert_array_equal(got, expected)
 
 
-def test_callback_that_sets_the_rate_of_a_schedule_is_refused_before_training(tmp_path) -> None:
+@pytest.mark.parametrize(
+    "callback",
+    [
+        {"callback": "ReduceLROnPlateau", "monitor": "val_loss"},
+        {"callback": "LearningRateScheduler", "schedule": lambda epoch: 0.1},
+    ],
+)
+def test_callback_that_sets_the_rate_of_a_schedule_is_refused_before_training(
+    callback, tmp_path
+) -> None:
     params = line_experiment.line_experiment(
         trainer={"optimizer_config": {"learning_rate": {"type": "cosine"}}}
     )
     params.trainer.optimizer_config.learning_rate.cosine.override(
         {"initial_learning_rate": 0.1, "decay_steps": 8}
     )
-    hook = orbit.hooks.KerasCallback("ReduceLROnPlateau", monitor="val_loss")
+    hook = orbit.hooks.KerasCallback(**callback)
     with pytest.raises(errors.ConfigValueError, match="sets the learning rate, but the optimizer"):
         train_lib.run_experiment(
             None, ArrayTask(params.task), "train", params, str(tmp_path), hooks=[hook]

@@ -35,6 +35,13 @@ def test_loss_that_may_pair_every_label_with_every_output_trains_with_one_warnin
     assert "labels[:, tf.newaxis]" in told
 
 
+def test_labels_of_the_shape_of_the_outputs_are_not_warned_of(
+    experiment, make_trainer, caplog
+) -> None:
+    make_trainer(experiment()).train(tf.constant(1))
+    assert not _warnings(caplog, "pairs every label")
+
+
 class Gaussian(LineTask):
     """Its loss clips and takes a logarithm, of a scale and not of a probability."""
 
