@@ -91,7 +91,7 @@ _NAMES = [
 # The modules that import private modules. Remove an entry with its import; do not add any lightly.
 _IMPORTS = {
     "common/keras_variables.py": {"keras.src.backend.common", "tensorflow.python.framework"},
-    "execution/parameter_server.py": {
+    "execution/executors.py": {
         "tensorflow.python.distribute",
         "tensorflow.python.distribute.coordinator",
     },

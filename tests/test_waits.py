@@ -33,7 +33,7 @@ EXCEPTIONS = {
         "nothing should happen in this time"
     ),
     "orbit/test_checkpoint_watcher.py": "the clock is a fake",
-    "core/test_savedmodel_checkpoint_manager.py::test_a_follower_gets_each_in_turn": (
+    "core/test_savedmodel_checkpoint_manager.py::test_iterator_yields_each_saved_model_in_order": (
         "starts again with each model; both are there from the start"
     ),
 }

@@ -388,7 +388,7 @@ MUTANTS = (
         "split step also on one replica",
         "        if self.strategy.num_replicas_in_sync == 1:\n            return super().replica",
         "        if False:\n            return super().replica",
-        ("tests/execution/test_executors.py", "tests/execution/test_split_step.py"),
+        ("tests/execution/test_executors.py",),
     ),
     Mutant(
         "execution/auto.py",
@@ -416,21 +416,21 @@ MUTANTS = (
         "record of a shorter training believed",
         "known.holds_for(train_steps) and ",
         "",
-        ("tests/execution/test_execution_choice.py",),
+        ("tests/execution/test_auto.py",),
     ),
     Mutant(
         "execution/auto.py",
         "evaluations of all the data not counted",
         "if steps == -1 and isinstance(trainer.eval_dataset, tf.data.Dataset):",
         "if False:",
-        ("tests/execution/test_execution_choice.py",),
+        ("tests/execution/test_auto.py",),
     ),
     Mutant(
         "execution/auto.py",
         "every worker writes execution.json",
         "if record.seconds_per_step and directories.is_chief(trainer.strategy):",
         "if record.seconds_per_step:",
-        ("tests/execution/test_execution_choice.py",),
+        ("tests/execution/test_auto.py",),
     ),
     Mutant(
         "run/model_dir_lock.py",

@@ -1,6 +1,7 @@
 """The base class of tasks: the model, inputs, losses and metrics that one replica computes."""
 
 import abc
+import difflib
 import functools
 import inspect
 import weakref
@@ -31,6 +32,18 @@ __all__ = [
 
 OptimizationConfig = config_definitions.OptimizationConfig
 RuntimeConfig = config_definitions.RuntimeConfig
+
+# The methods of a Lightning module, and what they are called here.
+_LIGHTNING = {
+    "training_step": "train_step",
+    "test_step": "validation_step",
+    "forward": "inference_step",
+    "configure_optimizers": "create_optimizer",
+    "train_dataloader": "build_inputs",
+    "val_dataloader": "build_inputs",
+    "compute_loss": "build_losses",
+    "create_model": "build_model",
+}
 
 # Operations that keep all values of a tensor.
 _KEEP_VALUES = ("Identity", "Cast", "Reshape")
@@ -79,7 +92,7 @@ class Task(tf.Module, metaclass=abc.ABCMeta):
         name: str | None = None,
     ) -> None:
         super().__init__(name=name)
-        step_checks.warn_of_lookalikes(type(self), Task)
+        _warn_of_lookalikes(type(self))
         step_metrics.install()
         self._task_config = params
         self._logging_dir = logging_dir or ""
@@ -603,6 +616,25 @@ def warn_of_overridden_step(model: keras.Model | tf.Module, task: Task, name: st
             type(task).__name__,
             name,
         )
+
+
+def _warn_of_lookalikes(task_cls: type[Task]) -> None:
+    """Warn about methods that nothing calls, because their names are Lightning's or misspelled."""
+    methods = [name for name, value in vars(Task).items() if callable(value) and name[0] != "_"]
+    for name, value in vars(task_cls).items():
+        if name.startswith("_") or not callable(value) or hasattr(Task, name):
+            continue
+        meant = _LIGHTNING.get(name) or next(
+            iter(difflib.get_close_matches(name, methods, n=1, cutoff=0.9)), None
+        )
+        # A helper may be named like the method that it helps.
+        if meant and getattr(task_cls, meant, None) is getattr(Task, meant, None):
+            log_once.warn_once(
+                "`%s.%s` is never called by the trainer. Did you mean `%s`?",
+                task_cls.__name__,
+                name,
+                meant,
+            )
 
 
 def _warn_of_unreported(model: keras.Model, results: Any) -> None:

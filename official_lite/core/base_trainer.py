@@ -1,7 +1,8 @@
 """The trainer: one step of training and of evaluation, over all replicas."""
 
 import contextlib
-from collections.abc import Generator, Iterator, Mapping, Sequence
+import operator
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 import gin
@@ -16,13 +17,13 @@ from official_lite.common import errors, nests, terminal, user_code
 from official_lite.core import (
     base_task,
     config_definitions,
+    exporter_events,
     model_building,
     predictor,
     step_checks,
     step_metrics,
     train_data,
 )
-from official_lite.data import input_errors, replicas
 from official_lite.execution import executors, modes, repeatability
 from official_lite.execution.executors import Dataset
 from official_lite.modeling import (
@@ -44,19 +45,16 @@ __all__ = [
     "Trainer",
     "TrainerConfig",
     "get_runtime_options",
-    "notify_exporter",
-    "without_exporter",
 ]
 
 ExperimentConfig = config_definitions.ExperimentConfig
 TrainerConfig = config_definitions.TrainerConfig
 Metrics = list[keras.metrics.Metric]
-_AsyncTrainer = modes.AsyncTrainer
 get_runtime_options = modes.get_runtime_options
 
 
 @gin.configurable
-class Trainer(_AsyncTrainer):
+class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
     """Trains and evaluates a task's model on all replicas of the current strategy.
 
     Create it in the strategy's scope; its constructor builds everything that training or evaluation
@@ -100,6 +98,9 @@ class Trainer(_AsyncTrainer):
     """
 
     divides_data: ClassVar[bool] = False
+    _executor: executors.GraphExecutor
+    _eval_executor: executors.GraphExecutor
+    _accumulator: Any = None
     _built_train_dataset: Dataset | None = None
     # Whether the step was searched for operations that a resumed run would not repeat.
     _is_searched = False
@@ -119,12 +120,8 @@ class Trainer(_AsyncTrainer):
         checkpoint_exporter: Any = None,
     ) -> None:
         self._strategy = tf.distribute.get_strategy()
-        self._validate_params(
-            config,
-            check_train_data=train_dataset is None,
-            check_validation_data=validation_dataset is None,
-        )
-        train_data.check_given_data(config, train_dataset, validation_dataset)
+        self._validate_params(config, train_dataset is None, validation_dataset is None)
+        train_data.check(config, self, train_dataset, validation_dataset)
         self._config = config
         self._task = task
         self._model = model
@@ -132,17 +129,10 @@ class Trainer(_AsyncTrainer):
         self._runtime_options = get_runtime_options(config)
         self._train_loss = keras.metrics.Mean("training_loss", dtype="float32")
         self._validation_loss = step_metrics.BatchMean("validation_loss", dtype="float32")
-        self._task_metrics = {}
-        modes.check_virtual_steps(config.trainer, type(self), Trainer)
+        self._task_metrics: dict[bool, Any] = {}
+        modes.check_overrides(config.trainer, type(self), Trainer, train=train)
         requested = modes.execution_of(config.runtime)
-        self._num_private_threads = config.runtime.dataset_num_private_threads
-        self._init_execution("graph" if requested == "auto" else requested)
-        for block in ("train_data", "validation_data", "predict_data"):
-            input_errors.remember_folder(
-                hyperparams.get_by_path(config.task, f"{block}.input_path")
-            )
-        for method in (self.next_train_inputs, self.next_eval_inputs, self.next_predict_inputs):
-            replicas.refuse_context(method, "the trainer")
+        self.init_async("graph" if requested == "auto" else requested)
         self._train_data: Any = self._create_train_data()
         if train:
             self._init_training(train_dataset)
@@ -163,16 +153,19 @@ class Trainer(_AsyncTrainer):
             self,
             _metric_groups=step_metrics.MetricGroups(compiles=not config.trainer.virtual_replicas),
             _graph_hooks=[],
-            _accumulator=self._build_accumulator() if train else None,
             _seeds=seeds,
             _predictor=predictor.Predictor(
                 config, task, model, self._optimizer, self._strategy, seeds
             ),
         )
         if train:
+            accumulator = train_data.build_accumulator(config, model, self._optimizer)
+            runner.set_untracked(self, _accumulator=accumulator)
             distributed_gradients.observe_gradients(self._optimizer, self._show_gradients)
         if self.has_coordinator:
-            replica_state.make_atomic(self._all_variables())
+            metrics = [metric for group in self._task_metrics.values() for metric in group]
+            owners = (model, self._optimizer, self._train_loss, self._validation_loss, *metrics)
+            replica_state.make_atomic([v for o in owners for v in getattr(o, "variables", ())])
             # Reading a whole table would send it from the server to the worker in every step.
             embedding_lookups.read_rows_only(self.model)
         self._global_step = orbit.utils.create_global_step()
@@ -188,18 +181,11 @@ class Trainer(_AsyncTrainer):
         check_train_data: bool = True,
         check_validation_data: bool = True,
     ) -> None:
-        """Check that the config has the parts that the trainer reads.
-
-        Raises:
-            AttributeError: If a part is missing.
-        """
-        for block in ("trainer", "task", "runtime"):
-            if not hasattr(config, block):
-                raise AttributeError(f"The trainer needs a config with a `{block}` field.")
-        if check_train_data and not hasattr(config.task, "train_data"):
-            raise AttributeError("The trainer needs a config with a `task.train_data` field.")
-        if check_validation_data and not hasattr(config.task, "validation_data"):
-            raise AttributeError("The trainer needs a config with a `task.validation_data` field.")
+        """Raise an `AttributeError` if the config lacks a part that the trainer reads."""
+        fields = ["trainer", "task", "runtime"]
+        fields += ["task.train_data"] * check_train_data
+        fields += ["task.validation_data"] * check_validation_data
+        operator.attrgetter(*fields)(config)
 
     # The parts of a trainer.
 
@@ -286,12 +272,8 @@ class Trainer(_AsyncTrainer):
         )
 
     def check_state(self, state: Any) -> None:
-        """Check that an evaluation loses no outputs; see `orbit.StandardEvaluator.check_state`.
-
-        Parameter servers evaluate only in a compiled loop, so lost outputs are a warning there.
-        """
-        servers = isinstance(self.strategy, tf.distribute.ParameterServerStrategy)
-        if not servers or state is not None:
+        """Check that an evaluation loses no outputs; see `orbit.StandardEvaluator.check_state`."""
+        if not self.has_coordinator or state is not None:
             super().check_state(state)
         elif self.folds_outputs and self.config.trainer.eval_tf_while_loop:
             terminal.warn_once(
@@ -299,16 +281,108 @@ class Trainer(_AsyncTrainer):
                 "`aggregate_logs`. Compute its results by metrics."
             )
 
+    # How steps are executed.
+
+    def init_async(self, mode: str = "graph") -> None:
+        """Create the executor, which runs the steps and distributes the data."""
+        executor = self._create_executor(mode)
+        runner.set_untracked(self, _executor=executor, _eval_executor=executor)
+
+    @property
+    def evaluates(self) -> bool:
+        """Whether the trainer was built to evaluate."""
+        return False in self._task_metrics
+
+    @property
+    def execution(self) -> str:
+        """How steps are executed: `eager`, `graph`, `xla` or `xla_loop`. See docs/performance.md.
+
+        Set it before training, because setting it begins the training data again.
+        """
+        return self._executor.mode
+
+    @execution.setter
+    def execution(self, mode: str) -> None:
+        modes.check(mode, self)
+        if not self.has_coordinator:
+            runner.set_untracked(self, _executor=self._create_executor(mode))
+        self.use_train_loop(None)
+
+    @property
+    def eval_execution(self) -> str:
+        """How the steps of an evaluation are executed."""
+        return self._eval_executor.mode
+
+    @eval_execution.setter
+    def eval_execution(self, mode: str) -> None:
+        if not self.has_coordinator:
+            runner.set_untracked(self, _eval_executor=self._create_executor(mode))
+        self._eval_loop_fn = None
+
+    @property
+    def num_batch_sizes(self) -> int:
+        """The number of different sizes of batches for which XLA has compiled the step."""
+        return self._executor.num_sizes
+
+    @property
+    def has_coordinator(self) -> bool:
+        """Whether steps are scheduled to workers that run asynchronously."""
+        return self._executor.coordinator is not None
+
+    def coordinator_for_async(self) -> tf.distribute.coordinator.ClusterCoordinator:
+        """Return the coordinator.
+
+        Raises:
+            ValueError: If the strategy is not a `ParameterServerStrategy`.
+        """
+        return self._executor.require_coordinator()
+
+    def join(self) -> None:
+        """Wait for all scheduled steps. Only the workers of a parameter server have any."""
+        self._executor.join()
+
+    def distribute_dataset(
+        self, dataset_or_fn: Dataset | Callable[..., Dataset], *args: Any, **kwargs: Any
+    ) -> Dataset:
+        """Distribute a training dataset, or the result of a dataset function, over the replicas."""
+        return self._executor.distribute(dataset_or_fn, *args, **kwargs)
+
+    def distribute_eval_dataset(
+        self, dataset_or_fn: Dataset | Callable[..., Dataset], *args: Any, **kwargs: Any
+    ) -> Dataset:
+        """Distribute a dataset for evaluation; with async workers, only the chief evaluates."""
+        return self._eval_executor.distribute_eval(dataset_or_fn, *args, **kwargs)
+
+    def create_train_loop(self, dataset: Dataset) -> orbit.TrainLoop:
+        """Create the training loop over a dataset."""
+        if self.execution != "xla_loop":
+            return super().create_train_loop(dataset)
+        return executors.create_xla_loop(self, dataset, self.config.trainer.steps_per_loop)
+
+    def create_train_loop_fn(self) -> Callable[..., Any]:
+        """Create the function `(iterator, num_steps)` that the training loop calls."""
+        return executors.create_train_loop_fn(self, self._executor)
+
+    def create_eval_loop_fn(self, has_state: bool) -> Callable[..., Any]:
+        """Create the function that evaluates; see `orbit.StandardEvaluator`."""
+        return executors.create_eval_loop_fn(self, self._eval_executor, has_state)
+
+    @user_code.not_converted
+    def run_step(self, step_fn: Callable[..., Any], *inputs: types.Nest) -> Any:
+        """Run a function on all replicas, as a part of a training step."""
+        return self._executor.run_step(step_fn, *inputs)
+
     def run_steps(self, num_steps: tf.Tensor) -> None:
         """Run steps; see `orbit.StandardTrainer.run_steps`."""
-        super().run_steps(num_steps)
+        if self.has_coordinator:
+            executors.run_and_count(super().run_steps, num_steps, self.global_step, self.optimizer)
+        else:
+            super().run_steps(num_steps)
         self._train_data.settle()
         if not self._is_searched:
             self._is_searched = True
             functions = self.train_loop.trace()
-            repeatability.warn_of_random_numbers(functions, self.model, self.checkpoint)
-            if self.execution in ("xla", "xla_loop"):
-                repeatability.warn_of_other_numbers(functions)
+            repeatability.warn_of_step(functions, self.model, self.checkpoint, self.execution)
             self._train_data.warn_of_lost_position(0, is_given=self._is_given_data)
             self._moving_statistics.warn_of_differences()
 
@@ -325,11 +399,7 @@ class Trainer(_AsyncTrainer):
             self._retrace_train_step()
 
     def initialize(self) -> None:
-        """Let the task load pretrained weights; called if the run has no checkpoint yet.
-
-        If `task.init_checkpoint_optimizer` requests it, this method then loads the state of the
-        optimizer.
-        """
+        """Let the task load pretrained weights; called if the run has no checkpoint yet."""
         self.task.initialize(self.model)
         optimizer_factory.follow_weights(self.optimizer)
         base_task.load_optimizer(self.config.task, self.optimizer, self.model)
@@ -410,20 +480,16 @@ class Trainer(_AsyncTrainer):
         self._accumulator.flush(are_summed=bool(self.config.trainer.virtual_replicas))
         self._end_replica_step()
 
-    def _learn(self, inputs: nests.Nest, optimizer: Any) -> None:
-        self._call_step(self._checked_step, inputs, self.model, optimizer, self._task_metrics[True])
+    def _learn(self, inputs: types.Nest, optimizer: Any) -> None:
+        metrics = self._task_metrics[True]
+        self._call_step(self._checked_step, inputs, metrics, model=self.model, optimizer=optimizer)
 
     def _call_step(
-        self,
-        step: executors.TrainStep,
-        inputs: nests.Nest,
-        model: Any,
-        optimizer: Any,
-        metrics: Any,
+        self, step: executors.TrainStep, inputs: types.Nest, metrics: Any, **kwargs: Any
     ) -> None:
         """Call a step in the mode of execution, and show its logs to the graph hooks."""
         step = self._executor.replica_step(step, metrics)
-        logs = step(inputs, model=model, optimizer=optimizer, metrics=metrics)
+        logs = step(inputs, metrics=metrics, **kwargs)
         for hook in self._graph_hooks:
             user_code.converted(hook.call)(logs)
 
@@ -432,31 +498,13 @@ class Trainer(_AsyncTrainer):
         self, inputs: nests.Nest, model: keras.Model, optimizer: Any, metrics: Metrics
     ) -> Mapping[str, Any]:
         """Call the task's step, and add the loss that it returns to the training loss."""
-        logs = self._run_task(self.task, inputs, model, optimizer, metrics)
+        logs = step_checks.call_train_step(self.task, inputs, model, optimizer, metrics)
         loss = step_checks.training_loss(self.task, logs)
         weight = self._weight_of_part(inputs, self.global_batch_size)
         step_metrics.add_loss(self.train_loss, loss, weight)
         return logs
 
-    def _run_task(
-        self,
-        task: base_task.Task,
-        inputs: nests.Nest,
-        model: keras.Model,
-        optimizer: Any,
-        metrics: Metrics,
-    ) -> Mapping[str, Any]:
-        """Call the step of a task, and return its logs."""
-        with (
-            step_checks.watched_for_training_mode(model, type(task).__name__),
-            step_checks.explaining_the_step(task, task.train_step, inputs),
-        ):
-            logs: Mapping[str, Any] = user_code.converted(task.train_step)(
-                inputs, model=model, optimizer=optimizer, metrics=metrics
-            )
-        return logs
-
-    def _weight_of_part(self, inputs: nests.Nest, size: int | None) -> tf.Tensor | None:
+    def _weight_of_part(self, inputs: types.Nest, size: int | None) -> tf.Tensor | None:
         """Return the weight of a replica's part of a batch; see `step_metrics.weight_of_part`."""
         num_parts = self.batches_per_step * self.strategy.num_replicas_in_sync
         return step_metrics.weight_of_part(step_metrics.num_examples(inputs), num_parts, size)
@@ -499,11 +547,8 @@ class Trainer(_AsyncTrainer):
         return step_metrics.kept([metric for group in groups for metric in group.metrics])
 
     def evaluating_apart(self) -> contextlib.AbstractContextManager[None]:
-        """Return a context in which no evaluation counts as the best one.
-
-        Use it to evaluate other weights than those with which the training goes on.
-        """
-        return without_exporter(self)
+        """Return a context in which no evaluation of other weights counts as the best one."""
+        return exporter_events.without_exporter(self)
 
     def eval_begin(self) -> None:
         """Reset the validation metrics."""
@@ -524,8 +569,7 @@ class Trainer(_AsyncTrainer):
         inputs, passthrough_logs = user_code.converted(self.next_eval_inputs)(iterator)
         eval_step = user_code.converted(self._replica_eval_step)
         logs = self._eval_executor.run_eval_step(eval_step, inputs)
-        clashes = sorted(logs.keys() & passthrough_logs.keys())
-        if clashes:
+        if clashes := sorted(logs.keys() & passthrough_logs.keys()):
             logging.warning(
                 "`next_eval_inputs` and the model both report %s. The model's values are used.",
                 ", ".join(clashes),
@@ -548,7 +592,8 @@ class Trainer(_AsyncTrainer):
         if aggregated_logs is not None:
             logs |= self.task.reduce_aggregated_logs(aggregated_logs, global_step=self.global_step)
         if self._checkpoint_exporter:
-            self._export_if_best(logs)
+            if (best := exporter_events.export(self, logs)) is not None:
+                logs["best_" + self.config.trainer.best_checkpoint_eval_metric] = best
         return logs
 
     def _replica_eval_step(self, inputs: nests.Nest) -> dict[str, Any]:
@@ -562,16 +607,6 @@ class Trainer(_AsyncTrainer):
             self.validation_loss.update_state(logs[self.task.loss], batch=inputs)
         return logs
 
-    def _export_if_best(self, logs: dict[str, Any]) -> None:
-        # The averaged weights, which were evaluated, are in place here and are saved.
-        with ema_optimizer.following_weights(self.optimizer):
-            self._checkpoint_exporter.maybe_export_checkpoint(
-                self.checkpoint, logs, self.global_step.numpy()
-            )
-        best = getattr(self._checkpoint_exporter, "best_metric_value", None)
-        if best is not None:
-            logs["best_" + self.config.trainer.best_checkpoint_eval_metric] = best
-
     # Prediction.
 
     def predict(
@@ -584,15 +619,10 @@ class Trainer(_AsyncTrainer):
         the training weights are put back.
 
         Args:
-            first_batch: The number of global batches to skip. The predictions are the same bits as
-                if they had been predicted, too.
+            first_batch: The number of global batches to skip, which changes no bit of the others.
 
         Yields:
             One array per column, with one row per example of the batch.
-
-        Raises:
-            errors.ConfigError: If the data, or the predictions of the task, can't be used.
-            errors.PreemptedError: If a signal requested a stop.
         """
         return self._predictor.predict(self.predict_step, self.execution, first_batch)
 
@@ -604,11 +634,7 @@ class Trainer(_AsyncTrainer):
     def predict_step(
         self, iterator: Iterator[Any], number: tf.Tensor
     ) -> tuple[dict[str, tuple[tf.Tensor, ...]], tuple[tf.Tensor, ...]]:
-        """Predict the next batch.
-
-        Args:
-            iterator: The iterator over the data.
-            number: The number of the batch in the input, int64, which seeds random numbers.
+        """Predict the next batch; its number in the input seeds random numbers.
 
         Returns:
             The predictions by column, and the number of examples, each as a tuple with one element
@@ -628,8 +654,8 @@ class Trainer(_AsyncTrainer):
         step = int(self.global_step.numpy())
         if True not in self._task_metrics:
             return
+        # Data that were read continue with what has not been read yet.
         if self._train_loop is not None and (self._is_given_data or self.has_coordinator):
-            # The data continue with what has not been read yet.
             return
         if not self._is_given_data:
             with self.strategy.scope():
@@ -642,20 +668,20 @@ class Trainer(_AsyncTrainer):
 
     def before_training(self, step: int) -> None:
         """Make the checkpoint exporter discard best results recorded after `step`."""
-        self._tell_exporter("rewind", step)
+        self._notify_exporter("rewind", step)
 
     def before_checkpoint(self) -> None:
         """Make the checkpoint exporter protect the current best checkpoint."""
-        self._tell_exporter("protect")
+        self._notify_exporter("protect")
 
     def after_checkpoint(self, step: int) -> None:
         """Make the checkpoint exporter release files that only earlier states require."""
-        self._tell_exporter("settle", step)
+        self._notify_exporter("settle", step)
 
-    def _tell_exporter(self, event: str, *args: Any) -> None:
+    def _notify_exporter(self, event: str, *args: Any) -> None:
         # A training without evaluations may share the directory with a job that evaluates.
         if self.evaluates:
-            notify_exporter(self._checkpoint_exporter, event, *args)
+            exporter_events.notify(self._checkpoint_exporter, event, *args)
 
     def _checkpoint_items(self) -> dict[str, Any]:
         return {
@@ -670,10 +696,7 @@ class Trainer(_AsyncTrainer):
     # Data.
 
     def build_train_dataset(self) -> Dataset:
-        """Build the training data again, from the beginning, without moving other iterators.
-
-        A trainer that was given its dataset returns that one.
-        """
+        """Build the training data again, from the beginning; a given dataset is returned itself."""
         if self._is_given_data:
             return self.train_dataset
         with self.strategy.scope():
@@ -690,20 +713,14 @@ class Trainer(_AsyncTrainer):
         built = self._built_train_dataset
         return built is None or self.train_dataset is not built
 
-    def _build_eval_dataset(self) -> Dataset:
-        return train_data.build_evaluation(
-            self.config, self.task.build_inputs, self.distribute_eval_dataset
-        )
-
     # Construction.
 
-    def _create_executor(self, execution: str) -> executors.GraphExecutor:
-        steps_per_loop = self.config.trainer.steps_per_loop
+    def _create_executor(self, mode: str) -> executors.GraphExecutor:
         return modes.create_executor(
-            execution,
+            mode,
             self._strategy,
             self._runtime_options,
-            steps_per_loop,
+            self.config.runtime.dataset_num_private_threads,
             self.config.trainer.virtual_replicas,
         )
 
@@ -716,34 +733,30 @@ class Trainer(_AsyncTrainer):
         self._task_metrics[True] = step_checks.build_metrics(self.task, training=True)
 
     def _init_training(self, dataset: Dataset | None) -> None:
-        trainer_config = self.config.trainer
+        config, compiles = self.config.trainer, self.execution != "eager"
         self._prepare_step()
         if dataset is None:
             self._built_train_dataset = self._train_data.build()
-        compiles = self.execution != "eager"
-        orbit.StandardTrainer.__init__(
-            self,
-            dataset or self._built_train_dataset,
-            options=orbit.StandardTrainerOptions(
-                use_tf_function=trainer_config.train_tf_function and compiles,
-                use_tf_while_loop=trainer_config.train_tf_while_loop and compiles,
-                use_tpu_summary_optimization=trainer_config.allow_tpu_summary,
-            ),
+        options = orbit.StandardTrainerOptions(
+            use_tf_function=config.train_tf_function and compiles,
+            use_tf_while_loop=config.train_tf_while_loop and compiles,
+            use_tpu_summary_optimization=config.allow_tpu_summary,
         )
+        orbit.StandardTrainer.__init__(self, dataset or self._built_train_dataset, options)
 
     def _init_evaluation(self, dataset: Dataset | None) -> None:
-        trainer_config = self.config.trainer
+        config, compiles = self.config.trainer, self.eval_execution != "eager"
         self._require_step("validation_step", "_replica_eval_step", model="", metrics="")
         self._task_metrics[False] = step_checks.build_metrics(self.task, training=False)
-        compiles = self.execution != "eager"
-        orbit.StandardEvaluator.__init__(
-            self,
-            dataset or self._build_eval_dataset(),
-            options=orbit.StandardEvaluatorOptions(
-                use_tf_function=trainer_config.eval_tf_function and compiles,
-                use_tf_while_loop=trainer_config.eval_tf_while_loop and compiles,
-            ),
+        options = orbit.StandardEvaluatorOptions(
+            use_tf_function=config.eval_tf_function and compiles,
+            use_tf_while_loop=config.eval_tf_while_loop and compiles,
         )
+        if dataset is None:
+            dataset = train_data.build_evaluation(
+                self.config, self.task.build_inputs, self.distribute_eval_dataset
+            )
+        orbit.StandardEvaluator.__init__(self, dataset, options)
         if type(self).eval_begin is Trainer.eval_begin:
             self.check_state(None)
 
@@ -757,59 +770,31 @@ class Trainer(_AsyncTrainer):
         step_checks.require_losses(self.task, base_task.Task, name)
 
     def _build_model(self, train: bool) -> None:
-        if not train and not self.evaluates:
-            if not model_building.has_variables(self.model):
-                spec = predictor.build_dataset(self.config, self.task, self._strategy).element_spec
-                model_building.build_for_prediction(self.model, self.task, spec)
-            return
-        for training, metrics in self._task_metrics.items():
-            if not model_building.has_variables(self.model, metrics):
-                spec = self._replica_spec(training)
-                model_building.build_by_task(
-                    self.model, self.task, spec, metrics, training=training
-                )
-        for metrics in self._task_metrics.values():
-            step_checks.name_metrics(self.task, metrics, self.model)
+        if train or self.evaluates:
+            specs = self._replica_spec
+            model_building.build_for_steps(self.model, self.task, self._task_metrics, specs)
+        elif not model_building.has_variables(self.model):
+            spec = predictor.build_dataset(self.config, self.task, self._strategy).element_spec
+            model_building.build_for_prediction(self.model, self.task, spec)
 
     def _replica_spec(self, training: bool) -> nests.Nest:
         """Return the specs of the inputs of the task's training or validation step."""
         return self._executor.replica_spec(self.train_dataset if training else self.eval_dataset)
 
-    def _build_accumulator(self) -> gradient_accumulator.GradientAccumulator | None:
-        count = train_data.count_micro_batches(self.config)
-        if count == 1:
-            return None
-        if type(self).train_step is not Trainer.train_step:
-            raise errors.ConfigValueError(
-                f"`trainer.grad_accum_steps` is {count}, but {type(self).__name__} overrides "
-                "`train_step`, which would update the weights for every micro-batch. Set it to 1, "
-                "or override the task's `train_step` instead."
-            )
-        tables: list[Any] = []
-        if distributed_gradients.has_lazy_rows(self.optimizer):
-            tables = embedding_lookups.tables(self.model)
-        return gradient_accumulator.GradientAccumulator(
-            self.optimizer, self.model.trainable_variables, count, tables
-        )
 
-    def _all_variables(self) -> list[tf.Variable]:
-        """Return the variables of the model, the optimizer and the metrics."""
-        metrics = [metric for group in self._task_metrics.values() for metric in group]
-        owners = (self.model, self.optimizer, self._train_loss, self._validation_loss, *metrics)
-        return [v for owner in owners for v in getattr(owner, "variables", ())]
+class _AsyncTrainer(orbit.StandardTrainer, orbit.StandardEvaluator):
+    """The Model Garden's base class of trainers whose steps may run on parameter servers.
 
+    A subclass sets `_strategy` and then calls `init_async`.
+    """
 
-@contextlib.contextmanager
-def without_exporter(evaluator: Any) -> Generator[None, None, None]:
-    """Take the checkpoint exporter from an evaluator within the context."""
-    exporter = evaluator._checkpoint_exporter
-    runner.set_untracked(evaluator, _checkpoint_exporter=None)
-    try:
-        yield
-    finally:
-        runner.set_untracked(evaluator, _checkpoint_exporter=exporter)
+    _strategy: tf.distribute.Strategy
+    init_async: Any = Trainer.init_async
+    coordinator_for_async: Any = Trainer.coordinator_for_async
+    join: Any = Trainer.join
+    distribute_dataset: Any = Trainer.distribute_dataset
+    create_train_loop_fn: Any = Trainer.create_train_loop_fn
+    create_eval_loop_fn: Any = Trainer.create_eval_loop_fn
 
-
-def notify_exporter(exporter: Any, event: str, *args: Any) -> None:
-    """Call a method of a checkpoint exporter; exporters of the Model Garden may not have it."""
-    getattr(exporter, event, lambda *_: None)(*args)
+    def _create_executor(self, mode: str) -> executors.GraphExecutor:
+        return modes.create_executor(mode, self._strategy)

@@ -59,7 +59,7 @@ def get_exp_config(exp_name: str) -> "cfg.ExperimentConfig":
         ConfigError: If the factory builds an invalid config, for example with an unknown field.
             The message shows the line of the factory.
     """
-    factory = _find(exp_name)
+    factory = get_config_factory(exp_name)
     try:
         config = factory()
     except errors.ConfigError as error:
@@ -82,7 +82,17 @@ def get_config_factory(exp_name: str) -> "Callable[[], cfg.ExperimentConfig | No
         UnknownNameError: (a `LookupError`) If the experiment is unknown. The message lists the
             nearest names.
     """
-    return _find(exp_name)
+    left_out = plugins.import_group(ENTRY_POINTS)
+    try:
+        found: Callable[[], cfg.ExperimentConfig | None] = plugins.resolve(
+            exp_name, registry=_REGISTERED_CONFIGS, kind="experiment"
+        )
+    except errors.UnknownNameError as error:
+        if not left_out:
+            raise
+        # A package that failed to import may have been the one that registers the name.
+        raise errors.UnknownNameError(" ".join([str(error), *left_out])) from error
+    return found
 
 
 def list_experiments() -> list[str]:
@@ -97,18 +107,4 @@ def get_origin(exp_name: str) -> str:
     Raises:
         UnknownNameError: (a `LookupError`) If the experiment is unknown.
     """
-    return plugins.module_of(inspect.unwrap(_find(exp_name)))
-
-
-def _find(exp_name: str) -> "Callable[[], cfg.ExperimentConfig | None]":
-    left_out = plugins.import_group(ENTRY_POINTS)
-    try:
-        found: Callable[[], cfg.ExperimentConfig | None] = plugins.resolve(
-            exp_name, registry=_REGISTERED_CONFIGS, kind="experiment"
-        )
-    except errors.UnknownNameError as error:
-        if not left_out:
-            raise
-        # A package that failed to import may have been the one that registers the name.
-        raise errors.UnknownNameError(" ".join([str(error), *left_out])) from error
-    return found
+    return qualnames.module_of(inspect.unwrap(get_config_factory(exp_name)))

@@ -300,7 +300,8 @@ class InputReader:
             lambda one: as_stream(one, in_chunks=self._reads_source).map(self._decoder_fn),
         )
         if isinstance(stream, dict):
-            stream = as_stream(self._combine(_for_each(stream, ExampleStream.singly)))
+            combine = cast(Callable[..., tf.data.Dataset], self._combine_fn)
+            stream = as_stream(combine(_for_each(stream, ExampleStream.singly)))
         if self._sample_fn is not None:
             stream = stream.apply(self._sample_fn)
         stream = stream.map(self._parser_fn).filter(self._filter_fn)
@@ -354,11 +355,6 @@ class InputReader:
         is_in_order = not self._in_epochs and not self._reads_source
         is_shuffled_here = self._is_training and not self._cache and is_in_order
         return self._shuffle(dataset) if is_shuffled_here else dataset
-
-    def _combine(self, datasets: dict[str, tf.data.Dataset]) -> tf.data.Dataset:
-        if self._combine_fn is None:
-            raise errors.ConfigValueError(f"A combine_fn is required to mix {sorted(datasets)}.")
-        return self._combine_fn(datasets)
 
     def _cache_and_repeat(self, dataset: tf.data.Dataset) -> tf.data.Dataset:
         dataset = dataset.cache()

@@ -14,7 +14,14 @@ from official_lite.common import error_report, errors, nests, suggestions, user_
 from official_lite.core import base_task, step_checks
 from official_lite.modeling.optimization import gradient_accumulator
 
-__all__ = ["build_by_task", "build_for_prediction", "build_variables", "freeze", "has_variables"]
+__all__ = [
+    "build_by_task",
+    "build_for_prediction",
+    "build_for_steps",
+    "build_variables",
+    "freeze",
+    "has_variables",
+]
 
 
 def build_by_task(
@@ -41,16 +48,31 @@ def build_by_task(
     """
     if training:
         sink = gradient_accumulator.GradientSink(keras.optimizers.SGD())
-        step_fn = functools.partial(task.train_step, model=model, optimizer=sink, metrics=metrics)
+        step = _explained(task, task.train_step, model=model, optimizer=sink, metrics=metrics)
     else:
-        step_fn = functools.partial(task.validation_step, model=model, metrics=metrics)
+        step = _explained(task, task.validation_step, model=model, metrics=metrics)
+    build_variables(model, step, element_spec, metrics)
 
-    @user_code.not_converted
-    def explained(inputs: nests.Nest) -> Any:
-        with step_checks.explaining_the_step(task, step_fn.func, inputs):
-            return user_code.converted(step_fn.func)(inputs, **step_fn.keywords)
 
-    build_variables(model, explained, element_spec, metrics)
+def build_for_steps(
+    model: keras.Model,
+    task: base_task.Task,
+    task_metrics: Mapping[bool, Sequence[Any]],
+    find_spec: Callable[[bool], types.Nest],
+) -> None:
+    """Build a model and the metrics of its task, unless they are built, and name the metrics.
+
+    Args:
+        model: The model.
+        task: The task.
+        task_metrics: What the task built: under True for training, under False for evaluation.
+        find_spec: Returns the specs of the inputs of the training or validation step.
+    """
+    for training, metrics in task_metrics.items():
+        if not has_variables(model, metrics):
+            build_by_task(model, task, find_spec(training), metrics, training=training)
+    for metrics in task_metrics.values():
+        step_checks.name_metrics(task, metrics, model)
 
 
 def build_for_prediction(
@@ -66,13 +88,20 @@ def build_for_prediction(
     Raises:
         errors.ConfigError: As in `build_variables`.
     """
+    build_variables(model, _explained(task, task.predict_step, model=model), element_spec)
+
+
+def _explained(
+    task: base_task.Task, step: Callable[..., Any], **kwargs: Any
+) -> Callable[[types.Nest], Any]:
+    """Return a step of a task as a function of its inputs, whose errors name what is missing."""
 
     @user_code.not_converted
-    def explained(inputs: nests.Nest) -> Any:
-        with step_checks.explaining_the_step(task, task.predict_step, inputs):
-            return user_code.converted(task.predict_step)(inputs, model=model)
+    def run(inputs: types.Nest) -> Any:
+        with step_checks.explaining_the_step(task, step, inputs):
+            return user_code.converted(step)(inputs, **kwargs)
 
-    build_variables(model, explained, element_spec)
+    return run
 
 
 def build_variables(

@@ -14,7 +14,7 @@ import tensorflow as tf
 from official_lite import orbit
 from official_lite.common import errors, nests, plugins, preemption, user_code
 from official_lite.core import base_task, config_definitions, step_checks, train_data
-from official_lite.data import length, replicas, tf_data_options
+from official_lite.data import length, replicas
 from official_lite.execution import executors
 from official_lite.modeling import replica_state
 from official_lite.modeling.optimization import ema_optimizer
@@ -61,9 +61,8 @@ def build_dataset(
     path = f"task.{train_data.predict_block(config.task)}"
     with step_checks.naming_the_block(task.build_inputs, path, data):
         # Every replica takes a batch in turn, also with virtual replicas.
-        return executors.GraphExecutor(strategy).distribute(
-            tf_data_options.with_private_threads(build_inputs, num_threads), data
-        )
+        executor = executors.GraphExecutor(strategy, num_private_threads=num_threads)
+        return executor.distribute(build_inputs, data)
 
 
 @dataclasses.dataclass(eq=False)

@@ -4,23 +4,30 @@ Each check runs once, while a step is built or traced, and adds no per-step cost
 """
 
 import contextlib
-import difflib
 import inspect
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import keras
 import tensorflow as tf
 from absl import logging
 
-from official_lite.common import error_report, errors, keras_variables, nests, plugins, terminal
+from official_lite.common import (
+    error_report,
+    errors,
+    keras_names,
+    qualnames,
+    types,
+    user_code,
+)
 from official_lite.core import step_metrics
 from official_lite.data import input_errors
 from official_lite.modeling import distributed_gradients
 
 __all__ = [
     "build_metrics",
+    "call_train_step",
     "check_class_labels",
     "explaining_the_step",
     "name_metrics",
@@ -32,24 +39,11 @@ __all__ = [
     "training_loss",
     "warn_of_compiled_optimizer",
     "warn_of_logits",
-    "warn_of_lookalikes",
     "warn_of_pairing",
     "watched_for_training_mode",
 ]
 
 _WANT_ONE_HOT = (keras.metrics.CategoricalAccuracy, keras.metrics.TopKCategoricalAccuracy)
-
-# The methods of a Lightning module, and what they are called here.
-_LIGHTNING = {
-    "training_step": "train_step",
-    "test_step": "validation_step",
-    "forward": "inference_step",
-    "configure_optimizers": "create_optimizer",
-    "train_dataloader": "build_inputs",
-    "val_dataloader": "build_inputs",
-    "compute_loss": "build_losses",
-    "create_model": "build_model",
-}
 
 _DIFFER_IN_TRAINING = (
     keras.layers.BatchNormalization,
@@ -60,7 +54,7 @@ _DIFFER_IN_TRAINING = (
 
 
 # The models and metrics for which a warning was logged.
-_told: weakref.WeakSet[Any] = weakref.WeakSet()
+_warned: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 def returned(method: Callable[..., Any], value: Any, expected: str) -> Any:
@@ -80,6 +74,20 @@ def returned(method: Callable[..., Any], value: Any, expected: str) -> Any:
             "`return`?"
         )
     return value
+
+
+def call_train_step(
+    task: Any, inputs: types.Nest, model: keras.Model, optimizer: Any, metrics: Any
+) -> Mapping[str, Any]:
+    """Call `task.train_step`, and return its logs."""
+    with (
+        watched_for_training_mode(model, type(task).__name__),
+        explaining_the_step(task, task.train_step, inputs),
+    ):
+        logs: Mapping[str, Any] = user_code.converted(task.train_step)(
+            inputs, model=model, optimizer=optimizer, metrics=metrics
+        )
+    return logs
 
 
 def training_loss(task: Any, logs: Any) -> tf.Tensor:
@@ -176,25 +184,6 @@ def require_losses(task: Any, base: type, step: str) -> None:
     """
     if all(getattr(type(task), name) is getattr(base, name) for name in (step, "step_loss")):
         require_signature(task.build_losses, labels="", model_outputs="", aux_losses="")
-
-
-def warn_of_lookalikes(task_cls: type, base: type) -> None:
-    """Warn about methods that nothing calls, because their names are Lightning's or misspelled."""
-    methods = [name for name, value in vars(base).items() if callable(value) and name[0] != "_"]
-    for name, value in vars(task_cls).items():
-        if name.startswith("_") or not callable(value) or hasattr(base, name):
-            continue
-        meant = _LIGHTNING.get(name) or next(
-            iter(difflib.get_close_matches(name, methods, n=1, cutoff=0.9)), None
-        )
-        # A helper may be named like the method that it helps.
-        if meant and getattr(task_cls, meant, None) is getattr(base, meant, None):
-            terminal.warn_once(
-                "`%s.%s` is never called by the trainer. Did you mean `%s`?",
-                task_cls.__name__,
-                name,
-                meant,
-            )
 
 
 def warn_of_compiled_optimizer(
@@ -362,8 +351,8 @@ def check_class_labels(
     if not (_has_rank(labels, 1) and _has_rank(outputs, 2)) or outputs.shape[-1] in (None, 1):
         return
     for metric in metrics:
-        if isinstance(metric, _WANT_ONE_HOT) and metric not in _told:
-            _told.add(metric)
+        if isinstance(metric, _WANT_ONE_HOT) and metric not in _warned:
+            _warned.add(metric)
             kind = type(metric).__name__
             logging.warning(
                 "The metric `%s` of %s is a %s, which expects one-hot labels of shape %s, but it "
@@ -401,8 +390,8 @@ def watched_for_training_mode(model: keras.Model | tf.Module, task_name: str) ->
         yield
     finally:
         model.__dict__.pop("call", None)
-    if modes and not any(modes) and model not in _told:
-        _told.add(model)
+    if modes and not any(modes) and model not in _warned:
+        _warned.add(model)
         logging.warning(
             "`train_step` of %s never calls the model with `training=True`, so dropout is "
             "inactive and batch normalization does not update its statistics.",

@@ -4,34 +4,37 @@ import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import keras
 import tensorflow as tf
 from absl import logging
 
 from official_lite.common import errors
 from official_lite.core import base_task, config_definitions, step_checks
-from official_lite.data import length, position, replicas
+from official_lite.data import input_errors, length, position, replicas
 from official_lite.execution import repeatability
 from official_lite.execution.executors import Dataset
+from official_lite.modeling import distributed_gradients, embedding_lookups, hyperparams
+from official_lite.modeling.optimization import gradient_accumulator
 
 __all__ = [
     "count_micro_batches",
     "count_replicas",
     "micro_batch_data",
+    "build_accumulator",
     "build_evaluation",
-    "check_given_data",
+    "check",
     "predict_block",
     "predict_data",
     "search_inputs",
     "training_inputs",
     "validation_steps",
-    "BatchCounter",
     "TrainData",
     "TrainDataByTask",
 ]
 
 
 def count_micro_batches(config: config_definitions.ExperimentConfig) -> int:
-    """Return the number of micro-batches per update; 1 if the config has no such field."""
+    """Return the number of micro-batches per update."""
     return config.trainer.grad_accum_steps
 
 
@@ -70,6 +73,22 @@ def micro_batch_data(
             f"number of replicas ({num_replicas})."
         )
     return data.replace(global_batch_size=data.global_batch_size // count)
+
+
+def build_accumulator(
+    config: config_definitions.ExperimentConfig,
+    model: keras.Model,
+    optimizer: keras.optimizers.Optimizer,
+) -> gradient_accumulator.GradientAccumulator | None:
+    """Return what accumulates the gradients of micro-batches; None if there is a single one."""
+    count = count_micro_batches(config)
+    if count == 1:
+        return None
+    has_lazy_rows = distributed_gradients.has_lazy_rows(optimizer)
+    tables = embedding_lookups.tables(model) if has_lazy_rows else []
+    return gradient_accumulator.GradientAccumulator(
+        optimizer, model.trainable_variables, count, tables
+    )
 
 
 _Inputs = Callable[..., Any]
@@ -151,13 +170,13 @@ def validation_steps(config: config_definitions.ExperimentConfig) -> int:
     return steps if steps == -1 else _count(config) or steps
 
 
-def check_given_data(config: config_definitions.ExperimentConfig, *datasets: Any) -> None:
-    """Check that a trainer with given datasets does not use `trainer.overfit_batches`.
-
-    The first batches of a distributed dataset can't be selected.
+def check(config: config_definitions.ExperimentConfig, trainer: Any, *datasets: Any) -> None:
+    """Check the methods of a trainer that fetch batches, and the datasets that it was given.
 
     Raises:
-        errors.ConfigValueError: If `trainer.overfit_batches` is set and a dataset was given.
+        errors.ConfigTypeError: If a method takes an `input_context`.
+        errors.ConfigValueError: If `trainer.overfit_batches` is set and a dataset was given, whose
+            first batches can't be selected.
     """
     if _count(config) and any(dataset is not None for dataset in datasets):
         raise errors.ConfigValueError(
@@ -165,6 +184,10 @@ def check_given_data(config: config_definitions.ExperimentConfig, *datasets: Any
             "data were passed to the trainer. Set it to 0, or let `task.build_inputs` create the "
             "data."
         )
+    for block in ("train_data", "validation_data", "predict_data"):
+        input_errors.remember_folder(hyperparams.get_by_path(config.task, f"{block}.input_path"))
+    for name in ("next_train_inputs", "next_eval_inputs", "next_predict_inputs"):
+        replicas.refuse_context(getattr(trainer, name), "the trainer")
 
 
 def _count(config: config_definitions.ExperimentConfig) -> int:
@@ -189,43 +212,6 @@ def search_inputs(build_inputs: _Inputs) -> _Inputs:
     return build
 
 
-class BatchCounter:
-    """The number of batches that the steps have read, counted where they are read.
-
-    Create it in the strategy's scope.
-
-    Attributes:
-        variable: The count, int64. It is saved in the checkpoint. It stays 0 if the loop does not
-            count, as on the workers of a parameter server.
-    """
-
-    def __init__(self, name: str = "batches_read") -> None:
-        self.variable = _create_counter(name)
-        # The number of batches before the checkpoint, if the checkpoint has no count.
-        self._uncounted = 0
-
-    def read(self, expected: int) -> int:
-        """Return the number of batches read; `expected` if they are not counted."""
-        counted = int(self.variable.numpy())
-        return counted + self._uncounted if counted else expected
-
-    def resume(self, expected: int) -> int:
-        """Return the number of batches read before the checkpoint that was restored.
-
-        Args:
-            expected: The number for a checkpoint of an older version, which has no count.
-        """
-        counted = int(self.variable.numpy())
-        self._uncounted = 0 if counted else expected
-        return counted or expected
-
-    def settle(self) -> None:
-        """Complete the count after steps that followed a checkpoint without one."""
-        if self._uncounted and int(self.variable.numpy()):
-            self.variable.assign_add(self._uncounted)
-            self._uncounted = 0
-
-
 class TrainData:
     """Builds the training data so that it begins with the batch that training would read next.
 
@@ -237,7 +223,9 @@ class TrainData:
         task_name: The name of the task, if there are several.
 
     Attributes:
-        counter: Counts the batches that the steps read.
+        batches_read: The number of batches that the steps have read, counted where they are read,
+            int64. It is saved in the checkpoint. It stays 0 if the loop does not count, as on the
+            workers of a parameter server.
         skipped: The number of batches that were skipped, int64. It is saved in the checkpoint.
         micro_batches: The number of micro-batches per update for which batches were counted, int64.
             It is saved in the checkpoint, because a resumed run may divide its batches otherwise.
@@ -258,7 +246,10 @@ class TrainData:
             training_inputs(config, search_inputs(build_inputs)), count_replicas(config)
         )
         self._distribute = distribute
-        self.counter = BatchCounter(f"{task_name}/batches_read" if task_name else "batches_read")
+        prefix = f"{task_name}/" if task_name else ""
+        self.batches_read = _create_counter(f"{prefix}batches_read")
+        # The number of batches before the checkpoint, if the checkpoint has no count.
+        self._uncounted = 0
         self.skipped = _create_counter("skipped_batches")
         self.micro_batches = _create_counter("micro_batches")
         self.micro_batches.assign(count_micro_batches(config))
@@ -269,14 +260,16 @@ class TrainData:
     def variables(self) -> dict[str, tf.Variable]:
         """The variables of the position, by their names in a checkpoint."""
         return {
-            "batches_read": self.counter.variable,
+            "batches_read": self.batches_read,
             "skipped_batches": self.skipped,
             "micro_batches": self.micro_batches,
         }
 
     def position(self, step: int) -> int:
         """Return the number of batches that were read or skipped in `step` steps."""
-        return self.counter.read(self._expected(step)) + int(self.skipped.numpy())
+        counted = int(self.batches_read.numpy())
+        read = counted + self._uncounted if counted else self._expected(step)
+        return read + int(self.skipped.numpy())
 
     def build(self) -> Dataset:
         """Build the data from its beginning; reading it does not advance any other iterator."""
@@ -293,9 +286,11 @@ class TrainData:
         """
         if not is_counted:
             # The count of another execution, which would not grow any more.
-            self.counter.variable.assign(0)
+            self.batches_read.assign(0)
         self._convert_counts()
-        batch = self.counter.resume(self._expected(step)) + int(self.skipped.numpy())
+        # Checkpoints of older versions have no count.
+        self._uncounted = 0 if int(self.batches_read.numpy()) else self._expected(step)
+        batch = int(self.batches_read.numpy()) + self._uncounted + int(self.skipped.numpy())
         dataset = self._build_at(batch)
         if self.is_kept:
             logging.info("The training data resume at batch %d.", batch)
@@ -307,7 +302,9 @@ class TrainData:
 
     def settle(self) -> None:
         """Complete the count after steps that followed a checkpoint without one."""
-        self.counter.settle()
+        if self._uncounted and int(self.batches_read.numpy()):
+            self.batches_read.assign_add(self._uncounted)
+            self._uncounted = 0
 
     def warn_of_lost_position(self, step: int, *, is_given: bool) -> None:
         """Warn once if the position is lost when a run resumes.
@@ -343,7 +340,7 @@ class TrainData:
         """Convert counts of a checkpoint that was saved with another number of micro-batches."""
         saved, count = int(self.micro_batches.numpy()), count_micro_batches(self._config)
         if saved != count:
-            for counted in (self.counter.variable, self.skipped):
+            for counted in (self.batches_read, self.skipped):
                 counted.assign(int(counted.numpy()) * count // saved)
             self.micro_batches.assign(count)
 

@@ -74,7 +74,7 @@ def forget() -> None:
         known.clear()
 
 
-def find_non_finite(batches: Iterable[types.Nest]) -> str | None:
+def find_non_finite(batches: Iterable[nests.Nest]) -> str | None:
     """Read batches up to the first one with an infinity or NaN, for a few seconds at most.
 
     Returns:

@@ -57,7 +57,7 @@ def _value_dtype(handle: tf.Tensor) -> tf.DType | None:
 
 
 # A shorter training would end before the modes could be compared.
-_FEWEST_STEPS = 100
+_MIN_STEPS = 100
 
 # The maximum cost of the comparison, as a fraction of the training time in graph mode.
 _BUDGET = 0.05
@@ -75,19 +75,19 @@ _GAIN = 0.95
 # The best of many short measurements counts; some of them find the machine idle.
 _SECONDS_PER_TRIAL = 0.5
 
-_SECONDS_PER_GO = 0.02
+_SECONDS_PER_MEASUREMENT = 0.02
 
-_FEWEST_GOES = 3
+_MIN_MEASUREMENTS = 3
 
 # The minimum time spent on a mode before it is rejected: the machine may be busy during the first
 # three measurements.
-_FEWEST_SECONDS = 0.1
+_MIN_SECONDS = 0.1
 
-_GROWING_GOES = 9
+_GROWING_MEASUREMENTS = 9
 
 
 def choose_execution(
-    trainer: modes.AsyncTrainer, num_steps: int, num_eval_steps: int = 0
+    trainer: modes.Trainer, num_steps: int, num_eval_steps: int = 0
 ) -> ExecutionRecord:
     """Benchmark the execution modes on a trainer and set the fastest one.
 
@@ -102,7 +102,7 @@ def choose_execution(
 
 
 class _Tuner:
-    def __init__(self, trainer: modes.AsyncTrainer, num_steps: int, num_eval_steps: int) -> None:
+    def __init__(self, trainer: modes.Trainer, num_steps: int, num_eval_steps: int) -> None:
         self._trainer = trainer
         self._num_steps = num_steps
         self._num_eval_steps = num_eval_steps
@@ -116,7 +116,7 @@ class _Tuner:
         self._effects: list[str] = []
 
     def choose(self) -> ExecutionRecord:
-        if self._num_steps < _FEWEST_STEPS:
+        if self._num_steps < _MIN_STEPS:
             return self._decide("graph", "the training is short")
         reason = modes.why_not_xla(self._trainer) or self._why_not_tried()
         if reason is not None:
@@ -199,18 +199,19 @@ class _Tuner:
         """Return the seconds per step, the best of several measurements, and the steps run."""
         started = time.monotonic()
         deadline = started + _SECONDS_PER_TRIAL
-        best, num_steps, goes, total = float("inf"), 1, 0, 0
-        while goes < _FEWEST_GOES or time.monotonic() < deadline:
+        best, num_steps, count, total = float("inf"), 1, 0, 0
+        while count < _MIN_MEASUREMENTS or time.monotonic() < deadline:
             seconds = _seconds_of(loop, num_steps)
             best = min(best, seconds / num_steps)
-            goes += 1
+            count += 1
             total += num_steps
-            is_known = goes >= _FEWEST_GOES and time.monotonic() - started > _FEWEST_SECONDS
+            is_known = count >= _MIN_MEASUREMENTS and time.monotonic() - started > _MIN_SECONDS
             if is_known and not self._is_worth_a_closer_look(best, seconds):
                 break
             # The first measurements grow up to a larger limit, because single steps are slow on a
             # busy machine.
-            if seconds < (_SECONDS_PER_TRIAL / 2 if goes <= _GROWING_GOES else _SECONDS_PER_GO):
+            is_growing = count <= _GROWING_MEASUREMENTS
+            if seconds < (_SECONDS_PER_TRIAL / 2 if is_growing else _SECONDS_PER_MEASUREMENT):
                 num_steps *= 2
         return best, total
 
@@ -219,7 +220,7 @@ class _Tuner:
             return self._pays_for_another(seconds_per_step)
         # A short measurement is dominated by the overhead of the call. And a mode is rejected only
         # if it is far slower than the others, because the machine may have been busy.
-        is_long = seconds > _SECONDS_PER_GO
+        is_long = seconds > _SECONDS_PER_MEASUREMENT
         return not is_long or seconds_per_step < 10 * min(self._seconds.values())
 
     def _pays_for_another(self, graph_seconds: float) -> bool:
@@ -270,7 +271,7 @@ def _first_line(error: BaseException) -> str:
 
 
 def choose(
-    trainer: modes.AsyncTrainer, num_steps: int, model_dir: str, *, evaluates: bool
+    trainer: modes.Trainer, num_steps: int, model_dir: str, *, evaluates: bool
 ) -> execution_record.ExecutionRecord:
     """Reuse the execution mode recorded in `model_dir`, or benchmark the modes and record the best.
 
@@ -293,7 +294,7 @@ def choose(
     return record
 
 
-def _is_possible(record: execution_record.ExecutionRecord, trainer: modes.AsyncTrainer) -> bool:
+def _is_possible(record: execution_record.ExecutionRecord, trainer: modes.Trainer) -> bool:
     """Return whether the trainer supports the recorded mode.
 
     The run may have been moved to a machine with more devices, or to several machines.
@@ -303,7 +304,7 @@ def _is_possible(record: execution_record.ExecutionRecord, trainer: modes.AsyncT
     return record.execution != "xla_loop" or modes.why_not_xla_loop(trainer) is None
 
 
-def _count_eval_steps(trainer: modes.AsyncTrainer, num_steps: int) -> int:
+def _count_eval_steps(trainer: modes.Trainer, num_steps: int) -> int:
     """Return the total steps of all evaluations during the training; 0 if unknown."""
     config = trainer.config.trainer
     if not trainer.evaluates or not config.validation_interval:

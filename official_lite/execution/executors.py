@@ -1,30 +1,37 @@
-"""Executors, one for each way to execute steps; a trainer gets its loops from its executor."""
+"""Executors, one for each way to run a step on all replicas, and the loops of such steps."""
 
-from __future__ import annotations
-
+import dataclasses
 import functools
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, TypeAlias
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, TypeAlias
 
 import keras
 import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
+from absl import logging
+from tensorflow.python.distribute import input_lib
+from tensorflow.python.distribute.coordinator import values
 
 from official_lite import orbit
-from official_lite.common import nests, terminal, user_code
+from official_lite.common import errors, log_once, nests, types, user_code
 from official_lite.core import step_metrics
+from official_lite.data import position, tf_data_options
 from official_lite.modeling.optimization import gradient_accumulator
-from official_lite.orbit import standard_runner
 
 __all__ = [
     "Dataset",
     "EvalStep",
     "GraphExecutor",
-    "StepFn",
+    "ParameterServerExecutor",
     "TrainStep",
+    "WorkerDatasets",
     "XlaExecutor",
-    "XlaLoopExecutor",
+    "create_eval_loop_fn",
+    "create_train_loop_fn",
+    "create_xla_loop",
+    "run_and_count",
 ]
 
 Dataset: TypeAlias = tf.data.Dataset | tf.distribute.DistributedDataset
@@ -37,28 +44,47 @@ Metrics: TypeAlias = Sequence[keras.metrics.Metric] | Mapping[str, Sequence[kera
 # More sizes of batches than an epoch and its last batch need, or a few buckets.
 _MANY_SIZES = 8
 
+# Each call of the loop is divided into this many parts per worker, so that no worker waits long for
+# the slowest one, and little work is repeated if a worker is lost.
+_PARTS_PER_WORKER = 4
 
+# Parts of the names of ops that call Python functions, which exist only in this process.
+_PYTHON = "PyFunc"
+
+# A policy of `DatasetToGraphV2`: a dataset with state, such as a shuffle, starts with a new state.
+_NEW_STATE = 1
+
+
+@dataclasses.dataclass(eq=False)
 class GraphExecutor:
-    """Executes steps in TensorFlow graphs, or eagerly if the trainer's options say so.
+    """Runs steps on all replicas, in TensorFlow graphs, or eagerly if the trainer's options say so.
 
     The other executors override what they do differently.
 
     Args:
         strategy: The strategy of the trainer.
+        mode: The execution mode: `eager`, `graph`, `xla` or `xla_loop`.
         options: Options for `strategy.run`.
+        num_private_threads: See `RuntimeConfig.dataset_num_private_threads`.
+
+    Attributes:
+        coordinator: What schedules the steps to asynchronous workers, if there are any.
+        num_sizes: The number of different sizes of batches for which programs were compiled.
     """
 
-    def __init__(
-        self, strategy: tf.distribute.Strategy, options: tf.distribute.RunOptions | None = None
-    ) -> None:
-        self.strategy = strategy
-        self._options = options
+    strategy: tf.distribute.Strategy
+    mode: str = "graph"
+    options: tf.distribute.RunOptions | None = None
+    num_private_threads: int | None = None
+
+    coordinator: Any = dataclasses.field(default=None, init=False)
+    num_sizes: int = dataclasses.field(default=0, init=False)
 
     def distribute(
         self, dataset_or_fn: Dataset | Callable[..., Dataset], *args: Any, **kwargs: Any
     ) -> Dataset:
         """Distribute a training dataset, or the result of a dataset function, over the replicas."""
-        return orbit.utils.make_distributed_dataset(self.strategy, dataset_or_fn, *args, **kwargs)
+        return self._distribute_over(self.strategy, dataset_or_fn, *args, **kwargs)
 
     def distribute_eval(
         self, dataset_or_fn: Dataset | Callable[..., Dataset], *args: Any, **kwargs: Any
@@ -66,35 +92,10 @@ class GraphExecutor:
         """Distribute a dataset for evaluation."""
         return self.distribute(dataset_or_fn, *args, **kwargs)
 
-    def create_train_loop(
-        self, trainer: orbit.StandardTrainer, dataset: Dataset
-    ) -> orbit.TrainLoop:
-        """Create the training loop over a dataset."""
-        return standard_runner.IteratorLoop(trainer.create_train_loop_fn, dataset)
-
-    def create_train_loop_fn(self, trainer: orbit.StandardTrainer) -> Callable[..., Any]:
-        """Create the function `(iterator, num_steps)` that the training loop calls."""
-        return orbit.StandardTrainer.create_train_loop_fn(trainer)
-
-    def create_eval_loop_fn(
-        self, trainer: orbit.StandardEvaluator, has_state: bool
-    ) -> Callable[..., Any]:
-        """Create the function `(iterator, num_steps, state, reduce_fn)` that evaluates."""
-        return orbit.StandardEvaluator.create_eval_loop_fn(trainer, has_state)
-
-    @property
-    def num_sizes(self) -> int:
-        """The number of different sizes of batches for which programs were compiled."""
-        return 0
-
-    def run_steps(self, trainer: orbit.StandardTrainer, num_steps: tf.Tensor) -> None:
-        """Run steps, and advance the global step by their number."""
-        orbit.StandardTrainer.run_steps(trainer, num_steps)
-
-    def run_step(self, step_fn: StepFn, *inputs: nests.Nest) -> Any:
+    def run_step(self, step_fn: StepFn, *inputs: types.Nest) -> Any:
         """Run a function on all replicas, as a part of a step."""
         step_fn = user_code.converted(step_fn)
-        return self.strategy.run(step_fn, args=inputs, options=self._options)
+        return self.strategy.run(step_fn, args=inputs, options=self.options)
 
     def replica_step(self, step: TrainStep, metrics: Metrics) -> TrainStep:
         """Return the function that a replica calls instead of a task's `train_step`.
@@ -129,45 +130,52 @@ class GraphExecutor:
         """Return the specs of the inputs of a task's step, given the data of the trainer."""
         return dataset.element_spec
 
+    def require_coordinator(self) -> tf.distribute.coordinator.ClusterCoordinator:
+        """Return the coordinator.
+
+        Raises:
+            ValueError: If the strategy is not a `ParameterServerStrategy`.
+        """
+        if self.coordinator is None:
+            raise ValueError(
+                f"`coordinator` is not available under {type(self.strategy).__name__}; only "
+                "`parameter_server` has one."
+            )
+        return self.coordinator
+
     def join(self) -> None:
         """Wait for scheduled steps. Only the workers of a parameter server have any."""
 
+    def _distribute_over(
+        self,
+        strategy: tf.distribute.Strategy,
+        dataset_or_fn: Dataset | Callable[..., Dataset],
+        *args: Any,
+        **kwargs: Any,
+    ) -> Dataset:
+        own = tf_data_options.with_private_threads(dataset_or_fn, self.num_private_threads)
+        return orbit.utils.make_distributed_dataset(strategy, own, *args, **kwargs)
 
+
+@dataclasses.dataclass(eq=False)
 class XlaExecutor(GraphExecutor):
     """Compiles the computation of a replica with XLA.
 
-    A single replica's step is one XLA program. Several replicas exchange gradients, which XLA
-    cannot do, so only the forward and backward passes are compiled.
+    A single replica's step is one XLA program; in the mode `xla_loop` it is a part of the program
+    around the whole loop. Several replicas exchange gradients, which XLA cannot do, so only the
+    forward and backward passes are compiled.
     """
 
-    name: ClassVar[str] = "xla"
+    mode: str = "xla"
 
-    def __init__(
-        self, strategy: tf.distribute.Strategy, options: tf.distribute.RunOptions | None = None
-    ) -> None:
-        super().__init__(strategy, options)
+    def __post_init__(self) -> None:
         self._sizes: set[bytes] = set()
         self._programs: dict[StepFn, StepFn] = {}
         self._split_steps: dict[TrainStep, TrainStep] = {}
 
-    def create_eval_loop_fn(
-        self, trainer: orbit.StandardEvaluator, has_state: bool
-    ) -> Callable[..., Any]:
-        options = trainer.eval_options
-        is_compilable = (
-            isinstance(trainer.eval_dataset, tf.data.Dataset)
-            and options.use_tf_function
-            and not options.use_tf_while_loop
-        )
-        if not is_compilable:
-            return super().create_eval_loop_fn(trainer, has_state)
-        return orbit.XlaEvalLoop(trainer.eval_step, needs_outputs=self._needs_outputs(trainer))
-
-    @property
-    def num_sizes(self) -> int:
-        return len(self._sizes)
-
-    def run_step(self, step_fn: StepFn, *inputs: nests.Nest) -> Any:
+    def run_step(self, step_fn: StepFn, *inputs: types.Nest) -> Any:
+        if self.mode == "xla_loop":
+            return super().run_step(step_fn, *inputs)
         self._watch_sizes(inputs)
         if self.strategy.num_replicas_in_sync > 1:
             return super().run_step(step_fn, *inputs)
@@ -186,11 +194,7 @@ class XlaExecutor(GraphExecutor):
             self._split_steps[step] = _split_train_step(step, metrics)
         return self._split_steps[step]
 
-    def _needs_outputs(self, trainer: orbit.StandardEvaluator) -> bool:
-        """Return whether each step of an evaluation is a program of its own."""
-        return True
-
-    def _watch_sizes(self, inputs: nests.Nest) -> None:
+    def _watch_sizes(self, inputs: types.Nest) -> None:
         """Note the sizes of batches, unless they are known when the step is traced."""
         shapes = [tf.shape(x) for x in nests.tensors_in(inputs) if not x.shape.is_fully_defined()]
         if shapes:
@@ -198,57 +202,14 @@ class XlaExecutor(GraphExecutor):
 
     def _note_size(self, shape: npt.NDArray[np.int32]) -> None:
         self._sizes.add(shape.tobytes())
-        if len(self._sizes) == _MANY_SIZES:
-            terminal.warn_once(
-                "`runtime.execution` is %s, and the batches have had %d different sizes so far. "
+        self.num_sizes = len(self._sizes)
+        if self.num_sizes == _MANY_SIZES:
+            log_once.warn_once(
+                "`runtime.execution` is xla, and the batches have had %d different sizes so far. "
                 "XLA compiles a program for each of them. Pad the batches to one size or a few, or "
                 "use the execution mode `graph`.",
-                self.name,
                 _MANY_SIZES,
             )
-
-
-class XlaLoopExecutor(XlaExecutor):
-    """Compiles many steps of a single replica into one XLA program, over stacked batches.
-
-    Args:
-        strategy: The strategy of the trainer.
-        options: Options for `strategy.run`.
-        steps_per_loop: The number of steps that are usually run at once.
-    """
-
-    name: ClassVar[str] = "xla_loop"
-
-    def __init__(
-        self,
-        strategy: tf.distribute.Strategy,
-        options: tf.distribute.RunOptions | None = None,
-        steps_per_loop: int = 1,
-    ) -> None:
-        super().__init__(strategy, options)
-        self._steps_per_loop = steps_per_loop
-
-    def create_train_loop(
-        self, trainer: orbit.StandardTrainer, dataset: Dataset
-    ) -> orbit.TrainLoop:
-        steps = orbit.steps_per_stack(
-            dataset.element_spec, self._steps_per_loop, trainer.batches_per_step
-        )
-        return orbit.StackedLoop(
-            trainer.train_step,
-            dataset,
-            steps=steps,
-            batches_per_step=trainer.batches_per_step,
-            wrap_fetch=trainer.wrap_step,
-            counts=trainer.batch_counts,
-        )
-
-    def run_step(self, step_fn: StepFn, *inputs: nests.Nest) -> Any:
-        # The program around the whole loop compiles the step.
-        return GraphExecutor.run_step(self, step_fn, *inputs)
-
-    def _needs_outputs(self, trainer: orbit.StandardEvaluator) -> bool:
-        return trainer.folds_outputs
 
 
 def _split_train_step(step: TrainStep, metrics: Metrics) -> TrainStep:
@@ -280,3 +241,272 @@ def _split_train_step(step: TrainStep, metrics: Metrics) -> TrainStep:
         return logs
 
     return train_step
+
+
+@dataclasses.dataclass(eq=False)
+class ParameterServerExecutor(GraphExecutor):
+    """Executes steps on the workers of a `ParameterServerStrategy`, which run asynchronously.
+
+    Each worker makes updates whenever it is ready, with batches from its own share of the data. A
+    loop returns after all its steps are done, so the state does not change between two calls. The
+    chief evaluates alone, and each example once.
+    """
+
+    def __post_init__(self) -> None:
+        self.coordinator = tf.distribute.coordinator.ClusterCoordinator(self.strategy)
+        # Without this, TensorFlow warns about the evaluation on the chief, which is intended.
+        self.strategy.extended._allow_run_without_coordinator = True
+        logging.log_first_n(
+            logging.INFO,
+            "The workers of a parameter server train independently, in graph mode, and run each "
+            "step at least once and in no fixed order. Resumed runs therefore are not bit for bit "
+            "equal to uninterrupted ones.",
+            1,
+        )
+
+    def join(self) -> None:
+        """Wait for all scheduled steps."""
+        try:
+            self.coordinator.join()
+        except Exception as error:
+            # The coordinator wraps the error that kept an iterator from being created.
+            cause = getattr(error, "original_exception", None)
+            if not isinstance(cause, tf.errors.OpError):
+                raise
+            raise cause from error
+
+    def distribute(
+        self, dataset_or_fn: Dataset | Callable[..., Dataset], *args: Any, **kwargs: Any
+    ) -> Dataset:
+        kwargs.pop("input_options", None)
+        own = tf_data_options.with_private_threads(dataset_or_fn, self.num_private_threads)
+        num_workers = _num_workers(self.strategy)
+        shares = [
+            self._build_share(worker, num_workers, own, args, kwargs)
+            for worker in range(num_workers)
+        ]
+        return WorkerDatasets(self.coordinator, shares)
+
+    def distribute_eval(
+        self, dataset_or_fn: Dataset | Callable[..., Dataset], *args: Any, **kwargs: Any
+    ) -> Dataset:
+        """Distribute a dataset for evaluation, which the chief reads alone."""
+        chief = tf.distribute.OneDeviceStrategy("CPU:0")
+        return self._distribute_over(chief, dataset_or_fn, *args, **kwargs)
+
+    def _build_share(
+        self,
+        worker: int,
+        num_workers: int,
+        dataset_or_fn: Dataset | Callable[..., Dataset],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> tf.data.Dataset:
+        """Build a worker's part of the training data, in batches of the size of a whole step."""
+        if isinstance(dataset_or_fn, tf.data.Dataset):
+            return dataset_or_fn.shard(num_workers, worker)
+        if "input_context" in inspect.signature(dataset_or_fn).parameters:
+            context = tf.distribute.InputContext(
+                num_input_pipelines=num_workers,
+                input_pipeline_id=worker,
+                num_replicas_in_sync=self.strategy.num_replicas_in_sync,
+            )
+            kwargs = {**kwargs, "input_context": context}
+        training = position.current()
+        if training is None:
+            return dataset_or_fn(*args, **kwargs)
+        # Assume that all workers have made the same number of steps.
+        with position.begin_at(training.batch // num_workers, training.seed) as begin:
+            dataset = dataset_or_fn(*args, **kwargs)
+        training.is_kept |= begin.is_kept
+        return dataset
+
+
+def _num_workers(strategy: tf.distribute.Strategy) -> int:
+    # The only attribute of the strategy that gives the right number.
+    return int(strategy._num_workers)
+
+
+class WorkerDatasets:
+    """Datasets that are built on the coordinator and read on the workers.
+
+    `iter` creates the iterators on the workers. A worker that was lost and comes back reads its
+    dataset from the beginning.
+
+    Args:
+        coordinator: The coordinator of the workers.
+        datasets: One dataset of batches per worker, all with the same element spec.
+
+    Raises:
+        errors.ConfigValueError: If a dataset can't be read in another process.
+    """
+
+    def __init__(
+        self,
+        coordinator: tf.distribute.coordinator.ClusterCoordinator,
+        datasets: Sequence[tf.data.Dataset],
+    ) -> None:
+        self._coordinator = coordinator
+        self._graphs = [_serialize(dataset) for dataset in datasets]
+        strategy, spec = coordinator.strategy, datasets[0].element_spec
+
+        @tf.function(input_signature=[tf.TensorSpec([], tf.string)])
+        def build(graph: tf.Tensor) -> Any:
+            variant = tf.raw_ops.DatasetFromGraph(graph_def=graph)
+            dataset = tf.data.experimental.from_variant(variant, spec)
+            # Distribute the dataset over the worker's GPUs, if it has several.
+            return strategy.distribute_datasets_from_function(lambda _: dataset)
+
+        with strategy.scope():
+            self._build = build.get_concrete_function()
+
+    @property
+    def element_spec(self) -> Any:
+        """The element spec of a worker's dataset."""
+        return self._build.structured_outputs.element_spec
+
+    def __iter__(self) -> Any:
+        spec = input_lib.get_iterator_spec_from_dataset(
+            self._coordinator.strategy, self._build.structured_outputs
+        )
+        workers = self._coordinator._cluster.workers
+        iterators = []
+        for worker, graph in zip(workers, self._graphs, strict=True):
+            iterator = worker.create_resource(functools.partial(self._iterate, graph))
+            iterator._type_spec = spec
+            iterators.append(iterator)
+        return values.PerWorkerDistributedIterator(tuple(iterators))
+
+    def _iterate(self, graph: tf.Tensor) -> Any:
+        """Create the iterator of a worker; called again when the worker comes back."""
+        return iter(self._build(graph))
+
+
+def _serialize(dataset: tf.data.Dataset) -> tf.Tensor:
+    try:
+        graph = tf.raw_ops.DatasetToGraphV2(
+            input_dataset=tf.data.experimental.to_variant(dataset),
+            external_state_policy=_NEW_STATE,
+            strip_device_assignment=True,
+        )
+    except tf.errors.OpError as error:
+        raise errors.ConfigValueError(
+            "The training data can't be sent to the workers of a parameter server: "
+            f"{error.message[:300]}"
+        ) from error
+    definition = tf.compat.v1.GraphDef.FromString(graph.numpy())
+    nodes = [definition.node, *(function.node_def for function in definition.library.function)]
+    if any(_PYTHON in node.op for group in nodes for node in group):
+        raise errors.ConfigValueError(
+            "The training data run Python (`tf.numpy_function`, `tf.py_function`, "
+            "`Dataset.from_generator`, memory-mapped arrays), which the workers of a parameter "
+            "server can't run. Write the data to files, or use TensorFlow ops."
+        )
+    return graph
+
+
+# From a step and a dataset to a loop.
+
+
+def create_xla_loop(
+    trainer: orbit.StandardTrainer, dataset: tf.data.Dataset, steps_per_loop: int
+) -> orbit.TrainLoop:
+    """Create the training loop of the mode `xla_loop`: many steps in one program.
+
+    Args:
+        trainer: The trainer.
+        dataset: Batches of one size.
+        steps_per_loop: The number of steps that are usually run at once.
+    """
+    return orbit.StackedLoop(
+        trainer.train_step,
+        dataset,
+        steps=orbit.steps_per_stack(dataset.element_spec, steps_per_loop, trainer.batches_per_step),
+        batches_per_step=trainer.batches_per_step,
+        wrap_fetch=trainer.wrap_step,
+        counts=trainer.batch_counts,
+    )
+
+
+def create_train_loop_fn(
+    trainer: orbit.StandardTrainer, executor: GraphExecutor
+) -> Callable[..., Any]:
+    """Create the function `(iterator, num_steps)` that the training loop calls."""
+    coordinator = executor.coordinator
+    if coordinator is None:
+        return orbit.StandardTrainer.create_train_loop_fn(trainer)
+    step_fn = trainer.wrap_step(trainer.train_step)
+    loop_fn = tf.function(orbit.utils.create_tf_while_loop_fn(step_fn))
+    is_divided = trainer.train_options.use_tf_while_loop
+    num_parts = _PARTS_PER_WORKER * _num_workers(executor.strategy) if is_divided else None
+
+    def run(iterator: Iterator[types.Nest], num_steps: tf.Tensor) -> None:
+        for length in _divide(int(num_steps), num_parts):
+            coordinator.schedule(loop_fn, (iterator, tf.constant(length)))
+        # The caller reads the global step next.
+        executor.join()
+
+    return run
+
+
+def run_and_count(
+    run: Callable[[tf.Tensor], None],
+    num_steps: tf.Tensor,
+    global_step: tf.Variable,
+    optimizer: keras.optimizers.Optimizer,
+) -> None:
+    """Run steps on workers, and advance the global step by the requested number of steps.
+
+    If a worker is lost before it can confirm a step, the step is run twice but counted once,
+    because intervals and schedules depend on the number of requested steps.
+
+    Args:
+        run: A function that runs a number of steps.
+        num_steps: The number of steps.
+        global_step: The variable that the steps count.
+        optimizer: The optimizer, which counts its updates.
+    """
+    expected = int(global_step.numpy()) + int(num_steps)
+    run(num_steps)
+    surplus = int(global_step.numpy()) - expected
+    if surplus > 0:
+        logging.warning("%d steps were repeated because a worker was lost.", surplus)
+        global_step.assign_sub(surplus)
+        optimizer.iterations.assign(optimizer.iterations - surplus)
+
+
+def create_eval_loop_fn(
+    evaluator: orbit.StandardEvaluator, executor: GraphExecutor, has_state: bool
+) -> Callable[..., Any]:
+    """Create the function `(iterator, num_steps, state, reduce_fn)` that evaluates.
+
+    Under a `ParameterServerStrategy` it runs on a worker if the evaluator was given its data.
+    """
+    is_local = isinstance(evaluator.eval_dataset, tf.data.Dataset)
+    options = evaluator.eval_options
+    is_compilable = is_local and options.use_tf_function and not options.use_tf_while_loop
+    if is_compilable and isinstance(executor, XlaExecutor):
+        needs_outputs = executor.mode == "xla" or evaluator.folds_outputs
+        return orbit.XlaEvalLoop(evaluator.eval_step, needs_outputs=needs_outputs)
+    loop_fn = orbit.StandardEvaluator.create_eval_loop_fn(evaluator, has_state)
+    coordinator = executor.coordinator
+    if coordinator is None or is_local:
+        return loop_fn
+    if has_state:
+        raise ValueError(
+            "`aggregate_logs` needs the outputs of each step in order, which independent workers "
+            "can't provide. Pass a `tf.data.Dataset` to the evaluation, so that the chief reads it."
+        )
+
+    def run(iterator: Iterator[types.Nest], num_steps: tf.Tensor, *_: Any) -> None:
+        coordinator.schedule(loop_fn, (iterator, num_steps))
+        executor.join()
+
+    return run
+
+
+def _divide(num_steps: int, num_parts: int | None) -> Iterator[int]:
+    """Divide steps into parts and yield their lengths; if `num_parts` is None, each length is 1."""
+    num_parts = min(num_steps, num_parts or num_steps)
+    for part in range(num_parts):
+        yield num_steps * (part + 1) // num_parts - num_steps * part // num_parts

@@ -1,26 +1,22 @@
-"""Execution modes: the mode of a config, the modes a trainer supports, and trainers with one."""
+"""Execution modes: the mode of a config, its executor, and the modes that a trainer supports."""
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeAlias
 
 import keras
 import tensorflow as tf
 
-from official_lite import orbit
-from official_lite.common import errors, nests, user_code
+from official_lite.common import errors
 from official_lite.core import config_definitions
-from official_lite.data import tf_data_options
-from official_lite.execution import executors, parameter_server
-from official_lite.execution.executors import Dataset
+from official_lite.execution import executors
 from official_lite.execution.virtual_replicas import VirtualReplicasExecutor
 from official_lite.modeling import distributed_gradients, hyperparams
-from official_lite.orbit import runner, xla_loops
+from official_lite.orbit import xla_loops
 
 __all__ = [
-    "AsyncTrainer",
+    "Trainer",
     "check",
     "check_virtual_replicas",
-    "check_virtual_steps",
+    "check_overrides",
     "create_executor",
     "execution_of",
     "get_runtime_options",
@@ -28,157 +24,8 @@ __all__ = [
     "why_not_xla_loop",
 ]
 
-
-class AsyncTrainer(orbit.StandardTrainer, orbit.StandardEvaluator):
-    """Trainer whose loops are made by an executor; see `execution.executors`.
-
-    Under a `ParameterServerStrategy` the workers run asynchronously and `join` waits for them;
-    elsewhere `join` does nothing. The Model Garden calls this class
-    `base_trainer._AsyncTrainer`. A subclass sets `_strategy` and then calls `init_async`.
-    """
-
-    _strategy: tf.distribute.Strategy
-    # The metrics of the task: under True for training, under False for evaluation. A trainer of
-    # several tasks has a dictionary of them.
-    _task_metrics: dict[bool, Any]
-    _num_private_threads: int | None = None
-    _executor: executors.GraphExecutor
-    _eval_executor: executors.GraphExecutor
-
-    def init_async(self) -> None:
-        """Create the executor."""
-        self._init_execution("graph")
-
-    if TYPE_CHECKING:
-        # Attributes of some subclasses, as in the Model Garden, and properties of others.
-        @property
-        def strategy(self) -> tf.distribute.Strategy: ...
-
-        @property
-        def config(self) -> config_definitions.ExperimentConfig: ...
-
-        @property
-        def model(self) -> keras.Model: ...
-
-        @property
-        def optimizer(self) -> keras.optimizers.Optimizer: ...
-
-        @property
-        def global_step(self) -> tf.Variable: ...
-
-    @property
-    def evaluates(self) -> bool:
-        """Whether the trainer was built to evaluate."""
-        return False in self._task_metrics
-
-    @property
-    def has_coordinator(self) -> bool:
-        """Whether steps are scheduled to workers that run asynchronously."""
-        return self._coordinator is not None
-
-    def coordinator_for_async(self) -> tf.distribute.coordinator.ClusterCoordinator:
-        """Return the coordinator.
-
-        Raises:
-            ValueError: If the strategy is not a `ParameterServerStrategy`.
-        """
-        if self._coordinator is None:
-            raise ValueError(
-                f"`coordinator` is not available under {type(self._strategy).__name__}; only "
-                "`parameter_server` has one."
-            )
-        return self._coordinator
-
-    def join(self) -> None:
-        """Wait for all scheduled steps."""
-        self._executor.join()
-
-    def run_steps(self, num_steps: tf.Tensor) -> None:
-        """Run steps; see `orbit.StandardTrainer.run_steps`."""
-        self._executor.run_steps(self, num_steps)
-
-    def create_train_loop(self, dataset: Dataset) -> orbit.TrainLoop:
-        """Create the training loop over a dataset."""
-        return self._executor.create_train_loop(self, dataset)
-
-    def create_train_loop_fn(self) -> Callable[..., Any]:
-        """Create the function `(iterator, num_steps)` that the training loop calls."""
-        return self._executor.create_train_loop_fn(self)
-
-    def create_eval_loop_fn(self, has_state: bool) -> Callable[..., Any]:
-        """Create the function that evaluates; see `orbit.StandardEvaluator`."""
-        return self._eval_executor.create_eval_loop_fn(self, has_state)
-
-    def distribute_dataset(
-        self, dataset_or_fn: Dataset | Callable[..., Dataset], *args: Any, **kwargs: Any
-    ) -> Dataset:
-        """Distribute a training dataset, or the result of a dataset function, over the replicas."""
-        own = tf_data_options.with_private_threads(dataset_or_fn, self._num_private_threads)
-        return self._executor.distribute(own, *args, **kwargs)
-
-    def distribute_eval_dataset(
-        self, dataset_or_fn: Dataset | Callable[..., Dataset], *args: Any, **kwargs: Any
-    ) -> Dataset:
-        """Distribute a dataset for evaluation; with async workers, only the chief evaluates."""
-        own = tf_data_options.with_private_threads(dataset_or_fn, self._num_private_threads)
-        return self._executor.distribute_eval(own, *args, **kwargs)
-
-    def build_train_dataset(self) -> Dataset:
-        """Return the training data, built again if the trainer knows how to build them."""
-        return self.train_dataset
-
-    @property
-    def execution(self) -> str:
-        """How steps are executed: `eager`, `graph`, `xla` or `xla_loop`. See docs/performance.md.
-
-        Set it before training: a trainer that has already trained would read its data from the
-        beginning.
-        """
-        return self._execution
-
-    @execution.setter
-    def execution(self, value: str) -> None:
-        check(value, self)
-        self._execution = value
-        if not self.has_coordinator:
-            runner.set_untracked(self, _executor=self._create_executor(value))
-        self.use_train_loop(None)
-
-    @property
-    def eval_execution(self) -> str:
-        """How the steps of an evaluation are executed."""
-        return self._eval_execution
-
-    @eval_execution.setter
-    def eval_execution(self, value: str) -> None:
-        self._eval_execution = value
-        if not self.has_coordinator:
-            runner.set_untracked(self, _eval_executor=self._create_executor(value))
-        self._eval_loop_fn = None
-
-    @property
-    def num_batch_sizes(self) -> int:
-        """The number of different sizes of batches for which XLA has compiled the step."""
-        return self._executor.num_sizes
-
-    @user_code.not_converted
-    def run_step(self, step_fn: Callable[..., Any], *inputs: nests.Nest) -> Any:
-        """Run a function on all replicas, as a part of a training step."""
-        return self._executor.run_step(step_fn, *inputs)
-
-    @property
-    def _coordinator(self) -> tf.distribute.coordinator.ClusterCoordinator | None:
-        if isinstance(self._executor, parameter_server.ParameterServerExecutor):
-            return self._executor.coordinator
-        return None
-
-    def _init_execution(self, execution: str) -> None:
-        self._execution = self._eval_execution = execution
-        executor = self._create_executor(execution)
-        runner.set_untracked(self, _executor=executor, _eval_executor=executor)
-
-    def _create_executor(self, execution: str) -> executors.GraphExecutor:
-        return create_executor(execution, self._strategy)
+# A `core.base_trainer.Trainer`; that module imports this one.
+Trainer: TypeAlias = Any
 
 
 def execution_of(runtime: config_definitions.RuntimeConfig) -> str:
@@ -199,36 +46,36 @@ def get_runtime_options(config: config_definitions.ExperimentConfig) -> tf.distr
 
 
 def create_executor(
-    execution: str,
+    mode: str,
     strategy: tf.distribute.Strategy,
     options: tf.distribute.RunOptions | None = None,
-    steps_per_loop: int = 1,
+    num_private_threads: int | None = None,
     virtual_replicas: int = 0,
 ) -> executors.GraphExecutor:
     """Create the executor of a mode.
 
     Args:
-        execution: `eager`, `graph`, `xla` or `xla_loop`; without effect under a
+        mode: `eager`, `graph`, `xla` or `xla_loop`; without effect under a
             `ParameterServerStrategy`, which has its own executor.
         strategy: The strategy of the trainer.
         options: Options for `strategy.run`.
-        steps_per_loop: The number of steps that are usually run at once.
+        num_private_threads: See `RuntimeConfig.dataset_num_private_threads`.
         virtual_replicas: See `TrainerConfig`.
 
     Raises:
         errors.ConfigValueError: The virtual replicas don't fit the strategy or the mode.
     """
     if virtual_replicas:
-        check_virtual_replicas(virtual_replicas, execution, strategy)
+        check_virtual_replicas(virtual_replicas, mode, strategy)
         return VirtualReplicasExecutor(
-            strategy, options, count=virtual_replicas, jit_compile=execution == "xla"
+            strategy, mode, options, num_private_threads, virtual_replicas
         )
+    executor = executors.GraphExecutor
     if isinstance(strategy, tf.distribute.ParameterServerStrategy):
-        return parameter_server.ParameterServerExecutor(strategy, options)
-    if execution == "xla_loop":
-        return executors.XlaLoopExecutor(strategy, options, steps_per_loop)
-    executor = executors.XlaExecutor if execution == "xla" else executors.GraphExecutor
-    return executor(strategy, options)
+        executor = executors.ParameterServerExecutor
+    elif mode in ("xla", "xla_loop"):
+        executor = executors.XlaExecutor
+    return executor(strategy, mode, options, num_private_threads)
 
 
 def check_virtual_replicas(count: int, execution: str, strategy: tf.distribute.Strategy) -> None:
@@ -238,12 +85,8 @@ def check_virtual_replicas(count: int, execution: str, strategy: tf.distribute.S
         errors.ConfigValueError: If the execution mode or the strategy does not support them.
     """
     what = f"`trainer.virtual_replicas` is {count}"
-    if isinstance(strategy, tf.distribute.ParameterServerStrategy):
-        raise errors.ConfigValueError(
-            f"{what}, but the workers of a parameter server update the weights in any order. Use "
-            "the strategy `mirrored` or `multi_worker_mirrored`, or set it to 0."
-        )
     unsupported = {
+        "parameter_server": tf.distribute.ParameterServerStrategy,
         "tpu": tf.distribute.TPUStrategy,
         "central_storage": tf.distribute.experimental.CentralStorageStrategy,
     }
@@ -264,13 +107,20 @@ def check_virtual_replicas(count: int, execution: str, strategy: tf.distribute.S
         )
 
 
-def check_virtual_steps(
-    config: config_definitions.TrainerConfig, trainer_cls: type, base: type
+def check_overrides(
+    config: config_definitions.TrainerConfig, trainer_cls: type, base: type, *, train: bool
 ) -> None:
-    """Check that a class of trainers leaves the steps of its base to virtual replicas, if any.
+    """Check that a class of trainers leaves to its base the steps that the config divides.
+
+    Args:
+        config: The config of the trainer.
+        trainer_cls: The class.
+        base: The class that divides its steps into micro-batches and virtual replicas.
+        train: Whether the trainer will train.
 
     Raises:
-        errors.ConfigValueError: If it overrides a step, or the steps are not compiled.
+        errors.ConfigValueError: If it overrides a step, or the steps of virtual replicas are not
+            compiled.
     """
     count = config.virtual_replicas
     for field in ("train_tf_function", "eval_tf_function"):
@@ -280,16 +130,22 @@ def check_virtual_steps(
                 "replicas are computed by compiled functions only: set it to true, or "
                 "`trainer.virtual_replicas` to 0."
             )
-    for name in ("train_step", "eval_step", "replica_train_step"):
-        if count and getattr(trainer_cls, name) is not getattr(base, name):
-            raise errors.ConfigValueError(
-                f"`trainer.virtual_replicas` is {count}, but {trainer_cls.__name__} overrides "
-                f"`{name}`, which would get several batches at once. Set it to 0, or override "
-                "`train_step` or `validation_step` of the task instead."
-            )
+    divided: dict[str, tuple[str, ...]] = {}
+    if count:
+        divided["virtual_replicas"] = ("train_step", "eval_step", "replica_train_step")
+    if train and config.grad_accum_steps > 1:
+        divided["grad_accum_steps"] = ("train_step",)
+    for field, steps in divided.items():
+        for name in steps:
+            if getattr(trainer_cls, name) is not getattr(base, name):
+                raise errors.ConfigValueError(
+                    f"`trainer.{field}` is {getattr(config, field)}, but {trainer_cls.__name__} "
+                    f"overrides `{name}`, which does not divide its batches. Set the field to its "
+                    "default, or override `train_step` or `validation_step` of the task instead."
+                )
 
 
-def check(execution: str, trainer: AsyncTrainer) -> None:
+def check(execution: str, trainer: Trainer) -> None:
     """Check that a trainer supports the requested execution mode.
 
     Raises:
@@ -312,7 +168,7 @@ def check(execution: str, trainer: AsyncTrainer) -> None:
         )
 
 
-def why_not_xla(trainer: AsyncTrainer) -> str | None:
+def why_not_xla(trainer: Trainer) -> str | None:
     """Return why XLA can't compile the replica's step; None if no reason is known."""
     if isinstance(trainer.strategy, tf.distribute.TPUStrategy):
         return "on a TPU everything is already compiled"
@@ -323,7 +179,7 @@ def why_not_xla(trainer: AsyncTrainer) -> str | None:
     return _why_wrong_in_xla(trainer)
 
 
-def why_not_xla_loop(trainer: AsyncTrainer) -> str | None:
+def why_not_xla_loop(trainer: Trainer) -> str | None:
     """Return why many steps can't become one XLA program; None if no reason is known."""
     if reason := why_not_xla(trainer):
         return reason
@@ -335,7 +191,7 @@ def why_not_xla_loop(trainer: AsyncTrainer) -> str | None:
     return next(filter(None, reasons), None)
 
 
-def _why_wrong_in_xla(trainer: AsyncTrainer) -> str | None:
+def _why_wrong_in_xla(trainer: Trainer) -> str | None:
     """Return why XLA would compute something else than a graph; None if no reason is known."""
     # A crop has a size that XLA does not know, and the layer resizes it. XLA then fills it up with
     # zeros and resizes these, too.

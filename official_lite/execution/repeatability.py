@@ -14,9 +14,8 @@ __all__ = [
     "find_lasting_effects",
     "find_other_numbers",
     "find_random_numbers",
-    "warn_of_other_numbers",
     "warn_of_random_inputs",
-    "warn_of_random_numbers",
+    "warn_of_step",
 ]
 
 
@@ -64,40 +63,33 @@ _OTHER_IN_XLA = frozenset(
     )
 )
 
-_MOST_NAMES = 5
+_MAX_NAMES = 5
 
 
-def warn_of_random_numbers(
+def warn_of_step(
     functions: Sequence[Any],
     model: keras.Model | tf.Module,
     checkpoint: tf.train.Checkpoint | None = None,
+    execution: str = "graph",
 ) -> None:
-    """Warn once about random numbers that a resumed run would not repeat.
+    """Warn about random numbers that a resumed run, or the execution mode `graph`, draws otherwise.
 
     Args:
         functions: The concrete functions of the training step.
         model: The model; the step sets the model's own seed generators.
         checkpoint: The checkpoint; the generators in it are restored when a run resumes.
+        execution: The execution mode.
     """
-    found = sorted(set(find_random_numbers(functions, model, checkpoint)))
-    if not found:
-        return
-    logging.warning(
-        "The training step uses random ops whose state is not saved, so a resumed run draws other "
-        "numbers: %s. Use `tf.random.stateless_*` with a seed derived from the step, or a "
-        "`keras.random.SeedGenerator` that is an attribute of a layer, the trainer or the task. "
-        "See docs/resume.md.",
-        _enumerate(found),
-    )
-
-
-def warn_of_other_numbers(functions: Sequence[Any]) -> None:
-    """Warn once about random numbers that differ from those of a graph, if XLA runs the step.
-
-    Args:
-        functions: The concrete functions of the training step.
-    """
-    if found := sorted(set(find_other_numbers(functions))):
+    if found := sorted(set(find_random_numbers(functions, model, checkpoint))):
+        logging.warning(
+            "The training step uses random ops whose state is not saved, so a resumed run draws "
+            "other numbers: %s. Use `tf.random.stateless_*` with a seed derived from the step, or "
+            "a `keras.random.SeedGenerator` that is an attribute of a layer, the trainer or the "
+            "task. See docs/resume.md.",
+            _enumerate(found),
+        )
+    compiled = execution in ("xla", "xla_loop")
+    if compiled and (found := sorted(set(find_other_numbers(functions)))):
         logging.warning(
             "XLA draws other random numbers than the execution mode `graph` in these ops of the "
             "training step: %s. Keep the mode if you resume or compare runs. See docs/resume.md.",
@@ -170,8 +162,8 @@ def _find_random_inputs(dataset: tf.data.Dataset, *, is_cached: bool) -> Iterato
 
 
 def _enumerate(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
-    return ", ".join(names[:_MOST_NAMES]) + more
+    more = f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
+    return ", ".join(names[:_MAX_NAMES]) + more
 
 
 def _nodes(function: Any) -> Iterator[Any]:

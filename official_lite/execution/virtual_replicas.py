@@ -6,6 +6,7 @@ in one order, which depends only on the number of shards. See docs/elastic.md.
 """
 
 import contextvars
+import dataclasses
 import functools
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -31,36 +32,27 @@ __all__ = ["VirtualReplicasExecutor"]
 _count_in_step: contextvars.ContextVar[int] = contextvars.ContextVar("count_in_step", default=0)
 
 
+@dataclasses.dataclass(eq=False)
 class VirtualReplicasExecutor(executors.GraphExecutor):
     """Computes each part of a batch on its own, and reduces the results in a fixed order.
 
     The elements of a dataset are tuples with one batch per virtual replica. Within a step of a
-    task, the replica context and the number of replicas are those of the virtual replica.
+    task, the replica context and the number of replicas are those of the virtual replica. The mode
+    `xla` compiles the forward and backward passes, but neither the reduction nor the update, which
+    may involve several replicas.
 
     Args:
-        strategy: The strategy of the trainer.
-        options: Options for `strategy.run`.
         count: The number of virtual replicas, over all replicas; a multiple of their number.
-        jit_compile: Whether to compile the forward and backward passes with XLA. The reduction and
-            the update are not compiled, because they may involve several replicas.
     """
 
-    def __init__(
-        self,
-        strategy: tf.distribute.Strategy,
-        options: tf.distribute.RunOptions | None = None,
-        *,
-        count: int,
-        jit_compile: bool = False,
-    ) -> None:
-        super().__init__(strategy, options)
+    count: int = 1
+
+    def __post_init__(self) -> None:
         # TensorFlow compares strategies by identity, so the class of this one is changed.
-        if not hasattr(strategy, "counts_virtual_replicas"):
-            strategy_cls: Any = type(strategy)
-            strategy.__class__ = _virtual_class(strategy_cls)
-        self._count = count
-        self._jit_compile = jit_compile
-        self._num_local = count // strategy.num_replicas_in_sync
+        if not hasattr(self.strategy, "counts_virtual_replicas"):
+            strategy_cls: Any = type(self.strategy)
+            self.strategy.__class__ = _virtual_class(strategy_cls)
+        self._num_local = self.count // self.strategy.num_replicas_in_sync
 
     def distribute(
         self,
@@ -108,11 +100,11 @@ class VirtualReplicasExecutor(executors.GraphExecutor):
                 gradients = [gradient for gradient, _ in collector.grads_and_vars]
                 return [*gradients, *(logs[name] for name in names)], logs
 
-            sums, logs = self._run(learn, inputs, jit_compile=self._jit_compile)
+            sums, logs = self._run(learn, inputs, jit_compile=self.mode == "xla")
             gradients, numbers = sums[: len(variables)], sums[len(variables) :]
             pairs = list(zip(gradients, variables, strict=True))
             optimizer.apply_gradients(pairs, skip_gradients_aggregation=True)
-            means = {name: x / self._count for name, x in zip(names, numbers, strict=True)}
+            means = {name: x / self.count for name, x in zip(names, numbers, strict=True)}
             return _merged(logs) | means
 
         return train_step
@@ -156,7 +148,7 @@ class VirtualReplicasExecutor(executors.GraphExecutor):
         num_shards = num_replicas * self._num_local
         first = input_context.input_pipeline_id * num_shards
         pipelines = [
-            build(tf.distribute.InputContext(self._count, index, self._count))
+            build(tf.distribute.InputContext(self.count, index, self.count))
             for index in range(first, first + num_shards)
         ]
         shards = _zip_longest(pipelines)
@@ -185,8 +177,8 @@ class VirtualReplicasExecutor(executors.GraphExecutor):
         """
         replica = tf.distribute.get_replica_context()
 
-        def run_shard(index: tf.Tensor, shard: nests.Nest) -> tuple[list[Any], Mapping[str, Any]]:
-            with _VirtualReplica(replica, self._count, index), step_guard.fetched(shard):
+        def run_shard(index: tf.Tensor, shard: types.Nest) -> tuple[list[Any], Mapping[str, Any]]:
+            with _VirtualReplica(replica, self.count, index), step_guard.fetched(shard):
                 return fn(shard)
 
         # A function that is not inlined is optimized on its own, so its kernels can't depend on
@@ -204,7 +196,7 @@ class VirtualReplicasExecutor(executors.GraphExecutor):
             sums.append([*to_sum, *state.take(first + number)])
         totals = self._sum(sums)
         num_state = state.num_taken
-        state.finish(totals[len(totals) - num_state :], self._count)
+        state.finish(totals[len(totals) - num_state :], self.count)
         return totals[: len(totals) - num_state], outputs
 
     def _sum(self, shards: Sequence[Sequence[Any]]) -> list[Any]:

@@ -9,7 +9,7 @@ from absl import logging
 
 from official_lite import orbit
 from official_lite.checkpoint import model_state
-from official_lite.common import errors, keras_variables, types
+from official_lite.common import errors, keras_variables, nests
 from official_lite.core import base_task, config_definitions
 from official_lite.modeling import replica_state
 from official_lite.modeling.optimization import ema_optimizer, gradient_accumulator

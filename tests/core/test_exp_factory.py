@@ -35,7 +35,7 @@ def test_an_unregistered_factory_is_named_by_its_file(tmp_path):
     assert exp_factory.get_exp_config(f"{tmp_path}/my_configs.py:small").trainer.train_steps == 3
 
 
-def test_an_unknown_experiment_is_answered_with_the_nearest():
+def test_error_of_an_unknown_experiment_names_the_nearest():
     exp_factory.register_config_factory("vision/digits")(make_config)
     with pytest.raises(LookupError, match=r"no experiment .*Did you mean `vision/digits`"):
         exp_factory.get_exp_config("vision/digit")

@@ -74,8 +74,8 @@ def test_loss_without_the_parameter_training_is_the_loss(tmp_path) -> None:
     )
 
 
-@pytest.mark.parametrize("execution", ["eager", "graph", "xla"])
-def test_own_metrics_are_updated_and_what_no_metric_holds_is_told(
+@pytest.mark.parametrize("execution", ["eager", "xla"])
+def test_compute_metrics_updates_its_metrics_and_warns_of_values_that_no_metric_holds(
     tmp_path, caplog, execution
 ) -> None:
     logs = _run(OwnMetrics, tmp_path, runtime={"execution": execution})
@@ -85,7 +85,7 @@ def test_own_metrics_are_updated_and_what_no_metric_holds_is_told(
     assert "returns lost, but" in told
 
 
-def test_own_steps_are_told_once_each_with_the_remedy(tmp_path, caplog) -> None:
+def test_overridden_steps_of_a_keras_model_are_warned_of_once_each(tmp_path, caplog) -> None:
     _run(OwnSteps, tmp_path)
     told = _warnings(caplog, "is never called")
     assert len(told) == 2

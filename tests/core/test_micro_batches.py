@@ -36,26 +36,13 @@ def test_micro_batches_learn_what_the_whole_batch_does(experiment, make_trainer,
     rounding.assert_close(losses(4), expected, roundings=len(expected) * BATCH_SIZE)
 
 
-def test_xla_compiles_micro_batches_too(experiment, make_trainer) -> None:
-    params = experiment(trainer={"grad_accum_steps": 2}, runtime={"enable_xla": True})
-    whole = _losses(make_trainer(experiment(), evaluate=False))
-    parts = _losses(make_trainer(params, evaluate=False))
-    rounding.assert_close(parts, whole, roundings=len(whole) * BATCH_SIZE)
-
-
 def test_one_global_step_is_one_update_whatever_the_micro_batches(experiment, make_trainer) -> None:
     trainer = make_trainer(experiment(trainer={"grad_accum_steps": 4}), evaluate=False)
     trainer.train(tf.constant(3))
     assert (int(trainer.global_step), int(trainer.optimizer.iterations)) == (3, 3)
 
 
-def test_batch_that_does_not_divide_is_refused_with_the_numbers(experiment, make_trainer) -> None:
-    params = experiment(trainer={"grad_accum_steps": 3})
-    with pytest.raises(errors.ConfigValueError, match="8; expected a multiple of 3"):
-        make_trainer(params, evaluate=False)
-
-
-def test_batch_that_the_task_makes_by_itself_is_not_divided(experiment) -> None:
+def test_accumulation_without_a_config_of_the_data_is_refused(experiment) -> None:
     params = experiment(trainer={"grad_accum_steps": 2})
     params.task.train_data = None
     with pytest.raises(errors.ConfigValueError, match=r"`task\.train_data` is missing"):
@@ -75,8 +62,3 @@ def test_micro_batch_must_divide_among_the_replicas(experiment) -> None:
     assert train_data.micro_batch_data(params, num_replicas=1).global_batch_size == 3
     with pytest.raises(errors.ConfigValueError, match="is 6; expected a multiple of 4"):
         train_data.micro_batch_data(params, num_replicas=2)
-
-
-def test_micro_batches_share_the_global_batch(experiment) -> None:
-    params = experiment(trainer={"grad_accum_steps": 2})
-    assert train_data.micro_batch_data(params, num_replicas=2).global_batch_size == 4

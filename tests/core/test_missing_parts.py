@@ -82,7 +82,6 @@ def expected(tmp_path_factory) -> float:
         ("xla", 1, {"eval_tf_while_loop": False}),
         ("xla_loop", 1, {"steps_per_loop": 3}),
         ("graph", 2, {}),
-        pytest.param("xla", 2, {}, marks=pytest.mark.slow),
         pytest.param("graph", 1, {"virtual_replicas": 2}, marks=pytest.mark.slow),
     ],
 )

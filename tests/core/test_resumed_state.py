@@ -176,7 +176,7 @@ def _assert_resumes_exactly(tmp_path: pathlib.Path, *args: Any, **kwargs: Any) -
         np.testing.assert_array_equal(got, expected)
 
 
-_SLOW_MODES = [pytest.param(mode, marks=pytest.mark.slow) for mode in ("eager", "xla", "xla_loop")]
+_SLOW_MODES = [pytest.param(mode, marks=pytest.mark.slow) for mode in ("eager", "xla_loop")]
 
 
 @pytest.mark.parametrize("execution", ["graph", *_SLOW_MODES])
@@ -215,7 +215,7 @@ def test_trainer_that_draws_a_varying_number_of_batches_a_step_resumes_exactly(
     assert "can't be counted" not in caplog.text
 
 
-def test_trainer_that_passes_its_iterator_to_a_function_is_told_that_batches_are_not_counted(
+def test_trainer_that_passes_its_iterator_to_a_function_is_warned_that_batches_are_not_counted(
     tmp_path, caplog
 ) -> None:
     class Inner(base_trainer.Trainer):
@@ -376,14 +376,11 @@ class _Noisy(line_experiment.LineTask):
         return dataset.cache() if params.cache else dataset
 
 
-@pytest.mark.parametrize("cache", [False, True])
-def test_random_numbers_in_the_functions_of_the_data_are_named_once(
-    cache, make_trainer, caplog
-) -> None:
+def test_random_numbers_in_the_functions_of_the_data_are_named_once(make_trainer, caplog) -> None:
     params = line_experiment.line_experiment()
-    params.task.train_data.cache = cache
+    params.task.train_data.cache = True
     trainer = make_trainer(params, task_cls=_Noisy)
     trainer.build_train_dataset()
     assert caplog.text.count("training data use random ops") == 1
     assert "jitter" in caplog.text
-    assert ("keeps the numbers of the first epoch: jitter" in caplog.text) == cache
+    assert "keeps the numbers of the first epoch: jitter" in caplog.text

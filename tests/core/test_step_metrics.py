@@ -1,10 +1,14 @@
+import pathlib
+
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from official_lite.core import step_metrics
-from tests import rounding
+from official_lite.data import tf_data_options
+from official_lite.orbit import utils
+from tests import commands, rounding
 
 
 class InPython(keras.metrics.Mean):
@@ -33,12 +37,8 @@ def _update(metrics: list, value: float) -> None:
     metrics[3].update_state([0, 1], [[1.0, 0.0], [value, 1 - value]])
 
 
-@pytest.mark.sample(1)
-@pytest.mark.parametrize("strategy", [tf.distribute.get_strategy, "one", "two"])
-def test_values_are_those_of_the_metrics_however_often_it_is_called(strategy, two_replicas) -> None:
-    strategies = {"one": lambda: tf.distribute.MirroredStrategy(["CPU:0"]), "two": two_replicas}
-    made = strategies.get(strategy, strategy)
-    made = made if isinstance(made, tf.distribute.Strategy) else made()
+def test_group_reports_the_values_of_its_metrics_in_every_call() -> None:
+    made = tf.distribute.MirroredStrategy(["CPU:0"])
     with made.scope():
         metrics, expected = _metrics(), _metrics()
     with made.scope():
@@ -113,3 +113,94 @@ def test_dictionary_of_a_compiled_metric_brings_its_own_names_as_in_fit() -> Non
     found = step_metrics.MetricGroup(step_metrics.model_metrics(model)).results()
     assert found.keys() == expected.keys() - {"loss"}
     assert float(found["sum"]) == expected["sum"]
+
+
+def test_batches_count_by_their_size() -> None:
+    metric = step_metrics.BatchMean()
+    metric.update_state(1.0, batch={"x": tf.zeros((3, 2))})
+    metric.update_state(5.0, batch={"x": tf.zeros((1, 2))})
+    assert float(metric.result()) == pytest.approx(2.0)
+
+
+def test_mean_over_nothing_counts_nothing() -> None:
+    metric = step_metrics.BatchMean()
+    metric.update_state(1.0, batch=tf.zeros((3,)))
+    metric.update_state(float("nan"), batch=tf.zeros((0,)))
+    assert float(metric.result()) == 1.0
+
+
+def test_batches_without_a_batch_dimension_count_alike() -> None:
+    metric = step_metrics.BatchMean()
+    metric.update_state(1.0, batch=tf.constant(7.0))
+    metric.update_state(2.0, batch=())
+    assert float(metric.result()) == pytest.approx(1.5)
+
+
+@pytest.mark.parametrize("weights", [None, [1.0, 3.0]])
+def test_values_that_are_no_means_count_as_in_keras(weights: list[float] | None) -> None:
+    ours, theirs = step_metrics.BatchMean(), keras.metrics.Mean()
+    for metric in (ours, theirs):
+        metric.update_state([1.0, 2.0], weights)
+        metric.update_state(6.0, 2.0)
+    assert float(ours.result()) == float(theirs.result())
+
+
+@pytest.mark.parametrize(("replicas", "compiled"), [(1, False), (2, True)])
+def test_mean_weighs_the_batch_that_the_step_has_fetched(
+    two_replicas: tf.distribute.Strategy, replicas: int, compiled: bool
+) -> None:
+    strategy = two_replicas if replicas == 2 else tf.distribute.get_strategy()
+    values = np.arange(11, dtype=np.float32)
+    dataset = tf.data.Dataset.from_tensor_slices({"x": values}).batch(4)
+    with strategy.scope():
+        metric = step_metrics.BatchMean()
+
+    def step(iterator):
+        def replica_step(batch):
+            metric.update_state(tf.reduce_mean(batch["x"]))
+
+        strategy.run(replica_step, args=(next(iterator),))
+
+    step = utils.guard_step(step)
+    dataset = tf_data_options.without_idle_autotuner(dataset)
+    iterator = iter(strategy.experimental_distribute_dataset(dataset))
+    utils.create_loop_fn(tf.function(step) if compiled else step)(iterator, -1)
+    assert float(metric.result()) == pytest.approx(values.mean())
+
+
+SCRIPT = """
+import keras
+from official_lite.utils.testing import mock_task
+
+assert not hasattr(keras.metrics.Metric, "reset_states")
+mock_task.MockTask()
+metric = keras.metrics.Mean()
+metric.update_state(3.0)
+metric.reset_states()
+assert float(metric.result()) == 0.0
+"""
+
+
+@pytest.mark.slow
+def test_metrics_have_reset_states_once_there_is_a_task(tmp_path: pathlib.Path) -> None:
+    """Not before: the import of a library changes no class of another one."""
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    done = commands.run([script])
+    assert done.returncode == 0, done.stderr
+
+
+def test_metric_is_reset_by_the_method_that_its_class_defines() -> None:
+    class Old(keras.metrics.Mean):
+        def reset_states(self):
+            self.reset_state()
+            self.was_reset = True
+
+    step_metrics.install()
+    metric = Old()
+    step_metrics.reset_metric(metric)
+    assert metric.was_reset
+    plain = keras.metrics.Mean()
+    plain.update_state(1.0)
+    step_metrics.reset_metric(plain)
+    assert float(plain.count) == 0

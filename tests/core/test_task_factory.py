@@ -44,7 +44,7 @@ def test_a_task_is_imported_when_it_is_needed():
     assert task_factory.get_task_cls(SpecialConfig) is collections.OrderedDict
 
 
-def test_a_bound_builder_comes_first():
+def test_bound_builder_takes_precedence():
     task_factory.register_task_cls(Config)(Task)
     config = Config()
     config.BUILDER = lambda config, **kwargs: ("built", config, kwargs)
@@ -57,7 +57,7 @@ def test_a_second_task_for_a_config_is_refused():
         task_factory.register_task_cls(Config, "another:Task")
 
 
-def test_a_config_without_a_task_is_answered_with_how_to_register_one():
+def test_error_of_a_config_without_a_task_says_how_to_register_one():
     task_factory.register_task_cls(SpecialConfig)(Task)
     wanted = r"\.Config`\. .*register_task_cls\(Config\).*--import"
     with pytest.raises(LookupError, match=wanted):

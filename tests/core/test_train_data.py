@@ -52,12 +52,6 @@ class _Task(base_task.Task):
         return tf.reduce_mean(losses)
 
 
-class _ForgetfulTask(_Task):
-    def build_inputs(self, params, input_context=None):
-        dataset = tf.data.Dataset.from_tensor_slices((IMAGES, LABELS)).shuffle(100)
-        return dataset.repeat().batch(params.global_batch_size, drop_remainder=True)
-
-
 class _PlainTask(_Task):
     """Nothing of it depends on how a batch is divided."""
 
@@ -109,35 +103,20 @@ def _train(strategy, params, steps, model_dir, task_cls=_Task):
     ]
 
 
-def _assert_that_an_interruption_changes_nothing(strategy, params, tmp_path):
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("execution", "replicas", "micro_batches"),
+    [("xla", 1, 1), ("xla_loop", 1, 1), ("graph", 1, 3), ("graph", 2, 1), ("xla", 2, 1)],
+)
+def test_interruption_changes_no_bit(execution, replicas, micro_batches, tmp_path, two_replicas):
+    strategy = two_replicas if replicas == 2 else tf.distribute.OneDeviceStrategy("CPU:0")
+    params = _params(execution=execution)
+    params.trainer.grad_accum_steps = micro_batches
     unbroken = _train(strategy, params, 20, tmp_path / "unbroken")
     _train(strategy, params, 8, tmp_path / "broken")
     resumed = _train(strategy, params, 20, tmp_path / "broken")
     for expected, got in zip(unbroken, resumed, strict=True):
         np.testing.assert_array_equal(got, expected)
-
-
-@pytest.mark.parametrize("execution", ["graph", "xla", "xla_loop"])
-@pytest.mark.slow
-def test_a_resumed_training_is_the_one_without_interruption(execution, tmp_path):
-    strategy = tf.distribute.OneDeviceStrategy("CPU:0")
-    params = _params(execution=execution)
-    _assert_that_an_interruption_changes_nothing(strategy, params, tmp_path)
-
-
-@pytest.mark.parametrize("execution", ["graph", "xla"])
-@pytest.mark.slow
-def test_on_several_replicas_as_well(execution, tmp_path, two_replicas):
-    params = _params(execution=execution)
-    _assert_that_an_interruption_changes_nothing(two_replicas, params, tmp_path)
-
-
-@pytest.mark.slow
-def test_with_micro_batches_as_well(tmp_path):
-    strategy = tf.distribute.OneDeviceStrategy("CPU:0")
-    params = _params(execution="graph")
-    params.trainer.grad_accum_steps = 3
-    _assert_that_an_interruption_changes_nothing(strategy, params, tmp_path)
 
 
 def test_51_more_replicas_go_on_with_the_same_examples_and_say_so(tmp_path, two_replicas, caplog):
@@ -150,15 +129,6 @@ def test_51_more_replicas_go_on_with_the_same_examples_and_say_so(tmp_path, two_
     for expected, got in zip(unbroken[:2], resumed[0:4:2], strict=True):
         # The last 12 steps, of 12 examples each.
         rounding.assert_close(got, expected, roundings=12 * 12)
-
-
-def test_data_that_begin_anew_are_said_to(tmp_path, caplog):
-    strategy = tf.distribute.OneDeviceStrategy("CPU:0")
-    params = _params(execution="graph")
-    _train(strategy, params, 3, tmp_path, _ForgetfulTask)
-    assert "restart from the beginning" not in caplog.text
-    _train(strategy, params, 5, tmp_path, _ForgetfulTask)
-    assert "The training data restart from the beginning at step 3" in caplog.text
 
 
 def test_skipped_batches_stay_skipped(tmp_path):

@@ -1,7 +1,13 @@
+import keras
 import pytest
 import tensorflow as tf
 
+from official_lite.common import errors
+from official_lite.core import base_trainer
+from official_lite.execution import executors
+from tests import parameter_servers, rounding
 from tests.execution.test_auto import EndlessTask, NotForXlaTask
+from tests.line_experiment import BATCH_SIZE
 
 
 @pytest.mark.parametrize("mode", ["xla", "xla_loop"])
@@ -41,7 +47,7 @@ def test_data_are_read_by_as_many_threads_as_configured(experiment, make_trainer
     assert trainer.train(tf.constant(2))["training_loss"] > 0
 
 
-@pytest.mark.parametrize("mode", ["graph", "xla", "xla_loop"])
+@pytest.mark.parametrize("mode", ["xla", "xla_loop"])
 def test_step_on_one_replica_may_update_more_than_once(experiment, make_trainer, mode) -> None:
     class Twice(EndlessTask):
         def train_step(self, inputs, model, optimizer, metrics=None):
@@ -51,3 +57,150 @@ def test_step_on_one_replica_may_update_more_than_once(experiment, make_trainer,
     trainer = make_trainer(experiment(runtime={"execution": mode}), task_cls=Twice)
     trainer.train(tf.constant(3))
     assert int(trainer.optimizer.iterations) == 6
+
+
+def test_split_step_updates_as_the_whole_one_on_all_replicas(
+    experiment, make_trainer, two_replicas
+) -> None:
+    weights = []
+    for is_split in (False, True):
+        with two_replicas.scope():
+            trainer = make_trainer(experiment(), evaluate=False)
+        if is_split:
+            trainer.execution = "xla"
+        trainer.train(tf.constant(3))
+        weights.append(trainer.model.get_weights())
+    for whole, split in zip(*weights, strict=True):
+        rounding.assert_close(split, whole, roundings=3 * BATCH_SIZE)
+
+
+def test_split_step_updates_the_metrics_that_it_was_made_with(experiment, make_trainer) -> None:
+    trainer = make_trainer(experiment(), evaluate=False)
+    executor = executors.XlaExecutor(tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]))
+    step = executor.replica_step(trainer.task.train_step, trainer.train_metrics)
+    inputs = next(iter(trainer.train_dataset))
+    logs = step(inputs, model=trainer.model, optimizer=trainer.optimizer, metrics=None)
+    assert float(logs[trainer.task.loss]) > 0
+    assert float(trainer.train_metrics[0].result()) > 0
+
+
+# Trains with two workers, and looks at everything that counts.
+COUNTS = """
+import tensorflow as tf
+
+from experiments.vision.digits import configs, task
+from official_lite.core import trainer_factory
+
+params = configs.digits_mlp()
+params.trainer.optimizer_config.override({"ema": {"average_decay": 0.9}}, is_strict=False)
+with strategy.scope():
+    digits = task.DigitsTask(params.task)
+    trainer = trainer_factory.create_trainer(params, digits, train=True, evaluate=True)
+    trainer.train_loop_begin()
+    for length in (1, 149, 50):
+        trainer.run_steps(tf.constant(length))
+    results["batches"] = float(trainer.train_loss.count)
+    results["examples"] = float(trainer.train_metrics[0].count)
+    logs = trainer.train_loop_end()
+    results["steps"] = int(trainer.global_step.numpy())
+    results["iterations"] = int(trainer.optimizer.iterations.numpy())
+    results["learning_rate"] = float(logs["learning_rate"])
+    schedule = trainer.optimizer.inner_optimizer._learning_rate
+    results["schedule"] = float(schedule(200))
+    results["accuracy"] = float(trainer.evaluate(tf.constant(-1))["accuracy"])
+    results["evaluated"] = float(trainer.validation_metrics[0].count)
+    # A worker was lost before it could say what it had done.
+    lost = trainer.train_loop
+
+    def run_twice(num_steps):
+        lost(num_steps)
+        lost(tf.constant(3))
+
+    trainer.use_train_loop(run_twice)
+    trainer.run_steps(tf.constant(10))
+    results["steps_after_loss"] = int(trainer.global_step.numpy())
+    results["iterations_after_loss"] = int(trainer.optimizer.iterations.numpy())
+    try:
+        trainer.execution = "xla"
+    except ValueError as error:
+        results["xla"] = str(error)
+"""
+
+
+class Minimal(base_trainer._AsyncTrainer):
+    def __init__(self):
+        self._strategy = tf.distribute.get_strategy()
+        self.init_async()
+        # As trainers of the Model Garden do.
+        self.global_step = tf.Variable(0, dtype=tf.int64)
+        self.model, self.optimizer, self.config = keras.Sequential(), keras.optimizers.SGD(), None
+
+    def train_step(self, iterator):
+        raise NotImplementedError
+
+    def eval_step(self, iterator):
+        raise NotImplementedError
+
+
+def test_only_a_parameter_server_strategy_has_a_coordinator() -> None:
+    trainer = Minimal()
+    trainer.join()
+    with pytest.raises(ValueError, match="parameter_server"):
+        trainer.coordinator_for_async()
+
+
+def test_data_are_distributed_by_the_strategy() -> None:
+    dataset = Minimal().distribute_dataset(lambda: tf.data.Dataset.range(3))
+    assert list(dataset.as_numpy_iterator()) == [0, 1, 2]
+
+
+@pytest.mark.slow
+def test_two_workers_lose_no_count_and_the_chief_evaluates_each_example_once(tmp_path):
+    found = parameter_servers.run_script(tmp_path, COUNTS)
+    assert (found["steps"], found["iterations"]) == (200, 200)
+    assert (found["batches"], found["examples"]) == (200, 200 * 64)
+    assert found["learning_rate"] == pytest.approx(found["schedule"])
+    assert found["evaluated"] == 360
+    # Of the averaged weights.
+    assert found["accuracy"] > 0.8
+    # Steps that were made twice count once.
+    assert (found["steps_after_loss"], found["iterations_after_loss"]) == (210, 210)
+    assert "graph" in found["xla"]
+
+
+# Each worker draws as long as nothing else is to do; a task is whoever's turn it is.
+DRAW = """
+import tensorflow as tf
+
+from official_lite.execution import executors
+
+coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
+shares = [tf.data.Dataset.range(10 * i, 10 * i + 10).shuffle(10, seed=1).repeat() for i in (0, 1)]
+dataset = executors.WorkerDatasets(coordinator, shares)
+draw = tf.function(lambda iterator: next(iterator))
+iterator = iter(dataset)
+drawn = [coordinator.schedule(draw, (iterator,)) for _ in range(400)]
+coordinator.join()
+values = [int(value.fetch()) for value in drawn]
+results["spec"] = str(dataset.element_spec)
+results["values"] = values
+"""
+
+
+@pytest.mark.slow
+def test_each_worker_reads_its_own_share(tmp_path):
+    found = parameter_servers.run_script(tmp_path, DRAW)
+    assert found["spec"] == str(tf.TensorSpec([], tf.int64))
+    assert set(found["values"]) == set(range(20))
+    # In turns, whatever the order: no example comes a second time before all have come.
+    for share in (range(10), range(10, 20)):
+        own = [value for value in found["values"] if value in share]
+        assert max(map(own.count, share)) - min(map(own.count, share)) <= 1
+
+
+def test_data_that_run_python_are_refused():
+    def read(index):
+        return tf.numpy_function(lambda i: i, [index], tf.int64)
+
+    with pytest.raises(errors.ConfigValueError, match="run Python"):
+        executors._serialize(tf.data.Dataset.range(3).map(read))

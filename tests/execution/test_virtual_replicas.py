@@ -43,7 +43,7 @@ def test_two_replicas_leave_the_same_bits_as_one(
 
 
 @pytest.mark.slow
-def test_run_goes_on_with_another_number_of_replicas(
+def test_run_resumes_on_another_number_of_replicas(
     tmp_path: pathlib.Path,
     two_replicas: tf.distribute.Strategy,
     caplog: pytest.LogCaptureFixture,
@@ -92,14 +92,12 @@ class OwnTrainer(base_trainer.Trainer):
     [
         ({"trainer": {"virtual_replicas": 3}}, base_trainer.Trainer, "expected a multiple of the"),
         ({"runtime": {"execution": "xla_loop"}}, base_trainer.Trainer, "Use `graph` or `xla`"),
-        ({"runtime": {"execution": "eager"}}, base_trainer.Trainer, "Use `graph` or `xla`"),
         ({"trainer": {"train_tf_function": False}}, base_trainer.Trainer, "train_tf_function"),
-        ({"trainer": {"eval_tf_function": False}}, base_trainer.Trainer, "eval_tf_function"),
         ({}, OwnTrainer, "OwnTrainer overrides `train_step`"),
         ({"task": {"train_data": {"global_batch_size": 4}}}, base_trainer.Trainer, "multiple of 8"),
     ],
 )
-def test_what_can_not_be_divided_is_refused(
+def test_config_that_virtual_replicas_do_not_support_is_refused(
     overrides: dict[str, Any],
     trainer_cls: type[base_trainer.Trainer],
     message: str,
@@ -115,7 +113,7 @@ def test_what_can_not_be_divided_is_refused(
 @pytest.mark.parametrize(
     ("strategy_cls", "name"),
     [
-        (tf.distribute.TPUStrategy, "tpu"),
+        (tf.distribute.ParameterServerStrategy, "parameter_server"),
         (tf.distribute.experimental.CentralStorageStrategy, "central_storage"),
     ],
 )
@@ -188,7 +186,7 @@ class DrawingTask(elastic_experiment.ElasticTask):
         (DrawingTask, "SeedGenerator"),
     ],
 )
-def test_step_that_has_no_single_result_is_told_what_to_do(
+def test_step_that_depends_on_its_replica_is_refused(
     task_cls: Callable[..., Any], message: str
 ) -> None:
     params = exp_factory.get_exp_config("tests/elastic")

@@ -9,7 +9,7 @@ import keras
 import tensorflow as tf
 
 from official_lite import orbit
-from official_lite.core import base_task, config_definitions
+from official_lite.core import base_task, config_definitions, exporter_events
 from official_lite.core import base_trainer as core_trainer
 from official_lite.modeling.multitask import base_trainer
 from official_lite.modeling.optimization import ema_optimizer, optimizer_factory
@@ -124,15 +124,15 @@ class MultiTaskEvaluator(orbit.AbstractEvaluator):
 
     def before_training(self, step: int) -> None:
         """Make the checkpoint exporter discard best results recorded after `step`."""
-        core_trainer.notify_exporter(self._checkpoint_exporter, "rewind", step)
+        exporter_events.notify(self._checkpoint_exporter, "rewind", step)
 
     def before_checkpoint(self) -> None:
         """Make the checkpoint exporter protect the current best checkpoint."""
-        core_trainer.notify_exporter(self._checkpoint_exporter, "protect")
+        exporter_events.notify(self._checkpoint_exporter, "protect")
 
     def after_checkpoint(self, step: int) -> None:
         """Make the checkpoint exporter release files that only earlier states require."""
-        core_trainer.notify_exporter(self._checkpoint_exporter, "settle", step)
+        exporter_events.notify(self._checkpoint_exporter, "settle", step)
 
     def evaluate(self, num_steps: tf.Tensor) -> dict[str, Any]:
         """Evaluate the tasks in turn, and restore the training weights even if one raises.
@@ -146,17 +146,14 @@ class MultiTaskEvaluator(orbit.AbstractEvaluator):
         with ema_optimizer.averaged_weights(self.optimizer):
             results = {name: self._evaluate_task(name, num_steps) for name in self._evaluators}
             if self._checkpoint_exporter:
-                with ema_optimizer.following_weights(self.optimizer):
-                    self._checkpoint_exporter.maybe_export_checkpoint(
-                        self.checkpoint, results, self.global_step.numpy()
-                    )
+                exporter_events.export(self, results)
         steps_run = [evaluator.steps_run or 0 for evaluator in self._evaluators.values()]
         self.steps_run = sum(steps_run) or None
         return results
 
     def evaluating_apart(self) -> contextlib.AbstractContextManager[None]:
         """Return a context in which no evaluation counts as the best one; see `Trainer`."""
-        return core_trainer.without_exporter(self)
+        return exporter_events.without_exporter(self)
 
     def _evaluate_task(self, name: str, num_steps: tf.Tensor) -> dict[str, Any]:
         own_steps = self.eval_steps.get(name)

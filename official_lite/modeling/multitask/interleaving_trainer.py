@@ -144,7 +144,7 @@ class MultiTaskInterleavingTrainer(base_trainer.MultiTaskBaseTrainer):
         def checked_step(
             inputs: nests.Nest, model: keras.Model, optimizer: Any, metrics: Any
         ) -> Mapping[str, Any]:
-            logs = self._run_task(task, inputs, model, optimizer, metrics)
+            logs = step_checks.call_train_step(task, inputs, model, optimizer, metrics)
             loss = step_checks.training_loss(task, logs)
             weight = self._weight_in(name, inputs)
             step_metrics.add_loss(self.training_losses[name], loss, weight)
@@ -155,7 +155,11 @@ class MultiTaskInterleavingTrainer(base_trainer.MultiTaskBaseTrainer):
             self.begin_replica_step()
             model = base_trainer.task_model(self.multi_task_model, name)
             self._call_step(
-                checked_step, inputs, model, self.optimizer, self.training_metrics[name]
+                checked_step,
+                inputs,
+                self.training_metrics[name],
+                model=model,
+                optimizer=self.optimizer,
             )
             self._end_replica_step()
             self.task_step_counter(name).assign_add(1)

@@ -12,8 +12,8 @@ import tensorflow as tf
 from absl import logging
 
 from official_lite import orbit
-from official_lite.common import errors, files, keras_names
-from official_lite.common.run_mode import Mode
+from official_lite.common import errors, files, keras_variables
+from official_lite.common.flags import Mode
 from official_lite.config import epochs, parsing
 from official_lite.core import (
     base_task,

@@ -1,0 +1,103 @@
+"""Small modules at their paths in the Model Garden."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from official_lite.common import errors
+from official_lite.common import registry as common_registry
+from official_lite.core import (
+    file_writers,
+    registry,
+    test_utils,
+    tf_example_builder,
+    tf_example_feature_key,
+    train_utils,
+)
+
+
+def test_registry_at_its_model_garden_path_is_the_common_one():
+    collection = {}
+    registry.register(collection, "group/name")(dict)
+    assert common_registry.lookup(collection, "group/name") is dict
+    assert registry.lookup(collection, "group/name") is dict
+    assert registry.names(collection) == ["group/name"]
+
+
+def test_the_fake_models_map_features_to_four_units():
+    inputs = tf.ones([3, 5])
+    for model in (test_utils.FakeKerasModel(), test_utils.FakeModule(5)):
+        outputs = model(inputs)
+        assert outputs.shape == (3, 4)
+        assert len(model.trainable_variables) == 4
+
+
+def feature(example, key):
+    return example.features.feature[key]
+
+
+def test_features_of_every_kind_are_added():
+    example = (
+        tf_example_builder.TfExampleBuilder()
+        .add_bytes_feature("text", "ä")
+        .add_ints_feature("ints", (1, 2))
+        .add_floats_feature("floats", np.array([0.5]))
+        .add_feature_dict({"raw": tf.train.Feature()})
+        .example
+    )
+    assert feature(example, "text").bytes_list.value == ["ä".encode()]
+    assert feature(example, "ints").int64_list.value == [1, 2]
+    assert feature(example, "floats").float_list.value == [0.5]
+    assert set(example.features.feature) == {"text", "ints", "floats", "raw"}
+
+
+@pytest.mark.parametrize("value", ["a", [b"a"], np.array([b"a"])])
+def test_one_value_or_several_as_text_or_bytes(value):
+    example = tf_example_builder.TfExampleBuilder().add_bytes_feature("x", value).example
+    assert feature(example, "x").bytes_list.value == [b"a"]
+
+
+def test_an_example_is_a_copy():
+    builder = tf_example_builder.TfExampleBuilder().add_ints_feature("x", 1)
+    example = builder.example
+    builder.add_ints_feature("x", 2)
+    assert feature(example, "x").int64_list.value == [1]
+    builder.set(example).add_ints_feature("x", 3)
+    assert feature(example, "x").int64_list.value == [1]
+
+
+def test_serialized_is_what_a_reader_parses():
+    builder = tf_example_builder.TfExampleBuilder().add_ints_feature("x", 1)
+    assert tf.train.Example.FromString(builder.serialized_example) == builder.example
+    assert builder.reset().serialized_example == b""
+
+
+@tf_example_feature_key.dataclass
+class ImageKey(tf_example_feature_key.TfExampleFeatureKeyBase):
+    encoded: str = "image/encoded"
+    height: str = "image/height"
+
+
+def test_a_prefix_comes_before_every_key():
+    key = ImageKey("left")
+    assert (key.encoded, key.height) == ("left/image/encoded", "left/image/height")
+    assert ImageKey().encoded == "image/encoded"
+
+
+def test_compressed_files_are_gzip(tmp_path):
+    path = tmp_path / "data"
+    file_writers.write_small_dataset([tf.train.Example()], str(path), "tfrecord_compressed")
+    assert path.read_bytes()[:2] == b"\x1f\x8b"
+
+
+@pytest.mark.parametrize(("file_type", "message"), [("parquet", "file_type"), ("riegeli", "Rieg")])
+def test_a_type_that_cannot_be_written_leaves_no_file(tmp_path, file_type, message):
+    path = tmp_path / "data"
+    with pytest.raises(errors.ConfigValueError, match=message):
+        file_writers.write_small_dataset([tf.train.Example()], str(path), file_type)
+    assert not path.exists()
+
+
+def test_unknown_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="no_such_function"):
+        train_utils.no_such_function  # noqa: B018  (the access is the test)
