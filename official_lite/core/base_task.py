@@ -629,7 +629,7 @@ def _warn_of_lookalikes(task_cls: type[Task]) -> None:
         )
         # A helper may be named like the method that it helps.
         if meant and getattr(task_cls, meant, None) is getattr(Task, meant, None):
-            log_once.warn_once(
+            terminal.warn_once(
                 "`%s.%s` is never called by the trainer. Did you mean `%s`?",
                 task_cls.__name__,
                 name,

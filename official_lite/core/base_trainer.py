@@ -368,7 +368,7 @@ class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
         return executors.create_eval_loop_fn(self, self._eval_executor, has_state)
 
     @user_code.not_converted
-    def run_step(self, step_fn: Callable[..., Any], *inputs: types.Nest) -> Any:
+    def run_step(self, step_fn: Callable[..., Any], *inputs: nests.Nest) -> Any:
         """Run a function on all replicas, as a part of a training step."""
         return self._executor.run_step(step_fn, *inputs)
 
@@ -480,12 +480,12 @@ class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
         self._accumulator.flush(are_summed=bool(self.config.trainer.virtual_replicas))
         self._end_replica_step()
 
-    def _learn(self, inputs: types.Nest, optimizer: Any) -> None:
+    def _learn(self, inputs: nests.Nest, optimizer: Any) -> None:
         metrics = self._task_metrics[True]
         self._call_step(self._checked_step, inputs, metrics, model=self.model, optimizer=optimizer)
 
     def _call_step(
-        self, step: executors.TrainStep, inputs: types.Nest, metrics: Any, **kwargs: Any
+        self, step: executors.TrainStep, inputs: nests.Nest, metrics: Any, **kwargs: Any
     ) -> None:
         """Call a step in the mode of execution, and show its logs to the graph hooks."""
         step = self._executor.replica_step(step, metrics)
@@ -504,7 +504,7 @@ class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
         step_metrics.add_loss(self.train_loss, loss, weight)
         return logs
 
-    def _weight_of_part(self, inputs: types.Nest, size: int | None) -> tf.Tensor | None:
+    def _weight_of_part(self, inputs: nests.Nest, size: int | None) -> tf.Tensor | None:
         """Return the weight of a replica's part of a batch; see `step_metrics.weight_of_part`."""
         num_parts = self.batches_per_step * self.strategy.num_replicas_in_sync
         return step_metrics.weight_of_part(step_metrics.num_examples(inputs), num_parts, size)

@@ -107,4 +107,4 @@ def get_origin(exp_name: str) -> str:
     Raises:
         UnknownNameError: (a `LookupError`) If the experiment is unknown.
     """
-    return qualnames.module_of(inspect.unwrap(get_config_factory(exp_name)))
+    return plugins.module_of(inspect.unwrap(get_config_factory(exp_name)))

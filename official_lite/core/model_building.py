@@ -58,7 +58,7 @@ def build_for_steps(
     model: keras.Model,
     task: base_task.Task,
     task_metrics: Mapping[bool, Sequence[Any]],
-    find_spec: Callable[[bool], types.Nest],
+    find_spec: Callable[[bool], nests.Nest],
 ) -> None:
     """Build a model and the metrics of its task, unless they are built, and name the metrics.
 
@@ -93,11 +93,11 @@ def build_for_prediction(
 
 def _explained(
     task: base_task.Task, step: Callable[..., Any], **kwargs: Any
-) -> Callable[[types.Nest], Any]:
+) -> Callable[[nests.Nest], Any]:
     """Return a step of a task as a function of its inputs, whose errors name what is missing."""
 
     @user_code.not_converted
-    def run(inputs: types.Nest) -> Any:
+    def run(inputs: nests.Nest) -> Any:
         with step_checks.explaining_the_step(task, step, inputs):
             return user_code.converted(step)(inputs, **kwargs)
 

@@ -16,9 +16,9 @@ from absl import logging
 from official_lite.common import (
     error_report,
     errors,
-    keras_names,
-    qualnames,
-    types,
+    keras_variables,
+    nests,
+    plugins,
     user_code,
 )
 from official_lite.core import step_metrics
@@ -77,7 +77,7 @@ def returned(method: Callable[..., Any], value: Any, expected: str) -> Any:
 
 
 def call_train_step(
-    task: Any, inputs: types.Nest, model: keras.Model, optimizer: Any, metrics: Any
+    task: Any, inputs: nests.Nest, model: keras.Model, optimizer: Any, metrics: Any
 ) -> Mapping[str, Any]:
     """Call `task.train_step`, and return its logs."""
     with (

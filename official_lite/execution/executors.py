@@ -15,7 +15,7 @@ from tensorflow.python.distribute import input_lib
 from tensorflow.python.distribute.coordinator import values
 
 from official_lite import orbit
-from official_lite.common import errors, log_once, nests, types, user_code
+from official_lite.common import errors, nests, terminal, user_code
 from official_lite.core import step_metrics
 from official_lite.data import position, tf_data_options
 from official_lite.modeling.optimization import gradient_accumulator
@@ -92,7 +92,7 @@ class GraphExecutor:
         """Distribute a dataset for evaluation."""
         return self.distribute(dataset_or_fn, *args, **kwargs)
 
-    def run_step(self, step_fn: StepFn, *inputs: types.Nest) -> Any:
+    def run_step(self, step_fn: StepFn, *inputs: nests.Nest) -> Any:
         """Run a function on all replicas, as a part of a step."""
         step_fn = user_code.converted(step_fn)
         return self.strategy.run(step_fn, args=inputs, options=self.options)
@@ -173,7 +173,7 @@ class XlaExecutor(GraphExecutor):
         self._programs: dict[StepFn, StepFn] = {}
         self._split_steps: dict[TrainStep, TrainStep] = {}
 
-    def run_step(self, step_fn: StepFn, *inputs: types.Nest) -> Any:
+    def run_step(self, step_fn: StepFn, *inputs: nests.Nest) -> Any:
         if self.mode == "xla_loop":
             return super().run_step(step_fn, *inputs)
         self._watch_sizes(inputs)
@@ -194,7 +194,7 @@ class XlaExecutor(GraphExecutor):
             self._split_steps[step] = _split_train_step(step, metrics)
         return self._split_steps[step]
 
-    def _watch_sizes(self, inputs: types.Nest) -> None:
+    def _watch_sizes(self, inputs: nests.Nest) -> None:
         """Note the sizes of batches, unless they are known when the step is traced."""
         shapes = [tf.shape(x) for x in nests.tensors_in(inputs) if not x.shape.is_fully_defined()]
         if shapes:
@@ -204,7 +204,7 @@ class XlaExecutor(GraphExecutor):
         self._sizes.add(shape.tobytes())
         self.num_sizes = len(self._sizes)
         if self.num_sizes == _MANY_SIZES:
-            log_once.warn_once(
+            terminal.warn_once(
                 "`runtime.execution` is xla, and the batches have had %d different sizes so far. "
                 "XLA compiles a program for each of them. Pad the batches to one size or a few, or "
                 "use the execution mode `graph`.",
@@ -440,7 +440,7 @@ def create_train_loop_fn(
     is_divided = trainer.train_options.use_tf_while_loop
     num_parts = _PARTS_PER_WORKER * _num_workers(executor.strategy) if is_divided else None
 
-    def run(iterator: Iterator[types.Nest], num_steps: tf.Tensor) -> None:
+    def run(iterator: Iterator[nests.Nest], num_steps: tf.Tensor) -> None:
         for length in _divide(int(num_steps), num_parts):
             coordinator.schedule(loop_fn, (iterator, tf.constant(length)))
         # The caller reads the global step next.
@@ -498,7 +498,7 @@ def create_eval_loop_fn(
             "can't provide. Pass a `tf.data.Dataset` to the evaluation, so that the chief reads it."
         )
 
-    def run(iterator: Iterator[types.Nest], num_steps: tf.Tensor, *_: Any) -> None:
+    def run(iterator: Iterator[nests.Nest], num_steps: tf.Tensor, *_: Any) -> None:
         coordinator.schedule(loop_fn, (iterator, num_steps))
         executor.join()
 

@@ -177,7 +177,7 @@ class VirtualReplicasExecutor(executors.GraphExecutor):
         """
         replica = tf.distribute.get_replica_context()
 
-        def run_shard(index: tf.Tensor, shard: types.Nest) -> tuple[list[Any], Mapping[str, Any]]:
+        def run_shard(index: tf.Tensor, shard: nests.Nest) -> tuple[list[Any], Mapping[str, Any]]:
             with _VirtualReplica(replica, self.count, index), step_guard.fetched(shard):
                 return fn(shard)
 

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from official_lite.common import errors
-from official_lite.common import registry as common_registry
+from official_lite.common import errors, plugins
 from official_lite.core import (
     file_writers,
     registry,
@@ -19,7 +18,7 @@ from official_lite.core import (
 def test_registry_at_its_model_garden_path_is_the_common_one():
     collection = {}
     registry.register(collection, "group/name")(dict)
-    assert common_registry.lookup(collection, "group/name") is dict
+    assert plugins.lookup(collection, "group/name") is dict
     assert registry.lookup(collection, "group/name") is dict
     assert registry.names(collection) == ["group/name"]
 
