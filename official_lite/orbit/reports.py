@@ -13,7 +13,7 @@ from absl import logging
 
 from official_lite import telemetry
 from official_lite.orbit import runner, triggers, utils
-from official_lite.telemetry.record import as_number
+from official_lite.telemetry.writer import as_number
 
 _SECONDS_BETWEEN_PROGRESS = 0.1
 

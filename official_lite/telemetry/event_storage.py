@@ -14,23 +14,14 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from official_lite.common import errors, nested_dict, suggestions
-from official_lite.telemetry import record
-from official_lite.telemetry.record import Histogram
-
-__all__ = [
-    "GraphEvents",
-    "GraphMetrics",
-    "ScalarHistory",
-    "current_name_scope",
-    "name_scope",
-    "EventStorage",
-    "Events",
-    "get_event_storage",
-    "put_histogram",
-    "put_image",
-    "put_scalar",
-    "to_pixels",
-]
+from official_lite.telemetry.writer import (
+    NUM_BUCKETS,
+    Histogram,
+    Values,
+    as_number,
+    bucket_counts,
+    histogram_of,
+)
 
 
 class ScalarHistory:
@@ -216,8 +207,8 @@ class GraphMetrics:
 
     def put_histogram(self, name: str, values: tf.Tensor | npt.NDArray[Any]) -> None:
         """Add the bucket counts of `values`."""
-        counts = record.bucket_counts(values)
-        variable = self._find(self._histograms, name, lambda: self._create([record.NUM_BUCKETS]))
+        counts = bucket_counts(values)
+        variable = self._find(self._histograms, name, lambda: self._create([NUM_BUCKETS]))
         self._part_here(variable).assign_add(counts)
 
     def put_image(self, name: str, image: tf.Tensor | npt.NDArray[Any]) -> None:
@@ -282,9 +273,9 @@ class GraphMetrics:
             self._read_and_reset = self._build_read_and_reset()
         sums = self._read_and_reset().numpy()
         scalars, sums = np.split(sums, [2 * len(self._scalars)])
-        counts, arrived = np.split(sums, [record.NUM_BUCKETS * len(self._histograms)])
+        counts, arrived = np.split(sums, [NUM_BUCKETS * len(self._histograms)])
         totals = zip(sorted(self._scalars), scalars.reshape([-1, 2]).tolist(), strict=True)
-        counts = counts.reshape([-1, record.NUM_BUCKETS])
+        counts = counts.reshape([-1, NUM_BUCKETS])
         return (
             {name: (total, count) for name, (total, count) in totals if count},
             {
@@ -422,7 +413,7 @@ class EventStorage:
             tensor = _as_single(name, value)
             self._of_this_strategy().put_scalar(name, tensor, keeps_latest=not smoothing_hint)
             return
-        number = record.as_number(value)
+        number = as_number(value)
         if number is None:
             raise _not_a_number(name, value)
         self._scalars.setdefault(name, _EagerScalar()).add(float(number))
@@ -466,10 +457,10 @@ class EventStorage:
         if tf.inside_function():
             self._of_this_strategy().put_histogram(name, values)
         else:
-            counts = record.bucket_counts(values).numpy().astype(np.float64)
+            counts = bucket_counts(values).numpy().astype(np.float64)
             self._counts[name] = self._counts.get(name, 0.0) + counts
 
-    def record_report(self, values: record.Values) -> None:
+    def record_report(self, values: Values) -> None:
         """Add the values of a report to the histories, without reporting them once more.
 
         Args:
@@ -514,9 +505,7 @@ class EventStorage:
             scalars={name: scalars[name].result(self._hints[name]) for name in sorted(scalars)},
             images={name: images[name] for name in sorted(images)},
             histograms={
-                name: record.histogram_of(counts[name])
-                for name in sorted(counts)
-                if counts[name].any()
+                name: histogram_of(counts[name]) for name in sorted(counts) if counts[name].any()
             },
         )
 
