@@ -49,14 +49,14 @@ MUTANTS = (
         ("tests/orbit/test_checkpointing.py",),
     ),
     Mutant(
-        "orbit/hooks/hook_list.py",
+        "orbit/hooks/hook.py",
         "the last error of several hooks wins",
         "            if first_error is None:\n                first_error = error\n",
         "            if first_error is not error:\n                first_error = error\n",
         ("tests/orbit/hooks/test_hook_list.py",),
     ),
     Mutant(
-        "orbit/hooks/hook_list.py",
+        "orbit/hooks/hook.py",
         "names of hook states changed",
         'f"{name}_{count[name] - 1}"',
         'f"{name}_{count[name]}"',

@@ -15,7 +15,7 @@ import tensorflow as tf
 from absl import logging
 
 from official_lite.common import errors, keras_names, keras_variables, types, user_code
-from official_lite.orbit.utils import step_guard
+from official_lite.orbit.utils import loop_fns
 
 __all__ = [
     "add_loss",
@@ -428,7 +428,7 @@ def weight_of_part(
 def _fetched_size() -> tf.Tensor | None:
     """Return the size of this replica's part of the batch that the current step has fetched."""
     context = tf.distribute.get_replica_context()
-    batch = step_guard.current_batch()
+    batch = loop_fns.current_batch()
     if context is None or batch is None:
         return None
     present = [part for part in tf.nest.flatten(batch) if part is not None]

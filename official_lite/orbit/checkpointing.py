@@ -21,14 +21,6 @@ from official_lite.checkpoint import (
 from official_lite.common import errors, preemption, suggestions
 from official_lite.orbit import triggers
 
-__all__ = [
-    "find_mark",
-    "marked",
-    "watch_checkpoints",
-    "Checkpointing",
-]
-
-
 _NAME = inspection.PENDING_EVALUATION
 
 

@@ -16,8 +16,7 @@ from official_lite.checkpoint import commit
 from official_lite.common import error_report, errors, goodput, preemption, terminal
 from official_lite.data import input_errors
 from official_lite.orbit import checkpointing, reports, runner, standard_runner, triggers, utils
-from official_lite.orbit.hooks import hook_list
-from official_lite.orbit.hooks.hook import Hook
+from official_lite.orbit.hooks.hook import Hook, HookList
 from official_lite.orbit.utils import loop_fns
 
 Action = Callable[[runner.Output], None]
@@ -203,7 +202,7 @@ class Controller:
         self.eval_preparations: list[Callable[[], None]] = []
         self.eval_steps = -1
         self.steps_per_epoch = steps_per_epoch
-        self._hooks = hook_list.HookList(hooks, steps_per_epoch)
+        self._hooks = HookList(hooks, steps_per_epoch)
         self._hooks.attach(self, trainer)
         if checkpoint_manager is not None:
             self._hooks.save_in(checkpoint_manager.checkpoint)

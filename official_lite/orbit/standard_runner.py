@@ -12,20 +12,7 @@ from absl import logging
 from official_lite.common import errors, goodput, types
 from official_lite.data import input_errors, tf_data_options
 from official_lite.orbit import runner
-from official_lite.orbit.utils import loop_fns, step_guard
-
-__all__ = [
-    "IteratorLoop",
-    "TrainLoop",
-    "exchange",
-    "make_iterator",
-    "StandardTrainerOptions",
-    "StandardTrainer",
-    "StandardEvaluatorOptions",
-    "StandardEvaluator",
-    "is_splittable",
-    "end_of_training_data",
-]
+from official_lite.orbit.utils import loop_fns
 
 
 class TrainLoop(Protocol):
@@ -219,7 +206,7 @@ class StandardTrainer(runner.AbstractTrainer, metaclass=abc.ABCMeta):
         """Create the function `(iterator, num_steps)` that `create_train_loop` uses."""
         step = self.wrap_step(self.train_step)
         if (counts := self.batch_counts) is not None:
-            step = step_guard.count_batches(step, counts)
+            step = loop_fns.count_batches(step, counts)
         if not self._train_options.use_tf_while_loop:
             return loop_fns.create_exact_loop_fn(_maybe_compiled(step, self._train_options))
         loop_fn = loop_fns.create_tf_while_loop_fn(step)
@@ -534,5 +521,5 @@ def _check_while_loop(options: StandardTrainerOptions | StandardEvaluatorOptions
 def _maybe_compiled(
     step_fn: loop_fns.StepFn, options: StandardTrainerOptions | StandardEvaluatorOptions
 ) -> loop_fns.StepFn:
-    step_fn = step_guard.guard_step(step_fn)
+    step_fn = loop_fns.guard_step(step_fn)
     return tf.function(step_fn) if options.use_tf_function else step_fn

@@ -10,18 +10,7 @@ from absl import logging
 from official_lite.common import errors, goodput, nests, preemption, user_code
 from official_lite.data import stacking
 from official_lite.orbit import standard_runner
-from official_lite.orbit.utils import loop_fns, step_guard
-
-__all__ = [
-    "OneBatch",
-    "StackedLoop",
-    "compile_steps",
-    "most_steps",
-    "steps_per_stack",
-    "why_not_stackable",
-    "XlaEvalLoop",
-]
-
+from official_lite.orbit.utils import loop_fns
 
 RunOnStack = Callable[[Any, tf.Tensor], None]
 
@@ -309,7 +298,7 @@ class XlaEvalLoop:
     """
 
     def __init__(self, step_fn: loop_fns.StepFn, *, needs_outputs: bool) -> None:
-        self._step_fn = step_guard.guard_step(step_fn)
+        self._step_fn = loop_fns.guard_step(step_fn)
         self._needs_outputs = needs_outputs
         self._in_graph = tf.function(self._step, reduce_retracing=True)
         self._in_xla = tf.function(self._step, jit_compile=True)

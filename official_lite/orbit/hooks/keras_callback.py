@@ -18,15 +18,6 @@ from official_lite.orbit import reports, runner
 from official_lite.orbit.hooks import watched_metric
 from official_lite.orbit.hooks.hook import Hook
 
-__all__ = [
-    "check_schedules",
-    "create",
-    "hears_batches",
-    "keras_callbacks",
-    "KerasCallback",
-]
-
-
 # The events in which a callback judges the results of an evaluation.
 _AFTER_EVALUATION = ("on_test_end", "on_epoch_end", "on_train_end")
 

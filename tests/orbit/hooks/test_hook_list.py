@@ -4,7 +4,7 @@ from absl import logging
 from official_lite import orbit
 from official_lite.common import errors
 from official_lite.orbit import hooks
-from official_lite.orbit.hooks import hook_list
+from official_lite.orbit.hooks import hook as hook_module
 
 
 class EveryStep(orbit.Hook):
@@ -15,7 +15,7 @@ class EveryStep(orbit.Hook):
 def test_unstated_interval_means_every_step_and_one_warning(monkeypatch):
     warnings = []
     monkeypatch.setattr(logging, "warning", lambda text, *args: warnings.append(text % args))
-    every = hook_list.HookList([EveryStep(), orbit.Hook()])
+    every = hook_module.HookList([EveryStep(), orbit.Hook()])
     assert [every.next_step(step) for step in (0, 1)] == [1, 2]
     assert len(warnings) == 1
     assert "EveryStep" in warnings[0]
@@ -26,11 +26,11 @@ def test_stated_interval_needs_no_warning(monkeypatch):
     monkeypatch.setattr(logging, "warning", lambda *args: pytest.fail("no warning is due"))
     hook = EveryStep()
     hook.every_n_steps = 100
-    assert hook_list.HookList([hook]).next_step(150) == 200
+    assert hook_module.HookList([hook]).next_step(150) == 200
 
 
 def test_hook_without_step_methods_cuts_no_loop():
-    assert hook_list.HookList([orbit.Hook()], steps_per_epoch=5).next_step(0) == float("inf")
+    assert hook_module.HookList([orbit.Hook()], steps_per_epoch=5).next_step(0) == float("inf")
 
 
 def test_hooks_run_in_list_order():
@@ -48,7 +48,7 @@ def test_hooks_run_in_list_order():
         def after_step(self):
             order.append(f"after {self.name}")
 
-    listed = hook_list.HookList([Named("a"), Named("b")])
+    listed = hook_module.HookList([Named("a"), Named("b")])
     listed.before_steps(until=2)
     listed.after_steps(2)
     listed.after_steps(3)
@@ -62,7 +62,7 @@ def test_first_error_of_several_hooks_is_raised_and_the_others_are_logged(caplog
 
         return hooks.LambdaHook(every_n_steps=1, after_step=after_step)
 
-    listed = hook_list.HookList([fail_with("one"), fail_with("two"), fail_with("three")])
+    listed = hook_module.HookList([fail_with("one"), fail_with("two"), fail_with("three")])
     with pytest.raises(ValueError, match="one"):
         listed.after_steps(1)
     logged = [str(record.exc_info[1]) for record in caplog.records if record.exc_info]
@@ -78,7 +78,7 @@ def test_hooks_know_who_runs_them(make_trainer, make_controller):
 
 def test_other_objects_are_refused():
     with pytest.raises(errors.ConfigTypeError, match="contains a str"):
-        hook_list.HookList(["not a hook"])
+        hook_module.HookList(["not a hook"])
 
 
 ARGUMENTS = {"after_eval": 1, "on_checkpoint": 1, "on_exception": 1, "after_train": 1}
@@ -96,7 +96,7 @@ def test_argument_of_an_event_may_be_left_out(event, as_lambda):
         hook = hooks.LambdaHook(**{event: lambda hook: calls.append(hook)})
     else:
         hook = type("Short", (orbit.Hook,), {event: lambda self: calls.append(self)})()
-    hook_list.HookList([hook]).dispatch(event, "argument")
+    hook_module.HookList([hook]).dispatch(event, "argument")
     assert calls == [hook]
 
 
@@ -111,7 +111,7 @@ def test_method_with_other_arguments_is_refused_before_the_first_step(event, as_
     else:
         hook = type("Long", (orbit.Hook,), {event: method})()
     with pytest.raises(errors.ConfigTypeError, match=rf"{event} takes \(one, two\); expected"):
-        hook_list.HookList([hook])
+        hook_module.HookList([hook])
 
 
 def test_error_inside_a_method_is_not_taken_for_another_signature():
@@ -120,11 +120,11 @@ def test_error_inside_a_method_is_not_taken_for_another_signature():
             raise TypeError("mine")
 
     with pytest.raises(TypeError, match="mine"):
-        hook_list.HookList([Failing()]).dispatch("after_train", True)
+        hook_module.HookList([Failing()]).dispatch("after_train", True)
 
 
 def test_every_method_of_a_hook_is_checked():
     methods = {n for c in (orbit.Hook, orbit.GraphHook) for n in vars(c) if callable(getattr(c, n))}
     assert {n for n in methods if not n.startswith("_")} - {"build_trigger"} == set(
-        hook_list._ARGUMENTS
+        hook_module._ARGUMENTS
     )

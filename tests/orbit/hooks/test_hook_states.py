@@ -4,7 +4,7 @@ from absl import logging
 
 from official_lite import orbit
 from official_lite.common import errors
-from official_lite.orbit.hooks import hook_list
+from official_lite.orbit.hooks import hook as hook_module
 
 
 class Counter(orbit.Hook):
@@ -68,7 +68,7 @@ def test_hooks_that_do_not_remember_leave_the_checkpoint_as_it_is(
 )
 def test_what_can_not_be_loaded_is_not_saved(value):
     with pytest.raises(errors.ConfigTypeError, match="NumPy arrays"):
-        hook_list.pack({"Hook": {"file": value}})
+        hook_module.pack({"Hook": {"file": value}})
 
 
 def test_name_keeps_the_states_of_one_class_apart():
@@ -77,9 +77,9 @@ def test_name_keeps_the_states_of_one_class_apart():
         hook.name, hook.seen, hook.average = name, seen, np.full(1, float(seen))
         return hook
 
-    saved = hook_list.HookStates([named("x", 1), named("a/b", 2)]).serialize()
+    saved = hook_module.HookStates([named("x", 1), named("a/b", 2)]).serialize()
     restored = [named("new", 0), named("a/b", 0), named("x", 0)]
-    hook_list.HookStates(restored).deserialize(saved)
+    hook_module.HookStates(restored).deserialize(saved)
     assert [hook.seen for hook in restored] == [0, 2, 1]
     assert [hook.average.tolist() for hook in restored] == [[0.0], [2.0], [1.0]]
 
@@ -88,11 +88,11 @@ def test_name_can_not_be_given_twice():
     hooks = [Counter(), Counter(), Counter()]
     hooks[2].name = "Counter_1"
     with pytest.raises(errors.ConfigValueError, match="saved under the name `Counter_1`"):
-        hook_list.HookStates(hooks)
+        hook_module.HookStates(hooks)
 
 
 def test_numbers_of_numpy_come_back_as_those_of_python():
     state = {"best": np.float32(0.5), "steps": [np.int64(3)], "is_done": np.bool_(True)}
-    assert hook_list.unpack(hook_list.pack({"Hook": state})) == {
+    assert hook_module.unpack(hook_module.pack({"Hook": state})) == {
         "Hook": {"best": 0.5, "steps": [3], "is_done": True}
     }

@@ -2,7 +2,7 @@ import pytest
 
 from official_lite.common import errors
 from official_lite.orbit import hooks
-from official_lite.orbit.hooks import hook_list
+from official_lite.orbit.hooks import hook as hook_module
 
 NOTIFY = """
 import pathlib
@@ -68,17 +68,17 @@ def test_function_of_a_file_notifies(make_trainer, make_controller, tmp_path):
 
 def test_events_without_a_function_cut_no_loop():
     hook = hooks.LambdaHook(before_train=lambda hook: None)
-    assert hook_list.HookList([hook], steps_per_epoch=5).next_step(0) == float("inf")
+    assert hook_module.HookList([hook], steps_per_epoch=5).next_step(0) == float("inf")
 
 
 def test_function_of_steps_gets_the_stated_interval():
     hook = hooks.LambdaHook(after_step=lambda hook: None, every_n_steps=7)
-    assert hook_list.HookList([hook]).next_step(0) == 7
+    assert hook_module.HookList([hook]).next_step(0) == 7
 
 
 def test_unstated_interval_means_every_step_and_a_warning(log_lines):
     hook = hooks.LambdaHook(after_step=lambda hook: None)
-    assert hook_list.HookList([hook]).next_step(0) == 1
+    assert hook_module.HookList([hook]).next_step(0) == 1
     assert "LambdaHook" in log_lines[0]
 
 
