@@ -210,6 +210,7 @@ class MetricGroup:
         is_single = compiles and tf.distribute.get_strategy().num_replicas_in_sync == 1
         self._traceable = [one for one in metrics if is_single and _is_of_keras(one)]
         self._calls = 0
+        self._has_traced = False
         # The ids of the metrics that a step has updated, and of those found without an update.
         self._updated: set[int] = set()
         for metric in self.metrics:
@@ -257,12 +258,14 @@ class MetricGroup:
         """Return whether compiled calls are due; without them if a metric can't be traced."""
         if not self._traceable or self._calls <= _CALLS_BEFORE_TRACING:
             return False
-        try:
-            # Only the first call of each traces.
-            self._reset.get_concrete_function()
-            self._read.get_concrete_function()
-        except Exception:  # Tracing may raise anything that eager calls do not.
-            self._traceable = []
+        if not self._has_traced:
+            try:
+                self._reset.get_concrete_function()
+                self._read.get_concrete_function()
+            except Exception:  # Tracing may raise anything that eager calls do not.
+                self._traceable = []
+            # Asked once: finding a concrete function takes longer than calling it.
+            self._has_traced = True
         return bool(self._traceable)
 
     def _is_reported(self, metric: keras.metrics.Metric) -> bool:
