@@ -184,7 +184,7 @@ class Controller:
             eval_summary_dir,
             summary_manager,
             eval_summary_manager,
-            # It may look at the directory of a training, which rewinds its own event files.
+            # An evaluation job may share the directory of a training, which rewinds its own files.
             job="eval" if trainer is None else "",
         )
         self.summary_manager = self._summaries.manager
@@ -376,13 +376,13 @@ class Controller:
           The path, or `None` if this step has already been saved.
         """
         checkpoints = self._required_checkpoints("save_checkpoint")
-        # Hooks hear of a checkpoint before the next one may take its place on the disk.
+        # Notify hooks of the previous checkpoint before this one may replace it on the disk.
         self._sync_on_async_checkpointing()
         path = checkpoints.save(self.step)
-        if path is None:  # The checkpoint of this step also spares a restart the work since then.
+        if path is None:  # A restart from the checkpoint of this step repeats no work so far.
             goodput.current().keep(self.step)
         if self._is_running:
-            self._tell_of_checkpoint()
+            self._notify_of_checkpoint()
         else:
             self._sync_on_async_checkpointing()
         return path
@@ -402,7 +402,7 @@ class Controller:
     @property
     def step(self) -> int:
         """Return the number of completed steps."""
-        # `value` makes no copy first, as `numpy` by itself does.
+        # `value` avoids the copy that `numpy` of a variable makes.
         return int(self._tf_step.value().numpy())
 
     @property
@@ -506,7 +506,7 @@ class Controller:
         self._hooks.after_steps(stop)
 
     def _is_report_due(self, step: int, plan: _Plan) -> bool:
-        # Actions judge a state before it is saved, and they are called with a report.
+        # Actions check a state before it is saved, and each report calls them.
         judges = bool(self.train_actions) and self._is_save_due(step)
         ends = step >= plan.last_step
         return ends or judges or plan.evaluate.is_due(step) or self._inner.is_report_due(step)
@@ -526,7 +526,7 @@ class Controller:
         self._hooks.after_epoch(step)
         if saves:
             self.save_checkpoint()
-        self._tell_of_checkpoint()
+        self._notify_of_checkpoint()
         self._reports.write()
 
     def _finish(self, plan: _Plan) -> None:
@@ -562,7 +562,7 @@ class Controller:
     def _report(self) -> None:
         output, logs = self._ended_interval or self._end_interval()
         self._ended_interval = None
-        # Before the actions, one of which may move the step.
+        # Report before the actions, because an action may restore an older step.
         self._report_training(logs)
         if self.first_step == 0:
             self._loss_watch.note(
@@ -572,7 +572,7 @@ class Controller:
             action(output)
 
     def _report_training(self, logs: runner.Output, has_failed: bool = False) -> None:
-        # What graphs put in is summed over all workers; the others may not have failed.
+        # Values from graphs are summed over all workers, of which the others may not have failed.
         is_alone = self.strategy.cluster_resolver is None
         self._reports.report_training(
             logs,
@@ -584,7 +584,7 @@ class Controller:
     def _prepare_save(self) -> Callable[[], None]:
         """Prepare all parts of the state; see `CommittedCheckpointManager.on_save`."""
         goodput.current().keep(self.step)
-        self._tell_evaluator("before_checkpoint")
+        self._notify_evaluator("before_checkpoint")
         return self._reports.before_save(step=self.step)
 
     def _rewind(self) -> None:
@@ -592,10 +592,10 @@ class Controller:
         self._must_rewind = False
         goodput.current().rewind(self.step)
         self._reports.rewind(self.step)
-        self._tell_evaluator("before_training", self.step)
+        self._notify_evaluator("before_training", self.step)
 
-    def _tell_evaluator(self, event: str, *args: Any) -> None:
-        # One that was written for Orbit may have nothing but `evaluate`.
+    def _notify_evaluator(self, event: str, *args: Any) -> None:
+        # An evaluator written for Orbit may only have `evaluate`.
         listen = getattr(self.evaluator, event, None)
         if listen is not None:
             with self.strategy.scope():
@@ -617,14 +617,14 @@ class Controller:
         """Wait for a save in progress. Subclasses written for Orbit call this method."""
         if self._checkpoints is not None:
             self._checkpoints.wait()
-            self._tell_of_checkpoint()
+            self._notify_of_checkpoint()
 
-    def _tell_of_checkpoint(self) -> None:
+    def _notify_of_checkpoint(self) -> None:
         """Notify the hooks, on this thread, of a checkpoint that has become complete."""
         path = self._checkpoints.take_complete() if self._checkpoints else None
         if path is not None:
             logging.info("Saved %s.", path)
-            self._tell_evaluator("after_checkpoint", commit.step_of(path))
+            self._notify_evaluator("after_checkpoint", commit.step_of(path))
             self._hooks.dispatch("on_checkpoint", path)
 
     @contextlib.contextmanager
@@ -663,7 +663,7 @@ class Controller:
                 )
                 self._inner.discard()
                 self._ended_interval = None
-                # What fails from here on is logged: the first error is the one to raise.
+                # Further errors are only logged, because the first error is raised.
                 _attempt(self._sync_on_async_checkpointing)
                 _attempt(self._hooks.dispatch, "on_exception", error)
                 _attempt(self._hooks.dispatch, "after_train", False)
@@ -676,17 +676,17 @@ class Controller:
                 finally:
                     self._write_what_is_left()
                 if stop is not None:
-                    self._say_what_is_saved(stop)
+                    self._add_checkpoint_path(stop)
                     raise stop
             finally:
                 self._is_running = False
-                # One that came too late, from `after_train`, is not for the next run.
+                # A request from `after_train` comes too late, and must not stop the next run.
                 self._stop_request = None
 
     def _last_known_step(self) -> int:
         try:
             return self.step
-        except tf.errors.OpError:  # The process that holds the variable may have gone.
+        except tf.errors.OpError:  # The process that holds the variable may be gone.
             return self._iter
 
     def _end_early(self) -> None:
@@ -695,16 +695,16 @@ class Controller:
         if self._has_interval():
             self._report()
         if self._checkpoints is not None and self.step > self.first_step:
-            self._save_the_end()
+            self._save_last_state()
         logging.info("Stopped at step %d by a signal.", self.step)
 
-    def _say_what_is_saved(self, stop: errors.PreemptedError) -> None:
+    def _add_checkpoint_path(self, stop: errors.PreemptedError) -> None:
         """Add the checkpoint path to the error message, the last line that a terminal shows."""
         manager = self.checkpoint_manager
         if manager is not None and manager.latest_checkpoint:
             stop.args = (f"{str(stop).removesuffix('.')}, from {manager.latest_checkpoint}.",)
 
-    def _save_the_end(self) -> None:
+    def _save_last_state(self) -> None:
         with contextlib.ExitStack() as stack:
             if self._evaluation_is_pending and self.checkpoint_manager is not None:
                 stack.enter_context(checkpointing.marked(self.checkpoint_manager.checkpoint))
@@ -734,7 +734,7 @@ def missing(argument: str, for_method: str) -> errors.ConfigValueError:
 def _attempt(act: Callable[..., None], *args: Any) -> None:
     try:
         act(*args)
-    except Exception:  # Anything at all: the error that ended the training must come through.
+    except Exception:  # The error that ended the training must be raised, not this one.
         logging.exception(
             "Another error occurred while the training was being closed after its first error."
         )

@@ -76,8 +76,8 @@ class IteratorLoop:
         if not is_function or tf.config.functions_run_eagerly():
             return []
         if self._bound is None:
-            # A `tf.function` that is given an iterator looks at its type in every call, which takes
-            # as long as a short step: here it is captured, and the trace is found once.
+            # A `tf.function` that takes an iterator inspects its type in every call, which takes as
+            # long as a short step. Capturing the iterator avoids this.
             run = functools.partial(self._loop_fn.python_function, self._iterators)
             signature = [tf.TensorSpec([], tf.int32)]
             self._bound = tf.function(lambda n: run(n), signature).get_concrete_function()
@@ -322,7 +322,7 @@ class StandardEvaluator(runner.AbstractEvaluator, metaclass=abc.ABCMeta):
         self._eval_dataset = eval_dataset
         self._eval_iter: Any = None
         self._eval_loop_fn: Any = None
-        # Whatever counts the steps in `calls`.
+        # The object whose `calls` counts the steps.
         self._counted_step: Any = None
 
     def evaluate(self, num_steps: tf.Tensor) -> runner.Output | None:
@@ -462,11 +462,11 @@ class StandardEvaluator(runner.AbstractEvaluator, metaclass=abc.ABCMeta):
             raise
 
     def _check_steps_run(self, steps_wanted: int) -> None:
-        # A loop function of a subclass may not count; then only what was asked for is known.
+        # A subclass' own loop function may not count its steps; then their number is unknown.
         self.steps_run = self._counted_step.calls if self._counted_step else None
         if self.steps_run in (None, steps_wanted):
             return
-        # The iterator has ended; the next evaluation must not begin with it.
+        # The iterator has ended, so the next evaluation needs a new one.
         self._eval_iter = None
         if self.steps_run == 0:
             raise errors.DataError(

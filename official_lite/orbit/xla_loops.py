@@ -14,10 +14,9 @@ from official_lite.orbit.utils import loop_fns
 
 RunOnStack = Callable[[Any, tf.Tensor], None]
 
-# More steps in a program save nothing any more; more bytes would leave the caches.
-_MOST_STEPS = 200
-
-_MOST_BYTES = 64 * 2**20
+# More steps per program save no time, and more bytes would not fit into the caches.
+_MAX_STEPS = 200
+_MAX_BYTES = 64 * 2**20
 
 
 class StackedLoop:
@@ -55,9 +54,9 @@ class StackedLoop:
         self._iterator = standard_runner.make_iterator(stacks)
         self._fetch = wrap_fetch(next)
         self._counts = [] if counts is None else tf.nest.flatten(counts)
-        # The batches of the stack that have been drawn.
+        # The number of batches drawn from the current stack.
         self._drawn = tf.Variable(0, trainable=False, dtype=tf.int64)
-        # The one that is in use, if it was not used up in one go.
+        # The current stack, if a call ended within it.
         self._left_over: Any = None
         self._steps_left = 0
         self._last_outputs = loop_fns.LastOutputs()
@@ -96,7 +95,7 @@ class StackedLoop:
             whole = tf.function(
                 lambda stacks: self._run_whole_stacks(run_on_stack, stacks), [number]
             )
-            # Called from within a graph here as well, or XLA would compile it once for each way.
+            # Also called from within a graph: XLA would compile an eager call separately.
             part = tf.function(lambda *args: run_on_stack(*args), [self._element_spec, number])
             self._traced = [one.get_concrete_function() for one in (whole, part)]
         return self._traced
@@ -110,7 +109,7 @@ class StackedLoop:
         self._left_over, self._steps_left = None, 0
 
     def _compile(self) -> RunOnStack:
-        # One signature for stacks drawn in and out of graphs, and one trace.
+        # An explicit signature gives one trace for stacks drawn eagerly and in graphs.
         signature = [self._element_spec, tf.TensorSpec([], tf.int32)]
         step_fn = self._step_fn
 
@@ -168,9 +167,9 @@ def compile_steps(
 
     @tf.function(input_signature=signature, jit_compile=True)
     def run_on_stack(stack: Any, num_steps: tf.Tensor) -> None:
-        # Not `tf.range`, whose length XLA wants to know when it compiles.
+        # XLA would need the length of a `tf.range` at compile time.
         while num_steps > 0:
-            # The batches that a step leaves are skipped, or a stack would hold a part of a step.
+            # Skip the batches that a step does not fetch, so that a stack holds whole steps.
             next_step = drawn.read_value() + batches_per_step
             with tf.name_scope(""):
                 step_fn(_StackIterator(stack, drawn, batches_per_step))
@@ -221,7 +220,7 @@ class _StackIterator(_BatchesOfStep):
     def _next(self) -> Any:
         index = self._drawn.read_value()
         self._drawn.assign_add(1)
-        # Not `part[index]`, where XLA wants to know the index when it compiles.
+        # XLA would need the index of `part[index]` at compile time.
         return nests.map_parts(lambda part: tf.gather(part, index), self._stack)
 
 
@@ -273,7 +272,7 @@ def most_steps(element_spec: Any, batches_per_step: int = 1) -> int:
     parts = nests.specs_in(element_spec)
     bytes_per_batch = sum(part.dtype.size * part.shape.num_elements() for part in parts)
     bytes_per_step = max(1, bytes_per_batch * batches_per_step)
-    return max(1, min(_MOST_STEPS, _MOST_BYTES // bytes_per_step))
+    return max(1, min(_MAX_STEPS, _MAX_BYTES // bytes_per_step))
 
 
 # What XLA raises for an op that it can't compile. Nothing has run by then.
@@ -348,7 +347,7 @@ class XlaEvalLoop:
 
     def _begin_with(self, batch: Any) -> None:
         self._shapes = _shapes_of(batch)
-        # The batches of a program.
+        # The number of batches per program.
         self._count = 1 if self._needs_outputs else most_steps(nests.tensors_in(batch))
 
     def _evaluate_run(self, run: list[Any]) -> list[Any]:
@@ -374,11 +373,11 @@ class XlaEvalLoop:
         if self._needs_outputs:
             return [self._in_xla(batch) for batch in run]
         if self._program is None:
-            # A small set of data makes a small program.
+            # A small dataset needs only a small program.
             self._count = len(run)
             self._drawn = tf.Variable(0, trainable=False, dtype=tf.int64)
             self._program = compile_steps(self._step_fn, self._drawn)
-        # XLA would compile anew for fewer.
+        # XLA would recompile for fewer batches.
         padded = run + [run[-1]] * (self._count - len(run))
         self._drawn.assign(0)
         stack = nests.map_parts(lambda *parts: tf.stack(parts), *padded)

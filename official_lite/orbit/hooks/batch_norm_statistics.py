@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Protocol, cast
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
 import keras
 import numpy as np
@@ -24,26 +24,6 @@ from official_lite.orbit.hooks.hook import Hook, output_directory
 from official_lite.orbit.utils import loop_fns
 
 Array = npt.NDArray[Any]
-
-
-class _Task(Protocol):
-    def build_metrics(self, training: bool) -> Sequence[keras.metrics.Metric]: ...
-
-    def train_step(
-        self,
-        inputs: types.Nest,
-        model: keras.Model,
-        optimizer: keras.optimizers.Optimizer,
-        metrics: Sequence[keras.metrics.Metric],
-    ) -> Mapping[str, Any]: ...
-
-
-class _KerasTrainer(Protocol):
-    task: _Task
-    model: keras.Model
-    optimizer: keras.optimizers.Optimizer
-    strategy: tf.distribute.Strategy
-    train_dataset: tf.data.Dataset
 
 
 class BatchNormStatistics:
@@ -75,10 +55,11 @@ class BatchNormStatistics:
                     f"Statistics of batch normalization require a trainer with a `{attribute}`, "
                     f"such as `core.base_trainer.Trainer`; got {type(trainer).__name__}."
                 )
-        self._trainer = found = cast("_KerasTrainer", trainer)
+        self._trainer: Any = trainer
         refuse_virtual_replicas(trainer)
         self._recorders = [
-            _Recorder(layer, found.strategy) for layer in _batch_norm_layers(found.model)
+            _Recorder(layer, self._trainer.strategy)
+            for layer in _batch_norm_layers(self._trainer.model)
         ]
         self._dataset: Any = None
         self._step_fn: Any = None
@@ -182,7 +163,7 @@ class _Recorder:
                 self._add(arguments["inputs"], arguments.get("mask"))
             return call(*args, **kwargs)
 
-        # Past Keras' `__setattr__`, which looks for things to track.
+        # Bypass Keras' `__setattr__`, which would track the function.
         self._layer.__dict__["call"] = recording_call
         try:
             yield
@@ -413,7 +394,7 @@ class StochasticWeightAveraging(Hook):
             return
         trainer: Any = self.trainer
         model = trainer.model
-        with unchanged([*model.variables, *model.metrics_variables]):
+        with unchanged(_variables(model)):
             for weight, average in zip(self._weights(), self._average, strict=True):
                 weight.assign(average)
             self._recalibrate()
@@ -422,7 +403,7 @@ class StochasticWeightAveraging(Hook):
                 self._save()
 
     def state_dict(self) -> dict[str, Any]:
-        # Never empty: what is restored may be from before the first weights counted.
+        # Never empty: a restore must also discard an average that began after the checkpoint.
         arrays = {f"average_{i}": average for i, average in enumerate(self._average)}
         return {"num_averaged": self._num_averaged, **arrays}
 
@@ -438,12 +419,12 @@ class StochasticWeightAveraging(Hook):
 
     def _evaluate(self) -> None:
         evaluator, storage = self.controller.evaluator, self.controller.storage
-        # In the mode `train` the trainer stands there, but was not made to evaluate.
+        # In the mode `train`, the trainer is the evaluator, but was not built to evaluate.
         if evaluator is None or not getattr(evaluator, "evaluates", True):
             return
         steps = self.controller.eval_steps if self._eval_steps is None else self._eval_steps
-        # Not `controller.evaluate`: this is no evaluation of the weights that the run goes on with,
-        # which hooks and actions would take it for. Neither is it the best one.
+        # `controller.evaluate` would also call hooks and actions, which expect the weights of the
+        # run. These results are never the best ones either.
         apart = getattr(evaluator, "evaluating_apart", contextlib.nullcontext)
         with storage.muted(), apart():
             output = dict(evaluator.evaluate(tf.constant(steps, tf.int32)) or {})

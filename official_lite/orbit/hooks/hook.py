@@ -197,7 +197,7 @@ class LambdaHook(Hook):
         }
         for event, function in functions.items():
             if function is not None:
-                # On the object: a method of the class would ask for every step and every epoch.
+                # Set on the object: a method of the class would be called at every step and epoch.
                 setattr(self, event, functools.partial(_resolve_function(event, function), self))
 
 
@@ -388,30 +388,21 @@ def _numbered(name: str, count: collections.Counter[str]) -> str:
 
 
 def _as_python(value: object) -> Any:
-    # What Python has no type for, such as a longdouble, is its own item.
+    # `item` of a type that Python lacks, such as a longdouble, returns the NumPy scalar itself.
     if isinstance(value, np.generic) and not isinstance(item := value.item(), np.generic):
         return item
     kind = f" of type {value.dtype}" if isinstance(value, np.ndarray) else ""
     raise TypeError(f"got a {type(value).__name__}{kind}")
 
 
-# The methods of a hook, and what each of them is called with.
-_ARGUMENTS: dict[str, tuple[str, ...]] = {
-    "before_train": (),
-    "before_step": (),
-    "after_step": (),
-    "after_epoch": (),
-    "after_eval": ("logs",),
-    "on_checkpoint": ("path",),
-    "on_exception": ("error",),
-    "after_train": ("success",),
-    "state_dict": (),
-    "load_state_dict": ("state",),
-    "call": ("logs",),
-    "on_gradients": ("grads_and_vars",),
+# The methods of a hook, and the arguments with which each of them is called.
+_ARGUMENTS = {
+    name: tuple(inspect.signature(method).parameters)[1:]
+    for name, method in {**vars(Hook), **vars(GraphHook)}.items()
+    if inspect.isfunction(method)
 }
 
-# These may leave out their argument: hooks of LiBai and detectron2 have `after_train(self)`.
+# These may omit their argument: hooks of LiBai and detectron2 have `after_train(self)`.
 _EVENTS = ("after_eval", "on_checkpoint", "on_exception", "after_train")
 
 
@@ -445,20 +436,20 @@ class HookList:
 
     def before_steps(self, until: int) -> None:
         """Call `before_step` of the hooks that are due at `until`."""
-        _tell(self._due(until), "before_step")
+        _dispatch(self._due(until), "before_step")
 
     def after_steps(self, step: int) -> None:
         """Call `after_step` of the hooks that are due at `step`."""
-        _tell(self._due(step), "after_step")
+        _dispatch(self._due(step), "after_step")
 
     def after_epoch(self, step: int) -> None:
         """Call `after_epoch` of all hooks if an epoch ends at `step`."""
         if self._epoch.is_due(step):
-            _tell(self._hooks, "after_epoch")
+            _dispatch(self._hooks, "after_epoch")
 
     def dispatch(self, event: str, *args: Any) -> None:
         """Call the method named `event` of every hook."""
-        _tell(self._hooks, event, *args)
+        _dispatch(self._hooks, event, *args)
 
     def save_in(self, checkpoint: tf.train.Checkpoint) -> None:
         """Add the states of the hooks to a checkpoint, if any hook has a state."""
@@ -478,7 +469,7 @@ class HookList:
 
     @functools.cached_property
     def _triggers(self) -> list[triggers.Trigger]:
-        # Not before the hooks are attached: a trigger may depend on the controller.
+        # Built after the hooks are attached, because a trigger may depend on the controller.
         return [_step_trigger(hook) for hook in self._hooks]
 
     def _due(self, step: int) -> list[Hook]:
@@ -486,13 +477,13 @@ class HookList:
         return [hook for hook, trigger in pairs if trigger.is_due(step)]
 
 
-def _tell(hooks: Iterable[Hook], event: str, *args: Any) -> None:
+def _dispatch(hooks: Iterable[Hook], event: str, *args: Any) -> None:
     first_error = None
     for hook in hooks:
         try:
             method = getattr(hook, event)
             method(*args) if not args or _takes(method, len(args)) else method()
-        except BaseException as error:  # Of any kind: the other hooks have their turn all the same.
+        except BaseException as error:  # The other hooks still receive the event.
             if first_error is None:
                 first_error = error
             else:
@@ -539,5 +530,5 @@ def _step_trigger(hook: Hook) -> triggers.Trigger:
 
 
 def _overrides(hook: Hook, method: str) -> bool:
-    # Of the object, which may have functions of its own in place of methods.
+    # A `LambdaHook` sets functions on the object in place of methods.
     return getattr(getattr(hook, method), "__func__", None) is not getattr(Hook, method)

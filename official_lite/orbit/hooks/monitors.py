@@ -39,7 +39,7 @@ _STALL_MESSAGE = (
 
 _MIB = 2**20
 _PROCESS_STATUS = pathlib.Path("/proc/self/status")
-# The names of Linux: the memory that is resident now, and the most that ever was.
+# The fields of Linux: the resident memory now, and its maximum so far.
 _MEMORY_FIELDS = {"VmRSS": "memory/rss_mib", "VmHWM": "memory/peak_rss_mib"}
 
 
@@ -78,7 +78,7 @@ class IterationTimer(Hook):
         self._warm: _Mark | None = None
 
     def build_trigger(self) -> triggers.Trigger:
-        # Every 0 seconds is every time that the loop stops for someone.
+        # A trigger of 0 seconds is due whenever the loop stops for any other reason.
         return triggers.AnyOf(
             [triggers.every(self.every_n_steps), self._epoch_trigger(), triggers.EverySeconds(0)]
         )
@@ -99,7 +99,7 @@ class IterationTimer(Hook):
     def after_train(self, success: bool) -> None:
         if self._start is None:
             return
-        # A short run may have nothing but its warm-up.
+        # A short run may end within its warm-up.
         is_warm = self._warm is not None and self._warm.step < self._now.step
         self._log_pace(self._warm if self._warm is not None and is_warm else self._start)
         end = self._mark()
@@ -458,14 +458,14 @@ class GraphSummary(Hook):
             logging.warning("GraphSummary writes no graph, because no training loop is compiled.")
             return
         writer = tf.summary.create_file_writer(output_directory(self, self._directory))
-        # Inside the loop, summaries are recorded at an interval only.
+        # Within the loop, `record_if` limits summaries to an interval.
         with writer.as_default(), tf.summary.record_if(True):
             tf.summary.graph(functions[0].graph)
         writer.close()
 
 
 class _FirstStep(triggers.Trigger):
-    """Due after the first step; the hook says when that is over."""
+    """Due after the first step, until the hook sets `is_over`."""
 
     def __init__(self) -> None:
         self.is_over = False
@@ -613,7 +613,7 @@ class InputWait(Hook):
             return
         if last is not None:
             goodput.current().add_input_wait(self._last.waited - last.waited)
-        # At an older step, a checkpoint has been restored in between.
+        # If the step is lower than before, a checkpoint has been restored in between.
         if last is not None and self._last.step > last.step:
             self._report(last, self._last)
 
@@ -666,7 +666,7 @@ class _WaitClock:
     """Accumulates the seconds spent in `next` and counts the calls."""
 
     def __init__(self) -> None:
-        # Beside the step, not in it: one for all replicas, on the host that reads the data.
+        # Created outside of the step: one variable for all replicas, on the host of the input.
         with tf.device("CPU:0"):
             self._sums = tf.Variable([0.0, 0.0], dtype=tf.float64, trainable=False)
 
@@ -683,7 +683,7 @@ class _WaitClock:
         return float(seconds), float(calls)
 
     def time(self, fetch: Callable[[], Any]) -> Any:
-        # A step begins when all of the step before has run, so `started` is never too early.
+        # A step begins after the previous step has ended, so `started` is never too early.
         started = tf.timestamp()
         with tf.control_dependencies([started]):
             batch = fetch()

@@ -87,7 +87,7 @@ def _said_by(name: str) -> bool | None:
     """Return whether a name says that higher values are better; None if it says nothing."""
     last = re.split(r"[/|]", name)[-1]
     words = re.findall(r"[a-z]+\d*", re.sub(r"([a-z])([A-Z])", r"\1_\2", last).lower())
-    # The number may be a part of the word, as in `f1`, or not, as in `auc_1` and `hits10`.
+    # The number may be part of the word, as in `f1`, or not, as in `auc_1` and `hits10`.
     found = {*words, *(word.rstrip("0123456789") for word in words)}
     if any(map(_LOWER.fullmatch, found)) or {"negative", "log"} <= found:
         return False
@@ -146,7 +146,7 @@ class WatchedMetric:
           errors.UnknownKeyError: The metric is missing.
           errors.ConfigTypeError: The metric is not a single number.
         """
-        # JSON files record a value that is not finite as null, which becomes NaN here.
+        # JSON files record a non-finite value as null, which becomes NaN here.
         array = np.asarray(utils.get_value(find_metric(self.name, logs)), dtype=float)
         if array.size != 1:
             raise errors.ConfigTypeError(
@@ -350,7 +350,7 @@ class BestCheckpoint(Hook):
         self._open().settle(commit.step_of(path))
 
     def state_dict(self) -> dict[str, Any]:
-        # Called when a state is about to be saved.
+        # This method is called when a checkpoint is about to be saved.
         self._open().protect()
         best = self._open().best
         return {
@@ -360,7 +360,7 @@ class BestCheckpoint(Hook):
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        # Only of a training that goes back in the midst of a run; one that starts says where.
+        # Rewind only if training goes back within a run; at its start, `before_train` rewinds.
         if self._best is not None and self.trainer is not None and "best_step" in state:
             step = state["best_step"]
             self._best.rewind(-1 if step is None else step)
@@ -461,7 +461,7 @@ class ExportModel(Hook):
         name = f"{self.controller.step}{model_export.FORMATS[self._format]}"
         path = os.path.join(self._directory, name)
         average = ema_optimizer.averaged_weights(runner.optimizer_of(self.trainer))
-        # A model that puts numbers into the event storage would be saved with the storage.
+        # A model that logs numbers would be saved together with the event storage.
         with average, self.controller.storage.muted():
             model_export.write_model(self._model(), path, self._format)
         self._exported_step = self.controller.step
@@ -469,7 +469,7 @@ class ExportModel(Hook):
 
     @functools.cached_property
     def _directory(self) -> str:
-        # Every worker takes part, since reading a variable may be collective; the chief's is kept.
+        # All workers export, because reading a variable may be collective; the chief's stays.
         return directories.writable_directory(
             output_directory(self, self._subdir), self.controller.strategy
         )

@@ -22,7 +22,7 @@ from official_lite.orbit.utils import tpu_summaries
 StepFn = Callable[[Any], Any]
 LoopFn = Callable[..., Any]
 
-# What an iterator raises when it has nothing left: the first from Python, the second from a graph.
+# The errors of an iterator at the end of the data: eager, and in a graph.
 END_OF_DATA = (StopIteration, tf.errors.OutOfRangeError)
 
 
@@ -93,7 +93,7 @@ def create_tf_while_loop_fn(step_fn: StepFn) -> LoopFn:
     def loop_fn(iterator: Iterator[types.Nest], num_steps: tf.Tensor) -> Any:
         _check_tensor(num_steps)
         for _ in tf.range(num_steps):
-            # Without this the names of all ops in the step would begin with "while/".
+            # Otherwise the names of all ops in the step would begin with "while/".
             with tf.name_scope(""):
                 last.keep(step_fn(iterator))
         return last.read()
@@ -148,7 +148,7 @@ class LastOutputs:
         if not tensors or not all(tf.is_tensor(tensor) for tensor in tensors):
             return
         self._outputs = outputs
-        # A `tf.function` may create variables in its first trace only; later ones find them here.
+        # A `tf.function` may create variables only in its first trace, so later traces reuse them.
         if [holder.dtype for holder in self._kept] != [tensor.dtype for tensor in tensors]:
             with tf.init_scope():
                 self._kept = [_create_holder(tensor) for tensor in tensors]
@@ -165,7 +165,7 @@ class LastOutputs:
 
 def _create_holder(tensor: tf.Tensor) -> tf.Variable:
     if tensor.shape.is_fully_defined():
-        # XLA holds nothing that may change its size.
+        # XLA does not support variables that change their size.
         return tf.Variable(tf.zeros(tensor.shape, tensor.dtype), trainable=False)
     rank = tensor.shape.rank
     any_size = tf.TensorShape(None if rank is None else [None] * rank)
@@ -222,14 +222,14 @@ def _any_size(value: types.Nest) -> tf.TensorShape | None:
     return tf.TensorShape([None] * rank) if rank else value.shape
 
 
-# Stateful for TensorFlow, but without an effect.
+# Ops that TensorFlow considers stateful, but that have no effect.
 _READS = frozenset({"ReadVariableOp", "ResourceGather", "ResourceGatherNd", "VarHandleOp"})
 
-# Ops with functions of their own, whose insides are traced before they can be guarded.
+# Ops that contain functions, which are traced before they can be guarded.
 _CALLS = ("Call", "While", "If", "Case")
 
-# The steps that are running or being traced, the innermost last. Not a context variable: the
-# threads of a strategy's replicas have to see it.
+# The steps that are running or being traced, the innermost last. A context variable would not be
+# visible to the threads of a strategy's replicas.
 _steps: list["_Step"] = []
 
 
@@ -323,7 +323,7 @@ class _Step:
         self._iterator = iterator
         self._graph: Any = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
         self._first = self._count_ops()
-        # An op that runs when a batch is there, and the range of the ops that have fetched it.
+        # For each fetch, an op that runs once the batch exists, and the range of the fetching ops.
         self._fetches: list[tuple[tf.Operation, range]] = []
 
     def watch(self, iterator: Iterator[types.Nest]) -> "_WatchedIterator":
