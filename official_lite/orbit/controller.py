@@ -458,11 +458,9 @@ class Controller:
 
     def _keeping_metrics(self) -> contextlib.AbstractContextManager[None]:
         """Return the trainer's context for an evaluation by another object within an interval."""
-        keep: Callable[[], contextlib.AbstractContextManager[None]]
-        keep = getattr(self.trainer, "keeping_metrics", contextlib.nullcontext)
         if self.trainer is None or self.trainer is self.evaluator or not self._inner.is_open:
-            keep = contextlib.nullcontext
-        return keep()
+            return contextlib.nullcontext()
+        return self.trainer.keeping_metrics()
 
     def _required_checkpoints(self, for_method: str) -> checkpointing.Checkpointing:
         if self._checkpoints is None:

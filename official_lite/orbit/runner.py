@@ -1,6 +1,7 @@
 """The interfaces through which a controller calls trainers and evaluators."""
 
 import abc
+import contextlib
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
@@ -86,6 +87,10 @@ class AbstractTrainer(tf.Module, metaclass=abc.ABCMeta):
                 "because it has no `set_graph_hooks`. Derive the trainer from "
                 "`core.base_trainer.Trainer`."
             )
+
+    def keeping_metrics(self) -> contextlib.AbstractContextManager[None]:
+        """Return a context in which an evaluation does not change what training reports."""
+        return contextlib.nullcontext()
 
     def after_restore(self) -> None:
         """Update whatever depends on the state, after a checkpoint has been restored."""

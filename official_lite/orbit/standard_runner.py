@@ -42,7 +42,24 @@ class TrainLoop(Protocol):
         """
 
 
-class IteratorLoop:
+class MeasuredLoop:
+    """Base class of training loops whose first run counts as compilation in the goodput."""
+
+    _has_run = False
+
+    def __call__(self, num_steps: tf.Tensor) -> Any:
+        if self._has_run:
+            return self._run(num_steps)
+        with goodput.measuring("compiling"):
+            outputs = self._run(num_steps)
+        self._has_run = True
+        return outputs
+
+    def _run(self, num_steps: tf.Tensor) -> Any:
+        raise NotImplementedError
+
+
+class IteratorLoop(MeasuredLoop):
     """Calls a loop function `(iterator, num_steps)` with an iterator over the data.
 
     Args:
@@ -55,15 +72,6 @@ class IteratorLoop:
         self._loop_fn: Any = create_loop_fn()
         self._iterators = tf.nest.map_structure(make_iterator, dataset)
         self._bound: Any = None
-        self._has_run = False
-
-    def __call__(self, num_steps: tf.Tensor) -> Any:
-        if self._has_run:
-            return self._run(num_steps)
-        with goodput.measuring("compiling"):
-            outputs = self._run(num_steps)
-        self._has_run = True
-        return outputs
 
     def _run(self, num_steps: tf.Tensor) -> Any:
         concrete = self.trace()

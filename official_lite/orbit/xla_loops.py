@@ -19,7 +19,7 @@ _MAX_STEPS = 200
 _MAX_BYTES = 64 * 2**20
 
 
-class StackedLoop:
+class StackedLoop(standard_runner.MeasuredLoop):
     """A training loop that XLA compiles as a whole.
 
     The loop reads stacks of batches from the data. The compiled program takes a stack and the
@@ -62,15 +62,6 @@ class StackedLoop:
         self._last_outputs = loop_fns.LastOutputs()
         self._step_fn = step_fn
         self._traced: list[Any] = []
-        self._has_run = False
-
-    def __call__(self, num_steps: tf.Tensor) -> Any:
-        if self._has_run:
-            return self._run(num_steps)
-        with goodput.measuring("compiling"):
-            outputs = self._run(num_steps)
-        self._has_run = True
-        return outputs
 
     def _run(self, num_steps: tf.Tensor) -> Any:
         run_whole_stacks, run_on_stack = self.trace()
