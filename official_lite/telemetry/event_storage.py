@@ -157,21 +157,6 @@ def _check_image(name: str, image: tf.Tensor) -> None:
 Array: TypeAlias = npt.NDArray[Any]
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class GraphEvents:
-    """The values recorded inside graphs during one interval; names without values are absent.
-
-    Attributes:
-      scalars: By name, the sum over steps and replicas and the number of summed values.
-      images: By name, `[height, width, channels]`, uint8.
-      histograms: By name, counts of the fixed buckets.
-    """
-
-    scalars: dict[str, tuple[float, float]]
-    images: dict[str, Array]
-    histograms: dict[str, Array]
-
-
 class GraphMetrics:
     """Variables that accumulate recorded values, one per name, with a copy on every replica.
 
@@ -220,11 +205,16 @@ class GraphMetrics:
         self._part_here(last_size).assign([1.0 + list(self._pixels).index(key)])
         self._part_here(kept).assign(image)
 
-    def take(self) -> GraphEvents:
-        """Return everything recorded since the last `take`; all workers must call it together."""
+    def take(self) -> tuple[dict[str, tuple[float, float]], dict[str, Array], dict[str, Array]]:
+        """Return everything recorded since the last `take`; all workers must call it together.
+
+        Returns:
+          The sum and the number of values of each scalar, the images, and the bucket counts of each
+          histogram, without names that have no values.
+        """
         scalars, counts, arrived = self._take_sums()
         images = {name: image for name in arrived if (image := self._take_image(name)) is not None}
-        return GraphEvents(scalars=scalars, images=images, histograms=counts)
+        return scalars, images, counts
 
     def _find(self, variables: dict[Any, Any], key: Hashable, create: Callable[[], Any]) -> Any:
         with self._lock:
@@ -494,13 +484,13 @@ class EventStorage:
         scalars, images, counts = self._scalars, self._images, self._counts
         self._scalars, self._images, self._counts = {}, {}, {}
         for metrics in self._of_graphs.values() if from_graphs else ():
-            taken = metrics.take()
-            for name, (total, number) in taken.scalars.items():
+            new_scalars, new_images, new_counts = metrics.take()
+            for name, (total, number) in new_scalars.items():
                 self._add_to_history(name, total / number, number)
                 scalars.setdefault(name, _EagerScalar()).add_sum(total, number)
-            for name, found in taken.histograms.items():
+            for name, found in new_counts.items():
                 counts[name] = counts.get(name, 0.0) + found
-            images = {**taken.images, **images}
+            images = {**new_images, **images}
         return Events(
             scalars={name: scalars[name].result(self._hints[name]) for name in sorted(scalars)},
             images={name: images[name] for name in sorted(images)},
