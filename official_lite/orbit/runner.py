@@ -11,7 +11,7 @@ import tensorflow as tf
 from official_lite import telemetry
 from official_lite.common import errors
 
-# By name: a tensor, a number, an array, or a dictionary of the same kind.
+# Values by name: tensors, numbers, arrays, or nested dictionaries of them.
 Output: TypeAlias = dict[str, Any]
 
 
@@ -64,7 +64,7 @@ class AbstractTrainer(tf.Module, metaclass=abc.ABCMeta):
         sets it. It is never replaced, because a traced step keeps logging to it.
     """
 
-    # The controller that runs this trainer, set by it; a search has controllers, too.
+    # The controller that runs this trainer, which sets it. A search has other controllers.
     _orbit_controller: Any = None
     event_storage: telemetry.EventStorage | None = None
     iter = _OfController("iter")

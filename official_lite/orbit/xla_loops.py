@@ -266,7 +266,7 @@ def most_steps(element_spec: Any, batches_per_step: int = 1) -> int:
     return max(1, min(_MAX_STEPS, _MAX_BYTES // bytes_per_step))
 
 
-# What XLA raises for an op that it can't compile. Nothing has run by then.
+# The errors of XLA for an op that it can't compile, raised before anything runs.
 _NOT_COMPILABLE = (tf.errors.InvalidArgumentError, tf.errors.UnimplementedError)
 
 

@@ -224,7 +224,7 @@ class GraphMetrics:
             return variables[key]
 
     def _create(self, shape: Iterable[int], *, is_sum: bool = True) -> Any:
-        # Virtual replicas, which share a variable, sum it or take that of the first one.
+        # Virtual replicas share a variable: their values are summed, or the first one is used.
         aggregations = tf.VariableAggregation
         aggregation = aggregations.SUM if is_sum else aggregations.ONLY_FIRST_REPLICA
 
@@ -291,7 +291,7 @@ class GraphMetrics:
             values = tf.concat([v.read_value() for v in (*counted, *last_sizes)], axis=0)
             for variable in counted:
                 variable.assign(tf.zeros_like(variable))
-            # So many copies of a number have exactly this number as their mean.
+            # In float64, the mean of equal float32 numbers is exactly this number.
             return tf.cast(values, tf.float64)
 
         @tf.function(autograph=False)
@@ -377,7 +377,7 @@ class EventStorage:
         error: BaseException | None,
         trace: types.TracebackType | None,
     ) -> None:
-        # Not simply the last entry: runs in several threads may end in any order.
+        # Remove the latest entry of this storage: runs in several threads may end in any order.
         del _current[len(_current) - 1 - _current[::-1].index(self)]
 
     @_as_it_stands

@@ -410,7 +410,7 @@ class _Thread:
         is_done = threading.Event()
         self.put(task)
         self.put(is_done.set)
-        # Another thread may stop this one before it comes to that.
+        # Another thread may stop this one before the task has run.
         while not is_done.wait(timeout=0.1) and self._thread.is_alive():
             pass
 

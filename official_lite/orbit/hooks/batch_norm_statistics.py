@@ -313,7 +313,7 @@ class StochasticWeightAveraging(Hook):
 
     1. The average replaces the weights.
     2. Exact batch normalization statistics are computed for it from `recalibration_steps` batches
-       of training data (see `batch_norm_statistics`).
+       of training data (see `BatchNormStatistics`).
     3. The average is evaluated, if the controller has an evaluator. The results are reported as
        `swa/<name>`, together with those of training. It is never the best evaluation.
     4. The average is saved to `<model_dir>/swa/ckpt-<step>`. This checkpoint has the same contents

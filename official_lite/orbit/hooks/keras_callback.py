@@ -460,7 +460,7 @@ class _CallbackState:
     def restore(self) -> None:
         """Set the attributes to those in the restored checkpoint."""
         for name, value in copy.deepcopy(self._initial | self.restored).items():
-            # Skip functions by which Keras has replaced None, together with a change beside it.
+            # Skip attributes in which Keras has replaced None by a function.
             if _is_plain(getattr(self._callback, name, None)):
                 setattr(self._callback, name, value)
         self.restored = {}

@@ -469,7 +469,7 @@ class ExportModel(Hook):
 
     @functools.cached_property
     def _directory(self) -> str:
-        # All workers export, because reading a variable may be collective; the chief's stays.
+        # All workers export, because reading a variable may be collective; the chief's is kept.
         return directories.writable_directory(
             output_directory(self, self._subdir), self.controller.strategy
         )
