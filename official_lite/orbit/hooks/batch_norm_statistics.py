@@ -48,14 +48,14 @@ class BatchNormStatistics:
       errors.ConfigValueError: The trainer computes virtual replicas.
     """
 
-    def __init__(self, trainer: runner.AbstractTrainer | None) -> None:
+    def __init__(self, trainer: Any) -> None:
         for attribute in ("task", "model", "optimizer", "strategy", "train_dataset"):
             if not hasattr(trainer, attribute):
                 raise errors.ConfigTypeError(
                     f"Statistics of batch normalization require a trainer with a `{attribute}`, "
                     f"such as `core.base_trainer.Trainer`; got {type(trainer).__name__}."
                 )
-        self._trainer: Any = trainer
+        self._trainer = trainer
         refuse_virtual_replicas(trainer)
         self._recorders = [
             _Recorder(layer, self._trainer.strategy)
