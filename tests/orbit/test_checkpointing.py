@@ -107,23 +107,19 @@ def test_checkpoint_that_failed_is_not_reported(make_checkpointing, may_write):
     assert checkpoints.take_complete() is None
 
 
-def test_plain_manager_saves_while_training_waits(make_trainer, tmp_path):
-    manager = tf.train.CheckpointManager(
-        tf.train.Checkpoint(step=make_trainer().global_step), str(tmp_path), max_to_keep=1
-    )
-    strategy = tf.distribute.get_strategy()
-    checkpoints = checkpointing.Checkpointing(manager, strategy, in_background=True)
-    path = checkpoints.save(step=5)
-    assert tf.train.latest_checkpoint(str(tmp_path)) == path
-
-
-def test_save_works_without_an_interval(make_trainer, make_controller, make_manager):
+def test_checkpoint_saved_outside_of_training_is_complete_also_without_an_interval(
+    make_trainer, make_controller, make_manager
+):
     trainer = make_trainer()
     manager = make_manager(trainer)
-    controller = make_controller(trainer, checkpoint_manager=manager)
+    controller = make_controller(
+        trainer, checkpoint_manager=manager, enable_async_checkpointing=True
+    )
     controller.train(3)
-    assert manager.latest_checkpoint is None, "without an interval nothing is saved by itself"
-    assert controller.save_checkpoint().endswith("ckpt-3")
+    assert manager.latest_checkpoint is None
+    path = controller.save_checkpoint()
+    assert path.endswith("ckpt-3")
+    assert tf.train.latest_checkpoint(manager.directory) == path
 
 
 def test_async_flag_survives_several_saves_of_keras_variables(tmp_path, make_controller):
@@ -266,18 +262,6 @@ def test_failed_training_leaves_complete_checkpoints(
         controller.train(20)
     assert log.events[1] == "on_checkpoint ckpt-10"
     assert log.events[-1] == "after_train False"
-
-
-def test_checkpoint_saved_outside_of_training_is_complete(
-    make_trainer, make_controller, make_manager
-):
-    trainer = make_trainer()
-    manager = make_manager(trainer)
-    controller = make_controller(
-        trainer, checkpoint_manager=manager, enable_async_checkpointing=True
-    )
-    path = controller.save_checkpoint()
-    assert tf.train.latest_checkpoint(manager.directory) == path
 
 
 def test_only_checkpoints_saved_within_the_context_are_marked(tmp_path):

@@ -217,9 +217,7 @@ def test_evaluation_job_removes_no_records(make_trainer, make_controller, make_m
     assert writer.calls == ["write validation 2", "write validation 4"]
 
 
-@pytest.mark.parametrize(
-    ("in_background", "is_ours"), [(False, True), (True, True), (False, False)]
-)
+@pytest.mark.parametrize(("in_background", "is_ours"), [(False, True), (True, True), (True, False)])
 def test_records_are_durable_before_the_checkpoint_of_their_step_is_complete(
     make_trainer, make_controller, make_manager, monkeypatch, tmp_path, in_background, is_ours
 ):

@@ -33,15 +33,6 @@ def test_step_that_adds_another_number_than_one_is_an_error(make_trainer, make_c
         make_controller(Miscounting()).train(5)
 
 
-def test_interval_continues_over_several_stretches(make_trainer):
-    trainer = make_trainer()
-    loop = InnerLoop(trainer, trainer.global_step, 10)
-    for start, stop in ((0, 3), (3, 7), (7, 10)):
-        loop.run(start, stop)
-    assert loop.report()["steps"] == 10
-    assert trainer.events == ["begin 0", "end 10"]
-
-
 def test_function_sets_the_length_where_an_interval_begins(make_trainer):
     trainer = make_trainer()
     loop = InnerLoop(trainer, trainer.global_step, lambda step: 2 if step < 4 else 5)
@@ -61,21 +52,8 @@ def test_rate_is_reset_when_it_is_read(make_trainer):
     assert loop.take_steps_per_second() == 0
 
 
-def test_discarded_interval_is_not_continued(make_trainer):
-    trainer = make_trainer()
-    loop = InnerLoop(trainer, trainer.global_step, 10)
-    loop.run(0, 3)
-    loop.discard()
-    loop.run(3, 4)
-    assert trainer.events == ["begin 0", "begin 3"]
-
-
-@pytest.mark.parametrize("while_loop", [True, False])
-def test_end_of_data_is_an_error_that_names_the_step(
-    make_trainer, make_controller, make_manager, while_loop
-):
-    options = orbit.StandardTrainerOptions(use_tf_while_loop=while_loop)
-    trainer = make_trainer(tf.data.Dataset.range(4).map(lambda _: 1.0), options)
+def test_end_of_data_is_an_error_that_names_the_step(make_trainer, make_controller, make_manager):
+    trainer = make_trainer(tf.data.Dataset.range(4).map(lambda _: 1.0))
     manager = make_manager(trainer, 100)
     controller = make_controller(trainer, checkpoint_manager=manager)
     with pytest.raises(errors.DataError, match="ended at step 4,"):

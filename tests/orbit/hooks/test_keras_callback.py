@@ -117,16 +117,6 @@ def test_batch_events_have_the_index_and_the_loss_of_each_step(train):
     rounding.assert_close(callback.logs["end 1"]["loss"], (2 - 1.488) ** 2, roundings=4 * 4)
 
 
-def test_resumed_run_continues_the_count_of_epochs(train, make_keras_trainer, make_controller):
-    callback, trainer = Events(), make_keras_trainer()
-    trainer.global_step.assign(5)
-    train(callback, 9, trainer=trainer, steps_per_epoch=3)
-    assert [event for event in callback.events if "epoch_end" in event] == [
-        "epoch_end 1",
-        "epoch_end 2",
-    ]
-
-
 def test_on_train_end_is_not_called_after_an_error(train):
     class Fails(Events):
         def on_epoch_end(self, epoch, logs=None):
@@ -327,34 +317,6 @@ def test_model_checkpoint_every_few_batches(train, tmp_path):
     callback = keras.callbacks.ModelCheckpoint(str(tmp_path / "{batch}.keras"), save_freq=2)
     train(callback, 5)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["2.keras", "4.keras"]
-
-
-@pytest.mark.parametrize("steps_per_epoch", [None, 2])
-def test_reduce_lr_on_plateau_changes_the_rate_of_the_trainer(
-    train, make_keras_trainer, tmp_path, steps_per_epoch
-):
-    trainer = make_keras_trainer()
-    manager = tf.train.CheckpointManager(
-        tf.train.Checkpoint(optimizer=trainer.optimizer),
-        str(tmp_path),
-        max_to_keep=None,
-        step_counter=trainer.global_step,
-        checkpoint_interval=2,
-    )
-    callback = keras.callbacks.ReduceLROnPlateau("val_loss", factor=0.5, patience=1, min_delta=9)
-    train(
-        callback,
-        4,
-        eval_interval=2,
-        trainer=trainer,
-        checkpoint_manager=manager,
-        steps_per_epoch=steps_per_epoch,
-    )
-    assert float(trainer.optimizer.learning_rate) == pytest.approx(0.05)
-    trainer.optimizer.learning_rate = 1.0
-    manager.checkpoint.restore(manager.latest_checkpoint)
-    # The checkpoint of the step at which it was changed has it.
-    assert float(trainer.optimizer.learning_rate) == pytest.approx(0.05)
 
 
 def test_learning_rate_scheduler_sets_the_rate_before_the_epoch(train, make_keras_trainer):
