@@ -49,14 +49,14 @@ MUTANTS = (
         ("tests/orbit/test_checkpointing.py",),
     ),
     Mutant(
-        "orbit/hooks/hook_list.py",
+        "orbit/hooks/hook.py",
         "the last error of several hooks wins",
         "            if first_error is None:\n                first_error = error\n",
         "            if first_error is not error:\n                first_error = error\n",
         ("tests/orbit/hooks/test_hook_list.py",),
     ),
     Mutant(
-        "orbit/hooks/hook_list.py",
+        "orbit/hooks/hook.py",
         "names of hook states changed",
         'f"{name}_{count[name] - 1}"',
         'f"{name}_{count[name]}"',
@@ -156,8 +156,8 @@ MUTANTS = (
     Mutant(
         "telemetry/event_storage.py",
         "an image of a graph wins over a later eager one",
-        "{**taken.images, **images}",
-        "{**images, **taken.images}",
+        "{**new_images, **images}",
+        "{**images, **new_images}",
         ("tests/telemetry/test_event_storage.py",),
     ),
     Mutant(
@@ -181,7 +181,7 @@ MUTANTS = (
         "warns for each lost line",
         "if not self._is_losing:",
         "if True:",
-        ("tests/telemetry/test_line_file.py",),
+        ("tests/telemetry/test_text_file_writers.py",),
     ),
     Mutant(
         "data/arrays.py",

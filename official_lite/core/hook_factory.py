@@ -28,23 +28,23 @@ _HOOKS: plugins.Collection = {
     name: f"official_lite.orbit.hooks.{module}"
     for name, module in {
         "action": "hook:ActionHook",
-        "best_checkpoint": "keepers:BestCheckpoint",
+        "best_checkpoint": "watched_metric:BestCheckpoint",
         "early_stopping": "watched_metric:EarlyStopping",
-        "export_model": "keepers:ExportModel",
+        "export_model": "watched_metric:ExportModel",
         "gradient_norm": "monitors:GradientNorm",
         "graph": "monitors:GraphSummary",
-        "input_wait": "input_wait:InputWait",
+        "input_wait": "monitors:InputWait",
         "iteration_timer": "monitors:IterationTimer",
         "keras_callback": "keras_callback:KerasCallback",
         "lambda": "hook:LambdaHook",
         "learning_rate": "monitors:LearningRateLogger",
         "memory": "monitors:MemoryStats",
         "non_finite": "non_finite:NonFinite",
-        "periodic_checkpoint": "keepers:PeriodicCheckpoint",
+        "periodic_checkpoint": "watched_metric:PeriodicCheckpoint",
         "precise_batch_norm": "batch_norm_statistics:PreciseBatchNorm",
         "profiler": "monitors:Profiler",
         "stall_warning": "monitors:StallWarning",
-        "stochastic_weight_averaging": "weight_averaging:StochasticWeightAveraging",
+        "stochastic_weight_averaging": "batch_norm_statistics:StochasticWeightAveraging",
         "weight_norms": "monitors:WeightNorms",
     }.items()
 }

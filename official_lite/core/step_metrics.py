@@ -14,8 +14,8 @@ import keras
 import tensorflow as tf
 from absl import logging
 
-from official_lite.common import errors, keras_variables, nests, user_code
-from official_lite.orbit.utils import step_guard
+from official_lite.common import errors, keras_names, keras_variables, types, user_code
+from official_lite.orbit.utils import loop_fns
 
 __all__ = [
     "add_loss",
@@ -210,6 +210,7 @@ class MetricGroup:
         is_single = compiles and tf.distribute.get_strategy().num_replicas_in_sync == 1
         self._traceable = [one for one in metrics if is_single and _is_of_keras(one)]
         self._calls = 0
+        self._has_traced = False
         # The ids of the metrics that a step has updated, and of those found without an update.
         self._updated: set[int] = set()
         for metric in self.metrics:
@@ -257,12 +258,14 @@ class MetricGroup:
         """Return whether compiled calls are due; without them if a metric can't be traced."""
         if not self._traceable or self._calls <= _CALLS_BEFORE_TRACING:
             return False
-        try:
-            # Only the first call of each traces.
-            self._reset.get_concrete_function()
-            self._read.get_concrete_function()
-        except Exception:  # Tracing may raise anything that eager calls do not.
-            self._traceable = []
+        if not self._has_traced:
+            try:
+                self._reset.get_concrete_function()
+                self._read.get_concrete_function()
+            except Exception:  # Tracing may raise anything that eager calls do not.
+                self._traceable = []
+            # Asked once: finding a concrete function takes longer than calling it.
+            self._has_traced = True
         return bool(self._traceable)
 
     def _is_reported(self, metric: keras.metrics.Metric) -> bool:
@@ -428,7 +431,7 @@ def weight_of_part(
 def _fetched_size() -> tf.Tensor | None:
     """Return the size of this replica's part of the batch that the current step has fetched."""
     context = tf.distribute.get_replica_context()
-    batch = step_guard.current_batch()
+    batch = loop_fns.current_batch()
     if context is None or batch is None:
         return None
     present = [part for part in tf.nest.flatten(batch) if part is not None]

@@ -35,11 +35,12 @@ _Registered = TypeVar("_Registered", bound=Callable[..., Any])
 
 TENSORBOARD = "tensorboard"
 
-_WRITERS: plugins.Collection = {
-    **{
-        name: f"official_lite.telemetry.run_writers:{name}"
-        for name in ("console", "csv", "jsonl", "mlflow", "wandb")
-    },
+_WRITERS: registry.Collection = {
+    "console": "official_lite.telemetry.console_writer:console_of",
+    "csv": "official_lite.telemetry.text_file_writers:csv_of",
+    "jsonl": "official_lite.telemetry.text_file_writers:jsonl_of",
+    "mlflow": "official_lite.telemetry.tracking_writers:mlflow_of",
+    "wandb": "official_lite.telemetry.tracking_writers:wandb_of",
     # The controller creates these, one for each split: the training step's own `tf.summary` calls
     # write to the same files.
     TENSORBOARD: "official_lite.telemetry:TensorBoardWriter",

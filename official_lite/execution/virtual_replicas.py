@@ -23,7 +23,7 @@ from official_lite.core import step_metrics
 from official_lite.execution import executors
 from official_lite.modeling import replica_state
 from official_lite.modeling.optimization import gradient_accumulator
-from official_lite.orbit.utils import step_guard
+from official_lite.orbit.utils import loop_fns
 
 __all__ = ["VirtualReplicasExecutor"]
 
@@ -178,7 +178,7 @@ class VirtualReplicasExecutor(executors.GraphExecutor):
         replica = tf.distribute.get_replica_context()
 
         def run_shard(index: tf.Tensor, shard: nests.Nest) -> tuple[list[Any], Mapping[str, Any]]:
-            with _VirtualReplica(replica, self.count, index), step_guard.fetched(shard):
+            with _VirtualReplica(replica, self.count, index), loop_fns.fetched(shard):
                 return fn(shard)
 
         # A function that is not inlined is optimized on its own, so its kernels can't depend on

@@ -20,7 +20,7 @@ from official_lite.orbit import (
     utils as utils,
 )
 from official_lite.orbit.controller import Action as Action, Controller as Controller
-from official_lite.orbit.hooks import GraphHook as GraphHook, Hook as Hook
+from official_lite.orbit.hooks.hook import GraphHook as GraphHook, Hook as Hook
 from official_lite.orbit.runner import (
     AbstractEvaluator as AbstractEvaluator,
     AbstractTrainer as AbstractTrainer,

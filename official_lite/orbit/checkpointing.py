@@ -20,14 +20,6 @@ from official_lite.checkpoint import (
 from official_lite.common import errors, preemption, suggestions
 from official_lite.orbit import triggers
 
-__all__ = [
-    "find_mark",
-    "marked",
-    "watch_checkpoints",
-    "Checkpointing",
-]
-
-
 _NAME = inspection.PENDING_EVALUATION
 
 
@@ -81,7 +73,7 @@ def watch_checkpoints(
         for path in latest.find_checkpoints(directory):
             version, before = _version_of(path), seen.get(path, ())
             seen[path] = version or before
-            # One that only gets a commit file later stays the same.
+            # A checkpoint whose commit file appears later counts as the same one.
             is_changed = version[:1] == before[:1] and version != before
             if is_changed or (version and not before):
                 yield path
@@ -96,11 +88,11 @@ def watch_checkpoints(
 
 
 def _version_of(path: str) -> tuple[object, ...]:
-    """Return what tells a checkpoint from an earlier one of its name; empty if it is gone."""
+    """Return the version of a checkpoint whose name may be reused; empty if it is gone."""
     try:
         if (committed := commit.read(path)) is not None:
             return "commit", committed.index_sha256
-        # Not by the time of the file, which TensorFlow gives in seconds.
+        # TensorFlow returns file times in whole seconds, so compare contents instead.
         return "index", commit.sha256(f"{path}.index")
     except (OSError, tf.errors.NotFoundError):
         return ()
@@ -214,7 +206,7 @@ class Checkpointing(triggers.Trigger):
             return None
         path, self._unreported = self._unreported, None
         self.wait()
-        # It may have failed, and somebody else been told.
+        # The save may have failed, with the error raised elsewhere.
         return path if path == self._manager.latest_checkpoint else None
 
     def wait(self) -> None:

@@ -16,8 +16,7 @@ from official_lite.checkpoint import commit
 from official_lite.common import error_report, errors, goodput, preemption, terminal
 from official_lite.data import input_errors
 from official_lite.orbit import checkpointing, reports, runner, standard_runner, triggers, utils
-from official_lite.orbit.hooks import hook_list
-from official_lite.orbit.hooks.hook import Hook
+from official_lite.orbit.hooks.hook import Hook, HookList
 from official_lite.orbit.utils import loop_fns
 
 Action = Callable[[runner.Output], None]
@@ -185,7 +184,7 @@ class Controller:
             eval_summary_dir,
             summary_manager,
             eval_summary_manager,
-            # It may look at the directory of a training, which rewinds its own event files.
+            # An evaluation job may share the directory of a training, which rewinds its own files.
             job="eval" if trainer is None else "",
         )
         self.summary_manager = self._summaries.manager
@@ -203,7 +202,7 @@ class Controller:
         self.eval_preparations: list[Callable[[], None]] = []
         self.eval_steps = -1
         self.steps_per_epoch = steps_per_epoch
-        self._hooks = hook_list.HookList(hooks, steps_per_epoch)
+        self._hooks = HookList(hooks, steps_per_epoch)
         self._hooks.attach(self, trainer)
         if checkpoint_manager is not None:
             self._hooks.save_in(checkpoint_manager.checkpoint)
@@ -377,13 +376,13 @@ class Controller:
           The path, or `None` if this step has already been saved.
         """
         checkpoints = self._required_checkpoints("save_checkpoint")
-        # Hooks hear of a checkpoint before the next one may take its place on the disk.
+        # Notify hooks of the previous checkpoint before this one may replace it on the disk.
         self._sync_on_async_checkpointing()
         path = checkpoints.save(self.step)
-        if path is None:  # The checkpoint of this step also spares a restart the work since then.
+        if path is None:  # A restart from the checkpoint of this step repeats no work so far.
             goodput.current().keep(self.step)
         if self._is_running:
-            self._tell_of_checkpoint()
+            self._notify_of_checkpoint()
         else:
             self._sync_on_async_checkpointing()
         return path
@@ -403,7 +402,7 @@ class Controller:
     @property
     def step(self) -> int:
         """Return the number of completed steps."""
-        # `value` makes no copy first, as `numpy` by itself does.
+        # `value` avoids the copy that `numpy` of a variable makes.
         return int(self._tf_step.value().numpy())
 
     @property
@@ -459,11 +458,9 @@ class Controller:
 
     def _keeping_metrics(self) -> contextlib.AbstractContextManager[None]:
         """Return the trainer's context for an evaluation by another object within an interval."""
-        keep: Callable[[], contextlib.AbstractContextManager[None]]
-        keep = getattr(self.trainer, "keeping_metrics", contextlib.nullcontext)
         if self.trainer is None or self.trainer is self.evaluator or not self._inner.is_open:
-            keep = contextlib.nullcontext
-        return keep()
+            return contextlib.nullcontext()
+        return self.trainer.keeping_metrics()
 
     def _required_checkpoints(self, for_method: str) -> checkpointing.Checkpointing:
         if self._checkpoints is None:
@@ -507,7 +504,7 @@ class Controller:
         self._hooks.after_steps(stop)
 
     def _is_report_due(self, step: int, plan: _Plan) -> bool:
-        # Actions judge a state before it is saved, and they are called with a report.
+        # Actions check a state before it is saved, and each report calls them.
         judges = bool(self.train_actions) and self._is_save_due(step)
         ends = step >= plan.last_step
         return ends or judges or plan.evaluate.is_due(step) or self._inner.is_report_due(step)
@@ -527,7 +524,7 @@ class Controller:
         self._hooks.after_epoch(step)
         if saves:
             self.save_checkpoint()
-        self._tell_of_checkpoint()
+        self._notify_of_checkpoint()
         self._reports.write()
 
     def _finish(self, plan: _Plan) -> None:
@@ -563,7 +560,7 @@ class Controller:
     def _report(self) -> None:
         output, logs = self._ended_interval or self._end_interval()
         self._ended_interval = None
-        # Before the actions, one of which may move the step.
+        # Report before the actions, because an action may restore an older step.
         self._report_training(logs)
         if self.first_step == 0:
             self._loss_watch.note(
@@ -573,7 +570,7 @@ class Controller:
             action(output)
 
     def _report_training(self, logs: runner.Output, has_failed: bool = False) -> None:
-        # What graphs put in is summed over all workers; the others may not have failed.
+        # Values from graphs are summed over all workers, of which the others may not have failed.
         is_alone = self.strategy.cluster_resolver is None
         self._reports.report_training(
             logs,
@@ -585,7 +582,7 @@ class Controller:
     def _prepare_save(self) -> Callable[[], None]:
         """Prepare all parts of the state; see `CommittedCheckpointManager.on_save`."""
         goodput.current().keep(self.step)
-        self._tell_evaluator("before_checkpoint")
+        self._notify_evaluator("before_checkpoint")
         return self._reports.before_save(step=self.step)
 
     def _rewind(self) -> None:
@@ -593,10 +590,10 @@ class Controller:
         self._must_rewind = False
         goodput.current().rewind(self.step)
         self._reports.rewind(self.step)
-        self._tell_evaluator("before_training", self.step)
+        self._notify_evaluator("before_training", self.step)
 
-    def _tell_evaluator(self, event: str, *args: Any) -> None:
-        # One that was written for Orbit may have nothing but `evaluate`.
+    def _notify_evaluator(self, event: str, *args: Any) -> None:
+        # An evaluator written for Orbit may only have `evaluate`.
         listen = getattr(self.evaluator, event, None)
         if listen is not None:
             with self.strategy.scope():
@@ -618,14 +615,14 @@ class Controller:
         """Wait for a save in progress. Subclasses written for Orbit call this method."""
         if self._checkpoints is not None:
             self._checkpoints.wait()
-            self._tell_of_checkpoint()
+            self._notify_of_checkpoint()
 
-    def _tell_of_checkpoint(self) -> None:
+    def _notify_of_checkpoint(self) -> None:
         """Notify the hooks, on this thread, of a checkpoint that has become complete."""
         path = self._checkpoints.take_complete() if self._checkpoints else None
         if path is not None:
             logging.info("Saved %s.", path)
-            self._tell_evaluator("after_checkpoint", commit.step_of(path))
+            self._notify_evaluator("after_checkpoint", commit.step_of(path))
             self._hooks.dispatch("on_checkpoint", path)
 
     @contextlib.contextmanager
@@ -664,7 +661,7 @@ class Controller:
                 )
                 self._inner.discard()
                 self._ended_interval = None
-                # What fails from here on is logged: the first error is the one to raise.
+                # Further errors are only logged, because the first error is raised.
                 _attempt(self._sync_on_async_checkpointing)
                 _attempt(self._hooks.dispatch, "on_exception", error)
                 _attempt(self._hooks.dispatch, "after_train", False)
@@ -677,17 +674,17 @@ class Controller:
                 finally:
                     self._write_what_is_left()
                 if stop is not None:
-                    self._say_what_is_saved(stop)
+                    self._add_checkpoint_path(stop)
                     raise stop
             finally:
                 self._is_running = False
-                # One that came too late, from `after_train`, is not for the next run.
+                # A request from `after_train` comes too late, and must not stop the next run.
                 self._stop_request = None
 
     def _last_known_step(self) -> int:
         try:
             return self.step
-        except tf.errors.OpError:  # The process that holds the variable may have gone.
+        except tf.errors.OpError:  # The process that holds the variable may be gone.
             return self._iter
 
     def _end_early(self) -> None:
@@ -696,16 +693,16 @@ class Controller:
         if self._has_interval():
             self._report()
         if self._checkpoints is not None and self.step > self.first_step:
-            self._save_the_end()
+            self._save_last_state()
         logging.info("Stopped at step %d by a signal.", self.step)
 
-    def _say_what_is_saved(self, stop: errors.PreemptedError) -> None:
+    def _add_checkpoint_path(self, stop: errors.PreemptedError) -> None:
         """Add the checkpoint path to the error message, the last line that a terminal shows."""
         manager = self.checkpoint_manager
         if manager is not None and manager.latest_checkpoint:
             stop.args = (f"{str(stop).removesuffix('.')}, from {manager.latest_checkpoint}.",)
 
-    def _save_the_end(self) -> None:
+    def _save_last_state(self) -> None:
         with contextlib.ExitStack() as stack:
             if self._evaluation_is_pending and self.checkpoint_manager is not None:
                 stack.enter_context(checkpointing.marked(self.checkpoint_manager.checkpoint))
@@ -735,7 +732,7 @@ def missing(argument: str, for_method: str) -> errors.ConfigValueError:
 def _attempt(act: Callable[..., None], *args: Any) -> None:
     try:
         act(*args)
-    except Exception:  # Anything at all: the error that ended the training must come through.
+    except Exception:  # The error that ended the training must be raised, not this one.
         logging.exception(
             "Another error occurred while the training was being closed after its first error."
         )

@@ -13,7 +13,7 @@ from absl import logging
 
 from official_lite import telemetry
 from official_lite.orbit import runner, triggers, utils
-from official_lite.telemetry.record import as_number
+from official_lite.telemetry.writer import as_number
 
 _SECONDS_BETWEEN_PROGRESS = 0.1
 
@@ -162,7 +162,7 @@ class Reports:
 
     def progress(self, step: int) -> None:
         """Tell the writers which step training has reached, unless they were told just before."""
-        # The loop may consist of single steps, which a terminal need not show.
+        # A loop of single steps would update the terminal too often.
         if (now := time.monotonic()) >= self._next_progress:
             self._next_progress = now + _SECONDS_BETWEEN_PROGRESS
             self._writer.progress(step)
@@ -180,7 +180,7 @@ class Reports:
             `EventStorage.take`.
         """
         events = self._storage.take(from_graphs)
-        # The trainer knows best: what was put in may be of an earlier step.
+        # The trainer's own values take precedence: logged ones may be from an earlier step.
         logs = {**events.scalars, **logs}
         self.train_logs = {**self.train_logs, **logs}
         self._report(logs, "train", step, events, total_steps)
@@ -220,7 +220,7 @@ class Reports:
 
     def rewind(self, step: int) -> None:
         """Remove the writers' records after `step`, from which training resumes."""
-        # What is waiting is shown on the terminal, whatever becomes of it in the files.
+        # The terminal shows pending records, even if files then lose them.
         self.write()
         self._writer.rewind(step)
         for manager in self._managers():

@@ -1,6 +1,7 @@
 """The interfaces through which a controller calls trainers and evaluators."""
 
 import abc
+import contextlib
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
@@ -10,7 +11,7 @@ import tensorflow as tf
 from official_lite import telemetry
 from official_lite.common import errors
 
-# By name: a tensor, a number, an array, or a dictionary of the same kind.
+# Values by name: tensors, numbers, arrays, or nested dictionaries of them.
 Output: TypeAlias = dict[str, Any]
 
 
@@ -63,7 +64,7 @@ class AbstractTrainer(tf.Module, metaclass=abc.ABCMeta):
         sets it. It is never replaced, because a traced step keeps logging to it.
     """
 
-    # The controller that runs this trainer, set by it; a search has controllers, too.
+    # The controller that runs this trainer, which sets it. A search has other controllers.
     _orbit_controller: Any = None
     event_storage: telemetry.EventStorage | None = None
     iter = _OfController("iter")
@@ -86,6 +87,10 @@ class AbstractTrainer(tf.Module, metaclass=abc.ABCMeta):
                 "because it has no `set_graph_hooks`. Derive the trainer from "
                 "`core.base_trainer.Trainer`."
             )
+
+    def keeping_metrics(self) -> contextlib.AbstractContextManager[None]:
+        """Return a context in which an evaluation does not change what training reports."""
+        return contextlib.nullcontext()
 
     def after_restore(self) -> None:
         """Update whatever depends on the state, after a checkpoint has been restored."""

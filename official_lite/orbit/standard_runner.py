@@ -12,20 +12,7 @@ from absl import logging
 from official_lite.common import errors, goodput, nests
 from official_lite.data import input_errors, tf_data_options
 from official_lite.orbit import runner
-from official_lite.orbit.utils import loop_fns, step_guard
-
-__all__ = [
-    "IteratorLoop",
-    "TrainLoop",
-    "exchange",
-    "make_iterator",
-    "StandardTrainerOptions",
-    "StandardTrainer",
-    "StandardEvaluatorOptions",
-    "StandardEvaluator",
-    "is_splittable",
-    "end_of_training_data",
-]
+from official_lite.orbit.utils import loop_fns
 
 
 class TrainLoop(Protocol):
@@ -55,7 +42,24 @@ class TrainLoop(Protocol):
         """
 
 
-class IteratorLoop:
+class MeasuredLoop:
+    """Base class of training loops whose first run counts as compilation in the goodput."""
+
+    _has_run = False
+
+    def __call__(self, num_steps: tf.Tensor) -> Any:
+        if self._has_run:
+            return self._run(num_steps)
+        with goodput.measuring("compiling"):
+            outputs = self._run(num_steps)
+        self._has_run = True
+        return outputs
+
+    def _run(self, num_steps: tf.Tensor) -> Any:
+        raise NotImplementedError
+
+
+class IteratorLoop(MeasuredLoop):
     """Calls a loop function `(iterator, num_steps)` with an iterator over the data.
 
     Args:
@@ -68,15 +72,6 @@ class IteratorLoop:
         self._loop_fn: Any = create_loop_fn()
         self._iterators = tf.nest.map_structure(make_iterator, dataset)
         self._bound: Any = None
-        self._has_run = False
-
-    def __call__(self, num_steps: tf.Tensor) -> Any:
-        if self._has_run:
-            return self._run(num_steps)
-        with goodput.measuring("compiling"):
-            outputs = self._run(num_steps)
-        self._has_run = True
-        return outputs
 
     def _run(self, num_steps: tf.Tensor) -> Any:
         concrete = self.trace()
@@ -89,8 +84,8 @@ class IteratorLoop:
         if not is_function or tf.config.functions_run_eagerly():
             return []
         if self._bound is None:
-            # A `tf.function` that is given an iterator looks at its type in every call, which takes
-            # as long as a short step: here it is captured, and the trace is found once.
+            # A `tf.function` that takes an iterator inspects its type in every call, which takes as
+            # long as a short step. Capturing the iterator avoids this.
             run = functools.partial(self._loop_fn.python_function, self._iterators)
             signature = [tf.TensorSpec([], tf.int32)]
             self._bound = tf.function(lambda n: run(n), signature).get_concrete_function()
@@ -219,7 +214,7 @@ class StandardTrainer(runner.AbstractTrainer, metaclass=abc.ABCMeta):
         """Create the function `(iterator, num_steps)` that `create_train_loop` uses."""
         step = self.wrap_step(self.train_step)
         if (counts := self.batch_counts) is not None:
-            step = step_guard.count_batches(step, counts)
+            step = loop_fns.count_batches(step, counts)
         if not self._train_options.use_tf_while_loop:
             return loop_fns.create_exact_loop_fn(_maybe_compiled(step, self._train_options))
         loop_fn = loop_fns.create_tf_while_loop_fn(step)
@@ -335,7 +330,7 @@ class StandardEvaluator(runner.AbstractEvaluator, metaclass=abc.ABCMeta):
         self._eval_dataset = eval_dataset
         self._eval_iter: Any = None
         self._eval_loop_fn: Any = None
-        # Whatever counts the steps in `calls`.
+        # The object whose `calls` counts the steps.
         self._counted_step: Any = None
 
     def evaluate(self, num_steps: tf.Tensor) -> runner.Output | None:
@@ -475,11 +470,11 @@ class StandardEvaluator(runner.AbstractEvaluator, metaclass=abc.ABCMeta):
             raise
 
     def _check_steps_run(self, steps_wanted: int) -> None:
-        # A loop function of a subclass may not count; then only what was asked for is known.
+        # A subclass' own loop function may not count its steps; then their number is unknown.
         self.steps_run = self._counted_step.calls if self._counted_step else None
         if self.steps_run in (None, steps_wanted):
             return
-        # The iterator has ended; the next evaluation must not begin with it.
+        # The iterator has ended, so the next evaluation needs a new one.
         self._eval_iter = None
         if self.steps_run == 0:
             raise errors.DataError(
@@ -534,5 +529,5 @@ def _check_while_loop(options: StandardTrainerOptions | StandardEvaluatorOptions
 def _maybe_compiled(
     step_fn: loop_fns.StepFn, options: StandardTrainerOptions | StandardEvaluatorOptions
 ) -> loop_fns.StepFn:
-    step_fn = step_guard.guard_step(step_fn)
+    step_fn = loop_fns.guard_step(step_fn)
     return tf.function(step_fn) if options.use_tf_function else step_fn

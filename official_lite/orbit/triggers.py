@@ -80,7 +80,7 @@ class EverySeconds(Trigger):
         return math.inf
 
     def is_due(self, step: int) -> bool:
-        # Asked again at the same step it gives the same answer, so that several may ask.
+        # The answer for one step stays the same, because several callers may ask.
         if step != self._last_step and self._clock() - self._last_time >= self._seconds:
             self._last_time, self._last_step = self._clock(), step
         return step == self._last_step
@@ -109,7 +109,7 @@ class AnyOf(Trigger):
         return min((trigger.next_step(step) for trigger in self._triggers), default=math.inf)
 
     def is_due(self, step: int) -> bool:
-        # All are asked, so that two clocks that are due together count as one.
+        # Ask all of them, so that two clocks that are due together count as one event.
         answers = [trigger.is_due(step) for trigger in self._triggers]
         return any(answers)
 
@@ -127,8 +127,7 @@ class AllOf(Trigger):
         return max(finite, default=math.inf)
 
     def is_due(self, step: int) -> bool:
-        # Those that wait for a clock come last: a clock that is asked at a step at which the
-        # others are not due would begin its interval anew for nothing.
+        # Ask clocks last: a clock that is due restarts, even if the others are not due.
         asked = sorted(self._triggers, key=lambda trigger: trigger.next_step(step) == math.inf)
         return bool(asked) and all(trigger.is_due(step) for trigger in asked)
 

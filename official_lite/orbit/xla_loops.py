@@ -10,28 +10,16 @@ from absl import logging
 from official_lite.common import errors, goodput, nests, preemption, user_code
 from official_lite.data import stacking
 from official_lite.orbit import standard_runner
-from official_lite.orbit.utils import loop_fns, step_guard
-
-__all__ = [
-    "OneBatch",
-    "StackedLoop",
-    "compile_steps",
-    "most_steps",
-    "steps_per_stack",
-    "why_not_stackable",
-    "XlaEvalLoop",
-]
-
+from official_lite.orbit.utils import loop_fns
 
 RunOnStack = Callable[[Any, tf.Tensor], None]
 
-# More steps in a program save nothing any more; more bytes would leave the caches.
-_MOST_STEPS = 200
+# More steps per program save no time, and more bytes would not fit into the caches.
+_MAX_STEPS = 200
+_MAX_BYTES = 64 * 2**20
 
-_MOST_BYTES = 64 * 2**20
 
-
-class StackedLoop:
+class StackedLoop(standard_runner.MeasuredLoop):
     """A training loop that XLA compiles as a whole.
 
     The loop reads stacks of batches from the data. The compiled program takes a stack and the
@@ -66,23 +54,14 @@ class StackedLoop:
         self._iterator = standard_runner.make_iterator(stacks)
         self._fetch = wrap_fetch(next)
         self._counts = [] if counts is None else tf.nest.flatten(counts)
-        # The batches of the stack that have been drawn.
+        # The number of batches drawn from the current stack.
         self._drawn = tf.Variable(0, trainable=False, dtype=tf.int64)
-        # The one that is in use, if it was not used up in one go.
+        # The current stack, if a call ended within it.
         self._left_over: Any = None
         self._steps_left = 0
         self._last_outputs = loop_fns.LastOutputs()
         self._step_fn = step_fn
         self._traced: list[Any] = []
-        self._has_run = False
-
-    def __call__(self, num_steps: tf.Tensor) -> Any:
-        if self._has_run:
-            return self._run(num_steps)
-        with goodput.measuring("compiling"):
-            outputs = self._run(num_steps)
-        self._has_run = True
-        return outputs
 
     def _run(self, num_steps: tf.Tensor) -> Any:
         run_whole_stacks, run_on_stack = self.trace()
@@ -107,7 +86,7 @@ class StackedLoop:
             whole = tf.function(
                 lambda stacks: self._run_whole_stacks(run_on_stack, stacks), [number]
             )
-            # Called from within a graph here as well, or XLA would compile it once for each way.
+            # Also called from within a graph: XLA would compile an eager call separately.
             part = tf.function(lambda *args: run_on_stack(*args), [self._element_spec, number])
             self._traced = [one.get_concrete_function() for one in (whole, part)]
         return self._traced
@@ -121,7 +100,7 @@ class StackedLoop:
         self._left_over, self._steps_left = None, 0
 
     def _compile(self) -> RunOnStack:
-        # One signature for stacks drawn in and out of graphs, and one trace.
+        # An explicit signature gives one trace for stacks drawn eagerly and in graphs.
         signature = [self._element_spec, tf.TensorSpec([], tf.int32)]
         step_fn = self._step_fn
 
@@ -179,9 +158,9 @@ def compile_steps(
 
     @tf.function(input_signature=signature, jit_compile=True)
     def run_on_stack(stack: Any, num_steps: tf.Tensor) -> None:
-        # Not `tf.range`, whose length XLA wants to know when it compiles.
+        # XLA would need the length of a `tf.range` at compile time.
         while num_steps > 0:
-            # The batches that a step leaves are skipped, or a stack would hold a part of a step.
+            # Skip the batches that a step does not fetch, so that a stack holds whole steps.
             next_step = drawn.read_value() + batches_per_step
             with tf.name_scope(""):
                 step_fn(_StackIterator(stack, drawn, batches_per_step))
@@ -232,7 +211,7 @@ class _StackIterator(_BatchesOfStep):
     def _next(self) -> Any:
         index = self._drawn.read_value()
         self._drawn.assign_add(1)
-        # Not `part[index]`, where XLA wants to know the index when it compiles.
+        # XLA would need the index of `part[index]` at compile time.
         return nests.map_parts(lambda part: tf.gather(part, index), self._stack)
 
 
@@ -284,10 +263,10 @@ def most_steps(element_spec: Any, batches_per_step: int = 1) -> int:
     parts = nests.specs_in(element_spec)
     bytes_per_batch = sum(part.dtype.size * part.shape.num_elements() for part in parts)
     bytes_per_step = max(1, bytes_per_batch * batches_per_step)
-    return max(1, min(_MOST_STEPS, _MOST_BYTES // bytes_per_step))
+    return max(1, min(_MAX_STEPS, _MAX_BYTES // bytes_per_step))
 
 
-# What XLA raises for an op that it can't compile. Nothing has run by then.
+# The errors of XLA for an op that it can't compile, raised before anything runs.
 _NOT_COMPILABLE = (tf.errors.InvalidArgumentError, tf.errors.UnimplementedError)
 
 
@@ -309,7 +288,7 @@ class XlaEvalLoop:
     """
 
     def __init__(self, step_fn: loop_fns.StepFn, *, needs_outputs: bool) -> None:
-        self._step_fn = step_guard.guard_step(step_fn)
+        self._step_fn = loop_fns.guard_step(step_fn)
         self._needs_outputs = needs_outputs
         self._in_graph = tf.function(self._step, reduce_retracing=True)
         self._in_xla = tf.function(self._step, jit_compile=True)
@@ -359,7 +338,7 @@ class XlaEvalLoop:
 
     def _begin_with(self, batch: Any) -> None:
         self._shapes = _shapes_of(batch)
-        # The batches of a program.
+        # The number of batches per program.
         self._count = 1 if self._needs_outputs else most_steps(nests.tensors_in(batch))
 
     def _evaluate_run(self, run: list[Any]) -> list[Any]:
@@ -385,11 +364,11 @@ class XlaEvalLoop:
         if self._needs_outputs:
             return [self._in_xla(batch) for batch in run]
         if self._program is None:
-            # A small set of data makes a small program.
+            # A small dataset needs only a small program.
             self._count = len(run)
             self._drawn = tf.Variable(0, trainable=False, dtype=tf.int64)
             self._program = compile_steps(self._step_fn, self._drawn)
-        # XLA would compile anew for fewer.
+        # XLA would recompile for fewer batches.
         padded = run + [run[-1]] * (self._count - len(run))
         self._drawn.assign(0)
         stack = nests.map_parts(lambda *parts: tf.stack(parts), *padded)

@@ -13,7 +13,7 @@ from official_lite.common import errors, keras_variables, nests
 from official_lite.core import base_task, config_definitions
 from official_lite.modeling import replica_state
 from official_lite.modeling.optimization import ema_optimizer, gradient_accumulator
-from official_lite.orbit.hooks import hook_list
+from official_lite.orbit.hooks.hook import hooks_by_name
 from official_lite.run import run_record
 
 __all__ = ["add_attributes", "add_hooks", "find_new_kinds", "find_unneeded", "RunDescription"]
@@ -99,7 +99,7 @@ def add_hooks(checkpoint: tf.train.Checkpoint, hooks: Sequence[orbit.Hook]) -> N
         _warn_of_iterators(type(hook).__name__, attributes)
         found.append(_find_state(attributes, known))
     if any(found):
-        pairs = zip(hook_list.by_name(hooks), found, strict=True)
+        pairs = zip(hooks_by_name(hooks), found, strict=True)
         checkpoint.hook_attributes = {name: state for name, state in pairs if state}
 
 

@@ -14,13 +14,6 @@ from official_lite.telemetry.event_storage import (
     put_image as put_image,
     put_scalar as put_scalar,
 )
-from official_lite.telemetry.record import (
-    Histogram as Histogram,
-    Record as Record,
-    Values as Values,
-    numbers as numbers,
-)
-from official_lite.telemetry.run_writers import RunInfo as RunInfo
 from official_lite.telemetry.tensorboard_writer import (
     TensorBoardWriter as TensorBoardWriter,
     histogram_summary as histogram_summary,
@@ -40,7 +33,12 @@ from official_lite.telemetry.tracking_writers import (
 )
 from official_lite.telemetry.writer import (
     AsyncWriter as AsyncWriter,
+    Histogram as Histogram,
     LastRecordsWriter as LastRecordsWriter,
     MultiWriter as MultiWriter,
+    Record as Record,
+    RunInfo as RunInfo,
+    Values as Values,
     Writer as Writer,
+    numbers as numbers,
 )

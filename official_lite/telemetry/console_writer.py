@@ -16,21 +16,7 @@ import rich.text
 from absl import logging
 
 from official_lite.common import nested_dict, terminal
-from official_lite.telemetry import writer
-from official_lite.telemetry.record import Record
-
-__all__ = [
-    "ETA",
-    "RATE",
-    "format_number",
-    "shown_fields",
-    "ConsoleWriter",
-    "format_record",
-    "build_console_writer",
-    "ProgressWriter",
-    "summary_table",
-]
-
+from official_lite.telemetry.writer import Record, RunInfo, Writer
 
 # Below this width, metrics are more useful than the bar and the elapsed time.
 _WIDTH_FOR_DECORATION = 100
@@ -83,7 +69,7 @@ def _choose(texts: Mapping[str, str], fields: Sequence[str]) -> dict[str, str]:
     }
 
 
-class ConsoleWriter(writer.Writer):
+class ConsoleWriter(Writer):
     """Logs one plain line per record: `train | step 100 | loss 0.51 | steps_per_second 812`.
 
     Args:
@@ -125,7 +111,7 @@ def format_record(record: Record, fields: Sequence[str] | None = None) -> str:
 
 def build_console_writer(
     total_steps: int, stream: TextIO | None = None, *, fields: Sequence[str] | None = None
-) -> writer.Writer:
+) -> Writer:
     """Build a progress bar if `stream` is a terminal, or else a `ConsoleWriter`.
 
     In a notebook, the lines are printed to stdout, because absl's log is not shown there.
@@ -142,7 +128,12 @@ def build_console_writer(
     return ConsoleWriter(fields, total_steps=total_steps, stream=notebook_stream)
 
 
-class ProgressWriter(writer.Writer):
+def console_of(run: RunInfo, fields: Sequence[str] | None = None) -> Writer:
+    """Build a progress bar on a terminal, or else a `ConsoleWriter` with `fields`."""
+    return build_console_writer(run.total_steps, fields=fields)
+
+
+class ProgressWriter(Writer):
     """A live progress bar: step, elapsed time, steps per second, remaining time and metrics.
 
     The bar appears when training begins, and moves between the records, too. Records of other

@@ -14,23 +14,14 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from official_lite.common import errors, nested_dict, suggestions
-from official_lite.telemetry import record
-from official_lite.telemetry.record import Histogram
-
-__all__ = [
-    "GraphEvents",
-    "GraphMetrics",
-    "ScalarHistory",
-    "current_name_scope",
-    "name_scope",
-    "EventStorage",
-    "Events",
-    "get_event_storage",
-    "put_histogram",
-    "put_image",
-    "put_scalar",
-    "to_pixels",
-]
+from official_lite.telemetry.writer import (
+    NUM_BUCKETS,
+    Histogram,
+    Values,
+    as_number,
+    bucket_counts,
+    histogram_of,
+)
 
 
 class ScalarHistory:
@@ -166,21 +157,6 @@ def _check_image(name: str, image: tf.Tensor) -> None:
 Array: TypeAlias = npt.NDArray[Any]
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class GraphEvents:
-    """The values recorded inside graphs during one interval; names without values are absent.
-
-    Attributes:
-      scalars: By name, the sum over steps and replicas and the number of summed values.
-      images: By name, `[height, width, channels]`, uint8.
-      histograms: By name, counts of the fixed buckets.
-    """
-
-    scalars: dict[str, tuple[float, float]]
-    images: dict[str, Array]
-    histograms: dict[str, Array]
-
-
 class GraphMetrics:
     """Variables that accumulate recorded values, one per name, with a copy on every replica.
 
@@ -216,8 +192,8 @@ class GraphMetrics:
 
     def put_histogram(self, name: str, values: tf.Tensor | npt.NDArray[Any]) -> None:
         """Add the bucket counts of `values`."""
-        counts = record.bucket_counts(values)
-        variable = self._find(self._histograms, name, lambda: self._create([record.NUM_BUCKETS]))
+        counts = bucket_counts(values)
+        variable = self._find(self._histograms, name, lambda: self._create([NUM_BUCKETS]))
         self._part_here(variable).assign_add(counts)
 
     def put_image(self, name: str, image: tf.Tensor | npt.NDArray[Any]) -> None:
@@ -229,11 +205,16 @@ class GraphMetrics:
         self._part_here(last_size).assign([1.0 + list(self._pixels).index(key)])
         self._part_here(kept).assign(image)
 
-    def take(self) -> GraphEvents:
-        """Return everything recorded since the last `take`; all workers must call it together."""
+    def take(self) -> tuple[dict[str, tuple[float, float]], dict[str, Array], dict[str, Array]]:
+        """Return everything recorded since the last `take`; all workers must call it together.
+
+        Returns:
+          The sum and the number of values of each scalar, the images, and the bucket counts of each
+          histogram, without names that have no values.
+        """
         scalars, counts, arrived = self._take_sums()
         images = {name: image for name in arrived if (image := self._take_image(name)) is not None}
-        return GraphEvents(scalars=scalars, images=images, histograms=counts)
+        return scalars, images, counts
 
     def _find(self, variables: dict[Any, Any], key: Hashable, create: Callable[[], Any]) -> Any:
         with self._lock:
@@ -243,7 +224,7 @@ class GraphMetrics:
             return variables[key]
 
     def _create(self, shape: Iterable[int], *, is_sum: bool = True) -> Any:
-        # Virtual replicas, which share a variable, sum it or take that of the first one.
+        # Virtual replicas share a variable: their values are summed, or the first one is used.
         aggregations = tf.VariableAggregation
         aggregation = aggregations.SUM if is_sum else aggregations.ONLY_FIRST_REPLICA
 
@@ -282,9 +263,9 @@ class GraphMetrics:
             self._read_and_reset = self._build_read_and_reset()
         sums = self._read_and_reset().numpy()
         scalars, sums = np.split(sums, [2 * len(self._scalars)])
-        counts, arrived = np.split(sums, [record.NUM_BUCKETS * len(self._histograms)])
+        counts, arrived = np.split(sums, [NUM_BUCKETS * len(self._histograms)])
         totals = zip(sorted(self._scalars), scalars.reshape([-1, 2]).tolist(), strict=True)
-        counts = counts.reshape([-1, record.NUM_BUCKETS])
+        counts = counts.reshape([-1, NUM_BUCKETS])
         return (
             {name: (total, count) for name, (total, count) in totals if count},
             {
@@ -310,7 +291,7 @@ class GraphMetrics:
             values = tf.concat([v.read_value() for v in (*counted, *last_sizes)], axis=0)
             for variable in counted:
                 variable.assign(tf.zeros_like(variable))
-            # So many copies of a number have exactly this number as their mean.
+            # In float64, the mean of equal float32 numbers is exactly this number.
             return tf.cast(values, tf.float64)
 
         @tf.function(autograph=False)
@@ -396,7 +377,7 @@ class EventStorage:
         error: BaseException | None,
         trace: types.TracebackType | None,
     ) -> None:
-        # Not simply the last entry: runs in several threads may end in any order.
+        # Remove the latest entry of this storage: runs in several threads may end in any order.
         del _current[len(_current) - 1 - _current[::-1].index(self)]
 
     @_as_it_stands
@@ -422,7 +403,7 @@ class EventStorage:
             tensor = _as_single(name, value)
             self._of_this_strategy().put_scalar(name, tensor, keeps_latest=not smoothing_hint)
             return
-        number = record.as_number(value)
+        number = as_number(value)
         if number is None:
             raise _not_a_number(name, value)
         self._scalars.setdefault(name, _EagerScalar()).add(float(number))
@@ -466,10 +447,10 @@ class EventStorage:
         if tf.inside_function():
             self._of_this_strategy().put_histogram(name, values)
         else:
-            counts = record.bucket_counts(values).numpy().astype(np.float64)
+            counts = bucket_counts(values).numpy().astype(np.float64)
             self._counts[name] = self._counts.get(name, 0.0) + counts
 
-    def record_report(self, values: record.Values) -> None:
+    def record_report(self, values: Values) -> None:
         """Add the values of a report to the histories, without reporting them once more.
 
         Args:
@@ -503,20 +484,18 @@ class EventStorage:
         scalars, images, counts = self._scalars, self._images, self._counts
         self._scalars, self._images, self._counts = {}, {}, {}
         for metrics in self._of_graphs.values() if from_graphs else ():
-            taken = metrics.take()
-            for name, (total, number) in taken.scalars.items():
+            new_scalars, new_images, new_counts = metrics.take()
+            for name, (total, number) in new_scalars.items():
                 self._add_to_history(name, total / number, number)
                 scalars.setdefault(name, _EagerScalar()).add_sum(total, number)
-            for name, found in taken.histograms.items():
+            for name, found in new_counts.items():
                 counts[name] = counts.get(name, 0.0) + found
-            images = {**taken.images, **images}
+            images = {**new_images, **images}
         return Events(
             scalars={name: scalars[name].result(self._hints[name]) for name in sorted(scalars)},
             images={name: images[name] for name in sorted(images)},
             histograms={
-                name: record.histogram_of(counts[name])
-                for name in sorted(counts)
-                if counts[name].any()
+                name: histogram_of(counts[name]) for name in sorted(counts) if counts[name].any()
             },
         )
 

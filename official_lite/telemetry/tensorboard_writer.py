@@ -16,19 +16,8 @@ from absl import logging
 from google.protobuf import message, struct_pb2
 
 from official_lite.common import error_report, files
-from official_lite.telemetry import writer
 from official_lite.telemetry.event_storage import Events
-from official_lite.telemetry.record import Histogram, Record, warn_left_out
-
-__all__ = [
-    "histogram_summary",
-    "image_summary",
-    "read_events",
-    "write_media",
-    "write_hparams",
-    "scalar_summary",
-    "TensorBoardWriter",
-]
+from official_lite.telemetry.writer import Histogram, Record, Writer, warn_left_out
 
 
 def write_media(media: Record | Events, step: int | tf.Tensor | tf.Variable | None = None) -> None:
@@ -157,7 +146,7 @@ def scalar_summary(
         )
 
 
-class TensorBoardWriter(writer.Writer):
+class TensorBoardWriter(Writer):
     """Writes event files below `directory`: one folder per split and per nesting level.
 
     TensorBoard draws each folder as a curve of its own color in the same plot, so that `train` and

@@ -13,15 +13,7 @@ from urllib import parse
 from absl import logging
 
 from official_lite.common import files
-from official_lite.telemetry import writer
-from official_lite.telemetry.record import Record
-
-__all__ = [
-    "LineFile",
-    "CsvWriter",
-    "JsonLinesWriter",
-    "to_json",
-]
+from official_lite.telemetry.writer import Record, RunInfo, Writer
 
 
 class LineFile:
@@ -130,7 +122,7 @@ class LineFile:
         )
 
 
-class CsvWriter(writer.Writer):
+class CsvWriter(Writer):
     """Appends one row per record to the table of the record's split: `step`, then the values.
 
     A value with a new name adds a column on the right. The table is then rewritten atomically, and
@@ -181,6 +173,11 @@ class CsvWriter(writer.Writer):
         if path not in self._tables:
             self._tables[path] = _Table(path)
         return self._tables[path]
+
+
+def csv_of(run: RunInfo) -> Writer:
+    """Build a `CsvWriter` for `metrics_train.csv` and so on in the model directory."""
+    return CsvWriter(run.file("metrics.csv"))
 
 
 class _Table:
@@ -261,7 +258,7 @@ def _to_line(cells: Iterable[Any]) -> str:
     return text.getvalue()
 
 
-class JsonLinesWriter(writer.Writer):
+class JsonLinesWriter(Writer):
     """Appends one JSON object per line: `step`, `split`, `wall_time`, then the values.
 
     Nested names are joined by `/`. Non-finite values are written as `null`, since JSON cannot
@@ -302,6 +299,11 @@ class JsonLinesWriter(writer.Writer):
 
     def close(self) -> None:
         self._file.close()
+
+
+def jsonl_of(run: RunInfo) -> Writer:
+    """Build a `JsonLinesWriter` for `metrics.json` in the model directory."""
+    return JsonLinesWriter(run.file("metrics.json"))
 
 
 def _parse(line: bytes) -> dict[str, Any]:

@@ -13,8 +13,7 @@ import numpy as np
 from absl import logging
 
 from official_lite.common import errors, files
-from official_lite.telemetry import writer
-from official_lite.telemetry.record import Histogram, Record
+from official_lite.telemetry.writer import Histogram, Record, RunInfo, Writer
 
 # MLflow's limits per request.
 _METRICS_AT_ONCE = 1000
@@ -23,7 +22,7 @@ _PARAMS_AT_ONCE = 100
 _WANDB_STEP = "global_step"
 
 
-class MlflowWriter(writer.Writer):
+class MlflowWriter(Writer):
     """Logs to one MLflow run: metrics named `split/name`, images, and histograms as JSON files.
 
     The run ID is stored in the file `mlflow_run_id` in `model_dir`, so that training that is
@@ -136,6 +135,15 @@ class MlflowWriter(writer.Writer):
             self._client.log_batch(self._run_id, params=some)
 
 
+def mlflow_of(
+    run: RunInfo, experiment: str | None = None, tracking_uri: str | None = None
+) -> Writer:
+    """Build an `MlflowWriter` for the run."""
+    return MlflowWriter(
+        run.model_dir, experiment=experiment, tracking_uri=tracking_uri, params=run.flat_config()
+    )
+
+
 def _own_store(model_dir: str) -> str | None:
     """Return the URI of the database in `model_dir`, or None if the user has set another store."""
     try:
@@ -178,7 +186,7 @@ def _clean(name: str) -> str:
     return "/".join(part for part in parts if part not in ("", ".", ".."))
 
 
-class WandbWriter(writer.Writer):
+class WandbWriter(Writer):
     """Logs to one Weights & Biases run: values, images and histograms named `split/name`.
 
     The run ID is stored in the file `wandb_run_id` in `model_dir`, so that training that is
@@ -246,6 +254,11 @@ class WandbWriter(writer.Writer):
 
     def _to_histogram(self, found: Histogram) -> Any:
         return self._wandb.Histogram(np_histogram=(np.asarray(found.counts), found.edges))
+
+
+def wandb_of(run: RunInfo, project: str | None = None, mode: str | None = None) -> Writer:
+    """Build a `WandbWriter` for the run."""
+    return WandbWriter(run.model_dir, project=project, mode=mode, config=run.flat_config())
 
 
 def _import_wandb() -> Any:

@@ -25,7 +25,7 @@ from tensorboard.plugins.scalar import metadata as scalar_metadata
 from tensorboard.plugins.text import metadata as text_metadata
 
 from official_lite import telemetry
-from official_lite.telemetry import record
+from official_lite.telemetry import writer
 from tests import rounding
 
 _CONTEXT = context.RequestContext()
@@ -73,7 +73,7 @@ def _accumulate(directory: pathlib.Path) -> event_accumulator.EventAccumulator:
 
 
 def _histogram(values: np.ndarray) -> telemetry.Histogram:
-    return record.histogram_of(record.bucket_counts(values).numpy())
+    return writer.histogram_of(writer.bucket_counts(values).numpy())
 
 
 @pytest.fixture(scope="module")

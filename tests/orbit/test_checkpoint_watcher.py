@@ -26,12 +26,12 @@ def save(directory, numbers, value=0):
     return [manager.save(checkpoint_number=number) for number in numbers]
 
 
-def test_every_checkpoint_comes_once_and_in_order(tmp_path):
+def test_every_checkpoint_is_found_once_and_in_order(tmp_path):
     paths = save(tmp_path, [5, 10, 20])
     assert list(watch(tmp_path, timeout=3)) == paths
 
 
-def test_checkpoint_saved_meanwhile_comes_next(tmp_path):
+def test_checkpoint_saved_in_the_meantime_is_found_next(tmp_path):
     first = save(tmp_path, [1])
     seen = []
     for path in watch(tmp_path, timeout=3):
@@ -45,13 +45,13 @@ def test_wait_ends_on_timeout(tmp_path):
     assert list(watch(tmp_path / "nothing", timeout=10)) == []
 
 
-def test_timeout_function_decides_whether_to_go_on(tmp_path):
+def test_timeout_function_decides_whether_to_continue(tmp_path):
     answers = [False, False, True]
     assert list(watch(tmp_path, timeout=10, timeout_fn=lambda: answers.pop(0))) == []
     assert answers == []
 
 
-def test_checkpoint_that_is_written_again_under_its_name_comes_again(tmp_path):
+def test_checkpoint_that_is_written_again_is_found_again(tmp_path):
     seen = []
     save(tmp_path, [1, 2])
     for path in watch(tmp_path, timeout=3):

@@ -23,26 +23,13 @@ def make_checkpointing(make_trainer, make_manager):
 
 
 def test_each_interval_makes_a_checkpoint_due(make_checkpointing):
+    never = make_checkpointing()
+    assert not never.has_intervals
+    assert never.next_step(0) == float("inf")
     checkpoints = make_checkpointing(interval=10)
     checkpoints.add_interval(4)
     assert [step for step in range(21) if checkpoints.is_due(step)] == [4, 8, 10, 12, 16, 20]
     assert checkpoints.next_step(8) == 10
-
-
-def test_without_an_interval_none_is_due(make_checkpointing):
-    checkpoints = make_checkpointing()
-    assert not checkpoints.has_intervals
-    assert checkpoints.next_step(0) == float("inf")
-
-
-def test_what_is_saved_comes_back(make_checkpointing, make_trainer):
-    trainer = make_trainer()
-    trainer.weight.assign(3.0)
-    path = make_checkpointing(trainer=trainer).save(step=5)
-    assert path.endswith("ckpt-5")
-    restored = make_trainer()
-    assert make_checkpointing(trainer=restored).restore() == path
-    assert restored.weight.numpy() == 3.0
 
 
 def test_damaged_checkpoint_is_named(make_checkpointing, make_trainer):
@@ -69,7 +56,7 @@ def test_each_checkpoint_is_reported_once_and_complete(in_background, make_check
 
 @pytest.fixture
 def may_write(monkeypatch):
-    """Saves wait for it when they have read the state and written nothing."""
+    """An event for which saves wait after they have read the state."""
     may_write = threading.Event()
     write = tf.train.experimental.ShardByTaskPolicy.__call__
     monkeypatch.setattr(
@@ -120,23 +107,19 @@ def test_checkpoint_that_failed_is_not_reported(make_checkpointing, may_write):
     assert checkpoints.take_complete() is None
 
 
-def test_plain_manager_saves_while_training_waits(make_trainer, tmp_path):
-    manager = tf.train.CheckpointManager(
-        tf.train.Checkpoint(step=make_trainer().global_step), str(tmp_path), max_to_keep=1
-    )
-    strategy = tf.distribute.get_strategy()
-    checkpoints = checkpointing.Checkpointing(manager, strategy, in_background=True)
-    path = checkpoints.save(step=5)
-    assert tf.train.latest_checkpoint(str(tmp_path)) == path
-
-
-def test_save_works_without_an_interval(make_trainer, make_controller, make_manager):
+def test_checkpoint_saved_outside_of_training_is_complete_also_without_an_interval(
+    make_trainer, make_controller, make_manager
+):
     trainer = make_trainer()
     manager = make_manager(trainer)
-    controller = make_controller(trainer, checkpoint_manager=manager)
+    controller = make_controller(
+        trainer, checkpoint_manager=manager, enable_async_checkpointing=True
+    )
     controller.train(3)
-    assert manager.latest_checkpoint is None, "without an interval nothing is saved by itself"
-    assert controller.save_checkpoint().endswith("ckpt-3")
+    assert manager.latest_checkpoint is None
+    path = controller.save_checkpoint()
+    assert path.endswith("ckpt-3")
+    assert tf.train.latest_checkpoint(manager.directory) == path
 
 
 def test_async_flag_survives_several_saves_of_keras_variables(tmp_path, make_controller):
@@ -170,7 +153,7 @@ def test_async_flag_survives_several_saves_of_keras_variables(tmp_path, make_con
 
 
 class HoldsSavesUntil(orbit.Hook):
-    """Lets nothing be written before a step is over."""
+    """Blocks the writes of checkpoints until a step has ended."""
 
     every_n_steps = 1
 
@@ -190,7 +173,7 @@ class HoldsSavesUntil(orbit.Hook):
             self.may_write.set()
 
 
-def test_training_goes_on_while_a_checkpoint_is_written(
+def test_training_continues_while_a_checkpoint_is_written(
     make_trainer, make_controller, make_manager, monkeypatch
 ):
     trainer, hold = make_trainer(), HoldsSavesUntil(15, monkeypatch)
@@ -203,12 +186,12 @@ def test_training_goes_on_while_a_checkpoint_is_written(
     assert saved == 10
 
 
-def test_hooks_hear_of_a_checkpoint_that_is_complete(
+def test_hooks_are_notified_once_a_checkpoint_is_complete(
     tmp_path, make_trainer, make_controller, monkeypatch
 ):
     class Copy(orbit.Hook):
         every_n_steps = 16
-        heard = ()
+        notified = ()
 
         def after_step(self):
             if self.controller.step == 16:
@@ -216,7 +199,7 @@ def test_hooks_hear_of_a_checkpoint_that_is_complete(
 
         def on_checkpoint(self, path):
             assert tf.train.latest_checkpoint(str(tmp_path)) == path
-            self.heard = (*self.heard, (os.path.basename(path), self.controller.step))
+            self.notified = (*self.notified, (os.path.basename(path), self.controller.step))
 
     trainer, copy = make_trainer(), Copy()
     manager = async_checkpoint_manager.AsyncCheckpointManager(
@@ -232,8 +215,8 @@ def test_hooks_hear_of_a_checkpoint_that_is_complete(
         hooks=[HoldsSavesUntil(15, monkeypatch), copy],
         enable_async_checkpointing=True,
     ).train(40)
-    assert [name for name, _ in copy.heard] == ["ckpt-10", "ckpt-20", "ckpt-30", "ckpt-40"]
-    assert copy.heard[0] == ("ckpt-10", 16), "at the first event after it was complete"
+    assert [name for name, _ in copy.notified] == ["ckpt-10", "ckpt-20", "ckpt-30", "ckpt-40"]
+    assert copy.notified[0] == ("ckpt-10", 16), "at the first event after it was complete"
 
 
 def test_save_that_fails_in_the_background_ends_training(
@@ -281,13 +264,22 @@ def test_failed_training_leaves_complete_checkpoints(
     assert log.events[-1] == "after_train False"
 
 
-def test_checkpoint_saved_outside_of_training_is_complete(
-    make_trainer, make_controller, make_manager
-):
-    trainer = make_trainer()
-    manager = make_manager(trainer)
-    controller = make_controller(
-        trainer, checkpoint_manager=manager, enable_async_checkpointing=True
-    )
-    path = controller.save_checkpoint()
-    assert tf.train.latest_checkpoint(manager.directory) == path
+def test_only_checkpoints_saved_within_the_context_are_marked(tmp_path):
+    checkpoint = tf.train.Checkpoint(step=tf.Variable(1))
+    with checkpointing.marked(checkpoint):
+        marked = checkpoint.write(str(tmp_path / "marked"))
+    plain = checkpoint.write(str(tmp_path / "plain"))
+    assert checkpointing.find_mark(checkpoint, marked) is not None
+    assert checkpointing.find_mark(checkpoint, plain) is None
+
+
+def test_marked_checkpoint_is_restored_like_any_other(tmp_path):
+    checkpoint = tf.train.Checkpoint(step=tf.Variable(7))
+    with checkpointing.marked(checkpoint):
+        path = checkpoint.write(str(tmp_path / "marked"))
+    other = tf.train.Checkpoint(step=tf.Variable(0))
+    status = other.read(path)
+    mark = checkpointing.find_mark(other, path)
+    status.assert_consumed()
+    assert mark.numpy()
+    assert other.step.numpy() == 7

@@ -1,11 +1,11 @@
 import pytest
 import tensorflow as tf
 
-from official_lite import telemetry
+from official_lite import orbit, telemetry
 from official_lite.orbit import reports, utils
 
 
-class Remembers(utils.SummaryManagerInterface):
+class Recorder(utils.SummaryManagerInterface):
     def __init__(self):
         self.written, self.flushes = [], 0
 
@@ -26,15 +26,17 @@ def storage():
 
 @pytest.fixture
 def manager():
-    return Remembers()
+    return Recorder()
 
 
 @pytest.fixture
 def make_reports(storage, manager):
-    return lambda *writers: reports.Reports(storage, writers, manager, Remembers())
+    return lambda *writers: reports.Reports(storage, writers, manager, Recorder())
 
 
-def test_records_wait_and_summaries_do_not(recording_writer, make_reports, manager):
+def test_summaries_are_written_at_once_and_records_on_request(
+    recording_writer, make_reports, manager
+):
     outlet = make_reports(recording_writer)
     outlet.report_training({"loss": 0.5}, step=3, total_steps=9)
     assert manager.written == [{"loss": 0.5}]
@@ -45,7 +47,9 @@ def test_records_wait_and_summaries_do_not(recording_writer, make_reports, manag
     assert recording_writer.records == [expected]
 
 
-def test_what_the_trainer_reports_wins_over_the_storage(recording_writer, make_reports, storage):
+def test_values_of_the_trainer_take_precedence_over_the_storage(
+    recording_writer, make_reports, storage
+):
     outlet = make_reports(recording_writer)
     for name in ("loss", "norm"):
         storage.put_scalar(name, 7.0)
@@ -53,7 +57,7 @@ def test_what_the_trainer_reports_wins_over_the_storage(recording_writer, make_r
     assert outlet.train_logs == {"loss": 0.5, "norm": 7.0}
 
 
-def test_nothing_is_written_where_nothing_came_up(recording_writer, make_reports):
+def test_report_without_values_writes_nothing(recording_writer, make_reports):
     outlet = make_reports(recording_writer)
     outlet.report_training({}, step=3, total_steps=9)
     outlet.report_what_is_left(step=3)
@@ -61,7 +65,7 @@ def test_nothing_is_written_where_nothing_came_up(recording_writer, make_reports
     assert recording_writer.records == []
 
 
-def test_writer_that_fails_takes_no_record_from_the_others(recording_writer, make_reports):
+def test_other_writers_still_receive_all_records_if_one_fails(recording_writer, make_reports):
     class Full(telemetry.Writer):
         def write(self, record):
             if record.split == "train":
@@ -82,3 +86,52 @@ def test_as_numpy_copies_and_keeps_the_nesting():
     assert converted == {"a": 1.0, "b": {"c": 2}}
     assert not tf.is_tensor(converted["a"])
     assert converted is not output
+
+
+def test_training_and_evaluation_have_their_summaries_and_records(
+    tmp_path, make_trainer, make_controller
+):
+    trainer = make_trainer()
+    with telemetry.JsonLinesWriter(tmp_path / "metrics.json") as writer:
+        make_controller(
+            trainer,
+            summary_dir=tmp_path / "train",
+            eval_summary_dir=tmp_path / "validation",
+            writers=[writer],
+        ).train_and_evaluate(4)
+    assert list((tmp_path / "train").glob("events*"))
+    assert list((tmp_path / "validation").glob("events*"))
+    assert (tmp_path / "metrics.json").read_text().count("\n") == 2
+
+
+@pytest.mark.parametrize("tpu_programs", [True, False])
+def test_summaries_inside_the_step_are_written_at_their_interval(
+    tmp_path, make_trainer, make_controller, tpu_programs
+):
+    class Summarizing(make_trainer):
+        def train_step(self, iterator):
+            tf.summary.scalar("weight", self.weight)
+            super().train_step(iterator)
+
+    options = orbit.StandardTrainerOptions(use_tpu_summary_optimization=tpu_programs)
+    make_controller(
+        Summarizing(options=options), summary_dir=tmp_path, summary_interval=7, steps_per_loop=10
+    ).train(20)
+    [path] = tmp_path.glob("events*")
+    events = tf.compat.v1.train.summary_iterator(str(path))
+    tags = [(event.step, value.tag) for event in events for value in event.summary.value]
+    assert [step for step, tag in tags if tag == "weight"] == [0, 7, 14]
+
+
+def test_evaluations_share_the_event_files_unless_they_have_a_directory(tmp_path):
+    step = tf.Variable(3, dtype=tf.int64)
+    shared = reports.Summaries(step, directory=tmp_path)
+    assert shared.eval_manager is shared.manager
+    apart = reports.Summaries(step, directory=tmp_path, eval_directory=tmp_path / "validation")
+    assert apart.eval_manager is not apart.manager
+
+
+def test_loop_stops_at_steps_that_write_summaries():
+    step = tf.Variable(0, dtype=tf.int64)
+    assert reports.Summaries(step, interval=4).next_step(5) == 8
+    assert reports.Summaries(step).next_step(5) == float("inf")

@@ -6,10 +6,11 @@ from official_lite import orbit
 from official_lite.common import errors
 from official_lite.data import tf_data_options
 from official_lite.orbit import standard_runner
+from official_lite.orbit.utils import loop_fns
 
 
 class Collector(orbit.StandardEvaluator):
-    """Collects what it draws in the state of the loop."""
+    """Collects the batches in the state of the loop."""
 
     def __init__(self, dataset, **options):
         super().__init__(dataset, orbit.StandardEvaluatorOptions(**options))
@@ -36,14 +37,14 @@ OPTIONS = [
 
 
 @pytest.mark.parametrize("options", OPTIONS)
-def test_every_way_to_execute_trains_the_same(make_trainer, options):
+def test_all_options_train_the_same(make_trainer, options):
     trainer = make_trainer(options=orbit.StandardTrainerOptions(**options))
     output = trainer.train(tf.constant(5))
     assert (output["loss"], output["steps"]) == (5, 5)
     assert trainer.global_step.numpy() == 5
 
 
-def test_parts_of_train_can_be_called_one_by_one(make_trainer):
+def test_parts_of_train_can_be_called_separately(make_trainer):
     trainer = make_trainer()
     trainer.train_loop_begin()
     trainer.run_steps(tf.constant(2))
@@ -70,7 +71,7 @@ def test_training_never_hides_the_end_of_the_data(make_trainer, options):
     assert trainer.weight.numpy() == 4
 
 
-def test_new_training_data_take_the_place_of_the_old(make_trainer):
+def test_new_training_data_replace_the_old(make_trainer):
     trainer = make_trainer()
     trainer.train(tf.constant(1))
     trainer.train_dataset = tf.data.Dataset.from_tensors(10.0).repeat()
@@ -78,24 +79,19 @@ def test_new_training_data_take_the_place_of_the_old(make_trainer):
 
 
 @pytest.mark.parametrize("while_loop", [True, False])
-def test_evaluation_hands_the_state_from_step_to_step(while_loop):
+def test_evaluation_passes_the_state_from_step_to_step(while_loop):
     evaluator = Collector(tf.data.Dataset.range(10), use_tf_while_loop=while_loop)
     assert evaluator.evaluate(tf.constant(4)) == {"values": [0, 1, 2, 3]}
 
 
-def test_minus_one_evaluates_all_the_data():
+@pytest.mark.parametrize("num_steps", [-1, 100])
+def test_evaluation_ends_with_the_data(num_steps):
     evaluator = Collector(tf.data.Dataset.range(10))
-    assert evaluator.evaluate(tf.constant(-1))["values"] == list(range(10))
+    assert evaluator.evaluate(tf.constant(num_steps))["values"] == list(range(10))
     assert evaluator.steps_run == 10
 
 
-def test_evaluation_that_ends_early_says_how_many_steps_it_took():
-    evaluator = Collector(tf.data.Dataset.range(4))
-    assert evaluator.evaluate(tf.constant(100))["values"] == [0, 1, 2, 3]
-    assert evaluator.steps_run == 4
-
-
-def test_evaluation_goes_on_or_begins_anew_as_asked():
+def test_evaluation_continues_or_restarts_its_data_as_configured():
     again = Collector(tf.data.Dataset.range(10))
     further = Collector(tf.data.Dataset.range(10), recreate_iterator_for_each_eval=False)
     assert [again.evaluate(tf.constant(2))["values"] for _ in range(2)] == [[0, 1], [0, 1]]
@@ -109,12 +105,12 @@ def test_ended_iterator_is_not_used_again():
 
 
 @pytest.mark.parametrize("num_steps", [-1, 5])
-def test_evaluation_of_nothing_is_an_error(num_steps):
+def test_evaluation_of_empty_data_is_an_error(num_steps):
     with pytest.raises(errors.DataError, match="empty"):
         Collector(tf.data.Dataset.range(0)).evaluate(tf.constant(num_steps))
 
 
-def test_compiled_evaluation_needs_a_number_of_steps_that_the_data_have():
+def test_compiled_evaluation_requires_a_number_of_steps_that_the_data_provide():
     evaluator = Collector(tf.data.Dataset.range(3), use_tf_while_loop=True)
     with pytest.raises(errors.ConfigValueError, match="num_steps=-1"):
         evaluator.evaluate(tf.constant(-1))
@@ -122,7 +118,7 @@ def test_compiled_evaluation_needs_a_number_of_steps_that_the_data_have():
         evaluator.evaluate(tf.constant(5))
 
 
-def test_new_evaluation_data_take_the_place_of_the_old():
+def test_new_evaluation_data_replace_the_old():
     evaluator = Collector(tf.data.Dataset.range(3), recreate_iterator_for_each_eval=False)
     evaluator.evaluate(tf.constant(1))
     evaluator.eval_dataset = tf.data.Dataset.range(7, 9)
@@ -185,7 +181,7 @@ def test_outputs_of_the_last_step_are_those_of_every_replica(two_replicas):
     assert [value.numpy().tolist() for value in values] == [[8.0, 10.0], [12.0, 14.0]]
 
 
-def test_steps_can_be_made_to_run_eagerly_for_debugging():
+def test_steps_run_eagerly_on_request_for_debugging():
     trainer = Remembers(tf.data.Dataset.range(9, output_type=tf.float32).batch(1))
     eager = []
     trainer.wrap_train_step(
@@ -199,9 +195,33 @@ def test_steps_can_be_made_to_run_eagerly_for_debugging():
     assert eager == [True, True]
 
 
-@pytest.mark.parametrize("convert", [int, tf.constant, np.int64])
+@pytest.mark.parametrize("convert", [int, np.int64])
 def test_number_of_steps_may_be_of_any_integer_type(convert):
     trainer = Remembers(tf.data.Dataset.range(9, output_type=tf.float32).batch(1))
     trainer.train(tf.constant(1))
     trainer.train(convert(3))
     assert trainer.last_step_outputs["sum"].numpy() == 3.0
+
+
+def test_loop_keeps_its_position_when_it_is_retraced_and_reads_other_data_from_the_beginning():
+    drawn = tf.Variable(0, dtype=tf.int64)
+
+    def step(iterator):
+        drawn.assign(drawn * 10 + next(iterator))
+
+    loop = standard_runner.IteratorLoop(
+        lambda: tf.function(loop_fns.create_tf_while_loop_fn(step)), tf.data.Dataset.range(1, 9)
+    )
+    loop.trace()
+    assert drawn.numpy() == 0
+    loop(tf.constant(2))
+    (before,) = loop.trace()
+    loop.retrace()
+    loop(tf.constant(1))
+    assert drawn.numpy() == 123
+    (after,) = loop.trace()
+    assert after is not before
+    loop.read(tf.data.Dataset.range(5, 9))
+    loop(tf.constant(2))
+    assert drawn.numpy() == 12356
+    assert loop.trace()[0] is after

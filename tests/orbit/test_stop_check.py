@@ -9,7 +9,7 @@ from official_lite.common import errors, preemption
 from tests import waiting
 
 
-def _ask_to_stop():
+def _request_stop():
     os.kill(os.getpid(), signal.SIGTERM)
     waiting.wait_for(preemption.requested)
 
@@ -19,19 +19,19 @@ def check():
     return preemption.StopCheck(tf.distribute.get_strategy())
 
 
-def test_stretch_is_whole_where_no_signal_is_caught(check):
+def test_stretch_is_not_divided_if_no_signal_is_caught(check):
     assert list(check.slices(3, 1000, is_splittable=True)) == [(3, 1000)]
 
 
-def test_slices_grow_as_long_as_they_are_short(check):
+def test_slices_grow_while_they_take_little_time(check):
     with preemption.catch_signals():
         slices = list(check.slices(0, 500, is_splittable=True))
         assert slices == [(0, 1), (1, 11), (11, 111), (111, 500)]
-        # The next look comes where it would have come in one stretch.
+        # The next check is at the same step as in one stretch.
         assert next(check.slices(500, 5000, is_splittable=True)) == (500, 1111)
 
 
-def test_looks_come_at_the_same_steps_however_a_training_is_cut(check):
+def test_signals_are_checked_at_the_same_steps_however_a_training_is_divided(check):
     other = preemption.StopCheck(tf.distribute.get_strategy())
     with preemption.catch_signals():
         ends = {end for _, end in check.slices(0, 2000, is_splittable=True)}
@@ -45,7 +45,7 @@ def test_request_stops_between_two_slices_and_not_after_the_last(check):
     with preemption.catch_signals():
         slices = check.slices(0, 100, is_splittable=True)
         assert next(slices) == (0, 1)
-        _ask_to_stop()
+        _request_stop()
         with pytest.raises(errors.PreemptedError):
             next(slices)
         assert list(check.slices(1, 2, is_splittable=True)) == [(1, 2)]
@@ -53,7 +53,7 @@ def test_request_stops_between_two_slices_and_not_after_the_last(check):
             check.check()
 
 
-def test_interval_that_must_not_be_interrupted_is_not_cut(check):
+def test_interval_that_must_not_be_interrupted_is_not_divided(check):
     with preemption.catch_signals():
         assert list(check.slices(0, 100, is_splittable=False)) == [(0, 100)]
 
@@ -66,10 +66,10 @@ class SignalAt(orbit.Hook):
 
     def after_step(self):
         if self.controller.global_step.numpy() == self.step:
-            _ask_to_stop()
+            _request_stop()
 
 
-def test_signal_saves_and_ends_in_order_without_an_evaluation(
+def test_signal_saves_and_ends_training_without_an_evaluation(
     make_trainer, make_controller, make_manager, make_log, recording_writer
 ):
     trainer, log = make_trainer(), make_log(every_n_steps=0)
@@ -87,7 +87,7 @@ def test_signal_saves_and_ends_in_order_without_an_evaluation(
     assert [event for event in trainer.events if "eval" in event] == ["eval 10", "eval 20"]
 
 
-def test_evaluation_that_a_signal_broke_off_comes_first_the_next_time(
+def test_evaluation_that_a_signal_prevented_runs_first_after_the_restart(
     make_trainer, make_controller, make_manager
 ):
     trainer = make_trainer()
@@ -113,7 +113,7 @@ def test_signal_before_the_first_step_saves_nothing(make_trainer, make_controlle
     trainer = make_trainer()
     controller = make_controller(trainer, checkpoint_manager=make_manager(trainer))
     with preemption.catch_signals():
-        _ask_to_stop()
+        _request_stop()
         with pytest.raises(errors.PreemptedError):
             controller.train(10)
     assert controller.step == 0

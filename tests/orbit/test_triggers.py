@@ -26,25 +26,19 @@ def test_every_steps_counts_absolute_multiples():
     assert [trigger.next_step(step) for step in (0, 9, 10, 15)] == [10, 10, 20, 20]
 
 
-def test_no_interval_is_never():
+def test_missing_interval_means_never_and_a_negative_one_is_refused():
     for trigger in (triggers.every(None), triggers.every(0), triggers.Never()):
         assert not due_steps(trigger, 0, 20)
         assert trigger.next_step(0) == math.inf
-
-
-def test_negative_interval_is_refused():
-    with pytest.raises(errors.ConfigValueError, match="got -1"):
+    with pytest.raises(errors.ConfigValueError, match="-1"):
         triggers.every(-1)
 
 
-def test_at_steps_is_due_there_and_nowhere_else():
+def test_at_steps_is_due_at_exactly_these_steps():
     trigger = triggers.AtSteps([3, 7])
     assert due_steps(trigger, 0, 10) == [3, 7]
-    assert [trigger.next_step(step) for step in (0, 3, 7)] == [3, 7, math.inf]
-
-
-def test_at_end_is_due_at_the_last_step():
     assert due_steps(triggers.at_end(8), 0, 10) == [8]
+    assert [trigger.next_step(step) for step in (0, 3, 7)] == [3, 7, math.inf]
 
 
 def test_every_seconds_is_due_when_the_time_has_passed():
@@ -60,7 +54,7 @@ def test_every_seconds_is_due_when_the_time_has_passed():
     assert trigger.next_step(4) == math.inf
 
 
-def test_any_of_is_due_with_each():
+def test_any_of_is_due_with_any_of_its_triggers():
     trigger = triggers.AnyOf([triggers.EverySteps(7), triggers.EverySteps(10)])
     assert due_steps(trigger, 0, 21) == [7, 10, 14, 20, 21]
     assert [trigger.next_step(step) for step in (0, 7, 14)] == [7, 10, 20]
@@ -78,7 +72,7 @@ def test_all_of_is_due_when_all_are():
     assert due_steps(trigger, 0, 12) == [6, 12]
 
 
-def test_all_of_does_not_spend_the_time_on_a_step_that_is_not_due():
+def test_all_of_restarts_a_clock_only_at_a_step_that_is_due():
     clock = Clock()
     trigger = triggers.AllOf([triggers.EverySeconds(60, clock), triggers.EverySteps(10)])
     clock.now = 61

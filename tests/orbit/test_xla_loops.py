@@ -7,7 +7,7 @@ from official_lite.orbit.utils import loop_fns
 
 
 class Recorder:
-    """A step that writes down the batches it is given, 4 numbers each, one column a batch."""
+    """A step that records the sums of its batches."""
 
     def __init__(self, batches_per_step: int = 1) -> None:
         self._batches_per_step = batches_per_step
@@ -37,9 +37,10 @@ def _sums(count: int, batches_per_step: int = 1) -> list[float]:
     return numbers.reshape(count, -1).sum(1).tolist()
 
 
-@pytest.mark.sample(3)
-@pytest.mark.parametrize("lengths", [[20], [1, 2, 3, 14], [5, 5, 5, 5], [7, 13], [4, 9, 6, 1]])
-@pytest.mark.parametrize("batches_per_step", [1, 2])
+@pytest.mark.parametrize(
+    ("lengths", "batches_per_step"),
+    [([20], 1), ([1, 2, 3, 14], 2), ([5, 5, 5, 5], 1), ([4, 9, 6, 1], 1)],
+)
 def test_every_division_into_loops_runs_the_same_steps(lengths, batches_per_step) -> None:
     recorder = Recorder(batches_per_step)
     loop = xla_loops.StackedLoop(
@@ -50,7 +51,7 @@ def test_every_division_into_loops_runs_the_same_steps(lengths, batches_per_step
     assert recorder.seen() == _sums(20, batches_per_step)
 
 
-def test_last_stack_may_be_short_and_then_the_data_end() -> None:
+def test_last_stack_may_be_incomplete() -> None:
     recorder = Recorder()
     loop = xla_loops.StackedLoop(recorder.step, _batches(7), steps=5)
     with pytest.raises(loop_fns.END_OF_DATA):
@@ -63,7 +64,7 @@ def test_outputs_of_the_last_step_are_returned() -> None:
     assert loop(tf.constant(4))["x"].numpy().tolist() == [12.0, 13.0, 14.0, 15.0]
 
 
-def test_other_data_are_read_from_their_beginning() -> None:
+def test_other_data_are_read_from_the_beginning() -> None:
     recorder = Recorder()
     loop = xla_loops.StackedLoop(recorder.step, _batches(), steps=5)
     loop(tf.constant(3))
@@ -100,7 +101,7 @@ def test_fetches_are_wrapped_outside_of_xla() -> None:
         (_batches, None),
     ],
 )
-def test_data_that_cannot_be_stacked_say_why(make_dataset, reason) -> None:
+def test_reason_why_data_cannot_be_stacked_is_named(make_dataset, reason) -> None:
     found = xla_loops.why_not_stackable(make_dataset())
     assert found is None if reason is None else reason in found
 
@@ -109,12 +110,12 @@ def test_data_that_cannot_be_stacked_say_why(make_dataset, reason) -> None:
     ("shape", "steps_per_loop", "steps"),
     [([32], 1000, 200), ([32], 90, 90), ([32], 307, 200), ([2**20], 1000, 10), ([2**26], 1000, 1)],
 )
-def test_stack_fits_the_loop_and_the_memory(shape, steps_per_loop, steps) -> None:
+def test_size_of_a_stack_fits_the_loop_and_the_memory(shape, steps_per_loop, steps) -> None:
     spec = tf.TensorSpec(shape, tf.float32)
     assert xla_loops.steps_per_stack(spec, steps_per_loop) == steps
 
 
-def test_micro_batches_count_in_the_size_of_a_stack() -> None:
+def test_size_of_a_stack_includes_micro_batches() -> None:
     mebibyte = tf.TensorSpec([2**18], tf.float32)
     sizes = [xla_loops.steps_per_stack(mebibyte, 1000, micro_batches) for micro_batches in (1, 4)]
     assert sizes == [50, 10]

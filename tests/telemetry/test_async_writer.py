@@ -13,16 +13,16 @@ def record(step):
 
 
 class Recorder(telemetry.Writer):
-    """Notes what happens, can be held up, and fails at some steps."""
+    """Records its calls, can be blocked, and fails at some steps."""
 
     def __init__(self, failing=()):
         self.calls = []
-        self.may_go_on = threading.Event()
-        self.may_go_on.set()
+        self.may_write = threading.Event()
+        self.may_write.set()
         self._failing = failing
 
     def write(self, record):
-        self.may_go_on.wait(timeout=60)
+        self.may_write.wait(timeout=60)
         self.calls.append(record.step)
         if record.step in self._failing:
             raise OSError(f"disk full at {record.step}")
@@ -34,7 +34,7 @@ class Recorder(telemetry.Writer):
         self.calls.append("close")
 
 
-def test_order_is_kept():
+def test_records_and_flushes_keep_their_order():
     inner = Recorder()
     with telemetry.AsyncWriter(inner) as writer:
         for step in range(50):
@@ -46,18 +46,18 @@ def test_order_is_kept():
 
 def test_only_close_waits_for_the_writer():
     inner = Recorder()
-    inner.may_go_on.clear()
+    inner.may_write.clear()
     with telemetry.AsyncWriter(inner) as writer:
         writer.write(record(1))
         writer.flush()
         assert inner.calls == []
-        inner.may_go_on.set()
+        inner.may_write.set()
     assert inner.calls == [1, "flush", "close"]
 
 
 def test_full_queue_makes_write_wait():
     inner = Recorder()
-    inner.may_go_on.clear()
+    inner.may_write.clear()
     writer = telemetry.AsyncWriter(inner, max_records=1)
     written = []
 
@@ -69,9 +69,9 @@ def test_full_queue_makes_write_wait():
     thread = threading.Thread(target=write)
     thread.start()
     thread.join(timeout=0.2)
-    # One is in the hands of the writer, one waits, and there is room for no third.
+    # One is being written, one waits, and there is no room for a third.
     assert len(written) <= 2
-    inner.may_go_on.set()
+    inner.may_write.set()
     thread.join()
     writer.close()
     assert inner.calls == [*range(5), "close"]
@@ -82,20 +82,20 @@ def _call_until_it_fails(call):
     waiting.wait_for(lambda: call(next(numbers)))
 
 
-def test_error_comes_up_in_a_later_flush_and_the_rest_is_written():
+def test_later_flush_raises_the_error_and_the_rest_is_written():
     inner = Recorder(failing=[1])
-    inner.may_go_on.clear()
+    inner.may_write.clear()
     writer = telemetry.AsyncWriter(inner)
     for step in (1, 2, 3):
         writer.write(record(step))
-    inner.may_go_on.set()
+    inner.may_write.set()
     with pytest.raises(OSError, match="disk full at 1"):
         _call_until_it_fails(lambda _: writer.flush())
     writer.close()
     assert [call for call in inner.calls if call != "flush"] == [1, 2, 3, "close"]
 
 
-def test_error_comes_up_in_a_later_write_which_is_done_all_the_same():
+def test_later_write_raises_the_error_and_is_still_done():
     inner = Recorder(failing=[1])
     writer = telemetry.AsyncWriter(inner)
     written = []
@@ -112,11 +112,11 @@ def test_error_comes_up_in_a_later_write_which_is_done_all_the_same():
 
 def test_close_after_errors_writes_the_rest_closes_and_raises_all():
     inner = Recorder(failing=[1, 3])
-    inner.may_go_on.clear()
+    inner.may_write.clear()
     writer = telemetry.AsyncWriter(inner)
     for step in (1, 2, 3, 4):
         writer.write(record(step))
-    inner.may_go_on.set()
+    inner.may_write.set()
     with pytest.raises(ExceptionGroup) as caught:
         writer.close()
     assert [str(error) for error in caught.value.exceptions] == [
@@ -127,18 +127,8 @@ def test_close_after_errors_writes_the_rest_closes_and_raises_all():
     assert not [thread for thread in threading.enumerate() if thread.name == "telemetry"]
 
 
-def test_closed_writer_can_be_closed_again_and_opened():
-    inner = Recorder()
-    writer = telemetry.AsyncWriter(inner)
-    writer.close()
-    writer.close()
-    writer.write(record(1))
-    writer.close()
-    assert inner.calls == ["close", "close", 1, "close"]
-
-
 def run_script(path, body):
-    """Runs `body` in a process of its own; returns what it wrote, and how often it closed."""
+    """Run `body` in its own process; return the steps it wrote and how often it closed."""
     script = f"""
 import atexit, os, sys, time
 from official_lite import telemetry
@@ -162,7 +152,7 @@ writer = telemetry.AsyncWriter(Inner(sys.argv[1]))
     return steps, path.with_suffix(".closed").read_text().count("closed")
 
 
-def test_process_that_ends_without_close_loses_nothing(tmp_path):
+def test_process_that_exits_without_close_loses_no_record(tmp_path):
     steps, num_closed = run_script(tmp_path / "m", "for step in range(100): write(step)")
     assert (steps, num_closed) == ([*range(100)], 1)
 
@@ -176,7 +166,7 @@ for to_write in ([], [20]):
     child = os.fork()
     if child == 0:
         for step in to_write: write(step)
-        # An end of Python without that of TensorFlow, which can't be forked.
+        # Exit without the exit of TensorFlow, which can't be forked.
         atexit._run_exitfuncs()
         os._exit(0)
     assert os.waitpid(child, 0)[1] == 0
@@ -185,7 +175,7 @@ for to_write in ([], [20]):
     assert (steps, num_closed) == ([*range(21)], 2)
 
 
-def test_sync_waits_for_what_was_written_and_rewind_keeps_the_order():
+def test_sync_waits_for_all_records_and_rewind_keeps_the_order():
     class Durable(Recorder):
         def sync(self):
             self.calls.append("sync")

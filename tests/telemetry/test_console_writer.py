@@ -1,8 +1,22 @@
+"""What a terminal, a log and a notebook show of a run."""
+
 import io
 
 import pytest
+from absl import logging
 
 from official_lite import telemetry
+from official_lite.telemetry import console_writer
+
+TRAIN = telemetry.Record(
+    step=100,
+    split="train",
+    values={"a_loss": 0.5, "b_loss": 2, "auc[0]": 0.001, "steps_per_second": 10.0},
+    total_steps=700,
+)
+EVAL = telemetry.Record(
+    step=100, split="validation", values={"accuracy": 0.5, "steps_per_second": 5.0}
+)
 
 
 class Terminal(io.StringIO):
@@ -22,9 +36,38 @@ def test_notebook_gets_lines_on_stdout(monkeypatch, capsys):
     assert capsys.readouterr().out == "train | step 3 | loss 0.5\n"
 
 
+def test_log_shows_the_configured_fields_with_the_time_left_of_the_run(monkeypatch):
+    lines = []
+    monkeypatch.setattr(logging, "info", lambda text, *args: lines.append(text % args))
+    run = telemetry.RunInfo(model_dir="/run", total_steps=700, config={})
+    record = telemetry.Record(
+        step=100, split="train", values={"loss": 0.5, "other": 1.0, "steps_per_second": 10.0}
+    )
+    console_writer.console_of(run, fields=["loss", "eta"]).write(record)
+    assert lines == ["train | step 100 | loss 0.5 | eta 0:01:00"]
+
+
+@pytest.mark.parametrize(
+    ("record", "fields", "expected"),
+    [
+        (TRAIN, None, ["a_loss 0.5", "b_loss 2", "auc[0] 0.001", "steps_per_second 10"]),
+        (TRAIN, ["auc[0]", "*_loss"], ["auc[0] 0.001", "a_loss 0.5", "b_loss 2"]),
+        (TRAIN, ["b_loss", "*_loss"], ["b_loss 2", "a_loss 0.5"]),
+        (TRAIN, ["eta", "steps_per_second"], ["eta 0:01:00", "steps_per_second 10"]),
+        (TRAIN, ["absent"], []),
+        # An evaluation that matches no field is shown in full.
+        (EVAL, ["a_loss", "eta"], ["accuracy 0.5", "steps_per_second 5"]),
+        (EVAL, ["acc*"], ["accuracy 0.5"]),
+    ],
+)
+def test_fields_are_shown_in_the_order_in_which_they_are_chosen(record, fields, expected):
+    shown = console_writer.shown_fields(record, fields)
+    assert [f"{name} {text}" for name, text in shown.items()] == expected
+
+
 @pytest.fixture
 def drawn(monkeypatch):
-    """Draws records on a terminal of a number of columns, and returns what it shows."""
+    """Draw records and steps on a terminal of some columns, and return what it shows."""
 
     def draw(columns, *records, fields=None):
         monkeypatch.setenv("TERM", "xterm")
@@ -34,41 +77,27 @@ def drawn(monkeypatch):
             for record in records:
                 if isinstance(record, int):
                     writer.progress(record)
-                else:
+                elif isinstance(record, dict):
                     writer.write(telemetry.Record(step=400, split="train", values=record))
+                else:
+                    writer.write(record)
             writer.flush()
         return terminal.getvalue()
 
     return draw
 
 
-def test_bar_shows_steps_metrics_rate_and_time_left(drawn):
-    shown = drawn(160, {"loss": 0.5, "steps_per_second": 10.0})
+def test_bar_shows_steps_rate_time_left_and_the_chosen_metrics(drawn):
+    values = {"loss": 0.5, "accuracy": 0.25, "steps_per_second": 10.0}
+    shown = drawn(160, values, fields=["loss"])
     for part in ("400/1000", "loss 0.5", "10.0 steps/s", "ETA 0:01:00"):
         assert part in shown
-
-
-def test_evaluation_stays_above_the_bar(monkeypatch):
-    monkeypatch.setenv("TERM", "xterm")
-    terminal = Terminal()
-    with telemetry.ProgressWriter(10, terminal) as writer:
-        writer.write(telemetry.Record(step=5, split="validation", values={"[x]": 0.5}))
-    assert "validation | step 5 | [x] 0.5" in terminal.getvalue()
-
-
-def test_closed_bar_can_be_closed_again():
-    writer = telemetry.ProgressWriter(10, Terminal())
-    writer.write(telemetry.Record(step=5, split="train", values={}))
-    writer.close()
-    writer.close()
-
-
-def test_bar_shows_the_chosen_fields(drawn):
-    values = {"loss": 0.5, "accuracy": 0.25, "steps_per_second": 1.0}
-    shown = drawn(160, values, fields=["loss", "eta"])
-    assert "loss 0.5" in shown
-    assert "ETA 0:10:00" in shown
     assert "accuracy" not in shown
+
+
+def test_evaluation_stays_above_the_bar(drawn):
+    shown = drawn(160, telemetry.Record(step=5, split="validation", values={"[x]": 0.5}))
+    assert "validation | step 5 | [x] 0.5" in shown
 
 
 def test_bar_moves_between_records(drawn):
@@ -82,3 +111,13 @@ def test_narrow_terminal_shows_the_metric_and_no_bar(drawn, columns):
     shown = drawn(columns, {"training_loss": 0.034025, "steps_per_second": 10.0})
     assert "training_loss 0.034025" in shown
     assert "━" not in shown
+
+
+def test_table_shows_every_row_once_and_goes_to_stderr_by_default(monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "100")
+    rows = {"model_dir": "/runs/[a]", "best": {"accuracy": 0.987654321}, "steps": 100}
+    telemetry.summary_table(rows, title="mnist")
+    captured = capsys.readouterr()
+    for part in ("mnist", "/runs/[a]", "best/accuracy", "0.98765", "100"):
+        assert captured.err.count(part) == 1
+    assert captured.out == ""

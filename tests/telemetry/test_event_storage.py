@@ -1,3 +1,7 @@
+"""Values that code logs anywhere in a run: eagerly, in graphs, under XLA and on replicas."""
+
+import contextlib
+import math
 import threading
 
 import keras
@@ -7,7 +11,10 @@ import tensorflow as tf
 
 from official_lite import telemetry
 from official_lite.common import errors
+from official_lite.telemetry import event_storage, writer
 from tests import rounding
+
+VALUES = np.random.default_rng(0).normal(size=[20, 2]).astype(np.float32)
 
 
 @pytest.fixture
@@ -17,7 +24,7 @@ def storage():
 
 
 class Probe(keras.layers.Layer):
-    """A layer that reports what it sees."""
+    """A layer that logs the mean of its inputs."""
 
     def call(self, inputs, training=False):
         if training:
@@ -27,7 +34,7 @@ class Probe(keras.layers.Layer):
 
 
 @pytest.mark.parametrize("jit_compile", [False, True])
-def test_mean_of_what_a_layer_puts_in_inside_a_loop_equals_numpy(storage, jit_compile):
+def test_report_has_the_mean_of_what_a_layer_logs_inside_a_loop(storage, jit_compile):
     probe = Probe()
     data = np.random.default_rng(0).normal(size=[50, 8]).astype(np.float32)
 
@@ -46,7 +53,7 @@ def test_mean_of_what_a_layer_puts_in_inside_a_loop_equals_numpy(storage, jit_co
     assert list(taken) == ["probe/mean"]
 
 
-def test_eager_and_traced_runs_report_the_same(storage):
+def test_eager_code_graphs_and_xla_log_the_same(storage):
     def step(value):
         telemetry.put_scalar("mean", value)
         telemetry.put_scalar("latest", value, smoothing_hint=False)
@@ -59,35 +66,33 @@ def test_eager_and_traced_runs_report_the_same(storage):
             run(tf.constant(value))
         taken.append(storage.take())
     for events in taken:
-        assert events.scalars == {"mean": 2.0, "latest": 3.0}
+        assert list(events.scalars.items()) == [("latest", 3.0), ("mean", 2.0)]
         np.testing.assert_array_equal(
             events.histograms["values"].counts, taken[0].histograms["values"].counts
         )
         np.testing.assert_array_equal(events.images["image"], np.full([4, 4, 3], 191))
 
 
-def test_name_from_python_and_from_a_graph_is_one_number(storage):
-    tf.function(lambda: telemetry.put_scalar("x", 1.0))()
-    telemetry.put_scalar("x", 4.0)
-    telemetry.put_scalar("x", 4.0)
-    assert storage.take().scalars == {"x": 3.0}
+def test_name_logged_by_python_and_by_a_graph_is_one_number(storage):
+    mean = tf.function(lambda: telemetry.put_scalar("mean", 1.0))
+    latest = tf.function(lambda: telemetry.put_scalar("latest", 1.0, smoothing_hint=False))
+    mean()
+    for _ in range(2):
+        telemetry.put_scalar("mean", 4.0)
+    telemetry.put_scalar("latest", 4.0, smoothing_hint=False)
+    latest()
+    assert storage.take().scalars == {"latest": 4.0, "mean": 3.0}
+    latest()
+    assert storage.take().scalars == {"latest": 1.0}
 
 
-def test_latest_of_a_name_from_both_sides_is_that_of_python(storage):
-    telemetry.put_scalar("x", 4.0, smoothing_hint=False)
-    tf.function(lambda: telemetry.put_scalar("x", 1.0, smoothing_hint=False))()
-    assert storage.take().scalars == {"x": 4.0}
-    tf.function(lambda: telemetry.put_scalar("x", 1.0, smoothing_hint=False))()
-    assert storage.take().scalars == {"x": 1.0}
-
-
-def test_image_from_python_is_later_than_one_from_a_graph(storage):
+def test_eager_image_is_later_than_one_from_a_graph(storage):
     tf.function(lambda: telemetry.put_image("x", tf.zeros([1, 1, 1])))()
     telemetry.put_image("x", np.ones([1, 1, 1]))
     assert storage.take().images["x"].item() == 255
 
 
-def test_latest_value_is_of_the_replicas_or_of_the_host(storage, two_replicas):
+def test_latest_value_is_either_of_the_replicas_or_of_the_host(storage, two_replicas):
     def put_on_replica():
         replica = tf.distribute.get_replica_context().replica_id_in_sync_group
         telemetry.put_scalar("x", float(replica) + 1.0, smoothing_hint=False)
@@ -100,14 +105,14 @@ def test_latest_value_is_of_the_replicas_or_of_the_host(storage, two_replicas):
     assert storage.take().scalars == {"x": 1.5}
 
 
-def test_values_of_graphs_stay_until_they_are_asked_for(storage):
+def test_values_of_graphs_stay_until_they_are_requested(storage):
     telemetry.put_scalar("python", 1.0)
     tf.function(lambda: telemetry.put_scalar("graph", 2.0))()
     assert storage.take(from_graphs=False).scalars == {"python": 1.0}
     assert storage.take().scalars == {"graph": 2.0}
 
 
-def test_what_did_not_come_up_again_is_absent(storage):
+def test_report_has_only_names_with_new_values(storage):
     put = tf.function(lambda: telemetry.put_scalar("x", 1.0))
     put()
     telemetry.put_histogram("h", [1.0])
@@ -118,62 +123,61 @@ def test_what_did_not_come_up_again_is_absent(storage):
     assert storage.take().scalars == {"x": 1.0}
 
 
-def test_order_is_that_of_the_names(storage):
-    for name in ("b", "c", "a"):
-        telemetry.put_scalar(name, 1.0)
-    assert list(storage.take().scalars) == ["a", "b", "c"]
-
-
-@pytest.mark.parametrize(
-    "convert",
-    [int, float, np.float16, tf.constant, lambda x: np.array([x]), tf.Variable, keras.Variable],
-)
-def test_any_single_number_will_do(storage, convert):
+@pytest.mark.parametrize("convert", [int, lambda x: np.array([x], np.float16), keras.Variable])
+def test_any_single_number_can_be_logged(storage, convert):
     value = convert(3)
     telemetry.put_scalar("eager", value)
     tf.function(lambda: telemetry.put_scalar("traced", value))()
     assert storage.take().scalars == {"eager": 3.0, "traced": 3.0}
 
 
-@pytest.mark.parametrize("value", [[1.0, 2.0], None, "x", np.zeros([2, 2])])
-def test_what_is_no_single_number_is_refused(storage, value):
-    with pytest.raises(errors.ConfigValueError, match=r"`x` is a .*put_histogram"):
-        telemetry.put_scalar("x", value)
+def _put_in_graph(put, value, signature=None):
+    def step(value):
+        put("x", value)
+
+    tf.function(step, autograph=False, input_signature=signature)(value)
 
 
-def test_several_numbers_are_refused_while_tracing(storage):
-    with pytest.raises(errors.ConfigValueError, match=r"`x` is a .*single number"):
-        tf.function(lambda: storage.put_scalar("x", tf.zeros([2])), autograph=False)()
+@pytest.mark.parametrize(
+    ("act", "named"),
+    [
+        (lambda: telemetry.put_scalar("x", [1.0, 2.0]), "`x` is a list; .*put_histogram"),
+        (lambda: telemetry.put_scalar("x", None), "`x` is a NoneType"),
+        (lambda: _put_in_graph(telemetry.put_scalar, tf.zeros([2])), "single number"),
+        (lambda: telemetry.put_scalar("old", 1.0, smoothing_hint=False), "smoothing_hint=True"),
+        (lambda: telemetry.put_image("x", np.zeros([4, 4])), "`x` has the shape"),
+        (lambda: telemetry.put_image("x", np.zeros([4, 4, 2])), "`x` has the shape"),
+        (lambda: telemetry.put_image("x", np.zeros([4, 4, 1], np.int32)), "int32"),
+        (
+            lambda: _put_in_graph(
+                telemetry.put_image, tf.zeros([1, 2, 2, 3]), [tf.TensorSpec([None, None, None, 3])]
+            ),
+            "ensure_shape",
+        ),
+    ],
+)
+def test_value_that_can_not_be_logged_is_refused_by_name(storage, act, named):
+    telemetry.put_scalar("old", 1.0)
+    with pytest.raises(errors.ConfigValueError, match=named):
+        act()
 
 
-def test_changed_hint_is_refused(storage):
-    telemetry.put_scalar("x", 1.0)
-    with pytest.raises(errors.ConfigValueError, match=r"`x` .*smoothing_hint=True before"):
-        telemetry.put_scalar("x", 1.0, smoothing_hint=False)
-
-
-def test_nothing_happens_outside_of_a_storage():
-    step = tf.function(lambda: telemetry.put_scalar("x", 1.0))
-    step()
+def test_without_a_storage_everything_is_dropped_unless_one_is_required():
+    tf.function(lambda: telemetry.put_scalar("x", 1.0))()
     telemetry.put_scalar("x", object())
     telemetry.put_image("x", np.zeros([1]))
     telemetry.put_histogram("x", [1.0])
     assert telemetry.get_event_storage().take() == telemetry.Events()
-
-
-def test_storage_can_be_required():
-    with pytest.raises(errors.ConfigError, match=r"with telemetry\.EventStorage"):
+    with pytest.raises(errors.ConfigError):
         telemetry.get_event_storage(required=True)
-    with telemetry.EventStorage() as storage:
-        assert telemetry.get_event_storage(required=True) is storage
 
 
-def test_innermost_storage_takes_also_when_entered_twice():
+def test_innermost_storage_is_current_even_when_entered_twice():
     outer, inner = telemetry.EventStorage(), telemetry.EventStorage()
     with outer:
         with inner, outer:
             telemetry.put_scalar("x", 1.0)
-            assert telemetry.get_event_storage() is outer
+            assert telemetry.get_event_storage(required=True) is outer
         assert telemetry.get_event_storage() is outer
     assert outer.take().scalars == {"x": 1.0}
     assert inner.take().scalars == {}
@@ -186,7 +190,7 @@ def test_storage_is_current_in_every_thread(storage):
     assert storage.take().scalars == {"x": 1.0}
 
 
-def test_muted_storage_takes_nothing_even_later_from_what_was_traced_then(storage):
+def test_muted_storage_drops_values_also_those_of_graphs_traced_while_muted(storage):
     step = tf.function(lambda: telemetry.put_scalar("x", 1.0))
     with storage.muted():
         step()
@@ -199,7 +203,17 @@ def test_muted_storage_takes_nothing_even_later_from_what_was_traced_then(storag
     assert storage.take().scalars == {"y": 1.0}
 
 
-def test_history_has_single_values_of_python_and_means_of_graphs(storage):
+def test_functional_model_can_be_built_within_a_storage(storage):
+    inputs = keras.Input([3])
+    model = keras.Model(inputs, Probe()(inputs, training=True))
+    tf.function(model)(tf.fill([2, 3], 7.0), training=True)
+    assert storage.take().scalars == {"probe/mean": 7.0}
+
+
+# Histories.
+
+
+def test_history_has_single_eager_values_and_means_of_graphs(storage):
     put = tf.function(lambda x: telemetry.put_scalar("traced", x))
     for step, value in enumerate([1.0, 3.0, 8.0], start=1):
         storage.step = step
@@ -210,16 +224,242 @@ def test_history_has_single_values_of_python_and_means_of_graphs(storage):
     assert storage.history("eager").values() == [(1.0, 1), (3.0, 2), (8.0, 3)]
     assert storage.history("traced").values() == [(2.0, 2), (8.0, 3)]
     assert storage.history("traced").global_mean() == 4.0
+    with pytest.raises(errors.UnknownNameError, match="`eager`"):
+        storage.history("eger")
 
 
-def test_history_of_an_unknown_name_suggests_the_nearest(storage):
-    telemetry.put_scalar("training_loss", 1.0)
-    with pytest.raises(errors.UnknownNameError, match="Did you mean `training_loss`"):
-        storage.history("train_loss")
+@pytest.mark.parametrize("window", [1, 20, 1000])
+def test_statistics_of_a_history_equal_numpy(window):
+    values = np.random.default_rng(0).normal(size=100)
+    history = telemetry.ScalarHistory(max_length=90)
+    for step, value in enumerate(values):
+        history.add(value, step)
+    assert history.values() == [(values[i], i) for i in range(10, 100)]
+    assert history.latest() == values[-1]
+    assert history.median(window) == np.median(values[10:][-window:])
+    assert history.mean(window) == pytest.approx(np.mean(values[10:][-window:]))
+    # The mean over all values includes those that are no longer kept.
+    assert history.global_mean() == pytest.approx(values.mean())
+    history.add(math.nan, 100)
+    numbers = (history.latest(), history.median(), history.mean(), history.global_mean())
+    assert all(map(math.isnan, numbers))
 
 
-def test_functional_model_can_be_built_within_a_storage(storage):
-    inputs = keras.Input([3])
-    model = keras.Model(inputs, Probe()(inputs, training=True))
-    tf.function(model)(tf.fill([2, 3], 7.0), training=True)
-    assert storage.take().scalars == {"probe/mean": 7.0}
+# Replicas.
+
+
+def run(strategy, put, *, jit_compile=False, in_graph=True):
+    """Call `put(value, i)` for each row of `VALUES`, with one column per replica."""
+    if in_graph:
+        put = tf.function(put, jit_compile=jit_compile)
+
+    def step(i):
+        replica = tf.distribute.get_replica_context().replica_id_in_sync_group
+        put(tf.constant(VALUES)[i, replica], i)
+
+    def loop():
+        for i in tf.range(len(VALUES)):
+            strategy.run(step, args=(i,))
+
+    return (tf.function(loop) if in_graph else loop)()
+
+
+def _assert_is_mean(found, values):
+    rounding.assert_close(found, values.mean(), roundings=values.size, scale=np.abs(values).max())
+
+
+@pytest.mark.parametrize("jit_compile", [False, True])
+def test_report_covers_all_steps_and_replicas(storage, two_replicas, jit_compile):
+    def put(value, i):
+        def first():
+            telemetry.put_scalar("first", value)
+            return 0
+
+        def second():
+            telemetry.put_scalar("second", value)
+            return 0
+
+        def third():
+            return 0
+
+        telemetry.put_scalar("mean", value)
+        telemetry.put_scalar("latest", value, smoothing_hint=False)
+        telemetry.put_histogram("h", value)
+        telemetry.put_image("i", tf.ones([1, 2, 2, 1]) * tf.abs(value) / 10)
+        # A branch counts only where it is taken.
+        tf.switch_case(i % 3, [first, second, third])
+        if value > 0:
+            telemetry.put_scalar("positive", value)
+
+    run(two_replicas, put, jit_compile=jit_compile)
+    taken = storage.take()
+    _assert_is_mean(taken.scalars["mean"], VALUES)
+    _assert_is_mean(taken.scalars["latest"], VALUES[-1])
+    _assert_is_mean(taken.scalars["first"], VALUES[0::3])
+    _assert_is_mean(taken.scalars["second"], VALUES[1::3])
+    _assert_is_mean(taken.scalars["positive"], VALUES[VALUES > 0])
+    histogram = taken.histograms["h"]
+    np.testing.assert_array_equal(histogram.counts, np.histogram(VALUES, histogram.edges)[0])
+    assert histogram.counts.sum() == VALUES.size
+    # The image is the latest one of the first replica.
+    expected = np.round(255 * abs(VALUES[-1, 0]) / 10)
+    np.testing.assert_array_equal(taken.images["i"], np.full([2, 2, 1], expected))
+
+
+def test_replicas_that_run_eagerly_report_the_same(storage, two_replicas):
+    def put(value, _):
+        telemetry.put_scalar("mean", value)
+        telemetry.put_scalar("latest", value, smoothing_hint=False)
+
+    run(two_replicas, put, in_graph=False)
+    taken = storage.take().scalars
+    _assert_is_mean(taken["mean"], VALUES)
+    _assert_is_mean(taken["latest"], VALUES[-1])
+
+
+def test_image_of_the_second_replica_is_reported_if_the_first_has_none(storage, two_replicas):
+    @tf.function
+    def loop(replica, value):
+        def step():
+            if tf.distribute.get_replica_context().replica_id_in_sync_group == replica:
+                telemetry.put_image("i", tf.fill([1, 1, 1], value))
+
+        two_replicas.run(step)
+
+    for replica, value in [(0, 0.0), (1, 1.0)]:
+        loop(tf.constant(replica), tf.constant(value))
+        assert storage.take().images["i"].item() == 255 * value
+    assert storage.take().images == {}
+
+
+def test_code_that_runs_once_for_all_replicas_counts_once(storage, two_replicas):
+    @tf.function
+    def loop():
+        two_replicas.run(lambda: telemetry.put_scalar("latest", 1.0, smoothing_hint=False))
+        with two_replicas.scope():
+            telemetry.put_scalar("latest", 5.0, smoothing_hint=False)
+            telemetry.put_scalar("mean", 3.0)
+            telemetry.put_histogram("h", [1.0, 1.0])
+            telemetry.put_image("i", tf.ones([1, 1, 1]))
+
+    loop()
+    taken = storage.take()
+    assert taken.scalars == {"latest": 5.0, "mean": 3.0}
+    assert taken.histograms["h"].counts.tolist() == [2]
+    assert taken.images["i"].item() == 255
+
+
+def test_second_trace_and_later_names_are_reported_too(storage, two_replicas):
+    @tf.function
+    def loop(values):
+        two_replicas.run(lambda: telemetry.put_scalar("x", tf.reduce_mean(values)))
+
+    loop(tf.constant([1.0]))
+    loop(tf.constant([2.0, 4.0]))
+    assert loop.experimental_get_tracing_count() == 2
+    assert storage.take().scalars == {"x": 2.0}
+    tf.function(lambda: two_replicas.run(telemetry.put_scalar, ("a", 1.0)))()
+    assert storage.take().scalars == {"a": 1.0}
+
+
+def test_one_name_under_two_strategies_is_one_number(storage, two_replicas):
+    put = tf.function(lambda x: telemetry.put_scalar("x", x))
+    put(tf.constant(5.0))
+    tf.function(lambda: two_replicas.run(telemetry.put_scalar, ("x", 2.0)))()
+    assert storage.take().scalars == {"x": 3.0}
+
+
+def test_latest_of_images_of_several_sizes_is_reported(storage, two_replicas):
+    put = tf.function(lambda image: two_replicas.run(telemetry.put_image, ("i", image)))
+    for size in (2, 3, 2):
+        put(tf.fill([size, size, 1], size / 255.0))
+    np.testing.assert_array_equal(storage.take().images["i"], np.full([2, 2, 1], 2))
+    assert storage.take().images == {}
+
+
+# Name scopes.
+
+
+def test_name_scopes_nest_and_end(storage):
+    with telemetry.name_scope("a"):
+        with contextlib.suppress(ZeroDivisionError), telemetry.name_scope("b"):
+            telemetry.put_scalar("x", 1.0)
+            raise ZeroDivisionError
+        telemetry.put_histogram("x", [1.0])
+    telemetry.put_image("x", tf.zeros([1, 1, 1]))
+    events = storage.take()
+    assert [*events.scalars, *events.histograms, *events.images] == ["a/b/x", "a/x", "x"]
+
+
+def test_replicas_that_take_turns_inside_a_scope_keep_their_names(storage, two_replicas):
+    def step():
+        with telemetry.name_scope("inner"):
+            context = tf.distribute.get_replica_context()
+            # Each replica waits here for the other, which opens its scope meanwhile.
+            context.all_reduce(tf.distribute.ReduceOp.SUM, tf.constant(1.0))
+            telemetry.put_scalar("x", 1.0)
+
+    @tf.function
+    def loop():
+        with telemetry.name_scope("outer"):
+            two_replicas.run(step)
+
+    loop()
+    assert storage.take().scalars == {"outer/inner/x": 1.0}
+
+
+# Images and histograms.
+
+
+def test_images_are_scaled_and_clipped_and_the_first_of_a_batch_is_used():
+    values = np.array([0.0, 0.5, 1.0, 2.0, -1.0, np.nan, np.inf], np.float32)
+    pixels = event_storage.to_pixels("i", values.reshape([1, 7, 1])).numpy().ravel()
+    assert pixels.tolist() == [0, 128, 255, 255, 0, 0, 255]
+    assert (event_storage.to_pixels("i", tf.ones([1, 1, 3], tf.bfloat16)).numpy() == 255).all()
+    integers = np.arange(12, dtype=np.uint8).reshape([2, 2, 3])
+    np.testing.assert_array_equal(event_storage.to_pixels("i", integers), integers)
+    batch = tf.stack([tf.zeros([2, 2, 1]), tf.ones([2, 2, 1])])
+    assert event_storage.to_pixels("i", batch).numpy().max() == 0
+
+
+def test_batch_of_images_in_a_graph_may_have_any_size():
+    step = tf.function(
+        lambda images: event_storage.to_pixels("i", images),
+        input_signature=[tf.TensorSpec([None, 2, 2, 3])],
+    )
+    assert step(tf.ones([1, 2, 2, 3])).numpy().min() == 255
+
+
+@pytest.mark.parametrize("scale", [1e-13, 1.0, 1e6])
+def test_counts_of_a_histogram_equal_numpy(scale):
+    values = (np.random.default_rng(0).normal(size=[100, 10]) * scale).astype(np.float32)
+    found = writer.histogram_of(writer.bucket_counts(values))
+    np.testing.assert_array_equal(found.counts, np.histogram(values, found.edges)[0])
+    assert found.counts.sum() == values.size
+
+
+def test_buckets_are_narrow_but_not_too_many_for_wandb():
+    edges = writer.histogram_of(np.ones(writer.NUM_BUCKETS)).edges
+    positive = edges[edges > 0]
+    assert np.max(positive[1:] / positive[:-1]) <= 1.25
+    assert (np.diff(edges) > 0).all()
+    assert writer.NUM_BUCKETS <= 512
+
+
+def test_edge_belongs_to_the_bucket_away_from_zero():
+    [above] = writer.histogram_of(writer.bucket_counts([1.0])).edges.reshape([1, 2])
+    [below] = writer.histogram_of(writer.bucket_counts([-1.0])).edges.reshape([1, 2])
+    assert above.tolist() == [1.0, 1.25]
+    assert below.tolist() == [-1.25, -1.0]
+
+
+def test_histogram_takes_any_values_shapes_and_types():
+    values = [np.nan, np.inf, -np.inf, 1e30, -1e30, 0.0, -0.0]
+    counts = writer.bucket_counts(np.array(values)).numpy()
+    assert counts.sum() == 6
+    assert counts[0] == counts[-1] == counts[writer.NUM_BUCKETS // 2] == 2
+    for shape in ([], [3, 0], [2, 3, 4]):
+        for dtype in (tf.bfloat16, tf.int32, tf.bool):
+            counts = writer.bucket_counts(tf.cast(tf.ones(shape), dtype))
+            assert counts.numpy().sum() == np.prod(shape)
+    assert writer.histogram_of(np.zeros(writer.NUM_BUCKETS)).counts.size == 0

@@ -1,11 +1,16 @@
+"""What TensorBoard reads of event files."""
+
 import numpy as np
 import tensorflow as tf
 from tensorboard import context
 from tensorboard.backend.event_processing import (
     data_provider,
+    event_accumulator,
     plugin_event_accumulator,
     plugin_event_multiplexer,
 )
+from tensorboard.plugins.histogram import metadata as histogram_metadata
+from tensorboard.plugins.image import metadata as image_metadata
 
 from official_lite import telemetry
 
@@ -62,29 +67,10 @@ def test_nothing_written_leaves_nothing_behind(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_value_that_is_no_scalar_is_left_out(tmp_path):
+def test_value_that_is_no_scalar_is_omitted(tmp_path):
     with telemetry.TensorBoardWriter(tmp_path) as writer:
         writer.write_values({"matrix": np.zeros([2, 2]), "loss": 0.5}, step=1)
     assert read(tmp_path) == [(1, "loss", 0.5)]
-
-
-def test_no_directory_writes_nothing():
-    with telemetry.TensorBoardWriter(None) as writer:
-        writer.write(telemetry.Record(step=1, split="train", values={"loss": 0.5}))
-
-
-def test_images_and_histograms_stand_beside_the_scalars_of_their_split(tmp_path):
-    histogram = telemetry.Histogram(edges=np.array([0.0, 1.0]), counts=np.array([2.0]))
-    image = np.zeros([2, 2, 3], np.uint8)
-    with telemetry.TensorBoardWriter(tmp_path) as writer:
-        writer.write(
-            telemetry.Record(
-                step=2, split="train", values={}, images={"i": image}, histograms={"h": histogram}
-            )
-        )
-    [path] = (tmp_path / "train").glob("events*")
-    events = tf.compat.v1.train.summary_iterator(str(path))
-    assert [(e.step, v.tag) for e in events for v in e.summary.value] == [(2, "i"), (2, "h")]
 
 
 def _write(writer, *steps, split="validation"):
@@ -113,19 +99,7 @@ def _as_tensorboard_reads(directory):
     }
 
 
-def test_steps_that_come_again_are_read_once(tmp_path):
-    killed = telemetry.TensorBoardWriter(tmp_path)
-    _write(killed, 10, 20, 30)
-    with telemetry.TensorBoardWriter(tmp_path) as writer:
-        writer.rewind(20)
-        assert _in_files(tmp_path / "validation") == [(10, "loss"), (20, "loss")]
-        # That of an evaluation that is repeated.
-        _write(writer, 20, 30)
-    assert [step for step, _ in _in_files(tmp_path / "validation")] == [10, 20, 30]
-    assert _as_tensorboard_reads(tmp_path) == {"validation/loss": [10, 20, 30]}
-
-
-def test_tensorboard_that_has_read_them_forgets_the_steps_that_come_again(tmp_path):
+def test_running_tensorboard_forgets_the_steps_that_are_repeated(tmp_path):
     read = plugin_event_accumulator.EventAccumulator(str(tmp_path / "validation"))
     _write(telemetry.TensorBoardWriter(tmp_path), 10, 20, 30)
     assert [e.step for e in read.Reload().Tensors("loss")] == [10, 20, 30]
@@ -135,21 +109,21 @@ def test_tensorboard_that_has_read_them_forgets_the_steps_that_come_again(tmp_pa
     assert [e.step for e in read.Reload().Tensors("loss")] == [10, 20, 30]
 
 
-def test_training_that_goes_back_in_the_same_process_is_read_once(tmp_path):
+def test_tensorboard_shows_each_step_once_after_a_restore_in_the_same_process(tmp_path):
     with telemetry.TensorBoardWriter(tmp_path) as writer:
         _write(writer, 10, 20, 30)
         writer.rewind(10)
         _write(writer, 20, 30)
     assert _as_tensorboard_reads(tmp_path) == {"validation/loss": [10, 20, 30]}
-    # A writer that was closed opens another file, and may cut off its first one.
+    # A closed writer opens another file, and may truncate its first one.
     writer.rewind(20)
     with writer:
         _write(writer, 30)
     assert _as_tensorboard_reads(tmp_path) == {"validation/loss": [10, 20, 30]}
 
 
-def test_summary_of_the_step_after_the_checkpoint_comes_again(tmp_path):
-    # Inside of a step the number of the step before is written.
+def test_summary_inside_the_step_after_the_checkpoint_is_repeated(tmp_path):
+    # A summary inside a step carries the number of the preceding step.
     def step_after(writer, step):
         with writer.file_writer("train").as_default():
             telemetry.scalar_summary("norm", 1.0, step=step)
@@ -166,7 +140,7 @@ def test_summary_of_the_step_after_the_checkpoint_comes_again(tmp_path):
     assert _in_files(tmp_path / "train") == [(10, "norm"), (20, "loss"), (20, "norm")]
 
 
-def test_training_and_a_job_that_evaluates_beside_it_leave_each_other_alone(tmp_path):
+def test_training_and_an_evaluation_job_do_not_change_the_files_of_each_other(tmp_path):
     with telemetry.TensorBoardWriter(tmp_path, job="eval") as evaluation:
         _write(evaluation, 10, 20, 30)
     for _ in range(2):
@@ -179,20 +153,44 @@ def test_training_and_a_job_that_evaluates_beside_it_leave_each_other_alone(tmp_
     assert 30 in _as_tensorboard_reads(tmp_path)["validation/loss"]
 
 
-def test_event_that_a_kill_cut_off_is_passed_over(tmp_path):
-    _write(telemetry.TensorBoardWriter(tmp_path), 10, 20)
-    [path] = (tmp_path / "validation").glob("events*")
-    path.write_bytes(path.read_bytes()[:-3])
-    with telemetry.TensorBoardWriter(tmp_path) as writer:
-        writer.rewind(10)
-        _write(writer, 20)
-    assert _as_tensorboard_reads(tmp_path) == {"validation/loss": [10, 20]}
-
-
-def test_run_in_a_folder_below_is_left_alone(tmp_path):
+def test_rewind_changes_no_other_run_in_a_folder_below(tmp_path):
     for folder in ("nested", "other_run"):
         _write(telemetry.TensorBoardWriter(tmp_path / folder), 10, 20)
     (tmp_path / "other_run" / "params.yaml").write_text("")
     telemetry.TensorBoardWriter(tmp_path).rewind(10)
     left = [_in_files(tmp_path / folder / "validation") for folder in ("nested", "other_run")]
     assert [len(events) for events in left] == [1, 2]
+
+
+IMAGE = np.arange(24, dtype=np.uint8).reshape([2, 4, 3])
+HISTOGRAM = telemetry.Histogram(edges=np.array([-1.0, 0.0, 2.0]), counts=np.array([3.0, 4.0]))
+
+
+def _accumulated(directory):
+    return event_accumulator.EventAccumulator(str(directory)).Reload()
+
+
+def test_images_and_histograms_of_a_record_are_those_of_tensorflow(tmp_path):
+    with tf.summary.create_file_writer(str(tmp_path / "theirs")).as_default():
+        tf.summary.image("i", IMAGE[None], step=7)
+        tf.summary.histogram("h", [1.0, 2.0], step=7)
+    record = telemetry.Record(
+        step=7, split="train", values={}, images={"i": IMAGE}, histograms={"h": HISTOGRAM}
+    )
+    with telemetry.TensorBoardWriter(tmp_path / "ours") as writer:
+        writer.write(record)
+    ours, theirs = _accumulated(tmp_path / "ours" / "train"), _accumulated(tmp_path / "theirs")
+    for tag in ("i", "h"):
+        assert ours.SummaryMetadata(tag) == theirs.SummaryMetadata(tag)
+        [my_event], [other_event] = ours.Tensors(tag), theirs.Tensors(tag)
+        assert my_event.step == other_event.step == 7
+        assert my_event.tensor_proto.dtype == other_event.tensor_proto.dtype
+    width, height, png = tf.make_ndarray(ours.Tensors("i")[0].tensor_proto)
+    assert (width, height) == (b"4", b"2")
+    np.testing.assert_array_equal(tf.io.decode_png(png), IMAGE)
+    buckets = tf.make_ndarray(ours.Tensors("h")[0].tensor_proto).tolist()
+    assert buckets == [[-1, 0, 3], [0, 2, 4]]
+    for tag, plugin in (("i", image_metadata), ("h", histogram_metadata)):
+        data = ours.SummaryMetadata(tag).plugin_data
+        assert data.plugin_name == plugin.PLUGIN_NAME
+        plugin.parse_plugin_metadata(data.content)

@@ -1,106 +1,151 @@
+"""The formats of text files, and what their writers promise beyond `test_writer_contract.py`."""
+
 import csv
-import os
-import signal
-import subprocess
-import sys
+import json
+import math
 import time
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from official_lite import telemetry
 from official_lite.common import files
+from official_lite.telemetry import text_file_writers
 
 
-def write(path, *records):
-    with telemetry.CsvWriter(path) as writer:
+def write(writer, *records):
+    with writer:
         for step, split, values in records:
             writer.write(telemetry.Record(step=step, split=split, values=values))
 
 
-def read(path):
+def read_lines(path):
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def read_table(path):
     with path.open(newline="") as file:
         return list(csv.DictReader(file))
 
 
+# Files of lines.
+
+
+@pytest.mark.parametrize(
+    ("before", "kept"), [("", ""), ("one\n", "one\n"), ("on", ""), ("é\né", "é\n")]
+)
+def test_incomplete_last_line_is_removed(tmp_path, before, kept):
+    path = tmp_path / "lines"
+    path.write_text(before, encoding="utf-8")
+    file = text_file_writers.LineFile(path)
+    file.append("next")
+    assert path.read_text(encoding="utf-8") == kept + "next\n"
+    file.close()
+    file.append("last")
+    file.close()
+    assert path.read_text(encoding="utf-8") == kept + "next\nlast\n"
+
+
+def test_lost_lines_are_warned_of_once_until_one_is_written(tmp_path, monkeypatch, caplog):
+    def fail(path, mode):
+        raise OSError("disk full")
+
+    file = text_file_writers.LineFile(tmp_path / "lines")
+    for count in (1, 2):
+        with monkeypatch.context() as context:
+            context.setattr(text_file_writers.files, "open_file", fail)
+            for _ in range(3):
+                file.append("lost")
+        assert caplog.text.count("disk full") == count
+        file.append("kept")
+        file.close()
+    assert (tmp_path / "lines").read_text() == "kept\nkept\n"
+
+
+def test_lines_are_flushed_to_the_disk_once(tmp_path, monkeypatch):
+    synced = []
+    monkeypatch.setattr("os.fsync", synced.append)
+    file = text_file_writers.LineFile(tmp_path / "lines")
+    file.sync()
+    file.append("one")
+    assert not synced
+    file.sync()
+    file.sync()
+    assert len(synced) == 1
+
+
+# Lines of JSON.
+
+
+def test_each_line_is_one_object_with_step_split_and_time_first(tmp_path):
+    times = iter([1e9, 1e9 + 0.25])
+    writer = telemetry.JsonLinesWriter(tmp_path / "m", clock=lambda: next(times))
+    values = {"loss": 0.5, "clean": {"accuracy": 0.9}}
+    write(writer, (1, "train", values), (2, "train", {"a": math.nan, "b": math.inf}))
+    first, second = read_lines(tmp_path / "m")
+    assert list(first) == ["step", "split", "wall_time", "loss", "clean/accuracy"]
+    assert second == {"step": 2, "split": "train", "wall_time": 1e9 + 0.25, "a": None, "b": None}
+
+
+@settings(max_examples=30)
+@given(st.dictionaries(st.text(max_size=5), st.floats() | st.integers(), max_size=4))
+def test_any_values_make_valid_lines(tmp_path_factory, values):
+    path = tmp_path_factory.mktemp("lines") / "m"
+    write(telemetry.JsonLinesWriter(path), (1, "train", values))
+    [line] = path.read_text(encoding="utf-8").rstrip("\n").split("\n")
+    assert json.loads(line)["step"] == 1
+
+
+def test_kill_while_records_are_removed_loses_none(tmp_path, monkeypatch):
+    def killed(source, target):
+        raise KeyboardInterrupt
+
+    path = tmp_path / "m"
+    write(telemetry.JsonLinesWriter(path), (10, "train", {}), (20, "train", {}))
+    monkeypatch.setattr("os.replace", killed)
+    with telemetry.JsonLinesWriter(path) as writer, pytest.raises(KeyboardInterrupt):
+        writer.rewind(10)
+    assert [line["step"] for line in read_lines(path)] == [10, 20]
+
+
+def test_rewind_keeps_lines_that_others_wrote(tmp_path):
+    path = tmp_path / "m"
+    path.write_bytes(b'\xff not ours\n[1]\n{"step": 30, "split": "train"}\n')
+    with telemetry.JsonLinesWriter(path) as writer:
+        writer.rewind(20)
+    assert path.read_bytes() == b"\xff not ours\n[1]\n"
+
+
+# Tables.
+
+
 def test_each_split_is_a_table(tmp_path):
-    values = {"loss": 0.5, "clean": {"accuracy": 0.25}}
-    write(tmp_path / "new" / "m.csv", (1, "train", values), (2, "validation", {"loss": 2}))
-    assert (
-        tmp_path / "new" / "m_train.csv"
-    ).read_text() == "step,loss,clean/accuracy\n1,0.5,0.25\n"
-    assert read(tmp_path / "new" / "m_validation.csv") == [{"step": "2", "loss": "2"}]
-
-
-def test_splits_of_similar_names_have_tables_of_their_own(tmp_path):
+    values = {"loss": 0.5, "clean": {"accuracy": 0.25}, "bad": float("-inf")}
     splits = ["a/b", "a_b", "a b", "a%2Fb", "é.1-x"]
-    write(tmp_path / "m.csv", *((1, split, {"x": n}) for n, split in enumerate(splits)))
-    tables = sorted(tmp_path.iterdir())
-    assert sorted(read(table)[0]["x"] for table in tables) == list("01234")
-    assert {"m_a_b.csv", "m_a%2Fb.csv", "m_é.1-x.csv"} <= {table.name for table in tables}
+    write(telemetry.CsvWriter(tmp_path / "m.csv"), *((1, split, values) for split in splits))
+    names = {path.name for path in tmp_path.iterdir()}
+    assert len(names) == len(splits)
+    assert {"m_a_b.csv", "m_a%2Fb.csv", "m_é.1-x.csv"} <= names
+    text = (tmp_path / "m_a_b.csv").read_text()
+    assert text == "step,loss,clean/accuracy,bad\n1,0.5,0.25,-inf\n"
 
 
-def test_late_column_is_empty_before(tmp_path):
+def test_later_column_is_empty_in_earlier_rows_also_after_a_restart(tmp_path):
     write(
-        tmp_path / "m.csv",
+        telemetry.CsvWriter(tmp_path / "m.csv"),
         (1, "train", {"a": 1}),
         (2, "train", {"a, or b": 2, "a": 3}),
-        (3, "train", {"c": 4}),
     )
-    assert read(tmp_path / "m_train.csv") == [
+    write(telemetry.CsvWriter(tmp_path / "m.csv"), (3, "train", {"c": 4}))
+    assert read_table(tmp_path / "m_train.csv") == [
         {"step": "1", "a": "1", "a, or b": "", "c": ""},
         {"step": "2", "a": "3", "a, or b": "2", "c": ""},
         {"step": "3", "a": "", "a, or b": "", "c": "4"},
     ]
-    assert [path.name for path in tmp_path.iterdir()] == ["m_train.csv"]
 
 
-def test_restart_appends_in_the_columns_that_are_there(tmp_path):
-    write(tmp_path / "m.csv", (1, "train", {"a": 1, "b": 2}))
-    write(tmp_path / "m.csv", (2, "train", {"b": 3, "c": 4}))
-    assert read(tmp_path / "m_train.csv") == [
-        {"step": "1", "a": "1", "b": "2", "c": ""},
-        {"step": "2", "a": "", "b": "3", "c": "4"},
-    ]
-
-
-def test_what_is_not_finite_can_be_read_back(tmp_path):
-    write(tmp_path / "m.csv", (1, "train", {"a": float("nan"), "b": float("-inf")}))
-    [row] = read(tmp_path / "m_train.csv")
-    assert (row["a"], float(row["b"])) == ("nan", float("-inf"))
-
-
-def test_value_can_not_take_the_name_of_the_step(tmp_path):
-    write(tmp_path / "m.csv", (3, "train", {"step": 99, "a": 1}))
-    assert read(tmp_path / "m_train.csv") == [{"step": "3", "a": "1"}]
-
-
-@pytest.mark.slow
-def test_process_killed_in_the_middle_of_a_row_loses_that_row(tmp_path):
-    # It dies when half of the third row has gone to the operating system.
-    script = f"""
-import os, signal
-from official_lite import telemetry
-writer = telemetry.CsvWriter({str(tmp_path / "m.csv")!r})
-for step in (1, 2):
-    writer.write(telemetry.Record(step=step, split="train", values={{"loss": 0.125}}))
-with open({str(tmp_path / "m_train.csv")!r}, "a") as file:
-    file.write("3,0.1")
-    file.flush()
-    os.kill(os.getpid(), signal.SIGKILL)
-"""
-    environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
-    ended = subprocess.run([sys.executable, "-c", script], env=environment, check=False)
-    assert ended.returncode == -signal.SIGKILL
-    assert (tmp_path / "m_train.csv").read_text().endswith("3,0.1")
-    write(tmp_path / "m.csv", (3, "train", {"loss": 0.5}))
-    assert [(row["step"], row["loss"]) for row in read(tmp_path / "m_train.csv")] == [
-        ("1", "0.125"),
-        ("2", "0.125"),
-        ("3", "0.5"),
-    ]
-
-
-def test_header_that_could_not_be_written_is_made_up_for_with_the_next_row(
+def test_header_that_could_not_be_written_is_written_with_the_next_row(
     tmp_path, monkeypatch, caplog
 ):
     def fail(*_):
@@ -112,30 +157,15 @@ def test_header_that_could_not_be_written_is_made_up_for_with_the_next_row(
             patch.setattr(files, "write_text", fail)
             for _ in range(2):
                 writer.write(telemetry.Record(step=2, split="train", values={"a": 2, "b": 2}))
-        assert caplog.text.count("so lines are lost: disk full") == 1
+        assert caplog.text.count("disk full") == 1
         writer.write(telemetry.Record(step=3, split="train", values={"a": 3, "b": 3}))
-    assert read(tmp_path / "m_train.csv") == [
+    assert read_table(tmp_path / "m_train.csv") == [
         {"step": "1", "a": "1", "b": ""},
         {"step": "3", "a": "3", "b": "3"},
     ]
 
 
-def test_steps_that_come_again_are_recorded_once_in_every_table(tmp_path):
-    rows = [(step, split, {"a": step}) for step in (1, 2, 3) for split in ("train", "validation")]
-    write(tmp_path / "m.csv", *rows)
-    with telemetry.CsvWriter(tmp_path / "m.csv") as writer:
-        writer.rewind(2)
-        assert len(read(tmp_path / "m_validation.csv")) == 2
-        writer.write(telemetry.Record(step=2, split="validation", values={"a": 7}))
-        writer.write(telemetry.Record(step=3, split="train", values={"a": 8, "b": 9}))
-    assert read(tmp_path / "m_validation.csv") == [
-        {"step": "1", "a": "1"},
-        {"step": "2", "a": "7"},
-    ]
-    assert [row["a"] for row in read(tmp_path / "m_train.csv")] == ["1", "2", "8"]
-
-
-def test_seconds_of_a_row_do_not_grow_with_the_square_of_its_columns(tmp_path):
+def test_time_of_a_row_does_not_grow_with_the_square_of_its_columns(tmp_path):
     def fastest_row(num_columns):
         values = {f"value_{index}": float(index) for index in range(num_columns)}
         seconds = []
@@ -146,5 +176,5 @@ def test_seconds_of_a_row_do_not_grow_with_the_square_of_its_columns(tmp_path):
                 seconds.append(time.process_time() - start)
         return min(seconds[1:])
 
-    # With a comparison of each pair of names, it would be 100 times as long.
+    # Comparing each pair of names would take 100 times as long.
     assert fastest_row(20_000) < 40 * fastest_row(2_000)

@@ -13,15 +13,6 @@ An action is any callable that takes the output. Conditions and actions are sepa
     controller = orbit.Controller(..., eval_actions=[export_best])
 """
 
-from official_lite.orbit.actions.conditional_action import ConditionalAction as ConditionalAction
-from official_lite.orbit.actions.export_saved_model import (
-    ExportFileManager as ExportFileManager,
-    ExportSavedModel as ExportSavedModel,
-)
-from official_lite.orbit.actions.new_best_metric import (
-    JSONPersistedValue as JSONPersistedValue,
-    NewBestMetric as NewBestMetric,
-)
-from official_lite.orbit.actions.save_checkpoint_if_preempted import (
-    SaveCheckpointIfPreempted as SaveCheckpointIfPreempted,
-)
+from official_lite.common import lazy_imports
+
+__getattr__, __all__ = lazy_imports.attach_stub(__name__, __file__)

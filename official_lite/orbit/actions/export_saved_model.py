@@ -91,7 +91,7 @@ class ExportSavedModel:
 
     def __call__(self, output: runner.Output) -> None:
         path = self.file_manager.next_name()
-        # A model that puts numbers into the event storage would be saved with the storage.
+        # A model that logs numbers would be saved together with the event storage.
         muted = telemetry.get_event_storage().muted()
         with muted, ema_optimizer.averaged_weights(self.optimizer):
             tf.saved_model.save(self.model, path, self.signatures, self.options)

@@ -39,7 +39,7 @@ class NewBestMetric:
     ) -> None:
         self.metric = metric
         self.higher_is_better = higher_is_better
-        # Not infinity, for which JSON has no word.
+        # JSON has no infinity.
         worst = -sys.float_info.max if higher_is_better else sys.float_info.max
         self._best_value = JSONPersistedValue(worst, filename, write_metric)
 

@@ -1,12 +1,12 @@
-"""Exact statistics of a model's batch normalization layers, and the hook that computes them."""
+"""Exact batch normalization statistics, and two hooks: their updates, and weight averaging."""
 
 from __future__ import annotations
 
 import contextlib
 import functools
 import inspect
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Protocol, cast
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
 import keras
 import numpy as np
@@ -14,34 +14,16 @@ import numpy.typing as npt
 import tensorflow as tf
 from absl import logging
 
-from official_lite.common import errors, keras_variables, nests, user_code
+from official_lite import telemetry
+from official_lite.checkpoint import async_checkpoint_manager, directories
+from official_lite.common import errors, keras_variables, types, user_code
 from official_lite.modeling import hyperparams
 from official_lite.modeling.optimization import ema_optimizer, gradient_accumulator
-from official_lite.orbit import runner
-from official_lite.orbit.hooks.hook import Hook
-from official_lite.orbit.utils import loop_fns, step_guard
+from official_lite.orbit import reports, runner
+from official_lite.orbit.hooks.hook import Hook, output_directory
+from official_lite.orbit.utils import loop_fns
 
 Array = npt.NDArray[Any]
-
-
-class _Task(Protocol):
-    def build_metrics(self, training: bool) -> Sequence[keras.metrics.Metric]: ...
-
-    def train_step(
-        self,
-        inputs: nests.Nest,
-        model: keras.Model,
-        optimizer: keras.optimizers.Optimizer,
-        metrics: Sequence[keras.metrics.Metric],
-    ) -> Mapping[str, Any]: ...
-
-
-class _KerasTrainer(Protocol):
-    task: _Task
-    model: keras.Model
-    optimizer: keras.optimizers.Optimizer
-    strategy: tf.distribute.Strategy
-    train_dataset: tf.data.Dataset
 
 
 class BatchNormStatistics:
@@ -66,17 +48,18 @@ class BatchNormStatistics:
       errors.ConfigValueError: The trainer computes virtual replicas.
     """
 
-    def __init__(self, trainer: runner.AbstractTrainer | None) -> None:
+    def __init__(self, trainer: Any) -> None:
         for attribute in ("task", "model", "optimizer", "strategy", "train_dataset"):
             if not hasattr(trainer, attribute):
                 raise errors.ConfigTypeError(
                     f"Statistics of batch normalization require a trainer with a `{attribute}`, "
                     f"such as `core.base_trainer.Trainer`; got {type(trainer).__name__}."
                 )
-        self._trainer = found = cast("_KerasTrainer", trainer)
+        self._trainer = trainer
         refuse_virtual_replicas(trainer)
         self._recorders = [
-            _Recorder(layer, found.strategy) for layer in _batch_norm_layers(found.model)
+            _Recorder(layer, self._trainer.strategy)
+            for layer in _batch_norm_layers(self._trainer.model)
         ]
         self._dataset: Any = None
         self._step_fn: Any = None
@@ -140,7 +123,7 @@ class BatchNormStatistics:
             trainer.strategy.run(replica_step, args=(next(iterator),))
             return [recorder.take() for recorder in self._recorders]
 
-        return step_guard.guard_step(step)
+        return loop_fns.guard_step(step)
 
 
 class _Recorder:
@@ -180,7 +163,7 @@ class _Recorder:
                 self._add(arguments["inputs"], arguments.get("mask"))
             return call(*args, **kwargs)
 
-        # Past Keras' `__setattr__`, which looks for things to track.
+        # Bypass Keras' `__setattr__`, which would track the function.
         self._layer.__dict__["call"] = recording_call
         try:
             yield
@@ -320,3 +303,157 @@ class PreciseBatchNorm(Hook):
         optimizer = runner.optimizer_of(self.trainer)
         with self.controller.storage.muted(), ema_optimizer.averaged_weights(optimizer):
             self._statistics.update(self._num_steps)
+
+
+class StochasticWeightAveraging(Hook):
+    """Averages the trainable weights every `every_n_steps` steps (Izmailov et al., 2018).
+
+    All averaged weights count equally. The average is kept in host memory and in the run's
+    checkpoints, so a resumed run continues it exactly. When training ends without an error:
+
+    1. The average replaces the weights.
+    2. Exact batch normalization statistics are computed for it from `recalibration_steps` batches
+       of training data (see `BatchNormStatistics`).
+    3. The average is evaluated, if the controller has an evaluator. The results are reported as
+       `swa/<name>`, together with those of training. It is never the best evaluation.
+    4. The average is saved to `<model_dir>/swa/ckpt-<step>`. This checkpoint has the same contents
+       as the run's own checkpoints. It works as a `task.init_checkpoint`, and with `--mode=eval` on
+       that directory.
+    5. The trained weights are restored exactly.
+
+    Averaging works best with a learning rate that stays high, or is cyclic, from `start_step` on.
+    If the learning rate has decayed, the averaged weights are nearly equal. If the optimizer keeps
+    its own moving average, that average is not used in steps 3 and 4.
+
+    Args:
+      start_step: The first step whose weights may be averaged.
+      every_n_steps: The interval. Weights are averaged at its multiples, usually once or a few
+        times per epoch.
+      recalibration_steps: The number of batches for batch normalization. 0 leaves the statistics
+        unchanged.
+      eval_steps: The number of steps in the evaluation; -1 means all the data. Defaults to the
+        number in the run's last evaluation.
+
+    Raises:
+      errors.ConfigValueError: An argument is out of range.
+    """
+
+    def __init__(
+        self,
+        start_step: int,
+        every_n_steps: int,
+        recalibration_steps: int = 100,
+        eval_steps: int | None = None,
+    ) -> None:
+        if start_step < 0 or every_n_steps < 1 or recalibration_steps < 0:
+            raise errors.ConfigValueError(
+                f"StochasticWeightAveraging: `start_step` is {start_step}, `every_n_steps` is "
+                f"{every_n_steps} and `recalibration_steps` is {recalibration_steps}; expected at "
+                "least 0, 1 and 0."
+            )
+        self.every_n_steps = every_n_steps
+        self._start_step = start_step
+        self._recalibration_steps = recalibration_steps
+        self._eval_steps = eval_steps
+        self._average: list[npt.NDArray[Any]] = []
+        self._num_averaged = 0
+
+    def before_train(self) -> None:
+        for attribute in ("model", "checkpoint"):
+            if not hasattr(self.trainer, attribute):
+                raise errors.ConfigTypeError(
+                    f"StochasticWeightAveraging requires a trainer with a `{attribute}`, such as "
+                    f"`core.base_trainer.Trainer`; got {type(self.trainer).__name__}."
+                )
+        if self._recalibration_steps:
+            refuse_virtual_replicas(self.trainer)
+        self._directory()
+
+    def after_step(self) -> None:
+        if self._step() < self._start_step:
+            return
+        self._num_averaged += 1
+        weights = [_as_float(weight.numpy()) for weight in self._weights()]
+        if self._num_averaged == 1:
+            self._average = weights
+            return
+        for average, weight in zip(self._average, weights, strict=True):
+            average += (weight - average) / self._num_averaged
+
+    def after_train(self, success: bool) -> None:
+        if not success:
+            return
+        if self._num_averaged == 0:
+            logging.warning(
+                "StochasticWeightAveraging averaged nothing, because training ended at step %d "
+                "before the first multiple of %d from step %d on.",
+                self._step(),
+                self.every_n_steps,
+                self._start_step,
+            )
+            return
+        trainer: Any = self.trainer
+        model = trainer.model
+        with unchanged(_variables(model)):
+            for weight, average in zip(self._weights(), self._average, strict=True):
+                weight.assign(average)
+            self._recalibrate()
+            with ema_optimizer.following_weights(trainer.optimizer):
+                self._evaluate()
+                self._save()
+
+    def state_dict(self) -> dict[str, Any]:
+        # Never empty: a restore must also discard an average that began after the checkpoint.
+        arrays = {f"average_{i}": average for i, average in enumerate(self._average)}
+        return {"num_averaged": self._num_averaged, **arrays}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._num_averaged = state["num_averaged"]
+        self._average = [np.array(state[f"average_{i}"]) for i in range(len(state) - 1)]
+
+    def _recalibrate(self) -> None:
+        if self._recalibration_steps:
+            statistics = BatchNormStatistics(self.trainer)
+            with self.controller.storage.muted():
+                statistics.update(self._recalibration_steps)
+
+    def _evaluate(self) -> None:
+        evaluator, storage = self.controller.evaluator, self.controller.storage
+        # In the mode `train`, the trainer is the evaluator, but was not built to evaluate.
+        if evaluator is None or not getattr(evaluator, "evaluates", True):
+            return
+        steps = self.controller.eval_steps if self._eval_steps is None else self._eval_steps
+        # `controller.evaluate` would also call hooks and actions, which expect the weights of the
+        # run. These results are never the best ones either.
+        apart = getattr(evaluator, "evaluating_apart", contextlib.nullcontext)
+        with storage.muted(), apart():
+            output = dict(evaluator.evaluate(tf.constant(steps, tf.int32)) or {})
+        logs = telemetry.numbers(reports.as_numpy(output))
+        values = telemetry.Record(step=self._step(), split="swa", values=logs).flat()
+        logging.info("Wrote the average of %d sets of weights: %s", self._num_averaged, values)
+        for name, value in values.items():
+            storage.put_scalar(f"swa/{name}", value, smoothing_hint=False)
+
+    def _save(self) -> None:
+        trainer: Any = self.trainer
+        manager = async_checkpoint_manager.AsyncCheckpointManager(
+            trainer.checkpoint,
+            directories.writable_directory(self._directory(), self.controller.strategy),
+            max_to_keep=1,
+        )
+        logging.info("Saved %s.", manager.save(checkpoint_number=self._step()))
+
+    def _directory(self) -> str:
+        return output_directory(self, "swa")
+
+    def _weights(self) -> list[Any]:
+        trainer: Any = self.trainer
+        return list(trainer.model.trainable_variables)
+
+    def _step(self) -> int:
+        return self.controller.step
+
+
+def _as_float(weight: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Return a copy for accumulation, in float32 if the dtype is less precise."""
+    return np.array(weight, np.promote_types(weight.dtype, np.float32))

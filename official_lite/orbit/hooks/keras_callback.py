@@ -18,15 +18,6 @@ from official_lite.orbit import reports, runner
 from official_lite.orbit.hooks import watched_metric
 from official_lite.orbit.hooks.hook import Hook
 
-__all__ = [
-    "check_schedules",
-    "create",
-    "hears_batches",
-    "keras_callbacks",
-    "KerasCallback",
-]
-
-
 # The events in which a callback judges the results of an evaluation.
 _AFTER_EVALUATION = ("on_test_end", "on_epoch_end", "on_train_end")
 
@@ -63,7 +54,7 @@ def create(
 
 def hears_batches(callback: keras.callbacks.Callback) -> bool:
     """Return whether the callback needs batch events."""
-    # Keras' own sign that the methods are there, but not needed.
+    # With this value, Keras' own callbacks ignore their batch events.
     if getattr(callback, "save_freq", None) == "epoch":
         return False
     methods = (getattr(callback, event) for event in _BATCH_EVENTS)
@@ -81,7 +72,7 @@ def keras_callbacks() -> dict[str, type[keras.callbacks.Callback]]:
     }
 
 
-# What the trainers here call what Keras calls `loss`.
+# The names of trainers for what Keras calls `loss`.
 _LOSSES = ("training_loss", "validation_loss")
 
 
@@ -150,18 +141,17 @@ class KerasCallback(Hook):
         self._first_step: int | None = None
         self._is_training = False
         self._has_ended = False
-        # What training had reported of the monitored metric before the checkpoint was saved.
+        # The monitored metric in the training reports before the restored checkpoint.
         self._earlier_logs: dict[str, float] = {}
         self._validation_logs: dict[str, float] = {}
         self._epoch_logs: dict[str, float] = {}
-        # The state of the callback as `on_train_begin` left it, and the state to restore after it.
-        self._initial: dict[str, Any] | None = None
-        self._restored: dict[str, Any] = {}
-        # The size of the file of a `CSVLogger` in the checkpoint that was restored.
-        self._file_size: int | None = None
+        self._state = _CallbackState(self.callback)
+        self._csv_file: _CsvFile | None = None
+        if isinstance(self.callback, keras.callbacks.CSVLogger):
+            self._csv_file = _CsvFile(self.callback)
 
     def _find_watched_metric(self) -> str:
-        """Return the name here of the metric of an evaluation that a callback of Keras monitors."""
+        """Return the name in evaluation logs of the metric that a callback of Keras monitors."""
         monitor = str(getattr(self.callback, "monitor", ""))
         if not self._is_of_keras() or not monitor.startswith("val_"):
             return ""
@@ -180,7 +170,7 @@ class KerasCallback(Hook):
             self.controller.eval_preparations.append(self._begin_test)
         self._begin_train()
         if self._first_step is None:
-            self._restore()
+            self._state.restore()
             self._begin_epoch()
         else:
             self._continue_epoch()
@@ -216,28 +206,28 @@ class KerasCallback(Hook):
                 # A resumed run completes the epoch.
                 self._call("on_train_end", self._epoch_logs)
             else:
-                # A finished run that is started again ends no epoch.
+                # A finished run that is restarted ends no epoch.
                 if self._has_trained() and self.controller.step != self.controller.first_step:
                     self._end_epoch()
                 self._end_train()
         if success and self._is_of_keras():
-            # Keras' own begin anew in `on_train_begin`, but the next training continues this one.
-            self._restored = self._changes()
+            # Keras' own callbacks restart in `on_train_begin`; the next training continues them.
+            self._state.restored = self._state.changes()
         self._is_training = False
         self._has_ended = False
 
     def state_dict(self) -> dict[str, Any]:
-        # Without a training there is nothing but the state of the training before.
-        state, train_logs = self._restored, self._earlier_logs
-        if self._initial is not None:
-            state, train_logs = self._changes(), self._monitored(self._train_logs())
+        # Before training begins, there is only the restored state.
+        state, train_logs = self._state.restored, self._earlier_logs
+        if self._state.has_begun:
+            state, train_logs = self._state.changes(), self._monitored(self._train_logs())
         arrays: dict[str, Any] = {}
         attributes = {"attributes": _pack(state, arrays)} if state else {}
         of_epoch = {
             "first_step": self._first_step,
             "train_logs": train_logs,
             "validation_logs": self._monitored(self._validation_logs),
-            "file_size": self._size_of_file(),
+            "file_size": self._csv_file.size() if self._csv_file is not None else None,
         }
         of_epoch = {name: value for name, value in of_epoch.items() if value not in (None, {})}
         return {"epoch": self._epoch, **of_epoch, **attributes, **arrays}
@@ -246,69 +236,22 @@ class KerasCallback(Hook):
         self._epoch, self._first_step = state["epoch"], state.get("first_step")
         self._earlier_logs = state.get("train_logs", {})
         self._validation_logs = state.get("validation_logs", {})
-        self._restored = _unpack(state.get("attributes", {"dict": []}), state)
-        self._file_size = state.get("file_size")
+        self._state.restored = _unpack(state.get("attributes", {"dict": []}), state)
+        if self._csv_file is not None:
+            self._csv_file.restored_size = state.get("file_size")
         if self._is_training:
-            if isinstance(self.callback, keras.callbacks.CSVLogger):
+            if self._csv_file is not None:
                 # Close the file, and open it again where it ends now.
                 self._begin_train()
-            self._restore()
-
-    def _changes(self) -> dict[str, Any]:
-        """Return the attributes of the callback that have changed since `on_train_begin`."""
-        initial = self._initial or {}
-        return {
-            name: value
-            for name, value in self._attributes().items()
-            if name not in initial or _packed(value) != _packed(initial[name])
-        }
-
-    def _attributes(self) -> dict[str, Any]:
-        """Return the attributes of the callback that are plain values."""
-        of_config = {
-            name
-            for cls in type(self.callback).__mro__
-            if cls.__module__.startswith("keras.")
-            for name in inspect.signature(cls).parameters
-        }
-        attributes = vars(self.callback)
-        own = attributes.keys() - of_config - {"params"}
-        return {name: attributes[name] for name in sorted(own) if _is_plain(attributes[name])}
-
-    def _restore(self) -> None:
-        """Set the attributes of the callback to those in the checkpoint that was restored."""
-        for name, value in copy.deepcopy((self._initial or {}) | self._restored).items():
-            # Not a function that Keras has put in the place of None, with a change beside it.
-            if _is_plain(getattr(self.callback, name, None)):
-                setattr(self.callback, name, value)
-        self._restored = {}
-
-    def _size_of_file(self) -> int | None:
-        """Return the size of the file of a `CSVLogger`; None if there is none."""
-        if not isinstance(self.callback, keras.callbacks.CSVLogger):
-            return None
-        # Without a training, the size is that of the training before.
-        path, has_trained = self.callback.filename, self._initial is not None
-        return files.size(path) if has_trained and files.exists(path) else self._file_size
+            self._state.restore()
 
     def _begin_train(self) -> None:
         resumes = self.controller.step > 0
-        if resumes:
-            self._rewind_file()
+        if self._csv_file is not None:
+            self._csv_file.rewind(self.controller.step)
         if not (resumes and isinstance(self.callback, keras.callbacks.BackupAndRestore)):
             self._call("on_train_begin", {})
-        self._initial = copy.deepcopy(self._attributes())
-
-    def _rewind_file(self) -> None:
-        """Let a `CSVLogger` continue its file as it was when the checkpoint was saved."""
-        if not isinstance(self.callback, keras.callbacks.CSVLogger):
-            return
-        self.callback.append = True
-        path, size = self.callback.filename, self._file_size
-        if size is not None and files.exists(path) and files.size(path) > size:
-            files.truncate(path, size)
-            logging.info("Removed the rows after step %d: %s", self.controller.step, path)
-        self._file_size = None
+        self._state.begin()
 
     def _begin_test(self) -> None:
         if not self._has_ended:
@@ -321,15 +264,15 @@ class KerasCallback(Hook):
         self._call("on_epoch_begin", self._epoch, {})
 
     def _continue_epoch(self) -> None:
-        """Go on with the epoch of the checkpoint that was restored, which may only lack its end."""
+        """Continue the epoch of the restored checkpoint, of which only the end may be missing."""
         optimizer: Any = getattr(self.callback.model, "optimizer", None)
         rate = getattr(optimizer, "learning_rate", None)
         before = rate.numpy() if isinstance(rate, keras.Variable) else None
         self._call("on_epoch_begin", self._epoch, {})
-        # What the callback did to them when the epoch began is in the checkpoint.
+        # The checkpoint already contains what the callback changed when the epoch began.
         if before is not None:
             optimizer.learning_rate = before
-        self._restore()
+        self._state.restore()
 
     def _next_epoch(self) -> None:
         if not self._is_training or not self._has_trained():
@@ -341,7 +284,7 @@ class KerasCallback(Hook):
         ):
             self._begin_epoch()
         else:
-            # Not left to `after_train`, before which the last checkpoint is saved.
+            # `after_train` would be too late, because the last checkpoint is saved before it.
             self._end_train()
 
     def _has_trained(self) -> bool:
@@ -427,8 +370,8 @@ class KerasCallback(Hook):
                 f"{type(owner).__name__} is {type(model).__name__}."
             )
         if optimizer := runner.optimizer_of(owner):
-            # Past the model's own `__setattr__`, which would make the optimizer a part of the model
-            # and so of its checkpoints.
+            # Bypass the model's own `__setattr__`, which would add the optimizer to the model's
+            # checkpoints.
             object.__setattr__(model, "optimizer", optimizer)
         steps_per_epoch = self.controller.steps_per_epoch
         epochs = -(-self.controller.last_step // steps_per_epoch) if steps_per_epoch else None
@@ -456,6 +399,82 @@ class KerasCallback(Hook):
             type(self.callback).__name__,
         )
         return 1
+
+
+class _CsvFile:
+    """The file of a `CSVLogger`, which a resumed training continues as the checkpoint found it.
+
+    Attributes:
+      restored_size: The size of the file in the restored checkpoint, until the file is rewound.
+    """
+
+    def __init__(self, callback: keras.callbacks.CSVLogger) -> None:
+        self._callback = callback
+        self.restored_size: int | None = None
+
+    def size(self) -> int | None:
+        """Return the size to save in a checkpoint; `None` if there is no file yet."""
+        path = self._callback.filename
+        if self.restored_size is not None or not files.exists(path):
+            return self.restored_size
+        return files.size(path)
+
+    def rewind(self, step: int) -> None:
+        """Remove the rows that were written after the restored checkpoint, if it is of a step."""
+        path, size, self.restored_size = self._callback.filename, self.restored_size, None
+        if step == 0:  # The callback begins a new file.
+            return
+        self._callback.append = True
+        if size is not None and files.exists(path) and files.size(path) > size:
+            files.truncate(path, size)
+            logging.info("Removed the rows after step %d: %s", step, path)
+
+
+class _CallbackState:
+    """The state of a callback: its attributes that are plain values, if training changes them.
+
+    Attributes:
+      has_begun: Whether `on_train_begin` has been called.
+      restored: The attributes in the restored checkpoint, until they are set.
+    """
+
+    def __init__(self, callback: keras.callbacks.Callback) -> None:
+        self._callback = callback
+        self._initial: dict[str, Any] = {}
+        self.has_begun = False
+        self.restored: dict[str, Any] = {}
+
+    def begin(self) -> None:
+        """Record the attributes as `on_train_begin` has left them."""
+        self._initial = copy.deepcopy(self._attributes())
+        self.has_begun = True
+
+    def changes(self) -> dict[str, Any]:
+        """Return the attributes that have changed since `on_train_begin`."""
+        return {
+            name: value
+            for name, value in self._attributes().items()
+            if name not in self._initial or _packed(value) != _packed(self._initial[name])
+        }
+
+    def restore(self) -> None:
+        """Set the attributes to those in the restored checkpoint."""
+        for name, value in copy.deepcopy(self._initial | self.restored).items():
+            # Skip attributes in which Keras has replaced None by a function.
+            if _is_plain(getattr(self._callback, name, None)):
+                setattr(self._callback, name, value)
+        self.restored = {}
+
+    def _attributes(self) -> dict[str, Any]:
+        of_config = {
+            name
+            for cls in type(self._callback).__mro__
+            if cls.__module__.startswith("keras.")
+            for name in inspect.signature(cls).parameters
+        }
+        attributes = vars(self._callback)
+        own = attributes.keys() - of_config - {"params"}
+        return {name: attributes[name] for name in sorted(own) if _is_plain(attributes[name])}
 
 
 def check_schedules(hooks: Sequence[Hook], optimizer: Any) -> None:
@@ -493,7 +512,7 @@ def _is_plain(value: object) -> bool:
     if isinstance(value, list | tuple):
         return all(map(_is_plain, value))
     if isinstance(value, np.ndarray | np.generic):
-        # An object would be a pickle, and NumPy can't save the types of other libraries.
+        # Objects would be pickled, and NumPy can't save the types of other libraries.
         return value.dtype.kind in "biufcSU"
     return isinstance(value, _PLAIN)
 

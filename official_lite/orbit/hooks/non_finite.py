@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import keras
 import tensorflow as tf
@@ -53,20 +53,20 @@ class NonFinite(GraphHook):
     def __init__(self, every_n_steps: int = 100, stop: bool = True, layers: bool = True) -> None:
         self.every_n_steps = every_n_steps
         self._stop = stop
-        self._looks_at_layers = layers
+        self._checks_layers = layers
         self._watch: _Watch | None = None
         self._watched_trainer: Any = None
         self._has_reported = False
 
     def build_trigger(self) -> triggers.Trigger:
-        # Every 0 seconds is every time that the loop stops for someone.
+        # A trigger of 0 seconds is due whenever the loop stops for any other reason.
         return triggers.AnyOf([triggers.every(self.every_n_steps), triggers.EverySeconds(0)])
 
     def before_train(self) -> None:
         trainer: Any = self.trainer
         if self._watched_trainer is trainer:
             return
-        layers = _layers(trainer.model) if self._looks_at_layers else []
+        layers = _layers(trainer.model) if self._checks_layers else []
         with self.controller.strategy.scope():
             self._watch = _Watch(trainer, as_tf_variable(self.controller.global_step), layers)
         self._watched_trainer = trainer
@@ -75,11 +75,11 @@ class NonFinite(GraphHook):
 
     def call(self, logs: Mapping[str, Any]) -> None:
         if self._watch is not None:
-            self._watch.look_at_loss(logs)
+            self._watch.check_loss(logs)
 
     def on_gradients(self, grads_and_vars: Sequence[tuple[Any, Any]]) -> None:
         if self._watch is not None:
-            self._watch.look_at_gradients(grads_and_vars)
+            self._watch.check_gradients(grads_and_vars)
 
     def after_step(self) -> None:
         report = self._take_report()
@@ -98,14 +98,14 @@ class NonFinite(GraphHook):
             self.after_step()
 
     def state_dict(self) -> dict[str, Any]:
-        # Something, so as to hear of a restore.
+        # The state must not be empty: only then is `load_state_dict` called after a restore.
         return {"has_reported": self._has_reported}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         if report := self._take_report():
             logging.warning("%s Restored an older checkpoint.", report)
         if self._watch is not None:
-            self._watch.start_anew()
+            self._watch.restart()
         self._has_reported = False
 
     def _take_report(self) -> str | None:
@@ -132,11 +132,6 @@ class _Finding:
     scales_loss: bool
 
 
-class _KerasTrainer(Protocol):
-    model: keras.Model
-    optimizer: keras.optimizers.Optimizer
-
-
 class _Watch:
     """Variables on each replica that describe the first bad step. Step 0 means none so far.
 
@@ -148,7 +143,7 @@ class _Watch:
 
     def __init__(
         self,
-        trainer: _KerasTrainer,
+        trainer: Any,
         global_step: tf.Variable,
         layers: Sequence[Any],
     ) -> None:
@@ -163,7 +158,7 @@ class _Watch:
         self._step = _create(0, tf.int64)
         self._loss = _create(0.0, tf.float32)
         self._weights = _create([False] * len(self._variables), tf.bool)
-        # The last one stands for all variables that are not the model's.
+        # The last flag covers all variables that are not the model's.
         self._gradients = _create([False] * (len(self._variables) + 1), tf.bool)
         self._inputs = _create(0, tf.int64)
         self._outputs = {key: _create(0, tf.int64) for key in self._layers}
@@ -174,12 +169,12 @@ class _Watch:
         def watched_step(iterator: Iterator[nests.Nest]) -> Any:
             with contextlib.ExitStack() as stack:
                 for layer in self._layers.values():
-                    stack.enter_context(self._looking_at(layer))
+                    stack.enter_context(self._checking(layer))
                 return step_fn(iterator)
 
         return watched_step
 
-    def look_at_gradients(self, grads_and_vars: Sequence[tuple[Any, Any]]) -> None:
+    def check_gradients(self, grads_and_vars: Sequence[tuple[Any, Any]]) -> None:
         is_bad = [tf.constant(False)] * (len(self._variables) + 1)
         for gradient, variable in grads_and_vars:
             index = self._index.get(id(keras_variables.raw(variable)), -1)
@@ -189,12 +184,12 @@ class _Watch:
         is_first_step = self._note(tf.reduce_any(flags))
         self._gradients.assign(self._gradients | (flags & is_first_step))
 
-    def look_at_loss(self, logs: Mapping[str, Any]) -> None:
+    def check_loss(self, logs: Mapping[str, Any]) -> None:
         if self._loss_name not in logs:
             return
         loss = tf.reduce_mean(tf.cast(logs[self._loss_name], tf.float32))
         is_first_step = self._note(~tf.math.is_finite(loss))
-        # The latest until something is found; of several micro-batches then the bad one.
+        # Keep the latest loss until a bad step is found, then the bad one of its micro-batches.
         is_open = (self._step == 0) | (is_first_step & tf.math.is_finite(self._loss))
         self._loss.assign(tf.where(is_open, loss, self._loss))
 
@@ -209,7 +204,7 @@ class _Watch:
             found, key=lambda f: (f.inputs_are_bad, bool(f.layers), not math.isfinite(f.loss))
         )
 
-    def start_anew(self) -> None:
+    def restart(self) -> None:
         for variable in (
             self._step,
             self._loss,
@@ -225,37 +220,37 @@ class _Watch:
         """Store the step if it is the first bad one; return whether that is the current step."""
         step = self._next_step()
         is_new = is_bad & (self._step == 0)
-        # Before the update where gradients are looked at. Only once, since it is a pass over all.
-        tf.cond(is_new, self._look_at_weights, lambda: tf.constant(False))
+        # With gradients, this runs before the update. It runs once, since it reads all weights.
+        tf.cond(is_new, self._check_weights, lambda: tf.constant(False))
         self._step.assign(tf.where(is_new, step, self._step))
         return self._step == step
 
-    def _look_at_weights(self) -> tf.Tensor:
+    def _check_weights(self) -> tf.Tensor:
         is_bad = [~_all_finite(tf.convert_to_tensor(v)) for v in self._variables]
         self._weights.assign(tf.stack(is_bad))
         return tf.constant(True)
 
     @contextlib.contextmanager
-    def _looking_at(self, layer: keras.layers.Layer) -> Iterator[None]:
+    def _checking(self, layer: keras.layers.Layer) -> Iterator[None]:
         call = layer.call
 
         def watched_call(*args: Any, **kwargs: Any) -> Any:
             if layer is self._model:
-                self._look_at((args, kwargs), self._inputs)
+                self._check((args, kwargs), self._inputs)
             outputs = call(*args, **kwargs)
             if id(layer) not in self._order:
                 self._order.append(id(layer))
-            self._look_at(outputs, self._outputs[id(layer)])
+            self._check(outputs, self._outputs[id(layer)])
             return outputs
 
-        # Past Keras' `__setattr__`, which looks for things to track.
+        # Bypass Keras' `__setattr__`, which would track the function.
         layer.__dict__["call"] = watched_call
         try:
             yield
         finally:
             del layer.__dict__["call"]
 
-    def _look_at(self, values: nests.Nest, first_bad_step: tf.Variable) -> None:
+    def _check(self, values: types.Nest, first_bad_step: tf.Variable) -> None:
         tensors = tf.nest.flatten(values, expand_composites=True)
         floating = [x for x in tensors if tf.is_tensor(x) and x.dtype.is_floating]
         if not floating:
@@ -280,7 +275,7 @@ class _Watch:
             replica=f" on replica {replica}" if num_replicas > 1 else "",
             inputs_are_bad=int(value(self._inputs)) == step,
             weights=_chosen(paths, value(self._weights)),
-            # A layer that made infinities before, as a mask may, is not what went bad here.
+            # A layer that produced infinities in earlier steps, as a mask may, is not the cause.
             layers=[
                 f"{layer.path} ({type(layer).__name__})"
                 for layer in in_order
@@ -357,7 +352,7 @@ def _layers(model: keras.Model | tf.Module) -> list[Any]:
     return [layer for layer in layers if not isinstance(layer, keras.layers.InputLayer)]
 
 
-def _scales_loss_dynamically(trainer: _KerasTrainer) -> bool:
+def _scales_loss_dynamically(trainer: Any) -> bool:
     return any(
         isinstance(optimizer, keras.optimizers.LossScaleOptimizer)
         and getattr(optimizer, "dynamic", True)

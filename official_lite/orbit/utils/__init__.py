@@ -14,8 +14,8 @@ from official_lite.orbit.utils.loop_fns import (
     create_loop_fn as create_loop_fn,
     create_tf_while_loop_fn as create_tf_while_loop_fn,
     create_tf_while_loop_fn_with_state as create_tf_while_loop_fn_with_state,
+    guard_step as guard_step,
 )
-from official_lite.orbit.utils.step_guard import guard_step as guard_step
 from official_lite.orbit.utils.summary_manager import SummaryManager as SummaryManager
 from official_lite.orbit.utils.summary_manager_interface import (
     SummaryManagerInterface as SummaryManagerInterface,

@@ -10,8 +10,10 @@ from official_lite import telemetry
 from official_lite.orbit.utils import summary_manager_interface
 
 
-class SummaryManager(summary_manager_interface.SummaryManagerInterface):
-    """Writes summaries below a directory, through `telemetry.TensorBoardWriter`.
+class SummaryManager(
+    telemetry.TensorBoardWriter, summary_manager_interface.SummaryManagerInterface
+):
+    """Writes summaries below a directory, as `telemetry.TensorBoardWriter` does.
 
     Args:
       summary_dir: The root directory of the event files. `None` writes nothing.
@@ -30,30 +32,14 @@ class SummaryManager(summary_manager_interface.SummaryManagerInterface):
         *,
         job: str = "",
     ) -> None:
-        self._writer = telemetry.TensorBoardWriter(summary_dir, job=job)
+        super().__init__(summary_dir, job=job)
         self._summary_fn = summary_fn
         self._global_step = (
             tf.summary.experimental.get_step() if global_step is None else global_step
         )
 
     def summary_writer(self, relative_path: str = "") -> Any:
-        return self._writer.file_writer(relative_path)
-
-    def flush(self) -> None:
-        self._writer.flush()
-
-    def sync(self) -> None:
-        self._writer.sync()
-
-    def mark_checkpoint(self, step: int) -> None:
-        self._writer.mark_checkpoint(step)
-
-    def rewind(self, step: int) -> None:
-        self._writer.rewind(step)
-
-    def close(self) -> None:
-        """Flush and close the files. Later summaries open new files."""
-        self._writer.close()
+        return self.file_writer(relative_path)
 
     def write_summaries(self, summary_dict: Mapping[str, Any]) -> None:
-        self._writer.write_values(summary_dict, step=self._global_step, summary_fn=self._summary_fn)
+        self.write_values(summary_dict, step=self._global_step, summary_fn=self._summary_fn)

@@ -26,21 +26,21 @@ def remaining(base):
 @pytest.mark.parametrize(
     ("max_to_keep", "kept"), [(2, [9, 10]), (0, []), (5, [1, 9, 10]), (-1, [1, 9, 10])]
 )
-def test_newest_are_kept(tmp_path, max_to_keep, kept):
+def test_latest_exports_are_kept(tmp_path, max_to_keep, kept):
     base = tmp_path / "model"
     make_exports(base, [9, 1, 10])
     actions.ExportFileManager(str(base), max_to_keep).clean_up()
     assert remaining(base) == kept
 
 
-def test_counter_goes_on_after_a_restart(tmp_path):
+def test_counter_continues_after_a_restart(tmp_path):
     base = tmp_path / "model"
     make_exports(base, [3])
     manager = actions.ExportFileManager(str(base))
     assert [manager.next_name() for _ in range(2)] == [f"{base}-4", f"{base}-5"]
 
 
-def test_other_files_are_left_alone(tmp_path):
+def test_other_files_are_not_removed(tmp_path):
     base = tmp_path / "model"
     make_exports(base, [1])
     (tmp_path / "model-1-notes").mkdir()
@@ -50,7 +50,7 @@ def test_other_files_are_left_alone(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["model-1-notes"]
 
 
-def test_subdirectory_is_all_that_is_managed(tmp_path):
+def test_only_the_subdirectory_is_managed(tmp_path):
     base = tmp_path / "model"
     manager = actions.ExportFileManager(
         str(base), max_to_keep=0, next_id_fn=lambda: 7, subdirectory="saved"
@@ -61,7 +61,7 @@ def test_subdirectory_is_all_that_is_managed(tmp_path):
     assert list((tmp_path / "model-7").iterdir()) == []
 
 
-def test_exported_model_is_the_one_of_now(tmp_path):
+def test_export_has_the_current_values(tmp_path):
     model = Model()
     manager = actions.ExportFileManager(str(tmp_path / "model"), max_to_keep=1)
     export = actions.ExportSavedModel(model, manager, model.__call__)
@@ -72,5 +72,5 @@ def test_exported_model_is_the_one_of_now(tmp_path):
     assert tf.saved_model.load(path)().numpy() == 5
 
 
-def test_bucket_names_keep_their_slashes():
+def test_paths_of_buckets_keep_their_slashes():
     assert export_saved_model.safe_normpath("gs://bucket//a/../b") == "gs://bucket/b"

@@ -8,7 +8,7 @@ from official_lite.common import errors
 from official_lite.orbit import actions
 
 
-def test_higher_and_lower_are_better_as_asked():
+def test_direction_decides_which_value_is_better():
     highest = actions.NewBestMetric("x")
     lowest = actions.NewBestMetric("x", higher_is_better=False)
     values = [{"x": value} for value in (1.0, 0.0, 2.0, 2.0)]
@@ -16,22 +16,21 @@ def test_higher_and_lower_are_better_as_asked():
     assert [lowest(output) for output in values] == [True, True, False, False]
 
 
-def test_test_does_not_remember_and_commit_does():
+def test_only_commit_stores_the_value():
     best = actions.NewBestMetric(lambda output: tf.constant(output["x"]))
     assert [best.test({"x": 1.0}) for _ in range(2)] == [True, True]
     assert [best.commit({"x": 1.0}) for _ in range(2)] == [True, False]
     assert best.best_value == 1.0
 
 
-@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
-def test_value_that_is_not_finite_is_never_best(value):
+def test_non_finite_value_is_never_the_best():
     for higher_is_better in (True, False):
         best = actions.NewBestMetric("x", higher_is_better)
-        assert not best.commit({"x": value})
+        assert not any(best.commit({"x": value}) for value in (math.nan, math.inf, -math.inf))
         assert best.commit({"x": 0.0})
 
 
-def test_best_metric_survives_restart(tmp_path):
+def test_best_value_survives_a_restart(tmp_path):
     filename = str(tmp_path / "new" / "best.json")
     actions.NewBestMetric("x", filename=filename).commit({"x": 5.0})
     restarted = actions.NewBestMetric("x", filename=filename)
@@ -46,12 +45,12 @@ def test_reader_does_not_write(tmp_path):
     assert not filename.exists()
 
 
-def test_unknown_metric_is_answered_with_the_nearest():
+def test_error_for_an_unknown_metric_names_the_nearest():
     with pytest.raises(errors.UnknownKeyError, match="Did you mean `accuracy`"):
         actions.NewBestMetric("acuracy").test({"accuracy": 1.0})
 
 
-def test_file_is_replaced_as_a_whole(tmp_path):
+def test_file_is_replaced_atomically(tmp_path):
     path = tmp_path / "value.json"
     value = actions.JSONPersistedValue({"a": 1}, str(path))
     value.write({"a": 2})
@@ -60,7 +59,7 @@ def test_file_is_replaced_as_a_whole(tmp_path):
     assert actions.JSONPersistedValue("unused", str(path)).read() == {"a": 2}
 
 
-def test_name_without_a_folder_is_in_the_current_one(tmp_path, monkeypatch):
+def test_file_name_without_a_directory_is_relative_to_the_working_directory(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     actions.JSONPersistedValue(1, "value.json")
     assert (tmp_path / "value.json").read_text() == "1"

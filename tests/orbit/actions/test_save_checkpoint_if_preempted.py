@@ -4,7 +4,7 @@ from official_lite.orbit import actions
 
 
 class Handler:
-    """Stands where TensorFlow's handler stands; a preemption can't be had in a test."""
+    """Replaces TensorFlow's handler, because a test can't cause a preemption."""
 
     def __init__(self, cluster_resolver, manager, termination_config=None):
         self.manager, self.termination_config = manager, termination_config
@@ -13,7 +13,7 @@ class Handler:
         self.manager.append(kwargs)
 
 
-def test_action_asks_the_handler_at_the_current_step(monkeypatch):
+def test_action_calls_the_handler_with_the_current_step(monkeypatch):
     monkeypatch.setattr(tf.distribute.experimental, "PreemptionCheckpointHandler", Handler)
     saves, step = [], tf.Variable(3)
     action = actions.SaveCheckpointIfPreempted("resolver", saves, checkpoint_number=step)
@@ -23,7 +23,7 @@ def test_action_asks_the_handler_at_the_current_step(monkeypatch):
     assert saves[0]["check_interval"] is False
 
 
-def test_process_goes_on_after_the_save_if_asked(monkeypatch):
+def test_process_continues_after_the_save_on_request(monkeypatch):
     monkeypatch.setattr(tf.distribute.experimental, "PreemptionCheckpointHandler", Handler)
     configs = []
     monkeypatch.setattr(

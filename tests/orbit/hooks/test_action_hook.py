@@ -1,6 +1,5 @@
 import pytest
 
-from official_lite.common import errors
 from official_lite.orbit import actions, hooks
 
 ALERT = """
@@ -15,13 +14,15 @@ class Alert:
 """
 
 
-def test_action_of_orbit_works_unchanged(make_trainer, make_controller, tmp_path):
+def test_action_of_orbit_runs_unchanged_after_each_evaluation(
+    make_trainer, make_controller, tmp_path
+):
     best = actions.NewBestMetric("accuracy", filename=str(tmp_path / "best.json"))
     make_controller(make_trainer(), hooks=[hooks.ActionHook(best)]).train_and_evaluate(5)
     assert best.best_value == 5
 
 
-def test_reports_go_to_the_action_before_each_checkpoint(
+def test_action_receives_each_report_before_the_checkpoint(
     make_trainer, make_controller, make_manager
 ):
     outputs = []
@@ -36,7 +37,7 @@ def test_reports_go_to_the_action_before_each_checkpoint(
     assert [float(output["loss"]) for output in outputs] == [2, 4]
 
 
-def test_end_has_the_last_report_of_a_run_that_succeeded(make_trainer, make_controller):
+def test_action_at_the_end_receives_the_last_report(make_trainer, make_controller):
     outputs = []
     hook = hooks.ActionHook(outputs.append, when="end")
     make_controller(make_trainer(), hooks=[hook]).train(4)
@@ -44,19 +45,11 @@ def test_end_has_the_last_report_of_a_run_that_succeeded(make_trainer, make_cont
 
 
 @pytest.mark.parametrize(("above", "expected"), [(None, 0.0), (10.0, 10.0)])
-def test_action_is_named_by_its_place(make_trainer, make_controller, tmp_path, above, expected):
+def test_action_is_found_by_its_path_with_arguments(
+    make_trainer, make_controller, tmp_path, above, expected
+):
     (tmp_path / "alerts.py").write_text(ALERT)
     place = f"{tmp_path}/alerts.py:Alert"
     hook = hooks.ActionHook(place if above is None else {"name": place, "above": above})
     make_controller(make_trainer(), hooks=[hook]).train_and_evaluate(3)
     assert hook._action.seen == [(expected, 3.0)]
-
-
-def test_other_moments_are_refused():
-    with pytest.raises(errors.ConfigValueError, match="Did you mean `report`"):
-        hooks.ActionHook(print, when="reports")
-
-
-def test_what_is_no_action_is_refused():
-    with pytest.raises(errors.ConfigTypeError, match="is a int"):
-        hooks.ActionHook(3)

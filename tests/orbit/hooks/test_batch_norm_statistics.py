@@ -41,7 +41,7 @@ def _statistics(trainer, steps, layer="normalize"):
 
 
 @pytest.mark.parametrize("kwargs", [{}, {"synchronized": True}, {"renorm": True}])
-def test_mean_and_variance_of_all_examples(make_normalized, kwargs):
+def test_mean_and_variance_are_those_of_all_examples(make_normalized, kwargs):
     trainer = make_normalized(**kwargs)
     mean, variance = _statistics(trainer, 3)
     examples = _examples(trainer, 3)
@@ -54,7 +54,7 @@ def test_mean_and_variance_of_all_examples(make_normalized, kwargs):
         rounding.assert_close(np.square(stddev), examples.var(0) + 1e-3, **terms)
 
 
-def test_second_time_replaces_the_first(make_normalized):
+def test_second_update_replaces_the_first(make_normalized):
     trainer = make_normalized()
     statistics = batch_norm_statistics.BatchNormStatistics(trainer)
     statistics.update(8)
@@ -64,7 +64,7 @@ def test_second_time_replaces_the_first(make_normalized):
 
 
 @pytest.mark.parametrize("synchronized", [False, True])
-def test_statistics_of_all_replicas_together(make_normalized, two_replicas, synchronized):
+def test_statistics_cover_all_replicas(make_normalized, two_replicas, synchronized):
     trainer = make_normalized()
     expected = _statistics(trainer, 8)
     scale = _mean_square(_examples(trainer, 8))
@@ -76,7 +76,7 @@ def test_statistics_of_all_replicas_together(make_normalized, two_replicas, sync
         np.testing.assert_array_equal(one.numpy(), found[1])
 
 
-def test_metric_that_the_task_keeps_stays(make_normalized, points_task):
+def test_metric_stored_by_the_task_is_kept(make_normalized, points_task):
     class KeepsItsMetric(points_task):
         def build_metrics(self, training=True):
             self.own = None if training else keras.metrics.Mean()
@@ -113,7 +113,7 @@ def test_calls_in_inference_mode_do_not_count(make_normalized, points_task):
     rounding.assert_close(mean, _examples(trainer, 1).mean(0), roundings=BATCH_SIZE)
 
 
-def test_layers_after_the_first_see_what_they_see_in_training(make_normalized):
+def test_later_layers_receive_the_same_inputs_as_in_training(make_normalized):
     trainer = make_normalized(lambda: keras.layers.BatchNormalization(name="second"))
     mean, variance = _statistics(trainer, 8, "second")
     # The inputs of the first layer are up to 4 standard deviations from zero.
@@ -122,7 +122,7 @@ def test_layers_after_the_first_see_what_they_see_in_training(make_normalized):
     np.testing.assert_allclose(variance, 1.0, rtol=0.01)
 
 
-def test_large_mean_with_small_variance_keeps_its_digits(make_normalized, points_task):
+def test_small_variance_around_a_large_mean_is_precise(make_normalized, points_task):
     class Far(points_task):
         def build_inputs(self, params, input_context=None):
             data = super().build_inputs(params, input_context)
@@ -136,7 +136,7 @@ def test_large_mean_with_small_variance_keeps_its_digits(make_normalized, points
     rounding.assert_close(np.sqrt(variance), stddev, scale=1000.0)
 
 
-def test_nothing_else_changes(make_normalized):
+def test_only_the_statistics_change(make_normalized):
     trainer = make_normalized(lambda: keras.layers.Dropout(0.5, seed=1))
     before = {v.path: v.numpy() for v in trainer.model.variables}
     _statistics(trainer, 3)
@@ -157,7 +157,7 @@ def test_data_of_training_keep_their_position_and_order(make_normalized):
     np.testing.assert_array_equal(*drawn)
 
 
-def test_frozen_layers_keep_what_they_have(make_normalized):
+def test_frozen_layers_keep_their_statistics(make_normalized):
     trainer = make_normalized()
     trainer.model.get_layer("normalize").trainable = False
     assert batch_norm_statistics.BatchNormStatistics(trainer).is_empty
@@ -165,7 +165,7 @@ def test_frozen_layers_keep_what_they_have(make_normalized):
     np.testing.assert_array_equal(mean, 0.0)
 
 
-def test_dataset_that_was_given_is_read_anew(make_normalized):
+def test_dataset_passed_to_the_trainer_is_read_from_the_beginning(make_normalized):
     trainer = make_normalized()
     trainer.train_dataset = tf.data.Dataset.from_tensors((tf.ones((4, 3)), tf.ones((4, 1))))
     mean, variance = _statistics(trainer, 5)
@@ -178,8 +178,3 @@ def test_data_without_a_batch_are_an_error(make_normalized):
     trainer.train_dataset = trainer.train_dataset.take(0)
     with pytest.raises(errors.DataError, match="no training data"):
         _statistics(trainer, 3)
-
-
-def test_trainer_without_a_task_is_refused(make_keras_trainer):
-    with pytest.raises(errors.ConfigTypeError, match="a trainer with a `task`"):
-        batch_norm_statistics.BatchNormStatistics(make_keras_trainer())

@@ -3,7 +3,6 @@ import math
 import pytest
 
 from official_lite import orbit
-from official_lite.common import errors
 from official_lite.orbit import hooks
 
 # Evaluated every 10 steps: the best is at step 20, and patience 3 is used up at step 50.
@@ -55,15 +54,7 @@ def run(make_scripted_trainer, make_controller, make_manager):
     return run
 
 
-def _early_stopping(make_scripted_trainer, make_controller, logs_at=_accuracy_at, **arguments):
-    arguments = {"metric": "accuracy", "patience": 2, "direction": "maximize"} | arguments
-    hook = hooks.EarlyStopping(**arguments)
-    controller = make_controller(make_scripted_trainer(logs_at), hooks=[hook])
-    controller.train_and_evaluate(100, eval_interval=10)
-    return hook, controller
-
-
-def test_stops_after_patience_with_a_reason(run):
+def test_training_stops_after_the_patience_with_a_reason(run):
     controller = run()
     assert controller.global_step.numpy() == 50
     assert controller.stop_reason == (
@@ -72,8 +63,8 @@ def test_stops_after_patience_with_a_reason(run):
 
 
 @pytest.mark.sample(2)
-@pytest.mark.parametrize("killed_at", [12, 23, 30, 38, 50])
-def test_run_that_was_killed_stops_where_an_unbroken_one_does(run, killed_at):
+@pytest.mark.parametrize("killed_at", [12, 30, 50])
+def test_killed_run_stops_where_an_unbroken_one_does(run, killed_at):
     with pytest.raises(Killed):
         run(KillAfterStep(killed_at))
     controller = run()
@@ -81,7 +72,7 @@ def test_run_that_was_killed_stops_where_an_unbroken_one_does(run, killed_at):
     assert "0.7 of step 20" in controller.stop_reason
 
 
-def test_run_that_was_killed_after_the_decision_does_not_train_on(run):
+def test_run_killed_after_the_decision_trains_no_further(run):
     with pytest.raises(Killed):
         run(KillAfterCheckpoint(50))
     controller = run()
@@ -90,7 +81,7 @@ def test_run_that_was_killed_after_the_decision_does_not_train_on(run):
     assert controller.stop_reason
 
 
-def test_stopped_run_stays_stopped_however_often_it_is_started(run):
+def test_stopped_run_stays_stopped_when_it_is_restarted(run):
     run()
     for _ in range(2):
         controller = run()
@@ -107,12 +98,12 @@ def test_second_evaluation_of_a_step_does_not_count(run):
     assert not hook.state_dict()["stopped"]
 
 
-def test_more_patience_lets_a_stopped_run_go_on(run):
+def test_more_patience_lets_a_stopped_run_continue(run):
     run()
     assert run(patience=5).global_step.numpy() == 70
 
 
-def test_other_metric_begins_anew():
+def test_state_of_another_metric_is_reset():
     hook = hooks.EarlyStopping("accuracy", 3)
     hook.load_state_dict(
         {**hook.state_dict(), "metric": "loss", "best_value": 0.1, "bad_evaluations": 3}
@@ -121,63 +112,21 @@ def test_other_metric_begins_anew():
     assert not hook.state_dict()["stopped"]
 
 
-def test_min_delta_is_asked_for(make_scripted_trainer, make_controller):
-    hook, controller = _early_stopping(
-        make_scripted_trainer,
-        make_controller,
-        lambda step: {"accuracy": step / 1000},
-        min_delta=0.1,
-    )
-    assert (hook.best_step, controller.global_step.numpy()) == (10, 30)
-
-
-def test_improvement_below_the_baseline_does_not_count(make_scripted_trainer, make_controller):
-    hook, controller = _early_stopping(
-        make_scripted_trainer, make_controller, lambda step: {"accuracy": step / 1000}, baseline=0.5
-    )
-    assert (hook.best_step, controller.global_step.numpy()) == (20, 20)
-
-
-def test_evaluations_before_start_step_are_not_looked_at(make_scripted_trainer, make_controller):
-    hook, controller = _early_stopping(
-        make_scripted_trainer, make_controller, lambda step: {"accuracy": -step}, start_step=40
-    )
-    assert (hook.best_step, controller.global_step.numpy()) == (40, 60)
-
-
-def test_what_is_never_finite_stops_too(make_scripted_trainer, make_controller):
-    hook, controller = _early_stopping(
-        make_scripted_trainer, make_controller, lambda step: {"accuracy": math.inf}
-    )
-    assert hook.best_value is None
-    assert controller.global_step.numpy() == 20
-
-
-def test_nested_metric_can_be_watched(make_scripted_trainer, make_controller):
-    hook, _ = _early_stopping(
-        make_scripted_trainer,
-        make_controller,
-        lambda step: {"digits": _accuracy_at(step)},
-        metric="digits|accuracy",
-    )
-    assert hook.best_value == 0.7
-
-
-def test_unknown_metric_fails_at_the_first_evaluation(make_scripted_trainer, make_controller):
-    with pytest.raises(errors.UnknownKeyError, match="Did you mean `accuracy`"):
-        _early_stopping(make_scripted_trainer, make_controller, metric="acuracy")
-
-
-def test_two_replicas(make_keras_trainer, make_controller, two_replicas):
-    trainer = make_keras_trainer(strategy=two_replicas)
-    hook = hooks.EarlyStopping("loss", 2, min_delta=0.4)
-    controller = make_controller(trainer, hooks=[hook], strategy=two_replicas)
-    controller.train_and_evaluate(20, eval_interval=1)
-    assert hook.best_step == 1
-    assert controller.global_step.numpy() == 3
-
-
-@pytest.mark.parametrize("arguments", [{"patience": 0}, {"patience": 1, "min_delta": -1.0}])
-def test_arguments_out_of_range_are_refused(arguments):
-    with pytest.raises(errors.ConfigValueError, match="EarlyStopping requires"):
-        hooks.EarlyStopping("loss", **arguments)
+@pytest.mark.parametrize(
+    ("accuracy", "arguments", "best_step", "last_step"),
+    [
+        (lambda step: step / 1000, {"min_delta": 0.1}, 10, 30),
+        (lambda step: step / 1000, {"baseline": 0.5}, 20, 20),
+        (lambda step: -step, {"start_step": 40}, 40, 60),
+        (lambda step: math.inf, {}, None, 20),
+    ],
+    ids=["too small a gain", "below the baseline", "before the start step", "never finite"],
+)
+def test_evaluation_that_does_not_count_as_an_improvement(
+    make_scripted_trainer, make_controller, accuracy, arguments, best_step, last_step
+):
+    hook = hooks.EarlyStopping("accuracy", patience=2, direction="maximize", **arguments)
+    trainer = make_scripted_trainer(lambda step: {"accuracy": accuracy(step)})
+    controller = make_controller(trainer, hooks=[hook])
+    controller.train_and_evaluate(100, eval_interval=10)
+    assert (hook.best_step, controller.step) == (best_step, last_step)

@@ -2,7 +2,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from official_lite.common import errors
 from official_lite.orbit import hooks
 from tests import rounding
 
@@ -38,7 +37,7 @@ def _expected(trainer_of, steps=4):
     return np.mean(norms, axis=0)
 
 
-def test_mean_over_the_interval_of_the_norm_of_each_step(
+def test_report_has_the_mean_norm_of_the_steps_of_its_interval(
     train, make_task_trainer, recording_writer
 ):
     train(hooks.GradientNorm(per_variable=True))
@@ -85,14 +84,9 @@ def test_loss_scale_is_divided_out_and_overflows_do_not_count(train, recording_w
     assert overflowing is None or np.isfinite(overflowing)
 
 
-def test_pattern_chooses_variables_and_histograms_come_if_wanted(train, recording_writer):
+def test_pattern_selects_the_variables_of_histograms(train, recording_writer):
     train(hooks.GradientNorm(pattern="kernel", histograms=True))
     record = recording_writer.records[-1]
     assert list(record.histograms) == ["gradients/net/top/kernel"]
     assert record.histograms["gradients/net/top/kernel"].counts.sum() == 4 * 3
     assert [name for name in record.values if "gradient" in name] == ["gradient_norm"]
-
-
-def test_pattern_that_matches_nothing_is_refused(train):
-    with pytest.raises(errors.ConfigValueError, match="Did you mean `net/top/kernel`"):
-        train(hooks.GradientNorm(pattern="net/top/kernal"))

@@ -36,7 +36,7 @@ def test_tensorboard_shows_the_graph_of_the_step(make_keras_trainer, make_contro
     assert int(trainer.global_step) == 8
 
 
-def test_summaries_of_the_step_stay(make_keras_trainer, make_controller, tmp_path):
+def test_summaries_of_the_step_are_still_written(make_keras_trainer, make_controller, tmp_path):
     class Trainer(make_keras_trainer):
         def train_step(self, iterator):
             tf.summary.scalar("own", 1.0)

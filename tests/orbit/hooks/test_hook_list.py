@@ -1,10 +1,11 @@
+import math
+
 import pytest
-from absl import logging
 
 from official_lite import orbit
 from official_lite.common import errors
 from official_lite.orbit import hooks
-from official_lite.orbit.hooks import hook_list
+from official_lite.orbit.hooks import hook as hook_module
 
 
 class EveryStep(orbit.Hook):
@@ -12,25 +13,21 @@ class EveryStep(orbit.Hook):
         pass
 
 
-def test_unstated_interval_means_every_step_and_one_warning(monkeypatch):
-    warnings = []
-    monkeypatch.setattr(logging, "warning", lambda text, *args: warnings.append(text % args))
-    every = hook_list.HookList([EveryStep(), orbit.Hook()])
-    assert [every.next_step(step) for step in (0, 1)] == [1, 2]
-    assert len(warnings) == 1
-    assert "EveryStep" in warnings[0]
-    assert "slower" in warnings[0]
-
-
-def test_stated_interval_needs_no_warning(monkeypatch):
-    monkeypatch.setattr(logging, "warning", lambda *args: pytest.fail("no warning is due"))
-    hook = EveryStep()
-    hook.every_n_steps = 100
-    assert hook_list.HookList([hook]).next_step(150) == 200
-
-
-def test_hook_without_step_methods_cuts_no_loop():
-    assert hook_list.HookList([orbit.Hook()], steps_per_epoch=5).next_step(0) == float("inf")
+@pytest.mark.parametrize(
+    ("build", "next_steps", "num_warnings"),
+    [
+        # Without an interval, a hook with a method of steps is called at every step.
+        (EveryStep, [1, 151], 1),
+        (lambda: hooks.LambdaHook(after_step=lambda hook: None), [1, 151], 1),
+        (lambda: hooks.LambdaHook(after_step=lambda hook: None, every_n_steps=7), [7, 154], 0),
+        (lambda: hooks.LambdaHook(before_train=lambda hook: None), [math.inf, math.inf], 0),
+        (orbit.Hook, [math.inf, math.inf], 0),
+    ],
+)
+def test_loop_stops_only_where_a_hook_is_due(build, next_steps, num_warnings, caplog):
+    listed = hook_module.HookList([build(), orbit.Hook()], steps_per_epoch=5)
+    assert [listed.next_step(step) for step in (0, 150)] == next_steps
+    assert caplog.text.count("several times slower") == num_warnings
 
 
 def test_hooks_run_in_list_order():
@@ -48,7 +45,7 @@ def test_hooks_run_in_list_order():
         def after_step(self):
             order.append(f"after {self.name}")
 
-    listed = hook_list.HookList([Named("a"), Named("b")])
+    listed = hook_module.HookList([Named("a"), Named("b")])
     listed.before_steps(until=2)
     listed.after_steps(2)
     listed.after_steps(3)
@@ -62,23 +59,16 @@ def test_first_error_of_several_hooks_is_raised_and_the_others_are_logged(caplog
 
         return hooks.LambdaHook(every_n_steps=1, after_step=after_step)
 
-    listed = hook_list.HookList([fail_with("one"), fail_with("two"), fail_with("three")])
+    listed = hook_module.HookList([fail_with("one"), fail_with("two"), fail_with("three")])
     with pytest.raises(ValueError, match="one"):
         listed.after_steps(1)
     logged = [str(record.exc_info[1]) for record in caplog.records if record.exc_info]
     assert logged == ["two", "three"]
 
 
-def test_hooks_know_who_runs_them(make_trainer, make_controller):
-    trainer, hook = make_trainer(), orbit.Hook()
-    controller = make_controller(trainer, hooks=[hook])
-    assert hook.controller is controller
-    assert hook.trainer is trainer
-
-
-def test_other_objects_are_refused():
+def test_object_that_is_no_hook_is_refused():
     with pytest.raises(errors.ConfigTypeError, match="contains a str"):
-        hook_list.HookList(["not a hook"])
+        hook_module.HookList(["not a hook"])
 
 
 ARGUMENTS = {"after_eval": 1, "on_checkpoint": 1, "on_exception": 1, "after_train": 1}
@@ -88,43 +78,50 @@ EVENTS = {
 }
 
 
-@pytest.mark.parametrize("event", ARGUMENTS)
 @pytest.mark.parametrize("as_lambda", [False, True])
-def test_argument_of_an_event_may_be_left_out(event, as_lambda):
+def test_methods_of_events_may_omit_their_argument(as_lambda):
     calls = []
-    if as_lambda:
-        hook = hooks.LambdaHook(**{event: lambda hook: calls.append(hook)})
-    else:
-        hook = type("Short", (orbit.Hook,), {event: lambda self: calls.append(self)})()
-    hook_list.HookList([hook]).dispatch(event, "argument")
-    assert calls == [hook]
+    functions = dict.fromkeys(ARGUMENTS, lambda hook: calls.append(hook))
+    hook = hooks.LambdaHook(**functions) if as_lambda else type("Short", (orbit.Hook,), functions)()
+    for event in ARGUMENTS:
+        hook_module.HookList([hook]).dispatch(event, "argument")
+    assert calls == [hook] * len(ARGUMENTS)
 
 
-@pytest.mark.parametrize("event", EVENTS)
 @pytest.mark.parametrize("as_lambda", [False, True])
-def test_method_with_other_arguments_is_refused_before_the_first_step(event, as_lambda):
+def test_method_with_other_arguments_is_refused_before_the_first_step(as_lambda):
     def method(self, one, two):
         pass
 
-    if as_lambda:
-        hook = hooks.LambdaHook(**{event: method})
-    else:
-        hook = type("Long", (orbit.Hook,), {event: method})()
-    with pytest.raises(errors.ConfigTypeError, match=rf"{event} takes \(one, two\); expected"):
-        hook_list.HookList([hook])
+    for event in EVENTS:
+        if as_lambda:
+            hook = hooks.LambdaHook(**{event: method})
+        else:
+            hook = type("Long", (orbit.Hook,), {event: method})()
+        with pytest.raises(errors.ConfigTypeError, match=rf"{event} takes"):
+            hook_module.HookList([hook])
 
 
-def test_error_inside_a_method_is_not_taken_for_another_signature():
+def test_type_error_of_a_method_is_raised_unchanged():
     class Failing(orbit.Hook):
         def after_train(self, success):
             raise TypeError("mine")
 
     with pytest.raises(TypeError, match="mine"):
-        hook_list.HookList([Failing()]).dispatch("after_train", True)
+        hook_module.HookList([Failing()]).dispatch("after_train", True)
 
 
-def test_every_method_of_a_hook_is_checked():
-    methods = {n for c in (orbit.Hook, orbit.GraphHook) for n in vars(c) if callable(getattr(c, n))}
-    assert {n for n in methods if not n.startswith("_")} - {"build_trigger"} == set(
-        hook_list._ARGUMENTS
-    )
+@pytest.mark.parametrize(
+    ("model_dir", "directory", "expected"),
+    [
+        ("/runs/digits", "profile", "/runs/digits/profile"),
+        (None, "/tmp/profile", "/tmp/profile"),
+        (None, "gs://bucket/profile", "gs://bucket/profile"),
+    ],
+)
+def test_relative_directory_of_a_hook_is_in_the_model_directory(
+    make_trainer, make_controller, model_dir, directory, expected
+):
+    hook = orbit.Hook()
+    make_controller(make_trainer(), hooks=[hook], model_dir=model_dir)
+    assert hook_module.output_directory(hook, directory) == expected

@@ -38,7 +38,7 @@ def interrupt(make_scripted_trainer, make_keras_trainer, make_controller, tmp_pa
     return interrupt
 
 
-def test_epoch_of_keras_does_not_end(interrupt):
+def test_signal_does_not_end_the_epoch_of_a_keras_callback(interrupt):
     ended = []
     callback = keras.callbacks.LambdaCallback(
         on_epoch_end=lambda epoch, logs: ended.append(epoch),
@@ -48,7 +48,7 @@ def test_epoch_of_keras_does_not_end(interrupt):
     assert ended == [0, "training"]
 
 
-def test_state_that_was_not_evaluated_is_not_kept_as_the_best(interrupt, tmp_path):
+def test_signal_makes_no_unevaluated_state_the_best_one(interrupt, tmp_path):
     path = tmp_path / "{epoch}.weights.h5"
     interrupt(
         hooks.KerasCallback(
@@ -58,12 +58,12 @@ def test_state_that_was_not_evaluated_is_not_kept_as_the_best(interrupt, tmp_pat
     assert [found.name for found in tmp_path.glob("*.h5")] == ["1.weights.h5"]
 
 
-def test_nothing_is_exported(interrupt, tmp_path):
+def test_signal_exports_no_model(interrupt, tmp_path):
     interrupt(hooks.ExportModel())
     assert [found.name for found in tmp_path.rglob("*.keras")] == []
 
 
-def test_action_of_the_end_is_not_called(interrupt):
+def test_signal_calls_no_action_of_the_end(interrupt):
     called = []
     interrupt(hooks.ActionHook(called.append, when="end"))
     assert called == []

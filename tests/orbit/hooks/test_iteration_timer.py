@@ -26,7 +26,7 @@ class FailsAtStep5(orbit.Hook):
         raise ArithmeticError("bad step")
 
 
-def test_pace_is_reported_after_the_warmup(make_trainer, make_controller, recording_writer):
+def test_times_are_reported_after_the_warmup(make_trainer, make_controller, recording_writer):
     timer = hooks.IterationTimer(every_n_steps=5, batch_size=8)
     make_controller(make_trainer(), hooks=[timer], steps_per_loop=5).train(15)
     first, *others = [record.values for record in recording_writer.records]
@@ -52,7 +52,9 @@ def test_timer_cuts_the_loop_only_at_its_interval(make_trainer, make_controller)
     assert [controller._hooks.next_step(step) for step in (0, 39, 40)] == [40, 40, 80]
 
 
-def test_summary_comes_once_and_knows_the_time_on_hooks(make_trainer, make_controller, log_lines):
+def test_summary_is_logged_once_with_the_time_spent_in_hooks(
+    make_trainer, make_controller, log_lines
+):
     timer = hooks.IterationTimer()
     make_controller(make_trainer(), hooks=[timer, Sleeps()]).train(10)
     [steps] = [line for line in log_lines if "s/it" in line]
@@ -62,7 +64,7 @@ def test_summary_comes_once_and_knows_the_time_on_hooks(make_trainer, make_contr
     assert 0.06 <= on_hooks <= seconds
 
 
-def test_run_of_one_stretch_has_a_summary(make_trainer, make_controller, log_lines):
+def test_run_that_ends_in_its_warmup_has_a_summary(make_trainer, make_controller, log_lines):
     make_controller(make_trainer(), hooks=[hooks.IterationTimer()]).train(7)
     assert any(line.startswith("7 iterations in") for line in log_lines)
 
@@ -74,7 +76,7 @@ def test_failed_run_has_a_summary(make_trainer, make_controller, log_lines):
 
 
 @pytest.mark.parametrize("fails_first", [True, False])
-def test_hook_that_fails_at_the_start_stays_the_error(
+def test_timer_does_not_hide_the_error_of_another_hook_at_the_start(
     make_trainer, make_controller, log_lines, fails_first
 ):
     listed = [hooks.IterationTimer(), FailsAtTheStart()]

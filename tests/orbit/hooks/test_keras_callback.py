@@ -15,7 +15,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:Depreca
 
 
 class Events(keras.callbacks.Callback):
-    """Writes down its events, batches only in the subclass below."""
+    """Records its events; the subclass below also records those of batches."""
 
     def __init__(self):
         super().__init__()
@@ -70,36 +70,26 @@ def train(make_keras_trainer, make_controller):
     return train
 
 
-def test_events_of_epochs_come_in_the_order_of_keras(train):
+@pytest.mark.parametrize(
+    ("steps", "eval_interval", "steps_per_epoch", "expected"),
+    [
+        (6, 6, 3, "epoch_begin 0, epoch_end 0, epoch_begin 1, test_begin, test_end, epoch_end 1"),
+        # Without a length, an epoch ends with each evaluation.
+        (4, 4, None, "epoch_begin 0, test_begin, test_end, epoch_end 0"),
+        (5, None, None, "epoch_begin 0, epoch_end 0"),
+    ],
+)
+def test_events_of_epochs_have_the_order_of_keras(
+    train, steps, eval_interval, steps_per_epoch, expected
+):
     callback = Events()
-    train(callback, 6, eval_interval=6, steps_per_epoch=3)
-    assert callback.events == [
-        "train_begin",
-        "epoch_begin 0",
-        "epoch_end 0",
-        "epoch_begin 1",
-        "test_begin",
-        "test_end",
-        "epoch_end 1",
-        "train_end",
-    ]
-    assert callback.params == {"epochs": 2, "steps": 3, "verbose": 0}
+    train(callback, steps, eval_interval=eval_interval, steps_per_epoch=steps_per_epoch)
+    assert ", ".join(callback.events) == f"train_begin, {expected}, train_end"
+    epochs = steps_per_epoch and steps // steps_per_epoch
+    assert callback.params == {"epochs": epochs, "steps": steps_per_epoch, "verbose": 0}
 
 
-def test_epoch_ends_with_an_evaluation_if_nobody_says_what_it_is(train):
-    callback = Events()
-    train(callback, 5, eval_interval=2)
-    epochs = [event for event in callback.events if "epoch_end" in event]
-    assert epochs == ["epoch_end 0", "epoch_end 1", "epoch_end 2"]
-
-
-def test_run_without_evaluations_is_one_epoch(train):
-    callback = Events()
-    train(callback, 5)
-    assert callback.events == ["train_begin", "epoch_begin 0", "epoch_end 0", "train_end"]
-
-
-def test_logs_are_the_report_and_the_evaluation(train):
+def test_logs_contain_the_report_and_the_evaluation(train):
     callback = Events()
     train(callback, 4, eval_interval=4, steps_per_epoch=2, steps_per_loop=2)
     assert callback.logs["epoch_end 0"].keys() == {"loss", "steps_per_second"}
@@ -108,7 +98,7 @@ def test_logs_are_the_report_and_the_evaluation(train):
     assert callback.logs["test_end"]["loss"] == last["val_loss"]
 
 
-def test_losses_go_by_the_names_of_keras(train, make_scripted_trainer, make_keras_trainer):
+def test_losses_have_the_names_of_keras(train, make_scripted_trainer, make_keras_trainer):
     callback = Events()
     trainer = make_scripted_trainer(lambda step: {"validation_loss": 0.5, "a": {"f1": 0.25}})
     trainer.model = make_keras_trainer().model
@@ -117,7 +107,7 @@ def test_losses_go_by_the_names_of_keras(train, make_scripted_trainer, make_kera
     assert (logs["val_loss"], logs["val_a/f1"]) == (0.5, 0.25)
 
 
-def test_batches_are_exact(train):
+def test_batch_events_have_the_index_and_the_loss_of_each_step(train):
     callback = BatchEvents()
     train(callback, 4, steps_per_epoch=2)
     batches = [event for event in callback.events if event.split()[0] in ("begin", "end")]
@@ -127,23 +117,7 @@ def test_batches_are_exact(train):
     rounding.assert_close(callback.logs["end 1"]["loss"], (2 - 1.488) ** 2, roundings=4 * 4)
 
 
-def test_resumed_run_goes_on_with_the_epochs(train, make_keras_trainer, make_controller):
-    callback, trainer = Events(), make_keras_trainer()
-    trainer.global_step.assign(5)
-    train(callback, 9, trainer=trainer, steps_per_epoch=3)
-    assert [event for event in callback.events if "epoch_end" in event] == [
-        "epoch_end 1",
-        "epoch_end 2",
-    ]
-
-
-def test_count_of_epochs_is_remembered():
-    hook = hooks.KerasCallback(Events())
-    hook.load_state_dict({**hook.state_dict(), "epoch": 4})
-    assert hook.state_dict() == {"epoch": 4}
-
-
-def test_failed_run_has_no_end(train):
+def test_on_train_end_is_not_called_after_an_error(train):
     class Fails(Events):
         def on_epoch_end(self, epoch, logs=None):
             raise ArithmeticError
@@ -154,7 +128,7 @@ def test_failed_run_has_no_end(train):
     assert "train_end" not in callback.events
 
 
-def test_evaluation_lies_between_its_events(train, make_scripted_trainer, make_keras_trainer):
+def test_evaluation_runs_between_its_events(train, make_scripted_trainer, make_keras_trainer):
     callback = Events()
     trainer = make_scripted_trainer(lambda step: callback.events.append("evaluated") or {"loss": 1})
     trainer.model = make_keras_trainer().model
@@ -162,32 +136,11 @@ def test_evaluation_lies_between_its_events(train, make_scripted_trainer, make_k
     assert callback.events[2:5] == ["test_begin", "evaluated", "test_end"]
 
 
-def test_evaluation_alone_is_heard(make_keras_trainer, make_controller):
+def test_evaluation_without_training_is_passed_to_the_callback(make_keras_trainer, make_controller):
     callback, trainer = Events(), make_keras_trainer()
     make_controller(trainer, hooks=[hooks.KerasCallback(callback)]).evaluate()
     assert callback.events == ["test_begin", "test_end"]
     assert callback.model is trainer.model
-
-
-def test_lambda_callback(train):
-    seen = []
-    train(
-        keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: seen.append(epoch)),
-        6,
-        eval_interval=2,
-    )
-    assert seen == [0, 1, 2]
-
-
-def test_csv_logger_from_a_config(train, tmp_path):
-    path = tmp_path / "log.csv"
-    hook = hooks.KerasCallback(callback="CSVLogger", filename=str(path))
-    train(hook, 6, eval_interval=2)
-    with path.open() as file:
-        rows = list(csv.DictReader(file))
-    assert [row["epoch"] for row in rows] == ["0", "1", "2"]
-    losses = [float(row["val_loss"]) for row in rows]
-    assert losses == sorted(losses, reverse=True)
 
 
 @pytest.mark.parametrize("killed_at", [4, 6])
@@ -207,14 +160,14 @@ def test_csv_logger_of_a_resumed_run_continues_its_file(
     whole, parts = tmp_path / "whole.csv", tmp_path / "parts.csv"
     start(whole, 8)
     saved = start(parts, 4)
-    # What was trained after the checkpoint is lost, and its rows with it.
+    # The rows after the restored checkpoint are removed.
     start(parts, killed_at, first_step=4, state=saved)
     saved = start(parts, 6, first_step=4, state=saved)
     start(parts, 8, first_step=6, state=saved)
     assert _without_speed(parts) == _without_speed(whole)
 
 
-def test_csv_logger_keeps_the_rows_of_a_finished_run_that_is_started_again(
+def test_csv_logger_keeps_the_rows_of_a_finished_run_that_is_restarted(
     train, make_keras_trainer, tmp_path
 ):
     path, trainer = tmp_path / "log.csv", make_keras_trainer()
@@ -224,7 +177,7 @@ def test_csv_logger_keeps_the_rows_of_a_finished_run_that_is_started_again(
     assert path.read_text() == before
 
 
-def test_csv_logger_drops_the_rows_of_steps_that_recovery_takes_back(
+def test_csv_logger_removes_the_rows_of_steps_that_recovery_repeats(
     train, make_keras_trainer, tmp_path
 ):
     path = tmp_path / "log.csv"
@@ -258,18 +211,6 @@ def test_early_stopping_stops_at_its_epoch(train, make_scripted_trainer, make_ke
     assert controller.stop_reason == "early stopping: EarlyStopping set `stop_training`"
 
 
-def test_epoch_that_stops_is_the_last_one(train):
-    class Stops(Events):
-        def on_epoch_end(self, epoch, logs=None):
-            super().on_epoch_end(epoch, logs)
-            self.model.stop_training = True
-
-    callback = Stops()
-    controller = train(callback, 20, steps_per_epoch=4)
-    assert controller.step == 4
-    assert callback.events == ["train_begin", "epoch_begin 0", "epoch_end 0", "train_end"]
-
-
 @pytest.fixture
 def make_model_manager(tmp_path):
     def make(trainer, interval):
@@ -290,10 +231,10 @@ def _saved_weight(manager):
     return model.get_weights()[0].item()
 
 
-@pytest.mark.sample(2)
-@pytest.mark.parametrize("steps_per_epoch", [None, 2])
-@pytest.mark.parametrize("interval", [2, 100])
-@pytest.mark.parametrize("train_steps", [4, 20])
+@pytest.mark.parametrize(
+    ("steps_per_epoch", "interval", "train_steps"),
+    [(None, 2, 4), (None, 100, 20), (2, 2, 20), (2, 100, 4)],
+)
 def test_best_weights_of_early_stopping_are_in_the_last_checkpoint(
     train, make_keras_trainer, make_model_manager, steps_per_epoch, interval, train_steps
 ):
@@ -318,21 +259,21 @@ def test_best_weights_of_early_stopping_are_in_the_last_checkpoint(
     assert _saved_weight(manager) == pytest.approx(after_two_steps)
 
 
-def test_weights_that_change_after_the_last_checkpoint_are_warned_of(
+def test_weights_that_change_after_the_last_checkpoint_are_a_warning(
     train, make_keras_trainer, make_model_manager, log_lines
 ):
     class Resets(keras.callbacks.Callback):
         def on_train_end(self, logs=None):
             self.model.set_weights([np.zeros([1, 1])])
 
-    for callback, is_told in ((Events(), False), (Resets(), True)):
+    for callback, warns in ((Events(), False), (Resets(), True)):
         trainer = make_keras_trainer()
         manager = make_model_manager(trainer, 100)
         train(callback, 5, trainer=trainer, checkpoint_manager=manager, steps_per_epoch=2)
-        assert is_told == any("Resets changed the weights" in line for line in log_lines)
+        assert warns == any("Resets changed the weights" in line for line in log_lines)
 
 
-def test_nothing_is_heard_after_the_end(train):
+def test_callback_that_stops_training_receives_nothing_after_its_last_epoch(train):
     class Stops(Events):
         def on_epoch_end(self, epoch, logs=None):
             super().on_epoch_end(epoch, logs)
@@ -346,7 +287,7 @@ def test_nothing_is_heard_after_the_end(train):
     assert callback.events[4:] == ["test_begin", "test_end"]
 
 
-def test_model_checkpoint_saves_what_loads(train, make_keras_trainer, tmp_path):
+def test_model_checkpoint_saves_models_that_load(train, make_keras_trainer, tmp_path):
     trainer = make_keras_trainer()
     whole = keras.callbacks.ModelCheckpoint(str(tmp_path / "{epoch}.keras"))
     train(whole, 4, eval_interval=2, trainer=trainer)
@@ -376,34 +317,6 @@ def test_model_checkpoint_every_few_batches(train, tmp_path):
     callback = keras.callbacks.ModelCheckpoint(str(tmp_path / "{batch}.keras"), save_freq=2)
     train(callback, 5)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["2.keras", "4.keras"]
-
-
-@pytest.mark.parametrize("steps_per_epoch", [None, 2])
-def test_reduce_lr_on_plateau_changes_the_rate_of_the_trainer(
-    train, make_keras_trainer, tmp_path, steps_per_epoch
-):
-    trainer = make_keras_trainer()
-    manager = tf.train.CheckpointManager(
-        tf.train.Checkpoint(optimizer=trainer.optimizer),
-        str(tmp_path),
-        max_to_keep=None,
-        step_counter=trainer.global_step,
-        checkpoint_interval=2,
-    )
-    callback = keras.callbacks.ReduceLROnPlateau("val_loss", factor=0.5, patience=1, min_delta=9)
-    train(
-        callback,
-        4,
-        eval_interval=2,
-        trainer=trainer,
-        checkpoint_manager=manager,
-        steps_per_epoch=steps_per_epoch,
-    )
-    assert float(trainer.optimizer.learning_rate) == pytest.approx(0.05)
-    trainer.optimizer.learning_rate = 1.0
-    manager.checkpoint.restore(manager.latest_checkpoint)
-    # The checkpoint of the step at which it was changed has it.
-    assert float(trainer.optimizer.learning_rate) == pytest.approx(0.05)
 
 
 def test_learning_rate_scheduler_sets_the_rate_before_the_epoch(train, make_keras_trainer):
@@ -443,11 +356,22 @@ CALLBACKS = {
 
 # A run that is terminated ends its epoch without an evaluation.
 @pytest.mark.filterwarnings("ignore:Learning rate reduction is conditioned:UserWarning")
-@pytest.mark.sample(8)
-@pytest.mark.parametrize("kind", CALLBACKS)
-@pytest.mark.parametrize("steps_per_epoch", [None, 5])
-@pytest.mark.parametrize("stop", ["never", "killed", "terminated in an evaluation", "recovered"])
-@pytest.mark.parametrize("stop_step", [6, 8, 9])
+@pytest.mark.sample(6)
+@pytest.mark.parametrize(
+    ("kind", "steps_per_epoch", "stop", "stop_step"),
+    [
+        # Each pair of values occurs at least once.
+        ("scheduler", None, "killed", 6),
+        ("scheduler", 5, "terminated in an evaluation", 8),
+        ("scheduler", None, "recovered", 9),
+        ("plateau", 5, "killed", 8),
+        ("plateau", None, "terminated in an evaluation", 9),
+        ("plateau", 5, "recovered", 6),
+        ("plateau of training", 5, "killed", 9),
+        ("plateau of training", None, "terminated in an evaluation", 6),
+        ("plateau of training", None, "recovered", 8),
+    ],
+)
 def test_learning_rates_do_not_depend_on_interruptions(
     make_keras_trainer, make_controller, tmp_path, kind, steps_per_epoch, stop, stop_step
 ):
@@ -497,7 +421,7 @@ def test_learning_rates_do_not_depend_on_interruptions(
     assert len(set(rates["unbroken"].values())) > 2
 
 
-def test_plateau_is_found_over_several_trainings_in_a_row(make_keras_trainer, make_controller):
+def test_plateau_is_found_over_several_consecutive_trainings(make_keras_trainer, make_controller):
     rates = []
     for ends in ([16], [4, 8, 12, 16]):
         trainer = make_keras_trainer()
@@ -522,17 +446,12 @@ def test_two_replicas(train, make_keras_trainer, two_replicas):
     assert callback.logs["end 1"]["loss"] > callback.logs["epoch_end 1"]["val_loss"] > 0
 
 
-def test_optimizer_stays_out_of_the_checkpoint_of_the_model(train, make_keras_trainer, tmp_path):
+def test_optimizer_is_not_added_to_the_checkpoint_of_the_model(train, make_keras_trainer, tmp_path):
     trainer = make_keras_trainer()
     train(Events(), 2, trainer=trainer)
     assert trainer.model.optimizer is trainer.optimizer
     path = tf.train.Checkpoint(model=trainer.model).save(str(tmp_path / "ckpt"))
     assert not any("optimizer" in name for name, _ in tf.train.list_variables(path))
-
-
-def test_trainer_without_a_keras_model_is_refused(train, make_trainer):
-    with pytest.raises(errors.ConfigValueError, match="requires a Keras model"):
-        train(Events(), 1, trainer=make_trainer())
 
 
 @pytest.mark.parametrize(
@@ -548,3 +467,9 @@ def test_trainer_without_a_keras_model_is_refused(train, make_trainer):
 def test_only_the_classes_of_keras_have_a_bare_name(name):
     with pytest.raises(errors.UnknownNameError, match=f"no Keras callback '{name}'"):
         hooks.KerasCallback(name)
+
+
+def test_loop_stops_at_every_step_only_for_a_callback_with_batch_events():
+    assert hooks.KerasCallback(Events()).every_n_steps == 0
+    assert hooks.KerasCallback(BatchEvents()).every_n_steps == 1
+    assert hooks.KerasCallback(BatchEvents(), every_n_steps=50).every_n_steps == 50

@@ -3,7 +3,6 @@ import os
 import pytest
 
 from official_lite import orbit
-from official_lite.common import errors
 from official_lite.orbit import hooks
 
 
@@ -12,7 +11,7 @@ def _steps(manager):
 
 
 @pytest.mark.parametrize("interval", [None, 5])
-def test_saves_at_the_multiples_and_at_the_end(
+def test_checkpoints_are_saved_at_the_multiples_and_at_the_end(
     make_trainer, make_controller, make_manager, interval
 ):
     saved = []
@@ -45,14 +44,3 @@ def test_evaluation_of_the_step_is_in_the_checkpoint(make_trainer, make_controll
     )
     controller.restore_checkpoint(manager.checkpoints[0])
     assert (restored.best_value, restored.best_step) == (10, 10)
-
-
-def test_without_a_manager_it_is_refused(make_trainer, make_controller):
-    controller = make_controller(make_trainer(), hooks=[hooks.PeriodicCheckpoint(10)])
-    with pytest.raises(errors.ConfigValueError, match="requires a `checkpoint_manager`"):
-        controller.train(10)
-
-
-def test_interval_must_be_positive():
-    with pytest.raises(errors.ConfigValueError, match="at least 1"):
-        hooks.PeriodicCheckpoint(0)

@@ -31,7 +31,9 @@ def threads():
     return [thread for thread in threading.enumerate() if thread.name == "stall_warning"]
 
 
-def test_standstill_is_told_with_what_python_is_doing(make_trainer, make_controller, caplog):
+def test_standstill_is_a_warning_with_the_stacks_of_all_threads(
+    make_trainer, make_controller, caplog
+):
     stall = hooks.StallWarning(seconds=0.05)
     waits = Waits(lambda: caplog.text.count("since step 2") == 3)
     began = time.monotonic()
@@ -42,13 +44,13 @@ def test_standstill_is_told_with_what_python_is_doing(make_trainer, make_control
     assert time.monotonic() - began >= 0.2
 
 
-def test_training_that_gets_on_is_left_alone(make_trainer, make_controller, caplog):
+def test_training_that_progresses_causes_no_warning(make_trainer, make_controller, caplog):
     make_controller(make_trainer(), hooks=[hooks.StallWarning()]).train(4)
     assert "No step has" not in caplog.text
     assert not threads()
 
 
-def test_nothing_stays_behind_a_failure(make_trainer, make_controller):
+def test_thread_ends_with_a_failed_training(make_trainer, make_controller):
     controller = make_controller(make_trainer(), hooks=[hooks.StallWarning(), Fails()])
     with pytest.raises(ArithmeticError):
         controller.train(4)

@@ -13,26 +13,14 @@ def test_nested_metric_is_found(name):
     assert WatchedMetric(name, "maximize").value(logs) == 0.5
 
 
-def test_unknown_metric_names_the_nearest():
+def test_error_for_an_unknown_metric_names_the_nearest():
     with pytest.raises(errors.UnknownKeyError, match="Did you mean `accuracy`"):
         WatchedMetric("acuracy", "maximize").value({"accuracy": 1.0})
 
 
-def test_metric_that_is_no_single_number_is_refused():
+def test_metric_with_several_numbers_is_refused():
     with pytest.raises(errors.ConfigTypeError, match=r"\(2,\)"):
         WatchedMetric("table", "maximize").value({"table": np.zeros(2)})
-
-
-@pytest.mark.parametrize("direction", ["minimize", "min", "lower"])
-def test_lower_is_better(direction):
-    metric = WatchedMetric("loss", direction)
-    assert metric.is_better(1.0, than=2.0)
-    assert not metric.is_better(2.0, than=2.0)
-
-
-@pytest.mark.parametrize("direction", ["maximize", "max", "higher"])
-def test_higher_is_better(direction):
-    assert WatchedMetric("accuracy", direction).is_better(2.0, than=1.0)
 
 
 def test_small_differences_do_not_count():
@@ -41,10 +29,18 @@ def test_small_differences_do_not_count():
     assert metric.is_better(1.4, than=2.0, by_more_than=0.5)
 
 
-@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
-@pytest.mark.parametrize("direction", ["minimize", "maximize"])
-def test_what_is_not_finite_beats_nothing(value, direction):
-    assert not WatchedMetric("loss", direction).is_better(value, than=None)
+@pytest.mark.parametrize(
+    ("words", "lower_is_better"),
+    [(("minimize", "min", "lower"), True), (("maximize", "max", "higher"), False)],
+)
+def test_direction_decides_which_value_is_better(words, lower_is_better):
+    for direction in words:
+        metric = WatchedMetric("loss", direction)
+        assert metric.is_better(1.0, than=2.0) == lower_is_better
+        assert metric.is_better(2.0, than=1.0) != lower_is_better
+        assert not metric.is_better(2.0, than=2.0)
+        # A non-finite value is never better.
+        assert not any(metric.is_better(v, than=None) for v in (math.nan, math.inf, -math.inf))
 
 
 def test_unknown_direction_is_refused():
@@ -64,7 +60,7 @@ def test_unknown_direction_is_refused():
         ("true_negatives top_5_accuracy digits|accuracy loss/precision psnr", "maximize"),
     ],
 )
-def test_name_says_the_direction_to_every_hook_alike(names, direction):
+def test_name_of_a_metric_decides_its_direction(names, direction):
     for name in names.split():
         for default in ("minimize", "maximize"):
             found = WatchedMetric(name, default=default)
@@ -72,7 +68,7 @@ def test_name_says_the_direction_to_every_hook_alike(names, direction):
 
 
 @pytest.mark.parametrize("default", ["minimize", "maximize"])
-def test_name_that_says_nothing_has_the_default_direction_with_one_warning(default, caplog):
+def test_name_without_a_direction_has_the_default_with_one_warning(default, caplog):
     for _ in range(2):
         assert WatchedMetric(f"quantity_{default}", default=default).maximizes == (
             default == "maximize"

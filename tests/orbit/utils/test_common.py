@@ -23,7 +23,7 @@ def positional(size, input_context=None):
 
 
 @pytest.mark.parametrize("dataset_fn", [keyword_only, positional, functools.partial(keyword_only)])
-def test_dataset_function_is_given_its_input_context(dataset_fn, two_replicas):
+def test_dataset_function_receives_its_input_context(dataset_fn, two_replicas):
     strategy = two_replicas
     dataset = utils.make_distributed_dataset(strategy, dataset_fn, 8)
     batch = next(iter(dataset))
@@ -42,17 +42,17 @@ def test_current_strategy_is_the_default():
     assert [int(value) for value in dataset] == [0, 1, 2]
 
 
-def test_other_objects_are_no_data():
+def test_object_that_is_no_data_is_refused():
     with pytest.raises(errors.ConfigValueError, match="is a list"):
         utils.make_distributed_dataset(None, [1, 2, 3])
 
 
-def test_get_value_leaves_what_is_no_tensor():
+def test_get_value_returns_other_objects_unchanged():
     assert utils.get_value(tf.constant(2.0)) == 2.0
     assert utils.get_value("text") == "text"
 
 
-def test_as_tf_variable_takes_both_kinds():
+def test_as_tf_variable_accepts_variables_of_tensorflow_and_keras():
     variable = tf.Variable(1)
     assert utils.as_tf_variable(variable) is variable
     assert isinstance(utils.as_tf_variable(keras.Variable(1, dtype="int64")), tf.Variable)

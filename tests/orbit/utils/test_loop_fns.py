@@ -26,12 +26,12 @@ def test_python_loop_folds_outputs_into_the_state():
 
 
 @pytest.mark.parametrize("step_fn", [draw, tf.function(draw)])
-def test_python_loop_ends_quietly_with_the_data(step_fn):
+def test_python_loop_ends_without_an_error_when_the_data_end(step_fn):
     assert utils.create_loop_fn(step_fn)(data(3), 100, state=0, reduce_fn=add) == 3
 
 
 @pytest.mark.parametrize("step_fn", [draw, tf.function(draw)])
-def test_exact_loop_does_not(step_fn):
+def test_exact_loop_raises_when_the_data_end(step_fn):
     with pytest.raises(loop_fns.END_OF_DATA):
         loop_fns.create_exact_loop_fn(step_fn)(data(3), tf.constant(4))
 
@@ -50,7 +50,7 @@ def test_while_loop_needs_one_trace_for_all_lengths():
     assert (total.numpy(), len(traces)) == (45, 1)
 
 
-def test_while_loop_with_state_may_grow_it():
+def test_state_of_a_while_loop_may_grow():
     def append(state, outputs):
         return tf.concat([state, [outputs]], 0)
 
@@ -59,14 +59,14 @@ def test_while_loop_with_state_may_grow_it():
     assert state.numpy().tolist() == [0, 1, 2]
 
 
-def test_while_loops_refuse_a_python_length():
+def test_python_number_as_the_length_of_a_while_loop_is_refused():
     for create in (utils.create_tf_while_loop_fn, utils.create_tf_while_loop_fn_with_state):
         arguments = (0, add) if "state" in create.__name__ else ()
         with pytest.raises(errors.ConfigValueError, match="Python value 3"):
             create(draw)(data(9), 3, *arguments)
 
 
-def test_step_is_counted_when_it_has_completed():
+def test_only_completed_steps_are_counted():
     step_fn = loop_fns.CountedStep(draw)
     utils.create_loop_fn(step_fn)(data(3), -1)
     assert step_fn.calls == 3

@@ -17,7 +17,7 @@ OPTIONS = {
 
 
 class Counter:
-    """Has an effect wherever a step may have one, and none of them uses the values of a batch."""
+    """Has side effects everywhere in a step, none of which uses the values of a batch."""
 
     def __init__(self, strategy: tf.distribute.Strategy, style: str) -> None:
         self.strategy, self.style = strategy, style
@@ -104,20 +104,16 @@ class Trainer(Counter, orbit.StandardTrainer):
         self.step(iterator)
 
 
-@pytest.fixture(params=[1, 2], ids=["one replica", "two replicas"])
-def strategy(request: Any, two_replicas: tf.distribute.Strategy) -> tf.distribute.Strategy:
-    return two_replicas if request.param == 2 else tf.distribute.OneDeviceStrategy("CPU:0")
+@pytest.fixture
+def make_data(two_replicas: tf.distribute.Strategy) -> Callable[[int, bool, int], Any]:
+    """Return a strategy of some replicas and a distributed dataset of some batches."""
 
-
-@pytest.fixture(params=[True, False], ids=["static", "dynamic"])
-def batches(request: Any, strategy: tf.distribute.Strategy) -> Callable[[int], Any]:
-    """Makes a distributed dataset of so many batches, of a static size or of none."""
-
-    def make(count: int) -> Any:
-        dataset = tf.data.Dataset.range(4 * count).batch(4, drop_remainder=request.param)
-        # Else an iterator takes as long to be released as it has lived.
+    def make(replicas: int, is_static: bool, count: int) -> Any:
+        strategy = two_replicas if replicas == 2 else tf.distribute.OneDeviceStrategy("CPU:0")
+        dataset = tf.data.Dataset.range(4 * count).batch(4, drop_remainder=is_static)
+        # Otherwise releasing an iterator takes as long as it has existed.
         dataset = tf_data_options.without_idle_autotuner(dataset)
-        return strategy.experimental_distribute_dataset(dataset)
+        return strategy, strategy.experimental_distribute_dataset(dataset)
 
     return make
 
@@ -131,11 +127,25 @@ def _expected(style: str, steps: int) -> dict[str, int]:
     return {"before": steps, "replica": runs, "nested": runs, "after": steps}
 
 
+# The style of the fetches, the number of replicas, and whether batches have a static size.
+CASES = [
+    ("one_fetch", 1, False),
+    ("one_fetch", 2, True),
+    ("get_next", 2, False),
+    ("two_fetches", 1, True),
+    ("two_fetches", 2, False),
+    ("in_a_loop", 1, False),
+    ("in_a_loop", 2, True),
+    ("in_a_branch", 2, True),
+]
+
+
 @pytest.mark.sample(5)
-@pytest.mark.parametrize("style", STYLES)
-def test_evaluation_counts_every_batch_once(strategy, batches, style) -> None:
+@pytest.mark.parametrize(("style", "replicas", "is_static"), CASES)
+def test_evaluation_counts_every_batch_once(make_data, style, replicas, is_static) -> None:
     num_batches = NUM_BATCHES * STYLES[style]
-    evaluator = Evaluator(strategy, style, batches(num_batches))
+    strategy, dataset = make_data(replicas, is_static, num_batches)
+    evaluator = Evaluator(strategy, style, dataset)
     for _ in range(5):
         for count in evaluator.counts.values():
             count.assign(0)
@@ -143,22 +153,22 @@ def test_evaluation_counts_every_batch_once(strategy, batches, style) -> None:
         assert evaluator.read() == _expected(style, NUM_BATCHES)
 
 
-@pytest.mark.sample(10)
-@pytest.mark.parametrize("style", STYLES)
+@pytest.mark.sample(8)
+@pytest.mark.parametrize(("style", "replicas", "is_static"), CASES)
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
-def test_training_that_meets_the_end_of_its_data_stands_at_the_last_step(
-    strategy, batches, style, options
+def test_training_that_reaches_the_end_of_its_data_ends_at_the_last_step(
+    make_data, style, replicas, is_static, options
 ) -> None:
     num_batches = NUM_BATCHES * STYLES[style]
-    trainer = Trainer(strategy, style, batches(num_batches), **options)
+    strategy, dataset = make_data(replicas, is_static, num_batches)
+    trainer = Trainer(strategy, style, dataset, **options)
     with pytest.raises(errors.DataError, match=f"ended at step {NUM_BATCHES},"):
         trainer.train(tf.constant(100))
     assert trainer.read() == _expected(style, NUM_BATCHES)
     assert int(trainer.global_step.numpy()) == NUM_BATCHES
 
 
-@pytest.mark.sample(2)
-def test_steps_that_are_functions_already_are_guarded_as_well(strategy, batches) -> None:
+def test_steps_that_are_already_functions_are_guarded_too(make_data) -> None:
     class Decorated(Evaluator, Trainer):
         @tf.function
         def eval_step(self, iterator: Any) -> None:
@@ -168,10 +178,11 @@ def test_steps_that_are_functions_already_are_guarded_as_well(strategy, batches)
         def train_step(self, iterator: Any) -> None:
             self.step(iterator)
 
-    decorated = Decorated(strategy, "one_fetch", batches(NUM_BATCHES))
+    strategy, dataset = make_data(2, False, NUM_BATCHES)
+    decorated = Decorated(strategy, "one_fetch", dataset)
     decorated.evaluate(tf.constant(-1))
     assert decorated.read() == _expected("one_fetch", NUM_BATCHES)
-    orbit.StandardTrainer.__init__(decorated, batches(NUM_BATCHES))
+    orbit.StandardTrainer.__init__(decorated, dataset)
     with pytest.raises(errors.DataError):
         decorated.train(tf.constant(100))
     assert decorated.read() == _expected("one_fetch", 2 * NUM_BATCHES)
@@ -205,7 +216,7 @@ def test_batch_that_cannot_be_read_changes_nothing() -> None:
     assert trainer.read() == _expected("one_fetch", 2)
 
 
-def test_effect_that_the_fetch_depends_on_comes_first() -> None:
+def test_side_effect_on_which_the_fetch_depends_runs_first() -> None:
     order = tf.Variable([0, 0])
     strategy = tf.distribute.get_strategy()
 
@@ -219,7 +230,7 @@ def test_effect_that_the_fetch_depends_on_comes_first() -> None:
     assert order.numpy().tolist() == [4, 4]
 
 
-def test_effects_keep_the_order_in_which_they_were_written() -> None:
+def test_side_effects_keep_their_order() -> None:
     value = tf.Variable(1)
     strategy = tf.distribute.get_strategy()
 
@@ -235,7 +246,7 @@ def test_effects_keep_the_order_in_which_they_were_written() -> None:
     assert value.numpy() == 9
 
 
-def test_fetch_inside_of_a_loop_is_warned_of(caplog) -> None:
+def test_fetch_inside_a_loop_is_a_warning(caplog) -> None:
     class Looping(Evaluator):
         def eval_step(self, iterator: Any) -> None:
             for _ in tf.range(2):
@@ -261,7 +272,7 @@ def test_step_may_loop_over_the_rest_of_its_data() -> None:
     assert total.numpy() == 1 + 2 + 3 + 4
 
 
-def test_iterator_of_a_step_is_still_one_for_tensorflow() -> None:
+def test_tensorflow_accepts_the_iterator_of_a_step() -> None:
     @tf.function
     def draw(iterator: Any) -> tf.Tensor:
         return next(iterator)

@@ -1,4 +1,5 @@
 import numpy as np
+import pytest
 import tensorflow as tf
 
 from official_lite.orbit import utils
@@ -10,7 +11,7 @@ def tags(directory):
     return [(e.step, v.tag) for e in events for v in e.summary.value]
 
 
-def test_nested_outputs_become_folders(tmp_path):
+def test_nested_outputs_are_written_to_folders(tmp_path):
     step = tf.Variable(7, dtype=tf.int64)
     manager = utils.SummaryManager(tmp_path, tf.summary.scalar, global_step=step)
     manager.write_summaries({"loss": 0.5, "clean": {"accuracy": np.float32(0.9)}})
@@ -19,13 +20,7 @@ def test_nested_outputs_become_folders(tmp_path):
     assert tags(tmp_path / "clean") == [(7, "accuracy")]
 
 
-def test_no_directory_writes_nothing():
-    manager = utils.SummaryManager(None, tf.summary.scalar, global_step=tf.Variable(0))
-    manager.write_summaries({"loss": 0.5})
-    manager.flush()
-
-
-def test_default_step_is_that_of_tf_summary(tmp_path):
+def test_default_step_is_the_one_of_tf_summary(tmp_path):
     tf.summary.experimental.set_step(tf.Variable(3, dtype=tf.int64))
     manager = utils.SummaryManager(tmp_path, tf.summary.scalar)
     manager.write_summaries({"loss": 0.5})
@@ -33,10 +28,20 @@ def test_default_step_is_that_of_tf_summary(tmp_path):
     assert tags(tmp_path) == [(3, "loss")]
 
 
-def test_summary_function_gets_every_value(tmp_path):
+def test_summary_function_receives_every_value(tmp_path):
     seen = []
     manager = utils.SummaryManager(
         tmp_path, lambda name, value, step: seen.append((name, value, step)), global_step=5
     )
     manager.write_summaries({"image/x": [1, 2]})
     assert seen == [("image/x", [1, 2], 5)]
+
+
+def test_interface_requires_all_abstract_methods():
+    class Half(utils.SummaryManagerInterface):
+        def flush(self):
+            pass
+
+    with pytest.raises(TypeError, match="summary_writer"):
+        Half()
+    assert issubclass(utils.SummaryManager, utils.SummaryManagerInterface)

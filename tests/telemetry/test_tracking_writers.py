@@ -1,11 +1,21 @@
+"""The writers to experiment trackers: MLflow, and Weights & Biases."""
+
 import sys
 
 import mlflow
 import numpy as np
 import pytest
+import wandb
 
 from official_lite import telemetry
 from official_lite.common import errors
+
+
+@pytest.fixture(autouse=True)
+def environment(monkeypatch):
+    for name in ("WANDB_MODE", "WANDB_API_KEY", "WANDB_PROJECT"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("WANDB_SILENT", "true")
 
 
 @pytest.fixture
@@ -28,7 +38,7 @@ def found_run(uri, model_dir):
     return mlflow.MlflowClient(uri).get_run((model_dir / "mlflow_run_id").read_text())
 
 
-def test_values_come_with_split_and_step(uri, model_dir):
+def test_mlflow_gets_the_values_with_split_and_step(uri, model_dir):
     with telemetry.MlflowWriter(model_dir, experiment="e", tracking_uri=uri) as writer:
         writer.write(record(3))
         writer.write(record(4, "validation", values={"clean": {"auc[0]": 0.25}}))
@@ -39,7 +49,7 @@ def test_values_come_with_split_and_step(uri, model_dir):
     assert metric.step == 3
 
 
-def test_restart_goes_on_in_the_same_run(uri, model_dir):
+def test_restarted_training_resumes_its_mlflow_run(uri, model_dir):
     for step, params in [(1, {"a": 1, "b": 2}), (2, {"a": 1, "b": 3, "c": 4})]:
         with telemetry.MlflowWriter(model_dir, tracking_uri=uri, params=params) as writer:
             writer.write(record(step))
@@ -51,7 +61,7 @@ def test_restart_goes_on_in_the_same_run(uri, model_dir):
     assert [metric.step for metric in history] == [1, 2]
 
 
-def test_images_and_histograms_are_artifacts(uri, model_dir):
+def test_images_and_histograms_are_artifacts_of_mlflow(uri, model_dir):
     histogram = telemetry.Histogram(edges=np.array([0.0, 1.0]), counts=np.array([2.0]))
     image = np.zeros([4, 4, 3], np.uint8)
     with telemetry.MlflowWriter(model_dir, tracking_uri=uri) as writer:
@@ -62,7 +72,7 @@ def test_images_and_histograms_are_artifacts(uri, model_dir):
     assert file.path == "histograms/train/h/000000003.json"
 
 
-def test_more_than_mlflow_takes_at_once(uri, model_dir):
+def test_more_values_than_mlflow_accepts_at_once(uri, model_dir):
     many = {f"m{i}": i for i in range(1001)}
     with telemetry.MlflowWriter(model_dir, tracking_uri=uri, params=dict(list(many.items())[:101])):
         pass
@@ -72,7 +82,7 @@ def test_more_than_mlflow_takes_at_once(uri, model_dir):
     assert (len(run.data.metrics), len(run.data.params)) == (1001, 101)
 
 
-def test_error_on_its_way_marks_the_run_as_failed(uri, model_dir):
+def test_failed_training_is_a_failed_mlflow_run(uri, model_dir):
     with (
         pytest.raises(ZeroDivisionError),
         telemetry.MultiWriter(
@@ -83,16 +93,9 @@ def test_error_on_its_way_marks_the_run_as_failed(uri, model_dir):
     assert found_run(uri, model_dir).info.status == "FAILED"
 
 
-def test_run_that_is_not_there_is_named(uri, model_dir):
-    model_dir.mkdir()
-    (model_dir / "mlflow_run_id").write_text("0123456789abcdef0123456789abcdef")
-    with pytest.raises(errors.ConfigValueError, match=r"mlflow_run_id names the run 0123"):
-        telemetry.MlflowWriter(model_dir, tracking_uri=uri)
-
-
 # MLflow's own queries cause it.
 @pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy")
-def test_default_store_is_inside_the_model_dir(model_dir, tmp_path, monkeypatch):
+def test_default_store_of_mlflow_is_inside_the_model_dir(model_dir, tmp_path, monkeypatch):
     for name in ("MLFLOW_TRACKING_URI", "MLFLOW_EXPERIMENT_NAME"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.chdir(tmp_path)
@@ -106,12 +109,75 @@ def test_default_store_is_inside_the_model_dir(model_dir, tmp_path, monkeypatch)
     assert run.data.metrics == {"train/loss": 0.5}
 
 
-def test_store_that_can_not_be_opened_is_explained(model_dir):
-    with pytest.raises(errors.ConfigValueError, match="MLflow can't open nowhere://x"):
-        telemetry.MlflowWriter(model_dir, tracking_uri="nowhere://x")
+def _write_run_id(model_dir):
+    model_dir.mkdir()
+    (model_dir / "mlflow_run_id").write_text("0123456789abcdef0123456789abcdef")
 
 
-def test_missing_package_is_named_with_its_extra(model_dir, monkeypatch):
-    monkeypatch.setitem(sys.modules, "mlflow", None)
-    with pytest.raises(errors.ConfigValueError, match=r"pip install official-lite\[mlflow\]"):
+@pytest.mark.parametrize(
+    ("prepare", "named"),
+    [
+        (lambda d, m: _write_run_id(d), "mlflow_run_id names the run 0123"),
+        (lambda d, m: m.setenv("MLFLOW_TRACKING_URI", "nowhere://x"), "nowhere://x"),
+        (lambda d, m: m.setitem(sys.modules, "mlflow", None), r"official-lite\[mlflow\]"),
+    ],
+    ids=["run is missing", "store can't be opened", "not installed"],
+)
+def test_mlflow_that_can_not_log_is_an_error_at_the_start(
+    uri, model_dir, monkeypatch, prepare, named
+):
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
+    prepare(model_dir, monkeypatch)
+    with pytest.raises(errors.ConfigValueError, match=named):
         telemetry.MlflowWriter(model_dir)
+
+
+def test_missing_wandb_is_named_with_its_extra(model_dir, monkeypatch):
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    with pytest.raises(errors.ConfigValueError, match=r"official-lite\[wandb\]"):
+        telemetry.WandbWriter(model_dir)
+
+
+def transaction_logs(model_dir):
+    """The files that `wandb sync` uploads."""
+    # A process of W&B writes the files, and may lag behind until it has ended.
+    wandb.teardown()
+    return sorted(model_dir.glob("wandb/offline-run-*/*.wandb"))
+
+
+@pytest.mark.slow
+def test_wandb_is_offline_without_a_key(model_dir):
+    config = {"task.units": 77}
+    with telemetry.WandbWriter(model_dir, project="p", config=config) as writer:
+        writer.write(record(3, values={"clean": {"loss": 0.625}}))
+    [path] = transaction_logs(model_dir)
+    content = path.read_bytes()
+    for part in (b"train/clean/loss", b"0.625", b"global_step", b"task.units", b"77", b"my_run"):
+        assert part in content
+
+
+def test_restarted_training_resumes_its_wandb_run(model_dir):
+    for step in (1, 2):
+        with telemetry.WandbWriter(model_dir, config={"steps": step}) as writer:
+            writer.write(record(step))
+    run_id = (model_dir / "wandb_run_id").read_text()
+    paths = transaction_logs(model_dir)
+    assert {path.name for path in paths} == {f"run-{run_id}.wandb"}
+
+
+def test_images_and_histograms_are_logged_to_wandb(model_dir):
+    edges = np.linspace(-1, 1, 506)
+    histogram = telemetry.Histogram(edges=edges, counts=np.ones(505))
+    image = np.zeros([4, 4, 3], np.uint8)
+    with telemetry.WandbWriter(model_dir, mode="offline") as writer:
+        writer.write(record(3, images={"i": image}, histograms={"h": histogram}))
+    [path] = transaction_logs(model_dir)
+    assert b"train/h" in path.read_bytes()
+    assert list(path.parent.glob("files/media/images/train/i_*.png"))
+
+
+def test_mode_of_wandb_comes_from_the_environment(model_dir, monkeypatch):
+    monkeypatch.setenv("WANDB_MODE", "disabled")
+    with telemetry.WandbWriter(model_dir) as writer:
+        writer.write(record(1))
+    assert transaction_logs(model_dir) == []
