@@ -14,7 +14,7 @@ import keras
 import tensorflow as tf
 from absl import logging
 
-from official_lite.common import errors, keras_names, keras_variables, types, user_code
+from official_lite.common import errors, keras_variables, nests, user_code
 from official_lite.orbit.utils import loop_fns
 
 __all__ = [

@@ -35,7 +35,7 @@ _Registered = TypeVar("_Registered", bound=Callable[..., Any])
 
 TENSORBOARD = "tensorboard"
 
-_WRITERS: registry.Collection = {
+_WRITERS: plugins.Collection = {
     "console": "official_lite.telemetry.console_writer:console_of",
     "csv": "official_lite.telemetry.text_file_writers:csv_of",
     "jsonl": "official_lite.telemetry.text_file_writers:jsonl_of",

@@ -16,7 +16,8 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from official_lite.common import log_once, nested_dict, run_mode, terminal
+from official_lite.common import flags, nested_dict, terminal
+from official_lite.modeling.hyperparams import yaml_io
 
 # There are four buckets between two powers of two: the upper bits of a float32 (the exponent and
 # two bits of the fraction) are the index of its bucket, exactly and without a search.
@@ -145,7 +146,7 @@ def as_number(value: object) -> int | float | None:
 def warn_left_out(name: str, value: Any) -> None:
     """Warn once that a value is not written, and say how to report its elements."""
     shape = np.shape(value)
-    log_once.warn_once(
+    terminal.warn_once(
         "`%s` %s and is not a single number: the writers leave it out. A metric can report one "
         "entry per element: return a dictionary of numbers from `result`, such as "
         "`{'%s/0': values[0]}`, or average the elements.",
@@ -236,7 +237,7 @@ class RunInfo:
         records when it restarts.
         """
         stem, extension = os.path.splitext(name)
-        middle = "" if run_mode.Mode(self.mode).trains else f".{self.mode}"
+        middle = "" if flags.Mode(self.mode).trains else f".{self.mode}"
         return os.path.join(self.model_dir, f"{stem}{middle}{extension}")
 
     def flat_config(self) -> dict[str, Any]:
@@ -250,7 +251,7 @@ class RunInfo:
 
 def _plain(value: object) -> object:
     text = json.dumps(value, default=str) if isinstance(value, list | tuple) else value
-    return terminal.mask_passwords(text) if isinstance(text, str) else text
+    return yaml_io.mask_passwords(text) if isinstance(text, str) else text
 
 
 class MultiWriter(Writer):

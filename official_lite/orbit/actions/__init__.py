@@ -13,6 +13,6 @@ An action is any callable that takes the output. Conditions and actions are sepa
     controller = orbit.Controller(..., eval_actions=[export_best])
 """
 
-from official_lite.common import lazy_imports
+from official_lite.common import plugins
 
-__getattr__, __all__ = lazy_imports.attach_stub(__name__, __file__)
+__getattr__, __all__ = plugins.attach_stub(__name__, __file__)

@@ -16,7 +16,7 @@ from absl import logging
 
 from official_lite import telemetry
 from official_lite.checkpoint import async_checkpoint_manager, directories
-from official_lite.common import errors, keras_variables, types, user_code
+from official_lite.common import errors, keras_variables, nests, user_code
 from official_lite.modeling import hyperparams
 from official_lite.modeling.optimization import ema_optimizer, gradient_accumulator
 from official_lite.orbit import reports, runner

@@ -26,7 +26,6 @@ from official_lite.common import (
     nested_dict,
     nests,
     suggestions,
-    types,
 )
 from official_lite.orbit import runner, standard_runner, triggers, utils
 from official_lite.orbit.hooks.hook import GraphHook, Hook, output_directory
@@ -673,7 +672,7 @@ class _WaitClock:
     def timing(self, step_fn: loop_fns.StepFn) -> loop_fns.StepFn:
         """Return the step with its iterators timed by this clock."""
 
-        def timed_step(iterator: Iterator[types.Nest]) -> Any:
+        def timed_step(iterator: Iterator[nests.Nest]) -> Any:
             return step_fn(tf.nest.map_structure(self._timed, iterator))
 
         return timed_step

@@ -250,7 +250,7 @@ class _Watch:
         finally:
             del layer.__dict__["call"]
 
-    def _check(self, values: types.Nest, first_bad_step: tf.Variable) -> None:
+    def _check(self, values: nests.Nest, first_bad_step: tf.Variable) -> None:
         tensors = tf.nest.flatten(values, expand_composites=True)
         floating = [x for x in tensors if tf.is_tensor(x) and x.dtype.is_floating]
         if not floating:

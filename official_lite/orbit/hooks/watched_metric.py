@@ -15,7 +15,7 @@ from absl import logging
 
 from official_lite import telemetry
 from official_lite.checkpoint import best_checkpoints, commit, directories
-from official_lite.common import errors, log_once, nested_dict, suggestions, terminal
+from official_lite.common import errors, nested_dict, suggestions, terminal
 from official_lite.modeling import model_export
 from official_lite.modeling.optimization import ema_optimizer
 from official_lite.orbit import runner, utils

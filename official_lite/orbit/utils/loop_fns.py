@@ -16,7 +16,7 @@ from typing import Any
 import tensorflow as tf
 from absl import logging
 
-from official_lite.common import errors, goodput, log_once, nests, preemption, types, user_code
+from official_lite.common import errors, goodput, nests, preemption, terminal, user_code
 from official_lite.orbit.utils import tpu_summaries
 
 StepFn = Callable[[Any], Any]
@@ -253,7 +253,7 @@ def guard_step(step_fn: Callable[[Any], Any]) -> Callable[[Any], Any]:
     step_fn = getattr(step_fn, "python_function", step_fn)
 
     @user_code.not_converted
-    def run(iterator: Iterator[types.Nest]) -> Any:
+    def run(iterator: Iterator[nests.Nest]) -> Any:
         step = _Step(iterator)
         for outer in _steps:
             outer.has_guarded_parts = True
@@ -278,7 +278,7 @@ def count_batches(step_fn: Callable[[Any], Any], counts: Any) -> Callable[[Any],
     step_fn = getattr(step_fn, "python_function", step_fn)
 
     @user_code.not_converted
-    def run(iterator: Iterator[types.Nest]) -> Any:
+    def run(iterator: Iterator[nests.Nest]) -> Any:
         counted = tf.nest.map_structure(
             lambda one, count: _CountedIterator(one, _Counter(count)), iterator, counts
         )
@@ -297,7 +297,7 @@ def current_batch() -> Any:
 
 
 @contextlib.contextmanager
-def fetched(batch: types.Nest) -> Iterator[None]:
+def fetched(batch: nests.Nest) -> Iterator[None]:
     """Make `current_batch` return a part of the batch within the context."""
     if not _steps:
         yield
@@ -317,7 +317,7 @@ class _Step:
         iterator: The iterator from which the step fetches, or a nested structure of iterators.
     """
 
-    def __init__(self, iterator: Iterator[types.Nest]) -> None:
+    def __init__(self, iterator: Iterator[nests.Nest]) -> None:
         self.batch: Any = None
         self.has_guarded_parts = False
         self._iterator = iterator
@@ -326,10 +326,10 @@ class _Step:
         # For each fetch, an op that runs once the batch exists, and the range of the fetching ops.
         self._fetches: list[tuple[tf.Operation, range]] = []
 
-    def watch(self, iterator: Iterator[types.Nest]) -> "_WatchedIterator":
+    def watch(self, iterator: Iterator[nests.Nest]) -> "_WatchedIterator":
         return _WatchedIterator(iterator, self)
 
-    def fetch(self, iterator: Iterator[types.Nest]) -> Any:
+    def fetch(self, iterator: Iterator[nests.Nest]) -> Any:
         """Fetch a batch and record which ops fetched it."""
         if self._graph is None or tf.compat.v1.get_default_graph() is not self._graph:
             self.batch = user_code.next_batch(iterator)
@@ -389,7 +389,7 @@ class _Counter:
     def __init__(self, count: tf.Variable) -> None:
         self._count = count
 
-    def fetch(self, iterator: Iterator[types.Nest]) -> Any:
+    def fetch(self, iterator: Iterator[nests.Nest]) -> Any:
         batch = user_code.next_batch(iterator)
         parts = filter(tf.is_tensor, tf.nest.flatten(batch, expand_composites=True))
         with tf.control_dependencies(list(parts)):
@@ -405,7 +405,7 @@ class _Counter:
 class _WatchedIterator:
     """An iterator that leaves its fetches to another object and otherwise is like the original."""
 
-    def __init__(self, iterator: Iterator[types.Nest], step: "_Step | _Counter") -> None:
+    def __init__(self, iterator: Iterator[nests.Nest], step: "_Step | _Counter") -> None:
         self._watched = iterator
         self._step = step
 
@@ -436,7 +436,7 @@ class _CountedIterator(_WatchedIterator):
 
     def __getattr__(self, name: str) -> Any:
         if name == "__tf_tracing_type__":
-            log_once.warn_once(
+            terminal.warn_once(
                 "The training step passes its iterator to a `tf.function`, in which batches can't "
                 "be counted, so a resumed run may continue at another batch. Pass it the batches, "
                 "or remove the decorator: the step is compiled anyway."
