@@ -18,23 +18,18 @@ from official_lite.core import (
     actions,
     base_task,
     base_trainer,
+    best_checkpoint,
+    checkpoint_state,
     config_definitions,
+    prediction_run,
+    preflight,
     train_data,
     trainer_factory,
     writer_factory,
 )
 from official_lite.execution import auto, execution_record, modes
 from official_lite.modeling import model_summary
-from official_lite.run import (
-    best_checkpoint,
-    checkpoint_state,
-    driver,
-    prediction_run,
-    preflight,
-    run_record,
-    runtime,
-    worker_consistency,
-)
+from official_lite.run import driver, run_record, runtime
 
 __all__ = [
     "Logs",
@@ -92,7 +87,7 @@ class OrbitExperimentRunner:
         if not driver.is_driven(model_dir):
             reads_files = restore and trainer is None
             _check(params, mode, model_dir, self.strategy, task, restore, reads_files)
-        worker_consistency.require_agreement(params, self.strategy, mode)
+        preflight.require_agreement(params, self.strategy, mode)
         self._params = params = model_files.read(params)
         self._model_dir = model_dir
         self._mode = Mode.parse(mode)

@@ -19,11 +19,11 @@ from official_lite.common import (
 )
 from official_lite.common.cluster import task_server
 from official_lite.config import epochs, model_files, parsing, phase_configs
-from official_lite.core import config_definitions, task_factory
+from official_lite.core import config_definitions, preflight, task_factory
 from official_lite.pipeline import context
 from official_lite.pipeline.context import ExperimentContext, FinishedPhase
 from official_lite.pipeline.stages import STAGES, Stage, describe, find_stages, is_default
-from official_lite.run import driver, preflight, run_record, runtime
+from official_lite.run import driver, run_record, runtime
 
 __all__ = ["run_stages", "RunPipeline"]
 

@@ -8,12 +8,15 @@ import tensorflow as tf
 
 from official_lite.common import errors, files, run_mode, suggestions
 from official_lite.config import phase_configs
-from official_lite.core import config_definitions, train_data
+from official_lite.core import config_definitions
 from official_lite.data import file_patterns
 from official_lite.data.sources import registry, schema
 from official_lite.modeling import hyperparams
 
 __all__ = ["check", "data_blocks", "enforce", "task_configs", "texts"]
+
+
+_DATA = ("train_data", "validation_data", "predict_data")
 
 
 def texts(input_path: Any) -> Iterator[str]:
@@ -39,13 +42,12 @@ def data_blocks(task: config_definitions.TaskConfig, mode: str) -> Iterator[tupl
     The configs need not be a `DataConfig`.
     """
     kind = run_mode.Mode(mode)
-    blocks = {"train_data": kind.trains, "validation_data": kind.evaluates}
-    if kind.predicts:
-        blocks[train_data.predict_block(task)] = True
     for path, part in task_configs(task):
-        for name, is_read in blocks.items():
-            block = hyperparams.get_by_path(part, name)
-            if is_read and block is not None:
+        found = {name: hyperparams.get_by_path(part, name) for name in _DATA}
+        lacks_own = kind.predicts and found["predict_data"] is None
+        is_read = (kind.trains, kind.evaluates or lacks_own, kind.predicts)
+        for (name, block), reads in zip(found.items(), is_read, strict=True):
+            if reads and block is not None:
                 yield f"{path}.{name}", block
 
 

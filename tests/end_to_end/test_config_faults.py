@@ -91,8 +91,8 @@ def test_25_exponent_is_a_float(tmp_path: pathlib.Path) -> None:
 def test_26_unknown_name_is_answered_with_the_nearest(
     tmp_path: pathlib.Path, options: dict[str, Any], answer: str
 ) -> None:
-    # Trainer, hooks, writers, mode: `tests/run/test_preflight.py`, metric:
-    # `tests/run/test_best_checkpoint.py`, flags: `tests/end_to_end/test_command_errors.py`.
+    # Trainer, hooks, writers, mode: `tests/core/test_preflight.py`, metric:
+    # `tests/core/test_best_checkpoint.py`, flags: `tests/end_to_end/test_command_errors.py`.
     _refused(tmp_path, answer, **options)
 
 

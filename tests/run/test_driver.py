@@ -13,10 +13,10 @@ import tensorflow as tf
 from official_lite import orbit, pipeline
 from official_lite.common import errors
 from official_lite.core import config_definitions as cfg
-from official_lite.core import task_factory, train_lib
+from official_lite.core import continuous_finetune_lib, task_factory, train_lib
 from official_lite.modeling.multitask import base_model, configs, multitask
 from official_lite.modeling.multitask import train_lib as multitask_lib
-from official_lite.run import continuous_finetune_lib, driver, model_dir_lock
+from official_lite.run import driver, model_dir_lock
 from official_lite.search import evaluators, search_config, trial_run
 from tests.line_experiment import LineConfig, LineTask, line_experiment
 

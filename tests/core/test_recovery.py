@@ -8,9 +8,9 @@ import tensorflow as tf
 
 from official_lite import orbit, telemetry
 from official_lite.common import errors
+from official_lite.core import actions as recovery
 from official_lite.core import base_trainer, train_lib
 from official_lite.data import position
-from official_lite.run import recovery
 from tests.line_experiment import LineTask
 
 

@@ -6,8 +6,7 @@ import tensorflow as tf
 
 from official_lite import orbit
 from official_lite.common import errors
-from official_lite.core import base_trainer
-from official_lite.run import best_checkpoint, preflight
+from official_lite.core import base_trainer, best_checkpoint, preflight
 
 
 def _exporter(

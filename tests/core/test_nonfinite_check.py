@@ -4,8 +4,8 @@ import types
 import keras
 import tensorflow as tf
 
+from official_lite.core import actions as recovery
 from official_lite.modeling import distributed_gradients, embedding_lookups
-from official_lite.run import recovery
 
 
 def test_names_the_variables_that_are_not_finite(experiment, make_trainer) -> None:

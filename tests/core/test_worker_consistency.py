@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from official_lite.common import errors
 from official_lite.core import config_definitions as cfg
-from official_lite.run import worker_consistency
+from official_lite.core import preflight
 from tests import commands
 
 # Reads files, as the digits by themselves don't. Nobody gets so far: workers are compared before.
@@ -102,7 +102,7 @@ def test_50_workers_that_differ_end_with_what_each_of_them_has(
 
 def test_a_single_process_has_nothing_to_agree_on() -> None:
     params = cfg.ExperimentConfig()
-    worker_consistency.require_agreement(params, tf.distribute.OneDeviceStrategy("CPU:0"))
+    preflight.require_agreement(params, tf.distribute.OneDeviceStrategy("CPU:0"))
 
 
 class _TwoWorkers(tf.distribute.MultiWorkerMirroredStrategy):
@@ -125,8 +125,8 @@ class _TwoWorkers(tf.distribute.MultiWorkerMirroredStrategy):
 def _agree(first: cfg.ExperimentConfig, second: cfg.ExperimentConfig) -> None:
     """Check two configs as two workers do, one after the other."""
     other = _TwoWorkers()
-    worker_consistency.require_agreement(second, other)
-    worker_consistency.require_agreement(first, _TwoWorkers(other.sent))
+    preflight.require_agreement(second, other)
+    preflight.require_agreement(first, _TwoWorkers(other.sent))
 
 
 @pytest.fixture
@@ -154,8 +154,8 @@ def test_only_files_of_the_training_data_are_compared(experiment, tmp_path, part
     params = experiment(task={part: {"input_path": str(path)}})
     other = _TwoWorkers()
     path.write_bytes(b"x")
-    worker_consistency.require_agreement(params, other)
+    preflight.require_agreement(params, other)
     path.write_bytes(b"xx")
     differs = pytest.raises(errors.ConfigValueError, match="The training data of worker 0")
     with differs if part == "train_data" else contextlib.nullcontext():
-        worker_consistency.require_agreement(params, _TwoWorkers(other.sent))
+        preflight.require_agreement(params, _TwoWorkers(other.sent))

@@ -11,8 +11,7 @@ import tensorflow as tf
 
 from official_lite.checkpoint import latest, model_state
 from official_lite.common import errors
-from official_lite.core import base_trainer, train_lib
-from official_lite.run import checkpoint_state
+from official_lite.core import base_trainer, checkpoint_state, train_lib
 from tests import line_experiment
 
 _STEP = 4

@@ -1,6 +1,6 @@
 import tensorflow as tf
 
-from official_lite.run import checkpoint_state
+from official_lite.core import checkpoint_state
 
 
 def test_what_a_checkpoint_says_of_its_run(experiment, make_trainer):

@@ -5,18 +5,15 @@ import pytest
 
 from experiments.vision.digits import configs
 from official_lite.core import config_definitions as cfg
-from official_lite.core import exp_factory, task_factory
-from official_lite.run import worker_consistency
+from official_lite.core import exp_factory, preflight, task_factory
 
 
 def test_code_is_that_of_the_framework_and_of_the_experiment() -> None:
-    lines = worker_consistency.list_code(configs.digits_mlp())
+    lines = preflight.list_code(configs.digits_mlp())
     names = [line.partition(" ")[0] for line in lines]
     assert names == sorted(names)
-    assert {"official_lite/run/worker_consistency.py", "experiments/vision/digits/task.py"} <= set(
-        names
-    )
-    assert lines == worker_consistency.list_code(exp_factory.get_exp_config("vision/digits_cnn"))
+    assert {"official_lite/core/preflight.py", "experiments/vision/digits/task.py"} <= set(names)
+    assert lines == preflight.list_code(exp_factory.get_exp_config("vision/digits_cnn"))
 
 
 def test_change_of_a_file_changes_its_line(
@@ -29,9 +26,9 @@ def test_change_of_a_file_changes_its_line(
     monkeypatch.setitem(sys.modules, "mine", type(sys)("mine"))
     sys.modules["mine"].__file__ = str(file)
     task_factory.register_task_cls(type(params.task))(task)
-    before = worker_consistency.list_code(params)
+    before = preflight.list_code(params)
     file.write_text("SHIFT = 2\n")
-    changed = set(worker_consistency.list_code(params)) ^ set(before)
+    changed = set(preflight.list_code(params)) ^ set(before)
     assert [line.partition(" ")[0] for line in sorted(changed)] == ["mine.py", "mine.py"]
 
 
@@ -46,7 +43,7 @@ def test_link_to_nowhere_and_file_that_can_not_be_read_are_no_error(
     task = type("MyTask", (), {"__module__": "my_package"})
     params = cfg.ExperimentConfig(task=type("MyConfig", (cfg.TaskConfig,), {})())
     task_factory.register_task_cls(type(params.task))(task)
-    lines = worker_consistency.list_code(params)
+    lines = preflight.list_code(params)
     assert [line for line in lines if line.startswith("my_package")] == [
         "my_package/lost.py unreadable"
     ]

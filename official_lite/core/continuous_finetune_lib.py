@@ -25,9 +25,9 @@ from official_lite.checkpoint import directories, inspection
 from official_lite.common import errors, files, nested_dict, preemption, run_mode
 from official_lite.common.cluster import task_server, tf_config
 from official_lite.config import parsing
-from official_lite.core import base_task, config_definitions, task_factory, train_lib
+from official_lite.core import base_task, config_definitions, preflight, task_factory, train_lib
 from official_lite.orbit import checkpointing
-from official_lite.run import preflight, runtime
+from official_lite.run import runtime
 
 __all__ = ["run_continuous_finetune", "write_json_summary", "write_summary"]
 

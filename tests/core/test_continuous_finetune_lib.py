@@ -8,8 +8,8 @@ import tensorflow as tf
 
 from official_lite.common import errors
 from official_lite.core import config_definitions as cfg
+from official_lite.core import continuous_finetune_lib as lib
 from official_lite.core import exp_factory, task_factory, train_lib
-from official_lite.run import continuous_finetune_lib as lib
 from official_lite.utils.testing import mock_task  # noqa: F401  (registers `mock`)
 
 Pretrain = Callable[[int], pathlib.Path]
