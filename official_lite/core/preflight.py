@@ -9,12 +9,14 @@ import functools
 import hashlib
 import os
 import pathlib
+import posixpath
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from absl import logging
 
 import official_lite
 from official_lite import orbit
@@ -35,11 +37,15 @@ from official_lite.core import (
 )
 from official_lite.data import file_patterns, length
 from official_lite.modeling import hyperparams
+from official_lite.orbit.hooks import watched_metric
 from official_lite.prediction import shard_files
 from official_lite.run import data_schemas, run_record
 
 __all__ = [
     "check",
+    "check_directories",
+    "check_hooks",
+    "check_metric",
     "check_run",
     "check_evaluation",
     "check_evaluation_data",
@@ -109,7 +115,7 @@ def check_run(
     check(params, mode)
     run_record.check_model_dir(model_dir)
     if run_mode.Mode(mode).trains:
-        best_checkpoint.check_directories(params, model_dir, _best_checkpoint_hooks(params))
+        check_directories(params, model_dir, _best_checkpoint_hooks(params))
     if run_mode.Mode(mode).predicts:
         check_prediction(params)
     earlier = earlier_phases or {}
@@ -221,6 +227,143 @@ def check_evaluation_data(
     dataset = getattr(trainer, "eval_dataset", None)
     if dataset is not None and params.trainer.validation_steps == -1:
         length.require_end(dataset)
+
+
+def check_metric(
+    params: config_definitions.ExperimentConfig, trainer: orbit.AbstractTrainer
+) -> None:
+    """Check before training that the evaluation reports the metric, if this can be known.
+
+    Otherwise the first evaluation shows whether it does.
+
+    Raises:
+        errors.UnknownNameError: If the evaluation does not report the metric.
+    """
+    name = params.trainer.best_checkpoint_eval_metric
+    if name:
+        _require_metric(trainer, name, "`trainer.best_checkpoint_eval_metric`")
+
+
+def check_hooks(
+    trainer: orbit.AbstractTrainer, hooks: Sequence[orbit.Hook], *, evaluates: bool
+) -> None:
+    """Check before training that evaluations report the metrics that hooks watch.
+
+    Args:
+        trainer: The trainer.
+        hooks: The hooks of the run.
+        evaluates: Whether the run evaluates; if not, the hooks have no effect, with a warning.
+
+    Raises:
+        errors.UnknownNameError: If the evaluation does not report a metric.
+    """
+    for hook in hooks:
+        if not (name := hook.watched_metric):
+            continue
+        kind = type(hook).__name__
+        if not evaluates:
+            logging.warning(
+                "The hook %s watches the metric `%s`, but this run has no evaluations, so the hook "
+                "has no effect. Use the mode `train_and_eval`.",
+                kind,
+                name,
+            )
+        _require_metric(trainer, name, f"The metric of the hook {kind}")
+
+
+def _require_metric(trainer: orbit.AbstractTrainer, name: str, field: str) -> None:
+    if not _reports_only_its_metrics(trainer):
+        return
+    known = [metric.name for metric in trainer.validation_metrics]
+    known.append(trainer.validation_loss.name)
+    best = trainer.config.trainer.best_checkpoint_eval_metric
+    if name not in known and not (best and name == f"best_{best}"):
+        raise errors.UnknownNameError(
+            f"{field} is {name!r}, which the evaluation does not report. "
+            f"{watched_metric.did_you_mean(name, known)}"
+        )
+
+
+def check_directories(
+    params: config_definitions.ExperimentConfig,
+    model_dir: str,
+    hooks: Sequence[orbit.hooks.BestCheckpoint],
+) -> None:
+    """Check that all best checkpoints of a run have a directory of their own.
+
+    If two shared a directory, they would delete each other's checkpoints.
+
+    Args:
+        params: The config of the run.
+        model_dir: The model directory.
+        hooks: The hooks that keep a best checkpoint.
+
+    Raises:
+        errors.ConfigValueError: If two directories are the same or one lies inside the other, or if
+            one is a directory of the run itself.
+    """
+    trainer = params.trainer
+    # The run's own directories. An optional one may have no name.
+    taken = {
+        "train": "the event files of training",
+        trainer.validation_summary_subdir: "the event files of evaluations",
+        "ema_checkpoints": "the averaged weights",
+        "swa": "the weights of the hook `stochastic_weight_averaging`",
+    }
+    root = _real(model_dir, "")
+    owners = {_real(model_dir, name): owner for name, owner in taken.items() if name}
+    keepers = []
+    if trainer.best_checkpoint_export_subdir and trainer.best_checkpoint_eval_metric:
+        metric = trainer.best_checkpoint_eval_metric
+        owner = (
+            "`trainer.best_checkpoint_export_subdir`, which keeps the checkpoint with the best "
+            f"`{metric}`"
+        )
+        keepers.append((owner, trainer.best_checkpoint_export_subdir))
+    keepers += [(f"the hook `best_checkpoint` on `{h.metric}`", h.directory) for h in hooks]
+    for owner, directory in keepers:
+        path = _real(model_dir, directory)
+        other = next((owners[each] for each in owners if _overlap(path, each)), None)
+        if path == root:
+            other = "the checkpoints of the run"
+        if other is not None:
+            raise errors.ConfigValueError(
+                f"The directory `{directory}` would be shared by {other} and {owner}. Use "
+                "separate directories, none inside another: "
+                "`trainer.best_checkpoint_export_subdir`, or `directory` of the hook."
+            )
+        owners[path] = owner
+
+
+def _real(model_dir: str, directory: str) -> str:
+    """Return the resolved path of a directory of the run, for comparison with another."""
+    path = directory if files.is_remote(directory) else os.path.join(model_dir, directory)
+    return posixpath.normpath(path) if files.is_remote(path) else os.path.realpath(path)
+
+
+def _overlap(path: str, other: str) -> bool:
+    return phase_configs.lies_in(path, other) or phase_configs.lies_in(other, path)
+
+
+def _reports_only_its_metrics(trainer: orbit.AbstractTrainer) -> bool:
+    """Return whether no custom code decides which results an evaluation has."""
+    if not isinstance(trainer, base_trainer.Trainer) or not trainer.evaluates:
+        return False
+    default = (
+        (type(trainer), base_trainer.Trainer, "evaluate"),
+        (type(trainer), base_trainer.Trainer, "eval_end"),
+        (type(trainer.task), base_task.Task, "reduce_aggregated_logs"),
+    )
+    return (
+        all(getattr(own, name) is getattr(base, name) for own, base, name in default)
+        and not getattr(trainer.model, "compiled", False)
+        # A custom metric may return a dictionary, whose keys are then the names.
+        and all(_is_of_keras(metric) for metric in trainer.validation_metrics)
+    )
+
+
+def _is_of_keras(metric: Any) -> bool:
+    return bool(type(metric).result.__module__.startswith("keras."))
 
 
 def check_init_checkpoint(

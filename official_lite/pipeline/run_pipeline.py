@@ -66,7 +66,8 @@ def run_stages(stages: Mapping[str, type[Stage]], ctx: ExperimentContext) -> Non
 
     def note_results(record: run_record.RunRecord, error: BaseException | None) -> None:
         controller = ctx.runner.controller if ctx.runner else None
-        driver.note_results(record, error, lambda: ctx.global_step, ctx.model, controller)
+        step = ctx.trainer.global_step if ctx.trainer else None
+        driver.note_results(record, error, step, ctx.model, controller)
 
     driver.drive(
         work,

@@ -102,9 +102,9 @@ def test_metric_is_looked_for_where_all_that_is_reported_is_known(experiment, ma
 
     block = {"best_checkpoint_export_subdir": "best", "best_checkpoint_eval_metric": "maee"}
     params = experiment(trainer=block)
-    best_checkpoint.check_metric(params, make_trainer(params, cls=Reporting, train=False))
+    preflight.check_metric(params, make_trainer(params, cls=Reporting, train=False))
     with pytest.raises(errors.UnknownNameError, match="`mae`"):
-        best_checkpoint.check_metric(params, make_trainer(params, train=False))
+        preflight.check_metric(params, make_trainer(params, train=False))
 
 
 @pytest.mark.parametrize(
@@ -191,8 +191,8 @@ def test_directories_are_compared_by_where_they_lead(experiment, tmp_path, monke
     params = experiment(trainer={"hooks": far})
     keepers = [orbit.hooks.BestCheckpoint(h["metric"], directory=h["directory"]) for h in far]
     with pytest.raises(errors.ConfigValueError, match=r"`mae`.*`validation_loss`"):
-        best_checkpoint.check_directories(params, "gs://bucket/run", keepers)
-    best_checkpoint.check_directories(params, "gs://bucket/another", keepers)
+        preflight.check_directories(params, "gs://bucket/run", keepers)
+    preflight.check_directories(params, "gs://bucket/another", keepers)
 
 
 def test_best_checkpoints_side_by_side_are_accepted(experiment, tmp_path) -> None:
