@@ -22,8 +22,7 @@ from official_lite.core import checkpoint_state, model_building, step_checks
 from official_lite.modeling import hyperparams
 from official_lite.modeling.multitask import base_trainer, multitask
 from official_lite.modeling.optimization import ema_optimizer, optimizer_factory
-from official_lite.pipeline.context import ExperimentContext
-from official_lite.pipeline.stages import Build, find_stages
+from official_lite.pipeline.stages import Build, ExperimentContext, find_stages
 from official_lite.run import runtime
 
 __all__ = [

@@ -4,8 +4,8 @@ import pytest
 import tensorflow as tf
 
 from official_lite.core import config_definitions as cfg
-from official_lite.pipeline import context
-from official_lite.pipeline.context import Engine
+from official_lite.pipeline import stages
+from official_lite.pipeline.stages import Engine
 
 HOSTS = ["localhost:1", "localhost:2"]
 
@@ -16,9 +16,9 @@ def _cluster(monkeypatch, task: str, index: int, **jobs) -> None:
 
 
 def test_engine_follows_the_number_of_replicas(two_replicas) -> None:
-    assert context.engine_of(tf.distribute.get_strategy()) is Engine.SINGLE
-    assert context.engine_of(tf.distribute.OneDeviceStrategy("CPU:0")) is Engine.SINGLE
-    assert context.engine_of(two_replicas) is Engine.LOCAL_CLUSTER
+    assert stages.engine_of(tf.distribute.get_strategy()) is Engine.SINGLE
+    assert stages.engine_of(tf.distribute.OneDeviceStrategy("CPU:0")) is Engine.SINGLE
+    assert stages.engine_of(two_replicas) is Engine.LOCAL_CLUSTER
 
 
 @pytest.mark.parametrize(
@@ -39,7 +39,7 @@ def test_engine_follows_the_number_of_replicas(two_replicas) -> None:
 )
 def test_config_says_which_engine_there_will_be(monkeypatch, fields, expected) -> None:
     _cluster(monkeypatch, "worker", 0, worker=HOSTS)
-    assert context.expected_engine(cfg.RuntimeConfig(**fields)) is expected
+    assert stages.expected_engine(cfg.RuntimeConfig(**fields)) is expected
 
 
 def test_workers_may_be_named_in_the_config(monkeypatch) -> None:
@@ -47,8 +47,8 @@ def test_workers_may_be_named_in_the_config(monkeypatch) -> None:
     config = cfg.RuntimeConfig(
         distribution_strategy="multi_worker_mirrored", worker_hosts=",".join(HOSTS), task_index=1
     )
-    assert context.expected_engine(config) is Engine.CLUSTER
-    assert not context.is_chief(config)
+    assert stages.expected_engine(config) is Engine.CLUSTER
+    assert not stages.is_chief(config)
 
 
 @pytest.mark.parametrize(
@@ -64,6 +64,6 @@ def test_workers_may_be_named_in_the_config(monkeypatch) -> None:
 def test_one_process_of_a_cluster_writes(monkeypatch, task, index, jobs, expected) -> None:
     _cluster(monkeypatch, task, index, **jobs)
     multi = cfg.RuntimeConfig(distribution_strategy="multi_worker_mirrored")
-    assert context.is_chief(multi) is expected
+    assert stages.is_chief(multi) is expected
     # A strategy of one process never looks at the cluster.
-    assert context.is_chief(cfg.RuntimeConfig(distribution_strategy="mirrored"))
+    assert stages.is_chief(cfg.RuntimeConfig(distribution_strategy="mirrored"))
