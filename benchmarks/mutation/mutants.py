@@ -444,8 +444,8 @@ MUTANTS = (
     Mutant(
         "core/preflight.py",
         "validation files compared as well",
-        "value.is_training and value.input_path",
-        "value.input_path",
+        "config.is_training and config.input_path",
+        "config.input_path",
         ("tests/core/test_worker_consistency.py",),
     ),
     Mutant(

@@ -33,7 +33,6 @@ __all__ = [
     "NonfiniteCheck",
     "RecoveryAction",
     "RecoveryCondition",
-    "describe_blow_up",
     "get_eval_actions",
     "get_train_actions",
 ]
@@ -253,7 +252,8 @@ class RecoveryAction:
         found = None
         for step in range(self._step + 1, last + 1):
             before = trainer.num_batches_read
-            if self._runs_badly(trainer):
+            preemption.check()
+            if self._is_bad(trainer.train(tf.constant(1)) or {}):
                 found = step
                 break
         # The events of these steps were reported the first time.
@@ -307,10 +307,6 @@ class RecoveryAction:
     def _skip_batches(self, num_batches: int) -> None:
         if self._trainer is not None:
             self._trainer.skip_batches(num_batches)
-
-    def _runs_badly(self, trainer: base_trainer.Trainer) -> bool:
-        preemption.check()
-        return self._is_bad(trainer.train(tf.constant(1)) or {})
 
     @property
     def _skipped(self) -> int:
@@ -396,13 +392,21 @@ class RecoveryCondition:
 
     def describe_blow_up(self, outputs: orbit.runner.Output) -> str | None:
         """Describe what is wrong with the outputs or the variables; return None if nothing is."""
-        return describe_blow_up(
-            outputs,
-            self.global_step,
-            self.loss_upper_bound,
-            self.recovery_begin_steps,
-            self._state,
-        )
+        # If there are several values, such as one per replica, the largest counts. `np.max` returns
+        # NaN if there is one.
+        loss = float(np.max(orbit.utils.get_value(outputs["training_loss"])))
+        step = int(orbit.utils.get_value(self.global_step))
+        if not math.isfinite(loss):
+            return f"The training loss is {loss}"
+        if step >= self.recovery_begin_steps and loss > self.loss_upper_bound:
+            return (
+                f"The training loss is {loss:g}, above `trainer.loss_upper_bound` "
+                f"({self.loss_upper_bound:g}; raise it if such losses are normal)"
+            )
+        if bad := self._state.bad_variables() if self._state else []:
+            others = f" (and {len(bad) - 1} more)" if len(bad) > 1 else ""
+            return f"The loss is finite, but these variables are not: {bad[0]}{others}"
+        return None
 
     def _count(self, step: int, what: str) -> None:
         self.recover_counter += 1
@@ -429,36 +433,6 @@ class RecoveryCondition:
             "Check the data or lower the learning rate. The hook `non_finite` finds the first "
             "layer that is not finite."
         )
-
-
-def describe_blow_up(
-    outputs: orbit.runner.Output,
-    global_step: tf.Variable,
-    loss_upper_bound: float,
-    recovery_begin_steps: int = 0,
-    state: NonfiniteCheck | None = None,
-) -> str | None:
-    """Describe what is wrong with the outputs or the variables; return None if nothing is.
-
-    The arguments are those of `RecoveryCondition`.
-    """
-    # If there are several values, such as one per replica, the largest counts. `np.max` returns
-    # NaN if there is one.
-    loss = float(np.max(orbit.utils.get_value(outputs["training_loss"])))
-    step = int(orbit.utils.get_value(global_step))
-    is_high = step >= recovery_begin_steps and loss > loss_upper_bound
-    if not math.isfinite(loss):
-        return f"The training loss is {loss}"
-    if is_high:
-        return (
-            f"The training loss is {loss:g}, above `trainer.loss_upper_bound` "
-            f"({loss_upper_bound:g}; raise it if such losses are normal)"
-        )
-    bad = state.bad_variables() if state else []
-    if bad:
-        others = f" (and {len(bad) - 1} more)" if len(bad) > 1 else ""
-        return f"The loss is finite, but these variables are not: {bad[0]}{others}"
-    return None
 
 
 def _read(path: str | None) -> list[dict[str, Any]]:
@@ -550,10 +524,10 @@ def get_train_actions(
     # If this process catches signals, the workers already agree on the step at which to stop.
     # TensorFlow's handler would then wait for a worker that has exited, and print a traceback.
     waits_for_notice = config.preemption_on_demand_checkpoint and not preemption.is_caught()
-    if waits_for_notice and _cluster_resolver(trainer):
+    if waits_for_notice and (resolver := trainer.strategy.cluster_resolver):
         actions.append(
             orbit.actions.SaveCheckpointIfPreempted(
-                _cluster_resolver(trainer),
+                resolver,
                 checkpoint_manager,
                 trainer.global_step,
                 keep_running_after_save=True,
@@ -576,14 +550,7 @@ def _recovery(
     state = NonfiniteCheck(trainer) if is_ours and not trainer.has_coordinator else None
 
     def is_bad(output: orbit.runner.Output) -> bool:
-        what = describe_blow_up(
-            output,
-            trainer.global_step,
-            config.loss_upper_bound,
-            config.recovery_begin_steps,
-            state,
-        )
-        return what is not None
+        return condition.describe_blow_up(output) is not None
 
     action = RecoveryAction(checkpoint_manager, trainer if is_ours else None, is_bad)
     condition = RecoveryCondition(
@@ -597,7 +564,3 @@ def _recovery(
         find_bad_input=action.find_bad_input,
     )
     return orbit.actions.ConditionalAction(condition, action)
-
-
-def _cluster_resolver(trainer: base_trainer.Trainer) -> Any:
-    return trainer.strategy.cluster_resolver

@@ -15,14 +15,6 @@ from official_lite.common import errors, files, nested_dict, terminal
 from official_lite.core import config_definitions
 from official_lite.orbit.hooks import watched_metric
 
-__all__ = [
-    "BestCheckpointExporter",
-    "find_best_checkpoint",
-    "maybe_create_best_ckpt_exporter",
-    "read_best_logs",
-]
-
-
 BEST_CHECKPOINT_NAME = best_checkpoints.BEST_CHECKPOINT_NAME
 
 

@@ -29,9 +29,6 @@ from official_lite.core import base_task, config_definitions, preflight, task_fa
 from official_lite.orbit import checkpointing
 from official_lite.run import runtime
 
-__all__ = ["run_continuous_finetune", "write_json_summary", "write_summary"]
-
-
 MODE = run_mode.Mode.CONTINUOUS_TRAIN_AND_EVAL
 
 Logs = Mapping[str, Any]

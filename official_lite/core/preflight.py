@@ -41,25 +41,6 @@ from official_lite.orbit.hooks import watched_metric
 from official_lite.prediction import shard_files
 from official_lite.run import data_schemas, run_record
 
-__all__ = [
-    "check",
-    "check_directories",
-    "check_hooks",
-    "check_metric",
-    "check_run",
-    "check_evaluation",
-    "check_evaluation_data",
-    "check_init_checkpoint",
-    "check_input_files",
-    "check_prediction",
-    "find_hooks",
-    "find_writers",
-    "list_code",
-    "require_agreement",
-    "writes_event_files",
-]
-
-
 # The writers of configs that have no `writers` field.
 _WRITERS = ("console", "jsonl", writer_factory.TENSORBOARD)
 
@@ -497,7 +478,7 @@ def _input_paths(task: config_definitions.TaskConfig, mode: str) -> Iterator[tup
         given = hyperparams.get_by_path(block, "input_path")
         reads_service = hyperparams.get_by_path(block, "enable_tf_data_service")
         if given and not reads_service and getattr(block, "NAMES_FILES", True):
-            yield f"{place}.input_path", list(data_schemas.texts(given))
+            yield f"{place}.input_path", list(hyperparams.texts(given))
 
 
 def _is_local_path(name: str) -> bool:
@@ -617,21 +598,14 @@ def _parts(params: config_definitions.ExperimentConfig, mode: str) -> dict[str, 
         "versions": [" ".join(item) for item in sorted(run_record.versions().items())],
         "config": [f"{path}: {value!r}" for path, value in config.items()],
         "code": list_code(params),
-        "training data": list(_data_files(params)) if run_mode.Mode(mode).trains else [],
+        "training data": [
+            line
+            for config in _configs_in(params)
+            if run_mode.Mode(mode).trains and isinstance(config, config_definitions.DataConfig)
+            if config.is_training and config.input_path and not config.enable_tf_data_service
+            for line in _sizes(config.input_path)
+        ],
     }
-
-
-def _data_files(value: object) -> Iterator[str]:
-    """Yield the name and size of each training data file in the config."""
-    if isinstance(value, config_definitions.DataConfig):
-        if value.is_training and value.input_path and not value.enable_tf_data_service:
-            yield from _sizes(value.input_path)
-    elif isinstance(value, hyperparams.ParamsDict):
-        for element in vars(value).values():
-            yield from _data_files(element)
-    elif isinstance(value, list | tuple):
-        for element in value:
-            yield from _data_files(element)
 
 
 def _sizes(input_path: Sequence[str] | str | hyperparams.ParamsDict) -> list[str]:

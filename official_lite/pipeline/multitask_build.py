@@ -6,8 +6,6 @@ from official_lite.core import train_lib as core_lib
 from official_lite.modeling.multitask import train_lib
 from official_lite.pipeline.stages import Build, ExperimentContext
 
-__all__ = ["MultiTaskBuild"]
-
 
 class MultiTaskBuild(Build):
     """The `build` stage for experiments whose config is a `MultiTaskExperimentConfig`.

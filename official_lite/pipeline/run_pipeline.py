@@ -35,9 +35,6 @@ from official_lite.pipeline.stages import (
 )
 from official_lite.run import driver, run_record, runtime
 
-__all__ = ["run_stages", "RunPipeline"]
-
-
 _LAST = STAGES[-1]
 
 # These stages run in the strategy's scope. The earlier stages run before the strategy exists.

@@ -26,28 +26,6 @@ from official_lite.core import (
 from official_lite.modeling import hyperparams
 from official_lite.run import runtime
 
-__all__ = [
-    "STAGES",
-    "Build",
-    "Engine",
-    "ExperimentContext",
-    "Finalize",
-    "FinishedPhase",
-    "Initialize",
-    "Prepare",
-    "Run",
-    "Stage",
-    "describe",
-    "engine_of",
-    "expected_engine",
-    "find_stages",
-    "is_chief",
-    "is_default",
-    "meet_workers",
-    "register_stage",
-]
-
-
 _ON_A_CLUSTER = ("multi_worker_mirrored", "parameter_server")
 
 

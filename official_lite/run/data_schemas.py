@@ -13,18 +13,7 @@ from official_lite.data import file_patterns
 from official_lite.data.sources import registry, schema
 from official_lite.modeling import hyperparams
 
-__all__ = ["check", "data_blocks", "enforce", "task_configs", "texts"]
-
-
 _DATA = ("train_data", "validation_data", "predict_data")
-
-
-def texts(input_path: Any) -> Iterator[str]:
-    """Yield all texts of an `input_path`: a text, a list, or a block of these."""
-    if isinstance(input_path, str):
-        yield input_path
-    else:
-        yield from hyperparams.texts(input_path)
 
 
 def task_configs(
@@ -70,7 +59,7 @@ def check(
         errors.ConfigValueError: If `label_column` is not a column, or a schema file is damaged.
     """
     for place, block in _blocks_with_source(params.task, mode):
-        given = list(texts(block.input_path))
+        given = list(hyperparams.texts(block.input_path))
         if any(phase_configs.lies_in(text, phase) for text in given for phase in earlier_phases):
             continue
         # The task may create the files.
@@ -98,7 +87,7 @@ def enforce(
         errors.OfficialLiteError: See `check`.
     """
     for place, block in _blocks_with_source(params.task, mode):
-        if not all(map(_exists, texts(block.input_path))):
+        if not all(map(_exists, hyperparams.texts(block.input_path))):
             continue
         for path, found in _describe(place, block, model_dir):
             if files.exists(path):

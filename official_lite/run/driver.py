@@ -15,8 +15,6 @@ from official_lite.data import input_errors
 from official_lite.modeling import model_summary
 from official_lite.run import data_schemas, run_record
 
-__all__ = ["STOPS", "drive", "is_driven", "note", "note_results", "seal_record"]
-
 # How a run can end before its last step without an error, beside `stop_requested`.
 STOPS = ("early stopping", "pruned", "completed")
 
