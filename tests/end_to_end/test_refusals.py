@@ -63,7 +63,10 @@ CONFIGS = [
     (f"{OPTIMIZER}.type=admaw", ["`adamw`"]),
     ("runtime.distribution_strategy=mirrord", ["`mirrored`"]),
     ("runtime.mixed_precision_dtype=float61", ["`mixed_precision_dtype`", "`float16`"]),
-    ("runtime.num_gpus=2", ["`runtime.num_gpus`", "`runtime.distribution_strategy`"]),
+    (
+        "runtime={num_gpus: 2, distribution_strategy: 'off'}",
+        ["`runtime.num_gpus`", "`runtime.distribution_strategy`"],
+    ),
     ("runtime={num_gpus: 2, distribution_strategy: mirrored}", ["`num_gpus`", "0"]),
     ("trainer.writers=[jsonll]", ["'jsonll'", "`jsonl`"]),
     ("trainer.hooks=[early_stopping]", ["name: …", "metric: …", "patience: …"]),
@@ -659,18 +662,19 @@ def test_error_in_the_users_code_ends_in_its_line_and_the_traceback_is_in_the_lo
     assert "tensorflow/python" in verbose.stderr
 
 
-ENDLESS = (INPUTS, f"{INPUTS}.repeat(None if params.is_training else 1)")
+# By epochs, of data without an end.
+ENDLESS = [
+    (INPUTS, f"{INPUTS}.repeat(None if params.is_training else 1)"),
+    ("train_steps=4", "train_epochs=2"),
+]
 
 
 def test_dry_run_requires_the_length_of_an_epoch_as_the_run_would(tmp_path: pathlib.Path) -> None:
-    by_epochs = ("train_steps=4", "train_epochs=2")
-    result = run(tmp_path, Mistake("", [], [ENDLESS, by_epochs], ["--dry_run"]))
+    result = run(tmp_path, Mistake("", [], ENDLESS, ["--dry_run"]))
     assert result.returncode == 2
     assert "length of an epoch" in result.stderr
-    length = "--set=trainer.steps_per_epoch=9"
-    assert (
-        run(tmp_path, Mistake("", [], [ENDLESS, by_epochs], ["--dry_run", length])).returncode == 0
-    )
+    args = ["--dry_run", "--set=trainer.steps_per_epoch=9"]
+    assert run(tmp_path, Mistake("", [], ENDLESS, args)).returncode == 0
 
 
 def test_dry_run_of_a_task_without_evaluation_passes_if_the_run_only_trains(
@@ -686,14 +690,14 @@ def test_dry_run_of_a_task_without_evaluation_passes_if_the_run_only_trains(
 
 
 def test_evaluation_without_the_config_of_the_run_names_its_file(tmp_path: pathlib.Path) -> None:
-    trained = ["--mode=train", "--set=task.units=5"]
-    assert run(tmp_path, Mistake("", [], args=trained)).returncode == 0
-    refused = run(tmp_path, Mistake("", [], args=["--mode=eval"]))
+    trained = ["--mode=train", "--set=task.units=5", "--set=trainer.steps_per_epoch=3"]
+    assert run(tmp_path, Mistake("", [], ENDLESS, trained)).returncode == 0
+    refused = run(tmp_path, Mistake("", [], ENDLESS, ["--mode=eval"]))
     flag = "--config_file=run/params.yaml"
     assert refused.returncode == 2, refused.stderr
     assert "task.units: 5 -> 3" in refused.stderr
     assert flag in refused.stderr
-    again = run(tmp_path, Mistake("", [], args=["--mode=eval", flag]))
+    again = run(tmp_path, Mistake("", [], ENDLESS, ["--mode=eval", flag]))
     assert again.returncode == 0
     assert "differs from" not in again.stderr
 
