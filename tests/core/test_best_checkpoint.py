@@ -142,7 +142,7 @@ def test_best_is_what_it_was_where_training_goes_back_to(tmp_path, checkpoint) -
     assert _exports(restarted, checkpoint, [0.0, 0.05, 0.2]) == [False, False, True]
 
 
-BY_PATH = "official_lite.orbit.hooks.best_checkpoint:BestCheckpoint"
+BY_PATH = "official_lite.orbit.hooks:BestCheckpoint"
 
 
 def _hook(metric: str, directory: str) -> dict[str, str]:

@@ -17,6 +17,8 @@ from official_lite.data import position
 from official_lite.modeling import distributed_gradients, embedding_lookups
 from tests.line_experiment import LineTask
 
+pytestmark = pytest.mark.usefixtures("short_data_search")
+
 
 def _condition(trials: int, bound: float = 100.0, begin: int = 0) -> recovery.RecoveryCondition:
     step = tf.Variable(5, dtype=tf.int64)
