@@ -131,6 +131,12 @@ def test_an_unknown_label_column_is_answered(run, tmp_path):
         run(path, label_column="labels")
 
 
+def test_an_unknown_source_is_refused_with_the_nearest_name(run, tmp_path):
+    path = row_files.write("parquet", tmp_path / "data")
+    with pytest.raises(errors.UnknownNameError, match=r"'parqet'.*`parquet`"):
+        run(path, source="parqet")
+
+
 def test_a_source_that_the_task_interprets_needs_no_schema(run, tmp_path):
     run("anywhere", source="numbers", task_cls=NumbersTask)
     assert not list(tmp_path.rglob("data_schema*"))

@@ -45,6 +45,13 @@ def test_failure_is_recorded_with_its_traceback(tmp_path: pathlib.Path) -> None:
     assert "Traceback" in (tmp_path / "log.txt").read_text()
 
 
+def test_error_without_a_message_is_recorded_by_its_name(tmp_path: pathlib.Path) -> None:
+    record = run_record.RunRecord(_params(), "train", str(tmp_path))
+    with pytest.raises(KeyboardInterrupt), record:
+        raise KeyboardInterrupt
+    assert _read(tmp_path / "run.json")["exit_reason"] == "KeyboardInterrupt"
+
+
 @pytest.fixture
 def log_as_a_driver_does() -> Iterator[None]:
     verbosity = logging.get_verbosity()
