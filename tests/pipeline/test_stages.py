@@ -315,6 +315,22 @@ def test_optimizer_of_build_is_the_one_that_trains(experiment, tmp_path) -> None
     assert seen == [True]
 
 
+def test_model_and_optimizer_that_a_trainer_brings_are_those_of_the_context(context) -> None:
+    class Build(pipeline.Build):
+        def make_trainer(self, ctx):
+            model = ctx.task.build_model()
+            return trainer_factory.create_trainer(
+                ctx.params, ctx.task, train=True, evaluate=False, model=model
+            )
+
+    ctx = context()
+    Build(ctx)(ctx)
+    assert ctx.model is ctx.trainer.model
+    assert ctx.optimizer is ctx.trainer.optimizer
+    ctx.runner.close()
+    ctx.exit_stack.close()
+
+
 def test_run_in_stages_is_the_run_of_run_experiment(experiment, tmp_path) -> None:
     params = experiment(runtime={"seed": 3}, trainer={"train_epochs": 2.0})
     model, _ = _run(params, "train", tmp_path / "stages")
