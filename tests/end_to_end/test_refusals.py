@@ -235,14 +235,9 @@ MODEL = "        return model\n"
 INPUTS = (
     "        return arrays.from_arrays((features, labels), batch_size, shuffle=params.is_training)"
 )
-CROSS_ENTROPY = (
-    "        loss = keras.losses.sparse_categorical_crossentropy"
-    "(labels, model_outputs, from_logits=True)"
-)
 LOSS = "        return tf.reduce_mean(loss)\n"
 METRICS = '        return [keras.metrics.SparseCategoricalAccuracy(name="accuracy")]\n'
 OF_METRICS = "    def build_metrics(self"
-NP_LABELS = "np.arange(12) % 4"
 FEATURES = "np.ones((12, 2), np.float32)"
 DICT = (FEATURES, '{"img": np.ones((12, 2), np.float32)}')
 NO_LOSS = ("def build_losses(", "def unused(")
@@ -263,18 +258,6 @@ def compiled(arguments: str) -> tuple[str, str]:
 def inputs(*lines: str) -> tuple[str, str]:
     """Return the edit that replaces what `build_inputs` returns."""
     return (INPUTS, "\n".join(f"        {line}" for line in lines))
-
-
-OWN = method(
-    "train_step",
-    TRAIN,
-    "features, labels = inputs",
-    "with tf.GradientTape() as tape:",
-    "    loss = self.build_losses(labels, model(features))",
-    "grads = tape.gradient(loss, model.trainable_variables)",
-    "optimizer.apply_gradients(zip(grads, model.trainable_variables))",
-    "return {self.loss: loss}",
-)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -314,19 +297,6 @@ FLAGS = [
 
 DATA = [
     Mistake(
-        "folder without records",
-        ["`task.train_data`", "`records/*`"],
-        [
-            inputs(
-                "from official_lite.core import input_reader",
-                "return input_reader.InputReader(params).read(input_context)",
-            )
-        ],
-        ["--set=task.train_data.input_path=records/*"],
-        [("records/a/readme.txt", "")],
-        code=3,
-    ),
-    Mistake(
         "missing folder of images",
         ["'picturs'", "(FILE:33, in `build_inputs`)"],
         [inputs("return keras.utils.image_dataset_from_directory('picturs')")],
@@ -343,13 +313,6 @@ DATA = [
         ["`task.validation_data`", "`MyTask.build_inputs` (FILE:"],
         args=["--set=task.validation_data=null"],
     ),
-    Mistake(
-        "no examples",
-        ["`task.train_data`"],
-        [(FEATURES, "np.ones((0, 2))"), (NP_LABELS, "np.ones(0)")],
-        code=3,
-    ),
-    Mistake("label out of range", ["[0, 4)", "last layer"], [(NP_LABELS, "np.arange(12)")], code=3),
     Mistake(
         "batches that can't be filled",
         ["step 0", "drop_remainder"],
@@ -389,19 +352,6 @@ DATA = [
         [("pictures/a.png", b"PNG")],
         code=3,
     ),
-    Mistake(
-        "feature that no record has",
-        ["training data", "step 0", "Feature: lable"],
-        [
-            inputs(
-                "features = {'lable': tf.io.FixedLenFeature((), tf.int64)}",
-                "data = tf.data.Dataset.from_tensors(tf.constant([b''] * 4))",
-                "data = data.map(lambda rows: tf.io.parse_example(rows, features)['lable'])",
-                "return data.map(lambda label: (tf.ones((4, 2)), label))",
-            )
-        ],
-        code=3,
-    ),
 ]
 
 OTHER = """from official_lite.core import exp_factory
@@ -427,26 +377,10 @@ CODE = [
         )
     ),
     Mistake(
-        "loss per example",
-        ["`MyTask.build_losses` (FILE:", "(4,)", "`tf.reduce_mean`"],
-        [(LOSS, "        return loss\n")],
-    ),
-    Mistake(
         "name that is taken",
         ["'mine'", "`FILE:mine`", "code/other.py:4"],
         args=["--import=code/other.py"],
         files=[("code/other.py", OTHER)],
-    ),
-    Mistake(
-        "misspelled field in the factory of a config",
-        ["MyConfig", "'untis'", "`units`", "(FILE:", "in `mine`"],
-        [("task=MyConfig(", "task=MyConfig(untis=3, ")],
-    ),
-    Mistake(
-        "no Python",
-        ["SyntaxError: ", "(FILE:2, in `<module>`)"],
-        [("import dataclasses\n", "def broken(:\n")],
-        code=1,
     ),
     Mistake(
         "build_loss",
@@ -474,21 +408,9 @@ CODE = [
         [(METRICS, "        return ['accuracy']\n")],
     ),
     Mistake(
-        "no batches",
-        ["(None, 2)", "(2,)"],
-        [inputs("return tf.data.Dataset.from_tensor_slices((features, labels))")],
-        code=1,
-    ),
-    Mistake(
         "missing key in an unbuilt model",
         ["'image'", "`img`"],
         [DICT, ("keras.Input((2,))", "keras.layers.Lambda(lambda row: row['image'])")],
-    ),
-    Mistake(
-        "missing key in a step",
-        ["`MyTask.train_step`", "'image'", "`img`", "FILE:"],
-        [DICT, method("train_step", TRAIN, "return {'loss': inputs[0]['image']}")],
-        code=1,
     ),
     Mistake(
         "class indices",
@@ -517,11 +439,6 @@ CODE = [
         [("register_task_cls(MyConfig)", "register_task_cls")],
     ),
     Mistake(
-        "config without a task",
-        ["`@task_factory.register_task_cls(MyConfig"],
-        [("@task_factory.register_task_cls(MyConfig)\n", "")],
-    ),
-    Mistake(
         "constructor",
         ["`MyTask.__init__` (FILE:", "super().__init__("],
         [method("__init__", "*args, **kwargs", "self.mine = 1")],
@@ -541,40 +458,7 @@ CODE = [
 
 WARNINGS = [
     Mistake("none", []),
-    Mistake(
-        "step without training=True",
-        ["`train_step` of MyTask", "`training=True`"],
-        [("keras.layers.Dense(4),", "keras.layers.Dropout(0.5), keras.layers.Dense(4),"), OWN],
-    ),
-    Mistake("step without metrics", ["self.update_metr"], [OWN]),
-    Mistake(
-        "metric of one-hot labels",
-        ["`accuracy` of MyTask", "CategoricalAccuracy", "keras.metrics.SparseCategorical"],
-        [("metrics.Sparse", "metrics.")],
-    ),
-    Mistake(
-        "batch that is larger than the data",
-        ["5000", "12", "`global_batch_size`"],
-        args=["--set=task.train_data.global_batch_size=5000"],
-    ),
     Mistake("no steps", ["`trainer.train_steps`"], args=["--set=trainer.train_steps=0"]),
-    Mistake(
-        "labels without the axis of the outputs",
-        ["`MyTask.build_losses` (", "(4,)", "`labels[:, tf.newaxis]`"],
-        [
-            ("layers.Dense(4)", "layers.Dense(1)"),
-            (
-                CROSS_ENTROPY,
-                "        loss = tf.square(tf.cast(labels, tf.float32) - model_outputs)",
-            ),
-            (METRICS, "        return []\n"),
-        ],
-    ),
-    Mistake(
-        "lost activation in compile",
-        ["`from_logits=True`"],
-        [NO_LOSS, compiled("loss='sparse_categorical_crossentropy'")],
-    ),
     Mistake(
         "optimizer in compile",
         ["optimizer Adam"],
