@@ -32,11 +32,17 @@ from absl import logging
 
 from benchmarks import paired, report
 from official_lite.common import files
-from official_lite.core import base_task, exp_factory, task_factory, train_lib, trainer_factory
+from official_lite.core import (
+    base_task,
+    exp_factory,
+    prediction_run,
+    task_factory,
+    train_lib,
+    trainer_factory,
+)
 from official_lite.core import config_definitions as cfg
 from official_lite.data import arrays
 from official_lite.prediction import output
-from official_lite.run import prediction_run
 
 EXPERIMENT = "benchmarks/prediction"
 

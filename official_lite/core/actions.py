@@ -1,30 +1,449 @@
-"""Actions that run after each training interval and after each evaluation."""
+"""Actions that run after each training interval and after each evaluation.
 
+Recovery from blow-ups restores the last checkpoint and skips the bad batches.
+"""
+
+import dataclasses
+import functools
+import json
+import math
 import os
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import gin
 import keras
+import numpy as np
+import numpy.typing as npt
 import tensorflow as tf
+from absl import logging
 
 from official_lite import orbit
 from official_lite.checkpoint import async_checkpoint_manager, directories
-from official_lite.common import errors, preemption
+from official_lite.common import errors, files, keras_variables, preemption
 from official_lite.core import base_trainer, config_definitions
+from official_lite.data import input_errors
+from official_lite.modeling import distributed_gradients, embedding_lookups
 from official_lite.modeling.optimization import ema_optimizer
-from official_lite.run import recovery
 
 __all__ = [
+    "RECORD_NAME",
+    "BadStep",
     "EMACheckpointing",
+    "NonfiniteCheck",
     "RecoveryAction",
     "RecoveryCondition",
     "get_eval_actions",
     "get_train_actions",
 ]
 
-# The Model Garden exposes these names in this module.
-RecoveryAction = recovery.RecoveryAction
-RecoveryCondition = recovery.RecoveryCondition
+
+# Large tables are checked so rarely that the cost per step is at most that of reading this many
+# numbers, which is less than an update reads and writes.
+_NUMBERS_A_STEP = 50_000
+
+_ROWS_AT_ONCE = 2**15
+
+
+class NonfiniteCheck:
+    """Checks the variables of a trainer for non-finite values, in one compiled pass.
+
+    Values that were not finite when training began, such as those of a causal mask, are not
+    checked.
+
+    The loss of a step does not show whether the update after it was good: a gradient may be
+    non-finite although the loss is finite.
+
+    Embedding tables, of which a step updates only some rows, may be so large that a pass takes as
+    long as hundreds of steps. They are checked less often; a bad row also shows in the loss when it
+    is looked up.
+
+    Args:
+        trainer: The trainer, whose `model`, `optimizer` and `global_step` are used.
+    """
+
+    def __init__(self, trainer: base_trainer.Trainer) -> None:
+        self._trainer = trainer
+        self._steps_between = 0
+        self._last_look: int | None = None
+
+    def begin(self) -> None:
+        """Note which values are not finite when training begins."""
+        for search in self._searches:
+            search.begin()
+
+    def bad_variables(self) -> list[str]:
+        """Return the paths of the variables that have become infinite or NaN somewhere."""
+        all_but_tables, tables = self._searches
+        bad = all_but_tables.bad_variables()
+        step = int(self._trainer.global_step.numpy())
+        if bad or not self._is_time_for_tables(step):
+            return bad
+        bad = tables.bad_variables()
+        # After a bad result, single steps are repeated to find the bad one, so check every time.
+        self._last_look = None if bad else step
+        return bad
+
+    def _is_time_for_tables(self, step: int) -> bool:
+        last = self._last_look
+        return last is None or not last <= step < last + self._steps_between
+
+    @functools.cached_property
+    def _searches(self) -> tuple["_Search", "_Search"]:
+        """The searches in all variables but the large tables, and in these."""
+        optimizer = self._trainer.optimizer
+        found = [*self._trainer.model.variables, *getattr(optimizer, "variables", ())]
+        found = [v for v in found if keras.backend.is_float_dtype(v.dtype)]
+        tables: list[Any] = []
+        if distributed_gradients.updates_rows(optimizer):
+            tables = [v for v in found if len(v.shape) == 2 and embedding_lookups.is_large(v)]
+        are_tables = {id(table) for table in tables}
+        others = [v for v in found if id(v) not in are_tables]
+        self._steps_between = sum(embedding_lookups.size(v) for v in tables) // _NUMBERS_A_STEP
+        return _Search(others, _is_finite), _Search(tables, _rows_are_finite)
+
+
+class _Search:
+    """Checks variables for non-finite values on all replicas of this host."""
+
+    def __init__(
+        self, variables: Sequence[Any], is_finite: Callable[[tf.Variable], tf.Tensor]
+    ) -> None:
+        self._names: list[str] = []
+        self._values: list[tf.Variable] = []
+        for variable in variables:
+            for value in keras_variables.local_values(variable):
+                self._names.append(keras_variables.path_of(variable))
+                self._values.append(value)
+
+        @tf.function(autograph=False)
+        def are_finite() -> tf.Tensor:
+            flags = [is_finite(value) for value in self._values]
+            return tf.stack(flags) if flags else tf.constant([True])
+
+        self._are_finite = are_finite.get_concrete_function()
+        # Where a value was infinite or NaN when training began, by the index of the value.
+        self._at_start: dict[int, npt.NDArray[Any]] = {}
+
+    def begin(self) -> None:
+        self._at_start = {i: self._values[i].numpy() for i in self._find_bad()}
+
+    def bad_variables(self) -> list[str]:
+        return [
+            self._names[index]
+            for index in self._find_bad()
+            if index not in self._at_start
+            or _has_changed_badly(self._at_start[index], self._values[index].numpy())
+        ]
+
+    def _find_bad(self) -> list[int]:
+        return [int(i) for i in np.flatnonzero(~self._are_finite().numpy())]
+
+
+def _has_changed_badly(before: npt.NDArray[Any], now: npt.NDArray[Any]) -> bool:
+    # NumPy can't judge bfloat16 without a conversion.
+    before, now = before.astype(np.float64), now.astype(np.float64)
+    is_bad = ~np.isfinite(now) & np.isfinite(before) | np.isnan(now) & ~np.isnan(before)
+    return bool(is_bad.any())
+
+
+def _is_finite(variable: tf.Variable) -> tf.Tensor:
+    return tf.reduce_all(tf.math.is_finite(variable))
+
+
+def _rows_are_finite(table: tf.Variable) -> tf.Tensor:
+    """Check a table in blocks of rows, because reading it as a whole would copy it."""
+    num_rows = table.shape[0]
+
+    def look(first: tf.Tensor, _: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        rows = tf.range(first, tf.minimum(first + _ROWS_AT_ONCE, num_rows))
+        are_finite = tf.reduce_all(tf.math.is_finite(table.sparse_read(rows)))
+        return first + _ROWS_AT_ONCE, are_finite
+
+    def goes_on(first: tf.Tensor, are_finite: tf.Tensor) -> tf.Tensor:
+        return (first < num_rows) & are_finite
+
+    _, are_finite = tf.while_loop(
+        goes_on, look, (tf.constant(0), tf.constant(True)), parallel_iterations=1
+    )
+    result: tf.Tensor = are_finite
+    return result
+
+
+RECORD_NAME = "recovery.json"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class BadStep:
+    """The first step whose loss or update was bad.
+
+    Attributes:
+        step: The number of the step, counted from 1.
+        batches: The batches that the step read, counted from 0 over the whole training.
+        num_batches: The number of batches read from the last checkpoint to the end of the step.
+    """
+
+    step: int
+    batches: range
+    num_batches: int
+
+    def __str__(self) -> str:
+        if not self.batches:
+            return f"step {self.step}"
+        first, last = self.batches[0], self.batches[-1]
+        drew = f"batch {first}" if first == last else f"batches {first} to {last}"
+        return f"step {self.step}, which drew {drew} of the training data (counted from 0)"
+
+
+class RecoveryAction:
+    """Action that restores the last checkpoint and skips the batches up to the bad one.
+
+    Args:
+        checkpoint_manager: The manager of the training checkpoints.
+        trainer: A `Trainer`; without it, the same batches are read again.
+        is_bad: A function that returns whether the output of a single step is a blow-up.
+    """
+
+    def __init__(
+        self,
+        checkpoint_manager: tf.train.CheckpointManager,
+        trainer: base_trainer.Trainer | None = None,
+        is_bad: Callable[[orbit.runner.Output], bool] = lambda _: False,
+    ) -> None:
+        self.checkpoint_manager = checkpoint_manager
+        self._trainer = trainer
+        self._is_bad = is_bad
+
+    def __call__(self, _: orbit.runner.Output) -> None:
+        """Find the bad step, restore the last checkpoint, and skip the batches up to that step.
+
+        If steps can't be repeated, only the checkpoint is restored. If the blow-up does not occur
+        again, training continues from the repeated steps.
+
+        Raises:
+            errors.DivergedError: If there is no checkpoint yet.
+        """
+        if self._repeating_trainer is None:
+            self._restore()
+            return
+        found = self.find_bad_step()
+        if found is None:
+            logging.warning(
+                "The loss stayed finite this time. Training continues from the repeated steps."
+            )
+            return
+        self._restore()
+        logging.warning("The loss blew up at %s. Training skips the data up to this point.", found)
+        self._skip_batches(found.num_batches)
+
+    def find_bad_step(self) -> BadStep | None:
+        """Restore the last checkpoint and repeat the steps after it one by one, up to the bad one.
+
+        Returns:
+            The bad step. None if the blow-up did not occur again, in which case the training is at
+            the same step as before, or if the steps can't be repeated.
+        """
+        trainer = self._repeating_trainer
+        if trainer is None:
+            return None
+        last = self._step
+        self._restore()
+        start = before = trainer.num_batches_read
+        found = None
+        for step in range(self._step + 1, last + 1):
+            before = trainer.num_batches_read
+            preemption.check()
+            if self._is_bad(trainer.train(tf.constant(1)) or {}):
+                found = step
+                break
+        # The events of these steps were reported the first time.
+        if trainer.event_storage is not None:
+            trainer.event_storage.take()
+        if found is None:
+            return None
+        now = trainer.num_batches_read
+        return BadStep(step=found, batches=range(before, now), num_batches=now - start)
+
+    def find_bad_input(self) -> str | None:
+        """Search the training data for non-finite numbers, for a few seconds.
+
+        Returns:
+            A sentence that names the place. None if nothing was found, or if several processes
+            read the data, because they would have to read the same number of batches.
+        """
+        trainer = self._repeating_trainer
+        if trainer is None:
+            return None
+        resolver = trainer.strategy.cluster_resolver
+        if resolver is not None and resolver.cluster_spec().jobs:
+            return None
+        return input_errors.find_non_finite(trainer.build_train_dataset())
+
+    def _restore(self) -> None:
+        skipped = self._skipped
+        if self._trainer is not None:
+            # A checkpoint of an older version has no count.
+            self._trainer.checkpoint.batches_read.assign(0)
+        path = self.checkpoint_manager.restore_or_initialize()
+        if path is None:
+            raise errors.DivergedError(
+                "The training blew up before its first checkpoint, so it can't be recovered. "
+                "Lower the learning rate or `trainer.checkpoint_interval`."
+            )
+        logging.warning("Recovering the model from checkpoint: %s.", path)
+        # Batches that an earlier recovery from the same checkpoint skipped stay skipped.
+        self._skip_batches(max(0, skipped - self._skipped))
+
+    @property
+    def _repeating_trainer(self) -> base_trainer.Trainer | None:
+        """The trainer if it can repeat steps, else None.
+
+        Asynchronous workers can't: they continue with batches that they have not read yet.
+        """
+        if self._trainer is None or self._trainer.has_coordinator:
+            return None
+        return self._trainer
+
+    def _skip_batches(self, num_batches: int) -> None:
+        if self._trainer is not None:
+            self._trainer.skip_batches(num_batches)
+
+    @property
+    def _skipped(self) -> int:
+        """The number of batches skipped so far."""
+        return int(self._trainer.checkpoint.skipped_batches.numpy()) if self._trainer else 0
+
+    @property
+    def _step(self) -> int:
+        return int(self._trainer.global_step.numpy()) if self._trainer else 0
+
+
+class RecoveryCondition:
+    """Condition that is true if the training blew up.
+
+    A blow-up is a loss that is non-finite or above a bound, or a non-finite variable.
+
+    Args:
+        global_step: The variable with the global step.
+        loss_upper_bound: See `TrainerConfig`.
+        recovery_begin_steps: See `TrainerConfig`.
+        recovery_max_trials: See `TrainerConfig`.
+        model_dir: The directory in which blow-ups are counted across restarts. Earlier blow-ups of
+            the run are read from it.
+        state: Checks the variables if the loss is good.
+        find_bad_step: A function that finds the step to name in the final error.
+        find_bad_input: A function that describes non-finite training data for the final error.
+    """
+
+    def __init__(
+        self,
+        global_step: tf.Variable,
+        loss_upper_bound: float,
+        recovery_begin_steps: int = 0,
+        recovery_max_trials: int = 3,
+        *,
+        model_dir: str | None = None,
+        state: NonfiniteCheck | None = None,
+        find_bad_step: Callable[[], BadStep | None] | None = None,
+        find_bad_input: Callable[[], str | None] = lambda: None,
+    ) -> None:
+        self.recovery_begin_steps = recovery_begin_steps
+        self.recovery_max_trials = recovery_max_trials
+        self.loss_upper_bound = loss_upper_bound
+        self.global_step = global_step
+        self._state = state
+        self._find_bad_step = find_bad_step
+        self._find_bad_input = find_bad_input
+        self._path = model_dir and os.path.join(model_dir, RECORD_NAME)
+        self._blow_ups = _read(self._path)
+        self.recover_counter = len(self._blow_ups)
+        self._last_good_step: int | None = None
+
+    def before_train(self) -> None:
+        """Note the state in which training begins."""
+        if self._state is not None:
+            self._state.begin()
+
+    def __call__(self, outputs: orbit.runner.Output) -> bool:
+        """Check `outputs["training_loss"]` and the variables for a blow-up.
+
+        Raises:
+            errors.DivergedError: If there were more blow-ups than `recovery_max_trials` allows.
+        """
+        if "training_loss" not in outputs:
+            return False
+        step = int(orbit.utils.get_value(self.global_step))
+        what = self.describe_blow_up(outputs)
+        if what is None:
+            self._last_good_step = step
+            return False
+        self._count(step, what)
+        if self.recover_counter <= self.recovery_max_trials:
+            logging.warning("%s at step %d.", what, step)
+            return True
+        where = self._where(step)
+        if bad_input := self._find_bad_input():
+            where = f"{bad_input} {where}"
+        times = "once" if self.recover_counter == 1 else f"{self.recover_counter} times"
+        raise errors.DivergedError(
+            f"{what} at step {step}; the training blew up {times}, and "
+            f"`trainer.recovery_max_trials` is {self.recovery_max_trials}. {where}"
+        )
+
+    def describe_blow_up(self, outputs: orbit.runner.Output) -> str | None:
+        """Describe what is wrong with the outputs or the variables; return None if nothing is."""
+        # If there are several values, such as one per replica, the largest counts. `np.max` returns
+        # NaN if there is one.
+        loss = float(np.max(orbit.utils.get_value(outputs["training_loss"])))
+        step = int(orbit.utils.get_value(self.global_step))
+        if not math.isfinite(loss):
+            return f"The training loss is {loss}"
+        if step >= self.recovery_begin_steps and loss > self.loss_upper_bound:
+            return (
+                f"The training loss is {loss:g}, above `trainer.loss_upper_bound` "
+                f"({self.loss_upper_bound:g}; raise it if such losses are normal)"
+            )
+        if bad := self._state.bad_variables() if self._state else []:
+            others = f" (and {len(bad) - 1} more)" if len(bad) > 1 else ""
+            return f"The loss is finite, but these variables are not: {bad[0]}{others}"
+        return None
+
+    def _count(self, step: int, what: str) -> None:
+        self.recover_counter += 1
+        self._blow_ups.append({"step": step, "what": what})
+        if self._path and self.recovery_max_trials > 0 and directories.is_chief():
+            text = json.dumps({"blow_ups": self._blow_ups}, indent=2)
+            files.write_text(self._path, text + "\n")
+
+    def _where(self, step: int) -> str:
+        """Describe where the blow-up occurred and what to do."""
+        # Without recovery trials, the run must end immediately, so the step is not searched for.
+        find = self._find_bad_step if self.recovery_max_trials > 0 else None
+        found = find() if find else None
+        if found is not None:
+            return f"The last blow-up was at {found}. {self._advice()}"
+        if self._last_good_step is not None:
+            return f"Step {self._last_good_step} was still finite. {self._advice()}"
+        return self._advice()
+
+    def _advice(self) -> str:
+        if self._path and self.recovery_max_trials > 0:
+            return f"Blow-ups are counted across restarts. To reset the count, remove {self._path}."
+        return (
+            "Check the data or lower the learning rate. The hook `non_finite` finds the first "
+            "layer that is not finite."
+        )
+
+
+def _read(path: str | None) -> list[dict[str, Any]]:
+    if not path or not files.exists(path):
+        return []
+    try:
+        found: list[dict[str, Any]] = files.read_json(path)["blow_ups"]
+    except (ValueError, KeyError) as error:
+        files.set_aside(path, error)
+        return []
+    return found
 
 
 class EMACheckpointing:
@@ -105,10 +524,10 @@ def get_train_actions(
     # If this process catches signals, the workers already agree on the step at which to stop.
     # TensorFlow's handler would then wait for a worker that has exited, and print a traceback.
     waits_for_notice = config.preemption_on_demand_checkpoint and not preemption.is_caught()
-    if waits_for_notice and _cluster_resolver(trainer):
+    if waits_for_notice and (resolver := trainer.strategy.cluster_resolver):
         actions.append(
             orbit.actions.SaveCheckpointIfPreempted(
-                _cluster_resolver(trainer),
+                resolver,
                 checkpoint_manager,
                 trainer.global_step,
                 keep_running_after_save=True,
@@ -128,17 +547,10 @@ def _recovery(
     is_ours = isinstance(trainer, base_trainer.Trainer) and hasattr(trainer, "task")
 
     # Checking variables that live on parameter servers would mean fetching them first.
-    state = recovery.NonfiniteCheck(trainer) if is_ours and not trainer.has_coordinator else None
+    state = NonfiniteCheck(trainer) if is_ours and not trainer.has_coordinator else None
 
     def is_bad(output: orbit.runner.Output) -> bool:
-        what = recovery.describe_blow_up(
-            output,
-            trainer.global_step,
-            config.loss_upper_bound,
-            config.recovery_begin_steps,
-            state,
-        )
-        return what is not None
+        return condition.describe_blow_up(output) is not None
 
     action = RecoveryAction(checkpoint_manager, trainer if is_ours else None, is_bad)
     condition = RecoveryCondition(
@@ -152,7 +564,3 @@ def _recovery(
         find_bad_input=action.find_bad_input,
     )
     return orbit.actions.ConditionalAction(condition, action)
-
-
-def _cluster_resolver(trainer: base_trainer.Trainer) -> Any:
-    return trainer.strategy.cluster_resolver

@@ -1,40 +1,37 @@
 """`run_experiment`, and the experiment runner whose parts a subclass can replace."""
 
 import contextlib
+import functools
+import inspect
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 import keras
 import tensorflow as tf
 from absl import logging
 
 from official_lite import orbit, telemetry
-from official_lite.checkpoint import async_checkpoint_manager, directories, model_state
-from official_lite.common import distribute_utils, errors, files, goodput, preemption, terminal
-from official_lite.common.flags import Mode
-from official_lite.config import epochs, parsing
+from official_lite.checkpoint import async_checkpoint_manager, directories, state_description
+from official_lite.common import distribute_utils, files, goodput, preemption, terminal
+from official_lite.common.run_mode import Mode
+from official_lite.config import epochs, model_files, parsing
 from official_lite.core import (
     actions,
     base_task,
     base_trainer,
+    best_checkpoint,
+    checkpoint_state,
     config_definitions,
+    prediction_run,
+    preflight,
     train_data,
     trainer_factory,
     writer_factory,
 )
 from official_lite.execution import auto, execution_record, modes
 from official_lite.modeling import model_summary
-from official_lite.run import (
-    best_checkpoint,
-    checkpoint_state,
-    driver,
-    prediction_run,
-    preflight,
-    run_record,
-    runtime,
-    worker_consistency,
-)
+from official_lite.run import driver, run_record, runtime
 
 __all__ = [
     "Logs",
@@ -46,6 +43,9 @@ __all__ = [
 
 
 Logs = Mapping[str, Any]
+
+_Arguments = ParamSpec("_Arguments")
+_Result = TypeVar("_Result")
 
 # A shorter training is simply repeated.
 _STEPS_WORTH_SAVING = 100
@@ -64,9 +64,24 @@ class OrbitExperimentRunner:
     constructor did not restore), `run_mode`, `train`, `evaluate`, `close` and `show_summary`.
 
     Args:
+        distribution_strategy: The strategy; None for the default strategy.
+        task: The task.
+        mode: `train`, `eval`, `train_and_eval`, `continuous_eval`, `train_and_post_eval` or
+            `predict`.
+        params: The experiment's config.
+        model_dir: The model directory; `run_record` describes its contents.
+        run_post_eval: Whether to evaluate once after training and return the metrics.
+        save_summary: Whether to write metrics and event files.
+        train_actions: Functions called with the training metrics after each reporting interval.
+        eval_actions: Functions called with the metrics after each evaluation.
+        trainer: A trainer to use instead of the one in the config.
+        controller_cls: A subclass of `orbit.Controller`.
+        summary_manager: The summary manager for training, instead of event files.
+        eval_summary_manager: The summary manager for evaluation, instead of event files.
+        enable_async_checkpointing: Whether training continues while a checkpoint is written.
+        hooks: Hooks that run after the hooks of the trainer and of the config.
+        allow_config_change: Whether training may resume from checkpoints of a different config.
         restore: Whether the constructor restores the latest checkpoint; if not, call `restore`.
-
-    The other arguments are those of `run_experiment`.
     """
 
     def __init__(
@@ -86,19 +101,21 @@ class OrbitExperimentRunner:
         eval_summary_manager: orbit.utils.SummaryManagerInterface | None = None,
         enable_async_checkpointing: bool = True,
         hooks: Sequence[orbit.Hook] = (),
+        allow_config_change: bool = False,
         restore: bool = True,
     ) -> None:
         self.strategy = distribution_strategy or tf.distribute.get_strategy()
         if not driver.is_driven(model_dir):
             reads_files = restore and trainer is None
             _check(params, mode, model_dir, self.strategy, task, restore, reads_files)
-        worker_consistency.require_agreement(params, self.strategy, mode)
+        preflight.require_agreement(params, self.strategy, mode)
         self._params = params = parsing.read_model_files(params)
         self._model_dir = model_dir
         self._mode = Mode.parse(mode)
         self._run_post_eval = run_post_eval
         self._hooks = tuple(hooks)
         self._all_hooks: Sequence[orbit.Hook] = ()
+        self._allow_config_change = allow_config_change
         self._restore = restore
         self._execution_record: execution_record.ExecutionRecord | None = None
         self._writes_events = False
@@ -108,7 +125,7 @@ class OrbitExperimentRunner:
         self._trainer = trainer or self._build_trainer(
             task, train=self._mode.trains, evaluate=self._mode.evaluates or run_post_eval
         )
-        best_checkpoint.check_metric(params, self.trainer)
+        preflight.check_metric(params, self.trainer)
         preflight.check_evaluation_data(params, self.trainer)
         self._checkpoint_manager = self._maybe_build_checkpoint_manager()
         self._summary_manager = summary_manager
@@ -126,8 +143,7 @@ class OrbitExperimentRunner:
                 controller_cls=controller_cls,
                 enable_async_checkpointing=enable_async_checkpointing,
             )
-            # A custom controller may have no `close`.
-            on_exit.callback(getattr(self._controller, "close", lambda: None))
+            on_exit.callback(self._controller.close)
             if self._restore and self._mode.predicts:
                 self.restore()
             self._opened = on_exit.pop_all()
@@ -183,6 +199,7 @@ class OrbitExperimentRunner:
             mode=self._mode,
             model_dir=self.model_dir,
             is_chief=directories.is_chief(self.strategy),
+            allow_config_change=self._allow_config_change,
             at_the_end=[self._note_results],
         )
         wants_logs = self._run_post_eval or self._mode in (Mode.TRAIN_AND_POST_EVAL, Mode.PREDICT)
@@ -368,8 +385,6 @@ class OrbitExperimentRunner:
     def _maybe_build_checkpoint_manager(self) -> tf.train.CheckpointManager | None:
         if not self.trainer.checkpoint:
             return None
-        if self.model_dir is None:
-            raise errors.ConfigValueError("`model_dir` must be specified, but got None.")
         checkpoint_state.add_attributes(self.trainer.checkpoint, self.trainer, trains=self.trains)
         return async_checkpoint_manager.SharedCheckpointManager(
             self.trainer.checkpoint,
@@ -428,8 +443,8 @@ class OrbitExperimentRunner:
         last = orbit.hooks.LambdaHook(before_train=self._begin_training)
         hooks = [*own, orbit.hooks.StallWarning(), *named, *self._hooks, last]
         keepers = [hook for hook in hooks if isinstance(hook, orbit.hooks.BestCheckpoint)]
-        best_checkpoint.check_directories(self.params, self.model_dir, keepers)
-        best_checkpoint.check_hooks(self.trainer, hooks, evaluates=self._mode.evaluates)
+        preflight.check_directories(self.params, self.model_dir, keepers)
+        preflight.check_hooks(self.trainer, hooks, evaluates=self._mode.evaluates)
         orbit.hooks.keras_callback.check_schedules(hooks, orbit.runner.optimizer_of(trainer))
         self._all_hooks = hooks
         return hooks
@@ -501,8 +516,7 @@ class OrbitExperimentRunner:
 
     def _note_results(self, record: run_record.RunRecord, error: BaseException | None) -> None:
         model = orbit.runner.model_of(self.trainer)
-        step = self.trainer.global_step
-        driver.note_results(record, error, lambda: int(step.numpy()), model, self.controller)
+        driver.note_results(record, error, self.trainer.global_step, model, self.controller)
 
     def _begin_training(self, _: orbit.Hook) -> None:
         self.choose_execution()
@@ -550,44 +564,34 @@ class OrbitExperimentRunner:
 maybe_create_best_ckpt_exporter = best_checkpoint.maybe_create_best_ckpt_exporter
 
 
-def run_experiment(
-    distribution_strategy: tf.distribute.Strategy | None,
-    task: base_task.Task,
-    mode: str,
-    params: config_definitions.ExperimentConfig,
-    model_dir: str,
-    run_post_eval: bool = False,
-    save_summary: bool = True,
-    train_actions: Sequence[orbit.Action] | None = None,
-    eval_actions: Sequence[orbit.Action] | None = None,
-    trainer: base_trainer.Trainer | None = None,
-    controller_cls: type[orbit.Controller] = orbit.Controller,
-    summary_manager: orbit.utils.SummaryManagerInterface | None = None,
-    eval_summary_manager: orbit.utils.SummaryManagerInterface | None = None,
-    enable_async_checkpointing: bool = True,
-    hooks: Sequence[orbit.Hook] = (),
-    allow_config_change: bool = False,
-) -> tuple[keras.Model, Logs]:
+def _with_arguments_of(
+    cls: Callable[_Arguments, Any],
+) -> Callable[[Callable[[dict[str, Any]], _Result]], Callable[_Arguments, _Result]]:
+    """Return a decorator that gives a function of a dictionary the signature of a class."""
+    signature = inspect.signature(cls)
+
+    def decorate(function: Callable[[dict[str, Any]], _Result]) -> Callable[_Arguments, _Result]:
+        @functools.wraps(function)
+        def wrapper(*args: _Arguments.args, **kwargs: _Arguments.kwargs) -> _Result:
+            bound = signature.bind(*args, **kwargs)
+            bound.apply_defaults()
+            return function(bound.arguments)
+
+        wrapper.__signature__ = signature  # type: ignore[attr-defined]
+        return wrapper
+
+    return decorate
+
+
+@_with_arguments_of(OrbitExperimentRunner)
+def run_experiment(arguments: dict[str, Any]) -> tuple[keras.Model, Logs]:
     """Train, evaluate or predict, resuming from the latest checkpoint in `model_dir`, if any.
 
-    Args:
-        distribution_strategy: The strategy; None for the default strategy.
-        task: The task.
-        mode: `train`, `eval`, `train_and_eval`, `continuous_eval`, `train_and_post_eval` or
-            `predict`.
-        params: The experiment's config.
-        model_dir: The model directory; `run_record` describes its contents.
-        run_post_eval: Whether to evaluate once after training and return the metrics.
-        save_summary: Whether to write metrics and event files.
-        train_actions: Functions called with the training metrics after each reporting interval.
-        eval_actions: Functions called with the metrics after each evaluation.
-        trainer: A trainer to use instead of the one in the config.
-        controller_cls: A subclass of `orbit.Controller`.
-        summary_manager: The summary manager for training, instead of event files.
-        eval_summary_manager: The summary manager for evaluation, instead of event files.
-        enable_async_checkpointing: Whether training continues while a checkpoint is written.
-        hooks: Hooks that run after the hooks of the trainer and of the config.
-        allow_config_change: Whether training may resume from checkpoints of a different config.
+    ::
+
+        model, logs = run_experiment(strategy, task, "train_and_eval", params, model_dir)
+
+    The arguments are those of `OrbitExperimentRunner`.
 
     Returns:
         The model, and the metrics of the evaluation after training if one was requested, or the
@@ -596,39 +600,24 @@ def run_experiment(
     Raises:
         errors.OfficialLiteError: For every error that the user can fix; see `common.errors`.
     """
-    params = parsing.read_model_files(parsing.expand_home(params))
+    params = parsing.read_model_files(parsing.expand_home(arguments["params"]))
+    task, trainer = arguments["task"], arguments["trainer"]
     divides_data = (
         trainer_factory.divides_data(params)
         if trainer is None
         else getattr(trainer, "divides_data", False)
     )
-    params = epochs.resolve(params, task, divides_data=divides_data)
-    model_dir = files.expand_home(model_dir)
+    arguments["params"] = params = epochs.resolve(params, task, divides_data=divides_data)
+    arguments["model_dir"] = files.expand_home(arguments["model_dir"])
     return execute(
-        lambda: OrbitExperimentRunner(
-            distribution_strategy=distribution_strategy,
-            task=task,
-            mode=mode,
-            params=params,
-            model_dir=model_dir,
-            run_post_eval=run_post_eval,
-            save_summary=save_summary,
-            train_actions=train_actions,
-            eval_actions=eval_actions,
-            trainer=trainer,
-            controller_cls=controller_cls,
-            summary_manager=summary_manager,
-            eval_summary_manager=eval_summary_manager,
-            enable_async_checkpointing=enable_async_checkpointing,
-            hooks=hooks,
-        ),
-        strategy=distribution_strategy,
+        lambda: OrbitExperimentRunner(**arguments),
+        strategy=arguments["distribution_strategy"],
         params=params,
-        mode=mode,
-        model_dir=model_dir,
+        mode=arguments["mode"],
+        model_dir=arguments["model_dir"],
         task=task,
         reads_files=trainer is None,
-        allow_config_change=allow_config_change,
+        allow_config_change=arguments["allow_config_change"],
     )
 
 

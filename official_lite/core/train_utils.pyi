@@ -26,11 +26,11 @@ from official_lite.modeling.model_summary import (
     try_count_params as try_count_params,
     write_model_params as write_model_params,
 )
-from official_lite.run.best_checkpoint import (
+from official_lite.core.best_checkpoint import (
     BestCheckpointExporter as BestCheckpointExporter,
     maybe_create_best_ckpt_exporter as maybe_create_best_ckpt_exporter,
 )
-from official_lite.run.continuous_finetune_lib import (
+from official_lite.core.continuous_finetune_lib import (
     write_json_summary as write_json_summary,
     write_summary as write_summary,
 )

@@ -17,7 +17,7 @@ A custom stage is a subclass of the default stage. Name it in the config, for ex
             ...
 """
 
-from official_lite.pipeline.context import (
+from official_lite.pipeline.stages import (
     Engine as Engine,
     ExperimentContext as ExperimentContext,
     FinishedPhase as FinishedPhase,

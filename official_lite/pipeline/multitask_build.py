@@ -4,10 +4,7 @@ from typing import Any
 
 from official_lite.core import train_lib as core_lib
 from official_lite.modeling.multitask import train_lib
-from official_lite.pipeline.context import ExperimentContext
-from official_lite.pipeline.stages import Build
-
-__all__ = ["MultiTaskBuild"]
+from official_lite.pipeline.stages import Build, ExperimentContext
 
 
 class MultiTaskBuild(Build):

@@ -16,8 +16,16 @@ from collections.abc import Iterator, Mapping, MutableMapping
 from typing import Any, ClassVar
 
 from official_lite.common import errors, suggestions
-from official_lite.pipeline.context import Engine, ExperimentContext
-from official_lite.pipeline.stages import Build, Finalize, Initialize, Prepare, Run, Stage
+from official_lite.pipeline.stages import (
+    Build,
+    Engine,
+    ExperimentContext,
+    Finalize,
+    Initialize,
+    Prepare,
+    Run,
+    Stage,
+)
 
 __all__ = [
     "Context",

@@ -18,15 +18,23 @@ from official_lite.common import (
     suggestions,
     terminal,
 )
+from official_lite.common.cluster import task_server
 from official_lite.config import epochs, parsing, phase_configs
-from official_lite.core import config_definitions, task_factory
-from official_lite.pipeline import context
-from official_lite.pipeline.context import ExperimentContext, FinishedPhase
-from official_lite.pipeline.stages import STAGES, Stage, describe, find_stages, is_default
-from official_lite.run import driver, preflight, run_record, runtime
-
-__all__ = ["run_stages", "RunPipeline"]
-
+from official_lite.core import config_definitions, preflight, task_factory
+from official_lite.pipeline.stages import (
+    STAGES,
+    Engine,
+    ExperimentContext,
+    FinishedPhase,
+    Stage,
+    describe,
+    expected_engine,
+    find_stages,
+    is_chief,
+    is_default,
+    meet_workers,
+)
+from official_lite.run import driver, run_record, runtime
 
 _LAST = STAGES[-1]
 
@@ -50,9 +58,9 @@ def run_stages(stages: Mapping[str, type[Stage]], ctx: ExperimentContext) -> Non
         BaseException: The first error; later errors are only logged. A `sys.exit()` without an exit
             code becomes one with the exit code 1.
     """
-    chief = context.is_chief(ctx.params.runtime)
+    chief = is_chief(ctx.params.runtime)
     # Wait before catching signals: there is nothing to save yet.
-    context.meet_workers(ctx.params.runtime)
+    meet_workers(ctx.params.runtime)
 
     def work(record: run_record.RunRecord) -> None:
         for name, stage in stages.items():
@@ -66,7 +74,8 @@ def run_stages(stages: Mapping[str, type[Stage]], ctx: ExperimentContext) -> Non
 
     def note_results(record: run_record.RunRecord, error: BaseException | None) -> None:
         controller = ctx.runner.controller if ctx.runner else None
-        driver.note_results(record, error, lambda: ctx.global_step, ctx.model, controller)
+        step = ctx.trainer.global_step if ctx.trainer is not None else None
+        driver.note_results(record, error, step, ctx.model, controller)
 
     driver.drive(
         work,
@@ -306,7 +315,7 @@ def _check(plan: _Plan, earlier: Sequence[_Plan]) -> None:
     """Check everything that can be checked before the first phase starts."""
     if is_default("build", plan.stages["build"]):
         task_factory.find_task_cls(plan.params.task)
-    is_alone = context.expected_engine(plan.params.runtime) is not context.Engine.CLUSTER
+    is_alone = expected_engine(plan.params.runtime) is not Engine.CLUSTER
     preflight.check_run(
         plan.params,
         plan.mode,

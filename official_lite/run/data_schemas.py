@@ -8,20 +8,12 @@ import tensorflow as tf
 
 from official_lite.common import errors, files, flags, suggestions
 from official_lite.config import phase_configs
-from official_lite.core import config_definitions, train_data
+from official_lite.core import config_definitions
 from official_lite.data import file_patterns
 from official_lite.data.sources import registry, schema
 from official_lite.modeling import hyperparams
 
-__all__ = ["check", "data_blocks", "enforce", "task_configs", "texts"]
-
-
-def texts(input_path: Any) -> Iterator[str]:
-    """Yield all texts of an `input_path`: a text, a list, or a block of these."""
-    if isinstance(input_path, str):
-        yield input_path
-    else:
-        yield from hyperparams.texts(input_path)
+_DATA = ("train_data", "validation_data", "predict_data")
 
 
 def task_configs(
@@ -38,14 +30,13 @@ def data_blocks(task: config_definitions.TaskConfig, mode: str) -> Iterator[tupl
 
     The configs need not be a `DataConfig`.
     """
-    kind = flags.Mode(mode)
-    blocks = {"train_data": kind.trains, "validation_data": kind.evaluates}
-    if kind.predicts:
-        blocks[train_data.predict_block(task)] = True
+    kind = run_mode.Mode(mode)
     for path, part in task_configs(task):
-        for name, is_read in blocks.items():
-            block = hyperparams.get_by_path(part, name)
-            if is_read and block is not None:
+        found = {name: hyperparams.get_by_path(part, name) for name in _DATA}
+        lacks_own = kind.predicts and found["predict_data"] is None
+        is_read = (kind.trains, kind.evaluates or lacks_own, kind.predicts)
+        for (name, block), reads in zip(found.items(), is_read, strict=True):
+            if reads and block is not None:
                 yield f"{path}.{name}", block
 
 
@@ -68,7 +59,7 @@ def check(
         errors.ConfigValueError: If `label_column` is not a column, or a schema file is damaged.
     """
     for place, block in _blocks_with_source(params.task, mode):
-        given = list(texts(block.input_path))
+        given = list(hyperparams.texts(block.input_path))
         if any(phase_configs.lies_in(text, phase) for text in given for phase in earlier_phases):
             continue
         # The task may create the files.
@@ -96,7 +87,7 @@ def enforce(
         errors.OfficialLiteError: See `check`.
     """
     for place, block in _blocks_with_source(params.task, mode):
-        if not all(map(_exists, texts(block.input_path))):
+        if not all(map(_exists, hyperparams.texts(block.input_path))):
             continue
         for path, found in _describe(place, block, model_dir):
             if files.exists(path):

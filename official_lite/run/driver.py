@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 import keras
+import tensorflow as tf
 from absl import logging
 
 from official_lite.common import cluster, error_report, errors, goodput, preemption
@@ -12,8 +13,6 @@ from official_lite.core import config_definitions
 from official_lite.data import input_errors
 from official_lite.modeling import model_summary
 from official_lite.run import data_schemas, run_record
-
-__all__ = ["STOPS", "drive", "is_driven", "note", "note_results", "seal_record"]
 
 # How a run can end before its last step without an error, beside `stop_requested`.
 STOPS = ("early stopping", "pruned", "completed")
@@ -153,7 +152,7 @@ def _do(
 def note_results(
     record: run_record.RunRecord,
     error: BaseException | None,
-    global_step: Callable[[], int],
+    global_step: tf.Variable | None,
     model: keras.Model | None,
     controller: object,
 ) -> None:
@@ -162,7 +161,7 @@ def note_results(
     Args:
         record: The record.
         error: The error that has ended the run, if any.
-        global_step: Function that returns the number of completed steps.
+        global_step: The number of completed steps; None before there is a trainer.
         model: The model, if there is one.
         controller: The controller, whose `stop_reason` says why the run was requested to stop
             early. A text that starts with one of `STOPS` and a colon is recorded under that name;
@@ -171,8 +170,7 @@ def note_results(
     # If a worker is lost, so are the values of its variables.
     if isinstance(error, errors.ClusterError):
         return
-    record.note(global_step=global_step())
-    # A custom controller may have no `stop_reason`.
+    record.note(global_step=0 if global_step is None else int(global_step.numpy()))
     if reason := getattr(controller, "stop_reason", None):
         record.note(exit_reason=_exit_reason(reason))
     if model is not None:

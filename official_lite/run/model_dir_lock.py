@@ -21,9 +21,6 @@ from absl import logging
 
 from official_lite.common import errors, files
 
-__all__ = ["BEAT_SECS", "ModelDirLock", "is_held"]
-
-
 BEAT_SECS = 10.0
 
 _FILE = ".lock"

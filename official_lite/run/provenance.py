@@ -14,17 +14,6 @@ from official_lite.common import files
 from official_lite.data import file_patterns
 from official_lite.modeling import hyperparams
 
-__all__ = [
-    "describe",
-    "describe_code",
-    "describe_environment",
-    "find_code_differences",
-    "find_environment_differences",
-    "find_input_differences",
-    "find_input_patterns",
-    "summarize",
-]
-
 # A difference: what differs, what was recorded, and what was found.
 Difference = tuple[str, str, str]
 

@@ -26,19 +26,6 @@ from official_lite.execution import execution_record
 from official_lite.modeling.hyperparams import yaml_io
 from official_lite.run import model_dir_lock
 
-__all__ = [
-    "BestCheckpoint",
-    "Run",
-    "SavedCheckpoint",
-    "Series",
-    "find_runs",
-    "is_run",
-    "list_checkpoints",
-    "parse_metrics",
-    "read_run",
-    "read_runs",
-]
-
 # The metrics files of the training and of evaluation-only jobs, which may share its directory.
 _METRICS = ("metrics.json", "metrics.continuous_eval.json", "metrics.eval.json")
 # A directory that contains any of these files is a model directory.
@@ -503,38 +490,23 @@ def parse_metrics(lines: Iterable[str]) -> tuple[dict[str, dict[str, Series]], l
     problems: list[str] = []
     for number, line in enumerate(lines, start=1):
         try:
-            record = _Record.parse(line)
+            record = files.parse_json(line)
+            step, split = int(record.pop("step")), str(record.pop("split"))
+            wall_time = record.pop("wall_time", None)
+            if wall_time is not None and not math.isfinite(wall_time):
+                raise ValueError(f"its `wall_time` is {wall_time}")
+            # A value that was not finite is recorded as null.
+            values = {n: math.nan if v is None else float(v) for n, v in record.items()}
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             if line.endswith("\n"):
                 problems.append(f"line {number} can't be read: {error}")
             continue
-        for name, value in record.values.items():
-            curve = curves.setdefault((record.split, name), _SeriesBuilder())
-            curve.add(record.step, value, record.wall_time)
+        for name, value in values.items():
+            curves.setdefault((split, name), _SeriesBuilder()).add(step, value, wall_time)
     series: dict[str, dict[str, Series]] = {}
     for (split, name), curve in curves.items():
         series.setdefault(split, {})[name] = curve.series(split, name)
     return series, problems
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class _Record:
-    """One line of the file."""
-
-    step: int
-    split: str
-    wall_time: float | None
-    values: dict[str, float]
-
-    @classmethod
-    def parse(cls, line: str) -> "_Record":
-        values = files.parse_json(line)
-        step, split = int(values.pop("step")), str(values.pop("split"))
-        wall_time = values.pop("wall_time", None)
-        if wall_time is not None and not math.isfinite(wall_time):
-            raise ValueError(f"its `wall_time` is {wall_time}")
-        numbers = {name: _number(value) for name, value in values.items()}
-        return cls(step=step, split=split, wall_time=wall_time, values=numbers)
 
 
 class _SeriesBuilder:
@@ -563,7 +535,3 @@ class _SeriesBuilder:
             values=tuple(self._values),
             wall_times=tuple(self._wall_times),
         )
-
-
-def _number(value: float | None) -> float:
-    return math.nan if value is None else float(value)

@@ -54,19 +54,6 @@ from official_lite.modeling import hyperparams
 from official_lite.modeling.hyperparams import yaml_io
 from official_lite.run import model_dir_lock, provenance
 
-__all__ = [
-    "RunRecord",
-    "check_model_dir",
-    "config_sha256",
-    "is_finished",
-    "params_sha256",
-    "predictions_dir",
-    "save_gin_config",
-    "start_sha256",
-    "versions",
-]
-
-
 _PACKAGES = ("official-lite", "tensorflow", "keras", "numpy", "gin-config")
 
 
@@ -263,7 +250,8 @@ class RunRecord(contextlib.AbstractContextManager["RunRecord"]):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        status = _status_of(error)
+        is_preempted = isinstance(error, errors.PreemptedError)
+        status = "preempted" if is_preempted else "failed" if error else "done"
         self.note(
             status=status,
             exit_reason=(
@@ -313,13 +301,9 @@ class RunRecord(contextlib.AbstractContextManager["RunRecord"]):
                 **provenance.summarize(self._entries),
             }
             self._line = chain.append(self._model_dir, "record", entries)
-        self._write_params()
-        self._write()
-
-    def _write_params(self) -> None:
-        if self._is_training:
             parsing.serialize_config(self._params, self._model_dir)
         save_gin_config(self._mode, self._model_dir, self._params)
+        self._write()
 
     def _write(self) -> None:
         text = json.dumps(self._entries, indent=2, default=str)
@@ -556,12 +540,6 @@ def versions() -> dict[str, str]:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             found[package] = importlib.metadata.version(package)
     return found
-
-
-def _status_of(error: BaseException | None) -> str:
-    if isinstance(error, errors.PreemptedError):
-        return "preempted"
-    return "failed" if error else "done"
 
 
 def _timestamp(seconds: float) -> str:

@@ -12,8 +12,6 @@ from official_lite.common import distribute_utils
 from official_lite.core import config_definitions
 from official_lite.modeling import performance
 
-__all__ = ["build_strategy", "forget_last_run", "seed_and_precision", "set_intra_op_threads"]
-
 
 def build_strategy(config: config_definitions.RuntimeConfig) -> tf.distribute.Strategy:
     """Build the distribution strategy, in the cluster that the config or `TF_CONFIG` describes.

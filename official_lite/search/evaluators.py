@@ -125,7 +125,8 @@ class ExperimentEvaluator:
         params = self.trial_params(tried)
         # Import late: a process that only starts the processes of trials needs no TensorFlow.
         from official_lite import pipeline
-        from official_lite.run import best_checkpoint, runtime
+        from official_lite.core import best_checkpoint
+        from official_lite.run import runtime
         from official_lite.search.report_hook import with_num_parameters
 
         runtime.forget_last_run()

@@ -26,7 +26,7 @@ from official_lite import telemetry
 from official_lite.common import error_report, errors
 from official_lite.core import step_checks
 from official_lite.modeling import model_export
-from official_lite.pipeline.context import ExperimentContext
+from official_lite.pipeline.stages import ExperimentContext
 from official_lite.tools import run_model
 
 Outputs = list[Any]

@@ -21,10 +21,10 @@ from official_lite.checkpoint import (
     saved_graph,
 )
 from official_lite.common import errors, files
+from official_lite.core import checkpoint_state
 from official_lite.modeling.multitask import base_trainer, multitask
 from official_lite.modeling.optimization import ema_optimizer, optimizer_factory
 from official_lite.orbit.hooks import batch_norm_statistics
-from official_lite.run import checkpoint_state
 from official_lite.tools import run_model
 
 _KERAS_FILES = (".weights.h5", ".keras")

@@ -17,14 +17,13 @@ import numpy as np
 import tensorflow as tf
 
 from official_lite.checkpoint import commit, fallback, model_state, warm_start
-from official_lite.common import errors, nests
-from official_lite.core import model_building, step_checks
+from official_lite.common import errors, types
+from official_lite.core import checkpoint_state, model_building, step_checks
 from official_lite.modeling import hyperparams
 from official_lite.modeling.multitask import base_trainer, multitask
 from official_lite.modeling.optimization import ema_optimizer, optimizer_factory
-from official_lite.pipeline.context import ExperimentContext
-from official_lite.pipeline.stages import Build, find_stages
-from official_lite.run import checkpoint_state, runtime
+from official_lite.pipeline.stages import Build, ExperimentContext, find_stages
+from official_lite.run import runtime
 
 # More examples would only take longer.
 _MAX_EXAMPLES = 8

@@ -118,7 +118,7 @@ def _run(params: config_definitions.ExperimentConfig, mode: str, model_dir: str)
         import tensorflow as tf
 
         from official_lite import pipeline, telemetry
-        from official_lite.run import continuous_finetune_lib
+        from official_lite.core import continuous_finetune_lib
 
         # The first look for devices prints start-up messages, too.
         tf.config.list_physical_devices()

@@ -30,7 +30,7 @@ pytestmark = [
 _OF_TIME = {"wall_time", "steps_per_second"}
 
 # More starts than stops, so that a run which never ends is noticed.
-_MOST_STARTS = 4
+_MAX_STARTS = 4
 
 
 def _rows(rows: list[Row]) -> Any:
@@ -262,7 +262,7 @@ def _stop_and_compare(row: Row, weights: dict[str, Any], folder: pathlib.Path) -
     stopped.mkdir()
     codes = []
     while not (stopped / "weights.npz").exists():
-        assert len(codes) < _MOST_STARTS, codes
+        assert len(codes) < _MAX_STARTS, codes
         module = "tests.combinations.process"
         command = commands.Command(["-m", module, json.dumps(row), stopped])
         codes.append(command.wait())

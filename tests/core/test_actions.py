@@ -43,6 +43,7 @@ def test_saved_average_is_evaluated_as_it_was(experiment, make_trainer, tmp_path
     rounding.assert_close(loss, average, roundings=NUM_EXAMPLES)
 
 
+@pytest.mark.usefixtures("short_data_search")
 def test_no_trials_mean_that_the_first_blow_up_ends_the_run(
     experiment, make_trainer, tmp_path
 ) -> None:

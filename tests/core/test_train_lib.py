@@ -121,6 +121,7 @@ def test_nan_goes_back_to_the_last_checkpoint_and_on(experiment, make_task, tmp_
     assert np.isfinite(model.dense.kernel.numpy()).all()
 
 
+@pytest.mark.usefixtures("short_data_search")
 def test_nan_without_recovery_fails_and_is_never_saved(experiment, make_task, tmp_path) -> None:
     params = experiment(trainer={"checkpoint_interval": 1, "steps_per_loop": 100})
     task = make_task(params)

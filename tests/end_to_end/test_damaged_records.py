@@ -3,6 +3,7 @@
 The numbers are those of docs/reliability.md.
 """
 
+import itertools
 import os
 import pathlib
 import shutil
@@ -81,8 +82,7 @@ def test_damaged_records_do_not_keep_a_run_from_resuming(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", _FILES)
-@pytest.mark.parametrize("kind", _KINDS)
+@pytest.mark.parametrize(("name", "kind"), [*zip(_FILES, itertools.cycle(_KINDS))])
 def test_what_is_no_file_ends_in_one_line_or_is_replaced(
     base: pathlib.Path, tmp_path: pathlib.Path, kind: str, name: str
 ) -> None:

@@ -3,10 +3,7 @@
 import json
 import pathlib
 import re
-import signal
 import subprocess
-
-import pytest
 
 from tests import commands
 
@@ -85,25 +82,6 @@ def _train(directory: pathlib.Path, config: str, **environment: str) -> subproce
 def _records(directory: pathlib.Path, split: str) -> list[dict]:
     lines = (directory / "run" / "metrics.json").read_text().splitlines()
     return [record for record in map(json.loads, lines) if record["split"] == split]
-
-
-@pytest.mark.slow
-def test_early_stopping_survives_a_kill(tmp_path: pathlib.Path) -> None:
-    stopping = "{name: early_stopping, metric: score, direction: maximize, patience: 3}"
-    config = TRAINER % f'[{stopping}, "{{workspace}}/hooks.py:Killer"]'
-    unbroken, broken = tmp_path / "unbroken", tmp_path / "broken"
-    for directory in (unbroken, broken):
-        directory.mkdir()
-    assert _train(unbroken, config).returncode == 0
-    assert _train(broken, config, KILL="1").returncode == -signal.SIGKILL
-    assert _train(broken, config).returncode == 0
-    steps = [record["step"] for record in _records(unbroken, "validation")]
-    assert steps == [10, 20, 30, 40, 50]
-    assert [record["step"] for record in _records(broken, "validation")] == steps
-    # A further start has nothing to add to it.
-    assert _train(broken, config).returncode == 0
-    assert not (broken / "run" / "ckpt-60.index").exists()
-    assert (broken / "run" / "ckpt-50.index").exists()
 
 
 def test_failing_hook_takes_nothing_with_it(tmp_path: pathlib.Path) -> None:

@@ -1,6 +1,7 @@
 """What a run does when its memory is exhausted, at any time; numbers as in docs/reliability.md."""
 
 import functools
+import itertools
 import json
 import pathlib
 import resource
@@ -106,8 +107,7 @@ def unbroken(tmp_path_factory: pytest.TempPathFactory) -> bytes:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("part", PARTS)
-@pytest.mark.parametrize("rest", [0, 30_000_000])
+@pytest.mark.parametrize(("part", "rest"), [*zip(PARTS, itertools.cycle([0, 30_000_000]))])
 def test_09_exhausted_address_space_is_named_and_the_same_command_resumes(
     tmp_path: pathlib.Path, unbroken: bytes, part: str, rest: int
 ) -> None:

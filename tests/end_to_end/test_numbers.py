@@ -113,27 +113,3 @@ def test_19_bad_batch_is_left_out_21_and_nan_is_never_best(tmp_path: pathlib.Pat
     assert [r["score"] for r in _records(tmp_path, "validation")] == [None, 1 / 40]
     info = json.loads((tmp_path / "run" / "best_ckpt" / "info.json").read_text())
     assert info["best_ckpt_global_step"] == 40
-
-
-@pytest.mark.slow
-def test_19_giving_up_exits_with_4_and_counts_over_restarts(tmp_path: pathlib.Path) -> None:
-    done = _train(tmp_path, 25, 1000, "nan")
-    assert done.returncode == 4
-    # First it was step 26; then the data went on with batch 26, at step 21.
-    assert "step 21, which drew batch 26" in done.stderr
-    assert _saved_steps(tmp_path) == [0, 10, 20]
-    again = _train(tmp_path, 25, 1000, "nan")
-    assert again.returncode == 4
-    assert "blew up 3 times" in again.stderr
-    assert _saved_steps(tmp_path) == [0, 10, 20]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("factor", ["inf", "1e6"])
-def test_20_infinite_or_high_loss_is_a_blow_up_too(tmp_path: pathlib.Path, factor: str) -> None:
-    done = _train(tmp_path, 25, 26, factor, loss_upper_bound=20, recovery_max_trials=0)
-    assert done.returncode == 4
-    assert ("above `trainer.loss_upper_bound` (20; raise it if" in done.stderr) == (factor != "inf")
-    assert "at step 30" in done.stderr
-    assert "Step 20 was still finite" in done.stderr
-    assert _saved_steps(tmp_path) == [10, 20]

@@ -16,31 +16,8 @@ import tensorflow as tf
 
 import registry_imports  # noqa: F401  (imported for its registrations)
 from benchmarks import chaos
-from official_lite import orbit
 from official_lite.core import exp_factory, task_factory, train_lib
 from tests import commands
-
-
-class CopyAt(orbit.Hook):
-    """Copies the directory at a step, when something has just happened."""
-
-    every_n_steps = 5
-
-    def __init__(self, event, step, target):
-        self._event, self._step, self._target = event, step, target
-
-    def after_eval(self, logs):
-        self._copy("after_eval")
-
-    def after_step(self):
-        self._copy("after_step")
-
-    def on_checkpoint(self, path):
-        self._copy("on_checkpoint")
-
-    def _copy(self, event):
-        if (event, self.controller.step) == (self._event, self._step):
-            shutil.copytree(self.controller.model_dir, self._target)
 
 
 def _train(model_dir, hooks=(), asynchronous=True, **trainer):
@@ -79,33 +56,6 @@ def unbroken(tmp_path_factory):
     model_dir = tmp_path_factory.mktemp("unbroken") / "run"
     _train(model_dir)
     return chaos.what_is_left(model_dir)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("event", "step", "asynchronous"),
-    [
-        # What was best at step 30 was not known at step 20.
-        pytest.param("after_eval", 30, True, marks=pytest.mark.slow),
-        # Nothing is written between the commit file and this.
-        ("on_checkpoint", 20, False),
-        pytest.param("after_step", 55, True, marks=pytest.mark.slow),
-    ],
-)
-def test_each_step_is_recorded_once_with_what_was_best_then(
-    unbroken, tmp_path, event, step, asynchronous
-):
-    copy = tmp_path / "copy"
-    _train(tmp_path / "run", [CopyAt(event, step, copy)], asynchronous)
-    _train(copy, asynchronous=asynchronous)
-    left = chaos.what_is_left(copy)
-    assert chaos.differences(unbroken, left) == []
-    best = {k: v[0]["best_accuracy"] for k, v in left.items() if k.startswith("metrics/valid")}
-    found = {k: v[0]["accuracy"] for k, v in left.items() if k.startswith("metrics/valid")}
-    steps = [f"metrics/validation/{step}" for step in range(10, 61, 10)]
-    assert [best[step] for step in steps] == [
-        max(found[each] for each in steps[: index + 1]) for index in range(len(steps))
-    ]
 
 
 def test_records_are_on_the_disk_before_their_checkpoint_counts(tmp_path, monkeypatch):

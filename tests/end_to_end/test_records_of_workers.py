@@ -56,10 +56,17 @@ def _come_once_an_epoch(streams, wanted, epochs):
 PATTERNS = {"part-4": range(9, 16), "part-[34]": range(8, 16), "part-*": range(16)}
 
 
-@pytest.mark.sample(5)
-@pytest.mark.parametrize("pipelines", [1, 2, 3])
-@pytest.mark.parametrize("pattern", PATTERNS)
-@pytest.mark.parametrize(("seed", "buffer"), [(None, 4), (3, 0)])
+@pytest.mark.sample(3)
+@pytest.mark.parametrize(
+    ("pipelines", "pattern", "seed", "buffer"),
+    [
+        (1, "part-*", None, 4),
+        (2, "part-4", 3, 0),
+        (2, "part-*", None, 4),
+        (3, "part-[34]", None, 4),
+        (3, "part-*", 3, 0),
+    ],
+)
 def test_training_has_each_record_once_an_epoch_over_all_workers(
     unequal_files, pipelines, pattern, seed, buffer
 ):
@@ -76,9 +83,7 @@ def test_training_has_each_record_once_an_epoch_over_all_workers(
     assert _come_once_an_epoch(streams, list(PATTERNS[pattern]), epochs=3)
 
 
-@pytest.mark.sample(2)
-@pytest.mark.parametrize("pipelines", [2, 3])
-@pytest.mark.parametrize("pattern", PATTERNS)
+@pytest.mark.parametrize(("pipelines", "pattern"), [(2, "part-[34]"), (3, "part-*")])
 def test_order_that_is_not_kept_is_shared_all_the_same(unequal_files, pipelines, pattern):
     streams = [
         _read_share(
@@ -93,9 +98,9 @@ def test_order_that_is_not_kept_is_shared_all_the_same(unequal_files, pipelines,
     assert _come_once_an_epoch(streams, list(PATTERNS[pattern]), epochs=3)
 
 
-@pytest.mark.sample(3)
-@pytest.mark.parametrize("pipelines", [1, 2, 3, 9])
-@pytest.mark.parametrize("pattern", PATTERNS)
+@pytest.mark.parametrize(
+    ("pipelines", "pattern"), [(1, "part-*"), (2, "part-4"), (3, "part-[34]"), (9, "part-*")]
+)
 def test_evaluation_has_each_record_once_over_all_workers(unequal_files, pipelines, pattern):
     shares = [
         _read_share(unequal_files, pattern, pipeline, pipelines, drop_remainder=False)

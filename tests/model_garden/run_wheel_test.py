@@ -25,7 +25,7 @@ PORT = [
 ]
 # What lies elsewhere, or is private there.
 MOVED = [
-    (r"from official_lite\.nlp import continuous", "from official_lite.run import continuous"),
+    (r"from official_lite\.nlp import continuous", "from official_lite.core import continuous"),
     (r"(?m)^.*_orbit_api_gauge.*$", ""),
     # There the mock experiment is registered for everybody, here where it is imported.
     (

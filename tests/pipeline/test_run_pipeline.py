@@ -1,4 +1,7 @@
+"""The order of stages and phases, and what holds whatever fails in them."""
+
 import json
+import sys
 
 import keras
 import pytest
@@ -8,45 +11,187 @@ from official_lite import pipeline
 from official_lite.checkpoint import async_checkpoint_manager
 from official_lite.common import errors
 
+
+def _run(params, model_dir, mode="train", **stages):
+    return pipeline.RunPipeline(params, mode, str(model_dir), stages).run()
+
+
+@pytest.mark.parametrize("mode", ["train", "eval"])
+def test_stages_run_once_and_in_order_in_every_mode(experiment, recorders, tmp_path, mode) -> None:
+    calls, stages = recorders
+    if mode == "eval":
+        _run(experiment(), tmp_path)
+    _run(experiment(), tmp_path, mode, **stages)
+    assert calls == ["prepare", "build", "initialize", "run", "finalize"]
+
+
+def test_returned_name_is_a_jump(experiment, recorders, tmp_path) -> None:
+    calls, stages = recorders
+
+    class Initialize(stages["initialize"]):
+        def __call__(self, ctx):
+            super().__call__(ctx)
+            return "finalize"
+
+    _run(experiment(), tmp_path, **stages | {"initialize": Initialize})
+    assert calls == ["prepare", "build", "initialize", "finalize"]
+
+
+@pytest.mark.parametrize("jump", ["foo", "build"])
+def test_jump_to_anything_but_a_later_stage_fails_and_names_them(
+    experiment, recorders, tmp_path, jump
+) -> None:
+    calls, stages = recorders
+
+    class Build(pipeline.Build):
+        def __call__(self, ctx):
+            return jump
+
+    with pytest.raises(errors.UnknownNameError, match=r"`build` returned .*`initialize`.*`run`"):
+        _run(experiment(), tmp_path, **stages | {"build": Build})
+    assert calls == ["prepare", "finalize"]
+
+
+@pytest.mark.parametrize(
+    ("failing", "place", "error"),
+    [
+        ("prepare", "__init__", ZeroDivisionError),
+        ("initialize", "__call__", ZeroDivisionError),
+        ("run", "__call__", KeyboardInterrupt),
+        ("finalize", "__call__", ZeroDivisionError),
+        ("build", "__call__", SystemExit),
+    ],
+)
+def test_finalize_runs_once_whatever_fails(
+    experiment, recorders, tmp_path, failing, place, error
+) -> None:
+    calls, stages = recorders
+
+    def fail(self, ctx):
+        seen.append(ctx.error)
+        raise error("on purpose")
+
+    seen = []
+    stages[failing] = type("Failing", (stages[failing],), {place: fail})
+    with pytest.raises(error, match="on purpose"):
+        _run(experiment(), tmp_path, **stages)
+    assert calls.count("finalize") == (failing != "finalize")
+    assert seen == [None]
+    record = json.loads((tmp_path / "run.json").read_text())
+    assert record["status"] == "failed"
+    assert record["exit_reason"] == f"{error.__name__}: on purpose"
+
+
+@pytest.mark.parametrize(("code", "said"), [(0, "`run` called `sys.exit`"), (3, "3")])
+def test_exit_from_a_stage_is_never_a_success(experiment, tmp_path, code, said) -> None:
+    class Run(pipeline.Run):
+        def train(self, ctx):
+            sys.exit(code)
+
+    with pytest.raises(SystemExit, match=said) as caught:
+        _run(experiment(), tmp_path, run=Run)
+    # A text is printed, and makes the exit code 1.
+    assert caught.value.code
+    assert said in json.loads((tmp_path / "run.json").read_text())["exit_reason"]
+
+
+def test_finalize_sees_the_error_and_its_own_does_not_hide_it(experiment, log_of, tmp_path) -> None:
+    class Run(pipeline.Run):
+        def train(self, ctx):
+            raise ZeroDivisionError("the first one")
+
+    class Finalize(pipeline.Finalize):
+        def __call__(self, ctx):
+            raise RuntimeError(f"after {ctx.error}")
+
+    with pytest.raises(ZeroDivisionError, match="the first one"):
+        _run(experiment(), tmp_path, run=Run, finalize=Finalize)
+    assert "RuntimeError: after the first one" in log_of()
+    assert log_of().splitlines()[-1].endswith("Experiment finished: status=failed, step=0.")
+
+
+def test_log_says_which_class_of_which_file_each_stage_is(experiment, log_of, tmp_path) -> None:
+    class Mine(pipeline.Prepare):
+        pass
+
+    _run(experiment(), tmp_path, prepare=Mine)
+    lines = [line for line in log_of().splitlines() if "] stage " in line]
+    assert len(lines) == 5
+    assert "Mine" in lines[0]
+    assert lines[0].endswith(f"({__file__})")
+    assert "stage run: Run (" in lines[3]
+
+
+def test_stages_after_build_are_in_the_scope_of_the_strategy(experiment, tmp_path) -> None:
+    def recorder(base):
+        class Recorder(base):
+            def __call__(self, ctx):
+                replicas.append(tf.distribute.get_strategy().num_replicas_in_sync)
+                return super().__call__(ctx)
+
+        return Recorder
+
+    replicas = []
+    stages = {"prepare": pipeline.Prepare, "initialize": pipeline.Initialize, "run": pipeline.Run}
+    stages |= {"finalize": pipeline.Finalize}
+    devices = {"distribution_strategy": "mirrored", "devices": ["CPU:0", "CPU:1"]}
+    stages = {name: recorder(base) for name, base in stages.items()}
+    _run(experiment(runtime=devices), tmp_path, **stages)
+    assert replicas == [1, 2, 2, 2]
+
+
+def test_exit_stack_is_closed_last(experiment, recorders, tmp_path) -> None:
+    calls, stages = recorders
+
+    class Prepare(pipeline.Prepare):
+        def __call__(self, ctx):
+            ctx.exit_stack.callback(calls.append, "closed")
+
+    _run(experiment(), tmp_path, **stages | {"prepare": Prepare})
+    assert calls[-2:] == ["finalize", "closed"]
+
+
+class _OnlyTrains(pipeline.Run):
+    """Does not ask for the mode."""
+
+    def __call__(self, ctx):
+        while ctx.global_step < ctx.params.trainer.train_steps:
+            ctx.controller.train(ctx.global_step + 4)
+
+
+class _EvaluatesAsWell(pipeline.Run):
+    def __call__(self, ctx):
+        self.evaluate(ctx)
+
+
+@pytest.mark.parametrize(("stage", "is_told"), [(_OnlyTrains, True), (_EvaluatesAsWell, False)])
+def test_mode_that_should_evaluate_and_does_not_is_told(
+    experiment, log_of, tmp_path, stage, is_told
+) -> None:
+    _run(experiment(), tmp_path, run=_OnlyTrains)
+    assert "evaluated nothing" not in log_of()
+    _run(experiment(), tmp_path, "eval", run=stage)
+    log = (tmp_path / "log.eval.txt").read_text()
+    told = "The mode `eval` evaluated nothing, because the stage run: _OnlyTrains"
+    assert (told in log) == is_told
+    assert (tmp_path / "metrics.eval.json").exists() != is_told
+
+
+def test_stage_that_trains_in_a_mode_that_does_not_is_told_why(experiment, tmp_path) -> None:
+    _run(experiment(), tmp_path)
+    longer = experiment(trainer={"train_steps": 12})
+    with pytest.raises(errors.ConfigValueError, match="only training modes have one"):
+        _run(longer, tmp_path, "eval", run=_OnlyTrains)
+
+
 TWO = [
     {"name": "first", "mode": "train", "overrides": {"trainer.train_steps": 4}},
     {"name": "second", "mode": "train_and_eval", "init_from": "previous"},
 ]
 
 
-def _run(params, model_dir, mode="train", **stages):
-    return pipeline.RunPipeline(params, mode, str(model_dir), stages).run()
-
-
 def _global_step(model_dir) -> int:
     return json.loads((model_dir / "run.json").read_text())["global_step"]
-
-
-@pytest.mark.parametrize(
-    "overrides",
-    [
-        {"pipeline": {"run": "no_such_stage"}},
-        {"trainer": {"hooks": ["early_stoping"]}},
-        {"trainer": {"writers": ["jsnl"]}},
-        {"trainer": {"name": "no_such_trainer"}},
-    ],
-)
-def test_wrong_name_is_found_before_anything_is_written(experiment, tmp_path, overrides) -> None:
-    with pytest.raises(errors.UnknownNameError):
-        pipeline.RunPipeline(experiment(**overrides), "train", str(tmp_path / "run"))
-    with pytest.raises(errors.UnknownNameError, match="trian"):
-        pipeline.RunPipeline(experiment(), "trian", str(tmp_path / "run"))
-    assert not (tmp_path / "run").exists()
-
-
-@pytest.mark.parametrize(
-    ("mode", "evaluated"),
-    [("train", False), ("train_and_eval", True), ("train_and_post_eval", True)],
-)
-def test_model_and_metrics_come_back(experiment, tmp_path, mode, evaluated) -> None:
-    model, logs = _run(experiment(), tmp_path, mode)
-    assert model.built
-    assert ("validation_loss" in logs) == evaluated
 
 
 def test_every_checkpoint_gets_its_evaluation(experiment, records, tmp_path) -> None:
@@ -160,19 +305,10 @@ def test_phases_that_want_different_strategies_fail_before_anything_runs(
     pipeline.RunPipeline(experiment(phases=[{"name": "first"}, seeded]), "train", str(tmp_path))
 
 
-@pytest.mark.parametrize(
-    ("overrides", "error", "message"),
-    [
-        ({"trainer.hooks": ["iteration_tmer"]}, errors.UnknownNameError, "iteration_timer"),
-        ({"pipeline.run": "no_such_stage"}, errors.UnknownNameError, "no_such_stage"),
-    ],
-)
-def test_wrong_name_in_a_phase_is_told_with_the_phase(
-    experiment, tmp_path, overrides, error, message
-) -> None:
-    params = experiment(phases=[*TWO, {"name": "check", "overrides": overrides}])
-    with pytest.raises(error, match=f"In the phase 'check': .*{message}"):
-        pipeline.RunPipeline(params, "train", str(tmp_path))
+def test_wrong_name_in_a_phase_is_refused_with_the_name_of_the_phase(experiment, tmp_path) -> None:
+    check = {"name": "check", "overrides": {"pipeline.run": "no_such_stage"}}
+    with pytest.raises(errors.UnknownNameError, match=r"'check'.*no_such_stage"):
+        pipeline.RunPipeline(experiment(phases=[*TWO, check]), "train", str(tmp_path))
 
 
 def test_missing_checkpoint_of_a_later_phase_is_told_before_the_first_one_runs(

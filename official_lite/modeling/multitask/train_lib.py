@@ -17,6 +17,7 @@ from official_lite.common.flags import Mode
 from official_lite.config import epochs, parsing
 from official_lite.core import (
     base_task,
+    best_checkpoint,
     step_checks,
     task_factory,
     train_data,
@@ -34,7 +35,6 @@ from official_lite.modeling.multitask import (
     multitask,
     task_sampler,
 )
-from official_lite.run import best_checkpoint
 
 __all__ = [
     "ActionsFactory",

@@ -9,11 +9,10 @@ import tensorflow as tf
 
 from official_lite import orbit
 from official_lite.common import errors
-from official_lite.core import base_task
+from official_lite.core import base_task, best_checkpoint
 from official_lite.modeling import optimization
 from official_lite.modeling.multitask import base_model, base_trainer, evaluator, multitask
 from official_lite.modeling.optimization import ema_optimizer
-from official_lite.run import best_checkpoint
 from tests import rounding
 from tests.modeling.multitask.conftest import PullModel, PullTask, pull_config, shared_layer
 

@@ -11,11 +11,10 @@ import pytest
 import tensorflow as tf
 
 from official_lite.common import errors
-from official_lite.core import base_task, task_factory
+from official_lite.core import base_task, continuous_finetune_lib, task_factory
 from official_lite.core import config_definitions as cfg
 from official_lite.data import arrays
 from official_lite.modeling.multitask import base_model, configs, multitask, train_lib
-from official_lite.run import continuous_finetune_lib
 from tests import rounding
 from tests.modeling.multitask.conftest import TRAINER, pull_config, routines
 

@@ -15,11 +15,11 @@ import pytest
 import tensorflow as tf
 
 from official_lite.common import errors
-from official_lite.core import base_task, input_reader, train_lib
+from official_lite.core import base_task, input_reader, prediction_run, train_lib
 from official_lite.core import config_definitions as cfg
 from official_lite.data import arrays
 from official_lite.modeling.hyperparams import base_config
-from official_lite.run import model_dir_lock, prediction_run
+from official_lite.run import model_dir_lock
 
 NUM_ROWS = 53
 

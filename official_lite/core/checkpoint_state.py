@@ -16,9 +16,6 @@ from official_lite.modeling.optimization import ema_optimizer, gradient_accumula
 from official_lite.orbit.hooks.hook import hooks_by_name
 from official_lite.run import run_record
 
-__all__ = ["add_attributes", "add_hooks", "find_new_kinds", "find_unneeded", "RunDescription"]
-
-
 # Layers, optimizers, variables, modules, random generators, lookup tables, `tf.train.Checkpoint`.
 _STATE = (tf.__internal__.tracking.Trackable, keras.Variable)
 

@@ -24,12 +24,9 @@ from official_lite import orbit, telemetry
 from official_lite.checkpoint import directories, inspection
 from official_lite.common import cluster, errors, files, flags, nested_dict, preemption, tf_config
 from official_lite.config import parsing
-from official_lite.core import base_task, config_definitions, task_factory, train_lib
+from official_lite.core import base_task, config_definitions, preflight, task_factory, train_lib
 from official_lite.orbit import checkpointing
-from official_lite.run import preflight, runtime
-
-__all__ = ["run_continuous_finetune", "write_json_summary", "write_summary"]
-
+from official_lite.run import runtime
 
 MODE = flags.Mode.CONTINUOUS_TRAIN_AND_EVAL
 

@@ -11,8 +11,7 @@ import tensorflow as tf
 
 from official_lite.checkpoint import latest, model_state
 from official_lite.common import errors
-from official_lite.core import base_trainer, train_lib
-from official_lite.run import checkpoint_state
+from official_lite.core import base_trainer, checkpoint_state, train_lib
 from tests import line_experiment
 
 _STEP = 4
@@ -237,3 +236,18 @@ def test_checkpoint_from_before_an_attribute_was_saved_is_resumed(tmp_path) -> N
     task = Task(params.task)
     train_lib.run_experiment(None, task, "train", params, str(tmp_path), allow_config_change=True)
     assert float(task.box.total) == 7.0
+
+
+def test_what_a_checkpoint_says_of_its_run(experiment, make_trainer):
+    configs = [experiment(), experiment(trainer={"train_steps": 16})]
+    current = [configs[0]]
+    describe = checkpoint_state.RunDescription(
+        make_trainer(configs[0]), tf.distribute.get_strategy(), lambda: current[0]
+    )
+    first = describe()
+    assert first["optimizer"]["class"].startswith("SGD")
+    assert (first["global_batch_size"], first["num_replicas"]) == (8, 1)
+    assert first["versions"]["tensorflow"] == tf.__version__
+    assert describe() is first
+    current[0] = configs[1]
+    assert describe()["config_sha256"] != first["config_sha256"]

@@ -1,13 +1,24 @@
-"""Checks that find errors of a run before anything is built or written."""
+"""Checks that find errors of a run before anything is built or written.
 
+They include the check that all workers were started with the same config, code and data.
+"""
+
+import concurrent.futures
 import contextlib
 import functools
+import hashlib
 import os
-from collections.abc import Iterator, Mapping, Sequence
+import pathlib
+import posixpath
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
+from absl import logging
 
+import official_lite
 from official_lite import orbit
 from official_lite.checkpoint import latest, warm_start
 from official_lite.common import errors, files, flags, suggestions, tf_config
@@ -15,6 +26,7 @@ from official_lite.config import phase_configs
 from official_lite.core import (
     base_task,
     base_trainer,
+    best_checkpoint,
     config_definitions,
     hook_factory,
     task_factory,
@@ -22,27 +34,23 @@ from official_lite.core import (
     trainer_factory,
     writer_factory,
 )
-from official_lite.data import length
+from official_lite.data import file_patterns, length
 from official_lite.modeling import hyperparams
+from official_lite.orbit.hooks import watched_metric
 from official_lite.prediction import output
-from official_lite.run import best_checkpoint, data_schemas, run_record
-
-__all__ = [
-    "check",
-    "check_run",
-    "check_evaluation",
-    "check_evaluation_data",
-    "check_init_checkpoint",
-    "check_input_files",
-    "check_prediction",
-    "find_hooks",
-    "find_writers",
-    "writes_event_files",
-]
-
+from official_lite.run import data_schemas, run_record
 
 # The writers of configs that have no `writers` field.
 _WRITERS = ("console", "jsonl", writer_factory.TENSORBOARD)
+
+
+# The maximum length of a line in an error message, in bytes.
+_MAX_BYTES = 240
+
+# The number of parallel requests for file sizes; each takes some 50 ms for a file in a bucket.
+_MAX_THREADS = 32
+
+_Gather = Callable[[Sequence[int]], np.ndarray[Any, Any]]
 
 
 def check(params: config_definitions.ExperimentConfig, mode: str) -> None:
@@ -86,9 +94,9 @@ def check_run(
     """
     check(params, mode)
     run_record.check_model_dir(model_dir)
-    if flags.Mode(mode).trains:
-        best_checkpoint.check_directories(params, model_dir, _best_checkpoint_hooks(params))
-    if flags.Mode(mode).predicts:
+    if run_mode.Mode(mode).trains:
+        check_directories(params, model_dir, _best_checkpoint_hooks(params))
+    if run_mode.Mode(mode).predicts:
         check_prediction(params)
     earlier = earlier_phases or {}
     if reads_weights:
@@ -199,6 +207,143 @@ def check_evaluation_data(
     dataset = getattr(trainer, "eval_dataset", None)
     if dataset is not None and params.trainer.validation_steps == -1:
         length.require_end(dataset)
+
+
+def check_metric(
+    params: config_definitions.ExperimentConfig, trainer: orbit.AbstractTrainer
+) -> None:
+    """Check before training that the evaluation reports the metric, if this can be known.
+
+    Otherwise the first evaluation shows whether it does.
+
+    Raises:
+        errors.UnknownNameError: If the evaluation does not report the metric.
+    """
+    name = params.trainer.best_checkpoint_eval_metric
+    if name:
+        _require_metric(trainer, name, "`trainer.best_checkpoint_eval_metric`")
+
+
+def check_hooks(
+    trainer: orbit.AbstractTrainer, hooks: Sequence[orbit.Hook], *, evaluates: bool
+) -> None:
+    """Check before training that evaluations report the metrics that hooks watch.
+
+    Args:
+        trainer: The trainer.
+        hooks: The hooks of the run.
+        evaluates: Whether the run evaluates; if not, the hooks have no effect, with a warning.
+
+    Raises:
+        errors.UnknownNameError: If the evaluation does not report a metric.
+    """
+    for hook in hooks:
+        if not (name := hook.watched_metric):
+            continue
+        kind = type(hook).__name__
+        if not evaluates:
+            logging.warning(
+                "The hook %s watches the metric `%s`, but this run has no evaluations, so the hook "
+                "has no effect. Use the mode `train_and_eval`.",
+                kind,
+                name,
+            )
+        _require_metric(trainer, name, f"The metric of the hook {kind}")
+
+
+def _require_metric(trainer: orbit.AbstractTrainer, name: str, field: str) -> None:
+    if not _reports_only_its_metrics(trainer):
+        return
+    known = [metric.name for metric in trainer.validation_metrics]
+    known.append(trainer.validation_loss.name)
+    best = trainer.config.trainer.best_checkpoint_eval_metric
+    if name not in known and not (best and name == f"best_{best}"):
+        raise errors.UnknownNameError(
+            f"{field} is {name!r}, which the evaluation does not report. "
+            f"{watched_metric.did_you_mean(name, known)}"
+        )
+
+
+def check_directories(
+    params: config_definitions.ExperimentConfig,
+    model_dir: str,
+    hooks: Sequence[orbit.hooks.BestCheckpoint],
+) -> None:
+    """Check that all best checkpoints of a run have a directory of their own.
+
+    If two shared a directory, they would delete each other's checkpoints.
+
+    Args:
+        params: The config of the run.
+        model_dir: The model directory.
+        hooks: The hooks that keep a best checkpoint.
+
+    Raises:
+        errors.ConfigValueError: If two directories are the same or one lies inside the other, or if
+            one is a directory of the run itself.
+    """
+    trainer = params.trainer
+    # The run's own directories. An optional one may have no name.
+    taken = {
+        "train": "the event files of training",
+        trainer.validation_summary_subdir: "the event files of evaluations",
+        "ema_checkpoints": "the averaged weights",
+        "swa": "the weights of the hook `stochastic_weight_averaging`",
+    }
+    root = _real(model_dir, "")
+    owners = {_real(model_dir, name): owner for name, owner in taken.items() if name}
+    keepers = []
+    if trainer.best_checkpoint_export_subdir and trainer.best_checkpoint_eval_metric:
+        metric = trainer.best_checkpoint_eval_metric
+        owner = (
+            "`trainer.best_checkpoint_export_subdir`, which keeps the checkpoint with the best "
+            f"`{metric}`"
+        )
+        keepers.append((owner, trainer.best_checkpoint_export_subdir))
+    keepers += [(f"the hook `best_checkpoint` on `{h.metric}`", h.directory) for h in hooks]
+    for owner, directory in keepers:
+        path = _real(model_dir, directory)
+        other = next((owners[each] for each in owners if _overlap(path, each)), None)
+        if path == root:
+            other = "the checkpoints of the run"
+        if other is not None:
+            raise errors.ConfigValueError(
+                f"The directory `{directory}` would be shared by {other} and {owner}. Use "
+                "separate directories, none inside another: "
+                "`trainer.best_checkpoint_export_subdir`, or `directory` of the hook."
+            )
+        owners[path] = owner
+
+
+def _real(model_dir: str, directory: str) -> str:
+    """Return the resolved path of a directory of the run, for comparison with another."""
+    path = directory if files.is_remote(directory) else os.path.join(model_dir, directory)
+    return posixpath.normpath(path) if files.is_remote(path) else os.path.realpath(path)
+
+
+def _overlap(path: str, other: str) -> bool:
+    return phase_configs.lies_in(path, other) or phase_configs.lies_in(other, path)
+
+
+def _reports_only_its_metrics(trainer: orbit.AbstractTrainer) -> bool:
+    """Return whether no custom code decides which results an evaluation has."""
+    if not isinstance(trainer, base_trainer.Trainer) or not trainer.evaluates:
+        return False
+    default = (
+        (type(trainer), base_trainer.Trainer, "evaluate"),
+        (type(trainer), base_trainer.Trainer, "eval_end"),
+        (type(trainer.task), base_task.Task, "reduce_aggregated_logs"),
+    )
+    return (
+        all(getattr(own, name) is getattr(base, name) for own, base, name in default)
+        and not getattr(trainer.model, "compiled", False)
+        # A custom metric may return a dictionary, whose keys are then the names.
+        and all(_is_of_keras(metric) for metric in trainer.validation_metrics)
+    )
+
+
+def _is_of_keras(metric: Any) -> bool:
+    return bool(type(metric).result.__module__.startswith("keras."))
 
 
 def check_init_checkpoint(
@@ -332,7 +477,7 @@ def _input_paths(task: config_definitions.TaskConfig, mode: str) -> Iterator[tup
         given = hyperparams.get_by_path(block, "input_path")
         reads_service = hyperparams.get_by_path(block, "enable_tf_data_service")
         if given and not reads_service and getattr(block, "NAMES_FILES", True):
-            yield f"{place}.input_path", list(data_schemas.texts(given))
+            yield f"{place}.input_path", list(hyperparams.texts(given))
 
 
 def _is_local_path(name: str) -> bool:
@@ -355,3 +500,159 @@ def _plain(entry: str | dict[str, Any]) -> str | dict[str, Any]:
 
 def _workspace(params: config_definitions.ExperimentConfig) -> str | None:
     return params.workspace or None
+
+
+def list_code(params: config_definitions.ExperimentConfig) -> list[str]:
+    """Return the sorted names and checksums of all Python files that a run uses.
+
+    Hosts with the same code return the same list.
+
+    Args:
+        params: The config of the run.
+    """
+    paths = {**_files_of(official_lite.__name__)}
+    for name in sorted(_modules_of(params)):
+        paths |= _files_of(name)
+    return [f"{name} {_checksum(path)}" for name, path in sorted(paths.items())]
+
+
+def _modules_of(params: config_definitions.ExperimentConfig) -> set[str]:
+    """Return the names of the modules that define the configs, the task and the trainer."""
+    classes = [type(config) for config in _configs_in(params)]
+    with contextlib.suppress(errors.UnknownNameError):
+        classes.append(task_factory.get_task_cls(type(params.task)))
+    with contextlib.suppress(errors.UnknownNameError):
+        classes.append(trainer_factory.get_trainer_cls(params))
+    return {str(getattr(each, "__module__", "")) for each in classes}
+
+
+def _configs_in(value: object) -> Iterator[Any]:
+    if isinstance(value, hyperparams.ParamsDict):
+        yield value
+        for element in vars(value).values():
+            yield from _configs_in(element)
+    elif isinstance(value, list | tuple):
+        for element in value:
+            yield from _configs_in(element)
+
+
+def _files_of(module_name: str) -> dict[str, pathlib.Path]:
+    """Return all files of a module's top-level package, by name, or the file of the module."""
+    top = module_name.partition(".")[0]
+    package = sys.modules.get(top)
+    roots = [pathlib.Path(root) for root in getattr(package, "__path__", ())]
+    if roots:
+        return {
+            f"{top}/{path.relative_to(root).as_posix()}": path
+            for root in roots
+            for path in root.rglob("*.py")
+            if path.is_file()  # Some editors lock a file by a link to nowhere.
+        }
+    file = getattr(sys.modules.get(module_name), "__file__", None)
+    return {pathlib.Path(file).name: pathlib.Path(file)} if file else {}
+
+
+def _checksum(path: pathlib.Path) -> str:
+    try:
+        return hashlib.sha256(path.read_bytes()).hexdigest()[:16]
+    except OSError:
+        return "unreadable"
+
+
+def require_agreement(
+    params: config_definitions.ExperimentConfig,
+    strategy: tf.distribute.Strategy,
+    mode: str = "train",
+) -> None:
+    """Check that all workers of a `MultiWorkerMirroredStrategy` agree; every worker must call this.
+
+    Args:
+        params: The config of the run. The fields with a worker's place in the cluster may differ.
+        strategy: The strategy; nothing is compared under strategies of other classes.
+        mode: The mode of the run; the files of the training data are compared if it trains.
+
+    Raises:
+        errors.ConfigValueError: If the workers differ. The error is raised on all workers and shows
+            the first difference.
+    """
+    found = tf_config.read_tf_config()
+    is_several = isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy)
+    if not is_several or found is None or found.num_workers < 2:
+        return
+    parts = _parts(params, mode)
+    names = list(found.members("chief", "worker"))
+    gather = _create_gather(strategy, len(names))
+    rows = gather([_number_of("\n".join(lines)) for lines in parts.values()])
+    for column, (part, lines) in enumerate(parts.items()):
+        if len(set(rows[:, column])) > 1:
+            raise errors.ConfigValueError(_describe_difference(part, lines, names, gather))
+
+
+def _parts(params: config_definitions.ExperimentConfig, mode: str) -> dict[str, list[str]]:
+    """Return the parts of a run that must be equal on all workers, each as lines of text."""
+    runtime = params.runtime.replace(task_index=-1, worker_hosts=None)
+    config = hyperparams.flatten(params.replace(runtime=runtime))
+    return {
+        "seed": [f"runtime.seed: {params.runtime.seed}"],
+        "versions": [" ".join(item) for item in sorted(run_record.versions().items())],
+        "config": [f"{path}: {value!r}" for path, value in config.items()],
+        "code": list_code(params),
+        "training data": [
+            line
+            for config in _configs_in(params)
+            if run_mode.Mode(mode).trains and isinstance(config, config_definitions.DataConfig)
+            if config.is_training and config.input_path and not config.enable_tf_data_service
+            for line in _sizes(config.input_path)
+        ],
+    }
+
+
+def _sizes(input_path: Sequence[str] | str | hyperparams.ParamsDict) -> list[str]:
+    if isinstance(input_path, hyperparams.ParamsDict):
+        return [line for path in input_path.as_dict().values() for line in _sizes(path)]
+    try:
+        found = file_patterns.match_files(input_path)
+    except errors.OfficialLiteError as error:
+        # Compare the message, because the error may occur on this worker only. If it occurs on all
+        # workers, reading the data will raise it.
+        return [str(error)]
+    with concurrent.futures.ThreadPoolExecutor(_MAX_THREADS) as pool:
+        sizes = pool.map(files.size, found)
+    return [f"{file}, {size:,} bytes" for file, size in zip(found, sizes, strict=True)]
+
+
+def _describe_difference(
+    part: str, lines: Sequence[str], names: Sequence[str], gather: _Gather
+) -> str:
+    """Describe the first line that differs, and what each worker has in its place."""
+    length = int(gather([len(lines)]).max())
+    padded = [*lines, *[""] * (length - len(lines))]
+    numbers = gather([_number_of(line) for line in padded])
+    first = int(np.argmax((numbers != numbers[0]).any(axis=0)))
+    shown = padded[first].encode()[:_MAX_BYTES].ljust(_MAX_BYTES, b"\0")
+    texts = [
+        bytes(row.astype(np.uint8)).rstrip(b"\0").decode(errors="replace")
+        for row in gather(list(shown))
+    ]
+    others = np.flatnonzero(numbers[:, first] != numbers[0, first]).tolist()
+    has = [f"{names[index]} has `{texts[index] or 'nothing'}`" for index in [0, *others]]
+    return (
+        f"The {part} of {names[0]} and of {', '.join(names[index] for index in others)} differ: "
+        f"{', '.join(has)}. Start all workers with the same command, code and data."
+    )
+
+
+def _create_gather(strategy: tf.distribute.Strategy, num_workers: int) -> _Gather:
+    """Create a function that gathers the numbers of all workers in a matrix, one row per worker."""
+
+    def gather(numbers: Sequence[int]) -> np.ndarray[Any, Any]:
+        own = tf.constant([numbers], tf.int64)
+        rows = strategy.gather(strategy.run(lambda: own), axis=0).numpy()
+        # Each worker's row is repeated for each of its replicas.
+        return np.asarray(rows[:: len(rows) // num_workers])
+
+    return gather
+
+
+def _number_of(text: str) -> int:
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], signed=True)

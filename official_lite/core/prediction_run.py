@@ -5,7 +5,7 @@ import glob
 import hashlib
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import keras
@@ -21,8 +21,6 @@ from official_lite.data.sources import registry
 from official_lite.modeling import hyperparams
 from official_lite.prediction import output
 from official_lite.run import driver, run_record
-
-__all__ = ["describe_source", "run"]
 
 # The blocks of the config that decide nothing about predictions, although they are in the task.
 _UNUSED = ("task.train_data", "task.validation_data", "task.predict_data", "task.init_checkpoint")
@@ -174,7 +172,10 @@ def _describe_input(data: Any) -> str:
     """
     patterns = list(_patterns(data))
     found: list[Any] = [
-        {**each, "files": [_without_time(file) for file in each["files"]]}
+        {
+            **each,
+            "files": [{n: v for n, v in file.items() if n != "mtime"} for file in each["files"]],
+        }
         for each in file_patterns.describe(patterns)
         if each["num_files"]
     ]
@@ -208,10 +209,6 @@ def _find_remote(pattern: str) -> list[str]:
     except tf.errors.UnimplementedError:
         # TensorFlow does not know the file system. The task reads the files in its own way.
         return []
-
-
-def _without_time(described: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in described.items() if name != "mtime"}
 
 
 def _versions(file_format: str) -> dict[str, str]:

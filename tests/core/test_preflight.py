@@ -5,10 +5,16 @@ import pytest
 import tensorflow as tf
 
 from official_lite.common import errors
-from official_lite.core import base_task, base_trainer, task_factory, trainer_factory
+from official_lite.core import (
+    base_task,
+    base_trainer,
+    best_checkpoint,
+    preflight,
+    task_factory,
+    trainer_factory,
+)
 from official_lite.core import config_definitions as cfg
 from official_lite.modeling.multitask import configs as multitask_configs
-from official_lite.run import best_checkpoint, preflight
 
 
 @pytest.mark.parametrize(

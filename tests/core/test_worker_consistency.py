@@ -1,6 +1,9 @@
+"""Workers that were started with another config, other code or other data are refused."""
+
 import contextlib
 import json
 import pathlib
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -9,9 +12,10 @@ import portpicker
 import pytest
 import tensorflow as tf
 
+from experiments.vision.digits import configs
 from official_lite.common import errors
 from official_lite.core import config_definitions as cfg
-from official_lite.run import worker_consistency
+from official_lite.core import exp_factory, preflight, task_factory
 from tests import commands
 
 # Reads files, as the digits by themselves don't. Nobody gets so far: workers are compared before.
@@ -48,7 +52,6 @@ def _change_data(host: pathlib.Path) -> None:
 @pytest.mark.parametrize(
     ("part", "change", "option", "has"),
     [
-        ("seed", _change_nothing, "runtime.seed=INDEX", "worker 1 has `runtime.seed: 1`"),
         (
             "config",
             _change_nothing,
@@ -102,7 +105,7 @@ def test_50_workers_that_differ_end_with_what_each_of_them_has(
 
 def test_a_single_process_has_nothing_to_agree_on() -> None:
     params = cfg.ExperimentConfig()
-    worker_consistency.require_agreement(params, tf.distribute.OneDeviceStrategy("CPU:0"))
+    preflight.require_agreement(params, tf.distribute.OneDeviceStrategy("CPU:0"))
 
 
 class _TwoWorkers(tf.distribute.MultiWorkerMirroredStrategy):
@@ -125,8 +128,8 @@ class _TwoWorkers(tf.distribute.MultiWorkerMirroredStrategy):
 def _agree(first: cfg.ExperimentConfig, second: cfg.ExperimentConfig) -> None:
     """Check two configs as two workers do, one after the other."""
     other = _TwoWorkers()
-    worker_consistency.require_agreement(second, other)
-    worker_consistency.require_agreement(first, _TwoWorkers(other.sent))
+    preflight.require_agreement(second, other)
+    preflight.require_agreement(first, _TwoWorkers(other.sent))
 
 
 @pytest.fixture
@@ -154,8 +157,49 @@ def test_only_files_of_the_training_data_are_compared(experiment, tmp_path, part
     params = experiment(task={part: {"input_path": str(path)}})
     other = _TwoWorkers()
     path.write_bytes(b"x")
-    worker_consistency.require_agreement(params, other)
+    preflight.require_agreement(params, other)
     path.write_bytes(b"xx")
     differs = pytest.raises(errors.ConfigValueError, match="The training data of worker 0")
     with differs if part == "train_data" else contextlib.nullcontext():
-        worker_consistency.require_agreement(params, _TwoWorkers(other.sent))
+        preflight.require_agreement(params, _TwoWorkers(other.sent))
+
+
+def test_code_is_that_of_the_framework_and_of_the_experiment() -> None:
+    lines = preflight.list_code(configs.digits_mlp())
+    names = [line.partition(" ")[0] for line in lines]
+    assert names == sorted(names)
+    assert {"official_lite/core/preflight.py", "experiments/vision/digits/task.py"} <= set(names)
+    assert lines == preflight.list_code(exp_factory.get_exp_config("vision/digits_cnn"))
+
+
+def test_change_of_a_file_changes_its_line(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text("SHIFT = 1\n")
+    task = type("MyTask", (), {"__module__": "mine"})
+    params = cfg.ExperimentConfig(task=type("MyConfig", (cfg.TaskConfig,), {})())
+    monkeypatch.setitem(sys.modules, "mine", type(sys)("mine"))
+    sys.modules["mine"].__file__ = str(file)
+    task_factory.register_task_cls(type(params.task))(task)
+    before = preflight.list_code(params)
+    file.write_text("SHIFT = 2\n")
+    changed = set(preflight.list_code(params)) ^ set(before)
+    assert [line.partition(" ")[0] for line in sorted(changed)] == ["mine.py", "mine.py"]
+
+
+def test_link_to_nowhere_and_file_that_can_not_be_read_are_no_error(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / ".#task.py").symlink_to("me@host.1")  # Emacs locks `task.py` this way.
+    (tmp_path / "lost.py").symlink_to("/proc/self/mem")  # Its first byte can't be read.
+    package = type(sys)("my_package")
+    package.__path__ = [str(tmp_path)]
+    monkeypatch.setitem(sys.modules, "my_package", package)
+    task = type("MyTask", (), {"__module__": "my_package"})
+    params = cfg.ExperimentConfig(task=type("MyConfig", (cfg.TaskConfig,), {})())
+    task_factory.register_task_cls(type(params.task))(task)
+    lines = preflight.list_code(params)
+    assert [line for line in lines if line.startswith("my_package")] == [
+        "my_package/lost.py unreadable"
+    ]
