@@ -94,9 +94,9 @@ def check_run(
     """
     check(params, mode)
     run_record.check_model_dir(model_dir)
-    if run_mode.Mode(mode).trains:
+    if flags.Mode(mode).trains:
         check_directories(params, model_dir, _best_checkpoint_hooks(params))
-    if run_mode.Mode(mode).predicts:
+    if flags.Mode(mode).predicts:
         check_prediction(params)
     earlier = earlier_phases or {}
     if reads_weights:
@@ -600,7 +600,7 @@ def _parts(params: config_definitions.ExperimentConfig, mode: str) -> dict[str, 
         "training data": [
             line
             for config in _configs_in(params)
-            if run_mode.Mode(mode).trains and isinstance(config, config_definitions.DataConfig)
+            if flags.Mode(mode).trains and isinstance(config, config_definitions.DataConfig)
             if config.is_training and config.input_path and not config.enable_tf_data_service
             for line in _sizes(config.input_path)
         ],

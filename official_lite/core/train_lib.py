@@ -12,10 +12,10 @@ import tensorflow as tf
 from absl import logging
 
 from official_lite import orbit, telemetry
-from official_lite.checkpoint import async_checkpoint_manager, directories, state_description
+from official_lite.checkpoint import async_checkpoint_manager, directories, model_state
 from official_lite.common import distribute_utils, files, goodput, preemption, terminal
-from official_lite.common.run_mode import Mode
-from official_lite.config import epochs, model_files, parsing
+from official_lite.common.flags import Mode
+from official_lite.config import epochs, parsing
 from official_lite.core import (
     actions,
     base_task,

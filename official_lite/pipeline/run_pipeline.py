@@ -18,7 +18,6 @@ from official_lite.common import (
     suggestions,
     terminal,
 )
-from official_lite.common.cluster import task_server
 from official_lite.config import epochs, parsing, phase_configs
 from official_lite.core import config_definitions, preflight, task_factory
 from official_lite.pipeline.stages import (

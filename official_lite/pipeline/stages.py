@@ -12,9 +12,8 @@ import tensorflow as tf
 from absl import logging
 
 from official_lite import orbit
-from official_lite.common import errors, plugins, registry, run_mode, suggestions, terminal
-from official_lite.common.cluster import rendezvous, tf_config
-from official_lite.config import compatibility, epochs, model_files
+from official_lite.common import cluster, errors, flags, plugins, suggestions, terminal, tf_config
+from official_lite.config import compatibility, epochs, parsing
 from official_lite.core import (
     base_task,
     base_trainer,
@@ -82,7 +81,7 @@ def meet_workers(config: config_definitions.RuntimeConfig) -> None:
     """
     found = _cluster(config)
     if found is not None and config.distribution_strategy.lower() == "multi_worker_mirrored":
-        rendezvous.meet(found)
+        cluster.meet(found)
 
 
 def _by_replicas(count: int) -> Engine:
@@ -177,12 +176,12 @@ class ExperimentContext:
     @property
     def trains(self) -> bool:
         """Whether the run trains; False if there is no mode, as when only the model is built."""
-        return bool(self.mode) and run_mode.Mode(self.mode).trains
+        return bool(self.mode) and flags.Mode(self.mode).trains
 
     @property
     def evaluates(self) -> bool:
         """Whether the run evaluates."""
-        return bool(self.mode) and run_mode.Mode(self.mode).evaluates
+        return bool(self.mode) and flags.Mode(self.mode).evaluates
 
     @property
     def engine(self) -> Engine:

@@ -30,7 +30,7 @@ def data_blocks(task: config_definitions.TaskConfig, mode: str) -> Iterator[tupl
 
     The configs need not be a `DataConfig`.
     """
-    kind = run_mode.Mode(mode)
+    kind = flags.Mode(mode)
     for path, part in task_configs(task):
         found = {name: hyperparams.get_by_path(part, name) for name in _DATA}
         lacks_own = kind.predicts and found["predict_data"] is None

@@ -17,7 +17,7 @@ import numpy as np
 import tensorflow as tf
 
 from official_lite.checkpoint import commit, fallback, model_state, warm_start
-from official_lite.common import errors, types
+from official_lite.common import errors, nests
 from official_lite.core import checkpoint_state, model_building, step_checks
 from official_lite.modeling import hyperparams
 from official_lite.modeling.multitask import base_trainer, multitask

@@ -9,7 +9,7 @@ import keras
 import tensorflow as tf
 
 from official_lite import orbit
-from official_lite.core import base_task, best_checkpoint, config_definitions
+from official_lite.core import base_task, best_checkpoint, config_definitions, exporter_events
 from official_lite.core import base_trainer as core_trainer
 from official_lite.modeling.multitask import base_trainer
 from official_lite.modeling.optimization import ema_optimizer, optimizer_factory
