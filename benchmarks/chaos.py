@@ -45,10 +45,10 @@ _BOOKKEEPING = ("_CHECKPOINTABLE_OBJECT_GRAPH", "save_counter/.ATTRIBUTES/VARIAB
 _SECONDS_TO_NOTICE = 60.0
 
 # A start that takes longer is considered hung.
-_MOST_SECONDS = 1800.0
+_MAX_SECONDS = 1800.0
 
 # A run that ends before its last kill is repeated.
-_MOST_ATTEMPTS = 10
+_MAX_ATTEMPTS = 10
 
 
 @dataclasses.dataclass(frozen=True, order=True)
@@ -107,7 +107,7 @@ class Training:
                         _kill(processes[-1:])
                         return not _have_noticed(processes[:-1])
                     return False
-                if now > started + _MOST_SECONDS:
+                if now > started + _MAX_SECONDS:
                     raise RuntimeError(f"It does not end; see {log}.")
                 time.sleep(0.002)
             codes = [process.wait() for process in processes]
@@ -309,7 +309,7 @@ def main() -> int:
     num_unequal = num_kills = 0
     for index in range(args.runs):
         training = dataclasses.replace(unbroken, model_dir=root / f"run_{index}")
-        for _ in range(_MOST_ATTEMPTS):
+        for _ in range(_MAX_ATTEMPTS):
             _copy_execution(unbroken.model_dir, training.model_dir)
             kills = sorted(_draw_kill(times, moments) for _ in range(args.kills))
             workers = [moments.choice(sizes) for _ in range(args.kills + 1)]
@@ -318,7 +318,7 @@ def main() -> int:
                 break
             shutil.rmtree(training.model_dir)
         else:
-            raise RuntimeError(f"{_MOST_ATTEMPTS} runs ended before their last kill.")
+            raise RuntimeError(f"{_MAX_ATTEMPTS} runs ended before their last kill.")
         num_kills += len(steps)
         unequal = differences(expected, what_is_left(training.model_dir))
         num_unequal += bool(unequal)

@@ -52,7 +52,7 @@ CLASSES = 10
 
 BATCH_SIZE = 4096
 
-_MOST_SECONDS = 900.0
+_MAX_SECONDS = 900.0
 
 
 @dataclasses.dataclass
@@ -231,7 +231,7 @@ def _start(directory: pathlib.Path, name: str, assignments: list[str]) -> subpro
 
 
 def _wait(condition: Callable[[], bool], process: subprocess.Popen[bytes]) -> None:
-    deadline = time.monotonic() + _MOST_SECONDS
+    deadline = time.monotonic() + _MAX_SECONDS
     while process.poll() is None and not condition():
         if time.monotonic() > deadline:
             process.kill()

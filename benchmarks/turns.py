@@ -42,7 +42,7 @@ REPOSITORY = pathlib.Path(__file__).resolve().parent.parent
 _SECONDS_BETWEEN_TURNS = 0.3
 
 # A hung worker must not block the others forever.
-_MOST_SECONDS_FOR_A_ROUND = 900.0
+_MAX_SECONDS_FOR_A_ROUND = 900.0
 
 Answers = dict[str, list[dict[str, Any]]]
 
@@ -184,7 +184,7 @@ class Workers:
 
     def _ask(self, name: str) -> dict[str, Any] | None:
         process = self._processes[name]
-        with _killed_after(process, _MOST_SECONDS_FOR_A_ROUND):
+        with _killed_after(process, _MAX_SECONDS_FOR_A_ROUND):
             line = _say_and_listen(process)
         if line:
             answer: dict[str, Any] = json.loads(line)

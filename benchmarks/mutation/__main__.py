@@ -26,7 +26,7 @@ ROOT = pathlib.Path(__file__).parents[2]
 # What the copy does not need.
 _LEFT_OUT = shutil.ignore_patterns(".*", "__pycache__", "results", "*.egg-info")
 
-_MOST_SECONDS = 900
+_MAX_SECONDS = 900
 _TESTS_FAILED = 1
 
 
@@ -122,7 +122,7 @@ def _run_tests(tests: Sequence[str], copy: pathlib.Path) -> tuple[int | None, st
             command,
             cwd=copy,
             env=environment,
-            timeout=_MOST_SECONDS * len(tests),
+            timeout=_MAX_SECONDS * len(tests),
             capture_output=True,
             text=True,
             check=False,

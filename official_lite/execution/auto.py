@@ -86,9 +86,7 @@ _MIN_SECONDS = 0.1
 _GROWING_MEASUREMENTS = 9
 
 
-def choose_execution(
-    trainer: modes.Trainer, num_steps: int, num_eval_steps: int = 0
-) -> ExecutionRecord:
+def choose_execution(trainer: Any, num_steps: int, num_eval_steps: int = 0) -> ExecutionRecord:
     """Benchmark the execution modes on a trainer and set the fastest one.
 
     Afterwards the training state is unchanged and the trainer's data is at its beginning.
@@ -102,7 +100,7 @@ def choose_execution(
 
 
 class _Tuner:
-    def __init__(self, trainer: modes.Trainer, num_steps: int, num_eval_steps: int) -> None:
+    def __init__(self, trainer: Any, num_steps: int, num_eval_steps: int) -> None:
         self._trainer = trainer
         self._num_steps = num_steps
         self._num_eval_steps = num_eval_steps
@@ -271,7 +269,7 @@ def _first_line(error: BaseException) -> str:
 
 
 def choose(
-    trainer: modes.Trainer, num_steps: int, model_dir: str, *, evaluates: bool
+    trainer: Any, num_steps: int, model_dir: str, *, evaluates: bool
 ) -> execution_record.ExecutionRecord:
     """Reuse the execution mode recorded in `model_dir`, or benchmark the modes and record the best.
 
@@ -294,7 +292,7 @@ def choose(
     return record
 
 
-def _is_possible(record: execution_record.ExecutionRecord, trainer: modes.Trainer) -> bool:
+def _is_possible(record: execution_record.ExecutionRecord, trainer: Any) -> bool:
     """Return whether the trainer supports the recorded mode.
 
     The run may have been moved to a machine with more devices, or to several machines.
@@ -304,7 +302,7 @@ def _is_possible(record: execution_record.ExecutionRecord, trainer: modes.Traine
     return record.execution != "xla_loop" or modes.why_not_xla_loop(trainer) is None
 
 
-def _count_eval_steps(trainer: modes.Trainer, num_steps: int) -> int:
+def _count_eval_steps(trainer: Any, num_steps: int) -> int:
     """Return the total steps of all evaluations during the training; 0 if unknown."""
     config = trainer.config.trainer
     if not trainer.evaluates or not config.validation_interval:

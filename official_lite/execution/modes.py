@@ -1,6 +1,6 @@
 """Execution modes: the mode of a config, its executor, and the modes that a trainer supports."""
 
-from typing import Any, TypeAlias
+from typing import Any
 
 import keras
 import tensorflow as tf
@@ -13,7 +13,6 @@ from official_lite.modeling import distributed_gradients, hyperparams
 from official_lite.orbit import xla_loops
 
 __all__ = [
-    "Trainer",
     "check",
     "check_virtual_replicas",
     "check_overrides",
@@ -23,9 +22,6 @@ __all__ = [
     "why_not_xla",
     "why_not_xla_loop",
 ]
-
-# A `core.base_trainer.Trainer`; that module imports this one.
-Trainer: TypeAlias = Any
 
 
 def execution_of(runtime: config_definitions.RuntimeConfig) -> str:
@@ -145,7 +141,7 @@ def check_overrides(
                 )
 
 
-def check(execution: str, trainer: Trainer) -> None:
+def check(execution: str, trainer: Any) -> None:
     """Check that a trainer supports the requested execution mode.
 
     Raises:
@@ -168,7 +164,7 @@ def check(execution: str, trainer: Trainer) -> None:
         )
 
 
-def why_not_xla(trainer: Trainer) -> str | None:
+def why_not_xla(trainer: Any) -> str | None:
     """Return why XLA can't compile the replica's step; None if no reason is known."""
     if isinstance(trainer.strategy, tf.distribute.TPUStrategy):
         return "on a TPU everything is already compiled"
@@ -179,7 +175,7 @@ def why_not_xla(trainer: Trainer) -> str | None:
     return _why_wrong_in_xla(trainer)
 
 
-def why_not_xla_loop(trainer: Trainer) -> str | None:
+def why_not_xla_loop(trainer: Any) -> str | None:
     """Return why many steps can't become one XLA program; None if no reason is known."""
     if reason := why_not_xla(trainer):
         return reason
@@ -191,7 +187,7 @@ def why_not_xla_loop(trainer: Trainer) -> str | None:
     return next(filter(None, reasons), None)
 
 
-def _why_wrong_in_xla(trainer: Trainer) -> str | None:
+def _why_wrong_in_xla(trainer: Any) -> str | None:
     """Return why XLA would compute something else than a graph; None if no reason is known."""
     # A crop has a size that XLA does not know, and the layer resizes it. XLA then fills it up with
     # zeros and resizes these, too.

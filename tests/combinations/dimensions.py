@@ -134,7 +134,7 @@ def _refusals() -> Iterator[Refusal]:
         )
     yield Refusal(
         {"virtual": 2, "trainer": "two optimizers"},
-        "which would get several batches at once",
+        "overrides `train_step`",
         "Virtual replicas are a part of the step that such a trainer replaces.",
     )
     yield Refusal(

@@ -53,9 +53,9 @@ NOT_REGISTERED = {"demo/lines": "is in what `tools new demo` writes"}
 
 # Blocks under a comment such as `<!-- driver -->` are run by the page's own test.
 OWN_TESTS = {
-    "docs/hooks.md": "tests/end_to_end/test_hooks_page.py",
-    "docs/nas.md": "tests/end_to_end/test_nas_page.py",
+    "docs/hooks.md": "tests/end_to_end/test_documented_code.py",
+    "docs/nas.md": "tests/end_to_end/test_documented_code.py",
     "docs/porting.md": "tests/ports/test_moved_project.py",
-    "docs/search.md": "tests/end_to_end/test_search_page.py",
+    "docs/search.md": "tests/end_to_end/test_documented_code.py",
     "docs/stages.md": "tests/end_to_end/test_stages.py",
 }

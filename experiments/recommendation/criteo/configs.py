@@ -13,7 +13,7 @@ FORMATS = ("tsv", "tfrecord")
 SPLITS = ("train", "validation")
 
 # The rows of the single table for all 26 categories must fit into an int32.
-_MOST_TABLE_ROWS = 2**31 // 26
+_MAX_TABLE_ROWS = 2**31 // 26
 
 _BATCH_SIZE = 1024
 _TRAIN_STEPS = 1500
@@ -72,9 +72,9 @@ class CriteoConfig(cfg.TaskConfig):
 
     def validate_fields(self) -> None:
         super().validate_fields()
-        if not 2 <= self.table_rows <= _MOST_TABLE_ROWS:
+        if not 2 <= self.table_rows <= _MAX_TABLE_ROWS:
             raise errors.ConfigValueError(
-                f"`table_rows` is {self.table_rows}; expected 2 to {_MOST_TABLE_ROWS}, because "
+                f"`table_rows` is {self.table_rows}; expected 2 to {_MAX_TABLE_ROWS}, because "
                 "one row is reserved for missing values."
             )
 

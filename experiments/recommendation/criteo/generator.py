@@ -25,7 +25,7 @@ NUM_INTEGERS = 13
 NUM_CATEGORIES = 26
 
 # The number of different values of the first category and of the last.
-_FEWEST_VALUES, _MOST_VALUES = 4, 400
+_MIN_VALUES, _MAX_VALUES = 4, 400
 _ZIPF_EXPONENT = 1.1
 # The value of each category, by frequency, that is missing in the files.
 _MISSING_RANK = 2
@@ -78,7 +78,7 @@ class Truth:
 
     def __init__(self, seed: int) -> None:
         rng = np.random.default_rng([seed, _TRUTH])
-        counts = np.geomspace(_FEWEST_VALUES, _MOST_VALUES, NUM_CATEGORIES).astype(int)
+        counts = np.geomspace(_MIN_VALUES, _MAX_VALUES, NUM_CATEGORIES).astype(int)
         self._begins = np.cumsum(counts) - counts
         self._values = np.stack([_value_table(count) for count in counts]) + self._begins[:, None]
         self.category_of_token = np.repeat(np.arange(NUM_CATEGORIES), counts)
