@@ -212,13 +212,14 @@ def _split(assignment: str) -> tuple[str, str]:
 
 def _refuse_masked_passwords(params: hyperparams.Config) -> None:
     masked = f":{yaml_io.MASK}@"
-    if any(masked in text for text in hyperparams.texts(params)):
-        values = hyperparams.flatten(params).items()
-        path, value = next(one for one in values if masked in str(one[1]))
-        raise errors.ConfigValueError(
-            f"`{path}` is {value!r}, whose password is masked, because the config comes from the "
-            f"files of a run. Pass the URL with its password: --set={path}=…"
-        )
+    # Alternatives that are not selected have texts, too, but no paths.
+    is_masked = any(masked in text for text in hyperparams.texts(params))
+    for path, value in hyperparams.flatten(params).items() if is_masked else ():
+        if masked in str(value):
+            raise errors.ConfigValueError(
+                f"`{path}` is {value!r}, whose password is masked, because the config comes from "
+                f"the files of a run. Pass the URL with its password: --set={path}=…"
+            )
 
 
 def serialize_config(params: hyperparams.ParamsDict, model_dir: str) -> None:

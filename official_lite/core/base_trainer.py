@@ -132,7 +132,7 @@ class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
         self._task_metrics: dict[bool, Any] = {}
         modes.check_overrides(config.trainer, type(self), Trainer, train=train)
         requested = modes.execution_of(config.runtime)
-        self.init_async("graph" if requested == "auto" else requested)
+        self._init_execution("graph" if requested == "auto" else requested)
         self._train_data: Any = self._create_train_data()
         if train:
             self._init_training(train_dataset)
@@ -283,8 +283,11 @@ class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
 
     # How steps are executed.
 
-    def init_async(self, mode: str = "graph") -> None:
+    def init_async(self) -> None:
         """Create the executor, which runs the steps and distributes the data."""
+        self._init_execution("graph")
+
+    def _init_execution(self, mode: str) -> None:
         executor = self._create_executor(mode)
         runner.set_untracked(self, _executor=executor, _eval_executor=executor)
 
@@ -790,6 +793,7 @@ class _AsyncTrainer(orbit.StandardTrainer, orbit.StandardEvaluator):
 
     _strategy: tf.distribute.Strategy
     init_async: Any = Trainer.init_async
+    _init_execution: Any = Trainer._init_execution
     coordinator_for_async: Any = Trainer.coordinator_for_async
     join: Any = Trainer.join
     distribute_dataset: Any = Trainer.distribute_dataset
@@ -798,3 +802,12 @@ class _AsyncTrainer(orbit.StandardTrainer, orbit.StandardEvaluator):
 
     def _create_executor(self, mode: str) -> executors.GraphExecutor:
         return modes.create_executor(mode, self._strategy)
+
+    def run_steps(self, num_steps: tf.Tensor) -> None:
+        """Run steps; see `orbit.StandardTrainer.run_steps`."""
+        global_step = getattr(self, "global_step", None)
+        if self._executor.coordinator is None or global_step is None:
+            super().run_steps(num_steps)
+        else:
+            optimizer = getattr(self, "optimizer", None)
+            executors.run_and_count(super().run_steps, num_steps, global_step, optimizer)

@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 from absl import logging
 
@@ -139,7 +140,7 @@ def read_best_logs(
 
 def _is_scalar(value: tf.Tensor | float) -> bool:
     # Images and tables of an evaluation stay out of a small text file.
-    return len(getattr(orbit.utils.get_value(value), "shape", ())) == 0
+    return bool(np.size(orbit.utils.get_value(value)) == 1)
 
 
 def _json_scalars(logs: Mapping[str, Any]) -> dict[str, Any]:
@@ -148,5 +149,5 @@ def _json_scalars(logs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _json_number(value: tf.Tensor | float) -> float | None:
-    number = float(orbit.utils.get_value(value))
+    number = float(np.reshape(orbit.utils.get_value(value), ()))
     return number if math.isfinite(number) else None

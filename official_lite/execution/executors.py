@@ -453,7 +453,7 @@ def run_and_count(
     run: Callable[[tf.Tensor], None],
     num_steps: tf.Tensor,
     global_step: tf.Variable,
-    optimizer: keras.optimizers.Optimizer,
+    optimizer: Any,
 ) -> None:
     """Run steps on workers, and advance the global step by the requested number of steps.
 
@@ -464,7 +464,7 @@ def run_and_count(
         run: A function that runs a number of steps.
         num_steps: The number of steps.
         global_step: The variable that the steps count.
-        optimizer: The optimizer, which counts its updates.
+        optimizer: The optimizer, if it is one of Keras, which counts its updates.
     """
     expected = int(global_step.numpy()) + int(num_steps)
     run(num_steps)
@@ -472,7 +472,8 @@ def run_and_count(
     if surplus > 0:
         logging.warning("%d steps were repeated because a worker was lost.", surplus)
         global_step.assign_sub(surplus)
-        optimizer.iterations.assign(optimizer.iterations - surplus)
+        if isinstance(optimizer, keras.optimizers.Optimizer):
+            optimizer.iterations.assign(optimizer.iterations - surplus)
 
 
 def create_eval_loop_fn(

@@ -30,6 +30,7 @@ __all__ = [
     "read_found_arch",
     "read_history",
     "record_space",
+    "require_label",
     "require_labels",
     "space_hash",
     "to_history_line",
@@ -118,12 +119,20 @@ def is_fixed() -> bool:
     return _current.get() is not None
 
 
+def require_label(label: str) -> None:
+    """Check that a choice has a label; choices with the same label are one decision."""
+    if not label:
+        raise errors.ConfigValueError("A choice needs a `label`, by which it is found again.")
+
+
 def ask_for(label: str, options: Sequence[Any]) -> int:
     """Return the index of the chosen option of a label. Requires `is_fixed()`.
 
     Raises:
-        errors.ConfigValueError: If the label has different options elsewhere in the model.
+        errors.ConfigValueError: If the label is empty, or has different options elsewhere in the
+            model.
     """
+    require_label(label)
     decision: Any = _current.get()
     known = decision.asked.setdefault(label, list(options))
     if known != list(options):

@@ -59,6 +59,7 @@ class Choice(keras.layers.Layer, abc.ABC):
         return super().__new__(cls, *args, **kwargs)
 
     def __init__(self, label: str, options: Sequence[Any], **kwargs: Any) -> None:
+        architecture.require_label(label)
         super().__init__(**kwargs)
         self.label = label
         # Bypass the attribute tracking of Keras, which would wrap the list.
@@ -274,7 +275,7 @@ def _create(candidate: keras.layers.Layer | Callable[[], keras.layers.Layer]) ->
 
 
 def _create_block(block: Block, index: int) -> keras.layers.Layer:
-    return block[index] if isinstance(block, list | tuple) else block(index)
+    return _create(block[index] if isinstance(block, list | tuple) else lambda: block(index))
 
 
 def _checked_prior(prior: Sequence[float] | None, label: str, count: int) -> list[float] | None:
@@ -435,6 +436,11 @@ def _reduce_spec(specs: Sequence[Any], reduction: str) -> Any:
     if reduction == "concat":
         sizes = [spec.shape[-1] for spec in specs]
         shape = (*shape[:-1], None if None in sizes else sum(sizes))
+    elif any(tuple(spec.shape) != shape for spec in specs):
+        raise errors.ConfigValueError(
+            "Inputs to be added must have the same shape, got "
+            f"{[tuple(spec.shape) for spec in specs]}."
+        )
     return keras.KerasTensor(shape, dtype=specs[0].dtype)
 
 

@@ -343,9 +343,11 @@ def _read_path(name: str) -> ConfigSource | None:
     """Read a file or a run; return None if the name must refer to an experiment."""
     if name.endswith(_FILES):
         return ConfigSource(name=name, kind="file", config=yaml_io.read_yaml(name))
-    if not os.path.isdir(name) or name in exp_factory.list_experiments():
+    if not os.path.isdir(name):
         return None
     if not run_reading.is_run(name):
+        if name in exp_factory.list_experiments():
+            return None
         raise errors.ConfigValueError(
             f"The directory {name} is not a model directory: it has no run.json."
         )

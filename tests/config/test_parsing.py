@@ -10,11 +10,25 @@ from official_lite.common import errors
 from official_lite.config import epochs, gin_config, parsing, phase_configs
 from official_lite.core import config_definitions as cfg
 from official_lite.core import exp_factory
+from official_lite.modeling import hyperparams
+
+
+@dataclasses.dataclass
+class StoreConfig(hyperparams.Config):
+    url: str = ""
+
+
+@dataclasses.dataclass
+class StoresConfig(hyperparams.OneOfConfig):
+    type: str = "near"
+    near: StoreConfig = dataclasses.field(default_factory=StoreConfig)
+    far: StoreConfig = dataclasses.field(default_factory=StoreConfig)
 
 
 @dataclasses.dataclass
 class ToyConfig(cfg.TaskConfig):
     width: int = 4
+    store: StoresConfig = dataclasses.field(default_factory=StoresConfig)
 
 
 @pytest.fixture(autouse=True)
@@ -28,6 +42,15 @@ def toy_experiment(monkeypatch: pytest.MonkeyPatch) -> None:
 def _parse(**options: object) -> cfg.ExperimentConfig:
     options = parsing.ParseConfigOptions(experiment="toy", **options)
     return parsing.parse_configuration(options, print_return=False)
+
+
+def test_masked_password_is_refused_only_where_it_is_used(tmp_path: pathlib.Path) -> None:
+    file = tmp_path / "params.yaml"
+    file.write_text("task: {store: {near: {url: 'postgresql://me:***@host/runs'}}}")
+    with pytest.raises(errors.ConfigValueError, match=r"task\.store\.near\.url"):
+        _parse(config_file=[str(file)])
+    params = _parse(config_file=[str(file)], set=["task.store.type=far"])
+    assert params.task.store.type == "far"
 
 
 def test_later_layers_override_earlier_ones(tmp_path: pathlib.Path) -> None:

@@ -82,6 +82,12 @@ def test_record_is_valid_json_with_the_scalars_only(tmp_path, checkpoint) -> Non
     assert record == {"accuracy": 0.5, "nested": {"loss": None}, "best_ckpt_global_step": 7}
 
 
+def test_metric_may_be_a_vector_with_one_element(tmp_path, checkpoint) -> None:
+    values = [np.array([0.5]), tf.constant([0.4]), np.array([0.6])]
+    assert _exports(_exporter(tmp_path), checkpoint, values) == [True, False, True]
+    assert _exporter(tmp_path).best_metric_value == pytest.approx(0.6)
+
+
 def test_nested_metric_is_named_with_a_bar(tmp_path, checkpoint) -> None:
     exporter = _exporter(tmp_path, metric="digits|accuracy")
     exporter.maybe_export_checkpoint(checkpoint, {"digits": {"accuracy": 0.5}}, 1)

@@ -31,6 +31,30 @@ def test_candidates_of_different_shapes_are_named() -> None:
         choice(keras.Input((3,)))
 
 
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda: nas.LayerChoice({"one": keras.layers.Identity()}, label=""),
+        lambda: nas.InputChoice(2, label=""),
+        lambda: nas.Repeat(lambda index: keras.layers.Identity(), (1, 2), label=""),
+    ],
+)
+def test_choices_without_a_label_are_refused_since_they_would_be_one_decision(build) -> None:
+    with pytest.raises(errors.ConfigValueError, match="`label`"):
+        build()
+
+
+def test_inputs_that_are_added_have_one_shape() -> None:
+    choice = nas.InputChoice(3, n_chosen=2, reduction="sum", label="inputs")
+    with pytest.raises(errors.ConfigValueError, match="same shape"):
+        choice([keras.Input((4,)), keras.Input((4,)), keras.Input((5,))])
+
+
+def test_repeated_blocks_may_be_given_as_functions() -> None:
+    repeat = nas.Repeat([lambda: keras.layers.Dense(4)] * 2, (1, 2), label="depth")
+    assert repeat(keras.Input((4,))).shape == (None, 4)
+
+
 def test_resolver_is_swapped_on_a_model_that_was_called(make_ops) -> None:
     inputs = keras.Input((4,))
     model = keras.Model(inputs, nas.LayerChoice(make_ops(), label="conv")(inputs))

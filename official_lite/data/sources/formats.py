@@ -8,6 +8,7 @@ column per field, named `column.field`.
 import abc
 import concurrent.futures
 import csv
+import functools
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -464,6 +465,7 @@ class _SavedDataset(_File):
                 f"`{path}` holds several splits. Set `input_path` to one of them: {splits}."
             )
         self._dataset: datasets.Dataset = loaded
+        self._select = functools.cache(self._select_columns)
         self.schema = loaded.features.arrow_schema
 
     def chunks(self) -> Iterator[tuple[range, int]]:
@@ -474,9 +476,12 @@ class _SavedDataset(_File):
             yield rows, len(rows)
 
     def read(self, chunk: range, columns: list[str], num_rows: int | None) -> "pa.Table":
-        # Slices in the format `arrow` are not copied.
-        table = self._dataset.select_columns(columns).with_format("arrow")
+        table = self._select(tuple(columns))
         return table[chunk.start : chunk.stop if num_rows is None else chunk[:num_rows].stop]
+
+    def _select_columns(self, columns: tuple[str, ...]) -> Any:
+        # Slices in the format `arrow` are not copied, but selecting columns walks the whole file.
+        return self._dataset.select_columns([*columns]).with_format("arrow")
 
 
 class HuggingFaceSource(_TableSource):

@@ -12,7 +12,7 @@ import tensorflow as tf
 from absl import logging
 
 from official_lite import orbit
-from official_lite.common import errors, files, keras_variables
+from official_lite.common import errors, files, keras_variables, suggestions
 from official_lite.common.flags import Mode
 from official_lite.config import epochs, parsing
 from official_lite.core import (
@@ -239,8 +239,17 @@ def get_trainer(
     model: base_trainer.Model,
     optimizer: keras.optimizers.Optimizer | None = None,
 ) -> base_trainer.MultiTaskBaseTrainer:
-    """Build the trainer that `params.trainer` selects; it may create the optimizer, too."""
+    """Build the trainer that `params.trainer` selects; it may create the optimizer, too.
+
+    Raises:
+        errors.UnknownNameError: The `trainer_type` is unknown.
+    """
     config = params.trainer
+    if config.trainer_type not in TRAINERS:
+        raise errors.UnknownNameError(
+            f"Unknown trainer type {config.trainer_type!r}. "
+            f"{suggestions.did_you_mean(config.trainer_type, TRAINERS)}"
+        )
     execution = modes.execution_of(params.runtime)
     if execution == "auto":
         execution = "graph"

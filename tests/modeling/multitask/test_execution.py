@@ -110,3 +110,8 @@ def test_resumed_run_equals_an_uninterrupted_one(
 
     run("resumed", 4)
     assert run("resumed", 8) == run("unbroken", 8)
+
+
+def test_trainer_type_that_nobody_checked_is_answered_with_the_nearest(train) -> None:
+    with pytest.raises(errors.UnknownNameError, match="joint"):
+        train("graph", "jonit")
