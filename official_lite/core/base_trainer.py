@@ -330,7 +330,12 @@ class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
     @property
     def has_coordinator(self) -> bool:
         """Whether steps are scheduled to workers that run asynchronously."""
-        return self._executor.coordinator is not None
+        return self._coordinator is not None
+
+    @property
+    def _coordinator(self) -> tf.distribute.coordinator.ClusterCoordinator | None:
+        # Trainers of the Model Garden read it.
+        return self._executor.coordinator
 
     def coordinator_for_async(self) -> tf.distribute.coordinator.ClusterCoordinator:
         """Return the coordinator.
@@ -792,6 +797,7 @@ class _AsyncTrainer(orbit.StandardTrainer, orbit.StandardEvaluator):
     """
 
     _strategy: tf.distribute.Strategy
+    _coordinator = Trainer._coordinator
     init_async: Any = Trainer.init_async
     _init_execution: Any = Trainer._init_execution
     coordinator_for_async: Any = Trainer.coordinator_for_async
@@ -806,7 +812,7 @@ class _AsyncTrainer(orbit.StandardTrainer, orbit.StandardEvaluator):
     def run_steps(self, num_steps: tf.Tensor) -> None:
         """Run steps; see `orbit.StandardTrainer.run_steps`."""
         global_step = getattr(self, "global_step", None)
-        if self._executor.coordinator is None or global_step is None:
+        if self._coordinator is None or global_step is None:
             super().run_steps(num_steps)
         else:
             optimizer = getattr(self, "optimizer", None)

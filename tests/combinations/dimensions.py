@@ -355,8 +355,8 @@ done.
 
 A batch is divided among replicas and micro-batches. The loop by hand defines what that means:
 
-* A loss that is a mean over examples does not depend on the parts, even if the last part has fewer
-  examples.
+* Micro-batches weigh by their numbers of examples. Replicas weigh equally, as in `fit` of Keras, so
+  an incomplete last batch depends on how it is divided among them.
 * A mean over tokens is taken in each part. The parts weigh by their numbers of examples.
 * Batch normalization normalizes each part by itself. Statistics that a layer updates are averaged
   over the replicas after each step.

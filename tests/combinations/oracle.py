@@ -203,13 +203,16 @@ class _Training:
                 for name, share in shares.items():
                     first = (micro_batch * len(replicas) + number) * size
                     part = part_of(batch[name], slice(first, first + size))
-                    # As in `fit`, replicas weigh equally, and their parts by the examples.
+                    # As in `fit`, replicas weigh equally, and their parts by the examples. Parts
+                    # of virtual replicas are added before they weigh.
                     strides = range(number * size, BATCH_SIZE, len(replicas) * size)
                     of_replica = [part_of(batch[name], slice(i, i + size)) for i in strides]
                     weight = len(part["x"]) / sum(len(one["x"]) for one in of_replica)
-                    weight /= len(replicas)
                     if self.row["virtual"]:
-                        weight = len(part["x"]) / len(batch[name]["x"])
+                        begin = micro_batch * len(replicas) * size
+                        added = part_of(batch[name], slice(begin, begin + len(replicas) * size))
+                        weight = len(added["x"]) / len(batch[name]["x"])
+                    weight /= len(replicas)
                     with tf.GradientTape() as tape:
                         weights = {k: tf.constant(v) for k, v in self.weights.items()}
                         for k in trained:
