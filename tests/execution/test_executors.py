@@ -145,6 +145,8 @@ class Minimal(base_trainer._AsyncTrainer):
 def test_only_a_parameter_server_strategy_has_a_coordinator() -> None:
     trainer = Minimal()
     trainer.join()
+    # The name in the Model Garden.
+    assert trainer._coordinator is None
     with pytest.raises(ValueError, match="parameter_server"):
         trainer.coordinator_for_async()
 
