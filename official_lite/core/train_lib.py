@@ -577,6 +577,7 @@ def _with_arguments_of(
             bound.apply_defaults()
             return function(bound.arguments)
 
+        # `inspect.signature` reads it; type checkers know no such attribute of a function.
         wrapper.__signature__ = signature  # type: ignore[attr-defined]
         return wrapper
 
