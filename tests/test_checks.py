@@ -53,5 +53,5 @@ def test_skip_without_a_reason_in_the_list_is_a_problem(tmp_path: pathlib.Path) 
     assert "test_skipped: no such device" in problem
 
 
-def test_command_is_that_of_the_readme() -> None:
+def test_checks_run_the_command_of_the_readme() -> None:
     assert CHECKS["readme_command"]().startswith("python -m pytest -n 2")

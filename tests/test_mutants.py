@@ -26,7 +26,7 @@ def test_snippet_that_is_not_found_once_is_an_error(tmp_path, source: str) -> No
         mutation.mutated(mutant, tmp_path)
 
 
-def test_every_exclusion_has_a_module_and_a_reason() -> None:
+def test_every_excluded_mutant_has_a_module_and_a_reason() -> None:
     for excluded in mutants.EXCLUDED:
         assert (ROOT / "official_lite" / excluded.module).is_file()
         assert excluded.reason

@@ -29,7 +29,7 @@ def test_every_module_has_a_docstring() -> None:
     assert [name for name in MODULES if not importlib.import_module(name).__doc__] == []
 
 
-def test_listed_names_exist() -> None:
+def test_names_in_all_exist() -> None:
     missing = []
     for name in MODULES:
         module = importlib.import_module(name)

@@ -17,14 +17,14 @@ EXCEPTIONS = {
     "search/toys.py::slow": "leaves time for a kill, for which the test waits by itself",
     "end_to_end/test_data_faults.py::_hanging": "outlasts a warning that comes after 0.2 seconds",
     "end_to_end/test_storage_faults.py::"
-    "test_04_kills_during_saves_leave_no_more_than_one_checkpoint_too_many": (
+    "test_kills_during_saves_leave_at_most_one_superfluous_checkpoint": (
         "kills at several moments of a save, none of which is awaited"
     ),
     "end_to_end/test_signals.py::between_two_requests": (
         "signals of the first half second count as one; more time does no harm"
     ),
     "tools/test_launch.py::send": "the same half second",
-    "tools/test_launch.py::test_other_processes_may_end_by_themselves": (
+    "tools/test_launch.py::test_processes_that_notice_a_failure_may_end_by_themselves": (
         "the launcher looks every few milliseconds, and should find one process first"
     ),
     "telemetry/test_async_writer.py::test_full_queue_makes_write_wait": (

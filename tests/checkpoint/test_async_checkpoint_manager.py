@@ -66,7 +66,7 @@ def test_saves_take_turns_even_through_two_managers(tmp_path, gate):
     assert best.latest_checkpoint.endswith("best-2")
 
 
-def test_files_are_those_of_a_plain_manager(tmp_path):
+def test_async_manager_writes_the_same_files_as_the_manager_of_tensorflow(tmp_path):
     model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(3), keras.layers.Dropout(0.5)])
     optimizer = keras.optimizers.Adam()
     optimizer.build(model.trainable_variables)
@@ -99,7 +99,9 @@ def _names(manager):
     return sorted(path.name for path in pathlib.Path(manager.directory).iterdir())
 
 
-def test_numbers_and_intervals_are_those_of_a_plain_manager(tmp_path):
+def test_async_manager_numbers_checkpoints_and_keeps_intervals_like_the_manager_of_tensorflow(
+    tmp_path,
+):
     step = tf.Variable(0)
     manager, _ = _manager(tmp_path, step_counter=step, checkpoint_interval=10)
     paths = []
@@ -124,7 +126,7 @@ def test_failed_save_is_raised_once_by_the_next_call_that_waits(tmp_path, gate):
     assert manager.latest_checkpoint.endswith("ckpt-2")
 
 
-def test_save_of_several_processes_is_not_in_the_background(tmp_path):
+def test_save_by_several_processes_blocks_until_it_is_complete(tmp_path):
     strategy = tf.distribute.OneDeviceStrategy("CPU:0")
     strategy.extended._cluster_resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
         tf.train.ClusterSpec({"worker": ["localhost:1", "localhost:2"]})
@@ -147,7 +149,7 @@ def _shared_manager(directory, value: float, initialized: list):
     return manager, variable
 
 
-def test_other_worker_restores_what_the_chief_saved(tmp_path, monkeypatch) -> None:
+def test_worker_that_is_not_chief_restores_what_the_chief_saved(tmp_path, monkeypatch) -> None:
     initialized: list = []
     chief, _ = _shared_manager(tmp_path, 5.0, initialized)
     assert chief.restore_or_initialize() is None
@@ -160,7 +162,7 @@ def test_other_worker_restores_what_the_chief_saved(tmp_path, monkeypatch) -> No
     assert initialized == [1]
 
 
-def test_other_worker_saves_elsewhere(tmp_path, monkeypatch) -> None:
+def test_worker_that_is_not_chief_saves_outside_the_shared_directory(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(directories, "is_chief", lambda strategy=None: False)
     worker, _ = _shared_manager(tmp_path, 5.0, [])
     worker.save()
@@ -173,7 +175,7 @@ def test_single_process_writes_to_the_directory_itself() -> None:
     assert directories.writable_directory("/run") == "/run"
 
 
-def test_other_worker_writes_to_a_temporary_directory(monkeypatch) -> None:
+def test_writable_directory_of_a_worker_that_is_not_chief_is_temporary(monkeypatch) -> None:
     extended = type(tf.distribute.get_strategy().extended)
     monkeypatch.setattr(extended, "should_checkpoint", property(lambda self: False))
     directory = directories.writable_directory("/run")

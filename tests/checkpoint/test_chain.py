@@ -44,7 +44,7 @@ def test_commit_file_names_the_one_before_it_and_the_record(save, tmp_path):
     assert set(found.sha256) == set(found.files)
 
 
-def test_lines_of_removed_checkpoints_stay(save, tmp_path):
+def test_chain_file_keeps_the_lines_of_removed_checkpoints(save, tmp_path):
     save(1, 2, 3)
     assert _kinds(tmp_path)[-2:] == [("checkpoint", "ckpt-3"), ("removed", "ckpt-1")]
     assert list(chain.listed(chain.read(str(tmp_path)))) == ["ckpt-2", "ckpt-3"]

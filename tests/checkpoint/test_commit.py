@@ -57,7 +57,9 @@ def test_everything_is_on_the_disk_before_the_commit_file_exists(
         ("commit.json", b'{"step": 7, "other": 1}', "is damaged"),
     ],
 )
-def test_damage_is_named(prefix: str, file: str, content: bytes | None, damage: str) -> None:
+def test_error_for_a_damaged_checkpoint_names_the_damage(
+    prefix: str, file: str, content: bytes | None, damage: str
+) -> None:
     assert commit.read(prefix) is None
     assert commit.find_damage(prefix) is None, "nothing is known without a commit file"
     commit.write(prefix)
@@ -75,7 +77,7 @@ def test_changed_index_of_the_same_size_is_damage(prefix: str) -> None:
     assert "checksum" in str(commit.find_damage(prefix))
 
 
-def test_file_names_do_not_lead_out_of_the_directory(prefix: str) -> None:
+def test_file_names_in_a_commit_file_cannot_leave_its_directory(prefix: str) -> None:
     commit.write(prefix)
     path = pathlib.Path(commit.path_of(prefix))
     content = json.loads(path.read_text())

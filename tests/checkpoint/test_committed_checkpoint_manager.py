@@ -96,7 +96,7 @@ def test_damaged_checkpoint_is_set_aside_and_training_resumes_from_the_one_befor
     assert _steps(tmp_path) == [3, 4]
 
 
-def test_manager_that_only_reads_moves_nothing(tmp_path: pathlib.Path) -> None:
+def test_read_only_manager_moves_no_damaged_checkpoint(tmp_path: pathlib.Path) -> None:
     Run(tmp_path).save(1, 2)
     _truncate(tmp_path, 2)
     before = sorted(os.listdir(tmp_path))
@@ -105,7 +105,9 @@ def test_manager_that_only_reads_moves_nothing(tmp_path: pathlib.Path) -> None:
     assert sorted(os.listdir(tmp_path)) == before
 
 
-def test_only_damaged_checkpoints_are_an_error_at_every_start(tmp_path: pathlib.Path) -> None:
+def test_directory_with_only_damaged_checkpoints_is_an_error_at_every_start(
+    tmp_path: pathlib.Path,
+) -> None:
     Run(tmp_path).save(1, 2)
     for step in (1, 2):
         _truncate(tmp_path, step)
@@ -118,7 +120,7 @@ def test_only_damaged_checkpoints_are_an_error_at_every_start(tmp_path: pathlib.
     assert sorted(os.listdir(tmp_path)) == before
 
 
-def test_only_checkpoint_is_damaged_and_training_does_not_start_from_scratch(
+def test_training_does_not_start_from_scratch_if_its_only_checkpoint_is_damaged(
     tmp_path: pathlib.Path,
 ) -> None:
     Run(tmp_path).save(1)
@@ -130,7 +132,7 @@ def test_only_checkpoint_is_damaged_and_training_does_not_start_from_scratch(
     assert _steps(tmp_path) == [1]
 
 
-def test_step_is_saved_once(tmp_path: pathlib.Path) -> None:
+def test_second_save_of_a_step_is_skipped(tmp_path: pathlib.Path) -> None:
     saves = []
 
     def on_save() -> Any:
@@ -155,7 +157,9 @@ def test_interrupted_first_save_is_no_checkpoint(tmp_path: pathlib.Path) -> None
     assert (tmp_path / "damaged" / "ckpt-1").is_dir()
 
 
-def test_another_optimizer_is_refused_and_nothing_is_moved(tmp_path: pathlib.Path) -> None:
+def test_checkpoint_of_another_optimizer_is_refused_and_stays_in_place(
+    tmp_path: pathlib.Path,
+) -> None:
     def describe(name: str) -> Any:
         return lambda: {"optimizer": {"class": name, "count": 1, "sha256": "x"}}
 
@@ -188,7 +192,9 @@ def test_next_save_removes_what_a_killed_process_left(tmp_path: pathlib.Path) ->
     assert not (tmp_path / "ckpt-9_temp").exists()
 
 
-def test_damaged_list_prevents_no_start(tmp_path: pathlib.Path) -> None:
+def test_training_resumes_although_the_list_of_checkpoints_is_damaged(
+    tmp_path: pathlib.Path,
+) -> None:
     Run(tmp_path).save(1, 2)
     (tmp_path / "checkpoint").write_bytes(b"\xff\xfe")
     run = Run(tmp_path)

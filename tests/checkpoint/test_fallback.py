@@ -101,13 +101,15 @@ def test_intact_checkpoint_of_another_shape_is_an_error(state: State) -> None:
     assert os.path.exists(f"{state.paths[1]}.index")
 
 
-def test_without_any_intact_checkpoint_all_are_reported(state: State) -> None:
+def test_error_without_an_intact_checkpoint_lists_all_damaged_ones(state: State) -> None:
     for path in state.paths:
         _damage(pathlib.Path(f"{path}.data-00000-of-00001"), "truncated")
     assert fallback.restore_newest(state.checkpoint, state.paths) == (None, state.paths[::-1])
 
 
-def test_check_sees_the_description_in_the_commit_file(tmp_path: pathlib.Path) -> None:
+def test_compatibility_check_receives_the_description_from_the_commit_file(
+    tmp_path: pathlib.Path,
+) -> None:
     state = State(tmp_path, commits=False)
     commit.write(state.paths[1], {"optimizer": "SGD"})
     seen = []
@@ -117,7 +119,7 @@ def test_check_sees_the_description_in_the_commit_file(tmp_path: pathlib.Path) -
     assert seen == [(state.paths[1], {"optimizer": "SGD"})]
 
 
-def test_passing_error_of_a_file_system_is_no_damage(
+def test_temporary_file_system_error_does_not_count_as_damage(
     state: State, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(path: str) -> None:

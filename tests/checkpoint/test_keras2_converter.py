@@ -120,7 +120,7 @@ MODELS = [(convnet, saved_convnet), (nested, saved_nested), (subclassed, saved_s
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize(("build", "saved"), MODELS, ids=["convnet", "nested", "subclassed"])
-def test_predictions_survive_the_move(
+def test_model_restored_from_keras2_predicts_the_same(
     build: Callable[[], Any],
     saved: Callable[..., dict[str, Any]],
     save_keras2: SaveKeras2,
@@ -134,7 +134,9 @@ def test_predictions_survive_the_move(
     rounding.assert_close(target(images()), source(images()), roundings=ROUNDINGS)
 
 
-def test_fixture_has_the_keys_of_tf_keras(save_keras2: SaveKeras2, saved_layer: SavedLayer) -> None:
+def test_checkpoints_written_by_these_tests_have_the_keys_of_tf_keras(
+    save_keras2: SaveKeras2, saved_layer: SavedLayer
+) -> None:
     source = with_random_weights(nested())
     path = save_keras2(model=saved_nested(source, saved_layer))
     keys = {
@@ -161,7 +163,7 @@ def test_part_of_a_checkpoint_goes_into_part_of_a_model(
         rounding.assert_close(target.layers[1](images()), source(images()), roundings=ROUNDINGS)
 
 
-def test_object_that_only_holds_models_is_filled(
+def test_models_held_by_a_plain_module_are_restored(
     save_keras2: SaveKeras2, saved_layer: SavedLayer
 ) -> None:
     class Holder(tf.Module):
@@ -176,7 +178,7 @@ def test_object_that_only_holds_models_is_filled(
     rounding.assert_close(target(images()), source(images()), roundings=ROUNDINGS)
 
 
-def test_strict_refuses_before_it_touches_anything(
+def test_strict_restore_of_an_incomplete_checkpoint_changes_no_weight(
     save_keras2: SaveKeras2, saved_layer: SavedLayer
 ) -> None:
     source, target = with_random_weights(convnet()), convnet()
@@ -188,7 +190,7 @@ def test_strict_refuses_before_it_touches_anything(
     assert all(np.array_equal(a, b) for a, b in zip(before, target.get_weights(), strict=True))
 
 
-def test_lenient_takes_what_fits_and_reports_the_rest(
+def test_lenient_restore_loads_matching_weights_and_reports_the_rest(
     save_keras2: SaveKeras2, saved_layer: SavedLayer
 ) -> None:
     source, target = with_random_weights(convnet()), convnet()
@@ -222,7 +224,9 @@ def test_model_without_variables_is_refused(save_keras2: SaveKeras2) -> None:
 
 
 @pytest.mark.parametrize("build", [convnet, nested, subclassed])
-def test_real_checkpoint_of_tf_keras(build: Callable[..., Any], tmp_path: Path) -> None:
+def test_checkpoint_written_by_tf_keras_gives_equal_predictions(
+    build: Callable[..., Any], tmp_path: Path
+) -> None:
     tf_keras = pytest.importorskip("tf_keras", reason="only with Keras 2 beside Keras 3")
     source, target = with_random_weights(build(tf_keras)), build()
     optimizer = tf_keras.optimizers.Adam()

@@ -146,7 +146,7 @@ def test_weight_without_a_gradient_so_far_keeps_initial_slots(tmp_path: pathlib.
         ("m v vhat", keras.optimizers.Adam, r"\(2\).*optimizer/vhat"),
     ],
 )
-def test_another_optimizer_is_refused_and_changes_nothing(
+def test_checkpoint_of_another_optimizer_is_refused_and_changes_nothing(
     slots: str, optimizer: type[keras.optimizers.Optimizer], named: str, tmp_path: pathlib.Path
 ) -> None:
     with pytest.raises(errors.CheckpointError, match=named) as caught:

@@ -45,7 +45,9 @@ def test_damaged_checkpoint_is_skipped(tmp_path: pathlib.Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"\xff\xfe\x00", None])
-def test_damaged_list_hides_no_checkpoint(tmp_path: pathlib.Path, content: bytes | None) -> None:
+def test_checkpoints_are_found_although_the_list_of_checkpoints_is_damaged(
+    tmp_path: pathlib.Path, content: bytes | None
+) -> None:
     for commits in (True, False):
         directory = tmp_path / str(commits)
         paths = _save(directory, 1, 2, commits=commits)
@@ -54,7 +56,9 @@ def test_damaged_list_hides_no_checkpoint(tmp_path: pathlib.Path, content: bytes
         assert latest.latest_checkpoint(str(directory)) == paths[1]
 
 
-def test_paths_of_the_list_do_not_lead_out_of_the_directory(tmp_path: pathlib.Path) -> None:
+def test_paths_in_the_list_of_checkpoints_cannot_leave_the_directory(
+    tmp_path: pathlib.Path,
+) -> None:
     (outside,) = _save(tmp_path / "outside", 9, commits=False)
     (inside,) = _save(tmp_path / "run", 1, commits=False)
     (tmp_path / "run" / "checkpoint").write_text(
@@ -71,7 +75,7 @@ def test_checkpoint_that_is_kept_for_good_is_not_managed(tmp_path: pathlib.Path)
     assert latest.find_managed(str(tmp_path), "ckpt") == paths
 
 
-def test_checkpoint_that_the_list_misses_is_managed(tmp_path: pathlib.Path) -> None:
+def test_checkpoint_missing_from_the_list_of_checkpoints_is_managed(tmp_path: pathlib.Path) -> None:
     paths = _save(tmp_path, 1, 2, 3)
     # A process may be killed between the commit of a checkpoint and the update of the list.
     tf.compat.v1.train.update_checkpoint_state(str(tmp_path), paths[2], [paths[0], paths[2]])

@@ -162,7 +162,7 @@ def test_layer_of_another_shape_does_not_get_the_weights_of_its_neighbor(tmp_pat
 
 
 @pytest.mark.parametrize("build", [sequential, listed])
-def test_name_of_the_model_does_not_matter(tmp_path, build: Callable) -> None:
+def test_weights_are_matched_whatever_the_name_of_the_model(tmp_path, build: Callable) -> None:
     source, target = build(["a", "b"], model_name="old"), build(["b", "a"], model_name="new")
     report = _load(tmp_path, source, target)
     assert _values(target) == [_saved(source)[name] for name in ("b", "a")]

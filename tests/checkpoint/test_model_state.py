@@ -50,7 +50,7 @@ def test_only_state_that_tensorflow_omits_is_listed(model) -> None:
     assert [v.path.endswith("seed_generator_state") for v in items["random_state"]] == [True]
 
 
-def test_nothing_is_added_to_a_plain_model() -> None:
+def test_checkpoint_of_a_plain_model_gets_no_additional_entries() -> None:
     model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
     assert model_state.hidden_items(model) == {}
     assert model_state.hidden_items(tf.Module()) == {}

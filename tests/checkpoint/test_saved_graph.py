@@ -78,7 +78,7 @@ def match(key_shape: tuple[int, ...]) -> Match:
     return Match(variable="dense/kernel", variable_shape=(2, 3), key="k", key_shape=key_shape)
 
 
-def test_report_is_complete_only_if_nothing_is_left() -> None:
+def test_conversion_report_is_complete_only_without_unmatched_variables() -> None:
     leftover = (Leftover(name="x", shape=(1,)),)
     assert ConversionReport(checkpoint="ckpt-1", matched=(match((2, 3)),)).is_complete
     for kind, entries in {
@@ -90,7 +90,7 @@ def test_report_is_complete_only_if_nothing_is_left() -> None:
         assert not ConversionReport(checkpoint="ckpt-1", **{kind: entries}).is_complete
 
 
-def test_report_reads_as_text() -> None:
+def test_conversion_report_prints_counts_and_differences() -> None:
     report = ConversionReport(
         checkpoint="ckpt-1",
         matched=(match((2, 3)),),

@@ -38,13 +38,17 @@ def _rows(rows: list[Row]) -> Any:
 
 
 @_rows(dimensions.sample())
-def test_features_together(row: Row, tmp_path: pathlib.Path, request: Any) -> None:
+def test_sampled_combinations_of_features_train_and_resume(
+    row: Row, tmp_path: pathlib.Path, request: Any
+) -> None:
     _check(row, tmp_path, request)
 
 
 @pytest.mark.slow
 @_rows(dimensions.complete())
-def test_every_pair_of_features(row: Row, tmp_path: pathlib.Path, request: Any) -> None:
+def test_all_pairs_of_features_train_and_resume(
+    row: Row, tmp_path: pathlib.Path, request: Any
+) -> None:
     _check(row, tmp_path, request)
 
 
@@ -53,7 +57,9 @@ def test_every_pair_of_features(row: Row, tmp_path: pathlib.Path, request: Any) 
     dimensions.REFUSALS,
     ids=lambda one: dimensions.name_of(dimensions.usual_row(**one.values)),
 )
-def test_refused_before_training(refusal: dimensions.Refusal, tmp_path: pathlib.Path) -> None:
+def test_unsupported_combination_is_refused_before_training(
+    refusal: dimensions.Refusal, tmp_path: pathlib.Path
+) -> None:
     row = dimensions.usual_row(**refusal.values)
     with pytest.raises(errors.ConfigError, match=re.escape(refusal.words)):
         experiment.run(row, tmp_path)
@@ -61,7 +67,7 @@ def test_refused_before_training(refusal: dimensions.Refusal, tmp_path: pathlib.
     assert not _records(tmp_path / "run")
 
 
-def test_page_is_current() -> None:
+def test_documentation_page_lists_the_current_combinations() -> None:
     page = commands.ROOT / "docs" / "combinations.md"
     again = "python -m tests.combinations.dimensions > docs/combinations.md"
     assert page.read_text() == dimensions.page(), f"Run `{again}`."

@@ -38,7 +38,7 @@ def test_error_ends_in_one_line_and_its_exit_code(
     assert result.stderr == f"{error}: what was wrong\n"
 
 
-def test_other_exception_shows_the_lines_of_the_user(tmp_path: pathlib.Path) -> None:
+def test_unexpected_exception_shows_the_lines_of_the_user(tmp_path: pathlib.Path) -> None:
     result = _run(tmp_path, "1 / 0")
     assert result.returncode == 1
     assert "ZeroDivisionError" in result.stderr
@@ -55,7 +55,9 @@ def test_verbose_flag_shows_the_whole_traceback(tmp_path: pathlib.Path) -> None:
 
 
 @pytest.mark.parametrize("argument", ["--steps=many", "--stepz=1"])
-def test_wrong_flag_exits_with_the_config_code(tmp_path: pathlib.Path, argument: str) -> None:
+def test_unknown_flag_or_value_exits_with_the_code_of_a_config_error(
+    tmp_path: pathlib.Path, argument: str
+) -> None:
     result = _run(tmp_path, "pass", argument)
     assert result.returncode == 2
     assert "steps" in result.stderr

@@ -96,7 +96,9 @@ def test_two_processes_with_the_same_index_are_refused() -> None:
 
 
 @pytest.mark.parametrize("line", [b"", b"\xff\n", b"[" * 200_000 + b"\n", b'{"name": 1}\n'])
-def test_strangers_are_ignored(monkeypatch: pytest.MonkeyPatch, line: bytes) -> None:
+def test_messages_of_other_programs_do_not_disturb_the_rendezvous(
+    monkeypatch: pytest.MonkeyPatch, line: bytes
+) -> None:
     monkeypatch.setenv(cluster.TOKEN_VARIABLE, "secret")
     addresses = _addresses(2)
     with concurrent.futures.ThreadPoolExecutor(3) as pool:
@@ -114,7 +116,9 @@ def _write_when_it_listens(address: str, line: bytes) -> None:
             return
 
 
-def test_idle_connections_do_not_keep_workers_apart(caplog: pytest.LogCaptureFixture) -> None:
+def test_hundreds_of_idle_connections_do_not_delay_the_rendezvous(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     addresses = _addresses(2)
     with contextlib.ExitStack() as stack, concurrent.futures.ThreadPoolExecutor(2) as pool:
         first = pool.submit(cluster.meet, _worker(addresses, 0), 20.0)
@@ -127,7 +131,7 @@ def test_idle_connections_do_not_keep_workers_apart(caplog: pytest.LogCaptureFix
     assert not [record for record in caplog.records if record.name == "asyncio"]
 
 
-def test_changed_message_is_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_message_changed_in_transit_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(cluster.TOKEN_VARIABLE, "secret")
     call = cluster._RollCall(_worker(_addresses(2), 0), 1.0)
     line = call._signed({**call._introduction(), "jobs": {}})
@@ -236,7 +240,7 @@ def test_frozen_process_is_named(listener: socket.socket, monkeypatch: pytest.Mo
         raise tf.errors.UnavailableError(None, None, text)
 
 
-def test_other_errors_are_unchanged(
+def test_errors_that_no_lost_process_caused_are_unchanged(
     listener: socket.socket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     jobs = {"worker": [_address(listener), "127.0.0.1:1"]}

@@ -9,7 +9,7 @@ from official_lite.common import distribute_utils, errors
 get_strategy = distribute_utils.get_distribution_strategy
 
 
-def test_off_returns_the_current_strategy():
+def test_strategy_off_returns_the_current_strategy():
     assert get_strategy("OFF") is tf.distribute.get_strategy()
     assert get_strategy("off", num_gpus=None) is tf.distribute.get_strategy()
 
@@ -20,7 +20,7 @@ def test_without_gpus_there_is_one_replica_on_the_cpu(name):
     assert get_strategy(name, num_gpus=0).num_replicas_in_sync == 1
 
 
-def test_detection_falls_back_to_the_cpu():
+def test_mirrored_strategy_without_gpus_has_one_replica_on_the_cpu():
     assert get_strategy("mirrored", num_gpus=-1).num_replicas_in_sync == 1
 
 

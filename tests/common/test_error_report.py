@@ -189,7 +189,7 @@ def test_text_added_by_gin_is_removed() -> None:
     assert error_report.summary(error) == "DataError: no such file"
 
 
-def test_error_of_ours_is_told_in_full() -> None:
+def test_error_of_the_framework_is_shown_in_full() -> None:
     assert error_report.summary(errors.DataError("one\ntwo")) == "DataError: one\ntwo"
 
 

@@ -96,7 +96,7 @@ def test_temporary_files_of_a_killed_process_are_removed(tmp_path, monkeypatch):
     assert mine == "mine.tmp"
 
 
-def test_file_is_truncated(tmp_path):
+def test_file_is_shortened_to_the_given_size(tmp_path):
     (tmp_path / "f").write_bytes(b"abc")
     files.truncate(str(tmp_path / "f"), 2)
     assert (tmp_path / "f").read_bytes() == b"ab"

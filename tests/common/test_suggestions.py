@@ -1,12 +1,12 @@
 from official_lite.common import suggestions
 
 
-def test_nearest_comes_first() -> None:
+def test_suggestions_begin_with_the_nearest_name() -> None:
     known = ["train_steps", "validation_steps", "steps_per_loop"]
     assert suggestions.nearest("trian_steps", known)[0] == "train_steps"
 
 
-def test_case_does_not_hide_a_match() -> None:
+def test_name_that_differs_only_in_case_is_suggested() -> None:
     assert suggestions.nearest("ADAMW", ["adamw", "sgd"]) == ["adamw"]
 
 
@@ -14,5 +14,5 @@ def test_all_names_are_shown_when_none_is_near() -> None:
     assert suggestions.did_you_mean("zzz", ["sgd", "adam"]) == "Known: `adam`, `sgd`."
 
 
-def test_nothing_is_said_when_nothing_is_known() -> None:
+def test_suggestion_is_empty_without_known_names() -> None:
     assert suggestions.did_you_mean("x", []) == ""

@@ -117,7 +117,7 @@ def test_schedule_given_by_a_ratio_may_follow_the_length(
             compatibility.check(_scheduled(40, **other), str(tmp_path))
 
 
-def test_pattern_matches_whole_names() -> None:
+def test_harmless_field_is_recognized_by_its_whole_name_only() -> None:
     def is_harmless(path: str) -> bool:
         return compatibility.Change(path=path, old=1, new=2).is_harmless
 
@@ -127,7 +127,7 @@ def test_pattern_matches_whole_names() -> None:
     assert not any(map(is_harmless, harmful))
 
 
-def test_without_a_checkpoint_everything_may_change(tmp_path: pathlib.Path) -> None:
+def test_every_field_may_change_before_the_first_checkpoint(tmp_path: pathlib.Path) -> None:
     with run_record.RunRecord(_params(), "train", str(tmp_path)):
         pass
     assert compatibility.check(_params(runtime={"seed": 4}), str(tmp_path)) == []

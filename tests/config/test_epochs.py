@@ -57,7 +57,7 @@ def test_ratios_are_converted_with_the_length_of_the_training() -> None:
     assert config.learning_rate.cosine.decay_ratio is config.warmup.linear.warmup_ratio is None
 
 
-def test_ratios_need_no_data() -> None:
+def test_ratios_are_converted_without_reading_data() -> None:
     stepwise = {"boundary_ratios": [0.5, 0.51], "values": [1.0, 0.1, 0.01]}
     learning_rate = {"type": "stepwise", "stepwise": stepwise}
     params = _params(None, train_steps=20, optimizer_config={"learning_rate": learning_rate})

@@ -169,7 +169,7 @@ def test_params_yaml_has_steps_in_place_of_epochs(tmp_path: pathlib.Path) -> Non
     assert _parse(config_file=[file], set=["trainer.train_steps=7"]).trainer.train_steps == 7
 
 
-def test_config_is_locked_unless_asked_otherwise() -> None:
+def test_parsed_config_is_locked_by_default() -> None:
     options = Flags(set=["trainer.train_epochs=1", "trainer.steps_per_epoch=5"])
     params = parsing.parse_configuration(options, lock_return=False, print_return=False)
     params.trainer.train_steps += 1

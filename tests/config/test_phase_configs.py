@@ -94,7 +94,7 @@ def test_error_in_a_phase_names_the_phase() -> None:
     ("path", "expected"),
     [("/run/a", True), ("/run/a/", True), ("/run/a/best_ckpt", True), ("/run/ab", False)],
 )
-def test_path_inside_a_directory_is_recognized_by_its_name(path: str, expected: bool) -> None:
+def test_path_inside_a_directory_of_a_phase_is_recognized(path: str, expected: bool) -> None:
     assert phase_configs.lies_in(path, "/run/a") is expected
 
 

@@ -10,7 +10,7 @@ from tests.line_experiment import NUM_EXAMPLES
 EMA = {"optimizer": {"type": "sgd"}, "ema": {"average_decay": 0.9}}
 
 
-def test_averaged_weights_are_saved_and_the_trained_stay(
+def test_action_saves_averaged_weights_and_leaves_the_trained_ones_in_place(
     experiment, make_trainer, tmp_path
 ) -> None:
     trainer = make_trainer(experiment(trainer={"optimizer_config": EMA}))
@@ -30,7 +30,9 @@ def test_optimizer_without_an_average_is_refused(experiment, make_trainer, tmp_p
         actions.EMACheckpointing(str(tmp_path), trainer.optimizer, trainer.checkpoint)
 
 
-def test_saved_average_is_evaluated_as_it_was(experiment, make_trainer, tmp_path) -> None:
+def test_saved_average_evaluates_to_the_recorded_metrics(
+    experiment, make_trainer, tmp_path
+) -> None:
     params = experiment(trainer={"optimizer_config": EMA})
     trainer = make_trainer(params)
     trainer.train(tf.constant(3))
@@ -44,7 +46,7 @@ def test_saved_average_is_evaluated_as_it_was(experiment, make_trainer, tmp_path
 
 
 @pytest.mark.usefixtures("short_data_search")
-def test_no_trials_mean_that_the_first_blow_up_ends_the_run(
+def test_first_blow_up_ends_the_run_if_recovery_has_no_trials(
     experiment, make_trainer, tmp_path
 ) -> None:
     params = experiment(trainer={"recovery_max_trials": 0})
@@ -56,7 +58,9 @@ def test_no_trials_mean_that_the_first_blow_up_ends_the_run(
         action({"training_loss": np.nan})
 
 
-def test_negative_trials_mean_not_to_look(experiment, make_trainer, tmp_path) -> None:
+def test_negative_recovery_trials_disable_the_search_for_blow_ups(
+    experiment, make_trainer, tmp_path
+) -> None:
     params = experiment(trainer={"recovery_max_trials": -1})
     trainer = make_trainer(params)
     manager = tf.train.CheckpointManager(trainer.checkpoint, str(tmp_path), max_to_keep=1)

@@ -26,7 +26,7 @@ def _model() -> keras.Model:
     return keras.Sequential([keras.Input((2,)), keras.layers.Dense(1, kernel_regularizer="l2")])
 
 
-def test_losses_are_the_models_own_by_default() -> None:
+def test_task_without_losses_uses_those_of_its_model() -> None:
     task = Bare(cfg.TaskConfig())
     assert float(task.build_losses(None, None, [tf.constant(1.0), tf.constant(2.0)])) == 3.0
     assert float(task.build_losses(None, None, [])) == 0.0
@@ -55,18 +55,18 @@ def test_features_that_the_model_does_not_use_do_not_shift_the_others() -> None:
     assert float(logs["loss"]) == 0.0
 
 
-def test_missing_build_model_says_which_method_to_write() -> None:
+def test_error_without_build_model_names_the_method_to_write() -> None:
     with pytest.raises(NotImplementedError, match="Bare has no `build_model`"):
         Bare(cfg.TaskConfig()).build_model()
 
 
-def test_without_init_checkpoint_one_line_says_so(caplog) -> None:
+def test_log_states_once_that_no_init_checkpoint_is_set(caplog) -> None:
     caplog.set_level(logging.INFO, logger="absl")
     Bare(cfg.TaskConfig()).initialize(_model())
     assert [r.message for r in caplog.records if "random weights" in r.message]
 
 
-def test_config_says_which_parts_and_how_strictly(tmp_path) -> None:
+def test_config_selects_the_restored_modules_and_the_strictness(tmp_path) -> None:
     source, target = _model(), keras.Sequential([keras.Input((2,)), keras.layers.Dense(5)])
     tf.train.Checkpoint(model=source).save(str(tmp_path / "ckpt"))
     config = cfg.TaskConfig(init_checkpoint=str(tmp_path), init_checkpoint_strict=False)
@@ -94,7 +94,7 @@ def test_run_that_starts_from_the_best_checkpoint_of_another_evaluates_like_it(
     rounding.assert_close(logs["mae"], info["mae"], roundings=NUM_EXAMPLES)
 
 
-def test_init_checkpoint_that_is_not_there_is_an_error(tmp_path) -> None:
+def test_missing_init_checkpoint_is_an_error(tmp_path) -> None:
     task = Bare(cfg.TaskConfig(init_checkpoint=str(tmp_path)))
     with pytest.raises(errors.CheckpointError, match="init_checkpoint"):
         task.initialize(_model())
@@ -105,7 +105,7 @@ def test_differential_privacy_is_refused() -> None:
         Bare.create_optimizer(cfg.OptimizationConfig(), dp_config=cfg.TaskConfig())
 
 
-def test_single_input_is_features_and_labels_at_once() -> None:
+def test_dataset_of_single_tensors_serves_as_features_and_labels() -> None:
     assert base_task.split_features_and_labels(5) == (5, 5)
     assert base_task.split_features_and_labels((1, 2)) == (1, 2)
 

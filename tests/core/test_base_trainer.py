@@ -28,7 +28,7 @@ def _losses(trainer: base_trainer.Trainer, steps: int = 5) -> list[float]:
     ("optimizer", "precision", "accumulation"),
     [("sgd", "bfloat16", 1), ("adamw_clip", None, 2), ("ema", None, 1)],
 )
-def test_two_replicas_learn_what_one_learns(
+def test_losses_on_two_replicas_equal_those_on_one(
     request, experiment, make_trainer, two_replicas, optimizer, precision, accumulation
 ) -> None:
     if precision:
@@ -53,7 +53,7 @@ def test_two_replicas_learn_what_one_learns(
     assert one[-1] < one[0]
 
 
-def test_accumulation_beside_an_own_train_step_is_refused(experiment, make_trainer) -> None:
+def test_accumulation_with_a_custom_train_step_is_refused(experiment, make_trainer) -> None:
     class Own(base_trainer.Trainer):
         def train_step(self, iterator):
             next(iterator)
@@ -80,7 +80,7 @@ def test_model_built_by_its_first_call_is_built_before_training(
     assert _losses(trainer, 3)[-1] < 10
 
 
-def test_evaluation_builds_an_unbuilt_model_too(experiment, make_trainer) -> None:
+def test_model_that_is_only_evaluated_is_built_first(experiment, make_trainer) -> None:
     trainer = make_trainer(experiment(task={"is_built": False}), train=False)
     assert "mae" in trainer.evaluate(tf.constant(-1))
 
@@ -91,7 +91,9 @@ def test_training_data_that_end_are_repeated(experiment, make_trainer) -> None:
     assert int(trainer.global_step) == 50
 
 
-def test_average_starts_at_the_pretrained_weights(experiment, make_trainer, tmp_path) -> None:
+def test_moving_average_starts_at_the_pretrained_weights(
+    experiment, make_trainer, tmp_path
+) -> None:
     source = make_trainer(experiment(), evaluate=False)
     source.train(tf.constant(5))
     source.checkpoint.save(str(tmp_path / "ckpt"))
@@ -105,7 +107,9 @@ def test_average_starts_at_the_pretrained_weights(experiment, make_trainer, tmp_
     np.testing.assert_array_equal(trainer.model.dense.kernel, source.model.dense.kernel)
 
 
-def test_ready_dataset_is_used_as_it_is(experiment, make_trainer, make_task) -> None:
+def test_dataset_passed_to_the_trainer_replaces_that_of_the_config(
+    experiment, make_trainer, make_task
+) -> None:
     dataset = tf.data.Dataset.from_tensors((tf.zeros((8, 2)), tf.zeros((8, 1)))).repeat()
     trainer = make_trainer(experiment(), evaluate=False, train_dataset=dataset)
     assert _losses(trainer, 1) == [0.0]
@@ -132,7 +136,7 @@ def test_config_without_a_trainer_is_refused() -> None:
         base_trainer.Trainer(config=object(), task=None, model=None, optimizer=None)
 
 
-def test_xla_works_under_a_strategy_of_one_replica(experiment, make_trainer) -> None:
+def test_mirrored_strategy_with_one_replica_trains_with_xla(experiment, make_trainer) -> None:
     with tf.distribute.MirroredStrategy(["CPU:0"]).scope():
         trainer = make_trainer(experiment(runtime={"enable_xla": True}), evaluate=False)
     losses = _losses(trainer)

@@ -10,7 +10,9 @@ from tests.line_experiment import NUM_EXAMPLES, LineTask
 EMA = {"optimizer": {"type": "sgd"}, "ema": {"average_decay": 0.9}}
 
 
-def test_averaged_weights_are_evaluated_and_the_trained_come_back(experiment, make_trainer) -> None:
+def test_evaluation_uses_averaged_weights_and_restores_the_trained_ones(
+    experiment, make_trainer
+) -> None:
     trainer = make_trainer(experiment(trainer={"optimizer_config": EMA}))
     trainer.train(tf.constant(5))
     before = trainer.model.dense.kernel.numpy()
@@ -20,7 +22,7 @@ def test_averaged_weights_are_evaluated_and_the_trained_come_back(experiment, ma
     assert trainer.evaluate(tf.constant(-1))["validation_loss"] != average
 
 
-def test_trained_weights_come_back_when_evaluation_fails(experiment, make_trainer) -> None:
+def test_trained_weights_are_restored_when_an_evaluation_fails(experiment, make_trainer) -> None:
     class Failing(base_trainer.Trainer):
         def eval_end(self, aggregated_logs=None):
             raise OSError("disk full")
@@ -58,7 +60,7 @@ def test_metrics_of_an_evaluation_do_not_reach_the_next_report(experiment, make_
     assert float(trainer.train(tf.constant(1))["training_loss"]) < 1e3
 
 
-def test_state_of_an_evaluation_may_be_an_array(experiment, make_trainer) -> None:
+def test_eval_reduce_may_return_an_array(experiment, make_trainer) -> None:
     class Collecting(base_trainer.Trainer):
         def eval_reduce(self, state=None, step_outputs=None):
             return np.append([] if state is None else state, step_outputs["loss"][0].numpy())
@@ -89,12 +91,12 @@ def test_best_checkpoint_of_an_average_evaluates_to_what_it_was_chosen_for(
     rounding.assert_close(loss, chosen, roundings=NUM_EXAMPLES)
 
 
-def test_trainer_that_only_trains_says_so(experiment, make_trainer) -> None:
+def test_evaluating_a_trainer_built_without_evaluation_is_refused(experiment, make_trainer) -> None:
     with pytest.raises(errors.ConfigValueError, match="created with `evaluate=False`"):
         make_trainer(experiment(), evaluate=False).evaluate(tf.constant(1))
 
 
-def test_second_evaluation_reports_nothing_of_the_first(experiment, make_trainer) -> None:
+def test_metrics_are_reset_between_evaluations(experiment, make_trainer) -> None:
     trainer = make_trainer(experiment(), train=False)
     assert float(trainer.evaluate(tf.constant(-1))["mae"]) > 1
     trainer.model.dense.kernel.assign([[3.0], [0.0]])
@@ -104,7 +106,9 @@ def test_second_evaluation_reports_nothing_of_the_first(experiment, make_trainer
     rounding.assert_close([logs["mae"], logs["validation_loss"]], 0.0, scale=10.0)
 
 
-def test_evaluation_without_a_loss_reports_none(experiment, make_trainer, make_task) -> None:
+def test_evaluation_of_a_task_without_a_loss_reports_no_loss(
+    experiment, make_trainer, make_task
+) -> None:
     class Silent(type(make_task(experiment()))):
         def validation_step(self, inputs, model, metrics=None):
             super().validation_step(inputs, model, metrics)

@@ -89,7 +89,7 @@ def test_replicas_agree_on_the_statistics_of_batch_normalization(
     rounding.assert_close(means[1:], [means[0]] * 2, roundings=2 * BATCH_SIZE, scale=1.0)
 
 
-def test_dropout_depends_on_the_step_and_on_nothing_before(experiment, make_trainer) -> None:
+def test_dropout_of_a_step_does_not_depend_on_earlier_steps(experiment, make_trainer) -> None:
     constant = {"learning_rate": {"constant": {"learning_rate": 0.0}}}
     params = experiment(
         task={"dropout_rate": 0.5}, trainer={"optimizer_config": constant, "steps_per_loop": 1}
@@ -158,7 +158,7 @@ def test_graph_hook_is_shown_the_same_gradients_however_the_batch_is_cut(
     rounding.assert_close(*norms, roundings=5 * BATCH_SIZE)
 
 
-def test_other_graph_hooks_take_the_place_of_the_ones_before(experiment, make_trainer) -> None:
+def test_new_graph_hooks_replace_earlier_ones(experiment, make_trainer) -> None:
     trainer, first, second = make_trainer(experiment(), evaluate=False), Watching(), Watching()
     _watched(trainer, first)
     calls = first.calls.numpy()

@@ -30,23 +30,23 @@ def _exports(exporter, checkpoint, values) -> list[bool]:
 @pytest.mark.parametrize(
     ("comp", "expected"), [("higher", [True, False, True]), ("lower", [True, True, False])]
 )
-def test_only_a_better_one_is_exported(tmp_path, checkpoint, comp, expected) -> None:
+def test_only_an_improved_checkpoint_is_exported(tmp_path, checkpoint, comp, expected) -> None:
     assert _exports(_exporter(tmp_path, comp), checkpoint, [0.5, 0.4, 0.6]) == expected
 
 
-def test_nan_is_never_best(tmp_path, checkpoint) -> None:
+def test_checkpoint_with_a_nan_metric_is_never_the_best(tmp_path, checkpoint) -> None:
     values = [np.nan, 0.5, np.nan, np.inf, 0.6]
     assert _exports(_exporter(tmp_path), checkpoint, values) == [False, True, False, False, True]
 
 
-def test_best_that_is_not_finite_is_beaten_by_any_number(tmp_path, checkpoint) -> None:
+def test_finite_metric_replaces_a_best_value_that_is_not_finite(tmp_path, checkpoint) -> None:
     # Other programs, such as the Model Garden, may record a NaN as the best.
     info = {"accuracy": None, "best_ckpt_global_step": 0}
     (tmp_path / "info.json").write_text(json.dumps(info))
     assert _exports(_exporter(tmp_path), checkpoint, [np.nan, 0.1, 0.2]) == [False, True, True]
 
 
-def test_of_equal_evaluations_the_one_with_the_lower_loss_is_the_best(tmp_path, checkpoint) -> None:
+def test_equal_metrics_are_decided_by_the_lower_loss(tmp_path, checkpoint) -> None:
     exporter = _exporter(tmp_path, metric="digits|accuracy")
     best = []
     for step, loss in enumerate([40.0, 1.0, 2.0, np.nan]):
@@ -55,34 +55,38 @@ def test_of_equal_evaluations_the_one_with_the_lower_loss_is_the_best(tmp_path, 
     assert best == [True, True, False, False]
 
 
-def test_of_equal_evaluations_without_a_loss_the_first_is_the_best(tmp_path, checkpoint) -> None:
+def test_first_of_equal_metrics_without_a_loss_is_the_best(tmp_path, checkpoint) -> None:
     exporter = _exporter(tmp_path)
     assert _exports(exporter, checkpoint, [0.5, 0.5]) == [True, False]
     assert exporter.best_ckpt_path == str(tmp_path / "best_ckpt-0")
 
 
-def test_best_survives_a_restart(tmp_path, checkpoint) -> None:
+def test_restarted_run_remembers_the_best_checkpoint(tmp_path, checkpoint) -> None:
     _exports(_exporter(tmp_path), checkpoint, [0.5])
     restarted = _exporter(tmp_path)
     assert restarted.best_metric_value == 0.5
     assert _exports(restarted, checkpoint, [0.4, 0.6]) == [False, True]
 
 
-def test_one_checkpoint_is_kept_and_carries_its_step(tmp_path, checkpoint) -> None:
+def test_best_checkpoint_is_the_only_one_kept_and_is_named_after_its_step(
+    tmp_path, checkpoint
+) -> None:
     exporter = _exporter(tmp_path)
     _exports(exporter, checkpoint, [0.1, 0.2, 0.3])
     assert exporter.best_ckpt_path == str(tmp_path / "best_ckpt-2")
     assert len(list(tmp_path.glob("*.index"))) == 1
 
 
-def test_record_is_valid_json_with_the_scalars_only(tmp_path, checkpoint) -> None:
+def test_record_of_the_best_checkpoint_is_valid_json_with_only_scalars(
+    tmp_path, checkpoint
+) -> None:
     logs = {"accuracy": 0.5, "nested": {"loss": tf.constant(np.nan)}, "image": tf.ones((2, 2))}
     _exporter(tmp_path).maybe_export_checkpoint(checkpoint, logs, 7)
     record = json.loads((tmp_path / "info.json").read_text())
     assert record == {"accuracy": 0.5, "nested": {"loss": None}, "best_ckpt_global_step": 7}
 
 
-def test_metric_may_be_a_vector_with_one_element(tmp_path, checkpoint) -> None:
+def test_metric_with_one_element_in_a_vector_is_accepted(tmp_path, checkpoint) -> None:
     values = [np.array([0.5]), tf.constant([0.4]), np.array([0.6])]
     assert _exports(_exporter(tmp_path), checkpoint, values) == [True, False, True]
     assert _exporter(tmp_path).best_metric_value == pytest.approx(0.6)
@@ -101,7 +105,9 @@ def test_unknown_metric_is_answered_with_the_nearest(tmp_path, checkpoint) -> No
         )
 
 
-def test_metric_is_looked_for_where_all_that_is_reported_is_known(experiment, make_trainer) -> None:
+def test_unknown_best_metric_is_refused_only_if_all_reported_names_are_known(
+    experiment, make_trainer
+) -> None:
     class Reporting(base_trainer.Trainer):
         def eval_end(self, aggregated_logs=None):
             return {"maee": 1.0}
@@ -122,7 +128,7 @@ def test_metric_is_looked_for_where_all_that_is_reported_is_known(experiment, ma
         ("quality", "higher", ""),
     ],
 )
-def test_direction_that_the_name_contradicts_or_does_not_say_is_one_warning(
+def test_direction_that_does_not_follow_from_the_name_of_the_metric_is_warned_of_once(
     experiment, tmp_path, caplog, metric, comp, warning
 ) -> None:
     names = {"export_subdir": "best_ckpt", "eval_metric": metric, "metric_comp": comp}
@@ -133,7 +139,7 @@ def test_direction_that_the_name_contradicts_or_does_not_say_is_one_warning(
     assert bool(warning) == bool(caplog.text)
 
 
-def test_best_is_what_it_was_where_training_goes_back_to(tmp_path, checkpoint) -> None:
+def test_best_checkpoint_is_rewound_with_the_training(tmp_path, checkpoint) -> None:
     exporter = _exporter(tmp_path)
     exporter.rewind(0)
     _exports(exporter, checkpoint, [0.1])
@@ -181,7 +187,9 @@ def test_best_checkpoints_that_would_share_a_directory_are_refused_before_anythi
     assert not (tmp_path / "run").exists()
 
 
-def test_directories_are_compared_by_where_they_lead(experiment, tmp_path, monkeypatch) -> None:
+def test_directories_of_best_checkpoints_are_compared_after_resolving_links(
+    experiment, tmp_path, monkeypatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "linked").symlink_to("run")
     for absolute in ("run", "linked"):
@@ -196,7 +204,7 @@ def test_directories_are_compared_by_where_they_lead(experiment, tmp_path, monke
     preflight.check_directories(params, "gs://bucket/another", keepers)
 
 
-def test_best_checkpoints_side_by_side_are_accepted(experiment, tmp_path) -> None:
+def test_best_checkpoints_in_sibling_directories_are_accepted(experiment, tmp_path) -> None:
     hooks = [_hook("mae", "best_mae"), _hook("validation_loss", "best_loss")]
     params = experiment(
         trainer={

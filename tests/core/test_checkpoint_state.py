@@ -107,7 +107,7 @@ def _run(
         ),
     ],
 )
-def test_folder_whose_checkpoint_does_not_fit_is_left_as_it_was(
+def test_model_directory_is_unchanged_if_its_checkpoint_does_not_fit(
     write, says: str, mode: str, tmp_path: pathlib.Path
 ) -> None:
     write(tmp_path)
@@ -165,7 +165,9 @@ def test_model_without_its_optimizer_is_evaluated_and_not_trained_on(tmp_path) -
 
 
 @pytest.mark.parametrize("optimizer", ["none", "plain"])
-def test_averages_that_are_not_there_are_not_evaluated(optimizer: str, tmp_path) -> None:
+def test_evaluation_of_averages_missing_from_the_checkpoint_is_refused(
+    optimizer: str, tmp_path
+) -> None:
     model = _line()
     adam = keras.optimizers.Adam()
     adam.build(model.trainable_variables)
@@ -183,7 +185,7 @@ def test_checkpoint_from_before_a_piece_of_bookkeeping_is_resumed(tmp_path) -> N
     assert (trained.dense.kernel.numpy() != 5.0).all()
 
 
-def test_unknown_random_state_is_needed_to_train_and_not_to_evaluate(tmp_path) -> None:
+def test_missing_random_state_prevents_training_but_not_evaluation(tmp_path) -> None:
     model = _line()
     _save(tmp_path, model=model, optimizer=_optimizer(model))
     dropout = {"dropout_rate": 0.5}
@@ -192,7 +194,7 @@ def test_unknown_random_state_is_needed_to_train_and_not_to_evaluate(tmp_path) -
         _run("train", tmp_path, task=dropout)
 
 
-def test_attributes_of_trainer_and_task_are_saved_once_each(make_trainer) -> None:
+def test_each_tracked_attribute_of_trainer_and_task_is_saved_once(make_trainer) -> None:
     class Trainer(base_trainer.Trainer):
         def __init__(self, *args: Any, **kwargs: Any) -> None:
             super().__init__(*args, **kwargs)
@@ -209,14 +211,14 @@ def test_attributes_of_trainer_and_task_are_saved_once_each(make_trainer) -> Non
     assert set(children(top["task_attributes"])) == {"teacher"}
 
 
-def test_plain_trainer_adds_nothing(make_trainer) -> None:
+def test_trainer_without_own_state_adds_nothing_to_the_checkpoint(make_trainer) -> None:
     trainer = make_trainer(line_experiment.line_experiment(trainer=_EMA))
     before = set(tf.train.TrackableView.children(trainer.checkpoint))
     checkpoint_state.add_attributes(trainer.checkpoint, trainer)
     assert set(tf.train.TrackableView.children(trainer.checkpoint)) == before
 
 
-def test_weights_of_keras2_initialize_a_run(tmp_path) -> None:
+def test_run_starts_from_weights_of_a_keras2_checkpoint(tmp_path) -> None:
     _keras2(tmp_path / "old")
     before = _files(tmp_path / "old")
     task = {"init_checkpoint": str(tmp_path / "old")}
@@ -238,7 +240,9 @@ def test_checkpoint_from_before_an_attribute_was_saved_is_resumed(tmp_path) -> N
     assert float(task.box.total) == 7.0
 
 
-def test_what_a_checkpoint_says_of_its_run(experiment, make_trainer):
+def test_checkpoint_describes_optimizer_batch_size_and_versions_of_its_run(
+    experiment, make_trainer
+):
     configs = [experiment(), experiment(trainer={"train_steps": 16})]
     current = [configs[0]]
     describe = checkpoint_state.RunDescription(

@@ -30,7 +30,7 @@ REFUSED = [
 ]
 
 
-def test_values_that_can_not_work_are_refused_before_anything_is_built() -> None:
+def test_impossible_config_values_are_refused_before_anything_is_built() -> None:
     accepted = []
     for block, field, value, named in REFUSED:
         params = cfg.ExperimentConfig()
@@ -60,7 +60,7 @@ def test_field_without_effect_is_named_in_a_warning(caplog: pytest.LogCaptureFix
     assert "gradient_clip_norm: 1` clips all gradients first" in caplog.text
 
 
-def test_fields_that_are_not_set_are_not_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+def test_unset_fields_cause_no_warning(caplog: pytest.LogCaptureFixture) -> None:
     params = cfg.ExperimentConfig()
     optimizer = {"type": "adamw", "adamw": {"global_clipnorm": 0.5}}
     params.override({"trainer": {"optimizer_config": {"optimizer": optimizer}}})
@@ -68,7 +68,7 @@ def test_fields_that_are_not_set_are_not_warned_of(caplog: pytest.LogCaptureFixt
     assert not caplog.records
 
 
-def test_model_garden_literal_parses() -> None:
+def test_experiment_config_written_for_the_model_garden_is_accepted() -> None:
     params = cfg.ExperimentConfig(
         task=cfg.TaskConfig(train_data=cfg.DataConfig(input_path="a*", global_batch_size=8)),
         trainer=cfg.TrainerConfig(
@@ -86,7 +86,7 @@ def test_hook_without_a_name_is_refused_by_its_path_in_the_config() -> None:
 
 
 @pytest.mark.parametrize("suffix", ["", "_class_path"])
-def test_stages_have_the_names_of_paddlerec_too(suffix: str) -> None:
+def test_stage_names_of_paddlerec_are_accepted(suffix: str) -> None:
     names = ["instance", "network", "startup", "runner", "terminal"]
     config = cfg.PipelineConfig({name + suffix: name for name in names})
     fields = ["prepare", "build", "initialize", "run", "finalize"]

@@ -87,7 +87,7 @@ def test_each_finetuning_leaves_the_record_of_a_run(
 
 
 @pytest.mark.slow
-def test_restarted_job_skips_what_is_done(
+def test_restarted_job_skips_checkpoints_that_are_already_finetuned(
     params: cfg.ExperimentConfig, pretrain: Pretrain, tmp_path: pathlib.Path
 ) -> None:
     pretrain(2)
@@ -98,7 +98,7 @@ def test_restarted_job_skips_what_is_done(
     assert _run(params, tmp_path, run_post_eval=True)["validation_loss"] == 0.0
 
 
-def test_ends_at_the_last_pretrain_step(
+def test_job_ends_after_the_checkpoint_of_the_last_pretraining_step(
     params: cfg.ExperimentConfig, pretrain: Pretrain, tmp_path: pathlib.Path
 ) -> None:
     pretrain(3)
@@ -109,7 +109,7 @@ def test_ends_at_the_last_pretrain_step(
 
 
 @pytest.mark.slow
-def test_removed_checkpoint_is_passed_over(
+def test_checkpoint_removed_in_the_meantime_is_skipped(
     params: cfg.ExperimentConfig, pretrain: Pretrain, tmp_path: pathlib.Path
 ) -> None:
     pretrained = pretrain(2)
@@ -119,7 +119,7 @@ def test_removed_checkpoint_is_passed_over(
     assert [p.name for p in tmp_path.glob("metrics-*")] == ["metrics-2.json"]
 
 
-def test_another_way_to_finetune_is_called_with_the_checkpoint(
+def test_custom_finetune_function_receives_the_checkpoint(
     params: cfg.ExperimentConfig, pretrain: Pretrain, tmp_path: pathlib.Path
 ) -> None:
     pretrained = pretrain(1)
@@ -135,14 +135,14 @@ def test_another_way_to_finetune_is_called_with_the_checkpoint(
     assert json.loads((tmp_path / "metrics-1.json").read_text())["a"]["b"] == "0.5"
 
 
-def test_no_checkpoint_at_all_is_an_error(
+def test_finetuning_without_any_checkpoint_is_an_error(
     params: cfg.ExperimentConfig, tmp_path: pathlib.Path
 ) -> None:
     with pytest.raises(errors.CheckpointError, match="No checkpoint appeared"):
         _run(params, tmp_path)
 
 
-def test_what_is_no_directory_is_refused(
+def test_init_checkpoint_that_is_not_a_directory_is_refused(
     params: cfg.ExperimentConfig, pretrain: Pretrain, tmp_path: pathlib.Path
 ) -> None:
     checkpoint = str(pretrain(1) / "ckpt-1")

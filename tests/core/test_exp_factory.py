@@ -22,7 +22,7 @@ def test_every_call_makes_a_fresh_config():
     assert exp_factory.list_experiments() == ["vision/digits"]
 
 
-def test_factory_itself_is_found_by_name():
+def test_registered_factory_is_returned_by_its_name():
     exp_factory.register_config_factory("vision/digits")(make_config)
     assert exp_factory.get_config_factory("vision/digits") is make_config
 
@@ -49,7 +49,7 @@ def test_a_factory_that_forgets_to_return_is_named():
         exp_factory.get_exp_config("forgetful")
 
 
-def test_origin_is_a_module_or_a_file(tmp_path):
+def test_origin_of_an_experiment_is_its_module_or_file(tmp_path):
     exp_factory.register_config_factory("vision/digits")(make_config)
     assert exp_factory.get_origin("vision/digits") == __name__
     (tmp_path / "my_configs.py").write_text(
@@ -61,7 +61,7 @@ def test_origin_is_a_module_or_a_file(tmp_path):
     assert exp_factory.get_origin("vision/mine") == str(tmp_path / "my_configs.py")
 
 
-def test_what_could_not_be_imported_is_in_the_answer_to_an_unknown_name(monkeypatch):
+def test_error_for_an_unknown_experiment_lists_failed_imports(monkeypatch):
     exp_factory.register_config_factory("vision/digits")(make_config)
     sentence = "The entry point `acme = acme.configs` of acme 1.0 can't be imported."
     monkeypatch.setattr(plugins, "import_group", lambda group: (sentence,))

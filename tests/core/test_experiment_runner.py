@@ -57,7 +57,7 @@ def test_job_that_only_evaluates_has_only_the_callers_hooks(runner) -> None:
     assert names == ["of the caller"]
 
 
-def test_writers_of_the_config_learn_of_the_run(runner, tmp_path) -> None:
+def test_writers_of_the_config_receive_the_run_directory(runner, tmp_path) -> None:
     class Kept(telemetry.Writer):
         def __init__(self, run, label):
             seen.append((run.model_dir, run.total_steps, run.config["runtime"]["seed"], label))
@@ -111,7 +111,7 @@ def test_writers_are_closed_when_the_rest_can_not_be_built(runner) -> None:
     assert closed == [True]
 
 
-def test_restoring_can_wait(runner) -> None:
+def test_checkpoint_is_restored_on_a_later_call_if_requested(runner) -> None:
     runner().run()
     made = runner(restore=False)
     assert int(made.trainer.global_step) == 0
@@ -126,7 +126,7 @@ def test_zero_switches_checkpoints_off_and_leaves_one_evaluation(runner, tmp_pat
     assert [r["step"] for r in records if r["split"] == "validation"] == [8]
 
 
-def test_reports_come_at_the_log_interval(runner, tmp_path) -> None:
+def test_runner_reports_at_the_log_interval(runner, tmp_path) -> None:
     runner(trainer={"log_interval": 3, "steps_per_loop": 100}).run()
     records = map(json.loads, (tmp_path / "metrics.json").read_text().splitlines())
     # Besides, at the checkpoint of step 4 and at the end.

@@ -33,7 +33,7 @@ def export(tmp_path, model, keys=("serve",), name="export", **kwargs):
     return export_base.export(module, list(keys), f"{tmp_path}/{name}", **kwargs)
 
 
-def test_what_is_served_is_the_model_in_inference(tmp_path):
+def test_exported_function_runs_the_model_in_inference_mode(tmp_path):
     model = trained_model()
     export_dir = export(tmp_path, model)
     served = tf.saved_model.load(export_dir).signatures["serving_default"](tf.constant(INPUTS))[
@@ -73,7 +73,7 @@ def test_dictionary_gives_the_served_functions_their_names(tmp_path):
     assert list(tf.saved_model.load(export_dir).signatures) == ["mine"]
 
 
-def test_several_functions_need_names(tmp_path):
+def test_several_exported_functions_without_names_are_refused(tmp_path):
     with pytest.raises(errors.ConfigValueError, match="must contain exactly one element"):
         export(tmp_path, trained_model(), keys=("serve", "other"))
 
@@ -83,7 +83,7 @@ def test_unsafe_paths_are_refused(tmp_path):
         export(tmp_path, trained_model(), name="a\nb")
 
 
-def test_names_of_one_second_do_not_collide(tmp_path, monkeypatch):
+def test_export_directories_created_in_the_same_second_have_different_names(tmp_path, monkeypatch):
     monkeypatch.setattr(export_base.time, "time", lambda: 1000.5)
     for number in range(1000, 1010):
         directory = export_base.get_timestamped_export_dir(str(tmp_path))

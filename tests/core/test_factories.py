@@ -46,7 +46,7 @@ def test_every_shipped_name_has_its_hook():
         (3, "must be a name"),
     ],
 )
-def test_wrong_entry_is_refused_before_anything_is_created(entry, message):
+def test_invalid_hook_entry_is_refused_before_any_hook_is_created(entry, message):
     with pytest.raises(errors.ConfigError, match=message):
         hook_factory.find_hooks([entry])
 
@@ -87,7 +87,7 @@ def test_event_files_take_no_arguments():
         writer_factory.find_writers([{"name": "tensorboard", "async": True}])
 
 
-def test_every_name_belongs_to_a_writer_or_a_function_that_makes_one():
+def test_every_registered_writer_name_leads_to_a_writer():
     places = [place for place in writer_factory._WRITERS.values() if isinstance(place, str)]
     assert len(places) >= 6
     for found in map(pkgutil.resolve_name, places):

@@ -53,7 +53,7 @@ STEM_AND_NORM = ["^net/stem/", "norm"]
 HEAD = {"head/kernel", "head/bias"}
 
 
-def test_frozen_stay_bit_identical_and_the_others_move(experiment, tmp_path) -> None:
+def test_frozen_weights_stay_bit_identical_while_others_train(experiment, tmp_path) -> None:
     start = _values(_train(experiment, tmp_path, 1, STEM_AND_NORM))
     # Resumes at the step where the first run ended.
     end = _values(_train(experiment, tmp_path, 8, STEM_AND_NORM))

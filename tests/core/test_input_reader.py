@@ -41,12 +41,12 @@ def batches(dataset, count=None):
     return list(dataset.take(-1 if count is None else count).as_numpy_iterator())
 
 
-def test_evaluation_reads_everything_once(folder):
+def test_evaluation_reads_every_example_once(folder):
     dataset = reader(folder, global_batch_size=5, drop_remainder=False).read()
     assert sorted(np.concatenate(batches(dataset))) == list(range(32))
 
 
-def test_stages_run_in_their_order(folder):
+def test_functions_of_the_reader_run_in_the_documented_order(folder):
     trace = []
     stages = {
         "decoder_fn": lambda record: trace.append("decode") or decode(record),
@@ -100,7 +100,7 @@ def test_hosts_read_different_files_without_a_seed(folder):
     assert not files[0] & files[1]
 
 
-def test_a_batch_is_shared_by_the_replicas(folder):
+def test_global_batch_is_divided_among_the_replicas(folder):
     context = tf.distribute.InputContext(1, 0, 2)
     assert batches(reader(folder).read(context))[0].shape == (2,)
     with pytest.raises(
@@ -109,7 +109,7 @@ def test_a_batch_is_shared_by_the_replicas(folder):
         reader(folder, global_batch_size=5).read(context)
 
 
-def test_two_mirrored_replicas_see_all_examples(folder, two_replicas):
+def test_every_example_reaches_one_of_two_mirrored_replicas(folder, two_replicas):
     strategy = two_replicas
     dataset = strategy.distribute_datasets_from_function(reader(folder).read)
     values = [v for batch in dataset for part in batch.values for v in part.numpy()]
@@ -129,7 +129,7 @@ def test_sources_are_mixed_by_weight(folder):
     assert np.concatenate(batches(read, count=8)).max() < 8
 
 
-def test_records_may_come_from_elsewhere(folder):
+def test_reader_accepts_a_given_dataset_of_records(folder):
     given = tf.data.Dataset.range(4).map(lambda x: {"x": -x})
     read = reader(folder, stages={"decoder_fn": None}).read(dataset=given)
     assert batches(read)[0].tolist() == [0, -1, -2, -3]
@@ -222,7 +222,7 @@ def test_functions_of_batches_are_called_once_a_batch(folder):
 
 
 @pytest.mark.parametrize(("size", "ends_with_prefetch"), [(None, True), (0, False)])
-def test_prefetching_can_be_turned_off(folder, size, ends_with_prefetch):
+def test_prefetching_is_disabled_on_request(folder, size, ends_with_prefetch):
     dataset = reader(folder, prefetch_buffer_size=size).read()
     assert ("Prefetch" in type(dataset).__name__) is ends_with_prefetch
 
@@ -253,7 +253,7 @@ def test_a_config_that_cannot_be_read_is_refused(folder, fields, message):
 
 
 @pytest.mark.parametrize("before_batching", [False, True])
-def test_the_service_is_used_when_it_is_asked_for(folder, monkeypatch, before_batching):
+def test_reader_uses_the_tf_data_service_if_configured(folder, monkeypatch, before_batching):
     shapes = []
     monkeypatch.setattr(
         input_reader.data_service,

@@ -66,7 +66,7 @@ def _warnings(caplog, text: str) -> list[str]:
     return [record.message for record in caplog.records if text in record.message]
 
 
-def test_loss_without_the_parameter_training_is_the_loss(tmp_path) -> None:
+def test_compute_loss_without_a_training_parameter_is_called(tmp_path) -> None:
     logs = _run(WithoutTraining, tmp_path / "double", trainer={"train_steps": 0})
     plain = _run(Linear, tmp_path / "plain", trainer={"train_steps": 0})
     rounding.assert_close(

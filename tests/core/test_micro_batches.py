@@ -36,7 +36,7 @@ def test_micro_batches_learn_what_the_whole_batch_does(experiment, make_trainer,
     rounding.assert_close(losses(4), expected, roundings=len(expected) * BATCH_SIZE)
 
 
-def test_one_global_step_is_one_update_whatever_the_micro_batches(experiment, make_trainer) -> None:
+def test_number_of_micro_batches_does_not_change_the_global_step(experiment, make_trainer) -> None:
     trainer = make_trainer(experiment(trainer={"grad_accum_steps": 4}), evaluate=False)
     trainer.train(tf.constant(3))
     assert (int(trainer.global_step), int(trainer.optimizer.iterations)) == (3, 3)

@@ -98,7 +98,7 @@ def test_run_with_missing_parts_is_the_run_without_them(
     assert logs["rows"] == NUM_VALIDATED
 
 
-def test_arrays_may_be_missing() -> None:
+def test_arrays_that_are_none_stay_none_in_each_batch() -> None:
     data = arrays.from_arrays(({"x": tf.range(6), "w": None}, None), 2, shuffle=False)
     features, labels = next(iter(data))
     assert (features["x"].shape, features["w"], labels) == ((2,), None, None)

@@ -35,7 +35,7 @@ def feature(example, key):
     return example.features.feature[key]
 
 
-def test_features_of_every_kind_are_added():
+def test_builder_adds_bytes_ints_floats_and_given_features():
     example = (
         tf_example_builder.TfExampleBuilder()
         .add_bytes_feature("text", "ä")
@@ -51,12 +51,12 @@ def test_features_of_every_kind_are_added():
 
 
 @pytest.mark.parametrize("value", ["a", [b"a"], np.array([b"a"])])
-def test_one_value_or_several_as_text_or_bytes(value):
+def test_bytes_feature_accepts_text_bytes_and_arrays(value):
     example = tf_example_builder.TfExampleBuilder().add_bytes_feature("x", value).example
     assert feature(example, "x").bytes_list.value == [b"a"]
 
 
-def test_an_example_is_a_copy():
+def test_returned_example_is_independent_of_its_builder():
     builder = tf_example_builder.TfExampleBuilder().add_ints_feature("x", 1)
     example = builder.example
     builder.add_ints_feature("x", 2)
@@ -65,7 +65,7 @@ def test_an_example_is_a_copy():
     assert feature(example, "x").int64_list.value == [1]
 
 
-def test_serialized_is_what_a_reader_parses():
+def test_serialized_example_parses_to_the_same_example():
     builder = tf_example_builder.TfExampleBuilder().add_ints_feature("x", 1)
     assert tf.train.Example.FromString(builder.serialized_example) == builder.example
     assert builder.reset().serialized_example == b""
@@ -83,7 +83,7 @@ def test_a_prefix_comes_before_every_key():
     assert ImageKey().encoded == "image/encoded"
 
 
-def test_compressed_files_are_gzip(tmp_path):
+def test_records_written_with_compression_are_gzip_files(tmp_path):
     path = tmp_path / "data"
     file_writers.write_small_dataset([tf.train.Example()], str(path), "tfrecord_compressed")
     assert path.read_bytes()[:2] == b"\x1f\x8b"

@@ -156,7 +156,7 @@ def test_every_row_is_predicted_once_and_in_order(trained, tmp_path) -> None:
     np.testing.assert_allclose([row["probability"] for row in rows], expected.max(axis=1), 1e-5)
 
 
-def test_the_record_has_the_counts_and_the_training_is_untouched(trained, tmp_path) -> None:
+def test_record_counts_predictions_and_leaves_the_training_unchanged(trained, tmp_path) -> None:
     before = (trained / "run.json").read_bytes()
     _run(_experiment(tmp_path), "predict", trained)
     record = json.loads((trained / "run.predict.json").read_text())
@@ -183,7 +183,7 @@ def test_two_replicas_write_the_same_rows_in_the_same_order(
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("execution", ["graph", pytest.param("xla", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("replicas", [1, 2])
-def test_stopped_by_a_signal_it_resumes_to_the_same_bytes(
+def test_prediction_stopped_by_a_signal_resumes_to_the_same_bytes(
     execution: str, replicas: int, trained, tmp_path, two_replicas
 ) -> None:
     strategy = two_replicas if replicas == 2 else None
@@ -218,7 +218,7 @@ def test_stopped_by_a_signal_it_resumes_to_the_same_bytes(
         ({"prediction": {"checkpoint": "best"}}, "weights: ckpt-4, .* -> best_ckpt-2, "),
     ],
 )
-def test_a_change_is_refused_and_leaves_the_predictions(
+def test_changed_run_is_refused_and_its_predictions_are_kept(
     overrides, field: str, predicted, tmp_path
 ) -> None:
     model_dir, output_dir = predicted
@@ -245,7 +245,7 @@ def test_complete_predictions_are_not_repeated(predicted) -> None:
     assert now == times
 
 
-def test_one_process_at_a_time_may_write(predicted) -> None:
+def test_second_process_that_writes_predictions_is_refused(predicted) -> None:
     model_dir, output_dir = predicted
     with (
         model_dir_lock.ModelDirLock(str(output_dir)),
@@ -254,7 +254,7 @@ def test_one_process_at_a_time_may_write(predicted) -> None:
         _run(_experiment(output_dir), "predict", model_dir)
 
 
-def test_the_config_chooses_the_weights(predicted, tmp_path) -> None:
+def test_config_selects_the_weights_that_predict(predicted, tmp_path) -> None:
     model_dir, latest_dir = predicted
     _run(_experiment(tmp_path / "best", prediction={"checkpoint": "best"}), "predict", model_dir)
     init = {"init_checkpoint": str(model_dir / "best")}

@@ -52,7 +52,7 @@ def test_metrics_of_classes_are_recognized() -> None:
         (lambda: {"x": tf.ragged.constant([[1], []])}, r"RaggedTensor as 'x'.*to_tensor"),
     ],
 )
-def test_wrong_predictions_are_refused_with_the_place(returned, message: str) -> None:
+def test_invalid_predictions_are_refused_with_their_position(returned, message: str) -> None:
     def predict_step() -> None: ...
 
     with pytest.raises(errors.ConfigError, match=message) as caught:
@@ -70,8 +70,10 @@ def test_replicas_are_joined_in_order_even_if_one_is_empty() -> None:
     assert columns["x"].tolist() == [1, 2, 3]
 
 
-def test_every_example_needs_a_row() -> None:
+def test_prediction_with_fewer_rows_than_examples_is_refused() -> None:
     with pytest.raises(errors.ConfigValueError, match="1 rows as 'x' for a batch of 3 examples"):
         predictor.as_arrays(
-            {"x": (tf.zeros([1]),)}, (tf.constant(3),), test_every_example_needs_a_row
+            {"x": (tf.zeros([1]),)},
+            (tf.constant(3),),
+            test_prediction_with_fewer_rows_than_examples_is_refused,
         )

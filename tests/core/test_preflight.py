@@ -27,12 +27,14 @@ from official_lite.modeling.multitask import configs as multitask_configs
         ({"writers": [{"name": "jsonl", "paht": "x"}]}, "paht"),
     ],
 )
-def test_wrong_name_or_argument_is_answered(experiment, trainer, nearest) -> None:
+def test_unknown_trainer_hook_or_writer_is_refused_with_the_nearest_name(
+    experiment, trainer, nearest
+) -> None:
     with pytest.raises(errors.UnknownNameError, match=nearest):
         preflight.check(experiment(trainer=trainer), "train")
 
 
-def test_mode_and_what_it_needs_are_checked(experiment, tmp_path) -> None:
+def test_unknown_mode_and_evaluation_without_weights_are_refused(experiment, tmp_path) -> None:
     with pytest.raises(errors.UnknownNameError, match="`eval`"):
         preflight.check(experiment(), "evla")
     with pytest.raises(errors.CheckpointError, match="random weights"):
@@ -41,7 +43,9 @@ def test_mode_and_what_it_needs_are_checked(experiment, tmp_path) -> None:
     preflight.check_evaluation(params, "eval", str(tmp_path))
 
 
-def test_best_checkpoint_is_no_run_to_evaluate(experiment, tmp_path) -> None:
+def test_evaluating_a_best_checkpoint_directory_suggests_init_checkpoint(
+    experiment, tmp_path
+) -> None:
     directory = str(tmp_path / "best_ckpt")
     exporter = best_checkpoint.BestCheckpointExporter(directory, "accuracy", "higher")
     exporter.maybe_export_checkpoint(tf.train.Checkpoint(x=tf.Variable(1.0)), {"accuracy": 0.5}, 7)
@@ -56,7 +60,7 @@ def _reading(train: str, validation: str = "") -> cfg.TaskConfig:
     )
 
 
-def test_missing_file_is_found_where_the_mode_would_read_it(experiment, tmp_path) -> None:
+def test_missing_input_file_is_found_only_if_the_mode_reads_it(experiment, tmp_path) -> None:
     (tmp_path / "a.txt").touch()
     params = experiment()
     params.task = _reading(f"{tmp_path}/a*, {tmp_path}", "nowhere.txt")
@@ -81,7 +85,7 @@ class _FetchedConfig(cfg.DataConfig):
     NAMES_FILES: ClassVar[bool] = False
 
 
-def test_what_may_be_there_by_then_is_not_looked_for(experiment, tmp_path) -> None:
+def test_input_files_that_may_appear_later_are_not_checked(experiment, tmp_path) -> None:
     params = experiment()
     for path in ("dummy", "gs://bucket/nowhere", f"{tmp_path}/first/written*"):
         params.task = _reading(path)
@@ -125,7 +129,9 @@ def starting(experiment):
     return make
 
 
-def test_missing_checkpoint_is_answered_unless_there_may_be_one_by_then(starting, tmp_path) -> None:
+def test_missing_checkpoint_is_refused_unless_an_earlier_phase_may_write_one(
+    starting, tmp_path
+) -> None:
     def check(model_dir, **phases):
         preflight.check_init_checkpoint(params, str(model_dir), phases)
 
@@ -159,7 +165,7 @@ def test_task_or_trainer_may_read_the_field_in_its_own_way(starting, tmp_path) -
     preflight.check_init_checkpoint(starting(trainer=trainer), str(tmp_path))
 
 
-def test_parts_may_be_in_a_file_of_the_workspace(experiment, tmp_path) -> None:
+def test_hook_is_loaded_from_a_file_of_the_workspace(experiment, tmp_path) -> None:
     (tmp_path / "mine.py").write_text(
         "from official_lite import orbit\n"
         "class Mine(orbit.Hook):\n"
@@ -171,7 +177,7 @@ def test_parts_may_be_in_a_file_of_the_workspace(experiment, tmp_path) -> None:
     assert create().size == 3
 
 
-def test_event_files_are_one_of_the_writers(experiment) -> None:
+def test_event_files_count_as_a_writer(experiment) -> None:
     assert preflight.writes_event_files(experiment())
     params = experiment(trainer={"writers": ["jsonl"]})
     assert not preflight.writes_event_files(params)

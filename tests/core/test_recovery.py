@@ -34,11 +34,11 @@ def test_blow_up_asks_for_recovery_until_the_trials_are_used_up(loss) -> None:
         condition({"training_loss": loss})
 
 
-def test_bound_holds_only_from_its_first_step() -> None:
+def test_loss_bound_applies_only_from_its_first_step() -> None:
     assert not _condition(trials=0, begin=6)({"training_loss": 1e9})
 
 
-def test_worst_replica_decides() -> None:
+def test_blow_up_on_one_replica_starts_recovery() -> None:
     assert _condition(trials=1)({"training_loss": np.array([1.0, 101.0])})
     assert _condition(trials=1)({"training_loss": np.array([math.nan, 1.0])})
     assert not _condition(trials=1)({"training_loss": np.array([1.0, 2.0])})
@@ -183,7 +183,7 @@ def test_bad_gradient_of_the_last_step_before_a_save_is_not_saved(
     assert all(np.isfinite(value).all() for value in saved)
 
 
-def test_giving_up_names_step_and_batch(experiment, make_task, tmp_path) -> None:
+def test_error_after_failed_recovery_names_step_and_batch(experiment, make_task, tmp_path) -> None:
     params = experiment(trainer=RECOVERING)
     task = _poison(make_task(params), losses=range(5, 50))
     # The first time it is step 6, with batch 5; then the data go on with batch 6.
@@ -194,9 +194,7 @@ def test_giving_up_names_step_and_batch(experiment, make_task, tmp_path) -> None
     assert all(np.isfinite(value).all() for value in _saved_values(tmp_path))
 
 
-def test_what_does_not_come_up_again_is_no_reason_to_go_back(
-    experiment, make_task, tmp_path
-) -> None:
+def test_blow_up_that_does_not_recur_skips_no_batch(experiment, make_task, tmp_path) -> None:
     params = experiment(trainer=RECOVERING)
     plain, _ = _run(params, _poison(make_task(params)), tmp_path / "plain")
     task = _poison(make_task(params))
@@ -227,14 +225,14 @@ def test_blow_ups_are_counted_over_restarts(tmp_path) -> None:
     assert [blow_up["step"] for blow_up in record["blow_ups"]] == [5, 5, 5]
 
 
-def test_unreadable_count_begins_anew(tmp_path) -> None:
+def test_unreadable_count_of_blow_ups_is_reset(tmp_path) -> None:
     (tmp_path / recovery.RECORD_NAME).write_text("{")
     step = tf.Variable(5, dtype=tf.int64)
     condition = recovery.RecoveryCondition(step, 100.0, 0, 1, model_dir=str(tmp_path))
     assert condition({"training_loss": math.nan})
 
 
-def test_giving_up_names_what_was_good_before() -> None:
+def test_error_after_failed_recovery_names_the_last_good_report() -> None:
     step = tf.Variable(5, dtype=tf.int64)
     condition = recovery.RecoveryCondition(step, 100.0, 0, 0)
     assert not condition({"training_loss": 1.0})
@@ -315,7 +313,7 @@ def test_large_labels_are_named_with_the_field_that_they_exceed(experiment, tmp_
     assert "in `batch[1]`, so scale them" in str(caught.value)
 
 
-def test_names_the_variables_that_are_not_finite(experiment, make_trainer) -> None:
+def test_nonfinite_check_names_the_bad_variables(experiment, make_trainer) -> None:
     adam = {"optimizer": {"type": "adam"}}
     trainer = make_trainer(experiment(trainer={"optimizer_config": adam}))
     trainer.train(tf.constant(1))
@@ -328,7 +326,7 @@ def test_names_the_variables_that_are_not_finite(experiment, make_trainer) -> No
     assert state.bad_variables() == []
 
 
-def test_looks_at_the_optimizer_and_at_every_replica(
+def test_nonfinite_check_covers_the_optimizer_and_every_replica(
     experiment, make_trainer, two_replicas
 ) -> None:
     with two_replicas.scope():
@@ -343,7 +341,7 @@ def test_looks_at_the_optimizer_and_at_every_replica(
         assert state.bad_variables() == [slot.path]
 
 
-def test_large_tables_are_looked_at_less_often_until_something_is_bad(monkeypatch) -> None:
+def test_large_tables_are_checked_less_often_until_a_value_is_not_finite(monkeypatch) -> None:
     monkeypatch.setattr(embedding_lookups, "is_large", lambda variable: True)
     monkeypatch.setattr(recovery, "_NUMBERS_A_STEP", 2)
     monkeypatch.setattr(recovery, "_ROWS_AT_ONCE", 3)

@@ -37,7 +37,7 @@ def _update(metrics: list, value: float) -> None:
     metrics[3].update_state([0, 1], [[1.0, 0.0], [value, 1 - value]])
 
 
-def test_group_reports_the_values_of_its_metrics_in_every_call() -> None:
+def test_metric_group_reports_the_same_values_as_its_metrics() -> None:
     made = tf.distribute.MirroredStrategy(["CPU:0"])
     with made.scope():
         metrics, expected = _metrics(), _metrics()
@@ -75,7 +75,7 @@ def test_metrics_of_several_replicas_are_called_eagerly(num_replicas, two_replic
     assert all(calls) == (num_replicas == 2)
 
 
-def test_reset_after_tracing_resets_everything() -> None:
+def test_reset_after_tracing_resets_every_metric() -> None:
     metrics = _metrics()
     group = step_metrics.MetricGroup(metrics)
     for _ in range(30):
@@ -115,21 +115,21 @@ def test_dictionary_of_a_compiled_metric_brings_its_own_names_as_in_fit() -> Non
     assert float(found["sum"]) == expected["sum"]
 
 
-def test_batches_count_by_their_size() -> None:
+def test_mean_weighs_batches_by_their_size() -> None:
     metric = step_metrics.BatchMean()
     metric.update_state(1.0, batch={"x": tf.zeros((3, 2))})
     metric.update_state(5.0, batch={"x": tf.zeros((1, 2))})
     assert float(metric.result()) == pytest.approx(2.0)
 
 
-def test_mean_over_nothing_counts_nothing() -> None:
+def test_mean_over_no_examples_is_ignored() -> None:
     metric = step_metrics.BatchMean()
     metric.update_state(1.0, batch=tf.zeros((3,)))
     metric.update_state(float("nan"), batch=tf.zeros((0,)))
     assert float(metric.result()) == 1.0
 
 
-def test_batches_without_a_batch_dimension_count_alike() -> None:
+def test_scalar_batches_have_equal_weight_in_the_mean() -> None:
     metric = step_metrics.BatchMean()
     metric.update_state(1.0, batch=tf.constant(7.0))
     metric.update_state(2.0, batch=())
@@ -137,7 +137,7 @@ def test_batches_without_a_batch_dimension_count_alike() -> None:
 
 
 @pytest.mark.parametrize("weights", [None, [1.0, 3.0]])
-def test_values_that_are_no_means_count_as_in_keras(weights: list[float] | None) -> None:
+def test_vectors_and_weighted_values_are_averaged_as_in_keras(weights: list[float] | None) -> None:
     ours, theirs = step_metrics.BatchMean(), keras.metrics.Mean()
     for metric in (ours, theirs):
         metric.update_state([1.0, 2.0], weights)

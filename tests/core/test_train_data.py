@@ -108,7 +108,9 @@ def _train(strategy, params, steps, model_dir, task_cls=_Task):
     ("execution", "replicas", "micro_batches"),
     [("xla", 1, 1), ("xla_loop", 1, 1), ("graph", 1, 3), ("graph", 2, 1), ("xla", 2, 1)],
 )
-def test_interruption_changes_no_bit(execution, replicas, micro_batches, tmp_path, two_replicas):
+def test_resumed_training_equals_an_uninterrupted_one_bit_for_bit(
+    execution, replicas, micro_batches, tmp_path, two_replicas
+):
     strategy = two_replicas if replicas == 2 else tf.distribute.OneDeviceStrategy("CPU:0")
     params = _params(execution=execution)
     params.trainer.grad_accum_steps = micro_batches
@@ -119,7 +121,9 @@ def test_interruption_changes_no_bit(execution, replicas, micro_batches, tmp_pat
         np.testing.assert_array_equal(got, expected)
 
 
-def test_51_more_replicas_go_on_with_the_same_examples_and_say_so(tmp_path, two_replicas, caplog):
+def test_training_resumed_on_more_replicas_reads_the_same_examples_and_warns(
+    tmp_path, two_replicas, caplog
+):
     strategy = tf.distribute.OneDeviceStrategy("CPU:0")
     params = _params(execution="graph")
     unbroken = _train(strategy, params, 20, tmp_path / "unbroken", _PlainTask)
@@ -131,7 +135,7 @@ def test_51_more_replicas_go_on_with_the_same_examples_and_say_so(tmp_path, two_
         rounding.assert_close(got, expected, roundings=12 * 12)
 
 
-def test_skipped_batches_stay_skipped(tmp_path):
+def test_batches_skipped_by_recovery_stay_skipped_after_a_restart(tmp_path):
     strategy = tf.distribute.OneDeviceStrategy("CPU:0")
     task = _Task(_params().task)
 

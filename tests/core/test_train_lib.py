@@ -27,7 +27,7 @@ def _steps(model_dir, split, name="metrics.json") -> list[int]:
     ("mode", "evaluated"),
     [("train", []), ("train_and_eval", [4, 8]), ("train_and_post_eval", [8])],
 )
-def test_mode_trains_and_evaluates_when_it_should(
+def test_each_training_mode_evaluates_at_its_steps(
     experiment, make_task, tmp_path, mode, evaluated
 ) -> None:
     params = experiment()
@@ -50,7 +50,7 @@ def test_evaluation_reads_the_last_checkpoint(experiment, make_task, tmp_path) -
     assert _steps(tmp_path, "validation", "metrics.eval.json") == [8]
 
 
-def test_evaluation_of_nothing_is_an_error(experiment, make_task, tmp_path) -> None:
+def test_evaluation_without_any_weights_is_an_error(experiment, make_task, tmp_path) -> None:
     params = experiment()
     with pytest.raises(errors.CheckpointError, match="random weights"):
         _run(params, make_task(params), "eval", tmp_path)
@@ -83,7 +83,9 @@ def test_unknown_mode_fails_before_anything_is_built(experiment, tmp_path) -> No
     assert not (tmp_path / "run").exists()
 
 
-def test_intervals_need_not_divide_one_another(experiment, make_task, tmp_path) -> None:
+def test_intervals_that_do_not_divide_each_other_are_accepted(
+    experiment, make_task, tmp_path
+) -> None:
     params = experiment(
         trainer={
             "train_steps": 20,
@@ -99,7 +101,7 @@ def test_intervals_need_not_divide_one_another(experiment, make_task, tmp_path) 
     assert saved == {9, 18, 20}
 
 
-def test_nan_goes_back_to_the_last_checkpoint_and_on(experiment, make_task, tmp_path) -> None:
+def test_training_recovers_from_nan_at_the_last_checkpoint(experiment, make_task, tmp_path) -> None:
     params = experiment(
         trainer={"train_steps": 12, "checkpoint_interval": 4, "recovery_max_trials": 1}
     )
@@ -122,7 +124,9 @@ def test_nan_goes_back_to_the_last_checkpoint_and_on(experiment, make_task, tmp_
 
 
 @pytest.mark.usefixtures("short_data_search")
-def test_nan_without_recovery_fails_and_is_never_saved(experiment, make_task, tmp_path) -> None:
+def test_nan_without_recovery_ends_the_run_and_is_never_saved(
+    experiment, make_task, tmp_path
+) -> None:
     params = experiment(trainer={"checkpoint_interval": 1, "steps_per_loop": 100})
     task = make_task(params)
     task.build_losses = lambda labels, model_outputs, aux_losses=None: tf.reduce_mean(
@@ -135,7 +139,7 @@ def test_nan_without_recovery_fails_and_is_never_saved(experiment, make_task, tm
 
 
 @pytest.mark.usefixtures("bfloat16_kernels")
-def test_precision_holds_for_the_run_and_not_after(experiment, make_task, tmp_path) -> None:
+def test_precision_of_a_run_is_reset_afterwards(experiment, make_task, tmp_path) -> None:
     params = experiment(runtime={"mixed_precision_dtype": "bfloat16"})
     model, _ = _run(params, make_task(params), "train", tmp_path)
     assert model.dense.compute_dtype == "bfloat16"
@@ -160,7 +164,7 @@ def test_float16_trains_with_loss_scaling(experiment, make_task, tmp_path) -> No
     assert list((tmp_path / "ema_checkpoints").glob("*.index"))
 
 
-def test_seed_decides_the_weights(experiment, make_task, tmp_path) -> None:
+def test_equal_seeds_give_equal_initial_weights(experiment, make_task, tmp_path) -> None:
     def kernel(seed: int, name: str) -> np.ndarray:
         params = experiment(runtime={"seed": seed}, task={"dropout_rate": 0.5})
         task = make_task(params)
@@ -192,7 +196,7 @@ def test_best_checkpoint_is_kept_and_reported(experiment, make_task, tmp_path) -
     assert list((tmp_path / "best_ckpt").glob("best_ckpt-8.index"))
 
 
-def test_part_of_the_runner_can_be_replaced(experiment, make_task, tmp_path) -> None:
+def test_runner_trains_with_a_replaced_part(experiment, make_task, tmp_path) -> None:
     class Runner(train_lib.OrbitExperimentRunner):
         def _maybe_build_checkpoint_manager(self):
             return tf.train.CheckpointManager(
@@ -208,7 +212,7 @@ def test_part_of_the_runner_can_be_replaced(experiment, make_task, tmp_path) -> 
     assert list((tmp_path / "elsewhere").glob("ckpt-8.index"))
 
 
-def test_callers_list_of_actions_is_left_alone(experiment, make_task, tmp_path) -> None:
+def test_list_of_actions_passed_by_the_caller_is_unchanged(experiment, make_task, tmp_path) -> None:
     params, mine = experiment(), []
     _run(params, make_task(params), "train", tmp_path, train_actions=mine)
     assert mine == []
@@ -307,7 +311,7 @@ class _Exporter:
     ("mode", "heard"),
     [("train", []), ("train_and_eval", ["rewind 0", "evaluated 4", "evaluated 8"])],
 )
-def test_best_checkpoint_is_left_alone_by_a_training_that_does_not_evaluate(
+def test_training_without_evaluation_keeps_the_best_checkpoint(
     experiment, make_task, tmp_path, mode, heard
 ) -> None:
     class Runner(train_lib.OrbitExperimentRunner):

@@ -70,7 +70,7 @@ def _change_data(host: pathlib.Path) -> None:
     ],
 )
 @pytest.mark.slow
-def test_50_workers_that_differ_end_with_what_each_of_them_has(
+def test_workers_that_differ_end_with_the_values_of_each_worker(
     tmp_path: pathlib.Path,
     part: str,
     change: Callable[[pathlib.Path], None],
@@ -139,7 +139,7 @@ def two_workers(monkeypatch) -> None:
 
 
 @pytest.mark.usefixtures("two_workers")
-def test_workers_differ_in_their_place_in_the_cluster_and_agree(experiment) -> None:
+def test_workers_that_differ_only_in_their_place_in_the_cluster_agree(experiment) -> None:
     hosts = "a:1,b:2"
     _agree(*(experiment(runtime={"task_index": i, "worker_hosts": hosts}) for i in range(2)))
 
@@ -164,7 +164,7 @@ def test_only_files_of_the_training_data_are_compared(experiment, tmp_path, part
         preflight.require_agreement(params, _TwoWorkers(other.sent))
 
 
-def test_code_is_that_of_the_framework_and_of_the_experiment() -> None:
+def test_compared_code_is_that_of_the_framework_and_of_the_experiment() -> None:
     lines = preflight.list_code(configs.digits_mlp())
     names = [line.partition(" ")[0] for line in lines]
     assert names == sorted(names)
@@ -172,7 +172,7 @@ def test_code_is_that_of_the_framework_and_of_the_experiment() -> None:
     assert lines == preflight.list_code(exp_factory.get_exp_config("vision/digits_cnn"))
 
 
-def test_change_of_a_file_changes_its_line(
+def test_change_of_a_code_file_changes_its_checksum(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "mine.py"
@@ -188,7 +188,7 @@ def test_change_of_a_file_changes_its_line(
     assert [line.partition(" ")[0] for line in sorted(changed)] == ["mine.py", "mine.py"]
 
 
-def test_link_to_nowhere_and_file_that_can_not_be_read_are_no_error(
+def test_dangling_links_and_unreadable_files_are_no_error(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / ".#task.py").symlink_to("me@host.1")  # Emacs locks `task.py` this way.

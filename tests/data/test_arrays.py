@@ -76,7 +76,7 @@ def test_rows_of_a_nest_stay_together():
         assert batch["q"][0].argmax(axis=1).tolist() == batch["p"].x.tolist()
 
 
-def test_pipelines_share_the_rows_and_replicas_the_batch():
+def test_rows_are_divided_among_pipelines_and_batches_among_replicas():
     contexts = [tf.distribute.InputContext(3, i, 2) for i in range(3)]
     read = [
         _read(arrays.from_arrays(NUMBERS, 4, shuffle=False, input_context=context))

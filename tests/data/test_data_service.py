@@ -69,7 +69,7 @@ def test_each_worker_reads_all_files_unless_they_share_them(address):
 
 
 @pytest.mark.parametrize("shares_files", [True, pytest.param(False, marks=pytest.mark.slow)])
-def test_training_goes_on_when_a_worker_comes_back(dispatcher, shares_files):
+def test_training_continues_when_a_data_worker_returns(dispatcher, shares_files):
     worker = start_worker(dispatcher)
     dataset = tf.data.Dataset.range(10).repeat()
     served = data_service.distribute(dataset, options(dispatcher, shares_files=shares_files))

@@ -27,7 +27,7 @@ def _is_odd_half(x):
 
 
 @pytest.mark.parametrize("mark", [lambda fn: fn, example_stream.takes_batches])
-def test_functions_of_examples_and_of_batches_do_the_same(mark):
+def test_functions_of_examples_and_of_batches_give_the_same_results(mark):
     stream = _stream(tf.data.Dataset.range(10)).map(mark(_double)).filter(mark(_is_odd_half))
     assert stream.map(None).filter(None) is stream
     assert _values(stream.singly()) == [2, 6, 10, 14, 18]
@@ -92,7 +92,7 @@ def records():
     ]
 
 
-def test_takes_batches_changes_nothing_but_the_mark():
+def test_takes_batches_marks_a_function_without_changing_it():
     def scale(x, factor=2):
         """Doc."""
         return x * factor
@@ -148,12 +148,12 @@ def draw(combine_fn, **kwargs):
     return np.array(list(combine_fn(datasets(**kwargs)).as_numpy_iterator()))
 
 
-def test_shares_are_the_weights_by_name():
+def test_examples_are_drawn_in_proportion_to_named_weights():
     combine_fn = example_stream.build_weighted_sampling_combine_fn({"ones": 3, "zeros": 1}, seed=0)
     assert draw(combine_fn).mean() == pytest.approx(0.75, abs=0.02)
 
 
-def test_a_seed_fixes_the_draws():
+def test_equal_seeds_draw_the_same_sources():
     build = example_stream.build_weighted_sampling_combine_fn
     draws = [draw(build({"ones": 1, "zeros": 1}, seed=seed), count=50) for seed in (1, 1, 2)]
     np.testing.assert_array_equal(draws[0], draws[1])

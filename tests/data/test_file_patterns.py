@@ -46,7 +46,7 @@ def test_input_that_is_not_there_is_named(folder, pattern, message):
         matched(folder, pattern)
 
 
-def test_files_without_a_byte_are_refused_but_one_empty_shard_is_not(folder):
+def test_only_input_of_nothing_but_empty_files_is_refused(folder):
     (folder / "c-0").touch()
     assert matched(folder, "[ac]-0") == ["a-0", "c-0"]
     with pytest.raises(errors.DataError, match="0 examples matched"):
@@ -122,7 +122,7 @@ def test_file_that_can_no_longer_be_read_differs(tmp_path: pathlib.Path) -> None
     assert _differences(described) == [str(file)]
 
 
-def test_file_that_vanishes_meanwhile_is_left_out(
+def test_file_that_vanishes_during_the_comparison_is_omitted(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("a", "b"):

@@ -15,7 +15,7 @@ def _code_cells(notebook: nbformat.NotebookNode) -> list[nbformat.NotebookNode]:
     return [cell for cell in notebook.cells if cell.cell_type == "code"]
 
 
-def test_notebook_is_kept_without_outputs() -> None:
+def test_committed_notebook_has_no_outputs() -> None:
     notebook = nbformat.read(PATH, as_version=4)
     nbformat.validate(notebook)
     assert not any(cell.outputs or cell.execution_count for cell in _code_cells(notebook))

@@ -27,7 +27,7 @@ SECTIONS = ("trainer", "runtime", "pipeline")
         for pages in reviewed.SESSIONS
     ],
 )
-def test_page_can_be_followed(pages: tuple[str, ...], tmp_path: pathlib.Path) -> None:
+def test_commands_and_code_of_each_page_run(pages: tuple[str, ...], tmp_path: pathlib.Path) -> None:
     reader = session.Session(tmp_path)
     for page in pages:
         reader.read(blocks.blocks_of(page))
@@ -43,7 +43,7 @@ def test_python_of_page_runs(page: str, tmp_path: pathlib.Path) -> None:
 
 
 @pytest.mark.parametrize("page", blocks.PAGES)
-def test_commands_of_page_are_what_their_parsers_take(page: str) -> None:
+def test_commands_on_pages_are_accepted_by_their_parsers(page: str) -> None:
     shown = blocks.blocks_of(page)
     for block in shown:
         if block.language == "bash" and page not in WRITTEN and not session.why_not_run(block):
@@ -60,7 +60,7 @@ def test_console_shows_the_actual_output(block: blocks.Block, tmp_path: pathlib.
     session.Session(tmp_path).converse(block)
 
 
-def test_flags_by_themselves_are_what_the_command_takes() -> None:
+def test_flags_named_on_pages_exist_in_their_command() -> None:
     flags = [b.text for b in BLOCKS if b.language == "indented" and b.text.startswith("--")]
     for text in flags:
         (flag,) = shown_commands.words(text)
@@ -68,7 +68,7 @@ def test_flags_by_themselves_are_what_the_command_takes() -> None:
     assert flags
 
 
-def test_fields_that_pages_name_are_there() -> None:
+def test_config_fields_named_on_pages_exist() -> None:
     pattern = rf"(?:--set=)?((?:{'|'.join(SECTIONS)})\.[a-z_.*]+)(?:[:=].*)?"
     named = [
         (page, found[1])
@@ -93,7 +93,7 @@ def test_data_blocks_parse_and_configs_are_accepted(block: blocks.Block) -> None
         tomllib.loads(block.text)
 
 
-def test_pyproject_of_a_package_is_what_a_new_project_has(tmp_path: pathlib.Path) -> None:
+def test_packaging_page_shows_the_pyproject_of_a_new_project(tmp_path: pathlib.Path) -> None:
     page = "docs/how_to/own_package.md"
     (shown,) = [block for block in BLOCKS if block.page == page and block.language == "toml"]
     new.write_project(tmp_path / "speech")
@@ -101,7 +101,7 @@ def test_pyproject_of_a_package_is_what_a_new_project_has(tmp_path: pathlib.Path
     assert set(shown.text.splitlines()) <= set(written.splitlines())
 
 
-def test_links_of_pages_lead_somewhere() -> None:
+def test_links_on_pages_have_existing_targets() -> None:
     targets = [
         (page, link.partition("#")[0])
         for page in blocks.PAGES
@@ -116,7 +116,7 @@ def test_every_code_block_is_of_a_checked_language() -> None:
     assert [str(block) for block in BLOCKS if block.language not in LANGUAGES] == []
 
 
-def test_review_is_up_to_date() -> None:
+def test_review_of_documentation_blocks_lists_only_existing_blocks() -> None:
     reviewed_blocks = [
         (page, beginning)
         for page, beginning in reviewed.NOT_RUN

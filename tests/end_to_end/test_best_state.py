@@ -62,7 +62,7 @@ def _validations(model_dir: pathlib.Path) -> list[float]:
 
 
 @pytest.mark.parametrize(("task_cls", "trainer"), [(LineTask, EMA), (UseEmaTask, {})])
-def test_state_that_is_kept_evaluates_to_what_was_recorded(
+def test_best_state_evaluates_to_the_recorded_metrics(
     experiment: Callable[..., Any],
     make_trainer: Callable[..., Any],
     tmp_path: pathlib.Path,

@@ -43,7 +43,7 @@ def _train(config: dict, *options: str, **environment: str) -> commands.Command:
     return commands.Command(command, env={"TF_CONFIG": json.dumps(config), **environment})
 
 
-def test_47_worker_that_is_missing_is_named_in_bounded_time(tmp_path: pathlib.Path) -> None:
+def test_missing_worker_is_named_in_bounded_time(tmp_path: pathlib.Path) -> None:
     here, missing = (f"127.0.0.1:{portpicker.pick_unused_port()}" for _ in range(2))
     config = {"cluster": {"worker": [here, missing]}, "task": {"type": "worker", "index": 0}}
     worker = _train(config, f"--model_dir={tmp_path}/run", OFFICIAL_LITE_CLUSTER_TIMEOUT="1")
@@ -56,7 +56,7 @@ def test_47_worker_that_is_missing_is_named_in_bounded_time(tmp_path: pathlib.Pa
     assert not (tmp_path / "run").exists()
 
 
-def test_47_index_that_is_taken_is_answered(tmp_path: pathlib.Path) -> None:
+def test_worker_whose_index_is_taken_is_refused(tmp_path: pathlib.Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         taken = f"127.0.0.1:{server.getsockname()[1]}"
         config = {"cluster": {"worker": ["a:1", taken]}, "task": {"type": "worker", "index": 1}}
@@ -86,7 +86,7 @@ def _launch(tmp_path: pathlib.Path, name: str, hooks: str) -> subprocess.Complet
 
 @pytest.mark.slow
 @pytest.mark.promise
-def test_48_killed_worker_is_named_and_the_restarted_training_ends_as_an_unbroken_one(
+def test_killed_worker_is_named_and_the_restarted_training_ends_like_an_unbroken_one(
     tmp_path: pathlib.Path,
 ) -> None:
     (tmp_path / "killer.py").write_text(KILLER)

@@ -34,11 +34,11 @@ def _parse(tmp_path: pathlib.Path, text: str = "", **options: Any) -> cfg.Experi
     return params
 
 
-def test_25_exponent_is_a_float(tmp_path: pathlib.Path) -> None:
+def test_number_with_an_exponent_is_a_float(tmp_path: pathlib.Path) -> None:
     assert _parse(tmp_path, "trainer: {loss_upper_bound: 1e-3}").trainer.loss_upper_bound == 1e-3
 
 
-def test_27_mappings_are_merged_and_lists_replaced_or_indexed(tmp_path: pathlib.Path) -> None:
+def test_mappings_are_merged_and_lists_replaced_or_indexed(tmp_path: pathlib.Path) -> None:
     params = _parse(tmp_path, "task: {model: {filters: [8, 16, 32]}}\n", set=["trainer.freeze=[a]"])
     assert params.task.model.filters == (8, 16, 32)
     assert params.task.model.units == (128,)
@@ -47,7 +47,7 @@ def test_27_mappings_are_merged_and_lists_replaced_or_indexed(tmp_path: pathlib.
 
 
 @pytest.mark.parametrize("text", ["", "\n\n", "# nothing but this\n"])
-def test_27_file_without_values_changes_nothing(tmp_path: pathlib.Path, text: str) -> None:
+def test_config_file_without_values_changes_nothing(tmp_path: pathlib.Path, text: str) -> None:
     assert _parse(tmp_path, text) == _parse(tmp_path, "{}")
 
 
@@ -71,7 +71,7 @@ print(re.search(r"VmHWM:\\s*(\\d+) kB", status)[1])
 """
 
 
-def test_28_bombs_and_foreign_encodings_cost_neither_time_nor_memory(
+def test_yaml_bombs_and_foreign_encodings_are_refused_quickly(
     tmp_path: pathlib.Path,
 ) -> None:
     aliases = "\n".join(f"a{i + 1}: &a{i + 1} [{', '.join([f'*a{i}'] * 9)}]" for i in range(9))
@@ -98,7 +98,7 @@ def test_28_bombs_and_foreign_encodings_cost_neither_time_nor_memory(
     assert int(kilobytes) < 200_000
 
 
-def test_29_no_steps_are_no_training_and_no_batch_size_is_one_that_the_task_knows(
+def test_zero_train_steps_and_a_zero_batch_size_are_accepted(
     tmp_path: pathlib.Path,
 ) -> None:
     params = _parse(tmp_path, set=["trainer.train_steps=0", "task.train_data.global_batch_size=0"])
@@ -115,9 +115,7 @@ def test_29_no_steps_are_no_training_and_no_batch_size_is_one_that_the_task_know
     text=strategies.text(strategies.characters(codec="utf-8"), max_size=20),
 )
 @hypothesis.settings(max_examples=10)
-def test_30_yaml_and_gin_give_the_config_back(
-    name: str, steps: int, rate: float, text: str
-) -> None:
+def test_config_survives_yaml_and_gin(name: str, steps: int, rate: float, text: str) -> None:
     params = exp_factory.get_exp_config(name)
     params.override({"trainer": {"train_steps": steps, "loss_upper_bound": rate}})
     params.override({"task": {"init_checkpoint": text}})
@@ -130,7 +128,7 @@ def test_30_yaml_and_gin_give_the_config_back(
     assert gin_config.apply_bindings(exp_factory.get_exp_config(name)) == params
 
 
-def test_32_what_is_not_set_is_named_all_at_once() -> None:
+def test_missing_flags_and_fields_are_named_all_at_once() -> None:
     command = [sys.executable, str(ROOT / "train.py")]
     result = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
     assert result.returncode == 2

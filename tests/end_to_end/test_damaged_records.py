@@ -83,7 +83,7 @@ def test_damaged_records_do_not_keep_a_run_from_resuming(
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "kind"), [*zip(_FILES, itertools.cycle(_KINDS))])
-def test_what_is_no_file_ends_in_one_line_or_is_replaced(
+def test_special_file_in_place_of_a_record_ends_in_one_line_or_is_replaced(
     base: pathlib.Path, tmp_path: pathlib.Path, kind: str, name: str
 ) -> None:
     model_dir = _copy(base, tmp_path, "run")
@@ -98,7 +98,7 @@ def test_what_is_no_file_ends_in_one_line_or_is_replaced(
 
 
 @pytest.mark.parametrize("name", ["log.txt", "metrics.json", "metrics_train.csv"])
-def test_what_is_appended_to_is_no_link(
+def test_link_in_place_of_a_log_or_metrics_file_is_not_followed(
     base: pathlib.Path, tmp_path: pathlib.Path, name: str
 ) -> None:
     model_dir = _copy(base, tmp_path, "run")

@@ -159,7 +159,7 @@ def model_dir(tmp_path: pathlib.Path) -> pathlib.Path:
 
 
 @pytest.mark.parametrize("names", [["a.tfrecord"], ["a.tfrecord", "b.tfrecord"]])
-def test_39_files_without_a_record_end_the_run_and_are_named(
+def test_files_without_a_record_end_the_run_and_are_named(
     tmp_path: pathlib.Path, model_dir: pathlib.Path, names: list[str]
 ) -> None:
     for name in names:
@@ -170,24 +170,24 @@ def test_39_files_without_a_record_end_the_run_and_are_named(
     assert caught.value.exit_code == 3
 
 
-def test_39_empty_data_of_any_other_kind_end_the_run(model_dir: pathlib.Path) -> None:
+def test_dataset_without_examples_ends_the_run(model_dir: pathlib.Path) -> None:
     with pytest.raises(errors.DataError, match="training data"):
         _run(model_dir, task={"source": "empty"})
 
 
-def test_40_empty_evaluation_data_are_an_error_and_no_metrics(model_dir: pathlib.Path) -> None:
+def test_empty_evaluation_data_are_an_error_without_metrics(model_dir: pathlib.Path) -> None:
     with pytest.raises(errors.DataError, match="evaluation data are empty"):
         _run(model_dir, task={"source": "good", "validation_source": "empty"})
     assert '"split": "validation"' not in (model_dir / "metrics.json").read_text()
 
 
-def test_41_finite_training_data_are_repeated(model_dir: pathlib.Path) -> None:
+def test_finite_training_data_are_repeated(model_dir: pathlib.Path) -> None:
     # Three batches.
     _run(model_dir, task={"source": "good"})
     assert (model_dir / "ckpt-6.index").exists()
 
 
-def test_42_evaluation_without_an_end_is_refused_before_training(model_dir: pathlib.Path) -> None:
+def test_endless_evaluation_data_are_refused_before_training(model_dir: pathlib.Path) -> None:
     endless = {"source": "good", "validation_source": "endless"}
     with pytest.raises(errors.ConfigValueError, match="repeat forever") as caught:
         _run(model_dir, task=endless)
@@ -196,7 +196,7 @@ def test_42_evaluation_without_an_end_is_refused_before_training(model_dir: path
     _run(model_dir, task=endless, trainer={"validation_steps": 2})
 
 
-def test_42_evaluation_of_unknown_length_is_bounded_in_time(
+def test_evaluation_of_unknown_length_has_a_time_limit(
     model_dir: pathlib.Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     unknown = {"source": "good", "validation_source": "of unknown length"}
@@ -227,7 +227,7 @@ def _flip_a_bit(data: bytes) -> bytes:
         (lambda _: b"some text, and no records\n", r"b\.tfrecord` .* at 0", "graph"),
     ],
 )
-def test_43_damaged_file_is_named_with_the_place(
+def test_damaged_file_is_named_with_the_position_of_the_damage(
     tmp_path: pathlib.Path,
     model_dir: pathlib.Path,
     damage: Callable[[bytes], bytes],
@@ -246,7 +246,7 @@ def test_43_damaged_file_is_named_with_the_place(
     assert caught.value.exit_code == 3
 
 
-def test_43_file_of_another_compression_is_named(
+def test_file_with_another_compression_is_named(
     tmp_path: pathlib.Path, model_dir: pathlib.Path
 ) -> None:
     _write(tmp_path / "a.tfrecord", "GZIP")
@@ -254,7 +254,7 @@ def test_43_file_of_another_compression_is_named(
         _run(model_dir, task=_files(tmp_path / "a.tfrecord"))
 
 
-def test_43_bad_records_may_be_left_out_one_by_one(
+def test_damaged_records_are_skipped_one_by_one_on_request(
     tmp_path: pathlib.Path, model_dir: pathlib.Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     damaged = _cut_off(_flip_a_bit(_write(tmp_path / "a.tfrecord")))
@@ -268,7 +268,7 @@ def test_43_bad_records_may_be_left_out_one_by_one(
         _run(model_dir.with_name("other"), task=files)
 
 
-def test_44_replica_that_gets_no_examples_changes_no_metric(
+def test_replica_without_examples_does_not_change_the_metrics(
     two_replicas: tf.distribute.MirroredStrategy,
 ) -> None:
     def evaluate(strategy: tf.distribute.Strategy, batch_size: int) -> dict[str, float]:
@@ -312,7 +312,7 @@ def _trainer(params: Any, task: Any, dataset: Any) -> Any:
         ("misshapen", r"shape \(3,\) where an element of shape \(2,\) was expected"),
     ],
 )
-def test_45_batch_that_does_not_fit_ends_the_run_at_once(
+def test_batch_of_the_wrong_shape_ends_the_run_immediately(
     model_dir: pathlib.Path, source: str, answer: str
 ) -> None:
     with pytest.raises(errors.DataError, match=answer) as caught:
@@ -322,7 +322,7 @@ def test_45_batch_that_does_not_fit_ends_the_run_at_once(
 
 
 @pytest.mark.parametrize("execution", ["graph", "eager"])
-def test_46_generator_that_raises_is_shown_with_the_step(
+def test_error_of_a_data_generator_is_shown_with_the_step(
     model_dir: pathlib.Path, execution: str
 ) -> None:
     # The nineteenth example is in the third batch.
@@ -331,7 +331,7 @@ def test_46_generator_that_raises_is_shown_with_the_step(
         _run(model_dir, task={"source": "raising"}, runtime={"execution": execution})
 
 
-def test_46_generator_that_hangs_is_told_of_while_it_hangs(
+def test_hanging_data_generator_is_warned_of_while_it_hangs(
     model_dir: pathlib.Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     hooks = [{"name": "stall_warning", "seconds": 0.2}]

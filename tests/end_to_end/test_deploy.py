@@ -58,7 +58,7 @@ def _environment(tmp_path: pathlib.Path, **more: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("name", ["workers.yaml", "parameter_server.yaml"])
-def test_manifest_is_what_kubernetes_takes(name: str) -> None:
+def test_manifests_fit_the_schema_of_kubernetes(name: str) -> None:
     documents = _documents(name)
     for document in documents:
         kubernetes_validate.validate(document, KUBERNETES_VERSION, strict=True)
@@ -90,7 +90,7 @@ def test_jobs_restart_by_the_table_of_exit_codes() -> None:
         assert {1, 2, 3} <= set(by_action["FailJob"])
 
 
-def test_tfjob_is_what_the_operator_takes() -> None:
+def test_tfjob_fits_the_schema_of_its_operator() -> None:
     (job,) = _documents("tfjob.yaml")
     assert (job["apiVersion"], job["kind"]) == ("kubeflow.org/v1", "TFJob")
     assert job["spec"].keys() == {"successPolicy", "runPolicy", "tfReplicaSpecs"}
@@ -105,7 +105,7 @@ def test_tfjob_is_what_the_operator_takes() -> None:
     )
 
 
-def test_trainjob_is_what_the_operator_takes() -> None:
+def test_trainjob_fits_the_schema_of_its_operator() -> None:
     runtime, job = _documents("trainjob.yaml")
     assert runtime["apiVersion"] == job["apiVersion"] == "trainer.kubeflow.org/v1alpha1"
     assert (runtime["kind"], job["kind"]) == ("TrainingRuntime", "TrainJob")
@@ -242,7 +242,7 @@ def test_pods_of_a_job_get_a_cluster_in_which_they_meet(
     assert _exit_codes([{"TF_CONFIG": text} for text in texts]) == [0, 0]
 
 
-def test_pods_around_a_parameter_server_get_one_cluster(
+def test_pods_with_a_parameter_server_share_one_cluster(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = [_read(t, monkeypatch) for t in _tf_configs("parameter_server.yaml", tmp_path)]
@@ -279,7 +279,7 @@ def _job_id() -> str:
     return str((port - 20000) // 2)
 
 
-def test_sbatch_file_is_one() -> None:
+def test_sbatch_file_has_valid_options_before_its_first_command() -> None:
     subprocess.run(["bash", "-n", str(SBATCH)], check=True)
     lines = SBATCH.read_text().splitlines()
     options = [line.removeprefix("#SBATCH ") for line in lines if line.startswith("#SBATCH")]

@@ -133,7 +133,7 @@ def _kill_and_compare(run_chaos, tmp_path, execution, strategy, *options, flags=
         ("graph", "multi_worker_mirrored", 2, 2, []),
     ],
 )
-def test_01_killed_at_random_moments(
+def test_run_killed_at_random_moments_equals_an_unbroken_one_bit_for_bit(
     run_chaos, execution, strategy, workers, kills, flags, tmp_path
 ):
     options = [f"--kills={kills}", f"--workers={workers}"]
@@ -141,7 +141,7 @@ def test_01_killed_at_random_moments(
 
 
 @pytest.mark.slow
-def test_48_one_worker_killed_ends_the_others_and_the_same_command_goes_on(run_chaos, tmp_path):
+def test_killed_worker_ends_the_others_and_the_same_command_resumes(run_chaos, tmp_path):
     options = ("--kills=1", "--workers=2", "--kill_one")
     _kill_and_compare(run_chaos, tmp_path, "graph", "multi_worker_mirrored", *options)
 

@@ -84,7 +84,9 @@ def _records(directory: pathlib.Path, split: str) -> list[dict]:
     return [record for record in map(json.loads, lines) if record["split"] == split]
 
 
-def test_failing_hook_takes_nothing_with_it(tmp_path: pathlib.Path) -> None:
+def test_failing_hook_does_not_prevent_other_hooks_records_and_finalize(
+    tmp_path: pathlib.Path,
+) -> None:
     hooks = '["{workspace}/hooks.py:Failing", "{workspace}/hooks.py:Witness"]'
     config = TRAINER % hooks + '\npipeline: {finalize: "{workspace}/hooks.py:Finalize"}\n'
     done = _train(tmp_path, config)

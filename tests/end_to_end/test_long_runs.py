@@ -39,7 +39,7 @@ def _open_files():
 
 
 @pytest.mark.slow
-def test_53_threads_files_and_checkpoints_do_not_add_up(tmp_path):
+def test_threads_files_and_checkpoints_do_not_accumulate(tmp_path):
     counts = []
     for number in range(1, 17):
         _resume(tmp_path, train_steps=3 * number)
@@ -73,7 +73,7 @@ def test_memory_files_and_threads_of_a_long_run_are_flat(tmp_path: pathlib.Path)
 
 
 @pytest.mark.slow
-def test_records_by_the_hundred_thousand_are_read(tmp_path: pathlib.Path) -> None:
+def test_hundred_thousand_records_are_read(tmp_path: pathlib.Path) -> None:
     listed, report, size = _measure(tmp_path, "records", "--records=200000")
     assert max(listed[2], report[2]) < 1024
     assert size[2] < 1, "the curves of the report are thinned"

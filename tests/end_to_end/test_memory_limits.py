@@ -108,7 +108,7 @@ def unbroken(tmp_path_factory: pytest.TempPathFactory) -> bytes:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("part", "rest"), [*zip(PARTS, itertools.cycle([0, 30_000_000]))])
-def test_09_exhausted_address_space_is_named_and_the_same_command_resumes(
+def test_exhausted_address_space_is_named_and_the_same_command_resumes(
     tmp_path: pathlib.Path, unbroken: bytes, part: str, rest: int
 ) -> None:
     command = _command(tmp_path)
@@ -126,7 +126,7 @@ def test_09_exhausted_address_space_is_named_and_the_same_command_resumes(
 
 
 @pytest.mark.slow
-def test_09_export_without_memory_is_named_and_leaves_nothing(tmp_path: pathlib.Path) -> None:
+def test_export_without_memory_is_named_and_leaves_no_files(tmp_path: pathlib.Path) -> None:
     assert commands.run(_command(tmp_path)).returncode == 0
     export = ["-m", "official_lite.tools", "export", tmp_path / "run", "--experiment"]
     export += ["vision/digits_mlp", f"--import={tmp_path / 'hog.py'}"]
@@ -152,7 +152,7 @@ def _limited(*args: str, address_space: int) -> subprocess.CompletedProcess[str]
 
 
 @pytest.mark.slow
-def test_09_report_of_a_large_run_without_memory_is_named(tmp_path: pathlib.Path) -> None:
+def test_report_without_memory_names_the_exhausted_resource(tmp_path: pathlib.Path) -> None:
     run = tmp_path / "run"
     run.mkdir()
     record = json.dumps({"step": 1, "split": "train", "loss": 0.5, "text": "x" * 1000}) + "\n"
@@ -171,7 +171,7 @@ def test_09_report_of_a_large_run_without_memory_is_named(tmp_path: pathlib.Path
 
 
 @pytest.mark.slow
-def test_09_limit_that_tensorflow_does_not_survive_is_refused_at_once(
+def test_memory_limit_too_low_for_tensorflow_is_refused_at_once(
     tmp_path: pathlib.Path,
 ) -> None:
     failed = _limited(*_command(tmp_path), address_space=1_500_000_000)
@@ -199,7 +199,7 @@ def control_group() -> Iterator[pathlib.Path]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("part", ["first step", "background save"])
-def test_09_run_that_the_kernel_kills_for_its_memory_resumes(
+def test_run_killed_by_the_kernel_for_its_memory_resumes(
     tmp_path: pathlib.Path, unbroken: bytes, control_group: pathlib.Path, part: str
 ) -> None:
     command = _command(tmp_path)

@@ -69,14 +69,14 @@ def read_only(tmp_path: pathlib.Path) -> Iterator[pathlib.Path]:
         subprocess.run(["umount", "-l", str(directory)], check=True)
 
 
-def test_13_read_only_directory_is_refused(read_only: pathlib.Path) -> None:
+def test_read_only_model_directory_is_refused(read_only: pathlib.Path) -> None:
     for model_dir in (read_only, read_only / "run"):
         with pytest.raises(errors.ConfigValueError, match="not writable"):
             _run(str(model_dir))
     assert list(read_only.iterdir()) == []
 
 
-def test_13_file_is_refused_before_anything_is_built_and_missing_parents_are_made(
+def test_model_directory_that_is_a_file_is_refused_and_missing_parents_are_created(
     tmp_path: pathlib.Path,
 ) -> None:
     (tmp_path / "file").write_text("precious")
@@ -97,7 +97,7 @@ def test_13_file_is_refused_before_anything_is_built_and_missing_parents_are_mad
         *(pytest.param(n, marks=pytest.mark.slow) for n in ("n" * 200, "relative")),
     ],
 )
-def test_14_directory_may_have_any_name(
+def test_model_directory_may_be_relative_linked_long_or_non_ascii(
     tmp_path: pathlib.Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -114,7 +114,7 @@ def test_14_directory_may_have_any_name(
 
 
 @pytest.mark.slow
-def test_15_second_training_is_refused_an_evaluation_is_not_and_a_dead_one_gives_way(
+def test_second_training_is_refused_unless_the_first_is_dead_and_evaluation_is_allowed(
     tmp_path: pathlib.Path,
 ) -> None:
     model_dir = tmp_path / "run"
@@ -139,7 +139,7 @@ def test_15_second_training_is_refused_an_evaluation_is_not_and_a_dead_one_gives
     assert not (model_dir / ".lock").exists()
 
 
-def test_17_restart_after_the_last_step_runs_only_a_missing_evaluation(
+def test_restart_after_the_last_step_runs_only_a_missing_evaluation(
     tmp_path: pathlib.Path,
 ) -> None:
     _run(str(tmp_path))
@@ -174,7 +174,7 @@ class BreaksTheDisk(orbit.Hook):
             waiting.wait_for(lambda: not manager.is_saving)
 
 
-def test_18_failure_of_a_save_in_the_background_comes_up_at_the_next_step(
+def test_failed_background_save_is_raised_at_the_next_step(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     params, hook = _params(1000), BreaksTheDisk(monkeypatch)
@@ -185,7 +185,7 @@ def test_18_failure_of_a_save_in_the_background_comes_up_at_the_next_step(
     assert latest.latest_checkpoint(str(tmp_path)) is None
 
 
-def test_23_metrics_of_an_interval_that_was_cut_are_those_of_the_steps_after_it(
+def test_metrics_of_an_interrupted_interval_cover_the_steps_after_the_restart(
     tmp_path: pathlib.Path, two_replicas: tf.distribute.MirroredStrategy
 ) -> None:
     def run(name: str, train_steps: int, log_interval: int) -> None:
@@ -206,7 +206,7 @@ def test_23_metrics_of_an_interval_that_was_cut_are_those_of_the_steps_after_it(
 
 
 @pytest.mark.slow
-def test_31_another_config_is_shown_and_refused_unless_it_is_allowed(
+def test_changed_config_is_shown_and_refused_unless_allowed(
     tmp_path: pathlib.Path,
 ) -> None:
     model_dir = tmp_path / "run"

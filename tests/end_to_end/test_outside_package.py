@@ -101,7 +101,7 @@ def _assert_trained(directory: pathlib.Path) -> None:
 
 
 @pytest.mark.slow
-def test_entry_point_of_an_installed_package_is_found_and_a_broken_one_only_named(
+def test_experiments_of_an_installed_package_are_found_and_a_broken_entry_point_only_warns(
     tmp_path: pathlib.Path,
 ) -> None:
     installed, elsewhere = tmp_path / "site", tmp_path / "elsewhere"
@@ -131,7 +131,9 @@ def test_entry_point_of_an_installed_package_is_found_and_a_broken_one_only_name
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("way", ["--import", "registry_imports.py"])
-def test_project_of_its_own_is_found(tmp_path: pathlib.Path, way: str) -> None:
+def test_experiment_outside_the_repository_trains_with_a_copied_train_py(
+    tmp_path: pathlib.Path, way: str
+) -> None:
     _write_package(tmp_path)
     shutil.copy(commands.ROOT / "train.py", tmp_path)
     names_it = way == "registry_imports.py"

@@ -39,7 +39,7 @@ def _records(model_dir, split):
 
 
 @pytest.mark.slow
-def test_digits_reach_the_accuracy_of_one_device_and_each_update_counts_once(tmp_path):
+def test_parameter_servers_reach_the_accuracy_of_one_device_and_count_each_update_once(tmp_path):
     model_dir = tmp_path / "run"
     command = _command(
         model_dir,
@@ -77,7 +77,9 @@ def test_digits_reach_the_accuracy_of_one_device_and_each_update_counts_once(tmp
 
 
 @pytest.mark.slow
-def test_52_lost_worker_is_replaced_lost_ps_and_sigterm_cost_no_more_than_a_restart(tmp_path):
+def test_lost_worker_is_replaced_and_a_lost_parameter_server_or_sigterm_costs_only_a_restart(
+    tmp_path,
+):
     model_dir = tmp_path / "run"
     command = _command(model_dir, "trainer.train_steps=2000", "trainer.checkpoint_interval=50")
     cluster = parameter_servers.Cluster(command)

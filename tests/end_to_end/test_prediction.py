@@ -51,7 +51,7 @@ prediction.RowsTask.build_inputs = build_dying_inputs
 
 @pytest.mark.slow
 @pytest.mark.parametrize("file_format", ["jsonl", "parquet", "tfrecord"])
-def test_killed_five_times_it_leaves_the_files_of_an_unbroken_one(
+def test_prediction_killed_five_times_leaves_the_files_of_an_unbroken_one(
     file_format: str, tmp_path: pathlib.Path
 ) -> None:
     (tmp_path / "dying.py").write_text(DYING)

@@ -92,7 +92,7 @@ def test_records_are_on_the_disk_before_their_checkpoint_counts(tmp_path, monkey
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_kill_at_any_file_that_is_put_in_its_place(unbroken, tmp_path, monkeypatch):
+def test_run_killed_at_any_rename_of_a_file_resumes(unbroken, tmp_path, monkeypatch):
     copies = []
     replace = os.replace
 

@@ -84,7 +84,7 @@ def test_training_has_each_record_once_an_epoch_over_all_workers(
 
 
 @pytest.mark.parametrize(("pipelines", "pattern"), [(2, "part-[34]"), (3, "part-*")])
-def test_order_that_is_not_kept_is_shared_all_the_same(unequal_files, pipelines, pattern):
+def test_unordered_reading_divides_the_records_among_pipelines(unequal_files, pipelines, pattern):
     streams = [
         _read_share(
             *(unequal_files, pattern, pipeline, pipelines, 30),

@@ -102,7 +102,7 @@ def _refused(tmp_path: pathlib.Path, code: int, **given: Any) -> str:
 
 
 @pytest.mark.parametrize(("given", "names"), CONFIGS, ids=lambda value: str(value)[:60])
-def test_config_that_cannot_be_is_refused_with_its_place_and_the_nearest_name(
+def test_invalid_config_is_refused_with_its_place_and_the_nearest_name(
     tmp_path: pathlib.Path, given: str, names: Sequence[str]
 ) -> None:
     file = tmp_path / "my.yaml"
@@ -128,7 +128,7 @@ def test_config_that_cannot_be_is_refused_with_its_place_and_the_nearest_name(
     ],
     ids=lambda value: str(value)[:40],
 )
-def test_run_that_cannot_be_is_refused_before_anything_is_written(
+def test_impossible_run_is_refused_before_anything_is_written(
     tmp_path: pathlib.Path, code: int, given: dict[str, Any], names: Sequence[str]
 ) -> None:
     (tmp_path / "m.keras").touch()
@@ -505,7 +505,7 @@ def run(directory: pathlib.Path, mistake: Mistake) -> subprocess.CompletedProces
 
 @pytest.mark.sample(16)
 @pytest.mark.parametrize("mistake", [*FLAGS, *DATA, *CODE], ids=lambda mistake: mistake.name)
-def test_mistake_is_an_error_with_what_was_wanted_and_where(
+def test_mistake_in_flags_data_or_code_is_an_error_with_remedy_and_place(
     tmp_path: pathlib.Path, mistake: Mistake
 ) -> None:
     result = run(tmp_path, mistake)

@@ -187,7 +187,7 @@ def test_batches_that_are_not_the_share_of_a_replica_are_reported_once(
     assert not any("has 32 examples" in text for text in warnings)
 
 
-def test_context_that_would_never_be_passed_is_refused(
+def test_misnamed_input_context_parameter_is_refused(
     experiment: Callable[..., Any], make_trainer: Callable[..., Any]
 ) -> None:
     class Renamed(LineTask):

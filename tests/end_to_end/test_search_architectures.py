@@ -27,7 +27,7 @@ def test_strategy_finds_one_of_the_best_ten_in_half_of_the_trials(strategy, tmp_
     assert sorted(MEANS.values())[-10:][0] <= MEANS[table.name_of(found)]
 
 
-def test_grid_of_architectures_is_the_table(tmp_path) -> None:
+def test_grid_search_rates_every_architecture_of_the_table(tmp_path) -> None:
     trainer = search.FunctionalTrainer(lambda arch: MEANS[table.name_of(arch)])
     experiment = search.Experiment(dict, trainer, _space(), "grid", direction="maximize")
     study = experiment.run(str(tmp_path), num_trials=100)

@@ -76,7 +76,7 @@ def plugin(tmp_path: pathlib.Path, mark: pathlib.Path) -> pathlib.Path:
         "!custom {{a: 1}}",
     ],
 )
-def test_33_every_tag_in_yaml_is_refused(mark: pathlib.Path, value: str) -> None:
+def test_every_tag_in_yaml_is_refused(mark: pathlib.Path, value: str) -> None:
     with pytest.raises(errors.ConfigError, match=r"the tag .* is refused"):
         yaml_io.parse_yaml(f"a: {value.format(mark=mark)}\n", "my.yaml")
     assert not mark.exists()
@@ -85,7 +85,7 @@ def test_33_every_tag_in_yaml_is_refused(mark: pathlib.Path, value: str) -> None
 @pytest.mark.parametrize(
     "line", ["import plugin", "include 'other.gin'", "x = @os.system()", "x = @plugin"]
 )
-def test_34_safe_config_refuses_code_in_gin(
+def test_safe_config_refuses_code_in_gin(
     tmp_path: pathlib.Path,
     plugin: pathlib.Path,
     mark: pathlib.Path,
@@ -114,7 +114,7 @@ def test_34_safe_config_refuses_code_in_gin(
         "search={{space: {{trainer.hooks: [['{plugin}']]}}, metric: a, direction: max}}",
     ],
 )
-def test_34_safe_config_refuses_code_that_yaml_names(
+def test_safe_config_refuses_code_that_yaml_names(
     plugin: pathlib.Path, mark: pathlib.Path, assignment: str
 ) -> None:
     with pytest.raises(errors.ConfigError, match="can run code, and --safe_config was given"):
@@ -130,7 +130,7 @@ def test_34_safe_config_refuses_code_that_yaml_names(
     "assignment",
     ["trainer.hooks=['{}']", "phases=[{{name: a, overrides: {{trainer.name: '{}'}}}}]"],
 )
-def test_34_safe_config_looks_at_what_a_placeholder_becomes(
+def test_safe_config_checks_values_after_filling_in_placeholders(
     plugin: pathlib.Path, mark: pathlib.Path, workspace: str, hook: str, assignment: str
 ) -> None:
     given = [f"workspace={workspace.format(directory=plugin.parent)}"]
@@ -145,7 +145,7 @@ def _with_code() -> cfg.ExperimentConfig:
     return cfg.ExperimentConfig(workspace="/registered", trainer=cfg.TrainerConfig(hooks=hooks))
 
 
-def test_34_safe_config_does_not_move_the_files_of_the_registered_experiment(
+def test_safe_config_does_not_move_the_files_of_the_registered_experiment(
     plugin: pathlib.Path, mark: pathlib.Path
 ) -> None:
     moved = parsing.ParseConfigOptions(
@@ -156,7 +156,7 @@ def test_34_safe_config_does_not_move_the_files_of_the_registered_experiment(
     assert not mark.exists()
 
 
-def test_34_safe_config_takes_what_is_registered() -> None:
+def test_safe_config_accepts_registered_names() -> None:
     assignments = ["trainer.hooks=[input_wait]", "task.train_data.tf_data_service_address='h:80'"]
     assert _parse(set=assignments, safe_config=True).trainer.hooks == ["input_wait"]
     assert len(hook_factory.find_hooks(["input_wait", {"name": "profiler", "directory": "p"}])) == 2
@@ -175,13 +175,13 @@ OUTSIDE = ["/outside", "../outside", "~/outside", "gs://bucket/outside", "a/../.
         {"name": "action", "action": {"name": "a:B", "path": ["/outside"]}},
     ],
 )
-def test_34_safe_config_keeps_the_paths_of_hooks_in_the_run(entry: dict[str, Any]) -> None:
+def test_safe_config_keeps_the_paths_of_hooks_in_the_run(entry: dict[str, Any]) -> None:
     _parse(safe_config=True)
     with pytest.raises(errors.ConfigError, match="is outside the model directory"):
         hook_factory.find_hooks([entry])
 
 
-def test_34_safe_config_knows_which_callbacks_touch_nothing() -> None:
+def test_safe_config_accepts_only_callbacks_that_write_no_files() -> None:
     _parse(safe_config=True)
     for callback in sorted(keras_callback.keras_callbacks()):
         arguments = {*inspect.signature(getattr(keras.callbacks, callback)).parameters}
@@ -195,7 +195,7 @@ def test_34_safe_config_knows_which_callbacks_touch_nothing() -> None:
                 hook_factory.find_hooks([{**entry, **dict.fromkeys(touches, "within")}])
 
 
-def test_34_safe_config_deletes_no_directory(tmp_path: pathlib.Path) -> None:
+def test_safe_config_deletes_no_directory(tmp_path: pathlib.Path) -> None:
     precious = tmp_path / "precious"
     precious.mkdir()
     (precious / "file").touch()
@@ -207,7 +207,7 @@ def test_34_safe_config_deletes_no_directory(tmp_path: pathlib.Path) -> None:
     assert (precious / "file").exists()
 
 
-def test_34_safe_config_holds_for_writers_storages_and_datasets(tmp_path: pathlib.Path) -> None:
+def test_safe_config_applies_to_writers_storages_and_datasets(tmp_path: pathlib.Path) -> None:
     _parse(safe_config=True)
     with pytest.raises(errors.ConfigError, match="`tracking_uri` is 'folder'"):
         writer_factory.find_writers([{"name": "mlflow", "tracking_uri": "folder"}])
@@ -222,7 +222,7 @@ def test_34_safe_config_holds_for_writers_storages_and_datasets(tmp_path: pathli
     assert not list(tmp_path.rglob("other.db"))
 
 
-def test_34_safe_config_leaves_the_registered_experiment_alone() -> None:
+def test_safe_config_does_not_restrict_the_registered_experiment() -> None:
     options = parsing.ParseConfigOptions(experiment="tests/with_code", safe_config=True)
     with pytest.raises(errors.ConfigError, match=r"'plugin.py:Plugin' can run code"):
         parsing.parse_configuration(options, print_return=False)
@@ -236,7 +236,7 @@ def test_34_safe_config_leaves_the_registered_experiment_alone() -> None:
 
 
 @pytest.mark.slow
-def test_34_safe_config_holds_in_the_processes_of_a_search(
+def test_safe_config_applies_in_the_processes_of_a_search(
     tmp_path: pathlib.Path, plugin: pathlib.Path, mark: pathlib.Path
 ) -> None:
     _parse(safe_config=True)
@@ -250,7 +250,7 @@ def test_34_safe_config_holds_in_the_processes_of_a_search(
 
 
 @pytest.mark.parametrize("binding", ["Trainer.directory = '/x'", "a/b.c = 1"])
-def test_34_safe_config_takes_gin_for_fields_only(binding: str) -> None:
+def test_safe_config_accepts_gin_bindings_of_fields_only(binding: str) -> None:
     with pytest.raises(errors.ConfigError, match="--safe_config was given"):
         gin_config.parse_gin([], [binding], safe=True)
     gin_config.parse_gin([], ["steps = 7", "trainer/params.train_steps = %steps"], safe=True)
@@ -258,14 +258,16 @@ def test_34_safe_config_takes_gin_for_fields_only(binding: str) -> None:
 
 
 @pytest.mark.parametrize("setting", ["runtime.worker_hosts=10.0.0.1:1", "runtime.tpu=foreign"])
-def test_34_safe_config_names_no_machines(setting: str) -> None:
+def test_safe_config_refuses_addresses_of_machines(setting: str) -> None:
     with pytest.raises(errors.ConfigValueError, match="names machines"):
         _parse(safe_config=True, set=[setting])
     _parse(set=[setting])
     assert _parse(safe_config=True, tpu="mine").runtime.tpu == "mine"
 
 
-def test_34_the_command_refuses_it_too(plugin: pathlib.Path, mark: pathlib.Path) -> None:
+def test_train_command_with_safe_config_refuses_code(
+    plugin: pathlib.Path, mark: pathlib.Path
+) -> None:
     model_dir = plugin.parent / "run"
     command = [sys.executable, str(ROOT / "train.py"), f"--experiment={DIGITS}", "--mode=train"]
     command += [f"--model_dir={model_dir}", f"--set=trainer.hooks=['{plugin}']", "--safe_config"]
@@ -313,7 +315,7 @@ def hostile(plugin: pathlib.Path) -> pathlib.Path:
         "completion bash",
     ],
 )
-def test_34_looking_at_a_folder_runs_none_of_it(
+def test_inspecting_a_hostile_run_executes_none_of_its_code(
     hostile: pathlib.Path, mark: pathlib.Path, command: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = command.format(run=hostile / "run", study=hostile / "study").split()
@@ -322,7 +324,7 @@ def test_34_looking_at_a_folder_runs_none_of_it(
 
 
 @pytest.mark.parametrize("command", ["export", "average", "tune lr", "tune batch_size"])
-def test_34_what_builds_the_model_of_a_run_imports_only_what_it_was_told(
+def test_tools_that_build_the_model_import_only_named_code(
     hostile: pathlib.Path, mark: pathlib.Path, command: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = hostile / "run"
@@ -334,7 +336,7 @@ def test_34_what_builds_the_model_of_a_run_imports_only_what_it_was_told(
     assert not mark.exists()
 
 
-def test_34_looking_at_a_study_opens_only_a_database_that_it_was_told(
+def test_inspecting_a_study_opens_only_a_named_database(
     hostile: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     database = hostile / "someone_elses.db"
@@ -367,7 +369,7 @@ def lambda_file(tmp_path: pathlib.Path, mark: pathlib.Path) -> pathlib.Path:
 
 
 @pytest.mark.filterwarnings("ignore:__array__ implementation")
-def test_35_keras_file_is_no_checkpoint_and_is_not_opened(
+def test_keras_file_is_refused_as_a_checkpoint_without_being_opened(
     lambda_file: pathlib.Path, mark: pathlib.Path
 ) -> None:
     model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
@@ -378,15 +380,13 @@ def test_35_keras_file_is_no_checkpoint_and_is_not_opened(
 
 
 @pytest.mark.filterwarnings("ignore:__array__ implementation")
-def test_35_keras_itself_refuses_the_code_in_a_file(
-    lambda_file: pathlib.Path, mark: pathlib.Path
-) -> None:
+def test_keras_refuses_code_in_a_model_file(lambda_file: pathlib.Path, mark: pathlib.Path) -> None:
     with pytest.raises(ValueError, match=r"unsafe|disallowed"):
         keras.models.load_model(lambda_file)
     assert not mark.exists()
 
 
-def test_35_init_checkpoint_gives_weights_and_nothing_else(tmp_path: pathlib.Path) -> None:
+def test_init_checkpoint_loads_weights_and_nothing_else(tmp_path: pathlib.Path) -> None:
     model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
     step, other = tf.Variable(7), tf.Variable([1.0])
     saved = tf.train.Checkpoint(model=model, global_step=step, optimizer=other)
@@ -426,7 +426,7 @@ def _uses(tree: ast.AST) -> Iterator[str]:
 _OF_OWN_FILES = {"checked_export.py: load_model"}
 
 
-def test_36_nothing_unpickles_or_unpacks() -> None:
+def test_package_never_unpickles_or_unpacks_archives() -> None:
     sources = [*(ROOT / "official_lite").rglob("*.py"), ROOT / "train.py"]
     forbidden = _FORBIDDEN_MODULES | _FORBIDDEN_NAMES
     found = {
@@ -440,7 +440,9 @@ def test_36_nothing_unpickles_or_unpacks() -> None:
 
 
 @pytest.mark.parametrize("name", ["weights.pkl", "archive.zip"])
-def test_36_other_files_are_no_checkpoints(tmp_path: pathlib.Path, name: str) -> None:
+def test_files_of_other_formats_are_refused_as_checkpoints(
+    tmp_path: pathlib.Path, name: str
+) -> None:
     with zipfile.ZipFile(tmp_path / name, "w") as archive:
         archive.writestr("../../escaped", "x")
     model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
@@ -459,7 +461,7 @@ BAD_NAMES = ["../out", "a/../../out", "/tmp/out", "a\0b", "a\nb", "\x1b[2Jx"]
         ("validation_summary_subdir", "../out"),
     ],
 )
-def test_37_directory_outside_of_the_run_is_refused(field: str, name: str) -> None:
+def test_directory_outside_of_the_run_is_refused(field: str, name: str) -> None:
     params = exp_factory.get_exp_config(DIGITS)
     params.override({"trainer": {field: name}})
     with pytest.raises(errors.ConfigError, match=f"`{field}` must be the name of a subdir"):
@@ -467,7 +469,7 @@ def test_37_directory_outside_of_the_run_is_refused(field: str, name: str) -> No
 
 
 @pytest.mark.parametrize("name", BAD_NAMES)
-def test_37_registered_name_and_phase_are_refused(name: str) -> None:
+def test_unsafe_registered_names_and_phase_names_are_refused(name: str) -> None:
     with pytest.raises(errors.ConfigError):
         plugins.register({}, name)(object)
     params = exp_factory.get_exp_config(DIGITS)
@@ -477,7 +479,7 @@ def test_37_registered_name_and_phase_are_refused(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["../out", "a\0b"])
-def test_37_export_of_a_hook_stays_in_the_run(tmp_path: pathlib.Path, name: str) -> None:
+def test_export_of_a_hook_stays_in_the_run(tmp_path: pathlib.Path, name: str) -> None:
     class Controller:
         model_dir = str(tmp_path / "run")
 
@@ -502,7 +504,7 @@ def _export(directory: str) -> None:
 
 @pytest.mark.filterwarnings("ignore:__array__ implementation")
 @pytest.mark.parametrize("act", [_save, _export, inspection.remove_ckpts])
-def test_37_link_in_a_run_does_not_lead_to_the_removal_of_its_target(
+def test_removing_a_link_in_a_run_keeps_its_target(
     tmp_path: pathlib.Path, act: Callable[[str], None]
 ) -> None:
     precious, run = tmp_path / "precious", tmp_path / "run"
@@ -516,7 +518,7 @@ def test_37_link_in_a_run_does_not_lead_to_the_removal_of_its_target(
     assert (precious / "file").exists()
 
 
-def test_37_directories_are_removed_in_one_place() -> None:
+def test_only_one_module_removes_directories() -> None:
     found = [
         path.name
         for path in (ROOT / "official_lite").rglob("*.py")
@@ -526,7 +528,7 @@ def test_37_directories_are_removed_in_one_place() -> None:
 
 
 @pytest.mark.parametrize("name", ["a\nb", ""])
-def test_37_served_name_is_refused(tmp_path: pathlib.Path, name: str) -> None:
+def test_unsafe_name_of_a_served_function_is_refused(tmp_path: pathlib.Path, name: str) -> None:
     with pytest.raises(errors.ConfigError):
         export_base.export(None, {"serve": name}, str(tmp_path))
 
@@ -534,7 +536,7 @@ def test_37_served_name_is_refused(tmp_path: pathlib.Path, name: str) -> None:
 EVIL = "\x1b]0;title\x07\x1b[31mloss\r\u202e"
 
 
-def test_38_metric_names_give_the_terminal_no_commands(
+def test_metric_names_cannot_send_terminal_commands(
     caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
 ) -> None:
     record = telemetry.Record(step=1, split=EVIL, values={EVIL: 1.0})
@@ -546,7 +548,7 @@ def test_38_metric_names_give_the_terminal_no_commands(
     assert not set(shown) & set("\x1b\x07\r\u202e")
 
 
-def test_38_errors_and_logs_of_a_command_give_it_none(tmp_path: pathlib.Path) -> None:
+def test_errors_and_logs_cannot_send_terminal_commands(tmp_path: pathlib.Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(
         "from absl import logging\n"

@@ -121,7 +121,7 @@ def between_two_requests() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("execution", ["graph", "xla_loop"])
-def test_05_sigterm_in_a_long_loop_saves_and_exits_with_42(
+def test_sigterm_in_a_long_loop_saves_and_exits_with_42(
     tmp_path: pathlib.Path, execution: str
 ) -> None:
     run = Run(tmp_path, *LONG, f"runtime.execution={execution}")
@@ -139,7 +139,7 @@ def test_05_sigterm_in_a_long_loop_saves_and_exits_with_42(
 
 
 @pytest.mark.slow
-def test_06_sigterm_in_trace_evaluation_save_or_restore_loses_nothing(
+def test_sigterm_during_trace_evaluation_save_or_restore_loses_no_step(
     tmp_path: pathlib.Path,
 ) -> None:
     saved = []
@@ -158,7 +158,7 @@ def test_06_sigterm_in_trace_evaluation_save_or_restore_loses_nothing(
 
 
 @pytest.mark.slow
-def test_07_second_signal_in_a_save_ends_at_once(tmp_path: pathlib.Path) -> None:
+def test_second_signal_during_a_save_ends_the_run_immediately(tmp_path: pathlib.Path) -> None:
     run = Run(tmp_path, *SHORT, SLOW="second save", FOR_GOOD="1")
     run.wait_for("slow second save")
     run.send(signal.SIGTERM)
@@ -173,7 +173,7 @@ def test_07_second_signal_in_a_save_ends_at_once(tmp_path: pathlib.Path) -> None
 
 
 @pytest.mark.slow
-def test_07_sigint_saves_once_and_ends_at_once_the_second_time(tmp_path: pathlib.Path) -> None:
+def test_first_sigint_saves_and_the_second_ends_the_run_immediately(tmp_path: pathlib.Path) -> None:
     run = Run(tmp_path, *LONG)
     run.wait_for("in the loop")
     run.send(signal.SIGINT)
@@ -192,7 +192,7 @@ def test_07_sigint_saves_once_and_ends_at_once_the_second_time(tmp_path: pathlib
 
 
 @pytest.mark.slow
-def test_49_sigterm_of_one_worker_saves_the_same_step_on_all(tmp_path: pathlib.Path) -> None:
+def test_sigterm_to_one_worker_saves_the_same_step_on_all(tmp_path: pathlib.Path) -> None:
     hosts = [f"localhost:{portpicker.pick_unused_port()}" for _ in range(2)]
     workers = []
     for index in range(2):

@@ -54,7 +54,7 @@ def _last_line(workspace: pathlib.Path) -> str:
     return (workspace / "run" / "log.txt").read_text().splitlines()[-1]
 
 
-def test_failing_stage_ends_in_finalize_and_a_bad_exit_code(tmp_path: pathlib.Path) -> None:
+def test_failing_stage_runs_finalize_and_exits_with_an_error_code(tmp_path: pathlib.Path) -> None:
     done = _train(tmp_path, SHORT + STAGES, "--set=pipeline.run={workspace}/reports.py:FailingRun")
     assert done.returncode == 1
     assert done.stdout.splitlines() == [
@@ -72,7 +72,7 @@ def test_failing_stage_ends_in_finalize_and_a_bad_exit_code(tmp_path: pathlib.Pa
         ("{workspace}/broken.py", 1, 'broken.py", line 1, in <module>'),
     ],
 )
-def test_wrong_stage_is_answered_before_anything_is_written(
+def test_invalid_stage_is_refused_before_anything_is_written(
     tmp_path: pathlib.Path, spec: str, code: int, answer: str
 ) -> None:
     (tmp_path / "broken.py").write_text("import no_such_package")
@@ -83,7 +83,7 @@ def test_wrong_stage_is_answered_before_anything_is_written(
 
 
 @pytest.mark.slow
-def test_two_processes_are_a_cluster_and_one_of_them_writes(tmp_path: pathlib.Path) -> None:
+def test_only_one_of_two_processes_of_a_cluster_writes(tmp_path: pathlib.Path) -> None:
     config = SHORT + STAGES + "runtime: {distribution_strategy: multi_worker_mirrored}\n"
     command = _command(tmp_path, config, mode="train_and_eval")
     hosts = [f"localhost:{portpicker.pick_unused_port()}" for _ in range(2)]
@@ -115,7 +115,7 @@ def _phases_told(done: subprocess.CompletedProcess[str]) -> list[str]:
 
 
 @pytest.mark.slow
-def test_one_command_runs_phases_and_leaves_out_the_finished_ones(tmp_path: pathlib.Path) -> None:
+def test_one_command_runs_all_phases_that_are_not_finished(tmp_path: pathlib.Path) -> None:
     run = tmp_path / "run"
     assert _phases_told(_train(tmp_path, SHORT + PHASES)) == [
         f"Phase `pretrain` in {run / 'pretrain'}.",
@@ -147,7 +147,7 @@ def test_dry_run_takes_one_step_of_each_phase(tmp_path: pathlib.Path) -> None:
     assert not (tmp_path / "run").exists()
 
 
-def test_example_of_the_page_runs(tmp_path: pathlib.Path) -> None:
+def test_example_of_the_stages_page_runs(tmp_path: pathlib.Path) -> None:
     page = (commands.ROOT / "docs" / "stages.md").read_text()
     blocks = dict(re.findall(r"<!-- (\S+) -->\n```\w+\n(.*?)```", page, re.DOTALL))
     command = shlex.split(blocks.pop("command"))

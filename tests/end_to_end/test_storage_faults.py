@@ -117,14 +117,14 @@ def told() -> Iterator[None]:
     logging.set_verbosity(verbosity)
 
 
-def test_02_checkpoint_without_a_commit_file_is_ignored(run: pathlib.Path, told: None) -> None:
+def test_checkpoint_without_a_commit_file_is_ignored(run: pathlib.Path, told: None) -> None:
     (run / "ckpt-30.commit.json").unlink()
     _train(run, 30)
     assert _trained_from(run) == 20
     assert _checkpoints(run) == [10, 20, 30]
 
 
-def test_10_damaged_commit_file_in_a_run_of_an_older_version_falls_back(
+def test_run_of_an_older_version_falls_back_from_a_damaged_commit_file(
     run: pathlib.Path, told: None
 ) -> None:
     for path in run.glob("*.chain.jsonl"):
@@ -137,7 +137,7 @@ def test_10_damaged_commit_file_in_a_run_of_an_older_version_falls_back(
     assert _checkpoints(run) == [10, 20, 30]
 
 
-def test_03_checkpoint_that_should_have_gone_goes_with_the_next_save(run: pathlib.Path) -> None:
+def test_next_save_removes_a_checkpoint_left_over_by_a_kill(run: pathlib.Path) -> None:
     for path in run.glob("ckpt-10.*"):
         shutil.copy(path, run / path.name.replace("-10", "-5"))
     commit.write(str(run / "ckpt-5"))
@@ -176,7 +176,7 @@ def _is_saving(directory):
 
 
 @pytest.mark.slow
-def test_04_kills_during_saves_leave_no_more_than_one_checkpoint_too_many(
+def test_kills_during_saves_leave_at_most_one_superfluous_checkpoint(
     tmp_path: pathlib.Path,
 ) -> None:
     directory, restored = tmp_path / "run", []
@@ -232,7 +232,7 @@ def _fill(disk: pathlib.Path, room: int) -> pathlib.Path:
     [(1.2, "Can't save a checkpoint"), (0.0, "The disk is full")],
     ids=["foreseen", "unforeseen"],
 )
-def test_08_full_disk_is_named_and_leaves_the_checkpoints_as_they_were(
+def test_full_disk_is_named_and_keeps_existing_checkpoints(
     tmp_path: pathlib.Path, reserve: float, said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wide: dict[str, Any] = {"max_to_keep": 2, "units": (4000,)}
@@ -265,7 +265,7 @@ def test_08_full_disk_is_named_and_leaves_the_checkpoints_as_they_were(
         ("commit.json", _cut),
     ],
 )
-def test_10_damaged_checkpoint_falls_back_and_names_both(
+def test_run_falls_back_from_a_damaged_checkpoint_and_names_both(
     run: pathlib.Path, told: None, file: str, damage: Callable[[pathlib.Path], None]
 ) -> None:
     damage(run / f"ckpt-30.{file}")
@@ -278,7 +278,9 @@ def test_10_damaged_checkpoint_falls_back_and_names_both(
     assert _checkpoints(run) == [20, 30, 40]
 
 
-def test_10_evaluation_falls_back_and_moves_nothing(run: pathlib.Path) -> None:
+def test_evaluation_falls_back_from_a_damaged_checkpoint_and_moves_no_files(
+    run: pathlib.Path,
+) -> None:
     _flip(run / f"ckpt-30.{DATA}")
     before = _contents(run)
     _train(run, 30, mode="eval")
@@ -288,7 +290,7 @@ def test_10_evaluation_falls_back_and_moves_nothing(run: pathlib.Path) -> None:
 
 
 @pytest.mark.slow
-def test_10_run_that_fell_back_ends_as_an_unbroken_one(
+def test_run_that_fell_back_ends_like_an_unbroken_one(
     run: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:
     _flip(run / f"ckpt-30.{DATA}")
@@ -297,7 +299,7 @@ def test_10_run_that_fell_back_ends_as_an_unbroken_one(
         np.testing.assert_array_equal(a, b)
 
 
-def test_11_nothing_but_damaged_checkpoints_is_an_error_that_deletes_nothing(
+def test_run_with_only_damaged_checkpoints_is_refused_and_keeps_its_files(
     run: pathlib.Path,
 ) -> None:
     for step in (10, 20, 30):
@@ -316,7 +318,7 @@ def test_11_nothing_but_damaged_checkpoints_is_an_error_that_deletes_nothing(
     [b"garbage", b"", None, b"\xff\xfe\x00", b'model_checkpoint_path: "../outside/ckpt-99"\n'],
     ids=["garbage", "empty", "missing", "not utf-8", "outside"],
 )
-def test_12_list_of_checkpoints_is_not_trusted(
+def test_training_resumes_whatever_the_list_of_checkpoints_contains(
     run: pathlib.Path, told: None, content: bytes | None
 ) -> None:
     outside = run.parent / "outside"
@@ -330,9 +332,7 @@ def test_12_list_of_checkpoints_is_not_trusted(
     assert tf.train.latest_checkpoint(str(run)) == str(run / "ckpt-40"), "it is mended"
 
 
-def test_16_order_is_that_of_the_steps_whatever_the_clock_said(
-    run: pathlib.Path, told: None
-) -> None:
+def test_latest_checkpoint_is_chosen_by_step_and_not_by_time(run: pathlib.Path, told: None) -> None:
     yesterday = time.time() - 86_400
     for path in run.glob("ckpt-30.*"):
         os.utime(path, (yesterday, yesterday))
@@ -345,7 +345,7 @@ def test_16_order_is_that_of_the_steps_whatever_the_clock_said(
     assert _checkpoints(run) == [20, 30, 40]
 
 
-def test_commit_files_say_what_the_run_was_and_cost_little(run: pathlib.Path) -> None:
+def test_commit_file_describes_its_run_and_is_small(run: pathlib.Path) -> None:
     said = json.loads((run / "ckpt-30.commit.json").read_text())
     assert said["step"] == 30
     state = said["state"]
@@ -368,7 +368,7 @@ def test_another_optimizer_does_not_resume_even_if_the_config_may_change(
     assert _contents(run) == before
 
 
-def test_09_full_disk_costs_records_and_not_the_training(
+def test_full_disk_loses_records_and_not_the_training(
     small_disk: pathlib.Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = small_disk / "metrics.json"
@@ -441,7 +441,7 @@ _TOOL = ["-m", "official_lite.tools"]
         ([*_SEARCH, "--set=search.storage=sqlite:///DISK/study.db"], 150_000, "DISK/run"),
     ],
 )
-def test_08_full_disk_is_named_whatever_is_written_and_the_same_command_resumes(
+def test_full_disk_is_named_for_every_kind_of_file_and_the_same_command_resumes(
     tmp_path: pathlib.Path, command: list[str], room: int, file: str
 ) -> None:
     with _disk(tmp_path / "disk", "4m") as disk:
@@ -469,7 +469,7 @@ def test_08_full_disk_is_named_whatever_is_written_and_the_same_command_resumes(
 
 
 @pytest.mark.slow
-def test_09_full_disk_costs_the_logs_of_launch_and_not_its_processes(
+def test_full_disk_loses_the_logs_of_launch_and_not_its_processes(
     tmp_path: pathlib.Path,
 ) -> None:
     said_all = tmp_path / "said_all"

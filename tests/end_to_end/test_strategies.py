@@ -40,7 +40,7 @@ def _train(model_dir: pathlib.Path, strategy: str, workers: int = 1, **runtime: 
 
 
 @pytest.mark.slow
-def test_losses_are_those_of_one_device_whatever_shares_the_batch(tmp_path: pathlib.Path) -> None:
+def test_distributed_training_has_the_losses_of_one_device(tmp_path: pathlib.Path) -> None:
     one = _train(tmp_path / "off", "off")
     assert [r["step"] for r in one if r["split"] == "validation"] == [4, 8]
     mirrored = _train(tmp_path / "mirrored", "mirrored", devices="[CPU:0,CPU:1]")

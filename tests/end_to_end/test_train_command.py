@@ -40,7 +40,7 @@ def finished_run(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     return model_dir
 
 
-def test_run_leaves_all_its_files(finished_run: pathlib.Path) -> None:
+def test_training_writes_all_documented_files(finished_run: pathlib.Path) -> None:
     names = {p.name for p in finished_run.iterdir()}
     assert {
         "params.yaml",
@@ -77,7 +77,7 @@ def test_each_record_alone_repeats_the_run_bit_for_bit(
         assert (a["accuracy"], a["validation_loss"]) == (b["accuracy"], b["validation_loss"])
 
 
-def test_finished_run_says_so_and_a_longer_one_goes_on(tmp_path: pathlib.Path) -> None:
+def test_finished_run_is_reported_and_resumes_with_more_steps(tmp_path: pathlib.Path) -> None:
     _train(tmp_path / "run", *SHORT)
     assert "finished" in _train(tmp_path / "run", *SHORT)
     _train(tmp_path / "run", "--set=trainer.train_steps=60", SHORT[1])

@@ -56,7 +56,9 @@ def test_tuned_training_is_bit_for_bit_that_of_the_mode_chosen(experiment, make_
 
 
 @pytest.mark.timing
-def test_tiny_steps_are_put_into_one_program(experiment, make_trainer, monkeypatch) -> None:
+def test_auto_mode_chooses_a_compiled_loop_for_tiny_steps(
+    experiment, make_trainer, monkeypatch
+) -> None:
     # On a busy machine even a tiny step may take longer than the usual limit.
     monkeypatch.setattr(auto, "_SHORT_STEP_SECONDS", float("inf"))
 
@@ -133,7 +135,7 @@ def test_training_reads_every_batch_after_modes_were_tried(
 
 
 @pytest.mark.parametrize(("steps", "measured"), [(20, []), (500, ["graph"])])
-def test_short_training_measures_few_modes_or_none(
+def test_short_training_compares_few_modes_or_none(
     experiment, make_trainer, steps, measured
 ) -> None:
     trainer = make_trainer(experiment(), task_cls=EndlessTask)
@@ -233,7 +235,7 @@ def test_configured_mode_takes_precedence_over_a_recorded_one(
     assert runner.execution_record is None
 
 
-def test_choice_is_written_beside_the_checkpoints(experiment, make_task, tmp_path) -> None:
+def test_chosen_mode_is_written_to_the_model_directory(experiment, make_task, tmp_path) -> None:
     params = experiment(trainer={"train_steps": 200, "steps_per_loop": 100})
     runner = _run(params, make_task(params, EndlessTask), tmp_path)
     record = json.loads((tmp_path / "execution.json").read_text())
@@ -242,7 +244,7 @@ def test_choice_is_written_beside_the_checkpoints(experiment, make_task, tmp_pat
     assert runner.trainer.global_step.numpy() == 200
 
 
-def test_short_runs_leave_no_record(experiment, make_task, tmp_path) -> None:
+def test_short_runs_write_no_execution_record(experiment, make_task, tmp_path) -> None:
     params = experiment()
     _run(params, make_task(params, EndlessTask), tmp_path)
     assert not (tmp_path / "execution.json").exists()
@@ -278,7 +280,7 @@ def test_mode_of_a_shorter_training_that_compared_nothing_is_chosen_again(
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize(("evaluates", "mode"), [(True, "xla_loop"), (False, "graph")])
-def test_evaluations_of_all_the_data_count(
+def test_auto_mode_counts_evaluations_over_all_data(
     experiment, make_trainer, tmp_path, monkeypatch, evaluates, mode
 ) -> None:
     params = experiment(trainer={"validation_steps": -1, "validation_interval": 1})
@@ -381,7 +383,7 @@ def test_xla_with_many_sizes_of_batches_is_warned_of_once_and_not_chosen(
     assert (record.execution, set(record.seconds_per_step)) == ("graph", {"graph"})
 
 
-def test_every_variable_that_a_function_touches_is_put_back(two_replicas) -> None:
+def test_variables_changed_while_comparing_modes_are_restored(two_replicas) -> None:
     with two_replicas.scope():
         dense, table = tf.Variable(tf.zeros([3])), tf.Variable(tf.ones([10, 2]))
     fused, unused = tf.Variable(0.0), tf.Variable(5.0)
@@ -420,13 +422,13 @@ SHORT = execution_record.ExecutionRecord(
 )
 
 
-def test_record_comes_back_as_it_was(tmp_path) -> None:
+def test_saved_execution_record_is_loaded_unchanged(tmp_path) -> None:
     assert execution_record.load(str(tmp_path)) is None
     execution_record.save(MEASURED, str(tmp_path))
     assert execution_record.load(str(tmp_path)) == MEASURED
 
 
-def test_comparison_holds_for_ever_and_a_guess_for_as_long_a_training() -> None:
+def test_compared_mode_is_reused_for_any_length_and_a_guess_only_for_short_trainings() -> None:
     assert MEASURED.holds_for(10**9)
     assert SHORT.holds_for(500)
     assert not SHORT.holds_for(501)
@@ -439,7 +441,7 @@ def test_damaged_record_is_named(tmp_path, text) -> None:
         execution_record.load(str(tmp_path))
 
 
-def test_directory_says_what_auto_means_there(tmp_path) -> None:
+def test_log_explains_the_mode_that_auto_chose(tmp_path) -> None:
     assert execution_record.describe_execution(str(tmp_path)) == ""
     execution_record.save(MEASURED, str(tmp_path))
     line = execution_record.describe_execution(str(tmp_path))

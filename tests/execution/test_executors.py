@@ -20,7 +20,7 @@ def test_step_that_xla_cannot_compile_is_not_run_and_the_error_names_the_op(
     assert trainer.global_step.numpy() == 0
 
 
-def test_errors_of_the_step_itself_come_through(experiment, make_trainer) -> None:
+def test_error_of_a_training_step_is_raised_unchanged(experiment, make_trainer) -> None:
     class Failing(EndlessTask):
         def build_losses(self, labels, model_outputs, aux_losses=None):
             tf.debugging.assert_equal(tf.reduce_sum(labels), 0.0)
@@ -59,7 +59,7 @@ def test_step_on_one_replica_may_update_more_than_once(experiment, make_trainer,
     assert int(trainer.optimizer.iterations) == 6
 
 
-def test_split_step_updates_as_the_whole_one_on_all_replicas(
+def test_split_xla_step_updates_like_the_whole_step_on_all_replicas(
     experiment, make_trainer, two_replicas
 ) -> None:
     weights = []
@@ -74,7 +74,7 @@ def test_split_step_updates_as_the_whole_one_on_all_replicas(
         rounding.assert_close(split, whole, roundings=3 * BATCH_SIZE)
 
 
-def test_split_step_updates_the_metrics_that_it_was_made_with(experiment, make_trainer) -> None:
+def test_split_xla_step_updates_the_metrics_it_was_built_with(experiment, make_trainer) -> None:
     trainer = make_trainer(experiment(), evaluate=False)
     executor = executors.XlaExecutor(tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]))
     step = executor.replica_step(trainer.task.train_step, trainer.train_metrics)

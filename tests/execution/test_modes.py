@@ -128,7 +128,7 @@ def test_length_of_a_loop_changes_no_bit(experiment, make_trainer) -> None:
 
 
 @pytest.mark.parametrize("mode", ["eager", "xla_loop"])
-def test_own_train_step_runs_in_every_mode(experiment, make_trainer, mode) -> None:
+def test_custom_train_step_runs_in_every_mode(experiment, make_trainer, mode) -> None:
     class Own(base_trainer.Trainer):
         def train_step(self, iterator):
             inputs = self.next_train_inputs(iterator)
@@ -169,7 +169,7 @@ def test_graph_hooks_see_every_step_of_a_loop_in_xla(experiment, make_trainer) -
         ({"execution": "xla_loop"}, "xla_loop"),
     ],
 )
-def test_words_of_the_model_garden_name_modes(runtime, mode) -> None:
+def test_run_eagerly_and_enable_xla_of_the_model_garden_select_modes(runtime, mode) -> None:
     assert modes.execution_of(cfg.RuntimeConfig(**runtime)) == mode
 
 

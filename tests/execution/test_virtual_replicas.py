@@ -57,7 +57,7 @@ def test_run_resumes_on_another_number_of_replicas(
     assert "will not be bit for bit the same" not in caplog.text
 
 
-def test_evaluation_is_that_without_virtual_replicas(tmp_path: pathlib.Path) -> None:
+def test_evaluation_gives_the_same_metrics_with_virtual_replicas(tmp_path: pathlib.Path) -> None:
     params = exp_factory.get_exp_config("tests/elastic")
     results = []
     for count in (0, 4):
@@ -312,7 +312,7 @@ def test_incomplete_batches_weigh_as_much_as_they_have_examples(
         rounding.assert_close(virtual_weights, weights, roundings=2 * 12)
 
 
-def test_mode_is_not_chosen_by_time(tmp_path: pathlib.Path) -> None:
+def test_auto_mode_with_virtual_replicas_does_not_measure_time(tmp_path: pathlib.Path) -> None:
     params = exp_factory.get_exp_config("tests/elastic")
     params.override({"runtime": {"execution": "auto"}})
     trainer = _create_trainer(params, task_factory.get_task(params.task))

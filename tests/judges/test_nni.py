@@ -127,7 +127,7 @@ def test_architecture_that_does_not_fit_the_model_is_refused(
 # Values.
 
 
-def test_value_is_the_chosen_one_or_the_first() -> None:
+def test_value_choice_returns_the_fixed_value_or_the_first() -> None:
     with nas.fixed_arch({"units": 16}):
         assert nas.ValueChoice([8, 16, 32], label="units") == 16
     with nas.record_space() as space:
@@ -146,7 +146,7 @@ def test_input_choice_has_every_set_of_inputs(count: int, chosen: int | None) ->
 
 
 @pytest.mark.parametrize("reduction", ["sum", "mean", "concat", "none"])
-def test_open_and_frozen_inputs_are_reduced_alike(reduction: str) -> None:
+def test_input_choice_reduces_inputs_alike_before_and_after_fixing(reduction: str) -> None:
     option = [0, 2]
     inputs = [_X, 2 * _X, 4 * _X]
     choice = nas.InputChoice(3, 2, reduction, label="in")
@@ -196,7 +196,7 @@ def test_open_repeat_applies_the_first_blocks(depth: int) -> None:
 # Model spaces.
 
 
-def test_architectures_of_a_space_are_read_back_and_built(tmp_path: pathlib.Path) -> None:
+def test_written_architectures_are_read_back_and_build_their_models(tmp_path: pathlib.Path) -> None:
     assert resolution.space_of(_model()) == _SPACE
     # Each option of each label at least once.
     for number in range(3):
@@ -209,7 +209,7 @@ def test_architectures_of_a_space_are_read_back_and_built(tmp_path: pathlib.Path
         assert not [layer for layer in model.layers if isinstance(layer, nas.Choice)]
 
 
-def test_architecture_is_left_after_an_error() -> None:
+def test_fixed_architecture_ends_after_an_error() -> None:
     with pytest.raises(ZeroDivisionError), nas.fixed_arch({"op": "skip"}):
         raise ZeroDivisionError
     assert isinstance(_layer_choice(), nas.LayerChoice)

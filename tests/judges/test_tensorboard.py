@@ -166,7 +166,7 @@ def test_histograms_count_each_value_once_between_their_edges(provider: Any) -> 
         assert min(counts[0], counts[-1]) > 0
 
 
-def test_text_is_read_as_written(provider: Any) -> None:
+def test_text_summaries_are_read_as_written(provider: Any) -> None:
     [note] = provider.read_tensors(
         _CONTEXT, experiment_id="", plugin_name=text_metadata.PLUGIN_NAME, downsample=100
     )["text"]["note"]

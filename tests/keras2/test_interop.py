@@ -42,7 +42,7 @@ def test_gradients_pass_tensorflow_functions() -> None:
     np.testing.assert_array_equal(gradients[0], np.ones((3, 2)))
 
 
-def test_other_errors_of_tensorflow_stay() -> None:
+def test_errors_unrelated_to_symbolic_tensors_are_unchanged() -> None:
     with pytest.raises(tf.errors.InvalidArgumentError, match="size-incompatible"):
         tf.matmul(tf.ones([2, 3]), tf.ones([2, 3]))
 

@@ -111,7 +111,7 @@ def test_slots_and_hyperparameters_give_momentum(num_replicas, two_replicas) -> 
     rounding.assert_close(model.get_weights()[1], [3.0 - 2.0 * rates @ sums], roundings=4)
 
 
-def test_names_of_variables_are_paths() -> None:
+def test_names_of_optimizer_variables_are_paths() -> None:
     weights = train(Momentum(0.1, 0.0, weight_decay=1.0), dense(), steps=1)
     rounding.assert_close(weights[0], [[1.0 - 0.15], [2.0 - 0.1]], roundings=4)
     rounding.assert_close(weights[1], [3.0 - 0.2], roundings=4)
@@ -145,13 +145,13 @@ def test_resumed_training_continues_with_the_slots(kind, tmp_path) -> None:
 
 
 @pytest.mark.parametrize("amsgrad", [False, True])
-def test_adam_is_adam(amsgrad: bool) -> None:
+def test_adam_trains_like_the_adam_of_keras_3(amsgrad: bool) -> None:
     expected = train(keras.optimizers.Adam(0.1, amsgrad=amsgrad), dense())
     for one, other in zip(expected, train(keras2.Adam(0.1, amsgrad=amsgrad), dense()), strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-5)
 
 
-def test_decay_divides_the_learning_rate() -> None:
+def test_decay_argument_divides_the_learning_rate() -> None:
     weights = train(Momentum(1.0, 0.0, decay=1.0), dense(), steps=2)
     rounding.assert_close(weights[1], [3.0 - 2.0 - 1.0], roundings=4)
 

@@ -127,12 +127,12 @@ def test_part_of_a_model_is_read_from_keras_2(of_keras2: str) -> None:
     assert float(model.weights[0][0, 0]) == 3.0
 
 
-def test_part_that_is_not_there_is_refused(of_keras2: str) -> None:
+def test_reading_a_missing_part_of_a_checkpoint_is_refused(of_keras2: str) -> None:
     with pytest.raises(errors.CheckpointError, match="It contains `backbone`"):
         keras2.Checkpoint(head=_model()).restore(of_keras2)
 
 
-def test_own_checkpoint_is_restored_as_ever(tmp_path) -> None:
+def test_checkpoint_of_keras2_layers_is_restored_by_keras2(tmp_path) -> None:
     model, other = _model(), _model()
     path = keras2.Checkpoint(model=model).save(str(tmp_path / "ckpt"))
     keras2.Checkpoint(model=other).restore(path).assert_consumed()

@@ -60,7 +60,7 @@ def _ops_that_read(model: keras.Model) -> set[str]:
     return {op.type for op in table.consumers()}
 
 
-def test_table_is_never_read() -> None:
+def test_training_step_gathers_rows_without_reading_the_whole_table() -> None:
     model = _model()
     assert "ReadVariableOp" in _ops_that_read(model)
     embedding_lookups.read_rows_only(model)
@@ -95,7 +95,7 @@ def test_lora_can_be_enabled_and_the_model_exported_afterwards(tmp_path: Any) ->
     assert [gradient is None for gradient in gradients] == [False, False]
 
 
-def test_other_layers_are_not_changed() -> None:
+def test_subclassed_and_small_embeddings_are_not_changed() -> None:
     class Doubled(keras.layers.Embedding):
         def call(self, inputs: Any) -> Any:
             return 2.0 * super().call(inputs)
@@ -107,7 +107,7 @@ def test_other_layers_are_not_changed() -> None:
     np.testing.assert_array_equal(model(tf.constant(IDS)), expected)
 
 
-def test_tables_are_those_that_are_trained() -> None:
+def test_tables_of_a_model_are_its_trainable_embeddings() -> None:
     layers = [keras.layers.Embedding(2**18, 16), keras.layers.Embedding(10, 2)]
     frozen = keras.layers.Embedding(10, 2, trainable=False)
     ids = keras.Input((3,), dtype="int32")

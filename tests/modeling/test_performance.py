@@ -26,7 +26,7 @@ from tests.modeling.conftest import ROUNDINGS
         (None, "float32"),
     ],
 )
-def test_precision_has_several_names(dtype: Any, policy: str) -> None:
+def test_mixed_precision_accepts_dtype_and_policy_names(dtype: Any, policy: str) -> None:
     performance.set_mixed_precision_policy(dtype)
     assert keras.config.dtype_policy().name == policy
 

@@ -102,7 +102,7 @@ def in_graphs() -> list[np.ndarray]:
 
 @pytest.mark.sample(2)
 @pytest.mark.parametrize("execution", ["eager", "xla", "xla_loop"])
-def test_modes_draw_the_same_numbers(in_graphs, execution) -> None:
+def test_graph_and_xla_draw_the_same_random_numbers(in_graphs, execution) -> None:
     for one, expected in zip(_weights_after(execution), in_graphs, strict=True):
         rounding.assert_close(one, expected, roundings=STEPS * 8 * 12 * 12)
 

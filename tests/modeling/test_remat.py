@@ -70,7 +70,7 @@ def _assert_close(got: list[np.ndarray], expected: list[np.ndarray]) -> None:
     ("execution", "num_replicas"),
     [("eager", 1), ("graph", 1), ("xla", 1), ("xla_loop", 1), ("graph", 2), ("xla", 2)],
 )
-def test_recomputed_layers_learn_the_same(
+def test_rematerialized_layers_train_to_the_same_weights(
     experiment, tmp_path, two_replicas, execution, num_replicas
 ) -> None:
     options = {"execution": execution, "strategy": two_replicas if num_replicas == 2 else None}
@@ -81,7 +81,9 @@ def test_recomputed_layers_learn_the_same(
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("execution", ["graph", "xla"])
-def test_resumed_run_is_bit_identical(experiment, tmp_path, execution) -> None:
+def test_resumed_run_with_rematerialization_is_bit_identical(
+    experiment, tmp_path, execution
+) -> None:
     _weights(experiment, tmp_path / "resumed", 2, ["block"], execution=execution)
     resumed = _weights(experiment, tmp_path / "resumed", 4, ["block"], execution=execution)
     whole = _weights(experiment, tmp_path / "whole", 4, ["block"], execution=execution)
@@ -99,7 +101,7 @@ class WithSpareWeight(keras.layers.Dense):
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("execution", ["graph", "xla", "xla_loop"])
-def test_weights_that_are_not_used_do_not_decay(experiment, tmp_path, execution) -> None:
+def test_unused_weights_do_not_decay(experiment, tmp_path, execution) -> None:
     class SpareTask(BlocksTask):
         def build_model(self) -> keras.Model:
             layers = [WithSpareWeight(4, name="block_1"), keras.layers.Dense(1)]

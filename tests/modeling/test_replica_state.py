@@ -144,7 +144,7 @@ def test_additions_are_made_by_one_atomic_op():
     assert type(counter).__name__ == "Variable"
 
 
-def test_other_values_are_assigned_as_before():
+def test_assignments_that_are_not_additions_are_unchanged():
     variable = keras.Variable(np.zeros([2], np.float32), name="v")
     replica_state.make_atomic([variable])
     variable.assign(variable * 0.5 + 1.0)

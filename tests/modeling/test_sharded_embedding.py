@@ -49,7 +49,7 @@ results["whole_reads"] = sum(
 
 
 @pytest.mark.parametrize("num_shards", [1, 3])
-def test_it_looks_up_and_learns_as_keras_does(num_shards):
+def test_sharded_embedding_looks_up_and_trains_like_that_of_keras(num_shards):
     ids = tf.constant([[0, 5, 5], [9, -1, 3]])
     ours = sharded_embedding.ShardedEmbedding(10, 4, num_shards=num_shards)
     ours.build()
@@ -88,7 +88,7 @@ def test_shards_begin_with_different_values_and_are_in_a_checkpoint(tmp_path):
     np.testing.assert_array_equal(copy.embeddings, layer.embeddings)
 
 
-def test_masked_ids_and_empty_batches():
+def test_sharded_embedding_masks_ids_and_accepts_empty_batches():
     layer = sharded_embedding.ShardedEmbedding(6, 2, num_shards=2, mask_zero=True)
     assert layer(tf.zeros([0, 3], tf.int64)).shape == (0, 3, 2)
     assert layer.compute_mask(tf.constant([0, 2])).numpy().tolist() == [False, True]

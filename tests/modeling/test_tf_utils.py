@@ -35,12 +35,12 @@ def test_known_sizes_are_numbers_and_others_tensors():
     assert tf_utils.get_shape_list(tf.ones([5, 3])) == [5, 3]
 
 
-def test_a_wrong_rank_is_refused():
+def test_tensor_of_an_unexpected_rank_is_refused():
     with pytest.raises(ValueError, match=r"tensor `x`, the actual tensor rank `1`"):
         tf_utils.get_shape_list(tf.ones([3]), expected_rank=2, name="x")
 
 
-def test_the_mean_of_nothing_is_zero():
+def test_mean_without_examples_is_zero():
     assert tf_utils.safe_mean(tf.constant([1.0, 3.0])) == 2.0
     assert tf_utils.safe_mean(tf.zeros([0])) == 0.0
 
@@ -78,7 +78,7 @@ def test_a_cloned_initializer_draws_other_numbers():
         ("activation", keras.activations.relu),
     ],
 )
-def test_what_is_serialized_can_be_restored(kind, thing):
+def test_serialized_keras_objects_are_restored_by_keras(kind, thing):
     config = getattr(tf_utils, f"serialize_{kind}")(thing, use_legacy_format=True)
     restored = getattr(keras, f"{kind}s").deserialize(config)
     assert type(restored) is type(thing)

@@ -294,7 +294,7 @@ def test_adam_is_as_exact_as_its_precision_allows() -> None:
         rounding.assert_close(weight.numpy(), np.full(shape, -0.1))
 
 
-def test_values_that_variables_share_are_computed_once() -> None:
+def test_learning_rate_is_computed_once_for_all_variables() -> None:
     calls = []
 
     class Schedule(keras.optimizers.schedules.LearningRateSchedule):

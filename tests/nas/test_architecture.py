@@ -47,7 +47,7 @@ def test_file_holds_what_was_found_and_how(tmp_path) -> None:
         assert architecture.read_arch(path) == {"op": "b"}
 
 
-def test_hash_of_a_space_does_not_depend_on_order() -> None:
+def test_hash_of_a_search_space_ignores_the_order_of_labels() -> None:
     one = architecture.space_hash({"a": [1, 2], "b": [3]})
     assert one == architecture.space_hash({"b": [3], "a": [1, 2]})
     assert one != architecture.space_hash({"b": [3], "a": [2, 1]})

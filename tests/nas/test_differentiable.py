@@ -102,7 +102,7 @@ class BranchingDraws(Branching):
         return super().weight_draw(step)
 
 
-def test_temperature_falls_in_a_line_to_the_last_step(experiment, make_trainer) -> None:
+def test_gumbel_temperature_falls_linearly_to_the_last_step(experiment, make_trainer) -> None:
     trainer = make_trainer(experiment("gumbel", trainer={"train_steps": 10}))
     steps = [0, 5, 10, 20]
     temperatures = [float(trainer.temperature(tf.constant(s, tf.int64))) for s in steps]
@@ -242,7 +242,7 @@ def test_gradient_is_the_numeric_one_of_the_unrolled_loss(order, in_graph) -> No
 
 
 @pytest.mark.parametrize(("order", "xi"), [("second", 0.0), ("finite_difference", 0.5)])
-def test_fixed_point_is_that_of_the_paper(order, xi) -> None:
+def test_second_order_darts_reaches_the_fixed_point_of_the_paper(order, xi) -> None:
     """Of L_val = αw − 2α + 1 and L_train = w² − 2αw + α², from (2, −2)."""
     alpha, w = keras.Variable(2.0), keras.Variable(-2.0)
 
@@ -268,7 +268,7 @@ def test_fixed_point_is_that_of_the_paper(order, xi) -> None:
 
 
 @pytest.mark.parametrize("order", ORDERS)
-def test_weights_are_never_written(order) -> None:
+def test_gradient_of_the_architecture_writes_no_weights(order) -> None:
     """A virtual step that assigned weights, and did not, was NNI's mistake for years."""
     w, alpha = _variables()
     before = w.numpy()

@@ -83,7 +83,9 @@ def test_model_without_choices_is_refused(experiment, toy_task) -> None:
 
 
 @pytest.mark.usefixtures("bfloat16_kernels")
-def test_half_precision_is_searched(experiment, make_trainer) -> None:
+def test_search_in_bfloat16_keeps_float32_alphas_and_finite_losses(
+    experiment, make_trainer
+) -> None:
     keras.mixed_precision.set_dtype_policy("mixed_bfloat16")
     for name in ("darts", "proxyless"):
         darts = {"darts": {"order": "second"}}
@@ -135,7 +137,9 @@ class _Fail(orbit.Hook):
             raise RuntimeError("broken")
 
 
-def test_file_is_written_at_checkpoints_and_not_by_a_failure(experiment, run_toy, tmp_path) -> None:
+def test_architecture_file_is_written_at_checkpoints_and_not_after_a_failure(
+    experiment, run_toy, tmp_path
+) -> None:
     params = experiment("darts")
     with pytest.raises(RuntimeError, match="broken"):
         run_toy(params, tmp_path, hooks=[_Fail()])

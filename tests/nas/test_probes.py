@@ -25,7 +25,7 @@ def _random_batch():
     )
 
 
-def test_probe_changes_nothing(experiment, make_trainer) -> None:
+def test_loss_probe_changes_no_variable(experiment, make_trainer) -> None:
     trainer = make_trainer(experiment(task={"batch_norm": True, "dropout_rate": 0.5}))
     before = [v.numpy() for v in trainer.model.variables]
     compiled = tf.function(lambda batch: trainer.strategy.run(trainer.loss, args=(batch,)))
@@ -201,7 +201,7 @@ def test_expected_cost_has_a_gradient() -> None:
     rounding.assert_close(tape.gradient(expected, probs)["in"], [1.0, 0.0], roundings=3)
 
 
-def test_table_has_costs_by_label_and_option() -> None:
+def test_cost_table_gives_the_cost_of_each_label_and_option() -> None:
     table = {
         "out": {"deep": 5, "skip": 1},
         "in": {"big": 2, "skip": 0},
@@ -220,7 +220,7 @@ def test_table_has_costs_by_label_and_option() -> None:
             _cost(_model(), picks, resource="table", table=rest)
 
 
-def test_operations_are_counted() -> None:
+def test_cost_of_an_architecture_counts_its_operations() -> None:
     inputs = keras.Input((8, 8, 2))
     ops = {
         "conv": keras.layers.Conv2D(2, 3, padding="same", use_bias=False),

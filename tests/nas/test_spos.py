@@ -58,7 +58,7 @@ def test_statistics_are_those_of_the_architecture_that_is_rated(experiment, make
     assert rankings[1] == rankings[2]
 
 
-def test_paths_are_drawn_evenly(experiment, make_trainer) -> None:
+def test_sampled_paths_are_uniformly_distributed(experiment, make_trainer) -> None:
     trainer = make_trainer(experiment("spos"))
     index = tf.function(lambda step: trainer.weight_draw(step).paths["first"])
     drawn = [int(index(tf.constant(s, tf.int64))) for s in range(300)]

@@ -37,7 +37,7 @@ OPTIONS = [
 
 
 @pytest.mark.parametrize("options", OPTIONS)
-def test_all_options_train_the_same(make_trainer, options):
+def test_all_combinations_of_options_train_the_same(make_trainer, options):
     trainer = make_trainer(options=orbit.StandardTrainerOptions(**options))
     output = trainer.train(tf.constant(5))
     assert (output["loss"], output["steps"]) == (5, 5)

@@ -60,14 +60,14 @@ def test_any_of_is_due_with_any_of_its_triggers():
     assert [trigger.next_step(step) for step in (0, 7, 14)] == [7, 10, 20]
 
 
-def test_two_clocks_due_together_are_one_event():
+def test_any_of_fires_once_for_two_clocks_due_together():
     clock = Clock()
     trigger = triggers.AnyOf([triggers.EverySeconds(5, clock), triggers.EverySeconds(5, clock)])
     clock.now = 6
     assert [trigger.is_due(step) for step in (1, 2)] == [True, False]
 
 
-def test_all_of_is_due_when_all_are():
+def test_all_of_is_due_when_all_its_triggers_are_due():
     trigger = triggers.AllOf([triggers.EverySteps(2), triggers.EverySteps(3)])
     assert due_steps(trigger, 0, 12) == [6, 12]
 

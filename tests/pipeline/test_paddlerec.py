@@ -24,7 +24,7 @@ def test_stage_without_its_method_fails_where_it_is_defined(base, method) -> Non
         type("Forgetful", (base,), {})
 
 
-def test_context_has_the_old_keys_and_the_new_attributes(context) -> None:
+def test_paddlerec_context_has_its_keys_and_our_attributes(context) -> None:
     ctx = context()
     ctx.stage, ctx.model = "initialize", "a model"
     old = paddlerec.Context(ctx)
@@ -41,7 +41,7 @@ def test_context_has_the_old_keys_and_the_new_attributes(context) -> None:
     assert "mine" not in old
 
 
-def test_earlier_phases_are_there_by_name(context) -> None:
+def test_context_of_paddlerec_contains_earlier_phases_by_name(context) -> None:
     ctx = context()
     ctx.phase = "finetune"
     ctx.phases = {
@@ -58,7 +58,7 @@ def test_earlier_phases_are_there_by_name(context) -> None:
     assert paddlerec.Context(ctx)["env"]["phase"] == [{"name": "finetune", "mode": "train"}]
 
 
-def test_unknown_keys_are_answered_with_what_is_near(context) -> None:
+def test_unknown_context_key_is_refused_with_the_nearest_name(context) -> None:
     old = paddlerec.Context(context())
     with pytest.raises(errors.UnknownKeyError, match="`engine`"):
         old["engnie"]
@@ -73,7 +73,7 @@ def test_context_can_be_copied(context) -> None:
     assert copy.copy(old).ctx is old.ctx
 
 
-def test_startup_that_loads_says_where_from(experiment, log_of, tmp_path) -> None:
+def test_startup_that_loads_logs_the_source_of_the_weights(experiment, log_of, tmp_path) -> None:
     class Startup(paddlerec.StartupBase):
         def startup(self, context):
             self.load(context)
@@ -82,7 +82,7 @@ def test_startup_that_loads_says_where_from(experiment, log_of, tmp_path) -> Non
     assert log_of().count("initialize: cold start") == 1
 
 
-def test_status_is_the_stage_that_comes_next(context) -> None:
+def test_status_of_paddlerec_sets_the_next_stage(context) -> None:
     class Startup(paddlerec.StartupBase):
         def startup(self, context):
             context["status"] = "terminal_pass"
@@ -92,7 +92,7 @@ def test_status_is_the_stage_that_comes_next(context) -> None:
     assert Startup(view)(view) == "finalize"
 
 
-def test_unknown_status_fails_at_once(context) -> None:
+def test_unknown_status_of_paddlerec_is_refused_immediately(context) -> None:
     old = paddlerec.Context(context())
     with pytest.raises(errors.UnknownNameError, match="`train_pass`"):
         old["status"] = "trian_pass"
@@ -151,7 +151,7 @@ def test_passes_end_with_the_training(ends_of) -> None:
     assert ends_of() == [*range(2, 25, 2), 25]
 
 
-def test_passes_of_a_resumed_run_are_those_that_are_left(ends_of) -> None:
+def test_resumed_run_makes_only_the_remaining_passes(ends_of) -> None:
     assert ends_of(dies_after=[2, 4, 6]) == [2, 4, 6]
     assert ends_of() == [*range(8, 25, 2), 25]
 

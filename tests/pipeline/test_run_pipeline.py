@@ -25,7 +25,7 @@ def test_stages_run_once_and_in_order_in_every_mode(experiment, recorders, tmp_p
     assert calls == ["prepare", "build", "initialize", "run", "finalize"]
 
 
-def test_returned_name_is_a_jump(experiment, recorders, tmp_path) -> None:
+def test_stage_that_returns_a_name_jumps_to_that_stage(experiment, recorders, tmp_path) -> None:
     calls, stages = recorders
 
     class Initialize(stages["initialize"]):
@@ -62,7 +62,7 @@ def test_jump_to_anything_but_a_later_stage_fails_and_names_them(
         ("build", "__call__", SystemExit),
     ],
 )
-def test_finalize_runs_once_whatever_fails(
+def test_finalize_runs_once_whichever_stage_fails(
     experiment, recorders, tmp_path, failing, place, error
 ) -> None:
     calls, stages = recorders
@@ -83,7 +83,7 @@ def test_finalize_runs_once_whatever_fails(
 
 
 @pytest.mark.parametrize(("code", "said"), [(0, "`run` called `sys.exit`"), (3, "3")])
-def test_exit_from_a_stage_is_never_a_success(experiment, tmp_path, code, said) -> None:
+def test_sys_exit_in_a_stage_is_never_a_success(experiment, tmp_path, code, said) -> None:
     class Run(pipeline.Run):
         def train(self, ctx):
             sys.exit(code)
@@ -95,7 +95,7 @@ def test_exit_from_a_stage_is_never_a_success(experiment, tmp_path, code, said) 
     assert said in json.loads((tmp_path / "run.json").read_text())["exit_reason"]
 
 
-def test_finalize_sees_the_error_and_its_own_does_not_hide_it(experiment, log_of, tmp_path) -> None:
+def test_finalize_receives_the_error_and_never_hides_it(experiment, log_of, tmp_path) -> None:
     class Run(pipeline.Run):
         def train(self, ctx):
             raise ZeroDivisionError("the first one")
@@ -110,7 +110,7 @@ def test_finalize_sees_the_error_and_its_own_does_not_hide_it(experiment, log_of
     assert log_of().splitlines()[-1].endswith("Experiment finished: status=failed, step=0.")
 
 
-def test_log_says_which_class_of_which_file_each_stage_is(experiment, log_of, tmp_path) -> None:
+def test_log_names_the_class_and_file_of_each_stage(experiment, log_of, tmp_path) -> None:
     class Mine(pipeline.Prepare):
         pass
 
@@ -140,7 +140,7 @@ def test_stages_after_build_are_in_the_scope_of_the_strategy(experiment, tmp_pat
     assert replicas == [1, 2, 2, 2]
 
 
-def test_exit_stack_is_closed_last(experiment, recorders, tmp_path) -> None:
+def test_exit_stack_is_closed_after_finalize(experiment, recorders, tmp_path) -> None:
     calls, stages = recorders
 
     class Prepare(pipeline.Prepare):
@@ -165,7 +165,7 @@ class _EvaluatesAsWell(pipeline.Run):
 
 
 @pytest.mark.parametrize(("stage", "is_told"), [(_OnlyTrains, True), (_EvaluatesAsWell, False)])
-def test_mode_that_should_evaluate_and_does_not_is_told(
+def test_stage_that_evaluates_nothing_in_eval_mode_is_warned_of(
     experiment, log_of, tmp_path, stage, is_told
 ) -> None:
     _run(experiment(), tmp_path, run=_OnlyTrains)
@@ -177,7 +177,7 @@ def test_mode_that_should_evaluate_and_does_not_is_told(
     assert (tmp_path / "metrics.eval.json").exists() != is_told
 
 
-def test_stage_that_trains_in_a_mode_that_does_not_is_told_why(experiment, tmp_path) -> None:
+def test_stage_that_trains_in_eval_mode_gets_an_error_with_the_reason(experiment, tmp_path) -> None:
     _run(experiment(), tmp_path)
     longer = experiment(trainer={"train_steps": 12})
     with pytest.raises(errors.ConfigValueError, match="only training modes have one"):
@@ -239,7 +239,7 @@ def test_later_phase_sees_the_models_and_metrics_of_earlier_ones(experiment, tmp
 
 
 @pytest.mark.slow
-def test_finished_phase_is_left_out_and_an_unfinished_one_goes_on(
+def test_finished_phase_is_skipped_and_an_unfinished_one_resumes(
     experiment, recorders, log_of, tmp_path
 ) -> None:
     calls, stages = recorders
@@ -261,7 +261,7 @@ def test_finished_phase_is_left_out_and_an_unfinished_one_goes_on(
     assert (model, logs, calls) == (None, {}, [])
 
 
-def test_phase_whose_epochs_only_the_data_know_is_left_out_when_finished(
+def test_finished_phase_in_epochs_of_unknown_length_is_skipped(
     experiment, recorders, tmp_path
 ) -> None:
     calls, stages = recorders
@@ -305,13 +305,15 @@ def test_phases_that_want_different_strategies_fail_before_anything_runs(
     pipeline.RunPipeline(experiment(phases=[{"name": "first"}, seeded]), "train", str(tmp_path))
 
 
-def test_wrong_name_in_a_phase_is_refused_with_the_name_of_the_phase(experiment, tmp_path) -> None:
+def test_unknown_name_in_a_phase_is_refused_with_the_name_of_the_phase(
+    experiment, tmp_path
+) -> None:
     check = {"name": "check", "overrides": {"pipeline.run": "no_such_stage"}}
     with pytest.raises(errors.UnknownNameError, match=r"'check'.*no_such_stage"):
         pipeline.RunPipeline(experiment(phases=[*TWO, check]), "train", str(tmp_path))
 
 
-def test_missing_checkpoint_of_a_later_phase_is_told_before_the_first_one_runs(
+def test_missing_checkpoint_of_a_later_phase_is_refused_before_the_first_phase(
     experiment, tmp_path
 ) -> None:
     def plan(init_from, mode="train", **stages):
@@ -347,9 +349,7 @@ def _checkpoint(directory) -> str:
     return tf.train.Checkpoint(v=tf.Variable(1.0)).save(str(directory / "other" / "ckpt"))
 
 
-def test_directory_of_a_phase_that_is_a_file_is_told_before_anything_runs(
-    experiment, tmp_path
-) -> None:
+def test_phase_directory_that_is_a_file_is_refused_before_any_phase(experiment, tmp_path) -> None:
     (tmp_path / "second").touch()
     with pytest.raises(errors.ConfigValueError, match=r"'second': .*is a file"):
         pipeline.RunPipeline(experiment(phases=TWO), "train", str(tmp_path))
@@ -357,7 +357,7 @@ def test_directory_of_a_phase_that_is_a_file_is_told_before_anything_runs(
 
 
 @pytest.mark.slow
-def test_finished_phase_keeps_its_weights_and_says_that_its_start_has_changed(
+def test_finished_phase_keeps_its_weights_and_warns_that_its_start_changed(
     experiment, recorders, caplog, tmp_path
 ) -> None:
     calls, stages = recorders
@@ -372,7 +372,7 @@ def test_finished_phase_keeps_its_weights_and_says_that_its_start_has_changed(
 
 
 @pytest.mark.parametrize("wanted", [True, False])
-def test_checkpoints_are_written_in_the_background_if_wanted(
+def test_checkpoints_are_written_in_the_background_on_request(
     wanted, experiment, tmp_path, monkeypatch
 ) -> None:
     asked = []

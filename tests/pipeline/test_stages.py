@@ -30,7 +30,7 @@ def _cluster(monkeypatch, task: str, index: int, **jobs) -> None:
     monkeypatch.setenv("TF_CONFIG", json.dumps(config))
 
 
-def test_engine_follows_the_number_of_replicas(two_replicas) -> None:
+def test_engine_is_chosen_by_the_number_of_replicas(two_replicas) -> None:
     assert stages.engine_of(tf.distribute.get_strategy()) is Engine.SINGLE
     assert stages.engine_of(tf.distribute.OneDeviceStrategy("CPU:0")) is Engine.SINGLE
     assert stages.engine_of(two_replicas) is Engine.LOCAL_CLUSTER
@@ -52,7 +52,7 @@ def test_engine_follows_the_number_of_replicas(two_replicas) -> None:
         ({"distribution_strategy": "multi_worker_mirrored"}, Engine.CLUSTER),
     ],
 )
-def test_config_says_which_engine_there_will_be(monkeypatch, fields, expected) -> None:
+def test_engine_is_known_from_the_config(monkeypatch, fields, expected) -> None:
     _cluster(monkeypatch, "worker", 0, worker=HOSTS)
     assert stages.expected_engine(cfg.RuntimeConfig(**fields)) is expected
 
@@ -120,7 +120,7 @@ def find(experiment, tmp_path):
     )
 
 
-def test_unnamed_stages_are_the_default_ones(find, tmp_path) -> None:
+def test_stages_missing_from_the_config_are_the_default_ones(find, tmp_path) -> None:
     _write(tmp_path / "mine.py", ("Mine", "Initialize"))
     stages = find("initialize", "{workspace}/mine.py")
     assert tuple(stages) == pipeline.STAGES
@@ -133,7 +133,7 @@ def test_unnamed_stages_are_the_default_ones(find, tmp_path) -> None:
     ]
 
 
-def test_registered_name_will_do(find) -> None:
+def test_stage_is_found_by_its_registered_name(find) -> None:
     @pipeline.register_stage("tests/quiet")
     class Quiet(pipeline.Finalize):
         pass
@@ -150,7 +150,7 @@ def test_two_classes_in_a_file_need_a_name(find, tmp_path) -> None:
     assert find("run", "{workspace}/two.py:Second")["run"].__name__ == "Second"
 
 
-def test_wrong_class_is_an_error_with_file_and_name(find, tmp_path) -> None:
+def test_unknown_or_unsuitable_stage_class_is_refused_with_file_and_name(find, tmp_path) -> None:
     _write(tmp_path / "build.py", ("Mine", "Build"))
     with pytest.raises(errors.ConfigTypeError, match=r"build\.py:Mine.*Run"):
         find("run", "{workspace}/build.py:Mine")
@@ -160,14 +160,14 @@ def test_wrong_class_is_an_error_with_file_and_name(find, tmp_path) -> None:
         find("build", "{workspace}/biuld.py")
 
 
-def test_files_of_one_name_do_not_collide(find, tmp_path) -> None:
+def test_stage_files_with_equal_names_do_not_collide(find, tmp_path) -> None:
     _write(tmp_path / "a" / "mine.py", ("Mine", "Run"), mark="a")
     _write(tmp_path / "b" / "mine.py", ("Mine", "Run"), mark="b")
     marks = [find("run", f"{{workspace}}/{d}/mine.py")["run"].mark for d in "ab"]
     assert marks == ["a", "b"]
 
 
-def test_argument_comes_before_the_config_and_unknown_ones_fail(experiment) -> None:
+def test_stages_argument_overrides_the_config_and_unknown_stages_fail(experiment) -> None:
     class Mine(pipeline.Run):
         pass
 
@@ -177,14 +177,14 @@ def test_argument_comes_before_the_config_and_unknown_ones_fail(experiment) -> N
         stages.find_stages(params, {"rum": Mine})
 
 
-def test_class_that_was_typed_in_is_described_without_a_file() -> None:
+def test_stage_class_without_a_file_is_described_by_its_module() -> None:
     typed = type("Typed", (pipeline.Run,), {"__module__": "__main__"})
     assert stages.describe("run", typed).startswith("stage run: Typed (")
     nowhere = type("Typed", (pipeline.Run,), {"__module__": "nowhere"})
     assert stages.describe("run", nowhere) == "stage run: Typed (nowhere)"
 
 
-def test_stage_without_work_is_named(context) -> None:
+def test_error_of_a_stage_without_a_call_method_names_the_stage(context) -> None:
     class Empty(pipeline.Stage):
         pass
 
@@ -331,7 +331,7 @@ def test_model_and_optimizer_that_a_trainer_brings_are_those_of_the_context(cont
     ctx.exit_stack.close()
 
 
-def test_run_in_stages_is_the_run_of_run_experiment(experiment, tmp_path) -> None:
+def test_pipeline_trains_the_same_weights_as_run_experiment(experiment, tmp_path) -> None:
     params = experiment(runtime={"seed": 3}, trainer={"train_epochs": 2.0})
     model, _ = _run(params, "train", tmp_path / "stages")
     task = task_factory.get_task(params.task)
@@ -356,7 +356,7 @@ def test_seed_is_set_before_the_task_is_built(experiment, tmp_path) -> None:
 
 
 @pytest.mark.usefixtures("bfloat16_kernels")
-def test_precision_is_not_set_in_prepare_and_holds_until_the_end(experiment, tmp_path) -> None:
+def test_precision_is_set_after_prepare_and_until_finalize(experiment, tmp_path) -> None:
     def recorder(base):
         class Recorder(base):
             def __call__(self, ctx):
@@ -375,7 +375,7 @@ def test_precision_is_not_set_in_prepare_and_holds_until_the_end(experiment, tmp
 
 
 @pytest.mark.parametrize("mode", ["train", "eval"])
-def test_trainer_is_built_for_what_the_mode_does(context, mode) -> None:
+def test_build_stage_creates_only_what_the_mode_requires(context, mode) -> None:
     ctx = context(mode, task={"init_checkpoint": "somewhere"})
     pipeline.Build(ctx)(ctx)
     assert ctx.trainer.evaluates == (mode == "eval")
@@ -466,12 +466,12 @@ def _assert_equal(weights, others) -> None:
         np.testing.assert_array_equal(ours, theirs)
 
 
-def test_fresh_run_starts_at_zero_and_says_so(experiment, log_of, tmp_path) -> None:
+def test_log_of_a_new_run_states_that_it_starts_at_step_zero(experiment, log_of, tmp_path) -> None:
     assert _start(experiment(), tmp_path)[0] == 0
     assert "initialize: cold start" in log_of()
 
 
-def test_resumed_run_starts_at_the_saved_step_and_says_so(experiment, log_of, first_run) -> None:
+def test_log_of_a_resumed_run_states_its_first_step(experiment, log_of, first_run) -> None:
     model_dir, model = first_run
     step, weights = _start(experiment(trainer={"train_steps": 20}), model_dir)
     assert step == 8
@@ -553,7 +553,9 @@ def test_run_that_loads_only_the_slots_counts_its_updates_from_zero(averaged, tm
     assert [loaded[name] for name in saved if "_iterations/" in name] == [0, 0]
 
 
-def test_own_checkpoint_comes_before_that_of_another_run(experiment, first_run) -> None:
+def test_checkpoint_in_the_model_directory_takes_precedence_over_another_run(
+    experiment, first_run
+) -> None:
     model_dir, model = first_run
     step, weights = _start(experiment(task={"init_checkpoint": "nowhere"}), model_dir)
     assert step == 8
@@ -581,7 +583,7 @@ def _checkpoints(model_dir) -> list[int]:
     return sorted(int(path.stem.split("-")[1]) for path in model_dir.glob("ckpt-*.index"))
 
 
-def test_training_alone_can_be_replaced(experiment, records, tmp_path) -> None:
+def test_stage_may_replace_only_the_training(experiment, records, tmp_path) -> None:
     class Run(pipeline.Run):
         def train(self, ctx):
             while ctx.global_step < ctx.params.trainer.train_steps:
@@ -607,7 +609,7 @@ def test_passes_of_the_page_end_with_the_training(experiment, tmp_path) -> None:
     assert step == 25
 
 
-def test_inner_loop_alone_can_be_replaced(experiment, records, tmp_path) -> None:
+def test_trainer_may_replace_only_the_inner_loop(experiment, records, tmp_path) -> None:
     class Eager(base_trainer.Trainer):
         def run_steps(self, num_steps):
             iterator = iter(self.train_dataset)
@@ -660,7 +662,7 @@ def test_two_trainers_that_share_a_model_may_take_turns(experiment, log_of, tmp_
     assert _checkpoints(tmp_path) == [8]
 
 
-def test_summary_is_printed_after_success_only(experiment, tmp_path, capsys) -> None:
+def test_summary_is_printed_only_after_success(experiment, tmp_path, capsys) -> None:
     class Failing(pipeline.Run):
         def train(self, ctx):
             super().train(ctx)

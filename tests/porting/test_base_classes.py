@@ -106,5 +106,5 @@ OTHERS = [
 ]
 
 
-def test_other_classes_and_layers_are_left_alone() -> None:
+def test_unrelated_classes_and_layers_are_not_rewritten() -> None:
     assert [_rewritten(HEAD + text) for text in OTHERS] == [HEAD + text for text in OTHERS]

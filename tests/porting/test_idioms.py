@@ -125,5 +125,5 @@ OTHER_NAMES = [
 ]
 
 
-def test_other_names_keep_their_slash() -> None:
+def test_slashes_outside_of_layer_names_are_kept() -> None:
     assert [_rewritten(text) for text in OTHER_NAMES] == OTHER_NAMES

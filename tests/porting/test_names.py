@@ -32,7 +32,7 @@ IMPORTS = {
 }
 
 
-def test_imports_are_renamed() -> None:
+def test_old_imports_are_renamed() -> None:
     assert {old: _renamed(old) for old in IMPORTS} == IMPORTS
 
 

@@ -21,7 +21,7 @@ def project(tmp_path: pathlib.Path) -> pathlib.Path:
     return tmp_path
 
 
-def test_second_port_changes_nothing(project: pathlib.Path) -> None:
+def test_porting_a_project_twice_changes_nothing_more(project: pathlib.Path) -> None:
     before = {path: path.read_text() for path in project.glob("*.py")}
     port = porting.port_project([str(project)])
     assert {path: path.read_text() for path in before} == before, "Nothing was asked to be written."
@@ -48,7 +48,7 @@ def test_only_lines_with_old_names_or_idioms_change(project: pathlib.Path) -> No
         ast.parse(file.after)
 
 
-def test_line_ends_and_encoding_stay(tmp_path: pathlib.Path) -> None:
+def test_line_ends_and_encoding_of_a_file_are_kept(tmp_path: pathlib.Path) -> None:
     path = tmp_path / "old.py"
     path.write_bytes(
         "# -*- coding: latin-1 -*-\r\nimport tf_keras\r\nx = 'é'\r\n".encode("latin-1")

@@ -133,7 +133,7 @@ def _state(trainer: Any) -> list[Any]:
 
 
 @pytest.mark.parametrize("replicas", [pytest.param(1, marks=pytest.mark.slow), 2])
-def test_interrupted_gan_ends_as_the_undisturbed_one(replicas, tmp_path, request) -> None:
+def test_interrupted_gan_training_equals_an_uninterrupted_one(replicas, tmp_path, request) -> None:
     strategy = request.getfixturevalue("two_replicas") if replicas == 2 else None
     undisturbed = _run(tmp_path / "undisturbed", strategy)
     with pytest.raises(KeyboardInterrupt):

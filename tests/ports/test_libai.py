@@ -156,7 +156,7 @@ def log_as_a_driver_does():
     logging.set_verbosity(before)
 
 
-def test_trainer_builds_its_hooks(tmp_path, log_as_a_driver_does):
+def test_libai_trainer_builds_its_own_hooks(tmp_path, log_as_a_driver_does):
     params = _params(name="test/libai", train_steps=201, checkpoint_interval=200)
     _run(params, tmp_path)
     log = (tmp_path / "log.txt").read_text()
@@ -180,7 +180,7 @@ def test_hook_finds_the_names_of_the_source_in_its_trainer(tmp_path):
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("run_eagerly", [False, True])
-def test_previous_output_is_that_of_the_last_step(tmp_path, run_eagerly):
+def test_libai_trainer_provides_the_output_of_the_last_step(tmp_path, run_eagerly):
     params = _params(train_steps=10)
     params.override({"runtime": {"run_eagerly": run_eagerly}})
 

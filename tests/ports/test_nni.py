@@ -143,7 +143,7 @@ def _params(**overrides):
     return params
 
 
-def test_auto_encoder_trains_the_part_it_owns_and_the_part_it_is_given(tmp_path):
+def test_auto_encoder_trains_its_own_decoder_and_the_given_encoder(tmp_path):
     params = _params(task={"arch": {"hidden": "wide"}})
     task = AutoEncoder(params.task)
     with nas.fixed_arch({"hidden": "wide"}):
@@ -199,13 +199,13 @@ def test_fit_that_wraps_everything_takes_a_model_built_with_an_architecture():
     assert results["wide"] < results["zero"]
 
 
-def test_labels_are_the_same_for_each_model():
+def test_labels_of_choices_are_equal_for_each_new_model():
     """NNI's numbers changed from one model to the next, and no file fitted any more."""
     assert nas.space_of(encoder()) == nas.space_of(encoder()) == {"hidden": ["wide", "zero"]}
 
 
 @pytest.mark.parametrize("name", ["enas", "proxyless", "spos"])
-def test_export_is_the_best_architecture_and_not_a_sample(name):
+def test_exported_architecture_is_the_best_one_and_not_a_sample(name):
     """NNI's trainers of these names drew one, and another one the next time."""
     params = _params(trainer={"name": name, "train_steps": 2})
     task = AutoEncoder(params.task)

@@ -58,7 +58,7 @@ def fit(model, dataloader):
     search.report_final_result(acc)
 
 
-def test_functional_trainer(tmp_path) -> None:
+def test_functional_trainer_of_nni_tries_every_model(tmp_path) -> None:
     # trainer = FunctionalTrainer(fit, dataloader=DataLoader(foo, bar))
     # experiment = RetiariiExperiment(base_model, trainer, mutators, strategy)
     trainer = FunctionalTrainer(fit, dataloader=DataLoader(IMAGES, LABELS))
@@ -133,7 +133,7 @@ def encoder(choices: dict[str, Any]) -> keras.Model:
 
 
 @pytest.mark.slow
-def test_auto_encoder_whose_encoder_is_searched(tmp_path) -> None:
+def test_lightning_module_of_nni_is_searched(tmp_path) -> None:
     # lightning = pl.Lightning(AutoEncoder(), pl.Trainer(max_epochs=10), train_dataloader=...)
     params = cfg.ExperimentConfig(
         task=AutoEncoderConfig(

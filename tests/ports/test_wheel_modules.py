@@ -24,7 +24,9 @@ def ported(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
 @needs_wheel
 @pytest.mark.slow
 @pytest.mark.parametrize("module", ["resnet", "bert_encoder", "image_classification"])
-def test_ported_module_trains(ported: pathlib.Path, tmp_path: pathlib.Path, module: str) -> None:
+def test_ported_module_of_the_wheel_trains(
+    ported: pathlib.Path, tmp_path: pathlib.Path, module: str
+) -> None:
     _run(ported, module, tmp_path)
     if module == "image_classification":
         _run(ported, module, tmp_path, "eval")
@@ -38,7 +40,7 @@ def _run(ported: pathlib.Path, *args: str | pathlib.Path) -> None:
 
 @needs_wheel
 @pytest.mark.slow
-def test_second_port_changes_nothing(
+def test_porting_the_wheel_twice_changes_nothing_more(
     ported: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert tools.main(["port", str(ported), "--json"]) == 0

@@ -118,14 +118,14 @@ def test_directory_that_can_not_be_continued_is_refused(tmp_path, prepare, error
         _open(tmp_path)
 
 
-def test_predictions_made_from_something_else_are_kept(tmp_path) -> None:
+def test_predictions_of_other_weights_are_refused_and_kept(tmp_path) -> None:
     _predict(tmp_path)
     with pytest.raises(errors.ConfigValueError, match=r"weights: \(none\) -> ckpt-9"):
         _open(tmp_path, weights="ckpt-9")
     assert len(list(tmp_path.glob("*.jsonl"))) == 5
 
 
-def test_no_rows_are_an_error(tmp_path) -> None:
+def test_prediction_without_rows_is_an_error(tmp_path) -> None:
     with _open(tmp_path) as writer, pytest.raises(errors.DataError, match="empty"):
         writer.finish()
 

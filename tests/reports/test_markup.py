@@ -49,7 +49,7 @@ def test_table_names_its_columns_and_rows_and_sorts_by_all_digits() -> None:
     assert 'data-value="">–</td>' in shown
 
 
-def test_facts_and_times_are_for_people() -> None:
+def test_facts_and_durations_are_formatted_for_readers() -> None:
     assert "seed" not in markup.facts({"seed": None, "step": 3})
     assert [markup.duration(s) for s in (None, 1.25, 3661)] == [None, "1.2 s", "1:01:01"]
     assert markup.when(None) is None

@@ -206,7 +206,7 @@ def test_long_run_makes_a_small_page(tmp_path) -> None:
     assert _write(tmp_path, run).stat().st_size < 200_000
 
 
-def test_same_names_are_told_apart(tmp_path) -> None:
+def test_runs_with_equal_names_are_distinguishable(tmp_path) -> None:
     runs = [made_runs.make_run(tmp_path / name / "run") for name in "ab"]
     text = page.build_page([str(one) for one in runs])
     assert "<title>a/run · b/run</title>" in text

@@ -31,7 +31,7 @@ def test_overview_says_how_runs_ended_and_what_cannot_be_read(tmp_path) -> None:
     assert "run.json" in several
 
 
-def test_checkpoints_have_their_size(tmp_path) -> None:
+def test_checkpoint_section_shows_the_size_of_each_checkpoint(tmp_path) -> None:
     shown = tag(
         "div", run_sections.checkpoints([_read(made_runs.make_run(tmp_path / "a"))]).content
     )
@@ -39,7 +39,7 @@ def test_checkpoints_have_their_size(tmp_path) -> None:
     assert "0.052" in shown
 
 
-def test_time_of_each_state_has_its_share(tmp_path) -> None:
+def test_time_section_shows_the_share_of_each_state(tmp_path) -> None:
     """A folder from before goodput was recorded has none, alone and beside others."""
     old = _read(made_runs.make_run(tmp_path / "old"))
     assert run_sections.time_spent([old]) is None
@@ -55,7 +55,7 @@ def test_time_of_each_state_has_its_share(tmp_path) -> None:
     assert "85.7 %" in shown
 
 
-def test_architecture_has_its_choices_and_how_they_came(tmp_path) -> None:
+def test_architecture_section_shows_choices_and_their_history(tmp_path) -> None:
     directory = made_runs.make_run(tmp_path / "a")
     assert run_sections.architectures([_read(directory)]) is None
     space, probs = {"first": ["conv", "pool"]}, {"first": [0.9, 0.1]}
@@ -80,7 +80,7 @@ def _content(section: markup.Section) -> str:
     return tag("div", section.content)
 
 
-def test_fields_that_differ_stand_out(tmp_path) -> None:
+def test_config_fields_that_differ_between_runs_are_highlighted(tmp_path) -> None:
     other = copy.deepcopy(made_runs.CONFIG)
     other["runtime"]["distribution_strategy"] = "one_device"
     # A text differs from a number.
@@ -96,7 +96,7 @@ def test_fields_that_differ_stand_out(tmp_path) -> None:
     assert all(text in row for text in ("≠", "distribution_strategy", "mirrored", "one_device"))
 
 
-def test_environment_says_what_it_ran_with(tmp_path) -> None:
+def test_environment_section_shows_versions_and_host(tmp_path) -> None:
     run = run_reading.read_run(str(made_runs.make_run(tmp_path / "a")))
     shown = _content(run_sections.environment([run]))
     assert all(text in shown for text in ("tensorflow", "2.21.0", "localhost"))
@@ -127,7 +127,7 @@ def test_training_and_validation_share_a_chart_over_steps_or_time(tmp_path) -> N
     assert "data-clock" in tag("div", section.content)
 
 
-def test_no_two_rows_have_the_same_name(tmp_path) -> None:
+def test_rows_of_equal_runs_have_different_names(tmp_path) -> None:
     run = made_runs.make_run(tmp_path / "run")
     values = {"training_loss": 0.5, "loss": 0.0, "training_accuracy": 0.1, "accuracy": 0.2}
     made_runs.write_metrics(run, [{"step": n, "split": "train", **values} for n in (1, 2)])

@@ -39,7 +39,7 @@ def _study(tmp_path, **fields) -> Study:
     return read_study(str(tmp_path))
 
 
-def test_best_so_far_only_gets_better(tmp_path) -> None:
+def test_best_value_so_far_never_gets_worse(tmp_path) -> None:
     study = _study(tmp_path)
     (chart,) = study_sections.history_charts(study)
     best = chart.series[-1]
@@ -57,7 +57,7 @@ def test_axes_of_a_study_fit_the_values_of_its_parameters(tmp_path) -> None:
     assert {x for one in by_title["kind"].series for x, _ in one.points} == {0, 1}
 
 
-def test_several_metrics_have_a_front(tmp_path) -> None:
+def test_study_of_several_metrics_shows_a_pareto_front(tmp_path) -> None:
     fields = {"metric": ["up", "down"], "direction": ["maximize", "maximize"]}
     study = _study(tmp_path, **fields, strategy="nsga2")
     (chart,) = study_sections.pareto_charts(study)
@@ -66,7 +66,7 @@ def test_several_metrics_have_a_front(tmp_path) -> None:
     assert [(one.name, len(one.points)) for one in chart.series] == [("Pareto front", 9)]
 
 
-def test_best_trial_is_drawn_in_front(tmp_path) -> None:
+def test_curve_of_the_best_trial_is_drawn_last(tmp_path) -> None:
     search.run_study(toys.curve, toys.config(), str(tmp_path))
     study = read_study(str(tmp_path))
     chart = study_sections.report_chart(study)
@@ -74,7 +74,7 @@ def test_best_trial_is_drawn_in_front(tmp_path) -> None:
     assert len(chart.series) == 5
 
 
-def test_study_is_read_as_it_was_run(tmp_path) -> None:
+def test_study_is_read_with_its_values_ranking_and_best_trials(tmp_path) -> None:
     config = toys.config(space={"a.x": toys.SPACE["x"], "b.x": ["u", "v"]}, num_trials=8)
     study = search.run_study(lambda trial: abs(trial.params["a.x"]), config, str(tmp_path / "s"))
     found = read_study(str(tmp_path / "s"))
@@ -87,7 +87,7 @@ def test_study_is_read_as_it_was_run(tmp_path) -> None:
     assert sum(param.importance for param in found.params) == pytest.approx(1.0)
 
 
-def test_trial_that_failed_says_why(tmp_path) -> None:
+def test_failed_trial_shows_its_error(tmp_path) -> None:
     search.run_study(toys.error_in_the_third, toys.config(num_trials=4), str(tmp_path))
     failed = read_study(str(tmp_path)).trials[2]
     assert (failed.state, failed.reason) == ("fail", "DataError: no such file")

@@ -125,7 +125,7 @@ def test_runs_share_a_schema_file(run, tmp_path):
         run(path, schema=str(schema), folder="third", columns=["x", "label", "name"])
 
 
-def test_an_unknown_label_column_is_answered(run, tmp_path):
+def test_unknown_label_column_is_refused_with_the_nearest_name(run, tmp_path):
     path = row_files.write("parquet", tmp_path / "data")
     with pytest.raises(errors.ConfigValueError, match=r"'labels', .* Did you mean `label`"):
         run(path, label_column="labels")

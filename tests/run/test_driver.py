@@ -158,7 +158,9 @@ class StopEarly(orbit.Hook):
 
 
 @pytest.mark.sample(2)
-def test_run_that_stops_early_says_why(door: Door, tmp_path: pathlib.Path) -> None:
+def test_log_of_a_run_that_stops_early_states_the_reason(
+    door: Door, tmp_path: pathlib.Path
+) -> None:
     hooks = [f"{StopEarly.__module__}:StopEarly"]
     door(_params(trainer={"hooks": hooks}), tmp_path / "run")
     record = json.loads((tmp_path / "run" / "run.json").read_text())
@@ -192,7 +194,7 @@ class TermAtStep4(orbit.Hook):
 
 
 @pytest.mark.sample(2)
-def test_sigterm_saves_and_says_so(door: Door, tmp_path: pathlib.Path) -> None:
+def test_sigterm_saves_a_checkpoint_and_logs_the_stop(door: Door, tmp_path: pathlib.Path) -> None:
     hook = f"{__name__}:TermAtStep4"
     with pytest.raises(errors.PreemptedError):
         door(_params(trainer={"hooks": [hook], "train_steps": 400}), tmp_path / "run")
@@ -201,7 +203,7 @@ def test_sigterm_saves_and_says_so(door: Door, tmp_path: pathlib.Path) -> None:
     assert (tmp_path / "run" / f"ckpt-{record['global_step']}.index").exists()
 
 
-def test_fine_tuning_of_each_checkpoint_keeps_them_too(tmp_path: pathlib.Path) -> None:
+def test_continuous_finetuning_writes_the_record_of_each_run(tmp_path: pathlib.Path) -> None:
     through_run_experiment(_params(), tmp_path / "pretraining")
     params = _params(
         task={"init_checkpoint": str(tmp_path / "pretraining")},

@@ -49,14 +49,16 @@ def _holder(directory: pathlib.Path) -> Any:
     return json.loads((directory / ".lock").read_text())
 
 
-def test_lock_names_who_holds_it_and_goes_at_the_end(tmp_path: pathlib.Path) -> None:
+def test_lock_names_its_holder_and_is_removed_at_the_end(tmp_path: pathlib.Path) -> None:
     with _lock(tmp_path):
         holder = _holder(tmp_path)
         assert (holder["pid"], holder["host"]) == (os.getpid(), socket.gethostname())
     assert os.listdir(tmp_path) == []
 
 
-def test_second_one_is_refused_and_told_who_is_there(tmp_path: pathlib.Path) -> None:
+def test_second_training_is_refused_and_names_the_holder_of_the_lock(
+    tmp_path: pathlib.Path,
+) -> None:
     with _lock(tmp_path):
         with (
             pytest.raises(errors.ModelDirBusyError, match=f"process {os.getpid()} on"),
@@ -68,7 +70,7 @@ def test_second_one_is_refused_and_told_who_is_there(tmp_path: pathlib.Path) -> 
         pass
 
 
-def test_failure_releases_it(tmp_path: pathlib.Path) -> None:
+def test_failed_run_releases_the_lock(tmp_path: pathlib.Path) -> None:
     with pytest.raises(ZeroDivisionError), _lock(tmp_path):
         1 / 0  # noqa: B018  (the failure)
     assert os.listdir(tmp_path) == []
@@ -105,7 +107,7 @@ def test_lock_of_a_killed_process_is_taken_over_at_once(
 
 
 @pytest.mark.parametrize("pid", [1, None])
-def test_number_of_a_process_may_belong_to_another_one_by_now(
+def test_lock_of_a_dead_process_with_a_reused_pid_is_taken_over(
     tmp_path: pathlib.Path, pid: int | None
 ) -> None:
     host = socket.gethostname()
@@ -116,7 +118,7 @@ def test_number_of_a_process_may_belong_to_another_one_by_now(
 
 @pytest.mark.parametrize("where", [{}, {"host": socket.gethostname(), "namespace": "a container"}])
 @pytest.mark.parametrize("beat", [900.0, 1000.0, 1e6])
-def test_process_elsewhere_is_dead_after_three_beats_without_one(
+def test_process_on_another_host_is_dead_after_three_missed_heartbeats(
     tmp_path: pathlib.Path, where: dict[str, str], beat: float
 ) -> None:
     _write(tmp_path, beat=beat, **where)
@@ -126,7 +128,7 @@ def test_process_elsewhere_is_dead_after_three_beats_without_one(
     assert clock.now == 1000.0 + 3 * model_dir_lock.BEAT_SECS
 
 
-def test_process_elsewhere_is_alive_while_it_beats_whatever_its_clock_says(
+def test_process_on_another_host_is_alive_while_its_heartbeat_changes(
     tmp_path: pathlib.Path,
 ) -> None:
     _write(tmp_path, beat=900.0)
@@ -138,14 +140,14 @@ def test_process_elsewhere_is_alive_while_it_beats_whatever_its_clock_says(
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"id": 1}'])
-def test_lock_that_nobody_can_read_is_taken_over(tmp_path: pathlib.Path, content: str) -> None:
+def test_unreadable_lock_is_taken_over(tmp_path: pathlib.Path, content: str) -> None:
     (tmp_path / ".lock").write_text(content)
     with _lock(tmp_path):
         assert _holder(tmp_path)["pid"] == os.getpid()
     assert os.listdir(tmp_path) == []
 
 
-def test_lock_that_a_live_process_has_just_taken_over_is_left_to_it(
+def test_lock_just_taken_over_by_a_live_process_is_respected(
     tmp_path: pathlib.Path, monkeypatch
 ) -> None:
     def rename(source: str, target: str) -> None:
@@ -166,7 +168,7 @@ def test_lock_that_a_live_process_has_just_taken_over_is_left_to_it(
     assert os.listdir(tmp_path) == [".lock"]
 
 
-def test_it_beats_while_it_is_held(tmp_path: pathlib.Path, monkeypatch) -> None:
+def test_lock_updates_its_heartbeat_while_held(tmp_path: pathlib.Path, monkeypatch) -> None:
     monkeypatch.setattr(model_dir_lock, "BEAT_SECS", 0.01)
     clock = Clock()
     with _lock(tmp_path, clock):
@@ -175,7 +177,9 @@ def test_it_beats_while_it_is_held(tmp_path: pathlib.Path, monkeypatch) -> None:
             pass
 
 
-def test_lock_that_another_one_took_is_left_to_him(tmp_path: pathlib.Path, monkeypatch) -> None:
+def test_lock_taken_over_by_another_process_is_not_removed(
+    tmp_path: pathlib.Path, monkeypatch
+) -> None:
     monkeypatch.setattr(model_dir_lock, "BEAT_SECS", 0.01)
     lock = _lock(tmp_path)
     with lock:
@@ -185,7 +189,7 @@ def test_lock_that_another_one_took_is_left_to_him(tmp_path: pathlib.Path, monke
     assert _holder(tmp_path)["id"] == "other"
 
 
-def test_who_only_asks_does_not_wait(tmp_path: pathlib.Path) -> None:
+def test_asking_whether_a_lock_is_held_changes_nothing(tmp_path: pathlib.Path) -> None:
     assert model_dir_lock.is_held(str(tmp_path)) is False
     with _lock(tmp_path):
         assert model_dir_lock.is_held(str(tmp_path)) is True

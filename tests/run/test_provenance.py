@@ -18,7 +18,7 @@ def _import(path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, path.stem, module)
 
 
-def test_own_code_is_described_and_a_change_of_it_found(
+def test_imported_user_code_is_recorded_and_its_changes_are_found(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     own, generated = tmp_path / "my_task.py", tmp_path / "__autograph_generated_fileab12.py"
@@ -49,7 +49,7 @@ def test_commit_and_changes_of_a_repository_are_described(
     assert changed["changes_sha256"] is not None
 
 
-def test_other_packages_are_found() -> None:
+def test_package_missing_from_the_record_is_reported_as_a_difference() -> None:
     described = provenance.describe_environment()
     assert list(provenance.find_environment_differences(described)) == []
     del described["packages"]["pytest"]
@@ -71,7 +71,7 @@ def test_code_that_can_not_be_read_is_compared_by_existence(
     assert [path for path, *_ in provenance.find_code_differences(described)] == [str(own)]
 
 
-def test_directory_of_packages_that_can_not_be_listed_is_left_out(
+def test_unreadable_directory_of_packages_is_skipped(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     described = provenance.describe_environment()

@@ -18,7 +18,7 @@ from official_lite.tools import smoke_run
 from tests import made_runs
 
 
-def test_training_is_read_as_it_was(tmp_path: pathlib.Path) -> None:
+def test_finished_training_is_read_from_its_directory(tmp_path: pathlib.Path) -> None:
     before = time.time()
     params = smoke_run.experiment(20)
     pipeline.RunPipeline(params, "train_and_eval", str(tmp_path / "run")).run()
@@ -36,7 +36,9 @@ def test_training_is_read_as_it_was(tmp_path: pathlib.Path) -> None:
     assert run.start_time <= run.end_time
 
 
-def test_command_best_checkpoint_and_last_metrics(tmp_path: pathlib.Path) -> None:
+def test_run_has_its_experiment_execution_mode_best_checkpoint_and_last_metrics(
+    tmp_path: pathlib.Path,
+) -> None:
     directory = str(made_runs.make_run(tmp_path / "a"))
     execution = execution_record.ExecutionRecord(execution="xla", reason="faster", train_steps=9)
     execution_record.save(execution, directory)
@@ -62,7 +64,9 @@ def test_runs_are_found_however_deep(tmp_path: pathlib.Path) -> None:
         run_reading.read_runs(str(tmp_path / "c"))
 
 
-def test_torn_files_are_told_and_hide_nothing_else(tmp_path: pathlib.Path) -> None:
+def test_truncated_files_of_a_run_are_reported_and_the_others_are_read(
+    tmp_path: pathlib.Path,
+) -> None:
     directory = made_runs.make_run(tmp_path / "a")
     (directory / "run.json").write_text('{"status"')
     (directory / "execution.json").write_text("[]")
@@ -126,7 +130,7 @@ def _line(step: int, split: str = "train", **values: object) -> dict[str, object
     return {"step": step, "split": split, "wall_time": 100.0 + step, **values}
 
 
-def test_each_metric_of_a_split_is_a_series() -> None:
+def test_metrics_file_has_one_series_for_each_metric_and_split() -> None:
     text = _text(_line(1, loss=0.5), _line(2, loss=None, a=1), _line(2, "validation", loss=0.25))
     series, problems = run_reading.parse_metrics(text.splitlines(keepends=True))
     assert problems == []
@@ -137,7 +141,7 @@ def test_each_metric_of_a_split_is_a_series() -> None:
     assert series["train"]["a"].steps == (2,)
 
 
-def test_what_was_reported_twice_counts_as_the_later_start_says() -> None:
+def test_values_of_a_restarted_run_replace_those_of_repeated_steps() -> None:
     first = [_line(step, loss=float(step)) for step in (10, 20, 30)]
     again = [_line(step, loss=step + 0.5) for step in (20, 25)]
     series, _ = run_reading.parse_metrics(_text(*first, *again).splitlines(keepends=True))
@@ -145,14 +149,14 @@ def test_what_was_reported_twice_counts_as_the_later_start_says() -> None:
     assert (loss.steps, loss.values) == ((10, 20, 25), (10.0, 20.5, 25.5))
 
 
-def test_torn_last_line_is_no_problem_and_another_one_is() -> None:
+def test_only_an_incomplete_last_line_of_metrics_is_ignored() -> None:
     text = '{"split": "train"}\n' + _text(_line(1, loss="high"), _line(2, loss=1.0)) + '{"step": 3'
     series, problems = run_reading.parse_metrics(text.splitlines(keepends=True))
     assert series["train"]["loss"].steps == (2,)
     assert [problem.partition(" can't")[0] for problem in problems] == ["line 1", "line 2"]
 
 
-def test_memory_is_that_of_the_series_not_of_the_text() -> None:
+def test_reading_metrics_does_not_hold_their_text_in_memory() -> None:
     def lines() -> Iterator[str]:
         for step in range(20_000):
             yield f'{{"step": {step}, "split": "train", "loss": 0.5, "note": null}}\n'

@@ -23,7 +23,7 @@ def _read(path: pathlib.Path) -> dict:
     return json.loads(path.read_text())
 
 
-def test_training_leaves_its_record(tmp_path: pathlib.Path) -> None:
+def test_training_writes_its_config_environment_and_status(tmp_path: pathlib.Path) -> None:
     with run_record.RunRecord(_params(), "train", str(tmp_path)) as record:
         assert _read(tmp_path / "run.json")["status"] == "running"
         logging.error("something to remember")
@@ -92,14 +92,14 @@ def test_log_has_the_lines_of_pythons_own_loggers(tmp_path: pathlib.Path) -> Non
     assert "too late" not in text
 
 
-def test_only_the_chief_writes(tmp_path: pathlib.Path) -> None:
+def test_only_the_chief_writes_the_record(tmp_path: pathlib.Path) -> None:
     with run_record.RunRecord(_params(), "train", str(tmp_path), is_chief=False) as record:
         record.replace_params(_params(5))
         record.note(global_step=3)
     assert os.listdir(tmp_path) == []
 
 
-def test_replaced_params_are_what_is_on_record(tmp_path: pathlib.Path) -> None:
+def test_replaced_config_is_written_to_every_record(tmp_path: pathlib.Path) -> None:
     with run_record.RunRecord(_params(), "train", str(tmp_path)) as record:
         record.replace_params(_params(train_steps=5))
         assert "train_steps: 5" in (tmp_path / "params.yaml").read_text()
@@ -107,7 +107,7 @@ def test_replaced_params_are_what_is_on_record(tmp_path: pathlib.Path) -> None:
     assert "train_steps = 5" in (tmp_path / "operative_config.train.gin").read_text()
 
 
-def test_evaluation_leaves_the_trainings_record_alone(tmp_path: pathlib.Path) -> None:
+def test_evaluation_does_not_change_the_record_of_the_training(tmp_path: pathlib.Path) -> None:
     with run_record.RunRecord(_params(), "eval", str(tmp_path)):
         pass
     left = {"log.eval.txt", "operative_config.eval.gin", "run.eval.json"}
@@ -181,7 +181,7 @@ def test_gin_file_of_a_run_survives_the_model_gardens_call(tmp_path: pathlib.Pat
     assert "train_steps" in (tmp_path / "operative_config.train.gin").read_text()
 
 
-def test_config_of_before_is_kept_if_another_one_was_allowed(tmp_path: pathlib.Path) -> None:
+def test_previous_config_is_kept_when_a_change_is_allowed(tmp_path: pathlib.Path) -> None:
     for seed in (0, 1, 2):
         params = _params()
         params.runtime.seed = seed
@@ -204,7 +204,7 @@ def test_log_says_what_gin_binds_beside_the_config(tmp_path: pathlib.Path, caplo
     assert "rate" not in said
 
 
-def test_training_removes_what_killed_ones_left_and_nothing_of_evaluations(tmp_path) -> None:
+def test_training_removes_temporary_files_of_killed_trainings_only(tmp_path) -> None:
     ids = "0123456789abcdef" * 2
     for name in ("params.yaml", ".lock", "run.eval.json", "run.continuous_eval.json"):
         (tmp_path / f"{name}.{ids}.tmp").write_text("")
@@ -232,6 +232,8 @@ def test_input_that_can_not_be_read_does_not_keep_a_checkpoint_from_being_sealed
     ("output_dir", "expected"),
     [("a/b", "/run/a/b"), ("/other", "/other"), ("gs://bucket/out", "gs://bucket/out")],
 )
-def test_predictions_go_where_the_config_says(output_dir: str, expected: str) -> None:
+def test_predictions_are_written_to_the_configured_directory(
+    output_dir: str, expected: str
+) -> None:
     params = cfg.ExperimentConfig(prediction=cfg.PredictionConfig(output_dir=output_dir))
     assert run_record.predictions_dir(params, "/run") == expected

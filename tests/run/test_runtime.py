@@ -20,7 +20,7 @@ print("threads", tf.config.threading.get_intra_op_parallelism_threads())
 """
 
 
-def test_strategy_is_the_one_that_is_named() -> None:
+def test_config_selects_the_strategy_by_name() -> None:
     config = cfg.RuntimeConfig(distribution_strategy="mirrored", devices=["CPU:0", "CPU:1"])
     strategy = runtime.build_strategy(config)
     assert isinstance(strategy, tf.distribute.MirroredStrategy)
@@ -53,7 +53,7 @@ def test_threads_that_come_too_late_are_said_to_be_without_effect(
 
 
 @pytest.mark.parametrize("field", ["intra_op_parallelism_threads", "dataset_num_private_threads"])
-def test_number_of_threads_is_positive(field: str) -> None:
+def test_negative_number_of_threads_is_refused(field: str) -> None:
     with pytest.raises(errors.ConfigValueError, match=f"{field}` is 0; expected a positive"):
         cfg.RuntimeConfig(**{field: 0}).validate()
 
@@ -66,13 +66,13 @@ def test_seed_makes_random_numbers_equal() -> None:
     assert draw() == draw()
 
 
-def test_precision_is_given_back() -> None:
+def test_precision_is_restored_after_the_block() -> None:
     with runtime.seed_and_precision(cfg.RuntimeConfig(mixed_precision_dtype="bfloat16")):
         assert keras.layers.Dense(1).compute_dtype == "bfloat16"
     assert keras.layers.Dense(1).compute_dtype == "float32"
 
 
-def test_no_precision_keeps_the_one_that_is_set() -> None:
+def test_precision_is_unchanged_if_the_config_sets_none() -> None:
     keras.mixed_precision.set_dtype_policy("mixed_bfloat16")
     with runtime.seed_and_precision(cfg.RuntimeConfig()):
         assert keras.layers.Dense(1).compute_dtype == "bfloat16"

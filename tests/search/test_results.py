@@ -30,12 +30,12 @@ def test_table_has_a_line_for_each_trial(tmp_path) -> None:
     assert (failed["number"], failed["state"], failed["values"]) == (1, "fail", {})
 
 
-def test_names_are_as_short_as_they_can_be() -> None:
+def test_parameter_names_are_shortened_while_they_stay_unique() -> None:
     names = ["a.rate", "a.b.units", "c.b.units", "d"]
     assert list(results.short_names(names).values()) == ["rate", "a.b.units", "c.b.units", "d"]
 
 
-def test_best_come_first_in_either_direction() -> None:
+def test_trials_are_ranked_in_the_direction_of_the_metric() -> None:
     for direction, expected in {"minimize": [1, 0, 2], "maximize": [2, 0, 1]}.items():
         study = optuna.create_study(direction=direction)
         for value in (2.0, 1.0, 3.0):
@@ -50,7 +50,7 @@ def _names(paths: list[str]) -> list[str]:
     return [pathlib.Path(path).name for path in paths]
 
 
-def test_study_is_drawn(tmp_path) -> None:
+def test_study_is_plotted_to_image_files(tmp_path) -> None:
     pytest.importorskip("matplotlib")
     config = toys.config(space=SPACE, metric="loss", num_trials=8)
 
@@ -71,7 +71,7 @@ def test_study_is_drawn(tmp_path) -> None:
     assert all(pathlib.Path(path).read_bytes().startswith(b"\x89PNG") for path in paths)
 
 
-def test_several_metrics_are_drawn_as_a_front(tmp_path) -> None:
+def test_several_metrics_are_plotted_as_a_pareto_front(tmp_path) -> None:
     pytest.importorskip("matplotlib")
     config = toys.config(metric=["loss", "size"], direction=["minimize", "maximize"], num_trials=6)
     study = search.run_study(

@@ -100,7 +100,7 @@ def test_grid_tries_each_point_once_and_ends(tmp_path) -> None:
         ({"pruner": {"name": "hyperband", "max_resource": "x"}}, "hyperband"),
     ],
 )
-def test_mistake_in_the_strategy_or_pruner_is_answered(fields, words: str) -> None:
+def test_invalid_strategy_or_pruner_is_refused_with_the_remedy(fields, words: str) -> None:
     config = toys.config(**fields)
     with pytest.raises(errors.ConfigError, match=words):
         samplers.create_sampler(config, search.Space(config.space)), samplers.create_pruner(config)
@@ -125,7 +125,7 @@ def test_child_differs_from_a_living_trial_in_one_value() -> None:
         assert 1 in differences
 
 
-def test_parent_is_the_best_of_the_sample() -> None:
+def test_evolution_selects_the_best_of_its_sample_as_parent() -> None:
     """With a sample as large as the population it is the best one that lives."""
     trials = _study(30, population_size=5, sample_size=5).trials
     for index, trial in enumerate(trials[5:], start=5):
@@ -150,7 +150,7 @@ def test_pruned_trial_without_a_finite_value_is_never_a_parent(value: float) -> 
         assert sum(parent.params[name] != child.params[name] for name in SPACE) == 1
 
 
-def test_minimum_is_found_by_evolution() -> None:
+def test_regularized_evolution_finds_the_minimum() -> None:
     sampler = samplers.RegularizedEvolutionSampler(population_size=5, sample_size=5, seed=1)
     study = optuna.create_study(sampler=sampler)
     for _ in range(60):

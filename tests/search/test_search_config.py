@@ -13,12 +13,12 @@ from official_lite.search import search_config
 from tests.search import toys
 
 
-def test_words_of_the_model_garden_are_directions_too() -> None:
+def test_higher_and_lower_of_the_model_garden_are_directions() -> None:
     config = toys.config(metric=["accuracy", "loss"], direction=["higher", "lower"])
     assert config.directions == ["maximize", "minimize"]
 
 
-def test_direction_has_no_default() -> None:
+def test_search_without_a_direction_is_refused() -> None:
     with pytest.raises(errors.ConfigValueError, match="There is no default"):
         toys.config(direction="").validate()
 
@@ -87,13 +87,13 @@ def test_choices_that_are_equal_in_python_are_told_apart(tmp_path) -> None:
     assert [repr(one["x"]) for one in numbers] == ["1", "True"]
 
 
-def test_size_is_the_number_of_points() -> None:
+def test_size_of_a_search_space_is_its_number_of_points() -> None:
     steps = {"type": "float", "low": 0.0, "high": 1.0, "step": 0.25}
     assert search_config.Space({"x": steps, "y": [1, 2], "z": ENTRIES["task"]["depth"]}).size == 30
     assert search_config.Space(ENTRIES).size is None
 
 
-def test_examples_have_each_end_and_each_choice() -> None:
+def test_examples_of_a_space_contain_each_bound_and_each_choice() -> None:
     seen = list(search_config.Space(ENTRIES).examples())
     assert {example["task.arch.block/0"] for example in seen} == {"conv", "pool", None}
     assert {example["trainer.rate"] for example in seen} == {1e-4, 1e-1}
@@ -112,11 +112,13 @@ def test_examples_have_each_end_and_each_choice() -> None:
         ({"x": []}, errors.ConfigValueError, "`x`"),
     ],
 )
-def test_mistake_names_the_path(entries: dict, error: type[Exception], words: str) -> None:
+def test_error_for_an_invalid_space_names_the_parameter(
+    entries: dict, error: type[Exception], words: str
+) -> None:
     with pytest.raises(error, match=words):
         search_config.Space(entries)
 
 
-def test_label_may_have_any_sign_but_dots_and_brackets() -> None:
+def test_label_may_contain_any_character_except_dots_and_brackets() -> None:
     assert search_config.path_of("task.arch.block 0/op") == ["task", "arch", "block 0/op"]
     assert search_config.path_of("task.routines[1].weight") == ["task", "routines", 1, "weight"]

@@ -89,7 +89,7 @@ def test_postgresql_keeps_a_study_of_two_workers(postgresql: str, tmp_path) -> N
     _goes_on(postgresql, tmp_path / "study")
 
 
-def test_journal_may_be_moved(tmp_path) -> None:
+def test_study_in_a_moved_journal_can_be_opened(tmp_path) -> None:
     search.run_study(toys.parabola, toys.config(num_trials=2), str(tmp_path / "old"))
     (tmp_path / "old").rename(tmp_path / "new")
     study = search.run_study(toys.parabola, toys.config(num_trials=3), str(tmp_path / "new"))
@@ -103,7 +103,7 @@ def test_study_with_another_objective_or_space_is_refused(tmp_path) -> None:
             search.run_study(toys.parabola, toys.config(**fields), str(tmp_path))
 
 
-def test_changed_experiment_has_to_be_allowed(tmp_path) -> None:
+def test_study_with_a_changed_experiment_requires_permission(tmp_path) -> None:
     def run(rate: float, **allowed: bool) -> None:
         origin = {"trainer.rate": rate}
         search.run_study(toys.parabola, toys.config(), str(tmp_path), origin=origin, **allowed)
@@ -122,7 +122,7 @@ def test_storage_that_can_not_be_opened_is_an_error_of_the_config(url: str, tmp_
         search.run_study(toys.parabola, toys.config(storage=url), str(tmp_path))
 
 
-def test_password_is_not_in_the_message() -> None:
+def test_storage_error_hides_the_password() -> None:
     assert storage._describe(toys.config(storage="mysql://me:secret@host/db")) == "mysql://host/db"
 
 

@@ -114,7 +114,9 @@ def test_study_without_any_value_is_an_error(tmp_path) -> None:
         ({"evaluator": "tests.search.toys:fitt"}, "fit"),
     ],
 )
-def test_mistake_is_found_before_anything_is_written(block: dict, words: str, tmp_path) -> None:
+def test_invalid_search_is_refused_before_anything_is_written(
+    block: dict, words: str, tmp_path
+) -> None:
     whole = {"space": {"trainer.train_steps": [1, 2]}, "metric": "loss", "direction": "minimize"}
     phases = block.pop("phases", [])
     params = cfg.ExperimentConfig(search={**whole, **block}, phases=phases)

@@ -27,7 +27,7 @@ def _outcome(result, **fields) -> trial_run.Outcome:
         ([1, 2], {"direction": ["minimize", "maximize"]}, [1.0, 2.0]),
     ],
 )
-def test_result_is_a_number_several_or_metrics_by_name(result, fields, values) -> None:
+def test_trial_may_return_a_number_several_numbers_or_named_metrics(result, fields, values) -> None:
     assert _outcome(result, **fields).values == values
 
 
@@ -48,7 +48,7 @@ def test_restarted_trial_reports_each_step_once(tmp_path) -> None:
 
 
 @pytest.mark.parametrize("result", [None, [1.0, 2.0], {"accuracy": 0.5}])
-def test_result_of_another_form_fails_the_trial(result, tmp_path) -> None:
+def test_result_of_an_invalid_type_fails_the_trial(result, tmp_path) -> None:
     config = toys.config(metric="loss", num_trials=2)
     results = iter([result, 1.0])
     study = search.run_study(lambda trial: next(results), config, str(tmp_path))

@@ -206,7 +206,7 @@ def _is_alive(pid: int) -> bool:
 
 
 @pytest.mark.slow
-def test_output_and_exit_code_are_kept(tmp_path) -> None:
+def test_output_and_exit_code_of_a_started_process_are_available(tmp_path) -> None:
     output = tmp_path / "logs" / "out.txt"
     process = worker.start_process(write, str(tmp_path / "a"), output_path=str(output))
     assert worker.wait_for_any([process]) is process
@@ -221,7 +221,7 @@ def test_output_and_exit_code_are_kept(tmp_path) -> None:
 
 
 @pytest.mark.slow
-def test_process_knows_gin_and_the_files_that_were_loaded(tmp_path) -> None:
+def test_started_process_has_the_gin_bindings_and_loaded_files_of_its_parent(tmp_path) -> None:
     (tmp_path / "my_hooks.py").write_text("")
     plugins.load_module(str(tmp_path / "my_hooks.py"))
     gin.parse_config("bound_in_gin.value = 7")

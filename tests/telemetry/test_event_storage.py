@@ -380,7 +380,7 @@ def test_latest_of_images_of_several_sizes_is_reported(storage, two_replicas):
 # Name scopes.
 
 
-def test_name_scopes_nest_and_end(storage):
+def test_name_scopes_of_the_storage_nest_and_end(storage):
     with telemetry.name_scope("a"):
         with contextlib.suppress(ZeroDivisionError), telemetry.name_scope("b"):
             telemetry.put_scalar("x", 1.0)
@@ -446,7 +446,7 @@ def test_buckets_are_narrow_but_not_too_many_for_wandb():
     assert writer.NUM_BUCKETS <= 512
 
 
-def test_edge_belongs_to_the_bucket_away_from_zero():
+def test_value_on_the_edge_of_a_bucket_belongs_to_the_one_away_from_zero():
     [above] = writer.histogram_of(writer.bucket_counts([1.0])).edges.reshape([1, 2])
     [below] = writer.histogram_of(writer.bucket_counts([-1.0])).edges.reshape([1, 2])
     assert above.tolist() == [1.0, 1.25]

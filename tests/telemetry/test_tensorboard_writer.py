@@ -61,7 +61,7 @@ def _summaries(directory):
     ]
 
 
-def test_nothing_written_leaves_nothing_behind(tmp_path):
+def test_writer_without_records_creates_no_files(tmp_path):
     with telemetry.TensorBoardWriter(tmp_path):
         pass
     assert list(tmp_path.iterdir()) == []

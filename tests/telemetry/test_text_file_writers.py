@@ -90,7 +90,7 @@ def test_each_line_is_one_object_with_step_split_and_time_first(tmp_path):
 
 @settings(max_examples=30)
 @given(st.dictionaries(st.text(max_size=5), st.floats() | st.integers(), max_size=4))
-def test_any_values_make_valid_lines(tmp_path_factory, values):
+def test_any_names_and_values_make_valid_json_lines(tmp_path_factory, values):
     path = tmp_path_factory.mktemp("lines") / "m"
     write(telemetry.JsonLinesWriter(path), (1, "train", values))
     [line] = path.read_text(encoding="utf-8").rstrip("\n").split("\n")
@@ -120,7 +120,7 @@ def test_rewind_keeps_lines_that_others_wrote(tmp_path):
 # Tables.
 
 
-def test_each_split_is_a_table(tmp_path):
+def test_csv_writer_has_one_file_for_each_split(tmp_path):
     values = {"loss": 0.5, "clean": {"accuracy": 0.25}, "bad": float("-inf")}
     splits = ["a/b", "a_b", "a b", "a%2Fb", "é.1-x"]
     write(telemetry.CsvWriter(tmp_path / "m.csv"), *((1, split, values) for split in splits))

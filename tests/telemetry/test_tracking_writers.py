@@ -72,7 +72,7 @@ def test_images_and_histograms_are_artifacts_of_mlflow(uri, model_dir):
     assert file.path == "histograms/train/h/000000003.json"
 
 
-def test_more_values_than_mlflow_accepts_at_once(uri, model_dir):
+def test_values_beyond_the_batch_limit_of_mlflow_are_all_logged(uri, model_dir):
     many = {f"m{i}": i for i in range(1001)}
     with telemetry.MlflowWriter(model_dir, tracking_uri=uri, params=dict(list(many.items())[:101])):
         pass

@@ -20,7 +20,7 @@ def test_flat_values_have_joined_names_and_a_record_does_not_change():
         record.step = 2
 
 
-def test_numbers_are_python_numbers():
+def test_numbers_of_numpy_and_ml_dtypes_become_python_numbers():
     ml_dtypes = pytest.importorskip("ml_dtypes")
     found = telemetry.numbers(
         {

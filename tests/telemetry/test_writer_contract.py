@@ -123,7 +123,7 @@ def test_synced_records_are_in_the_files_before_the_writer_is_closed(kind, tmp_p
     writer.close()
 
 
-def test_restarted_run_appends(kind, tmp_path):
+def test_restarted_run_appends_to_earlier_records(kind, tmp_path):
     for step in (1, 2):
         with kind.build(tmp_path) as writer:
             writer.write(record(step))

@@ -86,7 +86,7 @@ DIFFERENCES = [
 ]
 
 
-def test_largest_difference_of_outputs() -> None:
+def test_largest_difference_is_relative_to_the_largest_output() -> None:
     for expected, found, difference in DIFFERENCES:
         arrays = [np.asarray(each) for each in (expected, found)]
         assert checked_export.largest_difference(arrays[:1], arrays[1:]) == difference

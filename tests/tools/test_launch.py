@@ -96,7 +96,7 @@ def test_failed_cluster_is_restarted_as_often_as_allowed(
     assert "done" in (tmp_path / "logs" / "worker_1.log").read_text()
 
 
-def test_error_of_the_user_is_not_restarted(tmp_path: pathlib.Path) -> None:
+def test_process_that_ends_with_a_user_error_is_not_restarted(tmp_path: pathlib.Path) -> None:
     assert _launch(tmp_path, "2", max_restarts=5) == 2
 
 
@@ -178,7 +178,7 @@ def test_killed_process_is_named_and_not_the_one_that_lost_it(
     assert end == ProcessEnd(name="worker 1", code=-9)
 
 
-def test_other_processes_may_end_by_themselves(
+def test_processes_that_notice_a_failure_may_end_by_themselves(
     tmp_path: pathlib.Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "killed"
@@ -293,7 +293,7 @@ ENDS = {
 }
 
 
-def test_end_of_a_process_in_words() -> None:
+def test_end_of_a_process_has_a_description_and_an_exit_code() -> None:
     found = {code: ProcessEnd(name="worker 1", code=code) for code in ENDS}
     assert {
         code: (str(end).removeprefix("worker 1 "), end.exit_code, end.may_restart)

@@ -29,7 +29,9 @@ def test_changes_are_shown_and_only_written_on_request(
     assert path.read_text() == NEW
 
 
-def test_json_is_one_object(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_output_of_port_is_one_object(
+    tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = _write(tmp_path / "old.py")
     assert tools.main(["port", str(tmp_path), "--json"]) == 0
     report = json.loads(capsys.readouterr().out)

@@ -52,7 +52,9 @@ def test_goodput_is_a_column_and_a_condition(
     ]
 
 
-def test_columns_conditions_and_limits(folder: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_runs_list_selects_columns_rows_and_a_limit(
+    folder: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     columns = "--columns=name,accuracy,model.units"
     assert _out(capsys, "list", folder, columns, "--where=accuracy>0.9").split() == [
         *("name", "validation/accuracy", "task.model.units"),

@@ -31,7 +31,7 @@ def test_overrides_of_the_run_are_part_of_its_config(read_run, train_run):
     assert read_run(run_dir).params.task.units == 2
 
 
-def test_experiment_by_its_name(read_run):
+def test_registered_experiment_is_found_by_its_name(read_run):
     source = read_run("vision/digits_mlp", "--set=task.model.units=[3]")
     assert (source.run_dir, source.params.task.model.units) == ("", (3,))
     with pytest.raises(errors.UnknownNameError, match="Did you mean `vision/digits_mlp`"):
@@ -109,7 +109,7 @@ def _plain(values: object) -> object:
     return [*map(_plain, values)] if isinstance(values, list | tuple) else values
 
 
-def test_run_agrees_with_its_experiment(tmp_path: pathlib.Path) -> None:
+def test_run_does_not_differ_from_its_experiment(tmp_path: pathlib.Path) -> None:
     assert _changed(NAME, _run(tmp_path)) == {}
 
 

@@ -38,7 +38,7 @@ def test_registrations_of_the_current_folder_are_known() -> None:
     assert shown == expected
 
 
-def test_help_explains_the_flags() -> None:
+def test_help_of_train_explains_each_flag() -> None:
     for program in (["train.py"], [*TOOLS, "train"]):
         done = commands.run([*program, "--help"])
         assert done.returncode == 0

@@ -323,11 +323,11 @@ def test_link_that_was_tampered_with_is_named(name: str, trained: Trained, verif
     assert all(each["recorded"] != each["found"] for each in broken if each["state"] == "BROKEN")
 
 
-def test_run_that_was_killed_twice_verifies(made: Trained, verify: Verify) -> None:
+def test_verify_accepts_a_run_that_was_killed_twice(made: Trained, verify: Verify) -> None:
     assert verify(made.run, "--no-replay") == (0, [])
 
 
-def test_killed_run_verifies(
+def test_verify_accepts_a_run_that_was_killed(
     trained: Trained, verify: Verify, capsys: pytest.CaptureFixture[str]
 ) -> None:
     killed = trained.root / "killed"

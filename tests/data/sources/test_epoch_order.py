@@ -28,7 +28,7 @@ def flat(windows):
 @pytest.mark.parametrize(
     ("num_pipelines", "shuffled_rows"), [(1, 1), (2, 6), (6, 0), (9, 100), (9, 0)]
 )
-def test_pipelines_share_each_epoch(num_pipelines, shuffled_rows):
+def test_each_row_of_an_epoch_is_read_by_one_pipeline(num_pipelines, shuffled_rows):
     for epoch in range(3):
         read = []
         for pipeline in range(num_pipelines):
@@ -56,7 +56,7 @@ def test_a_row_is_found_in_its_window(num_pipelines, pipeline):
                 number += 1
 
 
-def test_the_order_is_a_function_of_the_seed():
+def test_equal_seeds_give_equal_orders_of_rows():
     assert list(rows_of(order(shuffled_rows=6), 2)) == list(rows_of(order(shuffled_rows=6), 2))
     assert list(rows_of(order(shuffled_rows=6, seed=2), 2)) != list(
         rows_of(order(shuffled_rows=6), 2)

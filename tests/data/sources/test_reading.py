@@ -54,7 +54,7 @@ def test_each_epoch_has_every_row_once_in_another_order(name, tmp_path):
 
 
 @pytest.mark.parametrize(("pipelines", "batch"), [(1, 17), (3, 120)])
-def test_reading_begins_at_any_batch(name, tmp_path, pipelines, batch):
+def test_reading_can_begin_at_any_batch(name, tmp_path, pipelines, batch):
     path = row_files.write(name, tmp_path)
     context = tf.distribute.InputContext(pipelines, pipelines - 1, pipelines)
 
@@ -68,7 +68,7 @@ def test_reading_begins_at_any_batch(name, tmp_path, pipelines, batch):
 
 
 @pytest.mark.parametrize(("chunk_bytes", "is_training"), [(1 << 11, True), (1 << 30, False)])
-def test_pipelines_share_the_rows(name, tmp_path, monkeypatch, chunk_bytes, is_training):
+def test_each_row_is_read_by_one_pipeline(name, tmp_path, monkeypatch, chunk_bytes, is_training):
     monkeypatch.setattr(registry, "CHUNK_BYTES", chunk_bytes)
     path = row_files.write(name, tmp_path, num_files=1)
     shares = []
@@ -83,7 +83,7 @@ def test_pipelines_share_the_rows(name, tmp_path, monkeypatch, chunk_bytes, is_t
         assert sorted(flat(shares)) == list(range(1000))
 
 
-def test_functions_of_examples_and_of_batches_give_the_same(tmp_path):
+def test_mapping_examples_or_batches_gives_the_same_rows(tmp_path):
     path = row_files.write("parquet", tmp_path)
 
     def double(row):
@@ -105,7 +105,7 @@ def ids_of(dataset):
     return [batch.tolist() for batch in dataset.take(50).as_numpy_iterator()]
 
 
-def test_dtypes_and_texts(tmp_path):
+def test_every_format_keeps_dtypes_and_texts(tmp_path):
     for name in ("parquet", "arrow", "csv", "huggingface"):
         path = row_files.write(name, tmp_path / name)
         batch = next(read(name, path, is_training=False).as_numpy_iterator())

@@ -450,7 +450,7 @@ def test_config_is_built_from_a_json_file(tmp_path):
     assert TrainerConfig.from_json(path) == TrainerConfig(train_steps=5, learning_rate=1e-3)
 
 
-def test_copies_and_pickles_are_equal():
+def test_copied_and_pickled_configs_are_equal_to_the_original():
     config = ExperimentConfig(routines=[TrainerConfig(train_steps=3)])
     for twin in (copy.deepcopy(config), pickle.loads(pickle.dumps(config)), config.replace()):
         assert twin == config
@@ -630,7 +630,7 @@ def test_value_is_converted_to_the_type_of_its_field(field, value, stored):
     assert type(kept) is type(stored)
 
 
-def test_dicts_become_configs():
+def test_dict_assigned_to_a_config_field_becomes_a_config():
     config = Everything(path={"a": "x"}, model={"depth": {"x": 1}}, slices={"a": 1})
     assert config.path.a == "x"
     assert type(config.model.depth) is hyperparams.Config
@@ -663,7 +663,7 @@ def test_configs_are_copied_and_unlocked_when_assigned():
     assert leaf.x == 1
 
 
-def test_untyped_parameters_count_as_a_dict():
+def test_params_dict_assigned_to_a_config_field_is_converted():
     config = Everything(leaf=WiderLeaf())
     config.leaf = hyperparams.ParamsDict({"y": 4})
     assert config.leaf == WiderLeaf(y=4)
@@ -726,7 +726,7 @@ def test_only_the_selected_alternative_is_returned_and_exported():
 
 
 @pytest.mark.parametrize("nothing", [None, ""])
-def test_nothing_may_be_selected(nothing):
+def test_one_of_config_may_select_no_alternative(nothing):
     assert Warmup(type=nothing).get() is None
     assert Warmup(type=nothing).as_dict() == {"type": nothing}
 

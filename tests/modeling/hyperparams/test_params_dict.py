@@ -107,7 +107,7 @@ def test_reading_an_unknown_key_is_an_attribute_error():
         _ = params.train_step
 
 
-def test_values_are_copied():
+def test_params_dict_copies_its_values():
     values = {"a": [{"b": 1}]}
     params = ParamsDict(values)
     values["a"][0]["b"] = params.as_dict()["a"][0]["b"] = 2
@@ -136,7 +136,7 @@ def test_lock_applies_to_nested_parameters():
     assert params.a.b.c == 1
 
 
-def test_deleted_keys_are_gone():
+def test_deleted_key_is_missing_from_params_dict():
     params = ParamsDict({"a": 1})
     del params.a
     assert "a" not in params

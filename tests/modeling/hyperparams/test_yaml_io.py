@@ -43,7 +43,7 @@ def resolve(text):
         ("-.inf", -math.inf),
     ],
 )
-def test_plain_scalar_has_its_type(text, value):
+def test_plain_yaml_scalar_has_its_type(text, value):
     resolved = resolve(text)
     assert resolved == value
     assert type(resolved) is type(value)
@@ -54,12 +54,12 @@ def test_plain_scalar_has_its_type(text, value):
     "text",
     ["off", "on", "yes", "no", "12:30", "1_000", "2024-01-01", "0x1F", "1.2.3", "None", "e5", "."],
 )
-def test_other_scalars_are_text(text):
+def test_scalars_without_a_type_are_text(text):
     assert resolve(text) == text
     assert yaml_io.is_plain_text(text)
 
 
-def test_nan_is_a_float() -> None:
+def test_yaml_nan_is_a_float() -> None:
     assert math.isnan(resolve(".nan"))
 
 
@@ -128,7 +128,7 @@ def test_tuple_tag_of_the_model_garden_is_a_list():
     assert parse("a: !!python/tuple\n- 1\n- 2\n") == {"a": [1, 2]}
 
 
-def test_anchors_and_merge_keys_work():
+def test_yaml_anchors_and_merge_keys_are_resolved():
     parsed = parse("base: &base {a: 1, b: 2}\nother:\n  <<: *base\n  b: 3\n")
     assert parsed["other"] == {"a": 1, "b": 3}
 
@@ -236,7 +236,7 @@ def test_written_yaml_reads_back_the_same(mapping):
 
 
 @given(st.text())
-def test_no_text_breaks_the_reader(text):
+def test_any_text_is_parsed_or_refused_with_a_config_error(text):
     with contextlib.suppress(errors.ConfigValueError):
         assert isinstance(parse(text), dict)
 

@@ -64,7 +64,7 @@ def test_xla_loop_is_refused_for_several_replicas_and_interleaved_tasks(
         ("eager", "interleaving", 2),
     ],
 )
-def test_modes_give_the_same_weights(
+def test_all_execution_modes_give_the_same_multitask_weights(
     train: Callable[..., Any],
     two_replicas: Any,
     execution: str,

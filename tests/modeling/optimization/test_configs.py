@@ -72,7 +72,7 @@ def test_config_has_the_fields_and_defaults_of_the_model_garden(name: str) -> No
     assert config.as_dict() == {**(CLIPPING if clips else {}), **DEFAULTS[name]}
 
 
-def test_whole_numbers_become_floats() -> None:
+def test_integer_in_a_float_field_becomes_a_float() -> None:
     assert isinstance(optimization.SGDConfig({"momentum": 0}).momentum, float)
 
 
@@ -87,7 +87,7 @@ def test_config_is_read_from_a_dict_and_from_a_file(tmp_path: pathlib.Path) -> N
     assert optimization.OptimizationConfig.from_yaml(path) == config
 
 
-def test_nothing_is_selected_by_default() -> None:
+def test_optimizer_and_schedule_are_unselected_by_default() -> None:
     config = optimization.OptimizationConfig()
     choices = (config.optimizer, config.learning_rate, config.warmup)
     assert [choice.get() for choice in choices] == [None] * 3

@@ -39,7 +39,7 @@ def _averages(train: Any) -> np.ndarray:
 
 
 @pytest.mark.parametrize(("dynamic_decay", "start_step"), [(True, 0), (False, 2)])
-def test_average_follows_its_formula(dynamic_decay: bool, start_step: int) -> None:
+def test_moving_average_follows_its_formula(dynamic_decay: bool, start_step: int) -> None:
     weight = keras.Variable([4.0, -1.0])
     average = ExponentialMovingAverage(
         keras.optimizers.SGD(0.1),
@@ -73,7 +73,7 @@ def test_equal_weights_give_the_mean_of_all_weights_since_the_start_step() -> No
     rounding.assert_close(weight.numpy(), np.mean(weights[2:], 0), roundings=4)
 
 
-def test_two_replicas_average_like_one(train_on: Callable[..., Any]) -> None:
+def test_moving_average_on_two_replicas_equals_that_on_one(train_on: Callable[..., Any]) -> None:
     def optimizer() -> Any:
         return ExponentialMovingAverage(keras.optimizers.SGD(0.1, global_clipnorm=1.0))
 
@@ -84,7 +84,9 @@ def test_two_replicas_average_like_one(train_on: Callable[..., Any]) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float64"])
-def test_swapping_twice_changes_no_bit(two_replicas: tf.distribute.Strategy, dtype: str) -> None:
+def test_swapping_averaged_weights_twice_changes_no_bit(
+    two_replicas: tf.distribute.Strategy, dtype: str
+) -> None:
     values = np.array([1.0, -1e-8, 3e4, np.inf, 0.1], np.float32)
     with two_replicas.scope():
         weight = keras.Variable(values, dtype=dtype)
@@ -141,7 +143,9 @@ def test_overflow_skips_the_average_with_the_update(train_on: Callable[..., Any]
 
 
 @pytest.mark.parametrize("built_before_restore", [True, False])
-def test_average_survives_a_checkpoint(tmp_path: Path, built_before_restore: bool) -> None:
+def test_moving_average_is_restored_from_a_checkpoint(
+    tmp_path: Path, built_before_restore: bool
+) -> None:
     def build() -> tuple[keras.Variable, Any]:
         return keras.Variable([4.0], name="w"), performance.LossScaleOptimizer(
             ExponentialMovingAverage(keras.optimizers.SGD(0.5, momentum=0.9))
@@ -173,7 +177,7 @@ def test_serialized_average_is_restored_with_all_its_arguments() -> None:
     assert restored.get_config() == average.get_config()
 
 
-def test_keras_fit_trains_with_it() -> None:
+def test_keras_fit_trains_with_a_moving_average() -> None:
     model = _model()
     model.compile(ExponentialMovingAverage(keras.optimizers.SGD(0.1)), "mse")
     model.fit(np.ones([8, 2]), np.ones([8, 3]), batch_size=4, verbose=0)
@@ -238,7 +242,7 @@ def _swap_in_a_replica() -> None:
         (_assign_unknown, ValueError, "no average"),
     ],
 )
-def test_average_that_can_not_be_is_refused(
+def test_impossible_moving_average_is_refused(
     call: Callable[[], Any], error: type[Exception], named: str
 ) -> None:
     with pytest.raises(error, match=named):

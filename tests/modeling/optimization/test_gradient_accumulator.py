@@ -15,7 +15,7 @@ def _optimizer(variables) -> keras.optimizers.Optimizer:
     return distributed_gradients.make_distributed(optimizer)
 
 
-def test_sink_looks_like_the_optimizer_and_discards_gradients() -> None:
+def test_gradient_sink_looks_like_the_optimizer_and_discards_gradients() -> None:
     variable = keras.Variable([1.0])
     sink = gradient_accumulator.GradientSink(keras.optimizers.SGD(0.5))
     assert isinstance(sink, keras.optimizers.SGD)

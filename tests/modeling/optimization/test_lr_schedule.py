@@ -117,7 +117,7 @@ GARDEN: dict[str, list[float | None]] = {
 
 
 @pytest.mark.parametrize("name", SCHEDULES)
-def test_schedule_follows_its_rule(name: str) -> None:
+def test_learning_rate_schedule_follows_its_formula(name: str) -> None:
     schedule, rule = SCHEDULES[name]
     steps = tf.range(250, dtype=tf.int64)
     # As in a training, the step is a counter in a graph.

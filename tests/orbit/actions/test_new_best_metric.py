@@ -16,7 +16,7 @@ def test_direction_decides_which_value_is_better():
     assert [lowest(output) for output in values] == [True, True, False, False]
 
 
-def test_only_commit_stores_the_value():
+def test_new_best_metric_is_stored_by_commit_and_not_by_test():
     best = actions.NewBestMetric(lambda output: tf.constant(output["x"]))
     assert [best.test({"x": 1.0}) for _ in range(2)] == [True, True]
     assert [best.commit({"x": 1.0}) for _ in range(2)] == [True, False]
@@ -38,7 +38,7 @@ def test_best_value_survives_a_restart(tmp_path):
     assert not restarted.test({"x": 4.0})
 
 
-def test_reader_does_not_write(tmp_path):
+def test_new_best_metric_without_write_metric_writes_no_file(tmp_path):
     filename = tmp_path / "best.json"
     reader = actions.NewBestMetric("x", filename=str(filename), write_metric=False)
     assert reader.commit({"x": 1.0})

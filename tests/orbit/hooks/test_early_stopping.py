@@ -122,7 +122,7 @@ def test_state_of_another_metric_is_reset():
     ],
     ids=["too small a gain", "below the baseline", "before the start step", "never finite"],
 )
-def test_evaluation_that_does_not_count_as_an_improvement(
+def test_insufficient_improvement_uses_up_the_patience(
     make_scripted_trainer, make_controller, accuracy, arguments, best_step, last_step
 ):
     hook = hooks.EarlyStopping("accuracy", patience=2, direction="maximize", **arguments)

@@ -41,7 +41,7 @@ HOOKS = {
 }
 
 
-def test_contract_covers_every_hook():
+def test_hook_contract_covers_every_exported_hook():
     assert {cls.__name__ for cls in HOOKS} == {*hooks.__all__} - {"Hook", "GraphHook"}
 
 

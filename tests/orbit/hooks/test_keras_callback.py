@@ -313,7 +313,7 @@ def test_model_checkpoint_keeps_the_best_weights(
     make_keras_trainer().model.load_weights(path)
 
 
-def test_model_checkpoint_every_few_batches(train, tmp_path):
+def test_model_checkpoint_saves_every_save_freq_batches(train, tmp_path):
     callback = keras.callbacks.ModelCheckpoint(str(tmp_path / "{batch}.keras"), save_freq=2)
     train(callback, 5)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["2.keras", "4.keras"]
@@ -433,14 +433,14 @@ def test_plateau_is_found_over_several_consecutive_trainings(make_keras_trainer,
     assert rates == [pytest.approx(0.05)] * 2
 
 
-def test_terminate_on_nan(train, make_keras_trainer):
+def test_terminate_on_nan_stops_the_training_at_the_first_nan(train, make_keras_trainer):
     trainer = make_keras_trainer(lambda: keras.optimizers.SGD(math.nan))
     controller = train(keras.callbacks.TerminateOnNaN(), 10, trainer=trainer)
     # The first step makes the weight NaN, the second one sees it.
     assert controller.step == 2
 
 
-def test_two_replicas(train, make_keras_trainer, two_replicas):
+def test_callbacks_receive_losses_of_two_replicas(train, make_keras_trainer, two_replicas):
     trainer, callback = make_keras_trainer(strategy=two_replicas), BatchEvents()
     train(callback, 4, eval_interval=2, trainer=trainer, strategy=two_replicas)
     assert callback.logs["end 1"]["loss"] > callback.logs["epoch_end 1"]["val_loss"] > 0

@@ -9,7 +9,9 @@ def _train(trainer, make_controller, hook, **arguments):
     return np.linalg.norm([np.linalg.norm(weight) for weight in trainer.model.get_weights()])
 
 
-def test_norm_of_all_weights(make_keras_trainer, make_controller, recording_writer):
+def test_global_weight_norm_is_logged_without_a_pattern(
+    make_keras_trainer, make_controller, recording_writer
+):
     trainer = make_keras_trainer()
     norm = _train(trainer, make_controller, hooks.WeightNorms(every_n_steps=2))
     values = recording_writer.records[-1].values
@@ -17,7 +19,9 @@ def test_norm_of_all_weights(make_keras_trainer, make_controller, recording_writ
     assert "weight_norm/net/dense/kernel" not in values
 
 
-def test_norm_of_each_weight_that_matches(make_keras_trainer, make_controller, recording_writer):
+def test_norm_of_each_weight_that_matches_the_pattern_is_logged(
+    make_keras_trainer, make_controller, recording_writer
+):
     trainer = make_keras_trainer()
     norm = _train(trainer, make_controller, hooks.WeightNorms("kernel$", every_n_steps=2))
     values = recording_writer.records[-1].values

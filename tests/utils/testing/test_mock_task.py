@@ -15,13 +15,13 @@ def _experiment() -> mock_task.cfg.ExperimentConfig:
     return params
 
 
-def test_config_makes_the_task() -> None:
+def test_mock_config_creates_the_mock_task() -> None:
     task = task_factory.get_task(exp_factory.get_exp_config("mock").task, name="mine")
     assert isinstance(task, mock_task.MockTask)
     assert task.name == "mine"
 
 
-def test_loss_is_the_bias() -> None:
+def test_loss_of_the_mock_task_equals_the_bias_of_its_model() -> None:
     task = mock_task.MockTask(mock_task.MockTaskConfig())
     batch = next(iter(task.build_inputs(None)))
     assert float(task.validation_step(batch, task.build_model())["loss"]) == 1.0
