@@ -57,16 +57,18 @@ class LineTask(base_task.Task):
         return [keras.metrics.MeanAbsoluteError(name="mae")]
 
 
-def line_experiment(**overrides: Any) -> cfg.ExperimentConfig:
+def short_experiment(
+    task_config_cls: type[cfg.TaskConfig], **overrides: Any
+) -> cfg.ExperimentConfig:
+    """Build the config of a few steps of any task, with overrides by block."""
     params = cfg.ExperimentConfig(
-        task=LineConfig(
+        task=task_config_cls(
             train_data=cfg.DataConfig(global_batch_size=BATCH_SIZE, is_training=True),
             validation_data=cfg.DataConfig(global_batch_size=BATCH_SIZE, is_training=False),
         ),
         trainer=cfg.TrainerConfig(
             train_steps=8,
             steps_per_loop=4,
-            summary_interval=4,
             checkpoint_interval=4,
             validation_interval=4,
             optimizer_config=cfg.OptimizationConfig(
@@ -78,6 +80,12 @@ def line_experiment(**overrides: Any) -> cfg.ExperimentConfig:
         ),
         runtime=cfg.RuntimeConfig(distribution_strategy="off"),
     )
+    params.override(overrides)
+    return params
+
+
+def line_experiment(**overrides: Any) -> cfg.ExperimentConfig:
+    params = short_experiment(LineConfig, trainer={"summary_interval": 4})
     params.override(overrides)
     return params
 

@@ -20,6 +20,7 @@ from official_lite.core import config_definitions as cfg
 from official_lite.data import arrays
 from official_lite.modeling.hyperparams import base_config
 from official_lite.run import model_dir_lock
+from tests.line_experiment import short_experiment
 
 NUM_ROWS = 53
 
@@ -92,30 +93,22 @@ class ClassesTask(base_task.Task):
 
 
 def _experiment(output_dir: pathlib.Path | str = "predictions", **overrides) -> Any:
-    params = cfg.ExperimentConfig(
-        task=ClassesConfig(
-            train_data=cfg.DataConfig(global_batch_size=8, is_training=True),
-            validation_data=cfg.DataConfig(global_batch_size=8, is_training=False),
-        ),
-        trainer=cfg.TrainerConfig(
-            train_steps=4,
-            steps_per_loop=2,
-            checkpoint_interval=2,
-            validation_interval=2,
-            best_checkpoint_export_subdir="best",
-            best_checkpoint_eval_metric="validation_loss",
+    params = short_experiment(
+        ClassesConfig,
+        trainer={
+            "train_steps": 4,
+            "steps_per_loop": 2,
+            "checkpoint_interval": 2,
+            "validation_interval": 2,
+            "best_checkpoint_export_subdir": "best",
+            "best_checkpoint_eval_metric": "validation_loss",
             # By this measure, the first evaluation is better than the second one.
-            best_checkpoint_metric_comp="lower",
-            writers=[],
-            optimizer_config=cfg.OptimizationConfig(
-                {
-                    "optimizer": {"type": "sgd"},
-                    "learning_rate": {"type": "constant", "constant": {"learning_rate": 30.0}},
-                }
-            ),
-        ),
-        runtime=cfg.RuntimeConfig(distribution_strategy="off", execution="graph"),
-        prediction=cfg.PredictionConfig(output_dir=str(output_dir), rows_per_shard=10),
+            "best_checkpoint_metric_comp": "lower",
+            "writers": [],
+            "optimizer_config": {"learning_rate": {"constant": {"learning_rate": 30.0}}},
+        },
+        runtime={"execution": "graph"},
+        prediction={"output_dir": str(output_dir), "rows_per_shard": 10},
     )
     params.override(overrides)
     return params

@@ -16,6 +16,7 @@ from official_lite import pipeline
 from official_lite.core import base_task
 from official_lite.core import config_definitions as cfg
 from official_lite.modeling.hyperparams import base_config
+from tests.line_experiment import short_experiment
 
 
 @dataclasses.dataclass
@@ -44,26 +45,7 @@ class LineTask(base_task.Task):
 
 
 def line_experiment(**overrides: Any) -> cfg.ExperimentConfig:
-    params = cfg.ExperimentConfig(
-        task=LineConfig(
-            train_data=cfg.DataConfig(global_batch_size=8, is_training=True),
-            validation_data=cfg.DataConfig(global_batch_size=8, is_training=False),
-        ),
-        trainer=cfg.TrainerConfig(
-            train_steps=8,
-            steps_per_loop=4,
-            checkpoint_interval=4,
-            validation_interval=4,
-            writers=["jsonl"],
-            optimizer_config=cfg.OptimizationConfig(
-                {
-                    "optimizer": {"type": "sgd"},
-                    "learning_rate": {"type": "constant", "constant": {"learning_rate": 0.1}},
-                }
-            ),
-        ),
-        runtime=cfg.RuntimeConfig(distribution_strategy="off"),
-    )
+    params = short_experiment(LineConfig, trainer={"writers": ["jsonl"]})
     params.override(overrides)
     params.lock()
     return params
