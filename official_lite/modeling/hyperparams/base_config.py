@@ -16,19 +16,18 @@ import collections.abc
 import dataclasses
 import functools
 import inspect
-import math
 import numbers
 import os
 import re
 import reprlib
 import types
 import typing
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, ClassVar, Self, SupportsFloat, TypeGuard, TypeVar, cast
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, ClassVar, Self, TypeGuard, TypeVar, cast
 
 from absl import logging
 
-from official_lite.common import errors, plugins, suggestions
+from official_lite.common import errors, suggestions
 from official_lite.modeling.hyperparams import params_dict, yaml_io
 from official_lite.modeling.hyperparams.params_dict import Restriction
 from official_lite.modeling.hyperparams.yaml_io import Cursor
@@ -296,7 +295,6 @@ def _refuse_nested_sequence(value: object, cursor: Cursor) -> None:
             )
 
 
-_Scalar = str | SupportsFloat | None
 _SequenceClass = type[list[Any]] | type[tuple[Any, ...]]
 _Elements = list[Any] | tuple[Any, ...] | yaml_io.ListItems
 
@@ -401,11 +399,11 @@ class AnyType(FieldType):
         self._open = ConfigType(open_class)
 
     def accepts(self, value: object) -> bool:
-        return _is_scalar(value) or _is_sequence(value) or self._open.accepts(value)
+        return yaml_io.is_scalar(value) or _is_sequence(value) or self._open.accepts(value)
 
     def convert(self, value: object, current: object, cursor: Cursor) -> Any:
-        if _is_scalar(value):
-            return _plain_scalar(value, cursor)
+        if yaml_io.is_scalar(value):
+            return yaml_io.plain_scalar(value, cursor)
         if _is_sequence(value):
             pairs = yaml_io.pair_elements(value, current, cursor)
             elements = _convert_pairs(pairs, lambda _: self, cursor)
@@ -455,7 +453,7 @@ class ScalarType(FieldType):
     def convert(self, value: object, current: object, cursor: Cursor) -> Any:
         if not self.accepts(value):
             raise self.mismatch(value, cursor)
-        plain: Any = _plain_scalar(cast("_Scalar", value), cursor)
+        plain: Any = yaml_io.plain_scalar(cast("yaml_io.ForeignScalar", value), cursor)
         return float(plain) if self._kind is float else plain
 
 
@@ -634,10 +632,6 @@ def _convert_pairs(
     ]
 
 
-def _is_scalar(value: object) -> TypeGuard[_Scalar]:
-    return value is None or isinstance(yaml_io.unboxed(value), str | numbers.Real)
-
-
 def _is_sequence(value: object) -> TypeGuard[_Elements]:
     return isinstance(value, list | tuple | yaml_io.ListItems)
 
@@ -647,21 +641,6 @@ def _is_mapping(value: object) -> bool:
     if isinstance(value, params_dict.ParamsDict):
         return value._is_open()
     return isinstance(value, Mapping) and not isinstance(value, yaml_io.ListItems)
-
-
-def _plain_scalar(value: _Scalar, cursor: Cursor) -> yaml_io.Scalar:
-    """Convert numbers and strings of other libraries, and string enums, to Python's own types."""
-    value = yaml_io.unboxed(value)
-    if value is None or isinstance(value, bool):
-        return value
-    if isinstance(value, str):
-        return str.__str__(value)
-    if not isinstance(value, numbers.Integral):
-        return float(value)
-    number = int(value)
-    if not yaml_io.INT64_MIN <= number <= yaml_io.INT64_MAX:
-        raise errors.ConfigValueError(f"{cursor}: the integer does not fit into 64 bits.")
-    return number
 
 
 def _hint(wanted: str, value: object) -> str:
@@ -805,55 +784,6 @@ class OneOfConfig(Config):
         # While the dataclass is being initialized, `type` is set before the alternatives.
         declared = {field.name for field in dataclasses.fields(self)}
         return (declared | set(self._keys())) - {"type"}
-
-
-def require_one_of(config: Config, name: str, allowed: Sequence[str]) -> None:
-    value = getattr(config, name)
-    if value.lower() not in allowed:
-        raise errors.ConfigValueError(
-            f"`{name}` is {value!r}. {suggestions.did_you_mean(value, allowed)}"
-        )
-
-
-def require_not_negative(config: Config, *names: str) -> None:
-    for name in names:
-        if getattr(config, name) < 0:
-            raise errors.ConfigValueError(
-                f"`{name}` is {getattr(config, name)}; expected 0 or a positive number."
-            )
-
-
-def require_positive(config: Config, *names: str) -> None:
-    for name in names:
-        if getattr(config, name) < 1:
-            raise errors.ConfigValueError(
-                f"`{name}` is {getattr(config, name)}; expected a positive number."
-            )
-
-
-def require_positive_or_none(config: Config, *names: str) -> None:
-    for name in names:
-        value = getattr(config, name)
-        if value is not None and not 0 < value < math.inf:
-            raise errors.ConfigValueError(
-                f"`{name}` is {value}; expected a positive number, or null."
-            )
-
-
-def require_subdirectories(config: Config, *names: str) -> None:
-    for name in names:
-        plugins.require_subdirectory(getattr(config, name), name)
-
-
-def require_patterns(config: Config, *names: str) -> None:
-    for name in names:
-        for pattern in getattr(config, name):
-            try:
-                re.compile(pattern)
-            except re.error as error:
-                raise errors.ConfigValueError(
-                    f"`{name}` has {pattern!r}, which is not a valid regular expression: {error}."
-                ) from error
 
 
 _UNDECLARED = AnyType(Config)

@@ -1,6 +1,6 @@
 """Checks for `validate_fields`, which raise a `ConfigValueError` about the value of a field."""
 
-from official_lite.modeling.hyperparams.base_config import (
+from official_lite.modeling.hyperparams.params_dict import (
     require_not_negative,
     require_one_of,
     require_patterns,

@@ -1,14 +1,15 @@
-"""Untyped tree of parameters, with functions to override, read, write, list and compare it."""
+"""Untyped tree of parameters: override, read, write, list, compare and check it."""
 
 from __future__ import annotations
 
+import math
 import operator
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, TypeVar, cast
 
-from official_lite.common import errors, files, nested_dict, suggestions
+from official_lite.common import errors, files, nested_dict, plugins, suggestions
 from official_lite.modeling.hyperparams import yaml_io
 from official_lite.modeling.hyperparams.yaml_io import Cursor
 from official_lite.modeling.hyperparams.yaml_io import (
@@ -612,3 +613,52 @@ def _number(text: str) -> float:
         raise errors.ConfigValueError(
             f"A restriction compares with {text!r}, which is not a number."
         ) from error
+
+
+def require_one_of(config: ParamsDict, name: str, allowed: Sequence[str]) -> None:
+    value = getattr(config, name)
+    if value.lower() not in allowed:
+        raise errors.ConfigValueError(
+            f"`{name}` is {value!r}. {suggestions.did_you_mean(value, allowed)}"
+        )
+
+
+def require_not_negative(config: ParamsDict, *names: str) -> None:
+    for name in names:
+        if getattr(config, name) < 0:
+            raise errors.ConfigValueError(
+                f"`{name}` is {getattr(config, name)}; expected 0 or a positive number."
+            )
+
+
+def require_positive(config: ParamsDict, *names: str) -> None:
+    for name in names:
+        if getattr(config, name) < 1:
+            raise errors.ConfigValueError(
+                f"`{name}` is {getattr(config, name)}; expected a positive number."
+            )
+
+
+def require_positive_or_none(config: ParamsDict, *names: str) -> None:
+    for name in names:
+        value = getattr(config, name)
+        if value is not None and not 0 < value < math.inf:
+            raise errors.ConfigValueError(
+                f"`{name}` is {value}; expected a positive number, or null."
+            )
+
+
+def require_subdirectories(config: ParamsDict, *names: str) -> None:
+    for name in names:
+        plugins.require_subdirectory(getattr(config, name), name)
+
+
+def require_patterns(config: ParamsDict, *names: str) -> None:
+    for name in names:
+        for pattern in getattr(config, name):
+            try:
+                re.compile(pattern)
+            except re.error as error:
+                raise errors.ConfigValueError(
+                    f"`{name}` has {pattern!r}, which is not a valid regular expression: {error}."
+                ) from error

@@ -11,13 +11,15 @@ import os
 import re
 import sys
 from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, SupportsFloat, TypeGuard
 
 import yaml
 
 from official_lite.common import errors, files
 
 Scalar = str | int | float | bool | None
+# A scalar of any library.
+ForeignScalar = str | SupportsFloat | None
 
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 
@@ -228,6 +230,25 @@ def unboxed(value: Any) -> Any:
     plain = value.item()
     # Python has no counterpart of `longdouble`.
     return float(plain) if isinstance(plain, numbers.Real) and type(plain) is type(value) else plain
+
+
+def is_scalar(value: object) -> TypeGuard[ForeignScalar]:
+    return value is None or isinstance(unboxed(value), str | numbers.Real)
+
+
+def plain_scalar(value: ForeignScalar, cursor: Cursor) -> Scalar:
+    """Convert numbers and strings of other libraries, and string enums, to Python's own types."""
+    value = unboxed(value)
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, str):
+        return str.__str__(value)
+    if not isinstance(value, numbers.Integral):
+        return float(value)
+    number = int(value)
+    if not INT64_MIN <= number <= INT64_MAX:
+        raise errors.ConfigValueError(f"{cursor}: the integer does not fit into 64 bits.")
+    return number
 
 
 def rename(
