@@ -17,7 +17,7 @@ from typing import IO, Any
 
 from absl import logging
 
-from official_lite.common import errors
+from official_lite.common import errors, suggestions
 
 # Matches the temporary files that `write_text` creates and then renames.
 _TEMPORARY = re.compile(r"(.+)\.[0-9a-f]{32}\.tmp")
@@ -63,6 +63,24 @@ def list_names(path: str) -> list[str]:
         return sorted(os.listdir(path))
     except (FileNotFoundError, NotADirectoryError):
         return []
+
+
+def did_you_mean(path: str) -> str:
+    """Return a sentence with the nearest names beside a missing path; empty if none is close."""
+    parent, name = os.path.split(path.rstrip("/"))
+    near = suggestions.nearest(name, list_names(parent or os.curdir))
+    return suggestions.did_you_mean(path, [os.path.join(parent, each) for each in near])
+
+
+def require_directory(path: str) -> None:
+    """Raise unless a directory exists.
+
+    Raises:
+      ConfigValueError: There is no such directory. The message names the nearest one beside it.
+    """
+    if not exists(path):
+        message = f"The directory {path} does not exist. {did_you_mean(path)}"
+        raise errors.ConfigValueError(message.rstrip())
 
 
 def size(path: str) -> int:

@@ -8,7 +8,7 @@ import pathlib
 from collections.abc import Sequence
 
 import official_lite
-from official_lite.common import errors, suggestions
+from official_lite.common import errors, files
 from official_lite.reports import markup, media_sections, run_sections, study_sections
 from official_lite.reports.markup import Child, Markup, tag
 from official_lite.run import run_reading
@@ -82,10 +82,7 @@ def _read_run(path: str, name: str) -> run_reading.Run:
 def _what_is_near(path: str) -> str:
     """Suggest runs and studies below a folder, or siblings; return "" if there are none."""
     if not os.path.isdir(path):
-        parent = os.path.dirname(os.path.abspath(path))
-        siblings = os.listdir(parent) if os.path.isdir(parent) else []
-        near = suggestions.nearest(os.path.basename(path), siblings)
-        return f"Did you mean {' or '.join(near)}?" if near else ""
+        return files.did_you_mean(path)
     below = [os.path.join(path, name) for name in sorted(os.listdir(path))]
     found = [one for one in below if study_sections.is_study(one) or run_reading.is_run(one)]
     return f"Found {', '.join(found[:5])}{', …' if len(found) > 5 else ''}." if found else ""

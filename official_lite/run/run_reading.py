@@ -213,8 +213,7 @@ def find_runs(folder: str) -> list[str]:
     Raises:
         errors.ConfigValueError: The folder does not exist.
     """
-    if not files.exists(folder):
-        raise errors.ConfigValueError(f"The directory {folder} does not exist.")
+    files.require_directory(folder)
     return list(_walk(folder))
 
 

@@ -150,6 +150,7 @@ def read_config(study_dir: str, given_storages: Sequence[str] = ()) -> search_co
     """
     path = os.path.join(study_dir, CONFIG_FILE)
     if not files.exists(path):
+        files.require_directory(study_dir)
         raise errors.ConfigValueError(
             f"{study_dir} is not the directory of a study: {path} does not exist."
         )

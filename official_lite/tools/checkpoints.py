@@ -46,6 +46,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _list(args: argparse.Namespace) -> errors.ExitCode:
+    files.require_directory(args.model_dir)
     directories = [args.model_dir, *_subdirectories(args.model_dir)]
     found = [each for path in directories for each in run_reading.list_checkpoints(path)]
     if not found:

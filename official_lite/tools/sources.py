@@ -145,6 +145,7 @@ def train_command(run_dir: str, args: argparse.Namespace, mode: str | None = Non
     """
     config = os.path.join(run_dir, _CONFIG)
     if not files.exists(config):
+        files.require_directory(run_dir)
         raise errors.ConfigValueError(f"{run_dir} is not a model directory: it has no {_CONFIG}.")
     command = _read_command(run_dir)
     if not args.trust:
@@ -201,6 +202,7 @@ def read_params(name: str, args: argparse.Namespace, *, instead: str | None = No
             raise errors.ConfigValueError(
                 f"{name} is not in a model directory: neither it nor its parents contain {_CONFIG}."
             )
+        _require_experiment(name)
         params = _parse(name, [], args.set)
     elif not experiment:
         raise errors.ConfigValueError(
@@ -234,6 +236,7 @@ def read_config(
     """
     source = _read_path(name)
     if source is None:
+        _require_experiment(name)
         params = _parse(name, config_files, sets)
         given = compatibility.flatten(epochs.given(params).as_dict())
         return ConfigSource(name=name, kind="experiment", config=params.as_dict(), given=given)
@@ -306,6 +309,17 @@ def _find_run_dir(name: str) -> str | None:
 
 def _is_path(name: str) -> bool:
     return files.exists(name) or files.exists(f"{name}.index")
+
+
+def _require_experiment(name: str) -> None:
+    """Raise an error about experiments and runs unless the name is that of an experiment."""
+    try:
+        exp_factory.get_config_factory(name)
+    except errors.UnknownNameError as error:
+        if plugins.names_code(name):
+            raise
+        message = f"{error} There is no run directory {name!r} either. {files.did_you_mean(name)}"
+        raise errors.UnknownNameError(message.rstrip()) from error
 
 
 def _parse(experiment: str, config_files: Sequence[str], sets: Sequence[str]) -> Any:

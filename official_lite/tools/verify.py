@@ -89,8 +89,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the checks and return 8 unless all links hold."""
-    if not files.exists(args.model_dir):
-        raise errors.ConfigValueError(f"There is no directory {args.model_dir}.")
+    files.require_directory(args.model_dir)
     if model_dir_lock.is_held(args.model_dir):
         raise errors.ModelDirBusyError(
             f"A run is training in {args.model_dir}. Verify it when it has ended."

@@ -218,7 +218,7 @@ def test_directory_that_holds_runs_names_them(tmp_path) -> None:
     made_runs.make_run(tmp_path / "all" / "pretrain")
     with pytest.raises(errors.ConfigValueError, match=r"Found .*pretrain"):
         page.build_page([str(tmp_path / "all")])
-    with pytest.raises(errors.ConfigValueError, match="Did you mean all"):
+    with pytest.raises(errors.ConfigValueError, match=r"Did you mean `.*all`"):
         page.build_page([str(tmp_path / "alll")])
 
 

@@ -5,6 +5,7 @@ import pathlib
 import pytest
 
 from official_lite.tools import __main__ as tools
+from tests import made_runs
 
 # Command, exit code, and what the message names. `{tmp}` is an empty directory.
 REFUSALS = [
@@ -37,6 +38,20 @@ REFUSALS = [
     ("new {tmp}/json", 2, "`my_json`"),
     ("new {tmp}/train", 2, "`my_train`"),
 ]
+# Commands with a mistyped name of a run, beside which `{tmp}/digits` is a run.
+MISTYPED = [
+    "config show {tmp}/digit",
+    "config diff vision/digits_mlp {tmp}/digit",
+    "average {tmp}/digit",
+    "runs list {tmp}/digit",
+    "runs compare {tmp}/digits {tmp}/digit",
+    "report {tmp}/digit",
+    "checkpoints list {tmp}/digit",
+    "verify {tmp}/digit",
+    "reproduce {tmp}/digit --model_dir={tmp}/again",
+    "predict {tmp}/digit",
+    "search {tmp}/digit",
+]
 USAGE_ERRORS = [
     "launch --wokers=2 -- train.py",
     "data_service",
@@ -55,6 +70,25 @@ def test_refused_command_names_the_mistake_and_writes_nothing(
         result = (found, said.out, named.format(tmp=tmp_path) in said.err)
         assert result == (code, "", True), f"{command}: {said.err}"
     assert [*tmp_path.iterdir()] == []
+
+
+def test_mistyped_run_directory_is_refused_with_the_nearest_one(
+    tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made_runs.make_run(tmp_path / "digits")
+    for command in MISTYPED:
+        assert tools.main(command.format(tmp=tmp_path).split()) == 2
+        said = capsys.readouterr().err
+        assert f"Did you mean `{tmp_path}/digits`?" in said, f"{command}: {said}"
+
+
+def test_name_that_is_neither_an_experiment_nor_a_run_is_refused_as_both(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert tools.main(["config", "show", "vision/digits_mpl"]) == 2
+    said = capsys.readouterr().err
+    assert "There is no experiment 'vision/digits_mpl'. Did you mean `vision/digits_mlp`" in said
+    assert "There is no run directory 'vision/digits_mpl' either." in said
 
 
 def test_wrong_arguments_have_the_exit_code_of_a_wrong_config(
