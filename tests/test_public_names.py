@@ -1,8 +1,9 @@
-"""Modules list in `__all__` what is public, packages import it as what it is called."""
+"""Modules list and describe their public names, and packages import them by their own names."""
 
 import ast
 import importlib
 import pathlib
+import re
 import types
 from collections.abc import Iterator
 
@@ -27,6 +28,44 @@ def _public_names(name: str) -> set[str]:
 
 def test_every_module_has_a_docstring() -> None:
     assert [name for name in MODULES if not importlib.import_module(name).__doc__] == []
+
+
+_SECTION = re.compile(r"( *)(Args|Attributes|Examples?|Notes?|Raises|Returns|Yields):")
+
+
+def _docstrings(path: pathlib.Path) -> Iterator[tuple[int, list[str]]]:
+    """Return the first line number and the source lines of each docstring in a file."""
+    kinds = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    lines = path.read_text().splitlines()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, kinds) and ast.get_docstring(node) is not None:
+            statement = node.body[0]
+            yield statement.lineno, lines[statement.lineno - 1 : statement.end_lineno]
+
+
+def _badly_indented(docstring: list[str]) -> Iterator[int]:
+    """Return the offsets of lines in sections that are indented by neither 4 nor at least 8."""
+    header = None
+    for offset, line in enumerate(docstring):
+        indentation = len(line) - len(line.lstrip())
+        if match := _SECTION.fullmatch(line):
+            header = len(match[1])
+        elif header is not None and line.strip():
+            if indentation <= header:
+                header = None
+            elif indentation - header != 4 and indentation - header < 8:
+                yield offset
+
+
+def test_sections_of_docstrings_are_indented_by_four() -> None:
+    found = [
+        f"{path.relative_to(ROOT)}:{first + offset}"
+        for folder in ("official_lite", "experiments", "benchmarks")
+        for path in sorted((ROOT / folder).rglob("*.py"))
+        for first, docstring in _docstrings(path)
+        for offset in _badly_indented(docstring)
+    ]
+    assert found == []
 
 
 def test_names_in_all_exist() -> None:

@@ -31,7 +31,7 @@ class BackgroundSave:
     The process does not exit before the files are complete.
 
     Args:
-      options: The checkpoint options of the save.
+        options: The checkpoint options of the save.
     """
 
     def __init__(self, options: tf.train.CheckpointOptions) -> None:
@@ -47,11 +47,11 @@ class BackgroundSave:
         """Start the save and return when the state has been read.
 
         Args:
-          save: Performs the whole save with the given options and returns the path, or None if
-            there is nothing to save.
+            save: Performs the whole save with the given options and returns the path, or None if
+                there is nothing to save.
 
         Returns:
-          Whether the state still has to be written.
+            Whether the state still has to be written.
         """
         strategy = tf.distribute.get_strategy() if tf.distribute.has_strategy() else None
         run = contextvars.copy_context().run
@@ -80,7 +80,7 @@ class BackgroundSave:
         """Wait for the save and return the path.
 
         Raises:
-          BaseException: The save failed with this error.
+            BaseException: The save failed with this error.
         """
         self.wait()
         if self._error is not None:

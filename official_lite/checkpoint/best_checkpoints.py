@@ -35,9 +35,9 @@ class BestCheckpoints:
     before it saves a state and `settle` when that save is complete.
 
     Args:
-      directory: The directory, which all workers share and only the chief writes to.
-      max_to_keep: The number of checkpoints to keep: the best one and the previous best ones.
-      strategy: The strategy of the run. Defaults to the current strategy.
+        directory: The directory, which all workers share and only the chief writes to.
+        max_to_keep: The number of checkpoints to keep: the best one and the previous best ones.
+        strategy: The strategy of the run. Defaults to the current strategy.
     """
 
     def __init__(
@@ -73,10 +73,10 @@ class BestCheckpoints:
         """Save a checkpoint as the new best one.
 
         Args:
-          checkpoint: The checkpoint to save.
-          step: The step of the checkpoint.
-          metrics: The metrics of its evaluation, which must be JSON-serializable.
-          writes_info: Whether to write `info.json`.
+            checkpoint: The checkpoint to save.
+            step: The step of the checkpoint.
+            metrics: The metrics of its evaluation, which must be JSON-serializable.
+            writes_info: Whether to write `info.json`.
         """
         history = [*self._up_to(step - 1), {**metrics, STEP_KEY: step}]
         protected = set(self._protected)

@@ -76,7 +76,7 @@ def require_directory(path: str) -> None:
     """Raise unless a directory exists.
 
     Raises:
-      ConfigValueError: There is no such directory. The message names the nearest one beside it.
+        ConfigValueError: There is no such directory. The message names the nearest one beside it.
     """
     if not exists(path):
         message = f"The directory {path} does not exist. {did_you_mean(path)}"

@@ -67,7 +67,7 @@ def check() -> None:
     This function does nothing if there are several workers, because none may stop on its own.
 
     Raises:
-      errors.PreemptedError: If a stop was requested; a `StoppedByUserError` if it was by SIGINT.
+        errors.PreemptedError: If a stop was requested; a `StoppedByUserError` if it was by SIGINT.
     """
     if requested() is not None and not is_one_of_several():
         raise error_of(requested())
@@ -184,7 +184,7 @@ class StopCheck:
     split.
 
     Args:
-      strategy: The strategy whose workers have to agree.
+        strategy: The strategy whose workers have to agree.
     """
 
     def __init__(self, strategy: tf.distribute.Strategy) -> None:
@@ -200,7 +200,7 @@ class StopCheck:
         """Yield the start and end of each slice; run each slice before requesting the next one.
 
         Raises:
-          errors.PreemptedError: If a stop was requested, between two slices.
+            errors.PreemptedError: If a stop was requested, between two slices.
         """
         if not is_caught():
             yield start, stop
@@ -220,7 +220,7 @@ class StopCheck:
         """Raise an error if a stop was requested; call this method between two loops.
 
         Raises:
-          errors.PreemptedError: If a stop was requested.
+            errors.PreemptedError: If a stop was requested.
         """
         asked = self._agreed if self._has_other_workers() else requested()
         if asked is not None:

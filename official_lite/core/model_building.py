@@ -325,8 +325,8 @@ def freeze(model: keras.Model | tf.Module, patterns: Sequence[str]) -> None:
 
     Raises:
         errors.ConfigValueError: A pattern matches no variable. The patterns match statistics that a
-          layer would continue to update, but not the whole layer. No trainable variable would
-          remain.
+            layer would continue to update, but not the whole layer. No trainable variable would
+            remain.
     """
     if not patterns:
         return

@@ -112,7 +112,7 @@ def name_apart(
 
 
 def _number(metrics: Sequence[Any], taken: Iterable[str], *, also_repeated: bool = False) -> None:
-    """Number the metrics without a name, and on request all but the first of a name."""
+    """Append numbers to generated metric names, and on request to repeated names."""
     names, to_number = set(taken), []
     for metric in _once(metrics):
         if _has_automatic_name(metric):

@@ -20,7 +20,7 @@ def without_idle_autotuner(dataset: _T) -> _T:
     process ends) may take as long as the iterator has lived; see docs/decisions/0010.
 
     Args:
-      dataset: The dataset. Anything that is not a `tf.data.Dataset` is returned unchanged.
+        dataset: The dataset. Anything that is not a `tf.data.Dataset` is returned unchanged.
     """
     if not isinstance(dataset, tf.data.Dataset):
         return dataset
@@ -37,7 +37,7 @@ def algorithm(name: str) -> Any:
     """Return the member of `tf.data.experimental.AutotuneAlgorithm` with this name.
 
     Raises:
-      ConfigValueError: There is no such algorithm.
+        ConfigValueError: There is no such algorithm.
     """
     algorithms = tf.data.experimental.AutotuneAlgorithm.__members__
     if name not in algorithms:
@@ -51,9 +51,9 @@ def with_private_threads(dataset_or_fn: _T, num_threads: int | None) -> _T:
     """Give a dataset, or the dataset that a function returns, a private thread pool.
 
     Args:
-      dataset_or_fn: The dataset or function. Anything else is returned unchanged.
-      num_threads: The number of threads. None leaves the pipeline in the thread pool that also runs
-        the training steps.
+        dataset_or_fn: The dataset or function. Anything else is returned unchanged.
+        num_threads: The number of threads. None leaves the pipeline in the thread pool that also
+            runs the training steps.
     """
     if num_threads is None:
         return dataset_or_fn

@@ -21,7 +21,7 @@ def describe(model: keras.Model | tf.Module) -> str | None:
 
     Args:
         model: A Keras model, or any object with variables. Only top-level layers are listed: a
-          layer that contains other layers is one line.
+            layer that contains other layers is one line.
 
     Returns:
         The description, or None if the model has no variables yet.

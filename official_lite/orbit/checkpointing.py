@@ -60,12 +60,12 @@ def watch_checkpoints(
     A checkpoint that was written again under its name is yielded again.
 
     Args:
-      directory: The directory of a checkpoint manager, either this project's or TensorFlow's.
-      timeout: The number of seconds to wait for a checkpoint. `None` waits indefinitely.
-      timeout_fn: Called after each timeout. If it returns false, the wait restarts. Without this
-        function, the first timeout ends the iteration.
-      clock: Returns the time in seconds.
-      sleep: Sleeps for a number of seconds.
+        directory: The directory of a checkpoint manager, either this project's or TensorFlow's.
+        timeout: The number of seconds to wait for a checkpoint. `None` waits indefinitely.
+        timeout_fn: Called after each timeout. If it returns false, the wait restarts. Without this
+            function, the first timeout ends the iteration.
+        clock: Returns the time in seconds.
+        sleep: Sleeps for a number of seconds.
     """
     seen: dict[str, tuple[object, ...]] = {}
     waiting_since = clock()
@@ -104,12 +104,12 @@ class Checkpointing(triggers.Trigger):
     """A trigger that is due when a checkpoint must be saved: at multiples of each interval.
 
     Args:
-      manager: The checkpoint manager. Its interval, if it has one, becomes the first interval.
-      strategy: The strategy in whose scope checkpoints are restored.
-      in_background: Whether `save` returns before the files are complete. Requires an
-        `AsyncCheckpointManager`; with any other manager, `save` waits.
-      on_save: See `CommittedCheckpointManager`. With TensorFlow's own manager, this function and
-        the function that it returns both run before the save.
+        manager: The checkpoint manager. Its interval, if it has one, becomes the first interval.
+        strategy: The strategy in whose scope checkpoints are restored.
+        in_background: Whether `save` returns before the files are complete. Requires an
+            `AsyncCheckpointManager`; with any other manager, `save` waits.
+        on_save: See `CommittedCheckpointManager`. With TensorFlow's own manager, this function and
+            the function that it returns both run before the save.
     """
 
     def __init__(
@@ -158,8 +158,8 @@ class Checkpointing(triggers.Trigger):
         If there is no checkpoint, call the manager's `init_fn` and return `None`.
 
         Raises:
-          errors.CheckpointError: The checkpoint is damaged, belongs to a different model, or lacks
-            a variable.
+            errors.CheckpointError: The checkpoint is damaged, belongs to a different model, or
+                lacks a variable.
         """
         self.wait()
         manager = self._manager
@@ -200,7 +200,7 @@ class Checkpointing(triggers.Trigger):
         """Return the path of the last checkpoint once its files are complete; each path only once.
 
         Raises:
-          BaseException: The error with which the save failed.
+            BaseException: The error with which the save failed.
         """
         if self._unreported is None or getattr(self._manager, "is_saving", False):
             return None

@@ -69,55 +69,56 @@ class Controller:
     Each report includes the numbers logged since the previous report.
 
     Args:
-      global_step: The TensorFlow or Keras variable that counts the steps. The trainer adds 1 to it
-        in each step.
-      trainer: The trainer. Required for training.
-      evaluator: The evaluator. Required for evaluation.
-      strategy: The strategy in whose scope checkpoints are restored. Defaults to the current one.
-      train_actions: Callables that receive the trainer's output at each report. If there are train
-        actions, a report precedes each checkpoint, so the actions see every state before it is
-        saved. If an action has a method `before_train`, it is called when training begins.
-      eval_actions: Callables that receive the evaluator's output after each evaluation.
-      steps_per_loop: The maximum number of steps in one call of the trainer, or a function that
-        takes the step and returns this number. Required with a trainer.
-      log_interval: The trainer reports at multiples of this number. Defaults to `steps_per_loop`.
-      checkpoint_manager: Saves checkpoints at multiples of its `checkpoint_interval`. If the
-        manager has no interval, only `save_checkpoint` saves.
-      enable_async_checkpointing: Whether training continues while a checkpoint is being written.
-        This requires an `AsyncCheckpointManager`; with any other manager, training waits.
-      summary_interval: `tf.summary` calls inside the training step write at multiples of this
-        number.
-      summary_dir: The directory for TensorBoard summaries of training reports. `None` writes no
-        summaries.
-      eval_summary_dir: The directory for TensorBoard summaries of evaluations. Defaults to
-        `summary_dir`.
-      summary_manager: A summary manager that replaces `summary_dir`.
-      eval_summary_manager: A summary manager that replaces `eval_summary_dir`.
-      hooks: User-defined hooks that run in Python between steps, in this order.
-      writers: Writers that receive a record of each report (split `train`) and each evaluation
-        (split `validation`). The controller flushes the writers; the code that opened them closes
-        them. Defaults to a writer to the log.
-      steps_per_epoch: The number of steps after which `Hook.after_epoch` is called.
-      model_dir: The directory in which hooks may write. Defaults to the directory of
-        `checkpoint_manager`.
-      restore: Whether the constructor restores a checkpoint. If false, call `restore_checkpoint`.
+        global_step: The TensorFlow or Keras variable that counts the steps. The trainer adds 1 to
+            it in each step.
+        trainer: The trainer. Required for training.
+        evaluator: The evaluator. Required for evaluation.
+        strategy: The strategy in whose scope checkpoints are restored. Defaults to the current one.
+        train_actions: Callables that receive the trainer's output at each report. If there are
+            train actions, a report precedes each checkpoint, so the actions see every state before
+            it is saved. If an action has a method `before_train`, it is called when training
+            begins.
+        eval_actions: Callables that receive the evaluator's output after each evaluation.
+        steps_per_loop: The maximum number of steps in one call of the trainer, or a function that
+            takes the step and returns this number. Required with a trainer.
+        log_interval: The trainer reports at multiples of this number. Defaults to `steps_per_loop`.
+        checkpoint_manager: Saves checkpoints at multiples of its `checkpoint_interval`. If the
+            manager has no interval, only `save_checkpoint` saves.
+        enable_async_checkpointing: Whether training continues while a checkpoint is being written.
+            This requires an `AsyncCheckpointManager`; with any other manager, training waits.
+        summary_interval: `tf.summary` calls inside the training step write at multiples of this
+            number.
+        summary_dir: The directory for TensorBoard summaries of training reports. `None` writes no
+            summaries.
+        eval_summary_dir: The directory for TensorBoard summaries of evaluations. Defaults to
+            `summary_dir`.
+        summary_manager: A summary manager that replaces `summary_dir`.
+        eval_summary_manager: A summary manager that replaces `eval_summary_dir`.
+        hooks: User-defined hooks that run in Python between steps, in this order.
+        writers: Writers that receive a record of each report (split `train`) and each evaluation
+            (split `validation`). The controller flushes the writers; the code that opened them
+            closes them. Defaults to a writer to the log.
+        steps_per_epoch: The number of steps after which `Hook.after_epoch` is called.
+        model_dir: The directory in which hooks may write. Defaults to the directory of
+            `checkpoint_manager`.
+        restore: Whether the constructor restores a checkpoint. If false, call `restore_checkpoint`.
 
     Attributes:
-      storage: The event storage.
-      first_step: The step at which the current or most recent training began.
-      last_step: The step at which the current or most recent training ends.
-      steps_per_epoch: The constructor argument.
-      eval_preparations: Callables that run before each evaluation. Hooks may append to this list.
-      eval_steps: The number of steps requested for the current or most recent evaluation; -1 means
-        all the data.
-      stop_reason: The reason why the last run was requested to stop, or `None`. It is also set if
-        the request came at the last step.
-      is_interrupted: Whether a signal has ended the last run, which a restarted run continues.
+        storage: The event storage.
+        first_step: The step at which the current or most recent training began.
+        last_step: The step at which the current or most recent training ends.
+        steps_per_epoch: The constructor argument.
+        eval_preparations: Callables that run before each evaluation. Hooks may append to this list.
+        eval_steps: The number of steps requested for the current or most recent evaluation; -1
+            means all the data.
+        stop_reason: The reason why the last run was requested to stop, or `None`. It is also set if
+            the request came at the last step.
+        is_interrupted: Whether a signal has ended the last run, which a restarted run continues.
 
     Raises:
-      errors.ConfigValueError: An argument is missing or out of range.
-      errors.ConfigTypeError: An element of `hooks` is not a hook, or is a graph hook that the
-        trainer cannot run.
+        errors.ConfigValueError: An argument is missing or out of range.
+        errors.ConfigTypeError: An element of `hooks` is not a hook, or is a graph hook that the
+            trainer cannot run.
     """
 
     def __init__(
@@ -214,14 +215,14 @@ class Controller:
         """Train until the global step reaches `steps`.
 
         Args:
-          steps: The global step at which to end, not the number of steps to add.
-          checkpoint_at_completion: Whether to save a checkpoint at the end, provided that the
-            checkpoint manager has an interval.
+            steps: The global step at which to end, not the number of steps to add.
+            checkpoint_at_completion: Whether to save a checkpoint at the end, provided that the
+                checkpoint manager has an interval.
 
         Raises:
-          errors.DataError: The training data ended early.
-          errors.PreemptedError: A signal requested a stop, and the state has been saved.
-          RuntimeError: The trainer did not advance the global step.
+            errors.DataError: The training data ended early.
+            errors.PreemptedError: A signal requested a stop, and the state has been saved.
+            RuntimeError: The trainer did not advance the global step.
         """
         self._train(_Plan(last_step=steps, save_at_end=checkpoint_at_completion))
 
@@ -233,12 +234,13 @@ class Controller:
         If there are no steps left to train, evaluate once.
 
         Args:
-          train_steps: The global step at which to end.
-          eval_steps: The number of steps in each evaluation; -1 means all the data.
-          eval_interval: Evaluate at multiples of this number. By default, evaluate only at the end.
+            train_steps: The global step at which to end.
+            eval_steps: The number of steps in each evaluation; -1 means all the data.
+            eval_interval: Evaluate at multiples of this number. By default, evaluate only at the
+                end.
 
         Returns:
-          The results of the last evaluation.
+            The results of the last evaluation.
         """
         self._require("evaluator", for_method="train_and_evaluate")
         plan = _Plan(
@@ -255,15 +257,15 @@ class Controller:
         """Evaluate the current state once.
 
         Args:
-          steps: The number of steps in the evaluation; -1 means all the data.
+            steps: The number of steps in the evaluation; -1 means all the data.
 
         Returns:
-          The results, with tensors converted to NumPy values. If `steps` is positive, the results
-          include `steps_per_second`.
+            The results, with tensors converted to NumPy values. If `steps` is positive, the results
+            include `steps_per_second`.
 
         Raises:
-          errors.ConfigValueError: There is no evaluator, or `steps` is neither -1 nor positive.
-          errors.DataError: The evaluation data are empty.
+            errors.ConfigValueError: There is no evaluator, or `steps` is neither -1 nor positive.
+            errors.DataError: The evaluation data are empty.
         """
         evaluator = self._require("evaluator", for_method="evaluate")
         if steps < 1 and steps != -1:
@@ -306,15 +308,16 @@ class Controller:
         `request_stop`.
 
         Args:
-          steps: The number of steps in each evaluation; -1 means all the data.
-          timeout: The number of seconds to wait for the next checkpoint. `None` waits indefinitely.
-          timeout_fn: Called after each timeout. If it returns false, the wait restarts.
+            steps: The number of steps in each evaluation; -1 means all the data.
+            timeout: The number of seconds to wait for the next checkpoint. `None` waits
+                indefinitely.
+            timeout_fn: Called after each timeout. If it returns false, the wait restarts.
 
         Returns:
-          The results of the last evaluation.
+            The results of the last evaluation.
 
         Raises:
-          errors.CheckpointError: No checkpoint appeared.
+            errors.CheckpointError: No checkpoint appeared.
         """
         self._require("evaluator", for_method="evaluate_continuously")
         directory = self._required_checkpoints("evaluate_continuously").directory
@@ -342,14 +345,14 @@ class Controller:
         that keep the best checkpoint discard their results after that step.
 
         Args:
-          checkpoint_path: The checkpoint to restore. Defaults to the manager's latest checkpoint.
-            If there is none, the manager's `init_fn` is called.
+            checkpoint_path: The checkpoint to restore. Defaults to the manager's latest checkpoint.
+                If there is none, the manager's `init_fn` is called.
 
         Returns:
-          The path of the restored checkpoint, or `None` if there was none.
+            The path of the restored checkpoint, or `None` if there was none.
 
         Raises:
-          errors.CheckpointError: The checkpoint is damaged or belongs to a different model.
+            errors.CheckpointError: The checkpoint is damaged or belongs to a different model.
         """
         checkpoints = self._required_checkpoints("restore_checkpoint")
         checkpoint_path = checkpoints.restore(checkpoint_path)
@@ -373,7 +376,7 @@ class Controller:
         the previous save is still in progress, the method waits for it first.
 
         Returns:
-          The path, or `None` if this step has already been saved.
+            The path, or `None` if this step has already been saved.
         """
         checkpoints = self._required_checkpoints("save_checkpoint")
         # Notify hooks of the previous checkpoint before this one may replace it on the disk.
@@ -395,7 +398,7 @@ class Controller:
         thread.
 
         Args:
-          reason: Text for the log. It is available as `stop_reason` afterwards.
+            reason: Text for the log. It is available as `stop_reason` afterwards.
         """
         self._stop_request = reason
 
@@ -418,7 +421,7 @@ class Controller:
         """Also save at multiples of `num_steps`, beside the manager's interval, and at the end.
 
         Args:
-          num_steps: The interval. Adding the same interval twice has no effect.
+            num_steps: The interval. Adding the same interval twice has no effect.
         """
         self._required_checkpoints("checkpoint_every").add_interval(num_steps)
 
@@ -545,7 +548,7 @@ class Controller:
         """End the reporting interval, so that hooks find its values in the storage.
 
         Returns:
-          What the trainer reports, and the same in NumPy with the speed.
+            What the trainer reports, and the same in NumPy with the speed.
         """
         output = self._inner.report()
         logs = reports.as_numpy(output)
@@ -746,21 +749,22 @@ class InnerLoop:
     interval cannot be split reports after every stretch.
 
     Attributes:
-      is_open: Whether a step of an interval has run, and the interval has not ended.
-      is_splittable: Whether a stretch may run in several parts. This is false if the trainer
-        overrides `train`.
-      seconds: The total seconds spent in the trainer's calls.
+        is_open: Whether a step of an interval has run, and the interval has not ended.
+        is_splittable: Whether a stretch may run in several parts. This is false if the trainer
+            overrides `train`.
+        seconds: The total seconds spent in the trainer's calls.
 
     Args:
-      trainer: The trainer that runs the steps.
-      global_step: The variable that counts the steps.
-      steps_per_loop: The maximum number of steps in a stretch, or a function that takes the step at
-        which the stretch begins and returns this number.
-      log_interval: The length of a reporting interval. Defaults to `steps_per_loop` if `None` or 0.
+        trainer: The trainer that runs the steps.
+        global_step: The variable that counts the steps.
+        steps_per_loop: The maximum number of steps in a stretch, or a function that takes the step
+            at which the stretch begins and returns this number.
+        log_interval: The length of a reporting interval. Defaults to `steps_per_loop` if `None` or
+            0.
 
     Raises:
-      errors.ConfigValueError: `steps_per_loop` is neither a positive integer nor a function, or
-        `log_interval` is negative.
+        errors.ConfigValueError: `steps_per_loop` is neither a positive integer nor a function, or
+            `log_interval` is negative.
     """
 
     def __init__(
@@ -816,8 +820,8 @@ class InnerLoop:
         """Train from the current step, `start`, to step `stop` in one call of the trainer.
 
         Raises:
-          errors.DataError: The training data ended or are not usable.
-          RuntimeError: The global step is not `stop` afterwards.
+            errors.DataError: The training data ended or are not usable.
+            RuntimeError: The global step is not `stop` afterwards.
         """
         started = time.monotonic()
         try:
@@ -867,7 +871,7 @@ class InnerLoop:
         """Return the maximum number of steps in a stretch that begins at `step`.
 
         Raises:
-          errors.ConfigValueError: The `steps_per_loop` function returned less than 1.
+            errors.ConfigValueError: The `steps_per_loop` function returned less than 1.
         """
         if not callable(self._steps_per_loop):
             return self._steps_per_loop

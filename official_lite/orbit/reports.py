@@ -22,22 +22,22 @@ class Summaries:
     """Holds the summary managers of a run and controls `tf.summary` calls in its steps.
 
     Args:
-      global_step: The TensorFlow variable that counts the steps. Summaries use it as their default
-        step.
-      interval: `tf.summary` calls inside the training step write at multiples of this number.
-        `None` disables them.
-      directory: The directory for training summaries. `None` writes none.
-      eval_directory: The directory for evaluation summaries. Defaults to `directory`.
-      manager: A summary manager that replaces `directory`.
-      eval_manager: A summary manager that replaces `eval_directory`.
-      job: The name of an evaluation-only job; see `telemetry.TensorBoardWriter`.
+        global_step: The TensorFlow variable that counts the steps. Summaries use it as their
+            default step.
+        interval: `tf.summary` calls inside the training step write at multiples of this number.
+            `None` disables them.
+        directory: The directory for training summaries. `None` writes none.
+        eval_directory: The directory for evaluation summaries. Defaults to `directory`.
+        manager: A summary manager that replaces `directory`.
+        eval_manager: A summary manager that replaces `eval_directory`.
+        job: The name of an evaluation-only job; see `telemetry.TensorBoardWriter`.
 
     Attributes:
-      manager: The summary manager for training.
-      eval_manager: The summary manager for evaluation.
+        manager: The summary manager for training.
+        eval_manager: The summary manager for evaluation.
 
     Raises:
-      errors.ConfigValueError: `interval` is negative.
+        errors.ConfigValueError: `interval` is negative.
     """
 
     def __init__(
@@ -134,15 +134,15 @@ class Reports:
     Summaries are written immediately, because their managers read the current step themselves.
 
     Args:
-      storage: The event storage. Each report includes the numbers logged to it since the previous
-        report.
-      writers: The writers that receive the records. If empty, records go to the log.
-      summary_manager: The summary manager for training reports.
-      eval_summary_manager: The summary manager for evaluation reports.
+        storage: The event storage. Each report includes the numbers logged to it since the previous
+            report.
+        writers: The writers that receive the records. If empty, records go to the log.
+        summary_manager: The summary manager for training reports.
+        eval_summary_manager: The summary manager for evaluation reports.
 
     Attributes:
-      train_logs: The last value of everything that training has reported.
-      eval_logs: The results of the last evaluation.
+        train_logs: The last value of everything that training has reported.
+        eval_logs: The results of the last evaluation.
     """
 
     def __init__(
@@ -173,11 +173,11 @@ class Reports:
         """Report a training interval, or with empty `logs` the numbers logged after the last one.
 
         Args:
-          logs: NumPy and Python values by name. Values may be nested.
-          step: The step at which the interval ended.
-          total_steps: The step at which training ends.
-          from_graphs: Whether to include numbers that graphs logged to the storage; see
-            `EventStorage.take`.
+            logs: NumPy and Python values by name. Values may be nested.
+            step: The step at which the interval ended.
+            total_steps: The step at which training ends.
+            from_graphs: Whether to include numbers that graphs logged to the storage; see
+                `EventStorage.take`.
         """
         events = self._storage.take(from_graphs)
         # The trainer's own values take precedence: logged ones may be from an earlier step.
@@ -210,8 +210,8 @@ class Reports:
         """Write everything that belongs to a state that is about to be saved.
 
         Returns:
-          A function that makes the written data durable. Call it, in any thread, before the
-          checkpoint counts as complete.
+            A function that makes the written data durable. Call it, in any thread, before the
+            checkpoint counts as complete.
         """
         self.write()
         for manager in self._managers():

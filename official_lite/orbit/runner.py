@@ -60,8 +60,8 @@ class AbstractTrainer(tf.Module, metaclass=abc.ABCMeta):
     `max_iter` and `storage`.
 
     Attributes:
-      event_storage: The storage for numbers logged by code inside the step. The first controller
-        sets it. It is never replaced, because a traced step keeps logging to it.
+        event_storage: The storage for numbers logged by code inside the step. The first controller
+            sets it. It is never replaced, because a traced step keeps logging to it.
     """
 
     # The controller that runs this trainer, which sets it. A search has other controllers.
@@ -76,10 +76,10 @@ class AbstractTrainer(tf.Module, metaclass=abc.ABCMeta):
         """Set the hooks to trace into the step. A later call replaces them.
 
         Args:
-          graph_hooks: Instances of `hooks.GraphHook`.
+            graph_hooks: Instances of `hooks.GraphHook`.
 
         Raises:
-          errors.ConfigTypeError: This trainer does not support graph hooks.
+            errors.ConfigTypeError: This trainer does not support graph hooks.
         """
         if graph_hooks:
             raise errors.ConfigTypeError(
@@ -100,10 +100,10 @@ class AbstractTrainer(tf.Module, metaclass=abc.ABCMeta):
         """Train for `num_steps` steps and add `num_steps` to the global step.
 
         Args:
-          num_steps: An int32 scalar.
+            num_steps: An int32 scalar.
 
         Returns:
-          The values to report for these steps. Nested names become nested summary folders.
+            The values to report for these steps. Nested names become nested summary folders.
         """
 
 
@@ -111,8 +111,8 @@ class AbstractEvaluator(tf.Module, metaclass=abc.ABCMeta):
     """Evaluates a number of steps at a time.
 
     Attributes:
-      steps_run: The number of steps that the last evaluation ran, which is smaller than requested
-        if the data ended. `None` if this evaluator does not count its steps.
+        steps_run: The number of steps that the last evaluation ran, which is smaller than requested
+            if the data ended. `None` if this evaluator does not count its steps.
     """
 
     steps_run: int | None = None
@@ -135,8 +135,8 @@ class AbstractEvaluator(tf.Module, metaclass=abc.ABCMeta):
         """Evaluate `num_steps` steps.
 
         Args:
-          num_steps: An int32 scalar; -1 means all the data.
+            num_steps: An int32 scalar; -1 means all the data.
 
         Returns:
-          The values to report. Nested names become nested summary folders.
+            The values to report. Nested names become nested summary folders.
         """

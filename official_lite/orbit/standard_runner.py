@@ -22,14 +22,14 @@ class TrainLoop(Protocol):
         """Run `num_steps` steps (an int32 scalar) and return the outputs of the last one.
 
         Raises:
-          StopIteration, tf.errors.OutOfRangeError: The data ended before `num_steps` steps.
+            StopIteration, tf.errors.OutOfRangeError: The data ended before `num_steps` steps.
         """
 
     def trace(self) -> Sequence[Any]:
         """Trace the steps, unless they have been traced already, without running them.
 
         Returns:
-          The concrete functions that run the steps. Empty if nothing is compiled.
+            The concrete functions that run the steps. Empty if nothing is compiled.
         """
 
     def retrace(self) -> None:
@@ -63,8 +63,8 @@ class IteratorLoop(MeasuredLoop):
     """Calls a loop function `(iterator, num_steps)` with an iterator over the data.
 
     Args:
-      create_loop_fn: A function that creates one of `loop_fns`, compiled or not.
-      dataset: A dataset, a distributed dataset, or a nested structure of them.
+        create_loop_fn: A function that creates one of `loop_fns`, compiled or not.
+        dataset: A dataset, a distributed dataset, or a nested structure of them.
     """
 
     def __init__(self, create_loop_fn: Callable[[], loop_fns.LoopFn], dataset: Any) -> None:
@@ -117,11 +117,11 @@ class StandardTrainerOptions:
     """How the training loop is executed.
 
     Attributes:
-      use_tf_function: Whether to compile. If false, every step runs in Python.
-      use_tf_while_loop: Whether to compile the whole loop rather than one step at a time. Requires
-        `use_tf_function`.
-      use_tpu_summary_optimization: Whether to compile the loop twice, with and without summaries.
-        Requires `use_tf_while_loop`.
+        use_tf_function: Whether to compile. If false, every step runs in Python.
+        use_tf_while_loop: Whether to compile the whole loop rather than one step at a time.
+            Requires `use_tf_function`.
+        use_tpu_summary_optimization: Whether to compile the loop twice, with and without summaries.
+            Requires `use_tf_while_loop`.
     """
 
     use_tf_function: bool = True
@@ -143,15 +143,15 @@ class StandardTrainer(runner.AbstractTrainer, metaclass=abc.ABCMeta):
     reporting interval without resetting the metrics.
 
     Args:
-      train_dataset: A `tf.data.Dataset`, a distributed dataset, or a nested structure of them.
-      options: How to execute the loop.
+        train_dataset: A `tf.data.Dataset`, a distributed dataset, or a nested structure of them.
+        options: How to execute the loop.
 
     Attributes:
-      last_step_outputs: The value that `train_step` returned in the last step. `None` if it
-        returned nothing, or returned anything other than tensors in a compiled loop.
+        last_step_outputs: The value that `train_step` returned in the last step. `None` if it
+            returned nothing, or returned anything other than tensors in a compiled loop.
 
     Raises:
-      errors.ConfigValueError: The options contradict one another.
+        errors.ConfigValueError: The options contradict one another.
     """
 
     last_step_outputs: Any = None
@@ -172,7 +172,7 @@ class StandardTrainer(runner.AbstractTrainer, metaclass=abc.ABCMeta):
         """Run one reporting interval of `num_steps` steps, as the class docstring describes.
 
         Raises:
-          errors.DataError: The data ended before `num_steps` steps.
+            errors.DataError: The data ended before `num_steps` steps.
         """
         self.train_loop_begin()
         self.run_steps(num_steps)
@@ -182,7 +182,7 @@ class StandardTrainer(runner.AbstractTrainer, metaclass=abc.ABCMeta):
         """Run `num_steps` steps in one call, without resetting or reporting anything.
 
         Raises:
-          errors.DataError: The data ended before `num_steps` steps.
+            errors.DataError: The data ended before `num_steps` steps.
         """
         try:
             outputs = self.train_loop(_as_int32(num_steps))
@@ -238,10 +238,10 @@ class StandardTrainer(runner.AbstractTrainer, metaclass=abc.ABCMeta):
         """Run one step in the cross-replica context; implementations call `strategy.run`.
 
         Args:
-          iterator: An iterator, or a nested structure of them that matches `train_dataset`.
+            iterator: An iterator, or a nested structure of them that matches `train_dataset`.
 
         Returns:
-          Nothing, or tensors to expose as `last_step_outputs`.
+            Nothing, or tensors to expose as `last_step_outputs`.
         """
 
     def train_loop_end(self) -> runner.Output | None:
@@ -292,11 +292,11 @@ class StandardEvaluatorOptions:
     """How the evaluation loop is executed.
 
     Attributes:
-      use_tf_function: Whether to compile `eval_step`.
-      use_tf_while_loop: Whether to compile the whole loop. Requires `use_tf_function`, and a number
-        of steps that the data can provide.
-      recreate_iterator_for_each_eval: Whether each evaluation starts from the first example. If
-        false, it continues where the previous evaluation stopped.
+        use_tf_function: Whether to compile `eval_step`.
+        use_tf_while_loop: Whether to compile the whole loop. Requires `use_tf_function`, and a
+            number of steps that the data can provide.
+        recreate_iterator_for_each_eval: Whether each evaluation starts from the first example. If
+            false, it continues where the previous evaluation stopped.
     """
 
     use_tf_function: bool = True
@@ -316,11 +316,11 @@ class StandardEvaluator(runner.AbstractEvaluator, metaclass=abc.ABCMeta):
         return eval_end(state)          # eager; read metrics here
 
     Args:
-      eval_dataset: A `tf.data.Dataset`, a distributed dataset, or a nested structure of them.
-      options: How to execute the loop.
+        eval_dataset: A `tf.data.Dataset`, a distributed dataset, or a nested structure of them.
+        options: How to execute the loop.
 
     Raises:
-      errors.ConfigValueError: The options contradict one another.
+        errors.ConfigValueError: The options contradict one another.
     """
 
     def __init__(self, eval_dataset: Any, options: StandardEvaluatorOptions | None = None) -> None:
@@ -337,15 +337,15 @@ class StandardEvaluator(runner.AbstractEvaluator, metaclass=abc.ABCMeta):
         """Run one evaluation of `num_steps` steps, or fewer if the data end.
 
         Args:
-          num_steps: The number of steps; -1 means all the data.
+            num_steps: The number of steps; -1 means all the data.
 
         Returns:
-          The result of `eval_end`.
+            The result of `eval_end`.
 
         Raises:
-          errors.ConfigValueError: `use_tf_while_loop` is set, and either `num_steps` is -1, or
-            `eval_reduce` needs the outputs of the steps and there is no state.
-          errors.DataError: The data are empty, or they end early in a compiled loop.
+            errors.ConfigValueError: `use_tf_while_loop` is set, and either `num_steps` is -1, or
+                `eval_reduce` needs the outputs of the steps and there is no state.
+            errors.DataError: The data are empty, or they end early in a compiled loop.
         """
         if self._eval_options.use_tf_while_loop and num_steps == -1:
             raise errors.ConfigValueError(
@@ -382,7 +382,7 @@ class StandardEvaluator(runner.AbstractEvaluator, metaclass=abc.ABCMeta):
         """Begin an evaluation. Runs eagerly, before the iterator is created.
 
         Returns:
-          The initial state for `eval_reduce`.
+            The initial state for `eval_reduce`.
         """
         return None
 
@@ -391,10 +391,10 @@ class StandardEvaluator(runner.AbstractEvaluator, metaclass=abc.ABCMeta):
         """Run one step in the cross-replica context; implementations call `strategy.run`.
 
         Args:
-          iterator: An iterator, or a nested structure of them that matches `eval_dataset`.
+            iterator: An iterator, or a nested structure of them that matches `eval_dataset`.
 
         Returns:
-          The step outputs that `eval_reduce` receives.
+            The step outputs that `eval_reduce` receives.
         """
 
     def eval_reduce(self, state: Any = None, step_outputs: nests.Nest = None) -> Any:
@@ -409,7 +409,7 @@ class StandardEvaluator(runner.AbstractEvaluator, metaclass=abc.ABCMeta):
         """End an evaluation and return the values to report. Runs eagerly.
 
         Args:
-          *args: The final state, if there is one.
+            *args: The final state, if there is one.
         """
         return None
 
@@ -427,10 +427,10 @@ class StandardEvaluator(runner.AbstractEvaluator, metaclass=abc.ABCMeta):
         """Check that no outputs are lost: a compiled loop without a state does not reduce them.
 
         Args:
-          state: The result of `eval_begin`.
+            state: The result of `eval_begin`.
 
         Raises:
-          errors.ConfigValueError: Outputs would be lost.
+            errors.ConfigValueError: Outputs would be lost.
         """
         if self._eval_options.use_tf_while_loop and state is None and self.folds_outputs:
             raise errors.ConfigValueError(
@@ -499,7 +499,7 @@ def end_of_training_data(global_step: Any) -> errors.DataError:
     """Build the error for training data that end too early.
 
     Args:
-      global_step: The variable that counts the steps, or `None` if unknown.
+        global_step: The variable that counts the steps, or `None` if unknown.
     """
     step = None if global_step is None else int(global_step.numpy())
     if step == 0:

@@ -43,7 +43,7 @@ class EverySteps(Trigger):
     """A trigger that is due at multiples of `num_steps`, except 0.
 
     Raises:
-      errors.ConfigValueError: `num_steps` is less than 1.
+        errors.ConfigValueError: `num_steps` is less than 1.
     """
 
     def __init__(self, num_steps: int) -> None:
@@ -66,8 +66,8 @@ class EverySeconds(Trigger):
     must handle together.
 
     Args:
-      seconds: The interval, which begins when the trigger is created.
-      clock: Returns the time in seconds.
+        seconds: The interval, which begins when the trigger is created.
+        clock: Returns the time in seconds.
     """
 
     def __init__(self, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:

@@ -28,13 +28,13 @@ class StackedLoop(standard_runner.MeasuredLoop):
     lengths.
 
     Args:
-      step_fn: A step like `StandardTrainer.train_step`. XLA must be able to compile all of it. The
-        iterator that the step receives has `__next__` and `get_next`.
-      dataset: The batches. `why_not_stackable` must return `None` for them.
-      steps: The number of steps per stack.
-      batches_per_step: The number of batches that a step fetches.
-      wrap_fetch: Wraps the function that fetches a stack from an iterator, outside of XLA.
-      counts: The int64 variables that count the batches that the steps have read.
+        step_fn: A step like `StandardTrainer.train_step`. XLA must be able to compile all of it.
+            The iterator that the step receives has `__next__` and `get_next`.
+        dataset: The batches. `why_not_stackable` must return `None` for them.
+        steps: The number of steps per stack.
+        batches_per_step: The number of batches that a step fetches.
+        wrap_fetch: Wraps the function that fetches a stack from an iterator, outside of XLA.
+        counts: The int64 variables that count the batches that the steps have read.
     """
 
     def __init__(
@@ -146,14 +146,14 @@ def compile_steps(
     """Build the program that takes a stack and a number of steps, and runs the steps on it.
 
     Args:
-      step_fn: A step. Its return value is discarded.
-      drawn: An int64 variable that counts the batches fetched from the stack.
-      signature: The signature of the program.
-      batches_per_step: The maximum number of batches that a step may fetch.
+        step_fn: A step. Its return value is discarded.
+        drawn: An int64 variable that counts the batches fetched from the stack.
+        signature: The signature of the program.
+        batches_per_step: The maximum number of batches that a step may fetch.
 
     Raises:
-      errors.ConfigValueError: The step fetches more batches than that. Raised when the program is
-        traced.
+        errors.ConfigValueError: The step fetches more batches than that. Raised when the program is
+            traced.
     """
 
     @tf.function(input_signature=signature, jit_compile=True)
@@ -248,10 +248,10 @@ def steps_per_stack(element_spec: Any, steps_per_loop: int, batches_per_step: in
     """Return the number of steps to put into one program.
 
     Args:
-      element_spec: The spec of a batch, with static shapes.
-      steps_per_loop: The number of steps that are run at once. If possible, the result divides this
-        number.
-      batches_per_step: The number of batches that a step fetches.
+        element_spec: The spec of a batch, with static shapes.
+        steps_per_loop: The number of steps that are run at once. If possible, the result divides
+            this number.
+        batches_per_step: The number of batches that a step fetches.
     """
     most = min(steps_per_loop, most_steps(element_spec, batches_per_step))
     fitting = [steps for steps in range(most // 2 + 1, most + 1) if steps_per_loop % steps == 0]
@@ -278,13 +278,13 @@ class XlaEvalLoop:
     graph.
 
     Args:
-      step_fn: A step like `StandardEvaluator.eval_step`. The iterator that the step receives has
-        `__next__` and `get_next`.
-      needs_outputs: Whether `reduce_fn` receives the outputs of each step. If false, many steps run
-        in one program.
+        step_fn: A step like `StandardEvaluator.eval_step`. The iterator that the step receives has
+            `__next__` and `get_next`.
+        needs_outputs: Whether `reduce_fn` receives the outputs of each step. If false, many steps
+            run in one program.
 
     Attributes:
-      calls: The number of steps run so far. Callers may reset it to 0.
+        calls: The number of steps run so far. Callers may reset it to 0.
     """
 
     def __init__(self, step_fn: loop_fns.StepFn, *, needs_outputs: bool) -> None:

@@ -33,10 +33,10 @@ def shown_fields(record: Record, fields: Sequence[str] | None) -> dict[str, str]
     """Return the values to display, as text by name.
 
     Args:
-      record: The record to display.
-      fields: Names, or patterns such as `*loss`, in display order; `eta` is the remaining time. If
-        they match nothing (apart from `eta` and `steps_per_second`) in a record of a split other
-        than `train`, all its values are shown. `None` shows all values.
+        record: The record to display.
+        fields: Names, or patterns such as `*loss`, in display order; `eta` is the remaining time.
+            If they match nothing (apart from `eta` and `steps_per_second`) in a record of a split
+            other than `train`, all its values are shown. `None` shows all values.
     """
     texts = {
         terminal.escape_controls(name): format_number(value)
@@ -73,11 +73,11 @@ class ConsoleWriter(Writer):
     """Logs one plain line per record: `train | step 100 | loss 0.51 | steps_per_second 812`.
 
     Args:
-      fields: Names of the values to show, or patterns such as `*loss`, in display order; `eta` is
-        the remaining time. By default all values are shown. An evaluation record that matches no
-        field is shown in full.
-      total_steps: The step at which training ends, for records that do not contain it.
-      stream: Where to print instead of logging, for example in a notebook, which shows no log.
+        fields: Names of the values to show, or patterns such as `*loss`, in display order; `eta` is
+            the remaining time. By default all values are shown. An evaluation record that matches
+            no field is shown in full.
+        total_steps: The step at which training ends, for records that do not contain it.
+        stream: Where to print instead of logging, for example in a notebook, which shows no log.
     """
 
     def __init__(
@@ -117,9 +117,9 @@ def build_console_writer(
     In a notebook, the lines are printed to stdout, because absl's log is not shown there.
 
     Args:
-      total_steps: The step at which the run ends.
-      stream: Where to draw the bar. Defaults to stderr.
-      fields: Which values to show, as in `ConsoleWriter`.
+        total_steps: The step at which the run ends.
+        stream: Where to draw the bar. Defaults to stderr.
+        fields: Which values to show, as in `ConsoleWriter`.
     """
     stream = stream or sys.stderr
     if stream.isatty():
@@ -142,10 +142,10 @@ class ProgressWriter(Writer):
     columns no steps per second and no remaining time either.
 
     Args:
-      total_steps: The step at which the run ends.
-      stream: Where to draw. Defaults to stderr.
-      fields: Which metrics to show, as in `ConsoleWriter`. Steps per second and the remaining time
-        do not depend on it.
+        total_steps: The step at which the run ends.
+        stream: Where to draw. Defaults to stderr.
+        fields: Which metrics to show, as in `ConsoleWriter`. Steps per second and the remaining
+            time do not depend on it.
     """
 
     def __init__(
@@ -251,10 +251,10 @@ def summary_table(
     """Print names and values as a table.
 
     Args:
-      rows: Values of the second column by names in the first; a nested mapping becomes rows named
-        `outer/inner`.
-      title: Title above the table.
-      stream: Where to print. Defaults to stderr, which keeps stdout free for results.
+        rows: Values of the second column by names in the first; a nested mapping becomes rows named
+            `outer/inner`.
+        title: Title above the table.
+        stream: Where to print. Defaults to stderr, which keeps stdout free for results.
     """
     shown_title = None if title is None else _text(title)
     table = rich.table.Table(title=shown_title, show_header=False, title_justify="left", box=None)

@@ -28,7 +28,7 @@ class ScalarHistory:
     """The values of one scalar, with statistics of the most recent ones.
 
     Args:
-      max_length: Maximum number of values to keep. `global_mean` still includes discarded values.
+        max_length: Maximum number of values to keep. `global_mean` still includes discarded values.
     """
 
     def __init__(self, max_length: int = 4096) -> None:
@@ -113,17 +113,17 @@ def to_pixels(name: str, image: tf.Tensor | npt.NDArray[Any]) -> tf.Tensor:
     """Convert one image to pixel values from 0 to 255.
 
     Args:
-      name: Name of the image in error messages.
-      image: `[height, width, channels]` with 1, 3 or 4 channels, or a batch of such images, of
-        which the first is used. Floating point from 0 to 1 (values outside are clipped, NaN becomes
-        black), or uint8.
+        name: Name of the image in error messages.
+        image: `[height, width, channels]` with 1, 3 or 4 channels, or a batch of such images, of
+            which the first is used. Floating point from 0 to 1 (values outside are clipped, NaN
+            becomes black), or uint8.
 
     Returns:
-      `[height, width, channels]`, float32, integer values.
+        `[height, width, channels]`, float32, integer values.
 
     Raises:
-      errors.ConfigValueError: The image has another shape or type, or its size is unknown in a
-        graph.
+        errors.ConfigValueError: The image has another shape or type, or its size is unknown in a
+            graph.
     """
     image = tf.convert_to_tensor(image)
     if image.shape.rank == 4:
@@ -165,7 +165,7 @@ class GraphMetrics:
     other replicas reuse it.
 
     Args:
-      strategy: The distribution strategy under which the graphs run.
+        strategy: The distribution strategy under which the graphs run.
     """
 
     def __init__(self, strategy: tf.distribute.Strategy) -> None:
@@ -209,8 +209,9 @@ class GraphMetrics:
         """Return everything recorded since the last `take`; all workers must call it together.
 
         Returns:
-          The sum and the number of values of each scalar, the images, and the bucket counts of each
-          histogram, without names that have no values.
+            The sum and the number of values of each scalar, the images, and the bucket counts of
+                each
+            histogram, without names that have no values.
         """
         scalars, counts, arrived = self._take_sums()
         images = {name: image for name in arrived if (image := self._take_image(name)) is not None}
@@ -329,9 +330,9 @@ class Events:
     """The values recorded during one interval.
 
     Attributes:
-      scalars: Scalars by name: the mean over the interval, or the latest value.
-      images: The latest image of each name: `[height, width, channels]`, uint8.
-      histograms: Histograms by name, over all values of the interval.
+        scalars: Scalars by name: the mean over the interval, or the latest value.
+        images: The latest image of each name: `[height, width, channels]`, uint8.
+        histograms: Histograms by name, over all values of the interval.
     """
 
     scalars: Mapping[str, float] = dataclasses.field(default_factory=dict)
@@ -354,7 +355,7 @@ class EventStorage:
     current, or if it was muted, they are dropped.
 
     Attributes:
-      step: The step of the values that are recorded and taken now.
+        step: The step of the values that are recorded and taken now.
     """
 
     def __init__(self) -> None:
@@ -385,15 +386,15 @@ class EventStorage:
         """Record one number.
 
         Args:
-          name: Name of the scalar. Inside a `name_scope`, the scope is prepended.
-          value: A single Python, NumPy or TensorFlow number, which may be a symbolic tensor.
-          smoothing_hint: If True, a report shows the mean over its interval and over the replicas.
-            If False, it shows the latest value, averaged over the replicas. A value recorded
-            outside of a graph counts as later than values recorded inside a graph.
+            name: Name of the scalar. Inside a `name_scope`, the scope is prepended.
+            value: A single Python, NumPy or TensorFlow number, which may be a symbolic tensor.
+            smoothing_hint: If True, a report shows the mean over its interval and over the
+                replicas. If False, it shows the latest value, averaged over the replicas. A value
+                recorded outside of a graph counts as later than values recorded inside a graph.
 
         Raises:
-          errors.ConfigValueError: The value is not a single number, or the name was recorded before
-            with the other hint.
+            errors.ConfigValueError: The value is not a single number, or the name was recorded
+                before with the other hint.
         """
         if self.is_muted:
             return
@@ -416,13 +417,13 @@ class EventStorage:
         With several replicas, a report takes the image of the first replica that recorded one.
 
         Args:
-          name: Name of the image. Inside a `name_scope`, the scope is prepended.
-          image: `[height, width, channels]` with 1, 3 or 4 channels, or a batch of such images, of
-            which the first is used. Floating point from 0 to 1, or uint8. During tracing, the size
-            must be known.
+            name: Name of the image. Inside a `name_scope`, the scope is prepended.
+            image: `[height, width, channels]` with 1, 3 or 4 channels, or a batch of such images,
+                of which the first is used. Floating point from 0 to 1, or uint8. During tracing,
+                the size must be known.
 
         Raises:
-          errors.ConfigValueError: The image has another shape or type.
+            errors.ConfigValueError: The image has another shape or type.
         """
         if self.is_muted:
             return
@@ -437,9 +438,9 @@ class EventStorage:
         """Record values for a histogram; a report takes all values of its interval.
 
         Args:
-          name: Name of the histogram. Inside a `name_scope`, the scope is prepended.
-          values: Numbers of any type and shape. Infinite values count as the largest finite value;
-            NaN is ignored.
+            name: Name of the histogram. Inside a `name_scope`, the scope is prepended.
+            values: Numbers of any type and shape. Infinite values count as the largest finite
+                value; NaN is ignored.
         """
         if self.is_muted:
             return
@@ -454,7 +455,7 @@ class EventStorage:
         """Add the values of a report to the histories, without reporting them once more.
 
         Args:
-          values: Numbers by name. Nested names are joined by `/`.
+            values: Numbers by name. Nested names are joined by `/`.
         """
         for name, value in nested_dict.flatten_nested_dict(values, "/").items():
             self._add_to_history(name, float(value))
@@ -477,9 +478,9 @@ class EventStorage:
         """Return everything recorded since the last `take`; names without new values are absent.
 
         Args:
-          from_graphs: Whether to include values recorded inside graphs. They are summed over all
-            workers, so all workers must call this method together; a single worker that has failed
-            would wait for the others.
+            from_graphs: Whether to include values recorded inside graphs. They are summed over all
+                workers, so all workers must call this method together; a single worker that has
+                failed would wait for the others.
         """
         scalars, images, counts = self._scalars, self._images, self._counts
         self._scalars, self._images, self._counts = {}, {}, {}
@@ -508,10 +509,10 @@ class EventStorage:
         the last step of the report's interval on.
 
         Args:
-          name: The full name, including name scopes.
+            name: The full name, including name scopes.
 
         Raises:
-          errors.UnknownNameError: No scalar of that name has been recorded yet.
+            errors.UnknownNameError: No scalar of that name has been recorded yet.
         """
         if name not in self._histories:
             hint = suggestions.did_you_mean(name, self._histories)
@@ -555,11 +556,11 @@ def get_event_storage(required: bool = False) -> EventStorage:
     """Return the storage of the innermost `with storage:` block, in any thread.
 
     Args:
-      required: Whether to raise if there is no current storage. By default, a storage that drops
-        everything is returned, so that a model that records values also works outside of a run.
+        required: Whether to raise if there is no current storage. By default, a storage that drops
+            everything is returned, so that a model that records values also works outside of a run.
 
     Raises:
-      errors.ConfigError: There is no current storage and `required` is True.
+        errors.ConfigError: There is no current storage and `required` is True.
     """
     if _current:
         return _current[-1]

@@ -24,8 +24,8 @@ def write_media(media: Record | Events, step: int | tf.Tensor | tf.Variable | No
     """Write images and histograms to the default summary writer.
 
     Args:
-      media: A `Record` or `Events` with `images` and `histograms`.
-      step: The step. Defaults to the one set by `tf.summary.experimental.set_step`.
+        media: A `Record` or `Events` with `images` and `histograms`.
+        step: The step. Defaults to the one set by `tf.summary.experimental.set_step`.
     """
     for name, image in media.images.items():
         image_summary(name, image, step=step)
@@ -39,8 +39,8 @@ def write_hparams(directory: str, values: Mapping[str, Any]) -> None:
     They replace those of an earlier start of the run.
 
     Args:
-      directory: The model directory. TensorBoard assigns it the scalars in and below it.
-      values: The hyperparameters by name. Those that are None are left out.
+        directory: The model directory. TensorBoard assigns it the scalars in and below it.
+        values: The hyperparameters by name. Those that are None are left out.
     """
     suffix = ".hparams.v2"
     with _unless_disk_is_full():
@@ -85,9 +85,9 @@ def image_summary(
     """Write the same summary as `tf.summary.image`, without requiring TensorBoard.
 
     Args:
-      name: The tag.
-      image: `[height, width, channels]`, uint8.
-      step: The step. Defaults to the one set by `tf.summary.experimental.set_step`.
+        name: The tag.
+        image: `[height, width, channels]`, uint8.
+        step: The step. Defaults to the one set by `tf.summary.experimental.set_step`.
     """
     height, width = np.shape(image)[:2]
     png = tf.io.encode_png(image)
@@ -101,9 +101,9 @@ def histogram_summary(
     """Write the same summary as `tf.summary.histogram`, without requiring TensorBoard.
 
     Args:
-      name: The tag.
-      histogram: The histogram to write.
-      step: The step. Defaults to the one set by `tf.summary.experimental.set_step`.
+        name: The tag.
+        histogram: The histogram to write.
+        step: The step. Defaults to the one set by `tf.summary.experimental.set_step`.
     """
     edges = histogram.edges
     buckets = tf.constant(np.stack([edges[:-1], edges[1:], histogram.counts], axis=1))
@@ -132,9 +132,9 @@ def scalar_summary(
     """Write the same summary as `tf.summary.scalar`, without requiring TensorBoard.
 
     Args:
-      name: The tag.
-      value: One number.
-      step: The step. Defaults to the one set by `tf.summary.experimental.set_step`.
+        name: The tag.
+        value: One number.
+        step: The step. Defaults to the one set by `tf.summary.experimental.set_step`.
     """
     metadata = _scalar_metadata()
     with tf.summary.experimental.summary_scope(name, "scalar_summary", values=[value, step]) as (
@@ -161,9 +161,9 @@ class TensorBoardWriter(Writer):
     already read after that point.
 
     Args:
-      directory: Root of the event files; `None` disables writing.
-      job: Name of an evaluation-only job, which becomes part of its file names. Such a job can
-        share the directory with a training run: neither modifies the files of the other.
+        directory: Root of the event files; `None` disables writing.
+        job: Name of an evaluation-only job, which becomes part of its file names. Such a job can
+            share the directory with a training run: neither modifies the files of the other.
     """
 
     def __init__(self, directory: str | os.PathLike[str] | None, *, job: str = "") -> None:
@@ -194,11 +194,11 @@ class TensorBoardWriter(Writer):
         """Write `values` to `relative_path`, and each nested mapping to a subfolder of its name.
 
         Args:
-          values: Values by name: anything `summary_fn` accepts, or a nested mapping.
-          step: The step, a number or a variable.
-          relative_path: The folder, relative to the root.
-          summary_fn: Called as `summary_fn(name, value, step=step)`. The default skips values that
-            are not scalars, with a warning.
+            values: Values by name: anything `summary_fn` accepts, or a nested mapping.
+            step: The step, a number or a variable.
+            relative_path: The folder, relative to the root.
+            summary_fn: Called as `summary_fn(name, value, step=step)`. The default skips values
+                that are not scalars, with a warning.
         """
         if self._directory is None:
             return

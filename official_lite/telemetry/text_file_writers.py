@@ -24,8 +24,8 @@ class LineFile:
     full, it is lost with a warning and training continues.
 
     Args:
-      path: Path of the file. Its directories are created immediately, the file itself with the
-        first line.
+        path: Path of the file. Its directories are created immediately, the file itself with the
+            first line.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -62,10 +62,10 @@ class LineFile:
         """Remove lines; the file is replaced atomically, and only if a line is removed.
 
         Args:
-          is_kept: Returns whether to keep a line.
+            is_kept: Returns whether to keep a line.
 
         Returns:
-          The number of lines removed.
+            The number of lines removed.
         """
         if not files.exists(self.path):
             return 0
@@ -132,9 +132,9 @@ class CsvWriter(Writer):
     incomplete row is removed when the table is next opened.
 
     Args:
-      path: Path from which the table paths are derived: `runs/mnist/metrics.csv` creates
-        `runs/mnist/metrics_train.csv` and so on. Special characters of a split are escaped as in
-        URLs: `eval/digits` is written to `metrics_eval%2Fdigits.csv`.
+        path: Path from which the table paths are derived: `runs/mnist/metrics.csv` creates
+            `runs/mnist/metrics_train.csv` and so on. Special characters of a split are escaped as
+            in URLs: `eval/digits` is written to `metrics_eval%2Fdigits.csv`.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -201,7 +201,7 @@ class _Table:
         """Remove the rows for which `is_kept` returns False.
 
         Args:
-          is_kept: Called with the non-empty cells of a row, by column.
+            is_kept: Called with the non-empty cells of a row, by column.
         """
         header, *rows = self._read_rows() or [[]]
         named = ({n: cell for n, cell in zip(header, row, strict=False) if cell} for row in rows)
@@ -268,8 +268,8 @@ class JsonLinesWriter(Writer):
     removed when the file is next opened.
 
     Args:
-      path: Path of the file. The file and its directories are created if they do not exist.
-      clock: Function that returns the time in seconds since 1970.
+        path: Path of the file. The file and its directories are created if they do not exist.
+        clock: Function that returns the time in seconds since 1970.
     """
 
     def __init__(

@@ -30,17 +30,17 @@ class MlflowWriter(Writer):
     propagating, the run is marked as failed.
 
     Args:
-      model_dir: Directory that holds the run ID. Its name becomes the name of the run.
-      experiment: Name of the MLflow experiment, which is created if it does not exist. Defaults to
-        `MLFLOW_EXPERIMENT_NAME`, or else `Default`.
-      tracking_uri: Server, database or directory. Defaults to `MLFLOW_TRACKING_URI` or what
-        `mlflow.set_tracking_uri` has set. If neither is set, the database `mlflow.db` and the
-        directory `mlartifacts` in a local `model_dir` hold the run, in the experiment `runs`.
-      params: Parameters of the run.
+        model_dir: Directory that holds the run ID. Its name becomes the name of the run.
+        experiment: Name of the MLflow experiment, which is created if it does not exist. Defaults
+            to `MLFLOW_EXPERIMENT_NAME`, or else `Default`.
+        tracking_uri: Server, database or directory. Defaults to `MLFLOW_TRACKING_URI` or what
+            `mlflow.set_tracking_uri` has set. If neither is set, the database `mlflow.db` and the
+            directory `mlartifacts` in a local `model_dir` hold the run, in the experiment `runs`.
+        params: Parameters of the run.
 
     Raises:
-      errors.ConfigValueError: MLflow is not installed, `tracking_uri` can't be opened, or it does
-        not contain the run that is named in `model_dir`.
+        errors.ConfigValueError: MLflow is not installed, `tracking_uri` can't be opened, or it does
+            not contain the run that is named in `model_dir`.
     """
 
     def __init__(
@@ -195,15 +195,15 @@ class WandbWriter(Writer):
     is closed while an exception is propagating, the run is marked as failed.
 
     Args:
-      model_dir: Directory that holds the run ID and, if it is local, W&B's files. Its name becomes
-        the name of the run.
-      project: The W&B project. Defaults to `WANDB_PROJECT`, or else W&B's own default.
-      mode: `online`, `offline` (upload later with `wandb sync`) or `disabled`. Defaults to
-        `WANDB_MODE`, or else `online` if `WANDB_API_KEY` is set and `offline` if not.
-      config: The config of the run.
+        model_dir: Directory that holds the run ID and, if it is local, W&B's files. Its name
+            becomes the name of the run.
+        project: The W&B project. Defaults to `WANDB_PROJECT`, or else W&B's own default.
+        mode: `online`, `offline` (upload later with `wandb sync`) or `disabled`. Defaults to
+            `WANDB_MODE`, or else `online` if `WANDB_API_KEY` is set and `offline` if not.
+        config: The config of the run.
 
     Raises:
-      errors.ConfigValueError: W&B is not installed.
+        errors.ConfigValueError: W&B is not installed.
     """
 
     def __init__(

@@ -37,8 +37,8 @@ class Histogram:
     """The number of values in each bucket.
 
     Attributes:
-      edges: `[n + 1]`, increasing. The outermost buckets also hold the values beyond them.
-      counts: `[n]`; `counts[i]` is the number of values between `edges[i]` and `edges[i + 1]`.
+        edges: `[n + 1]`, increasing. The outermost buckets also hold the values beyond them.
+        counts: `[n]`; `counts[i]` is the number of values between `edges[i]` and `edges[i + 1]`.
     """
 
     edges: npt.NDArray[np.float64]
@@ -61,10 +61,10 @@ def bucket_counts(values: tf.Tensor | npt.NDArray[Any]) -> tf.Tensor:
     largest finite value; NaN is not counted.
 
     Args:
-      values: Numbers of any type and shape.
+        values: Numbers of any type and shape.
 
     Returns:
-      `[NUM_BUCKETS]`, float32.
+        `[NUM_BUCKETS]`, float32.
     """
     flat = tf.reshape(tf.cast(tf.convert_to_tensor(values), tf.float32), [-1])
     magnitude = tf.bitwise.right_shift(tf.bitcast(tf.abs(flat), tf.int32), _DROPPED_BITS)
@@ -85,13 +85,13 @@ class Record:
     """The values of one report.
 
     Attributes:
-      step: The global step at which the values were read.
-      split: What the values were measured on: `"train"`, `"validation"`, …
-      values: Python numbers by name. A nested mapping groups related values, such as the metrics of
-        one of several data sets.
-      images: Images by name: `[height, width, channels]`, uint8. Text writers ignore them.
-      histograms: Histograms by name. Text writers ignore them.
-      total_steps: The step at which training ends, if this is a training report.
+        step: The global step at which the values were read.
+        split: What the values were measured on: `"train"`, `"validation"`, …
+        values: Python numbers by name. A nested mapping groups related values, such as the metrics
+            of one of several data sets.
+        images: Images by name: `[height, width, channels]`, uint8. Text writers ignore them.
+        histograms: Histograms by name. Text writers ignore them.
+        total_steps: The step at which training ends, if this is a training report.
     """
 
     step: int
@@ -194,7 +194,7 @@ class Writer(abc.ABC):
         it replaces the earlier record.
 
         Args:
-          step: The step of the restored state.
+            step: The step of the restored state.
         """
 
     def close(self) -> None:
@@ -218,10 +218,10 @@ class RunInfo:
     """Describes one run.
 
     Attributes:
-      model_dir: The model directory.
-      total_steps: The step at which training ends.
-      config: The config, as nested mappings of plain values.
-      mode: The mode of the run, such as `train_and_eval`.
+        model_dir: The model directory.
+        total_steps: The step at which training ends.
+        config: The config, as nested mappings of plain values.
+        mode: The mode of the run, such as `train_and_eval`.
     """
 
     model_dir: str
@@ -325,8 +325,8 @@ class AsyncWriter(Writer):
     starts with an empty queue: the waiting records belong to its parent.
 
     Args:
-      inner: The writer that receives the records. It is closed together with this writer.
-      max_records: Maximum number of records that may wait.
+        inner: The writer that receives the records. It is closed together with this writer.
+        max_records: Maximum number of records that may wait.
     """
 
     def __init__(self, inner: Writer, *, max_records: int = 100) -> None:

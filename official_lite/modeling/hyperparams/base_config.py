@@ -39,8 +39,8 @@ def bind(config_cls: type[Config]) -> Callable[[_Builder], _Builder]:
     """Return a decorator that sets a class or function as the `BUILDER` of a config class.
 
     Raises:
-      ConfigValueError: `config_cls` is not a class or already has a builder, or the builder is not
-        a class or a function.
+        ConfigValueError: `config_cls` is not a class or already has a builder, or the builder is
+            not a class or a function.
     """
     if not inspect.isclass(config_cls):
         raise errors.ConfigValueError(f"`bind` expects a config class, got {config_cls!r}.")
@@ -84,8 +84,8 @@ class Config(params_dict.ParamsDict):
       what to use instead. The error about the unknown key ends with this sentence.
 
     Args:
-      default_params: Nested values that override the fields' defaults.
-      restrictions: Rules for `validate`; see `params_dict.Restriction`.
+        default_params: Nested values that override the fields' defaults.
+        restrictions: Rules for `validate`; see `params_dict.Restriction`.
     """
 
     IMMUTABLE_TYPES: ClassVar[tuple[type, ...]] = (str, int, float, bool, type(None))
@@ -169,7 +169,7 @@ class Config(params_dict.ParamsDict):
         config first and pass the file to `override_params_dict`, which keeps the classes.
 
         Raises:
-          ConfigError: As for `params_dict.override_params_dict`, with file and line.
+            ConfigError: As for `params_dict.override_params_dict`, with file and line.
         """
         return cls(yaml_io.read_yaml(file_path))
 
@@ -183,7 +183,7 @@ class Config(params_dict.ParamsDict):
         """Build a config from positional values for the fields that this class itself declares.
 
         Raises:
-          ConfigTypeError: There are more values than fields.
+            ConfigTypeError: There are more values than fields.
         """
         names = list(inspect.get_annotations(cls))
         if len(args) > len(names):
@@ -316,9 +316,9 @@ def _field_type(
     An annotation that YAML cannot express accepts plain values.
 
     Args:
-      hint: The annotation.
-      sequence_class: The class stored for an annotation such as `Sequence[int]`.
-      is_lenient: Whether values that do not fit the annotation are accepted as they are.
+        hint: The annotation.
+        sequence_class: The class stored for an annotation such as `Sequence[int]`.
+        is_lenient: Whether values that do not fit the annotation are accepted as they are.
     """
     compiled = functools.partial(_field_type, sequence_class=sequence_class, is_lenient=is_lenient)
     origin, args = typing.get_origin(hint), typing.get_args(hint)
@@ -365,16 +365,16 @@ class FieldType(abc.ABC):
         """Return the value to store in place of `current` (None if nothing is stored).
 
         Raises:
-          ConfigTypeError: The value has the wrong type.
-          ConfigValueError: The value has the right type but is invalid.
-          UnknownKeyError: A nested dict contains a key that its config does not have.
+            ConfigTypeError: The value has the wrong type.
+            ConfigValueError: The value has the right type but is invalid.
+            UnknownKeyError: A nested dict contains a key that its config does not have.
         """
 
     def read(self, value: object) -> Any:
         """Return the value that this type takes from a text on a command line.
 
         Raises:
-          ConfigValueError: The text is no YAML, and this type does not accept a text.
+            ConfigValueError: The text is no YAML, and this type does not accept a text.
         """
         if not isinstance(value, yaml_io.Text):
             return value
@@ -730,7 +730,7 @@ class OneOfConfig(Config):
     that is not selected would have no effect, so it raises an error.
 
     Attributes:
-      type: The name of the selected field; None or an empty string selects nothing.
+        type: The name of the selected field; None or an empty string selects nothing.
     """
 
     type: str | None = None

@@ -80,8 +80,8 @@ class ParamsDict:
     key that has the name of a method is read by `get`.
 
     Args:
-      default_params: The initial keys and values.
-      restrictions: Rules that `validate` checks; see `Restriction`.
+        default_params: The initial keys and values.
+        restrictions: Rules that `validate` checks; see `Restriction`.
     """
 
     # `config.epochs` stores the last one: a dict by the path of a field with a derived value.
@@ -139,8 +139,8 @@ class ParamsDict:
         """Merge nested values into this tree; lists are replaced.
 
         Raises:
-          UnknownKeyError: A key does not exist yet and `is_strict` is True.
-          LockedConfigError: `lock()` was called before.
+            UnknownKeyError: A key does not exist yet and `is_strict` is True.
+            LockedConfigError: `lock()` was called before.
         """
         self._override(override_params, self._cursor()._replace(strict=is_strict))
         if derived := self.__dict__.get("_conversions"):
@@ -169,9 +169,9 @@ class ParamsDict:
         """Check the restrictions of this tree and of every nested one.
 
         Raises:
-          RestrictionError: The first rule that is violated (also a `KeyError`).
-          UnknownKeyError: A rule names a key that does not exist.
-          ConfigValueError: A rule is malformed.
+            RestrictionError: The first rule that is violated (also a `KeyError`).
+            UnknownKeyError: A rule names a key that does not exist.
+            ConfigValueError: A rule is malformed.
         """
         self._validate(self._cursor())
 
@@ -370,9 +370,9 @@ def override_params_dict(
     text. An empty override changes nothing.
 
     Raises:
-      ConfigFileError: The file cannot be read.
-      ConfigValueError: The string is none of these.
-      UnknownKeyError, ConfigTypeError, LockedConfigError: As for `ParamsDict.override`.
+        ConfigFileError: The file cannot be read.
+        ConfigValueError: The string is none of these.
+        UnknownKeyError, ConfigTypeError, LockedConfigError: As for `ParamsDict.override`.
     """
     given = dict_or_string_or_yaml_file
     if not given:
@@ -425,7 +425,7 @@ def set_by_path(config: ParamsDict, path: str, value: str) -> None:
     needs no quotes. `[0]` indexes a list; an index equal to its length appends.
 
     Raises:
-      ConfigError: An unknown key, a wrong type or a locked config, as for `override`.
+        ConfigError: An unknown key, a wrong type or a locked config, as for `override`.
     """
     set_by_paths(config, [(path, value)])
 
@@ -436,7 +436,7 @@ def set_by_paths(config: ParamsDict, values: Iterable[tuple[str, str]]) -> None:
     Of two values for the same path, the later one counts.
 
     Raises:
-      ConfigError: As for `set_by_path`.
+        ConfigError: As for `set_by_path`.
     """
     override_by_paths(config, [(path, _text(path, value)) for path, value in values])
 
@@ -462,7 +462,7 @@ def override_by_path(config: ParamsDict, path: str, value: object) -> None:
     """Override the value at `path` with a Python value, which is not parsed.
 
     Raises:
-      ConfigError: As for `set_by_path`.
+        ConfigError: As for `set_by_path`.
     """
     override_by_paths(config, [(path, value)])
 
@@ -471,7 +471,7 @@ def override_by_paths(config: ParamsDict, values: Iterable[tuple[str, object]]) 
     """Override the values at several paths with Python values, all at once.
 
     Raises:
-      ConfigError: As for `set_by_path`.
+        ConfigError: As for `set_by_path`.
     """
     steps = [(yaml_io.parse_path(path), value) for path, value in values]
     config.override(yaml_io.nest_all(steps, config._cursor()))
@@ -551,9 +551,9 @@ def _check(restriction: Restriction, config: ParamsDict, cursor: Cursor) -> None
     """Raise if `config` violates `restriction`; `cursor` is its position in the whole tree.
 
     Raises:
-      RestrictionError: The rule is violated, or the two values cannot be compared.
-      UnknownKeyError: A path does not exist in the config.
-      ConfigValueError: The restriction is malformed.
+        RestrictionError: The rule is violated, or the two values cannot be compared.
+        UnknownKeyError: A path does not exist in the config.
+        ConfigValueError: The restriction is malformed.
     """
     inside = f" in {cursor}" if cursor.path else ""
     if callable(restriction):

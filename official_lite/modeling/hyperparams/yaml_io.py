@@ -43,7 +43,7 @@ def resolve_scalar(text: str, where: str) -> Scalar:
     """Return the value of a plain text; `where` starts any error message.
 
     Raises:
-      ConfigValueError: An integer has a leading zero (decimal or octal?) or exceeds 64 bits.
+        ConfigValueError: An integer has a leading zero (decimal or octal?) or exceeds 64 bits.
     """
     if text in _WORDS:
         return _WORDS[text]
@@ -97,7 +97,7 @@ class ListItems(dict[int, Any]):
         An index equal to the length appends.
 
         Raises:
-          ConfigValueError: An index is greater than the length.
+            ConfigValueError: An index is greater than the length.
         """
         present = list(current) if isinstance(current, list | tuple) else []
         pairs = [(value, value) for value in present]
@@ -117,9 +117,9 @@ class Text:
     """Value on a command line: a field takes it as YAML, or as text if it only accepts that.
 
     Attributes:
-      text: The text.
-      parsed: The value that the text is in YAML.
-      problem: Why the text is no YAML; None if it is.
+        text: The text.
+        parsed: The value that the text is in YAML.
+        problem: Why the text is no YAML; None if it is.
     """
 
     text: str
@@ -143,10 +143,10 @@ class Cursor(NamedTuple):
     """Position in a config tree where an override applies, and whether it is strict.
 
     Attributes:
-      root: The name of the class at the root of the tree.
-      path: The dotted path from the root.
-      source: File and line, if the value was read from a file.
-      strict: Whether new keys are errors.
+        root: The name of the class at the root of the tree.
+        path: The dotted path from the root.
+        source: File and line, if the value was read from a file.
+        strict: Whether new keys are errors.
     """
 
     root: str
@@ -191,8 +191,8 @@ def merge(old: Any, new: Any, cursor: Cursor) -> Any:
     Of two values for the same field, the new one counts.
 
     Raises:
-      ConfigValueError: One override sets a value below a path, to which the other one sets a value
-          that has nothing below it.
+        ConfigValueError: One override sets a value below a path, to which the other one sets a
+            value that has nothing below it.
     """
     if not isinstance(old, Mapping) and not isinstance(new, Mapping):
         return new
@@ -257,7 +257,7 @@ def rename(
     """Return the mapping with its keys renamed by `aliases` (alias -> key); line numbers are kept.
 
     Raises:
-      ConfigValueError: Two keys refer to the same field.
+        ConfigValueError: Two keys refer to the same field.
     """
     if not aliases.keys() & mapping.keys():
         return mapping
@@ -300,9 +300,9 @@ def read_yaml(file_path: str | os.PathLike[str]) -> LocatedDict:
     """Return the mapping in a local or remote YAML or JSON file; empty if the file is empty.
 
     Raises:
-      ConfigFileError: The file cannot be opened.
-      ConfigValueError: The file is not a single plain YAML mapping in UTF-8 within the limits of
-          this module; the message names file and line.
+        ConfigFileError: The file cannot be opened.
+        ConfigValueError: The file is not a single plain YAML mapping in UTF-8 within the limits of
+            this module; the message names file and line.
     """
     path = os.fspath(file_path)
     try:
@@ -318,7 +318,7 @@ def parse_yaml(text: str, source: str) -> LocatedDict:
     """Return the mapping in a YAML text; `source` precedes the line number in messages.
 
     Raises:
-      ConfigValueError: As for `read_yaml`.
+        ConfigValueError: As for `read_yaml`.
     """
     node = _compose(text, source)
     if node is None:
@@ -349,7 +349,7 @@ def to_yaml(mapping: Mapping[str, Any]) -> str:
     """Return YAML text that `parse_yaml` reads back as the same values (tuples as lists).
 
     Raises:
-      ConfigTypeError: A value is not a mapping, list, tuple, string, number, boolean or None.
+        ConfigTypeError: A value is not a mapping, list, tuple, string, number, boolean or None.
     """
     try:
         return yaml.dump(
@@ -638,7 +638,7 @@ def parse_csv(text: str) -> dict[str, Any]:
     """Return the nested override that `text` describes; `a[0]` becomes `ListItems`.
 
     Raises:
-      ConfigValueError: The text is malformed; the message shows the text and the position.
+        ConfigValueError: The text is malformed; the message shows the text and the position.
     """
     return _parse_leaves(_tree(text))
 
@@ -647,7 +647,7 @@ def nested_csv_str_to_json_str(csv_str: str) -> str:
     """Convert `a=1,b.c=2` to the YAML flow mapping `{a : 1, b : {c : 2}}`; empty text is unchanged.
 
     Raises:
-      ConfigValueError: The text is malformed, contains a nested list, or omits a list element.
+        ConfigValueError: The text is malformed, contains a nested list, or omits a list element.
     """
     return _render(_tree(csv_str), csv_str) if csv_str else ""
 
@@ -656,7 +656,7 @@ def parse_path(path: str) -> list[str | int]:
     """Split `task_routines[0].task_weight` into `["task_routines", 0, "task_weight"]`.
 
     Raises:
-      ConfigValueError: The text is not a path.
+        ConfigValueError: The text is not a path.
     """
     stripped = path.strip()
     if not re.fullmatch(_PATH, stripped):
@@ -678,7 +678,7 @@ def nest_all(values: Iterable[tuple[list[str | int], object]], cursor: Cursor) -
     """Return one nested override for several paths, given as steps; their order does not matter.
 
     Raises:
-      ConfigValueError: One path is a part of another one whose value is no mapping or list.
+        ConfigValueError: One path is a part of another one whose value is no mapping or list.
     """
     merged: dict[str, Any] = {}
     for steps, value in values:

@@ -12,9 +12,9 @@ class ConditionalAction:
     """Runs an action, or several in order, if `condition(output)` is true.
 
     Args:
-      condition: A function that takes the output of training or evaluation and returns a bool or a
-        boolean tensor.
-      action: One or more callables that receive the output. Their results are ignored.
+        condition: A function that takes the output of training or evaluation and returns a bool or
+            a boolean tensor.
+        action: One or more callables that receive the output. Their results are ignored.
     """
 
     def __init__(

@@ -20,13 +20,13 @@ class ExportFileManager:
     """Names exports `{base_name}-{id}` and removes old ones.
 
     Args:
-      base_name: The path prefix of all exports.
-      max_to_keep: The number of exports that `clean_up` keeps: those with the highest ids. A
-        negative number keeps all of them.
-      next_id_fn: Returns the id of the next export, such as `global_step.numpy`. Defaults to a
-        counter that continues from the highest id on disk.
-      subdirectory: A directory within each `{base_name}-{id}`. If given, only that directory is
-        managed, and other files in `{base_name}-{id}` remain.
+        base_name: The path prefix of all exports.
+        max_to_keep: The number of exports that `clean_up` keeps: those with the highest ids. A
+            negative number keeps all of them.
+        next_id_fn: Returns the id of the next export, such as `global_step.numpy`. Defaults to a
+            counter that continues from the highest id on disk.
+        subdirectory: A directory within each `{base_name}-{id}`. If given, only that directory is
+            managed, and other files in `{base_name}-{id}` remain.
     """
 
     def __init__(
@@ -67,12 +67,12 @@ class ExportSavedModel:
     """An action that exports a model. It ignores the output.
 
     Args:
-      model: The model to export.
-      file_manager: Determines the path of each export and the number of exports to keep.
-      signatures: Passed to `tf.saved_model.save`.
-      options: Passed to `tf.saved_model.save`.
-      optimizer: The optimizer of the model. If it averages the weights, the averages, which
-        evaluations measure, are exported.
+        model: The model to export.
+        file_manager: Determines the path of each export and the number of exports to keep.
+        signatures: Passed to `tf.saved_model.save`.
+        options: Passed to `tf.saved_model.save`.
+        optimizer: The optimizer of the model. If it averages the weights, the averages, which
+            evaluations measure, are exported.
     """
 
     def __init__(

@@ -23,11 +23,11 @@ class NewBestMetric:
     and only one should write the file.
 
     Args:
-      metric: A key of the output, or a function of the output.
-      higher_is_better: Whether higher values are better.
-      filename: A file that keeps the best value across restarts. `None` keeps it in memory.
-      write_metric: Whether this process writes the file. If false, it only reads the file at the
-        start.
+        metric: A key of the output, or a function of the output.
+        higher_is_better: Whether higher values are better.
+        filename: A file that keeps the best value across restarts. `None` keeps it in memory.
+        write_metric: Whether this process writes the file. If false, it only reads the file at the
+            start.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class NewBestMetric:
         """Return the value of the metric in `output`.
 
         Raises:
-          errors.UnknownKeyError: The output has no such metric.
+            errors.UnknownKeyError: The output has no such metric.
         """
         if callable(self.metric):
             return float(common.get_value(self.metric(output)))
@@ -87,9 +87,9 @@ class JSONPersistedValue:
     The file is read once at the start. Each write replaces the whole file.
 
     Args:
-      initial_value: The value if the file is missing or empty.
-      filename: The file. `None` keeps the value only in memory.
-      write_value: Whether to write the file.
+        initial_value: The value if the file is missing or empty.
+        filename: The file. `None` keeps the value only in memory.
+        write_value: Whether to write the file.
     """
 
     def __init__(self, initial_value: Any, filename: str | None, write_value: bool = True) -> None:

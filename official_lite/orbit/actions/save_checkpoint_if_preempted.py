@@ -14,11 +14,11 @@ class SaveCheckpointIfPreempted:
     on the step at which they save.
 
     Args:
-      cluster_resolver: Describes the cluster.
-      checkpoint_manager: The checkpoint manager that saves.
-      checkpoint_number: The number of the checkpoint, usually the global step.
-      keep_running_after_save: Whether to continue training after the save instead of exiting, for
-        platforms on which the process itself recovers.
+        cluster_resolver: Describes the cluster.
+        checkpoint_manager: The checkpoint manager that saves.
+        checkpoint_number: The number of the checkpoint, usually the global step.
+        keep_running_after_save: Whether to continue training after the save instead of exiting, for
+            platforms on which the process itself recovers.
     """
 
     def __init__(

@@ -40,12 +40,12 @@ class BatchNormStatistics:
     or that the step does not call in training mode, keep their statistics.
 
     Args:
-      trainer: A trainer with a `task`, a `model`, an `optimizer`, a `strategy` and a
-        `train_dataset`, such as `core.base_trainer.Trainer`.
+        trainer: A trainer with a `task`, a `model`, an `optimizer`, a `strategy` and a
+            `train_dataset`, such as `core.base_trainer.Trainer`.
 
     Raises:
-      errors.ConfigTypeError: The trainer lacks one of these attributes.
-      errors.ConfigValueError: The trainer computes virtual replicas.
+        errors.ConfigTypeError: The trainer lacks one of these attributes.
+        errors.ConfigValueError: The trainer computes virtual replicas.
     """
 
     def __init__(self, trainer: Any) -> None:
@@ -73,7 +73,7 @@ class BatchNormStatistics:
         """Compute the statistics over `num_steps` batches and assign them to the layers.
 
         Raises:
-          errors.DataError: The training data are empty.
+            errors.DataError: The training data are empty.
         """
         if self.is_empty:
             return
@@ -211,7 +211,7 @@ def refuse_virtual_replicas(trainer: Any) -> None:
     """Check that statistics, if the model has any, can be computed by the trainer's data.
 
     Raises:
-      errors.ConfigValueError: The batches of the trainer are those of virtual replicas.
+        errors.ConfigValueError: The batches of the trainer are those of virtual replicas.
     """
     count = hyperparams.get_by_path(getattr(trainer, "config", None), "trainer.virtual_replicas")
     if count and _batch_norm_layers(trainer.model):
@@ -260,12 +260,13 @@ class PreciseBatchNorm(Hook):
     weights, because evaluation uses those.
 
     Args:
-      num_steps: The number of training batches per update.
-      every_n_steps: The interval. 0 updates the statistics before each evaluation during training,
-        including the last one. A checkpoint at the same step contains the new statistics.
+        num_steps: The number of training batches per update.
+        every_n_steps: The interval. 0 updates the statistics before each evaluation during
+            training, including the last one. A checkpoint at the same step contains the new
+            statistics.
 
     Raises:
-      errors.ConfigValueError: `num_steps` is less than 1.
+        errors.ConfigValueError: `num_steps` is less than 1.
     """
 
     def __init__(self, num_steps: int = 200, every_n_steps: int = 0) -> None:
@@ -326,16 +327,16 @@ class StochasticWeightAveraging(Hook):
     its own moving average, that average is not used in steps 3 and 4.
 
     Args:
-      start_step: The first step whose weights may be averaged.
-      every_n_steps: The interval. Weights are averaged at its multiples, usually once or a few
-        times per epoch.
-      recalibration_steps: The number of batches for batch normalization. 0 leaves the statistics
-        unchanged.
-      eval_steps: The number of steps in the evaluation; -1 means all the data. Defaults to the
-        number in the run's last evaluation.
+        start_step: The first step whose weights may be averaged.
+        every_n_steps: The interval. Weights are averaged at its multiples, usually once or a few
+            times per epoch.
+        recalibration_steps: The number of batches for batch normalization. 0 leaves the statistics
+            unchanged.
+        eval_steps: The number of steps in the evaluation; -1 means all the data. Defaults to the
+            number in the run's last evaluation.
 
     Raises:
-      errors.ConfigValueError: An argument is out of range.
+        errors.ConfigValueError: An argument is out of range.
     """
 
     def __init__(

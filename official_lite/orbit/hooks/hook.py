@@ -50,15 +50,15 @@ class Hook:
     other hooks still receive the event, and then training ends with that error.
 
     Attributes:
-      every_n_steps: The step interval of `before_step` and `after_step`. They run around the
-        stretch of steps that ends at each multiple of this number. The compiled loop must stop
-        there, so larger numbers cost less. 0 disables both methods. If a hook overrides one of them
-        and leaves this attribute at `None`, it runs at every step and a warning is logged.
-      name: The name of the hook's state in checkpoints. Defaults to the class name.
-      watched_metric: The name of the metric that the hook needs in the results of evaluations.
-        It is checked before training starts. Empty if there is none.
-      controller: The controller that runs the hook. Set by the controller.
-      trainer: The trainer of that controller. Set by the controller.
+        every_n_steps: The step interval of `before_step` and `after_step`. They run around the
+            stretch of steps that ends at each multiple of this number. The compiled loop must stop
+            there, so larger numbers cost less. 0 disables both methods. If a hook overrides one of
+            them and leaves this attribute at `None`, it runs at every step and a warning is logged.
+        name: The name of the hook's state in checkpoints. Defaults to the class name.
+        watched_metric: The name of the metric that the hook needs in the results of evaluations.
+            It is checked before training starts. Empty if there is none.
+        controller: The controller that runs the hook. Set by the controller.
+        trainer: The trainer of that controller. Set by the controller.
     """
 
     every_n_steps: int | None = None
@@ -123,9 +123,9 @@ class GraphHook(Hook):
     of a `Hook`. The trainer must support graph hooks, as `core.base_trainer.Trainer` does.
 
     Attributes:
-      takes_rows: Whether the hook accepts `tf.IndexedSlices` as the gradient of a table whose rows
-        are updated; each row occurs once. If false, the gradient is converted to a dense tensor as
-        large as the table.
+        takes_rows: Whether the hook accepts `tf.IndexedSlices` as the gradient of a table whose
+            rows are updated; each row occurs once. If false, the gradient is converted to a dense
+            tensor as large as the table.
     """
 
     takes_rows = False
@@ -134,8 +134,8 @@ class GraphHook(Hook):
         """Run after the task's train step on a replica.
 
         Args:
-          logs: The return value of the train step. With gradient accumulation, the value for a
-            micro-batch.
+            logs: The return value of the train step. With gradient accumulation, the value for a
+                micro-batch.
         """
         del logs  # AutoGraph can't convert a function of no statements.
 
@@ -157,18 +157,18 @@ class LambdaHook(Hook):
         {name: lambda, after_train: "my_package.notify:to_chat"}
 
     Args:
-      before_train: Called as `before_train(hook)`.
-      before_step: Called as `before_step(hook)`.
-      after_step: Called as `after_step(hook)`.
-      after_epoch: Called as `after_epoch(hook)`.
-      after_eval: Called as `after_eval(hook, logs)`.
-      on_checkpoint: Called as `on_checkpoint(hook, path)`.
-      on_exception: Called as `on_exception(hook, error)`.
-      after_train: Called as `after_train(hook, success)`.
-      every_n_steps: The interval of `before_step` and `after_step`, as in `Hook`.
+        before_train: Called as `before_train(hook)`.
+        before_step: Called as `before_step(hook)`.
+        after_step: Called as `after_step(hook)`.
+        after_epoch: Called as `after_epoch(hook)`.
+        after_eval: Called as `after_eval(hook, logs)`.
+        on_checkpoint: Called as `on_checkpoint(hook, path)`.
+        on_exception: Called as `on_exception(hook, error)`.
+        after_train: Called as `after_train(hook, success)`.
+        every_n_steps: The interval of `before_step` and `after_step`, as in `Hook`.
 
     Raises:
-      errors.ConfigTypeError: One of the event arguments is not a function.
+        errors.ConfigTypeError: One of the event arguments is not a function.
     """
 
     def __init__(
@@ -219,15 +219,15 @@ class ActionHook(Hook):
         {name: action, when: report, action: {name: "my_package.actions:Alert", above: 10.0}}
 
     Args:
-      action: The action, or a config entry as above.
-      when: When to call the action. `report` makes it one of the controller's `train_actions`,
-        called with what the trainer reports. `eval` calls it after each evaluation with the
-        results. `end` calls it after successful training with the last value of everything that was
-        reported.
+        action: The action, or a config entry as above.
+        when: When to call the action. `report` makes it one of the controller's `train_actions`,
+            called with what the trainer reports. `eval` calls it after each evaluation with the
+            results. `end` calls it after successful training with the last value of everything that
+            was reported.
 
     Raises:
-      errors.ConfigValueError: `when` is none of these values.
-      errors.ConfigTypeError: The action is not callable.
+        errors.ConfigValueError: `when` is none of these values.
+        errors.ConfigTypeError: The action is not callable.
     """
 
     def __init__(self, action: Callable[[runner.Output], Any] | Any, when: str = "eval") -> None:
@@ -272,8 +272,8 @@ def output_directory(hook: Hook, directory: str) -> str:
     """Return an absolute or remote `directory` unchanged, otherwise join it to `model_dir`.
 
     Raises:
-      errors.ConfigValueError: The path is relative and leads out of `model_dir`, or the controller
-        has no `model_dir`.
+        errors.ConfigValueError: The path is relative and leads out of `model_dir`, or the
+            controller has no `model_dir`.
     """
     directory = files.expand_home(directory)
     if os.path.isabs(directory) or "://" in directory:
@@ -300,10 +300,10 @@ class HookStates(tf.train.experimental.PythonState):
     several hooks of one class, set `name` to make sure that each hook gets its own state back.
 
     Args:
-      hooks: The hooks.
+        hooks: The hooks.
 
     Raises:
-      errors.ConfigValueError: Two hooks have the same name.
+        errors.ConfigValueError: Two hooks have the same name.
     """
 
     def __init__(self, hooks: Iterable[Hook]) -> None:
@@ -329,7 +329,7 @@ def hooks_by_name(hooks: Iterable[Hook]) -> dict[str, Hook]:
     """Return hooks by the names under which they are saved; see `HookStates`.
 
     Raises:
-      errors.ConfigValueError: Two hooks have the same name.
+        errors.ConfigValueError: Two hooks have the same name.
     """
     named: dict[str, Hook] = {}
     count: collections.Counter[str] = collections.Counter()
@@ -347,7 +347,7 @@ def pack(states: Mapping[str, Mapping[str, Any]]) -> bytes:
     """Serialize states to the bytes of an `.npz` file: arrays as arrays, other values as JSON.
 
     Raises:
-      errors.ConfigTypeError: A value is neither an array nor expressible in JSON.
+        errors.ConfigTypeError: A value is neither an array nor expressible in JSON.
     """
     arrays: dict[str, Any] = {}
     others: dict[str, dict[str, Any]] = {}
@@ -410,12 +410,12 @@ class HookList:
     """The hooks of a controller and their schedule.
 
     Args:
-      hooks: The hooks, in the order in which they run.
-      steps_per_epoch: The number of steps after which `after_epoch` runs.
+        hooks: The hooks, in the order in which they run.
+        steps_per_epoch: The number of steps after which `after_epoch` runs.
 
     Raises:
-      errors.ConfigTypeError: An element is not a `Hook`, or one of its methods takes different
-        arguments from the method of `Hook`.
+        errors.ConfigTypeError: An element is not a `Hook`, or one of its methods takes different
+            arguments from the method of `Hook`.
     """
 
     def __init__(self, hooks: Iterable[Hook], steps_per_epoch: int | None = None) -> None:
@@ -460,7 +460,7 @@ class HookList:
         """Set the controller and trainer of all hooks, and pass graph hooks to the trainer.
 
         Raises:
-          errors.ConfigTypeError: There are graph hooks, but the trainer does not support them.
+            errors.ConfigTypeError: There are graph hooks, but the trainer does not support them.
         """
         for hook in self._hooks:
             hook.controller, hook.trainer = controller, trainer

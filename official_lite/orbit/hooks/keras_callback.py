@@ -30,11 +30,11 @@ def create(
     """Create the callback of a config.
 
     Args:
-      callback: A callback, the name of a class in `keras.callbacks`, or `module:Class`.
-      arguments: The arguments of the class.
+        callback: A callback, the name of a class in `keras.callbacks`, or `module:Class`.
+        arguments: The arguments of the class.
 
     Raises:
-      errors.ConfigError: There is no such class, or it takes different arguments.
+        errors.ConfigError: There is no such class, or it takes different arguments.
     """
     if isinstance(callback, str):
         return plugins.factory(
@@ -115,14 +115,14 @@ class KerasCallback(Hook):
       are taken from the config.
 
     Args:
-      callback: A callback, the name of a class in `keras.callbacks`, or `module:Class`.
-      every_n_steps: The interval of batch events. By default, they run at every step if the
-        callback overrides one of them, and never otherwise. Running at every step splits the
-        compiled loop into single steps.
-      **arguments: The arguments of the class.
+        callback: A callback, the name of a class in `keras.callbacks`, or `module:Class`.
+        every_n_steps: The interval of batch events. By default, they run at every step if the
+            callback overrides one of them, and never otherwise. Running at every step splits the
+            compiled loop into single steps.
+        **arguments: The arguments of the class.
 
     Raises:
-      errors.ConfigError: There is no such class, or it takes different arguments.
+        errors.ConfigError: There is no such class, or it takes different arguments.
     """
 
     def __init__(
@@ -405,7 +405,7 @@ class _CsvFile:
     """The file of a `CSVLogger`, which a resumed training continues as the checkpoint found it.
 
     Attributes:
-      restored_size: The size of the file in the restored checkpoint, until the file is rewound.
+        restored_size: The size of the file in the restored checkpoint, until the file is rewound.
     """
 
     def __init__(self, callback: keras.callbacks.CSVLogger) -> None:
@@ -434,8 +434,8 @@ class _CallbackState:
     """The state of a callback: its attributes that are plain values, if training changes them.
 
     Attributes:
-      has_begun: Whether `on_train_begin` has been called.
-      restored: The attributes in the restored checkpoint, until they are set.
+        has_begun: Whether `on_train_begin` has been called.
+        restored: The attributes in the restored checkpoint, until they are set.
     """
 
     def __init__(self, callback: keras.callbacks.Callback) -> None:
@@ -481,11 +481,11 @@ def check_schedules(hooks: Sequence[Hook], optimizer: Any) -> None:
     """Check that no callback sets a learning rate that a schedule determines.
 
     Args:
-      hooks: The hooks of a run.
-      optimizer: The optimizer of the trainer, if it has one.
+        hooks: The hooks of a run.
+        optimizer: The optimizer of the trainer, if it has one.
 
     Raises:
-      errors.ConfigValueError: A callback does; Keras would fail when it sets the rate.
+        errors.ConfigValueError: A callback does; Keras would fail when it sets the rate.
     """
     while hasattr(optimizer, "inner_optimizer"):
         optimizer = optimizer.inner_optimizer

@@ -60,11 +60,11 @@ class IterationTimer(Hook):
     The hook reads the clock whenever the loop stops for any other reason.
 
     Args:
-      every_n_steps: The interval.
-      batch_size: The number of examples per step over all replicas. Defaults to the trainer's
-        `global_batch_size`, if it has one.
-      warmup_steps: The minimum number of initial steps to exclude from the measurements, because
-        the first step includes compilation.
+        every_n_steps: The interval.
+        batch_size: The number of examples per step over all replicas. Defaults to the trainer's
+            `global_batch_size`, if it has one.
+        warmup_steps: The minimum number of initial steps to exclude from the measurements, because
+            the first step includes compilation.
     """
 
     def __init__(
@@ -178,8 +178,8 @@ class StallWarning(Hook):
     nothing.
 
     Args:
-      seconds: The number of seconds without a completed step before the first warning. Compilation
-        and evaluation time counts.
+        seconds: The number of seconds without a completed step before the first warning.
+            Compilation and evaluation time counts.
     """
 
     every_n_steps = 0
@@ -233,7 +233,7 @@ class LearningRateLogger(Hook):
     `optimizers` (a dictionary or a list), the hook logs `learning_rate/<name>` for each of them.
 
     Args:
-      every_n_steps: The interval.
+        every_n_steps: The interval.
     """
 
     def __init__(self, every_n_steps: int = 100) -> None:
@@ -277,9 +277,9 @@ class WeightNorms(Hook):
     pattern, it logs `weight_norm/<path>` for each matching weight.
 
     Args:
-      pattern: A regular expression that is searched for in variable paths.
-      histograms: Whether to also log `weights/<path>`, a histogram of each weight.
-      every_n_steps: The interval.
+        pattern: A regular expression that is searched for in variable paths.
+        histograms: Whether to also log `weights/<path>`, a histogram of each weight.
+        every_n_steps: The interval.
     """
 
     def __init__(
@@ -340,11 +340,11 @@ class GradientNorm(GraphHook):
     loss scaling skips are not counted. If there are several optimizers, each makes its own update.
 
     Args:
-      histograms: Whether to also log `gradients/<path>`, a histogram of each gradient.
-      pattern: A regular expression that is searched for in variable paths. Norms and histograms of
-        single variables are limited to matching variables. If `histograms` is false, a pattern
-        implies `per_variable=True`.
-      per_variable: Whether to also log the norm of each variable's gradient.
+        histograms: Whether to also log `gradients/<path>`, a histogram of each gradient.
+        pattern: A regular expression that is searched for in variable paths. Norms and histograms
+            of single variables are limited to matching variables. If `histograms` is false, a
+            pattern implies `per_variable=True`.
+        per_variable: Whether to also log the norm of each variable's gradient.
     """
 
     takes_rows = True
@@ -392,7 +392,7 @@ class MemoryStats(Hook):
     With several workers, only the chief's values are written.
 
     Args:
-      every_n_steps: The interval.
+        every_n_steps: The interval.
     """
 
     def __init__(self, every_n_steps: int = 100) -> None:
@@ -429,9 +429,9 @@ class GraphSummary(Hook):
     warning.
 
     Args:
-      directory: The output directory, relative to the run's `model_dir` unless it is absolute. It
-        must not contain other event files, because TensorBoard reads the files of a directory one
-        after another.
+        directory: The output directory, relative to the run's `model_dir` unless it is absolute. It
+            must not contain other event files, because TensorBoard reads the files of a directory
+            one after another.
     """
 
     def __init__(self, directory: str = "graph") -> None:
@@ -483,14 +483,14 @@ class Profiler(Hook):
     active, the hook skips the profile with a warning.
 
     Args:
-      start_step: The number of completed steps at which the profile begins. The first steps include
-        compilation.
-      num_steps: The number of steps to profile.
-      at_steps: Several start steps, which replace `start_step`.
-      directory: The output directory, relative to the run's `model_dir` unless it is absolute.
+        start_step: The number of completed steps at which the profile begins. The first steps
+            include compilation.
+        num_steps: The number of steps to profile.
+        at_steps: Several start steps, which replace `start_step`.
+        directory: The output directory, relative to the run's `model_dir` unless it is absolute.
 
     Raises:
-      errors.ConfigValueError: A number is out of range, or two profiles overlap.
+        errors.ConfigValueError: A number is out of range, or two profiles overlap.
     """
 
     def __init__(
@@ -580,8 +580,8 @@ class InputWait(Hook):
     servers, and for a step that does not call `next`.
 
     Args:
-      threshold: A share above this value causes a single warning with advice.
-      every_n_steps: The interval.
+        threshold: A share above this value causes a single warning with advice.
+        every_n_steps: The interval.
     """
 
     def __init__(self, threshold: float = 0.3, every_n_steps: int = 100) -> None:

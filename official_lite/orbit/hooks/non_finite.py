@@ -43,9 +43,9 @@ class NonFinite(GraphHook):
     and a small convolutional network with batch normalization).
 
     Args:
-      every_n_steps: The maximum number of steps until a report.
-      stop: Whether to raise an error. If false, only log the report.
-      layers: Whether to check the layers, too. Requires a Keras model.
+        every_n_steps: The maximum number of steps until a report.
+        stop: Whether to raise an error. If false, only log the report.
+        layers: Whether to check the layers, too. Requires a Keras model.
     """
 
     takes_rows = True
@@ -136,9 +136,9 @@ class _Watch:
     """Variables on each replica that describe the first bad step. Step 0 means none so far.
 
     Args:
-      trainer: The trainer of the model.
-      global_step: The variable that counts the steps.
-      layers: The layers to check.
+        trainer: The trainer of the model.
+        global_step: The variable that counts the steps.
+        layers: The layers to check.
     """
 
     def __init__(

@@ -49,14 +49,14 @@ def maximizes(name: str, direction: str = "", *, default: str) -> bool:
     """Return whether larger values of a metric are better.
 
     Args:
-      name: The name of the metric. For nested metrics, the last part of it counts.
-      direction: `minimize` (also `min`, `lower`) or `maximize` (also `max`, `higher`). If it is
-        empty, the words in the name decide: `loss` and `error` are minimized; `acc`, `auc`, `f1`
-        and the like are maximized.
-      default: The direction if neither says it, which is used with a warning.
+        name: The name of the metric. For nested metrics, the last part of it counts.
+        direction: `minimize` (also `min`, `lower`) or `maximize` (also `max`, `higher`). If it is
+            empty, the words in the name decide: `loss` and `error` are minimized; `acc`, `auc`,
+            `f1` and the like are maximized.
+        default: The direction if neither says it, which is used with a warning.
 
     Raises:
-      errors.ConfigValueError: The direction is unknown.
+        errors.ConfigValueError: The direction is unknown.
     """
     if direction and direction not in _MAXIMIZES:
         raise errors.ConfigValueError(
@@ -108,11 +108,11 @@ def find_metric(name: str, logs: Mapping[str, Any]) -> Any:
     """Return the value of a metric in the logs of an evaluation.
 
     Args:
-      name: A key of the logs. `a/b` or `a|b` means key `b` of the dictionary under `a`.
-      logs: The logs.
+        name: A key of the logs. `a/b` or `a|b` means key `b` of the dictionary under `a`.
+        logs: The logs.
 
     Raises:
-      errors.UnknownKeyError: The metric is missing.
+        errors.UnknownKeyError: The metric is missing.
     """
     flat = nested_dict.flatten_nested_dict(logs, "/")
     found = name if name in flat else name.replace("|", "/")
@@ -127,12 +127,12 @@ class WatchedMetric:
     """Finds a metric in the logs of an evaluation and compares its values.
 
     Args:
-      name: A key of the logs. `a/b` or `a|b` means key `b` of the dictionary under `a`.
-      direction: As in `maximizes`.
-      default: As in `maximizes`.
+        name: A key of the logs. `a/b` or `a|b` means key `b` of the dictionary under `a`.
+        direction: As in `maximizes`.
+        default: As in `maximizes`.
 
     Raises:
-      errors.ConfigValueError: The direction is unknown.
+        errors.ConfigValueError: The direction is unknown.
     """
 
     def __init__(self, name: str, direction: str = "", *, default: str = "maximize") -> None:
@@ -143,8 +143,8 @@ class WatchedMetric:
         """Return the value of the metric in `logs`.
 
         Raises:
-          errors.UnknownKeyError: The metric is missing.
-          errors.ConfigTypeError: The metric is not a single number.
+            errors.UnknownKeyError: The metric is missing.
+            errors.ConfigTypeError: The metric is not a single number.
         """
         # JSON files record a non-finite value as null, which becomes NaN here.
         array = np.asarray(utils.get_value(find_metric(self.name, logs)), dtype=float)
@@ -160,8 +160,8 @@ class WatchedMetric:
         If the metric is the same in both, the lower `validation_loss` beside the metric decides.
 
         Args:
-          logs: The logs of the evaluation.
-          best: The logs of the best evaluation; None if there is none.
+            logs: The logs of the evaluation.
+            best: The logs of the best evaluation; None if there is none.
         """
         value = self.value(logs)
         than = None if best is None else self.value(best)
@@ -176,9 +176,9 @@ class WatchedMetric:
         anything.
 
         Args:
-          value: The measured value.
-          than: The value to compare with.
-          by_more_than: Smaller or equal differences do not count.
+            value: The measured value.
+            than: The value to compare with.
+            by_more_than: Smaller or equal differences do not count.
         """
         if not np.isfinite(value):
             return False
@@ -205,17 +205,18 @@ class EarlyStopping(Hook):
     improvement.
 
     Args:
-      metric: The name of the metric in the evaluation logs. Use `a/b` or `a|b` for nested metrics.
-      patience: The number of evaluations without an improvement that ends training.
-      min_delta: An improvement must be larger than this value.
-      direction: `minimize` or `maximize`. By default, the name of the metric decides: `loss` and
-        `error` are minimized, `accuracy`, `auc` and the like are maximized. If the name does not
-        say it, the metric is minimized.
-      baseline: No evaluation counts as an improvement until the metric beats this value.
-      start_step: Evaluations before this step are ignored.
+        metric: The name of the metric in the evaluation logs. Use `a/b` or `a|b` for nested
+            metrics.
+        patience: The number of evaluations without an improvement that ends training.
+        min_delta: An improvement must be larger than this value.
+        direction: `minimize` or `maximize`. By default, the name of the metric decides: `loss` and
+            `error` are minimized, `accuracy`, `auc` and the like are maximized. If the name does
+            not say it, the metric is minimized.
+        baseline: No evaluation counts as an improvement until the metric beats this value.
+        start_step: Evaluations before this step are ignored.
 
     Raises:
-      errors.ConfigValueError: An argument is out of range.
+        errors.ConfigValueError: An argument is out of range.
     """
 
     def __init__(
@@ -306,12 +307,13 @@ class BestCheckpoint(Hook):
     weights, the averaged weights are evaluated and saved as the model.
 
     Args:
-      metric: The name of the metric in the evaluation logs. Use `a/b` or `a|b` for nested metrics.
-      direction: `minimize` or `maximize`. By default, the name of the metric decides: `loss` and
-        `error` are minimized, `accuracy`, `auc` and the like are maximized. If the name does not
-        say it, the metric is maximized.
-      directory: The output directory, relative to the run's `model_dir` unless it is absolute.
-      max_to_keep: The number of checkpoints to keep: the best one, and earlier best ones.
+        metric: The name of the metric in the evaluation logs. Use `a/b` or `a|b` for nested
+            metrics.
+        direction: `minimize` or `maximize`. By default, the name of the metric decides: `loss` and
+            `error` are minimized, `accuracy`, `auc` and the like are maximized. If the name does
+            not say it, the metric is maximized.
+        directory: The output directory, relative to the run's `model_dir` unless it is absolute.
+        max_to_keep: The number of checkpoints to keep: the best one, and earlier best ones.
     """
 
     def __init__(
@@ -397,10 +399,10 @@ class PeriodicCheckpoint(Hook):
     the state of the hooks after that evaluation.
 
     Args:
-      every_n_steps: The interval.
+        every_n_steps: The interval.
 
     Raises:
-      errors.ConfigValueError: The interval is not positive.
+        errors.ConfigValueError: The interval is not positive.
     """
 
     def __init__(self, every_n_steps: int) -> None:
@@ -422,14 +424,14 @@ class ExportModel(Hook):
     complete. If the optimizer averages the weights, the averaged weights are exported.
 
     Args:
-      every_n_steps: The interval. 0 exports only at the end. Successful training always exports at
-        the end.
-      format: `keras` for `keras.models.load_model`, `tf_saved_model` for serving, `litert`, or
-        `onnx`.
-      subdir: The output directory, relative to the run's `model_dir` unless it is absolute.
+        every_n_steps: The interval. 0 exports only at the end. Successful training always exports
+            at the end.
+        format: `keras` for `keras.models.load_model`, `tf_saved_model` for serving, `litert`, or
+            `onnx`.
+        subdir: The output directory, relative to the run's `model_dir` unless it is absolute.
 
     Raises:
-      errors.ConfigValueError: The format is unknown.
+        errors.ConfigValueError: The format is unknown.
     """
 
     def __init__(

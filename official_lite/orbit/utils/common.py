@@ -38,21 +38,22 @@ def make_distributed_dataset(
     """Distribute a dataset over the replicas of a strategy.
 
     Args:
-      strategy: The strategy. `None` means the current strategy.
-      dataset_or_fn: A dataset of global batches, which is split and sharded, or a function that
-        returns a dataset of per-replica batches. If the function has a parameter `input_context`,
-        keyword-only or not, or `**kwargs`, it receives the `tf.distribute.InputContext` of its
-        worker.
-      *args: Passed to the function.
-      **kwargs: Passed to the function, except `input_options`, a `tf.distribute.InputOptions` for
-        the strategy.
+        strategy: The strategy. `None` means the current strategy.
+        dataset_or_fn: A dataset of global batches, which is split and sharded, or a function that
+            returns a dataset of per-replica batches. If the function has a parameter
+            `input_context`, keyword-only or not, or `**kwargs`, it receives the
+            `tf.distribute.InputContext` of its worker.
+        *args: Passed to the function.
+        **kwargs: Passed to the function, except `input_options`, a `tf.distribute.InputOptions` for
+            the strategy.
 
     Returns:
-      A `tf.distribute.DistributedDataset`. For a single replica on a CPU, where distribution would
-      only cost time, the dataset itself.
+        A `tf.distribute.DistributedDataset`. For a single replica on a CPU, where distribution
+            would
+        only cost time, the dataset itself.
 
     Raises:
-      errors.ConfigValueError: `dataset_or_fn` is neither a dataset nor a function.
+        errors.ConfigValueError: `dataset_or_fn` is neither a dataset nor a function.
     """
     strategy = strategy or tf.distribute.get_strategy()
     input_options = kwargs.pop("input_options", None)
@@ -79,14 +80,14 @@ def bind_dataset_fn(
     """Return a function of an `InputContext` alone.
 
     Args:
-      dataset_fn: A function that returns a dataset. If it has a parameter `input_context`, or
-        `**kwargs`, it receives the context.
-      *args: Passed to the function.
-      **kwargs: Passed to the function.
+        dataset_fn: A function that returns a dataset. If it has a parameter `input_context`, or
+            `**kwargs`, it receives the context.
+        *args: Passed to the function.
+        **kwargs: Passed to the function.
 
     Raises:
-      errors.ConfigTypeError: The function can't be called with these arguments, has an optional
-        parameter of another name for the context, or returns something other than a dataset.
+        errors.ConfigTypeError: The function can't be called with these arguments, has an optional
+            parameter of another name for the context, or returns something other than a dataset.
     """
     signature = inspect.signature(dataset_fn)
     parameters = signature.parameters
@@ -159,7 +160,7 @@ def as_tf_variable(variable: keras.Variable | tf.Variable) -> tf.Variable:
     """Return the TensorFlow variable inside a Keras variable, or a TensorFlow variable itself.
 
     Raises:
-      errors.ConfigValueError: The argument is neither.
+        errors.ConfigValueError: The argument is neither.
     """
     if isinstance(variable, keras.Variable):
         return variable.value
@@ -177,8 +178,9 @@ def current_learning_rate(
     """Return the learning rate of the next update.
 
     Args:
-      optimizer: An optimizer whose `learning_rate` is a value, as in Keras, or a schedule.
-      global_step: The step at which to evaluate the schedule if the optimizer has no `iterations`.
+        optimizer: An optimizer whose `learning_rate` is a value, as in Keras, or a schedule.
+        global_step: The step at which to evaluate the schedule if the optimizer has no
+            `iterations`.
     """
     rate = optimizer.learning_rate
     return rate(getattr(optimizer, "iterations", global_step)) if callable(rate) else rate

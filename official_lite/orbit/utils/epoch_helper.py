@@ -18,8 +18,8 @@ class EpochHelper:
                 print(epochs.current_epoch, metrics.result())
 
     Args:
-      epoch_steps: The number of steps in an epoch.
-      global_step: The variable that counts the steps.
+        epoch_steps: The number of steps in an epoch.
+        global_step: The variable that counts the steps.
     """
 
     def __init__(self, epoch_steps: int, global_step: tf.Variable) -> None:
@@ -45,7 +45,7 @@ class EpochHelper:
         """Return whether the current epoch ends here.
 
         Raises:
-          errors.ConfigValueError: No epoch has begun.
+            errors.ConfigValueError: No epoch has begun.
         """
         if not self._in_epoch or self._current_epoch is None:
             raise errors.ConfigValueError(

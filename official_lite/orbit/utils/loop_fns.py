@@ -30,13 +30,15 @@ def create_loop_fn(step_fn: StepFn) -> LoopFn:
     """Create a Python loop that ends early, without an error, when the data end; for evaluation.
 
     Args:
-      step_fn: The step function. `reduce_fn` receives its outputs.
+        step_fn: The step function. `reduce_fn` receives its outputs.
 
     Returns:
-      A function `(iterator, num_steps, state=None, reduce_fn=None)`. It runs `num_steps` steps, or
-      until the data end if `num_steps` is -1. It folds each output into the state with `state =
-      reduce_fn(state, outputs)`, and returns the final state. A signal that requests a stop ends it
-      with an `errors.PreemptedError`.
+        A function `(iterator, num_steps, state=None, reduce_fn=None)`. It runs `num_steps` steps,
+            or
+        until the data end if `num_steps` is -1. It folds each output into the state with `state =
+        reduce_fn(state, outputs)`, and returns the final state. A signal that requests a stop ends
+            it
+        with an `errors.PreemptedError`.
     """
 
     def loop_fn(
@@ -68,7 +70,7 @@ def create_exact_loop_fn(step_fn: StepFn) -> LoopFn:
     steps that never ran.
 
     Returns:
-      A function `(iterator, num_steps)` that returns the outputs of the last step.
+        A function `(iterator, num_steps)` that returns the outputs of the last step.
     """
 
     def loop_fn(iterator: Iterator[nests.Nest], num_steps: tf.Tensor) -> Any:
@@ -84,8 +86,8 @@ def create_tf_while_loop_fn(step_fn: StepFn) -> LoopFn:
     """Create a loop that becomes a `tf.while_loop` inside a `tf.function`.
 
     Returns:
-      A function `(iterator, num_steps)` that returns the outputs of the last step. `num_steps` is
-      an integer tensor, so one trace serves loops of every length.
+        A function `(iterator, num_steps)` that returns the outputs of the last step. `num_steps` is
+        an integer tensor, so one trace serves loops of every length.
     """
     step_fn = guard_step(step_fn)
     last = LastOutputs()
@@ -105,9 +107,9 @@ def create_tf_while_loop_fn_with_state(step_fn: StepFn) -> LoopFn:
     """Create a loop like that of `create_tf_while_loop_fn`, with a state passed between steps.
 
     Returns:
-      A function `(iterator, num_steps, state, reduce_fn)` that returns the final state. The
-      structure of the state must not change. The shapes of its tensors may change, so outputs can
-      be concatenated.
+        A function `(iterator, num_steps, state, reduce_fn)` that returns the final state. The
+        structure of the state must not change. The shapes of its tensors may change, so outputs can
+        be concatenated.
     """
     step_fn = guard_step(step_fn)
 
@@ -245,7 +247,7 @@ def guard_step(step_fn: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
     Args:
         step_fn: A function of an iterator or of a nested structure of iterators. A `tf.function` is
-          traced as a part of the loop that calls it.
+            traced as a part of the loop that calls it.
 
     Returns:
         A function with the same arguments and outputs.

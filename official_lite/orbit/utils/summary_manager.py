@@ -16,12 +16,12 @@ class SummaryManager(
     """Writes summaries below a directory, as `telemetry.TensorBoardWriter` does.
 
     Args:
-      summary_dir: The root directory of the event files. `None` writes nothing.
-      summary_fn: Called as `summary_fn(name, value, step=step)`, for example
-        `telemetry.scalar_summary`.
-      global_step: The variable that counts the steps. Defaults to the variable passed to
-        `tf.summary.experimental.set_step`.
-      job: The name of an evaluation-only job; see `telemetry.TensorBoardWriter`.
+        summary_dir: The root directory of the event files. `None` writes nothing.
+        summary_fn: Called as `summary_fn(name, value, step=step)`, for example
+            `telemetry.scalar_summary`.
+        global_step: The variable that counts the steps. Defaults to the variable passed to
+            `tf.summary.experimental.set_step`.
+        job: The name of an evaluation-only job; see `telemetry.TensorBoardWriter`.
     """
 
     def __init__(

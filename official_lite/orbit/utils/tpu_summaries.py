@@ -25,13 +25,13 @@ class OptionalSummariesFunction:
     The class can wrap a function or, as a decorator, a method.
 
     Args:
-      function: The function to compile.
-      **tf_function_kwargs: Options of `tf.function`.
+        function: The function to compile.
+        **tf_function_kwargs: Options of `tf.function`.
 
     Attributes:
-      with_summaries: The version that records summaries as `tf.summary.record_if` specifies. Soft
-        device placement lets the summary ops run on the host.
-      without_summaries: The version that records no summaries.
+        with_summaries: The version that records summaries as `tf.summary.record_if` specifies. Soft
+            device placement lets the summary ops run on the host.
+        without_summaries: The version that records no summaries.
     """
 
     with_summaries: Any
