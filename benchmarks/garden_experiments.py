@@ -57,7 +57,7 @@ def encoded(pixels: np.ndarray, form: str) -> bytes:
 
 
 def picture(rng: np.random.Generator, index: int) -> tf.train.Example:
-    """An image with the labels, boxes, masks and segments that any task on images reads."""
+    """Create an image with the labels, boxes, masks and segments of all image tasks."""
     low = rng.uniform(0.05, 0.4, size=(2, 3))
     high = low + rng.uniform(0.2, 0.5, size=(2, 3))
     masks = []
@@ -98,14 +98,14 @@ def clip(rng: np.random.Generator, index: int) -> tf.train.SequenceExample:
 
 
 def volume(rng: np.random.Generator, index: int) -> tf.train.Example:
-    """A cube of 32 with two channels and two classes, as raw float32."""
+    """Create a volume of 32³ voxels with two channels and two classes, as raw float32."""
     label = np.eye(2, dtype="float32")[rng.integers(0, 2, size=(32, 32, 32))]
     image = rng.normal(size=(32, 32, 32, 2)).astype("float32")
     return example(image__encoded=image.tobytes(), image__class__label=label.tobytes())
 
 
 def tokens(rng: np.random.Generator, length: int, masked: int, label: Any) -> tf.train.Example:
-    """What tasks on token ids read, with the names of both versions of the features."""
+    """Create the features of tasks on token ids, under the names of both versions."""
     ids, ones = rng.integers(5, 100, size=length), np.ones(length, "int64")
     kinds = (np.arange(length) > length // 2).astype("int64")
     return example(
@@ -127,7 +127,7 @@ def tokens(rng: np.random.Generator, length: int, masked: int, label: Any) -> tf
 
 
 def boxed_picture(rng: np.random.Generator, index: int) -> dict[str, Any]:
-    """An image with boxes, as the TFDS data set `coco` has it."""
+    """Create an image with boxes in the format of the TFDS dataset `coco`."""
     low = rng.uniform(0.05, 0.4, size=(3, 2))
     boxes = np.concatenate([low, low + 0.3], axis=1).astype("float32")
     objects = {"bbox": boxes, "label": rng.integers(1, 5, size=3), "is_crowd": np.zeros(3, bool)}
@@ -256,7 +256,7 @@ class Data:
 
 
 def overrides(config: dict[str, Any], data: Data) -> dict[str, Any]:
-    """What is changed of an experiment: the data, and what is too large or has no value."""
+    """Return overrides for the data of an experiment and for fields that are too large or unset."""
     task = config["task"]
     model = task.get("model") or {}
     encoder = model.get("encoder") or {}
@@ -325,7 +325,7 @@ def _model_overrides(model: dict[str, Any]) -> dict[str, Any]:
 
 
 def _optimization(config: dict[str, Any]) -> dict[str, Any]:
-    """What a user of the experiment has to give: lengths of schedules, or all of it."""
+    """Return the optimizer fields that users must set: lengths of schedules, or all fields."""
     if "optimizer" in config and not config["optimizer"]["type"]:
         rate = {"type": "constant", "constant": {"learning_rate": 0.01}}
         return {"optimizer": {"type": "sgd"}, "learning_rate": rate}
