@@ -54,7 +54,7 @@ def test_call_that_needs_the_latest_checkpoint_waits_for_the_save(ask, tmp_path,
     assert float(variable) == (1.0 if ask == "restore_or_initialize" else 5.0)
 
 
-def test_saves_take_turns_even_through_two_managers(tmp_path, gate):
+def test_saves_of_two_managers_never_overlap(tmp_path, gate):
     manager, _ = _manager(tmp_path / "run")
     best = async_checkpoint_manager.AsyncCheckpointManager(
         manager.checkpoint, str(tmp_path / "best"), max_to_keep=1, checkpoint_name="best"

@@ -124,7 +124,7 @@ def test_damaged_info_file_is_written_again(keep, tmp_path, text):
     assert keep(rewound_to=10).best["accuracy"] == _info(tmp_path)["accuracy"] == 0.1
 
 
-def test_directory_without_a_history_is_taken_over(keep, tmp_path):
+def test_best_checkpoint_directory_without_a_history_is_adopted(keep, tmp_path):
     # As the Model Garden and older versions leave it: the step is a float.
     (tmp_path / "info.json").write_text('{"accuracy": 0.9, "best_ckpt_global_step": 20.0}')
     assert keep(rewound_to=30).best == {"accuracy": 0.9, "best_ckpt_global_step": 20}

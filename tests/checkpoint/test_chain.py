@@ -58,7 +58,7 @@ def test_checkpoint_after_a_restore_follows_the_restored_one(save, tmp_path):
     assert second["previous"] == third["previous"] == first["sha256"]
 
 
-def test_kill_before_or_in_the_line_of_a_checkpoint_is_repaired(save, tmp_path):
+def test_chain_is_repaired_after_a_kill_before_or_within_a_line(save, tmp_path):
     save(1, 2)
     path = tmp_path / chain.FILE
     whole = path.read_text()

@@ -171,7 +171,9 @@ def test_checkpoint_of_another_optimizer_is_refused_and_stays_in_place(
     assert _steps(tmp_path) == [1, 2]
 
 
-def test_directory_of_the_manager_of_tensorflow_is_taken_over(tmp_path: pathlib.Path) -> None:
+def test_directory_of_the_checkpoint_manager_of_tensorflow_is_adopted(
+    tmp_path: pathlib.Path,
+) -> None:
     Run(tmp_path, cls=tf.train.CheckpointManager).save(1, 2)
     run = Run(tmp_path)
     assert run.manager.restore_or_initialize().endswith("ckpt-2")

@@ -128,7 +128,7 @@ def adapted() -> Adapting:
 
 
 @pytest.mark.parametrize("items", [model_state.hidden_items, model_state.weight_items])
-def test_state_that_layers_learned_by_adapt_is_restored(adapted, tmp_path, items) -> None:
+def test_state_of_adapted_layers_is_restored(adapted, tmp_path, items) -> None:
     path = tf.train.Checkpoint(**{"model": adapted, **items(adapted)}).save(tmp_path / "c")
     model = _build()
     again = tf.train.Checkpoint(**{"model": model, **items(model)})
@@ -151,7 +151,9 @@ def test_vocabulary_of_the_checkpoint_replaces_another_unless_it_was_not_learned
 
 
 @pytest.mark.parametrize("modules", ["all", "normalize"])
-def test_statistics_that_are_loaded_into_another_run_are_used(adapted, tmp_path, modules) -> None:
+def test_adapted_statistics_loaded_from_another_run_normalize_the_inputs(
+    adapted, tmp_path, modules
+) -> None:
     tf.train.Checkpoint(**model_state.weight_items(adapted)).save(tmp_path / "c")
     model = _build()
     warm_start.load_weights(model, str(tmp_path), modules=modules)

@@ -23,7 +23,7 @@ def test_shared_object_is_one_node_under_every_name(save_keras2: SaveKeras2) -> 
     assert [t.full_name for t in checkpoint.root(None).tensors()] == ["conv/kernel"]
 
 
-def test_layers_come_in_their_order_with_their_names(save_keras2: SaveKeras2) -> None:
+def test_saved_graph_lists_layers_in_order_with_their_names(save_keras2: SaveKeras2) -> None:
     layers = {f"layer_with_weights-{i}": {"bias": variable(f"d{i}/bias", 1)} for i in range(11)}
     model = SavedGraph(save_keras2(model=dict(reversed(layers.items())))).root("model")
     assert [layer.layer_name for layer in model.layers] == [f"d{i}" for i in range(11)]
@@ -36,7 +36,7 @@ def test_optimizer_and_its_slots_are_no_weights(save_keras2: SaveKeras2) -> None
     assert list(checkpoint.node(0).children) == ["model"]
 
 
-def test_value_is_read_by_its_tensor(save_keras2: SaveKeras2) -> None:
+def test_saved_graph_reads_the_value_of_a_variable(save_keras2: SaveKeras2) -> None:
     checkpoint = SavedGraph(save_keras2(kernel=variable("kernel", 2, 3)))
     (tensor,) = checkpoint.root(None).tensors()
     np.testing.assert_array_equal(checkpoint.read(tensor), [[0, 1, 2], [3, 4, 5]])

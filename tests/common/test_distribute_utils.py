@@ -92,7 +92,7 @@ def test_invalid_cluster_is_refused_before_workers_wait(monkeypatch):
         get_strategy("multi_worker_mirrored")
 
 
-def test_unknown_argument_is_refused():
+def test_unknown_argument_of_a_strategy_is_refused():
     with pytest.raises(errors.ConfigTypeError, match=r"'num_gpu'\. Did you mean `num_gpus`"):
         get_strategy("off", num_gpu=1)
 

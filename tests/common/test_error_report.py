@@ -175,7 +175,7 @@ def test_errors_are_shown_in_every_shell(monkeypatch, shell, cell: str | None) -
     assert "ZeroDivisionError: division by zero" in caught.value._render_traceback_()[-1]
 
 
-def test_text_added_by_gin_is_removed() -> None:
+def test_text_that_gin_adds_to_an_error_is_removed() -> None:
     @gin.configurable(module="test_error_report")
     def refuses():
         raise errors.DataError("no such file")

@@ -39,7 +39,7 @@ def test_file_is_flushed_before_it_is_renamed(tmp_path: pathlib.Path, monkeypatc
     assert events == ["sync", "rename"]
 
 
-def test_failed_write_leaves_nothing_behind(tmp_path: pathlib.Path) -> None:
+def test_failed_write_leaves_no_temporary_file(tmp_path: pathlib.Path) -> None:
     (tmp_path / "taken").mkdir()
     with pytest.raises(errors.NotAFileError, match="is a directory"):
         files.write_text(os.fspath(tmp_path / "taken"), "text")
@@ -60,7 +60,7 @@ def test_directory_is_listed_and_a_file_has_a_size(tmp_path: pathlib.Path) -> No
     assert files.size(os.fspath(tmp_path / "b")) == 7
 
 
-def test_created_file_replaces_no_other(tmp_path: pathlib.Path) -> None:
+def test_creating_a_file_that_exists_is_an_error(tmp_path: pathlib.Path) -> None:
     path = os.fspath(tmp_path / "x")
     files.create_text(path, "first")
     with pytest.raises(FileExistsError):
@@ -68,7 +68,7 @@ def test_created_file_replaces_no_other(tmp_path: pathlib.Path) -> None:
     assert files.read_text(path) == "first"
 
 
-def test_renamed_file_replaces_another(tmp_path: pathlib.Path) -> None:
+def test_renaming_a_file_replaces_an_existing_one(tmp_path: pathlib.Path) -> None:
     old, new = os.fspath(tmp_path / "old"), os.fspath(tmp_path / "new")
     files.write_text(old, "old")
     files.write_text(new, "new")

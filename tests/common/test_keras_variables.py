@@ -15,7 +15,7 @@ def test_variables_of_keras_and_tensorflow_are_treated_alike() -> None:
     assert [*keras_variables.local_values(layer.kernel)] == [layer.kernel.value]
 
 
-def test_each_replica_has_a_copy() -> None:
+def test_each_replica_has_a_copy_of_a_variable() -> None:
     strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
     with strategy.scope():
         variable = keras.Variable([1.0])

@@ -19,13 +19,13 @@ def test_dictionary_is_not_a_leaf() -> None:
         nested_dict.get_leaf_nested_dict(LOGS, ["digits"])
 
 
-def test_leaves_are_cast_in_place() -> None:
+def test_leaves_of_a_nested_dict_are_cast_in_place() -> None:
     logs = {"a": {"b": "1"}, "c": "2"}
     assert nested_dict.cast_leaf_nested_dict(logs, int) is logs
     assert logs == {"a": {"b": 1}, "c": 2}
 
 
-def test_filter_keeps_the_structure() -> None:
+def test_filtering_keeps_the_structure_of_a_nested_dict() -> None:
     kept = nested_dict.filter_leaf_nested_dict(LOGS, lambda value: value > 0.15)
     assert kept == {"digits": {"accuracy": 0.9}, "loss": 0.2}
 

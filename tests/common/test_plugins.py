@@ -50,12 +50,12 @@ def test_class_of_a_module_is_resolved():
         "collections:__loader__",
     ],
 )
-def test_a_name_reaches_neither_into_an_object_nor_what_is_private(spec):
+def test_plugin_name_cannot_reach_private_names_or_attributes_of_objects(spec):
     with pytest.raises(errors.ConfigValueError, match="expected the public name of a class"):
         plugins.resolve(spec)
 
 
-def test_class_is_returned_as_it_is():
+def test_class_given_in_place_of_a_name_is_returned_unchanged():
     assert plugins.resolve(LoudHook, base=Hook) is LoudHook
 
 
@@ -194,7 +194,7 @@ def test_name_of_a_subdirectory_is_accepted(path: str) -> None:
     plugins.require_subdirectory(path, "subdir")
 
 
-def test_only_modules_and_files_are_code() -> None:
+def test_only_names_of_modules_and_files_count_as_code() -> None:
     code = ("os:abort", "a.b:C.d", "hooks.py", "{workspace}/h.py:Hook")
     other = ("early_stopping", "a/b", "host:80", "gs://bucket/x", "note: x")
     assert all(map(plugins.names_code, code))
@@ -208,7 +208,7 @@ def test_positional_arguments_of_the_caller_cannot_be_set_by_the_config():
         plugins.factory({"name": "patient", "metric": "loss"}, num_args=1, registry=NAMES)
 
 
-def test_name_is_a_path_through_groups():
+def test_registered_name_may_be_nested_in_groups():
     collection = add({}, "vision/digits/small", "vision/digits/large", "text")
     assert plugins.lookup(collection, "vision/digits/large")() == "vision/digits/large"
     assert plugins.names(collection) == ["text", "vision/digits/large", "vision/digits/small"]

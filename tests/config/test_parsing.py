@@ -103,7 +103,7 @@ class Flags(parsing.ParseConfigOptions):
     fast_dev_run: bool = False
 
 
-def test_dry_run_is_one_step_of_each_kind() -> None:
+def test_dry_run_makes_one_step_of_training_and_of_evaluation() -> None:
     trainer = parsing.parse_configuration(Flags(dry_run=True), print_return=False).trainer
     assert (trainer.train_steps, trainer.validation_steps) == (1, 1)
 

@@ -39,7 +39,7 @@ class Stuck(LineTask):
         (LineTask, 110, 0, 0),
     ],
 )
-def test_loss_that_does_not_move_is_one_warning(
+def test_constant_loss_is_warned_of_once(
     tmp_path: pathlib.Path, task_cls: type[LineTask], steps: int, steps_per_epoch: int, count: int
 ) -> None:
     lengths = {"train_steps": steps, "steps_per_epoch": steps_per_epoch, "steps_per_loop": 1}
@@ -58,7 +58,7 @@ def test_loss_that_does_not_move_is_one_warning(
         ({"checkpoint_interval": 0}, ""),
     ],
 )
-def test_run_with_nothing_to_resume_from_before_its_end_is_one_warning(
+def test_run_without_a_checkpoint_before_its_end_is_warned_of_once(
     tmp_path: pathlib.Path, trainer: dict[str, Any], advice: str
 ) -> None:
     log = _run(tmp_path, **{"train_steps": 100, **trainer})

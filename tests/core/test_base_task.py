@@ -216,7 +216,7 @@ def test_compiled_model_trains_as_keras_trains_it(experiment, make_trainer, two_
         rounding.assert_close(ours, theirs, roundings=ROUNDINGS)
 
 
-def test_compiled_model_without_a_loss_has_that_of_its_task(experiment, make_task) -> None:
+def test_compiled_model_without_a_loss_uses_that_of_its_task(experiment, make_task) -> None:
     task = make_task(experiment())
     model = task.build_model()
     model.compile(metrics=["mae"])

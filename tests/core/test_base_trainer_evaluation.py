@@ -36,7 +36,7 @@ def test_trained_weights_are_restored_when_an_evaluation_fails(experiment, make_
     np.testing.assert_array_equal(trainer.model.dense.kernel, before)
 
 
-def test_passthrough_logs_reach_the_task_and_the_model_wins_a_clash(
+def test_passthrough_logs_reach_the_task_but_do_not_replace_logs_of_the_model(
     experiment, make_trainer, caplog
 ) -> None:
     seen = []

@@ -13,7 +13,7 @@ def _losses(trainer: base_trainer.Trainer, steps: int = 5) -> list[float]:
     return [float(trainer.train(tf.constant(1))["training_loss"]) for _ in range(steps)]
 
 
-def test_replica_without_data_does_not_spoil_the_loss(
+def test_replica_without_data_does_not_change_the_loss(
     experiment, make_trainer, two_replicas
 ) -> None:
     # Batches of 10 a replica from 32 examples: the last of them has no partner.
@@ -141,7 +141,7 @@ def test_graph_hook_sees_every_step_and_changes_nothing(experiment, make_trainer
     rounding.assert_close(hook.losses, sum(watched), roundings=len(watched))
 
 
-def test_graph_hook_is_shown_the_same_gradients_however_the_batch_is_cut(
+def test_graph_hook_receives_the_same_gradients_however_the_batch_is_divided(
     experiment, make_trainer, two_replicas
 ) -> None:
     norms = []
@@ -276,7 +276,7 @@ class _Norms(orbit.GraphHook):
         self.norm.assign(tf.linalg.global_norm([getattr(g, "values", g) for g in gradients]))
 
 
-def test_hooks_that_take_rows_are_shown_no_table(experiment, make_trainer) -> None:
+def test_graph_hooks_that_accept_rows_receive_no_dense_table(experiment, make_trainer) -> None:
     trainer = make_trainer(experiment(), task_cls=_TableTask)
     by_rows, dense = _Norms(takes_rows=True), _Norms(takes_rows=False)
     trainer.set_graph_hooks([by_rows, dense])

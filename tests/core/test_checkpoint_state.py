@@ -124,7 +124,7 @@ def test_model_directory_is_unchanged_if_its_checkpoint_does_not_fit(
     assert all(name.startswith(record) for name in added)
 
 
-def test_folder_of_keras2_is_evaluated_and_trained_on_and_keeps_its_files(tmp_path) -> None:
+def test_keras2_model_directory_is_evaluated_and_resumed_and_keeps_its_files(tmp_path) -> None:
     _keras2(tmp_path)
     before = _files(tmp_path)
     del before["checkpoint"]  # TensorFlow's list of checkpoints, which each save rewrites.
@@ -156,7 +156,7 @@ def test_model_with_a_layer_more_or_fewer_is_not_evaluated(layers, tmp_path) -> 
         _run("eval", tmp_path, build)
 
 
-def test_model_without_its_optimizer_is_evaluated_and_not_trained_on(tmp_path) -> None:
+def test_checkpoint_without_an_optimizer_is_evaluated_but_not_resumed(tmp_path) -> None:
     _save(tmp_path, model=_line())
     model, _ = _run("eval", tmp_path)
     np.testing.assert_array_equal(model.dense.kernel, [[5.0], [5.0]])

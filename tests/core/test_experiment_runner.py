@@ -119,7 +119,7 @@ def test_checkpoint_is_restored_on_a_later_call_if_requested(runner) -> None:
     assert int(made.trainer.global_step) == 8
 
 
-def test_zero_switches_checkpoints_off_and_leaves_one_evaluation(runner, tmp_path) -> None:
+def test_zero_intervals_disable_checkpoints_and_leave_one_evaluation(runner, tmp_path) -> None:
     runner("train_and_eval", trainer={"checkpoint_interval": 0, "validation_interval": 0}).run()
     assert not list(tmp_path.glob("ckpt*"))
     records = map(json.loads, (tmp_path / "metrics.json").read_text().splitlines())

@@ -45,7 +45,7 @@ def test_exported_function_runs_the_model_in_inference_mode(tmp_path):
 
 
 @pytest.mark.parametrize("use_directory", [True, False])
-def test_weights_come_from_the_newest_checkpoint(tmp_path, use_directory):
+def test_exported_weights_are_those_of_the_newest_checkpoint(tmp_path, use_directory):
     trained = trained_model(seed=2)
     prefix = tf.train.Checkpoint(model=trained).save(f"{tmp_path}/ckpt")
     fresh = trained_model(seed=3)
@@ -59,7 +59,7 @@ def test_export_without_its_checkpoint_is_refused(tmp_path):
             export(tmp_path, trained_model(), checkpoint_path=path)
 
 
-def test_a_custom_inference_step_gets_the_model():
+def test_custom_inference_step_receives_the_model():
     module = Doubler(
         None, 3.0, inference_step=lambda x, model: x * model, preprocessor=lambda x: x + 1.0
     )
@@ -78,7 +78,7 @@ def test_several_exported_functions_without_names_are_refused(tmp_path):
         export(tmp_path, trained_model(), keys=("serve", "other"))
 
 
-def test_unsafe_paths_are_refused(tmp_path):
+def test_unsafe_export_paths_are_refused(tmp_path):
     with pytest.raises(errors.ConfigValueError, match="contains control characters"):
         export(tmp_path, trained_model(), name="a\nb")
 

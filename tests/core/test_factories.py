@@ -95,7 +95,7 @@ def test_every_registered_writer_name_leads_to_a_writer():
         assert issubclass(made, telemetry.Writer)
 
 
-def test_name_of_the_event_files_is_taken():
+def test_name_of_the_event_file_writer_cannot_be_registered():
     with pytest.raises(errors.ConfigError, match="'tensorboard' is already registered"):
         writer_factory.register_writer("tensorboard")(Pager)
     with pytest.raises(errors.ConfigError, match="Did you mean `tensorboard`"):
@@ -166,7 +166,7 @@ def test_task_may_leave_dp_config_out_of_its_create_optimizer(experiment, make_t
         trainer_factory.create_optimizer(task, params)
 
 
-def test_model_and_optimizer_may_be_given(experiment, make_task) -> None:
+def test_trainer_uses_a_given_model_and_optimizer(experiment, make_task) -> None:
     params = experiment()
     task = make_task(params)
     model, optimizer = task.build_model(), keras.optimizers.Adam()
@@ -177,7 +177,7 @@ def test_model_and_optimizer_may_be_given(experiment, make_task) -> None:
     assert isinstance(trainer.optimizer, keras.optimizers.Adam)
 
 
-def test_trainer_may_be_in_a_file_of_the_workspace(experiment, tmp_path) -> None:
+def test_trainer_is_loaded_from_a_file_of_the_workspace(experiment, tmp_path) -> None:
     (tmp_path / "mine.py").write_text(
         "from official_lite.core import base_trainer\nclass Mine(base_trainer.Trainer): ...\n"
     )

@@ -72,7 +72,7 @@ def test_single_weight_can_be_frozen_in_a_layer_that_trains(experiment, tmp_path
     }
 
 
-def test_layer_is_frozen_when_the_patterns_together_mean_all_of_it() -> None:
+def test_layer_is_frozen_when_patterns_cover_all_its_weights() -> None:
     model = _model()
     model_building.freeze(model, ["norm/gamma", "norm/beta", "norm/moving"])
     assert [layer.trainable for layer in model.layers] == [True, False, True]
@@ -86,7 +86,7 @@ def test_layer_is_frozen_when_the_patterns_together_mean_all_of_it() -> None:
         ([""], "nothing is left to train"),
     ],
 )
-def test_pattern_that_cannot_be_meant_is_refused(patterns: list[str], message: str) -> None:
+def test_impossible_freezing_pattern_is_refused(patterns: list[str], message: str) -> None:
     with pytest.raises(errors.ConfigValueError, match=message):
         model_building.freeze(_model(), patterns)
 

@@ -69,7 +69,7 @@ def test_model_of_a_run_may_be_extended_after_it() -> None:
         assert extended(np.ones([1, 2])).shape == (1, 1)
 
 
-def test_error_of_build_model_is_the_one_that_it_raises() -> None:
+def test_error_of_build_model_is_raised_unchanged() -> None:
     class Fails(LineTask):
         def build_model(self) -> keras.Model:
             raise ValueError("no units")

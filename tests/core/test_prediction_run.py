@@ -271,7 +271,7 @@ def test_unbuilt_models_and_data_without_labels_are_predicted(predicted, tmp_pat
     assert _contents(tmp_path) == _contents(output_dir)
 
 
-def test_the_task_decides_what_is_written(trained, tmp_path) -> None:
+def test_task_selects_the_predicted_columns(trained, tmp_path) -> None:
     class Named(ClassesTask):
         def build_predictions(self, features, labels, outputs) -> dict[str, tf.Tensor]:
             names = tf.strings.join(["row", tf.strings.as_string(labels)], " ")
@@ -376,7 +376,7 @@ def test_training_files_are_compared_because_a_vocabulary_may_be_built_from_them
     assert _differences(now, other) == ["task.train_data.input_path", "training files"]
 
 
-def test_data_that_repeat_are_refused(trained, tmp_path) -> None:
+def test_repeated_data_are_refused_for_prediction(trained, tmp_path) -> None:
     class Repeating(ClassesTask):
         def build_inputs(self, params: Any, input_context: Any = None) -> tf.data.Dataset:
             return super().build_inputs(params, input_context).repeat()

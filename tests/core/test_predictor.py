@@ -37,7 +37,7 @@ def test_class_is_known_by_the_metrics_and_its_probability_by_a_softmax() -> Non
     assert list(_traced(lambda: tf.nn.softmax(logits[:, :1]))) == ["output"]
 
 
-def test_metrics_of_classes_are_recognized() -> None:
+def test_classification_metrics_are_recognized() -> None:
     assert predictor.are_of_classes([keras.metrics.SparseCategoricalAccuracy()])
     assert not predictor.are_of_classes([keras.metrics.BinaryAccuracy()])
 
@@ -63,7 +63,7 @@ def test_invalid_predictions_are_refused_with_their_position(returned, message: 
 def test_replicas_are_joined_in_order_even_if_one_is_empty() -> None:
     predictions = {"x": (tf.constant([[1, 2]]), tf.zeros([0, 5], tf.int32))}
     counts = (tf.constant(1), tf.constant(0))
-    columns = predictor.as_arrays(predictions, counts, test_metrics_of_classes_are_recognized)
+    columns = predictor.as_arrays(predictions, counts, test_classification_metrics_are_recognized)
     assert columns["x"].tolist() == [[1, 2]]
     predictions = {"x": (tf.constant([1, 2]), tf.constant([3]))}
     columns = predictor.as_arrays(predictions, (tf.constant(-1),) * 2, print)

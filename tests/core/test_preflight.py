@@ -147,7 +147,7 @@ def test_missing_checkpoint_is_refused_unless_an_earlier_phase_may_write_one(
     check("elsewhere")
 
 
-def test_task_or_trainer_may_read_the_field_in_its_own_way(starting, tmp_path) -> None:
+def test_init_checkpoint_read_by_a_custom_initialize_is_not_checked(starting, tmp_path) -> None:
     class Task(_Task):
         def initialize(self, model):
             """Takes the field for the name of a model in the web."""

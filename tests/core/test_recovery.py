@@ -121,7 +121,7 @@ RECOVERING = {"train_steps": 12, "max_to_keep": 9, "recovery_max_trials": 1}
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("bad", [{"losses": [6]}, {"gradients": [6]}])
-def test_bad_batch_is_left_out_and_nothing_else_changes(
+def test_recovery_skips_a_bad_batch_without_other_changes(
     experiment, make_task, tmp_path, bad
 ) -> None:
     params = experiment(trainer=RECOVERING)
@@ -136,7 +136,7 @@ def test_bad_batch_is_left_out_and_nothing_else_changes(
     assert [blow_up["step"] for blow_up in record["blow_ups"]] == [8]
 
 
-def test_trainer_that_draws_two_batches_a_step_leaves_out_the_batches_of_its_bad_step(
+def test_trainer_that_draws_two_batches_a_step_skips_both_batches_of_its_bad_step(
     experiment, make_trainer, tmp_path, caplog
 ) -> None:
     class Two(base_trainer.Trainer):
@@ -163,7 +163,7 @@ def test_trainer_that_draws_two_batches_a_step_leaves_out_the_batches_of_its_bad
 
 
 @pytest.mark.slow
-def test_second_bad_batch_before_the_next_checkpoint_is_left_out_too(
+def test_recovery_skips_a_second_bad_batch_before_the_next_checkpoint(
     experiment, make_task, tmp_path
 ) -> None:
     params = experiment(trainer={**RECOVERING, "recovery_max_trials": 2})

@@ -271,9 +271,7 @@ def test_callers_hooks_run_and_epochs_become_steps(experiment, make_task, tmp_pa
     assert "train_steps: 12" in (tmp_path / "params.yaml").read_text()
 
 
-def test_what_layers_learn_from_data_before_a_run_is_there_after_it(
-    experiment, make_task, tmp_path
-) -> None:
+def test_state_adapted_before_a_run_is_kept_and_restored(experiment, make_task, tmp_path) -> None:
     params = experiment()
 
     class Adapting(type(make_task(params))):

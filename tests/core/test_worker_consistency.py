@@ -103,7 +103,7 @@ def test_workers_that_differ_end_with_the_values_of_each_worker(
         assert has in end
 
 
-def test_a_single_process_has_nothing_to_agree_on() -> None:
+def test_single_process_skips_the_comparison_of_workers() -> None:
     params = cfg.ExperimentConfig()
     preflight.require_agreement(params, tf.distribute.OneDeviceStrategy("CPU:0"))
 

@@ -68,7 +68,7 @@ def test_saved_iterator_resumes_where_it_was(tmp_path, repeat):
     assert [next(restored).numpy().tolist() for _ in range(70)] == wanted
 
 
-def test_rows_of_a_nest_stay_together():
+def test_rows_of_nested_arrays_stay_together():
     point = collections.namedtuple("point", "x y")
     nest = {"p": point(NUMBERS, [str(n) for n in NUMBERS]), "q": (np.eye(10),)}
     for batch in arrays.from_arrays(nest, 3, shuffle=True).as_numpy_iterator():
@@ -140,14 +140,14 @@ def test_a_memory_mapped_array_is_read_when_needed(tmp_path):
         assert values.tolist() == [[2 * n, -1] for n in numbers]
 
 
-def test_any_object_that_gathers_is_a_source():
+def test_any_object_with_a_gather_method_is_a_source_of_arrays():
     dataset = arrays.from_arrays(Squares(), 4, shuffle=True, drop_remainder=True)
     assert dataset.element_spec["powers"][0].shape == (4, 2)
     for batch in dataset.as_numpy_iterator():
         assert batch["powers"][0].tolist() == [[n, n**2] for n in batch["number"]]
 
 
-def test_object_that_converts_to_an_array_is_an_array():
+def test_object_that_converts_to_an_array_is_accepted_as_one():
     class Column:
         """As of pandas: its own way to look things up means something else."""
 
@@ -179,7 +179,7 @@ def test_large_rows_are_gathered_a_batch_at_a_time():
     ("nest", "message"),
     [((NUMBERS, NUMBERS[:9]), r"\[10, 9\]"), (NUMBERS[:0], "The dataset is empty"), ((), r"\[\]")],
 )
-def test_arrays_that_are_no_rows_are_refused(nest, message):
+def test_empty_arrays_and_arrays_of_different_lengths_are_refused(nest, message):
     with pytest.raises(errors.DataError, match=message):
         arrays.from_arrays(nest, 4, shuffle=False)
 

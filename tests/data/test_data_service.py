@@ -97,7 +97,7 @@ def test_service_without_workers_is_named_within_the_time_limit(dispatcher):
         data_service.wait_for_service(dispatcher, 1.0)
 
 
-def test_two_trainers_share_one_pass(dispatcher):
+def test_two_trainers_share_one_pass_over_the_data(dispatcher):
     # Of several workers, a trainer hears in an order of its own.
     worker = start_worker(dispatcher)
     dataset = tf.data.Dataset.range(1000).repeat()
@@ -122,6 +122,6 @@ def test_round_robin_serves_every_replica(address):
     assert len(list(served.take(6).as_numpy_iterator())) == 6
 
 
-def test_round_robin_needs_replicas():
+def test_round_robin_without_an_input_context_is_refused():
     with pytest.raises(errors.ConfigValueError, match="`input_context` is missing"):
         data_service.distribute(tf.data.Dataset.range(1), options(round_robin=True))

@@ -36,7 +36,7 @@ def test_functions_of_examples_and_of_batches_give_the_same_results(mark):
     assert stream.batch(2, drop_remainder=True).element_spec.shape == (2,)
 
 
-def test_chunks_stay_together_until_examples_are_wanted():
+def test_chunks_are_split_only_when_examples_are_requested():
     seen = []
 
     @example_stream.takes_batches
@@ -68,7 +68,7 @@ def test_examples_of_any_nest_are_filtered(mark):
     assert batch[1]["x"].tolist() == [[4, 4], [5, 5]]
 
 
-def test_endless_data_stay_known_as_endless():
+def test_endless_data_keep_their_infinite_cardinality():
     stream = _stream(tf.data.Dataset.range(5).repeat()).map(example_stream.takes_batches(_double))
     batches = stream.batch(3, drop_remainder=True)
     assert batches.cardinality() == tf.data.INFINITE_CARDINALITY
@@ -168,12 +168,12 @@ def test_mixture_continues_with_the_other_sources_if_one_ends():
 
 
 @pytest.mark.parametrize("weights", [{"ones": -1, "zeros": 2}, {"ones": 0, "zeros": 0}])
-def test_weights_without_a_meaning_are_refused(weights):
+def test_invalid_weights_of_a_mixture_are_refused(weights):
     with pytest.raises(errors.ConfigValueError, match="`weights`"):
         example_stream.build_weighted_sampling_combine_fn(weights)
 
 
-def test_a_config_becomes_a_mixture():
+def test_config_with_weights_becomes_a_mixture():
     params = MixConfig(
         input_path=base_config.Config({"ones": "a", "zeros": "b"}),
         weights=base_config.Config({"ones": 1, "zeros": 0}),
@@ -191,7 +191,7 @@ def test_a_config_becomes_a_mixture():
         (base_config.Config({"ones": "a"}), "'zeros'"),
     ],
 )
-def test_weights_and_inputs_must_go_together(input_path, named):
+def test_mixture_with_different_names_of_weights_and_inputs_is_refused(input_path, named):
     weights = base_config.Config({"ones": 1, "zeros": 1})
     with pytest.raises(errors.ConfigValueError, match=named):
         example_stream.create_combine_fn(MixConfig(input_path=input_path, weights=weights))

@@ -41,7 +41,7 @@ def test_patterns_keep_the_order_they_are_given_in(folder):
     ("pattern", "message"),
     [("c-*", "0 examples matched"), ("c-0", "c-0` does not exist"), ("", "is a directory")],
 )
-def test_input_that_is_not_there_is_named(folder, pattern, message):
+def test_error_names_the_missing_input(folder, pattern, message):
     with pytest.raises(errors.DataError, match=message):
         matched(folder, pattern)
 

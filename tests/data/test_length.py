@@ -49,7 +49,7 @@ def test_reading_that_takes_too_long_is_an_error(dataset, monkeypatch):
         list(length.watch_cardinality(lambda: dataset.filter(lambda _: True))())
 
 
-def test_repeated_dataset_begins_again_and_anything_else_is_passed_on():
+def test_repeated_dataset_restarts_and_other_inputs_are_returned_unchanged():
     def build_inputs(params, input_context=None):
         return params
 
@@ -104,7 +104,7 @@ def test_first_batches_that_may_differ_in_an_evaluation_are_warned_of(caplog):
     assert "also between training and evaluation" in caplog.text
 
 
-def test_first_batches_need_a_dataset():
+def test_overfitting_requires_a_dataset():
     build = length.first_batches(lambda: [1, 2], 2, seed=3, repeat=True)
     with pytest.raises(errors.ConfigTypeError, match="list"):
         build()

@@ -137,7 +137,7 @@ def test_trainjob_fits_the_schema_of_its_operator() -> None:
 @pytest.mark.parametrize(
     ("ends_with", "code"), [("exit 0", 0), ("exit 2", 2), ("exit 42", 138), ("exit 7", 138)]
 )
-def test_tfjob_asks_for_what_the_operator_calls_a_restart(
+def test_tfjob_uses_the_restart_policy_of_its_operator(
     tmp_path: pathlib.Path, ends_with: str, code: int
 ) -> None:
     (job,) = _documents("tfjob.yaml")
@@ -190,7 +190,7 @@ def _read(text: str, monkeypatch: pytest.MonkeyPatch) -> tf_config.ClusterConfig
     return found
 
 
-def test_image_is_built_of_files_that_are_there_and_runs_as_the_manifests_expect() -> None:
+def test_container_image_contains_existing_files_and_fits_the_manifests() -> None:
     lines = (ROOT / "deploy" / "Dockerfile").read_text().splitlines()
     instructions = [line.split() for line in lines if line and not line.startswith("#")]
     copied = [source for word, *rest in instructions if word == "COPY" for source in rest[:-1]]
@@ -314,7 +314,7 @@ def test_sbatch_file_trains_on_all_tasks_of_a_step(tmp_path: pathlib.Path) -> No
     ("code", "restarts", "again"),
     [(0, 0, False), (2, 0, False), (42, 9, True), (7, 0, True), (137, 0, True), (137, 5, False)],
 )
-def test_sbatch_file_is_put_into_the_queue_again_by_the_table_of_exit_codes(
+def test_sbatch_job_is_requeued_by_the_table_of_exit_codes(
     tmp_path: pathlib.Path, code: int, restarts: int, again: bool
 ) -> None:
     _program(tmp_path / "bin" / "srun", f"exit {code}")

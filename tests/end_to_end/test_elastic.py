@@ -32,7 +32,9 @@ def _train(model_dir: pathlib.Path, *options: str) -> dict[str, Any]:
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("execution", ["graph", "xla"])
-def test_replicas_and_workers_leave_the_same_bits(tmp_path: pathlib.Path, execution: str) -> None:
+def test_elastic_training_is_bit_identical_on_any_number_of_replicas_and_workers(
+    tmp_path: pathlib.Path, execution: str
+) -> None:
     options = [*ELASTIC, f"--set=runtime.execution={execution}"]
     one = _train(tmp_path / "one", *options, OFF)
     for count in (2, 4):
@@ -49,7 +51,7 @@ def test_replicas_and_workers_leave_the_same_bits(tmp_path: pathlib.Path, execut
 @pytest.mark.parametrize(
     "experiment", ["vision/digits_cnn", "recommendation/dlrm", "language/char_gpt"]
 )
-def test_experiment_leaves_the_same_bits_on_two_replicas(
+def test_experiment_is_bit_identical_on_two_virtual_replicas(
     tmp_path: pathlib.Path, experiment: str
 ) -> None:
     options = [
@@ -70,7 +72,9 @@ def test_experiment_leaves_the_same_bits_on_two_replicas(
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_lost_worker_makes_fewer_go_on_and_all_of_them_later(tmp_path: pathlib.Path) -> None:
+def test_training_continues_on_fewer_workers_after_a_loss_and_later_on_all(
+    tmp_path: pathlib.Path,
+) -> None:
     options = [*ELASTIC, "--set=trainer.train_steps=400", "--set=trainer.checkpoint_interval=100"]
     options += ["--set=trainer.validation_interval=200", "--mode=train_and_eval"]
     unbroken = _train(tmp_path / "unbroken", *options, OFF)

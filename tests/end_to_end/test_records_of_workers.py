@@ -121,7 +121,7 @@ def test_two_replicas_evaluate_each_record_once(unequal_files, pattern, two_repl
 
 
 @pytest.mark.parametrize("is_kept", [True, False])
-def test_fewer_records_than_workers_end_all_trainings_alike(unequal_files, is_kept):
+def test_fewer_records_than_workers_end_training_on_all_workers(unequal_files, is_kept):
     for pipeline in range(9):
         keeping = position.begin_at(batch=0, seed=7) if is_kept else contextlib.nullcontext()
         with (

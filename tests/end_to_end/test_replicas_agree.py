@@ -126,7 +126,7 @@ def test_checkpoint_of_two_replicas_evaluates_to_what_the_run_reported(
 
 
 @pytest.mark.parametrize("draws", [False, True])
-def test_replicas_that_train_several_tasks_agree_too(
+def test_multitask_training_on_two_replicas_evaluates_to_the_reported_metrics(
     experiment: Callable[..., Any], two_replicas: Any, draws: bool
 ) -> None:
     config = experiment().task

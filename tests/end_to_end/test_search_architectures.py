@@ -35,7 +35,7 @@ def test_grid_search_rates_every_architecture_of_the_table(tmp_path) -> None:
 
 
 @pytest.mark.slow
-def test_choices_and_other_fields_are_searched_together(tmp_path) -> None:
+def test_architecture_choices_and_config_fields_are_searched_together(tmp_path) -> None:
     params = configs.nas_digits()
     rate = "trainer.optimizer_config.learning_rate.constant.learning_rate"
     params.override(

@@ -75,7 +75,7 @@ def test_20_trials_of_two_workers_survive_kill_9(tmp_path) -> None:
 
 
 @pytest.mark.slow
-def test_trial_comes_to_the_same_in_a_process_of_its_own(tmp_path) -> None:
+def test_trial_has_the_same_result_in_a_separate_process(tmp_path) -> None:
     values = []
     for isolation in ("none", "process"):
         more = ("--set=search.num_trials=1", f"--set=search.isolation={isolation}")
@@ -87,14 +87,14 @@ def test_trial_comes_to_the_same_in_a_process_of_its_own(tmp_path) -> None:
     assert values[0].keys() == {"accuracy", "validation_loss", "num_parameters"}
 
 
-def test_mistake_in_the_space_ends_with_2_and_leaves_nothing(tmp_path) -> None:
+def test_invalid_search_space_exits_with_2_and_writes_nothing(tmp_path) -> None:
     done = commands.run(_args(tmp_path, "--set=search.space={task.model.unitz: [[8]]}"))
     assert done.returncode == 2
     assert "units" in done.stderr
     assert not (tmp_path / "study").exists()
 
 
-def test_search_needs_a_block_in_the_config(tmp_path) -> None:
+def test_search_without_a_search_block_is_refused(tmp_path) -> None:
     flags = ["--mode=search", f"--model_dir={tmp_path}/study"]
     done = commands.run(["train.py", "--experiment=vision/digits_mlp", *flags])
     assert done.returncode == 2

@@ -115,7 +115,9 @@ def _train(command: list[str], model_dir: pathlib.Path, workers: int) -> list[di
 
 
 @pytest.mark.slow
-def test_two_workers_with_uneven_shares_are_one(command: list[str], tmp_path: pathlib.Path) -> None:
+def test_training_on_two_workers_with_uneven_shares_equals_that_on_one(
+    command: list[str], tmp_path: pathlib.Path
+) -> None:
     one, two = (_train(command, tmp_path / str(n), workers=n) for n in (1, 2))
     assert len(one) == len(two)
     for a, b in zip(one, two, strict=True):

@@ -66,7 +66,7 @@ def test_each_evaluation_is_recorded_with_its_step(finished_run: pathlib.Path) -
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("record", ["config_file=params.yaml", "gin_file=operative_config"])
-def test_each_record_alone_repeats_the_run_bit_for_bit(
+def test_each_recorded_config_repeats_the_run_bit_for_bit(
     finished_run: pathlib.Path, tmp_path: pathlib.Path, record: str
 ) -> None:
     flag, _, name = record.partition("=")
@@ -84,7 +84,7 @@ def test_finished_run_is_reported_and_resumes_with_more_steps(tmp_path: pathlib.
     assert [r["step"] for r in _records(tmp_path / "run", "validation")] == [20, 40, 60]
 
 
-def test_evaluation_of_a_finished_run_finds_its_metrics_again(finished_run: pathlib.Path) -> None:
+def test_evaluation_of_a_finished_run_repeats_its_metrics(finished_run: pathlib.Path) -> None:
     _train(finished_run, mode="eval")
     last, again = (
         _records(finished_run, "validation", name)[-1]

@@ -25,11 +25,11 @@ def _find(step, model=None, checkpoint=None):
         lambda: keras.random.normal([2]),
     ],
 )
-def test_numbers_that_depend_on_what_was_drawn_before_are_found(draw):
+def test_random_numbers_that_depend_on_earlier_draws_are_reported(draw):
     assert len(_find(draw)) == 1
 
 
-def test_a_generator_that_is_no_part_of_the_model_is_found():
+def test_generator_outside_the_model_is_reported_as_not_repeatable():
     generator = keras.random.SeedGenerator(1, name="mine")
     names = _find(lambda: keras.random.normal([2], seed=generator))
     assert names == ["mine/seed_generator_state"]

@@ -143,7 +143,7 @@ def test_hook_that_runs_steps_of_its_own_is_refused_before_the_first_step(
     assert not list(tmp_path.glob("ckpt-*"))
 
 
-def test_given_dataset_is_refused() -> None:
+def test_dataset_passed_to_distribute_dataset_is_refused_with_virtual_replicas() -> None:
     params = exp_factory.get_exp_config("tests/elastic")
     trainer = _create_trainer(params, task_factory.get_task(params.task))
     with pytest.raises(errors.ConfigValueError, match="a dataset was given"):
@@ -205,7 +205,9 @@ class SizesTask(elastic_experiment.ElasticTask):
         return super().build_losses(labels, model_outputs, aux_losses)
 
 
-def test_step_sees_the_virtual_replicas(two_replicas: tf.distribute.Strategy) -> None:
+def test_training_step_runs_once_for_each_virtual_replica(
+    two_replicas: tf.distribute.Strategy,
+) -> None:
     params = exp_factory.get_exp_config("tests/elastic")
     with two_replicas.scope():
         trainer = _create_trainer(params, SizesTask(params.task), evaluate=False)

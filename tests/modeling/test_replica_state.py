@@ -27,7 +27,7 @@ def test_dropout_masks_depend_only_on_the_seed_and_the_step():
     assert (_masks(model, others, 3) != third).any()
 
 
-def test_replicas_draw_different_numbers(two_replicas):
+def test_replicas_draw_different_random_numbers(two_replicas):
     with two_replicas.scope():
         model = _model()
     seeds = replica_state.StepSeeds(model, seed=1)
@@ -158,7 +158,7 @@ def test_assignments_that_are_not_additions_are_unchanged():
     np.testing.assert_array_equal(variable.numpy(), [7.0, 7.0])
 
 
-def test_metrics_of_keras_have_the_same_results():
+def test_keras_metrics_have_the_same_results_with_atomic_updates():
     metrics = [keras.metrics.AUC(), keras.metrics.MeanIoU(2), keras.metrics.Mean()]
     others = [keras.metrics.AUC(), keras.metrics.MeanIoU(2), keras.metrics.Mean()]
     replica_state.make_atomic(v for metric in metrics for v in metric.variables)

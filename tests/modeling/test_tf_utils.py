@@ -15,7 +15,7 @@ def test_activation_is_found_by_its_name_here_or_in_keras():
     assert tf_utils.get_activation(None) is keras.activations.linear
 
 
-def test_activation_can_be_a_layer():
+def test_activation_may_be_given_as_a_layer():
     x = tf.constant([-1.0, 2.0])
     for name in ("relu", "identity", "swish", "relu6", "mish", "gelu"):
         layer = tf_utils.get_activation(name, use_keras_layer=True)
@@ -24,7 +24,7 @@ def test_activation_can_be_a_layer():
     rounding.assert_close(layer(x), [-0.1, 2.0], roundings=4)
 
 
-def test_known_sizes_are_numbers_and_others_tensors():
+def test_shape_list_has_numbers_for_known_sizes_and_tensors_for_others():
     @tf.function(input_signature=[tf.TensorSpec([None, 3])])
     def shape_of(x):
         batch, width = tf_utils.get_shape_list(x, expected_rank=[2, 3])
@@ -92,7 +92,7 @@ def test_custom_objects_are_found_by_either_argument():
         assert isinstance(tf_utils.deserialize_keras_object(config, **kwargs), Mine)
 
 
-def test_packed_inputs_come_back_with_a_warning():
+def test_pack_and_unpack_inputs_return_the_inputs_with_a_deprecation_warning():
     with pytest.warns(DeprecationWarning, match="don't need packing"):
         packed = tf_utils.pack_inputs([tf.ones([2]), None])
     with pytest.warns(DeprecationWarning, match="don't need packing"):

@@ -157,7 +157,7 @@ def _assert_close(run: _Run, expected: _Run) -> None:
 
 @pytest.mark.sample(3)
 @pytest.mark.parametrize("name", BY_ROWS)
-def test_update_of_rows_is_keras_dense_update(
+def test_update_of_rows_equals_the_dense_update_of_keras(
     name: str, two_replicas: tf.distribute.Strategy
 ) -> None:
     def ours() -> Any:
@@ -174,7 +174,7 @@ def test_update_of_rows_is_keras_dense_update(
 
 @pytest.mark.sample(4)
 @pytest.mark.parametrize("name", WHOLE)
-def test_update_of_whole_variables_is_keras_own(
+def test_update_of_whole_variables_equals_that_of_keras(
     name: str, two_replicas: tf.distribute.Strategy
 ) -> None:
     def ours() -> Any:

@@ -29,7 +29,7 @@ def test_everything_that_does_not_fit_the_model_is_in_one_error() -> None:
     assert "no choice `optt`. Did you mean `opt`" in message
 
 
-def test_file_holds_what_was_found_and_how(tmp_path) -> None:
+def test_architecture_file_records_choices_probabilities_metric_and_step(tmp_path) -> None:
     architecture.write_arch(
         str(tmp_path),
         {"op": "b"},

@@ -18,7 +18,7 @@ def _fixed(index):
     return lambda choice: lambda choice, inputs, training: choice.branch(index, inputs)
 
 
-def test_open_choice_does_not_compute_but_says_what_to_do(make_ops) -> None:
+def test_calling_a_model_with_open_choices_is_an_error_with_the_remedy(make_ops) -> None:
     choice = nas.LayerChoice(make_ops(), label="conv")
     with pytest.raises(errors.ConfigValueError, match=r"'conv' is not made\. Set `task\.arch`"):
         choice(tf.ones([2, 4]))
@@ -44,7 +44,7 @@ def test_choices_without_a_label_are_refused_since_they_would_be_one_decision(bu
         build()
 
 
-def test_inputs_that_are_added_have_one_shape() -> None:
+def test_summing_inputs_of_different_shapes_is_refused() -> None:
     choice = nas.InputChoice(3, n_chosen=2, reduction="sum", label="inputs")
     with pytest.raises(errors.ConfigValueError, match="same shape"):
         choice([keras.Input((4,)), keras.Input((4,)), keras.Input((5,))])
@@ -101,7 +101,7 @@ def test_cell_has_labels_by_node_and_merges_its_nodes() -> None:
         assert _model(merge=merge).output_shape == (None, size)
 
 
-def test_found_cell_is_plain_keras(tmp_path) -> None:
+def test_found_cell_is_a_plain_keras_model_with_the_same_output(tmp_path) -> None:
     model = _model()
     arch = {label: options[-1] for label, options in resolution.space_of(model).items()}
     arch["cell/op_2_0"] = "dense"

@@ -113,7 +113,7 @@ def test_gumbel_temperature_falls_linearly_to_the_last_step(experiment, make_tra
 @pytest.mark.parametrize(
     ("name", "execution"), [("test/branching_gumbel", "graph"), ("test/branching_draws", "xla")]
 )
-def test_parts_that_are_replaced_may_branch_on_tensors(
+def test_custom_samplers_of_a_search_may_branch_on_tensors(
     name, execution, experiment, make_trainer
 ) -> None:
     trainer = make_trainer(experiment(name, runtime={"execution": execution}))
@@ -134,7 +134,7 @@ def test_proxyless_trains_weights_on_one_path_and_alpha_behind_gates(
     assert set(arch.paths) == {"first", "second"}
 
 
-def test_paths_are_drawn_by_what_is_preferred(experiment, make_trainer) -> None:
+def test_paths_are_sampled_by_their_probabilities(experiment, make_trainer) -> None:
     trainer = make_trainer(experiment("proxyless"))
     for alpha in trainer.alphas:
         alpha.assign([-20.0, 20.0, -20.0])
@@ -285,9 +285,7 @@ def test_gradient_of_the_architecture_writes_no_weights(order) -> None:
 
 
 @pytest.mark.parametrize("order", ORDERS)
-def test_replicas_with_parts_of_the_batches_find_the_gradient_of_the_whole(
-    order, two_replicas
-) -> None:
+def test_gradient_over_replicas_equals_that_of_the_whole_batch(order, two_replicas) -> None:
     def gradient(train, val, share=1.0):
         loss_fn = _loss_fn(w, alpha)
         return ORDERS[order](

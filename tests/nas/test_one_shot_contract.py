@@ -125,7 +125,9 @@ def test_two_replicas_search_as_one(name, experiment, make_trainer, two_replicas
     ("name", "execution"),
     [("darts", "eager"), ("darts", "xla_loop"), ("spos", "eager"), ("spos", "xla")],
 )
-def test_all_modes_of_execution_learn_the_same(name, execution, experiment, make_trainer) -> None:
+def test_all_execution_modes_learn_the_same_architecture(
+    name, execution, experiment, make_trainer
+) -> None:
     losses = []
     for mode in ("graph", execution):
         trainer = make_trainer(experiment(name, runtime={"execution": mode}))
@@ -134,7 +136,7 @@ def test_all_modes_of_execution_learn_the_same(name, execution, experiment, make
 
 
 @strategies(*STRATEGIES)
-def test_epochs_are_those_of_the_data_that_the_weights_read(name, experiment) -> None:
+def test_epochs_of_a_search_count_the_data_that_train_the_weights(name, experiment) -> None:
     def steps(**overrides):
         epochs_given = {"train_epochs": 3, "validate_every_epochs": 1}
         trainer = {**epochs_given, **overrides.pop("trainer", {})}

@@ -94,7 +94,9 @@ def test_search_in_bfloat16_keeps_float32_alphas_and_finite_losses(
         assert {alpha.dtype for alpha in trainer.alphas} == {"float32"}
 
 
-def test_architecture_moves_first_and_neither_moves_the_other(experiment, make_trainer) -> None:
+def test_architecture_is_updated_before_the_weights_and_separately_from_them(
+    experiment, make_trainer
+) -> None:
     trainer = make_trainer(experiment(runtime={"run_eagerly": True}))
     seen = []
 

@@ -94,7 +94,7 @@ def test_reward_is_the_metric_in_its_direction_or_the_loss(experiment, make_trai
         assert float(reward._metrics[0].result()) == 0.0
 
 
-def test_reward_is_of_its_batch_alone(experiment, make_trainer) -> None:
+def test_reward_covers_only_its_own_batch(experiment, make_trainer) -> None:
     trainer = make_trainer(experiment())
     # A task may keep its metric, which then counts in evaluations, too.
     kept = keras.metrics.MeanAbsoluteError(name="mae")
@@ -236,7 +236,7 @@ def test_cost_of_an_architecture_counts_its_operations() -> None:
             _cost(uncountable, {}, resource="flops")
 
 
-def test_penalty_turns_a_search_to_what_is_cheap(experiment, make_trainer) -> None:
+def test_cost_penalty_makes_a_search_prefer_cheap_options(experiment, make_trainer) -> None:
     for name in ("darts", "proxyless"):
         settings = {"penalty": {"weight": 100.0}, "arch_learning_rate": 0.1}
         trainer = make_trainer(experiment(name, trainer={"one_shot": settings}))

@@ -35,7 +35,7 @@ def test_large_space_is_searched_by_evolution(experiment, make_trainer) -> None:
 
 
 @pytest.mark.slow
-def test_rating_leaves_the_model_as_it_was(experiment, make_trainer) -> None:
+def test_rating_an_architecture_does_not_change_the_model(experiment, make_trainer) -> None:
     params = experiment("spos", trainer=_spos(), task={"batch_norm": True})
     trainer = make_trainer(params)
     trainer.train(tf.constant(4))
@@ -45,7 +45,9 @@ def test_rating_leaves_the_model_as_it_was(experiment, make_trainer) -> None:
         np.testing.assert_array_equal(variable.numpy(), value)
 
 
-def test_statistics_are_those_of_the_architecture_that_is_rated(experiment, make_trainer) -> None:
+def test_batch_norm_statistics_are_those_of_the_rated_architecture(
+    experiment, make_trainer
+) -> None:
     trainer = make_trainer(experiment("spos", trainer=_spos(), task={"batch_norm": True}))
     trainer.train(tf.constant(15))
     rankings = []

@@ -194,7 +194,7 @@ def _global_step(model_dir) -> int:
     return json.loads((model_dir / "run.json").read_text())["global_step"]
 
 
-def test_every_checkpoint_gets_its_evaluation(experiment, records, tmp_path) -> None:
+def test_continuous_evaluation_covers_every_checkpoint(experiment, records, tmp_path) -> None:
     params = experiment(trainer={"train_steps": 12})
     _run(params, tmp_path)
     _run(params, tmp_path, "continuous_eval")

@@ -93,7 +93,7 @@ def test_missing_part_is_named_with_the_stage_that_needs_it(experiment, tmp_path
         pipeline.RunPipeline(experiment(), "train", str(tmp_path), {"build": Build}).run()
 
 
-def test_model_of_a_phase_of_another_process_is_a_clear_error() -> None:
+def test_reading_the_model_of_a_phase_finished_in_another_process_is_an_error() -> None:
     phase = pipeline.FinishedPhase(name="pretrain", mode="train", model_dir="/runs/pretrain")
     with pytest.raises(errors.CheckpointError, match=r"no model in this process.*/runs/pretrain"):
         phase.model  # noqa: B018  (the access is what fails)
@@ -235,7 +235,7 @@ def test_prepare_may_find_other_data_and_set_other_epochs(
     assert seen == [(4, None), (steps, 4)]
 
 
-def test_prepare_may_fetch_what_is_to_be_evaluated(experiment, tmp_path) -> None:
+def test_prepare_stage_may_download_the_checkpoint_to_evaluate(experiment, tmp_path) -> None:
     class Prepare(pipeline.Prepare):
         def __call__(self, ctx):
             shutil.copytree(tmp_path / "elsewhere", ctx.model_dir, dirs_exist_ok=True)
@@ -246,7 +246,7 @@ def test_prepare_may_fetch_what_is_to_be_evaluated(experiment, tmp_path) -> None
     assert logs["validation_loss"] > 0
 
 
-def test_prepare_that_fetched_nothing_does_not_lead_to_random_weights(experiment, tmp_path) -> None:
+def test_evaluation_is_refused_if_prepare_downloads_no_checkpoint(experiment, tmp_path) -> None:
     class Prepare(pipeline.Prepare):
         pass
 
@@ -258,7 +258,9 @@ def _run(params, mode, model_dir, **stages):
     return pipeline.RunPipeline(params, mode, str(model_dir), stages).run()
 
 
-def test_build_that_swaps_the_model_leaves_the_config_as_it_is(experiment, tmp_path) -> None:
+def test_build_stage_that_replaces_the_model_does_not_change_the_config(
+    experiment, tmp_path
+) -> None:
     class Build(pipeline.Build):
         def make_model(self, ctx):
             layers = [keras.Input((2,)), keras.layers.Dense(5), keras.layers.Dense(1)]
@@ -562,7 +564,9 @@ def test_checkpoint_in_the_model_directory_takes_precedence_over_another_run(
     _assert_equal(weights, model.get_weights())
 
 
-def test_stage_that_loads_something_else_finds_nothing_restored(experiment, first_run) -> None:
+def test_stage_that_loads_its_own_weights_starts_from_an_unrestored_model(
+    experiment, first_run
+) -> None:
     class Initialize(pipeline.Initialize):
         def load(self, ctx):
             seen.append(ctx.global_step)

@@ -39,7 +39,7 @@ def _require_soundness(tab: chromium.Tab, width: int) -> None:
 
 
 @pytest.mark.parametrize("width", WIDTHS)
-def test_page_of_runs_draws_curves_and_reacts_to_its_controls(browser, tmp_path, width) -> None:
+def test_report_of_runs_draws_curves_and_reacts_to_its_controls(browser, tmp_path, width) -> None:
     runs = [made_runs.make_run(tmp_path / name, offset=n / 10) for n, name in enumerate("ab")]
     tab = browser.open(_write(tmp_path, *runs), width)
     _require_soundness(tab, width)

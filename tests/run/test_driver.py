@@ -217,7 +217,7 @@ def test_continuous_finetuning_writes_the_record_of_each_run(tmp_path: pathlib.P
     assert [record["status"] for record in records] == ["preempted"]
 
 
-def test_parts_at_the_end_run_after_an_error_and_the_first_error_is_raised(
+def test_cleanup_runs_after_an_error_and_the_first_error_is_raised(
     tmp_path: pathlib.Path,
 ) -> None:
     seen: list[BaseException | None] = []

@@ -126,7 +126,7 @@ def test_run_is_finished_only_with_its_checkpoint_and_enough_steps(
     assert not run_record.is_finished(_params(), "eval", str(tmp_path))
 
 
-def test_finished_run_of_another_config_is_refused_unless_it_is_allowed(
+def test_changed_config_of_a_finished_run_is_refused_unless_allowed(
     tmp_path: pathlib.Path, caplog
 ) -> None:
     with run_record.RunRecord(_params(), "train", str(tmp_path)) as record:
@@ -155,7 +155,7 @@ def test_run_in_epochs_is_finished_if_the_same_config_has_run(tmp_path: pathlib.
     assert not run_record.is_finished(in_epochs(2.0), "train", str(tmp_path))
 
 
-def test_run_with_phases_is_not_finished_by_itself(tmp_path: pathlib.Path) -> None:
+def test_run_with_phases_is_never_considered_finished_as_a_whole(tmp_path: pathlib.Path) -> None:
     with run_record.RunRecord(_params(), "train", str(tmp_path)) as record:
         record.note(global_step=3)
     (tmp_path / "ckpt-3.index").touch()

@@ -42,7 +42,7 @@ def test_an_op_has_as_many_threads_as_configured(tmp_path: pathlib.Path) -> None
     assert "threads 1" in commands.run([script]).stdout
 
 
-def test_threads_that_come_too_late_are_said_to_be_without_effect(
+def test_thread_settings_after_the_start_of_tensorflow_are_reported_as_without_effect(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     # So that TensorFlow has begun.

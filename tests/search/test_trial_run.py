@@ -140,7 +140,7 @@ def test_metric_is_reported_at_its_step(tmp_path) -> None:
     assert trial.intermediate_values == {7: 3.0}
 
 
-def test_pruner_stops_the_loop_and_not_by_an_error(tmp_path) -> None:
+def test_pruned_trial_stops_its_training_loop_without_an_error(tmp_path) -> None:
     def act(hook: report_hook.ReportTrial) -> None:
         hook.after_eval({"a": {"loss": 3.0}})
         assert "pruned: at step 7" in hook.controller.stopped
@@ -159,7 +159,7 @@ def test_pruned_trial_stays_pruned_when_it_is_resumed(tmp_path) -> None:
     assert _run(act, tmp_path).state.name == "PRUNED"
 
 
-def test_report_hook_does_nothing_outside_of_a_study() -> None:
+def test_report_hook_outside_of_a_study_has_no_effect() -> None:
     hook = report_hook.ReportTrial()
     hook.controller = Loop()
     hook.before_train()

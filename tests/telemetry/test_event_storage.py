@@ -53,7 +53,7 @@ def test_report_has_the_mean_of_what_a_layer_logs_inside_a_loop(storage, jit_com
     assert list(taken) == ["probe/mean"]
 
 
-def test_eager_code_graphs_and_xla_log_the_same(storage):
+def test_eager_code_graphs_and_xla_log_the_same_values(storage):
     def step(value):
         telemetry.put_scalar("mean", value)
         telemetry.put_scalar("latest", value, smoothing_hint=False)
@@ -306,7 +306,7 @@ def test_report_covers_all_steps_and_replicas(storage, two_replicas, jit_compile
     np.testing.assert_array_equal(taken.images["i"], np.full([2, 2, 1], expected))
 
 
-def test_replicas_that_run_eagerly_report_the_same(storage, two_replicas):
+def test_replicas_that_run_eagerly_report_means_and_the_latest_value(storage, two_replicas):
     def put(value, _):
         telemetry.put_scalar("mean", value)
         telemetry.put_scalar("latest", value, smoothing_hint=False)

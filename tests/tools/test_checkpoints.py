@@ -45,7 +45,7 @@ def test_list_includes_subdirectories_and_names_damage(
     assert "0 bytes" in capsys.readouterr().out
 
 
-def test_inspect_shows_the_newest_of_a_folder(
+def test_checkpoints_inspect_shows_the_newest_of_a_directory(
     model_dir: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     document = _json(capsys, "inspect", str(model_dir))
@@ -67,7 +67,7 @@ def test_inspect_shows_the_newest_of_a_folder(
     assert "DAMAGED: weight can't be read" in capsys.readouterr().out
 
 
-def test_diff_shows_how_much_variables_differ(
+def test_checkpoints_diff_shows_how_much_variables_differ(
     model_dir: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     paths = [f"{model_dir}/ckpt-1", f"{model_dir}/ckpt-2"]

@@ -24,7 +24,7 @@ def test_config_is_shown_as_yaml_or_json_and_in_part(capsys: pytest.CaptureFixtu
     assert document == {"source": NAME, "kind": "experiment", "config": 600}
 
 
-def test_diff_separates_what_a_restart_accepts(
+def test_config_diff_separates_changes_that_a_restart_accepts(
     tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "few.yaml"

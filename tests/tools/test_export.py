@@ -20,7 +20,7 @@ def test_model_of_a_run_is_exported_and_compared(trained, capsys):
     assert row["max_difference"] < 1e-5
 
 
-def test_difference_above_the_tolerance_is_a_failure(trained, capsys, tmp_path):
+def test_export_whose_outputs_differ_by_more_than_the_tolerance_fails(trained, capsys, tmp_path):
     arguments = [trained, f"--output={tmp_path}", "--tolerance=-1"]
     assert tools.main(["export", *arguments]) == 1
     said = capsys.readouterr()
@@ -28,7 +28,7 @@ def test_difference_above_the_tolerance_is_a_failure(trained, capsys, tmp_path):
     assert "The outputs differ from the model's" in said.err
 
 
-def test_check_measures_every_format(trained, capsys, tmp_path):
+def test_export_check_measures_every_format(trained, capsys, tmp_path):
     arguments = [trained, f"--output={tmp_path}", "--check", "--format=litert", "--json"]
     assert tools.main(["export", *arguments]) == 0
     model, exported = json.loads(capsys.readouterr().out)
@@ -38,5 +38,5 @@ def test_check_measures_every_format(trained, capsys, tmp_path):
     assert exported["metrics"] == pytest.approx(model["metrics"], abs=1e-5)
 
 
-def test_every_format_can_be_requested():
+def test_export_supports_every_format():
     assert sorted(export._FORMATS) == sorted(model_export.FORMATS)

@@ -50,7 +50,7 @@ def test_file_that_is_no_python_fails_the_command_after_the_others_are_written(
     assert path.read_text() == NEW
 
 
-def test_check_writes_nothing_and_groups_the_manual_work(
+def test_port_check_writes_nothing_and_groups_the_manual_work(
     tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     paths = [_write(tmp_path / name) for name in ("a.py", "b.py")]

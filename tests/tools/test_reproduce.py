@@ -45,7 +45,7 @@ def test_directory_that_is_in_use_is_refused(
     assert f"Another run is training in {tmp_path}" in capsys.readouterr().err
 
 
-def test_modes_are_those_of_the_run_unless_set(
+def test_reproduced_run_uses_the_execution_modes_of_the_run_unless_set(
     run: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     started: list[list[str]] = []

@@ -54,7 +54,7 @@ def test_unusable_checkpoint_is_refused(read_run, trained, train_run, tmp_path):
         run_model.find_checkpoint(str(tmp_path / "none"))
 
 
-def test_real_inputs_are_those_of_the_task(read_run, trained):
+def test_example_inputs_are_those_of_the_task(read_run, trained):
     with run_model.built(read_run(trained).params) as (ctx, _):
         inputs = run_model.real_inputs(ctx)
         data, _ = next(iter(run_model.evaluation_data(ctx)))

@@ -66,7 +66,9 @@ def test_runs_list_selects_columns_rows_and_a_limit(
     assert "`accuracy`" in capsys.readouterr().err
 
 
-def test_json_has_all_fields_and_metrics(folder: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_output_of_runs_has_all_fields_and_metrics(
+    folder: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     first, _ = json.loads(_out(capsys, "list", folder, "--json"))
     assert first["name"] == "a"
     assert (first["num_parameters"], first["best_step"], first["problems"]) == (151308, 800, [])
@@ -74,7 +76,9 @@ def test_json_has_all_fields_and_metrics(folder: str, capsys: pytest.CaptureFixt
     assert first["metrics"]["best/accuracy"] == pytest.approx(0.9)
 
 
-def test_compare_shows_what_differs(folder: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_runs_compare_shows_the_fields_that_differ(
+    folder: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     paths = [f"{folder}/a", f"{folder}/more/b"]
     lines = _out(capsys, "compare", *paths).splitlines()
     assert lines[0].split() == paths

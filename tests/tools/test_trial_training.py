@@ -82,7 +82,7 @@ CURVES = [
 ]
 
 
-def test_divergence_is_told_from_noise() -> None:
+def test_divergence_is_distinguished_from_noise() -> None:
     for losses, has_diverged in CURVES:
         rates = [10.0**-step for step in range(len(losses), 0, -1)]
         assert trial_training.analyze(rates, losses).has_diverged is has_diverged, losses
@@ -146,7 +146,7 @@ def _args(*arguments):
     return parser.parse_args(["vision/digits_mlp", "--set=task.model.units=[4]", *arguments])
 
 
-def test_size_is_trained_and_leaves_no_files(monkeypatch, tmp_path):
+def test_probe_of_a_batch_size_trains_and_leaves_no_files(monkeypatch, tmp_path):
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr("tempfile.tempdir", None)
     monkeypatch.setattr(trial_training, "_SECONDS", 0.05)
@@ -157,7 +157,7 @@ def test_size_is_trained_and_leaves_no_files(monkeypatch, tmp_path):
     assert os.listdir(tmp_path) == []
 
 
-def test_size_of_an_experiment_in_epochs_is_trained(monkeypatch):
+def test_probe_of_a_batch_size_trains_an_experiment_in_epochs(monkeypatch):
     monkeypatch.setattr(trial_training, "_SECONDS", 0.05)
     sets = ["trainer.train_epochs=2", "trainer.validate_every_epochs=1"]
     sets.append("task.train_data.num_examples=1437")
@@ -165,7 +165,7 @@ def test_size_of_an_experiment_in_epochs_is_trained(monkeypatch):
     assert (found.problem, found.examples_per_second > 0) == ("", True)
 
 
-def test_size_that_does_not_fit_the_config_is_a_problem():
+def test_batch_size_that_contradicts_the_config_is_reported():
     found = trial_training.probe(_args("--set=trainer.grad_accum_steps=2"), 33)
     assert "expected a multiple of 2" in found.problem
     assert found.is_of_config

@@ -40,7 +40,7 @@ def test_learning_rate_is_suggested(capsys):
 
 
 @pytest.mark.slow
-def test_batch_size_is_found_in_processes_of_their_own(capsys):
+def test_batch_sizes_are_tried_in_separate_processes(capsys):
     arguments = ["vision/digits_mlp", SMALL, "--max_batch_size=200"]
     assert tools.main(["tune", "batch_size", *arguments, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
@@ -50,7 +50,7 @@ def test_batch_size_is_found_in_processes_of_their_own(capsys):
     assert "No batch fits into 0.001 GB, not even 1" in capsys.readouterr().err
 
 
-def test_largest_size_is_found_to_within_an_eighth() -> None:
+def test_largest_batch_size_is_found_to_within_an_eighth() -> None:
     for largest in (0, 1, 5, 63, 64, 100, 1000, 4095, 5000):
         tried = []
 
@@ -64,7 +64,7 @@ def test_largest_size_is_found_to_within_an_eighth() -> None:
         assert len(set(tried)) == len(tried) <= 12
 
 
-def test_sizes_are_multiples_of_the_unit():
+def test_searched_batch_sizes_are_multiples_of_the_unit():
     tried = []
 
     def fits(size):
@@ -75,7 +75,7 @@ def test_sizes_are_multiples_of_the_unit():
     assert not [size for size in tried if size % 6]
 
 
-def test_largest_allowed_size_is_tried() -> None:
+def test_largest_allowed_batch_size_is_tried() -> None:
     for most in (96, 100, 128, 150):
         tried = []
 
@@ -116,7 +116,7 @@ def _run_act(sender, args, size):
         ("wrong_from", "DataError: no data"),
     ],
 )
-def test_size_that_does_not_fit_says_why(monkeypatch, what, why):
+def test_batch_size_that_fails_is_reported_with_the_reason(monkeypatch, what, why):
     monkeypatch.setattr(tune, "_run_probe", _run_act)
     never = dict.fromkeys(("hungry_from", "slow_from", "killed_from", "wrong_from"), 10**9)
     args = argparse.Namespace(**{**never, what: 2})
@@ -128,7 +128,7 @@ def test_size_that_does_not_fit_says_why(monkeypatch, what, why):
     assert "The largest batch that fits into" in found.describe()
 
 
-def test_config_that_can_not_be_trained_at_all_is_an_error_at_once(monkeypatch):
+def test_config_that_cannot_be_trained_at_all_is_an_immediate_error(monkeypatch):
     monkeypatch.setattr(tune, "_run_probe", _run_act)
     never = dict.fromkeys(("hungry_from", "slow_from", "killed_from"), 10**9)
     args = argparse.Namespace(**never, wrong_from=1)
@@ -138,7 +138,7 @@ def test_config_that_can_not_be_trained_at_all_is_an_error_at_once(monkeypatch):
         tune.search_sizes(args, start=0, most=64)
 
 
-def test_mistake_in_the_config_is_not_taken_for_a_size_that_does_not_fit(monkeypatch):
+def test_config_error_is_not_reported_as_a_batch_size_that_does_not_fit(monkeypatch):
     def judge(sender, args, size):
         is_wrong = size > 4
         sender.send(

@@ -346,7 +346,7 @@ def test_verify_accepts_a_run_that_was_killed(
 
 
 @pytest.mark.slow
-def test_fork_is_shown_and_verifies(
+def test_verify_shows_and_accepts_a_fork_after_a_damaged_checkpoint(
     trained: Trained, verify: Verify, capsys: pytest.CaptureFixture[str]
 ) -> None:
     # The newest checkpoint is damaged, so the run resumes from the one before.
@@ -376,7 +376,9 @@ def test_checkpoint_of_an_older_version_is_shown_and_verifies(
 
 
 @pytest.mark.slow
-def test_replay_to_a_stop_in_an_evaluation_is_equal(trained: Trained, verify: Verify) -> None:
+def test_replay_of_a_run_stopped_in_an_evaluation_is_equal(
+    trained: Trained, verify: Verify
+) -> None:
     assert trained.train("stopped", "--set=runtime.execution=graph", STOP="1") == 42
     assert (trained.root / "stopped" / "ckpt-10.index").exists()
     assert verify(trained.root / "stopped", f"--import={trained.plugin}") == (0, [])

@@ -24,7 +24,7 @@ class _Model(base_model.MultiTaskBaseModel):
         }
 
 
-def test_each_variable_is_listed_once() -> None:
+def test_multitask_model_lists_each_shared_variable_once() -> None:
     model = _Model()
     assert len(model.variables) == 8
     assert len({id(v) for v in model.variables}) == 8

@@ -54,6 +54,6 @@ def test_weights_that_make_no_distribution_are_refused(weights: dict) -> None:
         task_sampler.UniformTaskSampler(weights)
 
 
-def test_sampler_must_be_selected() -> None:
+def test_multitask_config_without_a_sampler_is_refused() -> None:
     with pytest.raises(errors.ConfigValueError, match="proportional"):
         _cumulative({})

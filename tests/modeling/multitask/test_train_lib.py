@@ -169,7 +169,7 @@ def test_resumed_run_continues_its_data_and_random_numbers(
         np.testing.assert_array_equal(a, b)
 
 
-def test_divergence_ends_the_run(
+def test_diverging_multitask_training_ends_the_run(
     run: Callable[..., Any], experiment: Experiment, tmp_path: pathlib.Path
 ) -> None:
     params = experiment(trainer_type="joint", loss_upper_bound=1.0)
@@ -271,7 +271,7 @@ def test_initial_checkpoint_is_read_by_the_model(
     assert float(logs["bar"]["validation_loss"]) == 9.0
 
 
-def test_model_of_one_task_is_evaluated_on_several(tmp_path: pathlib.Path) -> None:
+def test_model_trained_on_one_task_is_evaluated_on_several(tmp_path: pathlib.Path) -> None:
     params = _multi_eval_experiment()
     params.eval_tasks[1].eval_steps = 1
     trained_steps: list[int] = []

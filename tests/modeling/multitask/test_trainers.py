@@ -77,7 +77,7 @@ def test_joint_training_moves_the_weight_to_the_mean_of_the_targets(
     assert trainer.global_step.numpy() == 21
 
 
-def test_report_is_nested_and_begins_anew_in_each_interval(
+def test_multitask_report_is_nested_by_task_and_reset_in_each_interval(
     make_trainer: Callable[..., Any],
 ) -> None:
     trainer = make_trainer("joint")

@@ -40,7 +40,7 @@ def test_counter_continues_after_a_restart(tmp_path):
     assert [manager.next_name() for _ in range(2)] == [f"{base}-4", f"{base}-5"]
 
 
-def test_other_files_are_not_removed(tmp_path):
+def test_export_removes_only_its_own_files(tmp_path):
     base = tmp_path / "model"
     make_exports(base, [1])
     (tmp_path / "model-1-notes").mkdir()

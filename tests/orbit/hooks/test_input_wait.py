@@ -113,7 +113,7 @@ def test_wait_for_distributed_data_is_measured(train, two_replicas, make_trainer
     assert share > 0.6
 
 
-def test_long_wait_is_one_warning_with_advice(train, log_lines):
+def test_long_wait_for_data_is_warned_of_once_with_advice(train, log_lines):
     train(data_seconds=0.005)
     advice = [line for line in log_lines if "waiting for data" in line]
     assert len(advice) == 1
@@ -121,7 +121,7 @@ def test_long_wait_is_one_warning_with_advice(train, log_lines):
     assert "prefetch_buffer_size" in advice[0]
 
 
-def test_step_without_next_is_one_warning(train, make_trainer, log_lines):
+def test_step_that_never_calls_next_is_warned_of_once(train, make_trainer, log_lines):
     class Blind(make_trainer):
         def train_step(self, iterator):
             self.global_step.assign_add(1)
@@ -130,7 +130,7 @@ def test_step_without_next_is_one_warning(train, make_trainer, log_lines):
     assert sum("does not call `next(iterator)`" in line for line in log_lines) == 1
 
 
-def test_trainer_of_another_kind_is_one_warning(make_controller, log_lines):
+def test_unsupported_trainer_is_warned_of_once(make_controller, log_lines):
     class Other(orbit.AbstractTrainer):
         def __init__(self):
             self.global_step = orbit.utils.create_global_step()
@@ -143,7 +143,9 @@ def test_trainer_of_another_kind_is_one_warning(make_controller, log_lines):
     assert sum("Other is not a `StandardTrainer`" in line for line in log_lines) == 1
 
 
-def test_trainer_of_the_framework_trains_the_same(make_task_trainer, make_controller):
+def test_measuring_the_wait_for_data_does_not_change_the_training(
+    make_task_trainer, make_controller
+):
     weights = []
     for hook in (hooks.InputWait(every_n_steps=2), hooks.GradientNorm()):
         trainer = make_task_trainer()

@@ -171,7 +171,7 @@ def test_report_is_added_to_another_error_that_is_raised_first(train):
     assert "Step 5 is" in error.value.__notes__[0]
 
 
-def test_search_restarts_when_an_older_checkpoint_is_restored(
+def test_search_for_a_bad_layer_restarts_with_an_older_checkpoint(
     train, make_controller, log_lines, tmp_path
 ):
     hook = hooks.NonFinite(stop=False)

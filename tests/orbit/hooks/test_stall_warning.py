@@ -31,7 +31,7 @@ def threads():
     return [thread for thread in threading.enumerate() if thread.name == "stall_warning"]
 
 
-def test_standstill_is_a_warning_with_the_stacks_of_all_threads(
+def test_stalled_training_is_warned_of_with_the_stacks_of_all_threads(
     make_trainer, make_controller, caplog
 ):
     stall = hooks.StallWarning(seconds=0.05)
@@ -50,7 +50,7 @@ def test_training_that_progresses_causes_no_warning(make_trainer, make_controlle
     assert not threads()
 
 
-def test_thread_ends_with_a_failed_training(make_trainer, make_controller):
+def test_watching_thread_ends_with_a_failed_training(make_trainer, make_controller):
     controller = make_controller(make_trainer(), hooks=[hooks.StallWarning(), Fails()])
     with pytest.raises(ArithmeticError):
         controller.train(4)

@@ -159,13 +159,13 @@ def test_restoring_a_checkpoint_from_before_the_average_discards_it(make):
     assert hook.state_dict() == {"num_averaged": 0}
 
 
-def test_nothing_is_written_after_a_failure(make, tmp_path):
+def test_averaged_weights_are_not_written_after_a_failed_training(make, tmp_path):
     with pytest.raises(KeyError):
         make(_swa(), Weights(fails_at=6)).train(8)
     assert not (tmp_path / "run" / "swa").exists()
 
 
-def test_weights_come_back_if_the_evaluation_fails(make):
+def test_trained_weights_are_restored_if_an_evaluation_fails(make):
     class Failing(orbit.Hook):
         def before_train(self):
             self.controller.evaluator = self
