@@ -541,7 +541,7 @@ def _named_slots(
             if slot in names and len(by_name.get(name, [])) == 1:
                 slots[by_name[name][0].key, slot] = child.tensor
             elif slot in names:
-                # No weight, or several, have the name: a slot that can't be used.
+                # The slot can't be used, because no weight or several weights have its name.
                 slots[child.tensor.key, slot] = child.tensor
     return slots
 

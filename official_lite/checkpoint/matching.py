@@ -300,7 +300,7 @@ def match_optimizer(
 
 
 class _Place(NamedTuple):
-    """Where an optimizer keeps a variable.
+    """The place where an optimizer keeps a variable.
 
     Attributes:
         variable: The variable.

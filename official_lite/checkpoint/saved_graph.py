@@ -39,7 +39,7 @@ Shape = tuple[int, ...]
 _MAX_CANDIDATES = 3
 _MAX_NAMED = 5
 
-# What checkpoints of older versions or of other tools lack. Hooks may change, too.
+# Entries that checkpoints of older versions or of other tools lack. Hooks may change, too.
 BOOKKEEPING = frozenset(
     {
         *("batches_read", "hidden_names", "hook_attributes", "hooks", "micro_batches"),

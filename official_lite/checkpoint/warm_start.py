@@ -158,7 +158,7 @@ def load_optimizer(
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Matched:
-    """What a checkpoint has for the weights of a model.
+    """The entries of a checkpoint that match weights of a model.
 
     Attributes:
         items: The objects that may have been saved at the top of the checkpoint, by name.

@@ -18,7 +18,7 @@ from absl import app, flags, logging
 
 from official_lite.common import error_report, errors, suggestions, terminal
 
-# What absl says if a required flag is missing.
+# The message of absl about a missing required flag.
 _MISSING_FLAG = re.compile(r"Flag --(\w+) must have a value other than None")
 
 

@@ -231,8 +231,8 @@ _SECONDS_OF_FAREWELL = 1.0
 
 _MAX_BYTES = 2**22
 
-# More connections close the oldest, so that idle ones neither use up all file descriptors nor keep
-# workers out, which speak at once.
+# Further connections close the oldest one, so that idle connections neither use up all file
+# descriptors nor keep out workers, which send their message immediately.
 _MAX_CONNECTIONS = 64
 
 # The keys of our messages.

@@ -21,13 +21,13 @@ from absl import logging
 
 from official_lite.common import errors, terminal
 
-# What TensorFlow, SQLite and HDF5 say if there is no space on the disk.
+# Messages of TensorFlow, SQLite and HDF5 about a full disk.
 _NO_SPACE = re.compile(
     r"No space left on device|database or disk is full|Disk quota exceeded|"
     r"There is not enough space on the disk"
 )
 _NO_MEMORY = re.compile(r"\bOOM when allocating|out of memory\b", re.IGNORECASE)
-# What Python and the dynamic linker say if they can't map memory for a stack or a library.
+# Messages of Python and the dynamic linker if they can't map memory for a stack or a library.
 _NO_ROOM_TO_MAP = re.compile(
     r"can't start new thread|failed to map segment|[Cc]annot allocate memory"
 )

@@ -57,7 +57,7 @@ class OfficialLiteError(Exception):
 
     exit_code = ExitCode.FAILED
 
-    # What IPython shows of the error; `error_report` sets it.
+    # The text that IPython shows for the error; `error_report` sets it.
     _render_traceback_: ClassVar[Callable[[BaseException], list[str]]]
 
     # AutoGraph keeps the class of an error of a traced step only if this is its constructor.

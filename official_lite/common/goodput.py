@@ -336,7 +336,7 @@ def _take_start_time() -> float:
 
 
 def _process_creation_time() -> float:
-    """Return when this process was created; where the system does not say, the import of this."""
+    """Return when this process was created, or when this module was imported if unknown."""
     try:
         with open("/proc/self/stat", encoding="utf-8", errors="replace") as stat:
             # The name of the program, in parentheses, may contain any characters.

@@ -74,7 +74,7 @@ def written_handles(graph: tf.__internal__.FuncGraph) -> list[tf.Tensor]:
 
 Built = TypeVar("Built")
 
-# Where Keras counts the objects without a name, by the snake case of their class.
+# The key under which Keras counts the objects without a name, by the snake case of their class.
 _COUNTERS = "object_name_uids"
 
 

@@ -28,7 +28,7 @@ def map_parts(fn: Callable[..., Any], *nests: Nest) -> Nest:
     )
 
 
-# With this method, which a spec may have, tf.distribute can make the empty batch of a replica.
+# tf.distribute calls this optional method of a spec to create the empty batch of a replica.
 tf.NoneTensorSpec._create_empty_value = lambda self: None
 
 

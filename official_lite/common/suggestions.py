@@ -3,8 +3,8 @@
 import difflib
 from collections.abc import Iterable
 
-# What the arguments and flags of Keras, Lightning and common scripts are called here: a path in the
-# config of an experiment, or a flag.
+# The names here of arguments and flags of Keras, Lightning and common scripts: a path in the config
+# of an experiment, or a flag.
 _ELSEWHERE = {
     **dict.fromkeys(("epochs", "max_epochs", "num_epochs", "n_epochs"), "trainer.train_epochs"),
     **dict.fromkeys(("steps", "max_steps", "num_steps", "iterations"), "trainer.train_steps"),

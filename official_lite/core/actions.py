@@ -122,7 +122,7 @@ class _Search:
             return tf.stack(flags) if flags else tf.constant([True])
 
         self._are_finite = are_finite.get_concrete_function()
-        # Where a value was infinite or NaN when training began, by the index of the value.
+        # The values that were infinite or NaN when training began, by the index of their tensor.
         self._at_start: dict[int, npt.NDArray[Any]] = {}
 
     def begin(self) -> None:

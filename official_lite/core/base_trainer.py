@@ -281,7 +281,7 @@ class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
                 "`aggregate_logs`. Compute its results by metrics."
             )
 
-    # How steps are executed.
+    # The execution mode of the steps.
 
     def init_async(self) -> None:
         """Create the executor, which runs the steps and distributes the data."""
@@ -463,7 +463,7 @@ class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
         """Return what training reports, from its groups of metrics."""
         return groups[""].results()
 
-    # What each replica computes in a training step.
+    # The part of a training step that each replica computes.
 
     def begin_replica_step(self) -> None:
         """Prepare an update on a replica: set the random seeds of the step."""

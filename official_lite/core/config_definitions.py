@@ -36,7 +36,7 @@ PREDICTION_FORMATS = ("jsonl", "parquet", "tfrecord")
 
 PREDICTION_CHECKPOINTS = ("latest", "best", "init")
 
-# What to use for keys of PaddleRec's configs that have no counterpart of one name.
+# The remedies for keys of PaddleRec's configs that have no counterpart with the same name.
 _HINTS_FOR_PADDLEREC = {
     "runner": (
         "PaddleRec's `runner` has several counterparts: the classes of its stages are named under "

@@ -202,7 +202,7 @@ def warn_of_compiled_optimizer(
     )
 
 
-# What a Keras optimizer does in some steps only, and the field to set instead.
+# The options that a Keras optimizer applies in some steps only, and the field to set instead.
 _NOT_IN_EACH_STEP = {
     "gradient_accumulation_steps": "`trainer.grad_accum_steps`",
     "ema_overwrite_frequency": "`trainer.optimizer_config.ema`, whose averages are evaluated",

@@ -488,7 +488,7 @@ class OrbitExperimentRunner:
                 else None
             ),
             # Set on all workers: the interval splits loops, and workers whose loops differ in
-            # length would wait for one another.
+            # length would wait for each other.
             summary_interval=(config.summary_interval or None) if has_events else None,
             train_actions=all_train_actions,
             eval_actions=all_eval_actions,

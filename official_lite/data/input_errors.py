@@ -210,7 +210,7 @@ def raise_if_of_data(
     reason = _reason(error)
     if reason is None:
         return
-    # What is not found is either a file or, by a dispatcher that has lost its state, the training.
+    # A `NotFoundError` is about a file, or about the training if the dispatcher has lost its state.
     if _SERVICES and isinstance(error, tf.errors.NotFoundError) and reason == _said(error):
         raise errors.ClusterError(
             f"The tf.data service no longer knows this training: {reason.rstrip('.')}. Start the "

@@ -79,7 +79,7 @@ def begin_at(batch: int, seed: int) -> Iterator[Position]:
         _current.reset(token)
 
 
-# What TensorFlow takes for its global seed if the program has not set it.
+# The global seed of TensorFlow if the program has not set one.
 _NO_SEED = 87654321
 
 # No program draws more seeds than this before its data are built.

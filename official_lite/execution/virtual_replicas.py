@@ -229,7 +229,7 @@ class VirtualReplicasExecutor(executors.GraphExecutor):
         ]
 
     def _concat_rows(self, shards: Sequence[tf.IndexedSlices]) -> tf.IndexedSlices:
-        """Return the rows of all virtual replicas in their order; the optimizer adds equal ones."""
+        """Return the rows of all virtual replicas in order; the optimizer adds up repeated rows."""
         context = tf.distribute.get_replica_context()
         values = tf.concat([shard.values for shard in shards], 0)
         indices = tf.concat([shard.indices for shard in shards], 0)
@@ -343,7 +343,7 @@ class _State:
         if _is_of_replica(variable) and aggregation == tf.VariableAggregation.SUM:
             return self._metrics
         if _is_of_replica(variable) and aggregation == tf.VariableAggregation.NONE:
-            # What a hook notes on each replica.
+            # The values that a hook records on each replica.
             return []
         if aggregation == tf.VariableAggregation.ONLY_FIRST_REPLICA:
             return self._first_only
@@ -357,7 +357,7 @@ class _State:
 
 
 def _is_of_replica(variable: tf.Variable) -> bool:
-    """Return whether each replica has a value of its own, of which the sum or mean is read."""
+    """Return whether each replica has a separate value, of which the sum or mean is read."""
     return bool(variable.synchronization == tf.VariableSynchronization.ON_READ)
 
 
@@ -477,7 +477,7 @@ def _in_turn(shards: Sequence[nests.Nest], num_local: int) -> tf.data.Dataset:
 
 
 def _zip_longest(pipelines: Sequence[tf.data.Dataset]) -> tf.data.Dataset:
-    """Zip datasets; one that has ended goes on with empty batches."""
+    """Zip datasets; one that has ended continues with empty batches."""
     if len(pipelines) == 1 or all(_repeats(pipeline) for pipeline in pipelines):
         return tf.data.Dataset.zip(tuple(pipelines))
     is_there = tf.data.Dataset.from_tensors(True).repeat()

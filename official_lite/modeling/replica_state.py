@@ -249,8 +249,8 @@ class MovingStatistics:
     def _unsynchronized(self) -> Iterator[Any]:
         """Yield the variables that are the same on all replicas only if all assign the same."""
         parts = tf.train.TrackableView(self._checkpoint).descendants()
-        # What optimizers own or update is the same on all replicas, except for the averages of
-        # what they do not update.
+        # Variables that optimizers own or update are equal on all replicas, except for averages of
+        # variables that they do not update.
         known: set[int] = set()
         averages: dict[int, int] = {}
         for part in parts:

@@ -548,7 +548,7 @@ class Controller:
         """End the reporting interval, so that hooks find its values in the storage.
 
         Returns:
-            What the trainer reports, and the same in NumPy with the speed.
+            The report of the trainer, and the same values in NumPy with the training speed.
         """
         output = self._inner.report()
         logs = reports.as_numpy(output)

@@ -20,7 +20,7 @@ _PACKAGES = {
     "keras2": "official_lite.keras2",
 }
 _MODELS = ("keras.Model", "keras.models.Model", "keras.Sequential", "keras.models.Sequential")
-# What takes other arguments in Keras 3, starts with other weights, or is not public there.
+# Classes that take other arguments in Keras 3, start with other weights, or are not public there.
 _REPLACED = {
     "keras.__internal__.losses.LossFunctionWrapper": "keras2.LossFunctionWrapper",
     "keras.layers.EinsumDense": "keras2.EinsumDense",
@@ -39,13 +39,13 @@ _REPLACED = {
         for name in ("BinaryIoU", "IoU", "MeanIoU", "OneHotIoU", "OneHotMeanIoU")
     },
 }
-# Where only a subclass can tell the difference.
+# Classes for which only a subclass can tell the difference.
 _BASES = dict.fromkeys(("keras.Layer", "keras.layers.Layer"), "keras2.Layer") | {
     "keras.Loss": "keras2.Loss",
     "keras.losses.Loss": "keras2.Loss",
     **{f"keras.layers.{name}": f"keras2.{name}" for name in ("Conv2D", "Conv3D")},
 }
-# Where the subclass has extension points of Keras 2.
+# Classes whose subclasses have extension points of Keras 2.
 _OPTIMIZERS = {f"keras.optimizers.{name}": f"keras2.{name}" for name in ("Adam", "Optimizer")}
 # Visiting a module is slow.
 _MAY_CHANGE = re.compile("|".join([r"\bclass \w+\(", *(n.split(".")[-1] for n in _REPLACED)]))

@@ -430,7 +430,7 @@ _METHODS: dict[str, Callable[[cst.Call], cst.BaseExpression]] = {
     "get_shape": _get_shape,
     "get_unscaled_gradients": _unscaled,
 }
-# What replaces the methods of a `tf.TensorShape`.
+# The replacements for the methods of a `tf.TensorShape`.
 _SHAPE_METHODS = {"as_list": "list(shape)", "is_fully_defined": "(None not in shape)"}
 
 

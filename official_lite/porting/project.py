@@ -307,7 +307,7 @@ class Notebook:
     def with_code(self, code: str) -> bytes:
         """Return the notebook with the ported `code` in its cells."""
         sources: dict[int, list[str]] = {}
-        # What was inserted before the first cell belongs to it.
+        # Lines inserted before the first cell belong to it.
         before: list[str] = []
         for line in code.removesuffix("\n").split("\n"):
             if line.startswith(_CELL):

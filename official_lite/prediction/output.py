@@ -63,7 +63,7 @@ INDEX = "index"
 
 _SHARD = re.compile(r"predictions-(\d{5,})\.(\w+)")
 
-# The batches that wait while the ones before them are encoded. More would only take memory.
+# The maximum number of batches that wait to be encoded. More would only take memory.
 _MAX_WAITING = 4
 
 # One array per column, whose first axis are the rows. The elements are numbers, booleans or texts.

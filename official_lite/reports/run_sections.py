@@ -411,7 +411,7 @@ def _minutes(run: Run, series: Series) -> list[float]:
 def _quantity(split: str, name: str, others: Container[str]) -> str:
     """Return the name without `training_` or `validation_`, so that splits share a chart.
 
-    A metric that has the short name already, beside the loss of the trainer, is told apart.
+    A metric that already has the short name keeps a chart separate from the loss of the trainer.
     """
     prefix = {"train": "training_", "validation": "validation_"}.get(split, "")
     if prefix and f"{prefix}{name}" in others:

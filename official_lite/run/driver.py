@@ -14,7 +14,7 @@ from official_lite.data import input_errors
 from official_lite.modeling import model_summary
 from official_lite.run import data_schemas, run_record
 
-# How a run can end before its last step without an error, beside `stop_requested`.
+# The ways in which a run can end before its last step without an error, besides `stop_requested`.
 STOPS = ("early stopping", "pruned", "completed")
 
 # A part of a run. It is called with the record, and with the error that has ended the run, if any.

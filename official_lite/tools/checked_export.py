@@ -32,7 +32,7 @@ from official_lite.tools import run_model
 Outputs = list[Any]
 ExportedCall = Callable[[run_model.ModelInputs], Outputs]
 
-# How many calls of the model are timed: many, but not for long.
+# The number of timed calls of the model: many, but not for long.
 _MAX_CALLS = 200
 _MAX_SECONDS = 2.0
 _WARM_UP_CALLS = 5

@@ -42,8 +42,8 @@ _HOST = "127.0.0.1"
 _PORTS = range(10000, 32000)
 _MAX_TRIES = 1000
 
-# How long to wait for output after the process has ended. It is complete then, unless a child
-# process keeps the pipe open.
+# The time to wait for output after the process has ended. The output is complete then, unless a
+# child process keeps the pipe open.
 _SECONDS_TO_READ_THE_REST = 2.0
 
 # From prctl(2).
@@ -655,7 +655,7 @@ class LaunchedCluster:
 
 
 def _as_consequence(end: ProcessEnd) -> int:
-    """Return a sort key: how likely the end of another process has caused this one."""
+    """Return a sort key, which is higher the likelier another process caused this end."""
     if end.code < 0:
         return 0
     return 2 if end.code == errors.ExitCode.CLUSTER else 1

@@ -36,8 +36,8 @@ _NO_FILE = "no such file"
 _NAME = re.compile(r"[^/\\]+-\d+")
 _KINDS = ("record", "checkpoint", "removed")
 
-# What a run reads from its model directory besides its checkpoints: the chosen execution mode, and
-# the batches that a recovery skips.
+# The files that a run reads from its model directory besides its checkpoints: the chosen execution
+# mode, and the batches that a recovery skips.
 _STATE = ("execution.json", "recovery.json")
 
 _OF_SEVERAL_PROCESSES = ("multi_worker_mirrored", "parameter_server", "tpu")
@@ -154,9 +154,9 @@ def choose(segments: Sequence[tuple[str, str]], step: int | None) -> tuple[str, 
     found = [segment for segment in segments if commit.step_of(segment[0]) == step]
     if not found:
         begins = [str(commit.step_of(before)) for before, _ in segments]
+        valid = f"--step can be {', '.join(begins)}." if begins else "No other step has one."
         raise errors.CheckpointError(
-            f"No checkpoint at step {step} is kept together with its successor. --step can be "
-            f"{', '.join(begins) or 'nothing here'}."
+            f"No checkpoint at step {step} is kept together with its successor. {valid}"
         )
     return found[-1]
 

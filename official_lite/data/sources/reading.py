@@ -200,7 +200,7 @@ def read_batches(
 
 
 class _WindowReader:
-    """Reads windows by the numbers of their epoch and of themselves in the epoch.
+    """Reads windows, each given by its epoch and its number in the epoch.
 
     Args:
         source: The source.

@@ -23,7 +23,7 @@ from official_lite.data.sources.registry import Source
 
 __all__ = ["ColumnSchema", "DataSchema", "describe", "read", "require_match", "write"]
 
-# How many rows are sampled, from chunks at equal distances.
+# The number of rows sampled, from chunks at equal distances.
 _SAMPLED_CHUNKS = 8
 _ROWS_OF_A_CHUNK = 1000
 

@@ -364,7 +364,7 @@ def to_yaml(mapping: Mapping[str, Any]) -> str:
         raise errors.ConfigTypeError(f"Can't write the value to a config file: {error}") from error
 
 
-# What replaces a password in a URL.
+# The text that replaces a password in a URL.
 MASK = "***"
 
 # The user and the password in `scheme://user:password@host`. A password may contain an `@`.
@@ -577,7 +577,7 @@ def _explain_yaml(error: yaml.MarkedYAMLError) -> str:
     return problem
 
 
-# What PyYAML says about common mistakes, and what a user has to change.
+# Messages of PyYAML about common mistakes, and the remedy for each.
 _MEANINGS = {
     "mapping values are not allowed": (
         "a key is indented deeper than the key above it, which already has a value; or the line "

@@ -137,7 +137,7 @@ class GraphHook(Hook):
             logs: The return value of the train step. With gradient accumulation, the value for a
                 micro-batch.
         """
-        del logs  # AutoGraph can't convert a function of no statements.
+        del logs  # AutoGraph can't convert a function without statements.
 
     def on_gradients(self, grads_and_vars: Sequence[tuple[Any, Any]]) -> None:
         """Run before an update, with gradients summed over the replicas and not yet clipped."""

@@ -129,7 +129,7 @@ def _refuse_other_names(
     num_args: int,
     kwargs: Mapping[str, Any],
 ) -> None:
-    """Refuse a parameter that is meant for the context, but would never receive it.
+    """Refuse a misnamed parameter for the input context, which would never receive it.
 
     Each replica would then read a whole global batch.
     """
