@@ -44,7 +44,7 @@ __all__ = [
 
 FILE = "checkpoints.chain.jsonl"
 
-# Longer than any line.
+# The number of bytes to read from the end, which is more than any line has.
 _TAIL_BYTES = 1 << 16
 
 # A checkpoint is written in the background while the record of its run may change.

@@ -146,7 +146,7 @@ class _Walk:
         names = [self._renamed.get(s.layer_name or "", s.layer_name) for s in node.layers]
         saved = {n: s for n, s in zip(names, node.layers, strict=True) if names.count(n) == 1}
         saved.pop(None, None)
-        # Numbers depend on what else was built, unless all of them are there.
+        # Names can be compared only if all are present: their numbers depend on the process.
         are_equal = saved.keys() <= {layer.name for layer in layers}
         by_name = [
             (layer, saved[layer.name])

@@ -97,7 +97,8 @@ def read_state(directory: str) -> CheckpointState | None:
         # TensorFlow would wait forever for a pipe.
         with files.open_file(path, "rb"):
             return tf.train.get_checkpoint_state(directory)
-    except (OSError, ValueError, tf.errors.OpError):  # No file, empty, not UTF-8, or unreadable.
+    except (OSError, ValueError, tf.errors.OpError):
+        # The file is missing, empty, unreadable, or not UTF-8.
         logging.warning("%s can't be read.", path)
         return None
 

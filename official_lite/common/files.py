@@ -262,7 +262,7 @@ def write_bytes(path: str, content: bytes, *, is_durable: bool = True) -> None:
         if isinstance(error, IsADirectoryError):
             raise _not_a_file(path) from error
         if isinstance(error, OSError) and error.filename == temporary:
-            error.filename = path  # The temporary file is gone, and nothing a user knows.
+            error.filename = path  # Users do not know the temporary file, which is gone already.
         raise
 
 

@@ -137,7 +137,7 @@ def _as_seconds(values: Mapping[str, Any], states: tuple[str, ...]) -> dict[str,
         raise ValueError(f"unknown state {min(unknown)!r:.60}")
     seconds = {state: float(values.get(state, 0.0)) for state in states}
     for state, value in seconds.items():
-        if not abs(value) < 2**33:  # Or NaN.
+        if not abs(value) < 2**33:  # Also true for NaN.
             raise ValueError(f"`{state}` is {value!r:.60}")
     return seconds
 
@@ -233,7 +233,7 @@ class Goodput(contextlib.AbstractContextManager["Goodput"]):
         with self._changing:
             self._advance()
             self._record.keep(step)
-        # Now, because a process that is killed resumes from this checkpoint.
+        # Write immediately, because a killed process resumes from this checkpoint.
         self._write()
 
     def rewind(self, step: int) -> None:
@@ -269,7 +269,7 @@ class Goodput(contextlib.AbstractContextManager["Goodput"]):
             self._states.pop()
 
     def _advance(self) -> None:
-        # Not the time of day, which may be set while the run lasts.
+        # Do not use the time of day, which may be changed during the run.
         self._record.spend(self._states[-1], self._clock() + self._offset)
 
     def _earlier(self) -> TimeRecord | None:

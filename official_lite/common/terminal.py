@@ -67,7 +67,7 @@ def without_startup_messages() -> Iterator[None]:
             os.close(writing)
             _filter_lines(reading, stderr)
         finally:
-            # Whatever happens, the rest of the program is not for this process.
+            # Whatever happens, this process must not run the rest of the program.
             os._exit(0)
     os.close(reading)
     os.dup2(writing, 2)

@@ -197,7 +197,7 @@ def _read_json_summary(log_dir: str, step: int) -> Logs | None:
 def _number(text: str) -> float | str:
     try:
         return float(text)
-    except ValueError:  # For example the text of an array.
+    except ValueError:  # The text may be that of an array, for example.
         return text
 
 

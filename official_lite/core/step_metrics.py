@@ -146,7 +146,7 @@ def _has_automatic_name(metric: Any) -> bool:
         return False
     first = _snake_case(type(metric).__name__)
     number = re.fullmatch(rf"{re.escape(first)}(?:_(\d+))?", metric.name)
-    # A name with a larger number than Keras has reached was given.
+    # A name with a larger number than Keras has reached was chosen by the user.
     return number is not None and int(number[1] or 0) < keras_variables.name_counts().get(first, 0)
 
 
@@ -318,7 +318,7 @@ def _is_of_keras(metric: keras.metrics.Metric) -> bool:
 
 
 def _note_updates(metric: Any) -> None:
-    """Note the calls of `update_state`, which a graph makes while it is traced."""
+    """Record the calls of `update_state`, which a graph makes while it is traced."""
     if not _is_certain(metric) or "update_state" in vars(metric):
         return
     update = metric.update_state

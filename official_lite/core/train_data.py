@@ -157,7 +157,7 @@ def predict_data(
             f"`task.{block}.enable_tf_data_service` is set, but the mode `predict` needs the "
             "examples in their order, which the service does not keep. Set it to false."
         )
-    # One file after the other, and a mixture of several sources is drawn in the same way each time.
+    # Read one file after another, and draw a mixture of several sources in the same way each time.
     seed = config.runtime.seed if data.seed is None else data.seed
     return data.replace(
         is_training=False, drop_remainder=False, deterministic=True, cycle_length=1, seed=seed
@@ -285,7 +285,7 @@ class TrainData:
             is_counted: Whether the loop counts the batches that it reads.
         """
         if not is_counted:
-            # The count of another execution, which would not grow any more.
+            # The count belongs to another execution mode and would not grow any more.
             self.batches_read.assign(0)
         self._convert_counts()
         # Checkpoints of older versions have no count.

@@ -51,7 +51,7 @@ def match_files(input_path: Sequence[str] | str, *, directories: bool = False) -
         DataError: A path does not exist or is of the other kind, a pattern matches nothing, or all
             files are empty.
     """
-    # Whoever only describes files does not need TensorFlow.
+    # Callers that only describe files do not need TensorFlow.
     import tensorflow as tf
 
     expand = _expand_directories if directories else _expand

@@ -195,7 +195,7 @@ class XlaExecutor(GraphExecutor):
         return self._split_steps[step]
 
     def _watch_sizes(self, inputs: nests.Nest) -> None:
-        """Note the sizes of batches, unless they are known when the step is traced."""
+        """Record the sizes of batches, unless they are known when the step is traced."""
         shapes = [tf.shape(x) for x in nests.tensors_in(inputs) if not x.shape.is_fully_defined()]
         if shapes:
             tf.numpy_function(self._note_size, [tf.concat(shapes, 0)], [])
@@ -405,7 +405,7 @@ def _serialize(dataset: tf.data.Dataset) -> tf.Tensor:
     return graph
 
 
-# From a step and a dataset to a loop.
+# Functions that build a loop from a step and a dataset.
 
 
 def create_xla_loop(

@@ -116,7 +116,7 @@ def is_random_state(variable: tf.Variable) -> bool:
 
 
 def _uniform_of(bits: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
-    """Return numbers in [0, 1) as TensorFlow's kernels make them: of the last bits, not the first.
+    """Return numbers in [0, 1) made from the last bits of integers, as TensorFlow's kernels do.
 
     Args:
         bits: Random integers, uint32 or, for float64, uint64.
@@ -140,7 +140,7 @@ def _normal(shape: Any, dtype: tf.DType, draw_bits: Callable[..., tf.Tensor]) ->
     computed = tf.float64 if dtype == tf.float64 else tf.float32
     size = tf.reduce_prod(tf.cast(shape, tf.int32))
     bits = draw_bits(tf.stack([(size + 1) // 2, 2]), dtype=_bits_of(computed))
-    # The method of Box and Muller makes two numbers of two.
+    # The Box-Muller method makes two normal numbers from two uniform ones.
     radius, angle = tf.unstack(_uniform_of(bits, computed), axis=1)
     radius = tf.sqrt(-2 * tf.math.log(tf.maximum(radius, 1e-7)))
     angle = 2 * math.pi * angle

@@ -20,7 +20,7 @@ Choose = Callable[[str, tf.Tensor], tf.Tensor]
 _INITIAL_SCALE = 0.1
 # Salt of the first architecture that an update samples; the others use the following numbers.
 _FIRST_SAMPLE = 10
-# The baseline before the first reward. NaN would not pass for a sound state of a checkpoint.
+# The baseline before the first reward. NaN would count as a bad state in a checkpoint.
 _NO_REWARD = tf.float32.min
 # Smallest probability that is passed to a logarithm.
 _MIN_PROBABILITY = 1e-6

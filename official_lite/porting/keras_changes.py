@@ -36,7 +36,7 @@ BACKEND_TO_OPS = {
     "truncated_normal": "keras.random.truncated_normal",
 }
 
-# Functions that the `keras.backend` of Keras 3 lacks, and that of `tf.keras` has as in Keras 2.
+# Functions that `keras.backend` of Keras 3 lacks, but `tf.keras.backend` has as in Keras 2.
 _OF_TF_KERAS = (
     "arange argmax argmin batch_dot batch_flatten batch_get_value batch_normalization "
     "batch_set_value bias_add concatenate constant conv1d conv2d conv2d_transpose conv3d "

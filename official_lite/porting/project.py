@@ -38,7 +38,7 @@ from official_lite.porting.symbol_map import (
 )
 
 _SKIPPED_FOLDERS = frozenset({"__pycache__", "build", "dist", "node_modules"})
-# From this number of files, processes are worth their start.
+# From this number of files on, starting processes saves time.
 _MANY_FILES = 50
 _PathAndText: TypeAlias = tuple[pathlib.Path, bytes]
 _Ported: TypeAlias = tuple[bytes, list[manual_todos.Remaining]]
@@ -47,7 +47,7 @@ _SUFFIXES = (".py", ".ipynb", *_CONFIGS)
 _DOTTED = re.compile(r"(?<![\w./-])(?:official|orbit|tf_keras|tensorflow\.keras)(?:\.\w+)+")
 # Marks in the code of a notebook.
 _CELL = "# The cell "
-# A statement, since a line for IPython may be all that a block contains.
+# Use a statement, because a line for IPython may be the only line of a block.
 _FOR_IPYTHON = "pass  # For IPython: "
 _NOT_A_FOLDER_NAME = re.compile(r"\W")
 

@@ -218,7 +218,7 @@ class PredictionOutput(contextlib.AbstractContextManager["PredictionOutput"]):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        # The batches that wait may complete a shard.
+        # Waiting batches may complete a shard.
         self._pool.shutdown()
         if self._shard is not None:
             # An error of closing must not hide the one that ended the run.
@@ -231,7 +231,7 @@ class PredictionOutput(contextlib.AbstractContextManager["PredictionOutput"]):
         """Append a batch, of which some rows may already be in a shard, and complete shards."""
         if self._has_failed:
             return
-        # Until the batch is written: no batch may follow one that is not.
+        # Stays true if the batch can't be written, because no batch may follow a missing one.
         self._has_failed = True
         columns = as_columns(predictions)
         num_rows = len(next(iter(columns.values())))
@@ -264,7 +264,7 @@ class PredictionOutput(contextlib.AbstractContextManager["PredictionOutput"]):
         return self._shard
 
     def _close_shard(self, next_batch: int, next_row: int, *, is_complete: bool = False) -> None:
-        """Complete the current shard, and then let it count."""
+        """Complete the current shard, and then record it in the progress."""
         shard = self._open_shard()
         shard.close()
         files.sync(self._temporary)
@@ -288,7 +288,7 @@ class PredictionOutput(contextlib.AbstractContextManager["PredictionOutput"]):
         return os.path.join(self._directory, f"predictions-{number:05d}.{self._format}")
 
     def _remove_unfinished(self) -> None:
-        """Remove what does not count, and check that everything else is there."""
+        """Remove files that the progress does not list, and check that all others exist."""
         files.remove_temporaries(self._directory, lambda name: not name.startswith(".lock"))
         names = files.list_names(self._directory)
         for name in names:
@@ -438,7 +438,7 @@ def _json_values(column: npt.NDArray[Any]) -> list[Any]:
         return list(column.tolist())
     is_finite = np.isfinite(column)
     if column.dtype == np.float32:
-        # Through the text, or a float32 of 0.1 would become 0.10000000149011612.
+        # Convert through the text; otherwise a float32 of 0.1 would become 0.10000000149011612.
         column = column.astype("U").astype(np.float64)
     if not is_finite.all():
         column = column.astype(object)

@@ -436,7 +436,7 @@ class LaunchedProcess:
 class _Log:
     """A file with the output of a process, which continues if the file can't be written.
 
-    If its reader failed instead, the process would die of the next line that it prints.
+    If the reading thread failed instead, the process would die at the next line that it prints.
     """
 
     def __init__(self, path: pathlib.Path) -> None:

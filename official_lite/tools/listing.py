@@ -60,7 +60,7 @@ def print_table(
         console.width = _UNLIMITED
     with console.capture() as printed:
         console.print(table)
-    # Without the spaces at the end. And a pipe that is closed is `main`'s to handle, not rich's.
+    # Remove the spaces at the end. `main` handles a closed pipe, not rich.
     print("\n".join(line.rstrip() for line in printed.get().splitlines()))
 
 

@@ -120,7 +120,7 @@ def _run(params: config_definitions.ExperimentConfig, mode: str, model_dir: str)
         from official_lite import pipeline, telemetry
         from official_lite.core import continuous_finetune_lib
 
-        # The first look for devices prints start-up messages, too.
+        # Listing the devices for the first time prints start-up messages, too.
         tf.config.list_physical_devices()
     if mode == "continuous_train_and_eval":
         continuous_finetune_lib.run_continuous_finetune(mode, params, model_dir)

@@ -27,7 +27,7 @@ __all__ = ["ColumnSchema", "DataSchema", "describe", "read", "require_match", "w
 _SAMPLED_CHUNKS = 8
 _ROWS_OF_A_CHUNK = 1000
 
-# By how much the share of NaN may exceed the recorded one, because both are of samples.
+# The amount by which the share of NaN may exceed the recorded one; both come from samples.
 _NAN_TOLERANCE = 0.01
 
 # A message lists this many differences.
