@@ -190,7 +190,7 @@ def files_of_classes(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("path", ["best", "a/b", "", "with space", "größe", "a..b", "..."])
-def test_name_of_a_subdirectory_is_accepted(path: str) -> None:
+def test_plain_subdirectory_names_are_accepted(path: str) -> None:
     plugins.require_subdirectory(path, "subdir")
 
 

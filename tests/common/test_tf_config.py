@@ -147,11 +147,11 @@ def test_tasks_and_jobs_on_a_node_have_different_ports():
         ("r[1-2]n[1-2].cluster", ["r1n1.cluster", "r1n2.cluster", "r2n1.cluster", "r2n2.cluster"]),
     ],
 )
-def test_node_list_is_expanded(node_list, hosts):
+def test_node_list_of_slurm_is_expanded(node_list, hosts):
     assert tf_config.expand_hosts(node_list) == hosts
 
 
-def test_repeated_numbers_of_tasks_are_expanded():
+def test_repeated_task_counts_of_slurm_are_expanded():
     step = {**STEP, "SLURM_STEP_NUM_TASKS": "4", "SLURM_STEP_TASKS_PER_NODE": "2(x2)"}
     assert len(tf_config.read_slurm_step(step)["cluster"]["worker"]) == 4
 

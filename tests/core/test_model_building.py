@@ -29,13 +29,6 @@ def test_model_is_built_by_what_the_step_gives_it() -> None:
     assert model_building.has_variables(model)
 
 
-def test_variables_are_mirrored_under_two_replicas(two_replicas) -> None:
-    with two_replicas.scope():
-        model = Picky()
-        model_building.build_variables(model, lambda batch: model(batch["tokens"]), SPEC)
-    assert all(len(v.value.values) == 2 for v in model.variables)
-
-
 def test_built_model_is_not_traced() -> None:
     model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
     model_building.build_variables(model, lambda batch: pytest.fail("was traced"), SPEC)
@@ -66,9 +59,13 @@ class WithSequential(keras.Model):
 
 @pytest.mark.parametrize(
     "make",
-    [WithSequential, lambda: keras.Sequential([keras.layers.Dense(3), keras.layers.Dense(1)])],
+    [
+        Picky,
+        WithSequential,
+        lambda: keras.Sequential([keras.layers.Dense(3), keras.layers.Dense(1)]),
+    ],
 )
-def test_sequential_is_built_under_two_replicas(two_replicas, make) -> None:
+def test_variables_are_mirrored_under_two_replicas(two_replicas, make) -> None:
     with two_replicas.scope():
         model = make()
         model_building.build_variables(model, lambda batch: model(batch["tokens"]), SPEC)

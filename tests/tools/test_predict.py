@@ -13,7 +13,9 @@ TRAIN = ["--experiment=vision/digits_mlp", "--mode=train", "--set=trainer.train_
 
 
 @pytest.mark.slow
-def test_a_run_predicts_by_its_record_and_repeats_nothing(tmp_path: pathlib.Path) -> None:
+def test_predict_command_uses_the_record_of_the_run_and_repeats_no_rows(
+    tmp_path: pathlib.Path,
+) -> None:
     run, output = tmp_path / "run", tmp_path / "predictions"
     assert commands.run(["train.py", *TRAIN, f"--model_dir={run}"]).returncode == 0
     predict = ["-m", "official_lite.tools", "predict", str(run), f"--output={output}"]
@@ -33,7 +35,7 @@ def test_a_run_predicts_by_its_record_and_repeats_nothing(tmp_path: pathlib.Path
     assert "runtime.seed: 0 -> 5" in done.stderr
 
 
-def test_the_command_is_that_of_the_run_in_another_mode(
+def test_predict_starts_the_command_of_the_run_in_another_mode(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     started: list[list[str]] = []

@@ -27,7 +27,7 @@ def _out(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     return capsys.readouterr().out
 
 
-def test_list_has_a_line_for_each_run(folder: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_runs_list_has_a_line_for_each_run(folder: str, capsys: pytest.CaptureFixture[str]) -> None:
     head, *rows = _out(capsys, "list", folder, "--sort=accuracy", "--descending").splitlines()
     assert head.split()[:4] == ["name", "status", "step", "validation/accuracy"]
     assert [row.split()[:3] for row in rows] == [
