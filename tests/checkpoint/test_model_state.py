@@ -256,7 +256,7 @@ def test_renamed_layer_and_another_shape_are_not_refused() -> None:
     assert model_state.describe(None, None) == {}
 
 
-def test_long_list_is_represented_by_its_checksum() -> None:
+def test_long_list_of_variables_is_represented_by_its_checksum() -> None:
     module = tf.Module()
     module.parts = [tf.Variable(0.0, name=f"v{i}") for i in range(1200)]
     described = model_state.describe(module, None)["model"]

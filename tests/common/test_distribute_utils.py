@@ -33,7 +33,7 @@ def test_all_gpus_are_used_on_request(num_gpus, monkeypatch):
     assert get_strategy("mirrored", num_gpus=num_gpus) == ["device:GPU:0", "device:GPU:1"]
 
 
-def test_chosen_devices_give_two_replicas_on_one_cpu():
+def test_two_logical_cpus_in_the_config_give_two_replicas():
     assert get_strategy("mirrored", devices=["cpu:0", "/device:CPU:1"]).num_replicas_in_sync == 2
 
 

@@ -93,7 +93,7 @@ def _shown(cell: nbformat.NotebookNode) -> str:
     return "\n".join(texts)
 
 
-def test_config_at_the_end_of_a_cell_is_shown_as_yaml(outputs: dict[str, str]) -> None:
+def test_config_at_the_end_of_a_notebook_cell_is_shown_as_yaml(outputs: dict[str, str]) -> None:
     assert "trainer:\n  name: null\n" in outputs["config"]
     assert "\n  train_steps: 20\n" in outputs["config"]
 
@@ -127,12 +127,14 @@ def test_mistake_in_a_task_is_shown_without_frames_of_the_framework(
     assert message.endswith("(cell In[5], line 13)")
 
 
-def test_errors_can_still_be_caught_and_others_look_as_usual(outputs: dict[str, str]) -> None:
+def test_notebook_errors_can_be_caught_and_errors_of_others_are_shown_as_usual(
+    outputs: dict[str, str],
+) -> None:
     assert "caught: Dimensions must be equal" in outputs["caught"]
     assert "Traceback" not in outputs["caught"]
     assert "ZeroDivisionError" in outputs["own"]
     assert "Traceback of your own code" not in outputs["own"]
 
 
-def test_verbose_mode_shows_everything(outputs: dict[str, str]) -> None:
+def test_verbose_mode_of_a_notebook_shows_the_whole_traceback(outputs: dict[str, str]) -> None:
     assert "params_dict.py" in outputs["everything"]

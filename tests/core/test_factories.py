@@ -73,7 +73,7 @@ def test_registered_writer_is_made_from_the_run_and_its_arguments(run):
     assert writers[0].run is run
 
 
-def test_writer_in_the_background_gets_every_record(run):
+def test_background_writer_receives_every_record(run):
     writer_factory.register_writer("test/pager")(Pager)
     (factory,) = writer_factory.find_writers([{"name": "test/pager", "async": True}])
     writer = factory(run)

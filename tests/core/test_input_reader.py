@@ -62,7 +62,7 @@ def test_functions_of_the_reader_run_in_the_documented_order(folder):
     assert all(first <= 0)
 
 
-def test_training_repeats_and_a_seed_fixes_the_order(folder):
+def test_training_data_repeat_in_an_order_fixed_by_the_seed(folder):
     read = [
         np.concatenate(
             batches(
@@ -135,7 +135,7 @@ def test_reader_accepts_a_given_dataset_of_records(folder):
     assert batches(read)[0].tolist() == [0, -1, -2, -3]
 
 
-def test_a_subclass_may_find_the_files_itself(folder):
+def test_subclass_of_the_reader_may_find_the_files_itself(folder):
     class FirstFile(input_reader.InputReader):
         def get_files(self, input_path):
             return super().get_files(input_path)[:1]
@@ -227,7 +227,7 @@ def test_prefetching_is_disabled_on_request(folder, size, ends_with_prefetch):
     assert ("Prefetch" in type(dataset).__name__) is ends_with_prefetch
 
 
-def test_options_reach_tf_data(folder):
+def test_options_of_the_config_reach_tf_data(folder):
     fields = {"deterministic": True, "ram_budget": 2, "autotune_algorithm": "GRADIENT_DESCENT"}
     options = reader(folder, prefetch_buffer_size=0, **fields).read().options()
     assert (options.deterministic, options.autotune.ram_budget) == (True, 2**31)
@@ -247,7 +247,7 @@ def test_options_reach_tf_data(folder):
         ({"autotune_algorithm": "GRADIENT_DECENT"}, "mean `GRADIENT_DESCENT`"),
     ],
 )
-def test_a_config_that_cannot_be_read_is_refused(folder, fields, message):
+def test_invalid_data_config_is_refused_with_the_remedy(folder, fields, message):
     with pytest.raises(errors.ConfigValueError, match=message):
         reader(folder, **fields).read()
 
@@ -311,7 +311,7 @@ def test_mixed_sources_resume_exactly(folder):
     np.testing.assert_array_equal(batches(read(6), 5), batches(read(0), 11)[6:])
 
 
-def test_a_reader_without_an_order_keeps_no_position(folder):
+def test_reader_without_a_deterministic_order_keeps_no_position(folder):
     with position.begin_at(batch=1, seed=7) as begin:
         reader(folder, is_training=True, deterministic=False).read()
     assert not begin.is_kept

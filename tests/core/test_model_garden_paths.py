@@ -77,7 +77,7 @@ class ImageKey(tf_example_feature_key.TfExampleFeatureKeyBase):
     height: str = "image/height"
 
 
-def test_a_prefix_comes_before_every_key():
+def test_prefix_is_added_to_every_feature_key():
     key = ImageKey("left")
     assert (key.encoded, key.height) == ("left/image/encoded", "left/image/height")
     assert ImageKey().encoded == "image/encoded"

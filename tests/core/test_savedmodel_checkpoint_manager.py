@@ -56,14 +56,14 @@ def test_iterator_yields_each_saved_model_in_order(tmp_path):
     assert found == manager.savedmodels
 
 
-def test_the_timeout_function_decides_when_to_stop(tmp_path):
+def test_timeout_function_decides_when_the_iterator_stops(tmp_path):
     answers = iter([False, False, True])
     manager = make_manager(tmp_path)
     assert not list(manager.savedmodels_iterator(timeout=0.0, timeout_fn=lambda: next(answers)))
     assert next(answers, None) is None
 
 
-def test_an_export_that_was_cut_off_is_replaced(tmp_path):
+def test_incomplete_export_is_replaced(tmp_path):
     for suffix in ("_saved_modules_temp", "_saved_modules"):
         (tmp_path / f"ckpt-1{suffix}").mkdir()
         (tmp_path / f"ckpt-1{suffix}" / "half").touch()
@@ -73,13 +73,13 @@ def test_an_export_that_was_cut_off_is_replaced(tmp_path):
     assert not (tmp_path / "ckpt-1_saved_modules_temp").exists()
 
 
-def test_modules_without_signatures_are_left_out(tmp_path):
+def test_modules_without_signatures_are_not_exported(tmp_path):
     manager = make_manager(tmp_path, modules={"plain": tf.Module()})
     assert manager.save() is not None
     assert manager.savedmodels == []
 
 
 @pytest.mark.parametrize("name", ["..", "a/b"])
-def test_unsafe_names_are_refused(tmp_path, name):
+def test_unsafe_names_of_exported_modules_are_refused(tmp_path, name):
     with pytest.raises(errors.ConfigValueError, match="not a valid name for an exported module"):
         make_manager(tmp_path, modules={name: Scaler()})

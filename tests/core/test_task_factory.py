@@ -23,7 +23,7 @@ def own_registry(monkeypatch):
     monkeypatch.setattr(task_factory, "_REGISTERED_TASK_CLS", {})
 
 
-def test_a_config_becomes_its_task():
+def test_task_is_created_from_its_config():
     assert task_factory.register_task_cls(Config)(Task) is Task
     task = task_factory.get_task(config := Config(), logging_dir="logs")
     assert (type(task), task.config, task.logging_dir) == (Task, config, "logs")
@@ -36,7 +36,7 @@ def test_a_subclass_has_the_task_of_its_nearest_base():
     assert task_factory.get_task_cls(SpecialConfig) is dict
 
 
-def test_a_task_is_imported_when_it_is_needed():
+def test_task_is_imported_only_when_it_is_created():
     task_factory.register_task_cls(Config, "no_such_package.tasks:Task")
     with pytest.raises(errors.UnknownNameError, match="no_such_package"):
         task_factory.get_task_cls(Config)
@@ -51,7 +51,7 @@ def test_bound_builder_takes_precedence():
     assert task_factory.get_task(config, logging_dir="x") == ("built", config, {"logging_dir": "x"})
 
 
-def test_a_second_task_for_a_config_is_refused():
+def test_registering_a_second_task_for_a_config_is_refused():
     task_factory.register_task_cls(Config)(Task)
     with pytest.raises(KeyError, match="already registered"):
         task_factory.register_task_cls(Config, "another:Task")

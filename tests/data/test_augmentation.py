@@ -44,13 +44,13 @@ def test_each_batch_and_each_input_pipeline_has_its_own_random_numbers() -> None
     assert len(seen) == 8
 
 
-def test_mixed_labels_are_still_shares_of_one() -> None:
+def test_mixed_labels_still_sum_to_one() -> None:
     (_, labels), *_ = _batches({"class_name": "CutMix"}, end=1)
     rounding.assert_close(labels.sum(-1), np.ones(8), roundings=4)
     assert ((labels > 0) & (labels < 1)).any()
 
 
-def test_layers_of_a_config_are_those_of_its_mappings() -> None:
+def test_augmentation_layers_are_created_from_the_mappings_of_a_config() -> None:
     config = base_config.Config({"augmentation": [FLIP]})
     for batch, expected in zip(_batches(*config.augmentation), _batches(FLIP), strict=True):
         np.testing.assert_array_equal(batch[0], expected[0])

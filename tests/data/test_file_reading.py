@@ -55,7 +55,7 @@ def test_training_repeats_unless_it_is_cached_later(files, number):
     assert len(read(files[:number], is_training=True, cache=True)) == 4 * number
 
 
-def test_a_seed_fixes_the_order(files):
+def test_equal_seeds_give_equal_orders_of_records(files):
     orders = [read(files, is_training=True, seed=seed, count=32) for seed in (1, 1, 2)]
     assert orders[0] == orders[1] != orders[2]
 

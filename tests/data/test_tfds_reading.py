@@ -38,7 +38,7 @@ def read(*, host=0, num_hosts=1, is_training=False, sharding=True, **kwargs):
     return list(dataset.as_numpy_iterator())
 
 
-def test_tfds_divides_enough_files(tfds):
+def test_tfds_divides_files_if_there_are_enough(tfds):
     assert len(read(num_hosts=2)) == 10
     assert tfds.loaded["read_config"].input_context.num_input_pipelines == 2
 
@@ -62,7 +62,7 @@ def test_without_sharding_every_host_reads_everything(tfds):
     assert tfds.loaded["read_config"].input_context is None
 
 
-def test_options_reach_tfds(tfds):
+def test_options_of_the_config_reach_tfds(tfds):
     read(is_training=True, data_dir="here", as_supervised=True, skip_decoding_feature="image, mask")
     config = tfds.loaded["read_config"]
     assert (config.repeat_filenames, config.shuffle_seed) == (True, 3)

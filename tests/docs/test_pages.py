@@ -37,7 +37,7 @@ def test_commands_and_code_of_each_page_run(pages: tuple[str, ...], tmp_path: pa
 @pytest.mark.parametrize(
     "page", sorted({b.page for b in BLOCKS if b.language == "python"} - WRITTEN)
 )
-def test_python_of_page_runs(page: str, tmp_path: pathlib.Path) -> None:
+def test_python_of_each_page_runs(page: str, tmp_path: pathlib.Path) -> None:
     shown = [block for block in blocks.blocks_of(page) if block.language == "python"]
     session.Session(tmp_path).read(shown)
 
@@ -56,7 +56,9 @@ def test_commands_on_pages_are_accepted_by_their_parsers(page: str) -> None:
 
 
 @pytest.mark.parametrize("block", [b for b in BLOCKS if b.language == "console"], ids=str)
-def test_console_shows_the_actual_output(block: blocks.Block, tmp_path: pathlib.Path) -> None:
+def test_console_blocks_of_pages_show_the_actual_output(
+    block: blocks.Block, tmp_path: pathlib.Path
+) -> None:
     session.Session(tmp_path).converse(block)
 
 
@@ -82,7 +84,7 @@ def test_config_fields_named_on_pages_exist() -> None:
 @pytest.mark.parametrize(
     "block", [b for b in BLOCKS if b.language in ("yaml", "json", "toml")], ids=str
 )
-def test_data_blocks_parse_and_configs_are_accepted(block: blocks.Block) -> None:
+def test_data_blocks_of_pages_parse_and_their_configs_are_accepted(block: blocks.Block) -> None:
     if block.language == "yaml":
         config = yaml.safe_load(block.text)
         params = exp_factory.get_exp_config("vision/digits_mlp")

@@ -285,7 +285,7 @@ def test_adam_in_other_precisions_is_left_to_keras(dtype: str) -> None:
         np.testing.assert_array_equal(one, other)
 
 
-def test_adam_is_as_exact_as_its_precision_allows() -> None:
+def test_adam_is_as_exact_as_the_precision_of_its_weights_allows() -> None:
     for shape in SHAPES:
         weight = keras.Variable(np.zeros(shape, np.float32))
         optimizer = make_distributed(keras.optimizers.Adam(0.1, epsilon=1e-12))

@@ -74,7 +74,9 @@ def test_lstm_learns_options_that_are_good_together(experiment, make_trainer) ->
     assert [sum(p) for p in trainer.probs().values()] == pytest.approx([1.0, 1.0])
 
 
-def test_number_of_inputs_is_drawn_to_its_target(make_trainer, toy_task, experiment) -> None:
+def test_skip_penalty_moves_the_number_of_inputs_to_its_target(
+    make_trainer, toy_task, experiment
+) -> None:
     settings = {
         "arch_learning_rate": 0.1,
         "arch_weight_decay": 0.0,

@@ -122,7 +122,7 @@ def _values(trainer):
     ]
 
 
-def test_warm_up_leaves_the_architecture_alone(experiment, make_trainer) -> None:
+def test_architecture_is_not_trained_during_the_warm_up(experiment, make_trainer) -> None:
     trainer = make_trainer(experiment(trainer={"one_shot": {"warmup_steps": 3}}))
     start = [alpha.numpy() for alpha in trainer.alphas]
     trainer.train(tf.constant(3))

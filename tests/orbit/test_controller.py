@@ -312,7 +312,7 @@ def test_evaluator_is_notified_of_the_states_to_which_training_may_rewind(
         ({}, lambda c: c.evaluate(steps=0), "`steps`"),
     ],
 )
-def test_argument_that_is_bad_or_missing_is_named(
+def test_invalid_or_missing_argument_of_the_controller_is_named(
     make_trainer, make_controller, arguments, act, named
 ):
     def use():

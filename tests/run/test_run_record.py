@@ -70,7 +70,7 @@ def test_log_begins_with_the_command_and_the_versions(
     assert re.search(r"Versions: python 3\..*tensorflow \d", second)
 
 
-def test_last_line_says_how_the_run_ended(
+def test_last_line_of_the_log_says_how_the_run_ended(
     tmp_path: pathlib.Path, log_as_a_driver_does: None
 ) -> None:
     with run_record.RunRecord(_params(), "train", str(tmp_path)) as record:

@@ -13,7 +13,7 @@ from tests.search import toys
 SPACE = {"a.rate": {"type": "float", "low": 1e-3, "high": 1.0, "log": True}, "a.b.units": [1, 2]}
 
 
-def test_table_has_a_line_for_each_trial(tmp_path) -> None:
+def test_results_table_has_a_line_for_each_trial(tmp_path) -> None:
     config = toys.config(metric="loss", num_trials=3)
     study = search.run_study(
         lambda trial: {"loss": trial.params["x"] / (trial.number != 1)}, config, str(tmp_path)

@@ -12,7 +12,7 @@ ROWS = [
 ]
 
 
-def test_columns_are_aligned_and_a_missing_value_is_a_dash(
+def test_table_has_aligned_columns_and_dashes_for_missing_values(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     listing.print_table(ROWS, ["name", "loss", "step", "note"])
@@ -29,7 +29,7 @@ def test_columns_are_aligned_and_a_missing_value_is_a_dash(
     )
 
 
-def test_pipe_gets_whole_values(
+def test_table_written_to_a_pipe_has_unshortened_values(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "20")

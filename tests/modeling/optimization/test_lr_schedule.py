@@ -149,6 +149,8 @@ def test_schedule_survives_serialization_by_itself_and_in_an_optimizer(name: str
 @pytest.mark.parametrize(
     ("boundaries", "values"), [([], []), ([0], [1.0, 0.5]), ([5, 5], [1.0, 0.5])]
 )
-def test_step_cosine_refuses_impossible_corners(boundaries: list[int], values: list[float]) -> None:
+def test_step_cosine_with_impossible_boundaries_is_refused(
+    boundaries: list[int], values: list[float]
+) -> None:
     with pytest.raises(errors.ConfigValueError):
         lr_schedule.StepCosineDecayWithOffset(boundaries, values)

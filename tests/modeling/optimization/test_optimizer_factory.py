@@ -262,7 +262,7 @@ def _lazy(optimizer: keras.optimizers.Optimizer) -> keras.optimizers.Optimizer:
         lambda: _lazy(keras.optimizers.RMSprop(0.1, centered=True, momentum=0.9)),
     ],
 )
-def test_no_op_of_a_step_passes_over_a_whole_table(
+def test_training_step_has_no_op_over_a_whole_table(
     optimizer_fn: Callable[[], keras.optimizers.Optimizer],
 ) -> None:
     rows = 7919

@@ -33,7 +33,7 @@ def test_latest_exports_are_kept(tmp_path, max_to_keep, kept):
     assert remaining(base) == kept
 
 
-def test_counter_continues_after_a_restart(tmp_path):
+def test_export_counter_continues_after_a_restart(tmp_path):
     base = tmp_path / "model"
     make_exports(base, [3])
     manager = actions.ExportFileManager(str(base))
@@ -50,7 +50,7 @@ def test_export_removes_only_its_own_files(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["model-1-notes"]
 
 
-def test_only_the_subdirectory_is_managed(tmp_path):
+def test_export_manages_only_its_subdirectory(tmp_path):
     base = tmp_path / "model"
     manager = actions.ExportFileManager(
         str(base), max_to_keep=0, next_id_fn=lambda: 7, subdirectory="saved"
