@@ -38,7 +38,7 @@ class Recipe:
 
 RECIPES = {
     "char_gpt": Recipe(layers=4, heads=4, width=128, length=64, batch=12, steps=2000),
-    "char_gpt_large": Recipe(layers=6, heads=6, width=192, length=128, batch=16, steps=3000),
+    "char_gpt_large": Recipe(layers=6, heads=6, width=192, length=128, batch=16, steps=4000),
 }
 
 

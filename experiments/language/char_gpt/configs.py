@@ -50,7 +50,7 @@ def char_gpt_large() -> cfg.ExperimentConfig:
     model = configs.small_gpt(
         vocab_size=0, seq_length=128, num_layers=6, num_attention_heads=6, hidden_size=192
     )
-    params = _experiment(model, train_steps=3000)
+    params = _experiment(model, train_steps=4000)
     params.override({"task": {"train_data": {"global_batch_size": 16}}})
     return params
 
