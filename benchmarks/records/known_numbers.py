@@ -65,7 +65,8 @@ RECORDS: Sequence[Record] = (
     Record(
         experiment="language/char_gpt",
         metric="validation_loss",
-        target=1.88,
+        # nanoGPT reports 1.88 on 240 random sequences; this recipe in PyTorch reaches 1.915 on all.
+        target=1.92,
         higher_is_better=False,
         data="tinyshakespeare",
         flags=_SHAKESPEARE,
