@@ -50,10 +50,13 @@ class Record:
 DATA_SETS: dict[str, str] = {
     "fashion-mnist": "the four `*-ubyte.gz` files of github.com/zalandoresearch/fashion-mnist "
     "(Debian: `dataset-fashion-mnist`)",
+    "mnist1d": "`mnist1d.npz`; write it by `python -m experiments.sequence.mnist1d.write_data DIR`",
     "ml-100k": "`recbole/dataset_example/ml-100k` of an installed `recbole` 1.2.1",
     "tinyshakespeare": "`tinyshakespeare.txt`, which is `data/tinyshakespeare/input.txt` of "
     "github.com/karpathy/char-rnn",
 }
+
+_DIRECTORY = ("--set=task.input_path={data}",)
 
 _SHAKESPEARE = (
     "--set=task.input_path={data}/tinyshakespeare.txt",
@@ -62,6 +65,46 @@ _SHAKESPEARE = (
 )
 
 RECORDS: Sequence[Record] = (
+    Record(
+        experiment="vision/fashion_mnist",
+        metric="accuracy",
+        target=0.93,
+        data="fashion-mnist",
+        flags=_DIRECTORY,
+        reference="fashion_mnist_torch.py",
+        environment="torch",
+        bar=0.7,
+    ),
+    Record(
+        experiment="vision/fashion_mnist_best",
+        metric="accuracy",
+        target=0.945,
+        data="fashion-mnist",
+        flags=_DIRECTORY,
+    ),
+    Record(
+        experiment="sequence/mnist1d",
+        metric="accuracy",
+        target=0.96,
+        data="mnist1d",
+        flags=_DIRECTORY,
+        reference="mnist1d_torch.py",
+        environment="torch",
+        bar=0.7,
+    ),
+    Record(
+        experiment="recommendation/ml100k_bpr",
+        metric="recall",
+        # RecBole publishes 0.2368, from which a run differs by its seed.
+        target=0.23,
+        data="ml-100k",
+        flags=_DIRECTORY,
+        phase="test",
+        reference="ml100k_recbole.py",
+        environment="recbole",
+        reference_metric="test_recall",
+        bar=1 / 3,
+    ),
     Record(
         experiment="language/char_gpt",
         metric="validation_loss",
