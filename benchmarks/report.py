@@ -20,7 +20,7 @@ RESULTS_DIR = pathlib.Path(__file__).parent / "results"
 # The order of the sections and their titles.
 TITLES: Mapping[str, str] = {
     "steps": "Steps",
-    "char_gpt": "A small GPT, from the command to the end",
+    "records": "Known numbers on real data",
     "input_records": "Reading records",
     "start_up": "Start-up",
     "checkpoint_stall": "Checkpoints: how long training stands still",
@@ -40,7 +40,7 @@ _PATH_OPTIONS = (
     "--python",
     "--data_dir",
     "--directory",
-    "--input_path",
+    "--data",
 )
 
 Cell = str | float | int | None

@@ -24,7 +24,7 @@ from official_lite.core import (
     step_metrics,
     train_data,
 )
-from official_lite.execution import executors, modes, repeatability
+from official_lite.execution import auto, executors, modes, repeatability
 from official_lite.execution.executors import Dataset
 from official_lite.modeling import (
     distributed_gradients,
@@ -310,6 +310,40 @@ class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
         if not self.has_coordinator:
             runner.set_untracked(self, _executor=self._create_executor(mode))
         self.use_train_loop(None)
+
+    def choose_execution(self, num_steps: int | None = None) -> str:
+        """Benchmark the execution modes and use the fastest one, as `run_experiment` does.
+
+        Without this call, a trainer that you call yourself uses `graph` if `runtime.execution` is
+        `auto`. Call this method in the strategy's scope, before training and after a checkpoint is
+        restored. It changes neither the state nor the data. A mode named by the config is kept.
+
+        Args:
+            num_steps: The number of steps to train; by default the rest of `trainer.train_steps`. A
+                mode is tried only if the training is long enough to benefit.
+
+        Returns:
+            The mode.
+
+        Raises:
+            errors.ConfigValueError: If this trainer was not built to train, or has trained already.
+        """
+        if True not in self._task_metrics:
+            raise errors.ConfigValueError(
+                "This trainer was created with `train=False`, so it has no training steps to "
+                "benchmark."
+            )
+        if self._train_loop is not None:
+            raise errors.ConfigValueError(
+                "This trainer has already trained, and another execution mode would begin its data "
+                "again. Call `choose_execution` before training."
+            )
+        if modes.execution_of(self.config.runtime) == "auto":
+            if num_steps is None:
+                num_steps = self.config.trainer.train_steps - int(self.global_step.numpy())
+            record = auto.choose_execution(self, num_steps)
+            logging.info("Execution mode: %s", record.describe())
+        return self.execution
 
     @property
     def eval_execution(self) -> str:

@@ -93,6 +93,9 @@ def create_trainer(
 ) -> base_trainer.Trainer:
     """Build the model, the optimizer and the trainer; call it in the strategy's scope.
 
+    Steps are executed in the mode of `runtime.execution`. `auto` is `graph` until
+    `trainer.choose_execution()` finds the fastest mode, which `run_experiment` does by itself.
+
     Args:
         params: The experiment's config.
         task: The task.

@@ -1,5 +1,6 @@
 import json
 import logging
+from typing import Any
 
 import keras
 import numpy as np
@@ -8,7 +9,7 @@ import tensorflow as tf
 
 from official_lite import orbit
 from official_lite.common import errors
-from official_lite.core import base_trainer, train_lib
+from official_lite.core import base_trainer, train_lib, trainer_factory
 from official_lite.execution import auto, execution_record
 from tests.line_experiment import LineTask
 
@@ -447,3 +448,78 @@ def test_log_explains_the_mode_that_auto_chose(tmp_path) -> None:
     line = execution_record.describe_execution(str(tmp_path))
     figures = "xla: the fastest (graph 4,000, xla 2,000 µs per step)"
     assert line == f"# runtime.execution of {tmp_path}: {figures}\n"
+
+
+class OwnPartsTrainer(base_trainer.Trainer):
+    """Overrides what Orbit calls around a loop and for each batch."""
+
+    begun = 0
+
+    def train_loop_begin(self) -> None:
+        super().train_loop_begin()
+        self.begun += 1
+
+    def next_train_inputs(self, iterator):
+        x, y = super().next_train_inputs(iterator)
+        return 0.5 * x, y
+
+    def train_loop_end(self) -> dict[str, Any]:
+        return {"begun": self.begun, **super().train_loop_end()}
+
+
+def _what_xla_compiles(trainer) -> str:
+    """Return `loop`, `step` or `nothing`, according to the functions that run the steps."""
+    graphs = [function.graph.as_graph_def() for function in trainer.train_loop.trace()]
+    if not any(f.attr["_XlaMustCompile"].b for graph in graphs for f in graph.library.function):
+        return "nothing"
+    return "loop" if isinstance(trainer.train_loop, orbit.StackedLoop) else "step"
+
+
+@pytest.mark.parametrize(
+    ("given", "mode", "compiled"),
+    [
+        ("graph", "graph", "nothing"),
+        ("xla", "xla", "step"),
+        ("xla_loop", "xla_loop", "loop"),
+        ("auto", "xla_loop", "loop"),
+    ],
+)
+def test_trainer_that_is_called_directly_is_fast_and_trains_what_a_run_trains(
+    experiment, tmp_path, monkeypatch, given, mode, compiled
+) -> None:
+    overrides = {"task": {"dropout_rate": 0.5}, "trainer": {"train_steps": 12}}
+    outcomes = []
+    for execution in (given, mode):
+        params = experiment(**overrides, runtime={"execution": execution})
+        task = EndlessTask(params.task)
+        trainer = trainer_factory.create_trainer(
+            params, task, train=True, evaluate=False, trainer_cls=OwnPartsTrainer
+        )
+        if not outcomes:
+            assert trainer.execution == ("graph" if given == "auto" else given)
+            _pretend(monkeypatch, trainer, graph=1e-3, xla_loop=1e-4)
+            assert trainer.choose_execution(LONG) == mode
+            logs = [trainer.train(tf.constant(4)) for _ in range(3)]
+            assert [one["begun"] for one in logs] == [1, 2, 3]
+            assert _what_xla_compiles(trainer) == compiled
+        else:
+            strategy = tf.distribute.get_strategy()
+            train_lib.run_experiment(
+                strategy, task, "train", params, str(tmp_path), trainer=trainer
+            )
+        assert trainer.global_step.numpy() == 12
+        outcomes.append((trainer.begun, _state(trainer)))
+    (begun, direct), (begun_in_run, in_run) = outcomes
+    assert begun == begun_in_run == 3
+    for one, other in zip(direct, in_run, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_direct_choice_that_would_begin_the_data_again_is_refused(experiment, make_trainer) -> None:
+    trainer = make_trainer(experiment(), task_cls=EndlessTask)
+    trainer.train(tf.constant(2))
+    with pytest.raises(errors.ConfigValueError, match="before training"):
+        trainer.choose_execution(LONG)
+    evaluator = make_trainer(experiment(), task_cls=EndlessTask, train=False)
+    with pytest.raises(errors.ConfigValueError, match="train=False"):
+        evaluator.choose_execution(LONG)

@@ -33,6 +33,7 @@ TASKS: dict[str, dict[str, Any]] = {
     "vision/digits_mlp": BATCHES,
     "vision/digits_multitask": {"model": {"filters": [4], "units": [8]}},
     "language/char_gpt": {"model": SMALL_GPT},
+    "language/char_gpt_large": {"model": SMALL_GPT},
     "language/gpt_stdlib": {"model": {**SMALL_GPT, "ngram_rows": 100}, **SHORT_CONTEXT},
 }
 
@@ -55,7 +56,7 @@ def test_every_experiment_is_checked() -> None:
 def test_last_evaluation_is_that_of_mode_eval(name: str, tmp_path: pathlib.Path) -> None:
     params = exp_factory.get_exp_config(name)
     params.override({"task": TASKS[name]})
-    if name == "language/char_gpt":
+    if name.startswith("language/char_gpt"):
         (tmp_path / "text.txt").write_text("Wer reitet so spät durch Nacht und Wind?\n" * 40)
         params.task.input_path = str(tmp_path / "text.txt")
     if name == "language/gpt_stdlib":

@@ -1,4 +1,4 @@
-"""`language/char_gpt`: a small GPT on the characters of any text file.
+"""`language/char_gpt` and `language/char_gpt_large`: GPTs on the characters of any text file.
 
 python train.py --experiment=language/char_gpt --mode=train_and_eval --model_dir=/tmp/char_gpt \
   --set=task.input_path=/data/tinyshakespeare.txt
@@ -11,9 +11,7 @@ from official_lite.common import errors
 from official_lite.core import config_definitions as cfg
 from official_lite.core import exp_factory, task_factory
 
-__all__ = ["CharGptConfig", "char_gpt"]
-
-_TRAIN_STEPS = 2000
+__all__ = ["CharGptConfig", "char_gpt", "char_gpt_large"]
 
 
 @dataclasses.dataclass
@@ -43,19 +41,34 @@ task_factory.register_task_cls(CharGptConfig, "experiments.language.char_gpt.tas
 @exp_factory.register_config_factory("language/char_gpt")
 def char_gpt() -> cfg.ExperimentConfig:
     """Return nanoGPT's recipe for CPUs with rotary positions: 1.78 nats on Shakespeare's plays."""
+    return _experiment(configs.small_gpt(vocab_size=0, seq_length=64), train_steps=2000)
+
+
+@exp_factory.register_config_factory("language/char_gpt_large")
+def char_gpt_large() -> cfg.ExperimentConfig:
+    """Return a recipe between nanoGPT's recipes for CPUs and for GPUs, with rotary positions."""
+    model = configs.small_gpt(
+        vocab_size=0, seq_length=128, num_layers=6, num_attention_heads=6, hidden_size=192
+    )
+    params = _experiment(model, train_steps=4000)
+    params.override({"task": {"train_data": {"global_batch_size": 16}}})
+    return params
+
+
+def _experiment(model: configs.GptModelConfig, train_steps: int) -> cfg.ExperimentConfig:
     return cfg.ExperimentConfig(
-        task=CharGptConfig(model=configs.small_gpt(vocab_size=0, seq_length=64)),
+        task=CharGptConfig(model=model),
         trainer=cfg.TrainerConfig(
-            train_steps=_TRAIN_STEPS,
+            train_steps=train_steps,
             steps_per_loop=250,
             summary_interval=250,
             checkpoint_interval=1000,
-            validation_interval=_TRAIN_STEPS,
+            validation_interval=train_steps,
             optimizer_config=configs.cosine_adamw(
-                train_steps=_TRAIN_STEPS, warmup_steps=100, learning_rate=1e-3, beta_2=0.99
+                train_steps=train_steps, warmup_steps=100, learning_rate=1e-3, beta_2=0.99
             ),
         ),
-        # `auto` would choose this mode for a longer training; this one is too short to pay for the
-        # search.
+        # `auto` would choose this mode for a longer training; `char_gpt` is too short to pay for
+        # the search.
         runtime=cfg.RuntimeConfig(distribution_strategy="one_device", execution="xla"),
     )

@@ -1,0 +1,297 @@
+"""A benchmark of experiments against the programs that users would run instead.
+
+python -m benchmarks.records language/char_gpt --data tinyshakespeare=/data
+
+Each program trains to its end in a new process, ours and the reference in turn. The seconds to the
+target are those from the start of the process to the first evaluation that reaches it.
+"""
+
+import argparse
+import dataclasses
+import json
+import math
+import pathlib
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+from benchmarks import environments, machine, report, turns
+from benchmarks.records.known_numbers import DATA_SETS, Record, find_records
+from official_lite.common import errors, suggestions
+from official_lite.run import run_reading
+
+__all__ = ["Training", "check_data", "measure", "run_experiment", "run_reference", "tabulate"]
+
+REFERENCES = pathlib.Path(__file__).parent / "references"
+
+OURS, REFERENCE = "ours", "reference"
+
+
+@dataclasses.dataclass(frozen=True)
+class Training:
+    """What a program did in its process.
+
+    Attributes:
+        value: The metric of the last evaluation.
+        seconds: The seconds from the start of the process to its end.
+        seconds_to_target: The seconds from the start of the process to the first evaluation that
+            reached the target; None if no evaluation did.
+    """
+
+    value: float
+    seconds: float
+    seconds_to_target: float | None
+
+
+# The trainings of each record, by program, with one element per seed.
+Measurements = Mapping[str, Mapping[str, Sequence[Training]]]
+
+
+def check_data(records: Sequence[Record], data: Mapping[str, pathlib.Path]) -> None:
+    """Check that the directories of all data sets are given and exist.
+
+    Raises:
+        errors.ConfigValueError: If one is missing.
+        errors.UnknownNameError: If a given data set is unknown.
+    """
+    for name, directory in data.items():
+        if name not in DATA_SETS:
+            raise errors.UnknownNameError(
+                f"There is no data set {name!r}. {suggestions.did_you_mean(name, DATA_SETS)}"
+            )
+        if not directory.is_dir():
+            raise errors.ConfigValueError(
+                f"--data {name}={directory}: expected a directory with {DATA_SETS[name]}."
+            )
+    for record in records:
+        if record.data and record.data not in data:
+            raise errors.ConfigValueError(
+                f"{record.experiment} needs --data {record.data}=DIR, a directory with "
+                f"{DATA_SETS[record.data]}."
+            )
+
+
+def run_experiment(record: Record, data_dir: pathlib.Path | None, seed: int) -> Training:
+    """Train and evaluate the experiment with `train.py`."""
+    with tempfile.TemporaryDirectory() as model_dir:
+        command = [
+            sys.executable,
+            "train.py",
+            f"--experiment={record.experiment}",
+            "--mode=train_and_eval",
+            f"--model_dir={model_dir}",
+            f"--set=runtime.seed={seed}",
+            *(flag.replace("{data}", str(data_dir)) for flag in record.flags),
+        ]
+        began = time.time()
+        seconds, _ = _timed(command)
+        run = run_reading.read_run(str(pathlib.Path(model_dir) / record.phase))
+    metrics = run.series.get("validation", {})
+    if record.metric not in metrics:
+        raise RuntimeError(
+            f"{record.experiment} reports no validation metric {record.metric!r}. "
+            f"{suggestions.did_you_mean(record.metric, metrics)}"
+        )
+    series = metrics[record.metric]
+    times = [wall_time - began for wall_time in series.wall_times if wall_time is not None]
+    return _training(record, seconds, list(zip(times, series.values, strict=True)))
+
+
+def run_reference(
+    record: Record, python: str, data_dir: pathlib.Path | None, seed: int
+) -> Training:
+    """Train with the reference program.
+
+    Args:
+        record: The record.
+        python: The interpreter of the reference's environment.
+        data_dir: The directory of the data set.
+        seed: The seed.
+    """
+    command = [python, str(REFERENCES / record.reference), f"--seed={seed}"]
+    if data_dir:
+        command.append(f"--data_dir={data_dir}")
+    seconds, output = _timed([*command, *record.reference_flags])
+    lines = [json.loads(line) for line in output.splitlines() if line.startswith("{")]
+    name = record.reference_metric or record.metric
+    values = [(line["seconds"], line[name]) for line in lines if name in line]
+    if not values:
+        raise RuntimeError(
+            f"{record.reference} printed no line of JSON with {name!r}: {output[-500:]!r}"
+        )
+    return _training(record, seconds, values)
+
+
+def _timed(command: Sequence[str]) -> tuple[float, str]:
+    """Run a command to its end, and return its seconds and what it printed."""
+    began = time.perf_counter()
+    finished = subprocess.run(command, cwd=turns.REPOSITORY, capture_output=True, text=True)
+    seconds = time.perf_counter() - began
+    if finished.returncode:
+        raise RuntimeError(f"{' '.join(command)}\n{finished.stderr[-2000:]}")
+    return seconds, finished.stdout
+
+
+def _training(
+    record: Record, seconds: float, evaluations: Sequence[tuple[float, float]]
+) -> Training:
+    reached = (when for when, value in evaluations if record.is_reached_by(value))
+    return Training(evaluations[-1][1], seconds, next(reached, None))
+
+
+def measure(
+    record: Record, python: str, data_dir: pathlib.Path | None, seeds: Sequence[int]
+) -> dict[str, list[Training]]:
+    """Run both programs in turn with each seed; every second seed begins with the reference."""
+    programs: dict[str, Callable[[int], Training]] = {
+        OURS: lambda seed: run_experiment(record, data_dir, seed)
+    }
+    if record.reference:
+        programs[REFERENCE] = lambda seed: run_reference(record, python, data_dir, seed)
+    found: dict[str, list[Training]] = {name: [] for name in programs}
+    for index, seed in enumerate(seeds):
+        for name in list(programs)[:: -1 if index % 2 else 1]:
+            training = programs[name](seed)
+            found[name].append(training)
+            target = training.seconds_to_target
+            print(
+                f"{record.experiment} seed {seed} {name}: {record.metric} {training.value:.4f}, "
+                + ("target not reached" if target is None else f"target after {target:.1f} s")
+                + f", {training.seconds:.1f} s",
+                flush=True,
+            )
+    return found
+
+
+def tabulate(records: Sequence[Record], found: Measurements) -> list[report.Table]:
+    """Return a table of the final numbers and a table of the seconds."""
+    shown = [record for record in records if record.experiment in found]
+    return [
+        report.Table(
+            title="Final numbers",
+            columns=("", "metric", "target", OURS, "spread", REFERENCE, "spread"),
+            rows=[_numbers(record, found[record.experiment]) for record in shown],
+            note="The median over the seeds, the lowest and the highest value.",
+        ),
+        report.Table(
+            title="Seconds from the start of the process",
+            columns=(
+                "",
+                "ours to target",
+                "reference to target",
+                "× reference",
+                "at most",
+                "ours to end",
+                "reference to end",
+            ),
+            rows=[_seconds(record, found[record.experiment]) for record in shown],
+            note="Medians over the seeds, and the median of the ratios of paired runs.",
+        ),
+    ]
+
+
+def _numbers(record: Record, found: Mapping[str, Sequence[Training]]) -> list[report.Cell]:
+    cells: list[report.Cell] = [record.experiment, record.metric, f"{record.target:g}"]
+    for name in (OURS, REFERENCE):
+        values = [training.value for training in found.get(name, ())]
+        cells += (
+            [f"{statistics.median(values):.4f}", f"{min(values):.4f} to {max(values):.4f}"]
+            if values
+            else [None, None]
+        )
+    return cells
+
+
+def _seconds(record: Record, found: Mapping[str, Sequence[Training]]) -> list[report.Cell]:
+    ours, reference = found[OURS], found.get(REFERENCE, ())
+    ratios = [
+        _or_never(one.seconds_to_target) / other.seconds_to_target
+        for one, other in zip(ours, reference, strict=False)
+        if other.seconds_to_target is not None
+    ]
+    return [
+        record.experiment,
+        _median([_or_never(one.seconds_to_target) for one in ours]),
+        _median([_or_never(one.seconds_to_target) for one in reference]),
+        # A pair whose reference never arrived has no ratio, and neither has the record then.
+        _median(ratios) if len(ratios) == len(ours) else None,
+        record.bar,
+        _median([one.seconds for one in ours]),
+        _median([one.seconds for one in reference]),
+    ]
+
+
+def _or_never(seconds: float | None) -> float:
+    return math.inf if seconds is None else seconds
+
+
+def _median(values: Sequence[float]) -> float | str | None:
+    if not values:
+        return None
+    median = statistics.median(values)
+    return median if math.isfinite(median) else "never"
+
+
+def _data_argument(text: str) -> tuple[str, pathlib.Path]:
+    name, separator, directory = text.partition("=")
+    if not separator:
+        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=DIR, such as ml-100k=/data/ml-100k")
+    return name, pathlib.Path(directory).expanduser().resolve()
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("names", nargs="*", help="The records; all of them by default.")
+    parser.add_argument("--seeds", type=int, default=3, help="The number of seeds.")
+    parser.add_argument(
+        "--data",
+        action="append",
+        default=[],
+        type=_data_argument,
+        metavar="NAME=DIR",
+        help=f"The directory of a data set: {', '.join(DATA_SETS)}.",
+    )
+    environments.add_arguments(parser)
+    report.add_arguments(parser)
+    args = parser.parse_args(argv)
+    data = dict(args.data)
+    try:
+        records = find_records(args.names)
+        check_data(records, data)
+    except errors.ConfigError as error:
+        parser.error(str(error))
+    pythons = {
+        record.environment: environments.find_python(
+            record.environment, env_dir=args.env_dir, pythons=dict(args.python)
+        )
+        for record in records
+        if record.reference
+    }
+    found = {}
+    for record in records:
+        python = pythons.get(record.environment, sys.executable)
+        seeds = range(1, args.seeds + 1)
+        try:
+            found[record.experiment] = measure(record, python, data.get(record.data), seeds)
+        except RuntimeError as error:
+            # The others have taken too long to lose them.
+            print(f"{record.experiment} failed and is left out: {error}", file=sys.stderr)
+    report.Report(
+        benchmark="records",
+        command=report.command_line("records"),
+        tables=tabulate(records, found),
+        environments=machine.versions_in(pythons),
+        measurements={
+            name: {program: [*map(dataclasses.asdict, runs)] for program, runs in by.items()}
+            for name, by in found.items()
+        },
+    ).publish(args.results_dir)
+    if len(found) < len(records):
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()
