@@ -114,7 +114,9 @@ def _problems_of_reexports(name: str) -> Iterator[str]:
 
 def test_packages_import_a_name_once_as_itself() -> None:
     """By `from module import name as name`, which type checkers and readers understand."""
+    # All modules are those of the package at the top, which re-exports none of them.
     names = [*PACKAGES, "official_lite.core.train_utils"]
+    names.remove("official_lite")
     assert [problem for name in names for problem in _problems_of_reexports(name)] == []
 
 

@@ -210,14 +210,43 @@ def read_params(name: str, args: argparse.Namespace, *, instead: str | None = No
             "as --experiment."
         )
     else:
-        params = _parse(experiment, [os.path.join(run_dir, _CONFIG)], args.set)
-        _trust_nothing_else(experiment, args, run_dir)
+        remedy = "If you trust these values, repeat them by --set."
+        params = _read_run(run_dir, experiment, args.set, remedy).params
     if instead is not None and not isinstance(params.task, config_definitions.TaskConfig):
         raise errors.ConfigValueError(
             f"{experiment} trains several tasks, but this command supports only experiments with "
             f"one task. {instead}"
         )
     return RunSource(params=params, run_dir=run_dir or "")
+
+
+def read_run_params(path: str, experiment: str = "", *, trust: bool = False) -> RunSource:
+    """Read the config of a run in Python, where the caller has imported what the run needs.
+
+    Args:
+        path: A model directory, or a folder or checkpoint in it.
+        experiment: The experiment, if `run.json` does not name it or names code.
+        trust: Whether the config may name code that is not registered. Otherwise the process is
+            restricted to registered names, until `plugins.restrict` is called again.
+
+    Raises:
+        errors.ConfigError: There is no run, or its config is unknown or unreadable.
+    """
+    run_dir = _find_run_dir(path)
+    if run_dir is None:
+        raise errors.ConfigValueError(
+            f"{path} is not in a model directory: neither it nor its parents contain {_CONFIG}."
+        )
+    recorded = _read_command(run_dir).experiment or ""
+    if not experiment and (not recorded or (plugins.names_code(recorded) and not trust)):
+        raise errors.ConfigValueError(
+            f"{os.path.join(run_dir, _RECORD)} names "
+            + (f"the code {recorded!r} as its experiment." if recorded else "no experiment.")
+            + f" Pass the experiment of {run_dir} as `experiment`."
+        )
+    load_registrations([])
+    remedy = "" if trust else "If it is a run of yours, pass trust=True."
+    return _read_run(run_dir, experiment or recorded, [], remedy)
 
 
 def read_config(
@@ -287,13 +316,18 @@ def _require_given(command: argparse.Namespace, args: argparse.Namespace, run_di
         )
 
 
-def _trust_nothing_else(experiment: str, args: argparse.Namespace, run_dir: str) -> None:
-    """Let `params.yaml` name only what is registered, and what `--set` names as well."""
-    trusted = parsing.given_by_code(exp_factory.get_exp_config(experiment))
-    trusted += [assignment.partition("=")[2].strip("'\"") for assignment in args.set]
+def _read_run(run_dir: str, experiment: str, sets: Sequence[str], remedy: str) -> RunSource:
+    """Read the config of a run and, if there is a remedy, restrict what its values may name.
+
+    They may then name only what is registered, and what `--set` names as well.
+    """
     path = os.path.join(run_dir, _CONFIG)
-    reason = f"{path} is not trusted. If you trust these values, repeat them by --set."
-    plugins.restrict(plugins.Restriction(reason, trusted))
+    params = _parse(experiment, [path], sets)
+    if remedy:
+        trusted = parsing.given_by_code(exp_factory.get_exp_config(experiment))
+        trusted += [assignment.partition("=")[2].strip("'\"") for assignment in sets]
+        plugins.restrict(plugins.Restriction(f"{path} is not trusted. {remedy}", trusted))
+    return RunSource(params=params, run_dir=run_dir)
 
 
 def _find_run_dir(name: str) -> str | None:

@@ -99,9 +99,10 @@ def train_run(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., str]:
     file.write_text(EXPERIMENT)
     runs: dict[tuple[str, ...], str] = {}
 
-    def train(*overrides: str) -> str:
-        if overrides in runs:
-            return runs[overrides]
+    def train(*overrides: str, mode: str = "train") -> str:
+        key = (mode, *overrides)
+        if key in runs:
+            return runs[key]
         from official_lite import pipeline
         from official_lite.tools import sources
 
@@ -112,8 +113,8 @@ def train_run(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., str]:
         with pytest.MonkeyPatch.context() as patch:
             # What `run.json` keeps; the experiment is registered here by now, without `--import`.
             patch.setattr(sys, "argv", ["train.py", "--experiment", "tests/tools", *sets])
-            pipeline.RunPipeline(params, "train", model_dir).run()
-        runs[overrides] = model_dir
+            pipeline.RunPipeline(params, mode, model_dir).run()
+        runs[key] = model_dir
         return model_dir
 
     return train

@@ -1,23 +1,18 @@
-r"""Continue a text with the model of a run.
+"""Continue a text with the model of a run.
 
-python -m experiments.language.causal_lm.generate --experiment=language/char_gpt \
-  --model_dir=/tmp/char_gpt --prompt='ROMEO:'
+python -m experiments.language.causal_lm.generate --model_dir=/tmp/char_gpt --prompt='ROMEO:'
 """
 
 import argparse
-import os
 from collections.abc import Sequence
-from typing import Any
 
 import keras
 import tensorflow as tf
 
-from official_lite.checkpoint import warm_start
-from official_lite.common import errors, plugins
-from official_lite.core import exp_factory, task_factory
-from official_lite.modeling import hyperparams
+import official_lite
+from official_lite.common import errors
 
-__all__ = ["generate", "load_run", "main"]
+__all__ = ["generate", "main"]
 
 
 def generate(
@@ -65,25 +60,6 @@ def generate(
     return tokens[len(prompt) :]
 
 
-def load_run(experiment: str, model_dir: str) -> tuple[Any, keras.Model]:
-    """Return the task of a run, and its model with the weights of the latest checkpoint.
-
-    Args:
-        experiment: The name of an experiment of `experiments/`, such as `language/char_gpt`.
-        model_dir: The directory of the run, or of its best checkpoint.
-
-    Raises:
-        CheckpointError: If there is no checkpoint.
-    """
-    plugins.load_module(f"experiments.{experiment.replace('/', '.')}.configs")
-    params = exp_factory.get_exp_config(experiment)
-    hyperparams.override_params_dict(params, os.path.join(model_dir, "params.yaml"), is_strict=True)
-    task = task_factory.get_task(params.task)
-    model = task.build_model()
-    warm_start.load_weights(model, model_dir)
-    return task, model
-
-
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command.
 
@@ -91,26 +67,24 @@ def main(arguments: Sequence[str] | None = None) -> None:
         arguments: Arguments that replace those of the command line.
     """
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--experiment", default="language/char_gpt")
-    parser.add_argument(
-        "--model_dir", required=True, help="The model directory of a run of this experiment."
-    )
+    parser.add_argument("--model_dir", required=True, help="The model directory of the run.")
+    parser.add_argument("--experiment", default="", help="If the record of the run has none.")
     parser.add_argument("--prompt", default="\n", help="The text to continue.")
     parser.add_argument("--tokens", type=int, default=500, help="The number of tokens to generate.")
     parser.add_argument("--temperature", type=float, default=0.8)
     parser.add_argument("--top_k", type=int, default=0)
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args(arguments)
-    task, model = load_run(args.experiment, args.model_dir)
+    run = official_lite.load_run(args.model_dir, experiment=args.experiment)
     tokens = generate(
-        model,
-        task.encode(args.prompt),
+        run.model,
+        run.task.encode(args.prompt),
         args.tokens,
         temperature=args.temperature,
         top_k=args.top_k,
         seed=args.seed,
     )
-    print(args.prompt + task.decode(tokens))
+    print(args.prompt + run.task.decode(tokens))
 
 
 if __name__ == "__main__":

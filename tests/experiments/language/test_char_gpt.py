@@ -58,7 +58,8 @@ def test_trained_model_goes_on_with_a_text(
     params.runtime.execution = "graph"
     pipeline.RunPipeline(params, "train", str(tmp_path / "run")).run()
     capsys.readouterr()
-    generate.main([f"--model_dir={tmp_path / 'run'}", "--prompt=Wer ", "--tokens=20"])
+    arguments = ["--experiment=language/char_gpt", f"--model_dir={tmp_path / 'run'}"]
+    generate.main([*arguments, "--prompt=Wer ", "--tokens=20"])
     printed = capsys.readouterr().out
     assert printed.startswith("Wer ")
     assert len(printed) == len("Wer ") + 20 + 1

@@ -1,0 +1,104 @@
+"""A run opened in Python in one line."""
+
+import json
+import os
+import pathlib
+import shutil
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import official_lite
+from official_lite.common import errors, plugins
+from official_lite.modeling import hyperparams
+
+BEST = (
+    "trainer.best_checkpoint_export_subdir=best_ckpt",
+    "trainer.best_checkpoint_eval_metric=validation_loss",
+    "trainer.validation_interval=2",
+)
+EMA = "trainer.optimizer_config.ema.average_decay=0.5"
+INPUTS = {"x": np.ones((2, 5), np.float32), "row": np.arange(2)}
+
+
+def test_opened_run_has_config_task_model_and_record_of_the_latest_checkpoint(trained) -> None:
+    run = official_lite.load_run(trained)
+    assert (run.step, run.checkpoint) == (6, os.path.join(trained, "ckpt-6"))
+    assert run.params.task.units == 3
+    assert type(run.task).__name__ == "Task"
+    assert run.record.status == "done"
+    assert run.model(INPUTS)["logits"].shape == (2, 3)
+
+
+def test_checkpoint_may_be_named_instead_of_the_run(trained) -> None:
+    steps = [official_lite.load_run(os.path.join(trained, f"ckpt-{step}")).step for step in (2, 4)]
+    assert steps == [2, 4]
+
+
+def test_outputs_are_those_of_an_evaluation_with_averaged_weights(train_run) -> None:
+    run_dir = train_run(EMA)
+    bias = official_lite.load_run(run_dir).model.blocks[1].bias.numpy()
+    reader = tf.train.load_checkpoint(os.path.join(run_dir, "ckpt-6"))
+    saved = [
+        reader.get_tensor(name)
+        for name, shape in reader.get_variable_to_shape_map().items()
+        if shape == [3] and name.startswith("optimizer/")
+    ]
+    trained = official_lite.load_run(train_run()).model.blocks[1].bias.numpy()
+    assert any((bias == each).all() for each in saved)
+    assert (bias != trained).any()
+
+
+def test_best_checkpoint_is_loaded_if_there_is_one_and_the_latest_on_request(train_run) -> None:
+    run_dir = train_run(*BEST, mode="train_and_eval")
+    best = official_lite.load_run(run_dir)
+    assert best.record.best is not None
+    assert best.step == best.record.best.step
+    assert os.path.dirname(best.checkpoint) == os.path.join(run_dir, "best_ckpt")
+    assert official_lite.load_run(run_dir, checkpoint="latest").step == 6
+
+
+def test_code_in_a_config_runs_only_if_it_is_trusted(trained, tmp_path: pathlib.Path) -> None:
+    run_dir = tmp_path / "run"
+    shutil.copytree(trained, run_dir)
+    code = tmp_path / "other_stage.py"
+    code.write_text(
+        f"import pathlib\npathlib.Path({str(tmp_path / 'ran')!r}).touch()\n"
+        "from official_lite import pipeline\nclass Other(pipeline.Build):\n    pass\n"
+    )
+    config = hyperparams.read_yaml_to_params_dict(str(run_dir / "params.yaml"))
+    config.override({"pipeline": {"build": str(code)}})
+    hyperparams.save_params_dict_to_yaml(config, str(run_dir / "params.yaml"))
+    with pytest.raises(errors.ConfigValueError, match="pass trust=True"):
+        official_lite.load_run(str(run_dir))
+    assert plugins.restriction() is None
+    assert not (tmp_path / "ran").exists()
+    assert official_lite.load_run(str(run_dir), trust=True).step == 6
+    assert (tmp_path / "ran").exists()
+
+
+def test_experiment_that_the_record_does_not_name_is_an_argument(trained, tmp_path) -> None:
+    run_dir = tmp_path / "run"
+    shutil.copytree(trained, run_dir)
+    record = json.loads((run_dir / "run.json").read_text())
+    for argv in (["fit.py"], ["train.py", "--experiment=other.py:make"]):
+        (run_dir / "run.json").write_text(json.dumps({**record, "argv": argv}))
+        with pytest.raises(errors.ConfigValueError, match="as `experiment`"):
+            official_lite.load_run(str(run_dir))
+    assert official_lite.load_run(str(run_dir), experiment="tests/tools").step == 6
+
+
+@pytest.mark.parametrize(
+    ("path", "checkpoint", "message"),
+    [
+        ("none", "", "none is not in a model directory"),
+        ("run", "bets", "expected 'best' or 'latest'"),
+        ("run", "best", "Pass checkpoint='latest'"),
+        ("run/ckpt-5", "", "ckpt-5 is not in a model directory"),
+    ],
+)
+def test_what_does_not_exist_is_named(trained, tmp_path, path, checkpoint, message) -> None:
+    (tmp_path / "run").symlink_to(trained)
+    with pytest.raises(errors.OfficialLiteError, match=message):
+        official_lite.load_run(str(tmp_path / path), checkpoint=checkpoint)
