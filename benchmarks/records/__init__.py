@@ -1,0 +1,1 @@
+"""Known numbers on real data, by us and by what users would pick instead."""

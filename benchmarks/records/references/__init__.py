@@ -1,0 +1,1 @@
+"""Reference programs in other frameworks, each a script with one recipe."""
