@@ -141,6 +141,7 @@ def csv() -> cfg.ExperimentConfig:
 def _experiment(
     task: TableConfig, train_steps: int, validation_interval: int
 ) -> cfg.ExperimentConfig:
+    early_stopping = {"name": "early_stopping", "metric": "validation_loss", "patience": 10}
     return cfg.ExperimentConfig(
         task=task,
         trainer=cfg.TrainerConfig(
@@ -149,7 +150,7 @@ def _experiment(
             summary_interval=validation_interval,
             checkpoint_interval=10 * validation_interval,
             validation_interval=validation_interval,
-            hooks=[{"name": "early_stopping", "metric": "validation_loss", "patience": 10}],
+            hooks=[hyperparams.PluginConfig(early_stopping)],
             best_checkpoint_export_subdir="best_ckpt",
             best_checkpoint_eval_metric="validation_loss",
             best_checkpoint_metric_comp="lower",
