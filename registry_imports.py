@@ -12,6 +12,8 @@ import experiments.nas.digits.configs
 import experiments.recommendation.deepfm.configs
 import experiments.recommendation.dlrm.configs
 import experiments.recommendation.tdm.configs
+import experiments.sequence.mnist1d.configs
+import experiments.tabular.configs
 import experiments.vision.digits.configs
 import experiments.vision.digits_multitask.configs
 import experiments.vision.digits_pretraining.configs

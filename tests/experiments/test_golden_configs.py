@@ -13,7 +13,7 @@ from official_lite.core import exp_factory, train_utils
 from official_lite.modeling import hyperparams
 
 GOLDEN = pathlib.Path(__file__).parent / "golden"
-DOMAINS = ("language/", "nas/", "recommendation/", "vision/")
+DOMAINS = ("language/", "nas/", "recommendation/", "sequence/", "tabular/", "vision/")
 NAMES = [name for name in exp_factory.list_experiments() if name.startswith(DOMAINS)]
 
 

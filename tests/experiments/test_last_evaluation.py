@@ -28,6 +28,7 @@ TASKS: dict[str, dict[str, Any]] = {
     "recommendation/deepfm": SMALL_CLICKS,
     "recommendation/dlrm": SMALL_CLICKS,
     "recommendation/tdm": {"train_data": {"num_generated": 1000, "global_batch_size": 50}},
+    "tabular/breast_cancer": BATCHES,
     "vision/digits_cnn": SMALL_CNN,
     "vision/digits_few_labels": SMALL_CNN,
     "vision/digits_mlp": BATCHES,
@@ -41,6 +42,8 @@ TASKS: dict[str, dict[str, Any]] = {
 ELSEWHERE = {
     "language/bert_pretraining",
     "language/gpt2",
+    "sequence/mnist1d",
+    "tabular/csv",
     "vision/digits_pretraining",
     "vision/resnet_cifar10",
     "vision/resnet_imagenet",

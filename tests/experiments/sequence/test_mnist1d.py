@@ -1,0 +1,201 @@
+import json
+import pathlib
+import subprocess
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from experiments.sequence.mnist1d import configs, data, task, write_data
+from official_lite import pipeline
+from official_lite.common import errors
+from official_lite.core import config_definitions as cfg
+from tests.experiments import evaluations
+
+NUM_TRAIN, NUM_TEST = 24, 13
+
+
+def _write(directory: pathlib.Path, **replaced: np.ndarray) -> pathlib.Path:
+    """Write a small file as that of the generator: float64 curves and int64 labels."""
+    rng = np.random.default_rng(0)
+    arrays = {
+        "x": rng.normal(size=(NUM_TRAIN, 40)),
+        "y": np.arange(NUM_TRAIN) % 10,
+        "x_test": rng.normal(size=(NUM_TEST, 40)),
+        "y_test": np.arange(NUM_TEST) % 10,
+    }
+    np.savez(directory / data.FILE, **(arrays | replaced))
+    return directory
+
+
+@pytest.fixture
+def directory(tmp_path: pathlib.Path) -> pathlib.Path:
+    return _write(tmp_path)
+
+
+def _experiment(directory: pathlib.Path, train_steps: int) -> cfg.ExperimentConfig:
+    params = configs.mnist1d()
+    params.override(
+        {
+            "task": {
+                "input_path": str(directory),
+                "model": {"filters": [4, 8]},
+                "train_data": {"global_batch_size": 8},
+                "validation_data": {"global_batch_size": 5},
+            },
+            "trainer": {
+                "train_steps": train_steps,
+                "validation_interval": 3,
+                "checkpoint_interval": 3,
+                "writers": ["jsonl"],
+                "optimizer_config": {"learning_rate": {"type": "constant"}},
+            },
+            "runtime": {"execution": "graph"},
+        }
+    )
+    return params
+
+
+def _train(
+    directory: pathlib.Path, model_dir: pathlib.Path, train_steps: int
+) -> tuple[keras.Model, Mapping[str, Any]]:
+    params = _experiment(directory, train_steps)
+    return pipeline.RunPipeline(params, "train_and_eval", str(model_dir)).run()
+
+
+def test_config_is_built_without_tensorflow() -> None:
+    code = (
+        "import sys; from experiments.sequence.mnist1d import configs;"
+        "configs.mnist1d().validate();"
+        "assert 'tensorflow' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+def test_curves_and_labels_are_those_of_the_file(directory: pathlib.Path) -> None:
+    curves, labels = data.load_split(str(directory), "test")
+    with np.load(directory / data.FILE) as file:
+        np.testing.assert_array_equal(curves[..., 0], file["x_test"].astype(np.float32))
+    np.testing.assert_array_equal(labels, np.arange(NUM_TEST) % 10)
+    assert (curves.dtype, labels.dtype) == (np.float32, np.int32)
+
+
+def test_missing_file_is_an_error_that_says_how_to_write_it(tmp_path: pathlib.Path) -> None:
+    with pytest.raises(errors.DataError, match=r"mnist1d\.write_data .*`task\.input_path`"):
+        data.load_split(str(tmp_path / "nowhere"), "train")
+
+
+def test_file_with_other_contents_is_an_error(tmp_path: pathlib.Path) -> None:
+    np.savez(tmp_path / data.FILE, images=np.zeros([2, 40]))
+    with pytest.raises(errors.DataError, match=r"'images'.*also x_test, y_test of MNIST-1D"):
+        data.load_split(str(tmp_path), "test")
+    _write(tmp_path, x=np.zeros([NUM_TRAIN, 39]))
+    with pytest.raises(errors.DataError, match=r"\(39,\); expected 40 points"):
+        data.load_split(str(tmp_path), "train")
+
+
+def test_unknown_split_is_an_error() -> None:
+    params = configs.mnist1d()
+    params.task.validation_data.split = "validation"
+    with pytest.raises(errors.ConfigValueError, match="`test`"):
+        params.validate()
+
+
+def _changed(curves: np.ndarray, **changes: float) -> np.ndarray:
+    params = configs.Mnist1dDataConfig(**changes)
+    batch = (tf.constant(curves), tf.zeros([len(curves)], tf.int32))
+    return data.change_at_random(params, tf.constant([0, 3], tf.int64), batch)[0].numpy()
+
+
+def test_shift_moves_points_around_the_ends_by_at_most_its_maximum() -> None:
+    curve = np.random.default_rng(0).normal(size=(1, 40, 1)).astype(np.float32)
+    changed = _changed(np.repeat(curve, 64, axis=0), max_shift=2)
+    rolled = {shift: np.roll(curve[0], shift, axis=0) for shift in range(-2, 3)}
+    found = [
+        {shift for shift, one in rolled.items() if np.array_equal(one, each)} for each in changed
+    ]
+    assert all(len(shifts) == 1 for shifts in found)
+    assert set.union(*found) == set(rolled)
+
+
+def test_scale_multiplies_and_shear_adds_a_line() -> None:
+    curve = np.linspace(1, 2, 40, dtype=np.float32)[np.newaxis, :, np.newaxis]
+    curves = np.repeat(curve, 64, axis=0)
+    factors = _changed(curves, max_scale=0.25) / curves
+    np.testing.assert_allclose(factors, np.broadcast_to(factors[:, :1], factors.shape), rtol=1e-5)
+    assert 0.75 <= factors.min() < 0.85
+    assert 1.15 < factors.max() <= 1.25
+    lines = _changed(curves, max_shear=0.5) - curves
+    slopes = lines[:, -1:] - lines[:, :1]
+    expected = slopes * np.linspace(-0.5, 0.5, 40, dtype=np.float32)[:, np.newaxis]
+    np.testing.assert_allclose(lines, expected, atol=1e-5)
+    assert 0.3 < np.abs(slopes).max() <= 0.5 + 1e-5
+
+
+def test_evaluation_reads_curves_unchanged_and_in_order(directory: pathlib.Path) -> None:
+    params = configs.Mnist1dConfig().validation_data.replace(
+        global_batch_size=5, max_shift=3, max_scale=0.5, max_shear=0.5, noise=1.0
+    )
+    batches = list(data.build_dataset(str(directory), params).as_numpy_iterator())
+    assert [len(labels) for _, labels in batches] == [5, 5, 3]
+    expected = data.load_split(str(directory), "test")
+    np.testing.assert_array_equal(np.concatenate([curves for curves, _ in batches]), expected[0])
+    np.testing.assert_array_equal(np.concatenate([labels for _, labels in batches]), expected[1])
+
+
+def test_model_has_float32_logits_and_halves_the_points_from_block_to_block() -> None:
+    built = task.Mnist1dTask(configs.Mnist1dConfig()).build_model()
+    assert built.output_shape == (None, 10)
+    assert built.output.dtype == "float32"
+    shapes = [built.get_layer(f"block{n}_2_norm").output.shape[1:] for n in (1, 2, 3)]
+    assert shapes == [(40, 32), (20, 64), (10, 128)]
+
+
+def test_reported_accuracy_is_that_of_the_predictions(
+    directory: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    trained, logs = _train(directory, tmp_path / "run", train_steps=3)
+    curves, labels = data.load_split(str(directory), "test")
+    predicted = np.argmax(trained(curves, training=False), axis=-1)
+    assert float(logs["accuracy"]) == pytest.approx(np.mean(predicted == labels), abs=1e-6)
+
+
+@pytest.mark.slow
+def test_interrupted_training_resumes_bit_for_bit(
+    directory: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    unbroken, _ = _train(directory, tmp_path / "unbroken", train_steps=6)
+    _train(directory, tmp_path / "resumed", train_steps=3)
+    resumed, _ = _train(directory, tmp_path / "resumed", train_steps=6)
+    for one, other in zip(unbroken.weights, resumed.weights, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.slow
+def test_last_evaluation_is_that_of_mode_eval(
+    directory: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    evaluations.assert_equal_to_mode_eval(_experiment(directory, 4), tmp_path / "run")
+
+
+@pytest.mark.slow
+def test_first_epochs_on_the_real_curves_beat_the_multilayer_perceptron_of_the_paper(
+    tmp_path: pathlib.Path,
+) -> None:
+    pytest.importorskip("mnist1d", reason="the generator of the data is not installed")
+    write_data.write(tmp_path)
+    params = configs.mnist1d()
+    params.override(
+        {
+            "task": {"input_path": str(tmp_path)},
+            "trainer": {"train_steps": 200, "writers": ["jsonl"]},
+        }
+    )
+    pipeline.RunPipeline(params, "train_and_eval", str(tmp_path / "run")).run()
+    lines = (tmp_path / "run" / "metrics.json").read_text().splitlines()
+    last = [record for record in map(json.loads, lines) if record["split"] == "validation"][-1]
+    assert last["accuracy"] > 0.68
