@@ -41,6 +41,8 @@ ELSEWHERE = {
     "language/bert_pretraining",
     "language/gpt2",
     "vision/digits_pretraining",
+    "vision/fashion_mnist",
+    "vision/fashion_mnist_best",
     "vision/resnet_cifar10",
     "vision/resnet_imagenet",
 }
