@@ -1,0 +1,1 @@
+"""Known numbers on real data: experiments and what users would run instead, in turn."""

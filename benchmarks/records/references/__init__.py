@@ -1,0 +1,1 @@
+"""Standalone programs that train the recipes of experiments in other libraries."""
