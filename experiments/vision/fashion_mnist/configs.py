@@ -25,6 +25,8 @@ __all__ = [
 # The directory in which Debian's package `dataset-fashion-mnist` installs the files.
 DEBIAN_DIRECTORY = "/usr/share/datasets/fashion-mnist"
 
+_NUM_TRAIN_EXAMPLES = 60_000
+
 
 @dataclasses.dataclass
 class FashionMnistModelConfig(hyperparams.Config):
@@ -85,7 +87,7 @@ class FashionMnistConfig(classification.ClassificationConfig):
             on.
         num_held_out: The number of training images, the last ones, that are held out and evaluated
             on, to compare settings without looking at the test images. With 0 all are trained on,
-            and the test images are evaluated.
+            and the test images are evaluated. An epoch always has the steps of all 60,000 images.
     """
 
     input_path: str = DEBIAN_DIRECTORY
@@ -99,7 +101,10 @@ class FashionMnistConfig(classification.ClassificationConfig):
     model: FashionMnistModelConfig = dataclasses.field(default_factory=FashionMnistModelConfig)
     train_data: FashionMnistDataConfig = dataclasses.field(
         default_factory=lambda: FashionMnistDataConfig(
-            is_training=True, global_batch_size=128, random_flip=True
+            is_training=True,
+            global_batch_size=128,
+            num_examples=_NUM_TRAIN_EXAMPLES,
+            random_flip=True,
         )
     )
     validation_data: FashionMnistDataConfig = dataclasses.field(

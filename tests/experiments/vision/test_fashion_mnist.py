@@ -25,12 +25,15 @@ def _write_idx(path: pathlib.Path, array: np.ndarray) -> None:
 
 
 def _write_images_and_labels(directory: pathlib.Path, name: str) -> None:
-    """Write images whose brightest rows tell the class."""
+    """Write four classes: horizontal stripes, vertical ones, both, and none."""
     rng = np.random.default_rng(len(name))
-    labels = rng.integers(10, size=NUM_IMAGES[name], dtype=np.uint8)
+    labels = rng.integers(4, size=NUM_IMAGES[name], dtype=np.uint8)
     images = rng.integers(60, size=(len(labels), 28, 28), dtype=np.uint8)
     for image, label in zip(images, labels, strict=True):
-        image[2 * label + 4 : 2 * label + 8] += 180
+        if label & 1:
+            image[::4] = 240
+        if label & 2:
+            image[:, ::4] = 240
     _write_idx(directory / f"{name}-images-idx3-ubyte.gz", images)
     _write_idx(directory / f"{name}-labels-idx1-ubyte.gz", labels)
 
@@ -74,9 +77,8 @@ def _experiment(directory: pathlib.Path, train_steps: int) -> cfg.ExperimentConf
 def test_images_and_labels_are_those_of_the_files(directory: pathlib.Path) -> None:
     images, labels = data.load_split(str(directory), "test")
     assert (images.shape, images.dtype) == ((37, 28, 28, 1), np.uint8)
-    brightness = images[..., 0].mean(axis=2)
-    windows = np.lib.stride_tricks.sliding_window_view(brightness, 4, axis=1).sum(axis=2)
-    np.testing.assert_array_equal((windows.argmax(axis=1) - 4) // 2, labels)
+    is_bright = images[..., 0] == 240
+    np.testing.assert_array_equal(is_bright[:, 0, 1] + 2 * is_bright[:, 1, 0], labels)
     assert len(data.load_split(str(directory), "train")[1]) == 90
 
 
@@ -200,7 +202,7 @@ def test_training_learns_and_its_accuracy_is_the_share_of_correct_test_images(
     images, labels = data.load_split(str(directory), "test")
     predicted = np.argmax(trained(images.astype(np.float32), training=False), axis=-1)
     assert float(logs["accuracy"]) == pytest.approx(np.mean(predicted == labels))
-    assert float(logs["accuracy"]) > 0.5
+    assert float(logs["accuracy"]) > 0.7
     lines = map(json.loads, (tmp_path / "run" / "metrics.json").read_text().splitlines())
     losses = [line["training_loss"] for line in lines if line["split"] == "train"]
     assert losses[-1] < 0.7 * losses[0]
