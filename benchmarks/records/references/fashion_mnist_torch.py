@@ -38,18 +38,17 @@ class Recipe:
     epochs: int
     stem_pooling: bool = False
     dropout: float = 0.0
-    max_shift: int = 0
+    max_shift: int = 2
     erase_size: int = 0
 
 
 RECIPES = {
-    "fashion_mnist": Recipe(filters=(16, 32, 64), epochs=12),
+    "fashion_mnist": Recipe(filters=(16, 32, 64), epochs=16),
     "fashion_mnist_best": Recipe(
         filters=(64, 128, 256),
         epochs=20,
         stem_pooling=True,
         dropout=0.2,
-        max_shift=2,
         erase_size=8,
     ),
 }
@@ -113,11 +112,10 @@ def change(images: torch.Tensor, recipe: Recipe) -> torch.Tensor:
     """Shift, flip and erase parts of images of shape (batch, 28, 28)."""
     count, size = len(images), images.shape[1]
     line = torch.arange(size)
-    if recipe.max_shift:
-        padded = F.pad(images, [recipe.max_shift] * 4)
-        begin = torch.randint(2 * recipe.max_shift + 1, (2, count, 1))
-        rows, columns = begin[0] + line, begin[1] + line
-        images = padded[torch.arange(count)[:, None, None], rows[:, :, None], columns[:, None]]
+    padded = F.pad(images, [recipe.max_shift] * 4)
+    begin = torch.randint(2 * recipe.max_shift + 1, (2, count, 1))
+    rows, columns = begin[0] + line, begin[1] + line
+    images = padded[torch.arange(count)[:, None, None], rows[:, :, None], columns[:, None]]
     images = torch.where(torch.rand(count, 1, 1) < 0.5, images.flip(2), images)
     if recipe.erase_size:
         begin = torch.randint(size, (2, count, 1)) - recipe.erase_size // 2

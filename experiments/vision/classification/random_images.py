@@ -40,8 +40,8 @@ def erase(images: tf.Tensor, size: int, seed: tf.Tensor) -> tf.Tensor:
 
     The square may extend beyond the border (https://arxiv.org/abs/1708.04552).
     """
-    number, height, width = tf.shape(images)[0], *images.shape[1:3]
-    positions = tf.random.stateless_uniform([2, number, 1], seed)
+    height, width = images.shape[1:3]
+    positions = tf.random.stateless_uniform([2, tf.shape(images)[0], 1], seed)
 
     def is_inside(position: tf.Tensor, length: int) -> tf.Tensor:
         begin = tf.cast(position * length, tf.int32) - size // 2

@@ -130,7 +130,7 @@ def test_held_out_images_are_the_last_of_training_and_not_trained_on(
     directory: pathlib.Path,
 ) -> None:
     config = configs.FashionMnistConfig(input_path=str(directory), num_held_out=20)
-    config.train_data.override({"global_batch_size": 10, "random_flip": False})
+    config.train_data.override({"global_batch_size": 10, "random_flip": False, "max_shift": 0})
     config.validation_data.global_batch_size = 8
     built = task.FashionMnistTask(config)
     images, labels = data.load_split(str(directory), "train")
