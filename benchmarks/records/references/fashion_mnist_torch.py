@@ -35,20 +35,23 @@ TRUNCATED = 0.87962566103423978
 @dataclasses.dataclass(frozen=True)
 class Recipe:
     filters: tuple[int, ...]
+    blocks: int
     epochs: int
     stem_pooling: bool = False
     dropout: float = 0.0
-    max_shift: int = 2
+    max_shift: int = 0
     erase_size: int = 0
 
 
 RECIPES = {
-    "fashion_mnist": Recipe(filters=(16, 32, 64), epochs=16),
+    "fashion_mnist": Recipe(filters=(16, 32, 64), blocks=2, epochs=12),
     "fashion_mnist_best": Recipe(
         filters=(64, 128, 256),
+        blocks=1,
         epochs=20,
         stem_pooling=True,
         dropout=0.2,
+        max_shift=2,
         erase_size=8,
     ),
 }
@@ -82,13 +85,13 @@ class Net(nn.Module):
             nn.ReLU(inplace=True),
             nn.MaxPool2d(2) if recipe.stem_pooling else nn.Identity(),
         )
-        widths = (first, *recipe.filters)
-        self.blocks = nn.Sequential(
-            *(
-                Block(widths[size], filters, 2 if size else 1)
-                for size, filters in enumerate(recipe.filters)
-            )
-        )
+        blocks, inputs = [], first
+        for size, filters in enumerate(recipe.filters):
+            for block in range(recipe.blocks):
+                is_smaller = size > 0 and block == 0
+                blocks.append(Block(inputs, filters, 2 if is_smaller else 1))
+                inputs = filters
+        self.blocks = nn.Sequential(*blocks)
         self.dropout = nn.Dropout(recipe.dropout)
         self.logits = nn.Linear(recipe.filters[-1], 10)
         for weight in self.parameters():
@@ -112,10 +115,11 @@ def change(images: torch.Tensor, recipe: Recipe) -> torch.Tensor:
     """Shift, flip and erase parts of images of shape (batch, 28, 28)."""
     count, size = len(images), images.shape[1]
     line = torch.arange(size)
-    padded = F.pad(images, [recipe.max_shift] * 4)
-    begin = torch.randint(2 * recipe.max_shift + 1, (2, count, 1))
-    rows, columns = begin[0] + line, begin[1] + line
-    images = padded[torch.arange(count)[:, None, None], rows[:, :, None], columns[:, None]]
+    if recipe.max_shift:
+        padded = F.pad(images, [recipe.max_shift] * 4)
+        begin = torch.randint(2 * recipe.max_shift + 1, (2, count, 1))
+        rows, columns = begin[0] + line, begin[1] + line
+        images = padded[torch.arange(count)[:, None, None], rows[:, :, None], columns[:, None]]
     images = torch.where(torch.rand(count, 1, 1) < 0.5, images.flip(2), images)
     if recipe.erase_size:
         begin = torch.randint(size, (2, count, 1)) - recipe.erase_size // 2

@@ -41,7 +41,7 @@ class FashionMnistModelConfig(hyperparams.Config):
     """
 
     filters: tuple[int, ...] = (16, 32, 64)
-    num_blocks: int = 1
+    num_blocks: int = 2
     stem_pooling: bool = False
     dropout_rate: float = 0.0
 
@@ -105,7 +105,6 @@ class FashionMnistConfig(classification.ClassificationConfig):
             global_batch_size=128,
             num_examples=_NUM_TRAIN_EXAMPLES,
             random_flip=True,
-            max_shift=2,
         )
     )
     validation_data: FashionMnistDataConfig = dataclasses.field(
@@ -127,16 +126,18 @@ task_factory.register_task_cls(
 @exp_factory.register_config_factory("vision/fashion_mnist")
 def fashion_mnist() -> cfg.ExperimentConfig:
     """Return a small residual network that reaches 0.93 on the test images within minutes."""
-    return _experiment(FashionMnistConfig(), train_epochs=16)
+    return _experiment(FashionMnistConfig(), train_epochs=12)
 
 
 @exp_factory.register_config_factory("vision/fashion_mnist_best")
 def fashion_mnist_best() -> cfg.ExperimentConfig:
     """Return a wider network with stronger augmentation, which trains for up to an hour."""
     task = FashionMnistConfig(
-        model=FashionMnistModelConfig(filters=(64, 128, 256), stem_pooling=True, dropout_rate=0.2)
+        model=FashionMnistModelConfig(
+            filters=(64, 128, 256), num_blocks=1, stem_pooling=True, dropout_rate=0.2
+        )
     )
-    task.train_data.erase_size = 8
+    task.train_data.override({"max_shift": 2, "erase_size": 8})
     return _experiment(task, train_epochs=20)
 
 
