@@ -54,7 +54,7 @@ def _experiment(directory: pathlib.Path, train_steps: int) -> cfg.ExperimentConf
         {
             "task": {
                 "input_path": str(directory),
-                "model": {"filters": [4, 8], "dropout_rate": 0.1},
+                "model": {"filters": [4, 8], "num_blocks": 1, "dropout_rate": 0.1},
                 "train_data": {"global_batch_size": 10, "max_shift": 1, "erase_size": 4},
                 "validation_data": {"global_batch_size": 10},
             },
@@ -208,6 +208,7 @@ def test_training_learns_and_its_accuracy_is_the_share_of_correct_test_images(
     assert losses[-1] < 0.7 * losses[0]
 
 
+@pytest.mark.slow
 def test_resumed_training_ends_with_the_weights_of_an_uninterrupted_one(
     directory: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:
