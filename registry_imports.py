@@ -17,5 +17,6 @@ import experiments.tabular.configs
 import experiments.vision.digits.configs
 import experiments.vision.digits_multitask.configs
 import experiments.vision.digits_pretraining.configs
+import experiments.vision.fashion_mnist.configs
 import experiments.vision.resnet_cifar10.configs
 import experiments.vision.resnet_imagenet.configs  # noqa: F401

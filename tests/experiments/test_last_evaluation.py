@@ -45,6 +45,8 @@ ELSEWHERE = {
     "sequence/mnist1d",
     "tabular/csv",
     "vision/digits_pretraining",
+    "vision/fashion_mnist",
+    "vision/fashion_mnist_best",
     "vision/resnet_cifar10",
     "vision/resnet_imagenet",
 }

@@ -5,7 +5,7 @@ import tensorflow as tf
 from official_lite.core import config_definitions as cfg
 from official_lite.data import position
 
-__all__ = ["flip", "seed_of", "shift"]
+__all__ = ["erase", "flip", "seed_of", "shift"]
 
 
 def seed_of(params: cfg.DataConfig) -> int:
@@ -33,3 +33,21 @@ def flip(images: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
     """Flip about half of the images left to right."""
     is_flipped = tf.random.stateless_uniform([tf.shape(images)[0], 1, 1, 1], seed) < 0.5
     return tf.where(is_flipped, tf.reverse(images, [2]), images)
+
+
+def erase(images: tf.Tensor, size: int, seed: tf.Tensor) -> tf.Tensor:
+    """Set a square of `size` pixels a side to 0, with its center anywhere in the image.
+
+    The square may extend beyond the border (https://arxiv.org/abs/1708.04552).
+    """
+    height, width = images.shape[1:3]
+    positions = tf.random.stateless_uniform([2, tf.shape(images)[0], 1], seed)
+
+    def is_inside(position: tf.Tensor, length: int) -> tf.Tensor:
+        begin = tf.cast(position * length, tf.int32) - size // 2
+        index = tf.range(length)
+        return (index >= begin) & (index < begin + size)
+
+    rows, columns = is_inside(positions[0], height), is_inside(positions[1], width)
+    is_erased = rows[:, :, tf.newaxis, tf.newaxis] & columns[:, tf.newaxis, :, tf.newaxis]
+    return tf.where(is_erased, tf.zeros([], images.dtype), images)
