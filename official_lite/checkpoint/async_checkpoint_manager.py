@@ -17,14 +17,14 @@ from absl import logging
 
 from official_lite.checkpoint import committed_checkpoint_manager, directories
 
-__all__ = ["BackgroundSave", "AsyncCheckpointManager", "SharedCheckpointManager"]
+__all__ = ["NICENESS", "BackgroundSave", "AsyncCheckpointManager", "SharedCheckpointManager"]
 
 
 Save = Callable[[tf.train.CheckpointOptions], str | None]
 
 # Added to the niceness of a thread that writes. It then gets the time that training leaves idle,
 # and about a tenth of a processor that training could use.
-_NICENESS = 10
+NICENESS = 10
 
 
 class BackgroundSave:
@@ -35,8 +35,8 @@ class BackgroundSave:
     holds for assignments and for sparse and compiled updates. It does not hold for a
     `DenseHashTable`, whose buffers are therefore copied.
 
-    On Linux, the training has priority over the thread that writes. Otherwise each op that uses all
-    processors would wait for the one whose time it shares with the writing.
+    On Linux, the thread that writes has a lower priority than the training, so that it mostly uses
+    the time that the training leaves idle.
 
     The process does not exit before the files are complete.
 
@@ -118,7 +118,7 @@ class BackgroundSave:
         """Let the caller continue, before this thread wherever both want a processor."""
         if sys.platform == "linux":  # Elsewhere, all threads of a process have one priority.
             thread = threading.get_native_id()
-            niceness = os.getpriority(os.PRIO_PROCESS, thread) + _NICENESS
+            niceness = os.getpriority(os.PRIO_PROCESS, thread) + NICENESS
             # A sandbox may forbid it, which costs only speed.
             with contextlib.suppress(OSError):
                 os.setpriority(os.PRIO_PROCESS, thread, niceness)
