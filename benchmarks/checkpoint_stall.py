@@ -8,12 +8,14 @@ python -m benchmarks.checkpoint_stall --gigabytes=1
 """
 
 import argparse
+import functools
 import math
 import os
 import statistics
 import tempfile
 import time
 from collections.abc import Callable, Mapping
+from unittest import mock
 
 import keras
 import numpy as np
@@ -22,6 +24,7 @@ from absl import logging
 
 from benchmarks import paired, report, toy_runs
 from official_lite import orbit
+from official_lite.checkpoint import async_checkpoint_manager
 from official_lite.core import train_lib
 from official_lite.orbit import triggers
 
@@ -71,6 +74,9 @@ class SaveOnce(orbit.Hook):
             BASELINE: lambda: None,
             "tf.train.CheckpointManager.save": manager.save,
             "controller.save_checkpoint": runner.controller.save_checkpoint,
+            "the same with the priority of the training": functools.partial(
+                _save_at_equal_priority, runner.controller
+            ),
         }
 
     def build_trigger(self) -> triggers.Trigger:
@@ -80,6 +86,12 @@ class SaveOnce(orbit.Hook):
         start = time.perf_counter()
         self.ways[self.way]()
         self.seconds.setdefault(self.way, []).append(time.perf_counter() - start)
+
+
+def _save_at_equal_priority(controller: orbit.Controller) -> None:
+    # The priority is set before the call returns.
+    with mock.patch.object(async_checkpoint_manager, "NICENESS", 0):
+        controller.save_checkpoint()
 
 
 class _AtStepOf(triggers.Trigger):

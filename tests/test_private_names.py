@@ -81,6 +81,11 @@ _NAMES = [
     ),
     ("tensorflow:train.CheckpointManager", "_record_state", "checkpoints"),
     (
+        "tensorflow.python.eager.context",
+        "_context",
+        "the warning about a late `runtime.xla_cache_dir`",
+    ),
+    (
         "tensorflow.python.distribute.coordinator.values",
         "PerWorkerDistributedIterator",
         "parameter servers",
@@ -250,6 +255,11 @@ _INSTANCES: dict[str, tuple[Callable[[], object], list[str], str]] = {
         lambda: tf.Variable(0).handle,
         ["_handle_data"],
         "the comparison of execution modes",
+    ),
+    "the context of TensorFlow": (
+        lambda: importlib.import_module("tensorflow.python.eager.context").context(),
+        ["_physical_devices"],
+        "the warning about a late `runtime.xla_cache_dir`",
     ),
     "a parser's subcommands": (lambda: argparse, ["_SubParsersAction"], "shell completion"),
     "the interpreter": (lambda: sys, ["_current_frames"], "the warning about stalls"),

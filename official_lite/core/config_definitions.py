@@ -72,6 +72,9 @@ class RuntimeConfig(base_config.Config):
             keeps TensorFlow's default, one thread per core. If ops are small, 1 is often faster,
             because ops then run in parallel with one another. The value of the first run applies to
             all runs of a process.
+        xla_cache_dir: A directory in which XLA keeps the programs that it compiles for the CPU, so
+            that later starts load them; None keeps none. Several runs may share it. The value of
+            the first run applies to all runs of a process.
         tpu_enable_xla_dynamic_padder: Passed to TensorFlow's TPU options.
         seed: The seed of all random numbers of the run: initial weights, dropout, shuffling.
         gpu_thread_mode, per_gpu_thread_count, batchnorm_spatial_persistent,
@@ -97,6 +100,7 @@ class RuntimeConfig(base_config.Config):
     loss_scale: str | float | None = None
     run_eagerly: bool = False
     batchnorm_spatial_persistent: bool = False
+    xla_cache_dir: str | None = None
     tpu_enable_xla_dynamic_padder: bool | None = None
     num_cores_per_replica: int = 1
     default_shard_dim: int = -1

@@ -20,6 +20,8 @@ from typing import Any
 import tensorflow as tf
 from absl import logging
 
+from official_lite.common import user_code
+
 __all__ = [
     "Position",
     "begin_at",
@@ -173,9 +175,11 @@ def map_batches(
     if seed is None:
         seed = begin.seed if (begin := _current.get()) else 0
 
+    @user_code.not_converted
     def apply(number: tf.Tensor, batch: Any) -> Any:
         number = number * context.num_input_pipelines + context.input_pipeline_id
-        return function(tf.stack([tf.constant(seed, tf.int64), number]), batch)
+        batch_seed = tf.stack([tf.constant(seed, tf.int64), number])
+        return user_code.converted(function)(batch_seed, batch)
 
     numbered = enumerate_batches(dataset, input_context)
     return numbered.map(apply, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)

@@ -2,14 +2,13 @@
 
 import abc
 import dataclasses
-import functools
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import tensorflow as tf
 from absl import logging
 
-from official_lite.common import errors, goodput, nests
+from official_lite.common import errors, goodput, nests, user_code
 from official_lite.data import input_errors, tf_data_options
 from official_lite.orbit import runner
 from official_lite.orbit.utils import loop_fns
@@ -86,9 +85,13 @@ class IteratorLoop(MeasuredLoop):
         if self._bound is None:
             # A `tf.function` that takes an iterator inspects its type in every call, which takes as
             # long as a short step. Capturing the iterator avoids this.
-            run = functools.partial(self._loop_fn.python_function, self._iterators)
-            signature = [tf.TensorSpec([], tf.int32)]
-            self._bound = tf.function(lambda n: run(n), signature).get_concrete_function()
+            loop_fn, iterators = self._loop_fn.python_function, self._iterators
+
+            @tf.function(input_signature=[tf.TensorSpec([], tf.int32)], autograph=False)
+            def run(num_steps: tf.Tensor) -> Any:
+                return user_code.converted(loop_fn)(iterators, num_steps)
+
+            self._bound = run.get_concrete_function()
         return [self._bound]
 
     def retrace(self) -> None:

@@ -11,6 +11,7 @@ from absl import logging
 from official_lite.common import distribute_utils
 from official_lite.core import config_definitions
 from official_lite.modeling import performance
+from official_lite.run import xla_cache
 
 
 def build_strategy(config: config_definitions.RuntimeConfig) -> tf.distribute.Strategy:
@@ -20,6 +21,7 @@ def build_strategy(config: config_definitions.RuntimeConfig) -> tf.distribute.St
         errors.ConfigValueError: If the devices or the cluster do not exist as described.
     """
     set_intra_op_threads(config.intra_op_parallelism_threads)
+    xla_cache.use_directory(config.xla_cache_dir)
     distribute_utils.configure_cluster(config.worker_hosts, config.task_index)
     return distribute_utils.get_distribution_strategy(
         distribution_strategy=config.distribution_strategy,

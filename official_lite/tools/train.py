@@ -20,7 +20,7 @@ from official_lite.common import flags as experiment_flags
 from official_lite.config import gin_config, parsing
 from official_lite.core import config_definitions
 from official_lite.execution import execution_record
-from official_lite.run import run_record
+from official_lite.run import run_record, xla_cache
 from official_lite.tools import sources
 
 FLAGS = flags.FLAGS
@@ -107,6 +107,7 @@ def _refuse_positional(arguments: Sequence[str]) -> None:
 
 
 def _run(params: config_definitions.ExperimentConfig, mode: str, model_dir: str) -> None:
+    xla_cache.use_directory(params.runtime.xla_cache_dir)
     if mode == "search":
         from official_lite import search
 

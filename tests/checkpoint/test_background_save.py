@@ -1,3 +1,7 @@
+import os
+import sys
+import threading
+
 import keras
 import numpy as np
 import pytest
@@ -45,6 +49,24 @@ def test_save_holds_the_values_at_its_start(update, tmp_path):
     reader = tf.train.load_checkpoint(saving.result())
     np.testing.assert_array_equal(reader.get_tensor("v/.ATTRIBUTES/VARIABLE_VALUE"), before)
     assert not np.array_equal(variable.numpy(), before)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has priorities of threads")
+def test_training_has_priority_over_the_thread_that_writes(tmp_path):
+    checkpoint = tf.train.Checkpoint(v=tf.Variable(ONES))
+    niceness = []
+
+    def save(options):
+        path = checkpoint.write(str(tmp_path / "ckpt"), options)
+        niceness.append(os.getpriority(os.PRIO_PROCESS, threading.get_native_id()))
+        return path
+
+    own = os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
+    saving = async_checkpoint_manager.BackgroundSave(tf.train.CheckpointOptions())
+    saving.start(save)
+    saving.result()
+    assert niceness == [min(19, own + 10)]
+    assert os.getpriority(os.PRIO_PROCESS, threading.get_native_id()) == own
 
 
 def test_save_of_replicas_holds_the_values_at_its_start(two_replicas, tmp_path):

@@ -92,12 +92,18 @@ def create_tf_while_loop_fn(step_fn: StepFn) -> LoopFn:
     step_fn = guard_step(step_fn)
     last = LastOutputs()
 
+    # AutoGraph would take longer to convert a `for` loop than to trace a small step.
+    @user_code.not_converted
     def loop_fn(iterator: Iterator[nests.Nest], num_steps: tf.Tensor) -> Any:
         _check_tensor(num_steps)
-        for _ in tf.range(num_steps):
+
+        def run_step(step: tf.Tensor) -> list[tf.Tensor]:
             # Otherwise the names of all ops in the step would begin with "while/".
             with tf.name_scope(""):
                 last.keep(step_fn(iterator))
+            return [step + 1]
+
+        tf.while_loop(lambda step: step < num_steps, run_step, [tf.zeros_like(num_steps)])
         return last.read()
 
     return loop_fn
@@ -143,7 +149,7 @@ class LastOutputs:
         self._outputs: Any = None
         self._kept: list[tf.Variable] = []
 
-    @tf.autograph.experimental.do_not_convert
+    @user_code.not_converted
     def keep(self, outputs: nests.Nest) -> None:
         self._outputs = None
         tensors = tf.nest.flatten(outputs, expand_composites=True)
@@ -157,7 +163,7 @@ class LastOutputs:
         for holder, tensor in zip(self._kept, tensors, strict=True):
             holder.assign(tensor)
 
-    @tf.autograph.experimental.do_not_convert
+    @user_code.not_converted
     def read(self) -> Any:
         if self._outputs is None:
             return None

@@ -1,0 +1,100 @@
+"""The directory of XLA's compiled programs, which is set before TensorFlow looks for devices."""
+
+import hashlib
+import os
+import platform
+import re
+import sys
+from typing import IO
+
+from absl import logging
+
+from official_lite.common import files
+
+__all__ = ["use_directory"]
+
+_FLAG = "--tf_xla_persistent_cache_directory"
+
+# Where Linux describes the processors.
+_PROCESSORS = "/proc/cpuinfo"
+
+# The packages that bring XLA.
+_PACKAGES = re.compile(r"(tensorflow|tf_nightly)(_\w+)?-.*\.dist-info")
+
+
+def use_directory(directory: str | None) -> None:
+    """Keep the programs that XLA compiles for the CPU, so that later processes need not compile.
+
+    XLA identifies a program by its operations. What else determines the result is in the name of
+    the subdirectory: the processor, the version of TensorFlow and the flags of XLA.
+
+    Call this function before TensorFlow looks for devices. A later call only logs a warning.
+
+    Args:
+        directory: The directory; None keeps no programs. If `TF_XLA_FLAGS` names a directory,
+            TensorFlow uses that one.
+    """
+    flags = os.environ.get("TF_XLA_FLAGS", "")
+    if not directory or _FLAG in flags:
+        return
+    path = os.path.join(files.expand_home(directory), _compiler_id())
+    flags = f"{flags} {_FLAG}={path} --tf_xla_persistent_cache_device_types=CPU".strip()
+    if _has_started():
+        # A warning is enough: the setting affects only the time of a start.
+        logging.warning(
+            "`runtime.xla_cache_dir` has no effect, because TensorFlow has already looked for "
+            "devices. Set TF_XLA_FLAGS='%s' in the environment, or start another process.",
+            flags,
+        )
+        return
+    files.makedirs(path)
+    _remove_damaged(path)
+    os.environ["TF_XLA_FLAGS"] = flags
+
+
+def _has_started() -> bool:
+    context = getattr(sys.modules.get("tensorflow.python.eager.context"), "_context", None)
+    return getattr(context, "_physical_devices", None) is not None
+
+
+def _remove_damaged(directory: str) -> None:
+    """Remove the files that a loss of power has cut; TensorFlow would end the run instead."""
+    for name in files.list_names(directory):
+        path = os.path.join(directory, name)
+        if name.endswith(".pb") and not _is_whole(path):
+            logging.warning("Removing %s, which is damaged.", path)
+            files.remove(path)
+
+
+def _is_whole(path: str) -> bool:
+    """Return whether a file consists of whole fields of a protocol buffer with a length."""
+    size = files.size(path)
+    with files.open_file(path, "rb") as file:
+        while file.tell() < size:
+            tag, length = _read_varint(file), _read_varint(file)
+            if tag & 7 != 2 or not 0 <= length <= size - file.tell():
+                return False
+            file.seek(length, os.SEEK_CUR)
+    return size > 0
+
+
+def _read_varint(file: IO[bytes]) -> int:
+    value = shift = 0
+    while byte := file.read(1):
+        value |= (byte[0] & 0x7F) << shift
+        if byte[0] < 0x80:
+            return value
+        shift += 7
+    return -1
+
+
+def _compiler_id() -> str:
+    names = {name for path in sys.path for name in files.list_names(path)}
+    parts = sorted(filter(_PACKAGES.fullmatch, names))
+    flags = [os.environ.get(name, "") for name in ("XLA_FLAGS", "TF_XLA_FLAGS")]
+    parts += [platform.machine(), *flags]
+    if files.exists(_PROCESSORS):
+        # The rest of the description includes the current speed, and the number of the processor.
+        first = files.read_text(_PROCESSORS).partition("\n\n")[0]
+        parts += re.findall(r"(?im)^(?:model name|cpu part|flags|features)\s*:.*$", first)
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
