@@ -40,6 +40,7 @@ TASKS: dict[str, dict[str, Any]] = {
 ELSEWHERE = {
     "language/bert_pretraining",
     "language/gpt2",
+    "recommendation/ml100k_bpr",
     "vision/digits_pretraining",
     "vision/resnet_cifar10",
     "vision/resnet_imagenet",

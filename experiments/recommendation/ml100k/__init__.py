@@ -1,0 +1,1 @@
+"""Recommendations on MovieLens-100k: `recommendation/ml100k_bpr`."""
