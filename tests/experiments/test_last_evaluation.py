@@ -41,6 +41,8 @@ ELSEWHERE = {
     "language/bert_pretraining",
     "language/gpt2",
     "recommendation/ml100k_bpr",
+    "recommendation/ml100k_sasrec",
+    "recommendation/ml100k_two_tower",
     "vision/digits_pretraining",
     "vision/resnet_cifar10",
     "vision/resnet_imagenet",

@@ -14,13 +14,20 @@ from official_lite.common import errors, suggestions
 from official_lite.data import arrays, position
 
 __all__ = [
+    "Features",
     "Ratings",
     "build_evaluation",
+    "build_next_items",
     "build_pairs",
+    "build_positives",
+    "build_windows",
+    "load_item_features",
     "load_ratings",
+    "load_user_features",
     "multi_hot",
     "read_table",
     "split_at_random",
+    "split_by_time",
 ]
 
 # The share of a user's ratings in the validation split, and in the test split.
@@ -45,6 +52,19 @@ class Ratings(NamedTuple):
     item_ids: np.ndarray
 
 
+class Features(NamedTuple):
+    """Categorical features of all users, or of all items.
+
+    Attributes:
+        values: The numbers of the values, from 1, int32 of shape (rows, n). Value 0 is none: the
+            file lacks the row, or the row has fewer values than others.
+        num_values: The largest number of a value, plus 1.
+    """
+
+    values: np.ndarray
+    num_values: int
+
+
 @functools.lru_cache(maxsize=1)
 def load_ratings(directory: str) -> Ratings:
     """Read `ml-100k.inter`.
@@ -63,6 +83,24 @@ def load_ratings(directory: str) -> Ratings:
         user_ids=user_ids,
         item_ids=item_ids,
     )
+
+
+def load_user_features(directory: str) -> Features:
+    """Read the decade of life, the gender and the occupation of each user from `ml-100k.user`."""
+    table = read_table(directory, "user", ("user_id", "age", "gender", "occupation"))
+    decades = [age[:-1] + "x" for age in table["age"]]
+    rows = zip(decades, table["gender"], table["occupation"], strict=True)
+    return _number(table["user_id"], [list(row) for row in rows], load_ratings(directory).user_ids)
+
+
+def load_item_features(directory: str) -> Features:
+    """Read the decade and the genres of each movie from `ml-100k.item`."""
+    table = read_table(directory, "item", ("item_id", "release_year", "class"))
+    rows = [
+        [year[:-1] + "x", *genres.split()]
+        for year, genres in zip(table["release_year"], table["class"], strict=True)
+    ]
+    return _number(table["item_id"], rows, load_ratings(directory).item_ids)
 
 
 def read_table(directory: str, suffix: str, wanted: tuple[str, ...]) -> Mapping[str, np.ndarray]:
@@ -138,11 +176,43 @@ def split_at_random(directory: str, seed: int) -> Mapping[str, Ratings]:
     }
 
 
+@functools.lru_cache(maxsize=1)
+def split_by_time(directory: str) -> Mapping[str, Ratings]:
+    """Split the ratings of each user by leaving the last one for the test.
+
+    The one before is for validation. Users with fewer than three ratings only train. Ratings of the
+    same time keep their order in the file.
+
+    Returns:
+        The ratings of `train`, `validation` and `test`, by user and time.
+    """
+    ratings = load_ratings(directory)
+    order = np.lexsort((ratings.timestamps, ratings.users))
+    users = ratings.users[order]
+    counts = np.bincount(users)
+    # How many ratings of the same user follow, including this one.
+    place = np.cumsum(counts)[users] - np.arange(len(users))
+    is_split = counts[users] >= 3
+    part = ((place <= 2) & is_split).astype(int) + ((place == 1) & is_split)
+    return {
+        split: _select(ratings, order[part == index]) for index, split in enumerate(configs.SPLITS)
+    }
+
+
 def multi_hot(ratings: Ratings) -> np.ndarray:
     """Return a table of whether a user has rated an item, bool of shape (users, items)."""
     table = np.zeros((len(ratings.user_ids), len(ratings.item_ids)), bool)
     table[ratings.users, ratings.items] = True
     return table
+
+
+def build_positives(
+    params: configs.Ml100kDataConfig,
+    ratings: Ratings,
+    input_context: tf.distribute.InputContext | None = None,
+) -> tf.data.Dataset:
+    """Build batches of ratings: `user` and `item`, both of shape (batch,)."""
+    return _batches_of({"user": ratings.users, "item": ratings.items}, params, input_context)
 
 
 def build_pairs(
@@ -169,16 +239,58 @@ def build_pairs(
         drawn = tf.gather_nd(unrated, tf.stack([users, places], axis=1))
         return {"user": users, "items": tf.stack([batch["item"], drawn], axis=1)}
 
-    dataset = arrays.from_arrays(
-        {"user": ratings.users, "item": ratings.items},
-        params.global_batch_size,
-        shuffle=bool(params.is_training),
-        seed=params.seed,
-        repeat=bool(params.is_training),
-        drop_remainder=params.drop_remainder,
-        input_context=input_context,
-    )
+    dataset = build_positives(params, ratings, input_context)
     return position.map_batches(dataset, add_unrated, input_context, seed=params.seed).prefetch(2)
+
+
+def build_windows(
+    params: configs.Ml100kDataConfig,
+    train: Ratings,
+    length: int,
+    input_context: tf.distribute.InputContext | None = None,
+) -> tf.data.Dataset:
+    """Build batches of windows of users' items, and the item that follows each of them.
+
+    The windows of a user follow each other, and each is shifted by up to its length, differently in
+    each epoch. On average, each item is predicted once per epoch, from up to `length` items.
+
+    Args:
+        params: The config of the data.
+        train: The training ratings, by user and time.
+        length: The length of a window.
+        input_context: The index of this input pipeline and the number of pipelines.
+
+    Returns:
+        Batches of `history`, int32 of shape (batch, length), and labels of the same shape. Items
+        are numbered from 1; 0 is none.
+    """
+    ends = np.cumsum(np.bincount(train.users))
+    begins = np.concatenate([[0], ends[:-1]])
+    # As many windows as a user needs at any shift.
+    num_windows = (np.maximum(ends - begins - 2, -1) + length - 1) // length + 1
+    user = np.repeat(np.arange(len(ends)), num_windows)
+    index = np.arange(len(user)) - np.repeat(np.cumsum(num_windows) - num_windows, num_windows)
+    windows = {
+        "start": (begins[user] + index * length).astype(np.int32),
+        "begin": begins[user].astype(np.int32),
+        "end": ends[user].astype(np.int32),
+    }
+    items = tf.constant(train.items + 1)
+
+    def cut(seed: tf.Tensor, batch: Mapping[str, tf.Tensor]) -> Any:
+        shape = [tf.shape(batch["start"])[0], 1]
+        shift = tf.random.stateless_uniform(shape, seed, 0, length, tf.int32)
+        places = batch["start"][:, tf.newaxis] - shift + tf.range(length + 1)
+        is_inside = (places >= batch["begin"][:, tf.newaxis]) & (
+            places < batch["end"][:, tf.newaxis]
+        )
+        found = tf.gather(items, tf.clip_by_value(places, 0, len(train.items) - 1))
+        found = tf.where(is_inside, found, 0)
+        history, following = found[:, :-1], found[:, 1:]
+        return {"history": history}, tf.where(history > 0, following, 0)
+
+    dataset = _batches_of(windows, params, input_context)
+    return position.map_batches(dataset, cut, input_context, seed=params.seed).prefetch(2)
 
 
 def build_evaluation(
@@ -194,17 +306,77 @@ def build_evaluation(
         The labels, also bool of shape (batch, items), are the items of the split.
     """
     is_wanted = multi_hot(splits[params.split])
-    earlier = configs.SPLITS[: configs.SPLITS.index(params.split)]
-    is_known = np.any([multi_hot(splits[split]) for split in earlier] or [~is_wanted & False], 0)
     users = np.flatnonzero(is_wanted.any(axis=1)).astype(np.int32)
-    features: dict[str, Any] = {"user": users, "is_known": is_known[users]}
+    is_known = np.zeros_like(is_wanted)
+    for split in configs.SPLITS[: configs.SPLITS.index(params.split)]:
+        is_known |= multi_hot(splits[split])
+    features = {"user": users, "is_known": is_known[users]}
+    return _batches_of((features, is_wanted[users]), params, input_context)
+
+
+def build_next_items(
+    params: configs.Ml100kDataConfig,
+    splits: Mapping[str, Ratings],
+    length: int,
+    input_context: tf.distribute.InputContext | None = None,
+) -> tf.data.Dataset:
+    """Build batches of histories and the items that follow, each of which may be a known one.
+
+    Returns:
+        Batches like those of `build_evaluation`, with `history` of shape (batch, length) instead of
+        `user`. In it, items are numbered from 1, and 0 is before the first one.
+    """
+    is_wanted = multi_hot(splits[params.split])
+    users = np.flatnonzero(is_wanted.any(axis=1))
+    histories = _last_items(splits, params.split, length)
+    features = {"history": histories[users], "is_known": np.zeros_like(is_wanted[users])}
+    return _batches_of((features, is_wanted[users]), params, input_context)
+
+
+def _batches_of(
+    examples: Any,
+    params: configs.Ml100kDataConfig,
+    input_context: tf.distribute.InputContext | None,
+) -> tf.data.Dataset:
     return arrays.from_arrays(
-        (features, is_wanted[users]),
+        examples,
         params.global_batch_size,
-        shuffle=False,
+        shuffle=bool(params.is_training),
+        seed=params.seed,
+        repeat=bool(params.is_training),
         drop_remainder=params.drop_remainder,
         input_context=input_context,
     )
+
+
+def _last_items(splits: Mapping[str, Ratings], split: str, length: int) -> np.ndarray:
+    """Return the last items of each user before a split, from 1, int32 of shape (users, length).
+
+    Shorter histories are preceded by 0.
+    """
+    earlier = [splits[name] for name in configs.SPLITS[: configs.SPLITS.index(split)]]
+    users = np.concatenate([ratings.users for ratings in earlier])
+    items = np.concatenate([ratings.items for ratings in earlier])
+    by_user = np.argsort(users, kind="stable")
+    users, items = users[by_user], items[by_user]
+    counts = np.bincount(users, minlength=len(splits[split].user_ids))
+    column = length - (np.cumsum(counts)[users] - np.arange(len(users)))
+    histories = np.zeros((len(counts), length), np.int32)
+    is_recent = column >= 0
+    histories[users[is_recent], column[is_recent]] = items[is_recent] + 1
+    return histories
+
+
+def _number(ids: np.ndarray, rows: list[list[str]], wanted: np.ndarray) -> Features:
+    """Number the values of features, with one row for each of the wanted ids."""
+    names = sorted({name for row in rows for name in row})
+    numbers = {name: number for number, name in enumerate(names, start=1)}
+    row_of = dict(zip(ids.tolist(), rows, strict=True))
+    values = np.zeros((len(wanted), max(map(len, rows))), np.int32)
+    for index, wanted_id in enumerate(wanted.tolist()):
+        row = row_of.get(wanted_id, [])
+        values[index, : len(row)] = [numbers[name] for name in row]
+    return Features(values, 1 + len(names))
 
 
 def _select(ratings: Ratings, rows: np.ndarray) -> Ratings:

@@ -1,13 +1,14 @@
+import itertools
 import json
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from experiments.recommendation.ml100k import configs, data, ranking
+from experiments.recommendation.ml100k import configs, data, model, ranking, task
 from official_lite import pipeline
 from official_lite.common import errors
 from official_lite.core import config_definitions as cfg
@@ -18,6 +19,7 @@ from tests.experiments import evaluations
 ML_100K, needs_ml_100k = downloads.needs("ml-100k")
 
 NUM_USERS, NUM_ITEMS = 24, 40
+FACTORIES = (configs.ml100k_bpr, configs.ml100k_two_tower, configs.ml100k_sasrec)
 
 
 @pytest.fixture
@@ -34,11 +36,21 @@ def directory(tmp_path: pathlib.Path) -> str:
     lines[1:] = rng.permutation(lines[1:]).tolist()
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "ml-100k.inter").write_text("\n".join(lines) + "\n")
+    users = ["user_id:token\tage:token\tgender:token\toccupation:token\tzip_code:token"]
+    users += [f"{user}\t{20 + user}\t{'MF'[user % 2]}\twriter\t12345" for user in range(1, 24)]
+    (tmp_path / "data" / "ml-100k.user").write_text("\n".join(users) + "\n")
+    items = ["item_id:token\tmovie_title:token_seq\trelease_year:token\tclass:token_seq"]
+    items += [
+        f"{item}\tTitle\t1995\t{'Drama War' if item > 20 else 'War'}" for item in range(1, 41)
+    ]
+    (tmp_path / "data" / "ml-100k.item").write_text("\n".join(items) + "\n")
     return str(tmp_path / "data")
 
 
-def _experiment(directory: str, train_steps: int) -> cfg.ExperimentConfig:
-    params = configs.ml100k_bpr()
+def _experiment(
+    directory: str, train_steps: int, factory: Callable[[], cfg.ExperimentConfig]
+) -> cfg.ExperimentConfig:
+    params = factory()
     params.override(
         {
             "task": {"input_path": directory, "train_data": {"global_batch_size": 16}},
@@ -194,11 +206,107 @@ def test_metrics_are_those_of_a_loop_over_users(k: int) -> None:
     assert found == pytest.approx(expected, rel=1e-5)
 
 
+def test_last_two_items_of_each_user_are_left_out(directory: str) -> None:
+    ratings, splits = data.load_ratings(directory), data.split_by_time(directory)
+    for user in range(NUM_USERS):
+        own = ratings.users == user
+        items = ratings.items[own][np.argsort(ratings.timestamps[own], kind="stable")].tolist()
+        found = [splits[split].items[splits[split].users == user] for split in configs.SPLITS]
+        assert [part.tolist() for part in found] == [items[:-2], items[-2:-1], items[-1:]]
+
+
+def test_windows_predict_each_item_about_once_per_epoch_from_those_before_it(directory) -> None:
+    train = data.split_by_time(directory)["train"]
+    counts, length, num_epochs = np.bincount(train.users), 5, 300
+    num_windows = int(((counts - 2 + length - 1) // length + 1).sum())
+    params = configs.Ml100kConfig().train_data.replace(global_batch_size=num_windows)
+    with position.begin_at(0, seed=3):
+        batches = data.build_windows(params, train, length)
+    own = [train.items[train.users == user] + 1 for user in range(NUM_USERS)]
+    following = {tuple(pair) for items in own for pair in itertools.pairwise(items)}
+    predicted = np.zeros(NUM_ITEMS + 1)
+    for features, labels in batches.take(num_epochs).as_numpy_iterator():
+        history = features["history"]
+        has_label = labels > 0
+        assert set(zip(history[has_label], labels[has_label], strict=True)) <= following
+        # Labels and history are one window, moved by one place.
+        np.testing.assert_array_equal(
+            labels[:, :-1][history[:, :-1] > 0], history[:, 1:][history[:, :-1] > 0]
+        )
+        predicted += np.bincount(labels[has_label], minlength=NUM_ITEMS + 1)
+    expected = np.bincount(np.concatenate([items[1:] for items in own]), minlength=NUM_ITEMS + 1)
+    # Up to 12 users predict an item, each of them 0 to 2 times per epoch.
+    np.testing.assert_allclose(predicted / num_epochs, expected, atol=0.6)
+
+
+def test_next_item_is_predicted_from_the_last_ones(directory: str) -> None:
+    splits = data.split_by_time(directory)
+    params = configs.Ml100kConfig().validation_data.replace(split="test")
+    ((features, labels),) = data.build_next_items(params, splits, 11).as_numpy_iterator()
+    assert not features["is_known"].any()
+    for user in range(NUM_USERS):
+        parts = [splits[split].items[splits[split].users == user] for split in configs.SPLITS]
+        last = (np.concatenate(parts[:2])[-11:] + 1).tolist()
+        assert features["history"][user].tolist() == [0] * (11 - len(last)) + last
+        assert np.flatnonzero(labels[user]) == parts[2]
+
+
+def test_self_attention_does_not_see_later_items_or_padding(directory: str) -> None:
+    config = configs.SasRecModelConfig(seq_length=6, hidden_size=8, initializer_range=0.5)
+    built = model.SelfAttentiveModel(config, NUM_ITEMS)
+    history = np.array([[0, 0, 3, 4, 5, 6], [0, 0, 3, 4, 7, 8]], np.int32)
+    first, second = built({"history": history}).numpy()
+    # What is computed for padding itself is not used.
+    np.testing.assert_allclose(first[2:4], second[2:4], rtol=1e-4, atol=1e-5)
+    assert not np.allclose(first[4:], second[4:], atol=1e-3)
+    # The row of padding has a vector, which no item may attend to.
+    embeddings = built.embedding.embeddings
+    embeddings.assign(tf.concat([embeddings[:1] + 10.0, embeddings[1:]], axis=0))
+    again = built({"history": history})[0, 2:, 1:]
+    np.testing.assert_allclose(again, first[2:, 1:], rtol=1e-4, atol=1e-5)
+
+
+def test_features_of_users_and_items_that_the_files_lack_are_missing(directory: str) -> None:
+    users, items = data.load_user_features(directory), data.load_item_features(directory)
+    ratings = data.load_ratings(directory)
+    is_missing = ratings.user_ids == "24"
+    assert not users.values[is_missing].any()
+    assert users.values[~is_missing].all()
+    # The decade, and one or two genres.
+    expected = [3 if int(item) > 20 else 2 for item in ratings.item_ids]
+    assert (items.values > 0).sum(axis=1).tolist() == expected
+    assert (users.num_values, items.num_values) == (1 + users.values.max(), 4)
+
+
+def test_loss_in_the_batch_is_that_of_a_loop_over_the_ratings(directory: str) -> None:
+    trained = task.TwoTowerTask(configs.TwoTowerConfig(input_path=directory))
+    train = trained.splits["train"]
+    rows = np.random.default_rng(0).integers(len(train.users), size=30)
+    users, items = train.users[rows], train.items[rows]
+    scores = np.random.default_rng(1).normal(size=(30, 30)).astype(np.float32)
+    is_rated, popularity = data.multi_hot(train), np.bincount(train.items, minlength=NUM_ITEMS)
+    losses = []
+    for row in range(30):
+        others = [i for i in range(30) if i == row or not is_rated[users[row], items[i]]]
+        logits = {i: scores[row, i] - np.log(popularity[items[i]]) for i in others}
+        losses.append(np.log(sum(np.exp(logit) for logit in logits.values())) - logits[row])
+    loss = trained.build_losses({"user": users, "item": items}, tf.constant(scores))
+    assert float(loss) == pytest.approx(np.mean(losses), rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    "factory",
+    [
+        configs.ml100k_bpr,
+        pytest.param(configs.ml100k_two_tower, marks=pytest.mark.slow),
+        pytest.param(configs.ml100k_sasrec, marks=pytest.mark.slow),
+    ],
+)
 def test_training_continues_as_if_it_had_not_been_interrupted(
-    directory: str, tmp_path: pathlib.Path
+    directory: str, tmp_path: pathlib.Path, factory: Callable[[], cfg.ExperimentConfig]
 ) -> None:
     def train(name: str, train_steps: int) -> keras.Model:
-        params = _experiment(directory, train_steps)
+        params = _experiment(directory, train_steps, factory)
         params.phases = []
         return pipeline.RunPipeline(params, "train_and_eval", str(tmp_path / name)).run()[0]
 
@@ -212,15 +320,15 @@ def test_training_continues_as_if_it_had_not_been_interrupted(
 def test_best_checkpoint_of_the_validation_is_tested(
     directory: str, tmp_path: pathlib.Path
 ) -> None:
-    params = _experiment(directory, 40)
-    model, logs = pipeline.RunPipeline(params, "train_and_eval", str(tmp_path / "run")).run()
+    params = _experiment(directory, 40, configs.ml100k_bpr)
+    trained, logs = pipeline.RunPipeline(params, "train_and_eval", str(tmp_path / "run")).run()
     best = json.loads((tmp_path / "run" / "training" / "best_ckpt" / "info.json").read_text())
     validations = evaluations.validations(tmp_path / "run" / "training", "train_and_eval")
     assert best["mrr"] == max(record["mrr"] for record in validations)
     splits = data.split_at_random(directory, 0)
     test = configs.Ml100kConfig().validation_data.replace(split="test")
     ((features, labels),) = data.build_evaluation(test, splits).as_numpy_iterator()
-    scores = model.score_all({"user": features["user"]}).numpy()
+    scores = trained.score_all({"user": features["user"]}).numpy()
     expected = _reference_metrics(scores, features["is_known"], labels, 10)
     assert {name: float(logs[name]) for name in expected} == pytest.approx(expected, rel=1e-5)
     # By chance, a third of the users finds the item among ten of about thirty new ones.
@@ -228,8 +336,11 @@ def test_best_checkpoint_of_the_validation_is_tested(
 
 
 @pytest.mark.slow
-def test_last_evaluation_is_that_of_mode_eval(directory: str, tmp_path: pathlib.Path) -> None:
-    params = _experiment(directory, 4)
+@pytest.mark.parametrize("factory", FACTORIES)
+def test_last_evaluation_is_that_of_mode_eval(
+    directory: str, tmp_path: pathlib.Path, factory: Callable[[], cfg.ExperimentConfig]
+) -> None:
+    params = _experiment(directory, 4, factory)
     params.phases = []
     evaluations.assert_equal_to_mode_eval(params, tmp_path / "run")
 
