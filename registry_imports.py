@@ -11,6 +11,7 @@ import experiments.language.gpt_stdlib.configs
 import experiments.nas.digits.configs
 import experiments.recommendation.deepfm.configs
 import experiments.recommendation.dlrm.configs
+import experiments.recommendation.ml100k.configs
 import experiments.recommendation.tdm.configs
 import experiments.sequence.mnist1d.configs
 import experiments.tabular.configs

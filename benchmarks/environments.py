@@ -21,6 +21,17 @@ REQUIREMENTS: Mapping[str, tuple[str, ...]] = {
     "tfm": ("tf-models-official==2.20.0", "tensorflow==2.20.*", "scikit-learn>=1.5"),
     "jax": ("jax==0.10.2",),
     "torch": ("torch==2.13.0", "lightning==2.6.6", "protobuf>=5"),
+    # RecBole uses `np.float`, which NumPy 1.24 has removed; the other versions go with this NumPy.
+    "recbole": (
+        "recbole==1.2.1",
+        "torch==2.13.0",
+        "numpy==1.23.5",
+        "pandas==2.2.3",
+        "scipy==1.13.1",
+        "scikit-learn==1.5.2",
+        # `pkg_resources`, which was part of it.
+        "setuptools<81",
+    ),
     "grain": ("grain==0.2.18", "protobuf>=5"),
 }
 

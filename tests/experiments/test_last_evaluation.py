@@ -42,6 +42,9 @@ TASKS: dict[str, dict[str, Any]] = {
 ELSEWHERE = {
     "language/bert_pretraining",
     "language/gpt2",
+    "recommendation/ml100k_bpr",
+    "recommendation/ml100k_sasrec",
+    "recommendation/ml100k_two_tower",
     "sequence/mnist1d",
     "tabular/csv",
     "vision/digits_pretraining",
