@@ -89,19 +89,22 @@ class ExperimentParser:
         # Check the texts only now, when they have their final values.
         for text in hyperparams.texts(params):
             plugins.refuse_code(text)
-        self._refuse_hosts(params.runtime)
+        self._refuse_foreign_code(params.runtime)
         return params
 
-    def _refuse_hosts(self, runtime: Any) -> None:
-        """Reject hosts in an untrusted config, which could run ops in this process."""
-        for name in ("tpu", "worker_hosts"):
+    def _refuse_foreign_code(self, runtime: Any) -> None:
+        """Reject fields of an untrusted config through which this process would run other code."""
+        machines = "names machines that could run code here"
+        set_elsewhere = "Set them by --tpu or TF_CONFIG instead."
+        programs = "names a directory of programs that this process would run"
+        for name, problem, remedy in (
+            ("tpu", machines, set_elsewhere),
+            ("worker_hosts", machines, set_elsewhere),
+            ("xla_cache_dir", programs, "Set it in the environment, by TF_XLA_FLAGS."),
+        ):
             value = hyperparams.get_by_path(runtime, name, "")
             if value and value != _flag(self._flags_obj, name):
-                plugins.refuse(
-                    value,
-                    f"`runtime.{name}` ({value!r}) names machines that could run code here",
-                    "Set them by --tpu or TF_CONFIG instead.",
-                )
+                plugins.refuse(value, f"`runtime.{name}` ({value!r}) {problem}", remedy)
 
     def base_experiment(self) -> Any:
         """Return the config of the experiment registered under `--experiment`."""

@@ -265,6 +265,13 @@ def test_safe_config_refuses_addresses_of_machines(setting: str) -> None:
     assert _parse(safe_config=True, tpu="mine").runtime.tpu == "mine"
 
 
+def test_safe_config_refuses_a_directory_of_compiled_programs(tmp_path: pathlib.Path) -> None:
+    setting = f"runtime.xla_cache_dir={tmp_path}"
+    with pytest.raises(errors.ConfigValueError, match="a directory of programs"):
+        _parse(safe_config=True, set=[setting])
+    assert _parse(set=[setting]).runtime.xla_cache_dir == str(tmp_path)
+
+
 def test_train_command_with_safe_config_refuses_code(
     plugin: pathlib.Path, mark: pathlib.Path
 ) -> None:

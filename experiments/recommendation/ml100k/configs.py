@@ -120,11 +120,7 @@ class TwoTowerModelConfig(hyperparams.Config):
 
     def validate_fields(self) -> None:
         super().validate_fields()
-        field_checks.require_positive(self, "embedding_width")
-        if self.temperature <= 0:
-            raise errors.ConfigValueError(
-                f"`temperature` is {self.temperature}; expected a number above 0."
-            )
+        field_checks.require_positive(self, "embedding_width", "temperature")
 
 
 @dataclasses.dataclass

@@ -368,7 +368,7 @@ def _last_items(splits: Mapping[str, Ratings], split: str, length: int) -> np.nd
 
 
 def _number(ids: np.ndarray, rows: list[list[str]], wanted: np.ndarray) -> Features:
-    """Number the values of features, with one row for each of the wanted ids."""
+    """Return the values of features as numbers, with one row for each of the wanted ids."""
     names = sorted({name for row in rows for name in row})
     numbers = {name: number for number, name in enumerate(names, start=1)}
     row_of = dict(zip(ids.tolist(), rows, strict=True))

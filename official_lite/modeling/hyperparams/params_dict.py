@@ -633,7 +633,7 @@ def require_not_negative(config: ParamsDict, *names: str) -> None:
 
 def require_positive(config: ParamsDict, *names: str) -> None:
     for name in names:
-        if getattr(config, name) < 1:
+        if getattr(config, name) <= 0:
             raise errors.ConfigValueError(
                 f"`{name}` is {getattr(config, name)}; expected a positive number."
             )
