@@ -6,7 +6,6 @@ python train.py --experiment=recommendation/ml100k_bpr --mode=train_and_eval \
 
 import dataclasses
 
-from official_lite.common import errors
 from official_lite.core import config_definitions as cfg
 from official_lite.core import exp_factory, task_factory
 from official_lite.modeling import hyperparams, optimization
