@@ -241,7 +241,7 @@ def test_interrupted_training_resumes_bit_for_bit(path: str, tmp_path: pathlib.P
 
 
 @pytest.mark.slow
-def test_breast_cancer_reaches_what_its_readme_says(tmp_path: pathlib.Path) -> None:
+def test_breast_cancer_is_learned_to_a_small_validation_loss(tmp_path: pathlib.Path) -> None:
     params = configs.breast_cancer()
     params.trainer.writers = ["jsonl"]
     _train(params, tmp_path / "run")
