@@ -24,6 +24,9 @@ __all__ = [
     "vocabulary_of",
 ]
 
+# Numbers are stored as float32.
+_MAX_NUMBER = float(np.finfo(np.float32).max)
+
 # The cells of each column, as they are written in the file.
 Columns = Mapping[str, Sequence[str]]
 
@@ -168,7 +171,7 @@ def build_dataset(
     Features are a dict of `numbers`, and of `categories` as indices, where 0 is any category that
     the training rows don't have. Either is missing if the table has no such column.
     """
-    chosen = rows[params.split]
+    chosen = rows[params.split.lower()]
     features = {}
     if table.numeric_names:
         features["numbers"] = table.numbers[chosen]
@@ -207,7 +210,7 @@ def _require_columns(fields: Mapping[str, Iterable[str]], columns: Columns) -> N
 
 def _is_number(cell: str) -> bool:
     try:
-        return not cell or math.isfinite(float(cell))
+        return not cell or abs(float(cell)) <= _MAX_NUMBER
     except ValueError:
         return False
 

@@ -29,9 +29,13 @@ def build_model(
     if num_columns := training_numbers.shape[1]:
         inputs["numbers"] = numbers = keras.Input((num_columns,), name="numbers")
         present = np.ma.masked_invalid(training_numbers)
+        variance = present.var(axis=0, dtype=np.float64).filled(1)
         normalization = keras.layers.Normalization(
             mean=present.mean(axis=0, dtype=np.float64).filled(0),
-            variance=present.var(axis=0, dtype=np.float64).filled(1),
+            # Otherwise another value in a column that is constant here would become a huge number.
+            variance=np.where(variance > 0, variance, 1),
+            # Numbers of any size may come in, and lower precisions would not tell years apart.
+            dtype="float32",
         )
         is_missing = keras.ops.isnan(numbers)
         parts.append(keras.ops.where(is_missing, 0.0, normalization(numbers)))

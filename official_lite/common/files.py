@@ -68,7 +68,11 @@ def list_names(path: str) -> list[str]:
 def did_you_mean(path: str) -> str:
     """Return a sentence with the nearest names beside a missing path; empty if none is close."""
     parent, name = os.path.split(path.rstrip("/"))
-    near = suggestions.nearest(name, list_names(parent or os.curdir))
+    try:
+        names = list_names(parent or os.curdir)
+    except OSError:
+        names = []
+    near = suggestions.nearest(name, names)
     return suggestions.did_you_mean(path, [os.path.join(parent, each) for each in near])
 
 

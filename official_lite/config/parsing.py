@@ -55,6 +55,7 @@ class ParseConfigOptions:
     params_override: str = ""
     set: list[str] = dataclasses.field(default_factory=list)
     safe_config: bool = False
+    apply_gin: bool = True
 
     def __contains__(self, name: str) -> bool:
         return name in {field.name for field in dataclasses.fields(self)}
@@ -75,10 +76,10 @@ class ExperimentParser:
         plugins.restrict(None)
         params = self.base_experiment()
         if _flag(self._flags_obj, "safe_config"):
-            trusted = given_by_code(params)
+            trusted = [*given_by_code(params), self._flags_obj.tpu]
             plugins.restrict(plugins.Restriction("--safe_config was given.", trusted))
         params = self.parse_config_file(params)
-        if gin.config_str():
+        if gin.config_str() and _flag(self._flags_obj, "apply_gin") is not False:
             with epochs.log_replaced(params, "gin"):
                 params = gin_config.apply_bindings(params)
         params = self.parse_runtime(params)
@@ -89,22 +90,8 @@ class ExperimentParser:
         # Check the texts only now, when they have their final values.
         for text in hyperparams.texts(params):
             plugins.refuse_code(text)
-        self._refuse_foreign_code(params.runtime)
+        refuse_foreign_code(params.runtime)
         return params
-
-    def _refuse_foreign_code(self, runtime: Any) -> None:
-        """Reject fields of an untrusted config through which this process would run other code."""
-        machines = "names machines that could run code here"
-        set_elsewhere = "Set them by --tpu or TF_CONFIG instead."
-        programs = "names a directory of programs that this process would run"
-        for name, problem, remedy in (
-            ("tpu", machines, set_elsewhere),
-            ("worker_hosts", machines, set_elsewhere),
-            ("xla_cache_dir", programs, "Set it in the environment, by TF_XLA_FLAGS."),
-        ):
-            value = hyperparams.get_by_path(runtime, name, "")
-            if value and value != _flag(self._flags_obj, name):
-                plugins.refuse(value, f"`runtime.{name}` ({value!r}) {problem}", remedy)
 
     def base_experiment(self) -> Any:
         """Return the config of the experiment registered under `--experiment`."""
@@ -244,6 +231,29 @@ def masked_yaml(params: hyperparams.ParamsDict) -> str:
 def to_yaml(params: hyperparams.ParamsDict) -> str:
     """Return the config as YAML text."""
     return yaml_io.to_yaml(params.as_dict())
+
+
+def refuse_foreign_code(runtime: Any) -> None:
+    """Reject fields of a config that is not trusted through which this process would run code.
+
+    Called when a config is parsed, and again with that of each phase and trial.
+
+    Args:
+        runtime: The block `runtime` of a config.
+
+    Raises:
+        errors.ConfigValueError: If a restriction holds and a field names machines or programs.
+    """
+    machines = "names machines that could run code here"
+    set_elsewhere = "Set them by --tpu or TF_CONFIG instead."
+    programs = "names a directory of programs that this process would run"
+    for name, problem, remedy in (
+        ("tpu", machines, set_elsewhere),
+        ("worker_hosts", machines, set_elsewhere),
+        ("xla_cache_dir", programs, "Set it in the environment, by TF_XLA_FLAGS."),
+    ):
+        if value := hyperparams.get_by_path(runtime, name, ""):
+            plugins.refuse(value, f"`runtime.{name}` ({value!r}) {problem}", remedy)
 
 
 def given_by_code(params: Any) -> list[Any]:

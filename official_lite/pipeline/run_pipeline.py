@@ -202,6 +202,8 @@ class RunPipeline:
         self._allow_config_change = allow_config_change
         params, model_dir = parsing.expand_home(params), files.expand_home(model_dir)
         self._plans = list(_plans(params, mode, model_dir, stages))
+        # The checks may look for devices.
+        runtime.use_xla_cache(self._plans[0].params.runtime)
         for index, plan in enumerate(self._plans):
             with phase_configs.in_phase(plan.phase):
                 _check(plan, self._plans[:index])

@@ -9,6 +9,7 @@ import tensorflow as tf
 from absl import logging
 
 from official_lite.common import distribute_utils
+from official_lite.config import parsing
 from official_lite.core import config_definitions
 from official_lite.modeling import performance
 from official_lite.run import xla_cache
@@ -18,10 +19,11 @@ def build_strategy(config: config_definitions.RuntimeConfig) -> tf.distribute.St
     """Build the distribution strategy, in the cluster that the config or `TF_CONFIG` describes.
 
     Raises:
-        errors.ConfigValueError: If the devices or the cluster do not exist as described.
+        errors.ConfigValueError: If the devices or the cluster do not exist as described, or a
+            config that is not trusted names machines or compiled programs.
     """
+    use_xla_cache(config)
     set_intra_op_threads(config.intra_op_parallelism_threads)
-    xla_cache.use_directory(config.xla_cache_dir)
     distribute_utils.configure_cluster(config.worker_hosts, config.task_index)
     return distribute_utils.get_distribution_strategy(
         distribution_strategy=config.distribution_strategy,
@@ -31,6 +33,16 @@ def build_strategy(config: config_definitions.RuntimeConfig) -> tf.distribute.St
         devices=config.devices,
         tpu_address=config.tpu,
     )
+
+
+def use_xla_cache(config: config_definitions.RuntimeConfig) -> None:
+    """Keep compiled programs in `xla_cache_dir`; call it before TensorFlow looks for devices.
+
+    Raises:
+        errors.ConfigValueError: If a config that is not trusted names machines or programs.
+    """
+    parsing.refuse_foreign_code(config)
+    xla_cache.use_directory(config.xla_cache_dir)
 
 
 def set_intra_op_threads(num_threads: int | None) -> None:

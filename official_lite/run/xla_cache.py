@@ -1,5 +1,6 @@
 """The directory of XLA's compiled programs, which is set before TensorFlow looks for devices."""
 
+import contextlib
 import hashlib
 import os
 import platform
@@ -34,21 +35,31 @@ def use_directory(directory: str | None) -> None:
         directory: The directory; None keeps no programs. If `TF_XLA_FLAGS` names a directory,
             TensorFlow uses that one.
     """
-    flags = os.environ.get("TF_XLA_FLAGS", "")
+    flags = os.environ.get("TF_XLA_FLAGS", "").strip()
     if not directory or _FLAG in flags:
         return
-    path = os.path.join(files.expand_home(directory), _compiler_id())
-    flags = f"{flags} {_FLAG}={path} --tf_xla_persistent_cache_device_types=CPU".strip()
-    if _has_started():
-        # A warning is enough: the setting affects only the time of a start.
+    # Warnings are enough: the setting affects only the time of a start.
+    if flags and not flags.startswith("-"):
         logging.warning(
-            "`runtime.xla_cache_dir` has no effect, because TensorFlow has already looked for "
-            "devices. Set TF_XLA_FLAGS='%s' in the environment, or start another process.",
-            flags,
+            "`runtime.xla_cache_dir` has no effect, because TF_XLA_FLAGS is the name of a file."
         )
         return
-    files.makedirs(path)
-    _remove_damaged(path)
+    try:
+        path = os.path.join(files.expand_home(directory), _compiler_id())
+        # TensorFlow would end an unquoted path at its first space.
+        flags = f"{flags} {_FLAG}='{path}' --tf_xla_persistent_cache_device_types=CPU".strip()
+        if _has_started():
+            logging.warning(
+                "`runtime.xla_cache_dir` has no effect, because TensorFlow has already looked for "
+                'devices. Set TF_XLA_FLAGS="%s" in the environment, or start another process.',
+                flags,
+            )
+            return
+        files.makedirs(path)
+        _remove_damaged(path)
+    except OSError as error:
+        logging.warning("`runtime.xla_cache_dir` has no effect: %s", error)
+        return
     os.environ["TF_XLA_FLAGS"] = flags
 
 
@@ -61,9 +72,11 @@ def _remove_damaged(directory: str) -> None:
     """Remove the files that a loss of power has cut; TensorFlow would end the run instead."""
     for name in files.list_names(directory):
         path = os.path.join(directory, name)
-        if name.endswith(".pb") and not _is_whole(path):
-            logging.warning("Removing %s, which is damaged.", path)
-            files.remove(path)
+        # Another process may remove the file at the same time.
+        with contextlib.suppress(FileNotFoundError):
+            if name.endswith(".pb") and not _is_whole(path):
+                logging.warning("Removing %s, which is damaged.", path)
+                files.remove(path)
 
 
 def _is_whole(path: str) -> bool:

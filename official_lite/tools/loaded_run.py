@@ -2,13 +2,15 @@
 
 import dataclasses
 import os
+import random
 from typing import Any
 
 import keras
+import numpy as np
 from absl import logging
 
 from official_lite.checkpoint import commit
-from official_lite.common import errors, plugins
+from official_lite.common import errors, files, plugins
 from official_lite.run import run_reading
 from official_lite.tools import run_model, sources
 
@@ -44,6 +46,8 @@ def load_run(
 ) -> LoadedRun:
     """Open a trained run on one device; nothing is written to it.
 
+    Building the model sets the seeds of TensorFlow and Keras to that of the run.
+
     The experiment must be registered: import the module that registers it first. A module
     `registry_imports` in the current directory is imported by this function. ::
 
@@ -70,7 +74,9 @@ def load_run(
             f"`checkpoint` is {checkpoint!r}; expected 'best' or 'latest'. To load another "
             "checkpoint, pass it as `path`."
         )
+    path = files.expand_home(path)
     outside = plugins.restriction()
+    random_state, numpy_state = random.getstate(), np.random.get_state()
     try:
         source = sources.read_run_params(path, experiment, trust=trust)
         record = run_reading.read_run(source.run_dir)
@@ -79,6 +85,8 @@ def load_run(
             run_model.load_weights(ctx, prefix)
     finally:
         plugins.restrict(outside)
+        random.setstate(random_state)
+        np.random.set_state(numpy_state)
     logging.info("Loaded the weights of %s.", prefix)
     return LoadedRun(
         params=source.params,
@@ -93,10 +101,11 @@ def load_run(
 def _find_checkpoint(path: str, run_dir: str, record: run_reading.Run, choice: str) -> str:
     if os.path.normpath(path) != os.path.normpath(run_dir):
         return run_model.find_checkpoint(path)
-    best = record.best.path if record.best is not None else None
-    if choice == "best" and best is None:
+    if choice == "latest" or (not choice and record.best is None):
+        return run_model.find_checkpoint(run_dir)
+    if record.best is None or record.best.path is None:
+        state = "keeps no" if record.best is None else "has lost the files of its"
         raise errors.CheckpointError(
-            f"The run in {run_dir} has no best checkpoint, because it did not set "
-            "`trainer.best_checkpoint_export_subdir`. Pass checkpoint='latest'."
+            f"The run in {run_dir} {state} best checkpoint. Pass checkpoint='latest'."
         )
-    return best if best is not None and choice != "latest" else run_model.find_checkpoint(run_dir)
+    return record.best.path

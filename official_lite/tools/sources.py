@@ -17,6 +17,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
+import gin
+
 from official_lite.common import (
     error_report,
     errors,
@@ -232,12 +234,23 @@ def read_run_params(path: str, experiment: str = "", *, trust: bool = False) -> 
     Raises:
         errors.ConfigError: There is no run, or its config is unknown or unreadable.
     """
+    path = files.expand_home(path)
     run_dir = _find_run_dir(path)
     if run_dir is None:
+        below = [os.path.join(path, name) for name in files.list_names(path)]
+        phases = [each for each in below if files.exists(os.path.join(each, _CONFIG))]
         raise errors.ConfigValueError(
             f"{path} is not in a model directory: neither it nor its parents contain {_CONFIG}."
+            + (f" Its phases do: pass one of {', '.join(phases)}." if phases else "")
         )
-    recorded = _read_command(run_dir).experiment or ""
+    command = _read_command(run_dir)
+    if (command.gin_file or command.gin_params) and not gin.config_str():
+        raise errors.ConfigValueError(
+            f"The run in {run_dir} was started with gin, whose bindings of functions {_CONFIG} "
+            "does not hold. Call `gin_config.parse_gin(files, bindings)` with "
+            f"{command.gin_file} and {command.gin_params} first."
+        )
+    recorded = command.experiment or ""
     if not experiment and (not recorded or (plugins.names_code(recorded) and not trust)):
         raise errors.ConfigValueError(
             f"{os.path.join(run_dir, _RECORD)} names "
@@ -246,7 +259,8 @@ def read_run_params(path: str, experiment: str = "", *, trust: bool = False) -> 
         )
     load_registrations([])
     remedy = "" if trust else "If it is a run of yours, pass trust=True."
-    return _read_run(run_dir, experiment or recorded, [], remedy)
+    # The file has all bindings of the run. Others may be meant for the next run of this process.
+    return _read_run(run_dir, experiment or recorded, [], remedy, apply_gin=False)
 
 
 def read_config(
@@ -316,13 +330,15 @@ def _require_given(command: argparse.Namespace, args: argparse.Namespace, run_di
         )
 
 
-def _read_run(run_dir: str, experiment: str, sets: Sequence[str], remedy: str) -> RunSource:
+def _read_run(
+    run_dir: str, experiment: str, sets: Sequence[str], remedy: str, *, apply_gin: bool = True
+) -> RunSource:
     """Read the config of a run and, if there is a remedy, restrict what its values may name.
 
     They may then name only what is registered, and what `--set` names as well.
     """
     path = os.path.join(run_dir, _CONFIG)
-    params = _parse(experiment, [path], sets)
+    params = _parse(experiment, [path], sets, apply_gin=apply_gin)
     if remedy:
         trusted = parsing.given_by_code(exp_factory.get_exp_config(experiment))
         trusted += [assignment.partition("=")[2].strip("'\"") for assignment in sets]
@@ -356,9 +372,11 @@ def _require_experiment(name: str) -> None:
         raise errors.UnknownNameError(message.rstrip()) from error
 
 
-def _parse(experiment: str, config_files: Sequence[str], sets: Sequence[str]) -> Any:
+def _parse(
+    experiment: str, config_files: Sequence[str], sets: Sequence[str], *, apply_gin: bool = True
+) -> Any:
     options = parsing.ParseConfigOptions(
-        experiment=experiment, config_file=[*config_files], set=[*sets]
+        experiment=experiment, config_file=[*config_files], set=[*sets], apply_gin=apply_gin
     )
     return parsing.parse_configuration(options, print_return=False)
 

@@ -270,6 +270,10 @@ def test_safe_config_refuses_a_directory_of_compiled_programs(tmp_path: pathlib.
     with pytest.raises(errors.ConfigValueError, match="a directory of programs"):
         _parse(safe_config=True, set=[setting])
     assert _parse(set=[setting]).runtime.xla_cache_dir == str(tmp_path)
+    phase = f"phases=[{{name: first, overrides: {{runtime.xla_cache_dir: {tmp_path}}}}}]"
+    params = _parse(safe_config=True, set=[phase])
+    with pytest.raises(errors.ConfigValueError, match="a directory of programs"):
+        pipeline.RunPipeline(params, "train", str(tmp_path / "run"))
 
 
 def test_train_command_with_safe_config_refuses_code(

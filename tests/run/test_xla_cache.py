@@ -25,10 +25,10 @@ def test_second_start_loads_the_programs_of_the_first_and_ends_with_the_same_wei
     def start(name: str) -> dict[pathlib.Path, int]:
         # `commands.run` would fork a process in which TensorFlow has read the setting.
         command = [sys.executable, *TRAIN, f"--model_dir={tmp_path / name}"]
-        command.append(f"--set=runtime.xla_cache_dir={tmp_path / 'xla'}")
+        command.append(f"--set=runtime.xla_cache_dir={tmp_path / 'my programs'}")
         subprocess.run(command, cwd=commands.ROOT, check=True)
         # A program that is compiled again is written to a new file.
-        return {path: path.stat().st_ino for path in (tmp_path / "xla").rglob("*.pb")}
+        return {path: path.stat().st_ino for path in (tmp_path / "my programs").rglob("*.pb")}
 
     def weights(name: str) -> bytes:
         return (tmp_path / name / "ckpt-5.data-00000-of-00001").read_bytes()
@@ -38,6 +38,22 @@ def test_second_start_loads_the_programs_of_the_first_and_ends_with_the_same_wei
     assert start("second") == compiled
     assert commands.run([*TRAIN, f"--model_dir={tmp_path / 'without'}"]).returncode == 0
     assert weights("first") == weights("second") == weights("without")
+
+
+def test_directory_that_can_not_be_used_is_a_warning(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.delitem(sys.modules, "tensorflow.python.eager.context", raising=False)
+    (tmp_path / "file").touch()
+    for flags, directory, reason in (
+        ("", "file/xla", "Not a directory"),
+        ("/etc/xla.flags", "xla", "the name of a file"),
+    ):
+        monkeypatch.setenv("TF_XLA_FLAGS", flags)
+        with caplog.at_level(logging.WARNING):
+            xla_cache.use_directory(str(tmp_path / directory))
+        assert reason in caplog.text
+        assert os.environ["TF_XLA_FLAGS"] == flags
 
 
 def test_programs_of_other_xla_flags_are_kept_apart(
@@ -70,7 +86,7 @@ def test_directory_that_comes_too_late_is_said_to_be_without_effect(
     tf.config.list_physical_devices()
     xla_cache.use_directory(str(tmp_path))
     assert "`runtime.xla_cache_dir` has no effect" in caplog.text
-    assert f"--tf_xla_persistent_cache_directory={tmp_path}" in caplog.text
+    assert f"--tf_xla_persistent_cache_directory='{tmp_path}" in caplog.text
     assert os.environ["TF_XLA_FLAGS"] == ""
 
 

@@ -5,6 +5,7 @@ import os
 import pathlib
 import shutil
 
+import gin
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -94,11 +95,47 @@ def test_experiment_that_the_record_does_not_name_is_an_argument(trained, tmp_pa
     [
         ("none", "", "none is not in a model directory"),
         ("run", "bets", "expected 'best' or 'latest'"),
-        ("run", "best", "Pass checkpoint='latest'"),
+        ("run", "best", "keeps no best checkpoint"),
+        ("phases", "", "pass one of .*phases/training"),
         ("run/ckpt-5", "", "ckpt-5 is not in a model directory"),
     ],
 )
 def test_what_does_not_exist_is_named(trained, tmp_path, path, checkpoint, message) -> None:
     (tmp_path / "run").symlink_to(trained)
+    (tmp_path / "phases").mkdir()
+    (tmp_path / "phases" / "training").symlink_to(trained)
     with pytest.raises(errors.OfficialLiteError, match=message):
         official_lite.load_run(str(tmp_path / path), checkpoint=checkpoint)
+
+
+def test_lost_best_checkpoint_is_not_replaced_by_the_latest(train_run, tmp_path) -> None:
+    run_dir = tmp_path / "run"
+    shutil.copytree(train_run(*BEST, mode="train_and_eval"), run_dir)
+    for file in (run_dir / "best_ckpt").glob("*ckpt-*"):
+        file.unlink()
+    with pytest.raises(errors.CheckpointError, match="has lost the files of its best checkpoint"):
+        official_lite.load_run(str(run_dir))
+    assert official_lite.load_run(str(run_dir), checkpoint="latest").step == 6
+
+
+def test_opening_a_run_changes_neither_numpys_random_state_nor_uses_other_gin(trained) -> None:
+    np.random.seed(3)
+    expected = np.random.random(2)[1]
+    np.random.seed(3)
+    np.random.random()
+    gin.parse_config("task/params.units = 5")
+    try:
+        assert official_lite.load_run(trained).params.task.units == 3
+    finally:
+        gin.clear_config()
+    assert np.random.random() == expected
+
+
+def test_run_with_gin_is_opened_once_its_bindings_are_parsed(trained, tmp_path) -> None:
+    run_dir = tmp_path / "run"
+    shutil.copytree(trained, run_dir)
+    record = json.loads((run_dir / "run.json").read_text())
+    record["argv"].append("--gin_params=some_function.x = 1")
+    (run_dir / "run.json").write_text(json.dumps(record))
+    with pytest.raises(errors.ConfigValueError, match=r"some_function.x = 1.* first"):
+        official_lite.load_run(str(run_dir))

@@ -305,7 +305,7 @@ def build_evaluation(
         bool of shape (batch, items): the items of the earlier splits, which are not recommended.
         The labels, also bool of shape (batch, items), are the items of the split.
     """
-    is_wanted = multi_hot(splits[params.split])
+    is_wanted = multi_hot(splits[params.split.lower()])
     users = np.flatnonzero(is_wanted.any(axis=1)).astype(np.int32)
     is_known = np.zeros_like(is_wanted)
     for split in configs.SPLITS[: configs.SPLITS.index(params.split)]:
@@ -326,9 +326,15 @@ def build_next_items(
         Batches like those of `build_evaluation`, with `history` of shape (batch, length) instead of
         `user`. In it, items are numbered from 1, and 0 is before the first one.
     """
-    is_wanted = multi_hot(splits[params.split])
+    split = params.split.lower()
+    if split == configs.SPLITS[0]:
+        raise errors.ConfigValueError(
+            f"`split` is {params.split!r}, before which no ratings are known. Expected one of "
+            f"{', '.join(configs.SPLITS[1:])}."
+        )
+    is_wanted = multi_hot(splits[split])
     users = np.flatnonzero(is_wanted.any(axis=1))
-    histories = _last_items(splits, params.split, length)
+    histories = _last_items(splits, split, length)
     features = {"history": histories[users], "is_known": np.zeros_like(is_wanted[users])}
     return _batches_of((features, is_wanted[users]), params, input_context)
 

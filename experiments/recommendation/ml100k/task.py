@@ -73,7 +73,7 @@ class BprTask(RecommendationTask):
     def build_training_inputs(
         self, params: Any, input_context: tf.distribute.InputContext | None
     ) -> tf.data.Dataset:
-        return data.build_pairs(params, self.splits[params.split], input_context)
+        return data.build_pairs(params, self.splits[params.split.lower()], input_context)
 
     def build_losses(
         self, labels: Any, model_outputs: Any, aux_losses: Sequence[tf.Tensor] | None = None
@@ -102,7 +102,7 @@ class TwoTowerTask(RecommendationTask):
     def build_training_inputs(
         self, params: Any, input_context: tf.distribute.InputContext | None
     ) -> tf.data.Dataset:
-        return data.build_positives(params, self.splits[params.split], input_context)
+        return data.build_positives(params, self.splits[params.split.lower()], input_context)
 
     def build_losses(
         self, labels: Any, model_outputs: Any, aux_losses: Sequence[tf.Tensor] | None = None
@@ -134,7 +134,7 @@ class SasRecTask(RecommendationTask):
         self, params: Any, input_context: tf.distribute.InputContext | None
     ) -> tf.data.Dataset:
         length = self.task_config.model.seq_length
-        return data.build_windows(params, self.splits[params.split], length, input_context)
+        return data.build_windows(params, self.splits[params.split.lower()], length, input_context)
 
     def build_evaluation_inputs(
         self, params: Any, input_context: tf.distribute.InputContext | None

@@ -31,7 +31,7 @@ def build_dataset(
     Curves are float32 of shape `(batch, 40, 1)`, labels are int32.
     """
     batches = arrays.from_arrays(
-        load_split(directory, params.split),
+        load_split(directory, params.split.lower()),
         params.global_batch_size,
         shuffle=bool(params.is_training),
         seed=params.seed,

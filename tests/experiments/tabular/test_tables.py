@@ -174,6 +174,24 @@ def test_missing_number_counts_as_the_mean_and_is_told_from_it() -> None:
     np.testing.assert_allclose(outputs, [[1, 0], [0, 0], [0, 1]], atol=1e-6)
 
 
+def test_other_value_in_a_column_that_was_constant_stays_a_small_number() -> None:
+    training = np.array([[5.0], [5.0]], np.float32)
+    built = model.build_model(configs.TableModelConfig(units=()), training, [], 2)
+    built.get_layer("logits").set_weights([np.array([[1.0, 0.0]]), np.zeros(2)])
+    np.testing.assert_allclose(built({"numbers": np.array([[6.0]], np.float32)}), [[1, 0]])
+
+
+def test_numbers_beyond_half_precision_are_normalized_in_full_precision() -> None:
+    training = np.array([[1e6], [3e6]], np.float32)
+    keras.config.set_dtype_policy("mixed_float16")
+    try:
+        built = model.build_model(configs.TableModelConfig(units=()), training, [], 2)
+    finally:
+        keras.config.set_dtype_policy("float32")
+    built.get_layer("logits").set_weights([np.array([[1.0, 0.0]]), np.zeros(2)])
+    np.testing.assert_allclose(built({"numbers": np.array([[3e6]], np.float32)}), [[1, 0]])
+
+
 def test_category_that_training_rows_lack_is_evaluated_as_unknown(path: str) -> None:
     config = _config(path)
     splits = dict(data.split_rows(NUM_ROWS, config))
