@@ -22,8 +22,8 @@ __all__ = ["NICENESS", "BackgroundSave", "AsyncCheckpointManager", "SharedCheckp
 
 Save = Callable[[tf.train.CheckpointOptions], str | None]
 
-# Added to the niceness of a thread that writes. It then gets the time that training leaves idle,
-# and about a tenth of a processor that training could use.
+# The increase in the niceness of a writing thread. The thread then gets the processor time that
+# training leaves idle, and about a tenth of the time of a processor that training could use, too.
 NICENESS = 10
 
 
@@ -35,8 +35,8 @@ class BackgroundSave:
     holds for assignments and for sparse and compiled updates. It does not hold for a
     `DenseHashTable`, whose buffers are therefore copied.
 
-    On Linux, the thread that writes has a lower priority than the training, so that it mostly uses
-    the time that the training leaves idle.
+    On Linux, the writing thread has a lower priority than training, so that it mostly uses the time
+    that training leaves idle.
 
     The process does not exit before the files are complete.
 
@@ -101,9 +101,9 @@ class BackgroundSave:
         try:
             self._path = self._call(save, strategy)
         except BaseException as error:  # `result` raises it again.
-            # Kept first: without memory, the log line may fail as well.
+            # Store the error first: if there is no memory left, logging may fail as well.
             self._error = error
-            error.add_note("Another checkpoint is still being saved in the background.")
+            error.add_note("The error occurred while a checkpoint was saved in the background.")
             logging.error("A checkpoint could not be saved: %s", error)
         finally:
             self._let_go()
@@ -115,11 +115,11 @@ class BackgroundSave:
             return save(self._options)
 
     def _yield(self) -> None:
-        """Let the caller continue, before this thread wherever both want a processor."""
-        if sys.platform == "linux":  # Elsewhere, all threads of a process have one priority.
+        """Lower the priority of this thread on Linux, and let the caller continue."""
+        if sys.platform == "linux":  # Elsewhere, all threads of a process share one priority.
             thread = threading.get_native_id()
             niceness = os.getpriority(os.PRIO_PROCESS, thread) + NICENESS
-            # A sandbox may forbid it, which costs only speed.
+            # A sandbox may forbid changing the priority, which costs only speed.
             with contextlib.suppress(OSError):
                 os.setpriority(os.PRIO_PROCESS, thread, niceness)
         self._let_go()
@@ -129,7 +129,7 @@ class BackgroundSave:
 
 
 class _Snapshot(tf.train.experimental.ShardingCallback):
-    """A callback that receives all tensors of a save between reading and writing them."""
+    """A sharding callback that receives all tensors of a save between reading and writing them."""
 
     def __init__(
         self,
@@ -145,8 +145,8 @@ class _Snapshot(tf.train.experimental.ShardingCallback):
         return self._policy.description
 
     def __call__(self, shardable_tensors: Sequence[Any]) -> Any:
-        # Tensors of several hosts are saved inside a `tf.function`, where nothing has been read
-        # yet.
+        # TensorFlow saves the tensors of several hosts inside a `tf.function`. While it is traced,
+        # nothing has been read yet.
         if tf.executing_eagerly():
             # With several replicas, Keras passes the variable itself, so read its value here.
             shardable_tensors = [
@@ -159,16 +159,16 @@ class _Snapshot(tf.train.experimental.ShardingCallback):
 
 def _value_of(shardable: Any) -> tf.Tensor:
     value = tf.convert_to_tensor(shardable.tensor)
-    # TensorFlow wraps objects whose keys have names of an older version, such as tables.
+    # TensorFlow wraps objects that use legacy checkpoint keys, such as tables.
     saved = getattr(shardable.trackable, "obj", shardable.trackable)
     if isinstance(saved, tf.lookup.experimental.DenseHashTable):
-        # Its export is not a copy: the next insertion changes the exported tensors.
+        # The table exports tensors that are not copies: the next insertion changes them.
         return tf.constant(value.numpy(), value.dtype)
     return value
 
 
-# Maps each checkpoint to its save in progress. Saves of one checkpoint take turns, even through
-# different managers, because TensorFlow stores the path of a save in the checkpoint.
+# Maps each `tf.train.Checkpoint` to its save in progress. Saves of the same object run one after
+# the other, even through different managers, because TensorFlow stores the path of a save in it.
 _under_way: weakref.WeakKeyDictionary[tf.train.Checkpoint, BackgroundSave] = (
     weakref.WeakKeyDictionary()
 )
@@ -206,7 +206,7 @@ class AsyncCheckpointManager(committed_checkpoint_manager.CommittedCheckpointMan
             options: The checkpoint options.
 
         Returns:
-            The path where the checkpoint is or will be; None if no save was due.
+            The path where the checkpoint is or will be; None if no save was needed.
         """
         self.sync()
         if other := _under_way.get(self.checkpoint):
@@ -260,7 +260,7 @@ class AsyncCheckpointManager(committed_checkpoint_manager.CommittedCheckpointMan
         super().sync()
 
     def _wait(self) -> None:
-        # The save itself reads the latest checkpoint, too, and must not wait for itself.
+        # The saving thread also reads the latest checkpoint and must not wait for itself.
         if self._saving is not None and not self._saving.is_this_thread:
             self._take_result(self._saving)
 
@@ -271,9 +271,9 @@ class AsyncCheckpointManager(committed_checkpoint_manager.CommittedCheckpointMan
 
 
 def _without_async(options: tf.train.CheckpointOptions) -> tf.train.CheckpointOptions:
-    """Disable TensorFlow's own background saving.
+    """Return a copy of the options without TensorFlow's own asynchronous saving.
 
-    On Keras variables, it fails in the second save.
+    With Keras variables, TensorFlow's implementation fails at the second save.
     """
     options = copy.copy(options)
     options.enable_async = options.experimental_enable_async_checkpoint = False

@@ -28,8 +28,8 @@ class BestCheckpoints:
         best_ckpt/info.json          the metrics of its evaluation
 
     The history holds the metrics of each evaluation that was the best so far. It is written into
-    the commit file of the checkpoint, so that the two cannot get out of step. When training
-    restarts from an earlier checkpoint, it calls `rewind`, which restores the history of that step.
+    the commit file of the checkpoint, so that the two are always consistent. When training restarts
+    from an earlier checkpoint, it calls `rewind`, which restores the history of that step.
 
     The best checkpoint of each state that training may return to is kept. Training calls `protect`
     before it saves a state and `settle` when that save is complete.
@@ -51,7 +51,7 @@ class BestCheckpoints:
         self._strategy = strategy
         self._writable_directory: str | None = None
         self._history = _read_history(directory)
-        # The best steps of all states that training may return to.
+        # For each state that training may return to, the step of its best checkpoint.
         self._protected: set[int] = set()
 
     @property
@@ -86,8 +86,8 @@ class BestCheckpoints:
             files.remove(commit_path)
         manager = self._manager(checkpoint, history)
         manager.save(checkpoint_number=step, check_interval=False)
-        # Objects in the checkpoint may have called `protect`, but training never returns to this
-        # state.
+        # Objects in the checkpoint may have called `protect` during the save. Undo this, because
+        # training never returns to the state in a best checkpoint.
         self._protected = protected
         self._history = history
         if writes_info:
@@ -154,7 +154,7 @@ class BestCheckpoints:
             self._manager(tf.train.Checkpoint()).keep_only({self._path(step) for step in wanted})
 
     def _wanted(self, known: Sequence[int]) -> set[int]:
-        """Return the last `max_to_keep` steps of the current state and of each protected state."""
+        """Return the last `max_to_keep` known steps up to the current and each protected state."""
         ends = [self._history[-1][STEP_KEY] if self._history else -1, *self._protected]
         return {
             step

@@ -44,10 +44,10 @@ __all__ = [
 
 FILE = "checkpoints.chain.jsonl"
 
-# The number of bytes to read from the end, which is more than any line has.
+# The number of bytes to read from the end of the file to find its last line. No line is longer.
 _TAIL_BYTES = 1 << 16
 
-# A checkpoint is written in the background while the record of its run may change.
+# Serializes appends: a background save may append a checkpoint while the run appends its record.
 _lock = threading.Lock()
 
 
@@ -96,7 +96,7 @@ def read(directory: str) -> list[Link]:
 
 
 def append(directory: str, kind: str, entries: Mapping[str, Any]) -> str:
-    """Append a line to the chain, start the chain if there is none, and return its checksum.
+    """Append a line to the chain and return its checksum; start the chain if there is none.
 
     Raises:
         OSError: The file cannot be written.
@@ -156,7 +156,7 @@ def listed(links: Sequence[Link]) -> dict[str, Link]:
 def find_unlisted(directory: str, links: Sequence[Link]) -> list[str]:
     """Return the checkpoints of a directory whose commit files the chain does not list.
 
-    A commit file that can't be read counts as not listed.
+    A commit file that can't be read is treated as not listed.
     """
     known = {str(link.entries.get("sha256")) for link in links if link.kind == "checkpoint"}
     found = commit.list_committed(directory, "ckpt")
@@ -188,10 +188,10 @@ def repair(directory: str) -> None:
 
 
 def is_pending(prefix: str, links: Sequence[Link]) -> bool:
-    """Return whether the process that committed a checkpoint was killed before it wrote the line.
+    """Return whether a process was killed between committing a checkpoint and appending its line.
 
-    The checkpoint then belongs to the last record of the chain, which does not list another one of
-    this name.
+    Such a checkpoint belongs to the last record of the chain, and the chain does not list another
+    checkpoint of this name.
     """
     if os.path.basename(prefix) in listed(links):
         return False
@@ -223,12 +223,16 @@ def _has_links(prefix: str) -> bool:
 
 
 def checksum(entries: Mapping[str, Any]) -> str:
-    """Return the checksum of a JSON-serializable mapping, whatever the order of its keys."""
+    """Return the checksum of a JSON-serializable mapping, regardless of the order of its keys."""
     return _sha256(json.dumps(entries, sort_keys=True, separators=(",", ":")).encode())
 
 
 def _last_line(path: str) -> bytes | None:
-    """Return the last line, after removing an incomplete one; None if there is none."""
+    """Remove an incomplete line from the end of a chain file, and return the last complete line.
+
+    Returns:
+        The line; None if there is no complete line.
+    """
     if not files.exists(path):
         return None
     size = files.size(path)

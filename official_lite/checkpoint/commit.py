@@ -44,8 +44,8 @@ class Commit:
         index_sha256: The checksum of the index file.
         state: The description of the run; empty if none was given.
         sha256: The checksum of each file, by file name; empty for a checkpoint without a chain, and
-            on a remote file system, which would have to send the files back.
-        chain: The links to the commit file before it and to the record of the run; see `chain`.
+            on a remote file system, from which the files would have to be read back.
+        chain: The links to the previous commit file and to the record of the run; see `chain`.
             Empty without a chain.
     """
 
@@ -144,7 +144,7 @@ def read(prefix: str) -> Commit | None:
         mappings = (commit.state, commit.sha256, commit.chain)
         is_valid = all(isinstance(number, int) for number in numbers)
         if not (is_valid and all(isinstance(mapping, dict) for mapping in mappings)):
-            raise ValueError("a field has another type")
+            raise ValueError("a field has the wrong type")
         return commit
     except (errors.NotAFileError, AttributeError, TypeError, ValueError) as error:
         raise ValueError(f"{os.path.basename(path)} is damaged") from error
@@ -175,7 +175,7 @@ def find_damage(prefix: str) -> str | None:
 
 
 def find_tampering(prefix: str) -> tuple[str, str, str] | None:
-    """Return the first file that is not the one that was committed; None if all are.
+    """Return the first file that differs from the committed file; None if no file does.
 
     Unlike `find_damage`, this reads all files completely.
 
@@ -206,7 +206,7 @@ def checksum(prefix: str) -> str:
 def remove_checkpoint(prefix: str) -> None:
     """Remove all files of a checkpoint.
 
-    The commit file goes first, because the remaining files do not count as a checkpoint without it.
+    The commit file is removed first, because files without a commit file are not a checkpoint.
     """
     for path in [path_of(prefix), *list_files(prefix)]:
         if files.exists(path):
@@ -240,7 +240,7 @@ def remove(directory: str, name: str) -> None:
 
 
 def _unfinished(names: list[str], name: str, has_commits: bool) -> list[str]:
-    # Names that TensorFlow and `files.write_text` give to files before they rename them.
+    # TensorFlow and `files.write_text` write files under these names before renaming them.
     temporary = re.compile(
         rf"{name}-\d+_temp|{name}-\d+\.commit\.json\.\w+\.tmp|checkpoint\.tmp[0-9a-f]{{32}}"
     )

@@ -25,7 +25,8 @@ from official_lite.common import error_report, errors, files
 __all__ = ["require_space", "CommittedCheckpointManager"]
 
 
-# The checkpoint may grow a little, and other processes write to the disk, too.
+# The required free space, relative to the size of the last checkpoint. The next checkpoint may be a
+# little larger, and other processes also write to the disk.
 _RESERVE = 1.2
 
 
@@ -57,13 +58,13 @@ Describe = Callable[[], Mapping[str, Any]]
 class CommittedCheckpointManager(tf.train.CheckpointManager):
     """A `tf.train.CheckpointManager` that tolerates interrupted saves and damaged files.
 
-    * A checkpoint counts only when its commit file, which is written last, exists. Older
+    * A checkpoint is valid only when its commit file, which is written last, exists. Older
       checkpoints are removed only after that, each starting with its commit file.
     * `restore_or_initialize` verifies the latest checkpoint and falls back to the previous one if
       it is damaged. The damaged one is moved into `damaged/`; nothing is deleted. If no checkpoint
       is intact, it raises an error.
     * `on_save` can make other data that belongs to a state durable, such as the records of a run,
-      before the checkpoint of that state counts.
+      before the checkpoint of that state becomes valid.
     * The first save removes what a killed process left behind.
     * Each save first checks the free disk space, and a failed save removes its files.
 
@@ -93,7 +94,7 @@ class CommittedCheckpointManager(tf.train.CheckpointManager):
 
     Attributes:
         on_save: Called in each save before the state is read. The function it returns is called
-            when the files are complete and before the checkpoint counts, possibly in another
+            when the files are complete and before the commit file is written, possibly in another
             thread.
     """
 
@@ -117,9 +118,9 @@ class CommittedCheckpointManager(tf.train.CheckpointManager):
         seal: Callable[[], str | None] | None = None,
     ) -> None:
         directory = os.fspath(directory)
-        # This class has to inherit, because TensorFlow's preemption handler takes no other manager.
-        # The inherited constructor reads the `checkpoint` file and fails if that is damaged, so it
-        # is given a directory without one.
+        # TensorFlow's preemption handler accepts only subclasses of `tf.train.CheckpointManager`.
+        # The inherited constructor reads the `checkpoint` file and fails if that file is damaged,
+        # so pass a directory without such a file.
         super().__init__(
             checkpoint,
             os.path.join(directory, "no", "such", "directory"),
@@ -138,7 +139,7 @@ class CommittedCheckpointManager(tf.train.CheckpointManager):
         self._optional = optional
         self._moves_damaged = moves_damaged
         self._seal = seal
-        # The checksum of the commit file of the checkpoint that the state came from.
+        # The checksum of the commit file of the checkpoint that was last restored or saved.
         self._previous: str | None = None
         self._has_saved = False
         self._last_size: int | None = None
@@ -156,7 +157,7 @@ class CommittedCheckpointManager(tf.train.CheckpointManager):
         """Save a checkpoint; see `tf.train.CheckpointManager`.
 
         Returns:
-            The path; None if no save was due.
+            The path; None if no save was needed.
 
         Raises:
             errors.DiskFullError: The disk is full, or has too little space for another
@@ -173,8 +174,7 @@ class CommittedCheckpointManager(tf.train.CheckpointManager):
             path: str | None = super().save(checkpoint_number, check_interval, options)
         except BaseException as error:
             self._last_checkpoint_step = last_step
-            # The cause of the failed save may make this fail, too. The first error is the one to
-            # report.
+            # The removal may fail for the same reason as the save. Report the error of the save.
             with contextlib.suppress(OSError, tf.errors.OpError):
                 self._remove_failed(checkpoint_number)
             if not error_report.is_disk_full(error):
@@ -255,7 +255,7 @@ class CommittedCheckpointManager(tf.train.CheckpointManager):
         return self._directory
 
     def _manage(self, paths: Sequence[str], state: latest.CheckpointState | None = None) -> None:
-        """Take over existing checkpoints, given from the oldest to the latest."""
+        """Start managing existing checkpoints, which are listed from the oldest to the latest."""
         now = time.time()
         times: dict[str, float] = {}
         if state is not None:
@@ -269,12 +269,15 @@ class CommittedCheckpointManager(tf.train.CheckpointManager):
         self._latest_checkpoint = paths[-1] if paths else None
 
     def _follow(self, path: str | None) -> None:
-        """Let the next checkpoint follow a restored one in the chain, if this manager keeps one."""
+        """Link the next checkpoint to a restored checkpoint, if this manager writes a chain."""
         is_linked = self._seal and path is not None and files.exists(commit.path_of(path))
         self._previous = commit.checksum(path) if path is not None and is_linked else None
 
     def _is_foreign(self, path: str) -> bool:
-        """Return whether Keras 2 wrote a checkpoint, which this manager must not remove."""
+        """Return whether a checkpoint is intact and was written by Keras 2.
+
+        This manager must not remove such a checkpoint.
+        """
         return keras2_converter.is_keras2(path) and commit.find_damage(path) is None
 
     def _require_fit(self, path: str, state: Mapping[str, Any]) -> None:
@@ -295,7 +298,8 @@ class CommittedCheckpointManager(tf.train.CheckpointManager):
         self._has_saved = True
         if not commit.list_committed(self._directory):
             unlisted = latest.find_unlisted(self._directory, self._checkpoint_name)
-            # Without a commit file, the next save of another process would remove it.
+            # Once one checkpoint of a directory has a commit file, checkpoints without a commit
+            # file are removed as unfinished.
             for path in {*self._maybe_delete, *filter(self._is_foreign, unlisted)}:
                 commit.write(path)
                 chain.adopt(path)
@@ -327,7 +331,7 @@ class CommittedCheckpointManager(tf.train.CheckpointManager):
             self._previous = chain.append_checkpoint(path)
 
     def _sweep(self) -> None:
-        """Remove old checkpoints like the base class, but remove their commit files first."""
+        """Remove old checkpoints as the base class does, but remove their commit files first."""
         while self._max_to_keep and len(self._maybe_delete) > self._max_to_keep:
             path, timestamp = self._maybe_delete.popitem(last=False)
             hours = self._keep_checkpoint_every_n_hours
@@ -341,7 +345,10 @@ class CommittedCheckpointManager(tf.train.CheckpointManager):
 def _with_callback(
     options: tf.train.CheckpointOptions | None, callback: Callable[[str], None]
 ) -> tf.train.CheckpointOptions:
-    """Return the options with a callback that runs first when the files are complete."""
+    """Return a copy of the options with a callback that runs when the files are complete.
+
+    It runs before all other callbacks.
+    """
     options = copy.copy(options) if options is not None else tf.train.CheckpointOptions()
     others = options.experimental_write_callbacks or []
     options.experimental_write_callbacks = [callback, *others]

@@ -1,8 +1,8 @@
-"""Restoring of the latest checkpoint that can be restored, into variables that it has values for.
+"""Restoration of the latest intact checkpoint, which must have a value for every variable.
 
 `tf.train.Checkpoint.restore` assigns the values that it finds and silently leaves all other
 variables at their initial values. From a checkpoint of another model, or of Keras 2, it would
-restore nothing. The values are therefore looked for before a restore.
+restore nothing. This module therefore checks that all values are present before it restores any.
 """
 
 import dataclasses
@@ -31,9 +31,9 @@ _CONVERTER = (
     "load it with `official_lite.checkpoint.keras2_converter`; see docs/coming_from_tfm.md."
 )
 
-# Errors of a restore from files that are damaged or belong to another model.
+# Errors that a restore raises if the files are damaged or belong to another model.
 _UNUSABLE = (ValueError, IndexError, tf.errors.OpError)
-# Errors that say nothing about the files, although they are `OpError`s.
+# Subclasses of `OpError` that do not indicate damaged files or another model.
 _PASSING = (
     tf.errors.AbortedError,
     tf.errors.CancelledError,
@@ -132,7 +132,7 @@ def set_aside(prefix: str) -> str:
     for path in [commit.path_of(prefix), *commit.list_files(prefix)]:
         if files.exists(path):
             files.rename(path, os.path.join(folder, os.path.basename(path)))
-    logging.warning("The files of %s are now in %s.", prefix, folder)
+    logging.warning("Moved the files of %s to %s.", prefix, folder)
     return folder
 
 
@@ -142,7 +142,7 @@ def _try(
     check: Callable[[str, Mapping[str, Any]], None],
     optional: Callable[[], Iterable[Any]],
 ) -> str | None:
-    """Restore a checkpoint; if it is damaged, return a description of the damage."""
+    """Restore a checkpoint, or return a description of its damage; None if it was restored."""
     damage = commit.find_damage(path)
     if damage is not None:
         return damage
@@ -210,7 +210,8 @@ def require_complete(
     missing = [place for place in wanted if not place.is_saved]
     misshapen = [place for place in wanted if place.other_shapes]
     restored = {node.tensor.key for place in places for node in place.nodes if node.tensor}
-    # Positions mean nothing in a list that has changed its length and is not fully restored.
+    # If a list has changed its length and some saved elements are not restored, elements may be
+    # matched at the wrong positions.
     unequal = [
         each
         for each in lists
@@ -234,7 +235,7 @@ def require_complete(
 
 @dataclasses.dataclass(eq=False)
 class _Place:
-    """A variable or `PythonState`, and all objects that were saved under names that lead to it."""
+    """A variable or `PythonState` to restore, and the saved objects at all of its paths."""
 
     value: Any
     key: str
@@ -246,7 +247,7 @@ class _Place:
 
     @property
     def other_shapes(self) -> list[tuple[int, ...]]:
-        """The shapes with which a variable was saved, if they are not its own."""
+        """The saved shapes that differ from the current shape of the variable."""
         if not keras_variables.is_variable(self.value):
             return []
         saved = (node.tensor.shape for node in self.nodes if node.tensor)
@@ -281,7 +282,7 @@ def _compare(
     """Traverse the objects to restore and the saved objects in parallel, matched by name.
 
     Returns:
-        All values to restore, and the lists that had another length.
+        All values to restore, and the lists whose saved length differs from the current length.
     """
     places: dict[int, _Place] = {}
     lists: list[_List] = []
@@ -303,8 +304,8 @@ def _compare(
         saved_elements = {name: child for name, child in children.items() if name.isdigit()}
         if node and len(elements) != len(saved_elements):
             lists.append(_List(key, elements, saved_elements))
-        # The last item pushed is visited first. Visit the model first, because an optimizer also
-        # refers to its weights.
+        # The last item pushed is visited first. Visit the model before the optimizer, which also
+        # refers to the weights, so that messages name the weights by their keys in the model.
         names = sorted(current, key=lambda name: name != "model")
         for name in reversed(names):
             if part is not checkpoint or name not in saved_graph.BOOKKEEPING:
@@ -315,7 +316,7 @@ def _compare(
 
 def _remedy(saved: saved_graph.SavedGraph, missing: list[_Place]) -> str:
     if saved.is_of_keras2:
-        return f"Keras 2 wrote it, as the Model Garden does: {_CONVERTER}"
+        return f"The checkpoint was written by Keras 2, which the Model Garden uses: {_CONVERTER}"
     remedy = (
         "It was saved by a different model, optimizer or trainer. To use the original ones, apply "
         f"the config of the run: {suggestions.config_file('params.yaml')}. To load only the "
@@ -323,5 +324,5 @@ def _remedy(saved: saved_graph.SavedGraph, missing: list[_Place]) -> str:
         "`task.init_checkpoint_strict: false`."
     )
     if any(place.key.startswith("model/") for place in missing):
-        return f"{remedy} If Keras 2 or the Model Garden wrote it, {_CONVERTER}"
+        return f"{remedy} If Keras 2 or the Model Garden wrote the checkpoint, {_CONVERTER}"
     return remedy

@@ -37,9 +37,10 @@ STATES = ("only in a", "only in b", "differs", "equal")
 
 _VALUE = saved_graph.VALUE_SUFFIX
 PENDING_EVALUATION = "evaluation_is_pending"
-"""The name of what a stop during an evaluation adds to the checkpoint."""
+"""The name of the item that a stop during an evaluation adds to the checkpoint."""
 
-# Entries that TensorFlow itself adds, and one that depends on when a run was stopped.
+# Keys that are ignored: those that TensorFlow itself adds, and `PENDING_EVALUATION`, which depends
+# on when a run was stopped.
 _NO_VARIABLES = (saved_graph.GRAPH_KEY, f"save_counter{_VALUE}", f"{PENDING_EVALUATION}{_VALUE}")
 _UNREADABLE = (ValueError, IndexError, tf.errors.OpError)
 
@@ -138,8 +139,8 @@ def read(prefix: str) -> Contents:
 def compare(a: str, b: str) -> list[Difference]:
     """Compare the variables of two checkpoints.
 
-    Variables are matched by key, and the rest by name. The results are sorted by state, with the
-    largest differences first.
+    Variables are matched by key, and those whose keys differ by name. The results are sorted by
+    state, with the largest differences first.
 
     Args:
         a: The path of the first checkpoint, without the endings of its files.
@@ -178,7 +179,7 @@ def find_unequal_bits(a: str, b: str) -> list[str]:
 
 
 def _bits(array: _Array) -> tuple[Any, ...]:
-    # The bytes of an array of strings are pointers.
+    # In an array of strings, the bytes are pointers, so use the strings themselves.
     content = array.tolist() if array.dtype.kind == "O" else array.tobytes()
     return str(array.dtype), array.shape, content
 
@@ -188,7 +189,7 @@ class _Checkpoint:
 
     Attributes:
         names: The names of the variables by key, in the order of the saved objects.
-        problems: The reasons why names other than the keys could not be read.
+        problems: The reasons why the saved names could not be read; empty if they were read.
     """
 
     def __init__(self, prefix: str) -> None:
@@ -221,11 +222,11 @@ class _Checkpoint:
         return variable, array
 
     def _own_names(self) -> dict[str, str]:
-        """Return the variables' own names by key; TensorFlow 1 checkpoints do not contain them."""
+        """Return the saved names of the variables by key; empty for a TensorFlow 1 checkpoint."""
         try:
             graph = saved_graph.read_graph(self._reader)
         except _UNREADABLE as error:
-            self.problems.append(f"the graph of objects can't be read: {in_short(error)}")
+            self.problems.append(f"the object graph can't be read: {in_short(error)}")
             return {}
         return {
             attribute.checkpoint_key: attribute.full_name

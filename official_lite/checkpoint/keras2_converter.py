@@ -40,10 +40,10 @@ Candidates = dict[int, list[saved_graph.Tensor]]
 _HOLDERS = (keras.Variable, keras.layers.Layer, Mapping, list, tuple)
 
 _Tensor = saved_graph.Tensor
-# Maps the key of a weight and the name of a slot to the slot.
+# Maps the key of a weight and the name of a slot to the tensor of the slot.
 _Slots = dict[tuple[str, str], _Tensor]
 
-# Maps the attribute in which an optimizer of Keras 3 keeps slots to their names in Keras 2.
+# Maps the attributes in which Keras 3 optimizers keep slots to the names of these slots in Keras 2.
 _SLOT_NAMES = {
     "_momentums": ("m", "momentum"),
     "momentums": ("momentum", "m"),
@@ -105,7 +105,7 @@ def match_names(weights: list[Any], tensors: list[saved_graph.Tensor]) -> Candid
 
 
 def _likeness(path: str, full_name: str) -> tuple[int, int]:
-    """Return the number of equal trailing parts and, negated, of other parts in `full_name`."""
+    """Return the number of equal trailing parts, and minus the number of other saved parts."""
     ours, theirs = path.split("/")[::-1], full_name.split("/")[::-1]
     pairs = zip(ours, theirs, strict=False)
     equal = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
@@ -113,7 +113,7 @@ def _likeness(path: str, full_name: str) -> tuple[int, int]:
 
 
 class _Walk:
-    """A traversal that records visited pairs, because layers may be shared."""
+    """A traversal that visits each pair of objects only once, because layers may be shared."""
 
     def __init__(self, renamed: Mapping[str, str]) -> None:
         self._renamed = renamed
@@ -146,7 +146,8 @@ class _Walk:
         names = [self._renamed.get(s.layer_name or "", s.layer_name) for s in node.layers]
         saved = {n: s for n, s in zip(names, node.layers, strict=True) if names.count(n) == 1}
         saved.pop(None, None)
-        # Names can be compared only if all are present: their numbers depend on the process.
+        # The numbers in default names depend on the process, so match default names only if the
+        # model has all saved names.
         are_equal = saved.keys() <= {layer.name for layer in layers}
         by_name = [
             (layer, saved[layer.name])
@@ -233,7 +234,7 @@ def restore_keras2_checkpoint(
 
     Raises:
         CheckpointError: There is no checkpoint, the model has no variables yet, or `strict` is set
-            and the checkpoint and the model do not fit. The message then contains the report, and
+            and the checkpoint does not match the model. The message then contains the report, and
             no variable has been changed.
     """
     checkpoint = saved_graph.SavedGraph(path)
@@ -254,11 +255,11 @@ def compare(
     root: str | None = None,
     renamed: Mapping[str, str] | None = None,
 ) -> tuple[saved_graph.ConversionReport, dict[int, saved_graph.Tensor]]:
-    """Match the weights of a model, and assign none; see `restore_keras2_checkpoint`.
+    """Match the weights of a model without assigning them; see `restore_keras2_checkpoint`.
 
     Returns:
-        A report, and the tensor of each matched weight by the `id` of the weight. Its shape may
-        differ.
+        A report, and the tensor of each matched weight by the `id` of the weight. The shapes of the
+        weight and the tensor may differ.
     """
     weights = weights_of(model)
     if not weights:
@@ -276,7 +277,7 @@ def compare(
     # A layer may hold a variable that is not one of the model's weights.
     ids = {id(variable) for variable in weights}
     candidates = {key: fits for key, fits in candidates.items() if key in ids}
-    # Neither side of a pair may have another candidate.
+    # Match a variable and a tensor only if neither has another candidate.
     claims = collections.Counter(itertools.chain.from_iterable(candidates.values()))
     chosen = {
         variable: fits[0]
@@ -313,7 +314,7 @@ def is_keras2(path: str) -> bool:
     try:
         found = commit.read(path)
         if found is not None and found.state:
-            # A run of this package describes itself in the commit file.
+            # Only a run of this package has a description in the commit file.
             return False
         return saved_graph.SavedGraph(path).is_of_keras2
     except (ValueError, IndexError, tf.errors.OpError):
@@ -341,7 +342,7 @@ def restore_run(
     saved = saved_graph.SavedGraph(path)
     items = dict(tf.train.TrackableView.children(checkpoint))
     top = saved.node(0).all_children
-    # Other parts of the model share its weights.
+    # If the whole model is an item, other layers are parts of it and share its weights.
     roots = ["model"] if "model" in items else list(items)
     parts = {name: items[name] for name in roots if isinstance(items[name], keras.Layer)}
     if not parts or not parts.keys() <= top.keys():
@@ -360,7 +361,7 @@ def restore_run(
     optional_ids = {id(variable) for variable in optional}
     optimizer = items.get("optimizer")
     if isinstance(optimizer, keras.optimizers.Optimizer) and not optimizer.built:
-        # In a program that restores by hand, the first step would build it.
+        # In a custom training loop, the optimizer is not built until the first step.
         optimizer.build([v for part in parts.values() for v in part.trainable_variables])
     trains = not any(id(v) in optional_ids for v in _optimizer_state(optimizer))
     slots: dict[int, _Tensor] = {}
@@ -390,9 +391,9 @@ def restore_run(
         if isinstance(part, keras.Model):
             model_state.follow_statistics(part)
     logging.info(
-        "Converted %s, which Keras 2 wrote: %d of %d weights, %d of %d variables of the optimizer. "
-        "Hyperparameters are those of the config. The state of random generators is not in the "
-        "checkpoint.",
+        "Converted %s, which Keras 2 wrote: %d of %d weights, %d of %d optimizer variables. "
+        "Hyperparameters are taken from the config. The state of random generators keeps its "
+        "present value, because the checkpoint does not contain it.",
         path,
         len(found),
         len(found),
@@ -430,7 +431,7 @@ def match_optimizer(
     saved: saved_graph.SavedGraph,
     weights: Mapping[int, _Tensor],
 ) -> tuple[dict[int, _Tensor], list[_Tensor], set[int]]:
-    """Match the variables of an optimizer to those of one that Keras 2 saved.
+    """Match the variables of an optimizer to the tensors of an optimizer that Keras 2 saved.
 
     Args:
         optimizer: The optimizer, whose variables must exist.
@@ -439,8 +440,8 @@ def match_optimizer(
         weights: The tensors of the weights by the `id` of the weight.
 
     Returns:
-        The tensors by the `id` of the variable, the slots that are left over, and the `id`s of the
-        variables that keep their initial value.
+        The tensors by the `id` of the variable, the slots in the checkpoint that match no variable,
+        and the `id`s of the variables that keep their initial value.
     """
     if node is None:
         return {}, [], set()
@@ -475,15 +476,16 @@ def match_optimizer(
 
 
 def own_slots(optimizer: Any) -> Mapping[tuple[int, str], Any]:
-    """Return what a subclass adds to the slots of Keras, by the index of the weight and a name."""
+    """Return the slots that a subclass adds to those of Keras, by weight index and slot name."""
     slots: Mapping[tuple[int, str], Any] = getattr(optimizer, "_slots", {})
     return slots
 
 
 def _add_fresh(fresh: set[int], found: Mapping[int, _Tensor], variables: Iterable[Any]) -> None:
-    """Add the slots of weights that Keras 2 has never updated, if it has updated others.
+    """Add the variables that match no slot to `fresh`, if at least one of them matches a slot.
 
-    A legacy optimizer creates the slots of a weight with its first gradient.
+    A legacy optimizer creates the slots of a weight when it first updates the weight, so weights
+    that were never updated have no slots in the checkpoint.
     """
     missing = {id(v) for v in variables if v is not None and id(v) not in found}
     if any(id(v) in found for v in variables):
@@ -497,14 +499,14 @@ def _take(
     weight: _Tensor | None,
     names: Iterable[str],
 ) -> None:
-    """Match a variable of the optimizer if exactly one slot of the weight has one of the names."""
+    """Match an optimizer variable to a slot of its weight, if exactly one slot has a given name."""
     fits = [slots[weight.key, name] for name in names if weight and (weight.key, name) in slots]
     if len(fits) == 1:
         found[id(variable)] = fits[0]
 
 
 def _with_inner(node: saved_graph.Node) -> Iterator[saved_graph.Node]:
-    """Yield the optimizer and those that it wraps, from the outside in."""
+    """Yield a saved optimizer and its inner optimizers, from the outermost to the innermost."""
     yield node
     for name in ("ema_base_optimizer", "base_optimizer", "_optimizer"):
         if name in node.all_children:
@@ -525,7 +527,10 @@ def _legacy_slots(nodes: Iterable[saved_graph.Node], saved: saved_graph.SavedGra
 def _named_slots(
     nodes: Iterable[saved_graph.Node], weights: Iterable[_Tensor], own_names: set[str]
 ) -> _Slots:
-    """Return slots such as `Adam/m/dense/kernel`; weights that share a name have none."""
+    """Return the slots whose names contain the name of a weight, such as `Adam/m/dense/kernel`.
+
+    A slot is listed under its own key if no weight or more than one weight has the name.
+    """
     names = own_names.union(*_SLOT_NAMES.values())
     by_name: dict[str, list[_Tensor]] = {}
     for weight in weights:
@@ -541,7 +546,7 @@ def _named_slots(
             if slot in names and len(by_name.get(name, [])) == 1:
                 slots[by_name[name][0].key, slot] = child.tensor
             elif slot in names:
-                # The slot can't be used, because no weight or several weights have its name.
+                # List the slot, so that it is reported as unused.
                 slots[child.tensor.key, slot] = child.tensor
     return slots
 
@@ -555,7 +560,7 @@ def _explain(path: str, missing: list[Any], misshapen: list[Any], unused: list[_
     return (
         f"{path} can't be restored; nothing was changed. Keras 2 wrote it, and its conversion does "
         f"not match this run: {'; '.join(filter(None, problems))}. Use the model and the optimizer "
-        "it was saved with. To load only the weights, start in another directory with "
+        "of the checkpoint. To load only the weights, start in another directory with "
         f"`task.init_checkpoint={path}`."
     )
 

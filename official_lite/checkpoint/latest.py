@@ -54,9 +54,10 @@ def find_checkpoints(directory: str, name: str | None = None) -> list[str]:
 
 
 def find_unlisted(directory: str, name: str | None = None) -> list[str]:
-    """Return all checkpoints by their index files, for directories without commit files or a list.
+    """Return all checkpoints that have an index file.
 
-    Such a checkpoint may come from another tool or from an interrupted save.
+    Use this if a directory has neither commit files nor a `checkpoint` file. The result may include
+    checkpoints from another tool or from an interrupted save.
     """
     names = files.list_names(directory)
     indices = [each.removesuffix(".index") for each in names if each.endswith(".index")]
@@ -94,12 +95,12 @@ def read_state(directory: str) -> CheckpointState | None:
     if not files.exists(path):
         return None
     try:
-        # TensorFlow would wait forever for a pipe.
+        # `open_file` rejects a pipe. TensorFlow would wait forever for a process to write to it.
         with files.open_file(path, "rb"):
             return tf.train.get_checkpoint_state(directory)
     except (OSError, ValueError, tf.errors.OpError):
         # The file is missing, empty, unreadable, or not UTF-8.
-        logging.warning("%s can't be read.", path)
+        logging.warning("Ignoring %s, which can't be read.", path)
         return None
 
 

@@ -1,4 +1,4 @@
-"""The state of a model in a checkpoint: what TensorFlow omits, and what it would mix up.
+"""The state of a model that `tf.train.Checkpoint` omits, or restores into the wrong variables.
 
 `tf.train.Checkpoint(model=model)` omits a part of the state of a Keras 3 model.
 
@@ -9,7 +9,7 @@ learned by `adapt`. `assert_existing_objects_matched` does not report them eithe
     tf.train.Checkpoint(model=model, **model_state.hidden_items(model))
 
 Keras computes with copies of the state that a layer learned by `adapt`, in constants and tables. A
-`Normalization` with the right variables alone would not normalize its inputs.
+`Normalization` layer would not normalize its inputs if only its variables were restored.
 
 TensorFlow restores the variables of an optimizer by position. It silently restores the variables of
 Adam into AdamW, or the variables of one layer into another of the same shape. Descriptions of the
@@ -43,17 +43,18 @@ __all__ = [
     "weight_items",
 ]
 
-# A longer list of variables is represented only by its checksum.
+# The maximum number of variables that a description lists. A longer list is represented only by its
+# length and its checksum.
 _MAX_LISTED = 1000
 
 _WAY_OUT = (
-    "To resume from it, use the config it was saved with (`params.yaml` of the run). To start a "
-    "new run from its weights, use another directory and set `task.init_checkpoint`."
+    "To resume from this checkpoint, use the config of its run (`params.yaml`). To start a new run "
+    "from its weights, use another directory and set `task.init_checkpoint`."
 )
 
 
 class _Names(tf.train.experimental.PythonState):
-    """The names of the weights in a list, because their order is ambiguous once layers change."""
+    """The saved names of the weights in a list, whose positions change if layers change."""
 
     def __init__(self, names: Sequence[str]) -> None:
         self._names = list(names)
@@ -66,22 +67,22 @@ class _Names(tf.train.experimental.PythonState):
 
 
 def checkpoint_items(model: keras.Model | tf.Module) -> dict[str, Any]:
-    """Return the model's own `checkpoint_items`, in which containers are plain containers."""
+    """Return the model's `checkpoint_items`, with all containers converted to plain containers."""
     items = getattr(model, "checkpoint_items", None) or {}
     return {name: plain_containers(item) for name, item in items.items()}
 
 
 def plain_containers(value: Any) -> Any:
-    """Return a value with plain lists, tuples and dictionaries in it, at any depth.
+    """Convert the containers in a value to plain lists, tuples and dictionaries, at any depth.
 
-    TensorFlow tracks these, but not the containers that Keras 3 makes of a model's attributes.
+    TensorFlow tracks these, but not the containers to which Keras 3 converts a model's attributes.
     """
     if isinstance(value, Mapping):
         return {key: plain_containers(part) for key, part in value.items()}
     if isinstance(value, list | tuple):
         parts = [plain_containers(part) for part in value]
         if hasattr(value, "_fields"):
-            # TensorFlow wraps named tuples in an object that has their class.
+            # TensorFlow wraps a named tuple in an object whose `__class__` is that of the tuple.
             return value.__class__(*parts)
         return parts if isinstance(value, list) else tuple(parts)
     return value
@@ -148,8 +149,8 @@ class AdaptedLayers(tf.train.experimental.PythonState):
         saved, wanted = [name for name, _ in states], [_name(layer) for layer in self._layers]
         if saved != wanted:
             raise errors.CheckpointError(
-                f"The adapted layers of the checkpoint are {', '.join(saved)}, but those of the "
-                f"model are {', '.join(wanted)}."
+                f"The adapted layers of the checkpoint are {', '.join(saved)}, but the adapted "
+                f"layers of the model are {', '.join(wanted)}."
             )
         for layer, (_, state) in zip(self._layers, states, strict=True):
             if state is not None:
@@ -174,7 +175,7 @@ def follow_statistics(model: keras.Model | tf.Module) -> None:
 
 class _Kind(NamedTuple):
     learns: Callable[[Any], bool]
-    # Returns None while there is nothing to save.
+    # Returns None if the layer has nothing to save yet.
     read: Callable[[Any], Any]
     write: Callable[[Any, Any], None]
 
@@ -210,7 +211,7 @@ def _write_vocabulary(layer: Any, state: dict[str, Any]) -> None:
 
 
 _VOCABULARY = _Kind(
-    # The public config does not show whether the vocabulary comes from a file or is not set at all.
+    # The public config does not distinguish a vocabulary from a file from one that is not set.
     learns=lambda layer: not layer._has_input_vocabulary,
     read=_read_vocabulary,
     write=_write_vocabulary,
@@ -236,7 +237,7 @@ _KINDS: dict[type[keras.layers.Layer], _Kind] = {
 
 
 def _name(layer: keras.layers.Layer) -> str:
-    # Use the class because the number in a layer's own name may differ between processes.
+    # Use the class name because the number in the name of a layer may differ between processes.
     return type(layer).__name__
 
 
@@ -254,7 +255,7 @@ def describe(
         optimizer: A Keras optimizer that has its variables. Anything else is left out.
     """
     described: dict[str, Any] = {}
-    # Prefer the weights, because the variables of metrics change.
+    # Prefer `weights`, because `variables` includes those of metrics, which may change.
     weights = _variables(model, "weights") or _variables(model, "variables")
     if weights:
         described["model"] = _listing(weights)
@@ -302,7 +303,7 @@ def warn_of_inexact_state(saved: Mapping[str, Any], current: Mapping[str, Any], 
     """
     was, now = _circumstances(saved), _circumstances(current)
     if was.get("virtual replicas") and was.get("virtual replicas") == now.get("virtual replicas"):
-        # Their results do not depend on the number of replicas.
+        # The results of virtual replicas do not depend on the number of real replicas.
         if was.pop("replicas", None) != now.get("replicas"):
             logging.info(
                 "Training resumes from %s on %s instead of %s replicas.",
@@ -350,14 +351,14 @@ def _require_same_order(
             f"{path} contains the variables of the {part} in a different order: `{old[moved]}` "
             f"would be restored into `{new[moved]}`. {_WAY_OUT}"
         )
-    logging.warning("%s was saved with different variable names of the %s.", path, part)
+    logging.warning("%s and this run have different names for the variables of the %s.", path, part)
 
 
 def _difference(was: Mapping[str, Any], now: Mapping[str, Any]) -> str:
     old, new = _paths(was), _paths(now)
     if not old or not new:
         return ""
-    gone = [f"`{path}` is missing now" for path in old if path not in new]
+    gone = [f"`{path}` is missing in this run" for path in old if path not in new]
     come = [f"`{path}` is new" for path in new if path not in old]
     return "".join(f"{each}. " for each in [*gone[:2], *come[:2]])
 

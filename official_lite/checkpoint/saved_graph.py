@@ -39,7 +39,8 @@ Shape = tuple[int, ...]
 _MAX_CANDIDATES = 3
 _MAX_NAMED = 5
 
-# Entries that checkpoints of older versions or of other tools lack. Hooks may change, too.
+# Entries that a checkpoint may lack: older versions and other tools do not save them, and the hooks
+# of a run may change.
 BOOKKEEPING = frozenset(
     {
         *("batches_read", "hidden_names", "hook_attributes", "hooks", "micro_batches"),
@@ -48,10 +49,10 @@ BOOKKEEPING = frozenset(
 )
 
 GRAPH_KEY = "_CHECKPOINTABLE_OBJECT_GRAPH"
-"""The key of the saved objects. TensorFlow 1, which saved tensors by name, lacks it."""
+"""The key of the object graph. TensorFlow 1 checkpoints, which have only named tensors, lack it."""
 
 VALUE_SUFFIX = "/.ATTRIBUTES/VARIABLE_VALUE"
-"""What TensorFlow adds to the key of a variable."""
+"""The suffix that TensorFlow adds to the key of a variable."""
 
 # Children of a compiled or exported Keras 2 model that are not weights.
 _NOT_WEIGHTS = frozenset(
@@ -81,14 +82,14 @@ class Node:
 
     @functools.cached_property
     def children(self) -> Mapping[str, "Node"]:
-        """The child objects by each of their local names, without optimizers."""
+        """The child objects by local name, without optimizers and others that are not weights."""
         return {
             name: child for name, child in self.all_children.items() if name not in _NOT_WEIGHTS
         }
 
     @functools.cached_property
     def all_children(self) -> Mapping[str, "Node"]:
-        """The child objects by each of their local names, including optimizers."""
+        """The child objects by local name, including optimizers."""
         proto = self._checkpoint.graph.nodes[self.index]
         return {child.local_name: self._checkpoint.node(child.node_id) for child in proto.children}
 
@@ -118,7 +119,8 @@ class Node:
     def layer_name(self) -> str | None:
         """The name of a layer, taken from the names of its variables; None if these differ.
 
-        Without variables of its own, it is the name with which those of the inner layers begin.
+        For a layer without variables of its own, this is the first part of the names of the
+        variables of its inner layers.
         """
         names = {
             child.tensor.full_name.rpartition("/")[0].rpartition("/")[2]
@@ -128,7 +130,7 @@ class Node:
         return names.pop() if len(names) == 1 else None
 
     def tensors(self) -> Iterator[Tensor]:
-        """Yield the tensor of every variable below this object, once each."""
+        """Yield the tensor of every variable below this object, without duplicates."""
         seen, pending = {self.index}, [self]
         while pending:
             node = pending.pop()
@@ -189,7 +191,7 @@ class SavedGraph:
         return not _KERAS3_NAMES.isdisjoint(names)
 
     def node(self, index: int) -> Node:
-        """Return the node with this index; always the same object."""
+        """Return the node with this index; repeated calls return the same object."""
         return self._nodes.setdefault(index, Node(self, index))
 
     def root(self, path: str | None) -> Node:
@@ -250,7 +252,7 @@ def _number(name: str) -> int:
 
 
 def enumerate_first(title: str, names: Sequence[object]) -> str:
-    """Return a title and the first of these names; an empty text if there are none."""
+    """Return a title and the first few names as text; an empty string if there are no names."""
     if not names:
         return ""
     rest = len(names) - _MAX_NAMED
@@ -315,7 +317,7 @@ class Leftover:
 
     @classmethod
     def of(cls, variable: Any, keys: Iterable[str]) -> "Leftover":
-        """Return what is left of a variable that one of several tensors may belong to."""
+        """Return the entry of an unmatched variable, with the keys of tensors that may match it."""
         name = keras_variables.path_of(variable)
         return cls(name=name, shape=tuple(variable.shape), candidates=tuple(keys))
 

@@ -59,10 +59,10 @@ def load_weights(
 ) -> WarmStartReport:
     """Load the weights of a checkpoint into a model, and log a report.
 
-    The checkpoint may be one of a run, or of `tf.train.Checkpoint` over `model.checkpoint_items` or
-    `model_state.weight_items(model)`. Its optimizer, counters and random state are ignored. Layers
-    that have moved are matched by name; only weights are then loaded, and lookup tables are not.
-    A checkpoint of Keras 2, such as one of the Model Garden, is converted.
+    The checkpoint may come from a run, or from a `tf.train.Checkpoint` of `model.checkpoint_items`
+    or `model_state.weight_items(model)`. Its optimizer, counters and random state are ignored.
+    Layers that have moved are matched by name; in this case, weights are loaded, but lookup tables
+    are not. A checkpoint of Keras 2, such as one of the Model Garden, is converted.
 
     Args:
         model: The model, whose variables must exist. If it has `checkpoint_items`, these are
@@ -70,16 +70,17 @@ def load_weights(
         path: The prefix of a checkpoint, or a directory, whose latest checkpoint is read.
         modules: `all`, or the names of `checkpoint_items`, of layers, or of attributes that hold a
             layer. A string may name several, separated by commas.
-        strict: Whether to raise an error if a weight is missing or has another shape, or if layers
-            in a list of another length cannot be identified by name. Otherwise, such a weight keeps
-            its initial value, and such layers are matched by position.
+        strict: Whether to raise an error if a weight is missing or has another shape, or if the
+            length of a list of layers has changed and the layers cannot be identified by name.
+            Otherwise, such a weight keeps its initial value, and such layers are matched by
+            position.
 
     Returns:
         A report of what was and was not loaded.
 
     Raises:
         errors.CheckpointError: There is no checkpoint, the model has no weights yet, `strict` is
-            set and something is missing, or nothing fits at all. The model is unchanged.
+            set and something is missing, or no weight matches. The model is unchanged.
         errors.UnknownNameError: The model has no part with a name in `modules`.
     """
     found = _match_model(model, path, modules)
@@ -88,7 +89,7 @@ def load_weights(
         raise errors.CheckpointError(_explain_misfit(report, found.items, checkpoint))
     if strict:
         _require_all(report, [pairs[id(v)] for v in found.wanted if id(v) in pairs])
-    # Keras 2 has no counterpart of the state of adapted layers.
+    # A Keras 2 checkpoint has no counterpart of `adapted_layers`.
     adapted = None if found.is_converted else model_state.weight_items(model).get("adapted_layers")
     if found.is_whole and adapted is not None:
         _load_adapted(adapted, checkpoint.prefix, strict)
@@ -114,8 +115,8 @@ def load_optimizer(
     """Load the state of an optimizer for the weights that `load_weights` loads, and log a report.
 
     A slot, such as a moment of Adam, or the moving average of a weight is found by the weight that
-    it belongs to, so the model may have more or fewer layers than that of the checkpoint. The
-    learning rate is never loaded, because the config sets it.
+    it belongs to, so the model may have more or fewer layers than the saved model. The learning
+    rate is never loaded, because the config sets it.
 
     Args:
         optimizer: The optimizer, whose variables must exist.
@@ -124,8 +125,8 @@ def load_optimizer(
         modules: As for `load_weights`; slots of other weights keep their initial values.
         strict: Whether to raise an error if a slot is missing or has another shape. Otherwise, it
             keeps its initial value. Moving averages may be missing altogether.
-        with_counters: Whether to load the optimizer's step count and what else does not belong to
-            a weight, such as the loss scale.
+        with_counters: Whether to load the optimizer's step count and other variables that do not
+            belong to a weight, such as the loss scale.
 
     Returns:
         A report of what was and was not loaded.
@@ -164,7 +165,7 @@ class _Matched:
         items: The objects that may have been saved at the top of the checkpoint, by name.
         is_whole: Whether all parts of the model are to be loaded.
         wanted: The variables to load.
-        pairs: The tensors of the variables.
+        pairs: The matches of variables and tensors, by the `id` of the variable.
         is_converted: Whether Keras 2 wrote the checkpoint.
     """
 
@@ -225,8 +226,9 @@ def _find_keras2(
 ) -> tuple[WarmStartReport, _Pairs] | None:
     """Match the weights to a checkpoint of Keras 2; return None for any other checkpoint.
 
-    The weights of a subclassed model, saved without an optimizer, show no difference until some of
-    them are missing.
+    If a subclassed model was saved without an optimizer, the checkpoint does not show which version
+    of Keras wrote it. It is then treated as a Keras 2 checkpoint only if weights are missing and
+    this makes the match complete.
     """
     is_sure = checkpoint.is_of_keras2
     may_be = (
@@ -267,7 +269,7 @@ def _load_adapted(adapted: model_state.AdaptedLayers, prefix: str, strict: bool)
     except errors.CheckpointError as error:
         if strict:
             raise
-        logging.warning("%s They keep their present state.", error)
+        logging.warning("%s The adapted layers of the model keep their present state.", error)
 
 
 def _require_all(report: WarmStartReport, pairs: Sequence[matching.Pair]) -> None:
@@ -282,7 +284,8 @@ def _require_all(report: WarmStartReport, pairs: Sequence[matching.Pair]) -> Non
         return
     raise errors.CheckpointError(
         f"{problem}\n{report}\nSet `task.init_checkpoint_strict` to false to load only what "
-        "matches. If Keras 2 wrote it, `official_lite.checkpoint.keras2_converter` can load it."
+        "matches. If Keras 2 wrote the checkpoint, load it with "
+        "`official_lite.checkpoint.keras2_converter`."
     )
 
 
@@ -295,14 +298,14 @@ def _names_of(modules: str | Sequence[str]) -> list[str]:
 def _wanted(
     model: keras.Model | tf.Module, items: Mapping[str, Any], names: Sequence[str]
 ) -> list[Any]:
-    """Return the variables to load, once each."""
+    """Return the variables to load, without duplicates."""
     if names == [ALL]:
         return _weights_in(model, items.values())
     parts = _parts(model)
     for name in names:
         if name not in parts:
             raise errors.UnknownNameError(
-                f"`init_checkpoint_modules` has {name!r}, which the model does not have. "
+                f"`init_checkpoint_modules` names {name!r}, but the model has no such part. "
                 f"{suggestions.did_you_mean(name, [ALL, *parts])}"
             )
     return _weights_in(model, [parts[name] for name in names])
@@ -323,7 +326,7 @@ def _parts(model: keras.Model | tf.Module) -> dict[str, Any]:
 
 
 def _weights_in(model: keras.Model | tf.Module, parts: Iterable[Any]) -> list[Any]:
-    """Return the variables below the parts; for a Keras model, only those that are weights."""
+    """Return the variables in the parts; for a Keras model, only those that are weights."""
     found: dict[int, Any] = {}
     for part in parts:
         for variable in keras_variables.variables_of(part):
@@ -370,15 +373,16 @@ def _explain_misfit(
     return (
         "No weight in the checkpoint matches the model. Expected the object "
         f"{' or '.join(map(repr, items))}, but the checkpoint contains {top or 'no objects'}. If "
-        f"Keras 2 wrote it, `official_lite.checkpoint.keras2_converter` can load it.\n{report}"
+        "Keras 2 wrote the checkpoint, load it with `official_lite.checkpoint.keras2_converter`.\n"
+        f"{report}"
     )
 
 
 def remedy(path: str) -> str:
-    """Return what to do about a path without a checkpoint, as a sentence with a space before it."""
+    """Return a remedy for a path without a checkpoint, as a sentence that starts with a space."""
     if path.endswith((".keras", ".h5", ".hdf5")):
         return (
-            " It is a file of Keras. Load it in the task: `keras.models.load_model(path)` in "
+            " This is a Keras file. Load it in the task: call `keras.models.load_model(path)` in "
             "`build_model`, or `model.load_weights(path)` in `initialize`."
         )
     return " Pass a directory with a checkpoint, or a path such as `dir/ckpt-1000`."
