@@ -1,9 +1,9 @@
-"""The check whether a run may resume from the checkpoints of an earlier run, given their configs.
+"""The check of whether a run may resume from the checkpoints of an earlier run, given both configs.
 
-A field counts as changed if its value differs both from the value given to the earlier run and from
-the resolved value (epochs are resolved to steps, `auto` to an execution mode). A schedule counts as
-changed if its steps would have been others in a training as long as the earlier one. This module
-does not need TensorFlow.
+A field has changed if its value differs both from the value that was passed to the earlier run and
+from the value that this run resolved it to (epochs are resolved to steps, `auto` to an execution
+mode). A schedule has changed if it has other steps for the training length of the earlier run. This
+module does not need TensorFlow.
 """
 
 import dataclasses
@@ -24,8 +24,8 @@ from official_lite.modeling import hyperparams
 from official_lite.modeling.hyperparams import yaml_io
 
 # Fields that may change between two starts of a run: its length, intervals, outputs and speed. All
-# other fields affect the training itself. A pattern matches one block or field, with all that is
-# below it; `*` matches no dot.
+# other fields affect the training itself. A pattern matches a block or field and all fields below
+# it; `*` does not match dots.
 HARMLESS = (
     "phases",
     "pipeline",
@@ -68,13 +68,13 @@ _HARMFUL = (
     "trainer.grad_accum_steps",
 )
 
-# The block of the schedules, whose steps may follow from the length of the training.
+# The block of the schedules, whose steps may depend on the length of the training.
 _SCHEDULES = "trainer.optimizer_config."
 
 # The field of an architecture, whose options are fields below it.
 _ARCHITECTURE = "task.arch"
 
-# The last part of the path of a change in a file that a field names.
+# The last part of the path of a `Change` in the contents of a file that a field names.
 _CONTENT = "(sha256 of the file)"
 
 _CHECKPOINT = re.compile(r"ckpt-\d+\.index")
@@ -105,7 +105,7 @@ def check(params: hyperparams.Config, model_dir: str, *, is_allowed: bool = Fals
     Without a checkpoint, nothing is compared.
 
     Args:
-        params: The config as it was given.
+        params: The config of this run.
         model_dir: The model directory.
         is_allowed: Whether any change is allowed.
 
@@ -161,16 +161,16 @@ def own_config(model_dir: str) -> str:
 
 
 def check_model(params: hyperparams.Config, model_dir: str, *, is_allowed: bool = False) -> None:
-    """Compare a config that does not train with that of the training, and warn of what matters.
+    """Compare the config of a run that does not train with the training config, and log changes.
 
     Args:
-        params: The config.
+        params: The config of the run that does not train.
         model_dir: The model directory of the training.
         is_allowed: Whether any change is allowed.
 
     Raises:
         errors.ConfigValueError: If the architecture or a file of the model has changed and
-            `is_allowed` is false. The weights may fit the other model, too.
+            `is_allowed` is false. Loading the weights might not fail despite such a change.
     """
     harmful = [change for change in find_changes(params, model_dir) if not change.is_harmless]
     if not harmful:
@@ -178,7 +178,7 @@ def check_model(params: hyperparams.Config, model_dir: str, *, is_allowed: bool 
     message = (
         f"The config of this command differs from the one that {model_dir} was trained with:\n"
         + "\n".join(f"  {change}" for change in harmful)
-        + "\nTo use the config of the training, apply its file: "
+        + "\nTo use the training config, apply its file: "
         + suggestions.config_file(own_config(model_dir))
     )
     of_model = [c for c in harmful if c.path.startswith(_ARCHITECTURE) or c.path.endswith(_CONTENT)]
@@ -201,12 +201,12 @@ def find_changes(params: hyperparams.Config, model_dir: str) -> list[Change]:
     for path in sorted({*new, *given}):
         value = new.get(path, MISSING)
         if path not in given and path not in became and _is_default(params, path):
-            # The version of the earlier run did not have this field.
+            # The earlier run used a version that did not have this field.
             continue
         if path.startswith(_ARCHITECTURE) and became.get(_ARCHITECTURE):
-            # The version of the earlier run recorded the name of a file, not its content.
+            # The earlier run used a version that recorded the name of a file, not its contents.
             continue
-        # A schedule that was given by a ratio ran with the steps that it became.
+        # A schedule may have been given as a ratio, so compare only the steps that it resolved to.
         olds = [became] if path.startswith(_SCHEDULES) else [given, became]
         if value not in [old.get(path, MISSING) for old in olds]:
             changes.append(Change(path=path, old=became.get(path, MISSING), new=value))
@@ -214,7 +214,7 @@ def find_changes(params: hyperparams.Config, model_dir: str) -> list[Change]:
 
 
 def _changed_files(params: hyperparams.Config, model_dir: str) -> Iterator[Change]:
-    """Yield the fields whose file has other contents than in the last run in a directory."""
+    """Yield a change for each file of the model that has changed since the last run."""
     recorded = _read_run(model_dir).get("model_files")
     known = recorded if isinstance(recorded, dict) else {}
     for path, new in parsing.model_file_checksums(params).items():
@@ -247,7 +247,7 @@ def _read_params(model_dir: str) -> dict[str, Any]:
     try:
         return flatten(yaml_io.read_yaml(path)) if files.exists(path) else {}
     except (OSError, ValueError) as error:
-        logging.warning("%s can't be compared: %s", path, error)
+        logging.warning("The config of this run can't be compared with %s: %s", path, error)
         return {}
 
 
@@ -264,7 +264,7 @@ def _read_run(model_dir: str) -> dict[str, Any]:
 
 
 def _experiment_of(argv: Any) -> str:
-    """Return the experiment that a command names, the last one counts; empty if there is none."""
+    """Return the value of the last `--experiment` flag of a command; empty if there is none."""
     command = list(map(str, argv)) if isinstance(argv, list) else []
     found = ""
     for argument, following in itertools.pairwise([*command, ""]):
@@ -275,7 +275,7 @@ def _experiment_of(argv: Any) -> str:
 
 
 def _matches(path: str, patterns: Sequence[str]) -> bool:
-    """Return whether a pattern matches the beginning of a path, name by name."""
+    """Return whether a pattern matches a path or the path of a block that contains it."""
     names = path.split(".")
     return any(
         len(parts) <= len(names)

@@ -1,4 +1,4 @@
-"""Fields in steps, those in epochs or ratios that replace them, and the conversion before a run.
+"""Conversion of config fields in epochs or ratios to fields in steps before a run.
 
 A run is measured only in steps. Values in epochs (`trainer.train_epochs`, …) or ratios
 (`warmup_ratio`, …) are converted here and stored in the corresponding step fields; the original
@@ -39,22 +39,22 @@ _IN_EPOCHS = {
     "checkpoint_interval": "checkpoint_every_epochs",
 }
 
-# The trainers of `official_lite.nas`.
+# The names of the architecture search trainers in `official_lite.nas`.
 _SEARCHES = ("darts", "enas", "gumbel", "proxyless", "spos")
 
-_SEVERAL_TASKS = "With several tasks, it can't be derived from the data."
+_SEVERAL_TASKS = "With several tasks, the length can't be derived from the data."
 
-# Values of a source that set nothing.
+# Values that leave a field unset.
 _NOTHING = (None, "null", "~", "")
 
-# The attribute in which a resolved config and its copies remember their conversions, by the path of
-# the field. An override of a field removes its conversion.
+# The attribute in which a resolved config and its copies store their conversions, by the path of
+# the converted field. An override of a field removes its conversion.
 _CONVERSIONS = "_conversions"
 
 
 @dataclasses.dataclass(frozen=True)
 class _Conversion:
-    """A field that was set to a number of steps, and the value from which the steps follow."""
+    """A field that was set to a number of steps, and the field whose value determined the steps."""
 
     block: str
     steps: str
@@ -74,14 +74,14 @@ class _Pair:
 
     @property
     def has_rival(self) -> bool:
-        """Whether the second field is in effect."""
+        """Whether the second field is set, so that the first field has no effect."""
         return self.values[1] is not None
 
 
 def given(params: Any) -> Any:
-    """Return the config as it was given, with the epochs and ratios that `resolve` has converted.
+    """Return the config before `resolve`: with the original epochs and ratios instead of the steps.
 
-    A copy of a resolved config keeps the steps that were changed since.
+    If the steps of a field were changed after the conversion, they are kept.
 
     Args:
         params: An experiment's config, resolved or not.
@@ -134,7 +134,7 @@ def resolve(
 
 
 def schedule_steps(params: Any, train_steps: int) -> dict[str, Any]:
-    """Return the override that converts the ratios of a config's schedules for a length."""
+    """Return an override that converts the ratios of all schedules to steps for `train_steps`."""
     return _override_of(_schedules(params, train_steps))
 
 
@@ -270,7 +270,10 @@ def _steps_of(ratio: Any, train_steps: int, name: str) -> Any:
 
 
 def _ascending(steps: Iterator[int]) -> Iterator[int]:
-    """Yield the boundaries, increased where needed to be strictly ascending in a short training."""
+    """Yield the boundaries, increased where necessary so that they are strictly ascending.
+
+    In a short run, several ratios may be rounded to the same step.
+    """
     last = -1
     for step in steps:
         last = max(step, last + 1)
@@ -287,7 +290,8 @@ def _stated_length(params: Any, share: Fraction) -> Fraction | None:
     if of_all is None:
         return Fraction(stated) if stated else None
     counted = of_all * share
-    # Runs of earlier versions, and the config of a search with `task.arch` set, count all data.
+    # Also accept the length in all data, which earlier versions recorded, as does the config of a
+    # search with `task.arch` set.
     if stated and stated not in (_whole_steps(counted), _whole_steps(of_all)):
         raise errors.ConfigValueError(
             f"`trainer.steps_per_epoch` is {stated}, but `task.train_data.num_examples` is "
@@ -340,7 +344,7 @@ def _share_of_data(params: Any, divides_data: bool | None) -> Fraction:
 
 
 def _require_data_to_ask(params: Any) -> None:
-    """Raise an error for several tasks, unless a custom stage may still set the epoch length."""
+    """Raise an error if there are several tasks and no custom stage may set the epoch length."""
     has_own_prepare = hyperparams.get_by_path(params, "pipeline.prepare", "")
     if hasattr(params.task, "task_routines") and not has_own_prepare:
         raise _unknown_length(_SEVERAL_TASKS)

@@ -92,15 +92,15 @@ def apply_bindings(params: hyperparams.Config) -> hyperparams.Config:
 
 
 def _without_outdated(params: hyperparams.Config, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the bindings without those that another binding leaves without effect, and warn.
+    """Drop the bindings that have no effect because of another binding, with a warning for each.
 
-    Gin keeps the bindings of all files. If the last file chooses another optimizer, for example,
-    the fields of the first one are still bound.
+    Gin keeps the bindings of all files. If the last file selects another optimizer, for example,
+    the fields of the previous optimizer are still bound.
     """
     outdated = {path: why for path in given if (why := _overruled_by(params, path, given))}
     for path, why in outdated.items():
         logging.warning(
-            "Gin's binding of `%s` has no effect, because `%s` is bound to %r. Remove one of them.",
+            "Gin's binding of `%s` has no effect, because `%s` is bound to %r. Remove one binding.",
             path,
             why,
             given[why],
@@ -109,7 +109,7 @@ def _without_outdated(params: hyperparams.Config, given: Mapping[str, Any]) -> d
 
 
 def _overruled_by(params: hyperparams.Config, path: str, given: Mapping[str, Any]) -> str:
-    """Return the path of the binding that leaves another one without effect, or ""."""
+    """Return the path of a binding that makes `path`'s binding ineffective; empty if none does."""
     names = path.split(".")
     for depth in range(1, len(names)):
         parent, name = ".".join(names[:depth]), names[depth]
@@ -138,7 +138,7 @@ def operative_config(params: hyperparams.Config) -> str:
 
 
 def _selector() -> str:
-    """Return the name of `params` in gin, which a function of the user may share."""
+    """Return gin's name of `params`, qualified if a configurable of the user has the same name."""
     try:
         gin.get_configurable(_BLOCK)
     except KeyError:
@@ -170,7 +170,7 @@ def bindings() -> str:
 
 
 class _Delegate(config_parser.ParserDelegate):
-    """Parser delegate that keeps references and macros as text."""
+    """A parser delegate that returns references and macros as text."""
 
     def configurable_reference(self, scoped_configurable_name: str, evaluate: bool) -> str:
         return f"@{scoped_configurable_name}{'()' if evaluate else ''}"
@@ -193,7 +193,7 @@ def _own_bindings() -> Iterator[config_parser.BindingStatement]:
 
 
 def _other_bindings() -> str:
-    """Return gin's config without the sections of experiment fields, which are written in full."""
+    """Return gin's config without experiment fields, which `operative_config` writes in full."""
     sections = re.split(r"^(?=# Parameters for )", bindings(), flags=re.MULTILINE)
     titles = [re.match(r"# Parameters for (?:.*/)?(.*):", section) for section in sections]
     return "".join(
@@ -230,7 +230,8 @@ def _refuse_code(source: str, text: str) -> None:
 
 def _literal(path: str, value: Any) -> str:
     try:
-        # Constants are compared by a literal that gin would lose when it writes its config.
+        # For this comparison, write infinity as `1e999`. Gin can parse this literal, but could not
+        # write it back, so the file uses constants.
         is_same = gin.config.parse_value(_text(value, {math.inf: "1e999"})) == value
     except (SyntaxError, ValueError):
         is_same = False
@@ -240,7 +241,7 @@ def _literal(path: str, value: Any) -> str:
 
 
 def _text(value: Any, constants: Mapping[float, str]) -> str:
-    """Return the `repr` of a value, with the text of the constants in it."""
+    """Return the `repr` of a value in which infinities are replaced by the texts in `constants`."""
     if isinstance(value, float) and math.isinf(value):
         return constants.get(value) or f"-{constants[-value]}"
     if isinstance(value, dict):
@@ -260,8 +261,8 @@ for _name, _value in _CONSTANTS.items():
 _ = importlib.util
 
 
-# Importing these modules registers the objects that a gin file may refer to. It also imports
-# TensorFlow, so it is done only if there is any gin to parse.
+# Importing these modules registers the objects that a gin file may refer to. This also imports
+# TensorFlow, so the modules are imported only if there are gin files or bindings to parse.
 _CONFIGURABLES = ("official_lite.core.train_lib",)
 
 

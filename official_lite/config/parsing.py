@@ -37,7 +37,7 @@ _FEW_STEPS = {
     "trainer.validation_steps": 2,
     "trainer.checkpoint_interval": 20,
     "trainer.log_interval": 1,
-    # A phase may set these, which the fields above replace.
+    # Clear the fields that are mutually exclusive with those above, because a phase may set them.
     "trainer.train_epochs": None,
     "trainer.validate_every_epochs": None,
     "trainer.checkpoint_every_epochs": None,
@@ -46,7 +46,7 @@ _FEW_STEPS = {
 
 @dataclasses.dataclass(kw_only=True)
 class ParseConfigOptions:
-    """Replacement for the flags if there is no command line."""
+    """The flags that the parser reads, for programs without a command line."""
 
     experiment: str
     config_file: list[str] = dataclasses.field(default_factory=list)
@@ -62,7 +62,7 @@ class ParseConfigOptions:
 
 
 class ExperimentParser:
-    """Builds the config of an experiment from flags, layer by layer.
+    """A parser that builds the config of an experiment from flags, layer by layer.
 
     `parse` applies all layers. The other methods are the single layers, for scripts that need other
     combinations.
@@ -120,7 +120,7 @@ class ExperimentParser:
             if not isinstance(params.task, config_definitions.TaskConfig):
                 raise errors.ConfigValueError(
                     "--tf_data_service supports only experiments with one task. Set "
-                    "`tf_data_service_address` in the data of each task instead."
+                    "`tf_data_service_address` in the data config of each task instead."
                 )
             service = {"enable_tf_data_service": True, "tf_data_service_address": address}
             blocks = ("train_data", "validation_data")
@@ -139,7 +139,7 @@ class ExperimentParser:
         return params
 
     def parse_set(self, params: Any) -> Any:
-        """Apply each `--set path=value`, all at once; of two for one path, the later one counts."""
+        """Apply all `--set path=value` at once; if a path is repeated, the last value applies."""
         values = dict(map(_split, _flag(self._flags_obj, "set") or []))
         epochs.refuse_both(params, values, "--set")
         with epochs.log_replaced(params, "--set"):
@@ -202,7 +202,7 @@ def _split(assignment: str) -> tuple[str, str]:
 
 def _refuse_masked_passwords(params: hyperparams.Config) -> None:
     masked = f":{yaml_io.MASK}@"
-    # Alternatives that are not selected have texts, too, but no paths.
+    # This also covers alternatives that are not selected, which `flatten` leaves out.
     is_masked = any(masked in text for text in hyperparams.texts(params))
     for path, value in hyperparams.flatten(params).items() if is_masked else ():
         if masked in str(value):
@@ -234,15 +234,15 @@ def to_yaml(params: hyperparams.ParamsDict) -> str:
 
 
 def refuse_foreign_code(runtime: Any) -> None:
-    """Reject fields of a config that is not trusted through which this process would run code.
+    """Reject fields through which a config that is not trusted would make this process run code.
 
-    Called when a config is parsed, and again with that of each phase and trial.
+    This is called when a config is parsed, and again for the config of each phase and trial.
 
     Args:
         runtime: The block `runtime` of a config.
 
     Raises:
-        errors.ConfigValueError: If a restriction holds and a field names machines or programs.
+        errors.ConfigValueError: If a restriction is set and a field names machines or programs.
     """
     machines = "names machines that could run code here"
     set_elsewhere = "Set them by --tpu or TF_CONFIG instead."
@@ -250,7 +250,7 @@ def refuse_foreign_code(runtime: Any) -> None:
     for name, problem, remedy in (
         ("tpu", machines, set_elsewhere),
         ("worker_hosts", machines, set_elsewhere),
-        ("xla_cache_dir", programs, "Set it in the environment, by TF_XLA_FLAGS."),
+        ("xla_cache_dir", programs, "Set the environment variable TF_XLA_FLAGS instead."),
     ):
         if value := hyperparams.get_by_path(runtime, name, ""):
             plugins.refuse(value, f"`runtime.{name}` ({value!r}) {problem}", remedy)
@@ -258,8 +258,8 @@ def refuse_foreign_code(runtime: Any) -> None:
 
 def given_by_code(params: Any) -> list[Any]:
     """Return the texts and entries of a registered config, which `--safe_config` always allows."""
-    # A later override may change the workspace; only the workspace of the registered config itself
-    # can be trusted.
+    # Expand the texts with the workspace of the registered config itself. A workspace from a later
+    # override is not trusted.
     expanded = expand(params) if hyperparams.get_by_path(params, "workspace", "") else params
     expanded = expand_home(expanded)
     return [*hyperparams.texts(expanded), *_entries(expanded.as_dict())]
@@ -280,9 +280,10 @@ def import_modules(names: list[str] | None) -> None:
 
 
 def _one_step(params: Any) -> dict[str, Any]:
-    """Return overrides for a training of one step.
+    """Return overrides that limit training to one step.
 
-    If the config sets epochs, so do the overrides, so that the length of an epoch is still checked.
+    If the config sets `train_epochs`, so do the overrides, so that the length of an epoch is still
+    checked.
     """
     if hyperparams.get_by_path(params, "trainer.train_epochs") is None:
         return _ONE_STEP
@@ -301,7 +302,7 @@ def _entries(value: Any) -> Iterator[dict[str, Any]]:
 
 
 def _flag(flags_obj: Any, name: str) -> Any:
-    """Return the flag's value; None if a script does not define the flag."""
+    """Return the value of a flag; None if the script does not define the flag."""
     return getattr(flags_obj, name) if name in flags_obj else None
 
 
@@ -366,12 +367,12 @@ def place(directory: str, relative_to: str = "") -> str:
 
 
 def read_model_files(params: Any) -> Any:
-    """Replace the names of small files on which the model depends by the content of these files.
+    """Replace the names of small files on which the model depends by the contents of these files.
 
-    A file such as the architecture that a search has found may change after the run has begun, and
-    the model would then be another one. Of a large file, such as a vocabulary, a run records only
-    the checksum; a resume or an evaluation of the run compares it. Files that do not exist yet are
-    left to the task, because a stage of the run may create them.
+    A file such as the architecture that a search has found may change after the run has begun,
+    which would change the model. For a large file, such as a vocabulary, a run records only the
+    checksum, which is compared when the run is resumed or evaluated. Files that do not exist yet
+    are left to the task, because a stage of the run may create them.
 
     Args:
         params: An experiment's config, locked or not.
@@ -408,7 +409,7 @@ def model_file_checksums(params: Any) -> dict[str, str]:
 
 
 def _tasks(params: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the path and the config of a task, and of each of several tasks."""
+    """Yield the path and the config of the task and, if it has several tasks, of each of them."""
     yield "task", params.task
     for index, routine in enumerate(hyperparams.get_by_path(params, "task.task_routines", ())):
         yield f"task.task_routines[{index}].task_config", routine.task_config

@@ -78,7 +78,7 @@ def directory(params: Any, index: int, model_dir: str) -> str:
 
 
 def lies_in(path: str, directory: str) -> bool:
-    """Return whether `path` is `directory` or inside it, judging by the names only."""
+    """Return whether `path` is `directory` or inside it, without looking at the file system."""
     return f"{path.rstrip('/')}/".startswith(f"{directory.rstrip('/')}/")
 
 
@@ -141,8 +141,8 @@ def override_all(params: Any, values_for: Callable[[Any], dict[str, Any]]) -> No
     of_phases = [values_for(resolve(params, index)) for index in range(len(phases))]
     _override(params, values_for(params))
     for phase, values in zip(phases, of_phases, strict=True):
-        # Remove the replaced overrides, so that the new ones come last: a phase may also override
-        # the whole `trainer` block.
+        # Remove the replaced overrides, so that the new values come last, after any override of the
+        # whole `trainer` block.
         kept = {k: v for k, v in phase.overrides.as_dict().items() if k not in values}
         phase.overrides = hyperparams.FreeConfig(kept | values)
 
@@ -174,7 +174,7 @@ def _require_source(
     if name in known and known[name].mode in ("eval", "continuous_eval"):
         raise errors.ConfigValueError(
             f"`init_from` of phase {phase.name!r} is {phase.init_from!r}, which only evaluates and "
-            "leaves no checkpoint."
+            "leaves no checkpoint. Name a phase that trains."
         )
     is_path = bool(separator) and name not in names and name != "previous"
     if not name or name in known or is_path:
@@ -182,7 +182,7 @@ def _require_source(
     raise errors.ConfigValueError(
         (
             f"`init_from` of phase {phase.name!r} is {phase.init_from!r}, which is not an earlier "
-            f"phase. {suggestions.did_you_mean(name, known)} A path has a slash: "
+            f"phase. {suggestions.did_you_mean(name, known)} To use a path, write it with a slash: "
             f"./{phase.init_from}"
         ).strip()
     )
