@@ -53,12 +53,12 @@ def run(main: Callable[[list[str]], Any], argv: list[str] | None = None) -> None
 
 
 def _is_for_the_user(record: python_logging.LogRecord) -> bool:
-    # TensorFlow logs three things at a high level that are not useful: the microseconds that a part
-    # of each save took, each wait for the workers of parameter servers, and each retracing of a
+    # TensorFlow logs three kinds of messages at a higher level than they deserve: the duration of a
+    # part of each save, each wait for the workers of parameter servers, and each retracing of a
     # save of several hosts.
     if record.module == "functional_saver":
         return record.levelno > python_logging.INFO
-    # An error in the thread of a replica is also raised afterwards.
+    # The coordinator logs an error in the thread of a replica, but the error is also raised.
     if record.module == "coordinator":
         return False
     message = record.getMessage()
@@ -67,9 +67,9 @@ def _is_for_the_user(record: python_logging.LogRecord) -> bool:
 
 
 def _without_controls(record: python_logging.LogRecord) -> bool:
-    """Escape control characters in a message.
+    """Escape the control characters in a log message.
 
-    Names and paths in it could otherwise send commands to the terminal.
+    Otherwise, names and paths in the message could send commands to the terminal.
     """
     message = record.getMessage()
     if (shown := terminal.escape_controls(message)) != message:
@@ -94,10 +94,12 @@ def _parse_flags(argv: Sequence[str]) -> list[str]:
     try:
         return list(flags.FLAGS(argv))
     except flags.Error as error:
-        terminal.say(f"{_explain(error)}\nPass --help for the flags, --helpfull for all of them.")
+        terminal.say(
+            f"{_explain(error)}\nPass --help for the main flags, or --helpfull for all flags."
+        )
         sys.exit(int(errors.ExitCode.CONFIG))
     except SystemExit:
-        # `--help`, after which absl exits with 1 although nothing has failed.
+        # After `--help`, absl exits with 1 although nothing has failed.
         sys.exit(int(errors.ExitCode.DONE))
 
 

@@ -1,8 +1,8 @@
-"""The processes of a cluster: they meet, check that the others are reachable, and serve a chief.
+"""The processes of a cluster: their rendezvous, reachability checks, and servers for a chief.
 
-TensorFlow waits for a long time, or forever, for a missing process, and does not report which one
-it is or which one was lost. `wait_for_servers` and `report_lost_peers` do; the workers of a
-multi-worker strategy `meet`.
+TensorFlow waits for a long time, or forever, for a missing process, and does not report which
+process is missing or was lost. `wait_for_servers`, `report_lost_peers` and, for the workers of a
+multi-worker strategy, `meet` report it.
 
 Workers run their own rendezvous before TensorFlow starts. Each worker listens at its own address,
 where TensorFlow will listen later, and polls all other workers until each of them reports that it
@@ -151,7 +151,7 @@ def report_lost_peers() -> Iterator[None]:
         found = tf_config.read_tf_config()
         if found is None or not _is_of_tensorflow(error):
             raise
-        # Workers of parameter servers may leave and return, so only the servers count.
+        # With parameter servers, workers may leave and return, so check only the servers.
         addresses = found.members(*(("ps",) if "ps" in found.jobs else ("chief", "worker")))
         addresses.pop(found.name, None)
         gone = _who_has_gone(addresses) or _who_was_lost(error, addresses)
@@ -197,7 +197,7 @@ def _who_has_gone(addresses: Mapping[str, str]) -> Iterable[str]:
 
 
 def _who_was_lost(error: Exception, addresses: Mapping[str, str]) -> Iterable[str]:
-    """Return the processes that TensorFlow names although their addresses are reachable.
+    """Return the processes that TensorFlow reports although their addresses are reachable.
 
     Such a process is frozen or was restarted.
     """
@@ -226,18 +226,19 @@ _CALLS_PER_SECOND = 250
 
 _CALLS_AT_A_TIME = 64
 
-# The time that the others have to learn why this worker leaves.
+# The time during which a worker with a problem still answers, so that the others learn the problem.
 _SECONDS_OF_FAREWELL = 1.0
 
 _MAX_BYTES = 2**22
 
-# Further connections close the oldest one, so that idle connections neither use up all file
-# descriptors nor keep out workers, which send their message immediately.
+# At this number, a new connection closes the oldest one, so that idle connections neither use up
+# all file descriptors nor keep out workers. A worker sends its message immediately.
 _MAX_CONNECTIONS = 64
 
-# The keys of our messages.
+# The keys of every message.
 _QUESTION = {"name", "id", "process", "cluster", "jobs", "proof"}
 
+# The additional keys of an answer.
 _ANSWER = {"missing", "problem", "is_config"}
 
 # TensorFlow cannot leave and rejoin a cluster, so one rendezvous per process is enough.
@@ -263,7 +264,7 @@ def meet(found: tf_config.ClusterConfig, seconds: float | None = None) -> None:
 
 
 class _RollCall:
-    """The part of one worker in the rendezvous."""
+    """The rendezvous from the point of view of one worker."""
 
     def __init__(self, found: tf_config.ClusterConfig, seconds: float) -> None:
         self._name = found.name
@@ -275,12 +276,12 @@ class _RollCall:
         self._id = uuid.uuid4().hex
         self._process = f"process {os.getpid()} on {socket.gethostname()}"
         self._token = os.environ.get(TOKEN_VARIABLE, "").encode()
-        self._connections: dict[asyncio.StreamWriter, None] = {}  # The oldest first.
+        self._connections: dict[asyncio.StreamWriter, None] = {}  # Sorted from oldest to newest.
         self._num_strangers = 0
         others = self._addresses.keys() - {self._name}
-        # `_missing` holds the workers that have not answered, and why. `_unready` holds those that
-        # have not yet reported that they miss no one. `_untold` holds those that do not yet know
-        # that this worker misses no one.
+        # `_missing` maps the workers that have not answered to the reason. `_unready` maps the
+        # workers that have not yet reported that they miss no one to those that they miss.
+        # `_untold` contains the workers that do not yet know that this worker misses no one.
         self._missing = dict.fromkeys(sorted(others), "not contacted yet")
         self._unready: dict[str, list[str]] = {name: [] for name in others}
         self._untold = set(others)
@@ -337,7 +338,8 @@ class _RollCall:
             except ValueError:
                 self._num_strangers += 1
             except (OSError, asyncio.CancelledError):
-                # Those that are open at the end are canceled; asyncio would log each as an error.
+                # Connections that are still open at the end of the rendezvous are canceled, and
+                # asyncio would log an error for each.
                 pass
             finally:
                 self._connections.pop(writer, None)
@@ -360,7 +362,7 @@ class _RollCall:
         self._hear(question, is_told=not answer["missing"])
 
     def _introduction(self) -> dict[str, Any]:
-        """Return what each message of this worker begins with."""
+        """Return the entries that all messages of this worker have in common."""
         return {
             "name": self._name,
             "id": self._id,
@@ -390,7 +392,7 @@ class _RollCall:
         return message
 
     def _hear(self, question: Mapping[str, Any], *, is_told: bool) -> None:
-        """Process what another worker's question reveals about that worker."""
+        """Update the state of the rendezvous after a question from another worker."""
         name = question["name"]
         if question["cluster"] != self._digest:
             self._fail(self._disagreement(question))
@@ -457,7 +459,7 @@ class _RollCall:
             )
 
     def _fail(self, problem: errors.OfficialLiteError) -> None:
-        """Record the first reason to leave."""
+        """Record a problem, unless there is one already, and end the rendezvous."""
         self._problem = self._problem or problem
         if not self._outcome.done():
             self._outcome.set_exception(self._problem)
@@ -488,7 +490,7 @@ class _RollCall:
         return errors.ConfigValueError(
             f"The TF_CONFIG of {self._name} and of {other['name']} ({other['process']}) describe "
             f"different clusters. Here: {json.dumps(self._jobs)}; there: "
-            f"{json.dumps(other['jobs'])}."
+            f"{json.dumps(other['jobs'])}. Set the same `cluster` in all processes."
         )
 
     def _two_in_one_place(self, other: Mapping[str, Any]) -> errors.ConfigValueError:
@@ -562,14 +564,14 @@ def fail_fast() -> None:
 
 
 def _start(found: tf_config.ClusterConfig) -> Any:
-    # Only servers need TensorFlow.
+    # Import TensorFlow here, because only servers need it.
     import tensorflow as tf
 
     # Each other process may have a call in progress here that waits for another process.
     threads = max(os.cpu_count() or 1, found.num_workers + 1)
     config = tf.compat.v1.ConfigProto(inter_op_parallelism_threads=threads)
     if found.task_type == "ps":
-        # Variables are kept in host memory.
+        # Parameter servers keep variables in host memory.
         config.device_count["GPU"] = 0
     jobs = {job: list(found.jobs[job]) for job in ("chief", *_SERVER_JOBS) if job in found.jobs}
     try:

@@ -10,7 +10,7 @@ from absl import logging
 from official_lite.common import cluster, errors, suggestions, tf_config
 from official_lite.common.tf_config import configure_cluster as configure_cluster
 
-# Unused arguments that the Model Garden's drivers pass, with the values that request nothing.
+# Unused arguments that the Model Garden's drivers pass, with the values that need no support.
 _WITHOUT_EFFECT = {"num_cores_per_replica": 1, "default_shard_dim": -1}
 
 
@@ -64,7 +64,7 @@ def get_distribution_strategy(
     num_gpus = -1 if num_gpus is None else num_gpus
     if num_gpus < -1:
         raise errors.ConfigValueError(
-            f"`num_gpus` can not be negative; got {num_gpus}. Use -1 for all GPUs."
+            f"`num_gpus` cannot be less than -1; got {num_gpus}. Use -1 for all GPUs."
         )
     if devices is not None and name not in ("mirrored", "one_device"):
         raise errors.ConfigValueError(
@@ -137,7 +137,7 @@ def _current_strategy(num_gpus: int) -> tf.distribute.Strategy:
     if num_gpus > 1:
         raise errors.ConfigValueError(
             f"`runtime.num_gpus` is {num_gpus}, but `runtime.distribution_strategy` is `off`. Set "
-            "it to `mirrored` to use them all."
+            "the strategy to `mirrored` to use all GPUs."
         )
     return tf.distribute.get_strategy()
 
@@ -145,7 +145,7 @@ def _current_strategy(num_gpus: int) -> tf.distribute.Strategy:
 def _one_device(num_gpus: int, devices: Sequence[str] | None) -> tf.distribute.Strategy:
     if num_gpus > 1 or (devices is not None and len(devices) != 1):
         raise errors.ConfigValueError(
-            "`OneDeviceStrategy` can not be used for more than one device; got "
+            "`OneDeviceStrategy` cannot be used for more than one device; got "
             f"num_gpus={num_gpus}, devices={devices!r}."
         )
     return tf.distribute.OneDeviceStrategy(_local_devices(num_gpus, devices)[0])
@@ -166,8 +166,8 @@ def _mirrored(
     ops = make_ops(num_packs=num_packs) if make_ops else None
     if ops is None and not any("GPU" in name for name in names):
         # On CPUs, TensorFlow would use collectives. Each strategy numbers its collectives from the
-        # start, so the second strategy of a process reuses the numbers of the first one. It fails
-        # if the shapes of the tensors with the same number differ.
+        # start, so the second strategy of a process reuses the numbers of the first strategy. A
+        # collective fails if its number was used for tensors of other shapes.
         ops = tf.distribute.ReductionToOneDevice()
     return tf.distribute.MirroredStrategy(devices=names, cross_device_ops=ops)
 

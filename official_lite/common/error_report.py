@@ -1,7 +1,7 @@
-"""Formatting of errors for users: the message, the line of their own code, and limits of memory.
+"""Formatting of errors for users: the message, the line of their own code, and memory limits.
 
 TensorFlow reports an error in traced code several times: as a list of frames in the message, which
-may lack the user's frames, and through exceptions raised in place of others.
+may lack the user's frames, and as an exception that replaces the original one.
 """
 
 import contextlib
@@ -47,7 +47,7 @@ _CONVERTED_CALL = re.compile(r"autograph[\\/]impl[\\/]api\.py$")
 
 _FRAME_IN_TEXT = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')
 _WALL = "in user code:"
-# A frame and its line of code, which is indented further.
+# Matches a frame and the line of code after it, which is indented further.
 _WALL_FRAME = re.compile(r'^( *)File ".*\n(?:\1 +\S.*\n)?', re.MULTILINE)
 _SAYS_NOTHING = re.compile(
     r"in user code:|Graph execution error:|Detected at node|<stack traces|"
@@ -60,7 +60,7 @@ _CONVERTED_NAME = re.compile(r"(?:\w+\.<locals>\.)*inner_factory\.<locals>\.tf__
 
 
 def unwrapped(error: BaseException) -> BaseException:
-    """Return the original error if gin has replaced it with one that has more text."""
+    """Return the original error if gin has replaced it to extend the message; else `error`."""
     while _GIN_CALL in str(error) and error.__context__ is not None:
         error = error.__context__
     return error
@@ -128,7 +128,7 @@ def is_disk_full(error: BaseException) -> bool:
     """Return whether an operation failed with this error because the disk is full."""
     if isinstance(error, OSError) and error.errno is not None:
         return error.errno in (errno.ENOSPC, errno.EDQUOT)
-    # TensorFlow reports that a device has no memory left with the same class.
+    # TensorFlow also raises a `ResourceExhaustedError` if a device has no memory left.
     is_of_library = type(error).__name__ in ("ResourceExhaustedError", "OperationalError")
     return is_of_library and _NO_SPACE.search(str(error)) is not None
 
@@ -214,21 +214,21 @@ def report(error: BaseException, how_to_see_all: str) -> str:
 
 @contextlib.contextmanager
 def rendered_briefly() -> Iterator[None]:
-    """Let a notebook show only the user's own lines of an error that leaves this context.
+    """Make a notebook show only the user's own lines of an error that leaves this context.
 
-    The error itself stays as it is, so `except` works as usual.
+    The error itself does not change, so `except` works as usual.
     """
     try:
         yield
     except Exception as error:
         if terminal.ipython_shell() is not None:
-            # IPython calls this method of an exception, if there is one.
+            # IPython calls this method to format the exception.
             vars(error)["_render_traceback_"] = functools.partial(_render, error)
         raise
 
 
 def _render(error: BaseException) -> list[str]:
-    """Return what a notebook shows of an error."""
+    """Return the lines that a notebook shows for an error."""
     formatter: Any = getattr(terminal.ipython_shell(), "InteractiveTB", None)
     if getattr(formatter, "mode", None) == "Verbose":
         told = unwrapped(error)
@@ -236,7 +236,7 @@ def _render(error: BaseException) -> list[str]:
     return report(error, "`%xmode Verbose`, then `%tb`, shows everything").splitlines()
 
 
-# Set here, because `errors` can't import this module.
+# Set the method here, because `errors` can't import this module, which imports `errors`.
 errors.OfficialLiteError._render_traceback_ = _render
 
 
@@ -258,7 +258,10 @@ def _text(error: BaseException) -> str:
 
 
 def _traced_cause(error: BaseException) -> tuple[str, str] | None:
-    """Return the name and message of the traced error that AutoGraph raised again as this one."""
+    """Return the name and message of the error in traced code that AutoGraph re-raised as `error`.
+
+    Return None if AutoGraph did not raise `error`.
+    """
     metadata = getattr(error, "ag_error_metadata", None)
     if metadata is None:
         return None
@@ -267,7 +270,7 @@ def _traced_cause(error: BaseException) -> tuple[str, str] | None:
 
 
 def _tellings(error: BaseException) -> Iterator[BaseException]:
-    """Yield the error and the errors that it repeats or was raised from."""
+    """Yield the error and its causes: errors it was raised from, or whose message it repeats."""
     seen: set[int] = set()
     one: BaseException | None = error
     while one is not None and id(one) not in seen:
@@ -284,7 +287,7 @@ def _frames(error: BaseException) -> list[traceback.FrameSummary]:
     if isinstance(error, SyntaxError) and error.filename and error.lineno:
         frames.append(_frame(error.filename, error.lineno, "<module>"))
     if hasattr(error, "node_def"):
-        # Only the message of a failed op shows which code created it.
+        # Only the error message of a failed op shows which code created the op.
         for path, line, function in _FRAME_IN_TEXT.findall(str(error)):
             frames.append(_frame(path, int(line), function))
     return frames
@@ -328,7 +331,10 @@ def _own_place(error: BaseException) -> traceback.FrameSummary | None:
 
 
 def _refused_function(error: BaseException) -> traceback.FrameSummary | None:
-    """Return the user's function that AutoGraph called with arguments it does not accept."""
+    """Return the first line of a user's function that AutoGraph called with invalid arguments.
+
+    Return None if this did not cause the error.
+    """
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
@@ -360,10 +366,10 @@ _MIN_ADDRESS_SPACE = 2_000_000_000
 
 
 def check_limit() -> None:
-    """Refuse a limit that is too small for TensorFlow, and warn about any other limit.
+    """Raise an error if `ulimit -v` is too low for TensorFlow, and warn about any other limit.
 
-    Native code does not raise an error at this limit but ends the process, so this is the last
-    moment to name the cause.
+    At this limit, native code ends the process instead of raising an error, so the cause can only
+    be reported beforehand.
 
     Raises:
         errors.OutOfMemoryError: TensorFlow can't start within the limit.
@@ -378,9 +384,9 @@ def check_limit() -> None:
             "`ulimit -v unlimited`."
         )
     logging.warning(
-        "%s. TensorFlow reserves more of it than it uses. If the limit is reached, the process may "
-        "crash with exit code 127, 134 or 139 instead of an error. To limit the memory, use a "
-        "control group (systemd, Docker, Slurm) rather than `ulimit -v`.",
+        "%s. TensorFlow reserves more address space than it uses. If the limit is reached, the "
+        "process may crash with exit code 127, 134 or 139 instead of raising an error. To limit "
+        "the memory, use a control group (systemd, Docker, Slurm) rather than `ulimit -v`.",
         describe_limit(),
     )
 

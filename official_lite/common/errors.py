@@ -60,7 +60,8 @@ class OfficialLiteError(Exception):
     # The text that IPython shows for the error; `error_report` sets it.
     _render_traceback_: ClassVar[Callable[[BaseException], list[str]]]
 
-    # AutoGraph keeps the class of an error of a traced step only if this is its constructor.
+    # AutoGraph preserves the class of an error from a traced step only if the class has this
+    # constructor.
     __init__ = Exception.__init__
 
     def __str__(self) -> str:

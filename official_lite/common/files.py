@@ -66,7 +66,7 @@ def list_names(path: str) -> list[str]:
 
 
 def did_you_mean(path: str) -> str:
-    """Return a sentence with the nearest names beside a missing path; empty if none is close."""
+    """Return a sentence that suggests existing paths similar to a missing one; empty if none is."""
     parent, name = os.path.split(path.rstrip("/"))
     try:
         names = list_names(parent or os.curdir)
@@ -77,10 +77,10 @@ def did_you_mean(path: str) -> str:
 
 
 def require_directory(path: str) -> None:
-    """Raise unless a directory exists.
+    """Check that a directory exists.
 
     Raises:
-        ConfigValueError: There is no such directory. The message names the nearest one beside it.
+        ConfigValueError: There is no such directory. The message suggests similar paths.
     """
     if not exists(path):
         message = f"The directory {path} does not exist. {did_you_mean(path)}"
@@ -109,7 +109,8 @@ def open_file(path: str, mode: str) -> Iterator[IO[Any]]:
     """
     if not is_remote(path):
         encoding = None if "b" in mode else "utf-8"
-        # The descriptor is checked, not the path, so the file cannot be replaced in between.
+        # Check the descriptor instead of the path, so that the file can't be replaced between the
+        # check and the opening.
         with _naming(path), open(path, mode, encoding=encoding, opener=_open_regular) as file:
             yield file
         return
@@ -119,7 +120,7 @@ def open_file(path: str, mode: str) -> Iterator[IO[Any]]:
 
 @contextlib.contextmanager
 def _naming(path: str) -> Iterator[None]:
-    """Add the path to errors of reading and writing, which lack it."""
+    """Add the path to read and write errors, which do not contain it."""
     try:
         yield
     except OSError as error:
@@ -129,7 +130,7 @@ def _naming(path: str) -> Iterator[None]:
 
 
 def _open_regular(path: str, flags: int) -> int:
-    """Open a file as `os.open` does, but never wait and accept nothing but a regular file."""
+    """Open a file like `os.open`, but without blocking and only if it is a regular file."""
     if flags & (os.O_APPEND | os.O_RDWR):
         flags |= os.O_NOFOLLOW
     try:
@@ -208,9 +209,9 @@ def parse_json(text: str | bytes) -> dict[str, Any]:
 
 
 def to_json(value: object, *, indent: int | None = None, ensure_ascii: bool = True) -> str:
-    """Return a value as valid JSON, which knows neither NaN nor infinity: they become `null`.
+    """Return a value as valid JSON, in which NaN and infinity become `null`.
 
-    NumPy's numbers become numbers. Other objects that JSON does not know become text.
+    NumPy's numbers become numbers. Other objects that JSON does not support become text.
     """
     plain = _to_plain(value)
     return json.dumps(plain, indent=indent, ensure_ascii=ensure_ascii, default=str)
@@ -245,7 +246,7 @@ def write_text(path: str, text: str, *, is_durable: bool = True) -> None:
     Args:
         path: The path.
         text: The text.
-        is_durable: Whether this holds even after a loss of power, which takes some milliseconds.
+        is_durable: Whether this holds even after a power failure. This takes a few milliseconds.
     """
     write_bytes(path, text.encode(), is_durable=is_durable)
 
@@ -266,7 +267,7 @@ def write_bytes(path: str, content: bytes, *, is_durable: bool = True) -> None:
         if isinstance(error, IsADirectoryError):
             raise _not_a_file(path) from error
         if isinstance(error, OSError) and error.filename == temporary:
-            error.filename = path  # Users do not know the temporary file, which is gone already.
+            error.filename = path  # Report the path that users know, not the temporary file.
         raise
 
 
@@ -358,8 +359,8 @@ def remove_all(path: str) -> None:
 
 @contextlib.contextmanager
 def _gfile() -> Iterator[ModuleType]:
-    """Give access to remote paths, and raise errors of TensorFlow as `OSError`."""
-    # Only a remote path needs TensorFlow.
+    """Provide `tf.io.gfile` for a remote path, and convert TensorFlow errors to `OSError`."""
+    # Import TensorFlow here, because only remote paths need it.
     import tensorflow as tf
 
     try:

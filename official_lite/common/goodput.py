@@ -1,4 +1,4 @@
-"""Where the time of a run goes: each second of its life, over all its starts, in one of `STATES`.
+"""The time that a run spends in each of `STATES`, from its first start to its last end.
 
 ::
 
@@ -47,10 +47,11 @@ _WORK = ("waiting_for_input", "stepping", "evaluating")
 
 _SECONDS_BETWEEN_WRITES = 1.0
 
-# A bucket accepts about one write per second of an object, and bills each of them.
+# A cloud bucket accepts about one write per second to the same object, and bills each write.
 _SECONDS_BETWEEN_REMOTE_WRITES = 60.0
 
-# The record keeps about this many checkpoints: the latest half of them, and every second older one.
+# The maximum number of checkpoints in a record. Beyond it, every second one of the older half is
+# removed.
 _MAX_CHECKPOINTS = 16
 
 _IMPORT_TIME = time.time()
@@ -95,12 +96,12 @@ class TimeRecord:
 
     @property
     def share(self) -> float | None:
-        """The goodput: kept `stepping` as a fraction of the time that was not `stopped`."""
+        """The goodput: `stepping` as a fraction of the time in all states except `stopped`."""
         running = self.wall_seconds - self.seconds["stopped"]
         return self.seconds["stepping"] / running if running > 0 else None
 
     def summary(self) -> dict[str, Any]:
-        """Return what `run.json` holds."""
+        """Return the entries for `run.json`."""
         return {
             "share": None if self.share is None else round(self.share, 4),
             "wall_seconds": round(self.wall_seconds, 3),
@@ -110,7 +111,7 @@ class TimeRecord:
         }
 
     def spend(self, state: str, until: float) -> None:
-        """Count the time since `end` for a state."""
+        """Count the time from `end` to `until` for a state, and set `end` to `until`."""
         self.seconds[state] += max(0.0, until - self.end)
         self.end = max(self.end, until)
 
@@ -132,12 +133,12 @@ class TimeRecord:
 
 
 def _as_seconds(values: Mapping[str, Any], states: tuple[str, ...]) -> dict[str, float]:
-    """Return the seconds of all states; those of an older version may be missing."""
+    """Return the seconds of all states; 0 for states that a record of an older version lacks."""
     if unknown := set(values) - set(states):
         raise ValueError(f"unknown state {min(unknown)!r:.60}")
     seconds = {state: float(values.get(state, 0.0)) for state in states}
     for state, value in seconds.items():
-        if not abs(value) < 2**33:  # Also true for NaN.
+        if not abs(value) < 2**33:  # This is also true for NaN.
             raise ValueError(f"`{state}` is {value!r:.60}")
     return seconds
 
@@ -171,7 +172,7 @@ class Goodput(contextlib.AbstractContextManager["Goodput"]):
 
     Args:
         path: The file of the record. `None` writes nothing.
-        clock: Returns seconds since any moment.
+        clock: Returns the seconds since an arbitrary moment.
     """
 
     def __init__(
@@ -183,7 +184,8 @@ class Goodput(contextlib.AbstractContextManager["Goodput"]):
         now = time.time()
         self._offset = now - clock()
         self._record = TimeRecord(begin=now, end=now)
-        # The first one guards the record; the second one keeps the writes in order.
+        # `_changing` guards the record; `_writing` prevents an older record from replacing a newer
+        # one in the file.
         self._changing = threading.Lock()
         self._writing = threading.Lock()
         self._ended = threading.Event()
@@ -237,7 +239,7 @@ class Goodput(contextlib.AbstractContextManager["Goodput"]):
         self._write()
 
     def rewind(self, step: int) -> None:
-        """Count the work that the checkpoint of `step`, which was restored, lacks as lost."""
+        """Count the work that is not in the restored checkpoint of `step` as lost."""
         with self._changing:
             self._advance()
             self._record.rewind(step)
@@ -302,14 +304,14 @@ class Goodput(contextlib.AbstractContextManager["Goodput"]):
                 )
 
 
-# The clock of the run that this thread is in.
+# The clock of the run to which the current thread belongs.
 _current: contextvars.ContextVar[Goodput | None] = contextvars.ContextVar("goodput", default=None)
 
 _outside_of_runs = Goodput()
 
 
 def current() -> Goodput:
-    """Return the clock of the current run; outside of runs, one whose record is not written."""
+    """Return the clock of the current run; outside of runs, a clock that writes no record."""
     return _current.get() or _outside_of_runs
 
 
@@ -326,8 +328,8 @@ _has_started = False
 def _take_start_time() -> float:
     """Return when the current run began, in seconds since 1970.
 
-    The first run of a process began when the process was created, so `import tensorflow` counts.
-    Later runs begin now, as do those of an interactive session, which may have been idle.
+    The first run of a process began when the process was created, so the time of imports is
+    included. Later runs begin now, as do those of an interactive session, which may have been idle.
     """
     global _has_started
     is_first, _has_started = not _has_started, True
@@ -336,14 +338,14 @@ def _take_start_time() -> float:
 
 
 def _process_creation_time() -> float:
-    """Return when this process was created, or when this module was imported if unknown."""
+    """Return when this process was created; if this is unknown, when this module was imported."""
     try:
         with open("/proc/self/stat", encoding="utf-8", errors="replace") as stat:
             # The name of the program, in parentheses, may contain any characters.
             ticks = int(stat.read().rpartition(")")[2].split()[19])
     except (OSError, IndexError, ValueError):
         return _IMPORT_TIME
-    if ticks == 0:  # In some sandboxes.
+    if ticks == 0:  # Some sandboxes do not report the time.
         return _IMPORT_TIME
     since_boot = ticks / os.sysconf("SC_CLK_TCK")
     return time.time() - (time.clock_gettime(time.CLOCK_BOOTTIME) - since_boot)

@@ -45,7 +45,7 @@ def variables_of(part: object) -> Iterator[Any]:
 
 
 def parts_of(value: object) -> Iterator[Any]:
-    """Yield what the containers in a value hold, at any depth, or the value itself."""
+    """Yield the elements of nested containers, at any depth; a value that is none, unchanged."""
     if isinstance(value, Mapping):
         value = [*value.values()]
     if isinstance(value, list | tuple | set | frozenset):
@@ -74,12 +74,12 @@ def written_handles(graph: tf.__internal__.FuncGraph) -> list[tf.Tensor]:
 
 Built = TypeVar("Built")
 
-# The key under which Keras counts the objects without a name, by the snake case of their class.
+# The key under which Keras stores its counts of objects without a name, by class in snake case.
 _COUNTERS = "object_name_uids"
 
 
 def name_counts() -> Mapping[str, int]:
-    """Return the number of objects that Keras has named, by the snake case of their class."""
+    """Return the number of objects that Keras has named, by class in snake case."""
     return dict(global_state.get_global_attribute(_COUNTERS) or {})
 
 
@@ -87,8 +87,8 @@ def name_counts() -> Mapping[str, int]:
 def fresh_names() -> Iterator[None]:
     """Let Keras count objects without a name from zero, as in a new process.
 
-    Afterwards, it continues above all numbers so far, so that layers which are added to a model
-    later have other names.
+    Afterwards, the counts continue above all numbers used so far, so that layers that are added to
+    a model later have different names.
     """
     before = name_counts()
     _set_counts({})
@@ -101,10 +101,10 @@ def fresh_names() -> Iterator[None]:
 
 
 def build_with_fresh_names(build: Callable[[], Built]) -> Built:
-    """Return what a function builds, under the names that it gets in a new process.
+    """Return the result of `build`, with the names that Keras gives its objects in a new process.
 
-    If it extends a model that was built before, a name may occur twice, which Keras refuses. The
-    function is then called again, with the names that Keras gives otherwise.
+    If `build` extends an existing model, a name may occur twice, which Keras rejects. `build` is
+    then called again, with the names that Keras gives in this process.
 
     Args:
         build: Builds a model or an optimizer. A call that fails must have no lasting effects.

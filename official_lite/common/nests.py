@@ -17,7 +17,7 @@ def tensors_in(nest: Nest) -> list[tf.Tensor]:
 
 
 def specs_in(element_spec: Nest) -> list[tf.TypeSpec]:
-    """Return the specs of an `element_spec` without those of missing parts."""
+    """Return the specs of an `element_spec`, except those of missing parts."""
     return [spec for spec in tf.nest.flatten(element_spec) if not _is_missing(spec)]
 
 

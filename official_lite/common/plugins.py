@@ -164,9 +164,9 @@ def _is_same(old: Any, new: Any) -> bool:
 
 
 def _identity(thing: Any) -> tuple[str, str] | None:
-    """Return module and qualified name; None for objects without a name of their own.
+    """Return the module and the qualified name of an object; None if it has no name.
 
-    A lambda is such an object.
+    Lambdas have no name.
     """
     module, name = getattr(thing, "__module__", None), getattr(thing, "__qualname__", None)
     if module is None or name is None or "<" in name:
@@ -178,7 +178,7 @@ def _unregistered(collection: Collection, key: Hashable) -> errors.UnknownNameEr
     if isinstance(key, str):
         answer = suggestions.did_you_mean(key, names(collection))
     else:
-        # `did_you_mean` adds the backticks itself.
+        # Remove the backticks, because `did_you_mean` adds them.
         others = (_shown(other).strip("`") for other in collection if not isinstance(other, str))
         answer = suggestions.did_you_mean(_shown(key).strip("`"), others)
     message = f"{_shown(key)} is not registered. {answer} {import_hint}"
@@ -246,12 +246,12 @@ def restrict(restriction: Restriction | None) -> None:
 
 
 def restriction() -> Restriction | None:
-    """Return the restriction of this process, for passing it to the processes that it starts."""
+    """Return the restriction of this process, so that it can be passed to child processes."""
     return _restriction
 
 
 def refuse(value: Any, problem: str, remedy: str) -> None:
-    """Raise an error for a config value under a restriction, unless code has passed the value.
+    """Raise an error for a config value under a restriction, unless the value is trusted.
 
     Raises:
         ConfigValueError: The value is refused. The message contains the problem, the reason of the
@@ -354,7 +354,7 @@ def factory(
 
 
 def import_spec(spec: str, *, kind: str = "plugin") -> Any:
-    """Import what a spec from code, not from a config, names; no restriction applies.
+    """Import the object that a spec names. Restrictions do not apply: the spec comes from code.
 
     Raises:
         UnknownNameError: The module, file or attribute does not exist.
@@ -470,7 +470,7 @@ def _load_file(path: pathlib.Path) -> ModuleType:
 
 
 def _explain_import(error: BaseException, path: pathlib.Path) -> None:
-    """Raise an error that a user can act on if a file imports its neighbors like a package."""
+    """Raise an error with a remedy if a file failed to import other files of its directory."""
     if isinstance(error, ModuleNotFoundError) and error.name:
         neighbor = path.parent / error.name.partition(".")[0]
         if neighbor.is_dir() or neighbor.with_suffix(".py").is_file():

@@ -114,7 +114,7 @@ class _Watch:
         )
         thread.start()
         handlers = {one: signal.getsignal(one) for one in _SIGNALS}
-        # None stands for a handler that was not installed by Python, which can't be restored.
+        # None stands for a handler that was not installed from Python. It can't be restored.
         self._old_handlers = {
             one: old for one, old in handlers.items() if old not in (None, signal.SIG_IGN)
         }
@@ -135,7 +135,10 @@ class _Watch:
             signal.signal(one, self._on_signal)
 
     def _on_signal(self, number: int, _: FrameType | None) -> None:
-        """Handle a signal in the main thread, which would otherwise kill the process."""
+        """Raise `KeyboardInterrupt` if this is the second signal in an interactive session.
+
+        Otherwise, do nothing. Without a handler, the signal would kill the process.
+        """
         if not self._may_exit and self._is_second(number):
             raise KeyboardInterrupt
 
@@ -177,7 +180,7 @@ _MAX_GROWTH = 10
 
 
 class StopCheck:
-    """Splits training loops into slices and checks for a stop request between them.
+    """A check for stop requests between the slices into which it splits training loops.
 
     All workers check at the same steps and agree on whether to stop. They therefore stop at the
     same step, whichever of them received the signal. If signals are not caught, loops are not
@@ -227,7 +230,7 @@ class StopCheck:
             raise error_of(asked)
 
     def _next_look(self, step: int) -> int:
-        # The recorded step is not valid in a new training or after a checkpoint was restored.
+        # In a new training, or after a checkpoint was restored, `_due` is out of date.
         if not step < self._due <= step + self._length:
             self._due = step + self._length
         return self._due
@@ -236,7 +239,7 @@ class StopCheck:
         if self._has_other_workers():
             self._agree()
         # Growth is limited because the first slices include tracing and compilation, so their time
-        # says little.
+        # is not representative.
         growth = min(_MAX_GROWTH, _SECONDS_PER_SLICE / max(self._seconds, 1e-9))
         self._length = max(1, int(self._length * growth))
         self._due, self._seconds = step + self._length, 0.0

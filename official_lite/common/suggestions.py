@@ -1,10 +1,10 @@
-"""Suggestions of known names for an unknown name, also for names of Keras and Lightning."""
+"""Suggestions of known names for an unknown name, including names from Keras and Lightning."""
 
 import difflib
 from collections.abc import Iterable
 
-# The names here of arguments and flags of Keras, Lightning and common scripts: a path in the config
-# of an experiment, or a flag.
+# Maps arguments and flags of Keras, Lightning and common scripts to their counterparts: a path in
+# the config of an experiment, or a flag.
 _ELSEWHERE = {
     **dict.fromkeys(("epochs", "max_epochs", "num_epochs", "n_epochs"), "trainer.train_epochs"),
     **dict.fromkeys(("steps", "max_steps", "num_steps", "iterations"), "trainer.train_steps"),
@@ -111,5 +111,5 @@ def config_file(path: str) -> str:
 
 
 def counterpart(name: str) -> str:
-    """Return the path or flag that does here what `name` does in Keras or Lightning; else ""."""
+    """Return the config path or flag that corresponds to `name` in Keras or Lightning; else ""."""
     return _ELSEWHERE.get(name.replace("-", "_"), "")

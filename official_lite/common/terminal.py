@@ -1,4 +1,4 @@
-"""What a program shows on the terminal or in a notebook, as opposed to the log in `log.txt`."""
+"""The output of a program on the terminal or in a notebook, apart from the log in `log.txt`."""
 
 import builtins
 import contextlib
@@ -26,7 +26,7 @@ _STARTUP = re.compile(
 
 
 class _ShortFormatter(python_logging.Formatter):
-    """Formats an INFO record as its message, and other records with the name of their level."""
+    """A formatter that writes only the message, preceded by the level for warnings and errors."""
 
     def format(self, record: python_logging.LogRecord) -> str:
         text = super().format(record)
@@ -61,7 +61,8 @@ def without_startup_messages() -> Iterator[None]:
     child = os.fork()
     if child == 0:
         try:
-            # A signal may be sent to both processes; this one ends when the other closes the pipe.
+            # Ignore signals that are sent to both processes: this process has to filter messages
+            # until the other one closes the pipe.
             for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
                 signal.signal(number, signal.SIG_IGN)
             os.close(writing)
@@ -106,7 +107,8 @@ def _warn(text: str) -> None:
     logging.warning("%s", text)
 
 
-# C0 except tab and line feed, DEL, C1, and the marks that change the writing direction.
+# C0 controls except tab and line feed, DEL, C1 controls, and marks that change the writing
+# direction.
 _CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
 
@@ -131,7 +133,7 @@ def ipython_shell() -> Any | None:
 
 def cell_of(path: str) -> str | None:
     """Return the cell, such as `In[3]`, whose code has this file name in tracebacks."""
-    # Older versions of IPython lack the method. Showing an error must not raise another one.
+    # Older versions of IPython lack this method. Formatting an error must not raise another error.
     format_code_name = getattr(getattr(ipython_shell(), "compile", None), "format_code_name", None)
     label_and_name = format_code_name(path) if format_code_name is not None else None
     return label_and_name[1] if label_and_name else None

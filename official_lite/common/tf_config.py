@@ -37,7 +37,7 @@ _SLURM_VARIABLES = (
 )
 
 # These ports are below those that systems use for outgoing connections. Jobs with consecutive
-# numbers may share a node, and get consecutive ports.
+# numbers get consecutive ranges of ports, because they may share a node.
 _FIRST_PORT = 20000
 
 _NUM_PORTS = 10000

@@ -15,13 +15,14 @@ _Fn = TypeVar("_Fn", bound=Callable[..., Any])
 # Packages whose code is written for graphs.
 _PACKAGES = ("official_lite", "tensorflow", "keras")
 
-# The status of code outside any function, where AutoGraph is neither enabled nor disabled.
+# AutoGraph's status outside any function, where it is neither enabled nor disabled.
 _OUTSIDE = tf.__internal__.autograph.control_status_ctx()
 
 
 def not_converted(function: _Fn) -> _Fn:
-    """Mark a function that has no tensor-dependent `if` or `for`, nor calls code that does.
+    """Exclude a function from conversion by AutoGraph.
 
+    Neither the function nor the code that it calls may have a tensor-dependent `if` or `for`.
     Functions that a user may have written must be called through `converted`.
     """
     marked: _Fn = tf.autograph.experimental.do_not_convert(function)
@@ -37,7 +38,7 @@ def converted(function: _Fn) -> _Fn:
 
 
 def next_batch(iterator: Any) -> Any:
-    """Return `next(iterator)` where AutoGraph may be disabled.
+    """Return `next(iterator)`, even in code for which AutoGraph is disabled.
 
     With AutoGraph disabled, TensorFlow would mistake the 33rd trace on one iterator for an
     accidentally unrolled loop.
@@ -48,9 +49,9 @@ def next_batch(iterator: Any) -> Any:
 
 @contextlib.contextmanager
 def keeping_attributes(owner: object) -> Iterator[None]:
-    """Give an object its attributes back after methods that the framework calls once more.
+    """Restore the attributes of an object after the framework has called its methods again.
 
-    A task may keep a metric that `build_metrics` builds, and read it when an evaluation ends.
+    For example, a task may store a metric from `build_metrics` and read it when an evaluation ends.
     """
     kept = dict(vars(owner))
     yield

@@ -64,9 +64,9 @@ def test_second_logical_cpu_is_created_before_tensorflow_starts():
     [
         ({"distribution_strategy": False}, "put quotes around it"),
         ({"distribution_strategy": "mirorred"}, "Did you mean `mirrored`"),
-        ({"num_gpus": -2}, "can not be negative"),
+        ({"num_gpus": -2}, "cannot be less than -1"),
         ({"num_gpus": 5}, "`num_gpus` is 5, but TensorFlow finds 0"),
-        ({"distribution_strategy": "off", "num_gpus": 2}, "`mirrored` to use them all"),
+        ({"distribution_strategy": "off", "num_gpus": 2}, "`mirrored` to use all GPUs"),
         ({"distribution_strategy": "one_device", "num_gpus": 2}, "more than one device"),
         ({"all_reduce_alg": "ring"}, r"valid values for all_reduce_alg are \['hier.*got 'ring'"),
         ({"distribution_strategy": "tpu"}, "requires a `tpu_address`"),
