@@ -168,7 +168,8 @@ def _value_of(shardable: Any) -> tf.Tensor:
 
 
 # Maps each `tf.train.Checkpoint` to its save in progress. Saves of the same object run one after
-# the other, even through different managers, because TensorFlow stores the path of a save in it.
+# the other, even through different managers, because TensorFlow stores the path of each save in the
+# object.
 _under_way: weakref.WeakKeyDictionary[tf.train.Checkpoint, BackgroundSave] = (
     weakref.WeakKeyDictionary()
 )

@@ -189,8 +189,8 @@ class CommittedCheckpointManager(tf.train.CheckpointManager):
         """Restore the given checkpoint, whether or not it is the latest.
 
         Raises:
-            errors.CheckpointError: The checkpoint does not fit the run, lacks a variable or holds
-                it with another shape.
+            errors.CheckpointError: The checkpoint does not match the run, lacks a variable, or has
+                a variable of another shape.
         """
         found = commit.read(path)
         if found is not None:
@@ -205,7 +205,7 @@ class CommittedCheckpointManager(tf.train.CheckpointManager):
             The path; None if there was no checkpoint.
 
         Raises:
-            errors.CheckpointError: No checkpoint is intact, or the latest intact one does not fit
+            errors.CheckpointError: No checkpoint is intact, or the latest intact one does not match
                 the run or lacks a variable.
         """
         listed = latest.find_checkpoints(self._source_directory, self._checkpoint_name)

@@ -54,9 +54,9 @@ def restore_newest(
 ) -> tuple[str | None, list[str]]:
     """Restore the last of `paths` that is intact, and report the damaged ones.
 
-    An intact checkpoint of another model is an error: an older checkpoint would not fit either, and
-    silently restoring an older state was not requested. Values from a damaged checkpoint that have
-    reached variables are overwritten by the next restore.
+    An intact checkpoint of another model is an error: an older checkpoint would not match either,
+    and silently restoring an older state was not requested. If values from a damaged checkpoint
+    have reached variables, the next restore overwrites them.
 
     Args:
         checkpoint: The checkpoint object to restore into.
@@ -70,7 +70,7 @@ def restore_newest(
         first.
 
     Raises:
-        errors.CheckpointError: An intact checkpoint does not fit.
+        errors.CheckpointError: An intact checkpoint does not match the checkpoint object.
     """
     damaged: list[str] = []
     for path in reversed(paths):
@@ -100,7 +100,7 @@ def restore(
         is_partial: Whether the files are expected to hold more, such as an optimizer.
 
     Raises:
-        errors.CheckpointError: The checkpoint does not fit. Nothing has been changed.
+        errors.CheckpointError: The checkpoint does not match. No variable has been changed.
     """
     if keras2_converter.is_keras2(path):
         keras2_converter.restore_run(checkpoint, path, optional=optional)

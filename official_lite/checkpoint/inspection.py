@@ -139,8 +139,8 @@ def read(prefix: str) -> Contents:
 def compare(a: str, b: str) -> list[Difference]:
     """Compare the variables of two checkpoints.
 
-    Variables are matched by key, and those whose keys differ by name. The results are sorted by
-    state, with the largest differences first.
+    Variables are matched by key, or by name if only one of the checkpoints has the key. The results
+    are sorted by state, with the largest differences first.
 
     Args:
         a: The path of the first checkpoint, without the endings of its files.

@@ -482,7 +482,7 @@ def own_slots(optimizer: Any) -> Mapping[tuple[int, str], Any]:
 
 
 def _add_fresh(fresh: set[int], found: Mapping[int, _Tensor], variables: Iterable[Any]) -> None:
-    """Add the variables that match no slot to `fresh`, if at least one of them matches a slot.
+    """Add the variables without a slot to `fresh`, unless none of the variables has a slot.
 
     A legacy optimizer creates the slots of a weight when it first updates the weight, so weights
     that were never updated have no slots in the checkpoint.
@@ -499,7 +499,7 @@ def _take(
     weight: _Tensor | None,
     names: Iterable[str],
 ) -> None:
-    """Match an optimizer variable to a slot of its weight, if exactly one slot has a given name."""
+    """Match an optimizer variable to the only slot of its weight that has one of the names."""
     fits = [slots[weight.key, name] for name in names if weight and (weight.key, name) in slots]
     if len(fits) == 1:
         found[id(variable)] = fits[0]

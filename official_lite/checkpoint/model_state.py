@@ -106,7 +106,7 @@ def hidden_items(model: keras.Model | tf.Module) -> dict[str, Any]:
 
 
 def weight_items(model: keras.Model | tf.Module) -> dict[str, Any]:
-    """Return the items to load into a model for its weights without its random state."""
+    """Return the items that restore the weights of a model, but not its random state."""
     if not isinstance(model, keras.Model):
         return {"model": model}
     hidden = _hidden_weights(model)

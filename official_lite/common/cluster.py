@@ -385,7 +385,7 @@ class _RollCall:
         """
         message = files.parse_json(line)
         if not message.keys() >= keys:
-            raise ValueError("not a message of a worker")
+            raise ValueError("the message lacks keys that every worker sends")
         proof = str(message.pop("proof")).encode()
         if not hmac.compare_digest(self._proof(message).encode(), proof):
             raise ValueError("a different token")

@@ -68,7 +68,8 @@ def get_distribution_strategy(
         )
     if devices is not None and name not in ("mirrored", "one_device"):
         raise errors.ConfigValueError(
-            f"`devices` can't be combined with the strategy `{name}`; got {devices!r}."
+            f"`devices` can't be combined with the strategy `{name}`; got {devices!r}. Use the "
+            "strategy `mirrored` or `one_device`."
         )
     if name == "off":
         return _current_strategy(num_gpus)
@@ -146,7 +147,7 @@ def _one_device(num_gpus: int, devices: Sequence[str] | None) -> tf.distribute.S
     if num_gpus > 1 or (devices is not None and len(devices) != 1):
         raise errors.ConfigValueError(
             "`OneDeviceStrategy` cannot be used for more than one device; got "
-            f"num_gpus={num_gpus}, devices={devices!r}."
+            f"num_gpus={num_gpus}, devices={devices!r}. Use the strategy `mirrored` instead."
         )
     return tf.distribute.OneDeviceStrategy(_local_devices(num_gpus, devices)[0])
 

@@ -118,7 +118,7 @@ def _define_model_garden_flags() -> None:
     _define_gin_flags()
     flags.DEFINE_string("tpu", None, "Address or name of the TPU; overrides `runtime.tpu`.")
     flags.DEFINE_string(
-        "tf_data_service", None, "Dispatcher of the tf.data service to read all input through."
+        "tf_data_service", None, "Address of the tf.data service dispatcher for all input data."
     )
     flags.DEFINE_string(
         "tpu_platform", None, "Accepted for compatibility with the Model Garden; has no effect."

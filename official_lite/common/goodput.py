@@ -85,9 +85,12 @@ class TimeRecord:
         ]
         self.starts = _as_count(self.starts)
         if not isinstance(self.measures_input, bool):
-            raise ValueError(f"`measures_input` is {self.measures_input!r:.60}")
+            raise ValueError(f"`measures_input` is {self.measures_input!r:.60}; expected a boolean")
         if not 0 <= self.begin <= self.end < 2**33:
-            raise ValueError(f"`begin` is {self.begin!r:.60}, and `end` is {self.end!r:.60}")
+            raise ValueError(
+                f"`begin` is {self.begin!r:.60}, and `end` is {self.end!r:.60}; expected times in "
+                "ascending order"
+            )
 
     @property
     def wall_seconds(self) -> float:
@@ -139,7 +142,7 @@ def _as_seconds(values: Mapping[str, Any], states: tuple[str, ...]) -> dict[str,
     seconds = {state: float(values.get(state, 0.0)) for state in states}
     for state, value in seconds.items():
         if not abs(value) < 2**33:  # This is also true for NaN.
-            raise ValueError(f"`{state}` is {value!r:.60}")
+            raise ValueError(f"`{state}` is {value!r:.60}; expected a number of seconds")
     return seconds
 
 
@@ -164,7 +167,7 @@ def _parse(entries: dict[str, Any]) -> TimeRecord:
     try:
         return TimeRecord(**entries)
     except (TypeError, AttributeError, OverflowError) as error:
-        raise ValueError(f"a field is missing or has another type: {error}") from error
+        raise ValueError(f"a field is missing, unknown or of the wrong type: {error}") from error
 
 
 class Goodput(contextlib.AbstractContextManager["Goodput"]):
@@ -245,7 +248,7 @@ class Goodput(contextlib.AbstractContextManager["Goodput"]):
             self._record.rewind(step)
 
     def add_input_wait(self, seconds: float) -> None:
-        """Count a part of the steps so far as time in which they waited for input."""
+        """Move a part of the time spent `stepping` so far to `waiting_for_input`."""
         with self._changing:
             self._advance()
             spent = self._record.seconds

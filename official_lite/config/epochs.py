@@ -240,7 +240,7 @@ def _trainer_fields(
     for name, epochs in in_epochs.items():
         # Convert through the text, so that 0.1 epochs are exactly a tenth.
         steps = Fraction(str(epochs)) * length
-        # Intervals are rounded down, so that the last interval ends within the training.
+        # Intervals are rounded down, so that the last interval ends before the training ends.
         whole = math.ceil(steps) if name == "train_steps" else math.floor(steps)
         yield _Conversion("trainer", name, max(whole, 1), _IN_EPOCHS[name], epochs)
     name = "steps_per_epoch"
@@ -290,8 +290,8 @@ def _stated_length(params: Any, share: Fraction) -> Fraction | None:
     if of_all is None:
         return Fraction(stated) if stated else None
     counted = of_all * share
-    # Also accept the length in all data, which earlier versions recorded, as does the config of a
-    # search with `task.arch` set.
+    # Also accept the number of steps in all of the data, which earlier versions recorded. A search
+    # still records it if `task.arch` is set.
     if stated and stated not in (_whole_steps(counted), _whole_steps(of_all)):
         raise errors.ConfigValueError(
             f"`trainer.steps_per_epoch` is {stated}, but `task.train_data.num_examples` is "

@@ -68,7 +68,7 @@ def parse_gin(
         raise
     except (OSError, SyntaxError, ValueError, ImportError, AttributeError, KeyError) as error:
         # Gin raises a `KeyError` if a name is ambiguous.
-        raise errors.ConfigValueError(f"Gin: {error}") from error
+        raise errors.ConfigValueError(f"Can't parse the gin config: {error}") from error
 
 
 def apply_bindings(params: hyperparams.Config) -> hyperparams.Config:
@@ -100,7 +100,8 @@ def _without_outdated(params: hyperparams.Config, given: Mapping[str, Any]) -> d
     outdated = {path: why for path in given if (why := _overruled_by(params, path, given))}
     for path, why in outdated.items():
         logging.warning(
-            "Gin's binding of `%s` has no effect, because `%s` is bound to %r. Remove one binding.",
+            "Gin's binding of `%s` has no effect, because `%s` is bound to %r. Remove one of the "
+            "two bindings.",
             path,
             why,
             given[why],
@@ -182,7 +183,8 @@ class _Delegate(config_parser.ParserDelegate):
 class _SafeDelegate(_Delegate):
     def configurable_reference(self, scoped_configurable_name: str, evaluate: bool) -> str:
         raise errors.ConfigValueError(
-            f"`@{scoped_configurable_name}` can run code, and --safe_config was given."
+            f"`@{scoped_configurable_name}` can run code, and --safe_config was given. Bind a "
+            "value instead of a reference."
         )
 
 
@@ -224,7 +226,7 @@ def _refuse_code(source: str, text: str) -> None:
         if isinstance(statement, refused):
             raise errors.ConfigValueError(
                 f"{source} line {statement.location.line_num}: `import` and `include` can run "
-                "code, and --safe_config was given."
+                "code, and --safe_config was given. Remove the statement."
             )
 
 
