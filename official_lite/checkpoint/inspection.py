@@ -304,7 +304,7 @@ def read_global_step_from_checkpoint(ckpt_file_path: str) -> int:
     """Return the global step at which a checkpoint was saved.
 
     Raises:
-        errors.CheckpointError: The checkpoint holds no global step.
+        errors.CheckpointError: The checkpoint does not contain a global step.
     """
     reader = tf.train.load_checkpoint(ckpt_file_path)
     if not reader.has_tensor(_STEP_KEY):

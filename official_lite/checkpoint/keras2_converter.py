@@ -56,7 +56,7 @@ _AVERAGE = "average"
 
 
 def weights_of(target: object) -> list[Any]:
-    """Return the variables of a model, or of an object that holds layers, once each.
+    """Return the variables of a model, or of an object that holds layers, without duplicates.
 
     Metrics and random states, which Keras 2 did not save as weights, are not included.
     """

@@ -279,9 +279,9 @@ class _RollCall:
         self._connections: dict[asyncio.StreamWriter, None] = {}  # Sorted from oldest to newest.
         self._num_strangers = 0
         others = self._addresses.keys() - {self._name}
-        # `_missing` maps the workers that have not answered to the reason. `_unready` maps the
-        # workers that have not yet reported that they miss no one to those that they miss.
-        # `_untold` contains the workers that do not yet know that this worker misses no one.
+        # `_missing` maps each worker that has not answered to the reason. `_unready` maps each
+        # worker that may still miss others to their names. `_untold` contains the workers that do
+        # not yet know that this worker misses no one.
         self._missing = dict.fromkeys(sorted(others), "not contacted yet")
         self._unready: dict[str, list[str]] = {name: [] for name in others}
         self._untold = set(others)
@@ -528,7 +528,7 @@ def is_server(distribution_strategy: str) -> bool:
 def serve() -> None:
     """Run the server for this process's task in `TF_CONFIG` until it is told to stop.
 
-    A parameter server holds variables and a worker computes steps, both as the chief commands.
+    A parameter server stores variables and a worker computes steps, both on behalf of the chief.
     Neither has a task or trainer of its own, so both run the same code. TensorFlow's servers never
     exit by themselves. This server exits with code 0 in two cases:
 

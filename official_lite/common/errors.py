@@ -80,7 +80,7 @@ class UnknownKeyError(ConfigError, KeyError):
 
 
 class UnknownNameError(ConfigError, LookupError):
-    """A name that no registry holds."""
+    """A name that is not registered."""
 
 
 class ConfigTypeError(ConfigError, TypeError):
