@@ -62,7 +62,7 @@ def run_continuous_finetune(
         The metrics if `run_post_eval` is set; else an empty dictionary.
 
     Raises:
-        errors.ConfigValueError: If the mode is a different one or `task.init_checkpoint` is not a
+        errors.ConfigValueError: If the mode is any other, or `task.init_checkpoint` is not a
             directory.
         errors.CheckpointError: If no checkpoint appeared at all.
     """
@@ -197,7 +197,7 @@ def _read_json_summary(log_dir: str, step: int) -> Logs | None:
 def _number(text: str) -> float | str:
     try:
         return float(text)
-    except ValueError:  # The text may be that of an array, for example.
+    except ValueError:  # The text may represent an array, for example.
         return text
 
 
@@ -213,7 +213,7 @@ def _write_summaries(model_dir: str, step: int, task_name: str, logs: Logs) -> N
     }
     values = {tag: value for tag, value in flat.items() if np.ndim(value) == 0}
     with telemetry.TensorBoardWriter(os.path.join(model_dir, "eval")) as writer:
-        # An earlier start that was killed before it wrote the file below has left the same values.
+        # Drop the values of an earlier start that was killed before it wrote the file below.
         writer.rewind(step)
         writer.write_values(values, step=step)
     # Write this file last, because it marks the checkpoint as done.
