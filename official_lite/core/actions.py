@@ -47,7 +47,7 @@ _ROWS_AT_ONCE = 2**15
 
 
 class NonfiniteCheck:
-    """Checks the variables of a trainer for non-finite values, in one compiled pass.
+    """Check of a trainer's variables for non-finite values, in one compiled pass.
 
     Values that were not finite when training began, such as those of a causal mask, are not
     checked.
@@ -81,7 +81,7 @@ class NonfiniteCheck:
         if bad or not self._is_time_for_tables(step):
             return bad
         bad = tables.bad_variables()
-        # A bad result makes the recovery repeat the steps one by one, so check after each of them.
+        # A bad result makes the recovery repeat the steps one by one; check the tables after each.
         self._last_look = None if bad else step
         return bad
 
@@ -153,7 +153,7 @@ def _is_finite(variable: tf.Variable) -> tf.Tensor:
 
 
 def _rows_are_finite(table: tf.Variable) -> tf.Tensor:
-    """Return whether all rows are finite, in blocks, because reading a whole table copies it."""
+    """Return whether all rows are finite; read blocks, because reading a table copies it."""
     num_rows = table.shape[0]
 
     def look(first: tf.Tensor, _: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
@@ -219,7 +219,7 @@ class RecoveryAction:
         """Find the bad step, restore the last checkpoint, and skip the batches up to that step.
 
         If steps can't be repeated, only the checkpoint is restored. If the blow-up does not occur
-        again, training continues from the repeated steps.
+        again in the repeated steps, training continues after them.
 
         Raises:
             errors.DivergedError: If there is no checkpoint yet.
@@ -300,7 +300,7 @@ class RecoveryAction:
     def _repeating_trainer(self) -> base_trainer.Trainer | None:
         """The trainer if it can repeat steps, else None.
 
-        Asynchronous workers can't: they continue with batches that they have not read yet.
+        Asynchronous workers can't repeat steps, because they continue with unread batches.
         """
         if self._trainer is None or self._trainer.has_coordinator:
             return None
@@ -449,7 +449,7 @@ def _read(path: str | None) -> list[dict[str, Any]]:
 
 
 class EMACheckpointing:
-    """Saves checkpoints that hold the averaged weights in place of the trained ones.
+    """Action that saves checkpoints with the averaged weights in place of the trained ones.
 
     The checkpoints are written to `<export_dir>/ema_checkpoints/average_weights-<step>`.
 
@@ -484,7 +484,7 @@ class EMACheckpointing:
         )
 
     def __call__(self, output: orbit.runner.Output | None = None) -> None:
-        """Save a checkpoint; the trained weights are put back even if saving fails."""
+        """Save a checkpoint; the trained weights are restored even if saving fails."""
         with ema_optimizer.evaluated_state(self._optimizer):
             number = tf.convert_to_tensor(self._optimizer.iterations)
             self._checkpoint_manager.save(checkpoint_number=int(number))
@@ -548,7 +548,7 @@ def _recovery(
     # expose its data or weights, and the data of several tasks have several positions.
     is_ours = isinstance(trainer, base_trainer.Trainer) and hasattr(trainer, "task")
 
-    # Checking variables that live on parameter servers would mean fetching them first.
+    # Checking variables that live on parameter servers would require fetching them first.
     state = NonfiniteCheck(trainer) if is_ours and not trainer.has_coordinator else None
 
     def is_bad(output: orbit.runner.Output) -> bool:

@@ -541,7 +541,7 @@ def _has_compiled_loss(model: keras.Model) -> bool:
 def load_optimizer(
     config: config_definitions.TaskConfig, optimizer: keras.optimizers.Optimizer, model: keras.Model
 ) -> None:
-    """Load the state of the optimizer from `init_checkpoint`, if the config of the task says so."""
+    """Load the optimizer state from `init_checkpoint`, if the task config requests it."""
     part = hyperparams.get_by_path(config, "init_checkpoint_optimizer", "none")
     if part != "none" and config.init_checkpoint:
         warm_start.load_optimizer(
@@ -599,7 +599,7 @@ def _overrides_keras(model: Any, name: str) -> bool:
 
 
 def warn_of_overridden_step(model: keras.Model | tf.Module, task: Task, name: str) -> None:
-    """Warn about a step of a Keras model that `fit` would call and the trainer does not.
+    """Warn if the model overrides a Keras step that `fit` would call but the trainer does not.
 
     Args:
         model: The model.

@@ -331,7 +331,7 @@ class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
         if True not in self._task_metrics:
             raise errors.ConfigValueError(
                 "This trainer was created with `train=False`, so it has no training steps to "
-                "benchmark."
+                "benchmark. Create it with `train=True`."
             )
         if self._train_loop is not None:
             raise errors.ConfigValueError(
@@ -569,8 +569,8 @@ class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
     def evaluate(self, num_steps: tf.Tensor) -> dict[str, Any] | None:
         """Evaluate, with the averaged weights if the optimizer keeps averages.
 
-        The training weights are put back even if the evaluation fails. So are the training metrics
-        if a hook evaluates within a reporting interval, because both splits may share metrics.
+        The training weights are restored even if the evaluation fails. If a hook evaluates within a
+        reporting interval, so are the training metrics, because both splits may share metrics.
 
         Raises:
             errors.ConfigValueError: If the trainer was built with `evaluate=False`.
@@ -589,7 +589,7 @@ class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
         return step_metrics.kept([metric for group in groups for metric in group.metrics])
 
     def evaluating_apart(self) -> contextlib.AbstractContextManager[None]:
-        """Return a context in which evaluations never reach the checkpoint exporter.
+        """Return a context in which no evaluation is passed to the checkpoint exporter.
 
         Use it to evaluate weights other than the current ones of the trainer.
         """
@@ -616,7 +616,7 @@ class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
         logs = self._eval_executor.run_eval_step(eval_step, inputs)
         if clashes := sorted(logs.keys() & passthrough_logs.keys()):
             logging.warning(
-                "`next_eval_inputs` and the model both report %s. The model's values are used.",
+                "`next_eval_inputs` and the task both report %s. The values of the task are used.",
                 ", ".join(clashes),
             )
         return {**passthrough_logs, **logs}
@@ -699,7 +699,7 @@ class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
         step = int(self.global_step.numpy())
         if True not in self._task_metrics:
             return
-        # A given dataset, or the data of asynchronous workers, continue at the next unread batch.
+        # Once read, given datasets and those of asynchronous workers continue at the next batch.
         if self._train_loop is not None and (self._is_given_data or self.has_coordinator):
             return
         if not self._is_given_data:
@@ -806,7 +806,7 @@ class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
             self.check_state(None)
 
     def _require_step(self, name: str, caller: str, **kwargs: str) -> None:
-        """Check a step of the task before training, unless the trainer overrides its caller."""
+        """Check a step of the task, unless the trainer overrides the method that calls the step."""
         callers = ("train_step" if name == "train_step" else "eval_step", caller)
         if not all(getattr(type(self), one) is getattr(Trainer, one) for one in callers):
             return
@@ -828,7 +828,7 @@ class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
 
 
 class _AsyncTrainer(orbit.StandardTrainer, orbit.StandardEvaluator):
-    """Base class, as in the Model Garden, of trainers whose steps may run on parameter servers.
+    """The Model Garden's base class for trainers whose steps may run on parameter servers.
 
     A subclass sets `_strategy` and then calls `init_async`.
     """

@@ -37,7 +37,7 @@ class BestCheckpointExporter(best_checkpoints.BestCheckpoints):
     def __init__(self, export_dir: str, metric_name: str, metric_comp: str) -> None:
         if metric_comp not in ("lower", "higher", ""):
             raise errors.ConfigValueError(
-                f"`best_checkpoint_metric_comp` must be `higher`, `lower` or empty, got "
+                f"`best_checkpoint_metric_comp` must be `higher`, `lower` or empty; got "
                 f"{metric_comp!r}."
             )
         self._export_dir = export_dir

@@ -77,7 +77,7 @@ def run_continuous_finetune(
         model_dir,
         # The checkpoints may not exist yet.
         reads_weights=False,
-        # If one process of a cluster failed alone, the others would wait for it.
+        # Skip this check in a cluster: if one process failed alone, the others would wait for it.
         reads_files=tf_config.read_tf_config() is None,
     )
     with preemption.catch_signals():
@@ -145,7 +145,7 @@ def write_summary(
 
 def _check_arguments(mode: str, pretrain_dir: str) -> None:
     if mode != MODE:
-        raise errors.ConfigValueError(f"The mode must be {MODE.value!r}, got {mode!r}.")
+        raise errors.ConfigValueError(f"The mode must be {MODE.value!r}; got {mode!r}.")
     if not pretrain_dir or tf.io.gfile.exists(pretrain_dir + ".index"):
         raise errors.ConfigValueError(
             f"`task.init_checkpoint` is {pretrain_dir!r}; expected the directory in which the "

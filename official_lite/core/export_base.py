@@ -146,7 +146,9 @@ def _checked_keys(function_keys: list[str] | dict[str, str]) -> dict[str, str]:
         function_keys = {function_keys[0]: tf.saved_model.DEFAULT_SERVING_SIGNATURE_DEF_KEY}
     for name in [*function_keys, *function_keys.values()]:
         if not name or not name.isprintable():
-            raise errors.ConfigValueError(f"{name!r} is not a valid name of a served function.")
+            raise errors.ConfigValueError(
+                f"{name!r} is not a valid name for a served function; expected printable text."
+            )
     return function_keys
 
 

@@ -408,8 +408,8 @@ def _check(params: cfg.DataConfig, combine_fn: Callable[..., Any] | None) -> Non
     sources = params.input_path or params.tfds_name
     if isinstance(sources, cfg.base_config.Config) and combine_fn is None:
         raise errors.ConfigValueError(
-            "A combine_fn is required if `input_path` or `tfds_name` is a dict; "
-            "`create_combine_fn(params)` creates one that samples by weight."
+            "A combine_fn is required if `input_path` or `tfds_name` is a dict. Pass, for example, "
+            "`create_combine_fn(params)`, which samples the datasets by weight."
         )
 
 
@@ -424,7 +424,8 @@ def _check_source(params: cfg.DataConfig, dataset_fn: Callable[..., tf.data.Data
     for name, value in refused.items():
         if value:
             raise errors.ConfigValueError(
-                f"`source` is {params.source!r}, which does not support `{name}`; got {value!r}."
+                f"`source` is {params.source!r}, which does not support `{name}`; got {value!r}. "
+                "Remove one of the two fields."
             )
     if dataset_fn is not tf.data.TFRecordDataset:
         raise errors.ConfigValueError(
@@ -462,7 +463,7 @@ def _data_service_options(
         before_batching=params.apply_tf_data_service_before_batching,
         shared_by_trainers=params.enable_shared_tf_data_service_between_parallel_trainers,
         trainer_id=params.trainer_id,
-        # Model Garden configs add this field in their own classes.
+        # Some config classes of the Model Garden add this field.
         round_robin=getattr(params, "enable_round_robin_tf_data_service", False),
         shares_files=shares_files,
     )

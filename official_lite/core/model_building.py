@@ -95,7 +95,7 @@ def build_for_prediction(
 def _explained(
     task: base_task.Task, step: Callable[..., Any], **kwargs: Any
 ) -> Callable[[nests.Nest], Any]:
-    """Wrap a step as a function of its inputs that explains missing keys and missing steps."""
+    """Wrap a step as a function of its inputs, with errors that explain missing keys and steps."""
 
     @user_code.not_converted
     def run(inputs: nests.Nest) -> Any:
@@ -146,11 +146,11 @@ def build_variables(
             f"{error_report.summary(error)}\nThe inputs that `build_inputs` returned are "
             f"{element_spec}."
         ) from error
-    # A model without weights is built when it is called.
+    # A model that was called is built, even if it has no weights.
     if isinstance(model, keras.Model) and not model.variables and not model.built:
         raise errors.ConfigError(
             f"The task's step does not call the model {model.name!r}, so the model has no "
-            "variables."
+            "variables. Call the model in the step, or build it in `build_model`."
         )
 
 
@@ -170,7 +170,7 @@ def _is_built(model: keras.Model | tf.Module) -> bool:
 
 
 def _unbuilt_metrics(model: keras.Model) -> list[Any]:
-    """Return the unbuilt metrics and losses of `compile`; a compiled loss keeps mean metrics."""
+    """Return the unbuilt metrics and losses of `compile`; a compiled loss contains metrics, too."""
     parts = (getattr(model, name, None) for name in ("_compile_metrics", "_compile_loss"))
     return [part for part in parts if part is not None and not part.built]
 
@@ -294,7 +294,7 @@ def _create_variables(
     metric: keras.metrics.Metric, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> None:
     """Let a metric create its variables in an update without effect, as Keras does in `fit`."""
-    # The variables are initialized when the outer scope ends.
+    # Keras initializes the variables when the `StatelessScope` ends, outside of the graph.
     with keras.StatelessScope(), tf.__internal__.FuncGraph("update").as_default():
         args, kwargs = tf.nest.map_structure(_placeholder, (args, kwargs), expand_composites=True)
         metric.update_state(*args, **kwargs)
@@ -347,7 +347,7 @@ def freeze(model: keras.Model | tf.Module, patterns: Sequence[str]) -> None:
     if not model.trainable_variables:
         raise errors.ConfigValueError(
             f"`trainer.freeze` {list(patterns)} freezes all weights of {model.name!r}, so nothing "
-            "is left to train."
+            "is left to train. Use patterns that match fewer weights."
         )
     logging.info("Froze %d of %d weights.", len(meant), len(model.weights))
 

@@ -68,7 +68,7 @@ def build_dataset(
 
 @dataclasses.dataclass(eq=False)
 class Predictor:
-    """Predicts for a trainer, whose `predict_step` can be overridden; see `Trainer.predict`."""
+    """Predictor of a trainer, whose `predict_step` can be overridden; see `Trainer.predict`."""
 
     config: config_definitions.ExperimentConfig
     task: base_task.Task

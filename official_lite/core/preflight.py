@@ -155,7 +155,7 @@ def check_prediction(params: config_definitions.ExperimentConfig) -> None:
     """
     if not isinstance(params.task, config_definitions.TaskConfig):
         raise errors.ConfigValueError(
-            "The mode `predict` supports experiments with one task, but this one has several. "
+            "The mode `predict` supports only experiments with one task, but this one has several. "
             "Export the model with `official-lite export` and predict with it."
         )
     output.require_library(params.prediction.format)
@@ -171,7 +171,8 @@ def check_prediction(params: config_definitions.ExperimentConfig) -> None:
         )
     if params.prediction.checkpoint == "init" and not params.task.init_checkpoint:
         raise errors.ConfigValueError(
-            "`prediction.checkpoint` is 'init', but `task.init_checkpoint` is not set."
+            "`prediction.checkpoint` is 'init', but `task.init_checkpoint` is not set. Set it to "
+            "the checkpoint to use."
         )
 
 
@@ -272,7 +273,7 @@ def check_directories(
     model_dir: str,
     hooks: Sequence[orbit.hooks.BestCheckpoint],
 ) -> None:
-    """Check that all best checkpoints of a run have a directory of their own.
+    """Check that each best checkpoint of a run has a separate directory.
 
     Two best checkpoints in one directory would delete each other.
 
@@ -540,7 +541,7 @@ def _configs_in(value: object) -> Iterator[Any]:
 
 
 def _files_of(module_name: str) -> dict[str, pathlib.Path]:
-    """Return the files of a module's top-level package by name; without a package, its own file."""
+    """Return the files of a module's top-level package, or of a top-level module, by name."""
     top = module_name.partition(".")[0]
     package = sys.modules.get(top)
     roots = [pathlib.Path(root) for root in getattr(package, "__path__", ())]
@@ -651,7 +652,7 @@ def _create_gather(strategy: tf.distribute.Strategy, num_workers: int) -> _Gathe
     def gather(numbers: Sequence[int]) -> np.ndarray[Any, Any]:
         own = tf.constant([numbers], tf.int64)
         rows = strategy.gather(strategy.run(lambda: own), axis=0).numpy()
-        # Each worker's row is repeated for each of its replicas.
+        # Keep one row per worker, because the row of a worker is repeated for each of its replicas.
         return np.asarray(rows[:: len(rows) // num_workers])
 
     return gather

@@ -226,7 +226,7 @@ def require_one_replica(optimizer: Any, num_replicas: int) -> None:
             if value and (name != "ema_overwrite_frequency" or one.use_ema):
                 raise errors.ConfigValueError(
                     f"The optimizer {one.name} has `{name}={value}`, which Keras supports only on "
-                    f"one replica, but there are {num_replicas}. Set {instead}."
+                    f"one replica, but there are {num_replicas} replicas. Set {instead}."
                 )
 
 
@@ -291,13 +291,13 @@ def naming_the_block(build_inputs: Callable[..., Any], path: str, data: Any) -> 
             raise
         raise errors.ConfigValueError(
             f"`{path}` is null in the config, but {plugins.described(build_inputs)} needs it: "
-            f"{error_report.headline(error)}. Set it, or use a mode that does not read it."
+            f"{error_report.headline(error)}. Set the block, or use a mode that does not read it."
         ) from error
 
 
 @contextlib.contextmanager
 def explaining_the_step(task: Any, step: Callable[..., Any], inputs: nests.Nest) -> Iterator[None]:
-    """Add what is missing to the error if a step fails while it is traced.
+    """Explain a missing feature or a missing step if tracing a step fails.
 
     Args:
         task: The task.
@@ -395,7 +395,8 @@ def watched_for_training_mode(model: keras.Model | tf.Module, task_name: str) ->
         _warned.add(model)
         logging.warning(
             "`train_step` of %s never calls the model with `training=True`, so dropout is "
-            "inactive and batch normalization does not update its statistics.",
+            "inactive and batch normalization does not update its statistics. Pass "
+            "`training=True` when the step calls the model.",
             task_name,
         )
 

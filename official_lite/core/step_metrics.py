@@ -40,7 +40,7 @@ def install() -> None:
 
 
 def reset_metric(metric: keras.metrics.Metric) -> None:
-    """Reset a metric with its own `reset_states`, if its class defines one, or `reset_state`."""
+    """Reset a metric with `reset_states` if its class defines that method, else `reset_state`."""
     own_word = getattr(type(metric), "reset_states", _reset_states)
     if own_word is _reset_states:
         metric.reset_state()
@@ -257,7 +257,7 @@ class MetricGroup:
         return logs
 
     def _is_traced(self) -> bool:
-        """Return whether to use compiled calls, which follow some eager calls; trace them first."""
+        """Return whether to use compiled calls; trace them after a number of eager calls."""
         if not self._traceable or self._calls <= _CALLS_BEFORE_TRACING:
             return False
         if not self._has_traced:

@@ -213,7 +213,7 @@ def search_inputs(build_inputs: _Inputs) -> _Inputs:
 
 
 class TrainData:
-    """Builds the training data so that it begins with the batch that training would read next.
+    """Builder of training data that begins with the batch that training would read next.
 
     Args:
         config: The experiment's config.
@@ -324,7 +324,7 @@ class TrainData:
         remedy = "let `task.build_inputs` build them with a source that keeps the position"
         if not is_given:
             because = "`build_inputs` does not keep the position"
-            remedy = "use a source that does"
+            remedy = "use a source that keeps it"
         happens = f"restart from the beginning at step {step}"
         if not step:
             happens = "will start again from the first batch if this run is interrupted and resumed"

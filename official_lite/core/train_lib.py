@@ -675,7 +675,7 @@ def _check(
     reads_weights: bool = True,
     reads_files: bool = True,
 ) -> None:
-    # If one process of a cluster failed alone, the others would wait for it.
+    # Skip this check in a cluster: if one process failed alone, the others would wait for it.
     is_alone = not (strategy and strategy.cluster_resolver)
     preflight.check_run(
         params,

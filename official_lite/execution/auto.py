@@ -72,7 +72,8 @@ _SHORT_STEP_SECONDS = 2e-3
 # the choice does not depend on measurement noise.
 _GAIN = 0.95
 
-# The fastest of many short measurements is used, because some of them find the machine idle.
+# The time for measuring a mode in many short measurements. The fastest measurement is used, because
+# some of them find the machine idle.
 _SECONDS_PER_TRIAL = 0.5
 
 _SECONDS_PER_MEASUREMENT = 0.02

@@ -256,7 +256,7 @@ class ParameterServerExecutor(GraphExecutor):
 
     def __post_init__(self) -> None:
         self.coordinator = tf.distribute.coordinator.ClusterCoordinator(self.strategy)
-        # Without this, TensorFlow warns about the evaluation on the chief, which is intended.
+        # Without this attribute, TensorFlow would warn about the evaluation on the chief.
         self.strategy.extended._allow_run_without_coordinator = True
         logging.log_first_n(
             logging.INFO,
@@ -317,7 +317,7 @@ class ParameterServerExecutor(GraphExecutor):
         training = position.current()
         if training is None:
             return dataset_or_fn(*args, **kwargs)
-        # Assume that all workers have made the same number of steps.
+        # Assume that all workers have run the same number of steps.
         with position.begin_at(training.batch // num_workers, training.seed) as begin:
             dataset = dataset_or_fn(*args, **kwargs)
         training.is_kept |= begin.is_kept
@@ -445,7 +445,7 @@ def create_train_loop_fn(
     def run(iterator: Iterator[nests.Nest], num_steps: tf.Tensor) -> None:
         for length in _divide(int(num_steps), num_parts):
             coordinator.schedule(loop_fn, (iterator, tf.constant(length)))
-        # The caller reads the global step next.
+        # Wait, because the caller reads the global step next.
         executor.join()
 
     return run

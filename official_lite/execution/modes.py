@@ -99,7 +99,8 @@ def check_virtual_replicas(count: int, execution: str, strategy: tf.distribute.S
     if count % strategy.num_replicas_in_sync:
         raise errors.ConfigValueError(
             f"{what}; expected a multiple of the number of replicas "
-            f"({strategy.num_replicas_in_sync}), because all replicas compute the same number."
+            f"({strategy.num_replicas_in_sync}), because all replicas compute the same number of "
+            "virtual replicas."
         )
 
 

@@ -83,10 +83,10 @@ def warn_of_step(
     """
     if found := sorted(set(find_random_numbers(functions, model, checkpoint))):
         logging.warning(
-            "The training step uses random ops whose state is not saved, so a resumed run draws "
-            "different numbers: %s. Use `tf.random.stateless_*` with a seed derived from the step, "
-            "or a `keras.random.SeedGenerator` that is an attribute of a layer, the trainer or "
-            "the task. See docs/resume.md.",
+            "The training step uses random ops whose state is not saved: %s. A resumed run "
+            "therefore draws different numbers. Use `tf.random.stateless_*` with a seed derived "
+            "from the step, or a `keras.random.SeedGenerator` that is an attribute of a layer, the "
+            "trainer or the task. See docs/resume.md.",
             _enumerate(found),
         )
     compiled = execution in ("xla", "xla_loop")
@@ -142,8 +142,8 @@ def warn_of_random_inputs(dataset: tf.data.Dataset) -> None:
         return
     cached = [name for name, is_cached in found.items() if is_cached]
     logging.warning(
-        "The training data use random ops whose state is not saved, so a resumed run draws "
-        "different numbers: %s.%s Use `tf.random.stateless_*` with a seed from "
+        "The training data use random ops whose state is not saved: %s. A resumed run therefore "
+        "draws different numbers.%s Use `tf.random.stateless_*` with a seed from "
         "`data.position.enumerate_batches`, or `data.augmentation.augment`. See "
         "docs/how_to/own_data.md.",
         _enumerate(sorted(found)),

@@ -69,7 +69,8 @@ class VirtualReplicasExecutor(executors.GraphExecutor):
         if not callable(dataset_or_fn):
             raise errors.ConfigValueError(
                 "`trainer.virtual_replicas` requires data that are built by a function with the "
-                "parameter `input_context`, such as `task.build_inputs`, but a dataset was given."
+                "parameter `input_context`, such as `task.build_inputs`, but a dataset was given. "
+                "Pass the function instead."
             )
         build = orbit.utils.bind_dataset_fn(dataset_or_fn, *args, **kwargs)
 
@@ -330,7 +331,7 @@ class _State:
             variable.assign(_random_state(self._starts[variable.ref()], tf.constant(count)))
 
     def _base(self, variable: tf.Variable) -> tf.Tensor:
-        """Return the base of changes: the value before the step, or 0 where it is not finite."""
+        """Return the value from which to measure changes: the start, or 0 where it isn't finite."""
         start = self._starts[variable.ref()]
         return _only_if(tf.math.is_finite(start), start)
 
@@ -514,7 +515,7 @@ def _empty(spec: nests.Nest) -> nests.Nest:
 
 
 def _watch_for_equal_data(shards: tf.data.Dataset) -> tf.data.Dataset:
-    """Warn if the first two virtual replicas begin with the same batch.
+    """Warn if the first two virtual replicas read the same first batch.
 
     The batches are compared when the step reads them. Reading them earlier could change later
     batches, for example the order in which a source shuffles.

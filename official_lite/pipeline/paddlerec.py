@@ -84,7 +84,7 @@ class Context(MutableMapping[str, Any]):
             return self.ctx.extras[key]
         known = [*self._KEYS, *self.ctx.extras]
         raise errors.UnknownKeyError(
-            f"The context has no {key!r}. {suggestions.did_you_mean(key, known)}"
+            f"The context has no key {key!r}. {suggestions.did_you_mean(key, known)}"
         )
 
     def __setitem__(self, key: str, value: Any) -> None:
@@ -217,10 +217,11 @@ class RunnerBase(_NamedMethod, Run):
     METHOD = "run"
 
     def _run(self, context: Any, model_dict: Mapping[str, Any] | None = None) -> None:
-        """Train for one pass over the data, or to the end of the training if that is earlier.
+        """Train for one pass over the data, or until the training ends, if that is earlier.
 
         This saves no checkpoint. Write a loop of passes with the global step in its condition, so
-        that a resumed training does only the rest. End the loop when a hook requests a stop::
+        that a resumed training runs only the remaining passes. End the loop when a hook requests a
+        stop::
 
             while context.global_step < config.train_steps and not context.controller.stop_reason:
                 self._run(context)

@@ -324,7 +324,7 @@ def _check(plan: _Plan, earlier: Sequence[_Plan]) -> None:
         earlier_phases={other.phase: other.model_dir for other in earlier if other.trains},
         # Custom stages may download weights and files.
         reads_weights=all(is_default(name, plan.stages[name]) for name in _BRING_WEIGHTS),
-        # If one process of a cluster failed alone, the others would wait for it.
+        # Skip this check in a cluster: if one process failed alone, the others would wait for it.
         reads_files=is_alone
         and all(is_default(name, plan.stages[name]) for name in ("prepare", "build")),
     )

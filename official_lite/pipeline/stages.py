@@ -238,7 +238,7 @@ class Stage:
         """
         # This method is not abstract, because `view` works without it and this error names the
         # incomplete class.
-        raise NotImplementedError(f"{type(self).__name__} has no `__call__`.")
+        raise NotImplementedError(f"{type(self).__name__} has no `__call__`. Define this method.")
 
     @classmethod
     def view(cls, ctx: ExperimentContext) -> Any:

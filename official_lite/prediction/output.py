@@ -311,7 +311,7 @@ def _require_unused(directory: str) -> None:
     if others:
         raise errors.ConfigValueError(
             f"The directory {directory} contains {', '.join(others[:3])}"
-            f"{' …' if others[3:] else ''} and no predictions. Set `prediction.output_dir` to a "
+            f"{' …' if others[3:] else ''}, but no predictions. Set `prediction.output_dir` to a "
             "new directory."
         )
 
@@ -518,8 +518,8 @@ def _parquet() -> ModuleType:
         import pyarrow.parquet
     except ImportError as error:
         raise errors.ConfigValueError(
-            "`prediction.format` is 'parquet', which requires pyarrow: pip install "
-            "'official-lite[parquet]'. Or use 'jsonl' or 'tfrecord'."
+            "`prediction.format` is 'parquet', which requires pyarrow. Install it with `pip "
+            "install 'official-lite[parquet]'`, or use 'jsonl' or 'tfrecord'."
         ) from error
     module: ModuleType = pyarrow.parquet
     return module

@@ -189,7 +189,7 @@ class ModelDirLock(contextlib.AbstractContextManager["ModelDirLock"]):
         return False
 
     def _is_alive_here(self, holder: _Holder) -> bool | None:
-        """Return whether the holder is alive; None if its host or container is another one."""
+        """Return whether the holder is alive; None if it runs on another host or container."""
         if (holder.host, holder.namespace) != (self._me.host, self._me.namespace):
             return None
         if holder.pid == os.getpid():

@@ -14,7 +14,7 @@ from official_lite.common import files
 from official_lite.data import file_patterns
 from official_lite.modeling import hyperparams
 
-# A difference: what differs, what was recorded, and what was found.
+# A difference: the name of what differs, the recorded value, and the found value.
 Difference = tuple[str, str, str]
 
 _INSTALLED = {"site-packages", "dist-packages"}

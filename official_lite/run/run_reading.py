@@ -326,7 +326,7 @@ class _Reader:
             if value is None:
                 record.pop(name, None)
             elif not isinstance(value, kind) or isinstance(value, bool):
-                self.problems.append(f"run.json: `{name}` is {value!r:.60}")
+                self.problems.append(f"run.json: `{name}` has the unexpected value {value!r:.60}")
                 del record[name]
         if not 0 <= record.get("seconds", 0) < 2**31:
             self.problems.append(f"run.json: `seconds` is {record.pop('seconds')!r:.60}")
@@ -340,7 +340,7 @@ class _Reader:
             return {}
         for block in ("task", "trainer", "runtime", "search"):
             if not isinstance(config.get(block) or {}, dict):
-                self.problems.append(f"{name}: `{block}` is {config.pop(block)!r:.60}")
+                self.problems.append(f"{name}: `{block}` is no mapping: {config.pop(block)!r:.60}")
         return config
 
     def execution(self) -> execution_record.ExecutionRecord | None:
@@ -392,7 +392,7 @@ class _Reader:
                 continue
             # The Model Garden writes the step as a float.
             if not isinstance(step, int | float) or not math.isfinite(step):
-                self.problems.append(f"{name}/info.json: the step is {step!r:.60}")
+                self.problems.append(f"{name}/info.json: the step is not a number: {step!r:.60}")
                 continue
             directory = os.path.join(self._model_dir, name)
             fitting = [each.path for each in list_checkpoints(directory) if each.step == int(step)]
@@ -494,7 +494,7 @@ def parse_metrics(lines: Iterable[str]) -> tuple[dict[str, dict[str, Series]], l
             step, split = int(record.pop("step")), str(record.pop("split"))
             wall_time = record.pop("wall_time", None)
             if wall_time is not None and not math.isfinite(wall_time):
-                raise ValueError(f"its `wall_time` is {wall_time}")
+                raise ValueError(f"`wall_time` is {wall_time}; expected a finite number")
             # Non-finite values are recorded as null.
             values = {n: math.nan if v is None else float(v) for n, v in record.items()}
         except (AttributeError, KeyError, TypeError, ValueError) as error:
