@@ -661,7 +661,7 @@ class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
 
         The model predicts with the averaged weights if the optimizer keeps averages. Call this
         method in the strategy's scope. Close the iterator if you do not read it to its end, so that
-        the training weights are put back.
+        the training weights are restored.
 
         Args:
             first_batch: The number of global batches to skip, which changes no bit of the others.
@@ -699,7 +699,8 @@ class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
         step = int(self.global_step.numpy())
         if True not in self._task_metrics:
             return
-        # Once read, given datasets and those of asynchronous workers continue at the next batch.
+        # If training has already read from a given dataset or through asynchronous workers, it
+        # continues with the next unread batch.
         if self._train_loop is not None and (self._is_given_data or self.has_coordinator):
             return
         if not self._is_given_data:

@@ -135,8 +135,8 @@ class InputReader:
         self._in_epochs = False
         # Whether the dataset consists of chunks of rows of a `source`.
         self._reads_source = False
-        # Whether pipelines can share the files. A custom `dataset_fn` opens a single file, and its
-        # dataset may not be divisible.
+        # Whether the workers of a tf.data service can divide the files among themselves. A custom
+        # `dataset_fn` opens a single file, and its dataset may not be divisible.
         self._shares_files = isinstance(self._matched_files, list) and (
             len(self._matched_files) > 1 or dataset_fn is tf.data.TFRecordDataset
         )

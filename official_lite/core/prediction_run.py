@@ -22,7 +22,8 @@ from official_lite.modeling import hyperparams
 from official_lite.prediction import output
 from official_lite.run import driver, run_record
 
-# The parts of the task config that do not affect predictions.
+# The parts of the task config that do not affect predictions, or that `describe_source` adds
+# separately.
 _UNUSED = ("task.train_data", "task.validation_data", "task.predict_data", "task.init_checkpoint")
 
 # Fields in `_UNUSED` that may affect predictions, because a task may build its vocabulary from the

@@ -230,7 +230,7 @@ class TrainData:
         micro_batches: The number of micro-batches per update for which batches were counted, int64.
             It is saved in the checkpoint, because a resumed run may use a different
             number of micro-batches.
-        is_kept: Whether the most recently built data can start at a given position.
+        is_kept: Whether the most recently built data started at the requested position.
     """
 
     def __init__(

@@ -174,7 +174,8 @@ class RunPipeline:
     process has finished are skipped. A phase that has a checkpoint resumes from it, even if the
     phase from which it started has been trained again since; this is logged as a warning.
 
-    The constructor only looks up and checks everything that the config names.
+    The constructor looks up and checks everything that the config names, and builds or writes
+    nothing.
 
     Args:
         params: The experiment's config.

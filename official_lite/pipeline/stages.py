@@ -301,7 +301,7 @@ class Build(Stage):
         ctx.runner = self.make_runner(ctx)
 
     def make_strategy(self, ctx: ExperimentContext) -> tf.distribute.Strategy:
-        """Build the strategy that `runtime` describes; later phases reuse that of the first."""
+        """Build the strategy that `runtime` describes; later phases reuse the first strategy."""
         if ctx.strategy is None:
             return runtime.build_strategy(ctx.params.runtime)
         runtime.set_intra_op_threads(ctx.params.runtime.intra_op_parallelism_threads)

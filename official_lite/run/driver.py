@@ -41,8 +41,8 @@ def drive(
     ::
 
         catch SIGTERM and SIGINT
-        lock the model directory            if the mode trains; if it predicts, that of its output
-        compare the config with that of the checkpoints
+        lock the model directory            if the mode trains; the output directory if it predicts
+        compare the config with the config of the checkpoints
         open the record of the run
         measure where the time goes
         work
