@@ -38,15 +38,16 @@ __all__ = [
 ]
 
 
-# Large tables are checked so rarely that the cost per step is at most that of reading this many
-# numbers, which is less than an update reads and writes.
+# Large tables are checked so rarely that the checks read at most this many numbers per step on
+# average, fewer than an optimizer update reads and writes.
 _NUMBERS_A_STEP = 50_000
 
+# The number of table rows in each block that `_rows_are_finite` reads.
 _ROWS_AT_ONCE = 2**15
 
 
 class NonfiniteCheck:
-    """Checks the variables of a trainer for non-finite values, in one compiled pass.
+    """Check of a trainer's variables for non-finite values, in one compiled pass.
 
     Values that were not finite when training began, such as those of a causal mask, are not
     checked.
@@ -68,7 +69,7 @@ class NonfiniteCheck:
         self._last_look: int | None = None
 
     def begin(self) -> None:
-        """Note which values are not finite when training begins."""
+        """Record which values are not finite when training begins."""
         for search in self._searches:
             search.begin()
 
@@ -80,7 +81,7 @@ class NonfiniteCheck:
         if bad or not self._is_time_for_tables(step):
             return bad
         bad = tables.bad_variables()
-        # After a bad result, single steps are repeated to find the bad one, so check every time.
+        # A bad result makes the recovery repeat the steps one by one; check the tables after each.
         self._last_look = None if bad else step
         return bad
 
@@ -90,7 +91,7 @@ class NonfiniteCheck:
 
     @functools.cached_property
     def _searches(self) -> tuple["_Search", "_Search"]:
-        """The searches in all variables but the large tables, and in these."""
+        """A search over all variables except the large tables, and one over the large tables."""
         optimizer = self._trainer.optimizer
         found = [*self._trainer.model.variables, *getattr(optimizer, "variables", ())]
         found = [v for v in found if keras.backend.is_float_dtype(v.dtype)]
@@ -104,7 +105,7 @@ class NonfiniteCheck:
 
 
 class _Search:
-    """Checks variables for non-finite values on all replicas of this host."""
+    """Search for non-finite values in variables, on all replicas of this host."""
 
     def __init__(
         self, variables: Sequence[Any], is_finite: Callable[[tf.Variable], tf.Tensor]
@@ -122,7 +123,7 @@ class _Search:
             return tf.stack(flags) if flags else tf.constant([True])
 
         self._are_finite = are_finite.get_concrete_function()
-        # The values that were infinite or NaN when training began, by the index of their tensor.
+        # The tensors with infinite or NaN elements when training began, by index in `_values`.
         self._at_start: dict[int, npt.NDArray[Any]] = {}
 
     def begin(self) -> None:
@@ -141,7 +142,7 @@ class _Search:
 
 
 def _has_changed_badly(before: npt.NDArray[Any], now: npt.NDArray[Any]) -> bool:
-    # NumPy can't judge bfloat16 without a conversion.
+    # Convert first, because not every NumPy function supports bfloat16.
     before, now = before.astype(np.float64), now.astype(np.float64)
     is_bad = ~np.isfinite(now) & np.isfinite(before) | np.isnan(now) & ~np.isnan(before)
     return bool(is_bad.any())
@@ -152,7 +153,7 @@ def _is_finite(variable: tf.Variable) -> tf.Tensor:
 
 
 def _rows_are_finite(table: tf.Variable) -> tf.Tensor:
-    """Check a table in blocks of rows, because reading it as a whole would copy it."""
+    """Return whether all rows are finite; read blocks, because reading a table copies it."""
     num_rows = table.shape[0]
 
     def look(first: tf.Tensor, _: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
@@ -218,7 +219,7 @@ class RecoveryAction:
         """Find the bad step, restore the last checkpoint, and skip the batches up to that step.
 
         If steps can't be repeated, only the checkpoint is restored. If the blow-up does not occur
-        again, training continues from the repeated steps.
+        again in the repeated steps, training continues after them.
 
         Raises:
             errors.DivergedError: If there is no checkpoint yet.
@@ -229,7 +230,8 @@ class RecoveryAction:
         found = self.find_bad_step()
         if found is None:
             logging.warning(
-                "The loss stayed finite this time. Training continues from the repeated steps."
+                "The blow-up did not occur again when the steps were repeated. Training continues "
+                "after the repeated steps."
             )
             return
         self._restore()
@@ -256,7 +258,7 @@ class RecoveryAction:
             if self._is_bad(trainer.train(tf.constant(1)) or {}):
                 found = step
                 break
-        # The events of these steps were reported the first time.
+        # Discard the events of the repeated steps, which were reported when the steps first ran.
         if trainer.event_storage is not None:
             trainer.event_storage.take()
         if found is None:
@@ -282,7 +284,7 @@ class RecoveryAction:
     def _restore(self) -> None:
         skipped = self._skipped
         if self._trainer is not None:
-            # A checkpoint of an older version has no count.
+            # Reset the count, because checkpoints of older versions contain none to restore.
             self._trainer.checkpoint.batches_read.assign(0)
         path = self.checkpoint_manager.restore_or_initialize()
         if path is None:
@@ -291,14 +293,14 @@ class RecoveryAction:
                 "Lower the learning rate or `trainer.checkpoint_interval`."
             )
         logging.warning("Recovering the model from checkpoint: %s.", path)
-        # Batches that an earlier recovery from the same checkpoint skipped stay skipped.
+        # Skip again the batches that an earlier recovery from this checkpoint skipped.
         self._skip_batches(max(0, skipped - self._skipped))
 
     @property
     def _repeating_trainer(self) -> base_trainer.Trainer | None:
         """The trainer if it can repeat steps, else None.
 
-        Asynchronous workers can't: they continue with batches that they have not read yet.
+        Asynchronous workers can't repeat steps, because they continue with unread batches.
         """
         if self._trainer is None or self._trainer.has_coordinator:
             return None
@@ -360,7 +362,7 @@ class RecoveryCondition:
         self._last_good_step: int | None = None
 
     def before_train(self) -> None:
-        """Note the state in which training begins."""
+        """Record the state in which training begins."""
         if self._state is not None:
             self._state.begin()
 
@@ -392,8 +394,8 @@ class RecoveryCondition:
 
     def describe_blow_up(self, outputs: orbit.runner.Output) -> str | None:
         """Describe what is wrong with the outputs or the variables; return None if nothing is."""
-        # If there are several values, such as one per replica, the largest counts. `np.max` returns
-        # NaN if there is one.
+        # If there are several losses, such as one per replica, check the largest. `np.max` returns
+        # NaN if any of them is NaN.
         loss = float(np.max(orbit.utils.get_value(outputs["training_loss"])))
         step = int(orbit.utils.get_value(self.global_step))
         if not math.isfinite(loss):
@@ -417,21 +419,21 @@ class RecoveryCondition:
 
     def _where(self, step: int) -> str:
         """Describe where the blow-up occurred and what to do."""
-        # Without recovery trials, the run must end immediately, so the step is not searched for.
+        # Without recovery trials, the run must end immediately, so don't search for the bad step.
         find = self._find_bad_step if self.recovery_max_trials > 0 else None
         found = find() if find else None
         if found is not None:
             return f"The last blow-up was at {found}. {self._advice()}"
         if self._last_good_step is not None:
-            return f"Step {self._last_good_step} was still finite. {self._advice()}"
+            return f"The loss was still finite at step {self._last_good_step}. {self._advice()}"
         return self._advice()
 
     def _advice(self) -> str:
         if self._path and self.recovery_max_trials > 0:
             return f"Blow-ups are counted across restarts. To reset the count, remove {self._path}."
         return (
-            "Check the data or lower the learning rate. The hook `non_finite` finds the first "
-            "layer that is not finite."
+            "Check the data or lower the learning rate. To find the first layer whose output is "
+            "not finite, add the hook `non_finite`."
         )
 
 
@@ -447,7 +449,7 @@ def _read(path: str | None) -> list[dict[str, Any]]:
 
 
 class EMACheckpointing:
-    """Saves checkpoints that hold the averaged weights in place of the trained ones.
+    """Action that saves checkpoints with the averaged weights in place of the trained ones.
 
     The checkpoints are written to `<export_dir>/ema_checkpoints/average_weights-<step>`.
 
@@ -482,7 +484,7 @@ class EMACheckpointing:
         )
 
     def __call__(self, output: orbit.runner.Output | None = None) -> None:
-        """Save a checkpoint; the trained weights are put back even if saving fails."""
+        """Save a checkpoint; the trained weights are restored even if saving fails."""
         with ema_optimizer.evaluated_state(self._optimizer):
             number = tf.convert_to_tensor(self._optimizer.iterations)
             self._checkpoint_manager.save(checkpoint_number=int(number))
@@ -497,7 +499,7 @@ def get_eval_actions(
     """Return the actions that run after each evaluation."""
     if not ema_optimizer.keeps_averages(trainer.optimizer):
         return []
-    # The strategy's scope determines which worker is the chief; only its files are kept.
+    # The strategy's scope determines which worker is the chief; only the chief's files are kept.
     with trainer.strategy.scope():
         return [
             EMACheckpointing(
@@ -521,8 +523,8 @@ def get_train_actions(
     actions: list[orbit.Action] = []
     if config.recovery_max_trials >= 0:
         actions.append(_recovery(config, trainer, model_dir, checkpoint_manager))
-    # If this process catches signals, the workers already agree on the step at which to stop.
-    # TensorFlow's handler would then wait for a worker that has exited, and print a traceback.
+    # If this process catches signals, the workers already agree on the step at which to stop. In
+    # that case TensorFlow's handler would wait for a worker that has exited, and print a traceback.
     waits_for_notice = config.preemption_on_demand_checkpoint and not preemption.is_caught()
     if waits_for_notice and (resolver := trainer.strategy.cluster_resolver):
         actions.append(
@@ -542,11 +544,11 @@ def _recovery(
     model_dir: str,
     checkpoint_manager: tf.train.CheckpointManager,
 ) -> orbit.actions.ConditionalAction:
-    # A plain Orbit trainer does not expose its data or its weights, and several tasks have several
-    # positions.
+    # Steps can be repeated only by a `Trainer` of a single task: a plain Orbit trainer does not
+    # expose its data or weights, and the data of several tasks have several positions.
     is_ours = isinstance(trainer, base_trainer.Trainer) and hasattr(trainer, "task")
 
-    # Checking variables that live on parameter servers would mean fetching them first.
+    # Checking variables that live on parameter servers would require fetching them first.
     state = NonfiniteCheck(trainer) if is_ours and not trainer.has_coordinator else None
 
     def is_bad(output: orbit.runner.Output) -> bool:

@@ -33,7 +33,7 @@ __all__ = [
 OptimizationConfig = config_definitions.OptimizationConfig
 RuntimeConfig = config_definitions.RuntimeConfig
 
-# The methods of a Lightning module, and what they are called here.
+# Methods of Lightning and similar frameworks, and the `Task` methods that replace them.
 _LIGHTNING = {
     "training_step": "train_step",
     "test_step": "validation_step",
@@ -45,9 +45,9 @@ _LIGHTNING = {
     "create_model": "build_model",
 }
 
-# Operations that keep all values of a tensor.
+# Ops that `_is_softmax` looks through, because their output has the same values as their input.
 _KEEP_VALUES = ("Identity", "Cast", "Reshape")
-# The models whose unreported results were named.
+# The models that `_warn_of_unreported` has already checked.
 _unreported: weakref.WeakSet[keras.Model] = weakref.WeakSet()
 
 
@@ -79,8 +79,8 @@ class Task(tf.Module, metaclass=abc.ABCMeta):
     # The key of the loss in the logs that a step returns.
     loss = "loss"
 
-    # Whether the metrics of an evaluation take one score per class; the trainer sets it before it
-    # predicts.
+    # Whether the evaluation metrics expect one score per class. The trainer sets this attribute
+    # before it predicts.
     scores_classes = False
 
     _is_loss_checked = False
@@ -172,7 +172,7 @@ class Task(tf.Module, metaclass=abc.ABCMeta):
 
     def build_model(self) -> keras.Model:
         """Create the model, in the strategy's scope. The model may still be unbuilt."""
-        # This method is not abstract, as in the Model Garden, because a trainer may be given a
+        # As in the Model Garden, this method is not abstract, because a trainer may be given a
         # model that was built elsewhere.
         raise NotImplementedError(
             f"{type(self).__name__} has no `build_model`. Override it to return a Keras model."
@@ -332,7 +332,7 @@ class Task(tf.Module, metaclass=abc.ABCMeta):
             if "training" in inspect.signature(model.compute_loss).parameters:
                 loss = compute_loss(training=training)
             else:
-                # A model that was written for an earlier Keras.
+                # The model overrides `compute_loss` as an earlier Keras version defined it.
                 loss = compute_loss()
         loss = tf.cast(loss, tf.float32)
         if aux_losses is not None:
@@ -483,10 +483,10 @@ def split_batch(
         return _by_name(features, model), labels, weights
     if isinstance(inputs, tuple) and len(inputs) == 3:
         terminal.warn_once(
-            "The batches are triples. Their third part would be the weights of the examples for a "
-            "model that is compiled with a loss. The model %r is not, so its features and labels "
-            "are the whole triple each. Return pairs from `build_inputs`, compile the model, or "
-            "override `train_step` and `validation_step`.",
+            "The batches are triples. Their third element is used as example weights only if the "
+            "model is compiled with a loss. The model %r is not, so the whole triple is used as "
+            "both features and labels. Return pairs from `build_inputs`, compile the model with a "
+            "loss, or override `train_step` and `validation_step`.",
             getattr(model, "name", type(model).__name__),
         )
     features, labels = split_features_and_labels(inputs)
@@ -494,10 +494,10 @@ def split_batch(
 
 
 def _by_name(features: nests.Nest, model: keras.Model) -> nests.Nest:
-    """Return the features that a functional model of named inputs takes.
+    """Drop the features that a functional model with named inputs does not use.
 
-    Keras would pair inputs and features in the alphabetical order of their names, so that a
-    feature which the model does not use would shift the others.
+    Keras would otherwise pair inputs with features in alphabetical order, so that an unused feature
+    would shift the others.
     """
     # Only functional models have an attribute `input`.
     wanted = getattr(model, "input", None) if isinstance(features, Mapping) else None
@@ -541,7 +541,7 @@ def _has_compiled_loss(model: keras.Model) -> bool:
 def load_optimizer(
     config: config_definitions.TaskConfig, optimizer: keras.optimizers.Optimizer, model: keras.Model
 ) -> None:
-    """Load the state of the optimizer from `init_checkpoint`, if the config of the task says so."""
+    """Load the optimizer state from `init_checkpoint`, if the task config requests it."""
     part = hyperparams.get_by_path(config, "init_checkpoint_optimizer", "none")
     if part != "none" and config.init_checkpoint:
         warm_start.load_optimizer(
@@ -573,7 +573,7 @@ def outputs_as_columns(outputs: nests.Nest, *, scores_classes: bool) -> dict[str
 
 
 def _named(outputs: nests.Nest, name: str) -> list[tuple[str, tf.Tensor]]:
-    """Return the tensors of a nest with the names of their columns."""
+    """Return a column name and the tensor for each leaf of a nest."""
     if isinstance(outputs, Mapping):
         parts = [(f"{name}{'.' if name else ''}{key}", part) for key, part in outputs.items()]
     elif isinstance(outputs, list | tuple):
@@ -584,7 +584,7 @@ def _named(outputs: nests.Nest, name: str) -> list[tuple[str, tf.Tensor]]:
 
 
 def _is_softmax(tensor: tf.Tensor) -> bool:
-    """Return whether a tensor of a graph is the result of a softmax; False in eager mode."""
+    """Return whether a graph tensor is the result of a softmax; False in eager mode."""
     while isinstance(tensor, tf.Tensor) and not tf.executing_eagerly():
         if tensor.op.type not in _KEEP_VALUES:
             return bool(tensor.op.type == "Softmax")
@@ -593,13 +593,13 @@ def _is_softmax(tensor: tf.Tensor) -> bool:
 
 
 def _overrides_keras(model: Any, name: str) -> bool:
-    """Return whether the class of a model overrides a method of `keras.Model`."""
+    """Return whether the class of a Keras model overrides a method of `keras.Model`."""
     is_of_keras = getattr(type(model), name, None) is getattr(keras.Model, name)
     return isinstance(model, keras.Model) and not is_of_keras
 
 
 def warn_of_overridden_step(model: keras.Model | tf.Module, task: Task, name: str) -> None:
-    """Warn about a step of a Keras model that `fit` would call and the trainer does not.
+    """Warn if the model overrides a Keras step that `fit` would call but the trainer does not.
 
     Args:
         model: The model.
@@ -619,7 +619,7 @@ def warn_of_overridden_step(model: keras.Model | tf.Module, task: Task, name: st
 
 
 def _warn_of_lookalikes(task_cls: type[Task]) -> None:
-    """Warn about methods that nothing calls, because their names are Lightning's or misspelled."""
+    """Warn about methods that are never called: their names are misspelled or Lightning's."""
     methods = [name for name, value in vars(Task).items() if callable(value) and name[0] != "_"]
     for name, value in vars(task_cls).items():
         if name.startswith("_") or not callable(value) or hasattr(Task, name):
@@ -627,7 +627,7 @@ def _warn_of_lookalikes(task_cls: type[Task]) -> None:
         meant = _LIGHTNING.get(name) or next(
             iter(difflib.get_close_matches(name, methods, n=1, cutoff=0.9)), None
         )
-        # A helper may be named like the method that it helps.
+        # If the task overrides `meant`, the other method may be a helper with a similar name.
         if meant and getattr(task_cls, meant, None) is getattr(Task, meant, None):
             terminal.warn_once(
                 "`%s.%s` is never called by the trainer. Did you mean `%s`?",
@@ -638,7 +638,7 @@ def _warn_of_lookalikes(task_cls: type[Task]) -> None:
 
 
 def _warn_of_unreported(model: keras.Model, results: Any) -> None:
-    """Warn once about results of `compute_metrics` that no metric of the model holds."""
+    """Warn once per model about `compute_metrics` results that none of its metrics reports."""
     if model in _unreported:
         return
     _unreported.add(model)
@@ -649,8 +649,8 @@ def _warn_of_unreported(model: keras.Model, results: Any) -> None:
     unknown = sorted(set(results or ()) - known)
     if unknown:
         logging.warning(
-            "`%s.compute_metrics` returns %s, but a run reports only what metrics hold. Keep the "
-            "value in a `keras.metrics.Mean` that is an attribute of the model.",
+            "`%s.compute_metrics` returns %s, but a run reports only the values of metrics. Track "
+            "the value in a `keras.metrics.Mean` that is an attribute of the model.",
             type(model).__name__,
             ", ".join(unknown),
         )

@@ -1,4 +1,4 @@
-"""The trainer: one step of training and of evaluation, over all replicas."""
+"""The trainer, which runs training and evaluation steps on all replicas."""
 
 import contextlib
 import operator
@@ -102,7 +102,7 @@ class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
     _eval_executor: executors.GraphExecutor
     _accumulator: Any = None
     _built_train_dataset: Dataset | None = None
-    # Whether the step was searched for operations that a resumed run would not repeat.
+    # Whether the step was searched for ops whose results a resumed run would not reproduce.
     _is_searched = False
     # Whether a reporting interval has begun.
     _is_reporting = False
@@ -254,7 +254,7 @@ class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
     @property
     def batch_counts(self) -> Any:
         """The variable that counts the batches read; None if they can't be counted."""
-        # Workers of a parameter server repeat steps; nested data have several positions.
+        # Parameter-server workers may repeat steps, and a nest of datasets has several positions.
         is_counted = not self.has_coordinator and not tf.nest.is_nested(self.train_dataset)
         return self._train_data.variables["batches_read"] if is_counted else None
 
@@ -277,8 +277,8 @@ class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
             super().check_state(state)
         elif self.folds_outputs and self.config.trainer.eval_tf_while_loop:
             terminal.warn_once(
-                "Parameter servers evaluate in a compiled loop, which passes no outputs to "
-                "`aggregate_logs`. Compute its results by metrics."
+                "Parameter-server training evaluates in a compiled loop, which passes no outputs "
+                "to `aggregate_logs`. Use metrics to compute the results of `aggregate_logs`."
             )
 
     # The execution mode of the steps.
@@ -300,7 +300,7 @@ class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
     def execution(self) -> str:
         """How steps are executed: `eager`, `graph`, `xla` or `xla_loop`. See docs/performance.md.
 
-        Set it before training, because setting it begins the training data again.
+        Set it before training, because setting it restarts the training data.
         """
         return self._executor.mode
 
@@ -316,11 +316,11 @@ class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
 
         Without this call, a trainer that you call yourself uses `graph` if `runtime.execution` is
         `auto`. Call this method in the strategy's scope, before training and after a checkpoint is
-        restored. It changes neither the state nor the data. A mode named by the config is kept.
+        restored. It changes neither the state nor the data. A mode set in the config is kept.
 
         Args:
             num_steps: The number of steps to train; by default the rest of `trainer.train_steps`. A
-                mode is tried only if the training is long enough to benefit.
+                mode is benchmarked only if the training is long enough to benefit.
 
         Returns:
             The mode.
@@ -331,12 +331,12 @@ class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
         if True not in self._task_metrics:
             raise errors.ConfigValueError(
                 "This trainer was created with `train=False`, so it has no training steps to "
-                "benchmark."
+                "benchmark. Create it with `train=True`."
             )
         if self._train_loop is not None:
             raise errors.ConfigValueError(
-                "This trainer has already trained, and another execution mode would begin its data "
-                "again. Call `choose_execution` before training."
+                "This trainer has already trained, and another execution mode would restart its "
+                "training data. Call `choose_execution` before training."
             )
         if modes.execution_of(self.config.runtime) == "auto":
             if num_steps is None:
@@ -358,7 +358,7 @@ class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
 
     @property
     def num_batch_sizes(self) -> int:
-        """The number of different sizes of batches for which XLA has compiled the step."""
+        """The number of different batch sizes for which XLA has compiled the step."""
         return self._executor.num_sizes
 
     @property
@@ -368,7 +368,7 @@ class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
 
     @property
     def _coordinator(self) -> tf.distribute.coordinator.ClusterCoordinator | None:
-        # Trainers of the Model Garden read it.
+        # Model Garden trainers read this attribute.
         return self._executor.coordinator
 
     def coordinator_for_async(self) -> tf.distribute.coordinator.ClusterCoordinator:
@@ -380,7 +380,7 @@ class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
         return self._executor.require_coordinator()
 
     def join(self) -> None:
-        """Wait for all scheduled steps. Only the workers of a parameter server have any."""
+        """Wait for all scheduled steps, which only parameter-server training has."""
         self._executor.join()
 
     def distribute_dataset(
@@ -490,11 +490,11 @@ class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
         return logs
 
     def _train_groups(self) -> dict[str, step_metrics.MetricGroup]:
-        """Return the groups of the metrics of training."""
+        """Return the groups of training metrics by name."""
         return {"": self._metric_groups.get("train", [self.train_loss, *self.train_metrics])}
 
     def _training_logs(self, groups: Mapping[str, step_metrics.MetricGroup]) -> dict[str, Any]:
-        """Return what training reports, from its groups of metrics."""
+        """Return the training logs, computed from the metric groups."""
         return groups[""].results()
 
     # The part of a training step that each replica computes.
@@ -529,7 +529,7 @@ class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
     def _call_step(
         self, step: executors.TrainStep, inputs: nests.Nest, metrics: Any, **kwargs: Any
     ) -> None:
-        """Call a step in the mode of execution, and show its logs to the graph hooks."""
+        """Call a step in the current execution mode and pass its logs to the graph hooks."""
         step = self._executor.replica_step(step, metrics)
         logs = step(inputs, metrics=metrics, **kwargs)
         for hook in self._graph_hooks:
@@ -569,11 +569,11 @@ class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
     def evaluate(self, num_steps: tf.Tensor) -> dict[str, Any] | None:
         """Evaluate, with the averaged weights if the optimizer keeps averages.
 
-        The training weights are put back even if the evaluation fails. So are the training metrics
-        if a hook evaluates within a reporting interval, because both splits may share metrics.
+        The training weights are restored even if the evaluation fails. If a hook evaluates within a
+        reporting interval, so are the training metrics, because both splits may share metrics.
 
         Raises:
-            errors.ConfigValueError: The trainer was built with `evaluate=False`.
+            errors.ConfigValueError: If the trainer was built with `evaluate=False`.
         """
         if not self.evaluates:
             raise errors.ConfigValueError(
@@ -589,7 +589,10 @@ class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
         return step_metrics.kept([metric for group in groups for metric in group.metrics])
 
     def evaluating_apart(self) -> contextlib.AbstractContextManager[None]:
-        """Return a context in which no evaluation of other weights counts as the best one."""
+        """Return a context in which no evaluation is passed to the checkpoint exporter.
+
+        Use it to evaluate weights other than the current ones of the trainer.
+        """
         return exporter_events.without_exporter(self)
 
     def eval_begin(self) -> None:
@@ -613,14 +616,14 @@ class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
         logs = self._eval_executor.run_eval_step(eval_step, inputs)
         if clashes := sorted(logs.keys() & passthrough_logs.keys()):
             logging.warning(
-                "`next_eval_inputs` and the model both report %s. The model's values are used.",
+                "`next_eval_inputs` and the task both report %s. The values of the task are used.",
                 ", ".join(clashes),
             )
         return {**passthrough_logs, **logs}
 
     def eval_reduce(self, state: Any = None, step_outputs: nests.Nest = None) -> Any:
         """Fold a step's outputs into the evaluation's state, on the host."""
-        # Pass the argument by position, because tasks may name it differently.
+        # Pass `step_outputs` by position, because tasks may give the parameter another name.
         return self.task.aggregate_logs(state, step_outputs)
 
     def eval_end(self, aggregated_logs: Any = None) -> dict[str, Any]:
@@ -658,7 +661,7 @@ class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
 
         The model predicts with the averaged weights if the optimizer keeps averages. Call this
         method in the strategy's scope. Close the iterator if you do not read it to its end, so that
-        the training weights are put back.
+        the training weights are restored.
 
         Args:
             first_batch: The number of global batches to skip, which changes no bit of the others.
@@ -696,7 +699,8 @@ class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
         step = int(self.global_step.numpy())
         if True not in self._task_metrics:
             return
-        # Data that were read continue with what has not been read yet.
+        # If training has already read from a given dataset or through asynchronous workers, it
+        # continues with the next unread batch.
         if self._train_loop is not None and (self._is_given_data or self.has_coordinator):
             return
         if not self._is_given_data:
@@ -721,7 +725,7 @@ class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
         self._notify_exporter("settle", step)
 
     def _notify_exporter(self, event: str, *args: Any) -> None:
-        # A training without evaluations may share the directory with a job that evaluates.
+        # A job that only trains may share the directory with the job that evaluates and exports.
         if self.evaluates:
             exporter_events.notify(self._checkpoint_exporter, event, *args)
 
@@ -738,7 +742,7 @@ class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
     # Data.
 
     def build_train_dataset(self) -> Dataset:
-        """Build the training data again, from the beginning; a given dataset is returned itself."""
+        """Rebuild the training data from the beginning; return a given dataset unchanged."""
         if self._is_given_data:
             return self.train_dataset
         with self.strategy.scope():
@@ -770,7 +774,7 @@ class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
         return train_data.TrainData(self.config, self.task.build_inputs, self.distribute_dataset)
 
     def _prepare_step(self) -> None:
-        """Check the training step of the task, and build its metrics."""
+        """Check the training step of the task, and build the training metrics of the task."""
         self._require_step("train_step", "_learn", model="", optimizer="", metrics="")
         self._task_metrics[True] = step_checks.build_metrics(self.task, training=True)
 
@@ -803,7 +807,7 @@ class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
             self.check_state(None)
 
     def _require_step(self, name: str, caller: str, **kwargs: str) -> None:
-        """Check the parameters of a step of the task before training starts."""
+        """Check a step of the task, unless the trainer overrides the method that calls the step."""
         callers = ("train_step" if name == "train_step" else "eval_step", caller)
         if not all(getattr(type(self), one) is getattr(Trainer, one) for one in callers):
             return
@@ -825,7 +829,7 @@ class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
 
 
 class _AsyncTrainer(orbit.StandardTrainer, orbit.StandardEvaluator):
-    """The Model Garden's base class of trainers whose steps may run on parameter servers.
+    """The Model Garden's base class for trainers whose steps may run on parameter servers.
 
     A subclass sets `_strategy` and then calls `init_async`.
     """

@@ -22,9 +22,9 @@ BEST_CHECKPOINT_NAME = best_checkpoints.BEST_CHECKPOINT_NAME
 class BestCheckpointExporter(best_checkpoints.BestCheckpoints):
     """Saves a checkpoint whenever an evaluation is better than all earlier ones.
 
-    Of two evaluations with the same value, the one with the lower `validation_loss` is better. The
-    directory holds one checkpoint, `best_ckpt-<step>`, and `info.json` with all metrics of that
-    evaluation. A non-finite metric is never the best.
+    If two evaluations have the same metric value, the one with the lower `validation_loss` is
+    better. The directory holds one checkpoint, `best_ckpt-<step>`, and `info.json` with all metrics
+    of that evaluation. A non-finite metric is never the best.
 
     Args:
         export_dir: The directory; results of an earlier run in it are read.
@@ -37,7 +37,7 @@ class BestCheckpointExporter(best_checkpoints.BestCheckpoints):
     def __init__(self, export_dir: str, metric_name: str, metric_comp: str) -> None:
         if metric_comp not in ("lower", "higher", ""):
             raise errors.ConfigValueError(
-                f"`best_checkpoint_metric_comp` must be `higher`, `lower` or empty, got "
+                f"`best_checkpoint_metric_comp` must be `higher`, `lower` or empty; got "
                 f"{metric_comp!r}."
             )
         self._export_dir = export_dir
@@ -78,7 +78,7 @@ class BestCheckpointExporter(best_checkpoints.BestCheckpoints):
         """
         value = self._metric.value(eval_logs)
         if not self._metric.is_improvement(eval_logs, self.best):
-            # An interrupted export may have left the `info.json` of the previous best checkpoint.
+            # An interrupted export may have left the `info.json` of an earlier checkpoint.
             self.write_info()
             return False
         logging.info("Best %s so far: %g.", self._metric.name, value, extra=terminal.DETAIL)
@@ -115,7 +115,8 @@ def find_best_checkpoint(params: config_definitions.ExperimentConfig, model_dir:
     path = latest.latest_checkpoint(directory)
     if path is None:
         raise errors.CheckpointError(
-            f"There is no best checkpoint in {directory}. Train with evaluations first."
+            f"There is no best checkpoint in {directory}. Train with evaluations first, for "
+            "example in the mode `train_and_eval`."
         )
     return path
 
@@ -139,7 +140,7 @@ def read_best_logs(
 
 
 def _is_scalar(value: tf.Tensor | float) -> bool:
-    # Images and tables of an evaluation stay out of a small text file.
+    # `info.json` is a small text file, so it excludes images and tables.
     return bool(np.size(orbit.utils.get_value(value)) == 1)
 
 

@@ -16,10 +16,11 @@ from official_lite.modeling.optimization import ema_optimizer, gradient_accumula
 from official_lite.orbit.hooks.hook import hooks_by_name
 from official_lite.run import run_record
 
-# Layers, optimizers, variables, modules, random generators, lookup tables, `tf.train.Checkpoint`.
+# The base classes of layers, optimizers, variables, modules, random generators, lookup tables and
+# `tf.train.Checkpoint`.
 _STATE = (tf.__internal__.tracking.Trackable, keras.Variable)
 
-# Checkpoints of older versions have no other attributes of trainers and tasks.
+# Of the attributes of trainers and tasks, older versions saved only objects of these classes.
 _ALWAYS_SAVED = (
     keras.Layer,
     keras.optimizers.Optimizer,
@@ -55,7 +56,7 @@ def add_attributes(
     variables, random generators, lookup tables, modules and `tf.train.Checkpoint`s, also in lists
     and dictionaries, unless the checkpoint already has them. A trainer with a second model and a
     second optimizer therefore only needs to keep them as attributes. Metrics are excluded, because
-    they are empty whenever a checkpoint is saved. An iterator is named in a warning.
+    they are empty whenever a checkpoint is saved. A warning names each iterator.
 
     Args:
         checkpoint: The checkpoint of the trainer.
@@ -105,7 +106,7 @@ def _parts_of(checkpoint: tf.train.Checkpoint) -> set[int]:
 
 
 def _attributes_of(owner: object) -> dict[str, Any]:
-    """Return the attributes of an object without TensorFlow's own records of the same objects."""
+    """Return an object's attributes, except those in which TensorFlow tracks the same objects."""
     attributes = getattr(owner, "__dict__", {})
     return {name: value for name, value in attributes.items() if not name.startswith("_self_")}
 
@@ -115,8 +116,9 @@ def _warn_of_iterators(owner: str, attributes: Mapping[str, Any]) -> None:
         if _has_iterator(value):
             logging.warning(
                 "`%s.%s` is an iterator, whose position is not saved, so a resumed run reads its "
-                "data from the beginning. Read them through the iterator that `train_step` is "
-                "given: let `task.build_inputs` combine both by `tf.data.Dataset.zip`.",
+                "data from the beginning. Read this data through the iterator passed to "
+                "`train_step` instead: combine both datasets in `task.build_inputs` with "
+                "`tf.data.Dataset.zip`.",
                 owner,
                 name,
             )
@@ -158,7 +160,8 @@ def _find_state(value: object, known: set[int]) -> Any:
 def _require_variables(where: str, items: nests.Nest, is_of_trainer: bool) -> None:
     """Raise an error for an optimizer, or a trainer's model, that has no variables yet.
 
-    Unbuilt models of tasks are allowed; they may augment examples and have no variables.
+    Unbuilt models of tasks are allowed, because they may only augment examples and never have
+    variables.
     """
     attribute = where.partition(".")[2]
     for value in tf.nest.flatten(items):
@@ -185,13 +188,13 @@ def find_unneeded(
 
     Args:
         checkpoint: The checkpoint of a trainer.
-        optimizer: Its optimizer.
+        optimizer: The optimizer of the trainer.
     """
     needed = [average for _, average in ema_optimizer.weights_and_averages(optimizer)]
     average = ema_optimizer.get_moving_average(optimizer)
     if average is not None:
-        # A checkpoint without the iterations of the inner optimizer was saved with an optimizer
-        # that keeps no average.
+        # Require the iterations of the inner optimizer, too: a checkpoint without them was saved
+        # with an optimizer that keeps no average.
         needed.append(average.inner_optimizer.iterations)
     needed_ids = {id(variable) for variable in needed}
     for part in tf.train.TrackableView(checkpoint).descendants():

@@ -36,7 +36,7 @@ PREDICTION_FORMATS = ("jsonl", "parquet", "tfrecord")
 
 PREDICTION_CHECKPOINTS = ("latest", "best", "init")
 
-# The remedies for keys of PaddleRec's configs that have no counterpart with the same name.
+# Hints for the keys of PaddleRec configs that have no counterpart of the same name here.
 _HINTS_FOR_PADDLEREC = {
     "runner": (
         "PaddleRec's `runner` has several counterparts: the classes of its stages are named under "
@@ -429,14 +429,14 @@ class TaskConfig(base_config.Config):
     def validate_fields(self) -> None:
         field_checks.require_one_of(self, "init_checkpoint_optimizer", ("none", "slots", "all"))
 
-    # Fields with the path of a file on which the model depends, such as a vocabulary. A run is not
-    # resumed or evaluated with other contents of these files.
+    # Fields with the path of a file on which the model depends, such as a vocabulary. If the
+    # contents of such a file change, the run is not resumed or evaluated.
     MODEL_FILES: ClassVar[tuple[str, ...]] = ()
 
     def read_model_files(self) -> dict[str, Any]:
         """Return the contents of small files on which the model depends, by the field's name.
 
-        A run records them in place of the names of the files. Files that do not exist yet are
+        A run records these contents instead of the file names. Files that do not exist yet are
         skipped.
         """
         return {}
@@ -557,5 +557,8 @@ def _dead_fields_in_use(params: hyperparams.Config) -> Iterator[tuple[str, Any, 
     for name in ("clipnorm", "global_clipnorm", "clipvalue"):
         value = hyperparams.get_by_path(optimizer, name)
         if value is not None and 0 < limit <= value:
-            hint = f"`gradient_clip_norm: {limit:g}` clips all gradients first; 0 disables it"
+            hint = (
+                f"`gradient_clip_norm: {limit:g}` clips all gradients first; set it to 0 to "
+                "disable it"
+            )
             yield f"{path}.{choice.type}.{name}", value, hint

@@ -62,7 +62,7 @@ def run_continuous_finetune(
         The metrics if `run_post_eval` is set; else an empty dictionary.
 
     Raises:
-        errors.ConfigValueError: If the mode is a different one or `task.init_checkpoint` is not a
+        errors.ConfigValueError: If the mode is any other, or `task.init_checkpoint` is not a
             directory.
         errors.CheckpointError: If no checkpoint appeared at all.
     """
@@ -77,7 +77,7 @@ def run_continuous_finetune(
         model_dir,
         # The checkpoints may not exist yet.
         reads_weights=False,
-        # If one process of a cluster failed alone, the others would wait for it.
+        # Skip this check in a cluster: if one process failed alone, the others would wait for it.
         reads_files=tf_config.read_tf_config() is None,
     )
     with preemption.catch_signals():
@@ -145,7 +145,7 @@ def write_summary(
 
 def _check_arguments(mode: str, pretrain_dir: str) -> None:
     if mode != MODE:
-        raise errors.ConfigValueError(f"The mode must be {MODE.value!r}, got {mode!r}.")
+        raise errors.ConfigValueError(f"The mode must be {MODE.value!r}; got {mode!r}.")
     if not pretrain_dir or tf.io.gfile.exists(pretrain_dir + ".index"):
         raise errors.ConfigValueError(
             f"`task.init_checkpoint` is {pretrain_dir!r}; expected the directory in which the "
@@ -197,7 +197,7 @@ def _read_json_summary(log_dir: str, step: int) -> Logs | None:
 def _number(text: str) -> float | str:
     try:
         return float(text)
-    except ValueError:  # The text may be that of an array, for example.
+    except ValueError:  # The text may represent an array, for example.
         return text
 
 
@@ -213,7 +213,7 @@ def _write_summaries(model_dir: str, step: int, task_name: str, logs: Logs) -> N
     }
     values = {tag: value for tag, value in flat.items() if np.ndim(value) == 0}
     with telemetry.TensorBoardWriter(os.path.join(model_dir, "eval")) as writer:
-        # An earlier start that was killed before it wrote the file below has left the same values.
+        # Drop the values of an earlier start that was killed before it wrote the file below.
         writer.rewind(step)
         writer.write_values(values, step=step)
     # Write this file last, because it marks the checkpoint as done.

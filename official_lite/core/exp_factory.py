@@ -90,7 +90,7 @@ def get_config_factory(exp_name: str) -> "Callable[[], cfg.ExperimentConfig | No
     except errors.UnknownNameError as error:
         if not left_out:
             raise
-        # A package that failed to import may have been the one that registers the name.
+        # The name may be registered by one of the packages that failed to import.
         raise errors.UnknownNameError(" ".join([str(error), *left_out])) from error
     return found
 

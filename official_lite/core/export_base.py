@@ -103,8 +103,8 @@ def export(
     export_dir = export_savedmodel_dir
     if timestamped:
         export_dir = get_timestamped_export_dir(export_savedmodel_dir)
-    # Otherwise a model that writes scalars to the event storage would be saved together with the
-    # storage.
+    # Mute the event storage. Otherwise a model that writes scalars to the storage would be saved
+    # together with it.
     with telemetry.get_event_storage().muted():
         signatures = export_module.get_inference_signatures(keys)
         tf.saved_model.save(export_module, export_dir, signatures=signatures, options=save_options)
@@ -132,7 +132,7 @@ def get_timestamped_export_dir(export_dir_base: str) -> str:
 
 
 def _infer(inputs: nests.Nest, model: keras.Model) -> nests.Nest:
-    # Not `model.call`: that would skip building, autocasting and masks.
+    # Don't use `model.call`, which would skip building, autocasting and masks.
     return model(inputs, training=False)
 
 
@@ -141,12 +141,14 @@ def _checked_keys(function_keys: list[str] | dict[str, str]) -> dict[str, str]:
         if len(function_keys) != 1:
             raise errors.ConfigValueError(
                 "A list of `function_keys` must contain exactly one element; to export "
-                f"several functions, give a dict of their served names. Got {function_keys}."
+                f"several functions, pass a dict of their served names. Got {function_keys}."
             )
         function_keys = {function_keys[0]: tf.saved_model.DEFAULT_SERVING_SIGNATURE_DEF_KEY}
     for name in [*function_keys, *function_keys.values()]:
         if not name or not name.isprintable():
-            raise errors.ConfigValueError(f"{name!r} is not a valid name of a served function.")
+            raise errors.ConfigValueError(
+                f"{name!r} is not a valid name for a served function; expected printable text."
+            )
     return function_keys
 
 

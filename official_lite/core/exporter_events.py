@@ -1,4 +1,4 @@
-"""What an evaluator does with its checkpoint exporter, which may be that of the Model Garden."""
+"""Calls of an evaluator's checkpoint exporter, which may be a class of the Model Garden."""
 
 import contextlib
 from collections.abc import Iterator
@@ -11,14 +11,14 @@ __all__ = ["export", "notify", "without_exporter"]
 
 
 def export(evaluator: Any, logs: dict[str, Any]) -> Any:
-    """Let the exporter save the state that was evaluated, if it is the best so far.
+    """Let the exporter save the evaluated state if it is the best so far.
 
     Args:
-        evaluator: A trainer or evaluator, whose averaged weights are in place.
+        evaluator: A trainer or evaluator, with the averaged weights in place if it keeps any.
         logs: The results of the evaluation.
 
     Returns:
-        The best value of the metric, if the exporter knows it.
+        The best value of the metric; None if the exporter does not know it.
     """
     exporter = evaluator._checkpoint_exporter
     with ema_optimizer.following_weights(evaluator.optimizer):
@@ -27,13 +27,13 @@ def export(evaluator: Any, logs: dict[str, Any]) -> Any:
 
 
 def notify(exporter: Any, event: str, *args: Any) -> None:
-    """Call a method of a checkpoint exporter; exporters of the Model Garden may not have it."""
+    """Call a method of a checkpoint exporter, if the exporter has that method."""
     getattr(exporter, event, lambda *_: None)(*args)
 
 
 @contextlib.contextmanager
 def without_exporter(evaluator: Any) -> Iterator[None]:
-    """Take the checkpoint exporter from an evaluator within the context."""
+    """Remove the checkpoint exporter of an evaluator within the context."""
     exporter = evaluator._checkpoint_exporter
     runner.set_untracked(evaluator, _checkpoint_exporter=None)
     try:

@@ -51,7 +51,7 @@ _HOOKS: plugins.Collection = {
 # `--mode=search` adds this hook to the hooks of its trials.
 _HOOKS["report_trial"] = "official_lite.search.report_hook:ReportTrial"
 
-# These callbacks neither write files nor contact a server. A restricted config may name no others.
+# A restricted config may name only these callbacks, which write no files and contact no server.
 _HARMLESS_CALLBACKS = ("EarlyStopping", "ReduceLROnPlateau", "SwapEMAWeights", "TerminateOnNaN")
 
 
@@ -85,10 +85,10 @@ def find_hooks(entries: Sequence[Any], workspace: str | None = None) -> list[Hoo
 
 
 def _refuse_callback(entry: object) -> None:
-    """Refuse callbacks that may write files or contact servers, if the config is restricted.
+    """Refuse a callback that may write files or contact servers, if the config is restricted.
 
-    Keras resolves their paths without any check; `BackupAndRestore`, for example, deletes its
-    `backup_dir` at the end of training.
+    Keras does not check the paths that callbacks are given; `BackupAndRestore`, for example,
+    deletes its `backup_dir` at the end of training.
     """
     callback = entry.get("callback") if isinstance(entry, Mapping) else None
     if callback is not None and callback not in _HARMLESS_CALLBACKS:

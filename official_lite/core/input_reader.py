@@ -61,7 +61,8 @@ Files = list[str] | dict[str, list[str]]
 # starting a call and waiting for it takes longer than mapping a small example.
 _PARALLEL_CALLS = max(32, os.cpu_count() or 1)
 
-# More batches do not help, and tf.data's autotuned number grows with every pause in training.
+# The number of prefetched batches. More do not help, and the number that tf.data's autotuner
+# chooses grows with every pause in training.
 _PREFETCHED_BATCHES = 2
 
 # The number of examples decoded in one call if the batch size is unknown.
@@ -130,11 +131,12 @@ class InputReader:
         self._deterministic = params.deterministic
         self._begin = _take_position(params)
         self._seed = self._begin.seed if self._begin and params.seed is None else params.seed
-        # Whether records are read in epochs that can start at any record.
+        # Whether records are read by `read_epochs`, which can start at any record of an epoch.
         self._in_epochs = False
-        # Whether the data are chunks of rows of a source.
+        # Whether the dataset consists of chunks of rows of a `source`.
         self._reads_source = False
-        # A single file is opened by `dataset_fn`, whose dataset may not be divisible.
+        # Whether the workers of a tf.data service can divide the files among themselves. A custom
+        # `dataset_fn` opens a single file, and its dataset may not be divisible.
         self._shares_files = isinstance(self._matched_files, list) and (
             len(self._matched_files) > 1 or dataset_fn is tf.data.TFRecordDataset
         )
@@ -323,8 +325,8 @@ class InputReader:
         return data_service.distribute(dataset, self._data_service, input_context)
 
     def _reading_options(self) -> file_reading.FileReadingOptions:
-        # The workers of a tf.data service read all data or divide it among themselves, each in its
-        # own order.
+        # Each worker of a tf.data service reads all data or its own part, in its own order, so set
+        # no seed and shard no files here.
         is_served = self._data_service is not None
         return file_reading.FileReadingOptions(
             is_training=self._is_training,
@@ -350,8 +352,8 @@ class InputReader:
         )
 
     def _maybe_shuffle(self, dataset: tf.data.Dataset) -> tf.data.Dataset:
-        # Shuffling comes after a cache, which would otherwise keep the order of the first epoch.
-        # The rows of a source are shuffled as they are read.
+        # With a cache, shuffle later, in `_cache_and_repeat`; otherwise the cache would keep the
+        # order of the first epoch. Epochs and the rows of a source are shuffled as they are read.
         is_in_order = not self._in_epochs and not self._reads_source
         is_shuffled_here = self._is_training and not self._cache and is_in_order
         return self._shuffle(dataset) if is_shuffled_here else dataset
@@ -406,8 +408,8 @@ def _check(params: cfg.DataConfig, combine_fn: Callable[..., Any] | None) -> Non
     sources = params.input_path or params.tfds_name
     if isinstance(sources, cfg.base_config.Config) and combine_fn is None:
         raise errors.ConfigValueError(
-            "A combine_fn is required if `input_path` or `tfds_name` is a dict; "
-            "`create_combine_fn(params)` creates one that samples by weight."
+            "A combine_fn is required if `input_path` or `tfds_name` is a dict. Pass, for example, "
+            "`create_combine_fn(params)`, which samples the datasets by weight."
         )
 
 
@@ -416,13 +418,14 @@ def _check_source(params: cfg.DataConfig, dataset_fn: Callable[..., tf.data.Data
     refused = {
         "tfds_name": params.tfds_name,
         "skip_bad_records": params.skip_bad_records,
-        # Sources are read by Python libraries, which the workers of the service can't run.
+        # Python libraries read the sources, and the workers of the service can't run Python.
         "enable_tf_data_service": params.enable_tf_data_service,
     }
     for name, value in refused.items():
         if value:
             raise errors.ConfigValueError(
-                f"`source` is {params.source!r}, which does not support `{name}`; got {value!r}."
+                f"`source` is {params.source!r}, which does not support `{name}`; got {value!r}. "
+                "Remove one of the two fields."
             )
     if dataset_fn is not tf.data.TFRecordDataset:
         raise errors.ConfigValueError(
@@ -432,7 +435,7 @@ def _check_source(params: cfg.DataConfig, dataset_fn: Callable[..., tf.data.Data
 
 
 def _take_position(params: cfg.DataConfig) -> position.Position | None:
-    """Return the position of the training, if the order of its data depends only on seeds."""
+    """Return the data position of the training, if the data order depends only on seeds."""
     if (
         params.is_training
         and not params.enable_tf_data_service
@@ -460,14 +463,14 @@ def _data_service_options(
         before_batching=params.apply_tf_data_service_before_batching,
         shared_by_trainers=params.enable_shared_tf_data_service_between_parallel_trainers,
         trainer_id=params.trainer_id,
-        # Model Garden configs add this field in their own classes.
+        # Some config classes of the Model Garden add this field.
         round_robin=getattr(params, "enable_round_robin_tf_data_service", False),
         shares_files=shares_files,
     )
 
 
 def _for_each(value: object, fn: Callable[[Any], Any]) -> Any:
-    """Apply `fn` to the value, or to each value in a block of named values."""
+    """Apply `fn` to a single value, or to each value of a config block or dictionary."""
     if isinstance(value, cfg.base_config.Config):
         value = value.as_dict()
     if isinstance(value, dict):

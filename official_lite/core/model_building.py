@@ -38,8 +38,8 @@ def build_by_task(
         model: The model.
         task: The task.
         element_spec: The `element_spec` of the distributed dataset that the step reads.
-        metrics: What the task built for the step. They are not built again here, because a task may
-            keep some of them as attributes.
+        metrics: The metrics that the task built for the step. They are not built again here,
+            because a task may keep some of them as attributes.
         training: Whether to trace the training step or the validation step, whose inputs may
             differ.
 
@@ -65,7 +65,8 @@ def build_for_steps(
     Args:
         model: The model.
         task: The task.
-        task_metrics: What the task built: under True for training, under False for evaluation.
+        task_metrics: The metrics that the task built: under True for training, under False for
+            evaluation.
         find_spec: Returns the specs of the inputs of the training or validation step.
     """
     for training, metrics in task_metrics.items():
@@ -94,7 +95,7 @@ def build_for_prediction(
 def _explained(
     task: base_task.Task, step: Callable[..., Any], **kwargs: Any
 ) -> Callable[[nests.Nest], Any]:
-    """Return a step of a task as a function of its inputs, whose errors name what is missing."""
+    """Wrap a step as a function of its inputs, with errors that explain missing keys and steps."""
 
     @user_code.not_converted
     def run(inputs: nests.Nest) -> Any:
@@ -139,24 +140,24 @@ def build_variables(
         raise
     except Exception as error:
         if _is_built(model):
-            return  # Only metrics have no variables yet. The step itself is about to fail.
+            return  # The model is built, so running the step will raise the same error.
         raise errors.ConfigError(
             f"The model {model.name!r} could not be built from the inputs of its task. "
             f"{error_report.summary(error)}\nThe inputs that `build_inputs` returned are "
             f"{element_spec}."
         ) from error
-    # A model without weights is built when it is called.
+    # A model that was called is built, even if it has no weights.
     if isinstance(model, keras.Model) and not model.variables and not model.built:
         raise errors.ConfigError(
             f"The task's step does not call the model {model.name!r}, so the model has no "
-            "variables."
+            "variables. Call the model in the step, or build it in `build_model`."
         )
 
 
 def has_variables(model: keras.Model | tf.Module, metrics: Sequence[Any] = ()) -> bool:
-    """Return whether a model has its variables, and so have its metrics and those given.
+    """Return whether a model, its metrics and the given metrics all have their variables.
 
-    An object that is not a Keras model is taken to have its variables.
+    A model that is not a Keras model is assumed to have its variables.
     """
     return _is_built(model) and not _lazy_metrics(model, metrics)
 
@@ -169,7 +170,7 @@ def _is_built(model: keras.Model | tf.Module) -> bool:
 
 
 def _unbuilt_metrics(model: keras.Model) -> list[Any]:
-    """Return the unbuilt metrics and losses of `compile`; a compiled loss keeps mean metrics."""
+    """Return the unbuilt metrics and losses of `compile`; a compiled loss contains metrics, too."""
     parts = (getattr(model, name, None) for name in ("_compile_metrics", "_compile_loss"))
     return [part for part in parts if part is not None and not part.built]
 
@@ -201,7 +202,8 @@ def _stops_at_unbuilt_part(
 
     A `Sequential` builds an internal functional model on its first call, and mirrored variables
     can't be created in that model's graph. The variables of metrics can't be created inside the
-    step either. The trace is therefore stopped at such a part, which is then built outside it.
+    step either. The trace is therefore stopped at such a part, which is then built outside the
+    trace.
     """
     strategy = tf.distribute.get_strategy()
     requests: list[Callable[[], None]] = []
@@ -242,7 +244,7 @@ def _build_on_request(
         requests.append(lambda: build(*specs, **kwargs))
         raise RuntimeError(f"Building {part.name} outside the replica context.")
 
-    # `wraps` keeps the names of the parameters, by which Keras decides which shapes to pass.
+    # Keras chooses the shapes to pass by the parameter names, which `wraps` preserves.
     part.build = functools.wraps(build)(note_and_stop)
     try:
         yield
@@ -250,7 +252,7 @@ def _build_on_request(
         part.build = build
 
 
-# The methods of a metric that are watched while a step is traced.
+# The methods of a metric that `_create_on_request` replaces while a step is traced.
 _METHODS = frozenset({"update_state", "add_variable"})
 
 
@@ -258,7 +260,7 @@ _METHODS = frozenset({"update_state", "add_variable"})
 def _create_on_request(
     metric: keras.metrics.Metric, requests: list[Callable[[], None]], tried: set[int]
 ) -> Iterator[None]:
-    """While active, stop the trace when an update creates variables, and record a request."""
+    """While active, stop the trace when `metric` creates variables, and record a request for it."""
     update_state = metric.update_state
     calls: list[Any] = []
 
@@ -291,8 +293,8 @@ def _create_on_request(
 def _create_variables(
     metric: keras.metrics.Metric, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> None:
-    """Let a metric create its variables in an update that has no effect, as `fit` does."""
-    # The variables are initialized when the outer scope ends.
+    """Let a metric create its variables in an update without effect, as Keras does in `fit`."""
+    # Keras initializes the variables when the `StatelessScope` ends, outside of the graph.
     with keras.StatelessScope(), tf.__internal__.FuncGraph("update").as_default():
         args, kwargs = tf.nest.map_structure(_placeholder, (args, kwargs), expand_composites=True)
         metric.update_state(*args, **kwargs)
@@ -345,7 +347,7 @@ def freeze(model: keras.Model | tf.Module, patterns: Sequence[str]) -> None:
     if not model.trainable_variables:
         raise errors.ConfigValueError(
             f"`trainer.freeze` {list(patterns)} freezes all weights of {model.name!r}, so nothing "
-            "is left to train."
+            "is left to train. Use patterns that match fewer weights."
         )
     logging.info("Froze %d of %d weights.", len(meant), len(model.weights))
 

@@ -1,4 +1,4 @@
-"""A prediction over an input: from the batches of a trainer to the files of its output."""
+"""The mode `predict`: writes the predictions of a trainer to the files of the output."""
 
 import contextlib
 import glob
@@ -22,15 +22,17 @@ from official_lite.modeling import hyperparams
 from official_lite.prediction import output
 from official_lite.run import driver, run_record
 
-# The blocks of the config that decide nothing about predictions, although they are in the task.
+# The parts of the task config that do not affect predictions, or that `describe_source` adds
+# separately.
 _UNUSED = ("task.train_data", "task.validation_data", "task.predict_data", "task.init_checkpoint")
 
-# Fields in these blocks that may decide something: a task may build its vocabulary from these data.
+# Fields in `_UNUSED` that may affect predictions, because a task may build its vocabulary from the
+# training data.
 _TRAINING_INPUT = tuple(
     f"task.train_data.{name}" for name in ("input_path", "tfds_name", "tfds_split")
 )
 
-# Fields of `runtime` that only say where the work is done.
+# Fields of `runtime` that describe the cluster and do not affect predictions.
 _PLACES = ("runtime.worker_hosts", "runtime.task_index")
 
 
@@ -51,8 +53,8 @@ def run(
         restored: The checkpoint that was restored; None if the task loaded the weights.
 
     Returns:
-        The number of rows and shards in the directory; and of this call, the number of new rows,
-        the seconds, and the rows per second.
+        The number of rows and shards in the directory, and for this call the number of new rows,
+        the duration in seconds, and the rows per second.
 
     Raises:
         errors.ConfigValueError: If the directory has predictions of another config, of other
@@ -61,7 +63,7 @@ def run(
     """
     if not isinstance(trainer, base_trainer.Trainer):
         raise errors.ConfigTypeError(
-            f"The mode `predict` needs a subclass of `Trainer`; got {type(trainer).__name__}."
+            f"The mode `predict` requires a subclass of `Trainer`; got {type(trainer).__name__}."
         )
     directory = run_record.predictions_dir(params, model_dir)
     started = time.monotonic()
@@ -159,16 +161,16 @@ def _describe_weights(params: config_definitions.ExperimentConfig, restored: str
         path = warm_start.find_checkpoint(params.task.init_checkpoint)
     if path is None:
         return f"loaded by the task from {params.task.init_checkpoint!r}"
-    # The index has the checksums of all tensors.
+    # Hashing the index is enough, because it contains the checksums of all tensors.
     with files.open_file(f"{path}.index", "rb") as file:
         digest = hashlib.sha256(file.read()).hexdigest()
     return f"{os.path.basename(path)}, sha256 {digest[:16]}"
 
 
 def _describe_input(data: Any) -> str:
-    """Return a checksum of the input files: names, sizes and contents, or only the first two.
+    """Return a checksum of the names, sizes and contents of the input files.
 
-    The contents of remote files are not read. Without files, the result is `none`.
+    The contents of remote files are not included. Without files, the result is `none`.
     """
     patterns = list(_patterns(data))
     found: list[Any] = [
@@ -188,9 +190,9 @@ def _describe_input(data: Any) -> str:
 
 
 def _patterns(data: Any) -> Iterator[str]:
-    """Yield the paths and patterns of the input, and the directories that a pattern stands for.
+    """Yield the paths and patterns of the input, and the directories that the patterns match.
 
-    The data need not be a `DataConfig`.
+    The config `data` need not be a `DataConfig`.
     """
     reads_directories = getattr(data, "source", "") in tuple(registry.OF_DIRECTORIES)
     for text in hyperparams.texts(getattr(data, "input_path", "")):
@@ -207,7 +209,7 @@ def _find_remote(pattern: str) -> list[str]:
     try:
         return sorted(tf.io.gfile.glob(pattern)) or [pattern] * tf.io.gfile.exists(pattern)
     except tf.errors.UnimplementedError:
-        # TensorFlow does not know the file system. The task reads the files in its own way.
+        # TensorFlow does not support the file system, so the task reads the files in its own way.
         return []
 
 

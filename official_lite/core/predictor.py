@@ -22,7 +22,7 @@ from official_lite.prediction import output
 
 __all__ = ["Predictor", "are_of_classes", "as_arrays", "build_dataset", "checked", "count_rows"]
 
-# Metrics whose predictions are one score per class, along the last axis.
+# Metrics that expect predictions with one score per class, along the last axis.
 _OF_CLASSES = (
     keras.metrics.CategoricalAccuracy,
     keras.metrics.SparseCategoricalAccuracy,
@@ -37,20 +37,20 @@ def build_dataset(
     strategy: tf.distribute.Strategy,
     first_batch: int = 0,
 ) -> executors.Dataset:
-    """Build the distributed dataset to predict, without its first global batches."""
+    """Build the distributed dataset to predict, without its first `first_batch` global batches."""
 
     @functools.wraps(task.build_inputs)
     def build_inputs(*args: Any, **kwargs: Any) -> Any:
         dataset = task.build_inputs(*args, **kwargs)
         if not isinstance(dataset, tf.data.Dataset):
             raise errors.ConfigTypeError(
-                f"`build_inputs` returned a {type(dataset).__name__}, which can't be read from "
-                "any batch on. Expected a `tf.data.Dataset`."
+                f"`build_inputs` returned a {type(dataset).__name__}, but the mode `predict` "
+                "requires a `tf.data.Dataset`."
             )
         if length.is_infinite(dataset):
             raise errors.ConfigValueError(
-                "The data to predict repeat forever. Remove the `repeat` from `build_inputs` if "
-                "`params.is_training` is false."
+                "The data to predict repeat forever. Call `repeat` in `build_inputs` only if "
+                "`params.is_training` is true."
             )
         num_replicas = strategy.num_replicas_in_sync
         dataset = dataset.skip(first_batch * num_replicas)
@@ -60,14 +60,15 @@ def build_dataset(
     num_threads = config.runtime.dataset_num_private_threads
     path = f"task.{train_data.predict_block(config.task)}"
     with step_checks.naming_the_block(task.build_inputs, path, data):
-        # Every replica takes a batch in turn, also with virtual replicas.
+        # The replicas take batches in turn even with `trainer.virtual_replicas`, so always use the
+        # default executor.
         executor = executors.GraphExecutor(strategy, num_private_threads=num_threads)
         return executor.distribute(build_inputs, data)
 
 
 @dataclasses.dataclass(eq=False)
 class Predictor:
-    """Predicts for a trainer, whose `predict_step` can be overridden; see `Trainer.predict`."""
+    """Predictor of a trainer, whose `predict_step` can be overridden; see `Trainer.predict`."""
 
     config: config_definitions.ExperimentConfig
     task: base_task.Task
@@ -75,7 +76,7 @@ class Predictor:
     optimizer: keras.optimizers.Optimizer
     strategy: tf.distribute.Strategy
     seeds: replica_state.StepSeeds
-    # The compiled steps by their mode of execution.
+    # The compiled steps by execution mode.
     _compiled: dict[str, Callable[..., Any]] = dataclasses.field(default_factory=dict)
 
     def predict(
@@ -85,7 +86,7 @@ class Predictor:
 
         Args:
             step: The trainer's `predict_step`.
-            execution: The mode of execution.
+            execution: The execution mode.
             first_batch: The number of global batches to skip.
         """
         task = self.task
@@ -114,7 +115,7 @@ class Predictor:
         """Predict a batch on all replicas; see `Trainer.predict_step`."""
         step: Callable[..., Any] = self._replica_step
         if execution in ("xla", "xla_loop"):
-            # Wrapped, because `strategy.run` would make one program of all replicas.
+            # Wrap the function, because `strategy.run` would compile one program for all replicas.
             step = functools.partial(tf.function(step, autograph=False, jit_compile=True))
         outputs = self.strategy.run(step, args=(inputs, number))
         return tf.nest.map_structure(self.strategy.experimental_local_results, outputs)
@@ -123,7 +124,8 @@ class Predictor:
         self, inputs: nests.Nest, number: tf.Tensor
     ) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
         """Predict a replica's part of a batch, which may be empty."""
-        # A model may draw random numbers in inference, too. A resumed run must draw the same.
+        # A model may draw random numbers in inference, too. A resumed run must draw the same
+        # numbers for this batch.
         self.seeds.set(number)
         method = self.task.predict_step
         with step_checks.explaining_the_step(self.task, method, inputs):
@@ -132,7 +134,7 @@ class Predictor:
 
 
 def are_of_classes(metrics: Sequence[keras.metrics.Metric]) -> bool:
-    """Return whether metrics take one score per class as predictions."""
+    """Return whether any of the metrics expects one score per class."""
     return any(isinstance(metric, _OF_CLASSES) for metric in metrics)
 
 
@@ -149,12 +151,12 @@ def as_arrays(
     num_rows: Sequence[tf.Tensor],
     method: Callable[..., Any],
 ) -> dict[str, npt.NDArray[Any]]:
-    """Return the predictions of all replicas, in their order, as one array per column.
+    """Return the predictions of all replicas, in replica order, as one array per column.
 
     Args:
         predictions: The tensors of each column, one per replica.
         num_rows: The number of examples of each replica; negative if unknown.
-        method: The method of the task that returned them, for the message.
+        method: The method of the task that returned the predictions, for the error message.
 
     Raises:
         errors.ConfigValueError: If a column does not have one row per example.
@@ -170,7 +172,7 @@ def as_arrays(
                 f"{plugins.described(method)} returned {sum(counts)} rows as {name!r} for a "
                 f"batch of {sum(wanted)} examples; expected one row per example."
             )
-        # The shapes of empty parts need not fit those of the others.
+        # Drop empty parts, whose other dimensions may differ from those of the parts with rows.
         arrays = [array for array in arrays if len(array)] or arrays[:1]
         columns[name] = arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
     return columns
@@ -180,12 +182,12 @@ def checked(method: Callable[..., Any], predictions: Any) -> dict[str, tf.Tensor
     """Return the predictions of a step as dense tensors by name.
 
     Args:
-        method: The method that returned them, which the message names with its file and line.
+        method: The method that returned the predictions; errors name its file and line.
         predictions: The returned value.
 
     Raises:
-        errors.ConfigTypeError: If it is no mapping of names to dense tensors.
-        errors.ConfigValueError: If it is empty, or a name is reserved.
+        errors.ConfigTypeError: If `predictions` is not a mapping of names to dense tensors.
+        errors.ConfigValueError: If `predictions` is empty, or a name is reserved.
     """
     said = plugins.described(method)
     expected = "expected a dictionary of tensors with one row per example"
@@ -197,8 +199,8 @@ def checked(method: Callable[..., Any], predictions: Any) -> dict[str, tf.Tensor
         raise errors.ConfigValueError(f"{said} returned no predictions; {expected}.")
     if output.INDEX in predictions:
         raise errors.ConfigValueError(
-            f"{said} returned predictions named {output.INDEX!r}, which is the column with the "
-            "number of the row. Use another name."
+            f"{said} returned predictions named {output.INDEX!r}, but this name is reserved for "
+            "the column with the row number. Use another name."
         )
     for name, value in predictions.items():
         if isinstance(value, tf.RaggedTensor | tf.SparseTensor):

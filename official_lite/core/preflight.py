@@ -40,14 +40,14 @@ from official_lite.orbit.hooks import watched_metric
 from official_lite.prediction import output
 from official_lite.run import data_schemas, run_record
 
-# The writers of configs that have no `writers` field.
+# The default writers for configs without a `writers` field.
 _WRITERS = ("console", "jsonl", writer_factory.TENSORBOARD)
 
 
-# The maximum length of a line in an error message, in bytes.
+# The maximum length, in bytes, of each differing line that the error message shows.
 _MAX_BYTES = 240
 
-# The number of parallel requests for file sizes; each takes some 50 ms for a file in a bucket.
+# The number of parallel requests for file sizes. A request to cloud storage takes about 50 ms.
 _MAX_THREADS = 32
 
 _Gather = Callable[[Sequence[int]], np.ndarray[Any, Any]]
@@ -124,7 +124,7 @@ def check_evaluation(
         task_cls: The class of the task, if it differs from the class registered for the config.
 
     Raises:
-        errors.CheckpointError: If there is none.
+        errors.CheckpointError: If there is no checkpoint.
     """
     init_checkpoint = params.task.init_checkpoint
     if mode not in ("eval", "predict") or init_checkpoint:
@@ -148,14 +148,14 @@ def check_evaluation(
 
 
 def check_prediction(params: config_definitions.ExperimentConfig) -> None:
-    """Check that the mode `predict` is possible with a config.
+    """Check that a config supports the mode `predict`.
 
     Raises:
-        errors.ConfigValueError: If it is not.
+        errors.ConfigValueError: If the config does not support it.
     """
     if not isinstance(params.task, config_definitions.TaskConfig):
         raise errors.ConfigValueError(
-            "The mode `predict` supports experiments with one task, but this one has several. "
+            "The mode `predict` supports only experiments with one task, but this one has several. "
             "Export the model with `official-lite export` and predict with it."
         )
     output.require_library(params.prediction.format)
@@ -165,17 +165,19 @@ def check_prediction(params: config_definitions.ExperimentConfig) -> None:
     if params.prediction.checkpoint == "best" and not trainer.best_checkpoint_export_subdir:
         raise errors.ConfigValueError(
             "`prediction.checkpoint` is 'best', but the run keeps no best checkpoint: "
-            "`trainer.best_checkpoint_export_subdir` is empty. For the one of a hook, set "
-            "`prediction.checkpoint` to 'init' and `task.init_checkpoint` to its directory."
+            "`trainer.best_checkpoint_export_subdir` is empty. To use the best checkpoint of a "
+            "hook, set `prediction.checkpoint` to 'init' and `task.init_checkpoint` to the "
+            "directory of the hook."
         )
     if params.prediction.checkpoint == "init" and not params.task.init_checkpoint:
         raise errors.ConfigValueError(
-            "`prediction.checkpoint` is 'init', but `task.init_checkpoint` is not set."
+            "`prediction.checkpoint` is 'init', but `task.init_checkpoint` is not set. Set it to "
+            "the checkpoint to use."
         )
 
 
 def _require_one_process(runtime: config_definitions.RuntimeConfig) -> None:
-    """Check that a prediction runs in one process, whose replicas share one input in its order.
+    """Check that a prediction runs in one process, so that the rows stay in input order.
 
     Raises:
         errors.ConfigValueError: If there are several processes.
@@ -212,9 +214,10 @@ def check_evaluation_data(
 def check_metric(
     params: config_definitions.ExperimentConfig, trainer: orbit.AbstractTrainer
 ) -> None:
-    """Check before training that the evaluation reports the metric, if this can be known.
+    """Check before training that the evaluation reports the best-checkpoint metric.
 
-    Otherwise the first evaluation shows whether it does.
+    If custom code decides which metrics are reported, nothing is checked before the first
+    evaluation.
 
     Raises:
         errors.UnknownNameError: If the evaluation does not report the metric.
@@ -232,7 +235,8 @@ def check_hooks(
     Args:
         trainer: The trainer.
         hooks: The hooks of the run.
-        evaluates: Whether the run evaluates; if not, the hooks have no effect, with a warning.
+        evaluates: Whether the run evaluates. If it does not, a warning names each hook that has no
+            effect.
 
     Raises:
         errors.UnknownNameError: If the evaluation does not report a metric.
@@ -269,9 +273,9 @@ def check_directories(
     model_dir: str,
     hooks: Sequence[orbit.hooks.BestCheckpoint],
 ) -> None:
-    """Check that all best checkpoints of a run have a directory of their own.
+    """Check that each best checkpoint of a run has a separate directory.
 
-    If two shared a directory, they would delete each other's checkpoints.
+    Two best checkpoints in one directory would delete each other.
 
     Args:
         params: The config of the run.
@@ -283,7 +287,7 @@ def check_directories(
             one is a directory of the run itself.
     """
     trainer = params.trainer
-    # The run's own directories. An optional one may have no name.
+    # The run's own directories. The name of an optional directory may be empty.
     taken = {
         "train": "the event files of training",
         trainer.validation_summary_subdir: "the event files of evaluations",
@@ -316,7 +320,7 @@ def check_directories(
 
 
 def _real(model_dir: str, directory: str) -> str:
-    """Return the resolved path of a directory of the run, for comparison with another."""
+    """Return the resolved path of a directory of the run, so that paths can be compared."""
     path = directory if files.is_remote(directory) else os.path.join(model_dir, directory)
     return posixpath.normpath(path) if files.is_remote(path) else os.path.realpath(path)
 
@@ -326,7 +330,7 @@ def _overlap(path: str, other: str) -> bool:
 
 
 def _reports_only_its_metrics(trainer: orbit.AbstractTrainer) -> bool:
-    """Return whether no custom code decides which results an evaluation has."""
+    """Return whether only the trainer's metrics, and no custom code, determine what is reported."""
     if not isinstance(trainer, base_trainer.Trainer) or not trainer.evaluates:
         return False
     default = (
@@ -337,7 +341,7 @@ def _reports_only_its_metrics(trainer: orbit.AbstractTrainer) -> bool:
     return (
         all(getattr(own, name) is getattr(base, name) for own, base, name in default)
         and not getattr(trainer.model, "compiled", False)
-        # A custom metric may return a dictionary, whose keys are then the names.
+        # A custom metric may return a dictionary, whose keys replace the name of the metric.
         and all(_is_of_keras(metric) for metric in trainer.validation_metrics)
     )
 
@@ -414,7 +418,7 @@ def find_hooks(params: config_definitions.ExperimentConfig) -> list[hook_factory
 
 
 def _best_checkpoint_hooks(params: Any) -> list[orbit.hooks.BestCheckpoint]:
-    """Return the hooks of the config that keep a best checkpoint, by whatever name.
+    """Return the hooks of the config that keep a best checkpoint, whatever their names are.
 
     The other hooks are not created, because their constructors may have effects.
     """
@@ -442,7 +446,7 @@ def _check_mode(name: str) -> None:
     if not mode.is_a_single_run:
         single = [mode.value for mode in flags.Mode if mode.is_a_single_run]
         raise errors.UnknownNameError(
-            f"The mode {name!r} is not implemented here. {suggestions.did_you_mean(name, single)}"
+            f"The mode {name!r} is not supported here. {suggestions.did_you_mean(name, single)}"
         )
 
 
@@ -469,8 +473,8 @@ def _task_cls(params: Any, task_cls: type[base_task.Task] | None) -> type[base_t
 
 
 def _input_paths(task: config_definitions.TaskConfig, mode: str) -> Iterator[tuple[str, list[str]]]:
-    """Yield the field and the texts of each `input_path` of one or several tasks."""
-    # A task may have an `input_path` of its own.
+    """Yield the config path and the values of each `input_path` of one or several tasks."""
+    # A task config may itself have a field `input_path`, in addition to those of its data.
     blocks: list[tuple[str, Any]] = [*data_schemas.task_configs(task)]
     blocks += data_schemas.data_blocks(task, mode)
     for place, block in blocks:
@@ -481,15 +485,15 @@ def _input_paths(task: config_definitions.TaskConfig, mode: str) -> Iterator[tup
 
 
 def _is_local_path(name: str) -> bool:
-    # A bare word may have a special meaning for the task, such as the Model Garden's `dummy` for
-    # generated data.
+    # A bare word may have a special meaning for the task; in the Model Garden, for example, `dummy`
+    # means generated data.
     return any(sign in name for sign in "/.*") and not files.is_remote(name)
 
 
 def _entries(
     params: config_definitions.ExperimentConfig, field: str, default: Sequence[str] = ()
 ) -> list[Any]:
-    """Return the names, and the configs with a `name`, as strings and dictionaries."""
+    """Return the entries of a `trainer` field, each as a name or as a dictionary with a `name`."""
     entries = hyperparams.get_by_path(params, f"trainer.{field}", default)
     return [_plain(entry if isinstance(entry, str) else entry.as_dict()) for entry in entries]
 
@@ -537,7 +541,7 @@ def _configs_in(value: object) -> Iterator[Any]:
 
 
 def _files_of(module_name: str) -> dict[str, pathlib.Path]:
-    """Return all files of a module's top-level package, by name, or the file of the module."""
+    """Return the files of a module's top-level package, or of a top-level module, by name."""
     top = module_name.partition(".")[0]
     package = sys.modules.get(top)
     roots = [pathlib.Path(root) for root in getattr(package, "__path__", ())]
@@ -546,7 +550,7 @@ def _files_of(module_name: str) -> dict[str, pathlib.Path]:
             f"{top}/{path.relative_to(root).as_posix()}": path
             for root in roots
             for path in root.rglob("*.py")
-            if path.is_file()  # Some editors lock a file by a link to nowhere.
+            if path.is_file()  # Some editors lock a file with a dangling link.
         }
     file = getattr(sys.modules.get(module_name), "__file__", None)
     return {pathlib.Path(file).name: pathlib.Path(file)} if file else {}
@@ -567,7 +571,7 @@ def require_agreement(
     """Check that all workers of a `MultiWorkerMirroredStrategy` agree; every worker must call this.
 
     Args:
-        params: The config of the run. The fields with a worker's place in the cluster may differ.
+        params: The config of the run. `runtime.worker_hosts` and `runtime.task_index` may differ.
         strategy: The strategy; nothing is compared under strategies of other classes.
         mode: The mode of the run; the files of the training data are compared if it trains.
 
@@ -589,7 +593,7 @@ def require_agreement(
 
 
 def _parts(params: config_definitions.ExperimentConfig, mode: str) -> dict[str, list[str]]:
-    """Return the parts of a run that must be equal on all workers, each as lines of text."""
+    """Return the parts of a run that all workers must have in common, each as lines of text."""
     runtime = params.runtime.replace(task_index=-1, worker_hosts=None)
     config = hyperparams.flatten(params.replace(runtime=runtime))
     return {
@@ -613,8 +617,8 @@ def _sizes(input_path: Sequence[str] | str | hyperparams.ParamsDict) -> list[str
     try:
         found = file_patterns.match_files(input_path)
     except errors.OfficialLiteError as error:
-        # Compare the message, because the error may occur on this worker only. If it occurs on all
-        # workers, reading the data will raise it.
+        # Return the message for comparison, because the error may occur on this worker only. If it
+        # occurs on all workers, reading the data will raise it.
         return [str(error)]
     with concurrent.futures.ThreadPoolExecutor(_MAX_THREADS) as pool:
         sizes = pool.map(files.size, found)
@@ -624,7 +628,7 @@ def _sizes(input_path: Sequence[str] | str | hyperparams.ParamsDict) -> list[str
 def _describe_difference(
     part: str, lines: Sequence[str], names: Sequence[str], gather: _Gather
 ) -> str:
-    """Describe the first line that differs, and what each worker has in its place."""
+    """Describe the first line that differs between workers, and what each worker has instead."""
     length = int(gather([len(lines)]).max())
     padded = [*lines, *[""] * (length - len(lines))]
     numbers = gather([_number_of(line) for line in padded])
@@ -643,12 +647,12 @@ def _describe_difference(
 
 
 def _create_gather(strategy: tf.distribute.Strategy, num_workers: int) -> _Gather:
-    """Create a function that gathers the numbers of all workers in a matrix, one row per worker."""
+    """Create a function that gathers one row of numbers from each worker into a matrix."""
 
     def gather(numbers: Sequence[int]) -> np.ndarray[Any, Any]:
         own = tf.constant([numbers], tf.int64)
         rows = strategy.gather(strategy.run(lambda: own), axis=0).numpy()
-        # Each worker's row is repeated for each of its replicas.
+        # Keep one row per worker, because the row of a worker is repeated for each of its replicas.
         return np.asarray(rows[:: len(rows) // num_workers])
 
     return gather

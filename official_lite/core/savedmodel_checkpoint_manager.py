@@ -86,7 +86,7 @@ class SavedModelCheckpointManager(committed_checkpoint_manager.CommittedCheckpoi
 
     @property
     def latest_savedmodel(self) -> str | None:
-        """The latest of these directories; None if there is none."""
+        """The directory of the latest SavedModel; None if there is none."""
         return self._savedmodels[-1] if self._savedmodels else None
 
     def save(
@@ -98,7 +98,7 @@ class SavedModelCheckpointManager(committed_checkpoint_manager.CommittedCheckpoi
         """Save a checkpoint and its SavedModels, and delete SavedModels without a checkpoint.
 
         Returns:
-            The path of the checkpoint; None if none was due.
+            The path of the checkpoint; None if no checkpoint was saved.
         """
         checkpoint_path = super().save(
             checkpoint_number=checkpoint_number, check_interval=check_interval, options=options
@@ -175,7 +175,7 @@ class SavedModelCheckpointManager(committed_checkpoint_manager.CommittedCheckpoi
         return None
 
     def _export_modules(self, directory: str) -> None:
-        # Readers look for the final name, which must not appear before all modules are written.
+        # Rename the directory at the end: readers take the final name to mean that it is complete.
         unfinished = f"{directory}_temp"
         if tf.io.gfile.exists(unfinished):
             files.remove_all(unfinished)
@@ -183,8 +183,8 @@ class SavedModelCheckpointManager(committed_checkpoint_manager.CommittedCheckpoi
             signatures = getattr(module, "saved_model_signatures", None)
             if signatures is not None:
                 path = os.path.join(unfinished, name)
-                # Otherwise a model that writes scalars to the event storage would be saved
-                # together with the storage.
+                # Mute the event storage. Otherwise a model that writes scalars to the storage
+                # would be saved together with it.
                 with telemetry.get_event_storage().muted():
                     tf.saved_model.save(module, path, signatures=signatures)
         if not tf.io.gfile.exists(unfinished):

@@ -53,7 +53,7 @@ _DIFFER_IN_TRAINING = (
 )
 
 
-# The models and metrics for which a warning was logged.
+# The models and metrics about which a warning was already logged.
 _warned: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
@@ -62,16 +62,16 @@ def returned(method: Callable[..., Any], value: Any, expected: str) -> Any:
 
     Args:
         method: The method, which the message names with its file and line.
-        value: The value that it returned.
-        expected: What it must return, for the message.
+        value: The value that the method returned.
+        expected: A description of the value that the method must return, for the message.
 
     Raises:
         errors.ConfigTypeError: If the value is None.
     """
     if value is None:
         raise errors.ConfigTypeError(
-            f"{plugins.described(method)} returned None; expected {expected}. Does it end with "
-            "`return`?"
+            f"{plugins.described(method)} returned None; expected {expected}. Check that it "
+            "ends with `return`."
         )
     return value
 
@@ -94,13 +94,13 @@ def training_loss(task: Any, logs: Any) -> tf.Tensor:
     """Return the loss in the logs that `task.train_step` has returned.
 
     Raises:
-        errors.ConfigError: If it returned None, or logs without the loss.
+        errors.ConfigError: If the step returned None, or logs without the loss.
     """
     logs = returned(task.train_step, logs, f"a dictionary of logs with the key {task.loss!r}")
     if task.loss not in logs:
         raise errors.ConfigValueError(
             f"{plugins.described(task.train_step)} returned logs with the keys {sorted(logs)}; "
-            f"expected the key {task.loss!r}. Add `self.loss: loss` to them."
+            f"expected the key {task.loss!r}. Add `self.loss: loss` to the logs."
         )
     return logs[task.loss]
 
@@ -112,11 +112,11 @@ def build_metrics(
 
     Args:
         task: The task.
-        training: Whether the metrics are those of training or of evaluation.
+        training: Whether to build the metrics of training or those of evaluation.
         model: The model, if it is built and its metrics are reported together with these.
 
     Raises:
-        errors.ConfigTypeError: If it does not return a list of metrics.
+        errors.ConfigTypeError: If `task.build_metrics` does not return a list of metrics.
         errors.ConfigValueError: If two metrics have the same name.
     """
     with keras_variables.fresh_names():
@@ -130,7 +130,7 @@ def build_metrics(
 def name_metrics(
     task: Any, metrics: Sequence[Any], model: keras.Model | tf.Module | None = None
 ) -> None:
-    """Name the metrics of a task apart, and apart from those of its model once this is built."""
+    """Give the metrics of a task names that are unique, also among the metrics of a built model."""
     step_metrics.name_apart(metrics, plugins.described(task.build_metrics), model)
 
 
@@ -141,7 +141,7 @@ def _built_metrics(method: Callable[..., Any], *, training: bool) -> list[keras.
     wrong = [one for one in (() if is_single else metrics) if not hasattr(one, "update_state")]
     if is_single or wrong:
         got = wrong[0] if wrong else metrics
-        hint = " Build it by `keras.metrics.get(name)`." if isinstance(got, str) else ""
+        hint = " Build it with `keras.metrics.get(name)`." if isinstance(got, str) else ""
         raise errors.ConfigTypeError(
             f"{plugins.described(method)} returned {'a list with ' if wrong else ''}{got!r}; "
             f"expected {expected}.{hint}"
@@ -150,7 +150,7 @@ def _built_metrics(method: Callable[..., Any], *, training: bool) -> list[keras.
 
 
 def require_signature(method: Callable[..., Any], *args: str, **kwargs: str) -> None:
-    """Check that a method of a task can be called as the trainer is going to call it.
+    """Check that a method of a task accepts the arguments that the trainer passes to it.
 
     Args:
         method: The method.
@@ -166,7 +166,7 @@ def require_signature(method: Callable[..., Any], *args: str, **kwargs: str) -> 
         call = ", ".join([*args, *(f"{name}=…" for name in kwargs)])
         raise errors.ConfigTypeError(
             f"{plugins.described(method)} is called as `{method.__name__}({call})`, but does not "
-            f"accept these arguments: {error}. Give it the parameters that it has in "
+            f"accept these arguments: {error}. Use the parameters of the method in "
             "`base_task.Task`."
         ) from error
 
@@ -189,20 +189,20 @@ def require_losses(task: Any, base: type, step: str) -> None:
 def warn_of_compiled_optimizer(
     model: keras.Model | tf.Module, optimizer: keras.optimizers.Optimizer
 ) -> None:
-    """Warn about an optimizer that was given to `compile`, because the trainer's one is used."""
+    """Warn if `compile` was given another optimizer, because the trainer uses its own."""
     given = getattr(model, "optimizer", None) if getattr(model, "compiled", False) else None
-    # RMSprop is what `compile` chooses if it is given no optimizer.
+    # If `compile` is given no optimizer, it creates an RMSprop, which needs no warning.
     if given is None or type(given) is keras.optimizers.RMSprop or given is optimizer:
         return
     logging.warning(
-        "The model was compiled with the optimizer %s, which is not used. The optimizer of the run "
-        "is %s, as `trainer.optimizer_config` says. Remove the one in `compile`.",
+        "The model was compiled with the optimizer %s, which is not used. The run uses %s, which "
+        "`trainer.optimizer_config` sets. Remove the optimizer from `compile`.",
         type(given).__name__,
         optimizer.name,
     )
 
 
-# The options that a Keras optimizer applies in some steps only, and the field to set instead.
+# The options that a Keras optimizer applies only in some steps, and the field to set instead.
 _NOT_IN_EACH_STEP = {
     "gradient_accumulation_steps": "`trainer.grad_accum_steps`",
     "ema_overwrite_frequency": "`trainer.optimizer_config.ema`, whose averages are evaluated",
@@ -210,12 +210,13 @@ _NOT_IN_EACH_STEP = {
 
 
 def require_one_replica(optimizer: Any, num_replicas: int) -> None:
-    """Check that no optimizer has an option that Keras supports on one replica only.
+    """Check that no optimizer has an option that Keras supports only on a single replica.
 
-    In a graph, replicas can't exchange anything under a condition.
+    Such options apply in some steps only, and in a graph replicas can't exchange values inside a
+    condition.
 
     Raises:
-        errors.ConfigValueError: An optimizer has such an option, and there are several replicas.
+        errors.ConfigValueError: If an optimizer has such an option and there are several replicas.
     """
     if num_replicas == 1 or not isinstance(optimizer, keras.optimizers.Optimizer):
         return
@@ -224,13 +225,13 @@ def require_one_replica(optimizer: Any, num_replicas: int) -> None:
             value = getattr(one, name, None)
             if value and (name != "ema_overwrite_frequency" or one.use_ema):
                 raise errors.ConfigValueError(
-                    f"The optimizer {one.name} has `{name}={value}`, which Keras supports on one "
-                    f"replica only, but there are {num_replicas}. Use {instead}."
+                    f"The optimizer {one.name} has `{name}={value}`, which Keras supports only on "
+                    f"one replica, but there are {num_replicas} replicas. Set {instead}."
                 )
 
 
 def warn_of_logits(task: Any, model: keras.Model | tf.Module) -> None:
-    """Warn if the loss of `compile` takes the outputs of a linear layer for probabilities."""
+    """Warn if the loss of `compile` expects probabilities but the model outputs logits."""
     loss = getattr(model, "loss", None) if getattr(model, "compiled", False) else None
     if loss is not None and _is_linear(model) and _takes_probabilities(loss):
         logging.warning(
@@ -246,7 +247,7 @@ def _is_linear(model: Any) -> bool:
     # The last layer of a subclassed model need not be the one that computes its outputs.
     if len(getattr(model, "outputs", None) or ()) != 1 or not model.layers:
         return False
-    # Operations that are no layers may follow the last layer of a functional model.
+    # In a functional model, ops that are not layers may follow the last layer.
     last = getattr(model, "operations", model.layers)[-1]
     return getattr(last, "activation", None) is keras.activations.linear
 
@@ -267,7 +268,7 @@ def _takes_probabilities(loss: Any) -> bool:
 
 @contextlib.contextmanager
 def naming_the_block(build_inputs: Callable[..., Any], path: str, data: Any) -> Iterator[None]:
-    """Name the block of the config in errors of `build_inputs`, which is called for several.
+    """Name the config block in errors of `build_inputs`, which is called for several blocks.
 
     Args:
         build_inputs: The method of the task.
@@ -275,13 +276,13 @@ def naming_the_block(build_inputs: Callable[..., Any], path: str, data: Any) -> 
         data: The block.
 
     Raises:
-        errors.DataError: The data can't be used.
-        errors.ConfigValueError: The method reads a field of the block, which is null.
+        errors.DataError: If the data can't be used.
+        errors.ConfigValueError: If the method reads a field of the block, but the block is null.
     """
     try:
         yield
     except errors.DataError as error:
-        # An error that begins with a name, such as that of a file, needs no other.
+        # An error that begins with a name, such as a file name, needs no further name.
         if str(error).startswith("`"):
             raise
         raise errors.DataError(f"`{path}`: {error}") from error
@@ -290,13 +291,13 @@ def naming_the_block(build_inputs: Callable[..., Any], path: str, data: Any) -> 
             raise
         raise errors.ConfigValueError(
             f"`{path}` is null in the config, but {plugins.described(build_inputs)} needs it: "
-            f"{error_report.headline(error)}. Set it, or use a mode that does not read it."
+            f"{error_report.headline(error)}. Set the block, or use a mode that does not read it."
         ) from error
 
 
 @contextlib.contextmanager
 def explaining_the_step(task: Any, step: Callable[..., Any], inputs: nests.Nest) -> Iterator[None]:
-    """Name what is missing if a step fails while it is traced.
+    """Explain a missing feature or a missing step if tracing a step fails.
 
     Args:
         task: The task.
@@ -304,8 +305,8 @@ def explaining_the_step(task: Any, step: Callable[..., Any], inputs: nests.Nest)
         inputs: The inputs of the step, or their specs.
 
     Raises:
-        KeyError: The step has requested a key that a dictionary of features does not have.
-        errors.MissingStepError: The step raises `NotImplementedError`.
+        KeyError: If the step requests a key that a dictionary of features does not have.
+        errors.MissingStepError: If the step raises `NotImplementedError`.
     """
     try:
         with input_errors.naming_the_keys(step, inputs):
@@ -322,7 +323,7 @@ def warn_of_pairing(task: Any, base: type, labels: nests.Nest, outputs: nests.Ne
     """Warn if a loss may pair each label with the outputs of all examples.
 
     With labels of shape `(batch,)` and outputs of shape `(batch, 1)`, `labels - outputs` has the
-    shape `(batch, batch)`. The losses that Keras calls itself align the two.
+    shape `(batch, batch)`. The losses that Keras itself calls align the shapes.
 
     Args:
         task: The task.
@@ -372,7 +373,7 @@ def watched_for_training_mode(model: keras.Model | tf.Module, task_name: str) ->
 
     Only models with layers that behave differently in training, such as dropout, are checked.
     """
-    # The step of another replica, on another thread, may already be watching the model.
+    # The thread of another replica may already be watching the model.
     is_watched = "call" in getattr(model, "__dict__", ())
     if is_watched or not isinstance(model, keras.Model) or not _has_layers_that_differ(model):
         yield
@@ -394,7 +395,8 @@ def watched_for_training_mode(model: keras.Model | tf.Module, task_name: str) ->
         _warned.add(model)
         logging.warning(
             "`train_step` of %s never calls the model with `training=True`, so dropout is "
-            "inactive and batch normalization does not update its statistics.",
+            "inactive and batch normalization does not update its statistics. Pass "
+            "`training=True` when the step calls the model.",
             task_name,
         )
 

@@ -40,7 +40,7 @@ def install() -> None:
 
 
 def reset_metric(metric: keras.metrics.Metric) -> None:
-    """Reset a metric with its own `reset_states`, if its class defines one, or `reset_state`."""
+    """Reset a metric with `reset_states` if its class defines that method, else `reset_state`."""
     own_word = getattr(type(metric), "reset_states", _reset_states)
     if own_word is _reset_states:
         metric.reset_state()
@@ -54,7 +54,7 @@ def _reset_states(self: keras.metrics.Metric) -> None:
 
 @contextlib.contextmanager
 def kept(metrics: Sequence[Any]) -> Iterator[None]:
-    """Put the values of metrics back at the end of the context, on all replicas of this host."""
+    """Restore the values of metrics at the end of the context, on all replicas of this host."""
     before = [list(getattr(metric, "variables", ())) for metric in metrics]
     copies = [copy for v in itertools.chain(*before) for copy in keras_variables.local_values(v)]
     values = [copy.read_value() for copy in copies]
@@ -63,7 +63,7 @@ def kept(metrics: Sequence[Any]) -> Iterator[None]:
     finally:
         for metric, variables in zip(metrics, before, strict=True):
             if len(getattr(metric, "variables", ())) > len(variables):
-                # It has created variables in the meantime.
+                # The metric created variables inside the context, which have no earlier values.
                 reset_metric(metric)
         for copy, value in zip(copies, values, strict=True):
             copy.assign(value)
@@ -76,14 +76,15 @@ _named_here: weakref.WeakSet[keras.metrics.Metric] = weakref.WeakSet()
 def name_apart(
     metrics: Sequence[Any], source: str, model: keras.Model | tf.Module | None = None
 ) -> None:
-    """Name the metrics of a list that have no name of their own, depending only on the list.
+    """Give unique names to the metrics that were created without a name.
 
-    Keras numbers such metrics through the whole process: `auc` in the first list, `auc_1` in the
-    next one. Here the numbers begin again in each list, and skip the names that were given.
+    Keras numbers such metrics throughout the process: `auc` in the first list, `auc_1` in the next
+    one. This function numbers each list from the beginning, so that the names depend only on the
+    list, and skips names that are taken.
 
     Args:
-        metrics: The metrics of a task. A later call keeps the names of an earlier one, if it can.
-        source: The method that returned them, for the message.
+        metrics: The metrics of a task. If possible, they keep the names from an earlier call.
+        source: The method that returned the metrics, for the error message.
         model: The model, if its metrics are reported together with these.
 
     Raises:
@@ -94,10 +95,10 @@ def name_apart(
     parts = [] if compiled is None else compiled.metrics
     layers = [one for one in found if one is not compiled]
     _number(parts, [])
-    # With several outputs, the name of the output precedes that of the metric.
+    # With several outputs, Keras puts the name of the output before that of the metric.
     has_outputs = compiled is not None and len(compiled.output_names or ()) > 1
     taken = set() if has_outputs else {one.name for one in parts}
-    # Layers of one class may give the same name to a metric of each.
+    # Several layers of one class may each have a metric of the same name.
     _number(layers, taken, also_repeated=True)
     taken |= {one.name for one in layers}
     own = [one for one in _once(metrics) if not any(one is other for other in (*parts, *layers))]
@@ -112,7 +113,7 @@ def name_apart(
 
 
 def _number(metrics: Sequence[Any], taken: Iterable[str], *, also_repeated: bool = False) -> None:
-    """Append numbers to generated metric names, and on request to repeated names."""
+    """Append numbers to generated metric names and, with `also_repeated`, to repeated names."""
     names, to_number = set(taken), []
     for metric in _once(metrics):
         if _has_automatic_name(metric):
@@ -131,12 +132,12 @@ def _number(metrics: Sequence[Any], taken: Iterable[str], *, also_repeated: bool
 
 
 def _once(metrics: Iterable[Any]) -> list[Any]:
-    """Return the metrics without repetitions of the same object."""
+    """Return the metrics in order, without duplicates of the same object."""
     return list({id(metric): metric for metric in metrics}.values())
 
 
 def _has_automatic_name(metric: Any) -> bool:
-    """Return whether a metric has no name of its own."""
+    """Return whether a metric was created without a name, so that Keras generated one."""
     if not isinstance(metric, keras.Metric):
         return False
     if metric in _named_here:
@@ -146,12 +147,12 @@ def _has_automatic_name(metric: Any) -> bool:
         return False
     first = _snake_case(type(metric).__name__)
     number = re.fullmatch(rf"{re.escape(first)}(?:_(\d+))?", metric.name)
-    # A name with a larger number than Keras has reached was chosen by the user.
+    # If the number is larger than any that Keras has assigned, the user chose the name.
     return number is not None and int(number[1] or 0) < keras_variables.name_counts().get(first, 0)
 
 
 def _snake_case(name: str) -> str:
-    """Return the first name that Keras gives to an object of a class."""
+    """Return the name that Keras generates for the first object of a class."""
     name = re.sub("(.)([A-Z][a-z]+)", r"\1_\2", re.sub(r"\W+", "", name))
     return re.sub("([a-z])([A-Z])", r"\1_\2", name).lower()
 
@@ -159,11 +160,11 @@ def _snake_case(name: str) -> str:
 # Tracing takes about as long as this number of eager calls.
 _CALLS_BEFORE_TRACING = 20
 
-# The metrics whose `update_state` was called.
+# The metrics whose `update_state` has been called, eagerly or while a graph was traced.
 _updated: weakref.WeakSet[Any] = weakref.WeakSet()
 
-# Metrics in which every update by Keras' own `update_state` changes a variable, unless all of its
-# weights are 0. In others, such as a sum or a recall, all variables may still be 0 after an update.
+# Metrics whose original `update_state` always changes a variable, unless all sample weights are 0.
+# In other metrics, such as a sum or a recall, all variables may still be 0 after an update.
 _COUNTING = (
     keras.metrics.Mean,
     keras.metrics.AUC,
@@ -179,7 +180,7 @@ _COUNTING = (
 def model_metrics(model: keras.Model | tf.Module) -> list[keras.metrics.Metric]:
     """Return a model's metrics, without the loss tracker that Keras adds for `fit`."""
     loss_tracker = getattr(model, "_loss_tracker", None)
-    # Keras lists the metrics of nested layers once per level.
+    # Keras lists the metrics of nested layers once per nesting level.
     metrics = _once(getattr(model, "metrics", ()))
     return [metric for metric in metrics if metric is not loss_tracker]
 
@@ -211,7 +212,8 @@ class MetricGroup:
         self._traceable = [one for one in metrics if is_single and _is_of_keras(one)]
         self._calls = 0
         self._has_traced = False
-        # The ids of the metrics that a step has updated, and of those found without an update.
+        # The ids of the metrics that a step has updated, and of those about which a warning was
+        # logged, because no step has updated them.
         self._updated: set[int] = set()
         for metric in self.metrics:
             _note_updates(metric)
@@ -248,14 +250,14 @@ class MetricGroup:
             if repeated := sorted(values.keys() & logs.keys()):
                 raise errors.ConfigValueError(
                     f"Two metrics report a value named `{repeated[0]}`, so one of the two would be "
-                    "lost. Give each metric its own name, and each entry of a dictionary that "
+                    "lost. Give each metric its own name, and also each key of a dictionary that "
                     "`result` returns."
                 )
             logs |= values
         return logs
 
     def _is_traced(self) -> bool:
-        """Return whether compiled calls are due; without them if a metric can't be traced."""
+        """Return whether to use compiled calls; trace them after a number of eager calls."""
         if not self._traceable or self._calls <= _CALLS_BEFORE_TRACING:
             return False
         if not self._has_traced:
@@ -264,7 +266,7 @@ class MetricGroup:
                 self._read.get_concrete_function()
             except Exception:  # Tracing may raise anything that eager calls do not.
                 self._traceable = []
-            # Asked once: finding a concrete function takes longer than calling it.
+            # Trace only once: finding a concrete function takes longer than calling it.
             self._has_traced = True
         return bool(self._traceable)
 
@@ -301,7 +303,7 @@ class MetricGroups:
         self._groups: dict[str, MetricGroup] = {}
 
     def get(self, name: str, metrics: Sequence[Any]) -> MetricGroup:
-        """Return the group of a name; it is replaced if the model has more metrics than before."""
+        """Return the group with a name; rebuild it if its list of metrics has changed."""
         group = self._groups.get(name)
         if group is None or [*map(id, group.metrics)] != [*map(id, metrics)]:
             group = self._groups[name] = MetricGroup(metrics, compiles=self._compiles)
@@ -318,7 +320,7 @@ def _is_of_keras(metric: keras.metrics.Metric) -> bool:
 
 
 def _note_updates(metric: Any) -> None:
-    """Record the calls of `update_state`, which a graph makes while it is traced."""
+    """Record when `update_state` is called, which in a graph happens while it is traced."""
     if not _is_certain(metric) or "update_state" in vars(metric):
         return
     update = metric.update_state
@@ -333,7 +335,7 @@ def _note_updates(metric: Any) -> None:
 
 
 def _is_certain(metric: Any) -> bool:
-    """Return whether a metric without a change has certainly not been updated."""
+    """Return whether unchanged variables prove that a metric has not been updated."""
     is_known = isinstance(metric, _COUNTING) or getattr(metric, "name", "") == "compile_metrics"
     return is_known and type(metric).update_state.__module__.startswith("keras.")
 
@@ -345,7 +347,7 @@ def _may_have_counted(metric: Any) -> bool:
 
 
 def _values(name: str, result: Any) -> dict[str, Any]:
-    """Return the values of a metric by name; as in `fit`, a dictionary brings its own names."""
+    """Return the values of a metric by name; as in `fit`, the keys of a dictionary are names."""
     if not isinstance(result, Mapping):
         return {name: result}
     # The result of a compiled model contains the dictionaries of its metrics.
@@ -372,7 +374,7 @@ class BatchMean(keras.metrics.Mean):
             super().update_state(values, sample_weight)
             return
         weight = tf.cast(size, tf.float32)
-        # The mean over no examples is NaN, and NaN times a weight of zero is NaN.
+        # Replace the NaN mean of an empty batch, because NaN times a weight of zero is NaN.
         super().update_state(tf.where(weight > 0, tf.cast(values, tf.float32), 0.0), weight)
 
 
@@ -385,7 +387,7 @@ def add_loss(mean: keras.metrics.Mean, loss: tf.Tensor, weight: tf.Tensor | None
         weight: The weight of the batch, 0 if it has no examples; None if it is 1.
     """
     if weight is not None:
-        # NaN times a weight of zero is NaN.
+        # Replace the NaN loss of an empty batch, because NaN times a weight of zero is NaN.
         loss = tf.where(weight > 0, loss, tf.zeros_like(loss))
     mean.update_state(loss, weight)
 
@@ -393,7 +395,7 @@ def add_loss(mean: keras.metrics.Mean, loss: tf.Tensor, weight: tf.Tensor | None
 def num_examples(batch: nests.Nest) -> tf.Tensor | None:
     """Return the number of examples; None if no tensor of the batch has a batch dimension.
 
-    It is a constant if the number is known while the step is traced.
+    The result is a constant if the number is known while the step is traced.
     """
     tensors = [x for x in tf.nest.flatten(batch) if tf.is_tensor(x)]
     batched = [x for x in tensors if x.shape.rank is None or x.shape.rank > 0]
@@ -408,21 +410,22 @@ def num_examples(batch: nests.Nest) -> tf.Tensor | None:
 def weight_of_part(
     num_examples: tf.Tensor | None, num_parts: int, size: int | None
 ) -> tf.Tensor | None:
-    """Return the weight of a part of the data of an update, which is 1 if it is complete.
+    """Return the weight of a part of an update's data: 1 for a complete part.
 
-    Micro-batches weigh so much in an update, and all batches in the training loss.
+    The weight applies to micro-batches in an update, and to all batches in the training loss.
 
     Args:
-        num_examples: The number of its examples; None if it is unknown.
-        num_parts: The number of such parts in an update.
+        num_examples: The number of examples in the part; None if it is unknown.
+        num_parts: The number of parts in an update.
         size: The number of examples in an update, if known.
 
     Returns:
-        The number of its examples, relative to that of a complete part; None if all weigh the same.
+        The number of examples in the part, relative to a complete part; None if all parts have the
+        same weight.
     """
     if not size or num_examples is None:
         return None
-    # In a trace, a constant means that every batch has this number of examples.
+    # If the number is a constant in a trace, all batches have this number of examples.
     if not tf.executing_eagerly() and tf.get_static_value(num_examples) is not None:
         return None
     return tf.cast(num_examples, tf.float32) / (size / num_parts)
@@ -439,5 +442,5 @@ def _fetched_size() -> tf.Tensor | None:
     sizes = [num_examples(part) for part in parts]
     if not sizes or sizes[0] is None:
         return None
-    # Every worker has the same number of replicas.
+    # All workers have the same number of replicas, so the remainder is the local replica id.
     return tf.stack(sizes)[context.replica_id_in_sync_group % len(sizes)] if sizes[1:] else sizes[0]

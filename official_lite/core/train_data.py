@@ -1,4 +1,4 @@
-"""The data of a task: for training, at any step and in micro-batches; for other modes, once."""
+"""The data of a task: training data that resume at any step, evaluation and prediction data."""
 
 import functools
 from collections.abc import Callable, Mapping
@@ -80,7 +80,7 @@ def build_accumulator(
     model: keras.Model,
     optimizer: keras.optimizers.Optimizer,
 ) -> gradient_accumulator.GradientAccumulator | None:
-    """Return what accumulates the gradients of micro-batches; None if there is a single one."""
+    """Return the accumulator of micro-batch gradients; None if an update has one micro-batch."""
     count = count_micro_batches(config)
     if count == 1:
         return None
@@ -95,7 +95,7 @@ _Inputs = Callable[..., Any]
 
 
 def training_inputs(config: config_definitions.ExperimentConfig, build_inputs: _Inputs) -> _Inputs:
-    """Return the function that builds the repeating training data, or only its first batches."""
+    """Wrap `build_inputs` to repeat the training data, or only their first batches to overfit."""
     count = _count(config)
     if not count:
         return length.repeat(position.keep(build_inputs))
@@ -132,21 +132,21 @@ def build_evaluation(
 
 
 def predict_block(task: config_definitions.TaskConfig) -> str:
-    """Return the field of the task with the data that a prediction reads."""
+    """Return the field of the task config with the data that the mode `predict` reads."""
     return "validation_data" if task.predict_data is None else "predict_data"
 
 
 def predict_data(
     config: config_definitions.ExperimentConfig,
 ) -> config_definitions.DataConfig | None:
-    """Return the config of the data that a prediction reads: all examples once, in their order.
+    """Return the config of the data to predict, changed to read all examples once and in order.
 
     Returns:
         The `DataConfig`; None if the task provides its own data.
 
     Raises:
         errors.ConfigValueError: If the data are read through the tf.data service, which does not
-            keep their order.
+            preserve their order.
     """
     block = predict_block(config.task)
     data: config_definitions.DataConfig | None = getattr(config.task, block)
@@ -154,10 +154,10 @@ def predict_data(
         return None
     if data.enable_tf_data_service:
         raise errors.ConfigValueError(
-            f"`task.{block}.enable_tf_data_service` is set, but the mode `predict` needs the "
-            "examples in their order, which the service does not keep. Set it to false."
+            f"`task.{block}.enable_tf_data_service` is set, but the mode `predict` requires the "
+            "examples in order, which the service does not preserve. Set it to false."
         )
-    # Read one file after another, and draw a mixture of several sources in the same way each time.
+    # Read the files one after another, and mix several sources in the same way each time.
     seed = config.runtime.seed if data.seed is None else data.seed
     return data.replace(
         is_training=False, drop_remainder=False, deterministic=True, cycle_length=1, seed=seed
@@ -191,13 +191,13 @@ def check(config: config_definitions.ExperimentConfig, trainer: Any, *datasets: 
 
 
 def _count(config: config_definitions.ExperimentConfig) -> int:
-    """Return the number of micro-batches to overfit; 0 if the field is missing or off."""
+    """Return the number of micro-batches to overfit; 0 if `trainer.overfit_batches` is off."""
     batches: int = config.trainer.overfit_batches
     return batches * count_micro_batches(config)
 
 
 def search_inputs(build_inputs: _Inputs) -> _Inputs:
-    """Wrap `build_inputs` to warn once about random numbers that a resumed run does not repeat."""
+    """Wrap `build_inputs` to warn once about random numbers that a resumed run would not repeat."""
     is_searched = False
 
     @functools.wraps(build_inputs)
@@ -213,7 +213,7 @@ def search_inputs(build_inputs: _Inputs) -> _Inputs:
 
 
 class TrainData:
-    """Builds the training data so that it begins with the batch that training would read next.
+    """Builder of training data that begins with the batch that training would read next.
 
     Args:
         config: The experiment's config.
@@ -223,13 +223,14 @@ class TrainData:
         task_name: The name of the task, if there are several.
 
     Attributes:
-        batches_read: The number of batches that the steps have read, counted where they are read,
-            int64. It is saved in the checkpoint. It stays 0 if the loop does not count, as on the
-            workers of a parameter server.
+        batches_read: The number of batches that the steps have read, counted when they are read,
+            int64. It is saved in the checkpoint. It stays 0 if the loop does not count batches, for
+            example on the workers of a parameter server.
         skipped: The number of batches that were skipped, int64. It is saved in the checkpoint.
         micro_batches: The number of micro-batches per update for which batches were counted, int64.
-            It is saved in the checkpoint, because a resumed run may divide its batches otherwise.
-        is_kept: Whether the data that were built last keep their position.
+            It is saved in the checkpoint, because a resumed run may use a different
+            number of micro-batches.
+        is_kept: Whether the most recently built data started at the requested position.
     """
 
     def __init__(
@@ -248,7 +249,7 @@ class TrainData:
         self._distribute = distribute
         prefix = f"{task_name}/" if task_name else ""
         self.batches_read = _create_counter(f"{prefix}batches_read")
-        # The number of batches before the checkpoint, if the checkpoint has no count.
+        # The number of batches read before the checkpoint, if the checkpoint does not contain it.
         self._uncounted = 0
         self.skipped = _create_counter("skipped_batches")
         self.micro_batches = _create_counter("micro_batches")
@@ -258,7 +259,7 @@ class TrainData:
 
     @property
     def variables(self) -> dict[str, tf.Variable]:
-        """The variables of the position, by their names in a checkpoint."""
+        """The variables that store the position, by their names in a checkpoint."""
         return {
             "batches_read": self.batches_read,
             "skipped_batches": self.skipped,
@@ -285,10 +286,10 @@ class TrainData:
             is_counted: Whether the loop counts the batches that it reads.
         """
         if not is_counted:
-            # The count belongs to another execution mode and would not grow any more.
+            # The count is from another execution mode, and nothing would increase it any more.
             self.batches_read.assign(0)
         self._convert_counts()
-        # Checkpoints of older versions have no count.
+        # Checkpoints of older versions contain no count, so compute it from the step.
         self._uncounted = 0 if int(self.batches_read.numpy()) else self._expected(step)
         batch = int(self.batches_read.numpy()) + self._uncounted + int(self.skipped.numpy())
         dataset = self._build_at(batch)
@@ -297,11 +298,11 @@ class TrainData:
         return dataset
 
     def skip(self, count: int) -> None:
-        """Skip the next batches in the data that are built from now on."""
+        """Skip the next batches in all data that are built after this call."""
         self.skipped.assign_add(count)
 
     def settle(self) -> None:
-        """Complete the count after steps that followed a checkpoint without one."""
+        """Complete the count after the first steps that follow a checkpoint without a count."""
         if self._uncounted and int(self.batches_read.numpy()):
             self.batches_read.assign_add(self._uncounted)
             self._uncounted = 0
@@ -309,7 +310,8 @@ class TrainData:
     def warn_of_lost_position(self, step: int, *, is_given: bool) -> None:
         """Warn once if the position is lost when a run resumes.
 
-        At the start of a run, data that the task builds are only mentioned: the run may be short.
+        At the start of a run, data that the task builds are logged only as information, because the
+        run may be short.
 
         Args:
             step: The step from which the run resumes; 0 at the start of a run.
@@ -322,7 +324,7 @@ class TrainData:
         remedy = "let `task.build_inputs` build them with a source that keeps the position"
         if not is_given:
             because = "`build_inputs` does not keep the position"
-            remedy = "use a source that does"
+            remedy = "use a source that keeps it"
         happens = f"restart from the beginning at step {step}"
         if not step:
             happens = "will start again from the first batch if this run is interrupted and resumed"
@@ -337,7 +339,7 @@ class TrainData:
         )
 
     def _convert_counts(self) -> None:
-        """Convert counts of a checkpoint that was saved with another number of micro-batches."""
+        """Convert the counts of a checkpoint with another number of micro-batches per update."""
         saved, count = int(self.micro_batches.numpy()), count_micro_batches(self._config)
         if saved != count:
             for counted in (self.batches_read, self.skipped):
@@ -365,8 +367,8 @@ class TrainDataByTask:
         tasks: The tasks by name.
         config: The config of the experiment, whose `task` is replaced by each of the tasks.
         distribute: See `TrainData`.
-        steps: The number of the steps that have read the data of each task. None if each step reads
-            the data of all tasks.
+        steps: The number of steps that have read the data of each task. None if each step reads the
+            data of all tasks.
     """
 
     def __init__(
@@ -386,7 +388,7 @@ class TrainDataByTask:
 
     @property
     def variables(self) -> dict[str, dict[str, tf.Variable]]:
-        """The variables of the positions, by their names in a checkpoint and by task."""
+        """The variables that store the positions, by their names in a checkpoint and by task."""
         by_task = {name: part.variables for name, part in self._parts.items()}
         kinds = next(iter(by_task.values()))
         return {kind: {name: each[kind] for name, each in by_task.items()} for kind in kinds}
@@ -412,7 +414,7 @@ class TrainDataByTask:
             part.skip(count)
 
     def settle(self) -> None:
-        """Complete the counts after steps that followed a checkpoint without them."""
+        """Complete the counts after the first steps that follow a checkpoint without counts."""
         for part in self._parts.values():
             part.settle()
 

@@ -47,7 +47,7 @@ Logs = Mapping[str, Any]
 _Arguments = ParamSpec("_Arguments")
 _Result = TypeVar("_Result")
 
-# A shorter training is simply repeated.
+# A shorter training is cheap to repeat, so there is no warning that it saves no checkpoint.
 _STEPS_WORTH_SAVING = 100
 
 
@@ -178,7 +178,7 @@ class OrbitExperimentRunner:
         return self._controller
 
     def run(self) -> tuple[keras.Model, Logs]:
-        """Run the mode, in the record of the run; see `run.driver`.
+        """Run the mode and record the run; see `run.driver`.
 
         Returns:
             The model, and the metrics of the evaluation after training if one was requested, or
@@ -266,8 +266,8 @@ class OrbitExperimentRunner:
         Call this method in the strategy's scope.
 
         Returns:
-            The number of rows and shards in the directory; and of this call, the number of new
-            rows, the seconds, and the rows per second.
+            The number of rows and shards in the directory, and for this call the number of new
+            rows, the duration in seconds, and the rows per second.
 
         Raises:
             errors.ConfigValueError: If the directory has predictions of another config, of other
@@ -296,7 +296,7 @@ class OrbitExperimentRunner:
         self._warn_of_no_checkpoint()
         self._save_a_point_to_recover_to()
         if self._mode is Mode.TRAIN_AND_EVAL:
-            # As in the Model Garden, an interval of 0 means one evaluation at the end.
+            # As in the Model Garden, an interval of 0 means a single evaluation at the end.
             return self.controller.train_and_evaluate(
                 train_steps=config.train_steps,
                 eval_steps=train_data.validation_steps(self.params),
@@ -324,10 +324,10 @@ class OrbitExperimentRunner:
     def choose_execution(self) -> None:
         """Choose the execution mode for `runtime.execution: auto`.
 
-        The modes are tried in the state in which training begins: after `before_train` of all other
-        hooks and `train_loop_begin` of the trainer.
+        The modes are benchmarked in the state in which training begins: after `before_train` of all
+        other hooks and `train_loop_begin` of the trainer.
         """
-        # A plain Orbit trainer has no modes, and those of several tasks are not tried.
+        # A plain Orbit trainer has no modes, and a trainer of several tasks is not benchmarked.
         has_modes = isinstance(self.trainer, base_trainer.Trainer) and hasattr(self.trainer, "task")
         num_steps = self.params.trainer.train_steps - self.controller.step
         if not has_modes or modes.execution_of(self.params.runtime) != "auto":
@@ -346,7 +346,7 @@ class OrbitExperimentRunner:
 
     @property
     def execution_record(self) -> execution_record.ExecutionRecord | None:
-        """The outcome of `runtime.execution: auto`; None if no mode had to be chosen."""
+        """The decision of `runtime.execution: auto`; None if no mode had to be chosen."""
         return self._execution_record
 
     @property
@@ -405,11 +405,11 @@ class OrbitExperimentRunner:
         )
 
     def _describe_model(self) -> Mapping[str, Any]:
-        """Return the state that an evaluation must have in common with the training."""
+        """Describe the properties of the model that evaluation and training must have in common."""
         return model_state.describe(orbit.runner.model_of(self.trainer), None)
 
     def _find_unneeded(self) -> Iterable[Any]:
-        """Return the variables that a checkpoint need not have in this mode."""
+        """Return the variables that a checkpoint may lack in this mode."""
         if self.trains:
             return checkpoint_state.find_new_kinds(self.trainer.checkpoint)
         optimizer = orbit.runner.optimizer_of(self.trainer)
@@ -487,8 +487,8 @@ class OrbitExperimentRunner:
                 if self._writes_events
                 else None
             ),
-            # Set on all workers: the interval splits loops, and workers whose loops differ in
-            # length would wait for each other.
+            # Set the interval on all workers, because it splits loops, and workers whose loops
+            # differ in length would wait for each other.
             summary_interval=(config.summary_interval or None) if has_events else None,
             train_actions=all_train_actions,
             eval_actions=all_eval_actions,
@@ -499,7 +499,7 @@ class OrbitExperimentRunner:
             log_interval=config.log_interval or None,
             steps_per_epoch=config.steps_per_epoch or None,
             model_dir=self.model_dir,
-            # Not every prediction restores the latest checkpoint.
+            # In the mode `predict`, `restore` is called later and selects the checkpoint.
             restore=self._restore and not self._mode.predicts,
         )
 
@@ -509,7 +509,7 @@ class OrbitExperimentRunner:
         )
 
     def _build_eval_actions(self, evaluator: base_trainer.Trainer) -> list[orbit.Action]:
-        # A job that only evaluates does not write to the directory of the training job.
+        # A job that only evaluates must not write to the directory of the training job.
         if not self._mode.trains:
             return []
         return actions.get_eval_actions(self.params, evaluator, self.model_dir)
@@ -524,7 +524,7 @@ class OrbitExperimentRunner:
             telemetry.write_hparams(self.model_dir, self._run_info().flat_config())
 
     def _warn_of_no_checkpoint(self) -> None:
-        """Warn if there will be nothing to resume from before the training ends."""
+        """Warn if a long training saves no checkpoint from which it could resume."""
         config, manager = self.params.trainer, self.checkpoint_manager
         has_one = manager is None or manager.latest_checkpoint
         saves = any(isinstance(h, orbit.hooks.PeriodicCheckpoint) for h in self._all_hooks)
@@ -544,13 +544,13 @@ class OrbitExperimentRunner:
         )
 
     def _save_a_point_to_recover_to(self) -> None:
-        """Save the initial state if recovery is enabled, which needs a checkpoint to restore."""
+        """Save the initial state if recovery is enabled, because recovery restores a checkpoint."""
         wanted = self.params.trainer.recovery_max_trials > 0
         if wanted and self.checkpoint_manager and not self.checkpoint_manager.latest_checkpoint:
             self.controller.save_checkpoint()
 
     def _export_averaged_weights(self) -> None:
-        """Export the averaged weights, which otherwise only an evaluation would do."""
+        """Export the averaged weights, which are otherwise exported only after an evaluation."""
         for action in self.controller.eval_actions:
             if isinstance(action, actions.EMACheckpointing):
                 action()
@@ -567,7 +567,7 @@ maybe_create_best_ckpt_exporter = best_checkpoint.maybe_create_best_ckpt_exporte
 def _with_arguments_of(
     cls: Callable[_Arguments, Any],
 ) -> Callable[[Callable[[dict[str, Any]], _Result]], Callable[_Arguments, _Result]]:
-    """Return a decorator that gives a function of a dictionary the signature of a class."""
+    """Return a decorator that replaces a dictionary parameter by the parameters of a class."""
     signature = inspect.signature(cls)
 
     def decorate(function: Callable[[dict[str, Any]], _Result]) -> Callable[_Arguments, _Result]:
@@ -577,7 +577,7 @@ def _with_arguments_of(
             bound.apply_defaults()
             return function(bound.arguments)
 
-        # `inspect.signature` reads it; type checkers know no such attribute of a function.
+        # `inspect.signature` reads this attribute, which type checkers don't know.
         wrapper.__signature__ = signature  # type: ignore[attr-defined]
         return wrapper
 
@@ -675,7 +675,7 @@ def _check(
     reads_weights: bool = True,
     reads_files: bool = True,
 ) -> None:
-    # If one process of a cluster failed alone, the others would wait for it.
+    # Skip this check in a cluster: if one process failed alone, the others would wait for it.
     is_alone = not (strategy and strategy.cluster_resolver)
     preflight.check_run(
         params,

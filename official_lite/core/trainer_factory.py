@@ -74,7 +74,7 @@ def create_optimizer(
     if dp_config is not None:
         raise errors.ConfigValueError(
             "`task.differential_privacy_config` is set, but the task's `create_optimizer` takes "
-            "no `dp_config`."
+            "no `dp_config`. Remove the field from the config."
         )
     optimizer = keras_variables.build_with_fresh_names(lambda: create(*args))
     return step_checks.returned(create, optimizer, "a Keras optimizer")
@@ -111,7 +111,7 @@ def create_trainer(
         errors.UnknownNameError: If `trainer.name` is unknown.
     """
     trainer_cls = trainer_cls or get_trainer_cls(params)
-    # `model or ...` would replace a model that defines `__len__` and is empty.
+    # `model or ...` would also replace a given model whose `__len__` returns 0.
     return trainer_cls(
         params,
         task,

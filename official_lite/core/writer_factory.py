@@ -41,8 +41,8 @@ _WRITERS: plugins.Collection = {
     "jsonl": "official_lite.telemetry.text_file_writers:jsonl_of",
     "mlflow": "official_lite.telemetry.tracking_writers:mlflow_of",
     "wandb": "official_lite.telemetry.tracking_writers:wandb_of",
-    # The controller creates these, one for each split: the training step's own `tf.summary` calls
-    # write to the same files.
+    # The controller creates these writers, one for each split, because `tf.summary` calls in the
+    # training step write to the same files.
     TENSORBOARD: "official_lite.telemetry:TensorBoardWriter",
 }
 

@@ -56,7 +56,7 @@ def _value_dtype(handle: tf.Tensor) -> tf.DType | None:
     return tf.dtypes.as_dtype(data.shape_and_type[0].dtype)
 
 
-# A shorter training would end before the modes could be compared.
+# A training with fewer steps would end before the modes could be compared.
 _MIN_STEPS = 100
 
 # The maximum cost of the comparison, as a fraction of the training time in graph mode.
@@ -65,24 +65,27 @@ _BUDGET = 0.05
 # Compiling with XLA takes about as long as two or three traces.
 _TRACES_PER_COMPILATION = 3.0
 
-# Shorter steps consist mostly of overhead, which a loop inside XLA avoids.
+# Steps shorter than this consist mostly of overhead, which a loop inside XLA avoids.
 _SHORT_STEP_SECONDS = 2e-3
 
-# A mode must need less than this fraction of the time of graph mode to be chosen, so that the
-# choice does not depend on measurement noise.
+# A mode is chosen only if a step takes less than this fraction of the time in graph mode, so that
+# the choice does not depend on measurement noise.
 _GAIN = 0.95
 
-# The best of many short measurements counts; some of them find the machine idle.
+# The time for measuring a mode in many short measurements. The fastest measurement is used, because
+# some of them find the machine idle.
 _SECONDS_PER_TRIAL = 0.5
 
 _SECONDS_PER_MEASUREMENT = 0.02
 
+# A mode is measured at least this many times.
 _MIN_MEASUREMENTS = 3
 
-# The minimum time spent on a mode before it is rejected: the machine may be busy during the first
-# three measurements.
+# A mode is rejected only after this time, because the machine may be busy during the first three
+# measurements.
 _MIN_SECONDS = 0.1
 
+# The number of measurements that may grow up to the larger limit; see `_measure`.
 _GROWING_MEASUREMENTS = 9
 
 
@@ -110,7 +113,7 @@ class _Tuner:
         self._seconds: dict[str, float] = {}
         self._functions: Sequence[Any] = ()
         self._trace_seconds = 0.0
-        # The ops of the step whose effects can't be put back.
+        # The names of the ops in the step whose effects can't be undone.
         self._effects: list[str] = []
 
     def choose(self) -> ExecutionRecord:
@@ -123,11 +126,11 @@ class _Tuner:
         self._try("graph")
         if self._effects:
             names = ", ".join(self._effects[:3])
-            return self._decide("graph", f"trying steps would change more than variables ({names})")
+            return self._decide("graph", f"benchmarking would change more than variables ({names})")
         if "graph" not in self._seconds:
-            return self._decide("graph", "it could not be tried")
+            return self._decide("graph", "its benchmark failed")
         if others := repeatability.find_other_numbers(self._functions):
-            return self._decide("graph", f"XLA would draw other random numbers in {others[0]}")
+            return self._decide("graph", f"XLA would draw different random numbers in {others[0]}")
         for mode in self._candidates():
             if not self._pays_for_another(self._seconds["graph"]):
                 return self._decide(self._fastest(), f"benchmarking {mode} would not pay off")
@@ -136,7 +139,7 @@ class _Tuner:
 
     def _why_not_tried(self) -> str | None:
         if self._trainer.config.trainer.virtual_replicas:
-            return "with virtual replicas, the mode must not depend on the time that it takes"
+            return "with virtual replicas, the mode must not depend on measured times"
         if not isinstance(self._trainer.train_dataset, tf.data.Dataset):
             return "distributed data can't be used for benchmarks"
         if not self._trainer.config.trainer.train_tf_while_loop:
@@ -149,7 +152,7 @@ class _Tuner:
         return None
 
     def _candidates(self) -> Iterator[str]:
-        """Yield modes that may be faster than the measured ones, the most promising first."""
+        """Yield the modes that may be faster than those measured so far, most promising first."""
         stackable = modes.why_not_xla_loop(self._trainer) is None
         if self._seconds["graph"] < _SHORT_STEP_SECONDS and stackable:
             yield "xla_loop"
@@ -161,9 +164,9 @@ class _Tuner:
             yield "xla_loop"
 
     def _try(self, mode: str) -> None:
-        """Measure a mode; a mode that fails is skipped with a warning.
+        """Benchmark a mode; skip it with a warning if it fails.
 
-        No step is run if its effects can't be put back.
+        No step is run if its effects can't be undone.
         """
         self._trainer.execution = mode
         snapshot = None
@@ -194,7 +197,7 @@ class _Tuner:
                 snapshot.restore()
 
     def _measure(self, loop: orbit.TrainLoop) -> tuple[float, int]:
-        """Return the seconds per step, the best of several measurements, and the steps run."""
+        """Return the shortest measured time per step in seconds, and the number of steps run."""
         started = time.monotonic()
         deadline = started + _SECONDS_PER_TRIAL
         best, num_steps, count, total = float("inf"), 1, 0, 0
@@ -206,8 +209,8 @@ class _Tuner:
             is_known = count >= _MIN_MEASUREMENTS and time.monotonic() - started > _MIN_SECONDS
             if is_known and not self._is_worth_a_closer_look(best, seconds):
                 break
-            # The first measurements grow up to a larger limit, because single steps are slow on a
-            # busy machine.
+            # Double the steps per measurement. The first measurements have a larger time limit,
+            # because single steps are slow on a busy machine.
             is_growing = count <= _GROWING_MEASUREMENTS
             if seconds < (_SECONDS_PER_TRIAL / 2 if is_growing else _SECONDS_PER_MEASUREMENT):
                 num_steps *= 2
@@ -216,13 +219,14 @@ class _Tuner:
     def _is_worth_a_closer_look(self, seconds_per_step: float, seconds: float) -> bool:
         if "graph" not in self._seconds:
             return self._pays_for_another(seconds_per_step)
-        # A short measurement is dominated by the overhead of the call. And a mode is rejected only
-        # if it is far slower than the others, because the machine may have been busy.
+        # Keep measuring if the last measurement was short, because the overhead of the call
+        # dominates it. Otherwise reject a mode only if it is far slower than the fastest mode,
+        # because the machine may have been busy.
         is_long = seconds > _SECONDS_PER_MEASUREMENT
         return not is_long or seconds_per_step < 10 * min(self._seconds.values())
 
     def _pays_for_another(self, graph_seconds: float) -> bool:
-        """Return whether the training is long enough to try one more mode."""
+        """Return whether the training is long enough to benchmark one more mode."""
         spent = time.monotonic() - self._started
         expected = spent + _TRACES_PER_COMPILATION * self._trace_seconds
         return expected < _BUDGET * graph_seconds * self._num_steps
@@ -233,10 +237,11 @@ class _Tuner:
         return fastest if gains else "graph"
 
     def _eval_execution(self, mode: str) -> str:
-        """Return the mode of evaluation: `mode`, if evaluation is long enough to compile for it."""
+        """Return the mode for evaluation: `mode` if compiling the evaluation for it pays off."""
         if mode == "graph":
             return mode
-        # Without the backward pass and the update, a step takes about a third of the time.
+        # An evaluation step, without backward pass and update, takes about a third of the time of a
+        # training step.
         saved_a_step = (self._seconds["graph"] - self._seconds[mode]) / 3
         pays = self._num_eval_steps * saved_a_step > 2 * self._setup_seconds[mode]
         return mode if pays else "graph"
@@ -271,7 +276,7 @@ def _first_line(error: BaseException) -> str:
 def choose(
     trainer: Any, num_steps: int, model_dir: str, *, evaluates: bool
 ) -> execution_record.ExecutionRecord:
-    """Reuse the execution mode recorded in `model_dir`, or benchmark the modes and record the best.
+    """Reuse the mode recorded in `model_dir`, or benchmark the modes and record the fastest.
 
     Args:
         trainer: A `Trainer` that has not started training.
@@ -303,7 +308,7 @@ def _is_possible(record: execution_record.ExecutionRecord, trainer: Any) -> bool
 
 
 def _count_eval_steps(trainer: Any, num_steps: int) -> int:
-    """Return the total steps of all evaluations during the training; 0 if unknown."""
+    """Return the total number of steps of all evaluations during training; 0 if unknown."""
     config = trainer.config.trainer
     if not trainer.evaluates or not config.validation_interval:
         return 0

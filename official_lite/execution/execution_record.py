@@ -15,7 +15,7 @@ _FILE = "execution.json"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ExecutionRecord:
-    """The outcome of `runtime.execution: auto`.
+    """The decision of `runtime.execution: auto`.
 
     Attributes:
         execution: The execution mode of training: `graph`, `xla` or `xla_loop`.
@@ -23,7 +23,7 @@ class ExecutionRecord:
         reason: Why the mode was chosen.
         train_steps: The training length, in steps, for which the mode was chosen.
         seconds_per_step: The measured time per step, by mode; empty if nothing was measured.
-        seconds: The time in seconds that the choice took.
+        seconds: The duration of the choice, in seconds.
     """
 
     execution: str

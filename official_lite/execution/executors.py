@@ -41,25 +41,26 @@ EvalStep = Callable[[nests.Nest], Mapping[str, Any]]
 # The metrics of a task, or of several tasks by name.
 Metrics: TypeAlias = Sequence[keras.metrics.Metric] | Mapping[str, Sequence[keras.metrics.Metric]]
 
-# More sizes of batches than an epoch and its last batch need, or a few buckets.
+# The number of different batch sizes that causes a warning. It exceeds what a partial last batch or
+# a few buckets require.
 _MANY_SIZES = 8
 
 # Each call of the loop is divided into this many parts per worker, so that no worker waits long for
 # the slowest one, and little work is repeated if a worker is lost.
 _PARTS_PER_WORKER = 4
 
-# Parts of the names of ops that call Python functions, which exist only in this process.
+# A part of the names of all ops that call Python functions, which exist only in this process.
 _PYTHON = "PyFunc"
 
-# A policy of `DatasetToGraphV2`: a dataset with state, such as a shuffle, starts with a new state.
+# The `external_state_policy` by which a stateful dataset, such as a shuffle, gets a new state.
 _NEW_STATE = 1
 
 
 @dataclasses.dataclass(eq=False)
 class GraphExecutor:
-    """Runs steps on all replicas, in TensorFlow graphs, or eagerly if the trainer's options say so.
+    """Executor that runs steps on all replicas, in graphs or, if the trainer requests it, eagerly.
 
-    The other executors override what they do differently.
+    The other executors override the methods that they implement differently.
 
     Args:
         strategy: The strategy of the trainer.
@@ -68,8 +69,8 @@ class GraphExecutor:
         num_private_threads: See `RuntimeConfig.dataset_num_private_threads`.
 
     Attributes:
-        coordinator: What schedules the steps to asynchronous workers, if there are any.
-        num_sizes: The number of different sizes of batches for which programs were compiled.
+        coordinator: The `ClusterCoordinator` that schedules steps to asynchronous workers, or None.
+        num_sizes: The number of different batch sizes for which programs were compiled.
     """
 
     strategy: tf.distribute.Strategy
@@ -111,7 +112,8 @@ class GraphExecutor:
         """Return the number of examples in the inputs of a replica, and the number of replicas.
 
         Returns:
-            None in place of the number of examples if it is unknown, or the same in all batches.
+            The number of examples, or None if it is unknown or the same in all batches; and the
+            number of replicas.
         """
         return step_metrics.num_examples(inputs), self.strategy.num_replicas_in_sync
 
@@ -144,7 +146,7 @@ class GraphExecutor:
         return self.coordinator
 
     def join(self) -> None:
-        """Wait for scheduled steps. Only the workers of a parameter server have any."""
+        """Wait for scheduled steps, which only parameter-server training has."""
 
     def _distribute_over(
         self,
@@ -159,11 +161,11 @@ class GraphExecutor:
 
 @dataclasses.dataclass(eq=False)
 class XlaExecutor(GraphExecutor):
-    """Compiles the computation of a replica with XLA.
+    """Executor that compiles the computation of each replica with XLA.
 
-    A single replica's step is one XLA program; in the mode `xla_loop` it is a part of the program
-    around the whole loop. Several replicas exchange gradients, which XLA cannot do, so only the
-    forward and backward passes are compiled.
+    With a single replica, the step is one XLA program; in the mode `xla_loop`, the whole loop is
+    one program, of which the step is a part. Several replicas exchange gradients, which XLA cannot
+    do, so only the forward and backward passes are compiled.
     """
 
     mode: str = "xla"
@@ -189,13 +191,13 @@ class XlaExecutor(GraphExecutor):
     def replica_step(self, step: TrainStep, metrics: Metrics) -> TrainStep:
         if self.strategy.num_replicas_in_sync == 1:
             return super().replica_step(step, metrics)
-        # Every split step is compiled, so make only one of each.
+        # Reuse the split step, because each new one would be compiled again.
         if step not in self._split_steps:
             self._split_steps[step] = _split_train_step(step, metrics)
         return self._split_steps[step]
 
     def _watch_sizes(self, inputs: nests.Nest) -> None:
-        """Record the sizes of batches, unless they are known when the step is traced."""
+        """Record the batch sizes at run time, unless they are known when the step is traced."""
         shapes = [tf.shape(x) for x in nests.tensors_in(inputs) if not x.shape.is_fully_defined()]
         if shapes:
             tf.numpy_function(self._note_size, [tf.concat(shapes, 0)], [])
@@ -215,7 +217,7 @@ class XlaExecutor(GraphExecutor):
 def _split_train_step(step: TrainStep, metrics: Metrics) -> TrainStep:
     """Return a step with its forward and backward passes compiled, but not the update.
 
-    The returned function takes the arguments of `step`; its metrics are those given here.
+    The returned function takes the arguments of `step`, but always updates the metrics given here.
     """
     variables: list[tf.Variable] = []
 
@@ -245,22 +247,22 @@ def _split_train_step(step: TrainStep, metrics: Metrics) -> TrainStep:
 
 @dataclasses.dataclass(eq=False)
 class ParameterServerExecutor(GraphExecutor):
-    """Executes steps on the workers of a `ParameterServerStrategy`, which run asynchronously.
+    """Executor for the workers of a `ParameterServerStrategy`, which run asynchronously.
 
     Each worker makes updates whenever it is ready, with batches from its own share of the data. A
-    loop returns after all its steps are done, so the state does not change between two calls. The
-    chief evaluates alone, and each example once.
+    loop returns after all its steps are done, so the state does not change between two calls. Only
+    the chief evaluates, each example exactly once.
     """
 
     def __post_init__(self) -> None:
         self.coordinator = tf.distribute.coordinator.ClusterCoordinator(self.strategy)
-        # Without this, TensorFlow warns about the evaluation on the chief, which is intended.
+        # Without this attribute, TensorFlow would warn about the evaluation on the chief.
         self.strategy.extended._allow_run_without_coordinator = True
         logging.log_first_n(
             logging.INFO,
             "The workers of a parameter server train independently, in graph mode, and run each "
-            "step at least once and in no fixed order. Resumed runs therefore are not bit for bit "
-            "equal to uninterrupted ones.",
+            "step at least once and in no fixed order. The results of a resumed run are therefore "
+            "not bit-identical to those of an uninterrupted run.",
             1,
         )
 
@@ -269,7 +271,7 @@ class ParameterServerExecutor(GraphExecutor):
         try:
             self.coordinator.join()
         except Exception as error:
-            # The coordinator wraps the error that kept an iterator from being created.
+            # The coordinator wraps errors of creating an iterator; raise the original error.
             cause = getattr(error, "original_exception", None)
             if not isinstance(cause, tf.errors.OpError):
                 raise
@@ -302,7 +304,7 @@ class ParameterServerExecutor(GraphExecutor):
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
     ) -> tf.data.Dataset:
-        """Build a worker's part of the training data, in batches of the size of a whole step."""
+        """Build a worker's share of the training data; each batch has the full size of a step."""
         if isinstance(dataset_or_fn, tf.data.Dataset):
             return dataset_or_fn.shard(num_workers, worker)
         if "input_context" in inspect.signature(dataset_or_fn).parameters:
@@ -315,7 +317,7 @@ class ParameterServerExecutor(GraphExecutor):
         training = position.current()
         if training is None:
             return dataset_or_fn(*args, **kwargs)
-        # Assume that all workers have made the same number of steps.
+        # Assume that all workers have run the same number of steps.
         with position.begin_at(training.batch // num_workers, training.seed) as begin:
             dataset = dataset_or_fn(*args, **kwargs)
         training.is_kept |= begin.is_kept
@@ -323,14 +325,14 @@ class ParameterServerExecutor(GraphExecutor):
 
 
 def _num_workers(strategy: tf.distribute.Strategy) -> int:
-    # The only attribute of the strategy that gives the right number.
+    # No public attribute of the strategy gives the number of workers.
     return int(strategy._num_workers)
 
 
 class WorkerDatasets:
     """Datasets that are built on the coordinator and read on the workers.
 
-    `iter` creates the iterators on the workers. A worker that was lost and comes back reads its
+    `iter` creates the iterators on the workers. A worker that was lost and rejoins reads its
     dataset from the beginning.
 
     Args:
@@ -378,7 +380,7 @@ class WorkerDatasets:
         return values.PerWorkerDistributedIterator(tuple(iterators))
 
     def _iterate(self, graph: tf.Tensor) -> Any:
-        """Create the iterator of a worker; called again when the worker comes back."""
+        """Create the iterator of a worker; called again when the worker rejoins after a failure."""
         return iter(self._build(graph))
 
 
@@ -415,8 +417,8 @@ def create_xla_loop(
 
     Args:
         trainer: The trainer.
-        dataset: Batches of one size.
-        steps_per_loop: The number of steps that are usually run at once.
+        dataset: A dataset of batches, all of the same size.
+        steps_per_loop: The usual number of steps per call of the loop.
     """
     return orbit.StackedLoop(
         trainer.train_step,
@@ -443,7 +445,7 @@ def create_train_loop_fn(
     def run(iterator: Iterator[nests.Nest], num_steps: tf.Tensor) -> None:
         for length in _divide(int(num_steps), num_parts):
             coordinator.schedule(loop_fn, (iterator, tf.constant(length)))
-        # The caller reads the global step next.
+        # Wait, because the caller reads the global step next.
         executor.join()
 
     return run
@@ -464,7 +466,7 @@ def run_and_count(
         run: A function that runs a number of steps.
         num_steps: The number of steps.
         global_step: The variable that the steps count.
-        optimizer: The optimizer, if it is one of Keras, which counts its updates.
+        optimizer: The optimizer. The update count of a Keras optimizer is corrected, too.
     """
     expected = int(global_step.numpy()) + int(num_steps)
     run(num_steps)
@@ -495,8 +497,8 @@ def create_eval_loop_fn(
         return loop_fn
     if has_state:
         raise ValueError(
-            "`aggregate_logs` needs the outputs of each step in order, which independent workers "
-            "can't provide. Pass a `tf.data.Dataset` to the evaluation, so that the chief reads it."
+            "`aggregate_logs` needs the outputs of all steps in order, which independent workers "
+            "can't provide. Evaluate a `tf.data.Dataset`, which the chief reads."
         )
 
     def run(iterator: Iterator[nests.Nest], num_steps: tf.Tensor, *_: Any) -> None:

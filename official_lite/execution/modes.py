@@ -25,7 +25,7 @@ __all__ = [
 
 
 def execution_of(runtime: config_definitions.RuntimeConfig) -> str:
-    """Return the execution mode of a runtime config; `auto` if it is not decided yet."""
+    """Return the execution mode of a runtime config; `auto` if the mode is not chosen yet."""
     if hyperparams.get_by_path(runtime, "run_eagerly"):
         return "eager"
     execution: str = hyperparams.get_by_path(runtime, "execution", "graph")
@@ -59,7 +59,7 @@ def create_executor(
         virtual_replicas: See `TrainerConfig`.
 
     Raises:
-        errors.ConfigValueError: The virtual replicas don't fit the strategy or the mode.
+        errors.ConfigValueError: If the strategy or the mode does not support the virtual replicas.
     """
     if virtual_replicas:
         check_virtual_replicas(virtual_replicas, mode, strategy)
@@ -75,7 +75,7 @@ def create_executor(
 
 
 def check_virtual_replicas(count: int, execution: str, strategy: tf.distribute.Strategy) -> None:
-    """Check that virtual replicas can be computed.
+    """Check that the execution mode and the strategy support virtual replicas.
 
     Raises:
         errors.ConfigValueError: If the execution mode or the strategy does not support them.
@@ -99,31 +99,32 @@ def check_virtual_replicas(count: int, execution: str, strategy: tf.distribute.S
     if count % strategy.num_replicas_in_sync:
         raise errors.ConfigValueError(
             f"{what}; expected a multiple of the number of replicas "
-            f"({strategy.num_replicas_in_sync}), because each replica computes equally many."
+            f"({strategy.num_replicas_in_sync}), because all replicas compute the same number of "
+            "virtual replicas."
         )
 
 
 def check_overrides(
     config: config_definitions.TrainerConfig, trainer_cls: type, base: type, *, train: bool
 ) -> None:
-    """Check that a class of trainers leaves to its base the steps that the config divides.
+    """Check that a trainer class does not override the steps that the config divides.
 
     Args:
         config: The config of the trainer.
-        trainer_cls: The class.
-        base: The class that divides its steps into micro-batches and virtual replicas.
+        trainer_cls: The trainer class.
+        base: The base class, whose steps are divided into micro-batches and virtual replicas.
         train: Whether the trainer will train.
 
     Raises:
-        errors.ConfigValueError: If it overrides a step, or the steps of virtual replicas are not
-            compiled.
+        errors.ConfigValueError: If `trainer_cls` overrides such a step, or the steps of virtual
+            replicas are not compiled.
     """
     count = config.virtual_replicas
     for field in ("train_tf_function", "eval_tf_function"):
         if count and not getattr(config, field):
             raise errors.ConfigValueError(
                 f"`trainer.virtual_replicas` is {count}, but `trainer.{field}` is false. Virtual "
-                "replicas are computed by compiled functions only: set it to true, or "
+                "replicas require compiled functions. Set the field to true, or set "
                 "`trainer.virtual_replicas` to 0."
             )
     divided: dict[str, tuple[str, ...]] = {}
@@ -145,7 +146,7 @@ def check(execution: str, trainer: Any) -> None:
     """Check that a trainer supports the requested execution mode.
 
     Raises:
-        errors.ConfigValueError: If it does not.
+        errors.ConfigValueError: If the trainer does not support the mode.
     """
     if execution != "graph" and trainer.has_coordinator:
         raise errors.ConfigValueError(
@@ -167,7 +168,7 @@ def check(execution: str, trainer: Any) -> None:
 def why_not_xla(trainer: Any) -> str | None:
     """Return why XLA can't compile the replica's step; None if no reason is known."""
     if isinstance(trainer.strategy, tf.distribute.TPUStrategy):
-        return "on a TPU everything is already compiled"
+        return "all steps on a TPU are already compiled"
     if trainer.has_coordinator:
         return "the workers of a parameter server run independently"
     if distributed_gradients.has_lazy_rows(trainer.optimizer):
@@ -188,9 +189,9 @@ def why_not_xla_loop(trainer: Any) -> str | None:
 
 
 def _why_wrong_in_xla(trainer: Any) -> str | None:
-    """Return why XLA would compute something else than a graph; None if no reason is known."""
-    # A crop has a size that XLA does not know, and the layer resizes it. XLA then fills it up with
-    # zeros and resizes these, too.
+    """Return why XLA would compute different results than a graph; None if no reason is known."""
+    # `RandomCrop` resizes a crop whose size XLA does not know. XLA pads the crop with zeros and
+    # then resizes the zeros, too.
     models = getattr(trainer.model, "sub_tasks", {"": trainer.model}).values()
     for model in models:
         for layer in model._flatten_layers() if isinstance(model, keras.Layer) else ():

@@ -1,4 +1,4 @@
-"""The search for what a resumed run would not repeat, in the training step and its data."""
+"""The search for random ops that a resumed run would not repeat, in steps and their data."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -19,7 +19,7 @@ __all__ = [
 ]
 
 
-# Ops of `tf.random` whose state is not a variable.
+# Stateful ops of `tf.random`, whose state is not a variable and therefore not saved.
 _OPS = frozenset(
     (
         "Multinomial",
@@ -35,7 +35,7 @@ _OPS = frozenset(
     )
 )
 
-# Ops that change something other than a variable, which can't be put back.
+# Prefixes of the ops that change something other than a variable, which can't be restored.
 _LASTING_EFFECTS = (
     "LookupTableImport",
     "LookupTableInsert",
@@ -49,11 +49,11 @@ _LASTING_EFFECTS = (
     "StackPush",
 )
 
-# The class of a dataset that keeps its elements.
+# The class of the datasets that `Dataset.cache` returns.
 _CACHE = "CacheDataset"
 
-# Ops that depend on nothing but a seed, of which XLA makes other numbers. For those of uniform and
-# normal numbers, see `modeling.replica_state`.
+# Stateless random ops for which XLA draws different numbers than a graph. For uniform and normal
+# numbers, see `modeling.replica_state`.
 _OTHER_IN_XLA = frozenset(
     (
         "StatelessMultinomial",
@@ -72,27 +72,29 @@ def warn_of_step(
     checkpoint: tf.train.Checkpoint | None = None,
     execution: str = "graph",
 ) -> None:
-    """Warn about random numbers that a resumed run, or the execution mode `graph`, draws otherwise.
+    """Warn about random numbers that differ in a resumed run or in the execution mode `graph`.
 
     Args:
         functions: The concrete functions of the training step.
-        model: The model; the step sets the model's own seed generators.
-        checkpoint: The checkpoint; the generators in it are restored when a run resumes.
+        model: The model, whose seed generators are not reported, because each step sets them.
+        checkpoint: The checkpoint, whose generators are not reported, because a resumed run
+            restores them.
         execution: The execution mode.
     """
     if found := sorted(set(find_random_numbers(functions, model, checkpoint))):
         logging.warning(
-            "The training step uses random ops whose state is not saved, so a resumed run draws "
-            "other numbers: %s. Use `tf.random.stateless_*` with a seed derived from the step, or "
-            "a `keras.random.SeedGenerator` that is an attribute of a layer, the trainer or the "
-            "task. See docs/resume.md.",
+            "The training step uses random ops whose state is not saved: %s. A resumed run "
+            "therefore draws different numbers. Use `tf.random.stateless_*` with a seed derived "
+            "from the step, or a `keras.random.SeedGenerator` that is an attribute of a layer, the "
+            "trainer or the task. See docs/resume.md.",
             _enumerate(found),
         )
     compiled = execution in ("xla", "xla_loop")
     if compiled and (found := sorted(set(find_other_numbers(functions)))):
         logging.warning(
-            "XLA draws other random numbers than the execution mode `graph` in these ops of the "
-            "training step: %s. Keep the mode if you resume or compare runs. See docs/resume.md.",
+            "In these ops of the training step, XLA draws different random numbers than the "
+            "execution mode `graph`: %s. Use the same mode to resume or compare runs. See "
+            "docs/resume.md.",
             _enumerate(found),
         )
 
@@ -102,7 +104,7 @@ def find_random_numbers(
     model: keras.Model | tf.Module,
     checkpoint: tf.train.Checkpoint | None = None,
 ) -> Iterator[str]:
-    """Yield the names of stateful ops of `tf.random`, and of generators that are not saved."""
+    """Yield the names of stateful `tf.random` ops and of random generators that are not saved."""
     variables = list(filter(replica_state.is_seed, getattr(model, "variables", [])))
     if checkpoint is not None:
         variables += keras_variables.variables_of(checkpoint)
@@ -116,7 +118,7 @@ def find_random_numbers(
 
 
 def find_lasting_effects(functions: Sequence[Any]) -> Iterator[str]:
-    """Yield the names of ops that change lookup tables, queues, or anything else in Python."""
+    """Yield the names of ops that change lookup tables or queues, or that call Python."""
     for function in functions:
         for node in _nodes(function):
             if node.op.startswith(_LASTING_EFFECTS):
@@ -124,13 +126,13 @@ def find_lasting_effects(functions: Sequence[Any]) -> Iterator[str]:
 
 
 def find_other_numbers(functions: Sequence[Any]) -> list[str]:
-    """Return the names of the ops for which XLA draws other random numbers than a graph."""
+    """Return the names of the ops for which XLA draws different random numbers than a graph."""
     ops = _OPS | _OTHER_IN_XLA
     return [node.name for function in functions for node in _nodes(function) if node.op in ops]
 
 
 def warn_of_random_inputs(dataset: tf.data.Dataset) -> None:
-    """Warn once about random numbers in the functions of a dataset that are not repeatable.
+    """Warn about random numbers in the functions of a dataset that a resumed run can't repeat.
 
     Args:
         dataset: The training data of a task, as `build_inputs` returns them.
@@ -140,8 +142,8 @@ def warn_of_random_inputs(dataset: tf.data.Dataset) -> None:
         return
     cached = [name for name, is_cached in found.items() if is_cached]
     logging.warning(
-        "The training data use random ops whose state is not saved, so a resumed run draws other "
-        "numbers: %s.%s Use `tf.random.stateless_*` with a seed from "
+        "The training data use random ops whose state is not saved: %s. A resumed run therefore "
+        "draws different numbers.%s Use `tf.random.stateless_*` with a seed from "
         "`data.position.enumerate_batches`, or `data.augmentation.augment`. See "
         "docs/how_to/own_data.md.",
         _enumerate(sorted(found)),
@@ -152,7 +154,7 @@ def warn_of_random_inputs(dataset: tf.data.Dataset) -> None:
 
 
 def _find_random_inputs(dataset: tf.data.Dataset, *, is_cached: bool) -> Iterator[tuple[str, bool]]:
-    """Yield the names of random ops, and whether their results are cached."""
+    """Yield the name of each random op in a dataset, and whether its results are cached."""
     functions = [wrapper.function for wrapper in dataset._functions()]
     for name in find_random_numbers(functions, tf.Module()):
         yield name, is_cached

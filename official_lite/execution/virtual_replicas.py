@@ -1,8 +1,8 @@
 """Virtual replicas: steps whose results do not depend on the number of replicas.
 
-A global batch always consists of the same number of shards. Each shard is computed on its own, by
-the same graph, as if it were on a replica of its own. Whatever the shards produce is then reduced
-in one order, which depends only on the number of shards. See docs/elastic.md.
+A global batch always consists of the same number of shards. Each shard is computed separately, by
+the same graph, as if it had its own replica. The results of the shards are then reduced in an order
+that depends only on the number of shards. See docs/elastic.md.
 """
 
 import contextvars
@@ -28,27 +28,28 @@ from official_lite.orbit.utils import loop_fns
 __all__ = ["VirtualReplicasExecutor"]
 
 
-# The number of virtual replicas while a step of one of them is traced, else 0.
+# The number of virtual replicas while the step of a virtual replica is traced, else 0.
 _count_in_step: contextvars.ContextVar[int] = contextvars.ContextVar("count_in_step", default=0)
 
 
 @dataclasses.dataclass(eq=False)
 class VirtualReplicasExecutor(executors.GraphExecutor):
-    """Computes each part of a batch on its own, and reduces the results in a fixed order.
+    """Executor that computes each shard of a batch separately and reduces in a fixed order.
 
     The elements of a dataset are tuples with one batch per virtual replica. Within a step of a
-    task, the replica context and the number of replicas are those of the virtual replica. The mode
+    task, the replica context is that of a virtual replica, and the number of replicas is the number
+    of virtual replicas. The mode
     `xla` compiles the forward and backward passes, but neither the reduction nor the update, which
     may involve several replicas.
 
     Args:
-        count: The number of virtual replicas, over all replicas; a multiple of their number.
+        count: The number of virtual replicas in total; a multiple of the number of replicas.
     """
 
     count: int = 1
 
     def __post_init__(self) -> None:
-        # TensorFlow compares strategies by identity, so the class of this one is changed.
+        # TensorFlow compares strategies by identity, so change the class of the strategy in place.
         if not hasattr(self.strategy, "counts_virtual_replicas"):
             strategy_cls: Any = type(self.strategy)
             self.strategy.__class__ = _virtual_class(strategy_cls)
@@ -63,12 +64,13 @@ class VirtualReplicasExecutor(executors.GraphExecutor):
         """Distribute a dataset function, which is called once for each virtual replica.
 
         Raises:
-            ConfigValueError: A dataset was given instead of a function.
+            ConfigValueError: If a dataset was given instead of a function.
         """
         if not callable(dataset_or_fn):
             raise errors.ConfigValueError(
                 "`trainer.virtual_replicas` requires data that are built by a function with the "
-                "parameter `input_context`, such as `task.build_inputs`, but a dataset was given."
+                "parameter `input_context`, such as `task.build_inputs`, but a dataset was given. "
+                "Pass the function instead."
             )
         build = orbit.utils.bind_dataset_fn(dataset_or_fn, *args, **kwargs)
 
@@ -110,7 +112,8 @@ class VirtualReplicasExecutor(executors.GraphExecutor):
         return train_step
 
     def count_examples(self, inputs: nests.Nest) -> tuple[tf.Tensor | None, int]:
-        # The gradients of a micro-batch are summed over all virtual replicas at once.
+        # The gradients of a micro-batch are already summed over all virtual replicas, so return the
+        # number of examples on all of them, and 1 as the number of replicas.
         counts = [step_metrics.num_examples(shard) for shard in inputs]
         if any(count is None or tf.get_static_value(count) is not None for count in counts):
             return None, 1
@@ -130,7 +133,7 @@ class VirtualReplicasExecutor(executors.GraphExecutor):
         local = self.strategy.experimental_local_results
 
         def in_order(*outputs: Any) -> tuple[Any, ...]:
-            """All shards of the first replica, then those of the next."""
+            """Return the outputs of all shards of the first replica, then those of the next."""
             return tuple(itertools.chain.from_iterable(zip(*map(local, outputs), strict=True)))
 
         return tf.nest.map_structure(in_order, *shards)
@@ -143,7 +146,7 @@ class VirtualReplicasExecutor(executors.GraphExecutor):
         build: Callable[[tf.distribute.InputContext], tf.data.Dataset],
         input_context: tf.distribute.InputContext,
     ) -> tf.data.Dataset:
-        """Build the data of this process: for each replica, tuples of its shards."""
+        """Build the data of this process; each element is the tuple of the shards of a replica."""
         num_replicas = input_context.num_replicas_in_sync // input_context.num_input_pipelines
         num_shards = num_replicas * self._num_local
         first = input_context.input_pipeline_id * num_shards
@@ -168,7 +171,8 @@ class VirtualReplicasExecutor(executors.GraphExecutor):
         """Call a function for each shard of this replica.
 
         Args:
-            fn: Maps a shard to tensors that are summed over all virtual replicas, and to others.
+            fn: A function that maps a shard to a list of tensors, which are summed over all virtual
+                replicas, and to other outputs.
             shards: The shards.
             jit_compile: Whether to compile the function with XLA.
 
@@ -181,8 +185,8 @@ class VirtualReplicasExecutor(executors.GraphExecutor):
             with _VirtualReplica(replica, self.count, index), loop_fns.fetched(shard):
                 return fn(shard)
 
-        # A function that is not inlined is optimized on its own, so its kernels can't depend on
-        # how many shards the graph of a replica has.
+        # Prevent inlining, so that TensorFlow optimizes the function separately and its kernels
+        # can't depend on the number of shards per replica.
         own_graph = {} if jit_compile else {"experimental_attributes": {"_noinline": True}}
         function = tf.function(run_shard, autograph=False, jit_compile=jit_compile, **own_graph)
         traced = function.get_concrete_function(tf.TensorSpec([], tf.int32), shards[0])
@@ -215,7 +219,7 @@ class VirtualReplicasExecutor(executors.GraphExecutor):
         return sums
 
     def _sum_of_dtype(self, shards: Sequence[Sequence[tf.Tensor]]) -> list[tf.Tensor]:
-        """Return the sums of tensors of one dtype, by one exchange between the replicas."""
+        """Return the sums of tensors of one dtype, exchanging them between replicas only once."""
         context = tf.distribute.get_replica_context()
         rows = _halved(tf.stack([_flat(tensors) for tensors in shards]))
         if context.num_replicas_in_sync > 1:
@@ -229,7 +233,7 @@ class VirtualReplicasExecutor(executors.GraphExecutor):
         ]
 
     def _concat_rows(self, shards: Sequence[tf.IndexedSlices]) -> tf.IndexedSlices:
-        """Return the rows of all virtual replicas in order; the optimizer adds up repeated rows."""
+        """Concatenate the rows of all virtual replicas; the optimizer adds up repeated rows."""
         context = tf.distribute.get_replica_context()
         values = tf.concat([shard.values for shard in shards], 0)
         indices = tf.concat([shard.indices for shard in shards], 0)
@@ -245,8 +249,8 @@ def _flat(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
 def _halved(rows: tf.Tensor) -> tf.Tensor:
     """Add neighboring rows while their number is even.
 
-    A replica can add its own rows this way before it knows those of the others. All sums of a level
-    are one operation, which TensorFlow's optimizer can't reorder.
+    In this order, a replica can add its own rows before it receives those of other replicas. All
+    sums of a level are one op, which TensorFlow's optimizer can't reorder.
     """
     while rows.shape[0] % 2 == 0:
         rows = rows[::2] + rows[1::2]
@@ -254,7 +258,7 @@ def _halved(rows: tf.Tensor) -> tf.Tensor:
 
 
 def _total(rows: tf.Tensor) -> tf.Tensor:
-    """Return the sum of the rows: neighbors while their number is even, the rest one by one."""
+    """Sum the rows: add neighbors while the number of rows is even, then add one by one."""
     rows = _halved(rows)
     while rows.shape[0] > 1:
         rows = tf.concat([rows[:1] + rows[1:2], rows[2:]], 0)
@@ -262,21 +266,21 @@ def _total(rows: tf.Tensor) -> tf.Tensor:
 
 
 class _State:
-    """The variables that a shard changes, in this replica.
+    """The variables of this replica that the step of a shard changes.
 
-    Every shard starts with the values from before the step. Afterwards
+    Every shard starts with the values from before the step. After the step,
 
     * a metric, which Keras sums over replicas, has the sum of all changes, in the first replica,
-    * a random state has been moved on once; for a shard it depends on the shard's number,
+    * a random state has advanced once; within a shard, it depends on the shard's number,
     * a variable whose aggregation is `ONLY_FIRST_REPLICA` has the value of the first shard,
-    * any other variable, such as a moving average, has the mean of all changes, or of all values
-      where its start is infinite or NaN.
+    * any other variable, such as a moving average, has changed by the mean of all changes; where it
+      was infinite or NaN before the step, it has the mean of all values.
 
     Args:
         function: The traced function of a shard.
 
     Raises:
-        ConfigValueError: The function changes an integer of which no mean can be taken.
+        ConfigValueError: If the function changes an integer variable that can't be averaged.
     """
 
     def __init__(self, function: tf.types.experimental.ConcreteFunction) -> None:
@@ -295,7 +299,7 @@ class _State:
         return len(self._metrics) + len(self._averages) + len(self._first_only)
 
     def prepare(self, index: tf.Tensor) -> None:
-        """Set the values with which a shard starts."""
+        """Set the variables to the values with which a shard starts."""
         for variable in self._metrics:
             variable.assign(tf.zeros_like(variable))
         for variable in (*self._averages, *self._first_only):
@@ -304,7 +308,7 @@ class _State:
             variable.assign(_random_state(self._starts[variable.ref()], index))
 
     def take(self, index: tf.Tensor) -> list[tf.Tensor]:
-        """Return what a shard has changed, to be summed over all shards."""
+        """Return the changes by a shard, as tensors to sum over all shards."""
         return [
             *(variable.read_value() for variable in self._metrics),
             *(v.read_value() - self._base(v) for v in self._averages),
@@ -312,7 +316,7 @@ class _State:
         ]
 
     def finish(self, totals: Sequence[tf.Tensor], count: int) -> None:
-        """Set the values after the step, given the sums of what `take` returned."""
+        """Set the variables after the step, from the sums of the tensors that `take` returned."""
         is_first = tf.distribute.get_replica_context().replica_id_in_sync_group == 0
         of_variables = iter(totals)
         for variable in self._metrics:
@@ -327,7 +331,7 @@ class _State:
             variable.assign(_random_state(self._starts[variable.ref()], tf.constant(count)))
 
     def _base(self, variable: tf.Variable) -> tf.Tensor:
-        """Return what changes are relative to: the start, or 0 where that is not finite."""
+        """Return the value from which to measure changes: the start, or 0 where it isn't finite."""
         start = self._starts[variable.ref()]
         return _only_if(tf.math.is_finite(start), start)
 
@@ -336,14 +340,14 @@ class _State:
         if replica_state.is_random_state(variable) and "StateVar" in variable.name:
             raise errors.ConfigValueError(
                 "`trainer.virtual_replicas`: the step draws from a `tf.random.Generator`, which "
-                "has another state on every replica. Use a `keras.random.SeedGenerator`."
+                "has a different state on each replica. Use a `keras.random.SeedGenerator`."
             )
         if replica_state.is_random_state(variable):
             return self._random
         if _is_of_replica(variable) and aggregation == tf.VariableAggregation.SUM:
             return self._metrics
         if _is_of_replica(variable) and aggregation == tf.VariableAggregation.NONE:
-            # The values that a hook records on each replica.
+            # A hook records such values on each replica; they are neither reset nor reduced.
             return []
         if aggregation == tf.VariableAggregation.ONLY_FIRST_REPLICA:
             return self._first_only
@@ -367,7 +371,8 @@ def _only_if(condition: tf.Tensor, value: tf.Tensor) -> tf.Tensor:
 
 def _changed_variables(function: tf.types.experimental.ConcreteFunction) -> Iterator[tf.Variable]:
     """Yield the variables that a traced function may write."""
-    # The order of `graph.variables` is arbitrary, but the replicas must agree on one.
+    # Follow the order of `written_handles`, because that of `graph.variables` is arbitrary and the
+    # replicas must agree on an order.
     variables = {id(variable.handle): variable for variable in function.graph.variables}
     for handle in keras_variables.written_handles(function.graph):
         if id(handle) in variables:
@@ -375,7 +380,7 @@ def _changed_variables(function: tf.types.experimental.ConcreteFunction) -> Iter
 
 
 def _random_state(start: tf.Tensor, index: tf.Tensor) -> tf.Tensor:
-    """Return the random state of a virtual replica."""
+    """Derive the random state of a virtual replica from the state before the step."""
     key = tf.cast(tf.stack([start[0], start[-1]]), tf.int64)
     key = tf.random.experimental.stateless_fold_in(key, tf.cast(index, tf.int64))
     numbers = tf.random.stateless_uniform(
@@ -385,12 +390,12 @@ def _random_state(start: tf.Tensor, index: tf.Tensor) -> tf.Tensor:
 
 
 class _VirtualReplica(tf.distribute.ReplicaContext):
-    """The context of a virtual replica.
+    """The replica context of a virtual replica.
 
-    Variables are those of the replica that computes it.
+    Variables are those of the real replica that computes the virtual replica.
 
     Args:
-        replica: The context of that replica.
+        replica: The context of the real replica.
         count: The number of virtual replicas.
         index: The number of the virtual replica, int32.
     """
@@ -433,13 +438,13 @@ class _VirtualReplica(tf.distribute.ReplicaContext):
             "`trainer.virtual_replicas`: a step can't exchange values between replicas (as "
             "`BatchNormalization(synchronized=True)` does), because virtual replicas are computed "
             "one after another. Pass gradients to `optimizer.apply_gradients` and values to "
-            "metrics or `put_scalar`; they are reduced after the step. Or set it to 0."
+            "metrics or `put_scalar`, which reduce them after the step, or set the field to 0."
         )
 
 
 @functools.cache
 def _virtual_class(strategy_cls: Any) -> Any:
-    """Return a subclass whose number of replicas is that of the virtual replicas in their steps."""
+    """Return a subclass whose `num_replicas_in_sync` counts virtual replicas within their steps."""
 
     def num_replicas_in_sync(self: tf.distribute.Strategy) -> int:
         return _count_in_step.get() or int(strategy_cls.num_replicas_in_sync.fget(self))
@@ -459,7 +464,7 @@ def _is_number(value: Any) -> bool:
 
 
 def _merged(logs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the logs of this replica: the values of its shards, one after another."""
+    """Merge the logs of the shards of this replica; concatenate tensors that are not scalars."""
     merged = {}
     for name in logs[0]:
         values = [tf.convert_to_tensor(one[name]) for one in logs]
@@ -468,7 +473,7 @@ def _merged(logs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _in_turn(shards: Sequence[nests.Nest], num_local: int) -> tf.data.Dataset:
-    """Return one element for each replica."""
+    """Return a dataset with one element per replica: the tuple of its `num_local` shards."""
     first, *others = (
         tf.data.Dataset.from_tensors(tuple(shards[i : i + num_local]))
         for i in range(0, len(shards), num_local)
@@ -477,7 +482,7 @@ def _in_turn(shards: Sequence[nests.Nest], num_local: int) -> tf.data.Dataset:
 
 
 def _zip_longest(pipelines: Sequence[tf.data.Dataset]) -> tf.data.Dataset:
-    """Zip datasets; one that has ended continues with empty batches."""
+    """Zip datasets; continue those that end early with empty batches."""
     if len(pipelines) == 1 or all(_repeats(pipeline) for pipeline in pipelines):
         return tf.data.Dataset.zip(tuple(pipelines))
     is_there = tf.data.Dataset.from_tensors(True).repeat()
@@ -510,10 +515,10 @@ def _empty(spec: nests.Nest) -> nests.Nest:
 
 
 def _watch_for_equal_data(shards: tf.data.Dataset) -> tf.data.Dataset:
-    """Warn if the first two virtual replicas begin with the same batch.
+    """Warn if the first two virtual replicas read the same first batch.
 
-    The batches are compared when they are read. Reading them before could change what is read
-    afterwards, for example the order in which a source shuffles.
+    The batches are compared when the step reads them. Reading them earlier could change later
+    batches, for example the order in which a source shuffles.
     """
     is_first = tf.data.Dataset.from_tensors(True)
     is_first = is_first.concatenate(tf.data.Dataset.from_tensors(False).repeat())

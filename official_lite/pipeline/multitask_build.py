@@ -10,8 +10,8 @@ from official_lite.pipeline.stages import Build, ExperimentContext
 class MultiTaskBuild(Build):
     """The `build` stage for experiments whose config is a `MultiTaskExperimentConfig`.
 
-    The config names this stage as `official_lite.pipeline.multitask_build:MultiTaskBuild`. Its
-    `task` must be the config of a `MultiTask` that builds the models of all tasks::
+    The config names this stage as `official_lite.pipeline.multitask_build:MultiTaskBuild`. The
+    `task` of the config must be the config of a `MultiTask` that builds the models of all tasks::
 
         class MyTasks(multitask.MultiTask):
             def build_multitask_model(self):

@@ -1,4 +1,4 @@
-"""PaddleRec's names for the stages and their context, for stage files written for PaddleRec.
+"""Stages and a context with PaddleRec's names, for stage files that were written for PaddleRec.
 
 | PaddleRec                        | here         |
 | -------------------------------- | ------------ |
@@ -8,8 +8,8 @@
 | `RunnerBase.run`, `_run`, `save` | `Run`        |
 | `TerminalBase.terminal`          | `Finalize`   |
 
-The method replaces everything that the default stage does. It can call the parts of the default
-stage: `self.build(context)` in a `NetworkBase`, `self.load(context)` in a `StartupBase`.
+The method replaces everything that the default stage does, but can call parts of the default stage:
+`self.build(context)` in a `NetworkBase`, `self.load(context)` in a `StartupBase`.
 """
 
 from collections.abc import Iterator, Mapping, MutableMapping
@@ -39,7 +39,7 @@ __all__ = [
 
 EngineMode = Engine
 
-# The stage to which each status leads.
+# The stage that runs in each PaddleRec status.
 _STAGE_AFTER = {
     "uninit": "prepare",
     "network_pass": "build",
@@ -47,7 +47,7 @@ _STAGE_AFTER = {
     "train_pass": "run",
     "terminal_pass": "finalize",
 }
-# In PaddleRec a run without phases still has one phase, with this name.
+# In PaddleRec, a run without phases has a single phase with this name.
 _ONLY_PHASE = "phase1"
 
 
@@ -69,7 +69,7 @@ class Context(MutableMapping[str, Any]):
         self.__dict__["next_stage"] = None
 
     def __getattr__(self, name: str) -> Any:
-        # Copying looks up attributes before `ctx` is set; avoid infinite recursion.
+        # Avoid infinite recursion, because copying looks up attributes before `ctx` is set.
         if name == "ctx":
             raise AttributeError(name)
         return getattr(self.ctx, name)
@@ -84,14 +84,14 @@ class Context(MutableMapping[str, Any]):
             return self.ctx.extras[key]
         known = [*self._KEYS, *self.ctx.extras]
         raise errors.UnknownKeyError(
-            f"The context has no {key!r}. {suggestions.did_you_mean(key, known)}"
+            f"The context has no key {key!r}. {suggestions.did_you_mean(key, known)}"
         )
 
     def __setitem__(self, key: str, value: Any) -> None:
         if key == "status":
             self._set_status(value)
         elif key in self._KEYS:
-            raise errors.ConfigValueError(f"`context[{key!r}]` can't be replaced, only read.")
+            raise errors.ConfigValueError(f"`context[{key!r}]` is read-only and can't be replaced.")
         else:
             self.ctx.extras[key] = value
 
@@ -166,7 +166,7 @@ class _Parts(_FinishedParts):
 
 
 class _NamedMethod(Stage):
-    """A stage that does its work in a method with PaddleRec's name."""
+    """Base class of stages that do their work in a method with PaddleRec's name."""
 
     METHOD: ClassVar[str]
 
@@ -217,10 +217,11 @@ class RunnerBase(_NamedMethod, Run):
     METHOD = "run"
 
     def _run(self, context: Any, model_dict: Mapping[str, Any] | None = None) -> None:
-        """Train for one pass over the data, or to the end of the training if that is earlier.
+        """Train for one pass over the data, or until the training ends, if that is earlier.
 
         This saves no checkpoint. Write a loop of passes with the global step in its condition, so
-        that a resumed training does only the rest. End the loop when a hook requests a stop::
+        that a resumed training runs only the remaining passes. End the loop when a hook requests a
+        stop::
 
             while context.global_step < config.train_steps and not context.controller.stop_reason:
                 self._run(context)

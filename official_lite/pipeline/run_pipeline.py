@@ -54,11 +54,11 @@ def run_stages(stages: Mapping[str, type[Stage]], ctx: ExperimentContext) -> Non
         close the record
 
     Raises:
-        BaseException: The first error; later errors are only logged. A `sys.exit()` without an exit
-            code becomes one with the exit code 1.
+        BaseException: The first error; later errors are only logged. A `sys.exit` without an exit
+            code, or with 0, is replaced by one with the exit code 1.
     """
     chief = is_chief(ctx.params.runtime)
-    # Wait before catching signals: there is nothing to save yet.
+    # Wait before signals are caught, because there is nothing to save yet.
     meet_workers(ctx.params.runtime)
 
     def work(record: run_record.RunRecord) -> None:
@@ -122,7 +122,7 @@ def _call(stages: Mapping[str, type[Stage]], name: str, ctx: ExperimentContext) 
         except SystemExit as error:
             if error.code:
                 raise
-            # The record says that the run failed, so the exit code must not report a success.
+            # The run is recorded as failed, so the exit code must not report success.
             raise SystemExit(
                 f"The stage `{name}` called `sys.exit`. To end a run early, return 'finalize'."
             ) from error
@@ -137,7 +137,7 @@ def _next_stage(name: str, jump: str | None) -> str:
             f"The stage `{name}` returned {jump!r}; expected nothing, or the name of a later "
             f"stage. {suggestions.did_you_mean(str(jump), later)}"
         )
-    logging.info("Stage %s: continuing with %s", name, jump)
+    logging.info("Stage %s: continuing with the stage %s.", name, jump)
     return jump
 
 
@@ -172,9 +172,10 @@ class RunPipeline:
 
     If `params.phases` is set, each phase runs in `model_dir/<name>`. Trainings that an earlier
     process has finished are skipped. A phase that has a checkpoint resumes from it, even if the
-    phase from which it started has been trained again since; in that case there is a warning.
+    phase from which it started has been trained again since; this is logged as a warning.
 
-    The constructor looks up everything that the config names. It builds and writes nothing.
+    The constructor looks up and checks everything that the config names, and builds or writes
+    nothing.
 
     Args:
         params: The experiment's config.
@@ -202,7 +203,7 @@ class RunPipeline:
         self._allow_config_change = allow_config_change
         params, model_dir = parsing.expand_home(params), files.expand_home(model_dir)
         self._plans = list(_plans(params, mode, model_dir, stages))
-        # The checks may look for devices.
+        # Set the cache first, because the checks may look for devices.
         runtime.use_xla_cache(self._plans[0].params.runtime)
         for index, plan in enumerate(self._plans):
             with phase_configs.in_phase(plan.phase):
@@ -227,7 +228,7 @@ class RunPipeline:
         strategy: tf.distribute.Strategy | None = None
         trained: list[_Plan] = []
         for planned in self._plans:
-            # Earlier phases may have written such files.
+            # Read the model files only now, because earlier phases may have written them.
             plan = dataclasses.replace(planned, params=parsing.read_model_files(planned.params))
             if plan.phase:
                 logging.info("Phase `%s` in %s.", plan.phase, plan.model_dir)
@@ -313,7 +314,7 @@ def _plans(
 
 
 def _check(plan: _Plan, earlier: Sequence[_Plan]) -> None:
-    """Check everything that can be checked before the first phase starts."""
+    """Check everything about a run that can be checked before the first phase starts."""
     if is_default("build", plan.stages["build"]):
         task_factory.find_task_cls(plan.params.task)
     is_alone = expected_engine(plan.params.runtime) is not Engine.CLUSTER
@@ -324,14 +325,14 @@ def _check(plan: _Plan, earlier: Sequence[_Plan]) -> None:
         earlier_phases={other.phase: other.model_dir for other in earlier if other.trains},
         # Custom stages may download weights and files.
         reads_weights=all(is_default(name, plan.stages[name]) for name in _BRING_WEIGHTS),
-        # If one process of a cluster failed alone, the others would wait for it.
+        # Skip this check in a cluster: if one process failed alone, the others would wait for it.
         reads_files=is_alone
         and all(is_default(name, plan.stages[name]) for name in ("prepare", "build")),
     )
 
 
 def _warn_of_an_old_start(plan: _Plan, trained: Sequence[_Plan]) -> None:
-    """Warn if a phase resumes from its checkpoint although its source was trained since."""
+    """Warn if a phase resumes although the phase from which it started was trained since then."""
     path = plan.params.task.init_checkpoint
     if not path or not plan.trains or not latest.latest_checkpoint(plan.model_dir):
         return
@@ -347,7 +348,7 @@ def _warn_of_an_old_start(plan: _Plan, trained: Sequence[_Plan]) -> None:
 
 
 def _check_that_one_strategy_serves_all(plans: Sequence[_Plan]) -> None:
-    """Raise if the phases require different strategies.
+    """Raise an error if the phases require different strategies.
 
     A process can't use a second strategy, because the first one has already set up the devices.
     """

@@ -1,4 +1,4 @@
-"""The five stages of a run, the context that they share, and their lookup by the config."""
+"""The five stages of a run, their shared context, and the lookup of stages in the config."""
 
 import contextlib
 import dataclasses
@@ -66,7 +66,7 @@ def expected_engine(config: config_definitions.RuntimeConfig) -> Engine:
 
 
 def is_chief(config: config_definitions.RuntimeConfig) -> bool:
-    """Return whether this process will be the one that writes. Requires no strategy."""
+    """Return whether this process will write the files of the run. Requires no strategy."""
     found = _cluster(config)
     if found is None or found.task_type in ("chief", "evaluator"):
         return True
@@ -137,8 +137,8 @@ class ExperimentContext:
     Stages read and write the context. A field is None until the stage that sets it has run.
 
     Attributes:
-        params: The config. `build` converts epochs to steps. If the config itself gives the length
-            of an epoch, the conversion has happened before the first stage.
+        params: The config. `build` converts epochs to steps, unless the config itself contains the
+            length of an epoch; then they are converted before the first stage.
         mode: The mode of the run, such as `train_and_eval`.
         model_dir: The model directory of the run.
         phase: The name of the phase; empty if the run has no phases.
@@ -175,7 +175,7 @@ class ExperimentContext:
 
     @property
     def trains(self) -> bool:
-        """Whether the run trains; False if there is no mode, as when only the model is built."""
+        """Whether the run trains; False without a mode, for example if only the model is built."""
         return bool(self.mode) and flags.Mode(self.mode).trains
 
     @property
@@ -236,8 +236,9 @@ class Stage:
         Returns:
             The name of a later stage to run next; None for the following stage.
         """
-        # Not abstract: `view` works without it, and this error names the incomplete class.
-        raise NotImplementedError(f"{type(self).__name__} has no `__call__`.")
+        # This method is not abstract, because `view` works without it and this error names the
+        # incomplete class.
+        raise NotImplementedError(f"{type(self).__name__} has no `__call__`. Define this method.")
 
     @classmethod
     def view(cls, ctx: ExperimentContext) -> Any:
@@ -278,9 +279,10 @@ class Build(Stage):
         """Build all parts in order and store them in the context."""
         ctx.strategy = self.make_strategy(ctx)
         with ctx.strategy.scope():
-            # Before the task: setting a seed deletes resources of ops, such as tokenizers.
+            # Set the seed before the task is built, because setting it deletes the resources of
+            # ops, such as tokenizers.
             ctx.exit_stack.enter_context(runtime.seed_and_precision(ctx.params.runtime))
-            # The stage before may have created such files.
+            # Read the model files only now, because the stage `prepare` may have created them.
             ctx.params = parsing.read_model_files(ctx.params)
             ctx.task = self.make_task(ctx)
             own_config = "" if ctx.trains else compatibility.own_config(ctx.model_dir)
@@ -299,7 +301,7 @@ class Build(Stage):
         ctx.runner = self.make_runner(ctx)
 
     def make_strategy(self, ctx: ExperimentContext) -> tf.distribute.Strategy:
-        """Build the strategy that `runtime` describes. Later phases reuse that of the first."""
+        """Build the strategy that `runtime` describes; later phases reuse the first strategy."""
         if ctx.strategy is None:
             return runtime.build_strategy(ctx.params.runtime)
         runtime.set_intra_op_threads(ctx.params.runtime.intra_op_parallelism_threads)
@@ -384,7 +386,7 @@ class Initialize(Stage):
 
 
 class Run(Stage):
-    """The stage that trains, evaluates or predicts, as the mode says, in the strategy's scope.
+    """The stage that trains, evaluates or predicts, depending on the mode, in the strategy's scope.
 
     `train`, `evaluate` and `predict` can be overridden separately. To change only the inner loop,
     override `train_step` or `run_steps` of the trainer instead.
@@ -498,7 +500,7 @@ def describe(name: str, stage: type[Stage]) -> str:
     try:
         place = inspect.getsourcefile(stage)
     except (TypeError, OSError):
-        # A class that was defined interactively has no file.
+        # A class that was defined interactively has no source file.
         place = stage.__module__
     return f"stage {name}: {stage.__qualname__} ({place})"
 

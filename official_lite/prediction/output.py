@@ -8,12 +8,12 @@
       _progress.json                how many shards are complete, and what made them
 
 A shard is written under a temporary name and then renamed, so a file with its own name is complete.
-It counts once `_progress.json` says so. A killed run therefore resumes after the last shard that
-counts, and removes what came later. Readers of Parquet directories ignore names that begin with an
-underscore.
+`_progress.json` is then updated to include it. A killed run resumes after the last shard in
+`_progress.json` and removes later shards. Readers of Parquet directories ignore names that begin
+with an underscore.
 
 The files are JSON lines, Parquet, or TFRecord files of `tf.train.Example`s. Equal rows become equal
-bytes, whatever process writes them and at whatever time. All formats hold the same columns::
+bytes, regardless of the process and the time. All formats contain the same columns::
 
     | column         | JSON lines    | Parquet       | TFRecord             |
     | -------------- | ------------- | ------------- | -------------------- |
@@ -58,31 +58,32 @@ __all__ = [
 
 PROGRESS = "_progress.json"
 
-# The column with the number of the row, which every file has.
+# The column with the row number, which every file contains.
 INDEX = "index"
 
 _SHARD = re.compile(r"predictions-(\d{5,})\.(\w+)")
 
-# The maximum number of batches that wait to be encoded. More would only take memory.
+# The maximum number of batches that wait to be encoded. More would only use memory.
 _MAX_WAITING = 4
 
-# One array per column, whose first axis are the rows. The elements are numbers, booleans or texts.
+# One array per column, with the rows along the first axis. The elements are numbers, booleans or
+# text.
 Columns = Mapping[str, npt.NDArray[Any]]
 
-# A row group of a Parquet file ends when it has this many bytes. Readers decode one at a time.
+# The number of bytes at which a Parquet row group ends. Readers decode one row group at a time.
 _BYTES_PER_ROW_GROUP = 1 << 24
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Progress:
-    """What is complete in a directory of predictions.
+    """The progress in a directory of predictions.
 
     Attributes:
         shards: The number of complete shards.
-        rows: The number of rows in them.
-        next_batch: The global batch with the first row after them.
-        next_row: The number of rows of that batch that are already in a shard.
-        is_complete: Whether these are all rows of the input.
+        rows: The number of rows in the complete shards.
+        next_batch: The number of the global batch that contains the next row.
+        next_row: The number of rows of that batch that are already in a complete shard.
+        is_complete: Whether the complete shards contain all rows of the input.
         made_from: Everything that determines the predictions: the fields of the config, the
             weights, the input files, the number of replicas and the versions of the libraries.
     """
@@ -98,14 +99,14 @@ class Progress:
         counts = (self.shards, self.rows, self.next_batch, self.next_row)
         is_valid = all(isinstance(count, int) and count >= 0 for count in counts)
         if not (is_valid and isinstance(self.made_from, dict)):
-            raise ValueError("a field has another type or is out of range")
+            raise ValueError("a field has the wrong type or is out of range")
 
 
 def read_progress(directory: str) -> Progress | None:
     """Return the progress in a directory of predictions; None if there is none.
 
     Raises:
-        errors.DataError: If the file is damaged.
+        errors.DataError: If the progress file is damaged.
     """
     path = os.path.join(directory, PROGRESS)
     if not files.exists(path):
@@ -129,18 +130,19 @@ class PredictionOutput(contextlib.AbstractContextManager["PredictionOutput"]):
             output.finish()
 
     Shards are encoded and written by a thread, so that the next batches are computed meanwhile.
-    After an error, or without `finish`, the unfinished shard is removed and the others are kept.
+    After an error, or without `finish`, the unfinished shard is removed, but no complete shard.
 
     Args:
-        directory: The directory, which is created. Only one process may use it at a time.
+        directory: The directory, which is created if it is missing. Only one process may use it at
+            a time.
         file_format: One of `prediction.configs.FORMATS`.
         rows_per_shard: The number of rows in each file but the last one.
         made_from: A flat JSON-serializable description of everything that determines the
             predictions.
 
     Raises:
-        errors.ConfigValueError: If the directory has predictions that were made from something
-            else, or files that are no predictions.
+        errors.ConfigValueError: If the directory contains predictions with another `made_from`, or
+            files other than predictions.
         errors.DataError: If the progress in the directory is damaged, or a shard is missing.
     """
 
@@ -173,12 +175,12 @@ class PredictionOutput(contextlib.AbstractContextManager["PredictionOutput"]):
 
     @property
     def progress(self) -> Progress:
-        """What is complete so far. The thread that writes may be about to complete more."""
+        """The progress so far. The writing thread may be about to complete more shards."""
         return self._progress
 
     @property
     def next_batch(self) -> int:
-        """The number of the first global batch that `write` needs, when the output was opened."""
+        """The number of the first global batch to write; read it before calling `write`."""
         return self._batch
 
     @property
@@ -193,7 +195,7 @@ class PredictionOutput(contextlib.AbstractContextManager["PredictionOutput"]):
             predictions: One array per column, all with the same number of rows.
 
         Raises:
-            Exception: The error with which an earlier batch could not be written.
+            Exception: The error that occurred when an earlier batch was written.
         """
         while len(self._waiting) >= _MAX_WAITING:
             self._waiting.popleft().result()
@@ -203,7 +205,7 @@ class PredictionOutput(contextlib.AbstractContextManager["PredictionOutput"]):
         """Complete the last shard and mark the predictions as complete.
 
         Raises:
-            errors.DataError: If there was not a single row.
+            errors.DataError: If there were no rows.
         """
         while self._waiting:
             self._waiting.popleft().result()
@@ -218,20 +220,20 @@ class PredictionOutput(contextlib.AbstractContextManager["PredictionOutput"]):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        # Waiting batches may complete a shard.
+        # Write the waiting batches first, because they may complete a shard.
         self._pool.shutdown()
         if self._shard is not None:
-            # An error of closing must not hide the one that ended the run.
+            # An error while closing must not hide the error that ended the run.
             with contextlib.suppress(Exception):
                 self._shard.close()
             with contextlib.suppress(OSError):
                 files.remove(self._temporary)
 
     def _append(self, predictions: Mapping[str, npt.NDArray[Any]]) -> None:
-        """Append a batch, of which some rows may already be in a shard, and complete shards."""
+        """Append the rows of a batch that are not in a shard yet, and complete full shards."""
         if self._has_failed:
             return
-        # Stays true if the batch can't be written, because no batch may follow a missing one.
+        # If writing this batch fails, the flag stays true, so that no later batch is written.
         self._has_failed = True
         columns = as_columns(predictions)
         num_rows = len(next(iter(columns.values())))
@@ -288,7 +290,7 @@ class PredictionOutput(contextlib.AbstractContextManager["PredictionOutput"]):
         return os.path.join(self._directory, f"predictions-{number:05d}.{self._format}")
 
     def _remove_unfinished(self) -> None:
-        """Remove files that the progress does not list, and check that all others exist."""
+        """Remove shards that the progress does not include, and check that the others exist."""
         files.remove_temporaries(self._directory, lambda name: not name.startswith(".lock"))
         names = files.list_names(self._directory)
         for name in names:
@@ -298,18 +300,18 @@ class PredictionOutput(contextlib.AbstractContextManager["PredictionOutput"]):
         for number in range(self._progress.shards):
             if os.path.basename(self._path(number)) not in names:
                 raise errors.DataError(
-                    f"{self._path(number)} is missing, although {PROGRESS} counts it. Remove "
-                    f"{self._directory} to predict again."
+                    f"{self._path(number)} is missing, although {PROGRESS} lists it as complete. "
+                    f"Remove {self._directory} to predict again."
                 )
 
 
 def _require_unused(directory: str) -> None:
-    """Check that a directory without progress has no files, which might belong to a user."""
+    """Check that a directory without progress is empty; its files might belong to the user."""
     others = [name for name in files.list_names(directory) if not _is_own(name)]
     if others:
         raise errors.ConfigValueError(
             f"The directory {directory} contains {', '.join(others[:3])}"
-            f"{' …' if others[3:] else ''} and no predictions. Set `prediction.output_dir` to a "
+            f"{' …' if others[3:] else ''}, but no predictions. Set `prediction.output_dir` to a "
             "new directory."
         )
 
@@ -326,7 +328,7 @@ def _require_same(before: Mapping[str, Any], now: Mapping[str, Any], directory: 
     ]
     if changes:
         raise errors.ConfigValueError(
-            f"The predictions in {directory} were made from something else:\n"
+            f"The predictions in {directory} do not match this run:\n"
             + "\n".join(changes)
             + "\nUse another `prediction.output_dir`, or remove the directory to predict again."
         )
@@ -348,16 +350,16 @@ def require_library(file_format: str) -> None:
     """Check that the library that writes a format is installed.
 
     Raises:
-        errors.ConfigValueError: If it is not.
+        errors.ConfigValueError: If the library is not installed.
     """
     if file_format == "parquet":
         _parquet()
 
 
 def library_versions(file_format: str) -> dict[str, str]:
-    """Return the versions of the libraries that determine the bytes of a file, beside TensorFlow.
+    """Return the versions of the libraries, except TensorFlow, that determine the bytes of a file.
 
-    A Parquet file names its writer, with the version.
+    A Parquet file contains the name and the version of the library that wrote it.
     """
     if file_format != "parquet":
         return {}
@@ -367,7 +369,7 @@ def library_versions(file_format: str) -> dict[str, str]:
 
 
 def as_columns(predictions: Mapping[str, npt.NDArray[Any]]) -> dict[str, npt.NDArray[Any]]:
-    """Convert the arrays of predictions to columns that all formats can hold.
+    """Convert the arrays of predictions to columns that all formats can represent.
 
     16-bit floating-point numbers become float32, and bytes become text.
 
@@ -375,7 +377,7 @@ def as_columns(predictions: Mapping[str, npt.NDArray[Any]]) -> dict[str, npt.NDA
         predictions: One array per name, with one row per example.
 
     Raises:
-        errors.ConfigTypeError: If the elements of an array are of a type that has no column.
+        errors.ConfigTypeError: If the formats can't represent the elements of an array.
         errors.DataError: If bytes are not UTF-8 text.
     """
     return {name: _as_column(name, np.asarray(array)) for name, array in predictions.items()}
@@ -410,8 +412,8 @@ def _as_text(name: str, value: object) -> str:
 class JsonLinesFile(ShardFile):
     """A file with a JSON object per row.
 
-    The numbers of a float32 column have the fewest digits that identify them. A number that is not
-    finite becomes `null`, because JSON has no NaN and no infinity.
+    A float32 number is written with the fewest digits that identify it. A non-finite number becomes
+    `null`, because JSON has neither NaN nor infinity.
 
     Args:
         path: The path of the new file.
@@ -438,7 +440,7 @@ def _json_values(column: npt.NDArray[Any]) -> list[Any]:
         return list(column.tolist())
     is_finite = np.isfinite(column)
     if column.dtype == np.float32:
-        # Convert through the text; otherwise a float32 of 0.1 would become 0.10000000149011612.
+        # Convert via text; otherwise the float32 value 0.1 would become 0.10000000149011612.
         column = column.astype("U").astype(np.float64)
     if not is_finite.all():
         column = column.astype(object)
@@ -447,7 +449,7 @@ def _json_values(column: npt.NDArray[Any]) -> list[Any]:
 
 
 class ParquetFile(ShardFile):
-    """A Parquet file, in a version of the format that is fixed.
+    """A Parquet file, in a fixed version of the format.
 
     Args:
         path: The path of the new file.
@@ -484,7 +486,7 @@ class ParquetFile(ShardFile):
         table = pyarrow.Table.from_batches(self._batches).combine_chunks()
         self._batches = []
         if self._writer is None:
-            # Numbers rarely repeat, so a dictionary of them only costs time.
+            # Use dictionaries only for text, because numbers rarely repeat.
             texts = [field.name for field in table.schema if pyarrow.types.is_string(field.type)]
             self._writer = self._parquet.ParquetWriter(
                 self._file,
@@ -499,7 +501,7 @@ class ParquetFile(ShardFile):
 
 
 def _arrow_array(column: npt.NDArray[Any]) -> Any:
-    """Return a column as an array of Arrow, with a nested list for each axis after the rows."""
+    """Convert a column to an Arrow array, with nested lists for the axes after the first."""
     import pyarrow
 
     text = pyarrow.string() if column.dtype == object else None
@@ -516,8 +518,8 @@ def _parquet() -> ModuleType:
         import pyarrow.parquet
     except ImportError as error:
         raise errors.ConfigValueError(
-            "`prediction.format` is 'parquet', which requires pyarrow: pip install "
-            "'official-lite[parquet]'. Or use 'jsonl' or 'tfrecord'."
+            "`prediction.format` is 'parquet', which requires pyarrow. Install it with `pip "
+            "install 'official-lite[parquet]'`, or use 'jsonl' or 'tfrecord'."
         ) from error
     module: ModuleType = pyarrow.parquet
     return module
@@ -526,7 +528,7 @@ def _parquet() -> ModuleType:
 class TFRecordFile(ShardFile):
     """A TFRecord file with a `tf.train.Example` per row.
 
-    As in every `tf.train.Example`, numbers are float32 or int64; booleans are 0 and 1.
+    As in any `tf.train.Example`, numbers are float32 or int64. Booleans become 0 and 1.
 
     Args:
         path: The path of the new file.
@@ -548,7 +550,7 @@ class TFRecordFile(ShardFile):
                 if kind == "bytes_list":
                     row_values = [value.encode() for value in row_values]
                 getattr(example.features.feature[name], kind).value.extend(row_values)
-            # The features are a map, whose order would otherwise be undefined.
+            # The features are a map, whose order is undefined without `deterministic`.
             self._writer.write(example.SerializeToString(deterministic=True))
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""The comparison of the data of a run with their schema files; see `data.sources.schema`."""
+"""The check of a run's data against their schema files; see `data.sources.schema`."""
 
 import os
 from collections.abc import Iterator, Sequence
@@ -19,16 +19,16 @@ _DATA = ("train_data", "validation_data", "predict_data")
 def task_configs(
     task: config_definitions.TaskConfig,
 ) -> Iterator[tuple[str, config_definitions.TaskConfig]]:
-    """Yield the path and the config of a task, and of each of several tasks."""
+    """Yield the config path and the config of the task, and of the tasks that it contains."""
     yield "task", task
     for index, routine in enumerate(hyperparams.get_by_path(task, "task_routines", ())):
         yield f"task.task_routines[{index}].task_config", routine.task_config
 
 
 def data_blocks(task: config_definitions.TaskConfig, mode: str) -> Iterator[tuple[str, Any]]:
-    """Yield the path and the config of all data that a mode reads, of one or several tasks.
+    """Yield the config path and the config of all data that a mode reads, of one or several tasks.
 
-    The configs need not be a `DataConfig`.
+    A config need not be a `DataConfig`.
     """
     kind = flags.Mode(mode)
     for path, part in task_configs(task):
@@ -62,7 +62,7 @@ def check(
         given = list(hyperparams.texts(block.input_path))
         if any(phase_configs.lies_in(text, phase) for text in given for phase in earlier_phases):
             continue
-        # The task may create the files.
+        # The files may not exist yet, because the task may create them.
         if not block.NAMES_FILES and not all(map(_exists, given)):
             continue
         for path, found in _describe(place, block, model_dir):
@@ -75,7 +75,7 @@ def enforce(
 ) -> None:
     """Compare the data with the schema files, and write those that do not exist.
 
-    Only a run that trains writes them, and only if the files of the data exist already.
+    Only a run that trains writes schema files, and only if the data files already exist.
 
     Args:
         params: The config of the run.
@@ -99,7 +99,8 @@ def enforce(
 def _blocks_with_source(
     task: config_definitions.TaskConfig, mode: str
 ) -> Iterator[tuple[str, config_definitions.DataConfig]]:
-    # In a subclass, the field may have another meaning. `InputReader` reports unknown names.
+    # Ignore unknown sources: a subclass may use the field for something else, and otherwise
+    # `InputReader` reports the unknown name.
     sources = list(registry.SOURCES)
     for place, block in data_blocks(task, mode):
         is_data = isinstance(block, config_definitions.DataConfig)
@@ -110,7 +111,7 @@ def _blocks_with_source(
 def _describe(
     place: str, block: config_definitions.DataConfig, model_dir: str
 ) -> Iterator[tuple[str, schema.DataSchema]]:
-    """Yield the path of the schema file and the schema of each source of a block."""
+    """Yield the path of the schema file and the current schema of each source of a block."""
     name = place.removeprefix("task.").replace(".task_config", "").translate(_IN_FILE_NAMES)
     given = block.input_path
     inputs: dict[str, Any] = {"": given}
@@ -130,7 +131,7 @@ def _describe(
         yield block.schema or os.path.join(model_dir, file), found
 
 
-# The index of a task.
+# Replacements in the file name for the brackets around the index of a task.
 _IN_FILE_NAMES = str.maketrans({"[": ".", "]": None})
 
 

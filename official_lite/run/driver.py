@@ -17,10 +17,10 @@ from official_lite.run import data_schemas, run_record
 # The ways in which a run can end before its last step without an error, besides `stop_requested`.
 STOPS = ("early stopping", "pruned", "completed")
 
-# A part of a run. It is called with the record, and with the error that has ended the run, if any.
+# A part of a run, called with the record, and with the error that ended the run or None.
 Part: TypeAlias = Callable[[run_record.RunRecord, BaseException | None], None]
 
-# The record of the run that this thread is in.
+# The record of the run that this thread is executing.
 _current: contextvars.ContextVar[run_record.RunRecord | None] = contextvars.ContextVar(
     "run", default=None
 )
@@ -36,20 +36,20 @@ def drive(
     allow_config_change: bool = False,
     at_the_end: Sequence[Part] = (),
 ) -> None:
-    """Do the work of a run.
+    """Run `work` with the setup, error handling and cleanup of a run.
 
     ::
 
         catch SIGTERM and SIGINT
-        lock the model directory            if the mode trains; if it predicts, that of its output
-        compare the config with that of the checkpoints
+        lock the model directory            if the mode trains; the output directory if it predicts
+        compare the config with the config of the checkpoints
         open the record of the run
         measure where the time goes
         work
         at_the_end                          each part, also after an error
         close the record; unlock the directory
 
-    Inside another call for the same directory, only the work is done.
+    A call inside another call for the same directory only runs `work` and `at_the_end`.
 
     Args:
         work: The work, which is called with the record.
@@ -58,7 +58,7 @@ def drive(
         model_dir: The model directory.
         is_chief: Whether this process writes the record.
         allow_config_change: Whether training may resume from checkpoints of a different config.
-        at_the_end: The parts to do at the end, in this order.
+        at_the_end: The parts to run at the end, in this order.
 
     Raises:
         BaseException: The first error; later errors are only logged.
@@ -94,7 +94,7 @@ def drive(
 
 
 def is_driven(model_dir: str) -> bool:
-    """Return whether this code runs as the work of a run in a directory."""
+    """Return whether this code is running inside `drive` for a directory."""
     return _outer_record(model_dir) is not None
 
 
@@ -102,7 +102,8 @@ def seal_record(model_dir: str) -> str | None:
     """Complete the record of the run in a directory; see `RunRecord.seal`.
 
     Returns:
-        The checksum of its line in the chain; None outside a run, or if the run does not train.
+        The checksum of the record's line in the chain; None outside a run, or if the run does not
+        train.
     """
     record = _outer_record(model_dir)
     return record.seal() if record is not None else None
@@ -124,9 +125,9 @@ def _do(
     work: Callable[[run_record.RunRecord], None],
     at_the_end: Sequence[Part],
 ) -> None:
-    """Do all parts of a run, and raise the first error.
+    """Run `work` and all parts, and raise the first error.
 
-    All exceptions are caught, because an interrupted run must be cleaned up, too.
+    Exceptions of every kind are caught, because an interrupted run must be cleaned up, too.
     """
     first: BaseException | None = None
     try:
@@ -160,14 +161,13 @@ def note_results(
 
     Args:
         record: The record.
-        error: The error that has ended the run, if any.
+        error: The error that ended the run; None if there was none.
         global_step: The number of completed steps; None before there is a trainer.
         model: The model, if there is one.
-        controller: The controller, whose `stop_reason` says why the run was requested to stop
-            early. A text that starts with one of `STOPS` and a colon is recorded under that name;
-            any other as `stop_requested: …`. None if there is none.
+        controller: The controller, or None. If its `stop_reason` starts with one of `STOPS` and a
+            colon, it is recorded as the exit reason; any other as `stop_requested: …`.
     """
-    # If a worker is lost, so are the values of its variables.
+    # If a worker is lost, the values of its variables can't be read.
     if isinstance(error, errors.ClusterError):
         return
     record.note(global_step=0 if global_step is None else int(global_step.numpy()))

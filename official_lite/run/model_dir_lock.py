@@ -1,8 +1,8 @@
 """A lock that allows only one process at a time to train, or to predict, in a directory.
 
-The file `.lock` names that process, which rewrites the file every few seconds. The lock is
-stale if that process is dead. On the same host this is detected at once; from another host, by
-watching the file for three heartbeats. The clocks of the hosts are never compared. This module
+The file `.lock` names that process, which rewrites the file every few seconds. The lock is stale if
+that process is dead. A process on the same host detects this at once; a process on another host
+watches the file for three heartbeats. The clocks of the hosts are never compared. This module
 needs TensorFlow only for remote directories.
 """
 
@@ -30,19 +30,19 @@ _BEATS_TO_MISS = 3
 # The states of ended processes in `/proc`: zombie and dead.
 _ENDED = ("Z", "X")
 
-# The ids of the locks that this process holds. Its PID alone does not identify them, because a dead
+# The ids of the locks that this process holds. Comparing the PID is not enough, because a dead
 # process may have had the same PID.
 _held: set[str] = set()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Holder:
-    """The holder of a lock, and its last heartbeat.
+    """The process that holds a lock, and its last heartbeat.
 
     Attributes:
         id: A unique id of the lock.
-        host: The host.
-        namespace: The PID namespace on the host, such as that of a container.
+        host: The host name of the process.
+        namespace: The PID namespace on the host; each container has its own.
         pid: The PID of the process.
         process_start: The start time of the process, as the system reports it.
         start_time: The time when the process acquired the lock, in seconds since 1970.
@@ -64,7 +64,7 @@ class _Holder:
             isinstance(seconds, int | float) and 0 <= seconds < 2**33 for seconds in times
         )
         if not is_valid or not isinstance(self.pid, int) or not 0 < self.pid < 2**31:
-            raise ValueError("a field of the lock has another type or is out of range")
+            raise ValueError("a field of the lock has the wrong type or is out of range")
 
     def describe(self) -> str:
         since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(self.start_time))
@@ -115,7 +115,7 @@ class ModelDirLock(contextlib.AbstractContextManager["ModelDirLock"]):
         )
 
     def __enter__(self) -> "ModelDirLock":
-        """Acquire the lock, taking it over if its process is dead.
+        """Acquire the lock; take it over if the process that holds it is dead.
 
         Raises:
             errors.ModelDirBusyError: If another process holds the lock.
@@ -159,7 +159,7 @@ class ModelDirLock(contextlib.AbstractContextManager["ModelDirLock"]):
         return json.dumps(dataclasses.asdict(dataclasses.replace(self._me, beat=self._clock())))
 
     def _read(self) -> _Holder | None:
-        """Return the holder of the lock; None if there is none or the file stays unreadable."""
+        """Return the holder of the lock; None if there is no lock or the file stays unreadable."""
         for _ in range(3):
             try:
                 return _Holder(**files.read_json(self._path))
@@ -189,7 +189,7 @@ class ModelDirLock(contextlib.AbstractContextManager["ModelDirLock"]):
         return False
 
     def _is_alive_here(self, holder: _Holder) -> bool | None:
-        """Return whether the holder is alive; None if it is on another host or container."""
+        """Return whether the holder is alive; None if it runs on another host or container."""
         if (holder.host, holder.namespace) != (self._me.host, self._me.namespace):
             return None
         if holder.pid == os.getpid():
@@ -198,7 +198,7 @@ class ModelDirLock(contextlib.AbstractContextManager["ModelDirLock"]):
         return _process_exists(holder.pid) and start == holder.process_start
 
     def _take_away(self, holder: _Holder | None) -> None:
-        """Remove a stale lock, unless another process has replaced it in the meantime."""
+        """Remove a stale lock, unless another process has since replaced it."""
         aside = f"{self._path}.{uuid.uuid4().hex}"
         try:
             files.rename(self._path, aside)
@@ -217,10 +217,10 @@ class ModelDirLock(contextlib.AbstractContextManager["ModelDirLock"]):
         while not self._stop.wait(BEAT_SECS):
             try:
                 if not self._is_mine():
-                    logging.error("The lock of %s was taken by another run.", self._directory)
+                    logging.error("Another run has taken the lock of %s.", self._directory)
                     return
                 files.write_text(self._path, self._text())
-            except OSError as error:  # The disk may be full; the next beat may succeed.
+            except OSError as error:  # For example, a full disk; the next heartbeat may succeed.
                 logging.warning("The lock of %s can't be written: %s", self._directory, error)
 
     def _is_mine(self) -> bool:
@@ -231,7 +231,7 @@ class ModelDirLock(contextlib.AbstractContextManager["ModelDirLock"]):
 
 
 def is_held(directory: str) -> bool | None:
-    """Return whether a live process is training in a directory; None if it is on another host.
+    """Return whether a live process holds the lock of a directory; None if it is on another host.
 
     Unlike acquiring the lock, this function does not wait.
     """
@@ -263,13 +263,13 @@ def _process_namespace() -> str:
 def _process_start(pid: int) -> str:
     """Return the start time of a process, as the system reports it; empty if unknown.
 
-    The system may reuse the PID of a dead process, but not together with its start time. The result
-    is also empty for a zombie process, which keeps its PID until its parent waits for it; the first
-    process of a container may never do so.
+    The system may reuse the PID of a dead process, but not with the same start time. The result is
+    also empty for a zombie process, which keeps its PID until its parent waits for it. The first
+    process of a container may never wait for its children.
     """
     try:
         with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as stat:
-            # The name of the program, in parentheses, may contain any characters.
+            # The program name, in parentheses, may contain spaces and parentheses itself.
             fields = stat.read().rpartition(")")[2].split()
         return "" if fields[0] in _ENDED else fields[19]
     except (OSError, IndexError):

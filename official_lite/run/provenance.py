@@ -1,4 +1,4 @@
-"""What a run was made from: its code, the installed packages, and its input files."""
+"""The provenance of a run: its code, the installed packages, and its input files."""
 
 import hashlib
 import os
@@ -14,16 +14,16 @@ from official_lite.common import files
 from official_lite.data import file_patterns
 from official_lite.modeling import hyperparams
 
-# A difference: what differs, what was recorded, and what was found.
+# A difference: the name of what differs, the recorded value, and the found value.
 Difference = tuple[str, str, str]
 
 _INSTALLED = {"site-packages", "dist-packages"}
 _DIST_INFO = ".dist-info"
 
-# AutoGraph imports the code that it generates, from temporary files with this name.
+# The prefix of the temporary files from which AutoGraph imports the code that it generates.
 _GENERATED = "__autograph_generated_file"
 
-# Git may have to look at every file of a large repository.
+# The timeout of a git command, which may have to read every file of a large repository.
 _GIT_SECONDS = 10.0
 
 
@@ -37,7 +37,7 @@ def describe(input_patterns: Sequence[str]) -> dict[str, Any]:
 
 
 def summarize(described: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the checksums of a description, and the state of git; empty without a description."""
+    """Return the checksums of a description, and the state of git; empty if there is no code."""
     if "code" not in described:
         return {}
     return {
@@ -85,7 +85,7 @@ def find_input_patterns(params: hyperparams.Config) -> list[str]:
 
 
 def find_code_differences(recorded: Mapping[str, Any]) -> Iterator[Difference]:
-    """Compare the files of a recorded description of the code with the files of today."""
+    """Compare the files in a recorded description of the code with the current files."""
     for path, sha256 in recorded["files"].items():
         if not os.path.isfile(path):
             yield path, f"sha256 {sha256}", "no such file"
@@ -105,7 +105,7 @@ def find_environment_differences(recorded: Mapping[str, Any]) -> Iterator[Differ
 
 
 def find_input_differences(recorded: Sequence[Mapping[str, Any]]) -> Iterator[Difference]:
-    """Compare recorded descriptions of the input files with the files of today."""
+    """Compare recorded descriptions of the input files with the current files."""
     for each in recorded:
         yield from file_patterns.find_differences(each)
 
@@ -134,7 +134,7 @@ def _find_repository(path: str) -> str | None:
 
 
 def _describe_repository(root: str) -> dict[str, Any] | None:
-    """Return the commit and the changes of a repository; None if git can't be asked."""
+    """Return the commit and a checksum of the changes of a repository; None if git fails."""
     commit = _run_git(root, "rev-parse", "HEAD")
     changes = _run_git(root, "diff", "HEAD", "--no-ext-diff", "--no-textconv", "--binary")
     if commit is None or changes is None:
@@ -146,7 +146,7 @@ def _describe_repository(root: str) -> dict[str, Any] | None:
 
 
 def _run_git(root: str, *arguments: str) -> bytes | None:
-    # Without this, git would write to the repository.
+    # Without this variable, git would write to the repository.
     environment = {**os.environ, "GIT_OPTIONAL_LOCKS": "0"}
     try:
         return subprocess.run(
@@ -161,7 +161,7 @@ def _run_git(root: str, *arguments: str) -> bytes | None:
 
 
 def _configured_patterns(value: Any, name: str) -> Iterator[str]:
-    """Yield the patterns in the field `name` of a config, or in the fields below it."""
+    """Yield the input patterns in a value of the field `name`, and in all fields below it."""
     if isinstance(value, Mapping):
         for key, inner in value.items():
             yield from _configured_patterns(inner, "input_path" if name == "input_path" else key)
@@ -171,14 +171,14 @@ def _configured_patterns(value: Any, name: str) -> Iterator[str]:
     elif name == "input_path" and isinstance(value, str):
         yield from (pattern.strip() for pattern in value.split(",") if pattern.strip())
     elif name == "init_checkpoint" and isinstance(value, str) and files.exists(f"{value}.index"):
-        # A checkpoint is named by the common part of its files.
+        # A checkpoint path is the common prefix of its files.
         yield from (f"{value}.index", f"{value}.data-*")
     elif name == "init_checkpoint" and isinstance(value, str) and os.path.isfile(value):
         yield value
 
 
 def _list_names(path: str) -> list[str]:
-    """Return the names in an entry of `sys.path`, which may be no directory, or not readable."""
+    """List an entry of `sys.path`; return nothing if it is not a readable directory."""
     try:
         return os.listdir(path) if os.path.isdir(path) else []
     except OSError:

@@ -1,4 +1,4 @@
-"""Reading of the files that a run, finished or not, has written to its model directory.
+"""Functions that read the files of a run, finished or not, from its model directory.
 
 ::
 
@@ -26,11 +26,11 @@ from official_lite.execution import execution_record
 from official_lite.modeling.hyperparams import yaml_io
 from official_lite.run import model_dir_lock
 
-# The metrics files of the training and of evaluation-only jobs, which may share its directory.
+# The metrics files of the training job and of evaluation-only jobs in the same directory.
 _METRICS = ("metrics.json", "metrics.continuous_eval.json", "metrics.eval.json")
 # A directory that contains any of these files is a model directory.
 _RECORDS = ("run.json", "params.yaml", *_METRICS)
-# The types of the fields of `run.json` that are read.
+# The types of the `run.json` fields that are read.
 _TYPES: dict[str, type | types.UnionType] = {
     "argv": list,
     "end_time": str,
@@ -121,11 +121,11 @@ class Run:
     """A run, as described by the files in its model directory.
 
     Attributes:
-        name: Path relative to the folder that was searched, or else the name of the model
-            directory.
+        name: The path relative to the folder that was searched; the name of the model directory if
+            no folder was searched.
         model_dir: The model directory.
-        status: `done`, `failed`, `preempted`, `running`; `killed` if it was running and its process
-            is gone; `unknown` if no file says.
+        status: `done`, `failed`, `preempted` or `running`; `killed` if the run did not end but its
+            process is gone; `unknown` if no file contains the status.
         exit_reason: Why the run ended; empty while it runs.
         mode: The mode of the run, such as `train_and_eval`; empty if unknown.
         experiment: The experiment on the command line; empty if there was none.
@@ -190,7 +190,7 @@ class Run:
 
     @property
     def goodput(self) -> float | None:
-        """The time of steps that were kept, as a fraction of the time that the run was running."""
+        """The fraction of the running time that was spent on steps whose results were kept."""
         return self.time_record.share if self.time_record else None
 
     def last_metrics(self) -> dict[str, float]:
@@ -211,7 +211,7 @@ def find_runs(folder: str) -> list[str]:
     """Return the sorted model directories in and below a folder; they may be nested.
 
     Raises:
-        errors.ConfigValueError: The folder does not exist.
+        errors.ConfigValueError: If the folder does not exist.
     """
     files.require_directory(folder)
     return list(_walk(folder))
@@ -221,14 +221,14 @@ def read_runs(folder: str) -> list[Run]:
     """Read all runs in and below a folder, each named by its relative path.
 
     Raises:
-        errors.ConfigValueError: The folder does not exist.
+        errors.ConfigValueError: If the folder does not exist.
     """
     found = find_runs(folder)
     return [_read_or_explain(path, _relative(path, folder)) for path in found]
 
 
 def _read_or_explain(path: str, name: str) -> Run:
-    """Read a run; if that fails, return one with the error as its problem, so others are shown."""
+    """Read a run; if that fails, return a `Run` that contains only the error, as its problem."""
     try:
         return read_run(path, name=name)
     except (OSError, errors.OfficialLiteError) as error:
@@ -243,7 +243,7 @@ def read_run(model_dir: str, *, name: str | None = None) -> Run:
         name: Name of the run. Defaults to the name of the model directory.
 
     Raises:
-        errors.ConfigValueError: The directory contains no files of a run.
+        errors.ConfigValueError: If the directory contains no files of a run.
     """
     checkpoints = list_checkpoints(model_dir)
     if not is_run(model_dir) and not checkpoints:
@@ -285,7 +285,8 @@ def read_run(model_dir: str, *, name: str | None = None) -> Run:
 def list_checkpoints(directory: str) -> list[SavedCheckpoint]:
     """Return the checkpoints in a directory, oldest first.
 
-    These are the checkpoints with a commit file or, if there are none, all that have an index.
+    These are the checkpoints with a commit file or, if no checkpoint has one, all checkpoints with
+    an index file.
     """
     committed = commit.list_committed(directory)
     names = files.list_names(directory)
@@ -304,7 +305,7 @@ def list_checkpoints(directory: str) -> list[SavedCheckpoint]:
 
 
 class _Reader:
-    """Reads the files of a directory, and lists unreadable files in `problems`."""
+    """Reader of the files in a model directory, which lists unreadable files in `problems`."""
 
     def __init__(self, model_dir: str) -> None:
         self._model_dir = model_dir
@@ -318,14 +319,14 @@ class _Reader:
             return {}
 
     def record(self) -> dict[str, Any]:
-        """Return `run.json` without the fields whose values have another type than is written."""
+        """Return `run.json` without the fields whose values have a wrong type."""
         record = self.json("run.json")
         for name, kind in _TYPES.items():
             value = record.get(name)
             if value is None:
                 record.pop(name, None)
             elif not isinstance(value, kind) or isinstance(value, bool):
-                self.problems.append(f"run.json: `{name}` is {value!r:.60}")
+                self.problems.append(f"run.json: `{name}` has the unexpected value {value!r:.60}")
                 del record[name]
         if not 0 <= record.get("seconds", 0) < 2**31:
             self.problems.append(f"run.json: `seconds` is {record.pop('seconds')!r:.60}")
@@ -339,7 +340,7 @@ class _Reader:
             return {}
         for block in ("task", "trainer", "runtime", "search"):
             if not isinstance(config.get(block) or {}, dict):
-                self.problems.append(f"{name}: `{block}` is {config.pop(block)!r:.60}")
+                self.problems.append(f"{name}: `{block}` is no mapping: {config.pop(block)!r:.60}")
         return config
 
     def execution(self) -> execution_record.ExecutionRecord | None:
@@ -362,7 +363,7 @@ class _Reader:
             found, problems = self._parse_metrics(name)
             self.problems += [f"{name}: {problem}" for problem in problems]
             for split, curves in found.items():
-                # The training's own evaluations take precedence over those of jobs beside it.
+                # The evaluations of the training job take precedence over those of other jobs.
                 series[split] = {**curves, **series.get(split, {})}
         return series
 
@@ -371,7 +372,7 @@ class _Reader:
         if not files.exists(path):
             return {}, []
         try:
-            # Line by line, because the file of a long run may be larger than the memory.
+            # Parse line by line, because the file of a long run may not fit in memory.
             with files.open_file(path, "r") as file:
                 return parse_metrics(file)
         except UnicodeDecodeError as error:
@@ -382,7 +383,7 @@ class _Reader:
     def best(self) -> BestCheckpoint | None:
         """Return the best checkpoint, from the first subdirectory with an `info.json`.
 
-        Both the config and hooks can keep a best checkpoint, each in a directory of its own.
+        The trainer config and hooks can each keep a best checkpoint in a separate directory.
         """
         for name in files.list_names(self._model_dir):
             info = self.json(name, "info.json")
@@ -391,7 +392,7 @@ class _Reader:
                 continue
             # The Model Garden writes the step as a float.
             if not isinstance(step, int | float) or not math.isfinite(step):
-                self.problems.append(f"{name}/info.json: the step is {step!r:.60}")
+                self.problems.append(f"{name}/info.json: the step is not a number: {step!r:.60}")
                 continue
             directory = os.path.join(self._model_dir, name)
             fitting = [each.path for each in list_checkpoints(directory) if each.step == int(step)]
@@ -435,14 +436,14 @@ def _relative(path: str, folder: str) -> str:
 def _size(path: str) -> int:
     try:
         return files.size(path)
-    except OSError:  # A running job may just have removed it.
+    except OSError:  # A running job may just have removed the file.
         return 0
 
 
 def _status(record: Mapping[str, Any], model_dir: str) -> str:
     status = str(record.get("status", "unknown"))
     is_locked = "train" in str(record.get("mode", ""))
-    # A killed process leaves the status that it wrote at its start.
+    # A killed process leaves the status `running` that it wrote at its start.
     if status == "running" and is_locked and model_dir_lock.is_held(model_dir) is False:
         return "killed"
     return status
@@ -483,7 +484,7 @@ def parse_metrics(lines: Iterable[str]) -> tuple[dict[str, dict[str, Series]], l
             incomplete while the file is being written.
 
     Returns:
-        The series by split and name, and one line of text for each record that could not be read.
+        The series by split and name, and one description for each line that could not be read.
     """
     curves: dict[tuple[str, str], _SeriesBuilder] = {}
     problems: list[str] = []
@@ -493,8 +494,8 @@ def parse_metrics(lines: Iterable[str]) -> tuple[dict[str, dict[str, Series]], l
             step, split = int(record.pop("step")), str(record.pop("split"))
             wall_time = record.pop("wall_time", None)
             if wall_time is not None and not math.isfinite(wall_time):
-                raise ValueError(f"its `wall_time` is {wall_time}")
-            # A value that was not finite is recorded as null.
+                raise ValueError(f"`wall_time` is {wall_time}; expected a finite number")
+            # Non-finite values are recorded as null.
             values = {n: math.nan if v is None else float(v) for n, v in record.items()}
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             if line.endswith("\n"):
@@ -509,16 +510,16 @@ def parse_metrics(lines: Iterable[str]) -> tuple[dict[str, dict[str, Series]], l
 
 
 class _SeriesBuilder:
-    """A series under construction."""
+    """Builder of a `Series` from values in the order in which they were written."""
 
     def __init__(self) -> None:
-        # A tuple per point would take twice the memory.
+        # Use three lists, because a list of tuples would take twice the memory.
         self._steps: list[int] = []
         self._values: list[float] = []
         self._wall_times: list[float | None] = []
 
     def add(self, step: int, value: float, wall_time: float | None) -> None:
-        """Add a value and drop those at this or later steps, which an earlier start wrote."""
+        """Add a value; drop earlier values at this or later steps, which an earlier start wrote."""
         while self._steps and self._steps[-1] >= step:
             for column in (self._steps, self._values, self._wall_times):
                 column.pop()

@@ -1,4 +1,4 @@
-"""The record of a run in its model directory: config, command, versions, log and outcome.
+"""The record of a run in its model directory: config, command, versions, log and exit status.
 
 ::
 
@@ -57,8 +57,8 @@ from official_lite.run import model_dir_lock, provenance
 _PACKAGES = ("official-lite", "tensorflow", "keras", "numpy", "gin-config")
 
 
-# The entries of `run.json` about the start of a run. The chain covers them; the others say how far
-# the run has come and how it ended.
+# The entries of `run.json` that describe the start of a run. Their checksum is in the chain; the
+# other entries describe the progress and the end of the run.
 _OF_START = (
     "mode",
     "argv",
@@ -78,12 +78,12 @@ _OF_START = (
     "inputs",
 )
 
-# The names of checkpoint files and event files.
+# The names of the checkpoint and event files, which TensorFlow opens itself.
 _OF_TENSORFLOW = re.compile(r"checkpoint|.+-\d+\.(index|data-\d+-of-\d+|commit\.json)|.*tfevents.*")
 
 
 class RunRecord(contextlib.AbstractContextManager["RunRecord"]):
-    """Context that writes the record of a run when it starts, and its outcome when it ends.
+    """Context that writes the record of a run when the run starts and completes it at the end.
 
     ::
 
@@ -118,7 +118,7 @@ class RunRecord(contextlib.AbstractContextManager["RunRecord"]):
         self._allow_config_change = allow_config_change
         self._lock = contextlib.ExitStack()
         self._entries: dict[str, Any] = {}
-        # The record is sealed on the thread that writes checkpoints.
+        # A lock is required because the thread that writes checkpoints seals the record.
         self._writing = threading.RLock()
         self._line: str | None = None
         self._input_patterns: list[str] = []
@@ -144,14 +144,14 @@ class RunRecord(contextlib.AbstractContextManager["RunRecord"]):
                 self._publish()
 
     def seal(self) -> str | None:
-        """Complete the record with what the run has used so far: code, packages and input files.
+        """Add the code, packages and input files that the run has used so far to the record.
 
         Call this before a checkpoint is committed. Input files may be opened after the start, for
-        example by the first evaluation, so a later call may add some.
+        example by the first evaluation, so a later call may add files.
 
         Returns:
-            The checksum of the record's line in the chain; None in processes that write no record
-            of a training.
+            The checksum of the record's line in the chain; None if this process is not the chief or
+            the run does not train.
         """
         if not (self._is_chief and self._is_training):
             return None
@@ -189,7 +189,7 @@ class RunRecord(contextlib.AbstractContextManager["RunRecord"]):
         return self
 
     def _claim(self) -> list[compatibility.Change]:
-        """Acquire the lock, and check that the config matches that of the checkpoints."""
+        """Acquire the lock of the model directory, and check the config against the checkpoints."""
         _require_regular_files(self._model_dir)
         self._lock.enter_context(model_dir_lock.ModelDirLock(self._model_dir))
         # Remove temporary files of killed training processes, but not those of evaluation jobs,
@@ -201,7 +201,7 @@ class RunRecord(contextlib.AbstractContextManager["RunRecord"]):
         )
 
     def _claim_predictions(self) -> None:
-        """Acquire the lock of the directory of the predictions."""
+        """Acquire the lock of the predictions directory."""
         directory = predictions_dir(self._params, self._model_dir)
         files.makedirs(directory)
         lock = model_dir_lock.ModelDirLock(
@@ -238,7 +238,7 @@ class RunRecord(contextlib.AbstractContextManager["RunRecord"]):
             "pid": os.getpid(),
             "platform": platform.platform(),
             "versions": versions(),
-            # The config as it was given; `params.yaml` has the resolved config.
+            # The config before it was resolved; `params.yaml` has the resolved config.
             "params": compatibility.flatten(epochs.given(self._params).as_dict()),
             "model_files": parsing.model_file_checksums(self._params),
         }
@@ -280,7 +280,7 @@ class RunRecord(contextlib.AbstractContextManager["RunRecord"]):
             # Write gin's config again, because the run may have added bindings.
             save_gin_config(self._mode, self._model_dir, self._params)
         except OSError as second:
-            # The first error is the one to report; a full disk often causes both.
+            # Report the first error; both often have the same cause, such as a full disk.
             if error is None:
                 raise
             logging.warning("The end of the run could not be recorded: %s", second)
@@ -292,7 +292,7 @@ class RunRecord(contextlib.AbstractContextManager["RunRecord"]):
         files.write_text(os.path.join(self._model_dir, f"params.{number}.yaml"), old)
 
     def _publish(self) -> None:
-        """Write the record. Its line in the chain comes first, so it is never behind the files."""
+        """Write the record, after its line in the chain, so that the chain is never out of date."""
         if self._is_training:
             entries = {
                 "start_time": self._entries["start_time"],
@@ -310,7 +310,7 @@ class RunRecord(contextlib.AbstractContextManager["RunRecord"]):
         files.write_text(self.path("run", "json"), text + "\n")
 
     def path(self, name: str, extension: str) -> str:
-        """Return the path of a file of the record; jobs that only evaluate have their own files."""
+        """Return the path of a file of the record; jobs that don't train have their own files."""
         middle = "" if self._is_training else f".{self._mode}"
         return os.path.join(self._model_dir, f"{name}{middle}.{extension}")
 
@@ -341,7 +341,7 @@ class RunRecord(contextlib.AbstractContextManager["RunRecord"]):
 def predictions_dir(params: config_definitions.ExperimentConfig, model_dir: str) -> str:
     """Return the directory to which `--mode=predict` writes."""
     output_dir: str = params.prediction.output_dir
-    # `join` keeps an absolute path, but not a remote one.
+    # `os.path.join` returns an absolute path unchanged, but not a remote path.
     return output_dir if files.is_remote(output_dir) else os.path.join(model_dir, output_dir)
 
 
@@ -351,7 +351,7 @@ def save_gin_config(
     """Write `operative_config.<suffix>.gin`, which repeats the run if passed as `--gin_file`.
 
     `run_experiment` writes this file automatically. Without `params`, as in the Model Garden's
-    calls, an existing file is not overwritten, because it contains more than gin's own config.
+    calls, an existing file is not overwritten, because it also contains the config of the run.
     """
     path = os.path.join(model_dir, f"operative_config.{filename_suffix}.gin")
     if params is None:
@@ -378,11 +378,11 @@ def is_finished(
         params: The config of the run.
         mode: The mode of the run.
         model_dir: The model directory.
-        allow_config_change: Whether a finished run of another config counts, too.
+        allow_config_change: Whether a run of another config is accepted as finished.
 
     Raises:
-        errors.ConfigValueError: If the run is finished, but its config, or a file of its model,
-            differs in what affects the training, as when a run resumes; see `config.compatibility`.
+        errors.ConfigValueError: If the run is finished, but its config or a model file has changed
+            in a way that affects the training; see `config.compatibility`.
     """
     path = os.path.join(model_dir, "run.json")
     trains = flags.Mode(mode).trains
@@ -395,7 +395,7 @@ def is_finished(
         return False
     if not _has_reached_the_end(record, params, mode, model_dir):
         return False
-    # The config may be the same although a file that it names has changed.
+    # Check this even if the config is unchanged, because a file that it names may have changed.
     compatibility.check(params, model_dir, is_allowed=allow_config_change)
     logging.info("The run in %s is already finished. Nothing to do.", model_dir)
     return True
@@ -405,7 +405,8 @@ def _has_reached_the_end(
     record: dict[str, Any], params: config_definitions.ExperimentConfig, mode: str, model_dir: str
 ) -> bool:
     step, train_steps = record.get("global_step"), _train_steps(params, record)
-    # A finished run of any mode has also trained. A run that only trained may lack evaluations.
+    # A finished run of any training mode also satisfies the mode `train`, but a run in that mode
+    # lacks the evaluations that other modes require.
     has_run = mode in (record.get("mode"), "train")
     if record.get("status") != "done" or not has_run or step is None or train_steps is None:
         return False
@@ -419,8 +420,8 @@ def _train_steps(params: config_definitions.ExperimentConfig, record: dict[str, 
     """Return the required number of training steps; None if it can't be known yet."""
     if params.trainer.train_epochs is None:
         return int(params.trainer.train_steps)
-    # Only the data determines the length of an epoch. An earlier run of the same config has
-    # recorded the resulting number of steps.
+    # The number of steps depends on the data. If the config is unchanged, use the number that the
+    # earlier run recorded.
     has_same_config = record.get("config_sha256") == config_sha256(params)
     return record.get("train_steps") if has_same_config else None
 
@@ -431,12 +432,12 @@ def config_sha256(params: hyperparams.Config) -> str:
 
 
 def params_sha256(text: str) -> str:
-    """Return the checksum of the text of `params.yaml` in the chain."""
+    """Return the checksum of the text of `params.yaml`, as recorded in the chain."""
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def start_sha256(entries: Mapping[str, Any]) -> str:
-    """Return the checksum in the chain of what `run.json` says about the start of a run."""
+    """Return the checksum of the `run.json` entries about the start, as recorded in the chain."""
     fixed = {name: entries[name] for name in _OF_START if name in entries}
     return chain.checksum(json.loads(json.dumps(fixed, default=str)))
 
@@ -445,7 +446,8 @@ def check_model_dir(model_dir: str) -> None:
     """Check that a run can write to `model_dir`, without writing anything.
 
     Raises:
-        errors.ConfigValueError: If the run can't write there, or could not read its checkpoints.
+        errors.ConfigValueError: If the run can't write to `model_dir`, or if TensorFlow could not
+            find checkpoints there.
     """
     if not model_dir:
         raise errors.ConfigValueError(
@@ -474,7 +476,7 @@ def check_model_dir(model_dir: str) -> None:
 
 
 def _require_regular_files(model_dir: str) -> None:
-    """Check the files that TensorFlow opens itself, which would fail late or wait forever."""
+    """Require regular files where TensorFlow opens them; others would fail late or block."""
     if files.is_remote(model_dir):
         return
     paths = [os.path.join(model_dir, name) for name in files.list_names(model_dir)]
@@ -490,7 +492,7 @@ def _is_of_evaluation(name: str) -> bool:
 
 
 class _LogFile(python_logging.FileHandler):
-    """Writes the log. Lines that can't be written are lost with one warning on the terminal."""
+    """Log handler that warns once on the terminal if lines can't be written, and drops them."""
 
     _is_losing = False
 
@@ -503,7 +505,7 @@ class _LogFile(python_logging.FileHandler):
             terminal.say(f"Can't write {self.baseFilename}, so lines are lost: {error}")
 
     def close(self) -> None:
-        # Closing the file tries to write the rest of its buffer, which fails again.
+        # Closing flushes the buffer, which fails again if the disk is still full.
         with contextlib.suppress(OSError):
             super().close()
 
@@ -512,12 +514,12 @@ def _log_to_file(path: str) -> python_logging.Handler | None:
     if files.is_remote(path):
         return None
     with files.open_file(path, "a"):
-        pass  # This raises a clear error if the path is not a file that can be appended to.
+        pass  # Opening the file raises a clear error if it can't be appended to.
     handler = _LogFile(path, encoding="utf-8")
     handler.setFormatter(logging.PythonFormatter())
     if not python_logging.root.handlers:
-        # absl does this before its first line, unless the root logger has a handler. It would
-        # mistake the handler added here for the handler of the terminal.
+        # absl calls `basicConfig` before its first message, but only if the root logger has no
+        # handler. Call it here, because absl would mistake the file handler for a terminal handler.
         python_logging.basicConfig()
     # The handler is added to the root logger instead of absl's logger, because user code may use
     # Python's loggers.

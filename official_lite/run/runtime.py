@@ -19,8 +19,8 @@ def build_strategy(config: config_definitions.RuntimeConfig) -> tf.distribute.St
     """Build the distribution strategy, in the cluster that the config or `TF_CONFIG` describes.
 
     Raises:
-        errors.ConfigValueError: If the devices or the cluster do not exist as described, or a
-            config that is not trusted names machines or compiled programs.
+        errors.ConfigValueError: If the devices or the cluster do not exist as described, or if an
+            untrusted config names machines or a directory of compiled programs.
     """
     use_xla_cache(config)
     set_intra_op_threads(config.intra_op_parallelism_threads)
@@ -39,14 +39,15 @@ def use_xla_cache(config: config_definitions.RuntimeConfig) -> None:
     """Keep compiled programs in `xla_cache_dir`; call it before TensorFlow looks for devices.
 
     Raises:
-        errors.ConfigValueError: If a config that is not trusted names machines or programs.
+        errors.ConfigValueError: If an untrusted config names machines or a directory of compiled
+            programs.
     """
     parsing.refuse_foreign_code(config)
     xla_cache.use_directory(config.xla_cache_dir)
 
 
 def set_intra_op_threads(num_threads: int | None) -> None:
-    """Set the number of CPU threads that share an op; None keeps the current setting.
+    """Set the number of CPU threads that share the work of one op; None keeps the current setting.
 
     Call this function before TensorFlow runs anything. A later call only logs a warning.
     """
@@ -55,7 +56,7 @@ def set_intra_op_threads(num_threads: int | None) -> None:
     try:
         tf.config.threading.set_intra_op_parallelism_threads(num_threads)
     except RuntimeError:
-        # A warning is enough: the setting affects only speed, and the process has already run ops.
+        # A warning is enough, because the setting affects only speed.
         logging.warning(
             "`runtime.intra_op_parallelism_threads` is %d, which has no effect, because "
             "TensorFlow has already started its threads.",
@@ -67,7 +68,7 @@ def set_intra_op_threads(num_threads: int | None) -> None:
 def seed_and_precision(config: config_definitions.RuntimeConfig) -> Iterator[None]:
     """Set all seeds, and within the context also the precision of new layers.
 
-    If the precision is None, the current one is kept.
+    If the configured precision is None, the current precision is kept.
     """
     keras.utils.set_random_seed(config.seed)
     with performance.mixed_precision_policy(config.mixed_precision_dtype):

@@ -16,37 +16,37 @@ __all__ = ["use_directory"]
 
 _FLAG = "--tf_xla_persistent_cache_directory"
 
-# Where Linux describes the processors.
+# The file in which Linux describes the processors.
 _PROCESSORS = "/proc/cpuinfo"
 
-# The packages that bring XLA.
+# The metadata directories of the packages that contain XLA.
 _PACKAGES = re.compile(r"(tensorflow|tf_nightly)(_\w+)?-.*\.dist-info")
 
 
 def use_directory(directory: str | None) -> None:
     """Keep the programs that XLA compiles for the CPU, so that later processes need not compile.
 
-    XLA identifies a program by its operations. What else determines the result is in the name of
-    the subdirectory: the processor, the version of TensorFlow and the flags of XLA.
+    XLA identifies a program only by its operations. The name of the subdirectory therefore depends
+    on what else determines the program: the processor, the TensorFlow version and the XLA flags.
 
     Call this function before TensorFlow looks for devices. A later call only logs a warning.
 
     Args:
         directory: The directory; None keeps no programs. If `TF_XLA_FLAGS` names a directory,
-            TensorFlow uses that one.
+            TensorFlow uses the directory in `TF_XLA_FLAGS`.
     """
     flags = os.environ.get("TF_XLA_FLAGS", "").strip()
     if not directory or _FLAG in flags:
         return
-    # Warnings are enough: the setting affects only the time of a start.
+    # Warnings are enough, because the setting affects only the startup time.
     if flags and not flags.startswith("-"):
         logging.warning(
-            "`runtime.xla_cache_dir` has no effect, because TF_XLA_FLAGS is the name of a file."
+            "`runtime.xla_cache_dir` has no effect, because TF_XLA_FLAGS names a file of flags."
         )
         return
     try:
         path = os.path.join(files.expand_home(directory), _compiler_id())
-        # TensorFlow would end an unquoted path at its first space.
+        # Quote the path; otherwise TensorFlow would end it at the first space.
         flags = f"{flags} {_FLAG}='{path}' --tf_xla_persistent_cache_device_types=CPU".strip()
         if _has_started():
             logging.warning(
@@ -69,7 +69,7 @@ def _has_started() -> bool:
 
 
 def _remove_damaged(directory: str) -> None:
-    """Remove the files that a loss of power has cut; TensorFlow would end the run instead."""
+    """Remove files that a power loss has truncated, because TensorFlow would end the run."""
     for name in files.list_names(directory):
         path = os.path.join(directory, name)
         # Another process may remove the file at the same time.
@@ -80,7 +80,7 @@ def _remove_damaged(directory: str) -> None:
 
 
 def _is_whole(path: str) -> bool:
-    """Return whether a file consists of whole fields of a protocol buffer with a length."""
+    """Return whether a file consists of complete length-delimited protocol buffer fields."""
     size = files.size(path)
     with files.open_file(path, "rb") as file:
         while file.tell() < size:
@@ -107,7 +107,7 @@ def _compiler_id() -> str:
     flags = [os.environ.get(name, "") for name in ("XLA_FLAGS", "TF_XLA_FLAGS")]
     parts += [platform.machine(), *flags]
     if files.exists(_PROCESSORS):
-        # The rest of the description includes the current speed, and the number of the processor.
+        # Skip the other fields, such as the current speed and the number of the processor.
         first = files.read_text(_PROCESSORS).partition("\n\n")[0]
         parts += re.findall(r"(?im)^(?:model name|cpu part|flags|features)\s*:.*$", first)
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]

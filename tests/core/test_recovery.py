@@ -237,7 +237,7 @@ def test_error_after_failed_recovery_names_the_last_good_report() -> None:
     condition = recovery.RecoveryCondition(step, 100.0, 0, 0)
     assert not condition({"training_loss": 1.0})
     step.assign(9)
-    with pytest.raises(errors.DivergedError, match=r"at step 9.*Step 5 was still finite"):
+    with pytest.raises(errors.DivergedError, match=r"at step 9.*still finite at step 5"):
         condition({"training_loss": math.nan})
 
 

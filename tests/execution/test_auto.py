@@ -354,7 +354,7 @@ class RandomTask(EndlessTask):
 def test_no_mode_is_chosen_that_draws_other_random_numbers(experiment, make_trainer) -> None:
     record = auto.choose_execution(make_trainer(experiment(), task_cls=RandomTask), 10**9)
     assert record.execution == "graph"
-    assert "other random numbers" in record.reason
+    assert "different random numbers" in record.reason
 
 
 class UnevenTask(LineTask):

@@ -80,5 +80,5 @@ def test_random_numbers_of_a_training_are_warned_of_once(
     trainer = make_trainer(experiment(), task_cls=Noisy)
     trainer.train(tf.constant(1))
     trainer.train(tf.constant(1))
-    assert caplog.text.count("draws other numbers") == 1
+    assert caplog.text.count("draws different numbers") == 1
     assert "noise" in caplog.text

@@ -47,7 +47,7 @@ def test_directory_that_can_not_be_used_is_a_warning(
     (tmp_path / "file").touch()
     for flags, directory, reason in (
         ("", "file/xla", "Not a directory"),
-        ("/etc/xla.flags", "xla", "the name of a file"),
+        ("/etc/xla.flags", "xla", "names a file of flags"),
     ):
         monkeypatch.setenv("TF_XLA_FLAGS", flags)
         with caplog.at_level(logging.WARNING):
