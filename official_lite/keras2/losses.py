@@ -92,7 +92,7 @@ class LossFunctionWrapper(Loss):
 
 
 class _CountsInFloats(_MetricHalf):
-    """Mixin that sets float32 as the default dtype, because integers truncate weights to 0."""
+    """Mixin with a default dtype of float32: an integer dtype would truncate fractional weights."""
 
     def __init__(self, *args: Any, dtype: Any = None, **kwargs: Any) -> None:
         super().__init__(*args, dtype=dtype or "float32", **kwargs)

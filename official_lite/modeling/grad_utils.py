@@ -72,7 +72,7 @@ def minimize_using_explicit_allreduce(
 
 
 def _loss_scale(optimizer: keras.optimizers.Optimizer) -> tf.Tensor | None:
-    """Return the factor that the optimizer will divide gradients by, or None if it will not."""
+    """Return the factor by which the optimizer will divide gradients, or None without a factor."""
     is_dynamic = isinstance(optimizer, keras.optimizers.LossScaleOptimizer)
     if not is_dynamic and optimizer.loss_scale_factor is None:
         return None
@@ -88,7 +88,7 @@ def _run_callbacks(
 
 
 def _all_reduce(gradients: list[Any], bytes_per_pack: int, dtype: tf.DType | None) -> list[Any]:
-    """Return the sums over all replicas in the original types, reduced in `dtype` if given."""
+    """Sum gradients over replicas, in `dtype` if given, and return them in their own dtypes."""
     if not gradients:
         return []
     options = tf.distribute.experimental.CommunicationOptions(bytes_per_pack=bytes_per_pack)
