@@ -105,7 +105,7 @@ def _as_variable(value: tf.Tensor) -> tf.Tensor:
 
 
 class _Unscaled(gradient_accumulator.GradientSink):
-    """An optimizer that neither updates variables nor scales the loss."""
+    """An optimizer stand-in that neither updates variables nor scales the loss."""
 
     def scale_loss(self, loss: tf.Tensor) -> tf.Tensor:
         return loss
@@ -244,7 +244,7 @@ class Penalty:
 
 
 def _choices_below(layer: keras.layers.Layer) -> list[choices.Choice]:
-    """Return the outermost choices in a layer; only the layer itself if it is a choice."""
+    """Return the outermost choices in a layer, or only the layer itself if it is a choice."""
     if isinstance(layer, choices.Choice):
         return [layer]
     return [choice for one in getattr(layer, "_layers", ()) for choice in _choices_below(one)]
@@ -327,7 +327,7 @@ def _require_known(config: configs.PenaltyConfig, model: keras.Model) -> None:
     for label in config.table.as_dict() if config.resource == "table" else ():
         if label not in space:
             raise errors.ConfigValueError(
-                f"`penalty.table` has {label!r}, which the model does not have. "
+                f"`penalty.table` has the label {label!r}, which the model does not have. "
                 f"{suggestions.did_you_mean(label, space)}"
             )
 

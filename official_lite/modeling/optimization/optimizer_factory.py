@@ -56,8 +56,8 @@ NEW_OPTIMIZERS_CLS = OPTIMIZERS_CLS
 def _of_config(schedule_cls: Callable[..., Any]) -> Callable[..., Any]:
     """Return a function that builds a schedule from all fields of its config.
 
-    Subclasses of the factory in the Model Garden call it with `**config.as_dict()`. The fields that
-    are ratios are None once they are converted to steps.
+    Model Garden subclasses of the factory call the function with `**config.as_dict()`. The ratio
+    fields are dropped: they are None once they are converted to steps.
     """
 
     def build(*args: Any, **fields: Any) -> Any:
@@ -162,7 +162,7 @@ class OptimizerFactory:
         self._warmup_type = config.warmup.type or ""
         self._warmup_config = config.warmup.get()
         self._ema_config = config.ema
-        # Subclasses in the Model Garden turn this off to average by themselves.
+        # Model Garden subclasses that average the weights themselves set this to False.
         self._use_ema = config.ema is not None
 
     def build_learning_rate(self) -> LearningRate:
@@ -232,7 +232,7 @@ class OptimizerFactory:
 def _build(
     classes: Mapping[str, Callable[..., Any]], path: str, arguments: Mapping[str, Any]
 ) -> Any:
-    """Call the class that the last part of `path` names."""
+    """Call the class that is registered under the last part of `path`."""
     kind, _, name = path.partition(".")
     if name not in classes:
         raise errors.UnknownNameError(
@@ -324,7 +324,7 @@ def prepare_optimizer(
 
 
 def follow_weights(optimizer: keras.optimizers.Optimizer | None) -> None:
-    """Set an optimizer's copies of the weights to the present weights, after weights were loaded.
+    """Set an optimizer's copies of the weights to the current weights, after weights were loaded.
 
     Args:
         optimizer: The optimizer with built variables; None does nothing.
@@ -344,7 +344,8 @@ def _warn_of_passes_over_tables(
     if not large or not ema_optimizer.keeps_averages(optimizer):
         return
     logging.warning(
-        "The optimizer updates some rows of %s in a step, but the moving average of the weights "
-        "(`optimizer_config.ema`) updates all of them, which is slow. See docs/embeddings.md.",
+        "The optimizer updates only some rows of %s in a step, but the moving average of the "
+        "weights (`optimizer_config.ema`) updates all of them, which is slow. See "
+        "docs/embeddings.md.",
         ", ".join(large),
     )
