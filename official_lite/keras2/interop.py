@@ -51,7 +51,7 @@ class _OnSymbolicTensors(tf.__internal__.dispatch.GlobalOpDispatcher):
     """Dispatcher for TensorFlow calls whose arguments contain a `keras.KerasTensor`."""
 
     def handle(self, op: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        # The layer has a name of its own.
+        # Drop the name of the operation, because the layer has its own name.
         arguments = (args, {key: value for key, value in kwargs.items() if key != "name"})
         tensors = _symbolic_tensors(arguments)
         return TFFunction(op, arguments)(tensors) if tensors else self.NOT_SUPPORTED

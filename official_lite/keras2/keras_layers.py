@@ -222,7 +222,7 @@ class _Causal(layers.Keras2Habits, _ConvolutionHalf):
         )
 
     def convolution_op(self, inputs: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:
-        """Convolve, after the padding of the subclass if it is causal."""
+        """Convolve; with causal padding, apply the padding of the subclass first."""
         if self._is_causal:
             inputs = tf.pad(inputs, self._compute_causal_padding(inputs))
         return keras.ops.conv(
@@ -235,7 +235,7 @@ class _Causal(layers.Keras2Habits, _ConvolutionHalf):
         )
 
     def compute_output_spec(self, *args: Any, **kwargs: Any) -> Any:
-        """Trace `call`, because a subclass may pad as it likes."""
+        """Trace `call`, because a subclass may change the padding."""
         return keras.Operation.compute_output_spec(self, *args, **kwargs)
 
 

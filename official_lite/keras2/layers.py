@@ -65,7 +65,7 @@ class Keras2Habits(_LayerHalf):
             replace_build(cls, _with_tensor_shapes(cls.__dict__["build"]))
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:
-        # Keras looks for the name of the first parameter, which gin's wrapper does not have.
+        # Keras reads the name of the constructor's first parameter, which gin's wrapper hides.
         init: Any = cls.__init__
         if hasattr(init, "__wrapped__") and not hasattr(init, "__signature__"):
             init.__signature__ = inspect.signature(init.__wrapped__)
@@ -78,7 +78,8 @@ class Keras2Habits(_LayerHalf):
             kwargs["name"] = name.replace("/", "_")
         super().__init__(*args, **kwargs)
         if self.name.startswith("_"):
-            # TensorFlow rejects such a name scope. Keras 2 uses the same prefix.
+            # TensorFlow rejects a name scope that begins with an underscore. Keras 2 adds the same
+            # prefix.
             self.name = f"private{self.name}"
         # Keras 3 would convert all arguments, and so copy the dictionaries among them.
         self._convert_input_args = False
@@ -86,7 +87,7 @@ class Keras2Habits(_LayerHalf):
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         names = _positional_names(type(self).call)
         if args:
-            # Keras accepts only tensors by position, and sets `training` by name.
+            # Keras accepts only tensors as positional arguments, and passes `training` by name.
             kwargs.update(zip(names[1:], args[1:], strict=False))
             args = (self._converted(args[0]), *args[max(1, len(names)) :])
         elif names and names[0] in kwargs:

@@ -93,7 +93,8 @@ def _make_lazy(optimizer: keras.optimizers.Optimizer) -> None:
     if not isinstance(optimizer, _RowUpdate):
         raise errors.ConfigValueError(
             "`lazy_rows` supports Adam, AdamW, SGD, RMSprop and Adagrad, but not "
-            f"{type(optimizer).__name__}, which updates whole tables."
+            f"{type(optimizer).__name__}, which updates whole tables. Use a supported optimizer or "
+            "set `lazy_rows` to false."
         )
     # Bypass `__setattr__`, which would track the value for saving.
     optimizer.__dict__["lazy_rows"] = True
@@ -270,7 +271,7 @@ class DistributedOptimizer(_OptimizerHalf):
         self._warn_of_missing(missing)
         gradients = [g for g, _ in present]
         if self.loss_scale_factor is not None:
-            # Keras divides the gradients by the scale, which sparse gradients do not support.
+            # Keras divides the gradients by the scale, but sparse gradients can't be divided.
             gradients = self._make_dense(gradients, "the loss is scaled")
         return gradients, [v for _, v in present]
 
@@ -626,16 +627,16 @@ class _AdamUpdate(_RowUpdate):
 def _has_fast_kernel(variable: tf.Variable) -> bool:
     """Return whether Adam's kernel is faster than separate ops.
 
-    On CPUs the kernel distributes all but the smallest variables over threads. Up to a certain size
-    this takes longer than the update itself: 30 µs for 1,024 elements, compared with 8 µs for the
-    ops.
+    On CPUs the kernel distributes all but the smallest variables over threads. Up to a certain
+    size, the distribution takes longer than the update itself: the kernel takes 30 µs for 1,024
+    elements, compared with 8 µs for the ops.
     """
     is_middling = 512 <= variable.shape.num_elements() < 2**15
     return not (is_middling and "CPU" in variable.device)
 
 
 class _SGDUpdate(_RowUpdate):
-    """Mixin for `keras.optimizers.SGD` that updates a variable with one kernel, or its rows."""
+    """Mixin for `keras.optimizers.SGD` that updates single rows, or a variable with one kernel."""
 
     @property
     def leaves_other_rows(self) -> bool:

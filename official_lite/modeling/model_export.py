@@ -79,7 +79,7 @@ def _called_for_inference(model: keras.Model) -> Iterator[None]:
 
     Without the argument, layers such as `RandomFlip` would run in training mode.
     """
-    # Not by `setattr`, because Keras would track the attribute as a part of the model.
+    # Bypass Keras' `__setattr__`, which would track the attribute as a part of the model.
     vars(model)["__call__"] = functools.partial(model.__call__, training=False)
     try:
         yield

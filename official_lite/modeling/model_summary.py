@@ -12,7 +12,7 @@ from official_lite.common import files, keras_variables, nests
 __all__ = ["describe", "try_count_flops", "try_count_params", "write_model_params"]
 
 
-# In deeper models, the remaining layers are summed up in one line.
+# The maximum number of layers to list. One more line summarizes the remaining layers.
 _MAX_LINES = 40
 
 

@@ -46,7 +46,7 @@ def rematerialize(model: keras.Model | tf.Module, patterns: Sequence[str]) -> No
     if not isinstance(model, keras.Model):
         raise errors.ConfigValueError(
             "`trainer.remat` supports only Keras models, but the task's model is a "
-            f"{type(model).__name__}."
+            f"{type(model).__name__}. Set `trainer.remat` to []."
         )
     layers = _outermost(
         {id(layer): layer for pattern in patterns for layer in _matching(model, pattern)}
@@ -145,7 +145,7 @@ class _Call:
 
             def gradient(*upstream: tf.Tensor, variables: Sequence[Any] | None = None) -> Any:
                 gradients = self._gradients(values, states, upstream)
-                # The weights get their gradients as arguments, so their variables need none.
+                # The weights are arguments, too, so their variables need no further gradient.
                 return (gradients, [None] * len(variables)) if variables else gradients
 
             return tuple(flat), gradient
@@ -170,7 +170,7 @@ class _Call:
         return outputs
 
     def _arguments(self, inputs: Sequence[tf.Tensor]) -> Any:
-        """Return the call's arguments with `inputs` as float tensors, with the original masks."""
+        """Return the call's arguments with `inputs` in place of its float tensors; masks remain."""
         flat = list(self._flat)
         for place, value in zip(self._places, inputs, strict=True):
             flat[place] = value
@@ -187,7 +187,7 @@ class _Call:
         """Return the gradients for `values`: the inputs and then the weights; None if unused.
 
         A gradient of zero would be wrong for an unused weight, because optimizers skip a weight
-        only if it has no gradient. Otherwise weight decay moves it.
+        only if it has no gradient. With a zero gradient, weight decay would move it.
         """
         upstream = [value for value in upstream if _is_float(value)]
         graph = tf.compat.v1.get_default_graph()
@@ -278,7 +278,7 @@ def _is_float(value: object) -> bool:
 def _uncast(variable: keras.Variable) -> tf.Tensor:
     """Return the value of a variable in its own precision.
 
-    The public `value` has the precision of the layer that is being called; its sublayers may need
-    another.
+    The public `value` has the precision of the layer that is being called, but a sublayer may need
+    another precision.
     """
     return tf.convert_to_tensor(variable._value)

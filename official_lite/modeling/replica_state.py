@@ -250,7 +250,7 @@ class MovingStatistics:
         """Yield the variables whose values may differ, because each replica assigns its own."""
         parts = tf.train.TrackableView(self._checkpoint).descendants()
         # Variables that optimizers own or update are equal on all replicas, except for averages of
-        # variables that they do not update.
+        # variables that no optimizer updates.
         known: set[int] = set()
         averages: dict[int, int] = {}
         for part in parts:

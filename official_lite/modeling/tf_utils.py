@@ -130,7 +130,8 @@ def cross_replica_concat(
     context = tf.distribute.get_replica_context()
     if context is None:
         raise RuntimeError(
-            "cross_replica_concat() was called outside a replica context. Call it in a step."
+            "cross_replica_concat() was called outside a replica context. Call it in "
+            "`strategy.run`."
         )
     if value.shape.rank and value.shape[0] is None:
         raise RuntimeError(

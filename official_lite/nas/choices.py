@@ -70,7 +70,7 @@ class Choice(keras.layers.Layer, abc.ABC):
 
     @classmethod
     def _chosen(cls, *args: Any, **kwargs: Any) -> Any:
-        """Return the object that replaces a fixed choice, from the constructor's arguments."""
+        """Return the object that replaces the choice if an architecture is fixed."""
         return super().__new__(cls, *args, **kwargs)
 
     def set_resolver(self, resolver: Callable[..., Any] | None) -> None:

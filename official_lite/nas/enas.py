@@ -214,7 +214,7 @@ class EnasTrainer(one_shot_trainer.OneShotTrainer):
                 loss -= (reward - baseline) * walk.log_prob
                 loss -= config.entropy_weight * walk.entropy
                 loss += config.skip_weight * self._skip_cost(walk)
-            # All replicas compute the same loss, and their gradients are summed, so divide it.
+            # All replicas compute the same loss, and gradients are summed, so divide the loss.
             loss /= config.samples * self.strategy.num_replicas_in_sync
         return differentiable.gradients_or_zeros(tape, loss, self.alphas)
 
@@ -266,7 +266,7 @@ class EnasTrainer(one_shot_trainer.OneShotTrainer):
         )
 
     def _skip_cost(self, walk: Walk) -> tf.Tensor:
-        """Return the summed KL divergence of the inputs' selection from `skip_target`."""
+        """Return the summed KL divergence of selection probabilities from `skip_target`."""
         target = self.one_shot.enas.skip_target
         cost = tf.constant(0.0)
         for choice in resolution.find_choices(self.model):

@@ -610,7 +610,7 @@ def _part(
     if arch_data is not None:
         return (params if name == TRAIN else arch_data), input_context
     context = input_context or tf.distribute.InputContext()
-    # Double everything, so the batch of each replica and the replicas per pipeline stay the same.
+    # Double all numbers, so the batch of each replica and the replicas per pipeline stay the same.
     twice = tf.distribute.InputContext(
         num_input_pipelines=2 * context.num_input_pipelines,
         input_pipeline_id=2 * context.input_pipeline_id + (name == VAL),

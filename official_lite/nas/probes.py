@@ -69,8 +69,8 @@ class LossProbe:
             )
         if self._task.loss not in logs:
             raise errors.ConfigValueError(
-                f"The train step of {type(self._task).__name__} returns {sorted(logs)}; expected "
-                f"also {self._task.loss!r}, the loss that the search differentiates."
+                f"The train step of {type(self._task).__name__} returns {sorted(logs)}; it must "
+                f"also return {self._task.loss!r}, the loss that the search differentiates."
             )
         loss = tf.cast(logs[self._task.loss], tf.float32)
         return loss / tf.distribute.get_strategy().num_replicas_in_sync
@@ -87,8 +87,8 @@ def unchanged(
     """
     scope = keras.StatelessScope(collect_losses=True, initialize_variables=False)
     # Set the mapping directly, because the constructor would convert its values to tensors. The
-    # mapping must hold variables: a train step takes gradients with respect to them. It must
-    # include all variables, because regularizers read them all.
+    # mapping must contain variables, because a train step takes gradients with respect to them, and
+    # all of them, because regularizers read all variables.
     scope.state_mapping = {id(v): v.value for v in model.variables}
     scope.state_mapping |= {
         id(variable): _as_variable(value) for variable, value in zip(variables, values, strict=True)

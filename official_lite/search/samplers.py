@@ -56,7 +56,7 @@ def create_sampler(config: search_config.SearchConfig, space: Space) -> samplers
     name = search_config.name_of(config.strategy)
     if len(config.directions) > 1 and name in _OF_ONE_OBJECTIVE:
         raise errors.ConfigValueError(
-            f"The strategy {name!r} supports a single metric. For {len(config.directions)} "
+            f"The strategy {name!r} supports only one metric. For {len(config.directions)} "
             "metrics use `nsga2`, `tpe`, `random` or `grid`."
         )
     if name == "grid" and space.size is None:
@@ -263,7 +263,7 @@ def _has_value(trial: trial.FrozenTrial) -> bool:
 def _require_one_objective(study: optuna.Study) -> None:
     if len(study.directions) > 1:
         raise errors.ConfigValueError(
-            f"Regularized evolution supports a single objective, got {len(study.directions)}."
+            f"Regularized evolution supports only one objective, got {len(study.directions)}."
         )
 
 

@@ -218,7 +218,7 @@ def _study_name(config: search_config.SearchConfig, study_dir: str) -> str:
 
 
 def _describe(config: search_config.SearchConfig) -> str:
-    """Return the storage URL with its user name and password removed."""
+    """Return the storage URL without user name and password, or a name for the journal."""
     return _without_password(config.storage) if config.storage else "the journal"
 
 

@@ -125,8 +125,9 @@ def _refuse_leftovers(study: optuna.Study, study_dir: str) -> None:
     trials = os.path.join(study_dir, "trials")
     if not study.get_trials(deepcopy=False) and files.list_names(trials):
         raise errors.ConfigValueError(
-            f"{trials} contains trials of a study that is not in the storage. Remove it, use "
-            "another `model_dir`, or set `search.storage` to the storage of that study."
+            f"{trials} contains trials of a study that is not in the storage. Remove this "
+            "directory, use another `model_dir`, or set `search.storage` to the storage of that "
+            "study."
         )
 
 

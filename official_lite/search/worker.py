@@ -177,7 +177,7 @@ def has_broken_off_trials(study: optuna.Study, study_dir: str) -> bool:
 
 
 class _Queue:
-    """The trials that a worker may take."""
+    """Queue of the trials that a worker may run."""
 
     def __init__(self, job: StudyJob, study: optuna.Study, space: Space) -> None:
         self._job = job
@@ -355,8 +355,8 @@ def start_process(function: Callable[..., object], *args: Any, output_path: str)
         if name.startswith(plugins.FILE_MODULES)
     ]
     files.makedirs(os.path.dirname(output_path))
-    # Send the function and its arguments through a pipe. The arguments of `Process` are unpickled
-    # before the new process has loaded the plugin modules that they may refer to.
+    # Send the function and its arguments through a pipe, because the arguments of `Process` are
+    # unpickled before the new process has loaded the plugin modules that they may refer to.
     receiver, sender = _CONTEXT.Pipe(duplex=False)
     setting = (plugin_files, gin_config.bindings(), output_path, plugins.restriction())
     process = _CONTEXT.Process(target=_run_in_child, args=(receiver, *setting))

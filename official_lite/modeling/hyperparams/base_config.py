@@ -216,7 +216,7 @@ class Config(params_dict.ParamsDict):
 
     def _refuse_rivals(self, given: Mapping[str, Any], cursor: Cursor) -> None:
         for name, rival in self.CLEARS.items():
-            # A serialized config contains the field's default next to the field that replaces it.
+            # A serialized config contains the default of a field even if its rival replaces it.
             is_given = given.get(name) not in (None, getattr(type(self), name))
             if is_given and given.get(rival) is not None:
                 raise errors.ConfigValueError(

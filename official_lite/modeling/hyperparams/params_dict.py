@@ -219,7 +219,7 @@ class ParamsDict:
             self._set(key, value, current, below)
 
     def _set(self, key: str, value: object, current: object, cursor: Cursor) -> None:
-        """Store `value`; merge a dict into `current`, or replace the value if `current` is None."""
+        """Store `value`; merge a dict into `current` if `current` is a config."""
         if isinstance(value, yaml_io.ListItems):
             self.__dict__[key] = [to_plain(new) for new, _ in value.over(current, cursor)]
         elif isinstance(value, Mapping) and isinstance(current, ParamsDict):

@@ -733,10 +733,10 @@ def _insert(tree: dict[Any, Any], path: str, value: str) -> None:
         tree = tree.setdefault(step, kind())
         if type(tree) is not kind:
             raise errors.ConfigValueError(
-                f"The override sets `{path}` and also one of its parents."
+                f"The override sets `{path}` and also one of its parents. Set only one of them."
             )
     if last in tree:
-        raise errors.ConfigValueError(f"The override sets `{path}` twice.")
+        raise errors.ConfigValueError(f"The override sets `{path}` twice. Set it only once.")
     tree[last] = value
 
 
@@ -752,7 +752,9 @@ def _render(tree: str | dict[Any, Any], csv_str: str) -> str:
     if not isinstance(tree, ListItems):
         return "{" + ", ".join(f"{key} : {_render(tree[key], csv_str)}" for key in tree) + "}"
     if sorted(tree) != list(range(len(tree))):
-        raise errors.ConfigValueError(f"A list element is missing in {csv_str!r}.")
+        raise errors.ConfigValueError(
+            f"A list element is missing in {csv_str!r}. Set all elements, starting from index 0."
+        )
     return "[" + ", ".join(_render(tree[index], csv_str) for index in sorted(tree)) + "]"
 
 

@@ -161,7 +161,7 @@ class MultiTaskEvaluator(orbit.AbstractEvaluator):
 
 
 class _TaskEvaluator(core_trainer.Trainer):
-    """Evaluator of a single task, which has no optimizer and saves nothing."""
+    """Evaluator of a single task, without an optimizer and without anything to save."""
 
     def __init__(
         self,

@@ -435,7 +435,7 @@ def _add_positions(
     task: multitask.MultiTask,
     params: configs.MultiTaskExperimentConfig,
 ) -> None:
-    """Add the positions in the training data, so that best checkpoints preserve them."""
+    """Add the positions in the training data to `checkpoint`, so that saving it preserves them."""
     distribute = orbit.utils.make_distributed_dataset
     items: Any = train_data.TrainDataByTask(task.tasks, params, distribute).variables
     if params.trainer.trainer_type == "interleaving":

@@ -34,7 +34,7 @@ class GradientSink:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._optimizer, name)
 
-    @property  # type: ignore[misc]  # read-only: it is not to be reassigned
+    @property  # type: ignore[misc]  # intentionally read-only
     def __class__(self) -> type:
         return type(self._optimizer)
 

@@ -25,7 +25,8 @@ __all__ = ["OptimizerFactory", "follow_weights", "register_optimizer_cls", "prep
 
 LearningRate: TypeAlias = "keras.optimizers.schedules.LearningRateSchedule | float"
 
-# All three names refer to the same table because Keras has removed the legacy optimizers.
+# `LEGACY_OPTIMIZERS_CLS` and `NEW_OPTIMIZERS_CLS` are the same table, because Keras has removed the
+# legacy optimizers.
 OPTIMIZERS_CLS: dict[str, Callable[..., Any]] = {
     "sgd": keras.optimizers.SGD,
     "sgd_experimental": keras.optimizers.SGD,
@@ -225,7 +226,10 @@ class OptimizerFactory:
         if postprocessor is not None:
             optimizer = postprocessor(optimizer)
         if not isinstance(optimizer, keras.optimizers.Optimizer):
-            raise TypeError(f"Expected a Keras optimizer as the result, got {optimizer!r}.")
+            raise TypeError(
+                "The optimizer's class or the `postprocessor` must return a Keras optimizer, but "
+                f"returned {optimizer!r}."
+            )
         return optimizer
 
 
@@ -255,8 +259,8 @@ def _complete(config: base_config.Config, path: str) -> dict[str, Any]:
     if missing:
         shown = " and ".join(f"`{path}.{name}`" for name in missing)
         raise errors.ConfigValueError(
-            f"{shown} {'is' if len(missing) == 1 else 'are'} not set. Set a learning rate in "
-            "`optimizer_config`."
+            f"{shown} {'is' if len(missing) == 1 else 'are'} not set. A schedule requires all of "
+            "its fields; set them in `optimizer_config`."
         )
     for name, value in arguments.items():
         if name in _MUST_BE_POSITIVE and value <= 0:
@@ -270,7 +274,7 @@ def _optimizer_arguments(config: base_config.Config, path: str) -> dict[str, Any
     arguments: dict[str, Any] = config.as_dict()
     for name, no_effect in _DEAD_FIELDS.items():
         if arguments.pop(name, no_effect) != no_effect:
-            logging.warning("`%s.%s` has no effect.", path, name)
+            logging.warning("`%s.%s` has no effect; remove it.", path, name)
     if isinstance(config, optimizer_config.AdafactorConfig):
         return _adafactor_arguments(arguments, path)
     return arguments
