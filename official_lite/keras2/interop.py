@@ -9,7 +9,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-# With these, `tf.gather` would read the variable past a stateless scope and autocasting.
+# `tf.gather` would call these to read the variable directly, without stateless scope or autocast.
 _READS = ("gather_nd", "sparse_read")
 
 
@@ -27,13 +27,13 @@ class TFFunction(keras.layers.Layer):
     def __init__(
         self, function: Callable[..., Any], arguments: tuple[Sequence[Any], Mapping[str, Any]]
     ) -> None:
-        # The dtype of a tensor is part of what the function computes.
+        # Casting the inputs could change the result of the function.
         super().__init__(autocast=False)
         self._function = function
         self.__dict__["_arguments"] = arguments
 
     def compute_output_spec(self, tensors: Sequence[keras.KerasTensor]) -> Any:
-        """Trace the function with dense tensors: Keras takes `2 * x` for sparse."""
+        """Trace the function with dense tensors, because Keras marks `2 * x` as sparse."""
         dense = [keras.KerasTensor(one.shape, one.dtype) for one in tensors]
         return super().compute_output_spec(dense)
 
@@ -48,10 +48,10 @@ class TFFunction(keras.layers.Layer):
 
 
 class _OnSymbolicTensors(tf.__internal__.dispatch.GlobalOpDispatcher):
-    """Handles what TensorFlow itself refuses: arguments that contain a `keras.KerasTensor`."""
+    """Dispatcher for TensorFlow calls whose arguments contain a `keras.KerasTensor`."""
 
     def handle(self, op: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        # The name of an operation means nothing to a layer.
+        # Drop the name of the operation, because the layer has its own name.
         arguments = (args, {key: value for key, value in kwargs.items() if key != "name"})
         tensors = _symbolic_tensors(arguments)
         return TFFunction(op, arguments)(tensors) if tensors else self.NOT_SUPPORTED
@@ -91,7 +91,7 @@ def have_attributes_of_tensorflow() -> None:
 
 def _attribute(variable: keras.Variable, name: str) -> Any:
     value = vars(variable).get("_value")
-    # Special methods and the state of checkpoints belong to one object.
+    # Special methods and checkpoint state must not be shared between the two variables.
     if value is None or name.startswith(("__", "_self_", *_READS)):
         raise AttributeError(f"{type(variable).__name__!r} object has no attribute {name!r}")
     return getattr(value, name)

@@ -1,7 +1,7 @@
 """Attention and convolutions whose subclasses are written for Keras 2.
 
-Keras 2 takes a kernel with three or more dimensions for that of a convolution, and computes the
-fans for its initializer from the shape alone. Keras 3 takes them from the equation.
+Keras 2 treats a kernel with three or more dimensions as a convolution kernel, and computes the fans
+for its initializer from the shape alone. Keras 3 computes the fans from the einsum equation.
 """
 
 import inspect
@@ -27,12 +27,12 @@ class EinsumDense(layers.Keras2Habits, keras.layers.EinsumDense):
     """A `keras.layers.EinsumDense` whose initial kernel has the variance that it has in Keras 2."""
 
     def _update_kernel_initializer(self, input_axes: Any, output_axes: Any) -> Any:
-        # Keras 3 would return an initializer for these axes.
+        # Keras 3 would return an initializer whose fans depend on these axes.
         return self.kernel_initializer
 
 
 def _with_einsum_dense(method: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a method of Keras that creates layers of the class above instead of Keras' own."""
+    """Return a copy of a Keras method that creates this module's `EinsumDense` layers."""
     function = inspect.unwrap(method)
     names = {**function.__globals__, "EinsumDense": EinsumDense}
     return types.FunctionType(
@@ -64,14 +64,14 @@ class MultiHeadAttention(layers.Keras2Habits, keras.layers.MultiHeadAttention):
     _softmax: keras.layers.Softmax
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
-        # A subclass may have another `call`, but a `build` of its own stays.
+        # Match `build` to the subclass's `call`, unless the subclass has its own `build`.
         if "call" in cls.__dict__ and inspect.unwrap(cls.build) in _BUILDS:
             layers.replace_build(cls, _build_for(cls.__dict__["call"]))
         super().__init_subclass__(**kwargs)
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        # Code for Keras 2 adds lists to it.
+        # Code for Keras 2 concatenates the output shape with lists.
         self._output_shape = list(self._output_shape) if self._output_shape else None
 
     def build(self, query_shape: Any, value_shape: Any, key_shape: Any = None) -> None:
@@ -94,7 +94,7 @@ class MultiHeadAttention(layers.Keras2Habits, keras.layers.MultiHeadAttention):
     def _make_output_dense(
         self, query_shape: Any, common_kwargs: dict[str, Any], name: str | None = None
     ) -> keras.Layer:
-        # Keras 2 passes the number of the dimensions before the last one.
+        # Instead of a shape, Keras 2 passes the number of dimensions before the last one.
         if isinstance(query_shape, int):
             query_shape = (None,) * query_shape + (self._query_shape[-1],)
         return _make_output_dense_as_keras(self, query_shape, common_kwargs, name)
@@ -158,7 +158,7 @@ class MultiHeadAttention(layers.Keras2Habits, keras.layers.MultiHeadAttention):
 
 @keras.saving.register_keras_serializable("official_lite")
 class Softmax(keras.layers.Softmax):
-    """A `keras.layers.Softmax` that accepts the mask by position, also if it is None."""
+    """A `keras.layers.Softmax` that accepts a mask, or None, as a positional argument."""
 
     def __call__(self, inputs: tf.Tensor, mask: tf.Tensor | None = None) -> tf.Tensor:
         return super().__call__(inputs, mask=mask)
@@ -190,12 +190,13 @@ def _shape_of(tensor: tf.Tensor) -> tf.TensorShape:
 
 
 class _Causal(layers.Keras2Habits, _ConvolutionHalf):
-    """Mixin for the extension points of Keras 2 that concern causal padding.
+    """Mixin with the Keras 2 extension points for causal padding.
 
     A subclass that supports `padding="causal"` overrides both methods:
 
-    * `_validate_init()`: refuses it otherwise; called at the end of the constructor.
-    * `_compute_causal_padding(inputs)`: the paddings for `tf.pad`.
+    * `_validate_init()`: called at the end of the constructor. Unless it is overridden, it rejects
+      causal padding.
+    * `_compute_causal_padding(inputs)`: returns the paddings for `tf.pad`.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -210,16 +211,18 @@ class _Causal(layers.Keras2Habits, _ConvolutionHalf):
     def _validate_init(self) -> None:
         if self._is_causal:
             raise ValueError(
-                "Causal padding is for `Conv1D` and `SeparableConv1D`, or for a subclass that "
+                "Causal padding requires `Conv1D` or `SeparableConv1D`, or a subclass that "
                 "overrides `_validate_init` and `_compute_causal_padding`."
             )
 
     def _compute_causal_padding(self, inputs: tf.Tensor) -> Any:
-        # Only a subclass that accepts causal padding in `_validate_init` gets here.
-        raise NotImplementedError(f"{type(self).__name__} has no `_compute_causal_padding`.")
+        # Reached only if the `_validate_init` of a subclass accepts causal padding.
+        raise NotImplementedError(
+            f"{type(self).__name__} must override `_compute_causal_padding` for causal padding."
+        )
 
     def convolution_op(self, inputs: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:
-        """Convolve, after the padding of the subclass if it is causal."""
+        """Convolve; with causal padding, apply the padding of the subclass first."""
         if self._is_causal:
             inputs = tf.pad(inputs, self._compute_causal_padding(inputs))
         return keras.ops.conv(
@@ -232,12 +235,12 @@ class _Causal(layers.Keras2Habits, _ConvolutionHalf):
         )
 
     def compute_output_spec(self, *args: Any, **kwargs: Any) -> Any:
-        """Trace `call`, because a subclass may pad as it likes."""
+        """Trace `call`, because a subclass may change the padding."""
         return keras.Operation.compute_output_spec(self, *args, **kwargs)
 
 
 class _IgnoresKernel(layers.Keras2Habits):
-    """Mixin that drops the arguments for a kernel that the layer does not have."""
+    """Mixin for layers without a `kernel`, which drops the constructor's `kernel_*` arguments."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         for name in _IGNORED:

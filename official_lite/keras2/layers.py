@@ -16,7 +16,7 @@ from official_lite.keras2 import saving
 if TYPE_CHECKING:
     from keras import Layer as _LayerHalf
 else:
-    # At runtime the mixin derives from `object`; the layer or model provides the other half.
+    # At runtime the mixin derives from `object`; its subclasses also derive from a layer or model.
     _LayerHalf = object
 
 # Arguments of `add_weight` in the order of Keras 2, which begins with the name.
@@ -65,7 +65,7 @@ class Keras2Habits(_LayerHalf):
             replace_build(cls, _with_tensor_shapes(cls.__dict__["build"]))
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:
-        # Keras looks for the name of the first parameter, which gin's wrapper does not have.
+        # Keras reads the name of the constructor's first parameter, which gin's wrapper hides.
         init: Any = cls.__init__
         if hasattr(init, "__wrapped__") and not hasattr(init, "__signature__"):
             init.__signature__ = inspect.signature(init.__wrapped__)
@@ -78,7 +78,8 @@ class Keras2Habits(_LayerHalf):
             kwargs["name"] = name.replace("/", "_")
         super().__init__(*args, **kwargs)
         if self.name.startswith("_"):
-            # TensorFlow rejects such a name scope. Keras 2 uses the same prefix.
+            # TensorFlow rejects a name scope that begins with an underscore. Keras 2 adds the same
+            # prefix.
             self.name = f"private{self.name}"
         # Keras 3 would convert all arguments, and so copy the dictionaries among them.
         self._convert_input_args = False
@@ -86,7 +87,7 @@ class Keras2Habits(_LayerHalf):
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         names = _positional_names(type(self).call)
         if args:
-            # Keras accepts only tensors by position, and sets `training` by name.
+            # Keras accepts only tensors as positional arguments, and passes `training` by name.
             kwargs.update(zip(names[1:], args[1:], strict=False))
             args = (self._converted(args[0]), *args[max(1, len(names)) :])
         elif names and names[0] in kwargs:
@@ -105,7 +106,7 @@ class Keras2Habits(_LayerHalf):
         return outputs
 
     def _track_containers(self) -> None:
-        """Track what was added to a container inside of another, which Keras 3 does not notice."""
+        """Track the items of nested containers, because Keras 3 does not notice added ones."""
         for container in saving.containers_of(self).values():
             for one in keras_variables.parts_of(container):
                 self._tracker.track(one)
@@ -130,10 +131,10 @@ class Keras2Habits(_LayerHalf):
         return layers
 
     def _converted(self, inputs: Any) -> Any:
-        """Return the first argument of a call with numbers and arrays as tensors of its dtype."""
+        """Convert numbers and arrays in a call's first argument to tensors of the layer's dtype."""
         wanted = getattr(self, "_inputs_struct", None)
         if isinstance(inputs, dict) and isinstance(wanted, dict) and wanted.keys() < inputs.keys():
-            # Keras 3 would pair inputs and keys by their order.
+            # Keras 3 would match the entries to the model's inputs by their order.
             inputs = {name: inputs[name] for name in wanted}
         return keras.tree.map_structure(self._as_tensor, inputs)
 
@@ -158,7 +159,7 @@ class Keras2Habits(_LayerHalf):
         return saving.serving_function(self) or super()._default_save_signature
 
     def _set_dtype_policy(self, policy: Any) -> None:
-        # May be called before the constructor of the base class.
+        # A subclass may call this method before the constructor of the base class.
         self.__dict__["_dtype_policy"] = keras.dtype_policies.get(policy)
 
     @property
@@ -188,7 +189,7 @@ class Keras2Habits(_LayerHalf):
             return self.__dict__[f"_own_{name}"]
 
     def _lock_state(self) -> None:
-        """Leave the layer open for state that `call` creates."""
+        """Do nothing, so that `call` may still create state."""
 
     def __setattr__(self, name: str, value: Any) -> None:
         old = self.__dict__.get(name)
@@ -248,7 +249,7 @@ class Keras2Habits(_LayerHalf):
 
     def add_metric(self, value: tf.Tensor, name: str, aggregation: str = "mean") -> None:
         """Add `value` to the mean that the layer reports as the metric `name`."""
-        del aggregation  # With a tensor, Keras 2 knows only the mean.
+        del aggregation  # With a tensor, Keras 2 supports only the mean.
         self._metric_named(name).update_state(value)
 
     def _metric_named(self, name: str) -> keras.metrics.Metric:
@@ -256,7 +257,7 @@ class Keras2Habits(_LayerHalf):
         for metric in metrics:
             if metric.name == name:
                 return metric
-        # Keras does not track metrics that `call` creates.
+        # Append the metric by hand, because Keras does not track metrics that `call` creates.
         metrics.append(keras.metrics.Mean(name))
         return metrics[-1]
 
@@ -292,10 +293,10 @@ def _make_filters_an_integer(layer: keras.Layer) -> None:
 
 
 class _Weight(keras.Variable):
-    """A weight that shares the value of a TensorFlow variable."""
+    """A Keras weight whose value is an existing `tf.Variable`."""
 
     def __init__(self, variable: tf.Variable, name: str) -> None:
-        # A function may be given while a model is traced.
+        # While Keras traces a model, it accepts only a function as the initial value.
         super().__init__(
             lambda shape, dtype: variable,
             shape=variable.shape,

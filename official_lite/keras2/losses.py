@@ -1,4 +1,4 @@
-"""Losses and metrics as Keras 2 has them, also as functions of the tensors of a model."""
+"""Losses and metrics with the behavior of Keras 2, and functions that add them to a model."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -34,7 +34,7 @@ class Loss(keras.losses.Loss):
     def __call__(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> tf.Tensor:
         losses = tf.convert_to_tensor(user_code.converted(self.call)(y_true, y_pred))
         mask = getattr(y_pred, "_keras_mask", None)
-        # AutoGraph, which converts `call`, does not know assignment expressions.
+        # Not written with `:=`, which AutoGraph does not support.
         if mask is not None:
             losses._keras_mask = _expanded(mask, losses)
         weights = None if sample_weight is None else _expanded(sample_weight, losses)
@@ -43,13 +43,13 @@ class Loss(keras.losses.Loss):
 
 
 class _Reduction(keras.losses.Loss):
-    """Reduces the losses that it is given, with the weights and the mask, as Keras does."""
+    """A loss that applies Keras' weights, mask and reduction to losses computed elsewhere."""
 
     def __init__(self, reduction: str, name: str, dtype: str) -> None:
         super().__init__(name=name, reduction=reduction, dtype=dtype)
 
     def call(self, y_true: tf.Tensor, y_pred: tf.Tensor) -> tf.Tensor:
-        """Return the losses."""
+        """Return the losses, which are passed as the predictions."""
         return y_pred
 
 
@@ -60,7 +60,7 @@ def _expanded(weights: Any, losses: tf.Tensor) -> tf.Tensor:
 
 
 class LossFunctionWrapper(Loss):
-    """A loss that calls a function, as `keras.__internal__.losses` has it in Keras 2.
+    """A loss that calls a function, like the one in `keras.__internal__.losses` of Keras 2.
 
     Args:
         fn: Function of `y_true`, `y_pred` and the keyword arguments below that returns the loss
@@ -92,42 +92,42 @@ class LossFunctionWrapper(Loss):
 
 
 class _CountsInFloats(_MetricHalf):
-    """Mixin for a default dtype of float32: with integers, weights below 1 count as 0."""
+    """Mixin with a default dtype of float32: an integer dtype would truncate fractional weights."""
 
     def __init__(self, *args: Any, dtype: Any = None, **kwargs: Any) -> None:
         super().__init__(*args, dtype=dtype or "float32", **kwargs)
 
 
 class BinaryIoU(_CountsInFloats, keras.metrics.BinaryIoU):
-    """A `keras.metrics.BinaryIoU` with weights of any size."""
+    """A `keras.metrics.BinaryIoU` that supports fractional weights."""
 
 
 class IoU(_CountsInFloats, keras.metrics.IoU):
-    """A `keras.metrics.IoU` with weights of any size."""
+    """A `keras.metrics.IoU` that supports fractional weights."""
 
 
 class MeanIoU(_CountsInFloats, keras.metrics.MeanIoU):
-    """A `keras.metrics.MeanIoU` with weights of any size."""
+    """A `keras.metrics.MeanIoU` that supports fractional weights."""
 
 
 class OneHotIoU(_CountsInFloats, keras.metrics.OneHotIoU):
-    """A `keras.metrics.OneHotIoU` with weights of any size."""
+    """A `keras.metrics.OneHotIoU` that supports fractional weights."""
 
 
 class OneHotMeanIoU(_CountsInFloats, keras.metrics.OneHotMeanIoU):
-    """A `keras.metrics.OneHotMeanIoU` with weights of any size."""
+    """A `keras.metrics.OneHotMeanIoU` that supports fractional weights."""
 
 
 class _Endpoint(keras.layers.Layer):
-    """Returns its input."""
+    """A layer that returns its input."""
 
     def compute_output_spec(self, value: keras.KerasTensor) -> keras.KerasTensor:
-        """Return a dense tensor like the input: Keras takes `2 * x` for sparse."""
+        """Return a dense symbolic tensor, because Keras marks `2 * x` as sparse."""
         return keras.KerasTensor(value.shape, value.dtype)
 
 
 class _LossEndpoint(_Endpoint):
-    """Adds its input to the losses of the model, and returns it."""
+    """A layer that adds its input to the model's losses and returns it."""
 
     def call(self, value: Any) -> Any:
         """Add the value to the losses."""
@@ -136,7 +136,7 @@ class _LossEndpoint(_Endpoint):
 
 
 class _MetricEndpoint(_Endpoint):
-    """Adds its input to a mean that the model reports, and returns it."""
+    """A layer that adds its input to a mean that the model reports, and returns the input."""
 
     def __init__(self, metric_name: str) -> None:
         super().__init__(name=metric_name)
@@ -175,11 +175,11 @@ def add_metric(
 
 
 def _add_to_graph(model: keras.Model, endpoint: keras.Layer, value: Any) -> None:
-    """Make the model call a layer that no output depends on."""
+    """Make a model call `endpoint` on `value`, although no output depends on the result."""
     graph = keras.Function(model.inputs, [*_ends(model), endpoint(value)])
     known = {id(layer) for layer in model.layers}
     for name in _GRAPH:
-        # Keras would track the layers of a graph as attributes of the model.
+        # Bypass `__setattr__`, which would track the layers as attributes of the model.
         model.__dict__[name] = getattr(graph, name)
     for layer in model.layers:
         if id(layer) not in known:
@@ -187,6 +187,6 @@ def _add_to_graph(model: keras.Model, endpoint: keras.Layer, value: Any) -> None
 
 
 def _ends(model: keras.Model) -> list[Any]:
-    """Return the outputs of a model and of the endpoints that were added before."""
+    """Return the outputs of a model and those of its endpoint layers."""
     endpoints = [one for one in model.layers if isinstance(one, _Endpoint)]
     return [*model.outputs, *(one.output for one in endpoints)]

@@ -14,7 +14,7 @@ from official_lite.common import errors, keras_variables, suggestions
 if TYPE_CHECKING:
     from keras.optimizers import Optimizer as _OptimizerHalf
 else:
-    # At runtime the mixin derives from `object`; the optimizer provides the other half.
+    # At runtime the mixin derives from `object`; its subclasses also derive from an optimizer.
     _OptimizerHalf = object
 
 _CONSTRUCTOR = ("clipnorm", "clipvalue", "decay", "global_clipnorm", "lr")
@@ -61,7 +61,7 @@ class Optimizer(keras.optimizers.Optimizer):
         for argument in kwargs:
             if argument not in _CONSTRUCTOR:
                 raise errors.ConfigValueError(
-                    f"An optimizer of Keras 2 has no argument {argument!r}. "
+                    f"A Keras 2 optimizer has no argument {argument!r}. "
                     f"{suggestions.did_you_mean(argument, _CONSTRUCTOR)}"
                 )
         # Bypass `__setattr__`: Keras tracks slots as variables of the optimizer already.
@@ -99,7 +99,7 @@ class Optimizer(keras.optimizers.Optimizer):
         if isinstance(value, keras.optimizers.schedules.LearningRateSchedule):
             return value
         if isinstance(value, numbers.Real):
-            # A variable can change after an update is traced.
+            # Unlike a number, a variable can change after an update is traced.
             with tf.init_scope():
                 value = self.add_variable((), keras.initializers.Constant(value), name=name)
             self._hyper[name] = value
@@ -166,13 +166,13 @@ class Optimizer(keras.optimizers.Optimizer):
     ) -> Any:
         """Update the variables; see `keras.optimizers.Optimizer.apply_gradients`."""
         grads, variables = zip(*grads_and_vars, strict=True)
-        # Not `self.apply`, by which wrappers enter the `apply_gradients` of a subclass.
+        # Not `self.apply`, which calls the `apply_gradients` of a subclass.
         super().apply(grads, variables)
         return self.iterations
 
     @property
     def leaves_other_rows(self) -> bool:
-        """Whether sparse gradients reach the subclass as such."""
+        """Whether the subclass implements sparse updates, which leave other rows unchanged."""
         return type(self)._resource_apply_sparse is not Optimizer._resource_apply_sparse
 
     def _backend_update_step(
@@ -214,10 +214,10 @@ class Optimizer(keras.optimizers.Optimizer):
         variable: tf.Variable,
         learning_rate: tf.Tensor,
     ) -> None:
-        """Update one variable by the method that the subclass has for its kind of gradient."""
+        """Update one variable by the subclass's method for dense or for sparse gradients."""
         is_sparse = isinstance(gradient, tf.IndexedSlices)
         accepts: Any = self._resource_apply_sparse if is_sparse else self._resource_apply_dense
-        # As in Keras 2, a method may do without the state.
+        # As in Keras 2, the method may lack the parameter `apply_state`.
         has_state = "apply_state" in inspect.signature(accepts).parameters
         state: Any = {"apply_state": self._apply_state} if has_state else {}
         if is_sparse:
@@ -229,7 +229,7 @@ class Optimizer(keras.optimizers.Optimizer):
     def _resource_apply_dense(
         self, grad: tf.Tensor, var: tf.Variable, apply_state: dict[Any, Any] | None
     ) -> Any:
-        raise NotImplementedError(f"{type(self).__name__} has no `_resource_apply_dense`.")
+        raise NotImplementedError(f"{type(self).__name__} must override `_resource_apply_dense`.")
 
     def _resource_apply_sparse_duplicate_indices(
         self, grad: tf.Tensor, var: tf.Variable, indices: tf.Tensor, **kwargs: Any
@@ -347,7 +347,7 @@ class Adam(Optimizer):
         indices: tf.Tensor,
         apply_state: dict[Any, Any] | None = None,
     ) -> Any:
-        # Not `self._resource_apply_dense`: a subclass that calls this method often overrides both.
+        # Not `self._resource_apply_dense`, because a subclass often overrides both methods.
         return Adam._resource_apply_dense(self, _dense(grad, var, indices), var, apply_state)
 
 
@@ -371,7 +371,7 @@ class UpdateStep(_OptimizerHalf):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         kwargs.pop("jit_compile", None)
         if args and (args[0] is None or isinstance(args[0], str)):
-            # The first argument of the base class of Keras 2.
+            # In Keras 2, the first argument of the base class is the name.
             kwargs["name"], *args_left = args
             args = tuple(args_left)
         if not args:
@@ -422,7 +422,7 @@ class UpdateStep(_OptimizerHalf):
         variable: tf.Variable,
         learning_rate: tf.Tensor | None = None,
     ) -> None:
-        """Update a variable, by default with the learning rate of the step that is under way."""
+        """Update a variable, by default with the learning rate of the current step."""
         rate = self._rate_of_step if learning_rate is None else learning_rate
         super().update_step(gradient, variable, rate)
 
@@ -432,12 +432,12 @@ def _dense(grad: tf.Tensor, var: tf.Variable, indices: tf.Tensor) -> tf.Tensor:
 
 
 def _no_learning_rate() -> float:
-    """Stand in for the learning rate until the subclass sets it."""
+    """Return a placeholder learning rate, in use until the subclass sets its own."""
     return 0.0
 
 
 def _apply_by(apply_gradients: Callable[..., Any]) -> Callable[..., None]:
-    """Return an `apply` that calls `apply_gradients`; wrappers of optimizers call only `apply`."""
+    """Return an `apply` that calls `apply_gradients`: optimizer wrappers call only `apply`."""
 
     def apply(self: Any, grads: Sequence[Any], trainable_variables: Any = None) -> None:
         variables = (
@@ -453,7 +453,7 @@ def _set_method(cls: Any, name: str, method: Callable[..., Any]) -> None:
 
 
 def _name_by_path(variable: keras.Variable | tf.Variable) -> None:
-    """Give the `tf.Variable` of a Keras variable the name that subclasses look for patterns in."""
+    """Name a `tf.Variable` after its Keras path, which subclasses match against patterns."""
     if isinstance(variable, keras.Variable):
         for copy in keras_variables.local_values(variable):
             # TensorFlow has no other way to rename a variable.

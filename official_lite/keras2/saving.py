@@ -13,7 +13,7 @@ from official_lite.common import keras_variables, nested_dict
 
 
 def containers_of(layer: keras.Layer) -> dict[str, Any]:
-    """Return the containers in a layer's attributes, without those in which Keras keeps records."""
+    """Return the containers in a layer's attributes, without those for Keras' own bookkeeping."""
     tracked = {*getattr(layer, "_tracked", ())}
     return {
         name: value
@@ -28,17 +28,17 @@ def holds(layer: keras.Layer, part: Any) -> bool:
     return any(
         part is held
         for name, value in vars(layer).items()
-        # TensorFlow and this package keep records under such names.
+        # TensorFlow and this package use the prefix `_self_` for their bookkeeping.
         if not name.startswith("_self_") and id(value) not in stores
         for held in keras_variables.parts_of(value)
     )
 
 
 def tracked_containers(layer: keras.Layer) -> dict[str, Any]:
-    """Return the containers of a layer's attributes that hold layers or variables.
+    """Return the containers in a layer's attributes that contain layers or variables.
 
-    `tf.train.Checkpoint` leaves out what Keras 3 keeps in such attributes. The names in a
-    checkpoint become those of Keras 2, such as `blocks/0/kernel`.
+    `tf.train.Checkpoint` skips such containers of Keras 3 layers. If they are tracked, the names in
+    a checkpoint are those of Keras 2, such as `blocks/0/kernel`.
     """
     wrapped = layer.__dict__.setdefault("_self_wrapped_containers", {})
     containers = {}
@@ -46,7 +46,7 @@ def tracked_containers(layer: keras.Layer) -> dict[str, Any]:
         parts = [*keras_variables.parts_of(container)]
         if not any(isinstance(one, keras.Layer | keras.Variable | tf.Variable) for one in parts):
             continue
-        # A container keeps its identity, on which a restore relies, as long as it is the same.
+        # Reuse the wrapper while its parts are the same, because a restore relies on its identity.
         if name not in wrapped or wrapped[name][0] != [*map(id, parts)]:
             plain = model_state.plain_containers(container)
             wrapped[name] = [*map(id, parts)], tf.__internal__.tracking.wrap(plain)
@@ -147,7 +147,7 @@ def _spec_of(model: keras.Model, tensor: Any, name: str) -> tf.TensorSpec:
     if shape.rank:
         shape = tf.TensorShape([None]).concatenate(shape[1:])
     if dtype.is_floating and model.autocast:
-        # The model converts it, under mixed precision to a type with fewer bits.
+        # The model casts the tensor itself; under mixed precision, to a dtype with fewer bits.
         dtype = tf.as_dtype(model.variable_dtype)
     return tf.TensorSpec(shape, dtype, name)
 
@@ -171,7 +171,7 @@ class Checkpoint(tf.train.Checkpoint):
 
 
 class _Status:
-    """The status of a conversion, which fails unless all variables get their values."""
+    """The load status of a converted checkpoint, whose conversion set all variables."""
 
     def assert_consumed(self) -> "_Status":
         return self
@@ -179,6 +179,6 @@ class _Status:
     assert_existing_objects_matched = assert_nontrivial_match = expect_partial = assert_consumed
 
     def initialize_or_restore(self, session: Any = None) -> None:
-        """Do nothing: the variables have their values."""
+        """Do nothing, because the variables already have their values."""
 
     run_restore_ops = initialize_or_restore

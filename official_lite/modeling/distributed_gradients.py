@@ -1,9 +1,9 @@
-"""Optimizers that sum gradients over replicas before they clip them, and losses that fit them.
+"""Optimizers that sum gradients over replicas before clipping, and a matching scale of losses.
 
 Their update steps have fewer ops than Keras'. Keras 3 writes the update of a variable as a dozen
 ops, most of which traverse the whole variable, and it recomputes shared values for each variable.
-The mixins of the update steps precede an optimizer class. Apart from rounding, the results equal
-Keras' own, and the optimizer's variables are the same.
+The update-step mixins precede an optimizer class among its bases. The optimizer's variables remain
+the same, and the results differ from those of Keras only by rounding.
 
 The exception is the opt-in `lazy_rows`, which changes the results: the rows of a table that a step
 looks up are updated as usual, and everything that belongs to the other rows stays unchanged.
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any: ...
 else:
-    # At runtime the mixins derive from `object`; the optimizer class provides the other half.
+    # At runtime the mixins derive from `object`; their subclasses also derive from an optimizer.
     _OptimizerHalf = object
 
 
@@ -93,7 +93,8 @@ def _make_lazy(optimizer: keras.optimizers.Optimizer) -> None:
     if not isinstance(optimizer, _RowUpdate):
         raise errors.ConfigValueError(
             "`lazy_rows` supports Adam, AdamW, SGD, RMSprop and Adagrad, but not "
-            f"{type(optimizer).__name__}, which updates whole tables."
+            f"{type(optimizer).__name__}, which updates whole tables. Use a supported optimizer or "
+            "set `lazy_rows` to false."
         )
     # Bypass `__setattr__`, which would track the value for saving.
     optimizer.__dict__["lazy_rows"] = True
@@ -265,12 +266,12 @@ class DistributedOptimizer(_OptimizerHalf):
         if missing and not present:
             raise errors.ConfigValueError(
                 f"No gradients provided for any variable: {', '.join(missing)}. Make sure that the "
-                "loss depends on them and is computed under the gradient tape, from tensors."
+                "loss depends on them and is computed from tensors under the gradient tape."
             )
         self._warn_of_missing(missing)
         gradients = [g for g, _ in present]
         if self.loss_scale_factor is not None:
-            # Keras divides the gradients by the scale, which sparse gradients do not support.
+            # Keras divides the gradients by the scale, but sparse gradients can't be divided.
             gradients = self._make_dense(gradients, "the loss is scaled")
         return gradients, [v for _, v in present]
 
@@ -305,11 +306,11 @@ class DistributedOptimizer(_OptimizerHalf):
     def _why_not_rows(self) -> str | None:
         """Return why sparse gradients must become dense, or None if they may stay sparse."""
         if not getattr(self, "leaves_other_rows", False):
-            return "the optimizer changes all rows"
+            return "its update changes all rows"
         if self.gradient_transformers:
-            return "there are gradient transformers"
+            return "it has gradient transformers"
         if self.gradient_accumulation_steps:
-            return "the optimizer has `gradient_accumulation_steps`"
+            return "it has `gradient_accumulation_steps`"
         # XLA does not know the number of distinct rows, so it would process as many rows as there
         # are look-ups, one after the other.
         if control_flow_util.GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph()):
@@ -321,7 +322,7 @@ class DistributedOptimizer(_OptimizerHalf):
         is_sparse = any(isinstance(gradient, tf.IndexedSlices) for gradient in gradients)
         if is_sparse and has_lazy_rows(self):
             raise errors.ConfigValueError(
-                f"The optimizer has `lazy_rows`, but can't update rows of a table: {reason}."
+                f"The optimizer has `lazy_rows`, but can't update individual rows: {reason}."
             )
         return [None if g is None else tf.convert_to_tensor(g) for g in gradients]
 
@@ -393,7 +394,7 @@ class DistributedLossScaleOptimizer(DistributedOptimizer):
 
 
 def _sum_equal_rows(gradient: Gradient) -> Gradient:
-    """Return the gradient with each row at most once; a dense gradient is returned unchanged."""
+    """Return a sparse gradient with duplicate rows summed, or a dense gradient unchanged."""
     if not isinstance(gradient, tf.IndexedSlices):
         return gradient
     rows, places = tf.unique(gradient.indices)
@@ -415,7 +416,7 @@ def _distributed_class(optimizer_cls: type[keras.optimizers.Optimizer]) -> type:
     distributed_cls = type(optimizer_cls.__name__, (*mixins, optimizer_cls), namespace)
     package, _, name = keras.saving.get_registered_name(optimizer_cls).rpartition(">")
     if package:
-        # Both are saved under the registered name, from which Keras restores the original class.
+        # Both classes are saved under the registered name, from which Keras restores the original.
         for cls in (distributed_cls, optimizer_cls):
             keras.saving.register_keras_serializable(package, name)(cls)
     return distributed_cls
@@ -431,9 +432,9 @@ def _mixins_for(optimizer_cls: type[keras.optimizers.Optimizer]) -> Iterator[typ
 
 
 class _WeightDecay(_OptimizerHalf):
-    """Mixin for `w -= learning_rate * weight_decay * w`; the product of the rates is computed once.
+    """Mixin for `w -= learning_rate * weight_decay * w` that multiplies the two rates only once.
 
-    With `lazy_rows`, rows of a table decay in the steps that look them up.
+    With `lazy_rows`, rows of a table decay only in the steps that look them up.
     """
 
     lazy_rows = False
@@ -509,7 +510,7 @@ class _RowUpdate(_OptimizerHalf):
     def _update_rows(
         self, variable: tf.Variable, rows: tf.Tensor, gradient: tf.Tensor, learning_rate: tf.Tensor
     ) -> None:
-        """Update rows of a variable, each of which is listed once."""
+        """Update the given rows of a variable; `rows` contains no duplicates."""
         raise NotImplementedError
 
     def _subtract(
@@ -525,7 +526,7 @@ class _RowUpdate(_OptimizerHalf):
 class _AdamScalars(NamedTuple):
     """Scalars shared by all variables of an Adam update.
 
-    `unbiased_rate` is the learning rate with the correction for the bias of the moments.
+    `unbiased_rate` is the learning rate times the bias correction of the moments.
     """
 
     learning_rate: tf.Tensor
@@ -626,16 +627,16 @@ class _AdamUpdate(_RowUpdate):
 def _has_fast_kernel(variable: tf.Variable) -> bool:
     """Return whether Adam's kernel is faster than separate ops.
 
-    On CPUs the kernel distributes all but the smallest variables over threads. Up to a certain size
-    this takes longer than the update itself: 30 µs for 1,024 elements, compared with 8 µs for the
-    ops.
+    On CPUs the kernel distributes all but the smallest variables over threads. Up to a certain
+    size, the distribution takes longer than the update itself: the kernel takes 30 µs for 1,024
+    elements, compared with 8 µs for the ops.
     """
     is_middling = 512 <= variable.shape.num_elements() < 2**15
     return not (is_middling and "CPU" in variable.device)
 
 
 class _SGDUpdate(_RowUpdate):
-    """Mixin for `keras.optimizers.SGD` that updates a variable with one kernel, or some rows."""
+    """Mixin for `keras.optimizers.SGD` that updates single rows, or a variable with one kernel."""
 
     @property
     def leaves_other_rows(self) -> bool:
@@ -732,7 +733,7 @@ def _move_rows(average: tf.Variable, rows: tf.Tensor, target: tf.Tensor, decay: 
 
 
 def _write_rows(variable: tf.Variable, rows: tf.Tensor, values: tf.Tensor) -> None:
-    # Copying rows is several times faster than adding to them.
+    # Assigning rows is several times faster than adding to them.
     tf.raw_ops.ResourceScatterUpdate(resource=variable.handle, indices=rows, updates=values)
 
 
@@ -756,7 +757,7 @@ def _unless_told(scale: Callable[[tf.Tensor], tf.Tensor]) -> Callable[[tf.Tensor
     return scale_unless_told
 
 
-# Keras has no option for this. It looks the functions up in their module on each use, so replace
-# them there.
+# Keras has no option to skip the division. It looks these functions up in their module on each
+# call, so replace them there.
 for _name in ("scale_loss_for_distribution", "unscale_loss_for_distribution"):
     setattr(keras_loss, _name, _unless_told(getattr(keras_loss, _name)))

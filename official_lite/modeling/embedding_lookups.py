@@ -29,7 +29,7 @@ def read_rows_only(model: keras.Model | tf.Module) -> None:
 
 
 def tables(model: keras.Model | tf.Module) -> list[keras.Variable]:
-    """Return the trainable tables of a built model's embedding layers; a step changes some rows."""
+    """Return the trainable tables of a built model's embedding layers, without duplicates."""
     found = {id(layer.embeddings): layer.embeddings for layer in _plain_embeddings(model)}
     return [table for table in found.values() if table.trainable]
 
@@ -55,7 +55,7 @@ def _plain_embeddings(model: keras.Model | tf.Module) -> Iterator[Any]:
 
 
 def _look_up(layer: keras.layers.Embedding, table: tf.Variable, inputs: tf.Tensor) -> tf.Tensor:
-    # In a stateless scope, another value replaces the variable.
+    # A stateless scope may replace the variable by another value.
     is_plain = not (layer.lora_enabled or stateless_scope.in_stateless_scope())
     if not is_plain or not isinstance(inputs, tf.Tensor):
         return type(layer).call(layer, inputs)

@@ -72,7 +72,7 @@ def minimize_using_explicit_allreduce(
 
 
 def _loss_scale(optimizer: keras.optimizers.Optimizer) -> tf.Tensor | None:
-    """Return the factor that the optimizer will divide gradients by, or None if it will not."""
+    """Return the factor by which the optimizer divides gradients, or None if it does not."""
     is_dynamic = isinstance(optimizer, keras.optimizers.LossScaleOptimizer)
     if not is_dynamic and optimizer.loss_scale_factor is None:
         return None
@@ -88,7 +88,7 @@ def _run_callbacks(
 
 
 def _all_reduce(gradients: list[Any], bytes_per_pack: int, dtype: tf.DType | None) -> list[Any]:
-    """Return the sums over all replicas in the original types, reduced in `dtype` if given."""
+    """Sum gradients over replicas, in `dtype` if given, and return them in their own dtypes."""
     if not gradients:
         return []
     options = tf.distribute.experimental.CommunicationOptions(bytes_per_pack=bytes_per_pack)
@@ -106,7 +106,8 @@ def _on_unscaled(
     if scale is None:
         return list(_run_callbacks(callbacks, pairs))
     unscaled = [(_times(gradient, 1.0 / scale), variable) for gradient, variable in pairs]
-    # The optimizer divides by the scale itself. Scales are powers of two, so no precision is lost.
+    # Multiply by the scale again, because the optimizer divides by it. Scales are powers of two, so
+    # no precision is lost.
     pairs = _run_callbacks(callbacks, unscaled)
     return [(_times(gradient, scale), variable) for gradient, variable in pairs]
 

@@ -50,7 +50,7 @@ def write_model(
     try:
         _write(model, unfinished, format, input_signature)
     except BaseException as error:
-        # On a full disk, the incomplete file would take the space that others need.
+        # On a full disk, the incomplete file would occupy space that other files need.
         if files.exists(unfinished):
             files.remove_all(unfinished)
         if isinstance(error, OSError) and error.errno and not error.filename:
@@ -77,9 +77,9 @@ def _write(
 def _called_for_inference(model: keras.Model) -> Iterator[None]:
     """Let `model.export` call the model with `training=False`.
 
-    Keras leaves the argument out, and layers such as `RandomFlip` take that for training.
+    Without the argument, layers such as `RandomFlip` would run in training mode.
     """
-    # Not by `setattr`, because Keras would track the attribute as a part of the model.
+    # Bypass Keras' `__setattr__`, which would track the attribute as a part of the model.
     vars(model)["__call__"] = functools.partial(model.__call__, training=False)
     try:
         yield

@@ -12,7 +12,7 @@ from official_lite.common import files, keras_variables, nests
 __all__ = ["describe", "try_count_flops", "try_count_params", "write_model_params"]
 
 
-# In deeper models, the remaining layers are summed up in one line.
+# The maximum number of layers to list. One more line summarizes the remaining layers.
 _MAX_LINES = 40
 
 
@@ -73,7 +73,11 @@ def try_count_flops(
     try:
         graph = _traced_graph(model, specs)
     except (TypeError, ValueError, tf.errors.OpError) as error:
-        logging.info("Can't count FLOPs, because the model can't be traced on %s: %s", specs, error)
+        logging.info(
+            "Can't count FLOPs, because the model can't be traced with the inputs %s: %s",
+            specs,
+            error,
+        )
         return None
     options = tf.compat.v1.profiler.ProfileOptionBuilder.float_operation()
     options["output"] = f"file:outfile={output_path}" if output_path else "none"
@@ -84,7 +88,7 @@ def try_count_flops(
 
 
 def _parameters(model: keras.Model | tf.Module) -> list[Any]:
-    """Return the variables without random generator states, which Keras models also include."""
+    """Return the variables, without the random generator states in a Keras model's `variables`."""
     return list(model.weights if isinstance(model, keras.Model) else model.variables)
 
 

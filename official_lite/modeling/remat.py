@@ -41,12 +41,12 @@ def rematerialize(model: keras.Model | tf.Module, patterns: Sequence[str]) -> No
     if isinstance(tf.distribute.get_strategy(), tf.distribute.ParameterServerStrategy):
         raise errors.ConfigValueError(
             f"`trainer.remat` is {list(patterns)}, but a parameter server does not support it. Use "
-            "the strategy `mirrored` or `multi_worker_mirrored`, or set it to an empty list."
+            "the strategy `mirrored` or `multi_worker_mirrored`, or set `trainer.remat` to []."
         )
     if not isinstance(model, keras.Model):
         raise errors.ConfigValueError(
             "`trainer.remat` supports only Keras models, but the task's model is a "
-            f"{type(model).__name__}."
+            f"{type(model).__name__}. Set `trainer.remat` to []."
         )
     layers = _outermost(
         {id(layer): layer for pattern in patterns for layer in _matching(model, pattern)}
@@ -89,7 +89,7 @@ def _outermost(layers: dict[int, keras.Layer]) -> list[keras.Layer]:
 
 
 def _recomputed(layer: keras.Layer, call: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a replacement for `layer.call` that keeps no activations in training."""
+    """Return a replacement for `layer.call` that stores no activations in training."""
 
     @functools.wraps(call)
     def recomputed_call(*args: Any, **kwargs: Any) -> Any:
@@ -114,7 +114,7 @@ class _Call:
 
     Args:
         layer: The layer.
-        call: Its original `call`.
+        call: The layer's original `call`.
         structure: The positional and the keyword arguments of the call.
     """
 
@@ -145,7 +145,7 @@ class _Call:
 
             def gradient(*upstream: tf.Tensor, variables: Sequence[Any] | None = None) -> Any:
                 gradients = self._gradients(values, states, upstream)
-                # The gradients of the weights are those of their values, which are arguments.
+                # The weights are arguments, too, so their variables need no further gradient.
                 return (gradients, [None] * len(variables)) if variables else gradients
 
             return tuple(flat), gradient
@@ -164,12 +164,13 @@ class _Call:
             raise errors.ConfigValueError(
                 f"`trainer.remat` matches {_path_of(self._layer)!r}, which calls `add_loss` or "
                 "contains a layer with an `activity_regularizer`. Such a loss would lose its "
-                "gradient in the recomputation. Match smaller layers, without this one."
+                "gradient in the recomputation. Use patterns that match smaller layers, but not "
+                "this one."
             )
         return outputs
 
     def _arguments(self, inputs: Sequence[tf.Tensor]) -> Any:
-        """Return the arguments of the call with other inputs, which get the masks of the first."""
+        """Return the call's arguments with `inputs` in place of its float tensors; masks remain."""
         flat = list(self._flat)
         for place, value in zip(self._places, inputs, strict=True):
             flat[place] = value
@@ -186,14 +187,14 @@ class _Call:
         """Return the gradients for `values`: the inputs and then the weights; None if unused.
 
         A gradient of zero would be wrong for an unused weight, because optimizers skip a weight
-        only if it has no gradient. Otherwise weight decay moves it.
+        only if it has no gradient. With a zero gradient, weight decay would move it.
         """
         upstream = [value for value in upstream if _is_float(value)]
         graph = tf.compat.v1.get_default_graph()
         if not tf.executing_eagerly() and control_flow_util.GraphOrParentsInXlaContext(graph):
             return self._gradients_in_xla(values, states, upstream)
-        # Without the dependency the recomputation could run right after the first pass. It also
-        # keeps TensorFlow from merging the two passes.
+        # The dependency keeps the recomputation from running right after the first pass, and
+        # TensorFlow from merging the two passes.
         with tf.control_dependencies(upstream):
             values, states = ([tf.identity(v) for v in part] for part in (values, states))
         return self._recompute(values, states, upstream)[0]
@@ -209,7 +210,7 @@ class _Call:
         XLA ignores control dependencies and merges equal computations, but not across the boundary
         of a loop. It cannot remove the loop, because it does not know that a hyperbolic tangent
         is at most 1. It cannot move the recomputation in front of the loop either, because each
-        iteration replaces all inputs: by their gradients, and states by new states.
+        iteration replaces all loop variables: `values` by gradients, and `states` by new states.
         """
         sample = tf.reshape(tf.cast(upstream[0], tf.float32), [-1])[:1]
         count = tf.where(tf.reduce_any(tf.tanh(sample) > 2.0), 0, 1)
@@ -219,7 +220,7 @@ class _Call:
             gradients, new_states = self._recompute(
                 carried[: len(values)], carried[len(values) :], upstream
             )
-            # This is known as soon as the loop is traced.
+            # Tracing the loop already determines which gradients are None.
             is_used[:] = [gradient is not None for gradient in gradients]
             # A loop can't carry None.
             dense = [
@@ -253,8 +254,8 @@ class _Call:
             tape.watch(list(values))
             args, kwargs = self._arguments(inputs)
             with keras.StatelessScope(pairs, collect_losses=True) as scope:
-                # Unlike `call`, this restores the training mode and the precision of sublayers. In
-                # a stateless scope the replaced `call` of the layer does what the original does.
+                # Unlike `call`, `__call__` restores the training mode and the precision of
+                # sublayers. In a stateless scope, the replaced `call` behaves like the original.
                 outputs = self._layer(*args, **{**kwargs, "training": True})
         gradients = tape.gradient(
             [output for output in tf.nest.flatten(outputs) if _is_float(output)],
@@ -277,7 +278,7 @@ def _is_float(value: object) -> bool:
 def _uncast(variable: keras.Variable) -> tf.Tensor:
     """Return the value of a variable in its own precision.
 
-    The public `value` has the precision of the layer that is being called; its sublayers may need
-    another.
+    The public `value` has the precision of the layer that is being called, but a sublayer may need
+    another precision.
     """
     return tf.convert_to_tensor(variable._value)

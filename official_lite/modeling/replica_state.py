@@ -3,9 +3,9 @@
 Keras 3 keeps the state of dropout in variables that have the same value on all replicas, so all
 replicas drop the same units. Also, an interrupted run would resume with different random numbers
 than an uninterrupted one. `StepSeeds` derives the seeds of layers from the run's seed, the step and
-the replica. XLA draws the same random bits as the other modes, but makes other floating-point
-numbers of them. While this module is imported, uniform and normal numbers are the same in all
-modes.
+the replica. XLA draws the same random bits as the other execution modes, but converts them to
+different floating-point numbers. Importing this module makes uniform and normal numbers the same in
+all modes.
 
 In Keras 3 each replica keeps the batch normalization statistics of its own part of the batch, and
 so does every layer that assigns to a weight without an `aggregation`. Evaluations on several
@@ -109,21 +109,21 @@ def is_seed(variable: keras.Variable) -> bool:
 
 
 def is_random_state(variable: tf.Variable) -> bool:
-    """Return whether a variable is the state of a Keras or TensorFlow generator of numbers."""
-    # The copies of other replicas are called `name/replica_1:0`.
+    """Return whether a variable is the state of a Keras or TensorFlow random number generator."""
+    # The copies on other replicas are called `name/replica_1:0`.
     name = str(variable.name).split(":")[0].split("/replica_")[0]
     return name.endswith(_STATE_NAMES)
 
 
 def _uniform_of(bits: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
-    """Return numbers in [0, 1) made from the last bits of integers, as TensorFlow's kernels do.
+    """Convert the low bits of integers to numbers in [0, 1), as TensorFlow's kernels do.
 
     Args:
         bits: Random integers, uint32 or, for float64, uint64.
         dtype: The dtype of the result.
     """
     if dtype == tf.float64:
-        # The kernels take the two words of an integer in the other order.
+        # The kernels swap the two 32-bit words of an integer.
         high = tf.bitwise.left_shift(bits & 0xFFFFF, tf.constant(32, tf.uint64))
         low = tf.bitwise.right_shift(bits, tf.constant(32, tf.uint64))
         return tf.bitcast(high | low | (1023 << 52), tf.float64) - 1
@@ -155,14 +155,14 @@ def _bits_of(dtype: tf.DType) -> tf.DType:
 def _alike_in_xla(
     draw: Callable[..., tf.Tensor], make: Callable[..., tf.Tensor]
 ) -> Callable[..., tf.Tensor]:
-    """Wrap an op of TensorFlow so that XLA computes the numbers of the other modes."""
+    """Wrap a TensorFlow random op so that XLA returns the same numbers as the other modes."""
 
     @functools.wraps(draw)
     def draw_alike(
         shape: Any, key: Any, counter: Any, alg: Any, dtype: Any = tf.float32, name: Any = None
     ) -> tf.Tensor:
         wanted = tf.as_dtype(dtype)
-        # XLA and the kernels already agree on uniform numbers of half precision.
+        # XLA and the kernels already agree on uniform float16 numbers.
         is_alike = wanted == tf.float16 and make is _uniform
         graph = tf.compat.v1.get_default_graph()
         if is_alike or not control_flow_util.GraphOrParentsInXlaContext(graph):
@@ -192,14 +192,14 @@ class MovingStatistics:
 
     These are the variables without an `aggregation` that no optimizer updates, and the averages
     that an optimizer keeps of them. Most of them are moving averages, so averaging them after each
-    step is equivalent to averaging the values that enter them. Integers have no mean, so a
-    difference between them is only reported.
+    step is equivalent to averaging the values that enter them. Integer variables are not averaged;
+    their differences are only reported.
 
     Create it in the strategy's scope.
 
     Args:
-        checkpoint: The checkpoint of the trainer, which contains everything that has to be the same
-            on all replicas. Attributes may still be added to it.
+        checkpoint: The trainer's checkpoint, which contains everything that has to be the same on
+            all replicas. Attributes may still be added to it.
     """
 
     def __init__(self, checkpoint: tf.train.Checkpoint) -> None:
@@ -240,17 +240,17 @@ class MovingStatistics:
         if paths:
             logging.warning(
                 "Each replica has its own value of %s, because the training step assigns to them "
-                "on every replica. Checkpoints keep only the value of the first replica, so they "
-                "evaluate differently. Create the variables with an `aggregation`, such as "
-                "`add_weight(…, aggregation='sum')` for a counter.",
+                "on every replica. Checkpoints store only the value of the first replica, so a "
+                "restored model evaluates differently. Create the variables with an `aggregation`, "
+                "such as `add_weight(…, aggregation='sum')` for a counter.",
                 ", ".join(paths),
             )
 
     def _unsynchronized(self) -> Iterator[Any]:
-        """Yield the variables that are the same on all replicas only if all assign the same."""
+        """Yield the variables whose values may differ, because each replica assigns its own."""
         parts = tf.train.TrackableView(self._checkpoint).descendants()
         # Variables that optimizers own or update are equal on all replicas, except for averages of
-        # variables that they do not update.
+        # variables that no optimizer updates.
         known: set[int] = set()
         averages: dict[int, int] = {}
         for part in parts:
@@ -278,7 +278,7 @@ def _id(variable: Any) -> int:
 
 
 def _written(variables: Iterable[tf.Variable]) -> list[tf.Variable]:
-    """Return the variables that the step writes; all of them if it is not traced."""
+    """Return the variables that the traced step writes, or all variables in eager execution."""
     if tf.executing_eagerly():
         return list(variables)
     graph = tf.compat.v1.get_default_graph()
@@ -309,11 +309,11 @@ def make_atomic(variables: Iterable[Any]) -> None:
 
 
 class _AtomicCounters:
-    """Mixin for classes of Keras variables, listed before the variable class among the bases."""
+    """Mixin that makes additions to a Keras variable atomic; list it before the variable class."""
 
-    # Keras' underlying variable, without the automatic cast of mixed precision.
+    # The underlying `tf.Variable`, which mixed precision does not cast.
     _value: tf.Variable
-    # The result of the latest addition to the variable, and the added value.
+    # The result of the latest `variable + x`, and `x`.
     _sum: tuple[Any, Any] | None = None
 
     def __add__(self, other: tf.Tensor | float) -> tf.Tensor:

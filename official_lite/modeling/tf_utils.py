@@ -130,10 +130,14 @@ def cross_replica_concat(
     context = tf.distribute.get_replica_context()
     if context is None:
         raise RuntimeError(
-            "cross_replica_concat() was called outside a replica context. Call it in a step."
+            "cross_replica_concat() was called outside a replica context. Call it in "
+            "`strategy.run`."
         )
     if value.shape.rank and value.shape[0] is None:
-        raise RuntimeError(f"{value} has an unknown batch size.")
+        raise RuntimeError(
+            f"cross_replica_concat() requires a static batch size, but that of {value} is unknown. "
+            "Batch the dataset with `drop_remainder=True`."
+        )
     with tf.name_scope(name):
         return context.all_gather(value, axis=axis)
 
@@ -233,7 +237,8 @@ def _layer_function(name: str, kwargs: dict[str, Any]) -> Callable[..., Any] | s
 
 def _warn_about_packing() -> None:
     warnings.warn(
-        "Keras layers accept several tensors, so inputs don't need packing.",
+        "`pack_inputs` and `unpack_inputs` are deprecated. Keras layers accept several tensors, so "
+        "inputs don't need packing.",
         DeprecationWarning,
         stacklevel=3,
     )

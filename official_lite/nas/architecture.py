@@ -122,7 +122,10 @@ def is_fixed() -> bool:
 def require_label(label: str) -> None:
     """Check that a choice has a label; choices with the same label are one decision."""
     if not label:
-        raise errors.ConfigValueError("A choice needs a `label`, by which it is found again.")
+        raise errors.ConfigValueError(
+            "The `label` of a choice is empty. Set a name, by which an architecture refers to the "
+            "choice."
+        )
 
 
 def ask_for(label: str, options: Sequence[Any]) -> int:
@@ -147,7 +150,7 @@ def ask_for(label: str, options: Sequence[Any]) -> int:
 
 
 def index_of(label: str, options: Sequence[Any], given: object) -> int:
-    """Return the index of the option of a label that a file or the command line gives.
+    """Return the index of the option `given`, which may come from a file or the command line.
 
     Raises:
         errors.ConfigValueError: If there is no such option.
@@ -195,7 +198,7 @@ def read_arch(path: str | os.PathLike[str]) -> Arch:
         content = files.read_json(file)
     except ValueError as error:
         raise errors.ConfigValueError(f"{file} is not valid JSON: {error}") from error
-    # A file written by hand may contain only the choices.
+    # A file written by hand may contain only the chosen options, without the key `arch`.
     arch = content.get("arch", content)
     if not isinstance(arch, dict) or content.get("format", _FORMAT) != _FORMAT:
         raise errors.ConfigValueError(
@@ -249,8 +252,8 @@ def to_history_line(step: int, probs: Mapping[str, Sequence[float]]) -> str:
 def read_history(directory: str) -> list[tuple[int, dict[str, list[float]]]]:
     """Read the history of a search: its steps and the probabilities of the options at each.
 
-    If a search was resumed from an earlier checkpoint, it writes some steps twice. Only the last
-    record of each counts. The result is empty if there is no history.
+    A search that is resumed from an earlier checkpoint writes some steps twice. Only the last
+    record of each step is returned. The result is empty if there is no history.
     """
     path = os.path.join(directory, HISTORY_FILE)
     if not files.exists(path):
@@ -282,7 +285,7 @@ def _rounded(probs: Mapping[str, Sequence[float]]) -> dict[str, list[float]]:
 
 
 def _with_nan(probs: Mapping[str, Sequence[float | None]]) -> dict[str, list[float]]:
-    # JSON knows no NaN, so it is written as null.
+    # JSON does not support NaN, so it is written as null.
     return {label: [math.nan if p is None else p for p in ps] for label, ps in probs.items()}
 
 

@@ -70,12 +70,12 @@ class Choice(keras.layers.Layer, abc.ABC):
 
     @classmethod
     def _chosen(cls, *args: Any, **kwargs: Any) -> Any:
-        """Return what takes the place of the choice; the arguments are those of the constructor."""
+        """Return the object that replaces the choice if an architecture is fixed."""
         return super().__new__(cls, *args, **kwargs)
 
     def set_resolver(self, resolver: Callable[..., Any] | None) -> None:
         """Set the function that computes the choice: `resolver(choice, inputs, training)`."""
-        # Bypass the attribute tracking of Keras: variables of a resolver are not part of the model.
+        # Bypass Keras' attribute tracking: the resolver's variables are not part of the model.
         self.__dict__["_resolver"] = resolver
 
     @abc.abstractmethod
@@ -93,7 +93,7 @@ class Choice(keras.layers.Layer, abc.ABC):
     def call(self, inputs: nests.Nest, training: bool | None = None) -> Any:
         if self._resolver is None:
             raise errors.ConfigValueError(
-                f"The choice {self.label!r} is not made. Set `task.arch` (and build the model "
+                f"The choice {self.label!r} is still open. Set `task.arch` (and build the model "
                 "within `nas.fixed_arch(task_config.arch)`), or use a trainer that searches, such "
                 "as `trainer.name: darts`."
             )

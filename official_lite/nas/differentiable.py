@@ -53,7 +53,7 @@ class DartsTrainer(_FirstOrderTrainer):
         train, val = inputs[one_shot_trainer.TRAIN], inputs[one_shot_trainer.VAL]
 
         def loss_fn(batch: nests.Nest, *others: Any) -> tf.Tensor:
-            # Only the architecture's batch reports the loss and includes the penalty.
+            # Only the loss of the architecture's batch is recorded and includes the penalty.
             return (self.arch_loss if batch is val else self.loss)(batch, *others)
 
         return estimate(
@@ -110,7 +110,7 @@ class ProxylessTrainer(_FirstOrderTrainer):
 LossFn = Callable[..., tf.Tensor]
 """`loss_fn(batch)`, or `loss_fn(batch, weights, values)` to substitute `values` for `weights`."""
 
-# The paper on DARTS divides this number by the norm of the weights' gradient to get the step size.
+# The DARTS paper divides this number by the norm of the weights' gradient to get the step size.
 _FINITE_STEP = 0.01
 
 

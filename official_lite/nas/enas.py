@@ -18,9 +18,9 @@ Choose = Callable[[str, tf.Tensor], tf.Tensor]
 """Function that takes a label and its logits and returns the int32 index of an option."""
 
 _INITIAL_SCALE = 0.1
-# Salt of the first architecture that an update samples; the others use the following numbers.
+# Salt of the first architecture that an update samples; further ones use the following numbers.
 _FIRST_SAMPLE = 10
-# The baseline before the first reward. NaN would count as a bad state in a checkpoint.
+# The baseline before the first reward. Not NaN, which the check for non-finite variables rejects.
 _NO_REWARD = tf.float32.min
 # Smallest probability that is passed to a logarithm.
 _MIN_PROBABILITY = 1e-6
@@ -214,7 +214,7 @@ class EnasTrainer(one_shot_trainer.OneShotTrainer):
                 loss -= (reward - baseline) * walk.log_prob
                 loss -= config.entropy_weight * walk.entropy
                 loss += config.skip_weight * self._skip_cost(walk)
-            # All replicas compute the same loss, and their gradients are summed.
+            # All replicas compute the same loss, and gradients are summed, so divide the loss.
             loss /= config.samples * self.strategy.num_replicas_in_sync
         return differentiable.gradients_or_zeros(tape, loss, self.alphas)
 
@@ -241,10 +241,10 @@ class EnasTrainer(one_shot_trainer.OneShotTrainer):
         return tf.where(tf.equal(after, _NO_REWARD), 0.0, after)
 
     def _finite_rewards(self, rewards: Sequence[tf.Tensor], baseline: tf.Tensor) -> list[tf.Tensor]:
-        """Replace the rewards that are not finite by a bad one.
+        """Replace the rewards that are not finite by a low reward.
 
-        The controller learns to avoid these architectures: their reward is below that of all others
-        in this update, and below the baseline by its magnitude or at least by 1.
+        The controller thereby learns to avoid these architectures. The low reward is at most the
+        lowest finite reward of this update, and at most `baseline - max(abs(baseline), 1)`.
         """
         stacked = tf.stack(rewards)
         is_finite = tf.math.is_finite(stacked)
@@ -266,7 +266,7 @@ class EnasTrainer(one_shot_trainer.OneShotTrainer):
         )
 
     def _skip_cost(self, walk: Walk) -> tf.Tensor:
-        """Return the KL divergence between the selection of each input and `skip_target`."""
+        """Return the summed KL divergence of selection probabilities from `skip_target`."""
         target = self.one_shot.enas.skip_target
         cost = tf.constant(0.0)
         for choice in resolution.find_choices(self.model):
@@ -274,7 +274,7 @@ class EnasTrainer(one_shot_trainer.OneShotTrainer):
                 sets = tf.nn.softmax(walk.logits[choice.label])
                 members = [[i in one for i in range(choice.n_candidates)] for one in choice.options]
                 taken = tf.linalg.matvec(tf.constant(members, tf.float32), sets, transpose_a=True)
-                # An input may be certain to be selected, because a set is never empty.
+                # The probability of an input may be exactly 1, because a set is never empty.
                 taken = tf.clip_by_value(taken, _MIN_PROBABILITY, 1.0 - _MIN_PROBABILITY)
                 cost += tf.reduce_sum(
                     taken * tf.math.log(taken / target)
@@ -293,7 +293,7 @@ class EnasTrainer(one_shot_trainer.OneShotTrainer):
 
 
 class _WalkedPath(resolution.PathResolver):
-    """A path resolver without its own logits, which come from the controller of all labels."""
+    """A path resolver whose logits come from the controller of all labels."""
 
     def __init__(self, choice: choices.Choice, preferred: Callable[[], Walk]) -> None:
         resolution.require_sum(choice)

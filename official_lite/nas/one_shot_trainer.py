@@ -38,9 +38,10 @@ TRAIN, VAL = "train", "val"
 """The names of the two streams of training data."""
 
 ARCH, WEIGHTS = 1, 2
-"""Salts of the random numbers of a step: those of the architecture and those of the weights."""
+"""Salts of the random numbers for a step of the architecture and for a step of the weights."""
 
-# A place in the model is used if, for each label here, the step uses one of these options.
+# A place in the model, as pairs of a label and some of its options. A step uses the place if it
+# uses one of the given options of every label.
 _Place = tuple[tuple[str, frozenset[int]], ...]
 
 
@@ -133,7 +134,9 @@ class OneShotTrainer(base_trainer.Trainer):
     def make_resolver(self, choice: choices.Choice) -> Any:
         """Return the resolver that computes the open choices of a label."""
         # Not abstract: a trainer may override `resolve` instead.
-        raise NotImplementedError(f"{type(self).__name__} has no `make_resolver`.")
+        raise NotImplementedError(
+            f"{type(self).__name__} must override `make_resolver` or `resolve`."
+        )
 
     @property
     def resolvers(self) -> dict[str, Any]:
@@ -254,7 +257,7 @@ class OneShotTrainer(base_trainer.Trainer):
     def arch_gradients(self, inputs: Mapping[str, Any]) -> list[tf.Tensor]:
         """Return this replica's gradients of `alphas`, which are summed over the replicas."""
         # Not abstract: a trainer with `has_arch_step = False` does not need this method.
-        raise NotImplementedError(f"{type(self).__name__} has no `arch_gradients`.")
+        raise NotImplementedError(f"{type(self).__name__} must override `arch_gradients`.")
 
     def loss(
         self, inputs: nests.Nest, variables: Sequence[Any] = (), values: Sequence[tf.Tensor] = ()
@@ -456,8 +459,8 @@ class ExportArch(orbit.Hook):
 class IdlePaths:
     """The weights inside candidates, together with their optimizer slots and moving averages.
 
-    Weights that are also used outside of all choices are not part of it. This includes the weights
-    of a layer that is both a candidate and an attribute of a model or layer.
+    Weights that are also used outside of all choices are excluded. This includes the weights of a
+    layer that is both a candidate and an attribute of a model or layer.
 
     Call both methods in the cross-replica context.
 
@@ -537,7 +540,7 @@ def _places_of_weights(model: keras.Model) -> dict[int, list[_Place]]:
 
 
 def _slots_of(weight: keras.Variable, optimizer: keras.optimizers.Optimizer) -> list[Any]:
-    """Return the optimizer's variables of a weight, such as its momentum and its average."""
+    """Return the optimizer variables that belong to a weight, such as momentum and average."""
     averages = ema_optimizer.weights_and_averages(optimizer)
     slots = [average for one, average in averages if one is weight]
     for one in distributed_gradients.wrapped_optimizers(optimizer):
@@ -607,7 +610,7 @@ def _part(
     if arch_data is not None:
         return (params if name == TRAIN else arch_data), input_context
     context = input_context or tf.distribute.InputContext()
-    # Double everything, so the batch of each replica and the replicas per pipeline stay the same.
+    # Double all numbers, so the batch of each replica and the replicas per pipeline stay the same.
     twice = tf.distribute.InputContext(
         num_input_pipelines=2 * context.num_input_pipelines,
         input_pipeline_id=2 * context.input_pipeline_id + (name == VAL),

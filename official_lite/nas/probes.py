@@ -69,8 +69,8 @@ class LossProbe:
             )
         if self._task.loss not in logs:
             raise errors.ConfigValueError(
-                f"The train step of {type(self._task).__name__} returns {sorted(logs)}; expected "
-                f"also {self._task.loss!r}, the loss that the search differentiates."
+                f"The train step of {type(self._task).__name__} returns {sorted(logs)}; it must "
+                f"also return {self._task.loss!r}, the loss that the search differentiates."
             )
         loss = tf.cast(logs[self._task.loss], tf.float32)
         return loss / tf.distribute.get_strategy().num_replicas_in_sync
@@ -87,8 +87,8 @@ def unchanged(
     """
     scope = keras.StatelessScope(collect_losses=True, initialize_variables=False)
     # Set the mapping directly, because the constructor would convert its values to tensors. The
-    # mapping must hold variables: a train step takes gradients with respect to them. It must
-    # include all variables, because regularizers read them all.
+    # mapping must contain variables, because a train step takes gradients with respect to them, and
+    # all of them, because regularizers read all variables.
     scope.state_mapping = {id(v): v.value for v in model.variables}
     scope.state_mapping |= {
         id(variable): _as_variable(value) for variable, value in zip(variables, values, strict=True)
@@ -105,7 +105,7 @@ def _as_variable(value: tf.Tensor) -> tf.Tensor:
 
 
 class _Unscaled(gradient_accumulator.GradientSink):
-    """An optimizer that neither updates variables nor scales the loss."""
+    """An optimizer stand-in that neither updates variables nor scales the loss."""
 
     def scale_loss(self, loss: tf.Tensor) -> tf.Tensor:
         return loss
@@ -244,7 +244,7 @@ class Penalty:
 
 
 def _choices_below(layer: keras.layers.Layer) -> list[choices.Choice]:
-    """Return the outermost choices in a layer; only the layer itself if it is a choice."""
+    """Return the outermost choices in a layer, or only the layer itself if it is a choice."""
     if isinstance(layer, choices.Choice):
         return [layer]
     return [choice for one in getattr(layer, "_layers", ()) for choice in _choices_below(one)]
@@ -327,7 +327,7 @@ def _require_known(config: configs.PenaltyConfig, model: keras.Model) -> None:
     for label in config.table.as_dict() if config.resource == "table" else ():
         if label not in space:
             raise errors.ConfigValueError(
-                f"`penalty.table` has {label!r}, which the model does not have. "
+                f"`penalty.table` has the label {label!r}, which the model does not have. "
                 f"{suggestions.did_you_mean(label, space)}"
             )
 

@@ -118,8 +118,8 @@ def resolve_choices(
         make = next((m for kind, m in makers.items() if isinstance(choice, kind)), None)
         if make is None:
             raise errors.ConfigValueError(
-                f"The {type(choice).__name__} {choice.label!r} is not supported by this search; "
-                f"supported are {', '.join(kind.__name__ for kind in makers)}."
+                f"The {type(choice).__name__} {choice.label!r} is not supported by this search, "
+                f"which supports only {', '.join(kind.__name__ for kind in makers)}."
             )
         if choice.label not in resolvers:
             resolvers[choice.label] = make(choice)
@@ -244,16 +244,17 @@ def rebuilt_model(model: keras.Model, arch: Mapping[str, Any]) -> keras.Model:
         config = model.get_config()
         accepted = inspect.signature(type(model).__init__).parameters.values()
         if all(one.kind is not one.VAR_KEYWORD for one in accepted):
-            # Keras adds these, also for a constructor that does not take them.
+            # Keras adds these arguments even if the constructor does not accept them.
             unknown = {"name", "trainable", "dtype"} - {one.name for one in accepted}
             config = {name: value for name, value in config.items() if name not in unknown}
         with architecture.fixed_arch({label: arch[label] for label in active}):
             rebuilt: keras.Model = type(model).from_config(config)
-    # Keras raises the first if `get_config` is missing, and the constructor the second.
+    # Keras raises `NotImplementedError` if `get_config` is missing. The constructor raises
+    # `TypeError` if it does not accept the config.
     except (NotImplementedError, TypeError) as error:
         raise errors.ConfigTypeError(
-            f"{type(model).__name__} can't be built again from its `get_config()`: {error} Pass "
-            "the class or a function that builds the model instead of the model."
+            f"{type(model).__name__} can't be rebuilt from its `get_config()`: {error} Instead of "
+            "the model, pass its class or a function that builds it."
         ) from error
     return rebuilt
 
@@ -317,7 +318,7 @@ class _Fixing:
         return keras.Sequential(layers) if layers else keras.layers.Identity()
 
     def _fix_or_keep(self, layer: keras.layers.Layer) -> Any:
-        # `_call` replaces an `InputChoice`, because it needs the inputs.
+        # `_call` replaces an `InputChoice`, because the replacement needs the inputs.
         return layer if isinstance(layer, choices.InputChoice) else self.fix(layer)
 
     def _call(self, layer: keras.layers.Layer, *args: Any, **kwargs: Any) -> Any:
@@ -352,7 +353,8 @@ def _weights_on_path(layer: keras.layers.Layer, picks: Mapping[str, int]) -> lis
 
 # The largest number of equally spaced values (k + 0.5) / n in (0, 1) that float32 can represent.
 _NUMBERS = 2**23
-# The same as in NNI and the paper: all options are nearly equal at the beginning.
+# The standard deviation of the initial α, as in NNI and the DARTS paper. All options are about
+# equally probable at first.
 _INITIAL_SPREAD = 1e-3
 
 
@@ -548,5 +550,5 @@ def require_sum(choice: Choice) -> None:
 
 
 def variable_name(prefix: str, choice: Choice) -> str:
-    """Return the name of a variable of a choice."""
+    """Return a name for a variable that belongs to a choice."""
     return f"{prefix}_{re.sub(r'[^0-9A-Za-z_.]', '_', choice.label)}"

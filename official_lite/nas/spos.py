@@ -191,7 +191,7 @@ class SposTrainer(one_shot_trainer.OneShotTrainer):
 
 
 class _EvenPath(resolution.PathResolver):
-    """A path resolver without trainable variables, whose logits are those of the prior."""
+    """A path resolver without trainable variables, whose logits follow from the prior."""
 
     def __init__(self, choice: choices.Choice) -> None:
         resolution.require_sum(choice)
@@ -225,9 +225,9 @@ def _random_path(generator: np.random.Generator, sizes: list[int]) -> tuple[int,
 def _children(
     generator: np.random.Generator, parents: list[tuple[int, ...]], sizes: list[int]
 ) -> Iterator[tuple[int, ...]]:
-    """Yield children without end.
+    """Yield children endlessly.
 
-    Each label of a child comes from one of two random parents, or is a random mutation.
+    For each label, a child has the option of one of two random parents, or a random one.
     """
     while True:
         first, second = (parents[int(i)] for i in generator.integers(len(parents), size=2))

@@ -74,7 +74,7 @@ class ExperimentEvaluator:
                 "checkpoint. Set `trainer.best_checkpoint_eval_metric` and "
                 "`trainer.best_checkpoint_export_subdir`, or use `last` or `best`."
             )
-        # Each trial resolves epochs and ratios for its own values. All have the same model files.
+        # Each trial resolves epochs and ratios for its own values. All trials share model files.
         self._params = parsing.read_model_files(epochs.given(params)).replace(search=None)
         self._allow_config_change = allow_config_change
 
@@ -92,7 +92,7 @@ class ExperimentEvaluator:
         return compatibility.flatten(self._params.as_dict())
 
     def trial_params(self, tried: Mapping[str, Any]) -> cfg.ExperimentConfig:
-        """Return the config of a trial that tries the values `tried`.
+        """Return the config of a trial with the values `tried`.
 
         Raises:
             errors.ConfigError: If the config is invalid, for example because a path is unknown.
@@ -123,7 +123,7 @@ class ExperimentEvaluator:
     ) -> dict[str, float]:
         """Run the trial with the values `tried` in the config and, optionally, custom stages."""
         params = self.trial_params(tried)
-        # Import late: a process that only starts the processes of trials needs no TensorFlow.
+        # Import late, because a process that only starts trial processes needs no TensorFlow.
         from official_lite import pipeline
         from official_lite.core import best_checkpoint
         from official_lite.run import runtime
@@ -165,7 +165,7 @@ def metrics_of(logs: Mapping[str, Any]) -> dict[str, float]:
     import numpy as np
 
     leaves = nested_dict.flatten_nested_dict(logs, "/")
-    # Files have null for a value that is not finite.
+    # Files store a value that is not finite as null.
     flat = {n: np.asarray(np.nan if v is None else v) for n, v in leaves.items()}
     return {name: float(value.reshape(())) for name, value in flat.items() if value.size == 1}
 
@@ -197,8 +197,8 @@ class TaskTrainer:
     """A trainer for a task that receives the candidate model through `set_model`.
 
     This corresponds to NNI's Lightning evaluator: each trial creates a new task and calls
-    `set_model` with the candidate before it calls any other method. The task may own further parts
-    of what is trained. Task and candidate are built in the scope of the trial's run: under its
+    `set_model` with the candidate before it calls any other method. The task may own further
+    trainable parts. Task and candidate are built in the scope of the trial's run: under its
     strategy, seed and precision.
 
     Args:
@@ -267,7 +267,7 @@ class ModelEvaluator:
             * A function, a class or another callable that takes the trial's values by name and
               returns the model.
             * A callable without arguments that builds a model with the choices of
-              `official_lite.nas`. It is called with the choices made.
+              `official_lite.nas`. It is called within `nas.fixed_arch`.
             * A Keras model with such choices. Each trial has a copy with weights of its own.
         trainer: Callable that takes the model and the trial and returns the result.
     """
@@ -297,7 +297,7 @@ def space_of(base_model: Any) -> dict[str, list[Any]]:
 
 
 def _is_model(base_model: object) -> bool:
-    # A process that has not imported Keras has no model.
+    # A process that has not imported Keras has no Keras model.
     keras = sys.modules.get("keras")
     return keras is not None and isinstance(base_model, keras.Model)
 
@@ -306,7 +306,7 @@ def _takes_values(base_model: Callable[..., Any]) -> bool:
     try:
         parameters = inspect.signature(base_model).parameters.values()
     except (TypeError, ValueError):
-        # Some functions of C have no signature.
+        # Some functions that are written in C have no signature.
         return True
     return any(p.kind not in (p.KEYWORD_ONLY, p.VAR_KEYWORD) for p in parameters)
 

@@ -32,7 +32,7 @@ class ReportTrial(Hook):
             return
         self._trial.loop = self.controller
         if self._was_pruned:
-            # The process was killed after the trial was pruned, before it could record the outcome.
+            # The process was killed after it pruned the trial and before it recorded the outcome.
             self._trial.is_pruned = True
             self.controller.request_stop("pruned: before the run was resumed")
 

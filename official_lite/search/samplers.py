@@ -35,8 +35,8 @@ _SAMPLERS: plugins.Collection = {
     "regularized_evolution": "official_lite.search.samplers:RegularizedEvolutionSampler",
 }
 _OF_ONE_OBJECTIVE = ("cma_es", "regularized_evolution")
-# With two choices, this many draws miss the one that differs from the parent's with a probability
-# of about 1e-30.
+# With two choices, all of these draws equal the parent's choice only with a probability of about
+# 1e-30.
 _MAX_DRAWS = 100
 _PRUNERS: plugins.Collection = {
     "none": "optuna.pruners:NopPruner",
@@ -56,7 +56,7 @@ def create_sampler(config: search_config.SearchConfig, space: Space) -> samplers
     name = search_config.name_of(config.strategy)
     if len(config.directions) > 1 and name in _OF_ONE_OBJECTIVE:
         raise errors.ConfigValueError(
-            f"The strategy {name!r} supports a single metric. For {len(config.directions)} "
+            f"The strategy {name!r} supports only one metric. For {len(config.directions)} "
             "metrics use `nsga2`, `tpe`, `random` or `grid`."
         )
     if name == "grid" and space.size is None:
@@ -102,7 +102,7 @@ class SeededSampler(samplers.BaseSampler):
         self._seed = seed
         self._sampler: samplers.BaseSampler
         self._relative: dict[str, Any] | None = None
-        # `before_trial` is optional: Optuna may ask for a value without having called it.
+        # Optuna may request a value without calling `before_trial` first.
         self.reseed(0)
 
     def reseed(self, trial_number: int) -> None:
@@ -135,8 +135,8 @@ class SeededSampler(samplers.BaseSampler):
     def _draw_again(self, study: optuna.Study, trial: trial.FrozenTrial) -> dict[str, Any]:
         """Repeat the draws of a trial that was interrupted before it had all its values.
 
-        This advances the random numbers of the sampler to where the trial was interrupted, so the
-        remaining draws are the same as without the interruption.
+        This advances the sampler's random number generator to the point of the interruption, so the
+        remaining draws are the same as in an uninterrupted trial.
         """
         bare = copy.copy(trial)
         bare.params, bare.distributions = {}, {}
@@ -166,8 +166,8 @@ class RegularizedEvolutionSampler(samplers.BaseSampler):
 
     Implements Real et al., "Regularized Evolution for Image Classifier Architecture Search", 2019.
     The population consists of the latest `population_size` trials that completed or were pruned, so
-    every trial leaves it by age, however good it was. Pruned trials count with their last value;
-    failed trials, and those whose last value is not finite, are not part of the population. Until
+    every trial leaves it by age, however good it was. Pruned trials are ranked by their last value;
+    failed trials, and trials whose last value is not finite, are not part of the population. Until
     the population is full, trials are random.
 
     Args:
@@ -225,7 +225,7 @@ class RegularizedEvolutionSampler(samplers.BaseSampler):
     ) -> Any:
         _require_one_objective(study)
         parent, changed = self._mutations.get(trial.number, (None, None))
-        # The range of a parameter may differ from trial to trial.
+        # Don't inherit the value if the parameter has a different range than in the parent's trial.
         inherited: dict[str, Any] = {}
         if parent is not None and parent.distributions.get(param_name) == param_distribution:
             inherited = parent.params
@@ -263,7 +263,7 @@ def _has_value(trial: trial.FrozenTrial) -> bool:
 def _require_one_objective(study: optuna.Study) -> None:
     if len(study.directions) > 1:
         raise errors.ConfigValueError(
-            f"Regularized evolution supports a single objective, got {len(study.directions)}."
+            f"Regularized evolution supports only one objective, got {len(study.directions)}."
         )
 
 

@@ -46,7 +46,7 @@ class SearchConfig(hyperparams.Config):
         metric: The evaluation metric to optimize, or a list of metrics. `num_parameters` is also
             available as a metric.
         direction: `minimize` or `maximize`; one for each metric.
-        final_value: The evaluation that counts as the result of a trial: `last`; `best`, the one
+        final_value: The evaluation that provides the result of a trial: `last`; `best`, the one
             with the best value of `metric`; or `best_checkpoint`, the one that
             `trainer.best_checkpoint_eval_metric` selects.
         mode: The mode in which each trial runs.
@@ -66,8 +66,7 @@ class SearchConfig(hyperparams.Config):
         study_name: Name of the study in a database; empty for the path of its directory.
         seed: Seed of the study. The seed and the number of a trial determine the trial's values.
         top_k: Number of trials in `top_k.json`.
-        max_starts: Number of times the process of a trial may be killed before the trial counts as
-            failed.
+        max_starts: Number of times the process of a trial may be killed before the trial fails.
         evaluator: A function `fit(model, report, **kwargs)` that replaces the training, as
             `package.module:function`. To pass keyword arguments, give a dict with `name` and the
             arguments.
@@ -132,8 +131,8 @@ class SearchConfig(hyperparams.Config):
         if len(given) > 1 and (self.final_value == "best" or name_of(self.pruner) != "none"):
             raise errors.ConfigValueError(
                 f"`final_value` is {self.final_value!r} and `pruner` is {name_of(self.pruner)!r}; "
-                "with several metrics there is no single best evaluation, so expected `last` or "
-                "`best_checkpoint`, and `none`."
+                "with several metrics there is no single best evaluation. Set `final_value` to "
+                "`last` or `best_checkpoint`, and `pruner` to `none`."
             )
 
 
@@ -146,7 +145,7 @@ def search_config_of(params: cfg.ExperimentConfig) -> SearchConfig:
     block = params.search
     if block is None:
         raise errors.ConfigValueError(
-            "The config has no `search`. Set its `space`, `metric` and `direction`; see "
+            "The config has no `search` block. Set its `space`, `metric` and `direction`; see "
             "docs/search.md."
         )
     config = SearchConfig(block.as_dict())
@@ -250,7 +249,7 @@ class Space:
         for key in arguments:
             if key not in _ARGUMENTS[kind]:
                 raise errors.UnknownKeyError(
-                    f"`search.space`: `{name}` of type {kind} has no {key!r}. "
+                    f"`search.space`: `{name}` of type {kind} has no argument {key!r}. "
                     f"{suggestions.did_you_mean(key, _ARGUMENTS[kind])}"
                 )
         if kind == "categorical":
@@ -309,8 +308,9 @@ def _ends(one: _Distribution) -> list[Any]:
 def _encode(choices: Sequence[object]) -> list[optuna.distributions.CategoricalChoiceType]:
     """Return the choices as Optuna stores them: lists and dicts as JSON, others as they are.
 
-    Optuna tells choices apart by `==`, so a choice that equals an earlier one, such as False after
-    0, or a text after a list with this JSON, is stored as JSON, too.
+    Optuna compares choices by `==`. A choice that equals the stored form of an earlier choice is
+    therefore also stored as JSON, such as False after 0, or a string that is the JSON of an earlier
+    list.
     """
     encoded: list[optuna.distributions.CategoricalChoiceType] = []
     for choice in choices:

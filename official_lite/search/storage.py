@@ -25,8 +25,8 @@ _ORIGIN = "official_lite"
 class _Journal(journal.JournalFileBackend):
     """The journal file of a study.
 
-    A killed process or a full disk may leave an incomplete last line. Optuna would append to it,
-    and could then not read the journal any more. It is removed instead.
+    A killed process or a full disk may leave an incomplete last line. Optuna would append to that
+    line and could then no longer read the journal. This class removes the line before it appends.
 
     Args:
         path: The path of the file.
@@ -80,7 +80,7 @@ def create_study(
     Args:
         config: The config of the study.
         study_dir: The directory of the study.
-        origin: The settings, by name, that must be equal for values to be comparable.
+        origin: The settings, by name, that must not change for trial values to be comparable.
         allow_config_change: Whether `origin` may differ from that of the existing study.
 
     Raises:
@@ -198,7 +198,7 @@ def _open_storage(config: search_config.SearchConfig, study_dir: str) -> storage
     plugins.refuse(
         config.storage,
         f"`search.storage` is {_describe(config)}, a database to which the study would write",
-        "Leave it empty to store the study in a file of its directory.",
+        "Leave the field empty to store the study in a file in its directory.",
     )
     try:
         # Don't pool connections: nothing would close them, and a study sends few queries.
@@ -218,7 +218,7 @@ def _study_name(config: search_config.SearchConfig, study_dir: str) -> str:
 
 
 def _describe(config: search_config.SearchConfig) -> str:
-    """Return the storage URL with its user name and password removed."""
+    """Return the storage URL without user name and password, or a name for the journal."""
     return _without_password(config.storage) if config.storage else "the journal"
 
 

@@ -43,7 +43,7 @@ def run_search(
     config = search_config.search_config_of(params)
     if not config.evaluator and not config.metrics:
         raise errors.ConfigValueError(
-            "`search.metric` is empty; expected the name of a metric of the evaluations."
+            "`search.metric` is empty; expected the name of an evaluation metric."
         )
     experiment = ExperimentEvaluator(params, allow_config_change=allow_config_change)
     experiment.check(Space(config.space))
@@ -75,7 +75,7 @@ def run_study(
             sequence with one number for each direction, or a dict of metrics.
         config: The config of the study.
         study_dir: The directory of the study.
-        origin: Further settings that must be equal for values to be comparable.
+        origin: Further settings that must not change for trial values to be comparable.
         allow_config_change: Whether `origin` may differ from the recorded one.
 
     Returns:
@@ -117,7 +117,7 @@ def _refuse_cluster() -> None:
     if found is not None and sum(map(len, found.jobs.values())) > 1:
         raise errors.ConfigValueError(
             "TF_CONFIG describes processes that train together, but a trial runs in one process. "
-            "Unset it. To use several processes, start each with the same `model_dir`."
+            "Unset TF_CONFIG. To use several processes, start each with the same `model_dir`."
         )
 
 
@@ -125,8 +125,9 @@ def _refuse_leftovers(study: optuna.Study, study_dir: str) -> None:
     trials = os.path.join(study_dir, "trials")
     if not study.get_trials(deepcopy=False) and files.list_names(trials):
         raise errors.ConfigValueError(
-            f"{trials} contains trials of a study that is not in the storage. Remove it, use "
-            "another `model_dir`, or set `search.storage` to the storage of that study."
+            f"{trials} contains trials of a study that is not in the storage. Remove this "
+            "directory, use another `model_dir`, or set `search.storage` to the storage of that "
+            "study."
         )
 
 
@@ -159,8 +160,8 @@ def _run_workers(job: worker.StudyJob, study: optuna.Study) -> None:
                 continue
             how = f"worker {names[ended]} ended {worker.describe_end(ended)}"
             before, num_begun = num_begun, worker.num_begun(study)
-            # Another worker may already have resumed the trial of this one. That counts as a start,
-            # too.
+            # Another worker may already have resumed the trial of the failed worker, which also
+            # increases the number of started trials.
             is_left = num_begun > before or worker.has_broken_off_trials(study, job.study_dir)
             if is_left and num_restarts < job.config.num_trials * job.config.max_starts:
                 num_restarts += 1
@@ -184,7 +185,7 @@ def _require_a_value(study: optuna.Study) -> None:
     if any(trial.state in (TrialState.COMPLETE, TrialState.PRUNED) for trial in trials):
         return
     raise errors.OfficialLiteError(
-        f"None of the {len(trials)} trials has a value; see `trial.json` in the directory of each."
+        f"None of the {len(trials)} trials has a value; see `trial.json` in each trial's directory."
     )
 
 

@@ -55,7 +55,7 @@ class Outcome:
     def read(cls, model_dir: str) -> "Outcome | None":
         """Read the outcome from a trial's model directory; return None if there is none yet.
 
-        A damaged file is set aside, and counts as none.
+        A damaged file is renamed and treated as missing.
         """
         path = os.path.join(model_dir, _OUTCOME)
         if not files.exists(path):
@@ -145,7 +145,9 @@ class TrialRun:
             return Outcome(state="pruned", metrics=_metrics(result))
         values = self._values(self.final_result if self.final_result is not None else result)
         if not all(math.isfinite(value) for value in values):
-            return Outcome(state="fail", metrics=_metrics(result), reason=f"the value is {values}")
+            return Outcome(
+                state="fail", metrics=_metrics(result), reason=f"the value {values} is not finite"
+            )
         return Outcome(state="complete", values=values, metrics=_metrics(result))
 
     def _values(self, result: object) -> list[float]:
@@ -189,7 +191,7 @@ def run_trial(evaluate: Callable[[TrialRun], Any], trial: TrialRun) -> Outcome:
     """Run a trial to its end and write its outcome to its model directory.
 
     An error fails only the trial; the study continues. A request to stop the process and a full
-    disk, which is not the fault of the trial, end both.
+    disk end both the trial and the study, because the trial did not cause them.
 
     Raises:
         errors.PreemptedError: If a signal requested a stop. The trial can be resumed later.

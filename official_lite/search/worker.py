@@ -74,7 +74,7 @@ class TrialLocks:
         """Hold the lock for choosing trials.
 
         While the context is active, no other worker chooses a trial. Therefore no trial starts
-        twice, and the study never starts more trials than it should.
+        twice, and the study never starts more trials than configured.
         """
         while (lock := self._lock("turn")) is None:
             time.sleep(_SECONDS_BETWEEN_TRIES)
@@ -177,7 +177,7 @@ def has_broken_off_trials(study: optuna.Study, study_dir: str) -> bool:
 
 
 class _Queue:
-    """The trials that a worker may take."""
+    """Queue of the trials that a worker may run."""
 
     def __init__(self, job: StudyJob, study: optuna.Study, space: Space) -> None:
         self._job = job
@@ -189,7 +189,7 @@ class _Queue:
     def take(self) -> tuple[optuna.trial.Trial, contextlib.AbstractContextManager[object]] | None:
         """Return the next trial and the context manager of its claim; None if no trial is left."""
         with self._claims.turn():
-            # Checking the locks of trials of other hosts takes seconds, so those come last.
+            # Checking the locks of other hosts' trials takes seconds, so resume those trials last.
             return self._broken_off(socket.gethostname()) or self._new() or self._broken_off()
 
     def _new(self) -> tuple[optuna.trial.Trial, contextlib.AbstractContextManager[object]] | None:
@@ -219,7 +219,8 @@ class _Queue:
                 continue
             with contextlib.ExitStack() as unless_taken:
                 unless_taken.enter_context(claim)
-                # Read again: the previous owner may have ended the trial before releasing it.
+                # Read again: the previous owner may have ended the trial before it released the
+                # claim.
                 frozen = self._running().get(number)
                 if frozen is not None and self._may_go_on(frozen):
                     return self._reopen(frozen), unless_taken.pop_all()
@@ -244,7 +245,7 @@ class _Queue:
         logging.info("Resuming the interrupted trial %d.", frozen.number)
         study = self._study
         if frozen.params.keys() >= self._space.distributions.keys():
-            # All values are known, so use a study whose sampler does not run again.
+            # All values are drawn already, so open the study without its sampler.
             study = storage.open_study(
                 self._job.config, self._job.study_dir, pruner=self._study.pruner
             )
@@ -284,18 +285,18 @@ def _run_in_process(job: StudyJob, number: int, model_dir: str) -> Outcome:
     ended = Outcome.read(model_dir)
     if ended is not None:
         return ended
-    # Of all errors with the exit code of a full disk, only a full disk leaves no outcome.
+    # Other errors have the exit code of a full disk, too, but only a full disk leaves no outcome.
     raise_if_stopped(process, f"Trial {number}", output_path)
     reason = f"its process ended {describe_end(process)}; see {output_path}"
     return Outcome(state="fail", reason=reason)
 
 
 def raise_if_stopped(process: SpawnProcess, name: str, output: str) -> None:
-    """Raise the error that stopped a process which the same command can resume, if one did.
+    """Raise if a stop request or a full disk ended a process, so that it can be resumed.
 
     Args:
         process: A process that has ended.
-        name: What the process is, for the error message.
+        name: A description of the process, for the error message.
         output: The file or directory with the output of the process.
     """
     stops: dict[int | None, type[errors.PreemptedError]] = {
@@ -354,8 +355,8 @@ def start_process(function: Callable[..., object], *args: Any, output_path: str)
         if name.startswith(plugins.FILE_MODULES)
     ]
     files.makedirs(os.path.dirname(output_path))
-    # Send the function and its arguments through a pipe. The arguments of `Process` are unpickled
-    # before the new process has loaded the plugin modules that they may refer to.
+    # Send the function and its arguments through a pipe, because the arguments of `Process` are
+    # unpickled before the new process has loaded the plugin modules that they may refer to.
     receiver, sender = _CONTEXT.Pipe(duplex=False)
     setting = (plugin_files, gin_config.bindings(), output_path, plugins.restriction())
     process = _CONTEXT.Process(target=_run_in_child, args=(receiver, *setting))

@@ -20,7 +20,7 @@ def _fixed(index):
 
 def test_calling_a_model_with_open_choices_is_an_error_with_the_remedy(make_ops) -> None:
     choice = nas.LayerChoice(make_ops(), label="conv")
-    with pytest.raises(errors.ConfigValueError, match=r"'conv' is not made\. Set `task\.arch`"):
+    with pytest.raises(errors.ConfigValueError, match=r"'conv' is still open\. Set `task\.arch`"):
         choice(tf.ones([2, 4]))
 
 

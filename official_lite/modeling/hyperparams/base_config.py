@@ -127,8 +127,8 @@ class Config(params_dict.ParamsDict):
     def __setattr__(self, key: str, value: object) -> None:
         if key in ("BUILDER", "_BUILDER"):
             raise AttributeError(
-                "`BUILDER` is a property and `_BUILDER` is the reserved class attribute; "
-                "`bind` sets it."
+                "`BUILDER` is a property and `_BUILDER` is the reserved class attribute. "
+                "Set the builder of a config class by `bind`."
             )
         if key in self.RESERVED_ATTR:
             self.__dict__[key] = value
@@ -139,7 +139,7 @@ class Config(params_dict.ParamsDict):
             raise self._unknown_key(key, cursor)
         self._set(key, value, self.__dict__.get(key), cursor)
         if "_locked" in self.__dict__:
-            # Skip this while the fields receive their first values.
+            # Skip this while the constructor assigns the fields.
             self._clear_rivals({key: value})
 
     def __eq__(self, other: object) -> bool:
@@ -216,7 +216,7 @@ class Config(params_dict.ParamsDict):
 
     def _refuse_rivals(self, given: Mapping[str, Any], cursor: Cursor) -> None:
         for name, rival in self.CLEARS.items():
-            # A serialized config contains the field's default next to the field that replaces it.
+            # A serialized config contains the default of a field even if its rival replaces it.
             is_given = given.get(name) not in (None, getattr(type(self), name))
             if is_given and given.get(rival) is not None:
                 raise errors.ConfigValueError(
@@ -311,7 +311,7 @@ def _field_type(
     *,
     is_lenient: bool = False,
 ) -> FieldType:
-    """Return the type for a resolved annotation.
+    """Return the `FieldType` of a resolved annotation.
 
     An annotation that YAML cannot express accepts plain values.
 
@@ -371,10 +371,10 @@ class FieldType(abc.ABC):
         """
 
     def read(self, value: object) -> Any:
-        """Return the value that this type takes from a text on a command line.
+        """Convert a text from a command line: as YAML, or unparsed if only that is accepted.
 
         Raises:
-            ConfigValueError: The text is no YAML, and this type does not accept a text.
+            ConfigValueError: The text is not valid YAML, and this type does not accept strings.
         """
         if not isinstance(value, yaml_io.Text):
             return value

@@ -61,13 +61,15 @@ class _Method:
         return self._function.__get__(config, owner)
 
     def __set__(self, config: object, value: object) -> None:
-        raise AttributeError("Configs store their keys themselves; a method can't be replaced.")
+        raise AttributeError(
+            "A method of a config can't be replaced. Set the key of this name by `override`."
+        )
 
 
 def method(function: _Function) -> _Function:
-    """Let the keys of a config have the name of a method: the method is called, the key is read.
+    """Let a config have a key with the name of a method.
 
-    Read such a key by `get`.
+    The attribute remains the method; read the key by `get`.
     """
     return cast("_Function", _Method(function))
 
@@ -84,7 +86,8 @@ class ParamsDict:
         restrictions: Rules that `validate` checks; see `Restriction`.
     """
 
-    # `config.epochs` stores the last one: a dict by the path of a field with a derived value.
+    # `_conversions`, which the module `config.epochs` sets, is a dict by the path of a field whose
+    # value was derived.
     RESERVED_ATTR = ("_locked", "_restrictions", "_conversions")
     ALIASES: ClassVar[Mapping[str, str]] = {}
     IS_LENIENT: ClassVar[bool] = False
@@ -195,7 +198,7 @@ class ParamsDict:
         self._merge(params, cursor)
 
     def _read(self, key: str, value: yaml_io.Text) -> Any:
-        """Return the value that a key takes from a text on a command line."""
+        """Convert a text from a command line to a value for a key."""
         del key
         return value.value
 
@@ -216,7 +219,7 @@ class ParamsDict:
             self._set(key, value, current, below)
 
     def _set(self, key: str, value: object, current: object, cursor: Cursor) -> None:
-        """Store `value`; merge a dict into `current`, or replace the value if `current` is None."""
+        """Store `value`; merge a dict into `current` if `current` is a config."""
         if isinstance(value, yaml_io.ListItems):
             self.__dict__[key] = [to_plain(new) for new, _ in value.over(current, cursor)]
         elif isinstance(value, Mapping) and isinstance(current, ParamsDict):
@@ -242,8 +245,8 @@ class ParamsDict:
     def _of_same_classes(self: _Params, given: Mapping[str, Any]) -> _Params:
         """Return a new config of this class.
 
-        Nested configs that `given` sets have the classes of those in this config, which may be
-        subclasses of their annotations. All values are defaults.
+        Nested configs that `given` sets have the same classes as in this config, which may be
+        subclasses of the annotated ones. All values are defaults.
         """
         new = type(self)()
         for name, value in given.items():
@@ -253,7 +256,7 @@ class ParamsDict:
                 if not current._is_open():
                     new.__dict__[key] = current._of_same_classes(value)
             elif isinstance(current, list | tuple) and isinstance(value, list | tuple):
-                # Replaced by `given`, element by element.
+                # The caller then replaces these elements by those of `given`, one by one.
                 new.__dict__[key] = current
         return new
 
@@ -278,7 +281,7 @@ class ParamsDict:
     def _descend(
         self, items: Iterable[tuple[str, Any]], cursor: Cursor
     ) -> Iterator[tuple[Cursor, ParamsDict]]:
-        """Yield the nested parameters among `items`, also those in lists, with their cursors."""
+        """Yield the nested parameters in `items`, including those in lists, with their cursors."""
         for key, value in items:
             below = cursor.key(key)
             if isinstance(value, ParamsDict):
@@ -295,7 +298,7 @@ class ParamsDict:
         if self.__dict__.get("_locked", False):
             raise errors.LockedConfigError(
                 f"{cursor} can't be set: {type(self).__name__} is locked. "
-                "`replace(...)` makes a changed, unlocked copy."
+                "Call `replace(...)` to make a changed, unlocked copy."
             )
 
     def _unknown_key(self, key: object, cursor: Cursor) -> errors.UnknownKeyError:
@@ -433,7 +436,7 @@ def set_by_path(config: ParamsDict, path: str, value: str) -> None:
 def set_by_paths(config: ParamsDict, values: Iterable[tuple[str, str]]) -> None:
     """Apply several `--set path=value` as one override, so that their order does not matter.
 
-    Of two values for the same path, the later one counts.
+    Of two values for the same path, the later one wins.
 
     Raises:
         ConfigError: As for `set_by_path`.
@@ -451,7 +454,8 @@ def get_by_path(config: object, path: str, default: Any = None) -> Any:
     for name in path.split("."):
         is_config = isinstance(value, ParamsDict)
         if is_config and (name in value or not hasattr(type(value), name)):
-            # `getattr` would prefer a method, and look for the nearest names of a missing key.
+            # `getattr` would prefer a method of the same name, and for a missing key it would
+            # search for similar names.
             value = vars(value).get(name)
         else:
             value = getattr(value, name, None)
@@ -548,7 +552,7 @@ def _show(leaves: Mapping[str, Any], path: str) -> str:
 
 
 def _check(restriction: Restriction, config: ParamsDict, cursor: Cursor) -> None:
-    """Raise if `config` violates `restriction`; `cursor` is its position in the whole tree.
+    """Raise if `config`, which is at `cursor` in the whole tree, violates `restriction`.
 
     Raises:
         RestrictionError: The rule is violated, or the two values cannot be compared.

@@ -1,6 +1,6 @@
 """The text of configs: YAML without tags, overrides such as `a.b=1,c=2`, and paths into a config.
 
-YAML is read in bounded time and memory. Values that are read know their file and line.
+YAML is read in bounded time and memory. Mappings record the file and the line of each key.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import yaml
 from official_lite.common import errors, files
 
 Scalar = str | int | float | bool | None
-# A scalar of any library.
+# A scalar of Python or of a library such as NumPy.
 ForeignScalar = str | SupportsFloat | None
 
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
@@ -40,10 +40,10 @@ _FLOAT = re.compile(r"[-+]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][-+]?[0-9]+)?"
 
 
 def resolve_scalar(text: str, where: str) -> Scalar:
-    """Return the value of a plain text; `where` starts any error message.
+    """Return the value of an unquoted text; `where` starts any error message.
 
     Raises:
-        ConfigValueError: An integer has a leading zero (decimal or octal?) or exceeds 64 bits.
+        ConfigValueError: An integer has a leading zero, so it could be octal, or exceeds 64 bits.
     """
     if text in _WORDS:
         return _WORDS[text]
@@ -78,7 +78,7 @@ def _bounded_int(text: str, where: str) -> int:
 class LocatedDict(dict[str, Any]):
     """Mapping read from a text that records the line of each key for error messages.
 
-    `empty` holds the keys after whose colon the text has nothing, not even `null`.
+    `empty` contains the keys that are followed by nothing in the text, not even `null`.
     """
 
     def __init__(self, source: str) -> None:
@@ -114,12 +114,12 @@ class ListItems(dict[int, Any]):
 
 @dataclasses.dataclass(frozen=True)
 class Text:
-    """Value on a command line: a field takes it as YAML, or as text if it only accepts that.
+    """Command-line value, which a field reads as YAML, or as text if it accepts only text.
 
     Attributes:
         text: The text.
-        parsed: The value that the text is in YAML.
-        problem: Why the text is no YAML; None if it is.
+        parsed: The text parsed as YAML.
+        problem: The error of parsing the text as YAML, or None.
     """
 
     text: str
@@ -128,13 +128,13 @@ class Text:
 
     @property
     def value(self) -> Any:
-        """The value for a key of any type."""
+        """The parsed value, or the text if it is not valid YAML."""
         return self.parsed if self.problem is None else self.text
 
 
 @dataclasses.dataclass(frozen=True)
 class Replaced:
-    """Current value that a new value replaces: only the classes of its configs are kept."""
+    """Current value that a new value replaces; only the classes of its configs are reused."""
 
     value: Any
 
@@ -188,11 +188,11 @@ def pair_elements(
 def merge(old: Any, new: Any, cursor: Cursor) -> Any:
     """Return one override with the effect of two, whose order does not matter.
 
-    Of two values for the same field, the new one counts.
+    If both set the same field, the new value wins.
 
     Raises:
-        ConfigValueError: One override sets a value below a path, to which the other one sets a
-            value that has nothing below it.
+        ConfigValueError: One override sets a path, and the other sets a path below it that the
+            first value cannot contain.
     """
     if not isinstance(old, Mapping) and not isinstance(new, Mapping):
         return new
@@ -206,7 +206,8 @@ def merge(old: Any, new: Any, cursor: Cursor) -> Any:
         ]
     if not _are_mergeable(old, new):
         raise errors.ConfigValueError(
-            f"{cursor}: the same override sets it and also a part of it. Set only one of them."
+            f"{cursor}: the same override sets this value and also a part of it. Set only one of "
+            "them."
         )
     is_of_items = isinstance(old, ListItems)
     merged: dict[Any, Any] = ListItems(old) if is_of_items else dict(old)
@@ -222,13 +223,13 @@ def _are_mergeable(old: object, new: object) -> bool:
 
 
 def unboxed(value: Any) -> Any:
-    """Return a scalar of NumPy as the same scalar of Python, and any other value unchanged."""
-    # A program that has not imported NumPy has none of its scalars.
+    """Convert a NumPy scalar to a Python scalar, and return any other value unchanged."""
+    # A program that has not imported NumPy has no NumPy scalars.
     numpy = sys.modules.get("numpy")
     if numpy is None or not isinstance(value, numpy.generic):
         return value
     plain = value.item()
-    # Python has no counterpart of `longdouble`.
+    # `item` returns a `longdouble` unchanged, because Python has no such type.
     return float(plain) if isinstance(plain, numbers.Real) and type(plain) is type(value) else plain
 
 
@@ -424,12 +425,13 @@ class _Loader(yaml.SafeLoader):
         if tag is not None and not is_tuple:
             shown = tag.replace("tag:yaml.org,2002:", "!!")
             raise _problem(
-                f"the tag {shown} is refused; configs hold plain values", event.start_mark
+                f"the tag {shown} is not allowed; remove it, because configs contain plain values",
+                event.start_mark,
             )
 
 
 class _Builder:
-    """Builder of plain values from composed nodes; each use of an alias counts as a value."""
+    """Builder of plain values from nodes; each use of an alias counts toward the value limit."""
 
     def __init__(self, source: str) -> None:
         self._source = source
@@ -448,7 +450,7 @@ class _Builder:
     def _scalar(self, node: yaml.ScalarNode) -> Scalar:
         text: str = node.value
         if any("\ud800" <= character <= "\udfff" for character in text):
-            raise self._error(node, "half of a surrogate pair is not a character")
+            raise self._error(node, "the text contains half of a surrogate pair")
         if node.style is not None:
             return text
         return resolve_scalar(text, self._at(node))
@@ -464,7 +466,7 @@ class _Builder:
             key = self._key(key_node)
             if key in result:
                 raise self._error(
-                    key_node, f"the key {key!r} is already given in line {result.lines[key]}"
+                    key_node, f"the key {key!r} is already set in line {result.lines[key]}"
                 )
             result[key] = value
             result.lines[key] = _line(key_node)
@@ -508,7 +510,7 @@ class _Dumper(yaml.SafeDumper):
 
 def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.Node:
     style = None if is_plain_text(text) else "'"
-    # Single-quoted, PyYAML would read these line breaks back as different ones.
+    # From single quotes, PyYAML would read these line breaks back as different ones.
     if any(line_break in text for line_break in "\n\r\x85\u2028\u2029"):
         style = '"'
     return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
@@ -553,7 +555,7 @@ def _compose(text: str, source: str) -> yaml.Node | None:
             f"{source}:{line}: the character {chr(int(error.character))!r} is not allowed in YAML."
         ) from error
     except (ValueError, OverflowError) as error:
-        # PyYAML lets `chr` raise on an escape such as "\Uffffffff".
+        # PyYAML does not catch the error of `chr` for an escape such as "\Uffffffff".
         raise errors.ConfigValueError(
             f"{source}: an escape sequence is not a valid character: {error}"
         ) from error
@@ -577,7 +579,7 @@ def _explain_yaml(error: yaml.MarkedYAMLError) -> str:
     return problem
 
 
-# Messages of PyYAML about common mistakes, and the remedy for each.
+# PyYAML messages about common mistakes, and a description with a remedy for each.
 _MEANINGS = {
     "mapping values are not allowed": (
         "a key is indented deeper than the key above it, which already has a value; or the line "
@@ -678,7 +680,7 @@ def nest_all(values: Iterable[tuple[list[str | int], object]], cursor: Cursor) -
     """Return one nested override for several paths, given as steps; their order does not matter.
 
     Raises:
-        ConfigValueError: One path is a part of another one whose value is no mapping or list.
+        ConfigValueError: One path is below another path whose value cannot contain it.
     """
     merged: dict[str, Any] = {}
     for steps, value in values:
@@ -731,10 +733,10 @@ def _insert(tree: dict[Any, Any], path: str, value: str) -> None:
         tree = tree.setdefault(step, kind())
         if type(tree) is not kind:
             raise errors.ConfigValueError(
-                f"The override sets `{path}` and also one of its parents."
+                f"The override sets `{path}` and also one of its parents. Set only one of them."
             )
     if last in tree:
-        raise errors.ConfigValueError(f"The override sets `{path}` twice.")
+        raise errors.ConfigValueError(f"The override sets `{path}` twice. Set it only once.")
     tree[last] = value
 
 
@@ -750,7 +752,9 @@ def _render(tree: str | dict[Any, Any], csv_str: str) -> str:
     if not isinstance(tree, ListItems):
         return "{" + ", ".join(f"{key} : {_render(tree[key], csv_str)}" for key in tree) + "}"
     if sorted(tree) != list(range(len(tree))):
-        raise errors.ConfigValueError(f"A list element is missing in {csv_str!r}.")
+        raise errors.ConfigValueError(
+            f"A list element is missing in {csv_str!r}. Set all elements, starting from index 0."
+        )
     return "[" + ", ".join(_render(tree[index], csv_str) for index in sorted(tree)) + "]"
 
 

@@ -54,7 +54,7 @@ class MultiTaskBaseTrainer(base_trainer.Trainer):
             read a batch of every task in each step.
 
     Raises:
-        errors.ConfigTypeError: The model is no `MultiTaskBaseModel`, which the joint step needs.
+        errors.ConfigTypeError: The model is not a `MultiTaskBaseModel`, as the joint step requires.
         errors.UnknownKeyError: A task has no model.
     """
 
@@ -81,7 +81,7 @@ class MultiTaskBaseTrainer(base_trainer.Trainer):
         )
         super().__init__(
             config,
-            # The tasks take the place of the task in each method that reads it.
+            # This class overrides the methods that would read the task.
             cast(base_task.Task, None),
             multi_task_model,
             optimizer,
@@ -91,7 +91,9 @@ class MultiTaskBaseTrainer(base_trainer.Trainer):
 
     @property
     def task(self) -> NoReturn:
-        raise AttributeError(f"{type(self).__name__} has several tasks; see its `multi_task`.")
+        raise AttributeError(
+            f"{type(self).__name__} has several tasks. Use `multi_task` instead of `task`."
+        )
 
     @property
     def multi_task(self) -> multitask.MultiTask:
@@ -135,7 +137,7 @@ class MultiTaskBaseTrainer(base_trainer.Trainer):
     def create_train_loop(self, dataset: Mapping[str, Any]) -> orbit.TrainLoop:
         """Create the training loop over the data of all tasks."""
         if self.execution == "xla_loop":
-            # The loop draws from a single dataset, whose elements hold a batch of each task.
+            # The loop reads a single dataset, whose elements contain a batch of each task.
             return super().create_train_loop(tf.data.Dataset.zip(dict(dataset)))
         return super().create_train_loop(dataset)
 
@@ -150,7 +152,7 @@ class MultiTaskBaseTrainer(base_trainer.Trainer):
         return train_data.TrainDataByTask(tasks, self.config, self.distribute_dataset)
 
     def _check_step(self) -> None:
-        """Check before training that the step can be computed."""
+        """Raise if the model or a task does not support the joint step."""
         if type(self.multi_task).joint_train_step is not multitask.MultiTask.joint_train_step:
             return
         if not hasattr(self.multi_task_model, "sub_tasks"):
@@ -189,7 +191,7 @@ class MultiTaskBaseTrainer(base_trainer.Trainer):
     def _build_task_model(
         self, task: base_task.Task, model: keras.Model, spec: nests.Nest, metrics: Any
     ) -> None:
-        """Create the variables of a model by tracing what the joint step computes with it."""
+        """Create the variables of a model by tracing its part of the joint step."""
 
         def compute(inputs: nests.Nest) -> None:
             features, labels, weights = base_task.split_batch(inputs, model)
@@ -242,7 +244,7 @@ class MultiTaskBaseTrainer(base_trainer.Trainer):
         return losses
 
     def _weight_in(self, name: str, batch: nests.Nest) -> Any:
-        """Return the number of a batch's examples, relative to the largest batches of the tasks."""
+        """Return the size of a task's batch as a fraction of the largest batch size of any task."""
         sizes = self._batch_sizes
         weight = self._weight_of_part(batch, sizes[name])
         share = sizes[name] / max(sizes.values()) if all(sizes.values()) else 1.0

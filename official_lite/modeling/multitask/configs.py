@@ -20,7 +20,7 @@ __all__ = [
 
 TRAINER_TYPES = ("interleaving", "joint")
 
-# Fields of the trainer that several tasks do not support, with the values that have no effect.
+# Trainer fields that multi-task experiments do not support, with the value that disables each.
 _ONE_TASK_ONLY = {"overfit_batches": 0, "virtual_replicas": 0, "freeze": [], "remat": []}
 
 

@@ -39,7 +39,7 @@ class MultiTaskEvaluator(orbit.AbstractEvaluator):
         init_fn: A function that loads weights if there is no checkpoint. The model's `initialize`
             is called in any case.
         checkpoint: The checkpoint of the training, if the same process trains. It is saved as the
-            best, so that training can go on from there.
+            best, so that training can resume from it.
 
     Raises:
         errors.UnknownKeyError: A task has no model.
@@ -151,7 +151,7 @@ class MultiTaskEvaluator(orbit.AbstractEvaluator):
         return results
 
     def evaluating_apart(self) -> contextlib.AbstractContextManager[None]:
-        """Return a context in which no evaluation counts as the best one; see `Trainer`."""
+        """Return a context in which no evaluation updates the best checkpoint; see `Trainer`."""
         return exporter_events.without_exporter(self)
 
     def _evaluate_task(self, name: str, num_steps: tf.Tensor) -> dict[str, Any]:
@@ -161,7 +161,7 @@ class MultiTaskEvaluator(orbit.AbstractEvaluator):
 
 
 class _TaskEvaluator(core_trainer.Trainer):
-    """Evaluator of a single task, which has no optimizer and saves nothing."""
+    """Evaluator of a single task, without an optimizer and without anything to save."""
 
     def __init__(
         self,

@@ -61,8 +61,8 @@ class MultiTaskInterleavingTrainer(base_trainer.MultiTaskBaseTrainer):
         names = list(multi_task.tasks)
         if list(task_sampler.task_weights) != names:
             raise errors.ConfigValueError(
-                f"The sampler has the tasks {list(task_sampler.task_weights)}, but the model has "
-                f"{names}. Create the sampler from `multi_task.task_weights`."
+                f"The sampler has the tasks {list(task_sampler.task_weights)}, but `multi_task` "
+                f"has {names}. Create the sampler from `multi_task.task_weights`."
             )
         if execution == "xla_loop":
             raise errors.ConfigValueError(
@@ -71,7 +71,7 @@ class MultiTaskInterleavingTrainer(base_trainer.MultiTaskBaseTrainer):
             )
         self._task_sampler = task_sampler
         self._task_step_counters = {name: orbit.utils.create_global_step() for name in names}
-        # One function for each task, so that each is compiled once.
+        # Create one function per task here, so that each function is compiled only once.
         steps = {name: self._create_step(name, task) for name, task in multi_task.tasks.items()}
         runner.set_untracked(self, _replica_task_steps=steps)
         super().__init__(
@@ -139,7 +139,7 @@ class MultiTaskInterleavingTrainer(base_trainer.MultiTaskBaseTrainer):
         orbit.utils.guard_step(train)(iterator_map[name])
 
     def _create_step(self, name: str, task: base_task.Task) -> Callable[[Any], None]:
-        """Return what a replica computes in a step of a task."""
+        """Return the function that each replica runs in a step of one task."""
 
         def checked_step(
             inputs: nests.Nest, model: keras.Model, optimizer: Any, metrics: Any

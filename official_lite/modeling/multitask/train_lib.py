@@ -54,8 +54,8 @@ ActionsFactory = Callable[..., Sequence[orbit.Action]]
 class MultiTaskRunner(core_lib.OrbitExperimentRunner):
     """Experiment runner with an evaluator that is separate from the trainer.
 
-    If nothing is trained, the evaluator takes the place of the trainer: it has the same checkpoint,
-    step, model and optimizer.
+    In a mode that does not train, the evaluator takes the place of the trainer, because it also has
+    a checkpoint, a step, a model and an optimizer.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class MultiTaskRunner(core_lib.OrbitExperimentRunner):
     def _find_unneeded(self) -> Iterator[Any]:
         yield from super()._find_unneeded()
         if not self.trains:
-            # Best checkpoints of older versions have none.
+            # Best checkpoints written by older versions do not contain these counters.
             yield from getattr(self.trainer.checkpoint, "task_step_counters", {}).values()
 
     def _build_train_actions(self, trainer: Any) -> list[orbit.Action]:
@@ -414,7 +414,7 @@ def _build_evaluator(
         checkpoint=trainer.checkpoint if trainer else None,
         evaluator_options=orbit.StandardEvaluatorOptions(
             use_tf_function=params.trainer.eval_tf_function and compiled,
-            # A compiled loop cannot carry `aggregate_logs` from None to a value.
+            # The state of `aggregate_logs` starts as None, which a `tf.while_loop` cannot carry.
             use_tf_while_loop=False,
         ),
         **kwargs,
@@ -424,7 +424,7 @@ def _build_evaluator(
 def _optimizer(
     trainer: Any, task: Any, params: Any, given: keras.optimizers.Optimizer | None = None
 ) -> keras.optimizers.Optimizer:
-    """Return the trainer's optimizer, or create one to hold the averages of the weights."""
+    """Return the trainer's optimizer; without a trainer, one for the averages of the weights."""
     if trainer:
         return trainer.optimizer
     return given or trainer_factory.create_optimizer(task, params)
@@ -435,7 +435,7 @@ def _add_positions(
     task: multitask.MultiTask,
     params: configs.MultiTaskExperimentConfig,
 ) -> None:
-    """Add the positions in the training data, which the best checkpoint has to keep."""
+    """Add the positions in the training data to `checkpoint`, so that saving it preserves them."""
     distribute = orbit.utils.make_distributed_dataset
     items: Any = train_data.TrainDataByTask(task.tasks, params, distribute).variables
     if params.trainer.trainer_type == "interleaving":
@@ -447,7 +447,7 @@ def _add_positions(
 
 
 def build_model(task: Any) -> base_trainer.Model:
-    """Let the task create the model of all tasks, or of its own."""
+    """Build the model of a task, or the multi-task model of a `MultiTask`."""
     if isinstance(task, multitask.MultiTask):
         model = keras_variables.build_with_fresh_names(task.build_multitask_model)
         return step_checks.returned(task.build_multitask_model, model, "a Keras model")

@@ -1,4 +1,4 @@
-"""Variants of AdamW: as used to train BERT, and without a schedule of the learning rate."""
+"""Variants of AdamW: the one used to train BERT, and schedule-free AdamW."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -111,7 +111,7 @@ class ScheduleFreeAdamW(keras.optimizers.ScheduleFreeAdamW):
         rate, step = (tf.cast(x, variable.dtype) for x in (learning_rate, self.iterations + 1))
         if self.warmup_steps:
             rate *= tf.minimum(step / self.warmup_steps, 1.0)
-        # The weights are `beta_1` times their average plus the rest of the momentum.
+        # The weights are `beta_1` times their average plus `1 - beta_1` times the momentum.
         average = variable - (1.0 - self.beta_1) * momentum
         self.assign_add(velocity, (tf.square(gradient) - velocity) * (1.0 - self.beta_2))
         unbiased = velocity / (1.0 - tf.pow(tf.cast(self.beta_2, variable.dtype), step))
@@ -120,7 +120,7 @@ class ScheduleFreeAdamW(keras.optimizers.ScheduleFreeAdamW):
         self.assign(variable, average + (1.0 - self.beta_1) * momentum)
 
     def follow_weights(self) -> None:
-        """Start the averaging at the present weights."""
+        """Restart the averaging at the current weights."""
         for weight, momentum in zip(self._trainable_variables, self._momentums, strict=True):
             for one, other in zip(local_values(weight), local_values(momentum), strict=True):
                 other.assign(one.read_value())
@@ -133,9 +133,9 @@ def matches_any(
 
     Args:
         variable: A `keras.Variable` or a `tf.Variable`.
-        patterns: Regular expressions for `re.search`, or only one; None matches nothing. One that
-            contains a colon, such as `kernel:0$`, is searched for in the names of Keras 2, which
-            end in `:0`.
+        patterns: A regular expression for `re.search`, or several; None matches nothing. A pattern
+            that contains a colon, such as `kernel:0$`, is searched for in the names of Keras 2,
+            which end in `:0`.
     """
     patterns = [patterns] if isinstance(patterns, str) else patterns or ()
     name = variable.name.partition(":")[0]

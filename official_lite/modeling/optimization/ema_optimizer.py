@@ -25,7 +25,7 @@ __all__ = [
     "weights_and_averages",
 ]
 
-# A weight of the model, and its average.
+# Pairs of a weight of the model and its average.
 Pairs: TypeAlias = Sequence[tuple[Any, Any]]
 
 
@@ -42,7 +42,7 @@ def get_moving_average(
 def keeps_averages(optimizer: keras.optimizers.Optimizer | None) -> bool:
     """Return whether an optimizer averages the weights, so that the averages are evaluated.
 
-    This is an `ExponentialMovingAverage`, or an optimizer of Keras with `use_ema=True` on which
+    True for an `ExponentialMovingAverage`, and for a Keras optimizer with `use_ema=True` on which
     `evaluate_averages` was called.
     """
     return get_moving_average(optimizer) is not None or bool(_with_use_ema(optimizer))
@@ -65,9 +65,9 @@ def weights_and_averages(optimizer: keras.optimizers.Optimizer | None) -> Pairs:
 
 
 def evaluate_averages(optimizer: keras.optimizers.Optimizer) -> None:
-    """Have the averages of an optimizer of Keras (`use_ema=True`) evaluated.
+    """Make evaluations use the averages of a Keras optimizer with `use_ema=True`.
 
-    A trainer of Orbit with an optimizer of its own evaluates the trained weights instead.
+    An Orbit trainer that does not call this function evaluates the trained weights instead.
     """
     for one in distributed_gradients.innermost_optimizers(optimizer):
         if getattr(one, "use_ema", False):
@@ -118,10 +118,10 @@ def following_weights(optimizer: keras.optimizers.Optimizer | None) -> Iterator[
 
 @contextlib.contextmanager
 def evaluated_state(optimizer: keras.optimizers.Optimizer | None) -> Iterator[None]:
-    """Put the state that an evaluation measures in the place of the trained one.
+    """Replace the trained weights by the evaluated ones within the `with` block.
 
-    Everything that saves the state because of the result of an evaluation does so in this context:
-    the averaged weights are both the weights of the model and their averages.
+    A checkpoint that is saved because of an evaluation result is saved in this context. In it, the
+    averages are the weights of the model as well as their averages.
     """
     with averaged_weights(optimizer), following_weights(optimizer):
         yield
@@ -395,10 +395,10 @@ def _refuse_clipping(kwargs: dict[str, Any]) -> None:
 
 
 def _value_of(weight: keras.Variable, shape: Sequence[int], dtype: str) -> tf.Tensor:
-    """Return the value of `weight`, with the signature of a Keras initializer."""
+    """Return the value of `weight`; the other parameters are those of a Keras initializer."""
     return tf.cast(tf.convert_to_tensor(weight), dtype)
 
 
 def _move_average(average: tf.Variable, weight: tf.Variable, decay: tf.Tensor) -> None:
-    # Written this way, a decay of 0 reproduces the weight bit for bit.
+    # In this form, a decay of 0 reproduces the weight bit for bit.
     average.assign(weight + tf.cast(decay, average.dtype) * (average - weight))

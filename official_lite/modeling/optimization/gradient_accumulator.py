@@ -34,7 +34,7 @@ class GradientSink:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._optimizer, name)
 
-    @property  # type: ignore[misc]  # read-only: it is not to be reassigned
+    @property  # type: ignore[misc]  # intentionally read-only
     def __class__(self) -> type:
         return type(self._optimizer)
 
@@ -171,7 +171,7 @@ def _weighted(
     if isinstance(gradient, tf.IndexedSlices):
         values = _weighted(gradient.values, weight)
         return tf.IndexedSlices(values, gradient.indices, gradient.dense_shape)
-    # The gradients of a mean over no examples are NaN.
+    # A micro-batch without examples has weight 0, but its gradients may be NaN.
     return tf.math.multiply_no_nan(gradient, tf.cast(weight, gradient.dtype))
 
 
@@ -194,7 +194,7 @@ class _DenseSum:
 
 
 class _RowSum:
-    """Concatenation of all looked-up rows, as in `tf.IndexedSlices`."""
+    """Sum of a table's gradients as the looked-up rows, concatenated as in `tf.IndexedSlices`."""
 
     def __init__(self, table: keras.Variable) -> None:
         self._num_rows, *width = table.shape
@@ -204,7 +204,7 @@ class _RowSum:
 
     def add(self, gradient: tf.Tensor | tf.IndexedSlices) -> None:
         if not isinstance(gradient, tf.IndexedSlices):
-            # The table is also used in another way, so its gradient is dense.
+            # The gradient is dense if the table is not only used for lookups.
             gradient = tf.IndexedSlices(gradient, tf.range(self._num_rows))
         for kept, new in ((self._rows, gradient.indices), (self._values, gradient.values)):
             kept.assign(tf.concat([kept.read_value(), tf.cast(new, kept.dtype)], 0))

@@ -33,7 +33,7 @@ __all__ = [
 if TYPE_CHECKING:
     from keras.optimizers.schedules import LearningRateSchedule as _ScheduleHalf
 else:
-    # At runtime the mixin derives from `object`; the schedule class provides the other half.
+    # At runtime the mixin derives from `object`; its subclasses also derive from a schedule.
     _ScheduleHalf = object
 
 
@@ -117,8 +117,8 @@ class _WarmUp(_Schedule, abc.ABC):
     def __call__(self, step: tf.Tensor | int) -> tf.Tensor:
         float_step = tf.cast(step, tf.float32)
         target = self._after(self.warmup_steps)
-        # `tf.where` below never selects a warm-up of 0 steps, but evaluates it: avoid dividing by
-        # 0.
+        # `tf.where` below never selects a warm-up of 0 steps, but still evaluates it, so avoid a
+        # division by 0.
         warming = self._warming(float_step, max(self.warmup_steps, 1), target)
         return tf.where(float_step < self.warmup_steps, warming, self._after(step))
 
@@ -174,8 +174,8 @@ class LinearWarmup(_WarmUp):
 class PolynomialWarmUp(_WarmUp):
     """Polynomial warm-up to the value that the wrapped schedule has at the end of the warm-up.
 
-    The learning rate is `(step / warmup_steps) ** power` times that value. Step 0 counts as step 1,
-    so that the first update is not lost to a learning rate of 0.
+    The learning rate is `(step / warmup_steps) ** power` times that value. Step 0 uses the learning
+    rate of step 1, so that the first update has an effect.
 
     Args:
         after_warmup_lr_sched: A schedule or a constant.

@@ -25,7 +25,8 @@ __all__ = ["OptimizerFactory", "follow_weights", "register_optimizer_cls", "prep
 
 LearningRate: TypeAlias = "keras.optimizers.schedules.LearningRateSchedule | float"
 
-# All three names refer to the same table because Keras has removed the legacy optimizers.
+# `LEGACY_OPTIMIZERS_CLS` and `NEW_OPTIMIZERS_CLS` are the same table, because Keras has removed the
+# legacy optimizers.
 OPTIMIZERS_CLS: dict[str, Callable[..., Any]] = {
     "sgd": keras.optimizers.SGD,
     "sgd_experimental": keras.optimizers.SGD,
@@ -56,8 +57,8 @@ NEW_OPTIMIZERS_CLS = OPTIMIZERS_CLS
 def _of_config(schedule_cls: Callable[..., Any]) -> Callable[..., Any]:
     """Return a function that builds a schedule from all fields of its config.
 
-    Subclasses of the factory in the Model Garden call it with `**config.as_dict()`. The fields that
-    are ratios are None once they are converted to steps.
+    Model Garden subclasses of the factory call the function with `**config.as_dict()`. The ratio
+    fields are dropped: they are None once they are converted to steps.
     """
 
     def build(*args: Any, **fields: Any) -> Any:
@@ -162,7 +163,7 @@ class OptimizerFactory:
         self._warmup_type = config.warmup.type or ""
         self._warmup_config = config.warmup.get()
         self._ema_config = config.ema
-        # Subclasses in the Model Garden turn this off to average by themselves.
+        # Model Garden subclasses that average the weights themselves set this to False.
         self._use_ema = config.ema is not None
 
     def build_learning_rate(self) -> LearningRate:
@@ -225,14 +226,17 @@ class OptimizerFactory:
         if postprocessor is not None:
             optimizer = postprocessor(optimizer)
         if not isinstance(optimizer, keras.optimizers.Optimizer):
-            raise TypeError(f"Expected a Keras optimizer as the result, got {optimizer!r}.")
+            raise TypeError(
+                "The optimizer's class or the `postprocessor` must return a Keras optimizer, but "
+                f"returned {optimizer!r}."
+            )
         return optimizer
 
 
 def _build(
     classes: Mapping[str, Callable[..., Any]], path: str, arguments: Mapping[str, Any]
 ) -> Any:
-    """Call the class that the last part of `path` names."""
+    """Call the class that is registered under the last part of `path`."""
     kind, _, name = path.partition(".")
     if name not in classes:
         raise errors.UnknownNameError(
@@ -255,8 +259,8 @@ def _complete(config: base_config.Config, path: str) -> dict[str, Any]:
     if missing:
         shown = " and ".join(f"`{path}.{name}`" for name in missing)
         raise errors.ConfigValueError(
-            f"{shown} {'is' if len(missing) == 1 else 'are'} not set. Set a learning rate in "
-            "`optimizer_config`."
+            f"{shown} {'is' if len(missing) == 1 else 'are'} not set. A schedule requires all of "
+            "its fields; set them in `optimizer_config`."
         )
     for name, value in arguments.items():
         if name in _MUST_BE_POSITIVE and value <= 0:
@@ -270,7 +274,7 @@ def _optimizer_arguments(config: base_config.Config, path: str) -> dict[str, Any
     arguments: dict[str, Any] = config.as_dict()
     for name, no_effect in _DEAD_FIELDS.items():
         if arguments.pop(name, no_effect) != no_effect:
-            logging.warning("`%s.%s` has no effect.", path, name)
+            logging.warning("`%s.%s` has no effect; remove it.", path, name)
     if isinstance(config, optimizer_config.AdafactorConfig):
         return _adafactor_arguments(arguments, path)
     return arguments
@@ -324,7 +328,7 @@ def prepare_optimizer(
 
 
 def follow_weights(optimizer: keras.optimizers.Optimizer | None) -> None:
-    """Set an optimizer's copies of the weights to the present weights, after weights were loaded.
+    """Set an optimizer's copies of the weights to the current weights, after weights were loaded.
 
     Args:
         optimizer: The optimizer with built variables; None does nothing.
@@ -344,7 +348,8 @@ def _warn_of_passes_over_tables(
     if not large or not ema_optimizer.keeps_averages(optimizer):
         return
     logging.warning(
-        "The optimizer updates some rows of %s in a step, but the moving average of the weights "
-        "(`optimizer_config.ema`) updates all of them, which is slow. See docs/embeddings.md.",
+        "The optimizer updates only some rows of %s in a step, but the moving average of the "
+        "weights (`optimizer_config.ema`) updates all of them, which is slow. See "
+        "docs/embeddings.md.",
         ", ".join(large),
     )

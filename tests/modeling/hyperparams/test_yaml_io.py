@@ -83,7 +83,7 @@ REFUSALS = [
     (parse, "1: a\n", "exp.yaml:1: the key 1"),
     (parse, "? [a]\n: 1\n", "exp.yaml:1: the key"),
     (parse, "a: 1\nb: \x01\n", r"exp.yaml:2: the character '\x01'"),
-    (parse, 'a: "\\ud800"\n', "exp.yaml:1: half of a surrogate pair"),
+    (parse, 'a: "\\ud800"\n', "exp.yaml:1: the text contains half of a surrogate pair"),
     (parse, 'a: "\\UFFFFFFFF"\n', "escape sequence"),
     (parse, "<<: 5\n", "`<<`"),
     (parse, "a: {workspace}/a.py:B", "exp.yaml:1"),

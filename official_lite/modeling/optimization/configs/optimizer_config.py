@@ -148,8 +148,8 @@ class AdamWeightDecayConfig(LazyRowsConfig):
     Attributes:
         weight_decay_rate: The fraction of a weight to subtract, before multiplying by the learning
             rate.
-        include_in_weight_decay: Patterns of variables that always decay, or only one; they take
-            precedence over `exclude_from_weight_decay`.
+        include_in_weight_decay: A pattern of variables that always decay, or a list of patterns;
+            they take precedence over `exclude_from_weight_decay`.
         exclude_from_weight_decay: Patterns of variables that do not decay. A pattern is a regular
             expression that is searched for in the variable's path and name.
         gradient_clip_norm: The maximum L2 norm of all gradients together; 1 by default, 0 disables
