@@ -239,8 +239,8 @@ def create_combine_fn(params: base_config.Config) -> CombineFn | None:
         return None
     if not all(isinstance(v, base_config.Config) for v in (params.input_path, weights)):
         raise errors.ConfigValueError(
-            "input_path and weights must both be a Config, with the same names, to use weighted "
-            f"sampling; got {params.input_path!r} and {weights!r}."
+            "Weighted sampling requires `input_path` and `weights` that are mappings with the same "
+            f"names; got {params.input_path!r} and {weights!r}."
         )
     shares = weights.as_dict()
     _check_same_names(list(params.input_path.as_dict()), list(shares))

@@ -264,7 +264,7 @@ def test_damaged_records_are_skipped_one_by_one_on_request(
     _run(model_dir, task=files)
     assert caplog.text.count("Skipping it") == 2
     files["train_data"]["skip_bad_records"] = 1
-    with pytest.raises(errors.DataError, match="exceeds the 1 allowed by `skip_bad_records`"):
+    with pytest.raises(errors.DataError, match="`skip_bad_records` allows only 1"):
         _run(model_dir.with_name("other"), task=files)
 
 
