@@ -223,7 +223,7 @@ def keep(build_inputs: Callable[..., Any]) -> Callable[..., Any]:
         with begin_at(0, begin.seed):
             dataset = build_inputs(*args, **kwargs)
         num_read = begin.batches_of(kwargs.get("input_context"))
-        logging.info("Reading and skipping %d batches.", num_read)
+        logging.info("Reading and skipping %d batches to reach the resumed position.", num_read)
         return dataset.repeat().skip(num_read)
 
     return build

@@ -64,7 +64,8 @@ class AbstractTrainer(tf.Module, metaclass=abc.ABCMeta):
             sets it. It is never replaced, because a traced step keeps logging to it.
     """
 
-    # The controller that runs this trainer, which sets it. A search has other controllers.
+    # The `orbit.Controller` that runs this trainer; it sets this attribute. The attribute is not
+    # called `controller`, because an architecture search has other controllers.
     _orbit_controller: Any = None
     event_storage: telemetry.EventStorage | None = None
     iter = _OfController("iter")

@@ -309,7 +309,7 @@ def jsonl_of(run: RunInfo) -> Writer:
 
 
 def _parse(line: bytes) -> dict[str, Any]:
-    """Return the JSON object of a line, or an empty dictionary if it has no integer `step`."""
+    """Return the JSON object of a line; empty if it is invalid or has no integer `step`."""
     try:
         values = files.parse_json(line)
     except ValueError:
