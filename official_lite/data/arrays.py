@@ -245,7 +245,7 @@ def _require_rows(
         raise errors.DataError(
             (
                 f"Each of the {wanted} input pipelines needs at least one row, but there are only "
-                f"{num_rows}."
+                f"{num_rows}. Use more data or fewer input pipelines."
             )
             if wanted > 1
             else "The dataset is empty: its arrays have no rows."

@@ -58,8 +58,8 @@ class DataServiceOptions:
     def __post_init__(self) -> None:
         if not self.address:
             raise errors.ConfigValueError(
-                "`enable_tf_data_service` requires `tf_data_service_address`, the address of the "
-                "dispatcher, such as `grpc://host:5000`."
+                "`enable_tf_data_service` requires `tf_data_service_address`. Set it to the "
+                "address of the dispatcher, such as `grpc://host:5000`."
             )
         if self.shared_by_trainers and self.round_robin:
             raise errors.ConfigValueError(

@@ -143,7 +143,7 @@ class _SharedFiles:
         if found < self.num_pipelines:
             raise errors.DataError(
                 f"Each of the {self.num_pipelines} input pipelines needs at least one record, but "
-                f"there are only {found}."
+                f"there are only {found}. Use more data or fewer input pipelines."
             )
 
     def read_then_divide(self, *, repeat: bool) -> tf.data.Dataset:
@@ -321,7 +321,7 @@ class SoundRecords:
                 f"allows only {self._most}. Replace the file, or raise `skip_bad_records`."
             )
         logging.warning(
-            "%s. Skipping it (%d of at most %d).", damage, self._num_damaged, self._most
+            "%s. Skipping the record (%d of at most %d).", damage, self._num_damaged, self._most
         )
 
 

@@ -111,7 +111,7 @@ def _seeding(seed: int) -> Iterator[None]:
 
 
 def _draw() -> int:
-    """Return the seed that the next op without a seed of its own would get."""
+    """Draw the seed that the next op without a seed of its own would get."""
     seed: int = tf.compat.v1.random.get_seed(None)[1]
     return seed
 

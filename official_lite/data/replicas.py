@@ -88,7 +88,7 @@ def refuse_context(function: Callable[..., Any] | None, caller: str) -> None:
         return
     try:
         parameters = inspect.signature(function).parameters
-    except (TypeError, ValueError):  # A function that is written in C has no signature.
+    except (TypeError, ValueError):  # A function that is written in C may have no signature.
         return
     if "input_context" in parameters:
         raise errors.ConfigTypeError(

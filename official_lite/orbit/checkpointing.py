@@ -222,8 +222,8 @@ def _asynchronously(manager: tf.train.CheckpointManager) -> dict[str, Any]:
     if isinstance(manager, async_checkpoint_manager.AsyncCheckpointManager):
         return {"options": tf.train.CheckpointOptions(enable_async=True)}
     logging.info(
-        "Training waits while a %s saves. `official_lite.checkpoint.AsyncCheckpointManager` saves "
-        "in the background instead.",
+        "Training waits while a %s saves. To save in the background, use an "
+        "`official_lite.checkpoint.AsyncCheckpointManager`.",
         type(manager).__name__,
     )
     return {}
@@ -239,6 +239,7 @@ def _explained(path: str | None) -> Iterator[None]:
     except (ValueError, IndexError, tf.errors.OpError) as error:
         raise errors.CheckpointError(
             f"{path} can't be restored: {str(error)[:300]} … It is damaged, or was saved by a "
-            "different model or optimizer. To use the original ones, apply the config of the run: "
+            "different model or optimizer. To use the original model and optimizer, apply the "
+            "config of the run: "
             f"{suggestions.config_file('params.yaml')}."
         ) from error

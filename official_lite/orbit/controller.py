@@ -146,7 +146,10 @@ class Controller:
         restore: bool = True,
     ) -> None:
         if trainer is None and evaluator is None:
-            raise errors.ConfigValueError("Pass a `trainer`, an `evaluator` or both.")
+            raise errors.ConfigValueError(
+                "`Controller` got neither a trainer nor an evaluator. Pass a `trainer`, an "
+                "`evaluator` or both."
+            )
         self.global_step = global_step
         self._tf_step = utils.as_tf_variable(global_step)
         self._iter = 0
@@ -550,7 +553,7 @@ class Controller:
         """End the reporting interval, so that hooks find its values in the storage.
 
         Returns:
-            The report of the trainer, and the same values in NumPy with the training speed.
+            The trainer's report, and the same values as NumPy values with `steps_per_second`.
         """
         output = self._inner.report()
         logs = reports.as_numpy(output)
@@ -690,7 +693,7 @@ class Controller:
     def _last_known_step(self) -> int:
         try:
             return self.step
-        except tf.errors.OpError:  # The process that holds the variable may be gone.
+        except tf.errors.OpError:  # The process that holds the step variable may have ended.
             return self._iter
 
     def _end_early(self) -> None:

@@ -31,9 +31,10 @@ def optimizer_of(trainer: object) -> keras.optimizers.Optimizer | None:
 
 
 class _OfController:
-    """A controller attribute, exposed under the name that LiBai and detectron2 trainers use.
+    """A trainer attribute that returns an attribute of the controller.
 
-    Subclasses may assign their own attribute to that name.
+    Trainers in LiBai and detectron2 have attributes with these names. A trainer class may replace
+    it with an attribute of its own.
     """
 
     def __init__(self, name: str) -> None:

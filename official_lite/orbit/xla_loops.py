@@ -360,7 +360,8 @@ class XlaEvalLoop:
             except _NOT_COMPILABLE as error:
                 self._can_compile = False
                 logging.warning(
-                    "Evaluating without XLA, which can't compile the evaluation: %s", error.message
+                    "Evaluating without XLA, because it can't compile the evaluation step: %s",
+                    error.message,
                 )
         return [self._in_graph(batch) for batch in run]
 

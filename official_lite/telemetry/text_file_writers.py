@@ -118,7 +118,7 @@ class LineFile:
             kept = content.rfind(b"\n") + 1
             file.truncate(kept)
         logging.warning(
-            "Removed an incomplete last line (%d bytes) of %s.", len(content) - kept, self.path
+            "Removed an incomplete last line (%d bytes) from %s.", len(content) - kept, self.path
         )
 
 
@@ -214,7 +214,9 @@ class _Table:
         except OSError as error:
             logging.warning("Can't write %s, so it keeps outdated rows: %s", self._file.path, error)
         else:
-            logging.info("Removed %d rows of %s.", len(rows) - len(kept), self._file.path)
+            logging.info(
+                "Removed %d outdated rows from %s.", len(rows) - len(kept), self._file.path
+            )
 
     def sync(self) -> None:
         self._file.sync()
@@ -297,7 +299,9 @@ class JsonLinesWriter(Writer):
         self._rewound_to = step
         removed = self._file.keep(lambda line: _parse(line).get("step", step) <= step)
         if removed:
-            logging.info("Removed %d records after step %d: %s", removed, step, self._file.path)
+            logging.info(
+                "Removed %d records after step %d from %s.", removed, step, self._file.path
+            )
 
     def close(self) -> None:
         self._file.close()

@@ -128,7 +128,7 @@ class MlflowWriter(Writer):
         changed = sorted(name for name in texts if logged.get(name, texts[name]) != texts[name])
         if changed:
             logging.warning(
-                "MLflow does not change parameters, so it keeps the first values of: %s.",
+                "MLflow does not change parameters, so the run keeps the first values of: %s.",
                 ", ".join(changed),
             )
         new = [entities.Param(name, text) for name, text in texts.items() if name not in logged]

@@ -106,7 +106,7 @@ class ColumnReader:
             if schema.field(index).type != field.type:
                 raise errors.DataError(
                     f"The column {field.name!r} is {schema.field(index).type} in `{file}`, but "
-                    f"{field.type} in `{self._file}`."
+                    f"{field.type} in `{self._file}`. Write all files with the same type."
                 )
 
     def infer_specs(self, table: "pa.Table") -> dict[str, tf.TensorSpec]:
@@ -246,8 +246,7 @@ def _require_supported(name: str, type_: "pa.DataType", file: str) -> None:
     if not (is_number or _is_bytes(leaf) or types.is_temporal(leaf)) or types.is_interval(leaf):
         raise errors.DataError(
             f"The column {name!r} of `{file}` is {type_}, which has no counterpart in TensorFlow. "
-            "Convert it to numbers or texts when the file is written, or leave it out of "
-            "`columns`."
+            "Convert it to numbers or texts when you write the file, or leave it out of `columns`."
         )
 
 
@@ -587,7 +586,9 @@ def _read_header(path: str) -> tuple[list[str], int]:
     try:
         names = next(csv.reader([line.decode("utf-8-sig").rstrip("\r\n")]), [])
     except UnicodeDecodeError as error:
-        raise errors.DataError(f"`{path}` has a header that is not UTF-8: {error}.") from error
+        raise errors.DataError(
+            f"`{path}` has a header that is not UTF-8: {error}. Convert the file to UTF-8."
+        ) from error
     return names, len(line)
 
 

@@ -116,7 +116,7 @@ class EpochOrder:
     def _plan(
         self, epoch: int
     ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """Return the chunks of an epoch, and the bounds of its windows in chunks and in rows."""
+        """Return this pipeline's chunks in an epoch, and the window bounds in chunks and rows."""
         # Without shuffled chunks, all epochs have the same plan.
         return _plan(self, epoch if self.shuffles_chunks else 0)
 
@@ -187,7 +187,7 @@ def read_batches(
         # All pipelines raise this error. If only one of them failed, the others would wait for it.
         raise errors.DataError(
             f"Each of the {order.num_pipelines} input pipelines needs at least one row, but there "
-            f"are only {source.num_rows}."
+            f"are only {source.num_rows}. Use more data or fewer input pipelines."
         )
     begin = order.find(first_row) if first_row else (0, 0, 0)
     reader = _WindowReader(source, order, begin)

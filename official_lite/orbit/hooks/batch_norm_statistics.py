@@ -393,7 +393,8 @@ class StochasticWeightAveraging(Hook):
         if self._num_averaged == 0:
             logging.warning(
                 "StochasticWeightAveraging averaged nothing, because training ended at step %d "
-                "before the first multiple of %d from step %d on.",
+                "before the first multiple of %d from step %d on. Lower `every_n_steps` or "
+                "`start_step`.",
                 self._step(),
                 self.every_n_steps,
                 self._start_step,

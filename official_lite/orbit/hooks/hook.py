@@ -389,7 +389,7 @@ def _numbered(name: str, count: collections.Counter[str]) -> str:
 
 
 def _as_python(value: object) -> Any:
-    # `item` of a type that Python lacks, such as a longdouble, returns the NumPy scalar itself.
+    # For a type that Python lacks, such as `np.longdouble`, `item` returns the NumPy scalar itself.
     if isinstance(value, np.generic) and not isinstance(item := value.item(), np.generic):
         return item
     kind = f" of type {value.dtype}" if isinstance(value, np.ndarray) else ""

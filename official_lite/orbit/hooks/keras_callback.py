@@ -317,7 +317,7 @@ class KerasCallback(Hook):
         self._has_ended = True
 
     def _saved_weights(self) -> list[bytes]:
-        """Return the weights for comparison if this step is already saved, else an empty list."""
+        """Return the model's weights as bytes if this step is already saved, or an empty list."""
         path = getattr(self.controller.checkpoint_manager, "latest_checkpoint", None) or ""
         if not path.endswith(f"-{self.controller.step}"):
             return []
@@ -440,7 +440,7 @@ class _CsvFile:
         self._callback.append = True
         if size is not None and files.exists(path) and files.size(path) > size:
             files.truncate(path, size)
-            logging.info("Removed the rows after step %d: %s", step, path)
+            logging.info("Removed the rows after step %d from %s.", step, path)
 
 
 class _CallbackState:

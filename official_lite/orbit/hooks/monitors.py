@@ -105,7 +105,7 @@ class IterationTimer(Hook):
         total = end.seconds - self._start.seconds
         between = total - (end.train_seconds - self._start.train_seconds)
         logging.info(
-            "total %s (%s on hooks, evaluations and checkpoints)",
+            "total time %s (including %s for hooks, evaluations and checkpoints)",
             _in_words(total),
             _in_words(between),
         )
@@ -671,7 +671,7 @@ class _WaitClock:
             self._sums = tf.Variable([0.0, 0.0], dtype=tf.float64, trainable=False)
 
     def timing(self, step_fn: loop_fns.StepFn) -> loop_fns.StepFn:
-        """Return the step with its iterators timed by this clock."""
+        """Return a step function that lets this clock time the iterators of `step_fn`."""
 
         def timed_step(iterator: Iterator[nests.Nest]) -> Any:
             return step_fn(tf.nest.map_structure(self._timed, iterator))

@@ -103,7 +103,7 @@ class NonFinite(GraphHook):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         if report := self._take_report():
-            logging.warning("%s Restored an older checkpoint.", report)
+            logging.warning("%s An older checkpoint has been restored.", report)
         if self._watch is not None:
             self._watch.restart()
         self._has_reported = False
@@ -166,7 +166,7 @@ class _Watch:
         self._outputs = {key: _create(0, tf.int64) for key in self._layers}
 
     def watching(self, step_fn: loop_fns.StepFn) -> loop_fns.StepFn:
-        """Return the step with checks of the layers added."""
+        """Return a step function that also checks the layers."""
 
         def watched_step(iterator: Iterator[nests.Nest]) -> Any:
             with contextlib.ExitStack() as stack:
@@ -197,7 +197,7 @@ class _Watch:
         self._loss.assign(tf.where(is_open, loss, self._loss))
 
     def find(self) -> _Finding | None:
-        """Return the first bad step, as seen by the replica with the most information."""
+        """Return what the replica with the most information found in the first bad step."""
         steps = [int(step.numpy()) for step in keras_variables.local_values(self._step)]
         first = min((step for step in steps if step), default=None)
         if first is None:

@@ -151,7 +151,7 @@ class WatchedMetric:
         array = np.asarray(utils.get_value(find_metric(self.name, logs)), dtype=float)
         if array.size != 1:
             raise errors.ConfigTypeError(
-                f"`{self.name}` has the shape {array.shape}; expected a single number."
+                f"The metric `{self.name}` has the shape {array.shape}; expected a single number."
             )
         return float(array.reshape(()))
 
@@ -369,15 +369,16 @@ class BestCheckpoint(Hook):
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        # Rewind only if training goes back within a run; at its start, `before_train` rewinds.
+        # Rewind only if training goes back within a run. At the start of a run, `before_train`
+        # rewinds.
         if self._best is not None and self.trainer is not None and "best_step" in state:
             step = state["best_step"]
             self._best.rewind(-1 if step is None else step)
 
     def _best_logs(self) -> Mapping[str, Any] | None:
-        """Return the evaluation to beat, or `None` if there is none for this metric.
+        """Return the results of the best evaluation, or `None` if there is none.
 
-        A best value of a different metric does not count.
+        If the best evaluation was chosen by a metric that it lacks now, it is ignored.
         """
         best = self._open().best or {}
         return best if best.get(self._metric.name.replace("|", "/")) is not None else None

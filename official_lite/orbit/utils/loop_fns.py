@@ -90,7 +90,7 @@ def create_tf_while_loop_fn(step_fn: StepFn) -> LoopFn:
     step_fn = guard_step(step_fn)
     last = LastOutputs()
 
-    # AutoGraph would take longer to convert a `for` loop than to trace a small step.
+    # AutoGraph is not used, because converting a `for` loop takes longer than tracing a small step.
     @user_code.not_converted
     def loop_fn(iterator: Iterator[nests.Nest], num_steps: tf.Tensor) -> Any:
         _check_tensor(num_steps)
