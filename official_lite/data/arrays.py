@@ -30,7 +30,7 @@ class _Rows(Protocol):
 _MAX_BATCHES_IN_A_GATHER = 64
 _MAX_BYTES_IN_A_GATHER = 2**20
 
-# One call takes a pipeline's share of several global batches, which have at least this many rows.
+# One call takes a pipeline's share of several global batches with at least this many rows in total.
 _ROWS_SHARED_AT_ONCE = 2**12
 
 
@@ -88,7 +88,8 @@ def from_arrays(
     _require_rows(num_rows, input_context, repeat)
     _check_batch_size(num_rows, batch_size, is_left_out=drop_remainder and not repeat)
     if input_context is not None and num_rows <= input_context.input_pipeline_id:
-        # This pipeline has no rows but must take part in the evaluation, because others have some.
+        # This pipeline has no rows, but must take part in the evaluation, because other pipelines
+        # have rows.
         first = tf.distribute.InputContext(num_replicas_in_sync=input_context.num_replicas_in_sync)
         return from_arrays(arrays, batch_size, shuffle=False, input_context=first).take(0)
     begin = position.take() if repeat else None
@@ -170,7 +171,7 @@ class _Order:
         yet.
         """
         if not self.repeat or self.seed is None:
-            # If the caller repeats the dataset, each repetition must shuffle with a new number.
+            # If the caller repeats the dataset, each repetition must shuffle with another seed.
             numbers = tf.data.Dataset.random(self.seed, rerandomize_each_iteration=not self.repeat)
             epochs = numbers if self.repeat else numbers.take(1)
             return epochs.map(functools.partial(self._order_rows, 0))
@@ -238,7 +239,7 @@ def _require_rows(
     """Raise a `DataError` if there are too few rows.
 
     All pipelines raise the error, even those that have rows: if only one of them failed, the others
-    would wait for it.
+    would wait for the failed one.
     """
     wanted = input_context.num_input_pipelines if input_context and repeat else 1
     if num_rows < wanted:

@@ -21,7 +21,8 @@ __all__ = ["DataServiceOptions", "choose", "distribute", "wait_for_dispatcher", 
 _SECONDS_BETWEEN_LOOKS = 0.5
 
 # A job of the service can outlive the process that requested it. A restarted process that requested
-# the same job name would continue where the old process stopped, so job names include this id.
+# the same job name would continue where the old process stopped, so the name of a job that is not
+# shared includes this id.
 _process_id = random.randrange(1 << 31)
 
 

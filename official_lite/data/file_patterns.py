@@ -22,7 +22,7 @@ __all__ = ["describe", "find_differences", "forget", "match_files", "remember", 
 
 _GLOB_CHARACTERS = "*?["
 
-# Of a larger file, only `_BLOCKS` blocks are hashed, at equal distances from start to end.
+# Of a file larger than this, only `_BLOCKS` blocks are hashed, at equal distances.
 _MAX_BYTES_OF_A_FILE = 1 << 20
 _BLOCKS = 16
 _BLOCK_BYTES = 1 << 14

@@ -452,7 +452,7 @@ class _Epochs:
     def _has_equal_epochs(self, counts: Mapping[str, int]) -> bool:
         """Return whether all epochs of this pipeline have the same number of records."""
         pipelines = self._shared.num_pipelines
-        # If files are divided, each pipeline reads other files in each epoch.
+        # If files are divided, a pipeline reads different files in each epoch.
         divides_alike = len(self._files) % pipelines == 0 and len(set(counts.values())) == 1
         return pipelines == 1 or not self._shared.are_divided or divides_alike
 

@@ -29,7 +29,7 @@ def repeat(build_inputs: Callable[..., Any]) -> Callable[..., Any]:
     return repeated
 
 
-# An evaluation pass over data of unknown length very rarely takes this long.
+# An evaluation pass over data of unknown length very rarely takes longer than this.
 _WARNING_SECONDS = 3600.0
 
 _MAX_SECONDS = 24 * 3600.0

@@ -230,7 +230,7 @@ def keep(build_inputs: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _is_aligned(dataset: tf.data.Dataset) -> bool | None:
-    """Return whether the first element of a dataset belongs to the current position.
+    """Return whether a dataset starts at the current position.
 
     This requires that all sources of the dataset start at the position, and that each operation
     after them returns one element for each element of its input.

@@ -9,7 +9,7 @@ __all__ = ["offer_stacks", "stack_batches"]
 
 BuildStacks = Callable[[int], tf.data.Dataset]
 
-# Maps a dataset to a function that builds its stacks at a lower cost than `Dataset.batch` does.
+# Maps a dataset to a function that builds stacks of its batches at a lower cost than `batch` does.
 _OFFERS: weakref.WeakKeyDictionary[tf.data.Dataset, BuildStacks] = weakref.WeakKeyDictionary()
 
 # The types of datasets that return the batches of their input dataset unchanged.

@@ -33,8 +33,8 @@ def optimizer_of(trainer: object) -> keras.optimizers.Optimizer | None:
 class _OfController:
     """A trainer attribute that returns an attribute of the controller.
 
-    Trainers in LiBai and detectron2 have attributes with these names. A trainer class may replace
-    it with an attribute of its own.
+    Trainers in LiBai and detectron2 have attributes with the same names. A subclass of a trainer
+    may replace the attribute with one of its own.
     """
 
     def __init__(self, name: str) -> None:

@@ -319,7 +319,7 @@ class XlaEvalLoop:
         return state
 
     def _runs(self, batches: Iterator[Any]) -> Iterator[list[Any]]:
-        """Yield the batches in order, in lists for one program each.
+        """Yield the batches in order, in lists that one call of the program can evaluate.
 
         A batch with other shapes than the first batch is in a list of its own.
         """

@@ -18,10 +18,10 @@ from absl import logging
 from official_lite.common import nested_dict, terminal
 from official_lite.telemetry.writer import Record, RunInfo, Writer
 
-# On a terminal with fewer columns, metrics are more useful than the bar and the elapsed time.
+# If a terminal has fewer columns, metrics are more useful than the bar and the elapsed time.
 _WIDTH_FOR_DECORATION = 100
 
-# On a terminal with fewer columns, the pace and the remaining time would leave no room for metrics.
+# If a terminal has fewer columns, the pace and the remaining time would leave no room for metrics.
 _WIDTH_FOR_PACE = 60
 
 ETA = "eta"

@@ -303,7 +303,7 @@ class GraphMetrics:
         return read_and_reset
 
     def _take_image(self, name: str) -> Array | None:
-        """Return the image of the first replica on this worker that has one, and forget it."""
+        """Return the image of the first replica on this worker that has one; reset all replicas."""
         parts = self._strategy.experimental_local_results(self._last_sizes[name])
         sizes = [int(part.numpy().item()) for part in parts]
         for part in parts:

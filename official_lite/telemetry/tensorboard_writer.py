@@ -323,7 +323,7 @@ def _unless_disk_is_full() -> Iterator[None]:
 
 
 def _write_start(file_writer: tf.summary.SummaryWriter, step: int) -> None:
-    """Write an event that tells readers to discard the events after `step`; all if it is 0."""
+    """Write an event that makes readers discard the events after `step`; if it is 0, all events."""
     first = step + 1 if step > 0 else 0
     _write_session_log(file_writer, tf.compat.v1.SessionLog.START, first)
 
@@ -385,7 +385,7 @@ def _end_of_state(path: str, step: int) -> int | None:
         elif status == session.START and not is_marked and end_step >= event.step:
             end = None
         elif end is None and not event.file_version:
-            # If `step` is 0, every event is after the state, because it is the initial one.
+            # Every event comes after the initial state, for which `step` is 0.
             if is_marked or event.step > step or step <= 0:
                 end, end_step = offset, event.step
     return end

@@ -18,7 +18,7 @@ from official_lite.telemetry.writer import Histogram, Record, RunInfo, Writer
 # The maximum numbers of metrics and parameters in a request to MLflow.
 _METRICS_AT_ONCE = 1000
 _PARAMS_AT_ONCE = 100
-# The name of the value that W&B charts have as their x-axis.
+# The name of the value on the x-axis of W&B charts.
 _WANDB_STEP = "global_step"
 
 

@@ -68,7 +68,7 @@ def bucket_counts(values: tf.Tensor | npt.NDArray[Any]) -> tf.Tensor:
     """
     flat = tf.reshape(tf.cast(tf.convert_to_tensor(values), tf.float32), [-1])
     magnitude = tf.bitwise.right_shift(tf.bitcast(tf.abs(flat), tf.int32), _DROPPED_BITS)
-    # The distance from the bucket around zero, counted in buckets: 1 for its neighbors.
+    # The distance, in buckets, from the middle bucket, which contains zero.
     distance = tf.clip_by_value(magnitude - _FIRST + 1, 0, _LAST - _FIRST)
     middle = NUM_BUCKETS // 2
     bucket = tf.where(flat < 0, middle - distance, middle + distance)

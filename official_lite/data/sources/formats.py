@@ -287,7 +287,7 @@ class _File(abc.ABC):
 
     @abc.abstractmethod
     def read(self, chunk: Any, columns: list[str], num_rows: int | None) -> "pa.Table":
-        """Return columns of a chunk, for its first `num_rows` rows or, if None, for all rows."""
+        """Return columns of the first `num_rows` rows of a chunk; None means all rows."""
 
 
 class _TableSource(registry.Source):
@@ -332,7 +332,7 @@ class _TableSource(registry.Source):
         return self._reader.to_numpy(self._table(chunk, num_rows), self.specs)
 
     def _table(self, chunk: int, num_rows: int | None = None) -> "pa.Table":
-        """Return the selected columns of a chunk, for its first `num_rows` rows or all rows."""
+        """Return the selected columns of the first `num_rows` rows of a chunk; None means all."""
         file, part = self._chunks[chunk]
         return file.read(part, self._reader.read_names, num_rows)
 

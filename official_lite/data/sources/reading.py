@@ -145,8 +145,7 @@ class EpochOrder:
         return np.random.RandomState(np.random.MT19937(seeds))
 
 
-# A small cache is enough, because the few threads that read windows are in the same or the next
-# epoch.
+# A small cache is enough, because the threads that read windows need few plans at the same time.
 @functools.lru_cache(maxsize=8)
 def _plan(
     order: EpochOrder, epoch: int

@@ -396,7 +396,7 @@ def _as_python(value: object) -> Any:
     raise TypeError(f"got a {type(value).__name__}{kind}")
 
 
-# The names of the methods of hooks, and the names of the arguments of each method.
+# Maps the name of each method of a hook to the names of the method's arguments.
 _ARGUMENTS = {
     name: tuple(inspect.signature(method).parameters)[1:]
     for name, method in {**vars(Hook), **vars(GraphHook)}.items()

@@ -151,9 +151,9 @@ class KerasCallback(Hook):
             self._csv_file = _CsvFile(self.callback)
 
     def _find_watched_metric(self) -> str:
-        """Return the evaluation metric that one of Keras' own callbacks monitors, as in the logs.
+        """Return the name, as in evaluation logs, of the metric that the callback monitors.
 
-        The name is empty for other callbacks and metrics.
+        The name is empty unless the callback is one of Keras' own and monitors an evaluation.
         """
         monitor = str(getattr(self.callback, "monitor", ""))
         if not self._is_of_keras() or not monitor.startswith("val_"):
@@ -293,7 +293,7 @@ class KerasCallback(Hook):
             self._end_train()
 
     def _has_trained(self) -> bool:
-        """Return whether any step of the epoch has run. In a finished run, no step runs."""
+        """Return whether any step of the current epoch has run."""
         return self.controller.step != self._first_step
 
     def _end_epoch(self) -> None:

@@ -133,7 +133,7 @@ class _Finding:
 
 
 class _Watch:
-    """Variables on each replica that describe the first bad step, one with non-finite numbers.
+    """Variables on each replica that describe the first bad step (with non-finite numbers).
 
     Step 0 means that there has been no bad step.
 
@@ -197,7 +197,7 @@ class _Watch:
         self._loss.assign(tf.where(is_open, loss, self._loss))
 
     def find(self) -> _Finding | None:
-        """Return what the replica with the most information found in the first bad step."""
+        """Return what the replica with the most information found in the first bad step, if any."""
         steps = [int(step.numpy()) for step in keras_variables.local_values(self._step)]
         first = min((step for step in steps if step), default=None)
         if first is None:

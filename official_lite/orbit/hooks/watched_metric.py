@@ -376,9 +376,9 @@ class BestCheckpoint(Hook):
             self._best.rewind(-1 if step is None else step)
 
     def _best_logs(self) -> Mapping[str, Any] | None:
-        """Return the results of the best evaluation, or `None` if there is none.
+        """Return the results of the best evaluation, or `None` if there is none yet.
 
-        If the best evaluation was chosen by a metric that it lacks now, it is ignored.
+        The results of an earlier run that lack the metric are ignored.
         """
         best = self._open().best or {}
         return best if best.get(self._metric.name.replace("|", "/")) is not None else None
