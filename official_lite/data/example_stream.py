@@ -196,7 +196,7 @@ def build_weighted_sampling_combine_fn(
         stop_on_empty_dataset: Whether to stop when the first dataset is exhausted, so that the
             proportions hold to the end. Otherwise the remaining datasets continue.
         seed: Seed of the draws. With None, a training run uses the seed of the run; any other
-            reading draws anew each time.
+            reading draws different examples each time.
 
     Raises:
         ConfigValueError: A weight is negative, or no weight is positive. The returned function

@@ -44,7 +44,7 @@ def match_files(input_path: Sequence[str] | str, *, directories: bool = False) -
     Args:
         input_path: A path or a pattern with `*`, `?` or `[ab]`, a comma-separated list of these, or
             a sequence of such strings.
-        directories: Whether the paths are those of directories instead of files.
+        directories: Whether the paths name directories instead of files.
 
     Raises:
         ConfigValueError: `input_path` is neither a string nor a sequence of strings.
@@ -134,9 +134,9 @@ def forget() -> None:
 def describe(patterns: Iterable[str]) -> list[dict[str, Any]]:
     """Describe the files that match each pattern, so that `find_differences` can compare them.
 
-    The contents of small files are hashed completely, those of larger files at fixed offsets. Only
-    the first 1000 files are listed; names and sizes of the others are hashed. If the bytes to hash
-    exceed 256 MiB, the rest is compared by size only. So are files that can't be read.
+    Small files are hashed completely, and larger files at fixed offsets. Only the first 1000 files
+    are listed; the names and sizes of the other files are hashed. Files after the first 256 MiB of
+    hashed bytes, and files that can't be read, are compared by size only.
 
     Args:
         patterns: Paths of files and directories, and patterns. A directory stands for all files in

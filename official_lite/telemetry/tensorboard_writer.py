@@ -36,7 +36,7 @@ def write_media(media: Record | Events, step: int | tf.Tensor | tf.Variable | No
 def write_hparams(directory: str, values: Mapping[str, Any]) -> None:
     """Write the hyperparameters of a run for TensorBoard's HParams page, without requiring it.
 
-    They replace those of an earlier start of the run.
+    They replace the hyperparameters that an earlier start of the run has written.
 
     Args:
         directory: The model directory. TensorBoard assigns it the scalars in and below it.

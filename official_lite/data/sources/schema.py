@@ -135,8 +135,8 @@ def write(path: str, schema: DataSchema, label_column: str = "") -> None:
     Args:
         path: The file.
         schema: The schema.
-        label_column: The column whose range is recorded. Those of other columns are not, because
-            new data usually has other ranges.
+        label_column: The column whose range is recorded. The ranges of other columns are not
+            recorded, because they usually differ in new data.
     """
     columns = {
         name: {

@@ -322,7 +322,7 @@ class StochasticWeightAveraging(Hook):
     2. Exact batch normalization statistics are computed for it from `recalibration_steps` batches
        of training data (see `BatchNormStatistics`).
     3. The average is evaluated, if the controller has an evaluator. The results are reported as
-       `swa/<name>`, together with those of training. It is never the best evaluation.
+       `swa/<name>`, together with those of training. This evaluation is never the best one.
     4. The average is saved to `<model_dir>/swa/ckpt-<step>`. This checkpoint has the same contents
        as the run's own checkpoints. It works as a `task.init_checkpoint`, and with `--mode=eval` on
        that directory.
