@@ -26,11 +26,11 @@ class _Rows(Protocol):
     def __getitem__(self, indices: npt.NDArray[np.int64]) -> nests.Nest: ...
 
 
-# Several small batches are gathered in one call, up to this number of batches and bytes.
+# One call gathers several small batches, up to both of these limits.
 _MAX_BATCHES_IN_A_GATHER = 64
 _MAX_BYTES_IN_A_GATHER = 2**20
 
-# Minimum number of global-batch indices from which a pipeline takes its share in one call.
+# One call takes a pipeline's share of several global batches with at least this many rows in total.
 _ROWS_SHARED_AT_ONCE = 2**12
 
 
@@ -88,7 +88,8 @@ def from_arrays(
     _require_rows(num_rows, input_context, repeat)
     _check_batch_size(num_rows, batch_size, is_left_out=drop_remainder and not repeat)
     if input_context is not None and num_rows <= input_context.input_pipeline_id:
-        # Other pipelines have rows. This one has none, but must still take part in the evaluation.
+        # This pipeline has no rows, but must take part in the evaluation, because other pipelines
+        # have rows.
         first = tf.distribute.InputContext(num_replicas_in_sync=input_context.num_replicas_in_sync)
         return from_arrays(arrays, batch_size, shuffle=False, input_context=first).take(0)
     begin = position.take() if repeat else None
@@ -117,7 +118,7 @@ def from_arrays(
         return order.build_stacks(count).map(gather)
 
     if at_once > 1:
-        # One call per small batch would cost more than copying its rows a second time.
+        # One gather call per small batch would cost more than the second copy that `unbatch` makes.
         dataset = build_stacks(at_once).prefetch(2).unbatch()
     else:
         gather_batch = user_code.not_converted(lambda rows: gather(rows[0]))
@@ -131,7 +132,7 @@ def from_arrays(
 
 @dataclass(frozen=True, kw_only=True)
 class _Order:
-    """The assignment of rows to batches."""
+    """The assignment of rows to the batches of one input pipeline."""
 
     rows: range
     batch_size: int
@@ -140,8 +141,8 @@ class _Order:
     repeat: bool
     drop_remainder: bool
     first_row: int = 0
-    # The number of rows that all pipelines take at a time, and this pipeline's range of them. None
-    # means that this pipeline takes all rows.
+    # The number of rows that all pipelines together take at a time, and this pipeline's range of
+    # these rows. None means that this pipeline takes all rows.
     share: tuple[int, range] | None = None
 
     def num_stacks(self, count: int) -> int:
@@ -153,7 +154,8 @@ class _Order:
     def build_stacks(self, count: int) -> tf.data.Dataset:
         """Build a dataset of index stacks of shape (count, batch_size).
 
-        The last stack may hold fewer batches. A short batch is in a stack of its own.
+        The last stack may hold fewer than `count` batches. A batch with fewer than `batch_size`
+        rows is in a stack of its own.
         """
         epochs = self._build_epochs()
         if self.repeat:
@@ -165,10 +167,11 @@ class _Order:
     def _build_epochs(self) -> tf.data.Dataset:
         """Build a dataset with one element per epoch: all rows in the order of that epoch.
 
-        The first element holds only the rows of its epoch that have not been read yet.
+        In a resumed run, the first element holds only the rows of its epoch that have not been read
+        yet.
         """
         if not self.repeat or self.seed is None:
-            # If the caller repeats the dataset, each repetition must draw a new number.
+            # If the caller repeats the dataset, each repetition must shuffle with another seed.
             numbers = tf.data.Dataset.random(self.seed, rerandomize_each_iteration=not self.repeat)
             epochs = numbers if self.repeat else numbers.take(1)
             return epochs.map(functools.partial(self._order_rows, 0))
@@ -195,7 +198,7 @@ class _Order:
         def take(rows: tf.Tensor) -> tf.Tensor:
             return tf.reshape(tf.reshape(rows, [-1, size])[:, share.start : share.stop], [-1])
 
-        # Process several batches in one call.
+        # Take the share of several global batches in one call, which is faster.
         at_once = -(-_ROWS_SHARED_AT_ONCE // size)
         return epochs.rebatch(at_once * size, drop_remainder=True).map(take)
 
@@ -235,17 +238,18 @@ def _require_rows(
 ) -> None:
     """Raise a `DataError` if there are too few rows.
 
-    All pipelines raise it alike: if only one of several failed, the others would wait for it.
+    All pipelines raise the error, even those that have rows: if only one of them failed, the others
+    would wait for the failed one.
     """
     wanted = input_context.num_input_pipelines if input_context and repeat else 1
     if num_rows < wanted:
         raise errors.DataError(
             (
                 f"Each of the {wanted} input pipelines needs at least one row, but there are only "
-                f"{num_rows}."
+                f"{num_rows}. Use more data or fewer input pipelines."
             )
             if wanted > 1
-            else "The dataset is empty."
+            else "The dataset is empty: its arrays have no rows."
         )
 
 
@@ -280,7 +284,8 @@ def _build_gather(arrays: nests.Nest) -> Gather:
 def _of_any_size(gather: Gather) -> Gather:
     """Wrap `gather` so that the batch size of its results is statically unknown.
 
-    If the batch size is static, tf.distribute drops the last batches when some replica gets none.
+    If the batch size is static, tf.distribute drops the last batches when there is no batch left
+    for some replica.
     """
 
     def relax(indices: tf.Tensor, part: tf.Tensor) -> tf.Tensor:
@@ -297,7 +302,7 @@ def _build_gather_of_one(array: nests.Nest) -> Gather:
     is_array = hasattr(array, "__array__") or isinstance(array, list)
     if isinstance(array, np.memmap) or not is_array:
         return _build_read(array)
-    # A tensor in GPU memory would have to be copied back for every batch.
+    # tf.data runs on the CPU, so a tensor in GPU memory would be copied back for every batch.
     with tf.device("CPU"):
         tensor = tf.convert_to_tensor(array)
     return lambda indices: tf.gather(tensor, indices)
@@ -340,7 +345,7 @@ def _leaves(nest: nests.Nest) -> list[Any]:
 
 
 def _map_leaves(fn: Callable[[Any], Any], nest: nests.Nest) -> Any:
-    """Map `fn` over a nest, with lists as leaves, as in `tf.data`; None stays None."""
+    """Map `fn` over a nest in which lists are leaves, as in `tf.data`, and None stays None."""
     if nest is None:
         return None
     if isinstance(nest, dict):

@@ -70,12 +70,12 @@ def augment(
 
 
 def _create(config: Mapping[str, Any] | base_config.Config) -> keras.layers.Layer:
-    # The list of a config holds its mappings as configs.
+    # A `Config` converts the mappings in its lists to `Config` objects.
     config = config.as_dict() if isinstance(config, base_config.Config) else config
     if unknown := [key for key in config if key not in ("class_name", "config")]:
         raise errors.ConfigValueError(
-            f"An augmentation has no key {unknown[0]!r}. Expected `class_name` and `config`, as in "
-            "{'class_name': 'RandomFlip', 'config': {'mode': 'horizontal'}}."
+            f"Unknown key {unknown[0]!r} in an augmentation. Expected `class_name` and `config`, "
+            "as in {'class_name': 'RandomFlip', 'config': {'mode': 'horizontal'}}."
         )
     name = config.get("class_name", "")
     cls = getattr(keras.layers, name, None)

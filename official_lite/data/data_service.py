@@ -20,8 +20,9 @@ __all__ = ["DataServiceOptions", "choose", "distribute", "wait_for_dispatcher", 
 
 _SECONDS_BETWEEN_LOOKS = 0.5
 
-# If a job outlived its process, the next process would continue where the old one stopped. Each
-# process therefore requests a job of its own, with the same id for all of its datasets.
+# A job of the service can outlive the process that requested it. A restarted process that requested
+# the same job name would continue where the old process stopped, so the name of a job that is not
+# shared includes this id.
 _process_id = random.randrange(1 << 31)
 
 
@@ -58,16 +59,18 @@ class DataServiceOptions:
     def __post_init__(self) -> None:
         if not self.address:
             raise errors.ConfigValueError(
-                "`enable_tf_data_service` requires `tf_data_service_address`, the address of the "
-                "dispatcher, such as `grpc://host:5000`."
+                "`enable_tf_data_service` requires `tf_data_service_address`. Set it to the "
+                "address of the dispatcher, such as `grpc://host:5000`."
             )
         if self.shared_by_trainers and self.round_robin:
             raise errors.ConfigValueError(
-                "Shared tf.data service does not support round-robin tf.data service."
+                "A tf.data service that is shared by trainers does not support round-robin "
+                "reading. Enable only one of the two."
             )
         if self.shared_by_trainers and not self.trainer_id:
             raise errors.ConfigValueError(
-                "Each trainer that shares a tf.data service needs its own `trainer_id`."
+                "Each trainer that shares a tf.data service needs its own `trainer_id`, but it is "
+                "not set. Set it to a different name in each trainer."
             )
 
     @property
@@ -109,8 +112,8 @@ def choose(
     if is_training:
         logging.log_first_n(
             logging.WARNING,
-            "The training data come from the tf.data service at %s, whose order changes with "
-            "every run. A resumed run will differ from an uninterrupted one. See docs/input.md.",
+            "The training data come from the tf.data service at %s in an order that changes with "
+            "every run, so a resumed run will differ from an uninterrupted one. See docs/input.md.",
             1,
             options.address,
         )
@@ -184,14 +187,16 @@ def wait_for_service(address: str, seconds: float | None = None) -> None:
         dataset = tf.data.Dataset.range(1).apply(served)
         answers.extend(int(number) for number in dataset)
 
-    # A call that waits for a worker cannot be canceled, so the thread is abandoned.
+    # A call that waits for a worker of the service can't be canceled. If the call does not return
+    # in time, the thread is abandoned.
     thread = threading.Thread(target=ask, name="data service", daemon=True)
     thread.start()
     thread.join(max(1.0, deadline - time.monotonic()))
     if not answers:
         raise errors.ClusterError(
-            f"The tf.data service at {address} returned no data within {seconds:g} s. It has no "
-            "workers, or they can't be reached from this host by their name (`--host`)."
+            f"The tf.data service at {address} returned no data within {seconds:g} s. Check that "
+            "it has workers, and that this host can reach each worker under the name in its "
+            "`--host`."
         )
 
 
@@ -216,7 +221,8 @@ def wait_for_dispatcher(address: str, seconds: float | None = None) -> None:
         if time.monotonic() > deadline:
             raise errors.ClusterError(
                 f"No dispatcher of a tf.data service answered at {address} within {seconds:g} s "
-                f"({reasons['dispatcher']}). {cluster.TIMEOUT_VARIABLE} sets the time limit."
+                f"({reasons['dispatcher']}). Start the dispatcher, or set "
+                f"{cluster.TIMEOUT_VARIABLE} to a longer time limit."
             )
         logging.log_first_n(
             logging.INFO, "Waiting for the dispatcher of the tf.data service at %s.", 1, address

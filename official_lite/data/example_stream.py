@@ -196,7 +196,7 @@ def build_weighted_sampling_combine_fn(
         stop_on_empty_dataset: Whether to stop when the first dataset is exhausted, so that the
             proportions hold to the end. Otherwise the remaining datasets continue.
         seed: Seed of the draws. With None, a training run uses the seed of the run; any other
-            reading draws anew each time.
+            reading draws different examples each time.
 
     Raises:
         ConfigValueError: A weight is negative, or no weight is positive. The returned function
@@ -239,8 +239,8 @@ def create_combine_fn(params: base_config.Config) -> CombineFn | None:
         return None
     if not all(isinstance(v, base_config.Config) for v in (params.input_path, weights)):
         raise errors.ConfigValueError(
-            "input_path and weights must both be a Config, with the same names, to use weighted "
-            f"sampling; got {params.input_path!r} and {weights!r}."
+            "Weighted sampling requires `input_path` and `weights` that are mappings with the same "
+            f"names; got {params.input_path!r} and {weights!r}."
         )
     shares = weights.as_dict()
     _check_same_names(list(params.input_path.as_dict()), list(shares))

@@ -1,7 +1,7 @@
-"""The files that the paths and patterns of a config name, and checksums of those that were read.
+"""The files that match the paths and patterns of a config, and checksums of these files.
 
-Importing this module does not import TensorFlow. Files on remote file systems are read, but their
-descriptions only name them.
+Importing this module does not import TensorFlow. `match_files` supports remote file systems, but
+`describe` records only the paths and patterns of remote files.
 """
 
 import contextlib
@@ -22,17 +22,17 @@ __all__ = ["describe", "find_differences", "forget", "match_files", "remember", 
 
 _GLOB_CHARACTERS = "*?["
 
-# A larger file is sampled: this many blocks, from its first bytes to its last ones.
+# Of a file larger than this, only `_BLOCKS` blocks are hashed, at equal distances.
 _MAX_BYTES_OF_A_FILE = 1 << 20
 _BLOCKS = 16
 _BLOCK_BYTES = 1 << 14
 
-# Limits for all files of a run. They bound the time to about a second.
+# Limits for all files of a run together. With them, `describe` takes at most about a second.
 _MAX_BYTES = 1 << 28
 _MAX_LISTED = 1000
 _MAX_FILES = 100_000
 
-# The patterns, in the order in which they were first read.
+# The remembered paths and patterns, in the order in which they were first remembered.
 _PATTERNS: dict[str, None] = {}
 
 
@@ -44,26 +44,29 @@ def match_files(input_path: Sequence[str] | str, *, directories: bool = False) -
     Args:
         input_path: A path or a pattern with `*`, `?` or `[ab]`, a comma-separated list of these, or
             a sequence of such strings.
-        directories: Whether the paths are those of directories instead of files.
+        directories: Whether the paths name directories instead of files.
 
     Raises:
         ConfigValueError: `input_path` is neither a string nor a sequence of strings.
         DataError: A path does not exist or is of the other kind, a pattern matches nothing, or all
             files are empty.
     """
-    # Callers that only describe files do not need TensorFlow.
+    # Imported here because callers that only describe files do not need TensorFlow.
     import tensorflow as tf
 
     expand = _expand_directories if directories else _expand
     found = [file for pattern in _patterns(input_path) for file in expand(pattern, tf.io.gfile)]
-    # A directory stands for all files in it, but a pattern only for the files that match.
+    # `describe` looks for files in a directory only if the path of the directory itself is
+    # remembered, not a pattern that matches the directory.
     remember(found if directories else _patterns(input_path))
     if not found:
-        raise errors.DataError(f"`input_path` {input_path!r} contains no file names.")
+        raise errors.DataError(
+            f"`input_path` {input_path!r} contains no file names. Set it to a path or a pattern."
+        )
     repeated = [file for file, count in Counter(found).items() if count > 1]
     if repeated:
         logging.warning("`input_path` lists %d files more than once: %s", len(repeated), repeated)
-    # This stops at the first file that is not empty, so it rarely checks more than one.
+    # `all` stops at the first file that is not empty, so this rarely checks more than one file.
     if not directories and all(tf.io.gfile.stat(file).length == 0 for file in found):
         raise errors.DataError(
             f"0 examples matched {input_path!r}: all {len(found)} files are empty, such as "
@@ -76,7 +79,7 @@ def _patterns(input_path: Sequence[str] | str) -> Iterator[str]:
     entries = [input_path] if isinstance(input_path, str) else input_path
     if not isinstance(entries, (list, tuple)) or not all(isinstance(e, str) for e in entries):
         raise errors.ConfigValueError(
-            "`input_path` should be a path or pattern, several of them separated by commas, or a "
+            "`input_path` must be a path or pattern, several of them separated by commas, or a "
             f"list of such strings; got {input_path!r}."
         )
     for entry in entries:
@@ -94,7 +97,9 @@ def _expand(pattern: str, gfile: ModuleType) -> list[str]:
             )
         return [pattern]
     if not any(character in pattern for character in _GLOB_CHARACTERS):
-        raise errors.DataError(f"The input file `{pattern}` does not exist.")
+        raise errors.DataError(
+            f"The input file `{pattern}` does not exist. Correct the path in `input_path`."
+        )
     matched = sorted(f for f in gfile.glob(pattern) if not gfile.isdir(f))
     if not matched:
         raise errors.DataError(
@@ -107,7 +112,7 @@ def _expand_directories(pattern: str, gfile: ModuleType) -> list[str]:
     found = [pattern] if gfile.exists(pattern) else sorted(gfile.glob(pattern))
     directories = [path for path in found if gfile.isdir(path)]
     if not directories:
-        raise errors.DataError(f"0 directories matched `{pattern}`.")
+        raise errors.DataError(f"No directory matches `{pattern}`. Correct `input_path`.")
     return directories
 
 
@@ -129,9 +134,9 @@ def forget() -> None:
 def describe(patterns: Iterable[str]) -> list[dict[str, Any]]:
     """Describe the files that match each pattern, so that `find_differences` can compare them.
 
-    The contents of small files are hashed completely, those of larger files at fixed offsets. Only
-    the first 1000 files are listed; names and sizes of the others are hashed. If the bytes to hash
-    exceed 256 MiB, the rest is compared by size only. So are files that can't be read.
+    Small files are hashed completely, and larger files at fixed offsets. Only the first 1000 files
+    are listed; the names and sizes of the other files are hashed. Files after the first 256 MiB of
+    hashed bytes, and files that can't be read, are compared by size only.
 
     Args:
         patterns: Paths of files and directories, and patterns. A directory stands for all files in
@@ -216,7 +221,7 @@ def _describe_file(path: str, size: int, is_hashed: bool) -> dict[str, Any]:
 
 
 def _sha256(path: str, size: int) -> str | None:
-    """Return the checksum of a file, or of samples of a large one; None if it can't be read."""
+    """Return the SHA-256 of a small file or of blocks of a large file; None if reading fails."""
     digest = hashlib.sha256()
     try:
         with files.open_file(path, "rb") as file:
@@ -237,7 +242,7 @@ def _hash_sizes(sizes: Mapping[str, int]) -> str:
 
 
 def _find_sizes(pattern: str) -> dict[str, int]:
-    """Return the sizes of the files that match; a file may vanish before its size is read."""
+    """Return the sizes of the files that match a pattern, without files that have vanished."""
     sizes: dict[str, int] = {}
     for path in _find_files(pattern):
         with contextlib.suppress(OSError):

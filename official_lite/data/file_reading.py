@@ -98,11 +98,12 @@ def read_files(
 
 
 class _SharedFiles:
-    """Files that input pipelines share: each reads its own files, or every n-th record of all.
+    """Files shared by n input pipelines, each of which reads its own files or every n-th record.
 
     Raises:
-        DataError: In training, there are fewer records than pipelines, or they cannot be read. If
-            only the pipeline without records failed, the others would wait for it forever.
+        DataError: In training, there are fewer records than pipelines, or the records can't be
+            read. Every pipeline raises the error, because if only the pipeline without records
+            failed, the others would wait for it forever.
     """
 
     def __init__(
@@ -142,13 +143,13 @@ class _SharedFiles:
         if found < self.num_pipelines:
             raise errors.DataError(
                 f"Each of the {self.num_pipelines} input pipelines needs at least one record, but "
-                f"there are only {found}."
+                f"there are only {found}. Use more data or fewer input pipelines."
             )
 
     def read_then_divide(self, *, repeat: bool) -> tf.data.Dataset:
         """Read all records of all files and keep the records of this pipeline."""
         records = user_code.converted(self.dataset_fn)(self.files)
-        # Without this, tf.distribute would try to divide the files among the workers.
+        # With auto-sharding, tf.distribute would try to divide the files among the workers.
         no_auto_shard = tf.data.Options()
         no_auto_shard.experimental_distribute.auto_shard_policy = (
             tf.data.experimental.AutoShardPolicy.OFF
@@ -204,11 +205,12 @@ def num_sharing_pipelines(
     return input_context.num_input_pipelines if options.sharding and input_context else 1
 
 
-# Each record starts with its length and a checksum of the length, and ends with a checksum of its
-# content.
+# In a TFRecord file, each record starts with its length and a checksum of the length, and ends with
+# a checksum of its content.
 _HEADER_BYTES, _FOOTER_BYTES = 12, 4
 
-# A damaged record costs another look at its part of the file only.
+# A damaged file is checked in parts of about this size. Only a part with a damaged record is
+# searched for that record.
 _PART_BYTES = 1 << 22
 
 
@@ -243,8 +245,8 @@ class SoundRecords:
         self._num_damaged = 0
         # Maps each file to the path that is read in its place.
         self._places: dict[str, str] = {}
-        # A `TemporaryDirectory` would warn when this object is garbage-collected, which is normal
-        # here.
+        # Not a `TemporaryDirectory`, which warns if it is removed by garbage collection, as is
+        # normal here.
         self._copies = tempfile.mkdtemp()
         weakref.finalize(self, shutil.rmtree, self._copies, ignore_errors=True)
         self._lock = threading.Lock()
@@ -265,7 +267,7 @@ class SoundRecords:
             return os.fsencode(self._places[file])
 
     def _look_through(self, file: str) -> str:
-        """Return the path of a copy without the damaged records; the file itself if it has none."""
+        """Return `file` if it has no damaged records, or else the path of a copy without them."""
         if _first_problem(file) is None:
             return file
         place = os.path.join(self._copies, str(len(self._places)))
@@ -283,7 +285,14 @@ class SoundRecords:
         return place
 
     def _copy_undamaged(self, file: str, whole: str, bounds: list[int], copy: IO[bytes]) -> None:
-        """Append the undamaged ones of the records between these offsets of a file to a copy."""
+        """Append to `copy` the undamaged records of `whole`, whose records end at `bounds`.
+
+        Args:
+            file: The original file, for messages.
+            whole: A local copy of the file.
+            bounds: The start offset of the first record, and the end offset of each record.
+            copy: The file without damaged records.
+        """
         with open(whole, "rb") as source, open(f"{whole}.part", "wb") as part:
             source.seek(bounds[0])
             content = source.read(bounds[-1] - bounds[0])
@@ -298,7 +307,8 @@ class SoundRecords:
         elif problem == ("corrupted", 0):
             raise errors.DataError(
                 f"`{file}` has a record of unknown length at byte {bounds[0]}, so the rest of the "
-                "file can't be read. `skip_bad_records` can't skip such a record."
+                "file can't be read. `skip_bad_records` can't skip such a record. Replace or "
+                "remove the file."
             )
         else:
             self._leave_out(f"`{file}` has a {problem[0]} record at byte {bounds[0]}")
@@ -307,10 +317,11 @@ class SoundRecords:
         self._num_damaged += 1
         if self._num_damaged > self._most:
             raise errors.DataError(
-                f"{damage}. This exceeds the {self._most} allowed by `skip_bad_records`."
+                f"{damage}. This is damaged record {self._num_damaged}, but `skip_bad_records` "
+                f"allows only {self._most}. Replace the file, or raise `skip_bad_records`."
             )
         logging.warning(
-            "%s. Skipping it (%d of at most %d).", damage, self._num_damaged, self._most
+            "%s. Skipping the record (%d of at most %d).", damage, self._num_damaged, self._most
         )
 
 
@@ -328,7 +339,7 @@ def _first_problem(file: str) -> tuple[str, int] | None:
 
 
 def _ends_of_records(path: str) -> Iterator[int]:
-    """Yield the offset behind each record, according to the lengths in the file."""
+    """Yield the end offset of each record, computed from the record lengths in the file."""
     end, size = 0, os.path.getsize(path)
     with open(path, "rb") as file:
         while end < size:
@@ -380,15 +391,15 @@ class _Epochs:
 
     @user_code.not_converted
     def read(self, epoch: tf.Tensor) -> tf.data.Dataset:
-        """Build the dataset of the records of an epoch."""
+        """Build the dataset of an epoch's records."""
         records = self._read_in_order(epoch)
         if not self._shuffle_buffer_size:
             return records
         seed = tf.random.stateless_uniform(
             [], self._seed_of(epoch), maxval=tf.int64.max, dtype=tf.int64
         )
-        # The seed of the program would affect the order, and if that seed is 0, TensorFlow fails
-        # here.
+        # Remove the global seed of the graph: it would affect the order, and if it is 0, TensorFlow
+        # fails here.
         tf.compat.v1.get_default_graph().seed = None
         return records.shuffle(self._shuffle_buffer_size, seed=seed, reshuffle_each_iteration=False)
 
@@ -414,14 +425,14 @@ class _Epochs:
         return epoch, record
 
     def _read_in_order(self, epoch: tf.Tensor) -> tf.data.Dataset:
-        # Each file is read once per epoch; this class concatenates the epochs itself.
+        # No `repeat`: this dataset is a single epoch, and `read_epochs` concatenates the epochs.
         if not self._shared.are_divided:
             return self._shared.read_then_divide(repeat=False)
         names = tf.data.Dataset.from_tensor_slices(self._order(epoch))
         return self._shared.divide_then_read(names, repeat=False)
 
     def _order(self, epoch: tf.Tensor) -> tf.Tensor:
-        """Return the names of all files in the order of an epoch, the same on all hosts."""
+        """Return the names of all files in an epoch's order, which is the same on all hosts."""
         numbers = tf.range(len(self._files))
         seed = self._seed_of(epoch)
         return tf.gather(self._files, tf.random.experimental.stateless_shuffle(numbers, seed))
@@ -441,12 +452,12 @@ class _Epochs:
     def _has_equal_epochs(self, counts: Mapping[str, int]) -> bool:
         """Return whether all epochs of this pipeline have the same number of records."""
         pipelines = self._shared.num_pipelines
-        # Pipelines exchange their files from one epoch to the next.
+        # If files are divided, a pipeline reads different files in each epoch.
         divides_alike = len(self._files) % pipelines == 0 and len(set(counts.values())) == 1
         return pipelines == 1 or not self._shared.are_divided or divides_alike
 
     def _length(self, epoch: int, counts: Mapping[str, int]) -> int:
-        """Return the number of records of an epoch that belong to this pipeline."""
+        """Return the number of records that this pipeline reads in an epoch."""
         share = slice(self._shared.pipeline, None, self._shared.num_pipelines)
         if not self._shared.are_divided:
             return len(range(sum(counts.values()))[share])
@@ -481,7 +492,7 @@ def read_tfds(
         plugins.refuse(
             name,
             f"The dataset {name!r} has a namespace, from which TFDS would load code",
-            "Expected a dataset of TFDS itself, such as `mnist`.",
+            "Use a dataset of TFDS itself, such as `mnist`.",
         )
     if data_dir:
         plugins.refuse(
@@ -494,7 +505,8 @@ def read_tfds(
     builder_kwargs = {"data_dir": data_dir} if data_dir else {}
     builder = tfds.builder(name, **builder_kwargs)
     context = input_context if options.sharding else None
-    # TFDS cannot divide fewer files than pipelines, so the records are sharded instead.
+    # TFDS can't divide the files if there are fewer files than pipelines. In this case, each
+    # pipeline reads all files and takes every n-th record.
     shard_records = context is not None and _num_files(builder, split) < context.num_input_pipelines
     if shard_records and options.seed is None:
         # The shards are disjoint only if all pipelines read the records in the same order.
@@ -523,14 +535,14 @@ def _import_tfds() -> Any:
         if error.name != "tensorflow_datasets":
             raise
         raise errors.ConfigValueError(
-            "`tfds_name` is set, but tensorflow_datasets is not installed: "
+            "`tfds_name` is set, but tensorflow_datasets is not installed. Run "
             "`pip install 'official-lite[tfds]'`."
         ) from error
     return tfds
 
 
 def _num_files(builder: "tfds.core.DatasetBuilder", split: str) -> int:
-    # A builder without splits, such as the mock that TFDS uses in tests, has one file.
+    # For a builder without splits, such as the TFDS mock for tests, assume a single file.
     return len(builder.info.splits[split].file_instructions) if builder.info.splits else 1
 
 
@@ -543,7 +555,7 @@ def _read_config(
         input_context=input_context,
         shuffle_seed=options.seed,
         repeat_filenames=options.repeat,
-        # The number of examples is known only for finite data.
+        # Repeated data has no number of examples that TFDS could assert.
         assert_cardinality=not options.repeat,
         interleave_cycle_length=options.cycle_length,
         interleave_block_length=options.block_length,

@@ -31,12 +31,12 @@ _T = TypeVar("_T")
 
 DatasetFn = Callable[..., tf.data.Dataset]
 
-# Limit the search, so that a failed run reports its error soon.
+# The search for a damaged file ends after this time, so that a failed run reports its error soon.
 _MAX_SECONDS = 60.0
 
 _MAX_SECONDS_OF_NUMBERS = 5.0
 
-# The losses and gradients of larger inputs or labels are usually too large to train.
+# Inputs or labels above this value usually lead to losses and gradients too large to train with.
 _LARGE_NUMBER = 1e3
 
 # The directories that data are read from, in the order in which they were remembered.
@@ -52,7 +52,7 @@ _SERVICES: set[str] = set()
 
 def remember(files: Sequence[str], dataset_fn: DatasetFn) -> None:
     """Remember how files are read."""
-    # Insert the files again so that they are the newest entry.
+    # If there is an entry for these files, remove it, so that the new entry comes last.
     _READ.pop(tuple(files), None)
     _READ[tuple(files)] = dataset_fn
 
@@ -159,7 +159,7 @@ def _find_damaged_image() -> str | None:
 def _find_failure(
     files: Iterable[_T], read: Callable[[_T], Any]
 ) -> tuple[_T, tf.errors.OpError] | None:
-    """Read files, up to the first one that fails; None if none does within the time limit."""
+    """Return the first file that can't be read and its error; None if none is found in time."""
     deadline = time.monotonic() + _MAX_SECONDS
     for file in files:
         try:
@@ -167,7 +167,7 @@ def _find_failure(
         except tf.errors.OpError as error:
             return file, error
         if time.monotonic() > deadline:
-            logging.warning("Stopped searching for the damaged file after %g s.", _MAX_SECONDS)
+            logging.warning("Stopped searching for a damaged file after %g s.", _MAX_SECONDS)
             return None
     return None
 
@@ -176,14 +176,14 @@ def describe(file: str, error: tf.errors.OpError) -> str:
     """Describe a TensorFlow error about a file in one sentence that names the file."""
     hint = ""
     if isinstance(error, tf.errors.DataLossError):
-        hint = " Check that it is a whole file with the right compression."
+        hint = " Check that the file is complete and has the expected compression."
     return f"`{file}` can't be read: {_said(error).rstrip('.')}.{hint}"
 
 
-# Names of the ops that fetch a batch, distributed or not.
+# The names of the ops that fetch a batch, with or without tf.distribute.
 _INPUT = re.compile("IteratorGetNext|MakeIterator")
 
-# Names of the ops that raise `InvalidArgumentError` for a label or an index out of range.
+# The names of ops that raise `InvalidArgumentError` if a label or an index is out of range.
 _INDEXING = re.compile(r"SparseSoftmaxCrossEntropyWithLogits|\bGatherV2\b|\bResourceGather\b")
 
 _PYTHON_FRAME = re.compile(r'File "([^"]+)", line (\d+), in (\w+)')
@@ -210,12 +210,13 @@ def raise_if_of_data(
     reason = _reason(error)
     if reason is None:
         return
-    # A `NotFoundError` is about a file, or about the training if the dispatcher has lost its state.
+    # If no damaged or missing file explains a `NotFoundError`, the dispatcher of the service has
+    # lost its state.
     if _SERVICES and isinstance(error, tf.errors.NotFoundError) and reason == _said(error):
         raise errors.ClusterError(
-            f"The tf.data service no longer knows this training: {reason.rstrip('.')}. Start the "
-            "same command again to resume. Start the dispatcher with `--work_dir`, so that "
-            "trainings survive its restarts."
+            f"The tf.data service has lost the state of this run: {reason.rstrip('.')}. Run the "
+            "same command again to resume. Start the dispatcher with `--work_dir`, so that its "
+            "restarts do not interrupt runs."
         ) from error
     # The failed step may have been counted already, so the step number is approximate.
     where = "" if global_step is None else f" around step {int(global_step.numpy())}"
@@ -247,20 +248,21 @@ def naming_the_keys(fn: Callable[..., Any], examples: nests.Nest) -> Iterator[No
 
 
 def _asked_key(error: BaseException) -> Any:
-    # AutoGraph and Keras raise the error again with other text in place of the key.
+    # AutoGraph and Keras reraise the error with a text in place of the key, so the key is taken
+    # from the original error.
     while isinstance(error.__context__, KeyError):
         error = error.__context__
     return error.args[0] if error.args else None
 
 
 def _keys(spec: nests.Nest) -> list[str]:
-    """Return the keys of an example that is a dictionary or a tuple that contains dictionaries."""
+    """Return the keys of examples that are dictionaries, or tuples that contain dictionaries."""
     parts = spec if isinstance(spec, tuple) else (spec,)
     return [key for part in parts if isinstance(part, Mapping) for key in part]
 
 
 def _reason(error: tf.errors.OpError) -> str | None:
-    # For an op that is executed eagerly, only `str(error)` contains its name.
+    # If the failed op was executed eagerly, only `str(error)` contains the name of the op.
     text = f"{error} {error.message}"
     if isinstance(error, tf.errors.InvalidArgumentError) and _INDEXING.search(text):
         return (
@@ -280,7 +282,7 @@ def _reason(error: tf.errors.OpError) -> str | None:
 
 
 def _place(error: tf.errors.OpError) -> str:
-    """Return the user's line of Python that failed: the innermost frame outside TensorFlow."""
+    """Describe the innermost Python frame outside TensorFlow; return "" if there is none."""
     frames = [f for f in _PYTHON_FRAME.findall(error.message) if "/tensorflow/" not in f[0]]
     if not frames:
         return ""

@@ -29,7 +29,7 @@ def repeat(build_inputs: Callable[..., Any]) -> Callable[..., Any]:
     return repeated
 
 
-# Reading data of unknown length very rarely takes this long.
+# An evaluation pass over data of unknown length very rarely takes longer than this.
 _WARNING_SECONDS = 3600.0
 
 _MAX_SECONDS = 24 * 3600.0
@@ -73,8 +73,8 @@ def watch_cardinality(build_inputs: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(build_inputs)
     def build_timed(*args: Any, **kwargs: Any) -> Any:
         dataset = build_inputs(*args, **kwargs)
-        # Workers of a parameter server trace this in a graph, where the dataset cannot be
-        # inspected.
+        # The workers of parameter server training trace this function in a graph, where the dataset
+        # can't be inspected.
         if not isinstance(dataset, tf.data.Dataset) or not tf.executing_eagerly():
             return dataset
         if dataset.cardinality() != tf.data.UNKNOWN_CARDINALITY:
@@ -85,7 +85,7 @@ def watch_cardinality(build_inputs: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class _Clock:
-    """A timer of one pass over the data."""
+    """A timer of passes over a dataset, which warns after an hour and raises after a day."""
 
     def __init__(self) -> None:
         self._started = 0.0
@@ -157,6 +157,6 @@ def _warn_if_others(start: position.Position) -> None:
     if not start.is_kept:
         logging.warning(
             "The first batches of the training data may differ every time they are read, also "
-            "between training and evaluation, because `build_inputs` does not keep the position. "
-            "See docs/resume.md."
+            "between training and evaluation, because `build_inputs` does not keep the position "
+            "in the data. See docs/resume.md."
         )

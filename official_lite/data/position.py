@@ -81,18 +81,18 @@ def begin_at(batch: int, seed: int) -> Iterator[Position]:
         _current.reset(token)
 
 
-# The global seed of TensorFlow if the program has not set one.
+# TensorFlow returns this global seed if the program has not set one.
 _NO_SEED = 87654321
 
-# No program draws more seeds than this before its data are built.
+# A limit for drawing seeds again. No program draws more seeds before its data are built.
 _MAX_DRAWS = 100_000
 
 
 @contextlib.contextmanager
 def _seeding(seed: int) -> Iterator[None]:
-    """Derive the seeds of ops without one from a seed, and continue the program's own afterwards.
+    """Seed ops that have no seed of their own, and restore the program's sequence of seeds at exit.
 
-    TensorFlow draws them from its global seed, one after the other.
+    TensorFlow draws the seeds of such ops from its global seed, one after the other.
     """
     if not tf.executing_eagerly():
         yield
@@ -106,12 +106,12 @@ def _seeding(seed: int) -> Iterator[None]:
     finally:
         tf.random.set_seed(of_program if is_set else None)
         if is_set:
-            # Draw up to the last one, so that the program does not draw the same seeds again.
+            # Draw all seeds up to `last_draw`, so that the program does not draw them again.
             next((True for _ in range(_MAX_DRAWS) if _draw() == last_draw), None)
 
 
 def _draw() -> int:
-    """Return the seed that the next op without a seed of its own would get."""
+    """Draw the seed that the next op without a seed of its own would get."""
     seed: int = tf.compat.v1.random.get_seed(None)[1]
     return seed
 
@@ -166,7 +166,7 @@ def map_batches(
 
     Args:
         dataset: Batches of a source that supports positions.
-        function: Function that takes a seed for `tf.random.stateless_*`, another one for each
+        function: Function that takes a seed for `tf.random.stateless_*`, which differs for each
             batch, and the batch.
         input_context: The index of this input pipeline and the number of pipelines.
         seed: The seed of all batches. None takes the seed of the run, or 0 outside of a run.
@@ -185,10 +185,10 @@ def map_batches(
     return numbered.map(apply, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
 
 
-# The datasets of this package that begin at the position.
+# The datasets whose first batch is the batch at the current position, as far as this is known.
 _begun: weakref.WeakSet[tf.data.Dataset] = weakref.WeakSet()
 
-# Datasets with exactly one element for each element of their input.
+# The types of datasets that have exactly one element for each element of their input.
 _ALIGNED = frozenset(
     f"{name}Dataset"
     for name in ("AssertCardinality", "Map", "Options", "ParallelMap", "Prefetch", "Zip")
@@ -196,16 +196,16 @@ _ALIGNED = frozenset(
 
 
 def mark_begin(dataset: tf.data.Dataset) -> None:
-    """Note that the first batch of a dataset is the one at the current position."""
+    """Record that the first batch of a dataset is the batch at the current position."""
     _begun.add(dataset)
 
 
 def keep(build_inputs: Callable[..., Any]) -> Callable[..., Any]:
     """Wrap `build_inputs` so that operations behind a source keep the position of the source.
 
-    A source may begin at the position, but a shuffle, a filter or a second source that is combined
-    with it would begin anew. Such a pipeline is built from its beginning, and read up to the
-    position.
+    A source may start at the position, but a shuffle, a filter or a second source that is combined
+    with it would start from the beginning. Such a pipeline is built for position 0, and the batches
+    before the position are read and skipped.
     """
 
     @functools.wraps(build_inputs)
@@ -213,7 +213,8 @@ def keep(build_inputs: Callable[..., Any]) -> Callable[..., Any]:
         begin = _current.get()
         if begin is None:
             return build_inputs(*args, **kwargs)
-        # The seeds must not depend on how many pipelines this process builds.
+        # Each pipeline is seeded separately, so that its seeds do not depend on how many pipelines
+        # this process has built.
         with _seeding(begin.seed):
             dataset = build_inputs(*args, **kwargs)
         is_at_position = not isinstance(dataset, tf.data.Dataset) or not begin.batch
@@ -222,17 +223,20 @@ def keep(build_inputs: Callable[..., Any]) -> Callable[..., Any]:
         with begin_at(0, begin.seed):
             dataset = build_inputs(*args, **kwargs)
         num_read = begin.batches_of(kwargs.get("input_context"))
-        logging.info("Reading and skipping %d batches.", num_read)
+        logging.info("Reading and skipping %d batches to reach the resumed position.", num_read)
         return dataset.repeat().skip(num_read)
 
     return build
 
 
 def _is_aligned(dataset: tf.data.Dataset) -> bool | None:
-    """Return whether the first element stems from the first elements of sources at the position.
+    """Return whether a dataset starts at the current position.
+
+    This requires that all sources of the dataset start at the position, and that each operation
+    after them returns one element for each element of its input.
 
     Returns:
-        None if no source is known to begin at the position.
+        None if no source is known to start at the position.
     """
     if dataset in _begun:
         return True

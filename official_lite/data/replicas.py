@@ -88,13 +88,13 @@ def refuse_context(function: Callable[..., Any] | None, caller: str) -> None:
         return
     try:
         parameters = inspect.signature(function).parameters
-    except (TypeError, ValueError):  # A function that is written in C has no signature.
+    except (TypeError, ValueError):  # A function that is written in C may have no signature.
         return
     if "input_context" in parameters:
         raise errors.ConfigTypeError(
             f"{plugins.described(function)} has the parameter `input_context`, which {caller} "
             "does not pass. Only `build_inputs` receives it. Remove the parameter, or bind it in "
-            "`build_inputs` by `functools.partial`."
+            "`build_inputs` with `functools.partial`."
         )
 
 
@@ -109,7 +109,8 @@ def watch_batch_size(build_inputs: Callable[..., Any], num_replicas: int) -> Cal
     @functools.wraps(build_inputs)
     def build(params: Any, *args: Any, **kwargs: Any) -> Any:
         dataset = build_inputs(params, *args, **kwargs)
-        # Workers of a parameter server trace this in a graph.
+        # The workers of parameter server training trace this function in a graph, where the dataset
+        # can't be inspected.
         if not isinstance(dataset, tf.data.Dataset) or not tf.executing_eagerly():
             return dataset
         batch_size = getattr(params, "global_batch_size", None) or 0
@@ -126,14 +127,15 @@ def watch_batch_size(build_inputs: Callable[..., Any], num_replicas: int) -> Cal
 
 
 def _batched(batch: nests.Nest, kind: Any) -> list[Any]:
-    """Return the dense tensors of a batch, or their specs, that have a batch dimension."""
+    """Return the dense tensors of a batch (or their specs) that have a batch dimension."""
     return [x for x in tf.nest.flatten(batch) if isinstance(x, kind) and x.shape.rank]
 
 
 class _Watch:
-    """Comparison of the first batch of a dataset with what one replica should get.
+    """A check that the first batch of a dataset has the size of one replica's share.
 
-    A batch that is the last one, too, may be smaller, so the second batch is waited for.
+    If a dataset has only one batch, this batch may be smaller. The first batch is therefore checked
+    only when the second batch is read.
     """
 
     def __init__(
@@ -156,13 +158,13 @@ class _Watch:
         return batch
 
     def compare(self, sizes: npt.NDArray[Any]) -> None:
-        # Tensors of different lengths, such as nodes and edges, do not tell the batch size.
+        # If the tensors differ in length, such as nodes and edges, the batch size is unknown.
         wanted = self._batch_size // self._num_replicas
         if len(set(sizes.tolist())) != 1 or sizes[0] == wanted:
             return
         terminal.warn_once(
             "The first batch of %s has %d examples, but each of the %d replicas should get %d: "
-            "`global_batch_size` (%d) divided by their number. Create batches of "
+            "`global_batch_size` (%d) divided by the number of replicas. Create batches of "
             "`input_context.get_per_replica_batch_size(params.global_batch_size)` examples.",
             plugins.described(self._build_inputs),
             sizes[0],

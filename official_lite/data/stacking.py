@@ -9,10 +9,10 @@ __all__ = ["offer_stacks", "stack_batches"]
 
 BuildStacks = Callable[[int], tf.data.Dataset]
 
-# Maps a dataset to a function that builds its stacks more cheaply than by collecting its batches.
+# Maps a dataset to a function that builds stacks of its batches at a lower cost than `batch` does.
 _OFFERS: weakref.WeakKeyDictionary[tf.data.Dataset, BuildStacks] = weakref.WeakKeyDictionary()
 
-# Datasets that do not change the batches of their input.
+# The types of datasets that return the batches of their input dataset unchanged.
 _TRANSPARENT = ("_OptionsDataset", "_PrefetchDataset")
 
 

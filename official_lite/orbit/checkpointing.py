@@ -73,7 +73,7 @@ def watch_checkpoints(
         for path in latest.find_checkpoints(directory):
             version, before = _version_of(path), seen.get(path, ())
             seen[path] = version or before
-            # A checkpoint whose commit file appears later counts as the same one.
+            # A checkpoint is not yielded again if only its commit file has appeared since.
             is_changed = version[:1] == before[:1] and version != before
             if is_changed or (version and not before):
                 yield path
@@ -88,7 +88,7 @@ def watch_checkpoints(
 
 
 def _version_of(path: str) -> tuple[object, ...]:
-    """Return the version of a checkpoint whose name may be reused; empty if it is gone."""
+    """Return a value that changes if a checkpoint is rewritten; empty if the checkpoint is gone."""
     try:
         if (committed := commit.read(path)) is not None:
             return "commit", committed.index_sha256
@@ -206,7 +206,7 @@ class Checkpointing(triggers.Trigger):
             return None
         path, self._unreported = self._unreported, None
         self.wait()
-        # The save may have failed, with the error raised elsewhere.
+        # The save may have failed, and another call may have raised its error.
         return path if path == self._manager.latest_checkpoint else None
 
     def wait(self) -> None:
@@ -222,8 +222,8 @@ def _asynchronously(manager: tf.train.CheckpointManager) -> dict[str, Any]:
     if isinstance(manager, async_checkpoint_manager.AsyncCheckpointManager):
         return {"options": tf.train.CheckpointOptions(enable_async=True)}
     logging.info(
-        "Training waits while a %s saves. `official_lite.checkpoint.AsyncCheckpointManager` saves "
-        "in the background instead.",
+        "Training waits while a %s saves. To save in the background, use an "
+        "`official_lite.checkpoint.AsyncCheckpointManager`.",
         type(manager).__name__,
     )
     return {}
@@ -231,7 +231,7 @@ def _asynchronously(manager: tf.train.CheckpointManager) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def _explained(path: str | None) -> Iterator[None]:
-    """Convert the various errors of a restore into one that names the checkpoint."""
+    """Convert errors of a restore to a `CheckpointError` that names the checkpoint."""
     try:
         yield
     except (errors.OfficialLiteError, tf.errors.NotFoundError):
@@ -239,6 +239,7 @@ def _explained(path: str | None) -> Iterator[None]:
     except (ValueError, IndexError, tf.errors.OpError) as error:
         raise errors.CheckpointError(
             f"{path} can't be restored: {str(error)[:300]} … It is damaged, or was saved by a "
-            "different model or optimizer. To use the original ones, apply the config of the run: "
+            "different model or optimizer. To use the original model and optimizer, apply the "
+            "config of the run: "
             f"{suggestions.config_file('params.yaml')}."
         ) from error

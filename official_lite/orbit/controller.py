@@ -24,7 +24,7 @@ Action = Callable[[runner.Output], None]
 
 @dataclasses.dataclass(kw_only=True)
 class _Plan:
-    """One training run: its last step, the events on the way, and the evaluation results."""
+    """The schedule of one call of `train` or `train_and_evaluate`, and its evaluation results."""
 
     last_step: int
     evaluate: triggers.Trigger = dataclasses.field(default_factory=triggers.Never)
@@ -146,7 +146,10 @@ class Controller:
         restore: bool = True,
     ) -> None:
         if trainer is None and evaluator is None:
-            raise errors.ConfigValueError("Pass a `trainer`, an `evaluator` or both.")
+            raise errors.ConfigValueError(
+                "`Controller` got neither a trainer nor an evaluator. Pass a `trainer`, an "
+                "`evaluator` or both."
+            )
         self.global_step = global_step
         self._tf_step = utils.as_tf_variable(global_step)
         self._iter = 0
@@ -155,7 +158,7 @@ class Controller:
         self._is_running = False
         self._evaluation_is_pending = False
         self._must_rewind = False
-        # The result of `_end_interval`, until it is reported.
+        # The result of `_end_interval`, until `_report` has reported it.
         self._ended_interval: tuple[runner.Output, runner.Output] | None = None
         self.stop_reason: str | None = None
         self.is_interrupted = False
@@ -185,7 +188,8 @@ class Controller:
             eval_summary_dir,
             summary_manager,
             eval_summary_manager,
-            # An evaluation job may share the directory of a training, which rewinds its own files.
+            # An evaluation job may share the directory with a training job, which rewinds its own
+            # files.
             job="eval" if trainer is None else "",
         )
         self.summary_manager = self._summaries.manager
@@ -382,7 +386,7 @@ class Controller:
         # Notify hooks of the previous checkpoint before this one may replace it on the disk.
         self._sync_on_async_checkpointing()
         path = checkpoints.save(self.step)
-        if path is None:  # A restart from the checkpoint of this step repeats no work so far.
+        if path is None:  # This step is already saved, so a restart repeats no earlier work.
             goodput.current().keep(self.step)
         if self._is_running:
             self._notify_of_checkpoint()
@@ -405,7 +409,7 @@ class Controller:
     @property
     def step(self) -> int:
         """Return the number of completed steps."""
-        # `value` avoids the copy that `numpy` of a variable makes.
+        # `value` avoids the copy that `tf.Variable.numpy` makes.
         return int(self._tf_step.value().numpy())
 
     @property
@@ -418,7 +422,7 @@ class Controller:
         self._summaries.close()
 
     def checkpoint_every(self, num_steps: int) -> None:
-        """Also save at multiples of `num_steps`, beside the manager's interval, and at the end.
+        """Save at multiples of `num_steps` in addition to the manager's interval, and at the end.
 
         Args:
             num_steps: The interval. Adding the same interval twice has no effect.
@@ -451,16 +455,16 @@ class Controller:
 
     @contextlib.contextmanager
     def step_context(self) -> Iterator[None]:
-        """Enter the context in which steps run, to try steps before training.
+        """Enter the context in which steps run, so that steps can be run before training.
 
-        A reporting interval begins here if none has begun; training continues with it.
+        A reporting interval begins here if none has begun; training continues this interval.
         """
         with self.storage, self._summaries.of_steps():
             self._inner.begin()
             yield
 
     def _keeping_metrics(self) -> contextlib.AbstractContextManager[None]:
-        """Return the trainer's context for an evaluation by another object within an interval."""
+        """Return a context that protects the metrics of an open interval from an evaluation."""
         if self.trainer is None or self.trainer is self.evaluator or not self._inner.is_open:
             return contextlib.nullcontext()
         return self.trainer.keeping_metrics()
@@ -485,7 +489,7 @@ class Controller:
             self._finish(plan)
 
     def _next_event(self, step: int, plan: _Plan) -> int:
-        """Return the first step after `step` at which something may be due."""
+        """Return the first step after `step` at which an event may be due."""
         whens = (
             self._inner,
             self._hooks,
@@ -507,7 +511,8 @@ class Controller:
         self._hooks.after_steps(stop)
 
     def _is_report_due(self, step: int, plan: _Plan) -> bool:
-        # Actions check a state before it is saved, and each report calls them.
+        # Train actions, which run at each report, may check a state before it is saved. Each save
+        # therefore requires a report.
         judges = bool(self.train_actions) and self._is_save_due(step)
         ends = step >= plan.last_step
         return ends or judges or plan.evaluate.is_due(step) or self._inner.is_report_due(step)
@@ -531,9 +536,9 @@ class Controller:
         self._reports.write()
 
     def _finish(self, plan: _Plan) -> None:
-        """Run the final report, evaluation and checkpoint if the last events did not include them.
+        """Run the final report, evaluation and checkpoint, unless they have run at this step.
 
-        This is the case after a requested stop, for example.
+        After a requested stop, for example, they have not run.
         """
         if self._has_interval():
             self._report()
@@ -548,7 +553,7 @@ class Controller:
         """End the reporting interval, so that hooks find its values in the storage.
 
         Returns:
-            The report of the trainer, and the same values in NumPy with the training speed.
+            The trainer's report, and the same values as NumPy values with `steps_per_second`.
         """
         output = self._inner.report()
         logs = reports.as_numpy(output)
@@ -573,7 +578,8 @@ class Controller:
             action(output)
 
     def _report_training(self, logs: runner.Output, has_failed: bool = False) -> None:
-        # Values from graphs are summed over all workers, of which the others may not have failed.
+        # Reading values from graphs requires all workers. After a failure, the other workers may
+        # still be training.
         is_alone = self.strategy.cluster_resolver is None
         self._reports.report_training(
             logs,
@@ -583,13 +589,13 @@ class Controller:
         )
 
     def _prepare_save(self) -> Callable[[], None]:
-        """Prepare all parts of the state; see `CommittedCheckpointManager.on_save`."""
+        """Prepare the evaluator and the writers; see `CommittedCheckpointManager.on_save`."""
         goodput.current().keep(self.step)
         self._notify_evaluator("before_checkpoint")
         return self._reports.before_save(step=self.step)
 
     def _rewind(self) -> None:
-        """Remove all records that an interrupted training left after the current step."""
+        """Remove all records that an interrupted run wrote for later steps than the current one."""
         self._must_rewind = False
         goodput.current().rewind(self.step)
         self._reports.rewind(self.step)
@@ -681,17 +687,17 @@ class Controller:
                     raise stop
             finally:
                 self._is_running = False
-                # A request from `after_train` comes too late, and must not stop the next run.
+                # A stop request from `after_train` comes too late, and must not stop the next run.
                 self._stop_request = None
 
     def _last_known_step(self) -> int:
         try:
             return self.step
-        except tf.errors.OpError:  # The process that holds the variable may be gone.
+        except tf.errors.OpError:  # The process that holds the step variable may have ended.
             return self._iter
 
     def _end_early(self) -> None:
-        """Save the trained state without an evaluation, because little time may be left."""
+        """Save the state after a stop signal; skip the evaluation, because time may be short."""
         self.storage.step = self.step
         if self._has_interval():
             self._report()
@@ -700,7 +706,7 @@ class Controller:
         logging.info("Stopped at step %d by a signal.", self.step)
 
     def _add_checkpoint_path(self, stop: errors.PreemptedError) -> None:
-        """Add the checkpoint path to the error message, the last line that a terminal shows."""
+        """Add the path of the latest checkpoint to the error message, which the terminal shows."""
         manager = self.checkpoint_manager
         if manager is not None and manager.latest_checkpoint:
             stop.args = (f"{str(stop).removesuffix('.')}, from {manager.latest_checkpoint}.",)
@@ -737,7 +743,7 @@ def _attempt(act: Callable[..., None], *args: Any) -> None:
         act(*args)
     except Exception:  # The error that ended the training must be raised, not this one.
         logging.exception(
-            "Another error occurred while the training was being closed after its first error."
+            "Another error occurred while training was shut down after its first error."
         )
 
 
@@ -826,7 +832,7 @@ class InnerLoop:
         started = time.monotonic()
         try:
             self._call_trainer(_num_steps(stop - start))
-            # Reading the step waits for the device, so it belongs to the time.
+            # Reading the step waits for the device, so the measured time includes it.
             reached = int(self._tf_step.value().numpy())
         except loop_fns.END_OF_DATA as error:
             raise standard_runner.end_of_training_data(self._global_step) from error
@@ -900,6 +906,6 @@ class InnerLoop:
 
 @functools.lru_cache(maxsize=64)
 def _num_steps(count: int) -> tf.Tensor:
-    """Return `count` as a tensor, cached because hooks may cut the loop into equal stretches."""
+    """Return `count` as a tensor, cached because hooks may split the loop into equal stretches."""
     with tf.init_scope():
         return tf.constant(count, tf.int32)

@@ -103,7 +103,7 @@ class LossWatch:
         self._is_judged = False
 
     def note(self, loss: Any, *, step: int, steps_per_epoch: int | None) -> None:
-        """Take the loss of a report; anything but a finite number is ignored."""
+        """Record the loss of a report if it is finite; warn once if the loss hardly changes."""
         value = as_number(loss)
         if self._is_judged or value is None or not math.isfinite(value):
             return
@@ -161,8 +161,8 @@ class Reports:
         self.eval_logs: runner.Output = {}
 
     def progress(self, step: int) -> None:
-        """Tell the writers which step training has reached, unless they were told just before."""
-        # A loop of single steps would update the terminal too often.
+        """Tell the writers which step training has reached, at most ten times per second."""
+        # Without this limit, a loop of single steps would update the terminal too often.
         if (now := time.monotonic()) >= self._next_progress:
             self._next_progress = now + _SECONDS_BETWEEN_PROGRESS
             self._writer.progress(step)
@@ -180,7 +180,8 @@ class Reports:
                 `EventStorage.take`.
         """
         events = self._storage.take(from_graphs)
-        # The trainer's own values take precedence: logged ones may be from an earlier step.
+        # The trainer's own values take precedence, because logged values of the same name may be
+        # from an earlier step.
         logs = {**events.scalars, **logs}
         self.train_logs = {**self.train_logs, **logs}
         self._report(logs, "train", step, events, total_steps)
@@ -220,7 +221,8 @@ class Reports:
 
     def rewind(self, step: int) -> None:
         """Remove the writers' records after `step`, from which training resumes."""
-        # The terminal shows pending records, even if files then lose them.
+        # Write the pending records first, so that the terminal shows them even if the writers of
+        # files then remove them.
         self.write()
         self._writer.rewind(step)
         for manager in self._managers():

@@ -31,9 +31,10 @@ def optimizer_of(trainer: object) -> keras.optimizers.Optimizer | None:
 
 
 class _OfController:
-    """A controller attribute, exposed under the name that LiBai and detectron2 trainers use.
+    """A trainer attribute that returns an attribute of the controller.
 
-    Subclasses may assign their own attribute to that name.
+    Trainers in LiBai and detectron2 have attributes with the same names. A subclass of a trainer
+    may replace the attribute with one of its own.
     """
 
     def __init__(self, name: str) -> None:
@@ -64,7 +65,8 @@ class AbstractTrainer(tf.Module, metaclass=abc.ABCMeta):
             sets it. It is never replaced, because a traced step keeps logging to it.
     """
 
-    # The controller that runs this trainer, which sets it. A search has other controllers.
+    # The `orbit.Controller` that runs this trainer; it sets this attribute. The attribute is not
+    # called `controller`, because an architecture search has other controllers.
     _orbit_controller: Any = None
     event_storage: telemetry.EventStorage | None = None
     iter = _OfController("iter")

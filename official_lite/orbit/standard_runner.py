@@ -83,8 +83,8 @@ class IteratorLoop(MeasuredLoop):
         if not is_function or tf.config.functions_run_eagerly():
             return []
         if self._bound is None:
-            # A `tf.function` that takes an iterator inspects its type in every call, which takes as
-            # long as a short step. Capturing the iterator avoids this.
+            # If an iterator is an argument of a `tf.function`, each call inspects the iterator's
+            # type, which takes as long as a short step. Capturing the iterator avoids this.
             loop_fn, iterators = self._loop_fn.python_function, self._iterators
 
             @tf.function(input_signature=[tf.TensorSpec([], tf.int32)], autograph=False)
@@ -333,7 +333,7 @@ class StandardEvaluator(runner.AbstractEvaluator, metaclass=abc.ABCMeta):
         self._eval_dataset = eval_dataset
         self._eval_iter: Any = None
         self._eval_loop_fn: Any = None
-        # The object whose `calls` counts the steps.
+        # An object that counts the steps in its attribute `calls`; None if no object does.
         self._counted_step: Any = None
 
     def evaluate(self, num_steps: tf.Tensor) -> runner.Output | None:
@@ -438,8 +438,9 @@ class StandardEvaluator(runner.AbstractEvaluator, metaclass=abc.ABCMeta):
         if self._eval_options.use_tf_while_loop and state is None and self.folds_outputs:
             raise errors.ConfigValueError(
                 "A compiled evaluation loop (`trainer.eval_tf_while_loop`, `use_tf_while_loop`) "
-                "passes no outputs to `aggregate_logs` or `eval_reduce`, which are overridden. "
-                "Set it to false, or return the initial state from `eval_begin`."
+                "passes no outputs to `aggregate_logs` or `eval_reduce`, but one of these is "
+                "overridden. Set the option to false, or return the initial state from "
+                "`eval_begin`."
             )
 
     @property
@@ -473,11 +474,12 @@ class StandardEvaluator(runner.AbstractEvaluator, metaclass=abc.ABCMeta):
             raise
 
     def _check_steps_run(self, steps_wanted: int) -> None:
-        # A subclass' own loop function may not count its steps; then their number is unknown.
+        # If a subclass creates a loop function that does not count its steps, the number is
+        # unknown.
         self.steps_run = self._counted_step.calls if self._counted_step else None
         if self.steps_run in (None, steps_wanted):
             return
-        # The iterator has ended, so the next evaluation needs a new one.
+        # The iterator has ended, so the next evaluation needs a new iterator.
         self._eval_iter = None
         if self.steps_run == 0:
             raise errors.DataError(

@@ -2,8 +2,8 @@
 
 A trigger answers two questions. `next_step(step)` returns how far the compiled loop may run before
 the trigger must be checked again. `is_due(step)` returns whether the event is due at that step.
-Step triggers count absolute steps: with an interval of 10, a run that resumes at step 15 is due at
-steps 20 and 30.
+Step triggers count absolute steps: in a run that resumes at step 15, a trigger with an interval of
+10 is due at steps 20 and 30.
 """
 
 import abc
@@ -80,7 +80,7 @@ class EverySeconds(Trigger):
         return math.inf
 
     def is_due(self, step: int) -> bool:
-        # The answer for one step stays the same, because several callers may ask.
+        # Several callers may ask about a step, so repeated calls for it return the same answer.
         if step != self._last_step and self._clock() - self._last_time >= self._seconds:
             self._last_time, self._last_step = self._clock(), step
         return step == self._last_step
@@ -109,7 +109,7 @@ class AnyOf(Trigger):
         return min((trigger.next_step(step) for trigger in self._triggers), default=math.inf)
 
     def is_due(self, step: int) -> bool:
-        # Ask all of them, so that two clocks that are due together count as one event.
+        # Ask all triggers, so that two time triggers that are due at the same step cause one event.
         answers = [trigger.is_due(step) for trigger in self._triggers]
         return any(answers)
 
@@ -127,7 +127,8 @@ class AllOf(Trigger):
         return max(finite, default=math.inf)
 
     def is_due(self, step: int) -> bool:
-        # Ask clocks last: a clock that is due restarts, even if the others are not due.
+        # Ask time triggers last: when a time trigger is due, its interval restarts, even if other
+        # triggers are not due.
         asked = sorted(self._triggers, key=lambda trigger: trigger.next_step(step) == math.inf)
         return bool(asked) and all(trigger.is_due(step) for trigger in asked)
 

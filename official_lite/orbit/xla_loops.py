@@ -14,7 +14,7 @@ from official_lite.orbit.utils import loop_fns
 
 RunOnStack = Callable[[Any, tf.Tensor], None]
 
-# More steps per program save no time, and more bytes would not fit into the caches.
+# The limits of a stack. More steps would save no time, and more bytes would not fit into caches.
 _MAX_STEPS = 200
 _MAX_BYTES = 64 * 2**20
 
@@ -56,7 +56,7 @@ class StackedLoop(standard_runner.MeasuredLoop):
         self._counts = [] if counts is None else tf.nest.flatten(counts)
         # The number of batches drawn from the current stack.
         self._drawn = tf.Variable(0, trainable=False, dtype=tf.int64)
-        # The current stack, if a call ended within it.
+        # The current stack, if a call ended before all of its steps had run.
         self._left_over: Any = None
         self._steps_left = 0
         self._last_outputs = loop_fns.LastOutputs()
@@ -86,7 +86,8 @@ class StackedLoop(standard_runner.MeasuredLoop):
             whole = tf.function(
                 lambda stacks: self._run_whole_stacks(run_on_stack, stacks), [number]
             )
-            # Also called from within a graph: XLA would compile an eager call separately.
+            # `run_on_stack` is called in a graph here, too, because XLA would compile the program
+            # again for an eager call.
             part = tf.function(lambda *args: run_on_stack(*args), [self._element_spec, number])
             self._traced = [one.get_concrete_function() for one in (whole, part)]
         return self._traced
@@ -118,7 +119,7 @@ class StackedLoop(standard_runner.MeasuredLoop):
         self._drawn.assign(0)
 
     def _run_whole_stacks(self, run_on_stack: RunOnStack, num_stacks: tf.Tensor) -> tf.Tensor:
-        """Return the number of steps run, which is smaller if the last stack is incomplete."""
+        """Run stacks; return the number of steps, which is smaller if the last stack is short."""
         num_steps = 0
         for _ in tf.range(num_stacks):
             stack = self._fetch(self._iterator)
@@ -158,7 +159,7 @@ def compile_steps(
 
     @tf.function(input_signature=signature, jit_compile=True)
     def run_on_stack(stack: Any, num_steps: tf.Tensor) -> None:
-        # XLA would need the length of a `tf.range` at compile time.
+        # Not a loop over `tf.range`, whose length XLA would need at compile time.
         while num_steps > 0:
             # Skip the batches that a step does not fetch, so that a stack holds whole steps.
             next_step = drawn.read_value() + batches_per_step
@@ -171,7 +172,7 @@ def compile_steps(
 
 
 class _BatchesOfStep:
-    """An iterator over the batches of one step; XLA needs their number when it compiles."""
+    """An iterator over the batches of one step, whose number XLA needs at compile time."""
 
     def __init__(self, batches_per_step: int) -> None:
         self._batches_per_step = batches_per_step
@@ -201,7 +202,7 @@ class _BatchesOfStep:
 
 
 class _StackIterator(_BatchesOfStep):
-    """Fetches batches from a stack inside the compiled program."""
+    """An iterator over batches of a stack, for one step inside the compiled program."""
 
     def __init__(self, stack: Any, drawn: tf.Variable, batches_per_step: int) -> None:
         super().__init__(batches_per_step)
@@ -211,7 +212,7 @@ class _StackIterator(_BatchesOfStep):
     def _next(self) -> Any:
         index = self._drawn.read_value()
         self._drawn.assign_add(1)
-        # XLA would need the index of `part[index]` at compile time.
+        # Not `part[index]`, for which XLA would need the index at compile time.
         return nests.map_parts(lambda part: tf.gather(part, index), self._stack)
 
 
@@ -223,7 +224,7 @@ class OneBatch(_BatchesOfStep):
         self._batch = batch
 
     def _next(self) -> Any:
-        # A step may remove entries of the dictionaries in a batch.
+        # Return a copy of the structure, because a step may remove entries of its dictionaries.
         return tf.nest.map_structure(lambda part: part, self._batch)
 
 
@@ -266,7 +267,7 @@ def most_steps(element_spec: Any, batches_per_step: int = 1) -> int:
     return max(1, min(_MAX_STEPS, _MAX_BYTES // bytes_per_step))
 
 
-# The errors of XLA for an op that it can't compile, raised before anything runs.
+# The errors that TensorFlow raises, before any op runs, if XLA can't compile an op.
 _NOT_COMPILABLE = (tf.errors.InvalidArgumentError, tf.errors.UnimplementedError)
 
 
@@ -318,7 +319,10 @@ class XlaEvalLoop:
         return state
 
     def _runs(self, batches: Iterator[Any]) -> Iterator[list[Any]]:
-        """Yield the batches in order: groups that fill a program, and other batches one by one."""
+        """Yield the batches in order, in lists that one call of the program can evaluate.
+
+        A batch with other shapes than the first batch is in a list of its own.
+        """
         run: list[Any] = []
         for batch in batches:
             if not self._shapes:
@@ -338,7 +342,7 @@ class XlaEvalLoop:
 
     def _begin_with(self, batch: Any) -> None:
         self._shapes = _shapes_of(batch)
-        # The number of batches per program.
+        # The number of batches that one call of the program evaluates.
         self._count = 1 if self._needs_outputs else most_steps(nests.tensors_in(batch))
 
     def _evaluate_run(self, run: list[Any]) -> list[Any]:
@@ -356,7 +360,8 @@ class XlaEvalLoop:
             except _NOT_COMPILABLE as error:
                 self._can_compile = False
                 logging.warning(
-                    "Evaluating without XLA, which can't compile the evaluation: %s", error.message
+                    "Evaluating without XLA, because it can't compile the evaluation step: %s",
+                    error.message,
                 )
         return [self._in_graph(batch) for batch in run]
 
@@ -364,11 +369,12 @@ class XlaEvalLoop:
         if self._needs_outputs:
             return [self._in_xla(batch) for batch in run]
         if self._program is None:
-            # A small dataset needs only a small program.
+            # If the first run is shorter than a full program, as with a small dataset, a smaller
+            # program is enough.
             self._count = len(run)
             self._drawn = tf.Variable(0, trainable=False, dtype=tf.int64)
             self._program = compile_steps(self._step_fn, self._drawn)
-        # XLA would recompile for fewer batches.
+        # Pad the run, because XLA would compile another program for fewer batches.
         padded = run + [run[-1]] * (self._count - len(run))
         self._drawn.assign(0)
         stack = nests.map_parts(lambda *parts: tf.stack(parts), *padded)

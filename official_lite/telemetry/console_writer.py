@@ -18,10 +18,10 @@ from absl import logging
 from official_lite.common import nested_dict, terminal
 from official_lite.telemetry.writer import Record, RunInfo, Writer
 
-# Below this width, metrics are more useful than the bar and the elapsed time.
+# If a terminal has fewer columns, metrics are more useful than the bar and the elapsed time.
 _WIDTH_FOR_DECORATION = 100
 
-# Below this width, the pace and the remaining time would leave no room for a metric.
+# If a terminal has fewer columns, the pace and the remaining time would leave no room for metrics.
 _WIDTH_FOR_PACE = 60
 
 ETA = "eta"
@@ -176,7 +176,8 @@ class ProgressWriter(Writer):
             console=console,
             expand=True,
         )
-        # The step and time of the first call of `progress`, until the first record tells the pace.
+        # The step and time of the first call of `progress`, from which the pace is computed until
+        # a record contains it.
         self._start: tuple[int, float] | None = None
         self._has_pace = False
         self._log_stream: TextIO | None = None
@@ -230,8 +231,8 @@ class ProgressWriter(Writer):
         shown = shown_fields(record, self._fields)
         in_pace = {RATE, ETA}
         metrics = "  ".join(f"{name} {text}" for name, text in shown.items() if name not in in_pace)
-        # rich's own estimate is not used: a resumed run would include the steps of the earlier run,
-        # and time spent on evaluation is not training time.
+        # The estimate of `rich` is not used: in a resumed run, it would include the steps of the
+        # earlier run, and it would treat the time of evaluations as training time.
         seconds = record.eta_seconds
         return "" if seconds is None else _pace(record.flat()[RATE], seconds), metrics
 
@@ -266,6 +267,6 @@ def summary_table(
 
 
 def _text(value: object) -> rich.text.Text:
-    # Not a `str`: rich would interpret brackets, for example in a path, as markup.
+    # Not a `str`, in which `rich` would interpret brackets, such as those in a path, as markup.
     text = format_number(value) if isinstance(value, float) else str(value)
     return rich.text.Text(terminal.escape_controls(text))

@@ -173,8 +173,8 @@ class GraphMetrics:
         self._lock = threading.Lock()
         self._scalars: dict[str, Any] = {}
         self._histograms: dict[str, Any] = {}
-        # Each size of an image needs its own pixel variable. `_last_sizes` holds, by name, the
-        # 1-based position in `_pixels` of the size recorded last; 0 means that there is no image.
+        # Each name and size of an image has its own pixel variable. `_last_sizes` holds, by name,
+        # the 1-based position in `_pixels` of the size recorded last; 0 means no image.
         self._last_sizes: dict[str, Any] = {}
         self._pixels: dict[tuple[str, tuple[int, ...]], Any] = {}
         self._read_and_reset: Callable[[], tf.Tensor] | None = None
@@ -210,8 +210,7 @@ class GraphMetrics:
 
         Returns:
             The sum and the number of values of each scalar, the images, and the bucket counts of
-                each
-            histogram, without names that have no values.
+            each histogram, without names that have no values.
         """
         scalars, counts, arrived = self._take_sums()
         images = {name: image for name in arrived if (image := self._take_image(name)) is not None}
@@ -225,7 +224,8 @@ class GraphMetrics:
             return variables[key]
 
     def _create(self, shape: Iterable[int], *, is_sum: bool = True) -> Any:
-        # Virtual replicas share a variable: their values are summed, or the first one is used.
+        # Virtual replicas share a variable, which receives the sum of their values or the value of
+        # the first replica.
         aggregations = tf.VariableAggregation
         aggregation = aggregations.SUM if is_sum else aggregations.ONLY_FIRST_REPLICA
 
@@ -238,9 +238,9 @@ class GraphMetrics:
                     aggregation=aggregation,
                 )
 
-        # A graph is being traced here, perhaps on a replica. `tf.init_scope` leaves the graph but
-        # not the replica, and the strategy's scope can't be entered on a replica. A new thread is
-        # in neither.
+        # A graph is being traced here, perhaps in a replica context, in which the strategy's scope
+        # can't be entered. `tf.init_scope` leaves the graph but not the replica context. A new
+        # thread is in neither of them.
         with futures.ThreadPoolExecutor(max_workers=1) as outside:
             return outside.submit(create).result()
 
@@ -259,7 +259,7 @@ class GraphMetrics:
     def _take_sums(
         self,
     ) -> tuple[dict[str, tuple[float, float]], dict[str, Array], list[str]]:
-        """Return everything summed over replicas: scalars, histograms, and names of new images."""
+        """Return scalars and histograms summed over replicas, and the names of new images."""
         if self._read_and_reset is None:
             self._read_and_reset = self._build_read_and_reset()
         sums = self._read_and_reset().numpy()
@@ -284,15 +284,15 @@ class GraphMetrics:
             *(self._scalars[name] for name in sorted(self._scalars)),
             *(self._histograms[name] for name in sorted(self._histograms)),
         ]
-        # Their sum only says whether there is an image; `_take_image` then reads each replica's
-        # value.
+        # The sum over replicas only shows whether there is an image. `_take_image` then reads the
+        # value of each replica.
         last_sizes = [self._last_sizes[name] for name in sorted(self._last_sizes)]
 
         def on_replica() -> tf.Tensor:
             values = tf.concat([v.read_value() for v in (*counted, *last_sizes)], axis=0)
             for variable in counted:
                 variable.assign(tf.zeros_like(variable))
-            # In float64, the mean of equal float32 numbers is exactly this number.
+            # In float64, the mean of equal float32 numbers is exact.
             return tf.cast(values, tf.float64)
 
         @tf.function(autograph=False)
@@ -303,7 +303,7 @@ class GraphMetrics:
         return read_and_reset
 
     def _take_image(self, name: str) -> Array | None:
-        """Return the image of the first replica of this worker that has one."""
+        """Return the image of the first replica on this worker that has one; reset all replicas."""
         parts = self._strategy.experimental_local_results(self._last_sizes[name])
         sizes = [int(part.numpy().item()) for part in parts]
         for part in parts:
@@ -321,7 +321,7 @@ _Fn = TypeVar("_Fn")
 
 
 def _as_it_stands(function: _Fn) -> _Fn:
-    """Exclude a function from AutoGraph, because it decides in Python what to trace."""
+    """Exclude a function from AutoGraph, because its Python code decides what to trace."""
     return cast(_Fn, tf.autograph.experimental.do_not_convert(function))
 
 
@@ -378,7 +378,8 @@ class EventStorage:
         error: BaseException | None,
         trace: types.TracebackType | None,
     ) -> None:
-        # Remove the latest entry of this storage: runs in several threads may end in any order.
+        # Remove the latest entry of this storage, which need not be the last entry of the list,
+        # because runs in several threads may end in any order.
         del _current[len(_current) - 1 - _current[::-1].index(self)]
 
     @_as_it_stands
@@ -540,7 +541,7 @@ class EventStorage:
 
 
 class _NullStorage(EventStorage):
-    """The storage that is current outside of a run."""
+    """A storage that drops all values; it is current outside of runs."""
 
     @property
     def is_muted(self) -> bool:
@@ -591,7 +592,7 @@ def put_histogram(name: str, values: tf.Tensor | npt.NDArray[Any]) -> None:
 
 
 class _EagerScalar:
-    """Accumulates the values of one scalar that were recorded eagerly in one interval."""
+    """An accumulator for the values of one scalar that are recorded eagerly in one interval."""
 
     def __init__(self) -> None:
         self._total = 0.0

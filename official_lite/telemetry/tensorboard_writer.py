@@ -36,7 +36,7 @@ def write_media(media: Record | Events, step: int | tf.Tensor | tf.Variable | No
 def write_hparams(directory: str, values: Mapping[str, Any]) -> None:
     """Write the hyperparameters of a run for TensorBoard's HParams page, without requiring it.
 
-    They replace those of an earlier start of the run.
+    They replace the hyperparameters that an earlier start of the run has written.
 
     Args:
         directory: The model directory. TensorBoard assigns it the scalars in and below it.
@@ -59,10 +59,11 @@ def write_hparams(directory: str, values: Mapping[str, Any]) -> None:
 
 
 def _hparams_content(values: Mapping[str, Any]) -> bytes:
-    """Return the plugin's message `HParamsPluginData`, whose definition TensorBoard contains.
+    """Return the message `HParamsPluginData` of TensorBoard's HParams plugin in serialized form.
 
-    Its field 3, `session_start_info`, begins with a map of values, and so does `Struct`: the bytes
-    of a `Struct` are those of a `SessionStartInfo` that has nothing else.
+    The message is encoded here because only TensorBoard defines it. Field 3 of the message is a
+    `SessionStartInfo`, whose first field is a map of values. The first field of a `Struct` is such
+    a map, too, so a serialized `Struct` is a `SessionStartInfo` without other fields.
     """
     info = struct_pb2.Struct()
     for name, value in values.items():
@@ -72,7 +73,7 @@ def _hparams_content(values: Mapping[str, Any]) -> bytes:
             info[name] = value if is_number else str(value).encode(errors="replace").decode()
     content = info.SerializeToString()
     length, rest = bytearray(), len(content)
-    # The length of a message is written in groups of seven bits, the lowest ones first.
+    # The length of an embedded message is a varint: groups of seven bits, least significant first.
     while rest >= 128:
         length.append(rest & 127 | 128)
         rest >>= 7
@@ -173,7 +174,7 @@ class TensorBoardWriter(Writer):
         # `events.out.tfevents.<time>.<host>.<process>.<number><suffix>`
         self._own_name = re.compile(rf".*tfevents\..*\.\d+{re.escape(self._suffix)}")
         self._file_writers: dict[str, Any] = {}
-        # The files created by this writer; they can't be truncated while they are open.
+        # The paths of the files created by this writer, which can't be truncated while it is open.
         self._created: set[str] = set()
         self._rewound_to: int | None = None
 
@@ -227,12 +228,12 @@ class TensorBoardWriter(Writer):
         if relative_path not in self._file_writers:
             with _unless_disk_is_full():
                 self._file_writers[relative_path] = self._create_file_writer(relative_path)
-        # If the file can't be created now, the next call tries again.
+        # If the file can't be created now, the next call tries to create it again.
         return self._file_writers.get(relative_path) or tf.summary.create_noop_writer()
 
     def flush(self) -> None:
-        # Iterate over a copy, as in `sync`: this may run in the thread that saves, while another
-        # thread adds a folder.
+        # Iterate over a copy, as in `sync`: this method may run in the thread that saves a
+        # checkpoint, while another thread adds a folder.
         for file_writer in list(self._file_writers.values()):
             with _unless_disk_is_full():
                 file_writer.flush()
@@ -281,16 +282,16 @@ class TensorBoardWriter(Writer):
         before = _list_event_files(folder)
         writer = tf.summary.create_file_writer(folder, filename_suffix=self._suffix)
         self._created |= {os.path.join(folder, n) for n in _list_event_files(folder) - before}
-        # The first event of an empty folder only announces that later ones may follow. No event is
-        # written in a folder that another job writes to: a reader would also discard that job's
-        # events after the step.
+        # In an empty folder, the start event discards nothing, but tells readers that later start
+        # events may follow. In a folder that another job writes to, no start event is written,
+        # because readers would also discard that job's events after the step.
         is_known = not before or self._rewound_to is not None
         if is_known and not self._job and all(map(self._own_name.fullmatch, before)):
             _write_start(writer, self._rewound_to or 0)
         return writer
 
     def _forget_repeated(self, relative_path: str, tags: Collection[str]) -> None:
-        """Remove values that an earlier process wrote at the step that was rewound to."""
+        """Remove values of `tags` that an earlier process wrote at the step of the last rewind."""
         folder = os.path.join(self._directory or "", relative_path)
         for path in self._files_of_earlier_processes(folder):
             repeated = (
@@ -322,7 +323,7 @@ def _unless_disk_is_full() -> Iterator[None]:
 
 
 def _write_start(file_writer: tf.summary.SummaryWriter, step: int) -> None:
-    """Tell readers to discard the events after `step`; the initial state has no events."""
+    """Write an event that makes readers discard the events after `step`; if it is 0, all events."""
     first = step + 1 if step > 0 else 0
     _write_session_log(file_writer, tf.compat.v1.SessionLog.START, first)
 
@@ -334,7 +335,7 @@ def _write_session_log(file_writer: tf.summary.SummaryWriter, status: int, step:
 
 
 def _folders(root: str) -> Iterator[str]:
-    """Yield the root and the folders below it, except those of other runs."""
+    """Yield the root and the folders below it, except the model directories of other runs."""
     yield root
     for name in files.list_names(root):
         folder = os.path.join(root, name)
@@ -371,8 +372,9 @@ def read_events(path: str) -> Iterator[tuple[int, Any]]:
 def _end_of_state(path: str, step: int) -> int | None:
     """Return the offset of the first event after the state of `step` was saved, or None.
 
-    An event that a training step writes itself carries the number of the preceding step, so the
-    step number alone is ambiguous. If the event that marks the checkpoint is present, it decides.
+    The step number of an event is ambiguous, because events that are written within a training step
+    have the number of the preceding step. If the file contains the event that marks the checkpoint,
+    the position of this event therefore decides.
     """
     session = tf.compat.v1.SessionLog
     end, end_step, is_marked = None, 0, False
@@ -383,7 +385,7 @@ def _end_of_state(path: str, step: int) -> int | None:
         elif status == session.START and not is_marked and end_step >= event.step:
             end = None
         elif end is None and not event.file_version:
-            # No event can precede the initial state.
+            # Every event comes after the initial state, for which `step` is 0.
             if is_marked or event.step > step or step <= 0:
                 end, end_step = offset, event.step
     return end
@@ -392,13 +394,13 @@ def _end_of_state(path: str, step: int) -> int | None:
 def _cut_off(path: str, size: int | None) -> None:
     if size is not None:
         logging.info(
-            "Truncated %s after %d bytes, because the rest will be written again.", path, size
+            "Truncated %s after %d bytes, because training will write the rest again.", path, size
         )
         files.truncate(path, size)
 
 
 def _write_scalars(values: Mapping[str, Any], step: int | tf.Tensor | tf.Variable | None) -> None:
-    """Write the same summaries as `scalar_summary`, in one call and ten times as fast."""
+    """Write the same summaries as calls of `scalar_summary`, but ten times as fast."""
     summary = tf.compat.v1.Summary()
     for tag, value in values.items():
         tensor = summary.value.add(tag=tag, metadata=_scalar_metadata()).tensor

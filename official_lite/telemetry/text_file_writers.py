@@ -99,11 +99,11 @@ class LineFile:
 
     def _forget(self) -> None:
         """Close the file after a failed write and remove a partially written line."""
-        # Closing the file tries to write the rest of its buffer, which fails again.
+        # Closing the file tries to write the rest of its buffer, which may fail again.
         with contextlib.suppress(OSError):
             self.close()
         self._opened, self._file = contextlib.ExitStack(), None
-        # If the file can't be opened either, the next line tries again.
+        # If the file can't be opened either, the next call of `append` tries to repair the line.
         with contextlib.suppress(OSError):
             self._repair_last_line()
 
@@ -118,7 +118,7 @@ class LineFile:
             kept = content.rfind(b"\n") + 1
             file.truncate(kept)
         logging.warning(
-            "Removed an incomplete last line (%d bytes) of %s.", len(content) - kept, self.path
+            "Removed an incomplete last line (%d bytes) from %s.", len(content) - kept, self.path
         )
 
 
@@ -144,14 +144,15 @@ class CsvWriter(Writer):
         self._rewound_to: int | None = None
 
     def write(self, record: Record) -> None:
-        # Escaped rather than replaced, so that `a/b` and `a_b` are two tables.
+        # Special characters are escaped, not replaced by `_`, so that `a/b` and `a_b` are two
+        # tables.
         split = re.sub(r"[^\w.-]", lambda found: parse.quote(found[0], safe=""), record.split)
         table = self._table(f"{self._stem}_{split}{self._extension}")
         key, values = {"step": record.step}, record.flat()
         if record.step == self._rewound_to:
             table.keep(lambda row: _step_of(row) != record.step or row.keys().isdisjoint(values))
-        # The key is given twice: the first makes `step` the first column, the second prevents a
-        # value named `step` from replacing it.
+        # `key` is merged twice: first so that `step` is the first column, and last so that a value
+        # named `step` can't replace it.
         table.append({**key, **values, **key})
 
     def sync(self) -> None:
@@ -187,7 +188,7 @@ class _Table:
         self._columns = rows[0] if rows else []
 
     def append(self, values: Mapping[str, Any]) -> None:
-        known = set(self._columns)  # A list would take seconds for 10,000 values.
+        known = set(self._columns)  # Searching a list for 10,000 names would take seconds.
         new = [name for name in values if name not in known]
         if new:
             try:
@@ -213,7 +214,9 @@ class _Table:
         except OSError as error:
             logging.warning("Can't write %s, so it keeps outdated rows: %s", self._file.path, error)
         else:
-            logging.info("Removed %d rows of %s.", len(rows) - len(kept), self._file.path)
+            logging.info(
+                "Removed %d outdated rows from %s.", len(rows) - len(kept), self._file.path
+            )
 
     def sync(self) -> None:
         self._file.sync()
@@ -225,7 +228,8 @@ class _Table:
         rows = self._read_rows()[1:]
         columns = self._columns + names
         self._replace([columns, *(row + [""] * (len(columns) - len(row)) for row in rows)])
-        # Assigned only after the write succeeded, so that the next row retries a failed write.
+        # Assign the columns only after a successful write, so that the next row retries a failed
+        # write.
         self._columns = columns
 
     def _replace(self, rows: Iterable[list[str]]) -> None:
@@ -284,8 +288,8 @@ class JsonLinesWriter(Writer):
         key = {"step": record.step, "split": record.split, "wall_time": wall_time}
         if record.step == self._rewound_to:
             self._file.keep(lambda line: not _is_repeated(line, record))
-        # The key is given twice: the first puts its fields first, the second prevents values of the
-        # same name from replacing them.
+        # `key` is merged twice: first so that its fields come first, and last so that values of the
+        # same names can't replace them.
         self._file.append(to_json({**key, **record.flat(), **key}))
 
     def sync(self) -> None:
@@ -295,7 +299,9 @@ class JsonLinesWriter(Writer):
         self._rewound_to = step
         removed = self._file.keep(lambda line: _parse(line).get("step", step) <= step)
         if removed:
-            logging.info("Removed %d records after step %d: %s", removed, step, self._file.path)
+            logging.info(
+                "Removed %d records after step %d from %s.", removed, step, self._file.path
+            )
 
     def close(self) -> None:
         self._file.close()
@@ -307,7 +313,7 @@ def jsonl_of(run: RunInfo) -> Writer:
 
 
 def _parse(line: bytes) -> dict[str, Any]:
-    """Return the object of a line; empty if the line was not written by this writer."""
+    """Return the JSON object of a line; empty if it is invalid or has no integer `step`."""
     try:
         values = files.parse_json(line)
     except ValueError:

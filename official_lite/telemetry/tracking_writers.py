@@ -15,10 +15,10 @@ from absl import logging
 from official_lite.common import errors, files
 from official_lite.telemetry.writer import Histogram, Record, RunInfo, Writer
 
-# MLflow's limits per request.
+# The maximum numbers of metrics and parameters in a request to MLflow.
 _METRICS_AT_ONCE = 1000
 _PARAMS_AT_ONCE = 100
-# The x-axis of the curves at W&B.
+# The name of the value on the x-axis of W&B charts.
 _WANDB_STEP = "global_step"
 
 
@@ -54,7 +54,7 @@ class MlflowWriter(Writer):
         directory = os.fspath(model_dir)
         own_store = _own_store(directory) if tracking_uri is None else None
         if own_store is not None:
-            # MLflow would otherwise leave `mlflow.db` and `mlruns` in the working directory.
+            # By default, MLflow would create `mlflow.db` and `mlruns` in the working directory.
             files.makedirs(directory)
         self._client = _open_client(own_store or tracking_uri)
         self._run_id = self._resume_or_create(directory, experiment, own_store is not None)
@@ -90,7 +90,8 @@ class MlflowWriter(Writer):
         path = os.path.join(model_dir, "mlflow_run_id")
         if files.exists(path):
             return self._resume(files.read_text(path).strip(), path)
-        # MLflow creates `Default` itself, with its files in the working directory.
+        # MLflow itself creates the experiment `Default`, which stores its files in the working
+        # directory. A store in `model_dir` therefore has an experiment with another name.
         default = "runs" if is_own_store else "Default"
         name = experiment or os.environ.get("MLFLOW_EXPERIMENT_NAME") or default
         location = os.path.abspath(os.path.join(model_dir, "mlartifacts")) if is_own_store else None
@@ -113,9 +114,9 @@ class MlflowWriter(Writer):
             self._client.update_run(run_id, status="RUNNING")
         except exceptions.MlflowException as error:
             raise errors.ConfigValueError(
-                f"{path} names the run {run_id}, which can't be continued: {error}. Use the "
-                "`tracking_uri` with which the run was started, or remove the file to start a new "
-                "run."
+                f"{path} names the MLflow run {run_id}, which can't be resumed: {error}. Set "
+                "`tracking_uri` to the value with which the run was started, or remove the file to "
+                "start a new run."
             ) from error
         return run_id
 
@@ -127,7 +128,7 @@ class MlflowWriter(Writer):
         changed = sorted(name for name in texts if logged.get(name, texts[name]) != texts[name])
         if changed:
             logging.warning(
-                "MLflow does not change parameters, so it keeps the first values of: %s.",
+                "MLflow does not change parameters, so the run keeps the first values of: %s.",
                 ", ".join(changed),
             )
         new = [entities.Param(name, text) for name, text in texts.items() if name not in logged]
@@ -145,11 +146,15 @@ def mlflow_of(
 
 
 def _own_store(model_dir: str) -> str | None:
-    """Return the URI of the database in `model_dir`, or None if the user has set another store."""
+    """Return the URI of a database in `model_dir`.
+
+    Returns:
+        None if the user has set a tracking URI, `model_dir` is remote, or MLflow is not installed.
+    """
     try:
         from mlflow import tracking
     except ModuleNotFoundError:
-        return None  # `_open_client` raises the error.
+        return None  # `_open_client` raises the error about the missing library.
     is_set: Callable[[], bool] = tracking.is_tracking_uri_set
     if is_set() or files.is_remote(model_dir):
         return None
@@ -162,7 +167,8 @@ def _open_client(tracking_uri: str | None) -> Any:
         import mlflow
     except ModuleNotFoundError as error:
         raise errors.ConfigValueError(
-            "The writer `mlflow` requires MLflow: `pip install official-lite[mlflow]`."
+            "The writer `mlflow` requires MLflow, which is not installed. Run "
+            "`pip install 'official-lite[mlflow]'`."
         ) from error
     try:
         return mlflow.MlflowClient(tracking_uri)
@@ -181,7 +187,7 @@ def _batches(items: Iterable[Any], size: int) -> Iterable[list[Any]]:
 
 
 def _clean(name: str) -> str:
-    """Return a valid MLflow name, which MLflow also uses as a path."""
+    """Return `name` without characters and path components that MLflow names can't contain."""
     parts = re.sub(r"[^\w\-./ :]", "_", name).split("/")
     return "/".join(part for part in parts if part not in ("", ".", ".."))
 
@@ -267,7 +273,8 @@ def _import_wandb() -> Any:
         import wandb
     except ModuleNotFoundError as error:
         raise errors.ConfigValueError(
-            "The writer `wandb` requires Weights & Biases: `pip install official-lite[wandb]`."
+            "The writer `wandb` requires the package `wandb`, which is not installed. Run "
+            "`pip install 'official-lite[wandb]'`."
         ) from error
     return wandb
 

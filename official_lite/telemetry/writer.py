@@ -19,8 +19,8 @@ import tensorflow as tf
 from official_lite.common import flags, nested_dict, terminal
 from official_lite.modeling.hyperparams import yaml_io
 
-# There are four buckets between two powers of two: the upper bits of a float32 (the exponent and
-# two bits of the fraction) are the index of its bucket, exactly and without a search.
+# There are four buckets between consecutive powers of two. The upper bits of a float32 (the
+# exponent and two bits of the fraction) are the exact index of its bucket, so no search is needed.
 _DROPPED_BITS = 21
 
 _FIRST, _LAST = ((127 - 38) << 2), ((127 + 25) << 2)
@@ -68,7 +68,7 @@ def bucket_counts(values: tf.Tensor | npt.NDArray[Any]) -> tf.Tensor:
     """
     flat = tf.reshape(tf.cast(tf.convert_to_tensor(values), tf.float32), [-1])
     magnitude = tf.bitwise.right_shift(tf.bitcast(tf.abs(flat), tf.int32), _DROPPED_BITS)
-    # The distance is 0 for the bucket around zero and 1 for its neighbors.
+    # The distance, in buckets, from the middle bucket, which contains zero.
     distance = tf.clip_by_value(magnitude - _FIRST + 1, 0, _LAST - _FIRST)
     middle = NUM_BUCKETS // 2
     bucket = tf.where(flat < 0, middle - distance, middle + distance)
@@ -147,9 +147,9 @@ def warn_left_out(name: str, value: Any) -> None:
     """Warn once that a value is not written, and say how to report its elements."""
     shape = np.shape(value)
     terminal.warn_once(
-        "`%s` %s and is not a single number: the writers leave it out. A metric can report one "
-        "entry per element: return a dictionary of numbers from `result`, such as "
-        "`{'%s/0': values[0]}`, or average the elements.",
+        "`%s` %s and is not a single number, so writers skip it. Average its elements, or report "
+        "one entry per element: return a dictionary of numbers from the metric's `result`, such as "
+        "`{'%s/0': values[0]}`.",
         name,
         f"has the shape {shape}" if shape else f"is a {type(value).__name__}",
         name,
@@ -186,7 +186,7 @@ class Writer(abc.ABC):
         """
         self.flush()
 
-    def rewind(self, step: int) -> None:  # noqa: B027 - what is on a screen stays there
+    def rewind(self, step: int) -> None:  # noqa: B027 - only records in files can be removed
         """Remove the records after `step`, because training restarts from there.
 
         Writers of files override this method, so that steps that are trained again are recorded
@@ -301,8 +301,8 @@ class LastRecordsWriter(Writer):
     def write(self, record: Record) -> None:
         before = self._rows.get(record.split, {})
         kept = before if before.get("step") == record.step else {}
-        # The key is given twice: the first makes `step` the first entry, the second prevents a
-        # value named `step` from replacing it.
+        # `key` is merged twice: first so that `step` is the first entry, and last so that a value
+        # named `step` can't replace it.
         key = {"step": record.step}
         self._rows[record.split] = {**key, **kept, **record.flat(), **key}
 
@@ -366,8 +366,8 @@ class AsyncWriter(Writer):
     def _started(self) -> "_Thread":
         if self._thread is None or self._thread.is_of_another_process:
             self._thread = _Thread(self._max_records)
-            # The daemon thread would otherwise be killed in the middle of a write when the process
-            # exits.
+            # Without this, the daemon thread would be killed in the middle of a write when the
+            # process exits.
             atexit.register(self._close_at_exit)
         return self._thread
 
@@ -411,7 +411,7 @@ class _Thread:
         is_done = threading.Event()
         self.put(task)
         self.put(is_done.set)
-        # Another thread may stop this one before the task has run.
+        # Another thread may call `stop` before the task has run.
         while not is_done.wait(timeout=0.1) and self._thread.is_alive():
             pass
 

@@ -122,7 +122,7 @@ def test_unknown_best_metric_is_refused_only_if_all_reported_names_are_known(
 @pytest.mark.parametrize(
     ("metric", "comp", "warning"),
     [
-        ("rmse", "higher", "by its name, lower values are better"),
+        ("rmse", "higher", "its name suggests that lower values are better"),
         ("rmse", "", ""),
         ("quality", "", "so `higher` is used"),
         ("quality", "higher", ""),

@@ -186,7 +186,7 @@ def test_config_with_weights_becomes_a_mixture():
 @pytest.mark.parametrize(
     ("input_path", "named"),
     [
-        ("a", "input_path and weights"),
+        ("a", "`input_path` and `weights`"),
         (base_config.Config({"onse": "a", "zeros": "b"}), "'onse' .*`ones`"),
         (base_config.Config({"ones": "a"}), "'zeros'"),
     ],

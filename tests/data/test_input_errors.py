@@ -169,7 +169,7 @@ def test_search_for_damage_has_a_time_limit(write_file, monkeypatch, caplog):
     monkeypatch.setattr(input_errors, "_MAX_SECONDS", -1.0)
     input_errors.remember([write_file("a"), write_file("b", length=40)], tf.data.TFRecordDataset)
     assert input_errors.find_damage() is None
-    assert "Stopped searching for the damaged file" in caplog.text
+    assert "Stopped searching for a damaged file" in caplog.text
 
 
 def test_files_without_any_record_are_refused(write_file):

@@ -262,9 +262,9 @@ def test_damaged_records_are_skipped_one_by_one_on_request(
     files = _files(tmp_path / "a.tfrecord")
     files["train_data"]["skip_bad_records"] = 2
     _run(model_dir, task=files)
-    assert caplog.text.count("Skipping it") == 2
+    assert caplog.text.count("Skipping the record") == 2
     files["train_data"]["skip_bad_records"] = 1
-    with pytest.raises(errors.DataError, match="exceeds the 1 allowed by `skip_bad_records`"):
+    with pytest.raises(errors.DataError, match="`skip_bad_records` allows only 1"):
         _run(model_dir.with_name("other"), task=files)
 
 

@@ -143,7 +143,7 @@ def test_service_started_by_the_tool_feeds_a_training(
     options = [f"--tf_data_service={address}", "--set=runtime.distribution_strategy=one_device"]
     training = commands.run([*command, *options, f"--model_dir={tmp_path}/served"])
     assert training.returncode == 0, training.stderr[-3000:]
-    assert "whose order changes with every run" in training.stderr
+    assert "in an order that changes with every run" in training.stderr
     evaluations = [r for r in _read(tmp_path / "served") if r["split"] == "validation"]
     assert [r["examples"] for r in evaluations] == [7, 7]
     for one in (worker, dispatcher):

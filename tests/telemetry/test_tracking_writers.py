@@ -117,7 +117,7 @@ def _write_run_id(model_dir):
 @pytest.mark.parametrize(
     ("prepare", "named"),
     [
-        (lambda d, m: _write_run_id(d), "mlflow_run_id names the run 0123"),
+        (lambda d, m: _write_run_id(d), "mlflow_run_id names the MLflow run 0123"),
         (lambda d, m: m.setenv("MLFLOW_TRACKING_URI", "nowhere://x"), "nowhere://x"),
         (lambda d, m: m.setitem(sys.modules, "mlflow", None), r"official-lite\[mlflow\]"),
     ],

@@ -35,7 +35,7 @@ __all__ = [
     "flatten",
 ]
 
-# The first bytes of an Arrow file with an index; a stream has none.
+# The first bytes of an Arrow file that has an index, unlike an Arrow stream.
 _MAGIC = b"ARROW1"
 
 _FILES_OPENED_AT_ONCE = 16
@@ -47,10 +47,10 @@ _LONG_LINE_BYTES = 1 << 14
 
 _FILES_COUNTED_AT_ONCE = os.cpu_count() or 1
 
-# The only column of ArrayRecord files: the records as they are stored.
+# The name of the only column of ArrayRecord files, which contains the serialized records.
 _RECORD = "record"
 
-# Without read-ahead, a reader can start at any record.
+# Without read-ahead, a reader can start at any record of a file.
 _RECORD_OPTIONS = "readahead_buffer_size:0"
 
 
@@ -64,7 +64,7 @@ def flatten(table: "pa.Table") -> "pa.Table":
 
 
 class ColumnReader:
-    """Selects columns of Arrow tables of one schema and converts them to NumPy arrays.
+    """A converter of selected columns of Arrow tables with one schema to NumPy arrays.
 
     Args:
         schema: The schema of the tables.
@@ -106,7 +106,7 @@ class ColumnReader:
             if schema.field(index).type != field.type:
                 raise errors.DataError(
                     f"The column {field.name!r} is {schema.field(index).type} in `{file}`, but "
-                    f"{field.type} in `{self._file}`."
+                    f"{field.type} in `{self._file}`. Write all files with the same type."
                 )
 
     def infer_specs(self, table: "pa.Table") -> dict[str, tf.TensorSpec]:
@@ -152,10 +152,10 @@ class ColumnReader:
     def _require_no_nulls(self, name: str, array: "pa.Array", kind: str) -> None:
         if array.null_count:
             raise errors.DataError(
-                f"The column {name!r} of `{self._file}` or a file beside it has "
+                f"The column {name!r} of `{self._file}` or of another input file has "
                 f"{array.null_count} nulls in {len(array):,} values, which a tensor of {kind} "
-                "can't represent. Fill or drop them when the file is written, or leave the column "
-                "out of `columns`."
+                "can't represent. Fill or drop the nulls when you write the file, or leave the "
+                "column out of `columns`."
             )
 
     def _require_length(self, name: str, array: "pa.Array", length: int) -> None:
@@ -166,9 +166,9 @@ class ColumnReader:
         found = pc.min_max(array.value_lengths()).as_py()
         if (found["min"], found["max"]) != (length, length):
             raise errors.DataError(
-                f"The column {name!r} of `{self._file}` or a file beside it has lists of "
+                f"The column {name!r} of `{self._file}` or of another input file has lists of "
                 f"{found['min']} to {found['max']} values; expected {length}, as in the first row. "
-                "Pad the lists to one length when the file is written, or leave the column out of "
+                "Pad the lists to one length when you write the file, or leave the column out of "
                 "`columns`."
             )
 
@@ -195,7 +195,7 @@ def _one_array(column: "pa.ChunkedArray") -> "pa.Array":
 
 
 def _storage(array: "pa.Array") -> "pa.Array":
-    """Return the plain values of an extension array or of a dictionary."""
+    """Return an array without its extension type and its dictionary encoding, if it has them."""
     import pyarrow as pa
 
     if isinstance(array, pa.ExtensionArray):
@@ -246,8 +246,7 @@ def _require_supported(name: str, type_: "pa.DataType", file: str) -> None:
     if not (is_number or _is_bytes(leaf) or types.is_temporal(leaf)) or types.is_interval(leaf):
         raise errors.DataError(
             f"The column {name!r} of `{file}` is {type_}, which has no counterpart in TensorFlow. "
-            "Convert it to numbers or texts when the file is written, or leave it out of "
-            "`columns`."
+            "Convert it to numbers or texts when you write the file, or leave it out of `columns`."
         )
 
 
@@ -265,12 +264,12 @@ def _leaf_values(array: "pa.Array", dtype: tf.DType) -> npt.NDArray[np.generic]:
     import pyarrow as pa
 
     if dtype == tf.string:
-        # Arrow makes `str` objects of texts, which takes longer than `bytes`.
+        # Arrow would convert texts to `str` objects, which takes longer than `bytes` objects.
         return array.cast(pa.large_binary()).to_numpy(zero_copy_only=False)
     if pa.types.is_temporal(array.type):
         array = array.cast(pa.int64() if dtype == tf.int64 else pa.int32())
     values = array.to_numpy(zero_copy_only=False)
-    # Nulls of a floating column have become NaN, which Arrow may have widened.
+    # Arrow has converted nulls in a column of floats to NaN, and may have widened the dtype.
     return values.astype(dtype.as_numpy_dtype, copy=False)
 
 
@@ -284,11 +283,11 @@ class _File(abc.ABC):
 
     @abc.abstractmethod
     def chunks(self) -> Iterator[tuple[Any, int]]:
-        """Yield what identifies each chunk, and the number of its rows."""
+        """Yield an identifier of each chunk, which `read` accepts, and its number of rows."""
 
     @abc.abstractmethod
     def read(self, chunk: Any, columns: list[str], num_rows: int | None) -> "pa.Table":
-        """Return columns of a chunk, or of its first rows."""
+        """Return columns of the first `num_rows` rows of a chunk; None means all rows."""
 
 
 class _TableSource(registry.Source):
@@ -300,12 +299,13 @@ class _TableSource(registry.Source):
 
     Raises:
         ConfigValueError: The library of the source is not installed.
-        DataError: A file can't be read, or its columns are not as requested.
+        DataError: A file can't be read, lacks a requested column, has other columns than the first
+            file, or has a column without a counterpart in TensorFlow.
     """
 
-    # The module that reads a file, the name of the source and the extra that installs the library.
+    # The arguments of `registry.import_library`: the module, the source and the extra.
     _library: ClassVar[tuple[str, str, str]]
-    # A subclass of `_File` whose argument is a path.
+    # The subclass of `_File` that opens a path.
     _file_cls: ClassVar[type[Any]]
 
     def __init__(self, paths: Sequence[str], columns: Sequence[str]) -> None:
@@ -332,7 +332,7 @@ class _TableSource(registry.Source):
         return self._reader.to_numpy(self._table(chunk, num_rows), self.specs)
 
     def _table(self, chunk: int, num_rows: int | None = None) -> "pa.Table":
-        """Return the columns of the rows of a chunk, or of its first rows."""
+        """Return the selected columns of the first `num_rows` rows of a chunk; None means all."""
         file, part = self._chunks[chunk]
         return file.read(part, self._reader.read_names, num_rows)
 
@@ -363,7 +363,7 @@ class _ArrowFile(_File):
     def read(self, chunk: range, columns: list[str], num_rows: int | None) -> "pa.Table":
         import pyarrow as pa
 
-        # An open reader can't be used by several threads.
+        # Create a reader in each call, because threads can't share a reader.
         get = (
             pa.ipc.open_file(self._map).get_batch if self._has_index else self._batches.__getitem__
         )
@@ -426,7 +426,7 @@ class _ParquetFile(_File):
     def _opened(self) -> "pq.ParquetFile":
         import pyarrow.parquet as pq
 
-        # An open file can't be read by several threads.
+        # Open the file in each call, because threads can't share a `ParquetFile`.
         return pq.ParquetFile(self._path, metadata=self._footer)
 
 
@@ -456,8 +456,8 @@ class _SavedDataset(_File):
             loaded = datasets.load_from_disk(path)
         except (OSError, ValueError) as error:
             raise errors.DataError(
-                f"`{path}` can't be read as a dataset of Hugging Face: {error} Expected a "
-                "directory that `Dataset.save_to_disk` has written."
+                f"`{path}` can't be read as a Hugging Face dataset: {error} Expected a directory "
+                "that was written by `Dataset.save_to_disk`."
             ) from error
         if isinstance(loaded, datasets.DatasetDict):
             splits = ", ".join(f"`{os.path.join(path, name)}`" for name in loaded)
@@ -480,7 +480,8 @@ class _SavedDataset(_File):
         return table[chunk.start : chunk.stop if num_rows is None else chunk[:num_rows].stop]
 
     def _select_columns(self, columns: tuple[str, ...]) -> Any:
-        # Slices in the format `arrow` are not copied, but selecting columns walks the whole file.
+        # In the format `arrow`, slices are not copied. Selecting columns visits the whole file, so
+        # `_select` caches the result.
         return self._dataset.select_columns([*columns]).with_format("arrow")
 
 
@@ -542,8 +543,8 @@ class CsvSource(_TableSource):
         with open(path, "rb") as file:
             file.seek(begin)
             content = file.read(end - begin)
-        # Blocks that fit into a cache are the fastest, but a line must fit into a block. The dtypes
-        # of the first chunk are inferred from a single block.
+        # Blocks that fit into the CPU cache are the fastest, but a line must fit into a block. The
+        # first chunk is read as a single block, because Arrow infers the dtypes from one block.
         has_long_lines = len(content) > num_lines * _LONG_LINE_BYTES
         is_one_block = has_long_lines or not self._types
         try:
@@ -554,7 +555,7 @@ class CsvSource(_TableSource):
                     block_size=len(content) + 1 if is_one_block else _CSV_BLOCK_BYTES,
                     use_threads=False,
                 ),
-                # Looking for line breaks in values takes a while.
+                # This option is slow, and values can contain line breaks only within quotes.
                 pa_csv.ParseOptions(newlines_in_values=b'"' in content),
                 pa_csv.ConvertOptions(
                     column_types=self._types, include_columns=self._selected or None
@@ -562,13 +563,13 @@ class CsvSource(_TableSource):
             )
         except pa.ArrowException as error:
             raise errors.DataError(
-                f"`{path}` can't be read between its bytes {begin} and {end}: "
-                f"{error}. The dtypes are those of the first 4 MiB of `{self.files[0]}`."
+                f"`{path}` can't be read between bytes {begin} and {end}: {error}. The dtypes were "
+                f"inferred from the first 4 MiB of `{self.files[0]}`."
             ) from error
         if table.num_rows != num_lines:
             raise errors.DataError(
-                f"`{path}` has {table.num_rows} rows between its bytes {begin} and "
-                f"{end}, but {num_lines} lines. Check its quotes and empty lines."
+                f"`{path}` has {table.num_rows} rows between bytes {begin} and {end}, but "
+                f"{num_lines} lines. Check the quotes and empty lines of the file."
             )
         return table.slice(0, num_rows)
 
@@ -579,18 +580,20 @@ def _read_header(path: str) -> tuple[list[str], int]:
         line = file.readline()
     if line.startswith(b"\x1f\x8b"):
         raise errors.DataError(
-            f"`{path}` is compressed, so reading can't resume at any row. Decompress it, or "
-            "convert it to Parquet."
+            f"`{path}` is compressed, so reading can't start at an arbitrary row. Decompress it, "
+            "or convert it to Parquet."
         )
     try:
         names = next(csv.reader([line.decode("utf-8-sig").rstrip("\r\n")]), [])
     except UnicodeDecodeError as error:
-        raise errors.DataError(f"`{path}` has a header that is not UTF-8: {error}.") from error
+        raise errors.DataError(
+            f"`{path}` has a header that is not UTF-8: {error}. Convert the file to UTF-8."
+        ) from error
     return names, len(line)
 
 
 def _count_rows(path: str, begin: int) -> list[tuple[int, int, int]]:
-    """Divide a file into chunks, and return the first byte, the end and the rows of each."""
+    """Divide a file into chunks; return the start, the end and the number of rows of each."""
     chunks = []
     with open(path, "rb") as file:
         size = os.fstat(file.fileno()).st_size
@@ -612,7 +615,11 @@ def _count_rows(path: str, begin: int) -> list[tuple[int, int, int]]:
 
 
 def _line_ends(content: npt.NDArray[np.uint8], *, is_last: bool) -> npt.NDArray[np.int64]:
-    """Return the positions of the line breaks that end a row; a chunk starts outside quotes."""
+    """Return the positions of the line breaks that end a row of `content`.
+
+    The content must start outside quotes. The end of the last row is included if it lacks a line
+    break.
+    """
     ends = np.flatnonzero(content == _LINE_BREAK)
     quotes = np.flatnonzero(content == _QUOTE)
     if len(quotes):
@@ -624,7 +631,7 @@ def _line_ends(content: npt.NDArray[np.uint8], *, is_last: bool) -> npt.NDArray[
 
 
 def _count_lines(content: npt.NDArray[np.uint8], ends: npt.NDArray[np.int64]) -> int:
-    """Return the number of lines that are not empty."""
+    """Return how many of the lines that end at `ends` are not empty."""
     lengths = np.diff(ends, prepend=-1) - 1
     short = np.flatnonzero(lengths <= 1)
     is_empty = lengths[short] == 0

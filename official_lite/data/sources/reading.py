@@ -18,7 +18,7 @@ from official_lite.data.sources.registry import Source
 
 __all__ = ["EpochOrder", "read_batches"]
 
-# One window is converted while the next one is read.
+# While one window is converted, the next window is read.
 _WINDOWS_AT_ONCE = 2
 
 
@@ -27,9 +27,9 @@ class _Window:
     """A part of an epoch that is read at once.
 
     Attributes:
-        chunks: The numbers of its chunks, in this order.
-        rows: The indices of the rows that a pipeline takes from the rows of these chunks, in this
-            order; None means all rows in their order.
+        chunks: The numbers of the chunks in the window, in reading order.
+        rows: The indices of the rows that a pipeline takes from the concatenated chunks, in reading
+            order. None means all rows in their original order.
         num_rows: The number of rows that the pipeline takes.
     """
 
@@ -42,14 +42,15 @@ class _Window:
 class EpochOrder:
     """The rows of one input pipeline in each epoch.
 
-    If there are at least as many chunks as pipelines, each pipeline reads its own chunks, other
-    ones in each epoch. Otherwise each of n pipelines reads all chunks and takes every n-th row.
+    If there are at least as many chunks as pipelines, each pipeline reads its own chunks, which
+    shuffling changes from epoch to epoch. Otherwise each of n pipelines reads all chunks and takes
+    every n-th row.
 
     Attributes:
         chunk_rows: The number of rows of each chunk, shape (chunks,).
         shuffles_chunks: Whether chunks are shuffled.
-        shuffled_rows: The least number of rows of a window, whose rows are shuffled; 0 keeps the
-            order of rows.
+        shuffled_rows: The minimum number of rows in a window. The rows of each window are shuffled;
+            0 keeps their order.
         seed: The seed, the same for all pipelines.
         num_pipelines: The number of pipelines that share the rows.
         pipeline: The index of this pipeline.
@@ -79,7 +80,8 @@ class EpochOrder:
         count = int(end_row - first_row)
         rows = None
         if self.shuffled_rows:
-            # The first chunk differs from that of the same window of other pipelines.
+            # The number of the first chunk makes the permutations of pipelines differ if each of
+            # them reads its own chunks.
             rows = self._random(epoch, 1, int(chunks[0])).permutation(count)
         if self.num_pipelines > 1 and not self.divides_chunks:
             rows = np.arange(count) if rows is None else rows
@@ -106,7 +108,7 @@ class EpochOrder:
         return epoch, index, row - int(read[index])
 
     def _own(self, num_rows: int) -> int:
-        """Return how many of the first rows of an epoch belong to this pipeline."""
+        """Return how many of the first `num_rows` planned rows of an epoch this pipeline takes."""
         if self.divides_chunks:
             return num_rows
         return len(range(self.pipeline, num_rows, self.num_pipelines))
@@ -114,8 +116,8 @@ class EpochOrder:
     def _plan(
         self, epoch: int
     ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """Return the chunks of an epoch, and the bounds of its windows in chunks and in rows."""
-        # All epochs are alike without shuffling.
+        """Return this pipeline's chunks in an epoch, and the window bounds in chunks and rows."""
+        # Without shuffled chunks, all epochs have the same plan.
         return _plan(self, epoch if self.shuffles_chunks else 0)
 
     def _build_plan(
@@ -138,12 +140,12 @@ class EpochOrder:
             yield bound
 
     def _random(self, *purpose: int) -> np.random.RandomState:
-        # NumPy keeps the numbers of a `RandomState` the same in all versions.
+        # NumPy guarantees that a `RandomState` draws the same numbers in all NumPy versions.
         seeds = np.random.SeedSequence([self.seed % 2**64, *purpose])
         return np.random.RandomState(np.random.MT19937(seeds))
 
 
-# Windows are read by a few threads, in the order of epochs.
+# A small cache is enough, because the threads that read windows need few plans at the same time.
 @functools.lru_cache(maxsize=8)
 def _plan(
     order: EpochOrder, epoch: int
@@ -181,10 +183,10 @@ def read_batches(
         DataError: The data repeat, and there are fewer rows than pipelines.
     """
     if repeat and source.num_rows < order.num_pipelines:
-        # All pipelines fail alike. If only one did, the others would wait for it.
+        # All pipelines raise this error. If only one of them failed, the others would wait for it.
         raise errors.DataError(
             f"Each of the {order.num_pipelines} input pipelines needs at least one row, but there "
-            f"are only {source.num_rows}."
+            f"are only {source.num_rows}. Use more data or fewer input pipelines."
         )
     begin = order.find(first_row) if first_row else (0, 0, 0)
     reader = _WindowReader(source, order, begin)
@@ -200,7 +202,7 @@ def read_batches(
 
 
 class _WindowReader:
-    """Reads windows, each given by its epoch and its number in the epoch.
+    """A reader of windows, each of which is identified by its epoch and its index in the epoch.
 
     Args:
         source: The source.
@@ -216,7 +218,7 @@ class _WindowReader:
 
     @user_code.not_converted
     def windows_of_epoch(self, epoch: tf.Tensor) -> tf.data.Dataset:
-        """Build the dataset of the numbers of the windows of an epoch, with the epoch."""
+        """Build a dataset of pairs `(epoch, window)`, one for each window of an epoch."""
         count = tf.numpy_function(self._count_windows, [epoch], tf.int64, stateful=False)
         first_epoch, first_window, _ = self._begin
         first = tf.where(epoch == first_epoch, tf.constant(first_window, tf.int64), 0)

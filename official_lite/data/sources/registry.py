@@ -30,7 +30,8 @@ __all__ = [
     "rows_per_chunk",
 ]
 
-# The class in `formats` of each source. It imports the library of its source when it is created.
+# Maps the name of a source to its class in `formats`. Creating an object of the class imports the
+# library that reads the source.
 SOURCES: Mapping[str, str] = {
     "parquet": "ParquetSource",
     "arrow": "ArrowSource",
@@ -39,17 +40,17 @@ SOURCES: Mapping[str, str] = {
     "array_record": "ArrayRecordSource",
 }
 
-# Sources whose paths are directories.
+# The names of sources whose paths are directories.
 OF_DIRECTORIES = frozenset({"huggingface"})
 
-# The values of some rows by column, each with a leading axis of rows. Texts and bytes are arrays of
-# `bytes` objects.
+# The values of some rows as arrays by column name. The first axis of each array is the row. Texts
+# and bytes are arrays of `bytes` objects.
 Columns = Mapping[str, npt.NDArray[np.generic]]
 
-# A chunk has at least this size, so that the time of a call is small against that of reading.
+# The size that chunks should have, so that the overhead of a call is small compared with reading.
 CHUNK_BYTES = 1 << 22
 
-# The largest chunk of tiny rows.
+# The maximum number of rows in a chunk, which matters only for tiny rows.
 _MAX_ROWS = 1 << 16
 
 
@@ -138,7 +139,7 @@ def import_library(name: str, source: str, extra: str) -> ModuleType:
         if (error.name or "").partition(".")[0] != library:
             raise
         raise errors.ConfigValueError(
-            f"The source {source!r} requires {library}, which is not installed: "
+            f"The source {source!r} requires {library}, which is not installed. Run "
             f"`pip install 'official-lite[{extra}]'`."
         ) from error
 
@@ -182,7 +183,7 @@ def open_source(name: str, paths: Sequence[str], columns: Sequence[str] = ()) ->
     return source
 
 
-# Several input pipelines, and an evaluation beside the training, read the same files.
+# Cached because several input pipelines, and evaluations during training, open the same files.
 @functools.lru_cache(maxsize=8)
 def _open(
     name: str, paths: tuple[str, ...], columns: tuple[str, ...], stamps: tuple[tuple[int, int], ...]
@@ -194,6 +195,6 @@ def _open(
 
 
 def _stamp(path: str) -> tuple[int, int]:
-    """Return what changes when a file is written again."""
+    """Return the size and modification time of a file, which change if it is written again."""
     status = os.stat(path)
     return status.st_size, status.st_mtime_ns

@@ -1,6 +1,6 @@
-"""The schema of a source of rows: what is known of each column, in a file, to compare it with.
+"""The schema of a source of rows: the dtype, shape, range and share of NaN of each column.
 
-The file is JSON and can be edited, for example to widen a range::
+A schema file is JSON and can be edited, for example to widen a range::
 
     {
       "columns": {
@@ -23,20 +23,20 @@ from official_lite.data.sources.registry import Source
 
 __all__ = ["ColumnSchema", "DataSchema", "describe", "read", "require_match", "write"]
 
-# The number of rows sampled, from chunks at equal distances.
+# A sample is the first rows of a few chunks at equal distances.
 _SAMPLED_CHUNKS = 8
 _ROWS_OF_A_CHUNK = 1000
 
-# The amount by which the share of NaN may exceed the recorded one; both come from samples.
+# The share of NaN may exceed the recorded share by this much, because both are measured on samples.
 _NAN_TOLERANCE = 0.01
 
-# A message lists this many differences.
+# The maximum number of differences that an error message lists.
 _MAX_LISTED = 10
 
 
 @dataclasses.dataclass(frozen=True)
 class ColumnSchema:
-    """What is known of a column.
+    """The properties of a column.
 
     Attributes:
         dtype: The name of the dtype.
@@ -60,7 +60,7 @@ class ColumnSchema:
             if found.range[0] < self.range[0] or found.range[1] > self.range[1]:
                 yield f"expected values {_span(self.range)}, found {_span(found.range)}"
         if self.nan_share is not None and found.nan_share is not None:
-            # A first NaN is reported however rare it is, because it makes the loss NaN.
+            # If the recorded share is 0, any NaN is reported, because one NaN makes the loss NaN.
             most = self.nan_share + _NAN_TOLERANCE if self.nan_share else 0.0
             if found.nan_share > most:
                 yield f"expected {self.nan_share:.2%} NaN, found {found.nan_share:.2%}"
@@ -135,8 +135,8 @@ def write(path: str, schema: DataSchema, label_column: str = "") -> None:
     Args:
         path: The file.
         schema: The schema.
-        label_column: The column whose range is recorded. Those of other columns are not, because
-            new data usually has other ranges.
+        label_column: The column whose range is recorded. The ranges of other columns are not
+            recorded, because they usually differ in new data.
     """
     columns = {
         name: {

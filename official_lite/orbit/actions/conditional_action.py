@@ -26,7 +26,7 @@ class ConditionalAction:
         self.action = action
 
     def before_train(self) -> None:
-        """Tell the condition that training begins, if it has a method of this name."""
+        """Call the method `before_train` of the condition, if it has one."""
         getattr(self.condition, "before_train", lambda: None)()
 
     def __call__(self, output: runner.Output) -> None:

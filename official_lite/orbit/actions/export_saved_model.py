@@ -91,7 +91,7 @@ class ExportSavedModel:
 
     def __call__(self, output: runner.Output) -> None:
         path = self.file_manager.next_name()
-        # A model that logs numbers would be saved together with the event storage.
+        # If the storage were not muted, a model that logs numbers would be saved together with it.
         muted = telemetry.get_event_storage().muted()
         with muted, ema_optimizer.averaged_weights(self.optimizer):
             tf.saved_model.save(self.model, path, self.signatures, self.options)

@@ -39,7 +39,7 @@ class NewBestMetric:
     ) -> None:
         self.metric = metric
         self.higher_is_better = higher_is_better
-        # JSON has no infinity.
+        # Start with the worst finite value, because JSON can't represent infinity.
         worst = -sys.float_info.max if higher_is_better else sys.float_info.max
         self._best_value = JSONPersistedValue(worst, filename, write_metric)
 

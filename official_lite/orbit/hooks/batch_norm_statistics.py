@@ -52,7 +52,7 @@ class BatchNormStatistics:
         for attribute in ("task", "model", "optimizer", "strategy", "train_dataset"):
             if not hasattr(trainer, attribute):
                 raise errors.ConfigTypeError(
-                    f"Statistics of batch normalization require a trainer with a `{attribute}`, "
+                    f"Exact batch normalization statistics require a trainer with a `{attribute}`, "
                     f"such as `core.base_trainer.Trainer`; got {type(trainer).__name__}."
                 )
         self._trainer = trainer
@@ -101,9 +101,14 @@ class BatchNormStatistics:
                 except loop_fns.END_OF_DATA as error:
                     if step == 0:
                         raise errors.DataError(
-                            "There are no training data to compute the statistics from."
+                            "The training data are empty, so batch normalization statistics can't "
+                            "be computed from them. Check the training data."
                         ) from error
-                    logging.warning("The training data ended after %d batches.", step)
+                    logging.warning(
+                        "The training data ended after %d batches, so the batch normalization "
+                        "statistics are computed from fewer batches than requested.",
+                        step,
+                    )
                     break
                 totals = [t + s.numpy() for t, s in zip(totals, sums, strict=True)]
         return totals
@@ -127,7 +132,7 @@ class BatchNormStatistics:
 
 
 class _Recorder:
-    """Accumulates the count, the sum and the sum of squares of a layer's inputs.
+    """An accumulator for the count, the sum and the sum of squares of a layer's inputs.
 
     All values are relative to the initial moving mean. This avoids a loss of precision when the
     mean is large and the variance is small.
@@ -154,7 +159,7 @@ class _Recorder:
 
     @contextlib.contextmanager
     def recording(self) -> Iterator[None]:
-        """Enter a context in which traced calls of the layer record their inputs."""
+        """Enter a context in which a traced call of the layer also records its inputs."""
         call = self._layer.call
 
         def recording_call(*args: Any, **kwargs: Any) -> Any:
@@ -208,17 +213,18 @@ class _Recorder:
 
 
 def refuse_virtual_replicas(trainer: Any) -> None:
-    """Check that statistics, if the model has any, can be computed by the trainer's data.
+    """Check that exact statistics can be computed, if the model has batch normalization.
 
     Raises:
-        errors.ConfigValueError: The batches of the trainer are those of virtual replicas.
+        errors.ConfigValueError: The trainer computes virtual replicas.
     """
     count = hyperparams.get_by_path(getattr(trainer, "config", None), "trainer.virtual_replicas")
     if count and _batch_norm_layers(trainer.model):
         raise errors.ConfigValueError(
             f"`trainer.virtual_replicas` is {count}, so no exact statistics of batch normalization "
-            "can be computed: the computation runs the task's step on whole batches. Set it to 0, "
-            "remove the hook `precise_batch_norm`, or set `recalibration_steps` to 0."
+            "can be computed: the computation runs the task's step on whole batches. Set "
+            "`trainer.virtual_replicas` to 0, remove the hook `precise_batch_norm`, or set "
+            "`recalibration_steps` to 0."
         )
 
 
@@ -316,7 +322,7 @@ class StochasticWeightAveraging(Hook):
     2. Exact batch normalization statistics are computed for it from `recalibration_steps` batches
        of training data (see `BatchNormStatistics`).
     3. The average is evaluated, if the controller has an evaluator. The results are reported as
-       `swa/<name>`, together with those of training. It is never the best evaluation.
+       `swa/<name>`, together with those of training. This evaluation is never the best one.
     4. The average is saved to `<model_dir>/swa/ckpt-<step>`. This checkpoint has the same contents
        as the run's own checkpoints. It works as a `task.init_checkpoint`, and with `--mode=eval` on
        that directory.
@@ -387,7 +393,8 @@ class StochasticWeightAveraging(Hook):
         if self._num_averaged == 0:
             logging.warning(
                 "StochasticWeightAveraging averaged nothing, because training ended at step %d "
-                "before the first multiple of %d from step %d on.",
+                "before the first multiple of %d from step %d on. Lower `every_n_steps` or "
+                "`start_step`.",
                 self._step(),
                 self.every_n_steps,
                 self._start_step,
@@ -404,7 +411,8 @@ class StochasticWeightAveraging(Hook):
                 self._save()
 
     def state_dict(self) -> dict[str, Any]:
-        # Never empty: a restore must also discard an average that began after the checkpoint.
+        # An empty state would not be saved, but a restore must also discard an average that began
+        # after the checkpoint.
         arrays = {f"average_{i}": average for i, average in enumerate(self._average)}
         return {"num_averaged": self._num_averaged, **arrays}
 
@@ -420,18 +428,18 @@ class StochasticWeightAveraging(Hook):
 
     def _evaluate(self) -> None:
         evaluator, storage = self.controller.evaluator, self.controller.storage
-        # In the mode `train`, the trainer is the evaluator, but was not built to evaluate.
+        # In the mode `train`, the trainer is also the evaluator, but was not built to evaluate.
         if evaluator is None or not getattr(evaluator, "evaluates", True):
             return
         steps = self.controller.eval_steps if self._eval_steps is None else self._eval_steps
         # `controller.evaluate` would also call hooks and actions, which expect the weights of the
-        # run. These results are never the best ones either.
+        # run. For the same reason, these results must not be recorded as the best evaluation.
         apart = getattr(evaluator, "evaluating_apart", contextlib.nullcontext)
         with storage.muted(), apart():
             output = dict(evaluator.evaluate(tf.constant(steps, tf.int32)) or {})
         logs = telemetry.numbers(reports.as_numpy(output))
         values = telemetry.Record(step=self._step(), split="swa", values=logs).flat()
-        logging.info("Wrote the average of %d sets of weights: %s", self._num_averaged, values)
+        logging.info("Evaluated the average of %d sets of weights: %s", self._num_averaged, values)
         for name, value in values.items():
             storage.put_scalar(f"swa/{name}", value, smoothing_hint=False)
 
@@ -456,5 +464,5 @@ class StochasticWeightAveraging(Hook):
 
 
 def _as_float(weight: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Return a copy for accumulation, in float32 if the dtype is less precise."""
+    """Return a copy of a weight for accumulation, in float32 if its dtype is less precise."""
     return np.array(weight, np.promote_types(weight.dtype, np.float32))

@@ -197,7 +197,8 @@ class LambdaHook(Hook):
         }
         for event, function in functions.items():
             if function is not None:
-                # Set on the object: a method of the class would be called at every step and epoch.
+                # Set the function on the object. If the class defined the method, every
+                # `LambdaHook` would be called at every step and epoch.
                 setattr(self, event, functools.partial(_resolve_function(event, function), self))
 
 
@@ -258,7 +259,7 @@ def _resolve_action(action: object) -> Callable[[runner.Output], Any]:
         found = plugins.factory(action, kind="action", is_part=True)()
     else:
         found = plugins.resolve(action, kind="action")
-        # A class that needs no arguments may be given by its name alone.
+        # If a class needs no arguments, a config may contain only the name of the class.
         found = found() if isinstance(found, type) else found
     if not callable(found):
         raise errors.ConfigTypeError(
@@ -354,7 +355,7 @@ def pack(states: Mapping[str, Mapping[str, Any]]) -> bytes:
     for name, state in states.items():
         others[name] = {}
         for key, value in state.items():
-            # An array of objects would be a pickle, which is not loaded.
+            # NumPy would pickle an array of objects, and `unpack` does not load pickles.
             if isinstance(value, np.ndarray) and not value.dtype.hasobject:
                 arrays[f"{parse.quote(name, safe='')}/{key}"] = value
             else:
@@ -388,21 +389,22 @@ def _numbered(name: str, count: collections.Counter[str]) -> str:
 
 
 def _as_python(value: object) -> Any:
-    # `item` of a type that Python lacks, such as a longdouble, returns the NumPy scalar itself.
+    # For a type that Python lacks, such as `np.longdouble`, `item` returns the NumPy scalar itself.
     if isinstance(value, np.generic) and not isinstance(item := value.item(), np.generic):
         return item
     kind = f" of type {value.dtype}" if isinstance(value, np.ndarray) else ""
     raise TypeError(f"got a {type(value).__name__}{kind}")
 
 
-# The methods of a hook, and the arguments with which each of them is called.
+# Maps the name of each method of a hook to the names of the method's arguments.
 _ARGUMENTS = {
     name: tuple(inspect.signature(method).parameters)[1:]
     for name, method in {**vars(Hook), **vars(GraphHook)}.items()
     if inspect.isfunction(method)
 }
 
-# These may omit their argument: hooks of LiBai and detectron2 have `after_train(self)`.
+# Methods that may omit their argument, because hooks of LiBai and detectron2 define
+# `after_train(self)`.
 _EVENTS = ("after_eval", "on_checkpoint", "on_exception", "after_train")
 
 
@@ -488,7 +490,7 @@ def _dispatch(hooks: Iterable[Hook], event: str, *args: Any) -> None:
                 first_error = error
             else:
                 logging.exception(
-                    "%s.%s failed as well, after the first error.", type(hook).__name__, event
+                    "%s.%s failed as well, after another hook.", type(hook).__name__, event
                 )
     if first_error is not None:
         raise first_error

@@ -18,7 +18,7 @@ from official_lite.orbit import reports, runner
 from official_lite.orbit.hooks import watched_metric
 from official_lite.orbit.hooks.hook import Hook
 
-# The events in which a callback judges the results of an evaluation.
+# The events in which a callback may act on the results of an evaluation.
 _AFTER_EVALUATION = ("on_test_end", "on_epoch_end", "on_train_end")
 
 _BATCH_EVENTS = ("on_batch_begin", "on_batch_end", "on_train_batch_begin", "on_train_batch_end")
@@ -54,7 +54,7 @@ def create(
 
 def hears_batches(callback: keras.callbacks.Callback) -> bool:
     """Return whether the callback needs batch events."""
-    # With this value, Keras' own callbacks ignore their batch events.
+    # If `save_freq` is "epoch", Keras' own callbacks ignore batch events.
     if getattr(callback, "save_freq", None) == "epoch":
         return False
     methods = (getattr(callback, event) for event in _BATCH_EVENTS)
@@ -72,7 +72,7 @@ def keras_callbacks() -> dict[str, type[keras.callbacks.Callback]]:
     }
 
 
-# The names of trainers for what Keras calls `loss`.
+# The names under which trainers report the values that Keras calls `loss` and `val_loss`.
 _LOSSES = ("training_loss", "validation_loss")
 
 
@@ -104,15 +104,15 @@ class KerasCallback(Hook):
       been saved. The hook then warns about weights that change afterwards.
     * As in Keras, each worker runs the callback, evaluations between `on_train_end` and the end of
       the run are not passed to it, and `on_train_end` is not called after an error. A run that
-      resumes from its own checkpoint does not restore the weights of `BackupAndRestore`, which are
-      of another step.
+      resumes from its own checkpoint does not restore the weights of `BackupAndRestore`, which
+      belong to another step.
     * If training resumes, `CSVLogger` continues its file, also without `append`. Rows after the
       restored step are removed.
-    * If a controller trains several times in a row, the state of Keras' own callbacks goes on.
-    * Checkpoints contain the epoch number, where the epoch began, what the callback monitors in it,
-      and the callback's own state: its attributes that are numbers, strings, arrays, or lists and
-      dictionaries of them, if they changed since `on_train_begin`. Arguments of Keras' own classes
-      are taken from the config.
+    * If a controller trains several times in a row, Keras' own callbacks continue with their state.
+    * Checkpoints contain the epoch number, the step at which the epoch began, the values of the
+      monitored metric in the epoch, and the callback's own state: its attributes that are numbers,
+      strings, arrays, or lists and dictionaries of them, if they changed since `on_train_begin`.
+      Arguments of Keras' own classes are taken from the config.
 
     Args:
         callback: A callback, the name of a class in `keras.callbacks`, or `module:Class`.
@@ -137,11 +137,11 @@ class KerasCallback(Hook):
         if every_n_steps is None:
             self.every_n_steps = self._default_interval()
         self._epoch = 0
-        # The step at which the epoch began; None if it has not begun.
+        # The step at which the current epoch began; None if no epoch has begun.
         self._first_step: int | None = None
         self._is_training = False
         self._has_ended = False
-        # The monitored metric in the training reports before the restored checkpoint.
+        # The value of the monitored metric in the training reports before the restored checkpoint.
         self._earlier_logs: dict[str, float] = {}
         self._validation_logs: dict[str, float] = {}
         self._epoch_logs: dict[str, float] = {}
@@ -151,7 +151,10 @@ class KerasCallback(Hook):
             self._csv_file = _CsvFile(self.callback)
 
     def _find_watched_metric(self) -> str:
-        """Return the name in evaluation logs of the metric that a callback of Keras monitors."""
+        """Return the name, as in evaluation logs, of the metric that the callback monitors.
+
+        The name is empty unless the callback is one of Keras' own and monitors an evaluation.
+        """
         monitor = str(getattr(self.callback, "monitor", ""))
         if not self._is_of_keras() or not monitor.startswith("val_"):
             return ""
@@ -190,7 +193,7 @@ class KerasCallback(Hook):
             return
         validation_logs = _keras_logs(logs)
         if self.watched_metric:
-            # Keras itself only warns if there is no such metric.
+            # Raise an error if there is no such metric. Keras itself only warns.
             watched_metric.find_metric(self.callback.monitor.removeprefix("val_"), validation_logs)
         if self._begin_test not in self.controller.eval_preparations:
             self._set_model()
@@ -203,21 +206,22 @@ class KerasCallback(Hook):
     def after_train(self, success: bool) -> None:
         if success and self._is_training:
             if self.controller.is_interrupted:
-                # A resumed run completes the epoch.
+                # A resumed run completes the epoch, so the epoch does not end here.
                 self._call("on_train_end", self._epoch_logs)
             else:
-                # A finished run that is restarted ends no epoch.
+                # If a finished run is started again, no epoch ends.
                 if self._has_trained() and self.controller.step != self.controller.first_step:
                     self._end_epoch()
                 self._end_train()
         if success and self._is_of_keras():
-            # Keras' own callbacks restart in `on_train_begin`; the next training continues them.
+            # Keras' own callbacks reset their state in `on_train_begin`. The next call of `train`
+            # restores this state.
             self._state.restored = self._state.changes()
         self._is_training = False
         self._has_ended = False
 
     def state_dict(self) -> dict[str, Any]:
-        # Before training begins, there is only the restored state.
+        # Before training begins, the only state is the restored one.
         state, train_logs = self._state.restored, self._earlier_logs
         if self._state.has_begun:
             state, train_logs = self._state.changes(), self._monitored(self._train_logs())
@@ -241,7 +245,7 @@ class KerasCallback(Hook):
             self._csv_file.restored_size = state.get("file_size")
         if self._is_training:
             if self._csv_file is not None:
-                # Close the file, and open it again where it ends now.
+                # Truncate the file to its restored size and open it again.
                 self._begin_train()
             self._state.restore()
 
@@ -264,12 +268,13 @@ class KerasCallback(Hook):
         self._call("on_epoch_begin", self._epoch, {})
 
     def _continue_epoch(self) -> None:
-        """Continue the epoch of the restored checkpoint, of which only the end may be missing."""
+        """Continue the epoch of the restored checkpoint, even if none of its steps are left."""
         optimizer: Any = getattr(self.callback.model, "optimizer", None)
         rate = getattr(optimizer, "learning_rate", None)
         before = rate.numpy() if isinstance(rate, keras.Variable) else None
         self._call("on_epoch_begin", self._epoch, {})
-        # The checkpoint already contains what the callback changed when the epoch began.
+        # The restored rate and state already include what the callback changed at the start of the
+        # epoch.
         if before is not None:
             optimizer.learning_rate = before
         self._state.restore()
@@ -288,7 +293,7 @@ class KerasCallback(Hook):
             self._end_train()
 
     def _has_trained(self) -> bool:
-        """Return whether the epoch has any steps. A run with nothing left to train has none."""
+        """Return whether any step of the current epoch has run."""
         return self.controller.step != self._first_step
 
     def _end_epoch(self) -> None:
@@ -312,7 +317,7 @@ class KerasCallback(Hook):
         self._has_ended = True
 
     def _saved_weights(self) -> list[bytes]:
-        """Return the weights for comparison if this step is already saved, else an empty list."""
+        """Return the model's weights as bytes if this step is already saved, or an empty list."""
         path = getattr(self.controller.checkpoint_manager, "latest_checkpoint", None) or ""
         if not path.endswith(f"-{self.controller.step}"):
             return []
@@ -325,7 +330,7 @@ class KerasCallback(Hook):
         return self.iter % steps_per_epoch if steps_per_epoch else self.iter - first_step
 
     def _monitored(self, logs: Mapping[str, float]) -> dict[str, float]:
-        """Return the metric that the callback monitors, if it is among the logs."""
+        """Return the entry of `logs` that the callback monitors, if there is one."""
         monitor = getattr(self.callback, "monitor", None)
         return {name: value for name, value in logs.items() if name == monitor}
 
@@ -351,7 +356,10 @@ class KerasCallback(Hook):
 
     @contextlib.contextmanager
     def _evaluated_state(self) -> Iterator[None]:
-        """Put the evaluated weights in the model, and keep those that the callback sets."""
+        """Enter a context with the evaluated weights in the model.
+
+        Weights that the callback sets in the context stay in the model.
+        """
         model, optimizer = self.callback.model, runner.optimizer_of(self.trainer)
         with ema_optimizer.evaluated_state(optimizer):
             before = model.get_weights()
@@ -402,10 +410,11 @@ class KerasCallback(Hook):
 
 
 class _CsvFile:
-    """The file of a `CSVLogger`, which a resumed training continues as the checkpoint found it.
+    """The file of a `CSVLogger`, which a resumed run truncates to its size in the checkpoint.
 
     Attributes:
-        restored_size: The size of the file in the restored checkpoint, until the file is rewound.
+        restored_size: The size of the file according to the restored checkpoint. None if there is
+            no such size, or after the file has been truncated.
     """
 
     def __init__(self, callback: keras.callbacks.CSVLogger) -> None:
@@ -420,22 +429,26 @@ class _CsvFile:
         return files.size(path)
 
     def rewind(self, step: int) -> None:
-        """Remove the rows that were written after the restored checkpoint, if it is of a step."""
+        """Remove the rows that were written after the restored checkpoint; later rows are appended.
+
+        Args:
+            step: The step of the checkpoint. At step 0, the callback creates a new file.
+        """
         path, size, self.restored_size = self._callback.filename, self.restored_size, None
-        if step == 0:  # The callback begins a new file.
+        if step == 0:
             return
         self._callback.append = True
         if size is not None and files.exists(path) and files.size(path) > size:
             files.truncate(path, size)
-            logging.info("Removed the rows after step %d: %s", step, path)
+            logging.info("Removed the rows after step %d from %s.", step, path)
 
 
 class _CallbackState:
-    """The state of a callback: its attributes that are plain values, if training changes them.
+    """The state of a callback: its attributes with plain values that training has changed.
 
     Attributes:
         has_begun: Whether `on_train_begin` has been called.
-        restored: The attributes in the restored checkpoint, until they are set.
+        restored: The attributes in the restored checkpoint, until `restore` sets them.
     """
 
     def __init__(self, callback: keras.callbacks.Callback) -> None:
@@ -460,7 +473,7 @@ class _CallbackState:
     def restore(self) -> None:
         """Set the attributes to those in the restored checkpoint."""
         for name, value in copy.deepcopy(self._initial | self.restored).items():
-            # Skip attributes in which Keras has replaced None by a function.
+            # Skip attributes in which Keras has replaced None with a function.
             if _is_plain(getattr(self._callback, name, None)):
                 setattr(self._callback, name, value)
         self.restored = {}
@@ -512,13 +525,13 @@ def _is_plain(value: object) -> bool:
     if isinstance(value, list | tuple):
         return all(map(_is_plain, value))
     if isinstance(value, np.ndarray | np.generic):
-        # Objects would be pickled, and NumPy can't save the types of other libraries.
+        # Arrays of objects would be pickled, and NumPy can't save the dtypes of other libraries.
         return value.dtype.kind in "biufcSU"
     return isinstance(value, _PLAIN)
 
 
 def _pack(value: Any, arrays: dict[str, Any]) -> Any:
-    """Return a plain value as JSON, with its arrays and NumPy scalars in a dictionary."""
+    """Return a plain value in JSON form; its arrays and NumPy scalars are added to `arrays`."""
     if isinstance(value, Mapping):
         return {"dict": [[_pack(k, arrays), _pack(v, arrays)] for k, v in value.items()]}
     if isinstance(value, list | tuple):
@@ -546,7 +559,7 @@ def _unpack(packed: Any, arrays: Mapping[str, Any]) -> Any:
 
 
 def _packed(value: Any) -> Any:
-    """Return something that is equal for equal values, arrays included."""
+    """Return a representation that is equal for equal values, including those with arrays."""
     arrays: dict[str, Any] = {}
     packed = _pack(value, arrays)
     return packed, [(array.dtype, array.shape, array.tobytes()) for array in arrays.values()]

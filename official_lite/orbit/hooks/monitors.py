@@ -38,7 +38,7 @@ _STALL_MESSAGE = (
 
 _MIB = 2**20
 _PROCESS_STATUS = pathlib.Path("/proc/self/status")
-# The fields of Linux: the resident memory now, and its maximum so far.
+# Fields of `/proc/self/status` on Linux: the current resident memory, and its maximum so far.
 _MEMORY_FIELDS = {"VmRSS": "memory/rss_mib", "VmHWM": "memory/peak_rss_mib"}
 
 
@@ -77,7 +77,7 @@ class IterationTimer(Hook):
         self._warm: _Mark | None = None
 
     def build_trigger(self) -> triggers.Trigger:
-        # A trigger of 0 seconds is due whenever the loop stops for any other reason.
+        # `EverySeconds(0)` is due whenever the loop stops for any other reason.
         return triggers.AnyOf(
             [triggers.every(self.every_n_steps), self._epoch_trigger(), triggers.EverySeconds(0)]
         )
@@ -98,14 +98,14 @@ class IterationTimer(Hook):
     def after_train(self, success: bool) -> None:
         if self._start is None:
             return
-        # A short run may end within its warm-up.
+        # A short run may end before its warm-up does.
         is_warm = self._warm is not None and self._warm.step < self._now.step
         self._log_pace(self._warm if self._warm is not None and is_warm else self._start)
         end = self._mark()
         total = end.seconds - self._start.seconds
         between = total - (end.train_seconds - self._start.train_seconds)
         logging.info(
-            "total %s (%s on hooks, evaluations and checkpoints)",
+            "total time %s (including %s for hooks, evaluations and checkpoints)",
             _in_words(total),
             _in_words(between),
         )
@@ -156,7 +156,7 @@ class IterationTimer(Hook):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Mark:
-    """The clock readings at a step: wall time, and time spent in training steps only."""
+    """The clock readings at a step: wall time, and the part of it spent in training steps."""
 
     step: int
     seconds: float
@@ -255,7 +255,8 @@ class LearningRateLogger(Hook):
         if optimizer is None:
             raise errors.ConfigValueError(
                 f"{type(self.trainer).__name__} has neither `optimizer` nor `optimizers`, so "
-                "LearningRateLogger has no learning rate to log."
+                "LearningRateLogger has no learning rate to log. Set one of these attributes, or "
+                "remove the hook."
             )
         return {"learning_rate": self._rate(optimizer)}
 
@@ -309,7 +310,7 @@ class WeightNorms(Hook):
         if model is None:
             raise errors.ConfigValueError(
                 f"{type(self.trainer).__name__} has no `model`, so WeightNorms has no weights to "
-                "measure."
+                "measure. Set this attribute, or remove the hook."
             )
         weights = {keras_variables.path_of(weight): weight for weight in model.trainable_variables}
         found = {p: w for p, w in weights.items() if re.search(self._pattern or "", p)}
@@ -326,7 +327,7 @@ def _no_match(hook: Hook, pattern: str | None, paths: Iterable[str]) -> errors.C
 
 
 def _sum_of_squares(weight: keras.Variable | tf.Variable) -> tf.Tensor:
-    # In float32: half precision overflows.
+    # Compute in float32, because squares overflow in half precision.
     return tf.reduce_sum(tf.square(tf.cast(tf.convert_to_tensor(weight), tf.float32)))
 
 
@@ -365,7 +366,7 @@ class GradientNorm(GraphHook):
             raise _no_match(self, self._pattern.pattern, paths)
 
     def on_gradients(self, grads_and_vars: Sequence[tuple[Any, Any]]) -> None:
-        # In float32: the squares overflow in half precision. A histogram counts all zeros.
+        # Compute in float32, because squares overflow in half precision.
         gradients = [tf.cast(self._numbers(g), tf.float32) for g, _ in grads_and_vars]
         telemetry.put_scalar("gradient_norm", tf.linalg.global_norm(gradients))
         for gradient, (_, variable) in zip(gradients, grads_and_vars, strict=True):
@@ -457,14 +458,14 @@ class GraphSummary(Hook):
             logging.warning("GraphSummary writes no graph, because no training loop is compiled.")
             return
         writer = tf.summary.create_file_writer(output_directory(self, self._directory))
-        # Within the loop, `record_if` limits summaries to an interval.
+        # Write the graph even if an outer `tf.summary.record_if` disables summaries at this step.
         with writer.as_default(), tf.summary.record_if(True):
             tf.summary.graph(functions[0].graph)
         writer.close()
 
 
 class _FirstStep(triggers.Trigger):
-    """Due after the first step, until the hook sets `is_over`."""
+    """A trigger that is due at each step until the hook sets `is_over`, after the first step."""
 
     def __init__(self) -> None:
         self.is_over = False
@@ -597,7 +598,7 @@ class InputWait(Hook):
         if not isinstance(self.trainer, standard_runner.StandardTrainer):
             self._warn(f"{type(self.trainer).__name__} is not a `StandardTrainer`")
         elif isinstance(self.controller.strategy, tf.distribute.ParameterServerStrategy):
-            self._warn("the steps run on the workers of a parameter server")
+            self._warn("the steps run on the workers of a `ParameterServerStrategy`")
         elif self._timed_trainer is not self.trainer:
             self._clock = _WaitClock()
             self._timed_trainer = self.trainer
@@ -653,7 +654,7 @@ _ADVICE = (
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _WaitMark:
-    """The clock readings at a step."""
+    """The readings of a `_WaitClock`, and the training time, at a step."""
 
     step: int
     waited: float
@@ -662,15 +663,15 @@ class _WaitMark:
 
 
 class _WaitClock:
-    """Accumulates the seconds spent in `next` and counts the calls."""
+    """A clock that adds up the seconds spent in calls of `next` and counts the calls."""
 
     def __init__(self) -> None:
-        # Created outside of the step: one variable for all replicas, on the host of the input.
+        # Create one variable for all replicas outside of the step, on the host that reads the data.
         with tf.device("CPU:0"):
             self._sums = tf.Variable([0.0, 0.0], dtype=tf.float64, trainable=False)
 
     def timing(self, step_fn: loop_fns.StepFn) -> loop_fns.StepFn:
-        """Return the step with its iterators timed by this clock."""
+        """Return a step function that lets this clock time the iterators of `step_fn`."""
 
         def timed_step(iterator: Iterator[nests.Nest]) -> Any:
             return step_fn(tf.nest.map_structure(self._timed, iterator))
@@ -698,7 +699,7 @@ class _WaitClock:
 class _TimedIterator:
     """An iterator with a clock that times each fetch.
 
-    It has no `__iter__`, because a Python loop over it would never end in a graph.
+    The class has no `__iter__`, because tracing a Python loop over the iterator would never end.
     """
 
     def __init__(self, iterator: tf.data.Iterator, clock: _WaitClock) -> None:

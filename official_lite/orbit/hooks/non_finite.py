@@ -59,7 +59,7 @@ class NonFinite(GraphHook):
         self._has_reported = False
 
     def build_trigger(self) -> triggers.Trigger:
-        # A trigger of 0 seconds is due whenever the loop stops for any other reason.
+        # `EverySeconds(0)` is due whenever the loop stops for any other reason.
         return triggers.AnyOf([triggers.every(self.every_n_steps), triggers.EverySeconds(0)])
 
     def before_train(self) -> None:
@@ -98,12 +98,12 @@ class NonFinite(GraphHook):
             self.after_step()
 
     def state_dict(self) -> dict[str, Any]:
-        # The state must not be empty: only then is `load_state_dict` called after a restore.
+        # An empty state would not be saved, and a restore would not call `load_state_dict`.
         return {"has_reported": self._has_reported}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         if report := self._take_report():
-            logging.warning("%s Restored an older checkpoint.", report)
+            logging.warning("%s An older checkpoint has been restored.", report)
         if self._watch is not None:
             self._watch.restart()
         self._has_reported = False
@@ -118,7 +118,7 @@ class NonFinite(GraphHook):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Finding:
-    """The first bad step as seen by one replica. Lists are in model order."""
+    """The first step with non-finite numbers, as seen by one replica. Lists are in model order."""
 
     step: int
     loss: float
@@ -133,7 +133,9 @@ class _Finding:
 
 
 class _Watch:
-    """Variables on each replica that describe the first bad step. Step 0 means none so far.
+    """Variables on each replica that describe the first bad step (with non-finite numbers).
+
+    Step 0 means that there has been no bad step.
 
     Args:
         trainer: The trainer of the model.
@@ -158,13 +160,13 @@ class _Watch:
         self._step = _create(0, tf.int64)
         self._loss = _create(0.0, tf.float32)
         self._weights = _create([False] * len(self._variables), tf.bool)
-        # The last flag covers all variables that are not the model's.
+        # The last flag is for gradients of all variables outside the model.
         self._gradients = _create([False] * (len(self._variables) + 1), tf.bool)
         self._inputs = _create(0, tf.int64)
         self._outputs = {key: _create(0, tf.int64) for key in self._layers}
 
     def watching(self, step_fn: loop_fns.StepFn) -> loop_fns.StepFn:
-        """Return the step with checks of the layers added."""
+        """Return a step function that also checks the layers."""
 
         def watched_step(iterator: Iterator[nests.Nest]) -> Any:
             with contextlib.ExitStack() as stack:
@@ -189,12 +191,13 @@ class _Watch:
             return
         loss = tf.reduce_mean(tf.cast(logs[self._loss_name], tf.float32))
         is_first_step = self._note(~tf.math.is_finite(loss))
-        # Keep the latest loss until a bad step is found, then the bad one of its micro-batches.
+        # Store the latest loss until there is a bad step. In that step, store the first non-finite
+        # loss of its micro-batches.
         is_open = (self._step == 0) | (is_first_step & tf.math.is_finite(self._loss))
         self._loss.assign(tf.where(is_open, loss, self._loss))
 
     def find(self) -> _Finding | None:
-        """Return the first bad step, as seen by the replica with the most information."""
+        """Return what the replica with the most information found in the first bad step, if any."""
         steps = [int(step.numpy()) for step in keras_variables.local_values(self._step)]
         first = min((step for step in steps if step), default=None)
         if first is None:
@@ -217,10 +220,11 @@ class _Watch:
                 one.assign(tf.zeros_like(one))
 
     def _note(self, is_bad: tf.Tensor) -> tf.Tensor:
-        """Store the step if it is the first bad one; return whether that is the current step."""
+        """Store the current step if it is the first bad step; return whether it is that step."""
         step = self._next_step()
         is_new = is_bad & (self._step == 0)
-        # With gradients, this runs before the update. It runs once, since it reads all weights.
+        # If the gradients are bad, the weights are checked before the update. They are checked only
+        # in the first bad step, because the check reads all weights.
         tf.cond(is_new, self._check_weights, lambda: tf.constant(False))
         self._step.assign(tf.where(is_new, step, self._step))
         return self._step == step
@@ -275,7 +279,8 @@ class _Watch:
             replica=f" on replica {replica}" if num_replicas > 1 else "",
             inputs_are_bad=int(value(self._inputs)) == step,
             weights=_chosen(paths, value(self._weights)),
-            # A layer that produced infinities in earlier steps, as a mask may, is not the cause.
+            # A layer whose outputs were already infinite in earlier steps, such as a mask, is not
+            # the cause.
             layers=[
                 f"{layer.path} ({type(layer).__name__})"
                 for layer in in_order

@@ -30,8 +30,9 @@ _MAXIMIZES = {
     "higher": True,
 }
 
-# The words in the name of a metric that say which direction is better. The first pattern decides if
-# a name has words of both, such as `brier_score`.
+# Words in a metric's name that suggest that lower values are better, and words that suggest that
+# higher values are better. If a name has words of both kinds, such as `brier_score`, lower values
+# are better.
 _LOWER = re.compile(
     "loss|losses|err|error|errors|mae|mse|rmse|mape|smape|msle|perplexity|ppl|bits|bpc|bpb|bpd"
     "|divergence|kl|distance|cost|regret|entropy|crossentropy|nll|hinge|logcosh|poisson|fid|kid"
@@ -74,8 +75,8 @@ def maximizes(name: str, direction: str = "", *, default: str) -> bool:
         )
     if direction and said not in (None, _MAXIMIZES[direction]):
         terminal.warn_once(
-            "The direction of the metric `%s` is set to `%s`, but by its name, %s values are "
-            "better. If the name is right, change the direction or leave it out.",
+            "The direction of the metric `%s` is set to `%s`, but its name suggests that %s values "
+            "are better. If the name is right, change or remove the direction.",
             name,
             direction,
             "higher" if said else "lower",
@@ -84,10 +85,10 @@ def maximizes(name: str, direction: str = "", *, default: str) -> bool:
 
 
 def _said_by(name: str) -> bool | None:
-    """Return whether a name says that higher values are better; None if it says nothing."""
+    """Return whether a metric's name suggests that higher values are better; None if unknown."""
     last = re.split(r"[/|]", name)[-1]
     words = re.findall(r"[a-z]+\d*", re.sub(r"([a-z])([A-Z])", r"\1_\2", last).lower())
-    # The number may be part of the word, as in `f1`, or not, as in `auc_1` and `hits10`.
+    # A number may be part of a word, as in `f1`, or a suffix, as in `auc_1` and `hits10`.
     found = {*words, *(word.rstrip("0123456789") for word in words)}
     if any(map(_LOWER.fullmatch, found)) or {"negative", "log"} <= found:
         return False
@@ -150,14 +151,15 @@ class WatchedMetric:
         array = np.asarray(utils.get_value(find_metric(self.name, logs)), dtype=float)
         if array.size != 1:
             raise errors.ConfigTypeError(
-                f"`{self.name}` has the shape {array.shape}; expected a single number."
+                f"The metric `{self.name}` has the shape {array.shape}; expected a single number."
             )
         return float(array.reshape(()))
 
     def is_improvement(self, logs: Mapping[str, Any], best: Mapping[str, Any] | None) -> bool:
         """Return whether an evaluation beats the best one so far.
 
-        If the metric is the same in both, the lower `validation_loss` beside the metric decides.
+        If the metric has the same value in both evaluations, the lower `validation_loss` in the
+        dictionary that contains the metric decides.
 
         Args:
             logs: The logs of the evaluation.
@@ -189,7 +191,11 @@ class WatchedMetric:
 
 
 def _loss(name: str, logs: Mapping[str, Any]) -> float:
-    """Return the validation loss beside a metric; NaN, which beats nothing, if there is none."""
+    """Return the `validation_loss` in the dictionary that contains a metric.
+
+    Returns:
+        NaN, which beats nothing, if there is no such loss.
+    """
     *parents, _ = re.split(r"[/|]", name)
     flat = nested_dict.flatten_nested_dict(logs, "/")
     value = utils.get_value(flat.get("/".join([*parents, "validation_loss"])))
@@ -249,7 +255,7 @@ class EarlyStopping(Hook):
 
     def after_eval(self, logs: Mapping[str, Any]) -> None:
         value = self._metric.value(logs)
-        # The same step is evaluated again when a finished run is restarted.
+        # If a finished run is started again, it evaluates its last step again.
         if self.controller.step < self._start_step or self.controller.step == self._evaluated_step:
             return
         self._evaluated_step = self.controller.step
@@ -352,7 +358,8 @@ class BestCheckpoint(Hook):
         self._open().settle(commit.step_of(path))
 
     def state_dict(self) -> dict[str, Any]:
-        # This method is called when a checkpoint is about to be saved.
+        # This method is called just before a checkpoint is saved. A run that restores it requires
+        # the current best checkpoint, which must therefore not be removed.
         self._open().protect()
         best = self._open().best
         return {
@@ -362,15 +369,16 @@ class BestCheckpoint(Hook):
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        # Rewind only if training goes back within a run; at its start, `before_train` rewinds.
+        # Rewind only if training goes back within a run. At the start of a run, `before_train`
+        # rewinds.
         if self._best is not None and self.trainer is not None and "best_step" in state:
             step = state["best_step"]
             self._best.rewind(-1 if step is None else step)
 
     def _best_logs(self) -> Mapping[str, Any] | None:
-        """Return the evaluation to beat, or `None` if there is none for this metric.
+        """Return the results of the best evaluation, or `None` if there is none yet.
 
-        A best value of a different metric does not count.
+        The results of an earlier run that lack the metric are ignored.
         """
         best = self._open().best or {}
         return best if best.get(self._metric.name.replace("|", "/")) is not None else None
@@ -463,7 +471,7 @@ class ExportModel(Hook):
         name = f"{self.controller.step}{model_export.FORMATS[self._format]}"
         path = os.path.join(self._directory, name)
         average = ema_optimizer.averaged_weights(runner.optimizer_of(self.trainer))
-        # A model that logs numbers would be saved together with the event storage.
+        # If the storage were not muted, a model that logs numbers would be saved together with it.
         with average, self.controller.storage.muted():
             model_export.write_model(self._model(), path, self._format)
         self._exported_step = self.controller.step
@@ -471,7 +479,8 @@ class ExportModel(Hook):
 
     @functools.cached_property
     def _directory(self) -> str:
-        # All workers export, because reading a variable may be collective; the chief's is kept.
+        # All workers export, because reading a variable may require all of them. Only the chief's
+        # export remains.
         return directories.writable_directory(
             output_directory(self, self._subdir), self.controller.strategy
         )

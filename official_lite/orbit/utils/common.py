@@ -49,8 +49,7 @@ def make_distributed_dataset(
 
     Returns:
         A `tf.distribute.DistributedDataset`. For a single replica on a CPU, where distribution
-            would
-        only cost time, the dataset itself.
+        would only cost time, the dataset itself.
 
     Raises:
         errors.ConfigValueError: `dataset_or_fn` is neither a dataset nor a function.
@@ -106,7 +105,7 @@ def bind_dataset_fn(
     def build(input_context: tf.distribute.InputContext) -> tf.data.Dataset:
         context = {"input_context": input_context} if takes_context else {}
         dataset = dataset_fn(*args, **kwargs, **context)
-        # Other types are not refused, because a function may return an object that reads itself.
+        # Other types are accepted, because a function may return a custom object that reads data.
         if dataset is None or isinstance(dataset, np.ndarray | list | tuple | Generator):
             got = "None" if dataset is None else f"a {type(dataset).__name__}"
             remedy = (
@@ -129,9 +128,9 @@ def _refuse_other_names(
     num_args: int,
     kwargs: Mapping[str, Any],
 ) -> None:
-    """Refuse a misnamed parameter for the input context, which would never receive it.
+    """Raise an error for a parameter that seems to be a misnamed `input_context`.
 
-    Each replica would then read a whole global batch.
+    The parameter would never receive the context, and each replica would read a whole global batch.
     """
     for place, parameter in enumerate(parameters):
         is_free = place >= num_args and parameter.name not in kwargs

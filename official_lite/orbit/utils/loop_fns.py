@@ -22,7 +22,7 @@ from official_lite.orbit.utils import tpu_summaries
 StepFn = Callable[[Any], Any]
 LoopFn = Callable[..., Any]
 
-# The errors of an iterator at the end of the data: eager, and in a graph.
+# The errors that an iterator raises at the end of the data: in eager mode, and in a graph.
 END_OF_DATA = (StopIteration, tf.errors.OutOfRangeError)
 
 
@@ -34,11 +34,9 @@ def create_loop_fn(step_fn: StepFn) -> LoopFn:
 
     Returns:
         A function `(iterator, num_steps, state=None, reduce_fn=None)`. It runs `num_steps` steps,
-            or
-        until the data end if `num_steps` is -1. It folds each output into the state with `state =
-        reduce_fn(state, outputs)`, and returns the final state. A signal that requests a stop ends
-            it
-        with an `errors.PreemptedError`.
+        or until the data end if `num_steps` is -1. It folds each output into the state with
+        `state = reduce_fn(state, outputs)`, and returns the final state. A signal that requests a
+        stop ends it with an `errors.PreemptedError`.
     """
 
     def loop_fn(
@@ -92,13 +90,13 @@ def create_tf_while_loop_fn(step_fn: StepFn) -> LoopFn:
     step_fn = guard_step(step_fn)
     last = LastOutputs()
 
-    # AutoGraph would take longer to convert a `for` loop than to trace a small step.
+    # AutoGraph is not used, because converting a `for` loop takes longer than tracing a small step.
     @user_code.not_converted
     def loop_fn(iterator: Iterator[nests.Nest], num_steps: tf.Tensor) -> Any:
         _check_tensor(num_steps)
 
         def run_step(step: tf.Tensor) -> list[tf.Tensor]:
-            # Otherwise the names of all ops in the step would begin with "while/".
+            # Without this, the names of all ops in the step would begin with "while/".
             with tf.name_scope(""):
                 last.keep(step_fn(iterator))
             return [step + 1]
@@ -230,10 +228,11 @@ def _any_size(value: nests.Nest) -> tf.TensorShape | None:
     return tf.TensorShape([None] * rank) if rank else value.shape
 
 
-# Ops that TensorFlow considers stateful, but that have no effect.
+# The types of ops that TensorFlow considers stateful, but that have no side effect.
 _READS = frozenset({"ReadVariableOp", "ResourceGather", "ResourceGatherNd", "VarHandleOp"})
 
-# Ops that contain functions, which are traced before they can be guarded.
+# The endings of the types of ops that call functions. These functions have been traced before the
+# step can guard the ops in them.
 _CALLS = ("Call", "While", "If", "Case")
 
 # The steps that are running or being traced, the innermost last. A context variable would not be
@@ -331,7 +330,8 @@ class _Step:
         self._iterator = iterator
         self._graph: Any = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
         self._first = self._count_ops()
-        # For each fetch, an op that runs once the batch exists, and the range of the fetching ops.
+        # For each fetch, an op that runs once the batch exists, and the indices of the ops that
+        # fetch the batch.
         self._fetches: list[tuple[tf.Operation, range]] = []
 
     def watch(self, iterator: Iterator[nests.Nest]) -> "_WatchedIterator":
@@ -381,7 +381,7 @@ class _Step:
         return len(self._graph.get_operations()) if self._graph is not None else 0
 
     def _handles(self) -> set[str]:
-        """Return the names of the iterators' resources in the step's graph."""
+        """Return the names of the tensors in the step's graph that are handles of its iterators."""
         parts = tf.nest.flatten(self._iterator, expand_composites=True)
         names = {id(outside): inside.name for outside, inside in self._graph.captures}
         return {
@@ -392,7 +392,7 @@ class _Step:
 
 
 class _Counter:
-    """Adds 1 to a variable for each batch that is fetched."""
+    """A counter that adds 1 to a variable for each batch that is fetched."""
 
     def __init__(self, count: tf.Variable) -> None:
         self._count = count
@@ -411,7 +411,7 @@ class _Counter:
 
 
 class _WatchedIterator:
-    """An iterator that leaves its fetches to another object and otherwise is like the original."""
+    """A wrapper of an iterator that lets a `_Step` or a `_Counter` fetch the batches."""
 
     def __init__(self, iterator: Iterator[nests.Nest], step: "_Step | _Counter") -> None:
         self._watched = iterator
@@ -430,13 +430,13 @@ class _WatchedIterator:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._watched, name)
 
-    @property  # type: ignore[misc]  # AutoGraph and `tf.function` ask whether it is an iterator.
+    @property  # type: ignore[misc]  # AutoGraph and `tf.function` check for iterators by class.
     def __class__(self) -> Any:
         return self._watched.__class__
 
 
 class _CountedIterator(_WatchedIterator):
-    """An iterator that counts its batches, also in a loop of TensorFlow over it."""
+    """A wrapper of an iterator that counts the batches, including those of a `tf.while_loop`."""
 
     def get_next_as_optional(self) -> Any:
         counter: Any = self._step
@@ -446,8 +446,8 @@ class _CountedIterator(_WatchedIterator):
         if name == "__tf_tracing_type__":
             terminal.warn_once(
                 "The training step passes its iterator to a `tf.function`, in which batches can't "
-                "be counted, so a resumed run may continue at another batch. Pass it the batches, "
-                "or remove the decorator: the step is compiled anyway."
+                "be counted, so a resumed run may continue at another batch. Pass batches to the "
+                "function, or remove its decorator: the step is compiled anyway."
             )
         return getattr(self._watched, name)
 
@@ -461,10 +461,10 @@ def _resources(op: tf.Operation) -> set[str]:
 
 
 def _indices_before(ops: Sequence[tf.Operation], first: int, end: int) -> set[int]:
-    """Return which ops from `first` on must run before the op at `end`.
+    """Return the indices, from `first` on, of the ops that must run before the op at `end`.
 
-    TensorFlow runs ops that share a resource in creation order, and also stateful ops without a
-    resource. Both therefore count as dependencies.
+    Ops that share a resource run in the order of their creation, and so do stateful ops without a
+    resource. These orders are taken into account.
     """
     found: set[int] = set()
     names = {ops[end].name}

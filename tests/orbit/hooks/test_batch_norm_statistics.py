@@ -176,5 +176,5 @@ def test_dataset_passed_to_the_trainer_is_read_from_the_beginning(make_normalize
 def test_data_without_a_batch_are_an_error(make_normalized):
     trainer = make_normalized()
     trainer.train_dataset = trainer.train_dataset.take(0)
-    with pytest.raises(errors.DataError, match="no training data"):
+    with pytest.raises(errors.DataError, match="training data are empty"):
         _statistics(trainer, 3)
