@@ -154,7 +154,7 @@ def _write_items(directory: pathlib.Path, **items) -> str:
     return tf.train.Checkpoint(**items).write(str(directory / "ckpt-1"))
 
 
-def test_error_names_missing_and_misshapen_variables_and_assigns_none(tmp_path) -> None:
+def test_require_complete_names_missing_and_misshapen_variables_and_assigns_none(tmp_path) -> None:
     path = _write_items(tmp_path, a=tf.Variable([1.0]), b=tf.Variable([1.0, 1.0]))
     a = tf.Variable([0.0])
     wanted = tf.train.Checkpoint(a=a, b=tf.Variable([0.0]), c=tf.Variable(0.0), d=_State())

@@ -152,7 +152,7 @@ def test_save_keras2_fixture_writes_the_keys_that_tf_keras_writes(
     }
 
 
-def test_root_restores_part_of_a_checkpoint_into_a_submodel(
+def test_root_argument_restores_part_of_a_checkpoint_into_a_submodel(
     save_keras2: SaveKeras2, saved_layer: SavedLayer
 ) -> None:
     source, target = with_random_weights(convnet()), nested()

@@ -62,7 +62,7 @@ def test_tensors_of_a_name_based_checkpoint_are_read_by_name(tmp_path: Path) -> 
     np.testing.assert_array_equal(checkpoint.read(tensor), [1.0, 2.0])
 
 
-def test_missing_checkpoint_raises(tmp_path: Path) -> None:
+def test_saved_graph_of_a_missing_checkpoint_raises(tmp_path: Path) -> None:
     for path in (tmp_path, tmp_path / "ckpt-7"):
         with pytest.raises(errors.CheckpointError, match="no checkpoint at"):
             SavedGraph(str(path))

@@ -159,7 +159,7 @@ def test_error_for_a_worker_with_a_different_token_names_the_token_variable(
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("answer", [b"\xff\n", b"[" * 200_000 + b"\n", b"[]\n"])
-def test_error_says_so_if_another_program_listens_at_a_workers_address(
+def test_rendezvous_error_says_that_another_program_uses_the_port_of_a_worker(
     monkeypatch: pytest.MonkeyPatch, answer: bytes
 ) -> None:
     monkeypatch.setattr(cluster, "_SECONDS_OF_FAREWELL", 0.0)
@@ -294,7 +294,7 @@ def _set_task(monkeypatch, job):
 
 
 @pytest.mark.parametrize(("job", "serves"), [("chief", False), ("worker", True), ("ps", True)])
-def test_only_workers_and_parameter_servers_are_servers(job, serves, monkeypatch):
+def test_is_server_is_true_only_for_worker_and_ps_tasks(job, serves, monkeypatch):
     _set_task(monkeypatch, job)
     assert cluster.is_server("Parameter_Server") is serves
     assert not cluster.is_server("multi_worker_mirrored")

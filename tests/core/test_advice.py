@@ -39,7 +39,7 @@ class Stuck(LineTask):
         (LineTask, 110, 0, 0),
     ],
 )
-def test_nearly_constant_loss_logs_one_warning(
+def test_only_a_loss_that_stays_nearly_constant_logs_a_warning_and_only_once(
     tmp_path: pathlib.Path, task_cls: type[LineTask], steps: int, steps_per_epoch: int, count: int
 ) -> None:
     lengths = {"train_steps": steps, "steps_per_epoch": steps_per_epoch, "steps_per_loop": 1}
@@ -58,7 +58,7 @@ def test_nearly_constant_loss_logs_one_warning(
         ({"checkpoint_interval": 0}, ""),
     ],
 )
-def test_run_that_saves_no_checkpoint_before_its_end_logs_one_warning(
+def test_only_a_run_without_a_checkpoint_before_its_end_logs_a_warning_and_only_once(
     tmp_path: pathlib.Path, trainer: dict[str, Any], advice: str
 ) -> None:
     log = _run(tmp_path, **{"train_steps": 100, **trainer})

@@ -150,7 +150,7 @@ def test_dtype_policy_is_reset_after_a_run_with_mixed_precision(
     assert keras.mixed_precision.dtype_policy().name == "float32"
 
 
-def test_float16_trains_with_loss_scaling(experiment, make_task, tmp_path) -> None:
+def test_float16_training_uses_loss_scaling(experiment, make_task, tmp_path) -> None:
     params = experiment(
         runtime={"mixed_precision_dtype": "float16"},
         trainer={"optimizer_config": {"ema": {"average_decay": 0.9}}},
