@@ -1,4 +1,4 @@
-"""Known numbers are measured by real processes, ours and the reference in turn."""
+"""Tests of the benchmark of known numbers, which runs our programs and their references."""
 
 import dataclasses
 import json
@@ -12,7 +12,7 @@ from benchmarks.records import __main__ as benchmark
 from benchmarks.records import known_numbers
 from official_lite.core import exp_factory
 
-# Reaches the target with its second evaluation.
+# A reference program that reaches the target at its second evaluation.
 REFERENCE = """
 import argparse, json, sys
 parser = argparse.ArgumentParser()
@@ -38,7 +38,7 @@ TINY = (
 
 @pytest.fixture
 def toy(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> known_numbers.Record:
-    """Make the only record, whose data are `toy`."""
+    """Replace all records with a small one that reads the data set `toy`, and return it."""
     script = tmp_path / "reference.py"
     script.write_text(REFERENCE)
     (tmp_path / "text.txt").write_text("Wer reitet so spät durch Nacht und Wind?\n" * 40)
@@ -59,19 +59,19 @@ def toy(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> known_number
     return record
 
 
-def test_both_programs_train_with_each_seed_and_the_page_shows_when_they_reached_the_target(
+def test_both_programs_train_with_each_seed_and_the_page_shows_their_results(
     toy: known_numbers.Record, tmp_path: pathlib.Path
 ) -> None:
     results = tmp_path / "results"
     benchmark.main(["--seeds=2", f"--data=toy={tmp_path}", f"--results_dir={results}"])
     found = json.loads((results / "records.json").read_text())["measurements"][toy.experiment]
     assert [run["value"] for run in found["reference"]] == [81.0, 82.0]
-    # The first evaluation was too high.
+    # The loss of the first evaluation is above the target.
     assert [run["seconds_to_target"] for run in found["reference"]] == [0.5, 0.5]
     assert found["ours"][0]["value"] != found["ours"][1]["value"]
     for run in found["ours"]:
         assert run["value"] < 100.0
-        # Our first evaluation comes after the start of the process and before its end.
+        # Our program evaluates first after the start of its process and before the end.
         assert 0 < run["seconds_to_target"] < run["seconds"]
     page = report.render(results)
     assert "Known numbers on real data" in page
@@ -79,7 +79,7 @@ def test_both_programs_train_with_each_seed_and_the_page_shows_when_they_reached
     assert "81.0000 to 82.0000" in page
 
 
-def test_target_that_is_never_reached_has_no_time() -> None:
+def test_table_shows_never_as_the_time_to_a_target_that_was_not_reached() -> None:
     record = dataclasses.replace(known_numbers.RECORDS[0], experiment="never", bar=0.7)
     early, late = benchmark.Training(1.0, 9.0, 3.0), benchmark.Training(2.0, 9.0, None)
     for ours, reference, cells in (
@@ -92,7 +92,7 @@ def test_target_that_is_never_reached_has_no_time() -> None:
         assert list(seconds.rows[0][1:4]) == cells
 
 
-def test_record_that_fails_is_left_out_with_its_error(
+def test_failed_benchmark_record_is_omitted_and_its_error_is_printed(
     toy: known_numbers.Record,
     tmp_path: pathlib.Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -118,7 +118,7 @@ def test_record_that_fails_is_left_out_with_its_error(
         (["--data=/"], "is not NAME=DIR"),
     ],
 )
-def test_wrong_names_and_missing_data_are_refused_before_anything_runs(
+def test_unknown_names_and_missing_data_exit_before_any_program_runs(
     toy: known_numbers.Record,
     capsys: pytest.CaptureFixture[str],
     arguments: list[str],
@@ -130,7 +130,7 @@ def test_wrong_names_and_missing_data_are_refused_before_anything_runs(
 
 
 @pytest.mark.parametrize("record", known_numbers.RECORDS, ids=lambda record: record.experiment)
-def test_record_names_an_experiment_a_reference_and_its_environment(
+def test_benchmark_record_names_an_existing_experiment_reference_and_environment(
     record: known_numbers.Record,
 ) -> None:
     assert record.experiment in exp_factory.list_experiments()

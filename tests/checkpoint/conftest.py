@@ -1,4 +1,4 @@
-"""Checkpoints as tf_keras writes them, without tf_keras; and a gate that holds a save back."""
+"""Fixtures that write checkpoints as tf_keras does, without tf_keras, or that pause a save."""
 
 import threading
 from collections.abc import Callable, Mapping
@@ -12,7 +12,7 @@ SaveKeras2 = Callable[..., str]
 
 
 class Gate(tf.train.experimental.ShardingCallback):
-    """Holds a save back when the state has been read and nothing has been written."""
+    """A sharding callback that pauses a save after the state is read, before files are written."""
 
     description = "a gate"
 
@@ -39,10 +39,10 @@ def gate():
 
 @pytest.fixture
 def save_keras2(tmp_path: Path) -> SaveKeras2:
-    """`save_keras2(model={"layer_with_weights-0": {"kernel": variable}}, ...) -> prefix`.
+    """Return `save(model={"layer_with_weights-0": {"kernel": variable}}, ...) -> prefix`.
 
-    A dict is an object and its names are the paths to its parts; a part that appears twice is
-    shared. A variable's own name is what tf_keras would have called it.
+    Each dict becomes a trackable object whose children have the dict's keys as names. A dict that
+    appears twice becomes one shared object. Variables need the names that tf_keras gives them.
     """
 
     def save(**tree: Any) -> str:
@@ -62,7 +62,7 @@ def _trackable(part: Any, made: dict[int, Any]) -> Any:
 
 @pytest.fixture
 def saved_layer() -> Callable[..., dict[str, tf.Variable]]:
-    """`saved_layer(layer, name=None)`: a Keras 3 layer's own variables as tf_keras keeps them."""
+    """Return `save(layer, name=None)`, which copies a layer's variables with tf_keras names."""
 
     def save(layer: Any, name: str | None = None) -> dict[str, tf.Variable]:
         return {

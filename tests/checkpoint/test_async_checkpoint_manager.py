@@ -26,7 +26,7 @@ def _manager(
     return manager(tf.train.Checkpoint(v=variable), str(directory), **arguments), variable
 
 
-def test_checkpoint_counts_and_replaces_an_older_one_when_its_files_are_complete(tmp_path, gate):
+def test_async_save_becomes_the_latest_checkpoint_only_when_its_files_are_complete(tmp_path, gate):
     manager, _ = _manager(tmp_path, max_to_keep=1)
     older = manager.save()
     assert not manager.is_saving, "without the option, the files are complete"
@@ -43,7 +43,7 @@ def test_checkpoint_counts_and_replaces_an_older_one_when_its_files_are_complete
 
 
 @pytest.mark.parametrize("ask", ["latest_checkpoint", "checkpoints", "restore_or_initialize"])
-def test_call_that_needs_the_latest_checkpoint_waits_for_the_save(ask, tmp_path, gate):
+def test_call_that_needs_the_latest_checkpoint_waits_for_the_async_save(ask, tmp_path, gate):
     manager, variable = _manager(tmp_path)
     path = manager.save(options=_held_back(gate))
     variable.assign(5.0)
@@ -54,7 +54,7 @@ def test_call_that_needs_the_latest_checkpoint_waits_for_the_save(ask, tmp_path,
     assert float(variable) == (1.0 if ask == "restore_or_initialize" else 5.0)
 
 
-def test_saves_of_two_managers_never_overlap(tmp_path, gate):
+def test_async_saves_of_two_checkpoint_managers_never_overlap(tmp_path, gate):
     manager, _ = _manager(tmp_path / "run")
     best = async_checkpoint_manager.AsyncCheckpointManager(
         manager.checkpoint, str(tmp_path / "best"), max_to_keep=1, checkpoint_name="best"
@@ -62,11 +62,11 @@ def test_saves_of_two_managers_never_overlap(tmp_path, gate):
     manager.save(options=_held_back(gate))
     gate.open_soon()
     best.save()
-    assert tf.train.latest_checkpoint(str(tmp_path / "run")), "it was waited for"
+    assert tf.train.latest_checkpoint(str(tmp_path / "run")), "the second save waits for the first"
     assert best.latest_checkpoint.endswith("best-2")
 
 
-def test_async_manager_writes_the_same_files_as_the_manager_of_tensorflow(tmp_path):
+def test_async_manager_writes_the_same_files_as_tensorflows_checkpoint_manager(tmp_path):
     model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(3), keras.layers.Dropout(0.5)])
     optimizer = keras.optimizers.Adam()
     optimizer.build(model.trainable_variables)
@@ -99,7 +99,7 @@ def _names(manager):
     return sorted(path.name for path in pathlib.Path(manager.directory).iterdir())
 
 
-def test_async_manager_numbers_checkpoints_and_keeps_intervals_like_the_manager_of_tensorflow(
+def test_async_manager_numbers_checkpoints_by_step_and_honors_the_checkpoint_interval(
     tmp_path,
 ):
     step = tf.Variable(0)
@@ -112,7 +112,7 @@ def test_async_manager_numbers_checkpoints_and_keeps_intervals_like_the_manager_
     assert manager.checkpoints == [paths[0], paths[2]]
 
 
-def test_failed_save_is_raised_once_by_the_next_call_that_waits(tmp_path, gate):
+def test_error_of_an_async_save_is_raised_once_by_the_next_call_that_waits_for_it(tmp_path, gate):
     manager, _ = _manager(tmp_path / "run")
     manager.save(options=_held_back(gate))
     (tmp_path / "run").rmdir()
@@ -126,7 +126,7 @@ def test_failed_save_is_raised_once_by_the_next_call_that_waits(tmp_path, gate):
     assert manager.latest_checkpoint.endswith("ckpt-2")
 
 
-def test_save_by_several_processes_blocks_until_it_is_complete(tmp_path):
+def test_multi_process_save_blocks_until_its_files_are_complete(tmp_path):
     strategy = tf.distribute.OneDeviceStrategy("CPU:0")
     strategy.extended._cluster_resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
         tf.train.ClusterSpec({"worker": ["localhost:1", "localhost:2"]})
@@ -149,7 +149,9 @@ def _shared_manager(directory, value: float, initialized: list):
     return manager, variable
 
 
-def test_worker_that_is_not_chief_restores_what_the_chief_saved(tmp_path, monkeypatch) -> None:
+def test_non_chief_worker_restores_the_checkpoint_that_the_chief_saved(
+    tmp_path, monkeypatch
+) -> None:
     initialized: list = []
     chief, _ = _shared_manager(tmp_path, 5.0, initialized)
     assert chief.restore_or_initialize() is None
@@ -162,7 +164,7 @@ def test_worker_that_is_not_chief_restores_what_the_chief_saved(tmp_path, monkey
     assert initialized == [1]
 
 
-def test_worker_that_is_not_chief_saves_outside_the_shared_directory(tmp_path, monkeypatch) -> None:
+def test_non_chief_worker_saves_outside_the_shared_directory(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(directories, "is_chief", lambda strategy=None: False)
     worker, _ = _shared_manager(tmp_path, 5.0, [])
     worker.save()
@@ -170,12 +172,12 @@ def test_worker_that_is_not_chief_saves_outside_the_shared_directory(tmp_path, m
     assert worker.shared_directory == str(tmp_path)
 
 
-def test_single_process_writes_to_the_directory_itself() -> None:
+def test_writable_directory_of_a_single_process_is_the_directory_itself() -> None:
     assert directories.is_chief()
     assert directories.writable_directory("/run") == "/run"
 
 
-def test_writable_directory_of_a_worker_that_is_not_chief_is_temporary(monkeypatch) -> None:
+def test_writable_directory_of_a_non_chief_worker_is_temporary(monkeypatch) -> None:
     extended = type(tf.distribute.get_strategy().extended)
     monkeypatch.setattr(extended, "should_checkpoint", property(lambda self: False))
     directory = directories.writable_directory("/run")
@@ -210,7 +212,7 @@ def _newest_values(directory):
 
 
 @pytest.mark.slow
-def test_killed_process_leaves_a_complete_checkpoint(tmp_path):
+def test_process_killed_during_an_async_save_leaves_a_complete_checkpoint(tmp_path):
     process = subprocess.Popen(
         [sys.executable, "-c", SAVE_AGAIN_AND_AGAIN, str(tmp_path), str(10**9)],
         stderr=subprocess.DEVNULL,
@@ -229,7 +231,7 @@ def test_killed_process_leaves_a_complete_checkpoint(tmp_path):
 
 
 @pytest.mark.slow
-def test_process_ends_when_the_files_are_complete(tmp_path):
+def test_process_exits_only_after_its_last_async_save_is_complete(tmp_path):
     subprocess.run(
         [sys.executable, "-c", SAVE_AGAIN_AND_AGAIN, str(tmp_path), "3"],
         check=True,

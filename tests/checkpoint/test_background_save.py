@@ -37,7 +37,7 @@ UPDATES = {
 
 
 @pytest.mark.parametrize("update", UPDATES.values(), ids=UPDATES.keys())
-def test_save_holds_the_values_at_its_start(update, tmp_path):
+def test_background_save_writes_the_values_from_when_it_started(update, tmp_path):
     variable = tf.Variable(ONES)
     update(variable)
     before, gate = variable.numpy().copy(), Gate()
@@ -51,8 +51,8 @@ def test_save_holds_the_values_at_its_start(update, tmp_path):
     assert not np.array_equal(variable.numpy(), before)
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has priorities of threads")
-def test_training_has_priority_over_the_thread_that_writes(tmp_path):
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has per-thread priorities")
+def test_thread_that_writes_a_checkpoint_runs_at_lower_priority_than_training(tmp_path):
     checkpoint = tf.train.Checkpoint(v=tf.Variable(ONES))
     niceness = []
 
@@ -69,7 +69,9 @@ def test_training_has_priority_over_the_thread_that_writes(tmp_path):
     assert os.getpriority(os.PRIO_PROCESS, threading.get_native_id()) == own
 
 
-def test_save_of_replicas_holds_the_values_at_its_start(two_replicas, tmp_path):
+def test_background_save_of_replicated_variables_writes_the_values_from_when_it_started(
+    two_replicas, tmp_path
+):
     with two_replicas.scope():
         kernel = keras.Variable(np.ones((2, 2), "float32"))
         optimizer = keras.optimizers.Adam(0.5)
@@ -109,7 +111,7 @@ _lookup = tf.lookup.experimental
     ],
     ids=["MutableHashTable", "DenseHashTable"],
 )
-def test_saved_table_does_not_change_with_later_insertions(table, tmp_path):
+def test_background_save_of_a_lookup_table_omits_later_insertions(table, tmp_path):
     saved, gate = table(), Gate()
     saved.insert(tf.constant([1], tf.int64), tf.constant([5], tf.int64))
     saving, is_under_way = _saving(tf.train.Checkpoint(table=saved), tmp_path / "ckpt", gate)
@@ -132,7 +134,7 @@ def _values(path):
     }
 
 
-def test_save_holds_the_python_state_at_its_start(tmp_path):
+def test_background_save_writes_the_python_state_from_when_it_started(tmp_path):
     class Counter(tf.train.experimental.PythonState):
         count = 1
 
@@ -151,7 +153,7 @@ def test_save_holds_the_python_state_at_its_start(tmp_path):
     assert restored.count == 1
 
 
-def test_state_that_can_not_be_read_fails_the_call_that_starts_the_save(tmp_path):
+def test_background_save_is_not_started_if_reading_the_state_raises(tmp_path):
     class Broken(tf.train.experimental.PythonState):
         def serialize(self):
             raise ValueError("no state")

@@ -14,7 +14,7 @@ def checkpoint():
 
 @pytest.fixture
 def keep(tmp_path, checkpoint):
-    """Opens the directory, as a start of the training does, and saves at steps."""
+    """Return a function that opens the directory, as a starting run does, and saves at `steps`."""
 
     def keep(*steps, rewound_to=None):
         best = best_checkpoints.BestCheckpoints(str(tmp_path))
@@ -35,20 +35,22 @@ def _info(tmp_path):
     return json.loads((tmp_path / "info.json").read_text())
 
 
-def test_only_the_chief_writes_what_all_workers_share(keep, tmp_path, monkeypatch):
+def test_non_chief_worker_writes_nothing_to_the_shared_best_checkpoint_directory(
+    keep, tmp_path, monkeypatch
+):
     extended = type(tf.distribute.get_strategy().extended)
     monkeypatch.setattr(extended, "should_checkpoint", property(lambda self: False))
     keep(10)
     assert os.listdir(tmp_path) == []
 
 
-def test_only_the_best_checkpoint_is_kept_and_known_after_a_restart(keep, tmp_path):
+def test_only_the_best_checkpoint_is_kept_and_a_restart_reads_its_value(keep, tmp_path):
     keep(10, 20)
     assert _steps(tmp_path) == [20]
     assert keep().best == _info(tmp_path) == {"accuracy": 0.2, "best_ckpt_global_step": 20}
 
 
-def test_training_that_resumes_from_an_earlier_state_knows_the_best_of_that_state(keep, tmp_path):
+def test_rewind_to_an_earlier_step_restores_the_best_checkpoint_of_that_step(keep, tmp_path):
     best = keep(10, rewound_to=0)
     best.protect()
     best.settle(15)
@@ -61,11 +63,11 @@ def test_training_that_resumes_from_an_earlier_state_knows_the_best_of_that_stat
     assert tf.train.latest_checkpoint(str(tmp_path)) == str(tmp_path / "best_ckpt-10")
 
 
-def test_former_best_checkpoint_is_removed_when_no_state_needs_it(keep, tmp_path):
+def test_former_best_checkpoint_is_removed_once_no_training_checkpoint_needs_it(keep, tmp_path):
     best = keep(10, rewound_to=0)
     best.protect()
     best.save(tf.train.Checkpoint(), 20, {"accuracy": 0.2})
-    # That of step 10 may not be complete yet; it is the one that step 20 replaces it in.
+    # A training checkpoint that needs the best checkpoint of step 10 may not be complete yet.
     assert _steps(tmp_path) == [10, 20]
     best.settle(10)
     assert _steps(tmp_path) == [10, 20]
@@ -75,23 +77,23 @@ def test_former_best_checkpoint_is_removed_when_no_state_needs_it(keep, tmp_path
     assert tf.train.latest_checkpoint(str(tmp_path)) == str(tmp_path / "best_ckpt-20")
 
 
-def test_best_checkpoints_between_two_states_are_removed(keep, tmp_path):
+def test_best_checkpoints_superseded_between_training_checkpoints_are_removed(keep, tmp_path):
     keep(10, 20, 30, 40, rewound_to=0)
     assert _steps(tmp_path) == [40]
 
 
-def test_best_value_is_known_even_if_its_checkpoint_is_gone(keep, tmp_path):
+def test_rewind_restores_the_best_value_even_if_its_checkpoint_was_removed(keep, tmp_path):
     keep(10, 20, 30)
     best = keep(rewound_to=20)
     assert best.best["accuracy"] == 0.2
-    # Better a checkpoint of a training that was broken off than none.
+    # A best checkpoint from after the step to rewind to is better than none.
     assert _steps(tmp_path) == [30]
     best.save(tf.train.Checkpoint(), 25, {"accuracy": 0.25})
     assert _steps(tmp_path) == [25]
 
 
 @pytest.mark.parametrize("killed_at", ["best_ckpt-20.commit.json", "info.json"])
-def test_kill_during_a_save_leaves_a_best_checkpoint_that_fits_its_value(
+def test_kill_during_a_save_leaves_a_best_checkpoint_that_matches_info_json(
     keep, checkpoint, tmp_path, monkeypatch, killed_at
 ):
     def killed(source, target):
@@ -103,7 +105,7 @@ def test_kill_during_a_save_leaves_a_best_checkpoint_that_fits_its_value(
     rename = os.replace
     with monkeypatch.context() as patch:
         patch.setattr("os.replace", killed)
-        # Nor does a killed process tidy up.
+        # A killed process removes no files either.
         patch.setattr("official_lite.common.files.remove", lambda path: None)
         patch.setattr("official_lite.checkpoint.commit.remove_checkpoint", lambda path: None)
         with pytest.raises(KeyboardInterrupt):
@@ -118,20 +120,20 @@ def test_kill_during_a_save_leaves_a_best_checkpoint_that_fits_its_value(
 
 
 @pytest.mark.parametrize("text", ["[1]", "\xff", '{"accuracy": 0.9}'])
-def test_damaged_info_file_is_written_again(keep, tmp_path, text):
+def test_rewind_rewrites_a_damaged_info_file(keep, tmp_path, text):
     keep(10)
     (tmp_path / "info.json").write_text(text, encoding="latin-1")
     assert keep(rewound_to=10).best["accuracy"] == _info(tmp_path)["accuracy"] == 0.1
 
 
-def test_best_checkpoint_directory_without_a_history_is_adopted(keep, tmp_path):
-    # As the Model Garden and older versions leave it: the step is a float.
+def test_info_file_of_the_model_garden_or_an_older_version_is_adopted(keep, tmp_path):
+    # The Model Garden and older versions write the step as a float.
     (tmp_path / "info.json").write_text('{"accuracy": 0.9, "best_ckpt_global_step": 20.0}')
     assert keep(rewound_to=30).best == {"accuracy": 0.9, "best_ckpt_global_step": 20}
     assert keep(rewound_to=10).best is None
 
 
-def test_max_to_keep_best_checkpoints_are_kept(tmp_path, checkpoint):
+def test_max_to_keep_limits_the_number_of_best_checkpoints(tmp_path, checkpoint):
     best = best_checkpoints.BestCheckpoints(str(tmp_path), max_to_keep=2)
     for step in (10, 20, 30):
         best.save(checkpoint, step, {})

@@ -1,4 +1,4 @@
-"""The chain of a directory: what is appended, and what a killed process leaves behind."""
+"""Tests of a directory's checkpoint chain: its lines, and its repair after a process is killed."""
 
 import json
 import pathlib
@@ -11,7 +11,7 @@ from official_lite.checkpoint import chain, commit, committed_checkpoint_manager
 
 @pytest.fixture
 def save(tmp_path: pathlib.Path):
-    """Saves checkpoints of a run that keeps a chain, and two of them."""
+    """Return a function that saves checkpoints with a chain and keeps the last two."""
     step = tf.Variable(0)
     chain.append(str(tmp_path), "record", {})
     manager = committed_checkpoint_manager.CommittedCheckpointManager(
@@ -34,7 +34,7 @@ def _kinds(directory: pathlib.Path) -> list[tuple[str, str]]:
     return [(link.kind, link.checkpoint) for link in chain.read(str(directory))]
 
 
-def test_commit_file_names_the_one_before_it_and_the_record(save, tmp_path):
+def test_commit_file_names_the_previous_checkpoint_and_the_record_by_checksum(save, tmp_path):
     save(1, 2)
     record, first, second = chain.read(str(tmp_path))
     found = commit.read(str(tmp_path / "ckpt-2"))
@@ -50,7 +50,7 @@ def test_chain_file_keeps_the_lines_of_removed_checkpoints(save, tmp_path):
     assert list(chain.listed(chain.read(str(tmp_path)))) == ["ckpt-2", "ckpt-3"]
 
 
-def test_checkpoint_after_a_restore_follows_the_restored_one(save, tmp_path):
+def test_checkpoint_saved_after_a_restore_names_the_restored_one_as_previous(save, tmp_path):
     save(1, 2).restore(str(tmp_path / "ckpt-1"))
     save(3)
     links = [link for link in chain.read(str(tmp_path)) if link.kind == "checkpoint"]
@@ -58,7 +58,7 @@ def test_checkpoint_after_a_restore_follows_the_restored_one(save, tmp_path):
     assert second["previous"] == third["previous"] == first["sha256"]
 
 
-def test_chain_is_repaired_after_a_kill_before_or_within_a_line(save, tmp_path):
+def test_chain_is_repaired_when_its_last_line_is_missing_or_incomplete(save, tmp_path):
     save(1, 2)
     path = tmp_path / chain.FILE
     whole = path.read_text()
@@ -69,7 +69,7 @@ def test_chain_is_repaired_after_a_kill_before_or_within_a_line(save, tmp_path):
         assert path.read_text() == whole
 
 
-def test_edited_commit_file_is_not_listed_again(save, tmp_path):
+def test_repair_adds_no_line_for_an_edited_commit_file(save, tmp_path):
     save(1, 2)
     path = tmp_path / "ckpt-2.commit.json"
     path.write_text(json.dumps(json.loads(path.read_text())))
@@ -78,7 +78,7 @@ def test_edited_commit_file_is_not_listed_again(save, tmp_path):
     assert _kinds(tmp_path) == before
 
 
-def test_checkpoint_removed_by_hand_is_recorded_at_the_next_start(save, tmp_path):
+def test_repair_records_a_checkpoint_that_was_removed_by_hand(save, tmp_path):
     save(1, 2)
     commit.remove_checkpoint(str(tmp_path / "ckpt-1"))
     chain.repair(str(tmp_path))
@@ -86,7 +86,7 @@ def test_checkpoint_removed_by_hand_is_recorded_at_the_next_start(save, tmp_path
     assert (last.kind, last.checkpoint, last.entries["reason"]) == ("removed", "ckpt-1", "by hand")
 
 
-def test_directory_without_a_chain_is_adopted(tmp_path):
+def test_repair_starts_a_chain_in_a_directory_without_one(tmp_path):
     tf.train.Checkpoint(step=tf.Variable(1)).write(str(tmp_path / "ckpt-1"))
     commit.write(str(tmp_path / "ckpt-1"))
     chain.repair(str(tmp_path))
@@ -96,7 +96,7 @@ def test_directory_without_a_chain_is_adopted(tmp_path):
 
 
 def _write(prefix: pathlib.Path) -> None:
-    """Write a checkpoint as an older version does."""
+    """Write a checkpoint without a chain, as older versions do."""
     tf.train.Checkpoint(step=tf.Variable(1)).write(str(prefix))
     commit.write(str(prefix))
 
@@ -113,7 +113,7 @@ def _replace_by_directory(path: pathlib.Path) -> None:
 @pytest.mark.parametrize(
     ("damage", "has_chain"), [(_cut, False), (_cut, True), (_replace_by_directory, True)]
 )
-def test_checkpoint_of_an_older_version_is_adopted_unless_it_is_damaged(
+def test_repair_adopts_an_older_versions_checkpoint_unless_its_commit_file_is_damaged(
     tmp_path, damage, has_chain
 ):
     if has_chain:

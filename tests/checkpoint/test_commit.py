@@ -13,7 +13,7 @@ def prefix(tmp_path: pathlib.Path) -> str:
     return tf.train.Checkpoint(v=tf.Variable([1.0, 2.0])).write(str(tmp_path / "ckpt-7"))
 
 
-def test_commit_file_lists_the_files_and_the_description_of_the_run(prefix: str) -> None:
+def test_commit_file_lists_the_checkpoint_files_and_the_run_description(prefix: str) -> None:
     written = commit.write(prefix, {"optimizer": {"class": "SGD"}})
     assert commit.read(prefix) == written
     assert written.step == 7
@@ -24,7 +24,7 @@ def test_commit_file_lists_the_files_and_the_description_of_the_run(prefix: str)
     assert commit.find_damage(prefix) is None
 
 
-def test_everything_is_on_the_disk_before_the_commit_file_exists(
+def test_all_files_are_synced_to_disk_before_the_commit_file_exists(
     prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     events = []
@@ -57,7 +57,7 @@ def test_everything_is_on_the_disk_before_the_commit_file_exists(
         ("commit.json", b'{"step": 7, "other": 1}', "is damaged"),
     ],
 )
-def test_error_for_a_damaged_checkpoint_names_the_damage(
+def test_find_damage_names_a_missing_or_truncated_file_and_a_damaged_commit_file(
     prefix: str, file: str, content: bytes | None, damage: str
 ) -> None:
     assert commit.read(prefix) is None
@@ -68,7 +68,7 @@ def test_error_for_a_damaged_checkpoint_names_the_damage(
     assert damage in str(commit.find_damage(prefix))
 
 
-def test_changed_index_of_the_same_size_is_damage(prefix: str) -> None:
+def test_find_damage_detects_a_changed_index_file_of_the_same_size(prefix: str) -> None:
     commit.write(prefix)
     index = pathlib.Path(f"{prefix}.index")
     content = bytearray(index.read_bytes())
@@ -77,7 +77,7 @@ def test_changed_index_of_the_same_size_is_damage(prefix: str) -> None:
     assert "checksum" in str(commit.find_damage(prefix))
 
 
-def test_file_names_in_a_commit_file_cannot_leave_its_directory(prefix: str) -> None:
+def test_file_names_in_a_commit_file_cannot_point_outside_its_directory(prefix: str) -> None:
     commit.write(prefix)
     path = pathlib.Path(commit.path_of(prefix))
     content = json.loads(path.read_text())
@@ -86,7 +86,7 @@ def test_file_names_in_a_commit_file_cannot_leave_its_directory(prefix: str) -> 
     assert commit.find_damage(prefix) == "../../etc/passwd is missing"
 
 
-def test_committed_checkpoints_are_listed_by_their_numbers(tmp_path: pathlib.Path) -> None:
+def test_committed_checkpoints_are_listed_in_order_of_their_steps(tmp_path: pathlib.Path) -> None:
     for name in ("ckpt-9", "ckpt-10", "best-3", "ckpt-x"):
         (tmp_path / f"{name}.commit.json").touch()
     listed = commit.list_committed(str(tmp_path), "ckpt")
@@ -95,7 +95,7 @@ def test_committed_checkpoints_are_listed_by_their_numbers(tmp_path: pathlib.Pat
     assert commit.list_committed(str(tmp_path / "nowhere")) == []
 
 
-def test_commit_file_is_removed_before_the_files_it_vouches_for(
+def test_commit_file_is_removed_before_the_files_that_it_lists(
     prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     commit.write(prefix)
@@ -128,7 +128,9 @@ def _names(directory: pathlib.Path) -> set[str]:
     return {path.name for path in directory.iterdir()}
 
 
-def test_only_unfinished_checkpoints_are_removed(tmp_path: pathlib.Path) -> None:
+def test_remove_deletes_only_unfinished_checkpoints_with_the_given_name(
+    tmp_path: pathlib.Path,
+) -> None:
     for name in UNFINISHED + OTHERS:
         (tmp_path / name).touch()
     for name in ("ckpt-3_temp", "my_ckpt-3_temp"):
@@ -138,7 +140,9 @@ def test_only_unfinished_checkpoints_are_removed(tmp_path: pathlib.Path) -> None
     assert _names(tmp_path) == {*OTHERS, "my_ckpt-3_temp"}
 
 
-def test_without_any_commit_file_no_checkpoint_is_removed(tmp_path: pathlib.Path) -> None:
+def test_remove_keeps_checkpoints_in_a_directory_without_any_commit_file(
+    tmp_path: pathlib.Path,
+) -> None:
     (tmp_path / "ckpt-3.index").touch()
     (tmp_path / "ckpt-4_temp").mkdir()
     commit.remove(str(tmp_path), "ckpt")

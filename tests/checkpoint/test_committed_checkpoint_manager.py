@@ -15,7 +15,7 @@ Manager = committed_checkpoint_manager.CommittedCheckpointManager
 
 
 class Run:
-    """A variable that is its own step, and a manager."""
+    """A checkpoint manager, and a step variable that is also the whole checkpoint."""
 
     def __init__(self, directory: pathlib.Path, cls: Any = Manager, **kwargs: Any) -> None:
         self.step = tf.Variable(0, dtype=tf.int64)
@@ -46,12 +46,12 @@ def _truncate(directory: pathlib.Path, step: int) -> None:
     (directory / f"ckpt-{step}.data-00000-of-00001").write_bytes(b"")
 
 
-def test_checkpoint_is_committed_with_the_description_of_the_run(tmp_path: pathlib.Path) -> None:
+def test_commit_file_contains_the_run_description(tmp_path: pathlib.Path) -> None:
     path = Run(tmp_path, describe=lambda: {"global_batch_size": 8}).save(3)
     assert json.loads(pathlib.Path(commit.path_of(path)).read_text())["state"] == {
         "global_batch_size": 8
     }
-    assert tf.train.latest_checkpoint(str(tmp_path)) == path, "for TensorFlow's own tools"
+    assert tf.train.latest_checkpoint(str(tmp_path)) == path, "TensorFlow's own tools find it too"
 
 
 def test_older_checkpoints_are_removed_only_when_the_new_one_is_committed(
@@ -68,7 +68,7 @@ def test_older_checkpoints_are_removed_only_when_the_new_one_is_committed(
     monkeypatch.setattr(commit.files, "write_text", fail)
     with pytest.raises(OSError, match="gone"):
         run.save(4)
-    assert _steps(tmp_path) == [2, 3], "and what was begun is removed"
+    assert _steps(tmp_path) == [2, 3], "the files of the failed save are removed"
 
 
 def test_step_whose_save_failed_can_be_saved_again(
@@ -82,7 +82,7 @@ def test_step_whose_save_failed_can_be_saved_again(
     assert run.save(4).endswith("ckpt-4")
 
 
-def test_damaged_checkpoint_is_set_aside_and_training_resumes_from_the_one_before(
+def test_damaged_checkpoint_is_set_aside_and_training_resumes_from_the_previous_one(
     tmp_path: pathlib.Path,
 ) -> None:
     Run(tmp_path).save(1, 2, 3)
@@ -96,7 +96,9 @@ def test_damaged_checkpoint_is_set_aside_and_training_resumes_from_the_one_befor
     assert _steps(tmp_path) == [3, 4]
 
 
-def test_read_only_manager_moves_no_damaged_checkpoint(tmp_path: pathlib.Path) -> None:
+def test_manager_with_moves_damaged_false_leaves_a_damaged_checkpoint_in_place(
+    tmp_path: pathlib.Path,
+) -> None:
     Run(tmp_path).save(1, 2)
     _truncate(tmp_path, 2)
     before = sorted(os.listdir(tmp_path))
@@ -105,7 +107,7 @@ def test_read_only_manager_moves_no_damaged_checkpoint(tmp_path: pathlib.Path) -
     assert sorted(os.listdir(tmp_path)) == before
 
 
-def test_directory_with_only_damaged_checkpoints_is_an_error_at_every_start(
+def test_every_start_raises_if_all_checkpoints_are_damaged(
     tmp_path: pathlib.Path,
 ) -> None:
     Run(tmp_path).save(1, 2)
@@ -132,7 +134,7 @@ def test_training_does_not_start_from_scratch_if_its_only_checkpoint_is_damaged(
     assert _steps(tmp_path) == [1]
 
 
-def test_second_save_of_a_step_is_skipped(tmp_path: pathlib.Path) -> None:
+def test_second_checkpoint_save_at_the_same_step_is_skipped(tmp_path: pathlib.Path) -> None:
     saves = []
 
     def on_save() -> Any:
@@ -143,10 +145,12 @@ def test_second_save_of_a_step_is_skipped(tmp_path: pathlib.Path) -> None:
     run.manager.on_save = on_save
     run.save(1, 2)
     assert run.manager.save(checkpoint_number=2, check_interval=False) is None
-    assert saves == [1, 2], "nobody prepares for a save that does not come"
+    assert saves == [1, 2], "`on_save` is not called for a skipped save"
 
 
-def test_interrupted_first_save_is_no_checkpoint(tmp_path: pathlib.Path) -> None:
+def test_interrupted_first_save_is_set_aside_and_training_starts_from_scratch(
+    tmp_path: pathlib.Path,
+) -> None:
     Run(tmp_path).save(1)
     for name in ("checkpoint", "ckpt-1.commit.json"):
         (tmp_path / name).unlink()
@@ -157,7 +161,7 @@ def test_interrupted_first_save_is_no_checkpoint(tmp_path: pathlib.Path) -> None
     assert (tmp_path / "damaged" / "ckpt-1").is_dir()
 
 
-def test_checkpoint_of_another_optimizer_is_refused_and_stays_in_place(
+def test_checkpoint_of_a_different_optimizer_raises_and_stays_in_place(
     tmp_path: pathlib.Path,
 ) -> None:
     def describe(name: str) -> Any:
@@ -171,7 +175,7 @@ def test_checkpoint_of_another_optimizer_is_refused_and_stays_in_place(
     assert _steps(tmp_path) == [1, 2]
 
 
-def test_directory_of_the_checkpoint_manager_of_tensorflow_is_adopted(
+def test_training_resumes_in_a_directory_of_tensorflows_checkpoint_manager(
     tmp_path: pathlib.Path,
 ) -> None:
     Run(tmp_path, cls=tf.train.CheckpointManager).save(1, 2)
@@ -182,7 +186,9 @@ def test_directory_of_the_checkpoint_manager_of_tensorflow_is_adopted(
     assert _steps(tmp_path) == [2, 3]
 
 
-def test_next_save_removes_what_a_killed_process_left(tmp_path: pathlib.Path) -> None:
+def test_next_save_removes_unfinished_checkpoint_files_of_a_killed_process(
+    tmp_path: pathlib.Path,
+) -> None:
     Run(tmp_path).save(1, 2)
     for name in ("index", "data-00000-of-00001"):
         shutil.copy(tmp_path / f"ckpt-2.{name}", tmp_path / f"ckpt-9.{name}")
@@ -194,7 +200,7 @@ def test_next_save_removes_what_a_killed_process_left(tmp_path: pathlib.Path) ->
     assert not (tmp_path / "ckpt-9_temp").exists()
 
 
-def test_training_resumes_although_the_list_of_checkpoints_is_damaged(
+def test_training_resumes_if_the_checkpoint_state_file_is_damaged(
     tmp_path: pathlib.Path,
 ) -> None:
     Run(tmp_path).save(1, 2)
@@ -205,7 +211,9 @@ def test_training_resumes_although_the_list_of_checkpoints_is_damaged(
     assert tf.train.latest_checkpoint(str(tmp_path)).endswith("ckpt-3")
 
 
-def test_checkpoint_kept_for_every_n_hours_is_never_removed(tmp_path: pathlib.Path) -> None:
+def test_checkpoint_kept_by_keep_checkpoint_every_n_hours_is_never_removed(
+    tmp_path: pathlib.Path,
+) -> None:
     run = Run(tmp_path, max_to_keep=1, keep_checkpoint_every_n_hours=1e-9)
     run.save(1, 2, 3)
     assert _steps(tmp_path) == [1, 2, 3]
@@ -216,7 +224,7 @@ def test_checkpoint_kept_for_every_n_hours_is_never_removed(tmp_path: pathlib.Pa
     assert _steps(tmp_path) == [1, 2, 4]
 
 
-def test_save_needs_space_for_a_fifth_more_than_the_last_one(
+def test_save_raises_unless_120_percent_of_the_last_checkpoint_size_is_free(
     tmp_path: pathlib.Path, monkeypatch
 ) -> None:
     run = Run(tmp_path)
@@ -233,6 +241,6 @@ def test_save_needs_space_for_a_fifth_more_than_the_last_one(
             assert _steps(tmp_path) == [1]
 
 
-def test_unknown_free_space_is_no_reason_to_refuse_a_save(tmp_path: pathlib.Path) -> None:
+def test_require_space_passes_if_the_free_space_is_unknown(tmp_path: pathlib.Path) -> None:
     committed_checkpoint_manager.require_space(str(tmp_path / "nowhere"), 10**18)
     committed_checkpoint_manager.require_space("gs://bucket/run", 10**18)

@@ -13,7 +13,7 @@ from official_lite.orbit import checkpointing
 
 
 class State:
-    """Two variables and two checkpoints of them, all values 1 and all values 2."""
+    """Two variables and two checkpoints of them: one with all values 1, one with all values 2."""
 
     def __init__(self, directory: pathlib.Path, commits: bool) -> None:
         self.variables = [tf.Variable(tf.zeros([1000])), tf.Variable(0)]
@@ -61,18 +61,18 @@ def _damage(path: pathlib.Path, how: str) -> None:
         (False, "index", "flipped"),
     ],
 )
-def test_damaged_checkpoint_is_replaced_by_the_one_before(
+def test_previous_checkpoint_is_restored_if_the_newest_is_damaged(
     tmp_path: pathlib.Path, commits: bool, file: str, how: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     state = State(tmp_path, commits)
     _damage(pathlib.Path(f"{state.paths[1]}.{file}"), how)
     path, damaged = fallback.restore_newest(state.checkpoint, state.paths)
     assert (path, damaged) == (state.paths[0], [state.paths[1]])
-    assert state.values() == {1.0}, "nothing is left of the damaged one"
+    assert state.values() == {1.0}, "no value is from the damaged checkpoint"
     assert f"{state.paths[1]} is damaged. Restoring {state.paths[0]} instead" in caplog.text
 
 
-def test_object_that_is_created_later_gets_nothing_of_the_damaged_checkpoint(
+def test_deferred_restoration_takes_no_value_from_the_damaged_checkpoint(
     tmp_path: pathlib.Path,
 ) -> None:
     paths = []
@@ -94,20 +94,20 @@ def test_object_that_is_created_later_gets_nothing_of_the_damaged_checkpoint(
     assert int(checkpoint.late) == 1
 
 
-def test_intact_checkpoint_of_another_shape_is_an_error(state: State) -> None:
+def test_shape_mismatch_with_an_intact_checkpoint_raises_checkpoint_error(state: State) -> None:
     other = tf.train.Checkpoint(a=tf.Variable(tf.zeros([3])), b=tf.Variable(0))
     with pytest.raises(errors.CheckpointError, match="The checkpoint is intact"):
         fallback.restore_newest(other, state.paths)
     assert os.path.exists(f"{state.paths[1]}.index")
 
 
-def test_error_without_an_intact_checkpoint_lists_all_damaged_ones(state: State) -> None:
+def test_restore_newest_returns_all_damaged_checkpoints_if_none_is_intact(state: State) -> None:
     for path in state.paths:
         _damage(pathlib.Path(f"{path}.data-00000-of-00001"), "truncated")
     assert fallback.restore_newest(state.checkpoint, state.paths) == (None, state.paths[::-1])
 
 
-def test_compatibility_check_receives_the_description_from_the_commit_file(
+def test_compatibility_check_receives_the_run_description_from_the_commit_file(
     tmp_path: pathlib.Path,
 ) -> None:
     state = State(tmp_path, commits=False)
@@ -119,7 +119,7 @@ def test_compatibility_check_receives_the_description_from_the_commit_file(
     assert seen == [(state.paths[1], {"optimizer": "SGD"})]
 
 
-def test_temporary_file_system_error_does_not_count_as_damage(
+def test_temporary_file_system_error_is_raised_and_not_treated_as_damage(
     state: State, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(path: str) -> None:
@@ -130,7 +130,7 @@ def test_temporary_file_system_error_does_not_count_as_damage(
         fallback.restore_newest(state.checkpoint, state.paths)
 
 
-def test_files_that_are_set_aside_are_complete_and_never_overwritten(
+def test_set_aside_moves_all_files_of_a_checkpoint_and_overwrites_none(
     tmp_path: pathlib.Path,
 ) -> None:
     first = fallback.set_aside(State(tmp_path, commits=True).paths[0])
@@ -154,7 +154,7 @@ def _write_items(directory: pathlib.Path, **items) -> str:
     return tf.train.Checkpoint(**items).write(str(directory / "ckpt-1"))
 
 
-def test_missing_and_misshapen_variables_are_named_and_none_is_assigned(tmp_path) -> None:
+def test_require_complete_names_missing_and_misshapen_variables_and_assigns_none(tmp_path) -> None:
     path = _write_items(tmp_path, a=tf.Variable([1.0]), b=tf.Variable([1.0, 1.0]))
     a = tf.Variable([0.0])
     wanted = tf.train.Checkpoint(a=a, b=tf.Variable([0.0]), c=tf.Variable(0.0), d=_State())
@@ -166,7 +166,9 @@ def test_missing_and_misshapen_variables_are_named_and_none_is_assigned(tmp_path
     assert a.numpy() == 0.0
 
 
-def test_optional_variables_and_bookkeeping_may_be_missing(tmp_path) -> None:
+def test_optional_variables_hooks_and_skipped_batches_may_be_missing_from_a_checkpoint(
+    tmp_path,
+) -> None:
     path = _write_items(tmp_path, a=tf.Variable(1.0))
     extra = tf.Variable(0.0)
     wanted = tf.train.Checkpoint(
@@ -175,13 +177,13 @@ def test_optional_variables_and_bookkeeping_may_be_missing(tmp_path) -> None:
     fallback.require_complete(wanted, path, optional=[extra])
 
 
-def test_variables_that_do_not_exist_yet_may_be_missing(tmp_path) -> None:
+def test_variables_of_an_unbuilt_model_may_be_missing_from_a_checkpoint(tmp_path) -> None:
     path = _write_items(tmp_path, a=tf.Variable(1.0))
     model = keras.Sequential([keras.layers.Dense(2)])
     fallback.require_complete(tf.train.Checkpoint(a=tf.Variable(0.0), model=model), path)
 
 
-def test_variable_that_was_saved_under_one_of_its_names_is_not_missing(tmp_path) -> None:
+def test_variable_with_two_names_is_not_missing_if_saved_under_one_of_them(tmp_path) -> None:
     variable = tf.Variable(0.0)
     path = _write_items(tmp_path, first=tf.Variable(1.0))
     wanted = tf.train.Checkpoint(first=variable, second=variable)
@@ -190,7 +192,7 @@ def test_variable_that_was_saved_under_one_of_its_names_is_not_missing(tmp_path)
     assert variable.numpy() == 1.0
 
 
-def test_list_of_weights_that_has_another_length_is_refused(tmp_path) -> None:
+def test_weight_list_of_a_different_length_than_in_the_checkpoint_raises(tmp_path) -> None:
     saved, fewer = ([tf.Variable(tf.zeros([2])) for _ in range(count)] for count in (3, 2))
     path = _write_items(tmp_path, hidden_weights=saved)
     with pytest.raises(
@@ -199,7 +201,7 @@ def test_list_of_weights_that_has_another_length_is_refused(tmp_path) -> None:
         fallback.require_complete(tf.train.Checkpoint(hidden_weights=fewer), path)
 
 
-def test_whole_state_of_a_keras_model_must_be_saved(tmp_path) -> None:
+def test_checkpoint_without_adapted_layers_and_random_state_raises(tmp_path) -> None:
     def build() -> keras.Model:
         layers = [keras.layers.Normalization(), keras.layers.Dropout(0.5), keras.layers.Dense(1)]
         return keras.Sequential([keras.Input((2,)), *layers])
@@ -215,7 +217,7 @@ def test_whole_state_of_a_keras_model_must_be_saved(tmp_path) -> None:
     ("manager_cls", "which"),
     [("TensorFlow", "newest"), ("AsyncCheckpointManager", "newest"), ("TensorFlow", "named")],
 )
-def test_every_way_to_restore_refuses_an_incomplete_checkpoint(
+def test_restoring_the_newest_or_a_named_incomplete_checkpoint_raises(
     manager_cls: str, which: str, tmp_path
 ) -> None:
     path = _write_items(tmp_path, a=tf.Variable(1.0))

@@ -14,7 +14,9 @@ def _write(directory: pathlib.Path, step: int, **values: object) -> str:
     return tf.train.Checkpoint(**variables).write(str(directory / f"ckpt-{step}"))
 
 
-def test_variables_have_names_shapes_types_and_what_is_not_finite(tmp_path: pathlib.Path) -> None:
+def test_read_returns_name_shape_dtype_size_and_nonfinite_count_of_each_variable(
+    tmp_path: pathlib.Path,
+) -> None:
     prefix = _write(tmp_path, 1, a=[[1.0, math.nan, math.inf]], b=7, c="text")
     found = inspection.read(prefix)
     assert found.problems == []
@@ -26,7 +28,9 @@ def test_variables_have_names_shapes_types_and_what_is_not_finite(tmp_path: path
     ]
 
 
-def test_flipped_bit_is_found_and_the_other_variables_are_read(tmp_path: pathlib.Path) -> None:
+def test_read_reports_a_variable_with_a_flipped_bit_and_reads_the_others(
+    tmp_path: pathlib.Path,
+) -> None:
     prefix = _write(tmp_path, 1, a=[1.0] * 100, b=[2.0] * 100)
     (path,) = tmp_path.glob("*.data-*")
     data = bytearray(path.read_bytes())
@@ -41,7 +45,7 @@ def test_flipped_bit_is_found_and_the_other_variables_are_read(tmp_path: pathlib
     assert len(inspection.read(prefix).problems) == 1
 
 
-def test_differences_are_sorted_by_kind_and_size(tmp_path: pathlib.Path) -> None:
+def test_compare_sorts_differences_by_kind_and_size(tmp_path: pathlib.Path) -> None:
     same = {"equal": [1.0, math.nan, math.inf], "text": "x", "count": 5}
     a = _write(tmp_path, 1, **same, gone=1.0, shape=[1.0], small=[1.0, 4.0], large=[2.0], nan=[1.0])
     new = {"small": [1.0, 5.0], "large": [4.0], "nan": [math.nan], "shape": [[1.0]], "come": 1.0}
@@ -65,7 +69,9 @@ def test_differences_are_sorted_by_kind_and_size(tmp_path: pathlib.Path) -> None
     assert numbers["shape"] == (None, None)
 
 
-def test_variables_are_named_and_compared_by_their_own_names(tmp_path: pathlib.Path) -> None:
+def test_variables_are_compared_by_keras_path_instead_of_checkpoint_key(
+    tmp_path: pathlib.Path,
+) -> None:
     model = keras.Sequential(
         [keras.Input((2,)), keras.layers.Dense(1, name="head")], name="sequential"
     )
@@ -81,7 +87,7 @@ def test_variables_are_named_and_compared_by_their_own_names(tmp_path: pathlib.P
     assert "only in b" not in states.values()
 
 
-def test_step_is_read_without_building_the_model(tmp_path) -> None:
+def test_global_step_is_read_from_a_checkpoint_without_building_the_model(tmp_path) -> None:
     step = tf.Variable(12, dtype=tf.int64)
     path = tf.train.Checkpoint(global_step=step).save(str(tmp_path / "ckpt"))
     assert inspection.read_global_step_from_checkpoint(path) == 12
@@ -90,7 +96,7 @@ def test_step_is_read_without_building_the_model(tmp_path) -> None:
         inspection.read_global_step_from_checkpoint(path)
 
 
-def test_only_files_of_checkpoints_are_removed(tmp_path) -> None:
+def test_remove_ckpts_removes_only_checkpoint_files(tmp_path) -> None:
     tf.train.Checkpoint(v=tf.Variable(1)).save(str(tmp_path / "ckpt"))
     (tmp_path / "params.yaml").touch()
     inspection.remove_ckpts(str(tmp_path))

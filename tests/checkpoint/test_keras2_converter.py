@@ -1,4 +1,4 @@
-"""The fixtures have the keys that tf_keras 2.20 wrote for the same models."""
+"""Tests of the Keras 2 converter on checkpoints with the keys that tf_keras 2.20 writes."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -20,7 +20,7 @@ SaveKeras2 = Callable[..., str]
 SavedLayer = Callable[..., dict[str, tf.Variable]]
 
 
-# The longest chain: 32 steps of a GRU, each with sums over 6 inputs and 3 states.
+# The longest chain of rounded additions: 32 GRU steps, each of which sums 6 inputs and 3 states.
 ROUNDINGS = 32 * (6 + 3)
 
 
@@ -77,7 +77,7 @@ def images() -> np.ndarray:
 
 
 def with_random_weights(model: Any) -> Any:
-    """The model, built and with weights (moving statistics too) unlike any initial ones."""
+    """Build the model, assign random weights and moving statistics, and return it."""
     model(images())
     rng = np.random.default_rng(1)
     for variable in model.weights:
@@ -120,7 +120,7 @@ MODELS = [(convnet, saved_convnet), (nested, saved_nested), (subclassed, saved_s
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize(("build", "saved"), MODELS, ids=["convnet", "nested", "subclassed"])
-def test_model_restored_from_keras2_predicts_the_same(
+def test_model_restored_from_a_keras2_checkpoint_predicts_like_the_saved_model(
     build: Callable[[], Any],
     saved: Callable[..., dict[str, Any]],
     save_keras2: SaveKeras2,
@@ -134,7 +134,7 @@ def test_model_restored_from_keras2_predicts_the_same(
     rounding.assert_close(target(images()), source(images()), roundings=ROUNDINGS)
 
 
-def test_checkpoints_written_by_these_tests_have_the_keys_of_tf_keras(
+def test_save_keras2_fixture_writes_the_keys_that_tf_keras_writes(
     save_keras2: SaveKeras2, saved_layer: SavedLayer
 ) -> None:
     source = with_random_weights(nested())
@@ -152,7 +152,7 @@ def test_checkpoints_written_by_these_tests_have_the_keys_of_tf_keras(
     }
 
 
-def test_part_of_a_checkpoint_goes_into_part_of_a_model(
+def test_root_argument_restores_part_of_a_checkpoint_into_a_submodel(
     save_keras2: SaveKeras2, saved_layer: SavedLayer
 ) -> None:
     source, target = with_random_weights(convnet()), nested()
@@ -163,7 +163,7 @@ def test_part_of_a_checkpoint_goes_into_part_of_a_model(
         rounding.assert_close(target.layers[1](images()), source(images()), roundings=ROUNDINGS)
 
 
-def test_models_held_by_a_plain_module_are_restored(
+def test_model_inside_a_tf_module_is_restored(
     save_keras2: SaveKeras2, saved_layer: SavedLayer
 ) -> None:
     class Holder(tf.Module):
@@ -178,7 +178,7 @@ def test_models_held_by_a_plain_module_are_restored(
     rounding.assert_close(target(images()), source(images()), roundings=ROUNDINGS)
 
 
-def test_strict_restore_of_an_incomplete_checkpoint_changes_no_weight(
+def test_strict_restore_of_an_incomplete_checkpoint_raises_and_changes_no_weight(
     save_keras2: SaveKeras2, saved_layer: SavedLayer
 ) -> None:
     source, target = with_random_weights(convnet()), convnet()
@@ -190,7 +190,7 @@ def test_strict_restore_of_an_incomplete_checkpoint_changes_no_weight(
     assert all(np.array_equal(a, b) for a, b in zip(before, target.get_weights(), strict=True))
 
 
-def test_lenient_restore_loads_matching_weights_and_reports_the_rest(
+def test_non_strict_restore_loads_matching_weights_and_reports_the_rest(
     save_keras2: SaveKeras2, saved_layer: SavedLayer
 ) -> None:
     source, target = with_random_weights(convnet()), convnet()
@@ -203,7 +203,7 @@ def test_lenient_restore_loads_matching_weights_and_reports_the_rest(
     np.testing.assert_array_equal(target.layers[1].weights[0], source.layers[1].weights[0])
 
 
-def test_tensor_for_two_variables_is_ambiguous(tmp_path: Path) -> None:
+def test_variable_that_matches_two_tensors_is_reported_as_ambiguous(tmp_path: Path) -> None:
     model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(2, name="a")])
     prefix = str(tmp_path / "model.ckpt")
     tf.raw_ops.SaveV2(
@@ -217,17 +217,17 @@ def test_tensor_for_two_variables_is_ambiguous(tmp_path: Path) -> None:
     np.testing.assert_array_equal(model.layers[0].bias, [7.0, 7.0])
 
 
-def test_model_without_variables_is_refused(save_keras2: SaveKeras2) -> None:
+def test_restoring_into_an_unbuilt_model_raises(save_keras2: SaveKeras2) -> None:
     path = save_keras2(model={"kernel": tf.Variable(1.0)})
     with pytest.raises(errors.CheckpointError, match="Call it once"):
         restore_keras2_checkpoint(subclassed(), path)
 
 
 @pytest.mark.parametrize("build", [convnet, nested, subclassed])
-def test_checkpoint_written_by_tf_keras_gives_equal_predictions(
+def test_model_restored_from_a_checkpoint_of_tf_keras_predicts_like_the_tf_keras_model(
     build: Callable[..., Any], tmp_path: Path
 ) -> None:
-    tf_keras = pytest.importorskip("tf_keras", reason="only with Keras 2 beside Keras 3")
+    tf_keras = pytest.importorskip("tf_keras", reason="requires tf_keras (Keras 2)")
     source, target = with_random_weights(build(tf_keras)), build()
     optimizer = tf_keras.optimizers.Adam()
     optimizer.build(source.trainable_variables)
@@ -251,13 +251,13 @@ def sequential(*names: str) -> keras.Model:
 def found_names(
     model: Any, path: str, renamed: Mapping[str, str] | None = None
 ) -> dict[str, list[str]]:
-    """What was found for each variable of the model, by the variable's Keras 2 name."""
+    """Return the Keras 2 names of the tensors found for each variable, by the variable's path."""
     root = SavedGraph(path).root(None)
     found = keras2_converter.match_structure(model, root, renamed=renamed or {})
     return {v.path: [t.full_name for t in found.get(id(v), [])] for v in model.weights}
 
 
-def test_equal_names_of_layers_take_precedence_over_their_order(save_keras2: SaveKeras2) -> None:
+def test_layer_names_take_precedence_over_layer_order(save_keras2: SaveKeras2) -> None:
     path = save_keras2(**{"layer_with_weights-0": dense("b"), "layer_with_weights-1": dense("a")})
     found = found_names(sequential("a", "b"), path)
     assert list(found.values()) == [["a/kernel"], ["b/kernel"]]
@@ -269,7 +269,7 @@ def test_layers_with_generated_names_are_matched_by_order(save_keras2: SaveKeras
     assert list(found.values()) == [["dense_0/kernel"], ["dense_1/kernel"]]
 
 
-def test_layers_with_names_of_their_own_are_not_mistaken_for_each_other(
+def test_explicitly_named_layers_match_by_name_even_if_their_order_differs(
     save_keras2: SaveKeras2,
 ) -> None:
     names = ("b", "dense_7", "a")
@@ -278,14 +278,16 @@ def test_layers_with_names_of_their_own_are_not_mistaken_for_each_other(
     assert list(found.values()) == [["dense_7/kernel"], ["a/kernel"], ["b/kernel"]]
 
 
-def test_layers_behind_a_replaced_one_are_not_matched_by_order(save_keras2: SaveKeras2) -> None:
+def test_layers_are_matched_by_order_only_up_to_the_first_shape_mismatch(
+    save_keras2: SaveKeras2,
+) -> None:
     saved = {f"layer_with_weights-{i}": dense(f"x{i}", units=2 + i) for i in range(3)}
     found = found_names(sequential("a", "b"), save_keras2(**saved))
     assert list(found.values()) == [["x0/kernel"], []]
 
 
 class Tower(keras.layers.Layer):
-    """Holds layers in every way there is."""
+    """A layer with sublayers in an attribute, a list and a dict."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -318,21 +320,21 @@ EXPECTED = {"scale", "first/kernel", "rest_0/kernel", "rest_1/kernel", "left/ker
 
 
 @pytest.mark.parametrize("first", ["_first", "first"])
-def test_attributes_lists_and_dicts_are_followed_with_or_without_an_underscore(
+def test_sublayers_in_attributes_lists_and_dicts_match_with_or_without_underscore(
     save_keras2: SaveKeras2, first: str
 ) -> None:
     found = found_names(built_tower(), save_keras2(model=saved_tower(first)))
     assert {name for (name,) in found.values()} == EXPECTED
 
 
-def test_renamed_attribute_is_found(save_keras2: SaveKeras2) -> None:
+def test_renamed_attribute_is_matched_only_if_listed_in_renamed(save_keras2: SaveKeras2) -> None:
     path = save_keras2(model=saved_tower(first="stem"))
     assert [] in found_names(built_tower(), path).values()
     found = found_names(built_tower(), path, renamed={"stem": "_first"})
     assert {name for (name,) in found.values()} == EXPECTED
 
 
-def test_saved_attributes_find_layers_of_that_name(save_keras2: SaveKeras2) -> None:
+def test_saved_attributes_match_layers_of_the_same_name(save_keras2: SaveKeras2) -> None:
     path = save_keras2(model={"a": dense("tower/dense"), "b": dense("tower/dense_1")})
     found = found_names(sequential("b", "a"), path)
     assert list(found.values()) == [["tower/dense_1/kernel"], ["tower/dense/kernel"]]
@@ -342,7 +344,7 @@ def named(*names: str) -> list[Tensor]:
     return [Tensor(key=name, full_name=name, shape=(2, 2)) for name in names]
 
 
-def test_tensors_without_objects_are_matched_by_the_end_of_their_names() -> None:
+def test_tensors_of_a_name_based_checkpoint_are_matched_by_name_suffix() -> None:
     model = sequential("a", "b")
     tensors = named("net/a/kernel", "net/b/kernel", "net/a/kernel/Adam", "global_step")
     found = keras2_converter.match_names(model.weights, tensors)
@@ -350,7 +352,7 @@ def test_tensors_without_objects_are_matched_by_the_end_of_their_names() -> None
     assert names == [["net/a/kernel"], ["net/b/kernel"]]
 
 
-def test_names_match_by_the_longest_ending_of_at_least_two_parts() -> None:
+def test_names_match_by_the_longest_common_suffix_of_at_least_two_parts() -> None:
     (kernel,) = sequential("a").weights
     found = keras2_converter.match_names([kernel], named("x/a/kernel", "y/a/kernel", "kernel"))
     assert [t.full_name for t in found[id(kernel)]] == ["x/a/kernel", "y/a/kernel"]

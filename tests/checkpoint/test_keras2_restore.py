@@ -1,4 +1,4 @@
-"""A run resumes from the model and the optimizer of a checkpoint in Keras 2's layout."""
+"""Tests that a run resumes its model and optimizer from a checkpoint in the Keras 2 layout."""
 
 import pathlib
 from typing import Any
@@ -14,13 +14,13 @@ from official_lite.modeling.optimization import ema_optimizer
 
 
 class LegacyOptimizer(tf.Module):
-    """Has slots that TensorFlow saves as those of a legacy optimizer."""
+    """A module whose slots TensorFlow saves like those of a legacy optimizer."""
 
     def __init__(self, steps: int, slots: dict[str, list[tuple[tf.Variable, tf.Variable]]]) -> None:
         super().__init__()
         self.iter = tf.Variable(steps, dtype=tf.int64)
         self.decay = tf.Variable(0.0)
-        self.__dict__["slots"] = slots  # Not tracked as a dependency.
+        self.__dict__["slots"] = slots  # TensorFlow does not track these.
 
     def get_slot_names(self) -> list[str]:
         return sorted(self.slots)
@@ -30,7 +30,7 @@ class LegacyOptimizer(tf.Module):
         return found[0] if found else None
 
     def _create_or_restore_slot_variable(self, *args: Any, **kwargs: Any) -> None:
-        raise NotImplementedError  # TensorFlow saves the slots of what has this method.
+        raise NotImplementedError  # TensorFlow saves slots only of objects with this method.
 
 
 def _weights() -> dict[str, tf.Variable]:
@@ -43,7 +43,7 @@ def _model(weights: dict[str, tf.Variable]) -> tf.train.Checkpoint:
 
 
 def _legacy(directory: pathlib.Path, names: str, owners: str = "kernel bias") -> str:
-    """Saves slots with the values 10, 11, ... for the owners, for each name in turn."""
+    """Save slots with the values 10, 11, ...: for each slot name, one slot per owner."""
     weights = _weights()
     values = iter(range(10, 30))
     slots = {
@@ -59,7 +59,7 @@ def _legacy(directory: pathlib.Path, names: str, owners: str = "kernel bias") ->
 
 
 def _named(directory: pathlib.Path) -> str:
-    """Saves the slots as the optimizers do that are not legacy, in another order than the model."""
+    """Save slots as non-legacy optimizers do, in a different order than the model's weights."""
     weights = _weights()
     names = ["Adam/m/dense/bias", "Adam/v/dense/bias", "Adam/m/dense/kernel", "Adam/v/dense/kernel"]
     shapes = [(2,), (2,), (1, 2), (1, 2)]
@@ -101,7 +101,7 @@ def _firsts(variables: list[Any]) -> list[float]:
     return [float(np.ravel(variable.numpy())[0]) for variable in variables]
 
 
-def test_moments_of_a_legacy_adam_are_resumed(tmp_path: pathlib.Path) -> None:
+def test_moments_and_iterations_of_a_legacy_adam_are_restored(tmp_path: pathlib.Path) -> None:
     adam = keras.optimizers.Adam(0.25)
     _restored(_legacy(tmp_path, "m v"), adam)
     assert _firsts(adam._momentums) == [10, 11]
@@ -110,14 +110,14 @@ def test_moments_of_a_legacy_adam_are_resumed(tmp_path: pathlib.Path) -> None:
     assert float(adam.learning_rate) == 0.25
 
 
-def test_moments_are_matched_by_the_name_of_their_weight(tmp_path: pathlib.Path) -> None:
+def test_adam_moments_are_matched_by_the_names_of_their_weights(tmp_path: pathlib.Path) -> None:
     adam = keras.optimizers.Adam()
     _restored(_named(tmp_path), adam)
     assert _firsts(adam._momentums) == [10, 11]
     assert _firsts(adam._velocities) == [12, 13]
 
 
-def test_momentum_and_averages_are_resumed(tmp_path: pathlib.Path) -> None:
+def test_sgd_momentum_and_moving_averages_are_restored(tmp_path: pathlib.Path) -> None:
     average = ema_optimizer.ExponentialMovingAverage(keras.optimizers.SGD(momentum=0.9))
     _restored(_legacy(tmp_path, "momentum average"), average)
     assert _firsts(average.inner_optimizer.momentums) == [10, 11]
@@ -125,14 +125,14 @@ def test_momentum_and_averages_are_resumed(tmp_path: pathlib.Path) -> None:
     assert int(average.inner_optimizer.iterations) == 7
 
 
-def test_squares_of_rmsprop_are_resumed(tmp_path: pathlib.Path) -> None:
+def test_rmsprop_velocities_and_momentums_are_restored(tmp_path: pathlib.Path) -> None:
     rmsprop = keras.optimizers.RMSprop(momentum=0.9)
     _restored(_legacy(tmp_path, "rms momentum"), rmsprop)
     assert _firsts(rmsprop._velocities) == [10, 11]
     assert _firsts(rmsprop._momentums) == [12, 13]
 
 
-def test_weight_without_a_gradient_so_far_keeps_initial_slots(tmp_path: pathlib.Path) -> None:
+def test_weight_without_saved_slots_keeps_its_initial_slots(tmp_path: pathlib.Path) -> None:
     adam = keras.optimizers.Adam()
     _restored(_legacy(tmp_path, "m v", owners="kernel"), adam)
     assert _firsts(adam._momentums) == [10, 0]
@@ -146,7 +146,7 @@ def test_weight_without_a_gradient_so_far_keeps_initial_slots(tmp_path: pathlib.
         ("m v vhat", keras.optimizers.Adam, r"\(2\).*optimizer/vhat"),
     ],
 )
-def test_checkpoint_of_another_optimizer_is_refused_and_changes_nothing(
+def test_checkpoint_of_a_different_optimizer_raises_and_changes_no_weight(
     slots: str, optimizer: type[keras.optimizers.Optimizer], named: str, tmp_path: pathlib.Path
 ) -> None:
     with pytest.raises(errors.CheckpointError, match=named) as caught:

@@ -18,7 +18,7 @@ def _save(directory: pathlib.Path, *numbers: int, commits: bool = True) -> list[
     return paths
 
 
-def test_latest_checkpoint_has_the_highest_step_whenever_it_was_written(
+def test_latest_checkpoint_has_the_highest_step_regardless_of_the_write_order(
     tmp_path: pathlib.Path,
 ) -> None:
     paths = _save(tmp_path, 100, 9, 20)
@@ -26,26 +26,30 @@ def test_latest_checkpoint_has_the_highest_step_whenever_it_was_written(
     assert latest.find_checkpoints(str(tmp_path)) == [paths[1], paths[2], paths[0]]
 
 
-def test_checkpoint_without_a_commit_file_does_not_count(tmp_path: pathlib.Path) -> None:
+def test_checkpoint_without_a_commit_file_is_skipped_if_another_has_one(
+    tmp_path: pathlib.Path,
+) -> None:
     paths = _save(tmp_path, 1, 2)
     os.remove(commit.path_of(paths[1]))
     assert latest.latest_checkpoint(str(tmp_path)) == paths[0]
 
 
-def test_directory_of_another_tool_is_read_as_its_list_says(tmp_path: pathlib.Path) -> None:
+def test_directory_without_commit_files_follows_its_checkpoint_state_file(
+    tmp_path: pathlib.Path,
+) -> None:
     paths = _save(tmp_path, 5, 3, commits=False)
     assert latest.latest_checkpoint(str(tmp_path)) == paths[1]
     assert latest.find_checkpoints(str(tmp_path)) == paths
 
 
-def test_damaged_checkpoint_is_skipped(tmp_path: pathlib.Path) -> None:
+def test_latest_checkpoint_skips_a_damaged_checkpoint(tmp_path: pathlib.Path) -> None:
     paths = _save(tmp_path, 1, 2)
     pathlib.Path(f"{paths[1]}.index").write_bytes(b"")
     assert latest.latest_checkpoint(str(tmp_path)) == paths[0]
 
 
 @pytest.mark.parametrize("content", [b"\xff\xfe\x00", None])
-def test_checkpoints_are_found_although_the_list_of_checkpoints_is_damaged(
+def test_checkpoints_are_found_if_the_checkpoint_state_file_is_damaged_or_missing(
     tmp_path: pathlib.Path, content: bytes | None
 ) -> None:
     for commits in (True, False):
@@ -56,7 +60,7 @@ def test_checkpoints_are_found_although_the_list_of_checkpoints_is_damaged(
         assert latest.latest_checkpoint(str(directory)) == paths[1]
 
 
-def test_paths_in_the_list_of_checkpoints_cannot_leave_the_directory(
+def test_paths_in_the_checkpoint_state_file_cannot_point_outside_the_directory(
     tmp_path: pathlib.Path,
 ) -> None:
     (outside,) = _save(tmp_path / "outside", 9, commits=False)
@@ -67,7 +71,9 @@ def test_paths_in_the_list_of_checkpoints_cannot_leave_the_directory(
     assert latest.latest_checkpoint(str(tmp_path / "run")) == inside
 
 
-def test_checkpoint_that_is_kept_for_good_is_not_managed(tmp_path: pathlib.Path) -> None:
+def test_checkpoint_older_than_those_in_the_checkpoint_state_file_is_not_managed(
+    tmp_path: pathlib.Path,
+) -> None:
     paths = _save(tmp_path, 1, 2, 3)
     tf.compat.v1.train.update_checkpoint_state(str(tmp_path), paths[2], paths[1:])
     assert latest.find_managed(str(tmp_path), "ckpt") == paths[1:]
@@ -75,9 +81,11 @@ def test_checkpoint_that_is_kept_for_good_is_not_managed(tmp_path: pathlib.Path)
     assert latest.find_managed(str(tmp_path), "ckpt") == paths
 
 
-def test_checkpoint_missing_from_the_list_of_checkpoints_is_managed(tmp_path: pathlib.Path) -> None:
+def test_checkpoint_missing_between_those_in_the_checkpoint_state_file_is_managed(
+    tmp_path: pathlib.Path,
+) -> None:
     paths = _save(tmp_path, 1, 2, 3)
-    # A process may be killed between the commit of a checkpoint and the update of the list.
+    # A process may be killed after it commits a checkpoint and before it updates this file.
     tf.compat.v1.train.update_checkpoint_state(str(tmp_path), paths[2], [paths[0], paths[2]])
     assert latest.find_managed(str(tmp_path), "ckpt") == paths
 

@@ -28,7 +28,7 @@ def sequential(names: Names, units: int = 3, model_name: str | None = None) -> k
 
 
 class Listed(keras.Model):
-    """Its layers are in a list, which TensorFlow does not see."""
+    """A model with its layers in a list, which TensorFlow's checkpoints omit."""
 
     def __init__(self, names: Names, units: int, name: str) -> None:
         super().__init__(name=name)
@@ -51,7 +51,7 @@ AUTO = (None, None)
 
 
 def _load(directory: Any, source: keras.Model, target: keras.Model, **options: Any) -> Any:
-    """Saves as a run does, every layer with its own number, and loads."""
+    """Save `source` as a run does, with layer i's weights set to i + 1, and load into `target`."""
     for i, layer in enumerate(source.layers):
         for weight in layer.weights:
             weight.assign(tf.fill(weight.shape, float(i + 1)))
@@ -63,7 +63,7 @@ def _load(directory: Any, source: keras.Model, target: keras.Model, **options: A
 
 
 def _values(model: keras.Model) -> list[int]:
-    """By layer, what it holds: the number of a saved layer, or 0."""
+    """Return, for each layer, the number of the saved layer that was loaded into it, or 0."""
     layers = [layer for layer in model.layers if layer.weights]
     for layer in layers:
         assert len({float(np.max(weight)) for weight in layer.weights}) == 1
@@ -93,7 +93,9 @@ def test_swapped_and_removed_layers_are_matched_by_name(tmp_path, build: Callabl
 
 
 @EVERY_KIND
-def test_inserted_layer_is_refused_or_keeps_its_values(tmp_path, build: Callable) -> None:
+def test_inserted_layer_raises_if_strict_and_otherwise_keeps_its_values(
+    tmp_path, build: Callable
+) -> None:
     source, target = build(["a", "b"]), build(["new", "a", "b"])
     with pytest.raises(errors.CheckpointError, match=r"missing from the checkpoint \(2\)"):
         _load(tmp_path, source, target)
@@ -115,7 +117,9 @@ def test_renamed_layer_is_matched_by_position_and_reported(tmp_path, build: Call
 
 
 @pytest.mark.parametrize("build", [functional, listed])
-def test_replaced_layer_does_not_get_the_weights_of_another_one(tmp_path, build: Callable) -> None:
+def test_new_layer_raises_instead_of_taking_the_weights_of_a_removed_layer(
+    tmp_path, build: Callable
+) -> None:
     with pytest.raises(errors.CheckpointError, match="missing from the checkpoint"):
         _load(tmp_path, build(["a", "b"]), build(["b", "c"]))
 
@@ -124,7 +128,7 @@ def test_replaced_layer_does_not_get_the_weights_of_another_one(tmp_path, build:
 def test_layers_with_generated_names_are_matched_by_position(
     tmp_path, build: Callable, shift: int
 ) -> None:
-    """Their numbers are other ones in another process; one that overlaps means nothing."""
+    """Numbers in generated names differ between processes, so equal names prove nothing."""
     keras.backend.clear_session()
     first = build([*AUTO, None])
     keras.backend.clear_session()
@@ -138,7 +142,7 @@ def test_layers_with_generated_names_are_matched_by_position(
 
 
 @EVERY_KIND
-def test_missing_layer_with_a_generated_name_is_refused_if_strict(
+def test_different_number_of_layers_with_generated_names_raises_if_strict(
     tmp_path, build: Callable
 ) -> None:
     source, target = build([None, None, None]), build(AUTO)
@@ -149,7 +153,7 @@ def test_missing_layer_with_a_generated_name_is_refused_if_strict(
     assert _values(target) == list(_saved(source).values())[:2]
 
 
-def test_layer_of_another_shape_does_not_get_the_weights_of_its_neighbor(tmp_path) -> None:
+def test_layer_with_a_changed_shape_does_not_take_the_weights_of_its_neighbor(tmp_path) -> None:
     def build(names: Sequence[str], units: dict[str, int]) -> keras.Model:
         layers = [keras.layers.Dense(units[name], name=name) for name in names]
         return keras.Sequential([keras.Input((3,)), *layers], name="net")
@@ -162,7 +166,7 @@ def test_layer_of_another_shape_does_not_get_the_weights_of_its_neighbor(tmp_pat
 
 
 @pytest.mark.parametrize("build", [sequential, listed])
-def test_weights_are_matched_whatever_the_name_of_the_model(tmp_path, build: Callable) -> None:
+def test_weights_are_matched_even_if_the_model_name_differs(tmp_path, build: Callable) -> None:
     source, target = build(["a", "b"], model_name="old"), build(["b", "a"], model_name="new")
     report = _load(tmp_path, source, target)
     assert _values(target) == [_saved(source)[name] for name in ("b", "a")]
@@ -170,7 +174,7 @@ def test_weights_are_matched_whatever_the_name_of_the_model(tmp_path, build: Cal
 
 
 class Named(keras.Model):
-    """Its layers are attributes."""
+    """A model with its layers in attributes."""
 
     def __init__(self, names: Names) -> None:
         super().__init__(name="net")
@@ -181,7 +185,7 @@ class Named(keras.Model):
         return self.second(self.first(x))
 
 
-def test_attributes_take_precedence_over_the_names_of_layers(tmp_path) -> None:
+def test_attribute_names_take_precedence_over_layer_names(tmp_path) -> None:
     source, target = Named(["a", "b"]), Named(["b", "a"])
     report = _load(tmp_path, source, target)
     assert _values(target) == list(_saved(source).values())
@@ -189,7 +193,7 @@ def test_attributes_take_precedence_over_the_names_of_layers(tmp_path) -> None:
 
 
 class Shortcut(keras.Model):
-    """A functional model with a layer that is an attribute, too."""
+    """A functional model that also has its last layer as an attribute."""
 
     def __init__(self, is_deep: bool) -> None:
         inputs = keras.Input((3,))
@@ -200,7 +204,7 @@ class Shortcut(keras.Model):
 
 
 @pytest.mark.parametrize("is_deep", [False, True])
-def test_attributes_take_precedence_over_positions(tmp_path, is_deep: bool) -> None:
+def test_attribute_names_take_precedence_over_layer_positions(tmp_path, is_deep: bool) -> None:
     source, target = Shortcut(is_deep), Shortcut(not is_deep)
     _load(tmp_path, source, target, strict=False)
     assert np.max(target.head.kernel) == np.max(source.head.kernel)

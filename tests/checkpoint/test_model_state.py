@@ -11,7 +11,7 @@ from official_lite.common import errors
 
 
 class Listed(keras.Model):
-    """Keeps layers where TensorFlow does not look."""
+    """A model with layers in a list and a dict, which TensorFlow's checkpoints omit."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -33,7 +33,7 @@ def model() -> keras.Model:
     return model
 
 
-def test_layers_in_lists_and_dicts_are_saved(model, tmp_path) -> None:
+def test_layers_in_lists_and_dicts_are_saved_and_restored(model, tmp_path) -> None:
     path = tf.train.Checkpoint(model=model, **model_state.hidden_items(model)).save(tmp_path / "c")
     values = [v.numpy() for v in model.variables]
     for variable in model.variables:
@@ -44,19 +44,19 @@ def test_layers_in_lists_and_dicts_are_saved(model, tmp_path) -> None:
         np.testing.assert_array_equal(variable, value)
 
 
-def test_only_state_that_tensorflow_omits_is_listed(model) -> None:
+def test_hidden_items_are_only_the_state_that_tensorflow_omits(model) -> None:
     items = model_state.hidden_items(model)
     assert len(items["hidden_weights"]) == 2 + 4 + 2
     assert [v.path.endswith("seed_generator_state") for v in items["random_state"]] == [True]
 
 
-def test_checkpoint_of_a_plain_model_gets_no_additional_entries() -> None:
+def test_hidden_items_of_a_sequential_model_are_empty() -> None:
     model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
     assert model_state.hidden_items(model) == {}
     assert model_state.hidden_items(tf.Module()) == {}
 
 
-def test_list_of_heads_among_the_checkpoint_items_is_saved(tmp_path) -> None:
+def test_list_of_layers_in_checkpoint_items_is_saved_and_restored(tmp_path) -> None:
     class Heads(keras.Model):
         def __init__(self) -> None:
             super().__init__()
@@ -137,7 +137,7 @@ def test_state_of_adapted_layers_is_restored(adapted, tmp_path, items) -> None:
         np.testing.assert_array_equal(found, expected)
 
 
-def test_vocabulary_of_the_checkpoint_replaces_another_unless_it_was_not_learned_yet(
+def test_saved_vocabulary_replaces_the_current_one_unless_it_was_saved_before_adapt(
     adapted, tmp_path
 ) -> None:
     path = tf.train.Checkpoint(**model_state.weight_items(adapted)).save(tmp_path / "c")
@@ -151,9 +151,7 @@ def test_vocabulary_of_the_checkpoint_replaces_another_unless_it_was_not_learned
 
 
 @pytest.mark.parametrize("modules", ["all", "normalize"])
-def test_adapted_statistics_loaded_from_another_run_normalize_the_inputs(
-    adapted, tmp_path, modules
-) -> None:
+def test_load_weights_restores_adapted_normalization_statistics(adapted, tmp_path, modules) -> None:
     tf.train.Checkpoint(**model_state.weight_items(adapted)).save(tmp_path / "c")
     model = _build()
     warm_start.load_weights(model, str(tmp_path), modules=modules)
@@ -161,7 +159,7 @@ def test_adapted_statistics_loaded_from_another_run_normalize_the_inputs(
     np.testing.assert_array_equal(model.normalize(x), adapted.normalize(x))
 
 
-def test_checkpoint_of_other_adapted_layers_names_both(adapted) -> None:
+def test_error_for_different_adapted_layers_lists_those_of_checkpoint_and_model(adapted) -> None:
     saved = model_state.AdaptedLayers(model_state.find_adaptable_layers(adapted))
     fewer = model_state.AdaptedLayers([adapted.normalize])
     text = r"of the checkpoint are Normalization, .* of the model are Normalization\.$"
@@ -169,14 +167,16 @@ def test_checkpoint_of_other_adapted_layers_names_both(adapted) -> None:
         fewer.deserialize(saved.serialize())
 
 
-def test_layer_that_is_not_built_can_not_be_restored(adapted) -> None:
+def test_restoring_adapted_state_into_an_unbuilt_layer_raises(adapted) -> None:
     saved = model_state.AdaptedLayers([adapted.normalize]).serialize()
     unbuilt = model_state.AdaptedLayers([keras.layers.Normalization()])
     with pytest.raises(errors.CheckpointError, match="Call the model once before"):
         unbuilt.deserialize(saved)
 
 
-def test_other_adapted_layers_keep_their_state_if_not_strict(adapted, tmp_path) -> None:
+def test_mismatched_adapted_layers_raise_if_strict_and_otherwise_keep_their_state(
+    adapted, tmp_path
+) -> None:
     class More(Adapting):
         def __init__(self) -> None:
             super().__init__()
@@ -193,7 +193,7 @@ def test_other_adapted_layers_keep_their_state_if_not_strict(adapted, tmp_path) 
     assert model.words.get_vocabulary() == ["[UNK]"]
 
 
-def test_layers_with_given_statistics_or_words_are_not_adapted(tmp_path) -> None:
+def test_layers_constructed_with_statistics_or_a_vocabulary_are_not_adaptable(tmp_path) -> None:
     (tmp_path / "words.txt").write_text("x\ny")
     layers = keras.layers
     model = keras.Sequential(
@@ -208,7 +208,7 @@ def test_layers_with_given_statistics_or_words_are_not_adapted(tmp_path) -> None
     assert "adapted_layers" not in model_state.weight_items(model)
 
 
-def test_statistics_are_restored_on_all_replicas(adapted, tmp_path, two_replicas) -> None:
+def test_adapted_statistics_are_restored_on_all_replicas(adapted, tmp_path, two_replicas) -> None:
     path = tf.train.Checkpoint(**model_state.weight_items(adapted)).save(tmp_path / "c")
     with two_replicas.scope():
         model = _build()
@@ -224,39 +224,39 @@ def _describe(optimizer: Any = None, names: tuple[str, ...] = ("a", "b"), units:
         model.add(keras.layers.Dense(units, name=name))
     optimizer = optimizer or keras.optimizers.Adam()
     optimizer.build(model.trainable_variables)
-    # As it comes back from a commit file.
+    # A commit file stores the description as JSON.
     return json.loads(json.dumps(model_state.describe(model, optimizer)))
 
 
-def test_description_does_not_depend_on_the_numbers_in_names_of_layers() -> None:
+def test_description_does_not_depend_on_the_numbers_in_generated_layer_names() -> None:
     first, second = (_describe(names=(f"dense_{2 * i}", f"dense_{2 * i + 1}")) for i in range(2))
     assert first == second
     model_state.require_same(first, second, "ckpt-1")
 
 
-def test_wrapped_optimizer_is_described_with_the_one_that_it_wraps() -> None:
+def test_description_of_a_wrapper_optimizer_names_the_wrapped_optimizer() -> None:
     wrapped = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD())
     assert _describe(wrapped)["optimizer"]["class"] == "LossScaleOptimizer of SGD"
 
 
-def test_checkpoint_of_layers_in_another_order_is_refused() -> None:
+def test_checkpoint_with_layers_in_a_different_order_raises() -> None:
     with pytest.raises(errors.CheckpointError, match="in a different order"):
         model_state.require_same(_describe(), _describe(names=("b", "a")), "ckpt-1")
 
 
-def test_checkpoint_without_a_new_layer_is_refused_and_the_layer_named() -> None:
+def test_checkpoint_without_a_new_layer_raises_and_the_error_names_the_layer() -> None:
     with pytest.raises(errors.CheckpointError, match="c_kernel_momentum` is new"):
         model_state.require_same(_describe(), _describe(names=("a", "b", "c")), "ckpt-1")
 
 
-def test_renamed_layer_and_another_shape_are_not_refused() -> None:
+def test_require_same_accepts_a_renamed_layer_and_a_changed_shape() -> None:
     model_state.require_same(_describe(), _describe(names=("a", "z")), "ckpt-1")
     model_state.require_same(_describe(), _describe(units=3), "ckpt-1")
     model_state.require_same({}, _describe(), "ckpt-1")
     assert model_state.describe(None, None) == {}
 
 
-def test_long_list_of_variables_is_represented_by_its_checksum() -> None:
+def test_description_stores_a_long_variable_list_as_a_count_and_checksum() -> None:
     module = tf.Module()
     module.parts = [tf.Variable(0.0, name=f"v{i}") for i in range(1200)]
     described = model_state.describe(module, None)["model"]
@@ -264,7 +264,7 @@ def test_long_list_of_variables_is_represented_by_its_checksum() -> None:
     assert len(json.dumps(described)) < 200
 
 
-def test_changes_that_prevent_a_bit_exact_resume_are_warned_of(
+def test_change_that_prevents_a_bit_exact_resume_logs_a_warning(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     saved = {"num_replicas": 2, "global_batch_size": 8, "versions": {"tensorflow": "2.21.0"}}

@@ -15,7 +15,7 @@ def variable(name: str, *shape: int) -> tf.Variable:
     return tf.Variable(np.arange(np.prod(shape), dtype="float32").reshape(shape), name=name)
 
 
-def test_shared_object_is_one_node_under_every_name(save_keras2: SaveKeras2) -> None:
+def test_saved_graph_has_one_node_for_an_object_with_several_names(save_keras2: SaveKeras2) -> None:
     backbone = {"kernel": variable("conv/kernel", 2, 3)}
     path = save_keras2(model={"_backbone": backbone}, backbone=backbone)
     checkpoint = SavedGraph(path)
@@ -29,7 +29,7 @@ def test_saved_graph_lists_layers_in_order_with_their_names(save_keras2: SaveKer
     assert [layer.layer_name for layer in model.layers] == [f"d{i}" for i in range(11)]
 
 
-def test_optimizer_and_its_slots_are_no_weights(save_keras2: SaveKeras2) -> None:
+def test_saved_graph_excludes_the_optimizer_from_the_weights(save_keras2: SaveKeras2) -> None:
     model = {"kernel": variable("kernel", 2), "optimizer": {"iter": variable("iter")}}
     checkpoint = SavedGraph(save_keras2(model=model, optimizer=model["optimizer"]))
     assert [tensor.key for tensor in checkpoint.root(None).tensors()] == ["model/kernel"]
@@ -42,14 +42,14 @@ def test_saved_graph_reads_the_value_of_a_variable(save_keras2: SaveKeras2) -> N
     np.testing.assert_array_equal(checkpoint.read(tensor), [[0, 1, 2], [3, 4, 5]])
 
 
-def test_directory_stands_for_its_latest_checkpoint(
+def test_saved_graph_of_a_directory_reads_its_latest_checkpoint(
     save_keras2: SaveKeras2, tmp_path: Path
 ) -> None:
     path = save_keras2(kernel=variable("kernel", 1))
     assert SavedGraph(str(tmp_path)).prefix == path
 
 
-def test_tensors_without_objects_are_read_by_name(tmp_path: Path) -> None:
+def test_tensors_of_a_name_based_checkpoint_are_read_by_name(tmp_path: Path) -> None:
     prefix = str(tmp_path / "model.ckpt")
     names = ["dense/bias", "dense/bias/Adam", "global_step"]
     values = [[1.0, 2.0], [0.0, 0.0], 7.0]
@@ -62,13 +62,13 @@ def test_tensors_without_objects_are_read_by_name(tmp_path: Path) -> None:
     np.testing.assert_array_equal(checkpoint.read(tensor), [1.0, 2.0])
 
 
-def test_missing_checkpoint_is_an_error(tmp_path: Path) -> None:
+def test_saved_graph_of_a_missing_checkpoint_raises(tmp_path: Path) -> None:
     for path in (tmp_path, tmp_path / "ckpt-7"):
         with pytest.raises(errors.CheckpointError, match="no checkpoint at"):
             SavedGraph(str(path))
 
 
-def test_unknown_root_names_the_nearest_one(save_keras2: SaveKeras2) -> None:
+def test_error_for_an_unknown_root_suggests_the_nearest_name(save_keras2: SaveKeras2) -> None:
     checkpoint = SavedGraph(save_keras2(backbone={"kernel": variable("kernel", 1)}))
     with pytest.raises(errors.CheckpointError, match="`backbone`"):
         checkpoint.root("backbon")

@@ -15,7 +15,7 @@ from official_lite.modeling.optimization import ema_optimizer
 
 
 class Net(keras.Model):
-    """A backbone with layers in a list, which TensorFlow does not see, and a head."""
+    """A backbone, a head, and blocks in a list, which TensorFlow's checkpoints omit."""
 
     def __init__(
         self, classes: int = 3, depth: int = 2, seed: int = 0, head_name: str = "head"
@@ -24,7 +24,7 @@ class Net(keras.Model):
         keras.utils.set_random_seed(seed)
         self.backbone = keras.Sequential([keras.layers.Dense(4, name="stem")], name="trunk")
         self.blocks = [keras.layers.Dense(4, name=f"block{i}") for i in range(depth)]
-        # The attribute, not the layer's name, is what a checkpoint knows it by.
+        # A checkpoint identifies the head by its attribute name, not by its layer name.
         setattr(self, head_name, keras.layers.Dense(classes, name=head_name))
         self._head_name = head_name
         self(tf.zeros((1, 2)))
@@ -43,7 +43,7 @@ def _save(path: Any, **items: Any) -> str:
 
 
 def _save_run(path: Any, model: keras.Model) -> str:
-    """As a run does."""
+    """Save a checkpoint with the same items as a training run."""
     optimizer = keras.optimizers.Adam()
     optimizer.build(model.trainable_variables)
     items = {"model": model, "optimizer": optimizer, **model_state.hidden_items(model)}
@@ -51,7 +51,7 @@ def _save_run(path: Any, model: keras.Model) -> str:
 
 
 def _equal(a: Any, b: Any) -> dict[str, bool]:
-    """By path of those in `a`, whether `b` has the same value."""
+    """Return, by the path of each weight in `a`, whether the same weight in `b` is equal."""
     others = {weight.path: weight for weight in b.weights}
     return {
         w.path.removeprefix("net/"): bool(
@@ -80,7 +80,7 @@ def _moments(optimizer: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("depths", [(2, 3), (3, 2)])
-def test_slots_of_an_optimizer_follow_their_weights_into_a_model_of_another_size(
+def test_optimizer_slots_follow_their_weights_into_a_deeper_or_shallower_model(
     tmp_path, depths: tuple[int, int]
 ) -> None:
     source, target = Net(depth=depths[0], seed=1), Net(depth=depths[1], seed=2, classes=5)
@@ -104,7 +104,7 @@ def test_slots_of_an_optimizer_follow_their_weights_into_a_model_of_another_size
         warm_start.load_optimizer(other, target, str(tmp_path))
 
 
-def test_only_slots_of_the_requested_modules_are_loaded(tmp_path) -> None:
+def test_only_optimizer_slots_of_the_requested_modules_are_loaded(tmp_path) -> None:
     source, target = Net(seed=1), Net(seed=2)
     adam, other = _adam(source, seed=10), _adam(target)
     _save(tmp_path, model=source, optimizer=adam, **model_state.hidden_items(source))
@@ -133,7 +133,9 @@ def _scaled(model: keras.Model) -> Any:
 
 
 @pytest.mark.parametrize("makers", [(_averaged, _scaled), (_scaled, _averaged)])
-def test_averages_and_a_loss_scale_may_be_on_one_side_only(tmp_path, makers) -> None:
+def test_optimizer_state_loads_if_only_one_side_has_averages_or_a_loss_scale(
+    tmp_path, makers
+) -> None:
     source, target = Net(seed=1), Net(seed=2)
     saved, other = makers[0](source), makers[1](target)
     for number, variable in enumerate(saved.inner_optimizer.variables):
@@ -152,7 +154,7 @@ def test_averages_and_a_loss_scale_may_be_on_one_side_only(tmp_path, makers) -> 
 
 
 @pytest.mark.parametrize("is_described", [True, False])
-def test_state_of_another_optimizer_is_refused(tmp_path, is_described: bool) -> None:
+def test_loading_the_state_of_a_different_optimizer_raises(tmp_path, is_described: bool) -> None:
     source, target = Net(seed=1), Net(seed=2)
     sgd = _adam(source, cls=lambda: keras.optimizers.SGD(momentum=0.9))
     path = _save(tmp_path, model=source, optimizer=sgd, **model_state.hidden_items(source))
@@ -167,7 +169,7 @@ def test_state_of_another_optimizer_is_refused(tmp_path, is_described: bool) -> 
         warm_start.load_optimizer(_adam(target), target, str(tmp_path / "weights"))
 
 
-def test_whole_model_is_loaded_from_a_file_or_a_directory(tmp_path) -> None:
+def test_all_weights_are_loaded_from_a_checkpoint_prefix_file_or_directory(tmp_path) -> None:
     assert warm_start.find_checkpoint(str(tmp_path)) is None
     assert warm_start.find_checkpoint(str(tmp_path / "ckpt-7")) is None
     source, target = Net(seed=1), Net(seed=2)
@@ -179,7 +181,7 @@ def test_whole_model_is_loaded_from_a_file_or_a_directory(tmp_path) -> None:
     assert (report.is_complete, len(report.matched)) == (True, 8)
 
 
-def test_weight_of_another_shape_is_an_error_or_keeps_its_value(tmp_path, caplog) -> None:
+def test_shape_mismatch_raises_if_strict_and_otherwise_keeps_the_weight(tmp_path, caplog) -> None:
     caplog.set_level(logging.INFO, logger="absl")
     source, target = Net(seed=1, classes=5), Net(seed=2)
     path = _save_run(tmp_path, source)
@@ -196,7 +198,7 @@ def test_weight_of_another_shape_is_an_error_or_keeps_its_value(tmp_path, caplog
     assert line in caplog.text
 
 
-def test_weights_under_another_name_are_reported_with_the_nearest(tmp_path) -> None:
+def test_missing_weights_are_reported_with_the_nearest_saved_name(tmp_path) -> None:
     source, target = Net(seed=1, head_name="top"), Net(seed=2)
     report = warm_start.load_weights(target, _save_run(tmp_path, source), strict=False)
     assert [leftover.name for leftover in report.missing] == ["net/head/kernel", "net/head/bias"]
@@ -204,14 +206,14 @@ def test_weights_under_another_name_are_reported_with_the_nearest(tmp_path) -> N
     assert {left.name for left in report.unexpected} == {"model/top/_kernel", "model/top/bias"}
 
 
-def test_checkpoint_without_any_matching_weight_lists_its_objects(tmp_path) -> None:
+def test_error_for_a_checkpoint_without_matching_weights_lists_its_objects(tmp_path) -> None:
     path = _save(tmp_path, net=Net(seed=1))
     with pytest.raises(errors.CheckpointError, match=r"'model'.*`net`"):
         warm_start.load_weights(Net(seed=2), path, strict=False)
 
 
 @pytest.mark.parametrize(("save", "modules"), [(_save_run, "all"), (None, ["backbone"])])
-def test_checkpoint_items_of_the_model_determine_what_is_loaded(
+def test_checkpoint_items_of_the_model_determine_which_weights_are_loaded(
     tmp_path, save: Callable | None, modules
 ) -> None:
     source, target = Net(seed=1, classes=5), Net(seed=2)
@@ -234,14 +236,14 @@ def test_checkpoint_items_of_the_model_determine_what_is_loaded(
         (["block1"], {"block1"}),
     ],
 )
-def test_modules_are_named_after_layers_and_attributes(tmp_path, modules, expected) -> None:
+def test_modules_select_weights_by_layer_name_or_attribute(tmp_path, modules, expected) -> None:
     source, target = Net(seed=1), Net(seed=2)
     warm_start.load_weights(target, _save_run(tmp_path, source), modules=modules)
     loaded = {name.rpartition("/")[0] for name, same in _equal(source, target).items() if same}
     assert loaded == expected
 
 
-def test_unknown_module_names_the_nearest_one(tmp_path) -> None:
+def test_error_for_an_unknown_module_suggests_the_nearest_name(tmp_path) -> None:
     with pytest.raises(errors.UnknownNameError, match="`backbone`"):
         warm_start.load_weights(Net(), _save_run(tmp_path, Net()), modules="bakbone")
 
@@ -257,14 +259,14 @@ def test_weights_are_loaded_on_all_replicas(tmp_path, two_replicas) -> None:
             np.testing.assert_array_equal(replica, expected)
 
 
-def test_model_without_weights_is_refused(tmp_path) -> None:
+def test_loading_weights_into_an_unbuilt_model_raises(tmp_path) -> None:
     path = _save_run(tmp_path, Net())
     with pytest.raises(errors.CheckpointError, match="Call it once"):
         warm_start.load_weights(keras.Sequential([keras.layers.Dense(3)]), path)
 
 
 class Lexicon(tf.Module):
-    """No Keras model, and not all variables."""
+    """A `tf.Module` with a variable and a lookup table."""
 
     def __init__(self, value: int) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""The features that are combined, what is refused, and the rows of the suite."""
+"""The combined features, the combinations that are refused, and the rows of the suite."""
 
 import collections
 import dataclasses
@@ -13,7 +13,7 @@ from tests import rounding
 # The value of each dimension.
 Row: TypeAlias = dict[str, Any]
 
-# The values of each dimension, the usual one first, with the words that name it in a test.
+# The values of each dimension, the usual one first, each with its words in test names.
 DIMENSIONS: dict[str, dict[Any, str]] = {
     "replicas": {1: "one replica", 2: "two replicas"},
     "virtual": {0: "no virtual replicas", 2: "two virtual replicas"},
@@ -86,7 +86,7 @@ DIMENSIONS: dict[str, dict[Any, str]] = {
     "schedule": {"steps": "schedule in steps", "ratios": "in ratios", "epochs": "in epochs"},
 }
 
-# Of these, the usual run of the tests has all pairs.
+# The dimensions of which the sample has all pairs of values.
 MAIN = ("replicas", "execution", "accumulation", "average", "loss")
 
 
@@ -95,9 +95,9 @@ class Refusal:
     """A combination that is refused before training.
 
     Attributes:
-        values: The values that do not go together.
-        words: A part of the error.
-        why: The reason, for the page.
+        values: The values that cannot be combined.
+        words: A part of the error message.
+        why: The reason, for the documentation page.
     """
 
     values: Mapping[str, Any]
@@ -168,17 +168,17 @@ def _refusals() -> Iterator[Refusal]:
 REFUSALS = tuple(_refusals())
 
 
-# A dimension of two, whose pairs with another one are triples.
+# A dimension that joins two others, so that its pairs with a third dimension are triples.
 _BOTH = "replicas_and_stop"
 
 
 def usual_row(**values: Any) -> Row:
-    """Return the row with the usual value of each dimension that is not given."""
+    """Return a row with the given values, and the usual values of all other dimensions."""
     return {name: next(iter(each)) for name, each in DIMENSIONS.items()} | values
 
 
 def refusal_of(row: Mapping[str, Any]) -> Refusal | None:
-    """Return why a row, or a part of it, is refused; None if it must work."""
+    """Return the refusal of a row or of a part of it; None if the combination must work."""
     for refusal in REFUSALS:
         if all(row.get(name) == value for name, value in refusal.values.items()):
             return refusal
@@ -193,9 +193,9 @@ def name_of(row: Row) -> str:
 
 
 def sample() -> list[Row]:
-    """Return few rows: all pairs of the main dimensions, and many of the others.
+    """Return few rows with all pairs of the main dimensions and many pairs of the others.
 
-    Stops take processes of their own, which only the complete rows have.
+    Only the complete rows have stops, which require separate processes.
     """
     values = {name: list(each) for name, each in DIMENSIONS.items() if name != "stop"}
     wanted = _accepted_pairs(values)
@@ -208,7 +208,7 @@ def sample() -> list[Row]:
 
 
 def complete() -> list[Row]:
-    """Return rows with all pairs, and all triples of a number of replicas, a stop, and anything."""
+    """Return rows with all pairs of values, and all triples of replicas, stop and another value."""
     values: dict[str, Any] = {_BOTH: list(itertools.product((1, 2), DIMENSIONS["stop"]))}
     values |= {k: list(v) for k, v in DIMENSIONS.items() if k not in ("replicas", "stop")}
     rows = []
@@ -219,8 +219,8 @@ def complete() -> list[Row]:
 
 
 def _pairs(values: Mapping[str, Sequence[Any]]) -> list[Row]:
-    """Return rows in which all pairs of values meet that are not refused."""
-    # Values with refusals first, so that the others are chosen beside them.
+    """Return rows that together contain all pairs of values that are not refused."""
+    # Dimensions with refusals come first, so that the values of the others are chosen to fit.
     refused = collections.Counter(name for refusal in REFUSALS for name in refusal.values)
     names = sorted(values, key=lambda name: -refused[name])
     options = collections.OrderedDict((name, list(values[name])) for name in names)
@@ -229,7 +229,7 @@ def _pairs(values: Mapping[str, Sequence[Any]]) -> list[Row]:
         return _is_accepted(dict(zip(names, chosen, strict=False)))
 
     rows = [row._asdict() for row in AllPairs(options, filter_func=may_stay)]
-    # Beside refused combinations, `allpairspy` leaves out pairs that another row can have.
+    # Because of refused combinations, `allpairspy` omits pairs that a further row can contain.
     wanted = _accepted_pairs(values)
     for row in rows:
         wanted -= _pairs_of(row)
@@ -241,7 +241,7 @@ def _pairs(values: Mapping[str, Sequence[Any]]) -> list[Row]:
 
 
 def _filled(row: Row, values: Mapping[str, Sequence[Any]], wanted: set[frozenset[Any]]) -> Row:
-    """Choose the missing values of a row such that it has many of the wanted pairs."""
+    """Choose the missing values of a row so that it contains many of the wanted pairs."""
     for name in values:
         if name not in row:
             choices = [{**row, name: value} for value in values[name]]
@@ -274,17 +274,17 @@ def _in_order(rows: list[Row]) -> list[Row]:
 
 
 def roundings(row: Row, steps: int = 6) -> int:
-    """Return the number of roundings one after the other in a run; see `tests.rounding`.
+    """Return the length of the longest chain of roundings in a run; see `tests.rounding`.
 
-    Two layers with a function between them, forward and backward, in each step. Matrix products of
-    low precision add in float32 and round once; those of float32 round for each of the 24 terms of
+    Each step runs two layers and a function between them, forward and backward. Matrix products in
+    low precision add in float32 and round once; those in float32 round for each of the 24 terms of
     the longest sum.
     """
     terms = 24 if row["precision"] == "float32" else 1
     return steps * 3 * 2 * terms
 
 
-# What is compared, and with what.
+# The compared results, and what each is compared with.
 COMPARISONS = (
     (
         "final weights, training reports, evaluations",

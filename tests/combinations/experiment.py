@@ -1,4 +1,4 @@
-"""The experiment of the suite: every feature is a field of its config or of its task's config."""
+"""The experiment under test, whose features are fields of its config or of its task's config."""
 
 import dataclasses
 import functools
@@ -35,7 +35,7 @@ from tests.combinations import oracle
 from tests.combinations.dimensions import Row
 
 STOP_STEP = 4
-# The second batch of the second evaluation, of three batches each.
+# The second batch of the second evaluation; each evaluation has three batches.
 STOP_EVALUATION_BATCH = 5
 
 
@@ -44,7 +44,7 @@ class ToyConfig(cfg.TaskConfig):
     """The features of a row that belong to the task.
 
     Attributes:
-        folder: Where records are, and where a stop is noted, so that it happens once.
+        folder: Where the records are, and the file that marks a stop, so that it happens only once.
     """
 
     loss: str = ""
@@ -65,7 +65,7 @@ class MixedDataConfig(cfg.DataConfig):
 
 @keras.saving.register_keras_serializable("tests")
 class Known(keras.initializers.Initializer):
-    """Initializes a weight with the value that the oracle starts from."""
+    """An initializer with the value from which the oracle starts."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -78,7 +78,7 @@ class Known(keras.initializers.Initializer):
 
 
 class OwnStatistics(keras.layers.Layer):
-    """Subtracts a moving mean that the layer updates itself."""
+    """A layer that subtracts a moving mean, which it updates itself."""
 
     def build(self, shape: Any) -> None:
         self.mean = self.add_weight(
@@ -94,7 +94,7 @@ class OwnStatistics(keras.layers.Layer):
 
 
 class MeanDistance(keras.metrics.MeanMetricWrapper):
-    """A metric that has no name of its own."""
+    """A metric without an explicit name."""
 
     def __init__(self, name: str | None = None) -> None:
         super().__init__(_distance, name=name)
@@ -314,7 +314,7 @@ class ToyTask(base_task.Task):
 
 
 class AggregatingTask(ToyTask):
-    """Computes a metric from the outputs of all batches at once."""
+    """A task that computes a metric from the outputs of all batches at once."""
 
     def validation_step(self, inputs: Any, model: Any, metrics: Any = None) -> dict[str, Any]:
         logs = super().validation_step(inputs, model, metrics)
@@ -332,7 +332,7 @@ class AggregatingTask(ToyTask):
 
 
 class AggregatingConfig(ToyConfig):
-    """Selects the task that aggregates."""
+    """The config of an `AggregatingTask`."""
 
 
 task_factory.register_task_cls(AggregatingConfig)(AggregatingTask)
@@ -341,7 +341,7 @@ task_factory.register_task_cls(AggregatingConfig)(AggregatingTask)
 def create_optimizer(
     config: cfg.OptimizationConfig, runtime_config: cfg.RuntimeConfig | None
 ) -> keras.optimizers.Optimizer:
-    """Create the optimizer of the config; or of Keras with `use_ema`, as a task may do."""
+    """Create the optimizer of the config, or a Keras SGD with `use_ema` if its name is "keras"."""
     sgd = config.optimizer.sgd
     if sgd.name != "keras":
         return base_task.Task.create_optimizer(config, runtime_config)
@@ -362,7 +362,7 @@ def create_optimizer(
 
 @trainer_factory.register_trainer_cls("tests/two_optimizers")
 class TwoOptimizersTrainer(base_trainer.Trainer):
-    """Updates the weights twice in a step: by a second optimizer from a batch of its own first."""
+    """A trainer whose steps begin with an update by a second optimizer on a batch of its own."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -424,7 +424,7 @@ def build_config(row: Row, folder: pathlib.Path) -> Any:
 
     Args:
         row: The features.
-        folder: Where records are written, and a stop is noted.
+        folder: Where the records and the file that marks a stop are written.
     """
     has_two = row["trainer"] in ("joint", "interleaving")
     name = "tests/combinations_of_two_tasks" if has_two else "tests/combinations"
@@ -524,7 +524,7 @@ def _trainer_fields(row: Row, folder: pathlib.Path) -> dict[str, Any]:
         "freeze": ["^hidden/"] if row["model"] == "frozen" else [],
         "writers": ["jsonl"],
         "hooks": hooks,
-        # The worst state is never the last one, so the best checkpoint is not simply the latest.
+        # "higher" selects the worst state, which is never the last, so best and latest differ.
         "best_checkpoint_export_subdir": "best" if exports else "",
         "best_checkpoint_eval_metric": metric if exports else "",
         "best_checkpoint_metric_comp": "higher",
@@ -547,7 +547,7 @@ def _runtime_fields(row: Row) -> dict[str, Any]:
 
 
 def _write_records(label: str, source: str, folder: pathlib.Path) -> dict[str, Any]:
-    """Write the training data of a task to one file, or to two; return the fields of its config."""
+    """Write the training data of a task to one or two files, and return its data config fields."""
     data = oracle.examples(f"{label}/train", oracle.NUM_EXAMPLES)
     half = oracle.NUM_EXAMPLES // 2
     parts = {"all": slice(None)}
@@ -578,7 +578,7 @@ def _as_example(values: Mapping[str, Any]) -> bytes:
 
 
 class Stop(orbit.Hook):
-    """Ends the process in the middle of training, once."""
+    """A hook that ends the process once in the middle of training."""
 
     every_n_steps = 2
 
@@ -595,7 +595,7 @@ class Stop(orbit.Hook):
 
 
 class Recorder(orbit.Hook):
-    """Keeps the results of evaluations, of which vectors are in no file."""
+    """A hook that keeps evaluation results, including vectors, which are not in any file."""
 
     def __init__(self) -> None:
         self.evaluations: dict[int, Mapping[str, Any]] = {}
@@ -611,11 +611,11 @@ def build_strategy(params: Any) -> tf.distribute.Strategy:
 
 
 def run(row: Row, folder: pathlib.Path, hooks: Sequence[orbit.Hook] = ()) -> Any:
-    """Run a row in this process, in the folder `run` of `folder`; return the model."""
+    """Run a row in this process, with `run` in `folder` as model directory; return the model."""
     folder.mkdir(parents=True, exist_ok=True)
     params = build_config(row, folder)
     if len(oracle.task_names(row)) > 1:
-        # `run_experiment` does so for one task.
+        # `run_experiment` resolves the config of a single task itself.
         params = epochs.resolve(params)
     hooks = [Stop(row["stop"], folder), *hooks]
     strategy, mode, model_dir = build_strategy(params), "train_and_eval", str(folder / "run")
@@ -633,10 +633,10 @@ def run(row: Row, folder: pathlib.Path, hooks: Sequence[orbit.Hook] = ()) -> Any
 
 
 def evaluate(row: Row, folder: pathlib.Path, checkpoint: str) -> Mapping[str, Any]:
-    """Return the results of an evaluation of a checkpoint, in the folder `again` of `folder`."""
+    """Evaluate a checkpoint, with `again` in `folder` as model directory; return the results."""
     row = row | {"stop": "never"}
     params, recorder, model_dir = build_config(row, folder), Recorder(), str(folder / "again")
-    # Nothing is kept here.
+    # This evaluation saves no best checkpoint.
     params = params.replace(
         trainer={
             "hooks": [],
@@ -651,7 +651,7 @@ def evaluate(row: Row, folder: pathlib.Path, checkpoint: str) -> Mapping[str, An
             task = task_factory.get_task(params.task)
         train_lib.run_experiment(strategy, task, "eval", params, model_dir, hooks=[recorder])
     else:
-        # Models of several tasks read no initial checkpoint by themselves.
+        # Multi-task runs do not read `init_checkpoint`, so restore the checkpoint here.
         params = epochs.resolve(params)
         runner = _build_runner(params, strategy, model_dir, [recorder], "eval", restore=False)
         runner.controller.restore_checkpoint(checkpoint)
@@ -686,13 +686,13 @@ def _build_runner(
 
 
 def read_batches(row: Row, folder: pathlib.Path) -> dict[str, Iterator[dict[str, Any]]]:
-    """Return the batches of each task in the order in which a source that draws yields them."""
+    """Return the batches of each task, in the order in which its data source draws them."""
     params = build_config(row, folder)
     routines = [*getattr(params.task, "task_routines", ())]
     tasks = [one.task_config for one in routines] or [params.task]
 
     def read(config: ToyConfig) -> Iterator[dict[str, Any]]:
-        # The loss with all parts of an example.
+        # With this loss, the batches contain all parts of each example.
         task = ToyTask(config.replace(loss="masked"))
         count = row["virtual"] or 1
         contexts = [tf.distribute.InputContext(count, number, count) for number in range(count)]
@@ -709,6 +709,6 @@ def read_batches(row: Row, folder: pathlib.Path) -> dict[str, Iterator[dict[str,
 
 
 def weights_of(model: Any) -> dict[str, Any]:
-    """Return the weights of a model by their paths."""
+    """Return the weights of a model, by path."""
     numbers = (v for v in model.variables if "seed_generator" not in v.path)
     return {v.path: np.asarray(v.value) for v in numbers}

@@ -1,7 +1,7 @@
-"""A training written by hand, in float64, without the framework and without Keras.
+"""A handwritten training loop in float64, without the framework and without Keras.
 
-It starts from the same weights as `experiment.py`, reads the same examples, and returns what a run
-must report, how it must evaluate, and with which weights it must end.
+It starts from the same weights as `experiment.py`, reads the same examples, and returns the
+training reports, evaluation reports and final weights that a run must produce.
 """
 
 import dataclasses
@@ -41,12 +41,12 @@ Arrays: TypeAlias = dict[str, Any]
 
 
 def examples(name: str, count: int) -> Arrays:
-    """Return examples that depend on the name only: features, labels, masks and weights."""
+    """Return examples that depend only on `name`: features, labels, masks and weights."""
     numbers = np.random.default_rng(zlib.crc32(name.encode()))
     x = numbers.normal(size=(count, NUM_FEATURES)).astype(np.float32)
     labels = (x + numbers.normal(size=x.shape) > 0).astype(np.float32)
     mask = (numbers.random(labels.shape) < 0.6).astype(np.float32)
-    # Each example has a token, so that every part of a batch has a mean.
+    # Each example has at least one token, so that every part of a batch has a mean.
     mask[:, 0] = 1.0
     return {
         "x": x,
@@ -58,7 +58,7 @@ def examples(name: str, count: int) -> Arrays:
 
 
 def initial(path: str, shape: Sequence[int]) -> np.ndarray[Any, Any]:
-    """Return the initial value of a weight, which depends on its path only."""
+    """Return the initial value of a weight, which depends only on its path."""
     if path.endswith(("gamma", "moving_variance")):
         return np.ones(shape, np.float32)
     if path.endswith(("beta", "moving_mean", "statistics/mean", "bias")):
@@ -72,7 +72,7 @@ def part_of(batch: Arrays, rows: slice) -> Arrays:
 
 
 def train_batches(row: Row, task: str) -> Iterator[Arrays]:
-    """Yield the batches of an update: all examples in their order, again and again."""
+    """Yield the training batches: all examples in order, repeated without end."""
     uneven = row["data"] == "uneven"
     data = examples(f"{task}/train", NUM_UNEVEN_EXAMPLES if uneven else NUM_EXAMPLES)
     while True:
@@ -82,13 +82,13 @@ def train_batches(row: Row, task: str) -> Iterator[Arrays]:
 
 @dataclasses.dataclass
 class Result:
-    """What a run must leave.
+    """The results that a run must produce.
 
     Attributes:
-        weights: The final weights by their paths.
-        evaluated: The weights of each evaluation, by its step.
-        reports: What training reports, by the step.
-        evaluations: What evaluations report, by the step.
+        weights: The final weights, by path.
+        evaluated: The weights of each evaluation, by step.
+        reports: The training reports, by step.
+        evaluations: The evaluation reports, by step.
     """
 
     weights: Arrays = dataclasses.field(default_factory=dict)
@@ -104,13 +104,13 @@ def task_names(row: Row) -> list[str]:
 def compute(
     row: Row, batches: Mapping[str, Iterator[Arrays]] | None = None, *, error: float = 0.0
 ) -> Result:
-    """Train and evaluate as the row says.
+    """Train and evaluate with the features of a row.
 
     Args:
         row: The features of the run.
-        batches: The batches of each task, if their order can't be known.
-        error: How far an output may be from its value. Metrics that depend on a threshold are None
-            if an output is so close to it that rounding decides.
+        batches: The batches of each task; by default, those of `train_batches`.
+        error: The largest rounding error of an output. Metrics that depend on a threshold are None
+            if an output is at most this far from the threshold.
     """
     return _Training(row, batches, error).run()
 
@@ -134,13 +134,13 @@ class _Training:
         ]
         averaged = weights if row["average"] == "all" else self.trained
         self.average = {k: weights[k] for k in averaged}
-        # Each part of a batch is computed by itself.
+        # Each part of a batch is computed separately.
         self.num_parts = row["virtual"] or row["replicas"]
         self.momenta: list[Arrays] = [
             {k: np.zeros_like(self.weights[k]) for k in self.trained} for _ in range(2)
         ]
         self.result = Result()
-        # In the last batch that was read.
+        # The size of the last batch that was read.
         self.num_examples = 0
 
     def run(self) -> Result:
@@ -158,11 +158,11 @@ class _Training:
         return self.result
 
     def _step(self, step: int, outputs: dict[str, list[Any]]) -> dict[str, float]:
-        # Each replica has statistics of its own until the end of the step.
+        # Each replica has separate statistics until the end of the step.
         replicas = [dict(self.states) for _ in range(self.num_parts)]
         trainer = self.row["trainer"]
         if trainer == "two optimizers":
-            # The model has metrics of its own then, which both batches update.
+            # A compiled model has its own metrics, which both batches update.
             compiled = self.row["loss"] in ("compiled", "weighted")
             seen = outputs if compiled and self.row["evaluation"] != "aggregate_logs" else {}
             gradients, _ = self._gradients({"a": 1.0}, replicas, seen)
@@ -189,8 +189,8 @@ class _Training:
         replicas: Sequence[Arrays],
         outputs: dict[str, list[Any]],
     ) -> tuple[Arrays, dict[str, float]]:
-        """Return the gradients of a batch and its losses: means over its replicas."""
-        # A step leaves the heads of other tasks alone, and so does their momentum.
+        """Return the gradients and the losses of a batch, as means over its replicas."""
+        # A step changes neither the heads of other tasks nor their momentum.
         heads = tuple(f"head_{name}/" for name in shares)
         trained = [k for k in self.trained if not k.startswith("head_") or k.startswith(heads)]
         total = {k: np.zeros_like(self.weights[k]) for k in trained}
@@ -203,8 +203,9 @@ class _Training:
                 for name, share in shares.items():
                     first = (micro_batch * len(replicas) + number) * size
                     part = part_of(batch[name], slice(first, first + size))
-                    # As in `fit`, replicas weigh equally, and their parts by the examples. Parts
-                    # of virtual replicas are added before they weigh.
+                    # As in `fit`, replicas have equal weights, and the parts of a replica are
+                    # weighted by their numbers of examples. Parts of virtual replicas are added
+                    # before they are weighted.
                     strides = range(number * size, BATCH_SIZE, len(replicas) * size)
                     of_replica = [part_of(batch[name], slice(i, i + size)) for i in strides]
                     weight = len(part["x"]) / sum(len(one["x"]) for one in of_replica)
@@ -244,7 +245,7 @@ class _Training:
     def _move_average(self, step: int) -> None:
         kept = AVERAGE_DECAY
         if self.row["average"] in ("ours", "all"):
-            # Updates are counted from 0 there; the decay grows from 2/11.
+            # The framework counts updates from 0, and its decay grows from 2/11.
             kept = min(AVERAGE_DECAY, (2.0 + step) / (11.0 + step))
         elif step == 0:
             kept = 0.0
@@ -290,7 +291,7 @@ class _Training:
         self.result.evaluations[step] = report
 
     def _validation_parts(self, data: Arrays) -> Iterator[Arrays]:
-        # Virtual replicas read in turn; other replicas share out each batch.
+        # Virtual replicas read alternate examples; other replicas divide each batch.
         pipelines, size = self.row["virtual"] or 1, BATCH_SIZE // self.num_parts
         for first in range(pipelines):
             own = part_of(data, slice(first, None, pipelines))
@@ -309,7 +310,7 @@ class _Training:
 def metric_values(
     kind: str, outputs: np.ndarray[Any, Any], labels: np.ndarray[Any, Any], error: float
 ) -> dict[str, Any]:
-    """Return the values of the metrics over all examples, by their names; see `compute`."""
+    """Return the values of the metrics over all examples, by name; see `compute` for `error`."""
     difference = outputs - labels
     if kind in ("named", "unnamed"):
         name = "error" if kind == "named" else "mean_distance"
@@ -406,6 +407,6 @@ def _loss(kind: str, outputs: Any, part: Arrays) -> Any:
 
 
 def _drawn_task(step: int) -> str:
-    """Return the task of a step, drawn in proportion to the weights by the number of the step."""
+    """Return the task of a step, drawn in proportion to the task weights with `step` as seed."""
     number = float(tf.random.stateless_uniform(shape=[], seed=(0, step)))
     return "a" if number < TASK_WEIGHTS["a"] / sum(TASK_WEIGHTS.values()) else "b"

@@ -1,4 +1,4 @@
-"""One start of a row in a process of its own: `-m tests.combinations.process <row> <folder>`."""
+"""A script that runs one row: `python -m tests.combinations.process <row> <folder>`."""
 
 import json
 import pathlib

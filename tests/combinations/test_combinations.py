@@ -1,7 +1,7 @@
-"""Features together compute what a loop by hand, Keras and the unbroken run compute.
+"""Tests that combined features match a handwritten loop, Keras and an uninterrupted run.
 
-`dimensions.py` has the features and what is refused, `experiment.py` the runs, and `oracle.py` the
-loop by hand. docs/combinations.md is generated from them.
+`dimensions.py` defines the features and the refused combinations, `experiment.py` the runs, and
+`oracle.py` the handwritten loop. docs/combinations.md is generated from `dimensions.py`.
 """
 
 import itertools
@@ -21,7 +21,7 @@ from tests import commands, rounding
 from tests.combinations import dimensions, experiment, oracle
 from tests.combinations.dimensions import Row
 
-# Keras itself, when it writes or reads a file of weights, and of the unused optimizer of `compile`.
+# Keras warns when it writes or reads a weights file, and about the unused optimizer of `compile`.
 pytestmark = [
     pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning"),
     pytest.mark.filterwarnings("ignore:Skipping variable loading for optimizer:UserWarning"),
@@ -29,7 +29,7 @@ pytestmark = [
 
 _OF_TIME = {"wall_time", "steps_per_second"}
 
-# More starts than stops, so that a run which never ends is noticed.
+# A stopped run needs two starts. The limit detects a run that never ends.
 _MAX_STARTS = 4
 
 
@@ -57,7 +57,7 @@ def test_all_pairs_of_features_train_and_resume(
     dimensions.REFUSALS,
     ids=lambda one: dimensions.name_of(dimensions.usual_row(**one.values)),
 )
-def test_unsupported_combination_is_refused_before_training(
+def test_unsupported_combination_of_features_raises_before_training(
     refusal: dimensions.Refusal, tmp_path: pathlib.Path
 ) -> None:
     row = dimensions.usual_row(**refusal.values)
@@ -80,7 +80,7 @@ def _check(row: Row, folder: pathlib.Path, request: Any) -> None:
     model = experiment.run(row | {"stop": "never"}, folder / "unbroken", hooks=[recorder])
     weights = experiment.weights_of(model)
     if row["model"] == "dropout":
-        # Nobody else draws the same random numbers.
+        # Neither the oracle nor Keras draws the same random numbers.
         _compare_with_graph(row, weights, folder)
     else:
         _compare_with_oracle(row, weights, folder / "unbroken", recorder)
@@ -142,7 +142,7 @@ def _compare_values(
 
 
 def _named_values(record: Mapping[str, Any]) -> set[str]:
-    """Return the names of losses and metrics of a report."""
+    """Return the names of the losses and metrics in a report."""
     ignored = {"step", "split", "learning_rate", *_OF_TIME}
     return {n for n in record if n not in ignored and "best_" not in n and "total_loss" not in n}
 
@@ -166,7 +166,7 @@ def _compare_with_graph(row: Row, weights: dict[str, Any], folder: pathlib.Path)
 
 
 def _compare_best(row: Row, folder: pathlib.Path) -> None:
-    """Assert that the state kept as the best one is the one that was evaluated as the best."""
+    """Assert that the saved best state is the state with the best evaluation."""
     name = "validation_loss" if len(oracle.task_names(row)) == 1 else "a/validation_loss"
     values = {step: r for (step, split), r in _records(folder / "run").items() if split != "train"}
     best = max(values, key=lambda step: values[step][name])
@@ -201,7 +201,7 @@ def _fits_keras(row: Row) -> bool:
 
 
 def _compare_with_fit(row: Row, weights: dict[str, Any], folder: pathlib.Path) -> None:
-    """Compare with `fit` on the same batches, of a model that the task builds and compiles."""
+    """Compare with `fit` of the same model on the same batches."""
     keras.utils.clear_session()
     model = experiment.ToyTask(experiment.build_config(row, folder).task).build_model()
     if row["model"] == "frozen":
@@ -231,7 +231,7 @@ def _compare_with_fit(row: Row, weights: dict[str, Any], folder: pathlib.Path) -
     for number, step in enumerate(range(oracle.INTERVAL, oracle.STEPS + 1, oracle.INTERVAL)):
         for name, values in history.items():
             split = "validation" if name.startswith("val_") else "train"
-            # Keras numbers metrics without a name through the process, and so the second model's.
+            # Keras numbers unnamed metrics per process, so those of the second model end in `_1`.
             name = name.removeprefix("val_").removesuffix("_1")
             loss = "validation_loss" if split == "validation" else "training_loss"
             if split == "validation" and row["evaluation"] == "aggregate_logs" and name != "loss":
@@ -263,7 +263,7 @@ def _validation_batches() -> Iterator[oracle.Arrays]:
 
 
 def _stop_and_compare(row: Row, weights: dict[str, Any], folder: pathlib.Path) -> None:
-    """Assert that a run that is stopped and started again equals the unbroken one bit for bit."""
+    """Assert that a stopped and resumed run equals the uninterrupted one bit for bit."""
     stopped = folder / "stopped"
     stopped.mkdir()
     codes = []
@@ -280,7 +280,7 @@ def _stop_and_compare(row: Row, weights: dict[str, Any], folder: pathlib.Path) -
             np.testing.assert_array_equal(saved[name], value, err_msg=name)
     found, wanted = (_records(one / "run") for one in (stopped, folder / "unbroken"))
     for key, record in wanted.items():
-        # A signal ends a report early, since the state is saved.
+        # SIGTERM ends a training report early, because the state is saved.
         if row["stop"] != "SIGTERM" or key[1] == "validation":
             kept = {name: value for name, value in record.items() if name not in _OF_TIME}
             assert {name: found[key].get(name) for name in kept} == kept

@@ -30,7 +30,7 @@ def _run(tmp_path: pathlib.Path, body: str, *args: str) -> subprocess.CompletedP
     ("error", "code"),
     [("ConfigValueError", 2), ("DataError", 3), ("DivergedError", 4), ("PreemptedError", 42)],
 )
-def test_error_ends_in_one_line_and_its_exit_code(
+def test_framework_error_prints_one_line_and_exits_with_its_exit_code(
     tmp_path: pathlib.Path, error: str, code: int
 ) -> None:
     result = _run(tmp_path, f"raise errors.{error}('what was wrong')")
@@ -38,7 +38,7 @@ def test_error_ends_in_one_line_and_its_exit_code(
     assert result.stderr == f"{error}: what was wrong\n"
 
 
-def test_unexpected_exception_shows_the_lines_of_the_user(tmp_path: pathlib.Path) -> None:
+def test_unexpected_exception_shows_the_users_line_and_exits_with_1(tmp_path: pathlib.Path) -> None:
     result = _run(tmp_path, "1 / 0")
     assert result.returncode == 1
     assert "ZeroDivisionError" in result.stderr
@@ -48,14 +48,14 @@ def test_unexpected_exception_shows_the_lines_of_the_user(tmp_path: pathlib.Path
     assert last == f"ZeroDivisionError: division by zero ({script}:6, in `main`)"
 
 
-def test_verbose_flag_shows_the_whole_traceback(tmp_path: pathlib.Path) -> None:
+def test_verbosity_flag_shows_the_full_traceback(tmp_path: pathlib.Path) -> None:
     result = _run(tmp_path, "1 / 0", "--verbosity=1")
     assert "absl/app.py" in result.stderr
     assert result.stderr.splitlines()[-1].startswith("ZeroDivisionError: division by zero (")
 
 
 @pytest.mark.parametrize("argument", ["--steps=many", "--stepz=1"])
-def test_unknown_flag_or_value_exits_with_the_code_of_a_config_error(
+def test_unknown_flag_or_invalid_value_exits_with_the_config_error_code(
     tmp_path: pathlib.Path, argument: str
 ) -> None:
     result = _run(tmp_path, "pass", argument)
@@ -63,25 +63,25 @@ def test_unknown_flag_or_value_exits_with_the_code_of_a_config_error(
     assert "steps" in result.stderr
 
 
-def test_interruption_exits_with_the_code_of_its_signal(tmp_path: pathlib.Path) -> None:
+def test_keyboard_interrupt_exits_with_130_and_no_traceback(tmp_path: pathlib.Path) -> None:
     result = _run(tmp_path, "raise KeyboardInterrupt")
     assert result.returncode == 130
     assert "Traceback" not in result.stderr
 
 
-def test_main_that_returns_exits_with_zero(tmp_path: pathlib.Path) -> None:
+def test_app_run_exits_with_zero_whatever_main_returns(tmp_path: pathlib.Path) -> None:
     assert _run(tmp_path, "return 5", "--steps=1").returncode == 0
 
 
 @pytest.fixture
 def thawed():
-    """Undo for a test what `conftest.py` has frozen for all tests."""
+    """Unfreeze, for one test, the objects that `conftest.py` froze for all tests."""
     gc.unfreeze()
     yield
     gc.freeze()
 
 
-def test_imported_objects_are_excluded_from_garbage_collection(thawed):
+def test_lasting_imports_excludes_imported_objects_from_garbage_collection(thawed):
     with app.lasting_imports():
         made = [[] for _ in range(1000)]
         assert not gc.isenabled()
@@ -90,13 +90,13 @@ def test_imported_objects_are_excluded_from_garbage_collection(thawed):
     assert gc.get_freeze_count() > 1000
 
 
-def test_garbage_collection_is_enabled_again_after_an_error():
+def test_lasting_imports_enables_garbage_collection_again_after_an_error():
     with pytest.raises(ImportError), app.lasting_imports():
         raise ImportError("no such module")
     assert gc.isenabled()
 
 
-def test_disabled_garbage_collection_stays_disabled():
+def test_lasting_imports_leaves_disabled_garbage_collection_disabled():
     gc.disable()
     try:
         with app.lasting_imports():

@@ -1,4 +1,4 @@
-"""The processes of a cluster. Workers that meet are threads here."""
+"""Tests of cluster processes. In the rendezvous tests, the workers are threads."""
 
 import asyncio
 import concurrent.futures
@@ -31,20 +31,20 @@ def _worker(addresses: list[str], index: int) -> tf_config.ClusterConfig:
 
 
 def _meet(workers: list[tf_config.ClusterConfig], seconds: float = 10.0) -> list[Exception | None]:
-    """What each of them ends with."""
+    """Let the workers meet, and return the exception of each worker, or None."""
     with concurrent.futures.ThreadPoolExecutor(len(workers)) as pool:
         futures = [pool.submit(cluster.meet, worker, seconds) for worker in workers]
         return [future.exception() for future in futures]
 
 
-def test_workers_meet_and_leave_their_ports_free() -> None:
+def test_rendezvous_of_all_workers_succeeds_and_frees_their_ports() -> None:
     addresses = _addresses(3)
     assert _meet([_worker(addresses, index) for index in range(3)]) == [None] * 3
     for address in addresses:
         socket.create_server(tf_config.split_address(address)).close()
 
 
-def test_missing_worker_is_named_by_all_others() -> None:
+def test_all_other_workers_raise_an_error_that_names_the_missing_worker() -> None:
     addresses = _addresses(3)
     ends = _meet([_worker(addresses, 0), _worker(addresses, 2)], seconds=0.5)
     for end in ends:
@@ -54,14 +54,14 @@ def test_missing_worker_is_named_by_all_others() -> None:
         )
 
 
-def test_unknown_host_is_named() -> None:
+def test_rendezvous_error_names_the_worker_with_an_unknown_host() -> None:
     addresses = [*_addresses(1), "no-such-host.invalid:2222"]
     (end,) = _meet([_worker(addresses, 0)], seconds=1.0)
     assert isinstance(end, errors.ClusterError)
     assert "worker 1 at no-such-host.invalid:2222 (unknown host)" in str(end)
 
 
-def test_different_clusters_are_refused_by_all_workers() -> None:
+def test_all_workers_raise_if_one_describes_a_different_cluster() -> None:
     addresses = _addresses(3)
     other = _worker([*addresses[:2], "127.0.0.1:9"], 1)
     ends = _meet([_worker(addresses, 0), other, _worker(addresses, 2)])
@@ -70,7 +70,7 @@ def test_different_clusters_are_refused_by_all_workers() -> None:
         assert "describe different clusters" in str(end)
 
 
-def test_second_process_at_an_address_is_refused() -> None:
+def test_worker_raises_if_its_address_is_already_in_use() -> None:
     addresses = _addresses(2)
     with socket.create_server(tf_config.split_address(addresses[1])):
         (end,) = _meet([_worker(addresses, 1)])
@@ -79,14 +79,14 @@ def test_second_process_at_an_address_is_refused() -> None:
 
 
 class _OnAnotherHost(cluster._RollCall):
-    """Its address leads to a process elsewhere, and nobody finds it where it listens."""
+    """A worker that listens on an arbitrary port, while its address leads to another process."""
 
     async def _listen(self) -> asyncio.Server:
         return await asyncio.start_server(self._answer, "127.0.0.1", 0)
 
 
-def test_two_processes_with_the_same_index_are_refused() -> None:
-    # Worker 1 is missing, so that nobody may leave before.
+def test_two_processes_with_the_same_worker_index_both_raise() -> None:
+    # Worker 1 is missing, so that neither process can finish the rendezvous early.
     worker = _worker(_addresses(2), 0)
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
         right = pool.submit(cluster.meet, worker, 10.0)
@@ -96,7 +96,7 @@ def test_two_processes_with_the_same_index_are_refused() -> None:
 
 
 @pytest.mark.parametrize("line", [b"", b"\xff\n", b"[" * 200_000 + b"\n", b'{"name": 1}\n'])
-def test_messages_of_other_programs_do_not_disturb_the_rendezvous(
+def test_rendezvous_succeeds_despite_messages_from_other_programs(
     monkeypatch: pytest.MonkeyPatch, line: bytes
 ) -> None:
     monkeypatch.setenv(cluster.TOKEN_VARIABLE, "secret")
@@ -140,7 +140,7 @@ def test_message_changed_in_transit_is_rejected(monkeypatch: pytest.MonkeyPatch)
         call._read(line.replace(b"worker 0", b"worker 1"), cluster._QUESTION)
 
 
-def test_worker_with_another_token_is_missing_and_the_error_says_why(
+def test_error_for_a_worker_with_a_different_token_names_the_token_variable(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     addresses = _addresses(2)
@@ -159,7 +159,7 @@ def test_worker_with_another_token_is_missing_and_the_error_says_why(
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("answer", [b"\xff\n", b"[" * 200_000 + b"\n", b"[]\n"])
-def test_other_program_at_an_address_is_named(
+def test_rendezvous_error_says_that_another_program_uses_the_port_of_a_worker(
     monkeypatch: pytest.MonkeyPatch, answer: bytes
 ) -> None:
     monkeypatch.setattr(cluster, "_SECONDS_OF_FAREWELL", 0.0)
@@ -200,7 +200,9 @@ def _cluster(listener: socket.socket, *, gone: str) -> tf_config.ClusterConfig:
     return tf_config.ClusterConfig(jobs=jobs, task_type="chief", task_index=0)
 
 
-def test_chief_waits_for_servers_and_names_the_missing_one(listener: socket.socket) -> None:
+def test_wait_for_servers_returns_if_all_listen_and_names_a_missing_one(
+    listener: socket.socket,
+) -> None:
     there = tf_config.ClusterConfig(
         jobs={"chief": ("127.0.0.1:1",), "worker": (_address(listener),)},
         task_type="chief",
@@ -215,7 +217,7 @@ def test_chief_waits_for_servers_and_names_the_missing_one(listener: socket.sock
         cluster.wait_for_servers(_cluster(listener, gone=gone), seconds=0.1)
 
 
-def test_error_of_tensorflow_names_the_lost_process(
+def test_tensorflow_error_becomes_a_cluster_error_that_names_the_lost_process(
     listener: socket.socket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gone = _closed_address()
@@ -229,7 +231,9 @@ def test_error_of_tensorflow_names_the_lost_process(
             raise error from lost
 
 
-def test_frozen_process_is_named(listener: socket.socket, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cluster_error_names_a_process_that_stopped_sending_heartbeats(
+    listener: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
     jobs = {"worker": ["127.0.0.1:1", _address(listener)]}
     config = {"cluster": jobs, "task": {"type": "worker", "index": 0}}
     monkeypatch.setenv("TF_CONFIG", json.dumps(config))
@@ -240,7 +244,7 @@ def test_frozen_process_is_named(listener: socket.socket, monkeypatch: pytest.Mo
         raise tf.errors.UnavailableError(None, None, text)
 
 
-def test_errors_that_no_lost_process_caused_are_unchanged(
+def test_report_lost_peers_leaves_errors_without_a_lost_process_unchanged(
     listener: socket.socket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     jobs = {"worker": [_address(listener), "127.0.0.1:1"]}
@@ -254,7 +258,7 @@ def test_errors_that_no_lost_process_caused_are_unchanged(
 
 
 @pytest.mark.parametrize("text", ["soon", "0", "-1", "nan", "inf"])
-def test_invalid_timeout_is_refused(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+def test_invalid_cluster_timeout_raises(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     monkeypatch.setenv(cluster.TIMEOUT_VARIABLE, "2.5")
     assert cluster.patience() == 2.5
     monkeypatch.setenv(cluster.TIMEOUT_VARIABLE, text)
@@ -268,7 +272,7 @@ from official_lite.common import app
 
 app.run(lambda _: cluster.serve())
 """
-# As if hours had gone by.
+# The long timeouts are shortened to fractions of a second.
 IMPATIENT = """
 from official_lite.common import cluster
 from official_lite.common import app
@@ -290,13 +294,13 @@ def _set_task(monkeypatch, job):
 
 
 @pytest.mark.parametrize(("job", "serves"), [("chief", False), ("worker", True), ("ps", True)])
-def test_only_workers_and_parameter_servers_serve(job, serves, monkeypatch):
+def test_is_server_is_true_only_for_worker_and_ps_tasks(job, serves, monkeypatch):
     _set_task(monkeypatch, job)
     assert cluster.is_server("Parameter_Server") is serves
     assert not cluster.is_server("multi_worker_mirrored")
 
 
-def test_process_outside_a_cluster_cannot_serve():
+def test_serve_outside_a_cluster_raises():
     with pytest.raises(errors.ConfigValueError, match="in no cluster"):
         cluster.serve()
 
@@ -308,7 +312,7 @@ def test_server_exits_on_sigterm_or_without_a_chief(tmp_path, monkeypatch):
     jobs = _set_task(monkeypatch, "ps")
     server = commands.Command([tmp_path / "serve.py"])
     server.wait_for(f"ps 0 serves at {jobs['ps'][0]}")
-    # The address is taken now.
+    # The first server occupies the address.
     second = commands.run([tmp_path / "serve.py"])
     assert second.returncode == errors.ExitCode.CONFIG
     assert f"ps 0 can't listen at its address {jobs['ps'][0]}" in second.stderr
@@ -319,7 +323,7 @@ def test_server_exits_on_sigterm_or_without_a_chief(tmp_path, monkeypatch):
     assert "no chief started at" in lonely.stderr
 
 
-def test_server_has_no_strategy_and_evaluator_has_one_device(monkeypatch):
+def test_server_gets_no_strategy_and_evaluator_gets_a_one_device_strategy(monkeypatch):
     _set_task(monkeypatch, "worker")
     with pytest.raises(errors.ConfigValueError, match=r"Call `cluster.serve\(\)`"):
         distribute_utils.get_distribution_strategy("parameter_server")

@@ -15,17 +15,17 @@ def test_strategy_off_returns_the_current_strategy():
 
 
 @pytest.mark.parametrize("name", ["mirrored", "one_device", "Mirrored"])
-def test_without_gpus_there_is_one_replica_on_the_cpu(name):
+def test_strategy_with_num_gpus_zero_has_one_replica_on_the_cpu(name):
     assert get_strategy(name, num_gpus=0).extended.worker_devices[0].endswith("CPU:0")
     assert get_strategy(name, num_gpus=0).num_replicas_in_sync == 1
 
 
-def test_mirrored_strategy_without_gpus_has_one_replica_on_the_cpu():
+def test_mirrored_strategy_for_all_gpus_has_one_replica_if_there_is_no_gpu():
     assert get_strategy("mirrored", num_gpus=-1).num_replicas_in_sync == 1
 
 
 @pytest.mark.parametrize("num_gpus", [-1, None])
-def test_all_gpus_are_used_on_request(num_gpus, monkeypatch):
+def test_mirrored_strategy_uses_all_gpus_if_num_gpus_is_minus_one_or_none(num_gpus, monkeypatch):
     monkeypatch.setattr(
         tf.config, "list_logical_devices", lambda kind: [f"{kind}:{i}" for i in "01"]
     )
@@ -33,7 +33,7 @@ def test_all_gpus_are_used_on_request(num_gpus, monkeypatch):
     assert get_strategy("mirrored", num_gpus=num_gpus) == ["device:GPU:0", "device:GPU:1"]
 
 
-def test_two_logical_cpus_in_the_config_give_two_replicas():
+def test_mirrored_strategy_on_two_logical_cpus_has_two_replicas():
     assert get_strategy("mirrored", devices=["cpu:0", "/device:CPU:1"]).num_replicas_in_sync == 2
 
 
@@ -75,33 +75,33 @@ def test_second_logical_cpu_is_created_before_tensorflow_starts():
         ({"devices": ["CPU:0", "CPU:0"]}, "different devices"),
     ],
 )
-def test_invalid_strategy_is_refused(kwargs, message):
+def test_invalid_strategy_arguments_raise(kwargs, message):
     with pytest.raises(errors.ConfigValueError, match=message):
         get_strategy(**kwargs)
 
 
-def test_parameter_server_without_a_cluster_is_refused(monkeypatch):
+def test_parameter_server_strategy_without_a_cluster_raises(monkeypatch):
     monkeypatch.setenv("TF_CONFIG", "")
     with pytest.raises(errors.ConfigValueError, match="needs a cluster in TF_CONFIG"):
         get_strategy("parameter_server")
 
 
-def test_invalid_cluster_is_refused_before_workers_wait(monkeypatch):
+def test_invalid_tf_config_raises_before_workers_wait_for_each_other(monkeypatch):
     monkeypatch.setenv("TF_CONFIG", '{"cluster": {"worker": ["a:1"]}}')
     with pytest.raises(errors.ConfigValueError, match="no `task`"):
         get_strategy("multi_worker_mirrored")
 
 
-def test_unknown_argument_of_a_strategy_is_refused():
+def test_unknown_strategy_argument_raises_and_suggests_the_nearest_name():
     with pytest.raises(errors.ConfigTypeError, match=r"'num_gpu'\. Did you mean `num_gpus`"):
         get_strategy("off", num_gpu=1)
 
 
-def test_arguments_of_the_model_garden_are_accepted():
+def test_strategy_arguments_of_the_model_garden_are_accepted():
     assert get_strategy("off", num_cores_per_replica=2, default_shard_dim=-1)
 
 
-def test_scope_without_a_strategy_has_no_effect():
+def test_get_strategy_scope_of_none_has_no_effect():
     strategy = get_strategy("one_device")
     with distribute_utils.get_strategy_scope(strategy):
         assert tf.distribute.get_strategy() is strategy
@@ -109,6 +109,6 @@ def test_scope_without_a_strategy_has_no_effect():
         assert tf.distribute.get_strategy() is not strategy
 
 
-def test_cluster_is_configured_at_the_path_of_the_model_garden(monkeypatch):
+def test_distribute_utils_has_configure_cluster_as_in_the_model_garden(monkeypatch):
     monkeypatch.setenv("TF_CONFIG", "")
     assert distribute_utils.configure_cluster("a:1, b:1", task_index=1) == 2

@@ -54,12 +54,14 @@ Input to reshape is a tensor with 1 values, but the requested shape has 73
         ),
     ],
 )
-def test_first_informative_line_of_a_message_is_found(text: str, line: str) -> None:
+def test_first_line_finds_the_first_informative_line_of_an_error_message(
+    text: str, line: str
+) -> None:
     assert error_report.first_line(text) == line
 
 
 def _raised(call, *args):
-    with pytest.raises(Exception) as caught:  # noqa: PT011  (any: what it says is the test)
+    with pytest.raises(Exception) as caught:  # noqa: PT011  (tests check the message)
         call(*args)
     return caught.value
 
@@ -72,12 +74,12 @@ def _looks_up():
     return {}["a"]
 
 
-def test_error_is_shown_with_the_line_of_the_user() -> None:
+def test_error_summary_names_the_users_line() -> None:
     told = error_report.summary(_raised(_looks_up))
     assert told == f"KeyError: 'a' ({__file__}:{_line_of(_looks_up) + 1}, in `_looks_up`)"
 
 
-def test_error_inside_a_library_shows_the_line_that_called_it() -> None:
+def test_summary_of_an_error_inside_a_library_names_the_users_calling_line() -> None:
     def adds():
         return tf.zeros((2, 3)) + tf.zeros((7, 5))
 
@@ -86,7 +88,7 @@ def test_error_inside_a_library_shows_the_line_that_called_it() -> None:
         assert told.endswith(f"({__file__}:{_line_of(adds) + 1}, in `adds`)")
 
 
-def test_error_after_a_caught_one_shows_its_own_line() -> None:
+def test_summary_of_an_error_in_an_except_block_names_its_own_line() -> None:
     def recovers():
         try:
             _looks_up()
@@ -98,7 +100,7 @@ def test_error_after_a_caught_one_shows_its_own_line() -> None:
     )
 
 
-def test_error_in_a_function_of_a_dataset_shows_its_line() -> None:
+def test_summary_of_an_error_in_a_dataset_map_function_names_its_line() -> None:
     def parse(row):
         return row["lable"]
 
@@ -107,7 +109,7 @@ def test_error_in_a_function_of_a_dataset_shows_its_line() -> None:
     assert told == f"KeyError: 'lable' ({__file__}:{_line_of(parse) + 1}, in `parse`)"
 
 
-def test_failing_op_of_a_graph_shows_the_line_that_created_it() -> None:
+def test_summary_of_a_failed_graph_op_names_the_line_that_created_the_op() -> None:
     @tf.function
     def reshapes(row, size):
         return tf.reshape(row, [size, size])
@@ -118,11 +120,11 @@ def test_failing_op_of_a_graph_shows_the_line_that_created_it() -> None:
     assert told.endswith(f"({__file__}:{line}, in `reshapes`)")
 
 
-def test_function_with_wrong_arguments_is_shown_where_it_starts() -> None:
+def test_summary_of_a_call_with_wrong_arguments_names_the_functions_first_line() -> None:
     def build_losses(outputs):
         return outputs
 
-    # As the framework calls it, which has no line of the user's.
+    # The framework calls the function, so no frame of the traceback is the user's.
     autograph = tf.__internal__.autograph
     step = autograph.tf_convert(build_losses, autograph.control_status_ctx())
     code = compile("def run(step):\n    step(logits=1)", error_report.__file__, "exec")
@@ -135,13 +137,13 @@ def test_function_with_wrong_arguments_is_shown_where_it_starts() -> None:
     )
 
 
-def test_syntax_error_is_shown_with_file_and_line(tmp_path) -> None:
+def test_summary_of_a_syntax_error_names_its_file_and_line(tmp_path) -> None:
     path = tmp_path / "mine.py"
     error = _raised(compile, "a = 1\nb = = 2\n", str(path), "exec")
     assert error_report.summary(error).endswith(f"({path}:2, in `<module>`)")
 
 
-def test_brief_traceback_has_only_lines_of_the_user() -> None:
+def test_brief_traceback_has_only_frames_of_the_users_code() -> None:
     @tf.function
     def adds():
         return tf.zeros((2, 3)) + tf.zeros((7, 5))
@@ -167,7 +169,9 @@ def test_brief_traceback_has_only_lines_of_the_user() -> None:
     ],
     ids=["another shell", "older IPython", "IPython"],
 )
-def test_errors_are_shown_in_every_shell(monkeypatch, shell, cell: str | None) -> None:
+def test_brief_error_is_rendered_in_every_interactive_shell(
+    monkeypatch, shell, cell: str | None
+) -> None:
     monkeypatch.setattr(builtins, "get_ipython", lambda: shell, raising=False)
     assert terminal.cell_of("/tmp/code.py") == cell
     with pytest.raises(ZeroDivisionError) as caught, error_report.rendered_briefly():
@@ -175,7 +179,7 @@ def test_errors_are_shown_in_every_shell(monkeypatch, shell, cell: str | None) -
     assert "ZeroDivisionError: division by zero" in caught.value._render_traceback_()[-1]
 
 
-def test_text_that_gin_adds_to_an_error_is_removed() -> None:
+def test_error_summary_omits_the_text_that_gin_adds_to_the_message() -> None:
     @gin.configurable(module="test_error_report")
     def refuses():
         raise errors.DataError("no such file")
@@ -189,11 +193,11 @@ def test_text_that_gin_adds_to_an_error_is_removed() -> None:
     assert error_report.summary(error) == "DataError: no such file"
 
 
-def test_error_of_the_framework_is_shown_in_full() -> None:
+def test_summary_of_a_framework_error_keeps_its_full_message() -> None:
     assert error_report.summary(errors.DataError("one\ntwo")) == "DataError: one\ntwo"
 
 
-def test_missing_attribute_of_a_config_is_shown_with_the_line() -> None:
+def test_summary_of_a_missing_config_attribute_names_the_users_line() -> None:
     def builds():
         return hyperparams.Config({"model": 1}).modle
 
@@ -201,7 +205,7 @@ def test_missing_attribute_of_a_config_is_shown_with_the_line() -> None:
     assert told.endswith(f"Did you mean `model`? ({__file__}:{_line_of(builds) + 1}, in `builds`)")
 
 
-def test_config_error_is_shown_once_with_the_line_of_the_factory() -> None:
+def test_config_error_names_the_line_of_the_innermost_factory_only_once() -> None:
     def factory():
         try:
             raise errors.ConfigTypeError("no field")
@@ -230,7 +234,9 @@ def test_config_error_is_shown_once_with_the_line_of_the_factory() -> None:
         (ValueError("space"), False),
     ],
 )
-def test_full_disk_is_distinguished_from_other_errors(error: Exception, is_full: bool) -> None:
+def test_is_disk_full_is_true_only_for_errors_of_a_full_disk(
+    error: Exception, is_full: bool
+) -> None:
     assert error_report.is_disk_full(error) == is_full
 
 
@@ -247,7 +253,9 @@ def test_full_disk_is_distinguished_from_other_errors(error: Exception, is_full:
     ],
     ids=["disk", "device", "numpy", "python", "thread", "library", "fork"],
 )
-def test_exhausted_resource_is_named_with_its_remedy(error: Exception, told: str) -> None:
+def test_error_caused_by_an_exhausted_resource_names_the_resource(
+    error: Exception, told: str
+) -> None:
     is_of_disk = getattr(error, "errno", None) == errno.ENOSPC
     kind = errors.DiskFullError if is_of_disk else errors.OutOfMemoryError
     with pytest.raises(kind, match=told), error_report.naming_the_resource():
@@ -262,21 +270,21 @@ def limit(monkeypatch: pytest.MonkeyPatch):
     return set_limit
 
 
-def test_unlimited_address_space_is_no_warning(limit, caplog: pytest.LogCaptureFixture) -> None:
+def test_unlimited_address_space_logs_no_warning(limit, caplog: pytest.LogCaptureFixture) -> None:
     limit(resource.RLIM_INFINITY)
     error_report.check_limit()
     assert error_report.describe_limit() == ""
     assert not caplog.records
 
 
-def test_limited_address_space_is_a_warning(limit, caplog) -> None:
+def test_limited_address_space_logs_a_warning(limit, caplog) -> None:
     limit(8_000_000_000)
     error_report.check_limit()
     assert "`ulimit -v` limits the address space of this process to 8.0 GB" in caplog.text
     assert "exit code 127, 134 or 139" in caplog.text
 
 
-def test_address_space_too_small_for_tensorflow_is_an_error(limit) -> None:
+def test_address_space_too_small_for_tensorflow_raises(limit) -> None:
     limit(1_500_000_000)
     with pytest.raises(errors.OutOfMemoryError, match=r"to 1\.5 GB, and TensorFlow needs at least"):
         error_report.check_limit()

@@ -15,12 +15,12 @@ from official_lite.common import errors
         (errors.CheckpointError, ValueError, 5),
     ],
 )
-def test_error_is_also_the_builtin_and_has_its_exit_code(
+def test_framework_error_subclasses_a_builtin_error_and_has_an_exit_code(
     error: type[errors.OfficialLiteError], builtin: type[Exception], code: int
 ) -> None:
     assert issubclass(error, builtin)
     assert error.exit_code == code
 
 
-def test_message_of_a_key_error_has_no_quotes_around_it() -> None:
+def test_unknown_key_error_message_has_no_quotes_around_it() -> None:
     assert str(errors.UnknownKeyError("There is no `x`.")) == "There is no `x`."

@@ -10,7 +10,7 @@ import pytest
 from official_lite.common import errors, files
 
 
-def test_written_text_is_read_back(tmp_path: pathlib.Path) -> None:
+def test_text_written_to_a_file_is_read_back(tmp_path: pathlib.Path) -> None:
     path = os.fspath(tmp_path / "a" / "b.txt")
     files.makedirs(os.path.dirname(path))
     files.write_text(path, "größe\n")
@@ -18,7 +18,7 @@ def test_written_text_is_read_back(tmp_path: pathlib.Path) -> None:
     assert files.read_text(path) == "größe\n"
 
 
-def test_reader_never_sees_a_partial_file(tmp_path: pathlib.Path) -> None:
+def test_reader_never_sees_a_partially_written_file(tmp_path: pathlib.Path) -> None:
     path, texts = os.fspath(tmp_path / "x"), ("a" * 100_000, "b" * 100_000)
     files.write_text(path, texts[0])
     seen = set()
@@ -30,7 +30,7 @@ def test_reader_never_sees_a_partial_file(tmp_path: pathlib.Path) -> None:
     assert os.listdir(tmp_path) == ["x"]
 
 
-def test_file_is_flushed_before_it_is_renamed(tmp_path: pathlib.Path, monkeypatch) -> None:
+def test_write_text_syncs_the_file_before_renaming_it(tmp_path: pathlib.Path, monkeypatch) -> None:
     events: list[str] = []
     fsync, replace = os.fsync, os.replace
     monkeypatch.setattr(os, "fsync", lambda file: events.append("sync") or fsync(file))
@@ -39,7 +39,7 @@ def test_file_is_flushed_before_it_is_renamed(tmp_path: pathlib.Path, monkeypatc
     assert events == ["sync", "rename"]
 
 
-def test_failed_write_leaves_no_temporary_file(tmp_path: pathlib.Path) -> None:
+def test_failed_write_of_a_file_leaves_no_temporary_file(tmp_path: pathlib.Path) -> None:
     (tmp_path / "taken").mkdir()
     with pytest.raises(errors.NotAFileError, match="is a directory"):
         files.write_text(os.fspath(tmp_path / "taken"), "text")
@@ -51,7 +51,7 @@ def test_remote_paths_are_recognized() -> None:
     assert not files.is_remote("/tmp/run")
 
 
-def test_directory_is_listed_and_a_file_has_a_size(tmp_path: pathlib.Path) -> None:
+def test_list_names_returns_sorted_names_and_size_returns_bytes(tmp_path: pathlib.Path) -> None:
     files.write_text(os.fspath(tmp_path / "b"), "größe")
     files.write_text(os.fspath(tmp_path / "a"), "")
     assert files.list_names(os.fspath(tmp_path)) == ["a", "b"]
@@ -60,7 +60,7 @@ def test_directory_is_listed_and_a_file_has_a_size(tmp_path: pathlib.Path) -> No
     assert files.size(os.fspath(tmp_path / "b")) == 7
 
 
-def test_creating_a_file_that_exists_is_an_error(tmp_path: pathlib.Path) -> None:
+def test_create_text_raises_if_the_file_exists(tmp_path: pathlib.Path) -> None:
     path = os.fspath(tmp_path / "x")
     files.create_text(path, "first")
     with pytest.raises(FileExistsError):
@@ -78,7 +78,7 @@ def test_renaming_a_file_replaces_an_existing_one(tmp_path: pathlib.Path) -> Non
     assert files.list_names(os.fspath(tmp_path)) == []
 
 
-def test_temporary_files_of_a_killed_process_are_removed(tmp_path, monkeypatch):
+def test_remove_temporaries_removes_only_matching_files_of_a_killed_process(tmp_path, monkeypatch):
     def killed(source, target):
         raise KeyboardInterrupt
 
@@ -96,13 +96,13 @@ def test_temporary_files_of_a_killed_process_are_removed(tmp_path, monkeypatch):
     assert mine == "mine.tmp"
 
 
-def test_file_is_shortened_to_the_given_size(tmp_path):
+def test_truncate_shortens_a_file_to_the_given_size(tmp_path):
     (tmp_path / "f").write_bytes(b"abc")
     files.truncate(str(tmp_path / "f"), 2)
     assert (tmp_path / "f").read_bytes() == b"ab"
 
 
-def test_files_directories_and_links_are_removed_without_their_targets(tmp_path):
+def test_remove_all_removes_files_directories_and_links_but_not_link_targets(tmp_path):
     target = tmp_path / "target"
     (target / "inside").mkdir(parents=True)
     (tmp_path / "link").symlink_to(target)
@@ -131,12 +131,12 @@ def test_files_directories_and_links_are_removed_without_their_targets(tmp_path)
         lambda path: files.write_text(path, ""),
     ],
 )
-def test_remote_errors_are_os_errors(act) -> None:
+def test_remote_file_system_errors_are_raised_as_os_errors(act) -> None:
     with pytest.raises(OSError, match="nowhere"):
         act("nowhere://bucket/file")
 
 
-def test_json_has_no_nan_or_infinity() -> None:
+def test_to_json_writes_nan_and_infinity_as_null() -> None:
     value = {
         "nan": [math.nan, {"inf": -math.inf}],
         "numpy": [np.float32(0.5), np.int64(3), np.float64("inf")],

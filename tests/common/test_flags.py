@@ -18,7 +18,7 @@ def test_flags_of_the_model_garden_are_defined() -> None:
     assert {"dry_run", "fast_dev_run"} <= set(absl_flags.FLAGS)
 
 
-def test_home_directory_is_expanded_except_after_two_dashes(
+def test_home_directory_is_expanded_only_before_a_double_dash(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("HOME", "/home/me")
@@ -40,7 +40,7 @@ def test_home_directory_is_expanded_except_after_two_dashes(
         ("predict", False, False, False),
     ],
 )
-def test_mode_knows_whether_a_run_trains_or_evaluates(
+def test_mode_properties_tell_whether_a_run_trains_or_evaluates(
     mode: str, trains: bool, evaluates: bool, evaluates_last: bool
 ) -> None:
     parsed = flags.Mode.parse(mode)
@@ -51,11 +51,11 @@ def test_mode_knows_whether_a_run_trains_or_evaluates(
     )
 
 
-def test_mode_equals_its_text() -> None:
+def test_mode_equals_and_formats_as_its_string() -> None:
     assert flags.Mode.TRAIN == "train"
     assert f"{flags.Mode.TRAIN_AND_EVAL}" == "train_and_eval"
 
 
-def test_unknown_mode_is_refused_with_the_nearest_name() -> None:
+def test_error_for_an_unknown_mode_suggests_the_nearest_one() -> None:
     with pytest.raises(errors.UnknownNameError, match="`train_and_eval`"):
         flags.Mode.parse("train_and_evla")

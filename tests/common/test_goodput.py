@@ -1,4 +1,4 @@
-"""Each second of a run is counted once, whatever ends its processes."""
+"""Tests that every second of a run is counted once, however its processes end."""
 
 import json
 import pathlib
@@ -39,7 +39,7 @@ def _run_json(model_dir: pathlib.Path) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
-    """The directory of a run of 8 steps, for tests that only read it."""
+    """Return the directory of an 8-step run, for tests that only read it."""
     directory = tmp_path_factory.mktemp("trained")
     _train(directory)
     return directory
@@ -47,11 +47,13 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
 
 @pytest.fixture
 def model_dir(trained: pathlib.Path, tmp_path: pathlib.Path) -> pathlib.Path:
-    """A copy of the run of 8 steps."""
+    """Return a copy of the 8-step run's directory."""
     return pathlib.Path(shutil.copytree(trained, tmp_path / "run"))
 
 
-def test_uninterrupted_run_loses_nothing_and_the_states_add_up(trained: pathlib.Path) -> None:
+def test_goodput_states_of_an_uninterrupted_run_sum_to_its_wall_time_with_none_lost(
+    trained: pathlib.Path,
+) -> None:
     recorded = _run_json(trained)["goodput"]
     spent = recorded["seconds"]
     assert list(spent) == list(goodput.STATES)
@@ -64,7 +66,7 @@ def test_uninterrupted_run_loses_nothing_and_the_states_add_up(trained: pathlib.
     assert 0 < recorded["share"] < 1
 
 
-def test_time_between_two_starts_is_stopped_and_the_hook_measures_the_input(
+def test_time_between_two_starts_counts_as_stopped_and_input_wait_is_measured(
     model_dir: pathlib.Path,
 ) -> None:
     first, ended = _read(model_dir), time.time()
@@ -80,7 +82,7 @@ def test_time_between_two_starts_is_stopped_and_the_hook_measures_the_input(
     assert both.seconds["waiting_for_input"] > 0
 
 
-def test_run_that_resumes_from_an_earlier_step_has_lost_the_steps_after_it(
+def test_resumed_run_records_the_work_after_the_restored_step_as_lost(
     model_dir: pathlib.Path,
 ) -> None:
     for path in model_dir.glob("ckpt-8.*"):
@@ -95,7 +97,7 @@ def test_run_that_resumes_from_an_earlier_step_has_lost_the_steps_after_it(
     assert 0 < after.seconds["lost"] < after.wall_seconds
 
 
-def test_evaluation_job_keeps_its_own_record(model_dir: pathlib.Path) -> None:
+def test_evaluation_job_writes_its_own_goodput_record(model_dir: pathlib.Path) -> None:
     before = (model_dir / "goodput.json").read_bytes()
     _train(model_dir, mode="eval")
     assert (model_dir / "goodput.json").read_bytes() == before
@@ -116,7 +118,9 @@ def test_evaluation_job_keeps_its_own_record(model_dir: pathlib.Path) -> None:
         '{"begin": 1, "end": 2, "checkpoints": [[1, {"stepping": NaN}]]}',
     ],
 )
-def test_damaged_record_is_set_aside_and_begins_again(tmp_path: pathlib.Path, content: str) -> None:
+def test_damaged_goodput_record_is_set_aside_and_replaced_by_a_new_one(
+    tmp_path: pathlib.Path, content: str
+) -> None:
     path = tmp_path / "goodput.json"
     path.write_text(content)
     with goodput.Goodput(str(path)), goodput.measuring("evaluating"):
@@ -125,7 +129,7 @@ def test_damaged_record_is_set_aside_and_begins_again(tmp_path: pathlib.Path, co
     assert (tmp_path / "goodput.json.damaged").read_text() == content
 
 
-def test_nested_state_does_not_count_for_the_outer_one() -> None:
+def test_time_in_a_nested_goodput_state_does_not_count_for_the_outer_state() -> None:
     now = 0.0
     with goodput.Goodput(clock=lambda: now) as clock, clock.measuring("evaluating"):
         now += 1
@@ -136,7 +140,9 @@ def test_nested_state_does_not_count_for_the_outer_one() -> None:
     assert (seconds["evaluating"], seconds["saving"]) == (5, 2)
 
 
-def test_failing_remote_file_system_does_not_end_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_remote_write_of_the_goodput_record_does_not_raise(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def fail(*args: Any, **kwargs: Any) -> None:
         raise tf.errors.UnavailableError(None, None, "try again")
 
@@ -148,7 +154,7 @@ def test_failing_remote_file_system_does_not_end_a_run(monkeypatch: pytest.Monke
     assert json.loads(tf.io.gfile.GFile(path).read())["checkpoints"][0][0] == 1
 
 
-def test_work_after_the_restored_checkpoint_is_lost() -> None:
+def test_rewind_counts_the_work_after_the_restored_checkpoint_as_lost() -> None:
     record = goodput.TimeRecord(begin=100.0, end=100.0)
     record.spend("stepping", 110.0)
     record.keep(step=10)
@@ -167,7 +173,7 @@ def test_work_after_the_restored_checkpoint_is_lost() -> None:
     assert sum(record.seconds.values()) == record.wall_seconds
 
 
-def test_record_of_many_checkpoints_stays_small() -> None:
+def test_goodput_record_of_many_checkpoints_stays_small() -> None:
     record = goodput.TimeRecord(begin=100.0, end=100.0)
     for step in range(1, 1001):
         record.spend("stepping", 100.0 + step)
@@ -179,7 +185,7 @@ def test_record_of_many_checkpoints_stays_small() -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_ten_kills_leave_no_second_uncounted(tmp_path: pathlib.Path) -> None:
+def test_goodput_states_sum_to_the_wall_time_after_ten_kills(tmp_path: pathlib.Path) -> None:
     model_dir = tmp_path / "run"
     command = [
         *("train.py", "--experiment=vision/digits_mlp", "--mode=train_and_eval"),
@@ -189,13 +195,13 @@ def test_ten_kills_leave_no_second_uncounted(tmp_path: pathlib.Path) -> None:
         "--set=trainer.validation_interval=1500",
         "--set=trainer.steps_per_loop=500",
     ]
-    commands.run(["-m", "official_lite.tools", "--help"])  # Starts the server of the processes.
+    commands.run(["-m", "official_lite.tools", "--help"])  # Starts the fork server of `commands`.
     moments = random.Random(0)
     before, begin = time.time(), 0.0
     for number in range(10):
         process = commands.Command(command)
         begin = begin or time.time()
-        # Killed before the first start has written anything, a run would begin with the second.
+        # If the first process wrote nothing before its kill, the record would begin later.
         waiting.wait_for(
             lambda: (model_dir / "goodput.json").exists(),
             alive=lambda process=process: process.returncode is None,
@@ -205,7 +211,7 @@ def test_ten_kills_leave_no_second_uncounted(tmp_path: pathlib.Path) -> None:
             process.wait_for("Training from step")
         killed_at = time.monotonic() + moments.uniform(0.0, 3.0)
         waiting.wait_for(lambda killed_at=killed_at: time.monotonic() > killed_at)
-        assert process.returncode is None, f"It ended before kill {number}."
+        assert process.returncode is None, f"The process ended before kill {number}."
         process.kill()
         assert _run_json(model_dir)["status"] == "running"
         assert _read(model_dir).starts <= number + 1
@@ -215,7 +221,7 @@ def test_ten_kills_leave_no_second_uncounted(tmp_path: pathlib.Path) -> None:
     record = _read(model_dir)
     spent = record.seconds
     assert sum(spent.values()) == pytest.approx(record.wall_seconds)
-    # A second is left for clocks that the system adjusts meanwhile.
+    # Allow one second, because the system may adjust its clock during the run.
     assert before - 1 <= record.begin <= begin + 1
     assert last_begin - 1 <= record.end <= end + 1
     assert record.starts <= 11

@@ -4,7 +4,7 @@ import tensorflow as tf
 from official_lite.common import keras_variables
 
 
-def test_variables_of_keras_and_tensorflow_are_treated_alike() -> None:
+def test_path_of_and_raw_accept_keras_and_tensorflow_variables() -> None:
     layer = keras.layers.Dense(2, name="out")
     layer.build((1, 3))
     plain = tf.Variable([1.0], name="plain")
@@ -15,7 +15,7 @@ def test_variables_of_keras_and_tensorflow_are_treated_alike() -> None:
     assert [*keras_variables.local_values(layer.kernel)] == [layer.kernel.value]
 
 
-def test_each_replica_has_a_copy_of_a_variable() -> None:
+def test_local_values_returns_one_copy_of_a_variable_per_replica() -> None:
     strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
     with strategy.scope():
         variable = keras.Variable([1.0])

@@ -1,4 +1,4 @@
-"""`Nest` is the one name behind which the package may hide `Any`."""
+"""Tests that `Nest` is the package's only alias of `Any`."""
 
 import ast
 import pathlib

@@ -1,4 +1,4 @@
-"""What a notebook shows of a config, of the progress of a run and of errors, in a real kernel."""
+"""Tests of how a notebook in a real kernel shows configs, the progress of a run and errors."""
 
 import pathlib
 import re
@@ -54,7 +54,7 @@ except ValueError as error:
 
 @pytest.fixture(scope="module")
 def outputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """What each cell shows, by its name."""
+    """Run the notebook and return the text that each cell shows, by the cell's name."""
     folder = tmp_path_factory.mktemp("notebook")
     cells = {
         "setup": SETUP,
@@ -98,12 +98,14 @@ def test_config_at_the_end_of_a_notebook_cell_is_shown_as_yaml(outputs: dict[str
     assert "\n  train_steps: 20\n" in outputs["config"]
 
 
-def test_run_shows_its_progress(outputs: dict[str, str]) -> None:
+def test_run_in_a_notebook_shows_its_progress(outputs: dict[str, str]) -> None:
     for step in ("train | step 10 |", "train | step 20 |", "validation | step 20 |"):
         assert step in outputs["progress"]
 
 
-def test_misspelled_field_is_an_error_at_the_line_of_the_cell(outputs: dict[str, str]) -> None:
+def test_error_for_a_misspelled_config_field_names_the_line_in_the_notebook_cell(
+    outputs: dict[str, str],
+) -> None:
     header, cell, code, message = outputs["misspelled"].splitlines()
     assert header.startswith("Traceback of your own code")
     assert cell.strip() == "Cell In[4], line 2"
@@ -111,7 +113,7 @@ def test_misspelled_field_is_an_error_at_the_line_of_the_cell(outputs: dict[str,
     assert "Did you mean `train_steps`" in message
 
 
-def test_mistake_in_a_task_is_shown_without_frames_of_the_framework(
+def test_notebook_traceback_of_an_error_in_a_task_omits_frames_of_the_framework(
     outputs: dict[str, str],
 ) -> None:
     shown = outputs["mistake"].partition("Traceback")[2]
@@ -127,7 +129,7 @@ def test_mistake_in_a_task_is_shown_without_frames_of_the_framework(
     assert message.endswith("(cell In[5], line 13)")
 
 
-def test_notebook_errors_can_be_caught_and_errors_of_others_are_shown_as_usual(
+def test_run_errors_can_be_caught_and_other_errors_keep_the_usual_notebook_traceback(
     outputs: dict[str, str],
 ) -> None:
     assert "caught: Dimensions must be equal" in outputs["caught"]
@@ -136,5 +138,5 @@ def test_notebook_errors_can_be_caught_and_errors_of_others_are_shown_as_usual(
     assert "Traceback of your own code" not in outputs["own"]
 
 
-def test_verbose_mode_of_a_notebook_shows_the_whole_traceback(outputs: dict[str, str]) -> None:
+def test_xmode_verbose_in_a_notebook_shows_the_full_traceback(outputs: dict[str, str]) -> None:
     assert "params_dict.py" in outputs["everything"]

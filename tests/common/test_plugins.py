@@ -23,19 +23,19 @@ DATA = None
 HOOK_FILE = "import collections\nclass MyHook(collections.OrderedDict): pass\nclass Other: pass\n"
 
 
-def test_registered_name_is_resolved():
+def test_registered_plugin_name_is_resolved_to_its_class():
     names = {}
     plugins.register(names, "hooks/loud")(LoudHook)
     assert plugins.resolve("hooks/loud", registry=names, base=Hook) is LoudHook
 
 
-def test_registered_string_is_resolved_to_what_it_names():
+def test_registered_string_is_resolved_to_the_class_that_it_names():
     names = {}
     plugins.register(names, "ordered")("collections:OrderedDict")
     assert plugins.resolve("ordered", registry=names) is collections.OrderedDict
 
 
-def test_class_of_a_module_is_resolved():
+def test_module_and_class_name_are_resolved_to_the_class():
     assert plugins.resolve("collections:OrderedDict", base=dict) is collections.OrderedDict
 
 
@@ -55,7 +55,7 @@ def test_plugin_name_cannot_reach_private_names_or_attributes_of_objects(spec):
         plugins.resolve(spec)
 
 
-def test_class_given_in_place_of_a_name_is_returned_unchanged():
+def test_resolve_returns_a_class_passed_instead_of_a_name_unchanged():
     assert plugins.resolve(LoudHook, base=Hook) is LoudHook
 
 
@@ -69,7 +69,7 @@ def test_file_in_the_workspace_is_loaded_without_changing_sys_path(tmp_path):
     assert "hooks" not in sys.modules
 
 
-def test_two_files_of_the_same_name_do_not_collide(tmp_path):
+def test_two_plugin_files_with_the_same_name_do_not_collide(tmp_path):
     found = []
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
@@ -78,14 +78,14 @@ def test_two_files_of_the_same_name_do_not_collide(tmp_path):
     assert [cls.origin for cls in found] == ["a", "b"]
 
 
-def test_import_error_in_a_file_is_raised_unchanged(tmp_path):
+def test_import_error_in_a_plugin_file_is_raised_unchanged(tmp_path):
     write(tmp_path, "import no_such_module_anywhere\n")
     with pytest.raises(ModuleNotFoundError, match="no_such_module_anywhere") as raised:
         plugins.resolve("hooks.py:MyHook", workspace=tmp_path)
     assert raised.traceback[-1].path == tmp_path / "hooks.py"
 
 
-def test_file_that_failed_is_loaded_again(tmp_path):
+def test_plugin_file_that_raised_is_loaded_again(tmp_path):
     path = write(tmp_path, "raise ValueError('broken')\n")
     with pytest.raises(ValueError, match="broken"):
         plugins.resolve(f"{path}:MyHook")
@@ -93,11 +93,11 @@ def test_file_that_failed_is_loaded_again(tmp_path):
     assert plugins.resolve(f"{path}:MyHook").mended
 
 
-def test_function_is_accepted_in_place_of_a_class():
+def test_resolve_accepts_a_function_instead_of_a_class():
     assert plugins.resolve("math:sqrt", base=Hook)(4.0) == 2.0
 
 
-def test_modules_and_files_are_loaded(tmp_path):
+def test_load_module_accepts_a_module_name_or_a_file(tmp_path):
     assert plugins.load_module("collections") is collections
     assert plugins.load_module("a.py", workspace=write(tmp_path, "x = 3\n", "a.py").parent).x == 3
 
@@ -114,12 +114,12 @@ def create(entry):
     return plugins.factory(entry, registry=NAMES, base=Hook, kind="hook")()
 
 
-def test_entry_of_a_config_is_created_with_its_arguments():
+def test_object_named_in_a_config_entry_is_created_with_its_arguments():
     made = create({"name": "patient", "metric": "loss"})
     assert (made.metric, made.patience) == ("loss", 3)
 
 
-# What is looked up or created, the error, and the name that its message must contain.
+# Each row: the call, the error that it raises, and the text that the message must contain.
 REFUSALS = [
     (lambda: create({"name": "patient", "metrik": "loss"}), errors.UnknownNameError, "`metrik`"),
     (lambda: create("patient"), errors.ConfigTypeError, "'metric'"),
@@ -176,7 +176,7 @@ def look_up(name):
 
 
 @pytest.mark.parametrize(("act", "error", "named"), REFUSALS)
-def test_name_that_is_missing_ambiguous_or_unsafe_is_refused(act, error, named, files_of_classes):
+def test_missing_ambiguous_or_unsafe_plugin_name_raises(act, error, named, files_of_classes):
     with pytest.raises(error) as caught:
         act()
     assert named in str(caught.value)
@@ -194,7 +194,7 @@ def test_plain_subdirectory_names_are_accepted(path: str) -> None:
     plugins.require_subdirectory(path, "subdir")
 
 
-def test_only_names_of_modules_and_files_count_as_code() -> None:
+def test_names_code_is_true_only_for_names_in_modules_and_files() -> None:
     code = ("os:abort", "a.b:C.d", "hooks.py", "{workspace}/h.py:Hook")
     other = ("early_stopping", "a/b", "host:80", "gs://bucket/x", "note: x")
     assert all(map(plugins.names_code, code))
@@ -214,7 +214,7 @@ def test_registered_name_may_be_nested_in_groups():
     assert plugins.names(collection) == ["text", "vision/digits/large", "vision/digits/small"]
 
 
-def test_reloaded_module_replaces_what_it_registered():
+def test_reloaded_module_replaces_the_class_that_it_registered():
     collection: plugins.Collection = {}
 
     def load(version: int) -> type:
@@ -226,7 +226,7 @@ def test_reloaded_module_replaces_what_it_registered():
     assert plugins.lookup(collection, "thing").version == 2
 
 
-def test_class_of_a_file_is_named_by_the_path(tmp_path):
+def test_name_of_a_class_from_a_file_contains_the_path_of_the_file(tmp_path):
     file = tmp_path / "mine.py"
     file.write_text("class Mine: ...\n")
     mine = plugins.load_module(str(file)).Mine
@@ -239,7 +239,7 @@ def test_class_of_a_file_is_named_by_the_path(tmp_path):
 
 @pytest.fixture
 def install(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
-    """Puts a package of one module, and what pip would note of it, where Python looks."""
+    """Return a function that puts a one-module package with pip's metadata on `sys.path`."""
     monkeypatch.syspath_prepend(str(tmp_path))
 
     def install(name: str, source: str, group: str) -> None:
@@ -273,7 +273,7 @@ def test_modules_of_an_entry_point_group_are_imported_once(install) -> None:
         ("1 +", "SyntaxError: "),
     ],
 )
-def test_broken_entry_point_is_skipped_and_named(install, source: str, reason: str) -> None:
+def test_broken_entry_point_is_skipped_and_reported(install, source: str, reason: str) -> None:
     group = f"pluggable.{reason[:6]}"
     install("pluggable_broken", source, group)
     install("pluggable_good", "", group)
@@ -319,7 +319,7 @@ for hidden in ("unlisted", "nothing"):
 """
 
 
-def test_names_of_a_stub_are_imported_on_first_use(
+def test_names_in_the_stub_of_a_package_are_imported_on_first_use(
     tmp_path: pathlib.Path,
 ) -> None:
     package = tmp_path / "package"

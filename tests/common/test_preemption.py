@@ -23,7 +23,7 @@ def _send(number):
     ("number", "code"),
     [(signal.SIGTERM, errors.ExitCode.PREEMPTED), (signal.SIGINT, errors.ExitCode.INTERRUPTED)],
 )
-def test_signal_is_raised_by_the_next_check(number, code):
+def test_caught_signal_raises_preempted_error_at_the_next_check(number, code):
     with preemption.catch_signals():
         preemption.check()
         _send(number)
@@ -33,7 +33,7 @@ def test_signal_is_raised_by_the_next_check(number, code):
     assert caught.value.exit_code == code
 
 
-def test_handlers_and_threads_are_restored():
+def test_signal_handlers_and_threads_are_restored_after_catch_signals():
     before = [signal.getsignal(one) for one in (signal.SIGTERM, signal.SIGINT)]
     threads = threading.active_count()
     with preemption.catch_signals():
@@ -48,7 +48,7 @@ def test_handlers_and_threads_are_restored():
     assert threading.active_count() == threads
 
 
-def test_ignored_signal_stays_ignored():
+def test_catch_signals_leaves_an_ignored_signal_ignored():
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         with preemption.catch_signals():
@@ -58,7 +58,7 @@ def test_ignored_signal_stays_ignored():
         signal.signal(signal.SIGINT, before)
 
 
-def test_handlers_are_installed_again_after_a_library():
+def test_rearm_reinstalls_signal_handlers_that_a_library_replaced():
     with preemption.catch_signals():
         signal.signal(signal.SIGTERM, lambda *_: None)
         preemption.rearm()
@@ -80,7 +80,7 @@ def test_signals_are_not_caught_outside_the_main_thread():
     assert seen == [(False, before)]
 
 
-def test_worker_does_not_stop_on_its_own(monkeypatch):
+def test_signal_to_one_worker_is_recorded_but_does_not_stop_that_worker_alone(monkeypatch):
     config = '{"cluster": {"worker": ["a:1", "b:2"]}, "task": {"type": "worker", "index": 0}}'
     monkeypatch.setenv("TF_CONFIG", config)
     with preemption.catch_signals():
@@ -89,7 +89,7 @@ def test_worker_does_not_stop_on_its_own(monkeypatch):
         assert preemption.requested() == signal.SIGTERM
 
 
-def test_chief_of_parameter_servers_may_stop_on_its_own(monkeypatch):
+def test_signal_to_the_chief_of_a_parameter_server_cluster_stops_it(monkeypatch):
     cluster = {"chief": ["a:1"], "ps": ["b:2"], "worker": ["c:3", "d:4"]}
     config = {"cluster": cluster, "task": {"type": "chief", "index": 0}}
     monkeypatch.setenv("TF_CONFIG", json.dumps(config))

@@ -2,7 +2,7 @@ import subprocess
 import sys
 
 
-def test_registry_imports_registers_and_imports_nothing_heavy():
+def test_registry_imports_registers_no_experiment_and_imports_no_tensorflow():
     code = (
         "import sys; from official_lite.common import registry_imports; "
         "from official_lite.core import exp_factory, task_factory; "

@@ -20,9 +20,9 @@ os.write(2, b"afterwards\\n")
 """
 
 
-def test_terminal_shows_short_lines_without_details(monkeypatch) -> None:
+def test_short_terminal_lines_omit_records_marked_as_details(monkeypatch) -> None:
     handler = logging.get_absl_handler().python_handler
-    # Restored after the test.
+    # `monkeypatch` restores these attributes after the test.
     monkeypatch.setattr(handler, "formatter", handler.formatter)
     monkeypatch.setattr(handler, "filters", [])
     monkeypatch.setattr(handler, "stream", stream := io.StringIO())
@@ -36,20 +36,20 @@ def test_terminal_shows_short_lines_without_details(monkeypatch) -> None:
     assert stream.getvalue() == "a text\nWARNING: a text\n"
 
 
-def test_only_startup_messages_of_tensorflow_are_hidden() -> None:
+def test_without_startup_messages_hides_only_the_startup_messages_of_tensorflow() -> None:
     code = [sys.executable, "-c", _PRINT.format(then="pass")]
     result = subprocess.run(code, capture_output=True, text=True, check=True)
     assert result.stderr == ("F0000 00:00:1.2 3 cpu.cc:1] something that matters\nafterwards\n")
 
 
-def test_message_of_a_crash_is_shown() -> None:
+def test_without_startup_messages_shows_the_message_of_a_crash() -> None:
     code = [sys.executable, "-c", _PRINT.format(then="os.abort()")]
     result = subprocess.run(code, capture_output=True, text=True, check=False)
     assert result.returncode < 0
     assert "something that matters" in result.stderr
 
 
-def test_details_are_written_to_the_log() -> None:
+def test_records_marked_as_details_reach_other_log_handlers() -> None:
     records: list[bool] = []
 
     class Handler(python_logging.Handler):
@@ -73,7 +73,7 @@ def test_control_characters_are_escaped_and_other_text_is_kept() -> None:
     assert terminal.escape_controls(text) == text
 
 
-def test_warning_is_logged_once_for_each_text(caplog) -> None:
+def test_warn_once_logs_each_distinct_warning_once(caplog) -> None:
     for name in ("first", "second", "first"):
         terminal.warn_once("The %s of two.", name)
     assert [record.getMessage() for record in caplog.records] == [

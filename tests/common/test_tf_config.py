@@ -9,7 +9,7 @@ TWO_WORKERS = {"worker": ["a:1", "b:1"]}
 
 @pytest.fixture(autouse=True)
 def no_tf_config(monkeypatch):
-    # Set first, so that what a test writes is undone afterwards.
+    # Setting it here makes `monkeypatch` also undo what a test writes to it.
     monkeypatch.setenv("TF_CONFIG", "")
 
 
@@ -26,7 +26,7 @@ def test_cluster_is_read_from_tf_config(monkeypatch):
 
 
 @pytest.mark.parametrize("text", ["", "  ", "{}"])
-def test_empty_tf_config_is_no_cluster(monkeypatch, text):
+def test_empty_tf_config_describes_no_cluster(monkeypatch, text):
     monkeypatch.setenv("TF_CONFIG", text)
     assert tf_config.read_tf_config() is None
     assert tf_config.configure_cluster() == 1
@@ -55,7 +55,7 @@ def test_evaluator_need_not_be_in_the_cluster(monkeypatch):
         (make_tf_config({"wroker": ["a:1"]}), "Did you mean `worker`"),
     ],
 )
-def test_invalid_tf_config_is_refused_with_the_reason(monkeypatch, text, message):
+def test_invalid_tf_config_raises_with_the_reason(monkeypatch, text, message):
     monkeypatch.setenv("TF_CONFIG", text)
     with pytest.raises(errors.ConfigValueError, match=message):
         tf_config.read_tf_config()
@@ -67,7 +67,7 @@ def test_worker_hosts_are_written_to_tf_config():
     assert (config.jobs, config.task_index) == ({"worker": ("a:1", "b:1")}, 1)
 
 
-def test_single_worker_needs_no_index():
+def test_single_worker_needs_no_task_index():
     assert tf_config.configure_cluster("a:1") == 1
     assert tf_config.read_tf_config().task_index == 0
 
@@ -78,12 +78,12 @@ def test_tf_config_overrides_worker_hosts(monkeypatch):
 
 
 @pytest.mark.parametrize("task_index", [-1, 2])
-def test_worker_without_a_valid_index_is_refused(task_index):
+def test_task_index_outside_the_list_of_worker_hosts_raises(task_index):
     with pytest.raises(errors.ConfigValueError, match="index"):
         tf_config.configure_cluster(["a:1", "b:1"], task_index=task_index)
 
 
-def test_processes_are_named_with_their_addresses(monkeypatch):
+def test_cluster_members_are_named_and_mapped_to_their_addresses(monkeypatch):
     jobs = {"worker": ["a:1", "b:1"], "chief": ["c:1"], "ps": ["p:1"]}
     monkeypatch.setenv("TF_CONFIG", make_tf_config(jobs, ("worker", 1)))
     config = tf_config.read_tf_config()
@@ -97,7 +97,7 @@ def test_address_is_split_into_host_and_port():
     assert tf_config.split_address("[::1]:2222") == ("::1", 2222)
 
 
-def test_slurm_step_is_used_without_tf_config_and_worker_hosts(monkeypatch):
+def test_find_cluster_uses_the_slurm_step_only_without_tf_config_and_worker_hosts(monkeypatch):
     step = {
         "SLURM_PROCID": "1",
         "SLURM_STEP_NUM_TASKS": "2",
@@ -106,7 +106,7 @@ def test_slurm_step_is_used_without_tf_config_and_worker_hosts(monkeypatch):
     }
     for name, value in step.items():
         monkeypatch.setenv(name, value)
-    # Only strategies of several processes look for it.
+    # Only strategies of several processes look for a Slurm step.
     assert tf_config.configure_cluster() == 1
     found = tf_config.find_cluster()
     assert (found.num_workers, found.name) == (2, "worker 1")
@@ -133,7 +133,7 @@ def test_tasks_of_a_slurm_step_are_workers_in_order_of_their_ranks():
     assert config["task"] == {"type": "worker", "index": 2}
 
 
-def test_tasks_and_jobs_on_a_node_have_different_ports():
+def test_slurm_tasks_and_jobs_on_a_node_have_different_ports():
     workers = tf_config.read_slurm_step(STEP)["cluster"]["worker"]
     next_job = tf_config.read_slurm_step({**STEP, "SLURM_JOB_ID": "4712"})["cluster"]["worker"]
     assert len(set(workers + next_job)) == 6
@@ -147,16 +147,16 @@ def test_tasks_and_jobs_on_a_node_have_different_ports():
         ("r[1-2]n[1-2].cluster", ["r1n1.cluster", "r1n2.cluster", "r2n1.cluster", "r2n2.cluster"]),
     ],
 )
-def test_node_list_of_slurm_is_expanded(node_list, hosts):
+def test_slurm_node_list_is_expanded_to_host_names(node_list, hosts):
     assert tf_config.expand_hosts(node_list) == hosts
 
 
-def test_repeated_task_counts_of_slurm_are_expanded():
+def test_repeated_slurm_task_counts_are_expanded():
     step = {**STEP, "SLURM_STEP_NUM_TASKS": "4", "SLURM_STEP_TASKS_PER_NODE": "2(x2)"}
     assert len(tf_config.read_slurm_step(step)["cluster"]["worker"]) == 4
 
 
-def test_single_slurm_task_is_no_cluster():
+def test_slurm_step_with_a_single_task_is_no_cluster():
     assert tf_config.read_slurm_step({**STEP, "SLURM_STEP_NUM_TASKS": "1"}) is None
     assert tf_config.read_slurm_step({"SLURM_JOB_ID": "4711", "SLURM_PROCID": "0"}) is None
 
@@ -169,6 +169,6 @@ def test_single_slurm_task_is_no_cluster():
         ({"SLURM_STEP_NUM_TASKS": "5"}, "Can't interpret the Slurm step with 5 tasks"),
     ],
 )
-def test_inconsistent_slurm_step_is_refused(changes, message):
+def test_inconsistent_slurm_step_raises(changes, message):
     with pytest.raises(errors.ConfigValueError, match=message):
         tf_config.read_slurm_step({**STEP, **changes})

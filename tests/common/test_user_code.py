@@ -4,13 +4,13 @@ from official_lite.common import errors, user_code
 
 
 def _sign(number):
-    # AutoGraph has to convert it.
+    # AutoGraph must convert this branch on a tensor.
     if number > 0:
         return tf.constant(1)
     return tf.constant(-1)
 
 
-def test_user_code_may_branch_on_tensors():
+def test_user_code_called_by_framework_code_may_branch_on_tensors():
     @user_code.not_converted
     def framework(number):
         return user_code.converted(_sign)(number)
@@ -21,7 +21,7 @@ def test_user_code_may_branch_on_tensors():
     assert compiled(tf.constant(-5)) == -1
 
 
-def test_functions_of_the_framework_are_not_converted():
+def test_autograph_converts_user_functions_but_not_those_of_the_framework():
     @tf.function
     def is_same():
         assert user_code.converted(errors.DataError) is errors.DataError
@@ -30,5 +30,5 @@ def test_functions_of_the_framework_are_not_converted():
     is_same()
 
 
-def test_functions_are_not_converted_outside_a_graph():
+def test_user_functions_are_not_converted_outside_a_graph():
     assert user_code.converted(_sign) is _sign

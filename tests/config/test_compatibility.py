@@ -19,14 +19,14 @@ def _params(**overrides: Any) -> cfg.ExperimentConfig:
 
 @pytest.fixture
 def model_dir(tmp_path: pathlib.Path) -> str:
-    """After a run of 3 steps whose config had `auto` and became something else."""
+    """Return the directory of a 3-step run whose execution `auto` was resolved to `xla`."""
     with run_record.RunRecord(_params(trainer={"train_steps": 3}), "train", str(tmp_path)) as run:
         run.replace_params(_params(trainer={"train_steps": 3}, runtime={"execution": "xla"}))
     (tmp_path / "ckpt-3.index").touch()
     return str(tmp_path)
 
 
-def test_resolved_value_of_a_field_is_no_change(model_dir: str) -> None:
+def test_value_that_auto_was_resolved_to_is_not_a_config_change(model_dir: str) -> None:
     params = _params(trainer={"train_steps": 3})
     assert compatibility.check(params, model_dir) == []
     params.override({"runtime": {"execution": "xla"}})
@@ -46,7 +46,7 @@ def test_resolved_value_of_a_field_is_no_change(model_dir: str) -> None:
         {"workspace": "/somewhere"},
     ],
 )
-def test_harmless_change_is_accepted(model_dir: str, overrides: Any) -> None:
+def test_harmless_config_change_is_accepted(model_dir: str, overrides: Any) -> None:
     changes = compatibility.check(_params(**overrides), model_dir)
     assert changes
     assert all(change.is_harmless for change in changes)
@@ -71,12 +71,14 @@ def test_harmless_change_is_accepted(model_dir: str, overrides: Any) -> None:
         ({"trainer": {"optimizer_config": {"optimizer": {"type": "sgd"}}}}, "optimizer.type"),
     ],
 )
-def test_harmful_change_is_shown_and_refused(model_dir: str, overrides: Any, line: str) -> None:
+def test_harmful_config_change_raises_an_error_that_shows_the_change(
+    model_dir: str, overrides: Any, line: str
+) -> None:
     params = _params(**overrides)
     with pytest.raises(errors.ConfigValueError, match="--allow_config_change") as error:
         compatibility.check(params, model_dir)
     assert line in str(error.value)
-    assert "trainer.train_steps" not in str(error.value), "only what matters"
+    assert "trainer.train_steps" not in str(error.value), "harmless changes are omitted"
     assert compatibility.check(params, model_dir, is_allowed=True)
 
 
@@ -92,7 +94,7 @@ def _scheduled(steps: int = 40, **schedules: Any) -> cfg.ExperimentConfig:
     return epochs.resolve(params)
 
 
-def test_schedule_given_by_a_ratio_may_follow_the_length(
+def test_schedule_steps_derived_from_a_ratio_may_change_with_train_steps(
     tmp_path: pathlib.Path,
 ) -> None:
     first = _scheduled(20)
@@ -117,7 +119,7 @@ def test_schedule_given_by_a_ratio_may_follow_the_length(
             compatibility.check(_scheduled(40, **other), str(tmp_path))
 
 
-def test_harmless_field_is_recognized_by_its_whole_name_only() -> None:
+def test_harmless_config_field_is_recognized_only_by_its_full_name() -> None:
     def is_harmless(path: str) -> bool:
         return compatibility.Change(path=path, old=1, new=2).is_harmless
 
@@ -127,21 +129,23 @@ def test_harmless_field_is_recognized_by_its_whole_name_only() -> None:
     assert not any(map(is_harmless, harmful))
 
 
-def test_every_field_may_change_before_the_first_checkpoint(tmp_path: pathlib.Path) -> None:
+def test_every_config_field_may_change_before_the_first_checkpoint(tmp_path: pathlib.Path) -> None:
     with run_record.RunRecord(_params(), "train", str(tmp_path)):
         pass
     assert compatibility.check(_params(runtime={"seed": 4}), str(tmp_path)) == []
     assert compatibility.check(_params(), str(tmp_path / "nowhere")) == []
 
 
-def test_directory_of_the_model_garden_is_compared_by_its_params(tmp_path: pathlib.Path) -> None:
+def test_model_garden_directory_is_compared_by_its_params_yaml(tmp_path: pathlib.Path) -> None:
     (tmp_path / "ckpt-3.index").touch()
     parsing.serialize_config(_params(), str(tmp_path))
     with pytest.raises(errors.ConfigValueError, match=r"runtime\.seed"):
         compatibility.check(_params(runtime={"seed": 4}), str(tmp_path))
 
 
-def test_field_of_a_later_version_is_a_change_only_if_it_is_set(tmp_path: pathlib.Path) -> None:
+def test_field_missing_from_old_params_yaml_is_a_change_only_if_it_is_set(
+    tmp_path: pathlib.Path,
+) -> None:
     (tmp_path / "ckpt-3.index").touch()
     old = _params().as_dict()
     del old["trainer"]["overfit_batches"]
@@ -151,12 +155,12 @@ def test_field_of_a_later_version_is_a_change_only_if_it_is_set(tmp_path: pathli
         compatibility.check(_params(trainer={"overfit_batches": 2}), str(tmp_path))
 
 
-def test_damaged_record_refuses_nothing(model_dir: str) -> None:
+def test_damaged_params_yaml_allows_every_config_change(model_dir: str) -> None:
     (pathlib.Path(model_dir) / "params.yaml").write_text("a: [")
     assert compatibility.check(_params(runtime={"seed": 4}), model_dir) == []
 
 
-def test_refused_run_writes_nothing(model_dir: str) -> None:
+def test_run_that_raises_for_a_config_change_writes_nothing(model_dir: str) -> None:
     def contents() -> dict[str, bytes]:
         return {path.name: path.read_bytes() for path in pathlib.Path(model_dir).iterdir()}
 
@@ -177,7 +181,9 @@ class _Vocabulary(cfg.TaskConfig):
 
 
 @pytest.mark.parametrize("mode", ["train", "eval", "predict"])
-def test_run_is_not_resumed_with_another_vocabulary(mode: str, tmp_path: pathlib.Path) -> None:
+def test_run_with_a_changed_vocabulary_file_raises_unless_changes_are_allowed(
+    mode: str, tmp_path: pathlib.Path
+) -> None:
     vocab, model_dir = tmp_path / "vocab.txt", tmp_path / "run"
     vocab.write_text("a b")
     params = cfg.ExperimentConfig(task=_Vocabulary(vocab_path=str(vocab)))
@@ -193,7 +199,9 @@ def test_run_is_not_resumed_with_another_vocabulary(mode: str, tmp_path: pathlib
         pass
 
 
-def test_finished_run_with_another_vocabulary_is_refused(tmp_path: pathlib.Path) -> None:
+def test_finished_run_with_a_changed_vocabulary_file_raises_unless_changes_are_allowed(
+    tmp_path: pathlib.Path,
+) -> None:
     vocab, model_dir = tmp_path / "vocab.txt", tmp_path / "run"
     vocab.write_text("a b")
     task, trainer = _Vocabulary(vocab_path=str(vocab)), cfg.TrainerConfig(train_steps=3)

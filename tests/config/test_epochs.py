@@ -17,7 +17,7 @@ def _params(num_examples: int | None = 100, **trainer: object) -> cfg.Experiment
 
 
 class Data:
-    """A task as far as it is asked here."""
+    """A stand-in for a task that has only `build_inputs`."""
 
     def __init__(self, dataset: tf.data.Dataset) -> None:
         self._dataset = dataset
@@ -36,17 +36,19 @@ def test_epochs_are_converted_to_steps_with_one_log_line(caplog: pytest.LogCaptu
     assert trainer.checkpoint_every_epochs is None
     epochs.resolve(epochs.resolve(params))
     messages = [r.message for r in caplog.records if "3 epochs = 30 steps" in r.message]
-    assert len(messages) == 2, "once for each time that something is converted"
+    assert len(messages) == 2, "one line for each conversion"
 
 
 @pytest.mark.parametrize(
     ("num_examples", "count", "steps"), [(103, 3, 31), (102, 2, 21), (100, 0.7, 7)]
 )
-def test_fractions_of_a_batch_are_counted_exactly(num_examples, count, steps) -> None:
+def test_train_epochs_are_converted_to_steps_without_rounding_each_epoch(
+    num_examples, count, steps
+) -> None:
     assert epochs.resolve(_params(num_examples, train_epochs=count)).trainer.train_steps == steps
 
 
-def test_ratios_are_converted_with_the_length_of_the_training() -> None:
+def test_schedule_ratios_are_converted_to_steps_with_the_training_length() -> None:
     schedules = {
         "learning_rate": {"type": "cosine", "cosine": {"decay_ratio": 0.9}},
         "warmup": {"type": "linear", "linear": {"warmup_ratio": 0.1}},
@@ -57,7 +59,7 @@ def test_ratios_are_converted_with_the_length_of_the_training() -> None:
     assert config.learning_rate.cosine.decay_ratio is config.warmup.linear.warmup_ratio is None
 
 
-def test_ratios_are_converted_without_reading_data() -> None:
+def test_schedule_ratios_are_converted_to_steps_without_reading_data() -> None:
     stepwise = {"boundary_ratios": [0.5, 0.51], "values": [1.0, 0.1, 0.01]}
     learning_rate = {"type": "stepwise", "stepwise": stepwise}
     params = _params(None, train_steps=20, optimizer_config={"learning_rate": learning_rate})
@@ -75,13 +77,13 @@ def test_resolved_config_is_locked_and_resolving_it_again_changes_nothing() -> N
         resolved.trainer.train_steps = 1
 
 
-def test_steps_given_later_replace_epochs() -> None:
+def test_later_override_of_train_steps_replaces_train_epochs() -> None:
     params = _params(train_epochs=3)
     params.override({"trainer": {"train_steps": 7}})
     assert epochs.resolve(params).trainer.train_steps == 7
 
 
-def test_length_of_the_dataset_is_used_if_the_config_has_none() -> None:
+def test_dataset_length_is_used_for_epochs_if_the_config_has_no_num_examples() -> None:
     task = Data(tf.data.Dataset.range(55))
     params = _params(None, train_epochs=2)
     assert epochs.resolve(params) is params
@@ -95,25 +97,25 @@ def test_length_of_the_dataset_is_used_if_the_config_has_none() -> None:
     [lambda data: data.repeat(), lambda data: data.filter(lambda x: x > 2)],
     ids=["endless", "unknown"],
 )
-def test_dataset_without_a_length_is_an_error(without_length) -> None:
+def test_train_epochs_raise_for_a_dataset_without_a_known_length(without_length) -> None:
     task = Data(without_length(tf.data.Dataset.range(9)))
     with pytest.raises(errors.ConfigValueError, match=r"num_examples` or `trainer\.steps"):
         epochs.resolve(_params(None, train_epochs=1), task)
 
 
 @pytest.mark.parametrize("unknown", [None, -1])
-def test_unknown_number_of_examples_is_derived_from_the_dataset(unknown) -> None:
+def test_num_examples_of_none_or_minus_one_is_derived_from_the_dataset(unknown) -> None:
     task = Data(tf.data.Dataset.range(40))
     assert epochs.resolve(_params(unknown, train_epochs=2), task).trainer.train_steps == 8
 
 
-def test_empty_dataset_is_an_error() -> None:
+def test_train_epochs_raise_for_an_empty_dataset() -> None:
     with pytest.raises(errors.DataError, match="empty"):
         epochs.resolve(_params(None, train_epochs=1), Data(tf.data.Dataset.range(0)))
 
 
 @pytest.mark.parametrize("given", [{"train_epochs": 1}, {"train_steps": 5}])
-def test_contradictory_lengths_of_an_epoch_are_shown(
+def test_error_for_contradictory_epoch_lengths_shows_both_lengths(
     given: dict[str, float],
 ) -> None:
     params = _params(steps_per_epoch=7, **given)
@@ -121,7 +123,7 @@ def test_contradictory_lengths_of_an_epoch_are_shown(
         epochs.resolve(params)
 
 
-def test_copy_of_a_resolved_config_is_resolved_for_its_own_values() -> None:
+def test_changed_copy_of_a_resolved_config_is_resolved_from_its_own_values() -> None:
     schedules = {
         "learning_rate": {"type": "cosine", "cosine": {"decay_ratio": 1.0}},
         "warmup": {"type": "linear", "linear": {"warmup_ratio": 0.1}},
@@ -151,7 +153,7 @@ def test_copy_of_a_resolved_config_is_resolved_for_its_own_values() -> None:
     assert (given.train_epochs, given.validate_every_epochs, given.steps_per_epoch) == (3, 1, 0)
 
 
-def test_resolved_config_with_other_data_is_refused() -> None:
+def test_changed_data_in_a_resolved_config_raise_unless_steps_per_epoch_is_reset() -> None:
     read = cfg.ExperimentConfig(task=_params().task)
     read.override(epochs.resolve(_params(train_epochs=3)).as_dict())
     more = {"task": {"train_data": {"num_examples": 1000}}, "trainer": {"train_epochs": 4}}
@@ -161,7 +163,7 @@ def test_resolved_config_with_other_data_is_refused() -> None:
     assert epochs.resolve(read.replace(**more)).trainer.train_steps == 400
 
 
-def test_resolved_config_converts_other_epochs_in_the_same_way() -> None:
+def test_resolved_config_converts_changed_train_epochs_in_the_same_way() -> None:
     resolved = epochs.resolve(_params(106, train_epochs=2))
     assert resolved.trainer.steps_per_epoch == 10
     again = epochs.resolve(resolved.replace(trainer={"train_epochs": 3}))
@@ -171,7 +173,7 @@ def test_resolved_config_converts_other_epochs_in_the_same_way() -> None:
 @pytest.mark.parametrize(
     ("num_examples", "batch_size", "count"), [(106, 10, 3), (60000, 128, 10), (106, 10, 1)]
 )
-def test_last_epoch_ends_within_the_training(num_examples, batch_size, count) -> None:
+def test_intervals_of_whole_epochs_end_within_the_training(num_examples, batch_size, count) -> None:
     params = _params(
         num_examples, train_epochs=count, validate_every_epochs=1, checkpoint_every_epochs=count
     )
@@ -182,14 +184,14 @@ def test_last_epoch_ends_within_the_training(num_examples, batch_size, count) ->
     assert trainer.checkpoint_interval <= trainer.train_steps
 
 
-def test_interval_below_one_step_is_one_step() -> None:
+def test_epoch_interval_below_one_step_becomes_one_step() -> None:
     often = {"validate_every_epochs": 0.01, "checkpoint_every_epochs": 0.01}
     trainer = epochs.resolve(_params(5, train_epochs=1, **often)).trainer
     assert (trainer.steps_per_epoch, trainer.train_steps) == (1, 1)
     assert (trainer.validation_interval, trainer.checkpoint_interval) == (1, 1)
 
 
-def test_short_training_decays_in_one_step_without_warm_up() -> None:
+def test_ratios_of_a_short_training_give_one_decay_step_and_no_warmup() -> None:
     schedules = {
         "learning_rate": {"type": "cosine", "cosine": {"decay_ratio": 0.01}},
         "warmup": {"type": "linear", "linear": {"warmup_ratio": 0.01}},
@@ -199,14 +201,14 @@ def test_short_training_decays_in_one_step_without_warm_up() -> None:
     assert (config.learning_rate.cosine.decay_steps, config.warmup.linear.warmup_steps) == (1, 0)
 
 
-def test_several_tasks_need_the_length_of_an_epoch_only_for_epochs() -> None:
+def test_multi_task_config_with_epochs_requires_steps_per_epoch() -> None:
     params = multitask_configs.MultiTaskExperimentConfig()
     assert epochs.resolve(params, object()) is params
     params.trainer.train_epochs = 1
     for task in (None, object()):
         with pytest.raises(errors.ConfigValueError, match="several tasks"):
             epochs.resolve(params, task)
-    # A stage may still say how long one is.
+    # A pipeline stage may still set the length of an epoch.
     late = params.replace(pipeline={"prepare": "mine.py:Prepare"})
     assert epochs.resolve(late) is late
     with pytest.raises(

@@ -22,7 +22,7 @@ def _bound(*bindings: str) -> cfg.ExperimentConfig:
     return params
 
 
-def test_binding_sets_a_field_at_any_depth_also_by_a_macro() -> None:
+def test_gin_binding_or_macro_sets_a_field_at_any_depth() -> None:
     params = _bound(
         "steps = 7",
         "trainer/params.train_steps = %steps",
@@ -42,17 +42,17 @@ def test_binding_sets_a_field_at_any_depth_also_by_a_macro() -> None:
         ("trainer/params.train_steps = = 7", errors.ConfigValueError),
     ],
 )
-def test_invalid_binding_is_an_error(binding: str, error: type[Exception]) -> None:
+def test_invalid_gin_binding_raises(binding: str, error: type[Exception]) -> None:
     with pytest.raises(error):
         _bound(binding)
 
 
-def test_missing_gin_file_is_a_config_error() -> None:
+def test_missing_gin_file_raises_a_config_error() -> None:
     with pytest.raises(errors.ConfigValueError, match="nowhere"):
         gin_config.parse_gin(["/nowhere.gin"], [])
 
 
-def test_exported_file_gives_the_same_config(tmp_path: pathlib.Path) -> None:
+def test_exported_gin_file_reproduces_the_config(tmp_path: pathlib.Path) -> None:
     params = _bound("trainer/params.train_steps = 7", "half = 0.5")
     params.override({"trainer": {"loss_upper_bound": float("inf")}, "task": {"name": "a 'b'\n"}})
     hooks = ["timer", {"name": "stop", "metrics": [["a"], {"b": 1}]}]
@@ -69,7 +69,7 @@ def test_exported_file_gives_the_same_config(tmp_path: pathlib.Path) -> None:
 
 
 def _choices(config: hyperparams.OneOfConfig) -> list[dict[str, Any]]:
-    """Return each choice of a block, with other values than the defaults where there are any."""
+    """Return overrides for each choice of a block, with values that differ from the defaults."""
     rows: list[dict[str, Any]] = [{"type": None}]
     for field in dataclasses.fields(config):
         if field.name != "type":
@@ -105,13 +105,13 @@ _BLOCKS = [
 @pytest.mark.parametrize(
     ("rows", "clears"),
     [
-        # Each choice of each block, beside the bindings of all runs before.
+        # Each choice of each block, in addition to the bindings of all earlier rows.
         (list(zip(*map(itertools.cycle, _BLOCKS), range(len(_BLOCKS[0])), strict=False)), False),
         pytest.param(list(itertools.product(*_BLOCKS)), True, marks=pytest.mark.slow),
     ],
     ids=["each", "all"],
 )
-def test_exported_file_repeats_every_optimizer_schedule_and_warmup(
+def test_exported_gin_file_reproduces_every_optimizer_schedule_and_warmup(
     rows: list[tuple[Any, ...]], clears: bool
 ) -> None:
     registered = cfg.ExperimentConfig()
@@ -119,14 +119,14 @@ def test_exported_file_repeats_every_optimizer_schedule_and_warmup(
         given = registered.replace(**_of_schedules(*row[:3]))
         params = epochs.resolve(given)
         gin_config.parse_gin([], [gin_config.operative_config(params)])
-        # The registered types are those of the run before.
+        # `registered` still has the types of the previous row.
         again = gin_config.apply_bindings(registered)
         assert again.as_dict() == params.as_dict()
         if clears:
             gin.clear_config()
 
 
-def test_exported_file_is_read_beside_a_user_function_named_params(
+def test_exported_gin_file_is_read_despite_a_user_function_named_params(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(gin.config, "_REGISTRY", copy.deepcopy(gin.config._REGISTRY))
@@ -150,7 +150,7 @@ def test_exported_file_is_read_beside_a_user_function_named_params(
     assert params_of_the_user() == 3
 
 
-def test_binding_of_an_unselected_alternative_is_skipped_with_a_warning(
+def test_gin_binding_of_an_unselected_alternative_is_skipped_with_a_warning(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     adam = "trainer/optimizer_config/optimizer/params.type = 'adam'"
@@ -168,20 +168,22 @@ def test_binding_of_an_unselected_alternative_is_skipped_with_a_warning(
         _bound(rate)
 
 
-def test_exported_epochs_are_not_replaced_by_exported_steps() -> None:
+def test_epochs_in_an_exported_gin_file_are_not_replaced_by_its_steps() -> None:
     params = cfg.ExperimentConfig(trainer=cfg.TrainerConfig(train_epochs=3))
     gin_config.parse_gin([], gin_config.operative_config(params).splitlines())
     assert gin_config.apply_bindings(cfg.ExperimentConfig()) == params
 
 
-def test_value_that_gin_cannot_write_is_refused() -> None:
+def test_exporting_a_value_that_gin_cannot_write_raises() -> None:
     params = cfg.ExperimentConfig(trainer=cfg.TrainerConfig(loss_upper_bound=float("nan")))
     with pytest.raises(errors.ConfigValueError, match="loss_upper_bound"):
         gin_config.operative_config(params)
 
 
 @pytest.mark.parametrize("line", ["import os", "include 'other.gin'", "x = @os.system()"])
-def test_safe_mode_refuses_code_and_accepts_plain_values(tmp_path: pathlib.Path, line: str) -> None:
+def test_safe_gin_parsing_rejects_code_and_accepts_plain_values(
+    tmp_path: pathlib.Path, line: str
+) -> None:
     file = tmp_path / "evil.gin"
     file.write_text(line + "\n")
     with pytest.raises(errors.ConfigValueError, match="--safe_config"):
@@ -208,7 +210,7 @@ def test_gin_flags_can_refer_to_the_trainer_without_an_import(parsed) -> None:
     assert "create_trainer" in gin.config_str()
 
 
-def test_safe_config_flag_refuses_a_reference(parsed) -> None:
+def test_safe_config_flag_rejects_a_gin_reference(parsed) -> None:
     parsed(["test", "--gin_params=create_trainer.trainer_cls = @Trainer", "--safe_config"])
     with pytest.raises(errors.ConfigValueError, match="--safe_config"):
         gin_config.parse_gin_flags(parsed)

@@ -44,7 +44,7 @@ def _parse(**options: object) -> cfg.ExperimentConfig:
     return parsing.parse_configuration(options, print_return=False)
 
 
-def test_masked_password_is_refused_only_where_it_is_used(tmp_path: pathlib.Path) -> None:
+def test_masked_password_raises_only_in_the_selected_alternative(tmp_path: pathlib.Path) -> None:
     file = tmp_path / "params.yaml"
     file.write_text("task: {store: {near: {url: 'postgresql://me:***@host/runs'}}}")
     with pytest.raises(errors.ConfigValueError, match=r"task\.store\.near\.url"):
@@ -53,7 +53,7 @@ def test_masked_password_is_refused_only_where_it_is_used(tmp_path: pathlib.Path
     assert params.task.store.type == "far"
 
 
-def test_later_layers_override_earlier_ones(tmp_path: pathlib.Path) -> None:
+def test_later_config_sources_override_earlier_ones(tmp_path: pathlib.Path) -> None:
     file = tmp_path / "a.yaml"
     file.write_text("trainer: {train_steps: 2, validation_steps: 2, max_to_keep: 2}")
     params = _parse(
@@ -70,7 +70,7 @@ def test_tpu_flag_overrides_the_config_only_if_given(tmp_path: pathlib.Path) -> 
     assert _parse(tpu="other").runtime.tpu == "other"
 
 
-def test_data_service_flag_enables_the_service() -> None:
+def test_tf_data_service_flag_enables_the_service() -> None:
     data = _parse(tf_data_service="grpc://host:1").task.train_data
     assert data.enable_tf_data_service
     assert data.tf_data_service_address == "grpc://host:1"
@@ -78,12 +78,12 @@ def test_data_service_flag_enables_the_service() -> None:
     assert task.validation_data is None
 
 
-def test_set_without_an_equals_sign_is_refused() -> None:
+def test_set_flag_without_an_equals_sign_raises() -> None:
     with pytest.raises(errors.ConfigValueError, match="path=value"):
         _parse(set=["trainer.train_steps"])
 
 
-def test_params_yaml_gives_the_same_config(
+def test_params_yaml_reproduces_the_config(
     tmp_path: pathlib.Path,
 ) -> None:
     params = _parse(set=["task.width=7", "runtime.distribution_strategy=off"])
@@ -96,14 +96,14 @@ def test_params_yaml_gives_the_same_config(
 
 @dataclasses.dataclass(kw_only=True)
 class Flags(parsing.ParseConfigOptions):
-    """With the flags that a script may define or not."""
+    """Parsing options with the flags that a script need not define."""
 
     experiment: str = "toy"
     dry_run: bool = False
     fast_dev_run: bool = False
 
 
-def test_dry_run_makes_one_step_of_training_and_of_evaluation() -> None:
+def test_dry_run_sets_one_training_step_and_one_validation_step() -> None:
     trainer = parsing.parse_configuration(Flags(dry_run=True), print_return=False).trainer
     assert (trainer.train_steps, trainer.validation_steps) == (1, 1)
 
@@ -133,7 +133,7 @@ def _write_config(directory: pathlib.Path, text: str) -> str:
     return str(path)
 
 
-def test_workspace_is_the_directory_of_the_file_that_uses_it(
+def test_workspace_is_the_directory_of_the_config_file_that_uses_it(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     text = "trainer: {name: '{workspace}/trainer.py:Mine'}"
@@ -147,7 +147,7 @@ def test_workspace_is_the_directory_of_the_file_that_uses_it(
     assert _parse(config_file=["config.yaml"]) == _parse(config_file=[path])
 
 
-def test_field_workspace_overrides_the_directory_of_the_file(
+def test_workspace_field_overrides_the_directory_of_the_config_file(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     text = "workspace: files\ntrainer: {name: '{workspace}/t.py:T'}"
@@ -178,7 +178,7 @@ def test_parsed_config_is_locked_by_default() -> None:
         _parse().trainer.optimizer_config.optimizer.type = "sgd"
 
 
-def test_error_in_a_phase_is_found_before_any_phase_runs() -> None:
+def test_parsing_raises_for_an_unknown_field_in_the_overrides_of_a_phase() -> None:
     with pytest.raises(errors.UnknownKeyError, match="In the phase 'a'"):
         _parse(set=["phases[0]={name: a, overrides: {trainer.trian_steps: 1}}"])
 
@@ -191,7 +191,7 @@ def test_epochs_of_a_phase_are_converted_with_the_data_of_the_phase() -> None:
     assert epochs.resolve(phase_configs.resolve(params, 0)).trainer.train_steps == 5
 
 
-def test_missing_module_is_named() -> None:
+def test_error_for_a_missing_module_to_import_names_the_module() -> None:
     with pytest.raises(errors.UnknownNameError, match="no_such_package"):
         parsing.import_modules(["no_such_package.tasks"])
 
@@ -207,7 +207,7 @@ def test_experiments_of_an_imported_file_are_registered(tmp_path: pathlib.Path) 
     assert "mine" in exp_factory.list_experiments()
 
 
-def test_safe_config_refuses_code_except_in_the_registered_experiment() -> None:
+def test_safe_config_rejects_code_except_in_the_registered_experiment() -> None:
     with pytest.raises(errors.ConfigValueError, match="'os:abort' can run code"):
         _parse(set=["trainer.name='os:abort'"], safe_config=True)
     assert _parse(set=["trainer.name='os:abort'"]).trainer.name == "os:abort"
@@ -221,7 +221,7 @@ def test_safe_config_refuses_code_except_in_the_registered_experiment() -> None:
     assert params.trainer.name == "my.package:Trainer"
 
 
-def test_home_directory_is_expanded_in_every_source(
+def test_home_directory_is_expanded_in_every_config_source(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -239,7 +239,7 @@ def test_home_directory_is_expanded_in_every_source(
     assert params.trainer.hooks[0].directory == f"{tmp_path}/best"
 
 
-def test_workspace_is_filled_in_at_any_depth() -> None:
+def test_workspace_placeholder_is_replaced_at_any_depth() -> None:
     params = cfg.ExperimentConfig()
     params.override(
         {
@@ -263,7 +263,7 @@ def test_workspace_is_filled_in_at_any_depth() -> None:
     assert parsing.uses_workspace(params)
 
 
-def test_placeholder_without_a_workspace_is_refused_with_the_flag() -> None:
+def test_error_for_a_placeholder_without_a_workspace_names_the_flag_to_set() -> None:
     params = cfg.ExperimentConfig(task=cfg.TaskConfig(name="{workspace}/x"))
     with pytest.raises(errors.ConfigValueError, match="--set=workspace="):
         parsing.expand(params)
@@ -285,12 +285,12 @@ def test_workspace_becomes_an_absolute_path(
     assert parsing.place("gs://bucket/w") == "gs://bucket/w"
 
 
-def test_workspace_that_contains_the_placeholder_is_refused() -> None:
+def test_workspace_that_contains_the_placeholder_raises() -> None:
     with pytest.raises(errors.ConfigValueError, match="expected a directory"):
         parsing.expand(cfg.ExperimentConfig(workspace="{workspace}/x"))
 
 
-def test_config_without_the_placeholder_is_unchanged() -> None:
+def test_config_without_the_workspace_placeholder_is_returned_unchanged() -> None:
     params = cfg.ExperimentConfig()
     assert parsing.expand(params, default="/d") is params
 
@@ -304,7 +304,7 @@ def _trainer_of_digits(**options):
 
 
 @pytest.mark.parametrize("given", [[STEPS, EPOCHS], [EPOCHS, STEPS]])
-def test_mutually_exclusive_fields_in_one_source_are_refused(given) -> None:
+def test_mutually_exclusive_fields_in_one_source_raise(given) -> None:
     with pytest.raises(errors.ConfigValueError, match="--set has both") as caught:
         _trainer_of_digits(set=given)
     assert "`trainer.train_steps` (7 steps)" in str(caught.value)
@@ -330,7 +330,7 @@ def test_order_of_set_flags_does_not_matter(tmp_path: pathlib.Path) -> None:
             _trainer_of_digits(set=contradiction)
 
 
-def test_later_source_replaces_an_exclusive_field_and_logs_it(
+def test_later_source_replaces_a_mutually_exclusive_field_and_logs_it(
     tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, logger="absl")
@@ -348,7 +348,7 @@ def test_later_source_replaces_an_exclusive_field_and_logs_it(
     ]
 
 
-def test_field_set_to_null_is_neither_refused_nor_logged(
+def test_mutually_exclusive_field_set_to_null_neither_raises_nor_logs(
     tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, logger="absl")

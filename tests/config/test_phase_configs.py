@@ -11,7 +11,7 @@ def _params(*phases: dict[str, object]) -> cfg.ExperimentConfig:
     return params
 
 
-def test_phase_is_the_experiment_with_its_overrides() -> None:
+def test_phase_config_is_the_experiment_config_with_the_overrides_of_the_phase() -> None:
     overrides = {"trainer.train_steps": 7, "runtime": {"seed": 3}}
     params = _params({"name": "a"}, {"name": "b", "overrides": overrides})
     first, second = (phase_configs.resolve(params, i) for i in range(2))
@@ -22,7 +22,7 @@ def test_phase_is_the_experiment_with_its_overrides() -> None:
     assert phase_configs.directory(params, 1, "/run") == "/run/b"
 
 
-def test_order_of_the_overrides_does_not_matter() -> None:
+def test_order_of_the_overrides_of_a_phase_does_not_matter() -> None:
     block = "trainer.optimizer_config.optimizer"
     overrides = {f"{block}.sgd.momentum": 0.5, f"{block}.type": "sgd"}
     overrides["trainer"] = {"train_steps": 7, "optimizer_config": {"warmup": {"type": "linear"}}}
@@ -43,7 +43,7 @@ def test_order_of_the_overrides_does_not_matter() -> None:
         ("", ""),
     ],
 )
-def test_weights_come_from_an_earlier_phase_or_a_path(init_from: str, path: str) -> None:
+def test_init_from_takes_weights_from_an_earlier_phase_or_a_path(init_from: str, path: str) -> None:
     params = _params({"name": "a"}, {"name": "b"}, {"name": "c", "init_from": init_from})
     params.validate()
     assert phase_configs.resolve(params, 2, "/run").task.init_checkpoint == path
@@ -63,7 +63,7 @@ def test_weights_come_from_an_earlier_phase_or_a_path(init_from: str, path: str)
         ([{"name": "a", "mode": "eval"}, {"name": "b", "init_from": "a"}], "evaluates"),
     ],
 )
-def test_invalid_phases_are_refused_with_the_name(
+def test_invalid_phases_raise_an_error_that_contains_the_name_or_reason(
     phases: list[dict[str, object]], message: str
 ) -> None:
     with pytest.raises(errors.ConfigValueError, match=message):
@@ -94,11 +94,11 @@ def test_error_in_a_phase_names_the_phase() -> None:
     ("path", "expected"),
     [("/run/a", True), ("/run/a/", True), ("/run/a/best_ckpt", True), ("/run/ab", False)],
 )
-def test_path_inside_a_directory_of_a_phase_is_recognized(path: str, expected: bool) -> None:
+def test_lies_in_is_true_for_a_directory_and_the_paths_inside_it(path: str, expected: bool) -> None:
     assert phase_configs.lies_in(path, "/run/a") is expected
 
 
-def test_override_of_all_phases_replaces_the_overrides_of_a_phase() -> None:
+def test_override_all_takes_precedence_over_the_overrides_of_each_phase() -> None:
     overrides = {"trainer.train_steps": 7, "trainer": {"train_steps": 9, "max_to_keep": 2}}
     params = _params({"name": "a", "overrides": overrides})
     phase_configs.override_all(params, lambda _: {"trainer.train_steps": 1})

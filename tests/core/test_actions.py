@@ -10,7 +10,7 @@ from tests.line_experiment import NUM_EXAMPLES
 EMA = {"optimizer": {"type": "sgd"}, "ema": {"average_decay": 0.9}}
 
 
-def test_action_saves_averaged_weights_and_leaves_the_trained_ones_in_place(
+def test_ema_checkpointing_saves_averaged_weights_and_keeps_the_trained_ones(
     experiment, make_trainer, tmp_path
 ) -> None:
     trainer = make_trainer(experiment(trainer={"optimizer_config": EMA}))
@@ -24,13 +24,15 @@ def test_action_saves_averaged_weights_and_leaves_the_trained_ones_in_place(
     assert not np.array_equal(trainer.model.dense.kernel, trained)
 
 
-def test_optimizer_without_an_average_is_refused(experiment, make_trainer, tmp_path) -> None:
+def test_ema_checkpointing_without_averaged_weights_raises(
+    experiment, make_trainer, tmp_path
+) -> None:
     trainer = make_trainer(experiment())
     with pytest.raises(ValueError, match=r"optimizer_config\.ema"):
         actions.EMACheckpointing(str(tmp_path), trainer.optimizer, trainer.checkpoint)
 
 
-def test_saved_average_evaluates_to_the_recorded_metrics(
+def test_saved_averaged_weights_evaluate_to_the_same_loss(
     experiment, make_trainer, tmp_path
 ) -> None:
     params = experiment(trainer={"optimizer_config": EMA})
@@ -40,13 +42,13 @@ def test_saved_average_evaluates_to_the_recorded_metrics(
     actions.EMACheckpointing(str(tmp_path), trainer.optimizer, trainer.checkpoint)({})
     restored = make_trainer(params, train=False)
     restored.checkpoint.restore(tf.train.latest_checkpoint(str(tmp_path / "ema_checkpoints")))
-    # An evaluation uses the averages, which follow the saved weights.
+    # An evaluation uses the averages, which the checkpoint contains as weights and as averages.
     loss = restored.evaluate(tf.constant(-1))["validation_loss"]
     rounding.assert_close(loss, average, roundings=NUM_EXAMPLES)
 
 
 @pytest.mark.usefixtures("short_data_search")
-def test_first_blow_up_ends_the_run_if_recovery_has_no_trials(
+def test_first_nan_loss_raises_if_recovery_max_trials_is_zero(
     experiment, make_trainer, tmp_path
 ) -> None:
     params = experiment(trainer={"recovery_max_trials": 0})
@@ -58,7 +60,7 @@ def test_first_blow_up_ends_the_run_if_recovery_has_no_trials(
         action({"training_loss": np.nan})
 
 
-def test_negative_recovery_trials_disable_the_search_for_blow_ups(
+def test_negative_recovery_max_trials_adds_no_recovery_action(
     experiment, make_trainer, tmp_path
 ) -> None:
     params = experiment(trainer={"recovery_max_trials": -1})

@@ -1,4 +1,4 @@
-"""Advice about runs that are not wrong, but probably not what was meant."""
+"""Tests of warnings about valid runs that are probably not what the user intended."""
 
 import pathlib
 from typing import Any
@@ -22,7 +22,7 @@ def _run(model_dir: pathlib.Path, task_cls: type[LineTask] = LineTask, **trainer
 
 
 class Stuck(LineTask):
-    """Has a loss without a gradient, whose value varies a little."""
+    """A task with a zero gradient and a loss that varies slightly."""
 
     def build_losses(self, labels: Any, model_outputs: Any, aux_losses: Any = None) -> tf.Tensor:
         noise = 0.01 * tf.random.uniform([])
@@ -39,7 +39,7 @@ class Stuck(LineTask):
         (LineTask, 110, 0, 0),
     ],
 )
-def test_constant_loss_is_warned_of_once(
+def test_only_a_loss_that_stays_nearly_constant_logs_a_warning_and_only_once(
     tmp_path: pathlib.Path, task_cls: type[LineTask], steps: int, steps_per_epoch: int, count: int
 ) -> None:
     lengths = {"train_steps": steps, "steps_per_epoch": steps_per_epoch, "steps_per_loop": 1}
@@ -58,7 +58,7 @@ def test_constant_loss_is_warned_of_once(
         ({"checkpoint_interval": 0}, ""),
     ],
 )
-def test_run_without_a_checkpoint_before_its_end_is_warned_of_once(
+def test_only_a_run_without_a_checkpoint_before_its_end_logs_a_warning_and_only_once(
     tmp_path: pathlib.Path, trainer: dict[str, Any], advice: str
 ) -> None:
     log = _run(tmp_path, **{"train_steps": 100, **trainer})

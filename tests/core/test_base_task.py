@@ -13,7 +13,7 @@ from official_lite.core import config_definitions as cfg
 from tests import rounding
 from tests.line_experiment import BATCH_SIZE, NUM_EXAMPLES
 
-# What `Weighted` and `Plain` add up: sums over three units, and over twelve examples.
+# Roundings of the sums in `Weighted` and `Plain`: over 3 units and over 12 examples.
 ROUNDINGS = 3 * 12
 
 
@@ -26,14 +26,14 @@ def _model() -> keras.Model:
     return keras.Sequential([keras.Input((2,)), keras.layers.Dense(1, kernel_regularizer="l2")])
 
 
-def test_task_without_losses_uses_those_of_its_model() -> None:
+def test_build_losses_of_a_task_without_a_loss_sums_the_auxiliary_losses() -> None:
     task = Bare(cfg.TaskConfig())
     assert float(task.build_losses(None, None, [tf.constant(1.0), tf.constant(2.0)])) == 3.0
     assert float(task.build_losses(None, None, [])) == 0.0
     assert float(task.build_losses(None, None)) == 0.0
 
 
-def test_train_step_moves_the_weights_and_logs_the_loss(experiment, make_task) -> None:
+def test_train_step_updates_the_weights_and_returns_the_loss(experiment, make_task) -> None:
     task = make_task(experiment())
     model, optimizer = task.build_model(), keras.optimizers.SGD(0.1)
     x, y = tf.ones((4, 2)), tf.ones((4, 1))
@@ -42,7 +42,7 @@ def test_train_step_moves_the_weights_and_logs_the_loss(experiment, make_task) -
     rounding.assert_close(model.dense.kernel, 0.2 * np.ones((2, 1)), roundings=4)
 
 
-def test_features_that_the_model_does_not_use_do_not_shift_the_others() -> None:
+def test_unused_features_do_not_shift_the_named_inputs_of_a_functional_model() -> None:
     inputs = {name: keras.Input((1,), name=name) for name in ("image", "size")}
     model = keras.Model(inputs, {"image": 1.0 * inputs["image"], "size": 1.0 * inputs["size"]})
     features = {name: tf.fill((2, 1), i + 1.0) for i, name in enumerate(("age", "image", "size"))}
@@ -55,18 +55,18 @@ def test_features_that_the_model_does_not_use_do_not_shift_the_others() -> None:
     assert float(logs["loss"]) == 0.0
 
 
-def test_error_without_build_model_names_the_method_to_write() -> None:
+def test_task_without_build_model_raises_an_error_that_names_the_method() -> None:
     with pytest.raises(NotImplementedError, match="Bare has no `build_model`"):
         Bare(cfg.TaskConfig()).build_model()
 
 
-def test_log_states_once_that_no_init_checkpoint_is_set(caplog) -> None:
+def test_initialize_without_an_init_checkpoint_logs_that_weights_are_random(caplog) -> None:
     caplog.set_level(logging.INFO, logger="absl")
     Bare(cfg.TaskConfig()).initialize(_model())
     assert [r.message for r in caplog.records if "random weights" in r.message]
 
 
-def test_config_selects_the_restored_modules_and_the_strictness(tmp_path) -> None:
+def test_initialize_uses_the_modules_and_the_strictness_of_the_config(tmp_path) -> None:
     source, target = _model(), keras.Sequential([keras.Input((2,)), keras.layers.Dense(5)])
     tf.train.Checkpoint(model=source).save(str(tmp_path / "ckpt"))
     config = cfg.TaskConfig(init_checkpoint=str(tmp_path), init_checkpoint_strict=False)
@@ -76,7 +76,7 @@ def test_config_selects_the_restored_modules_and_the_strictness(tmp_path) -> Non
         Bare(config.replace(init_checkpoint_modules="backbone")).initialize(target)
 
 
-def test_run_that_starts_from_the_best_checkpoint_of_another_evaluates_like_it(
+def test_run_initialized_from_a_best_checkpoint_evaluates_to_its_recorded_metric(
     tmp_path, experiment, make_task
 ) -> None:
     best = {
@@ -94,23 +94,23 @@ def test_run_that_starts_from_the_best_checkpoint_of_another_evaluates_like_it(
     rounding.assert_close(logs["mae"], info["mae"], roundings=NUM_EXAMPLES)
 
 
-def test_missing_init_checkpoint_is_an_error(tmp_path) -> None:
+def test_missing_init_checkpoint_raises(tmp_path) -> None:
     task = Bare(cfg.TaskConfig(init_checkpoint=str(tmp_path)))
     with pytest.raises(errors.CheckpointError, match="init_checkpoint"):
         task.initialize(_model())
 
 
-def test_differential_privacy_is_refused() -> None:
+def test_differential_privacy_config_raises() -> None:
     with pytest.raises(errors.ConfigValueError, match="differential_privacy_config"):
         Bare.create_optimizer(cfg.OptimizationConfig(), dp_config=cfg.TaskConfig())
 
 
-def test_dataset_of_single_tensors_serves_as_features_and_labels() -> None:
+def test_batch_that_is_a_single_tensor_serves_as_features_and_labels() -> None:
     assert base_task.split_features_and_labels(5) == (5, 5)
     assert base_task.split_features_and_labels((1, 2)) == (1, 2)
 
 
-def test_loss_that_is_no_scalar_is_refused(experiment, make_task) -> None:
+def test_loss_that_is_not_a_scalar_raises(experiment, make_task) -> None:
     task = make_task(experiment())
     task.build_losses = lambda labels, model_outputs, aux_losses=None: model_outputs[:, 0]
     with pytest.raises(errors.ConfigValueError, match="expected a scalar"):
@@ -119,7 +119,7 @@ def test_loss_that_is_no_scalar_is_refused(experiment, make_task) -> None:
         )
 
 
-def test_task_without_a_loss_is_warned_of(caplog) -> None:
+def test_task_without_any_loss_logs_a_warning(caplog) -> None:
     class Without(Bare):
         pass
 
@@ -130,7 +130,7 @@ def test_task_without_a_loss_is_warned_of(caplog) -> None:
 
 
 class Weighted(Bare):
-    """A compiled model of two outputs, with weights of all kinds."""
+    """A task whose compiled model has two outputs, loss weights and weighted examples."""
 
     weighs_examples = True
 
@@ -171,7 +171,7 @@ class Plain(Weighted):
     weighs_examples = False
 
     def build_model(self):
-        # A flat label against an output of one column is what Keras squeezes.
+        # Keras squeezes outputs of shape (batch, 1) if the labels have the shape (batch,).
         layers = [keras.layers.Dense(3), keras.layers.Dense(1, kernel_regularizer="l2")]
         model = keras.Sequential([keras.Input((2,)), *layers])
         model.compile(loss="mse", metrics=["mae"])
@@ -183,13 +183,13 @@ class Plain(Weighted):
 
 
 @pytest.mark.parametrize(("task_cls", "replicas"), [(Weighted, 2), (Plain, 1)])
-def test_compiled_model_is_evaluated_as_keras_evaluates_it(
+def test_evaluation_of_a_compiled_model_equals_keras_evaluate(
     experiment, make_trainer, two_replicas, replicas, task_cls
 ) -> None:
     with two_replicas.scope() if replicas == 2 else contextlib.nullcontext():
         config = experiment(task={"validation_data": {"global_batch_size": 4}})
         trainer = make_trainer(config, task_cls=task_cls)
-        # Not to the end: Keras' means over batches would count the empty ones of a replica.
+        # Stop after 3 steps: Keras' means would also count the empty batches of a further step.
         logs = trainer.evaluate(tf.constant(3))
     alone = trainer.task.build_model()
     alone.set_weights(trainer.model.get_weights())
@@ -202,7 +202,9 @@ def test_compiled_model_is_evaluated_as_keras_evaluates_it(
     assert found == pytest.approx(expected, rel=tolerance)
 
 
-def test_compiled_model_trains_as_keras_trains_it(experiment, make_trainer, two_replicas) -> None:
+def test_training_of_a_compiled_model_equals_keras_fit(
+    experiment, make_trainer, two_replicas
+) -> None:
     config = experiment(task={"train_data": {"global_batch_size": 12}})
     with two_replicas.scope():
         trainer = make_trainer(config, task_cls=Plain)
@@ -216,7 +218,7 @@ def test_compiled_model_trains_as_keras_trains_it(experiment, make_trainer, two_
         rounding.assert_close(ours, theirs, roundings=ROUNDINGS)
 
 
-def test_compiled_model_without_a_loss_uses_that_of_its_task(experiment, make_task) -> None:
+def test_model_compiled_without_a_loss_uses_build_losses_of_its_task(experiment, make_task) -> None:
     task = make_task(experiment())
     model = task.build_model()
     model.compile(metrics=["mae"])
@@ -225,7 +227,9 @@ def test_compiled_model_without_a_loss_uses_that_of_its_task(experiment, make_ta
     assert float(task.train_step(batch, model, keras.optimizers.SGD(0.1))["loss"]) == 1.0
 
 
-def test_compiled_model_has_one_loss_and_no_warning(experiment, make_trainer, caplog) -> None:
+def test_compiled_model_reports_one_loss_without_a_build_losses_warning(
+    experiment, make_trainer, caplog
+) -> None:
     trainer = make_trainer(experiment(), task_cls=Plain)
     logs = trainer.train(tf.constant(2)), trainer.evaluate(tf.constant(-1))
     assert [sorted(one) for one in logs] == [
@@ -235,7 +239,7 @@ def test_compiled_model_has_one_loss_and_no_warning(experiment, make_trainer, ca
     assert "build_losses" not in caplog.text
 
 
-def test_loss_objects_of_keras_are_divided_by_the_replicas_once(
+def test_keras_loss_objects_are_divided_by_the_number_of_replicas_only_once(
     experiment, make_task, make_trainer, two_replicas
 ) -> None:
     params = experiment()

@@ -28,7 +28,7 @@ def _losses(trainer: base_trainer.Trainer, steps: int = 5) -> list[float]:
     ("optimizer", "precision", "accumulation"),
     [("sgd", "bfloat16", 1), ("adamw_clip", None, 2), ("ema", None, 1)],
 )
-def test_losses_on_two_replicas_equal_those_on_one(
+def test_losses_on_two_replicas_equal_the_losses_on_one_replica(
     request, experiment, make_trainer, two_replicas, optimizer, precision, accumulation
 ) -> None:
     if precision:
@@ -44,16 +44,16 @@ def test_losses_on_two_replicas_equal_those_on_one(
         trainer = make_trainer(params, evaluate=False)
     two = _losses(trainer)
     assert one[0] == pytest.approx(two[0], rel=rounding.tolerance(roundings=BATCH_SIZE))
-    # In bfloat16 each replica rounds its output and its gradient, and later steps amplify that.
+    # In bfloat16, each replica rounds its outputs and gradients; later steps amplify the error.
     steps, roundings = (3, 2) if precision else (len(one), BATCH_SIZE)
     rounding.assert_close(
         two[:steps], one[:steps], dtype=precision or "float32", roundings=steps * roundings
     )
-    # The fifth batch is the first one again.
+    # The fifth batch equals the first, because an epoch has four batches.
     assert one[-1] < one[0]
 
 
-def test_accumulation_with_a_custom_train_step_is_refused(experiment, make_trainer) -> None:
+def test_gradient_accumulation_with_a_custom_train_step_raises(experiment, make_trainer) -> None:
     class Own(base_trainer.Trainer):
         def train_step(self, iterator):
             next(iterator)
@@ -62,7 +62,7 @@ def test_accumulation_with_a_custom_train_step_is_refused(experiment, make_train
         make_trainer(experiment(trainer={"grad_accum_steps": 2}), cls=Own, evaluate=False)
 
 
-def test_eager_mode_runs_python_at_every_step(experiment, make_trainer) -> None:
+def test_eager_mode_runs_python_code_at_every_step(experiment, make_trainer) -> None:
     trainer = make_trainer(experiment(runtime={"run_eagerly": True}), evaluate=False)
     calls = []
     trainer.next_train_inputs = lambda iterator: calls.append(1) or next(iterator)
@@ -70,7 +70,7 @@ def test_eager_mode_runs_python_at_every_step(experiment, make_trainer) -> None:
     assert len(calls) == 3
 
 
-def test_model_built_by_its_first_call_is_built_before_training(
+def test_model_that_is_built_on_its_first_call_is_built_before_training(
     experiment, make_trainer, two_replicas
 ) -> None:
     with two_replicas.scope():
@@ -80,12 +80,14 @@ def test_model_built_by_its_first_call_is_built_before_training(
     assert _losses(trainer, 3)[-1] < 10
 
 
-def test_model_that_is_only_evaluated_is_built_first(experiment, make_trainer) -> None:
+def test_unbuilt_model_is_built_before_an_evaluation_without_training(
+    experiment, make_trainer
+) -> None:
     trainer = make_trainer(experiment(task={"is_built": False}), train=False)
     assert "mae" in trainer.evaluate(tf.constant(-1))
 
 
-def test_training_data_that_end_are_repeated(experiment, make_trainer) -> None:
+def test_finite_training_dataset_is_repeated(experiment, make_trainer) -> None:
     trainer = make_trainer(experiment(), evaluate=False)
     trainer.train(tf.constant(50))
     assert int(trainer.global_step) == 50
@@ -107,7 +109,7 @@ def test_moving_average_starts_at_the_pretrained_weights(
     np.testing.assert_array_equal(trainer.model.dense.kernel, source.model.dense.kernel)
 
 
-def test_dataset_passed_to_the_trainer_replaces_that_of_the_config(
+def test_dataset_passed_to_the_trainer_replaces_the_dataset_of_the_config(
     experiment, make_trainer, make_task
 ) -> None:
     dataset = tf.data.Dataset.from_tensors((tf.zeros((8, 2)), tf.zeros((8, 1)))).repeat()
@@ -115,7 +117,7 @@ def test_dataset_passed_to_the_trainer_replaces_that_of_the_config(
     assert _losses(trainer, 1) == [0.0]
 
 
-def test_models_own_metrics_are_reported_but_not_fed_by_the_task(
+def test_metrics_in_model_attributes_are_reported_but_not_updated_by_the_task(
     experiment, make_trainer, make_task
 ) -> None:
     class Tracking(type(make_task(experiment()))):
@@ -131,7 +133,7 @@ def test_models_own_metrics_are_reported_but_not_fed_by_the_task(
     assert float(trainer.train_loop_end()["tracker"]) == 4.0
 
 
-def test_config_without_a_trainer_is_refused() -> None:
+def test_config_without_a_trainer_block_raises() -> None:
     with pytest.raises(AttributeError, match="trainer"):
         base_trainer.Trainer(config=object(), task=None, model=None, optimizer=None)
 

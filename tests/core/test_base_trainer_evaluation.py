@@ -22,7 +22,9 @@ def test_evaluation_uses_averaged_weights_and_restores_the_trained_ones(
     assert trainer.evaluate(tf.constant(-1))["validation_loss"] != average
 
 
-def test_trained_weights_are_restored_when_an_evaluation_fails(experiment, make_trainer) -> None:
+def test_trained_weights_are_restored_if_an_evaluation_of_averaged_weights_fails(
+    experiment, make_trainer
+) -> None:
     class Failing(base_trainer.Trainer):
         def eval_end(self, aggregated_logs=None):
             raise OSError("disk full")
@@ -36,7 +38,7 @@ def test_trained_weights_are_restored_when_an_evaluation_fails(experiment, make_
     np.testing.assert_array_equal(trainer.model.dense.kernel, before)
 
 
-def test_passthrough_logs_reach_the_task_but_do_not_replace_logs_of_the_model(
+def test_passthrough_logs_reach_eval_reduce_but_do_not_replace_logs_of_the_model(
     experiment, make_trainer, caplog
 ) -> None:
     seen = []
@@ -54,7 +56,7 @@ def test_passthrough_logs_reach_the_task_but_do_not_replace_logs_of_the_model(
     assert "both report loss" in caplog.text
 
 
-def test_metrics_of_an_evaluation_do_not_reach_the_next_report(experiment, make_trainer) -> None:
+def test_train_loss_is_reset_before_a_training_loop(experiment, make_trainer) -> None:
     trainer = make_trainer(experiment())
     trainer.train_loss.update_state(1e9)
     assert float(trainer.train(tf.constant(1))["training_loss"]) < 1e3
@@ -70,7 +72,7 @@ def test_eval_reduce_may_return_an_array(experiment, make_trainer) -> None:
     assert trainer.evaluate(tf.constant(-1))["batches"] == 4
 
 
-def test_best_checkpoint_of_an_average_evaluates_to_what_it_was_chosen_for(
+def test_best_checkpoint_of_averaged_weights_evaluates_to_the_loss_that_selected_it(
     experiment, make_trainer, tmp_path
 ) -> None:
     params = experiment(trainer={"optimizer_config": EMA})
@@ -91,7 +93,9 @@ def test_best_checkpoint_of_an_average_evaluates_to_what_it_was_chosen_for(
     rounding.assert_close(loss, chosen, roundings=NUM_EXAMPLES)
 
 
-def test_evaluating_a_trainer_built_without_evaluation_is_refused(experiment, make_trainer) -> None:
+def test_evaluate_raises_if_the_trainer_was_created_with_evaluate_false(
+    experiment, make_trainer
+) -> None:
     with pytest.raises(errors.ConfigValueError, match="created with `evaluate=False`"):
         make_trainer(experiment(), evaluate=False).evaluate(tf.constant(1))
 
@@ -102,11 +106,11 @@ def test_metrics_are_reset_between_evaluations(experiment, make_trainer) -> None
     trainer.model.dense.kernel.assign([[3.0], [0.0]])
     trainer.model.dense.bias.assign([1.0])
     logs = trainer.evaluate(tf.constant(-1))
-    # The outputs and the labels, whose differences these are, are below 10.
+    # Both metrics are differences of outputs and labels, all of which are below 10.
     rounding.assert_close([logs["mae"], logs["validation_loss"]], 0.0, scale=10.0)
 
 
-def test_evaluation_of_a_task_without_a_loss_reports_no_loss(
+def test_validation_step_without_a_loss_reports_no_validation_loss(
     experiment, make_trainer, make_task
 ) -> None:
     class Silent(type(make_task(experiment()))):
@@ -119,7 +123,7 @@ def test_evaluation_of_a_task_without_a_loss_reports_no_loss(
     assert "validation_loss" not in logs
 
 
-def test_compiled_loop_that_would_lose_outputs_is_refused_before_training(
+def test_eval_tf_while_loop_with_a_task_that_aggregates_logs_raises_before_training(
     experiment, make_trainer
 ) -> None:
     class Counting(LineTask):

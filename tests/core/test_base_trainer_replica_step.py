@@ -13,10 +13,10 @@ def _losses(trainer: base_trainer.Trainer, steps: int = 5) -> list[float]:
     return [float(trainer.train(tf.constant(1))["training_loss"]) for _ in range(steps)]
 
 
-def test_replica_without_data_does_not_change_the_loss(
+def test_uneven_batches_on_two_replicas_do_not_change_the_validation_loss(
     experiment, make_trainer, two_replicas
 ) -> None:
-    # Batches of 10 a replica from 32 examples: the last of them has no partner.
+    # 32 examples in batches of 10 per replica: in the last step, one replica has only 2.
     params = experiment(task={"validation_data": {"global_batch_size": 20}})
     whole = make_trainer(experiment(), train=False).evaluate(tf.constant(-1))
     with two_replicas.scope():
@@ -26,7 +26,7 @@ def test_replica_without_data_does_not_change_the_loss(
 
 
 class _Count(keras.metrics.Metric):
-    """How many examples there were."""
+    """A metric that counts examples."""
 
     def __init__(self):
         super().__init__(name="examples")
@@ -39,7 +39,7 @@ class _Count(keras.metrics.Metric):
         return self.total
 
 
-def test_every_example_counts_once_on_any_number_of_replicas(
+def test_metrics_count_every_example_once_on_one_or_two_replicas(
     experiment, make_trainer, make_task, two_replicas
 ) -> None:
     class Ranking(type(make_task(experiment()))):
@@ -67,7 +67,7 @@ def test_every_example_counts_once_on_any_number_of_replicas(
     rounding.assert_close(results[0]["auc"], results[1]["auc"], roundings=200)
 
 
-def test_replicas_agree_on_the_statistics_of_batch_normalization(
+def test_batch_normalization_statistics_on_two_replicas_equal_those_on_one(
     experiment, make_trainer, two_replicas
 ) -> None:
     class Normalized(LineTask):
@@ -85,7 +85,7 @@ def test_replicas_agree_on_the_statistics_of_batch_normalization(
         mean = trainer.model.layers[0].moving_mean.value
         means += [one.numpy() for one in strategy.experimental_local_results(mean)]
     assert np.abs(means[0]).max() > 0.01
-    # Two steps, with inputs of the magnitude of 1.
+    # Two steps on inputs of magnitude 1.
     rounding.assert_close(means[1:], [means[0]] * 2, roundings=2 * BATCH_SIZE, scale=1.0)
 
 
@@ -108,7 +108,7 @@ def test_dropout_of_a_step_does_not_depend_on_earlier_steps(experiment, make_tra
 
 
 class Watching(orbit.GraphHook):
-    """Adds up, in the graph, what it is shown."""
+    """A graph hook that sums the losses and gradient norms that it receives."""
 
     def __init__(self):
         self.losses = tf.Variable(0.0)
@@ -131,7 +131,9 @@ def _watched(trainer, hook):
 @pytest.mark.parametrize(
     "block", [{}, {"runtime": {"enable_xla": True}}, {"trainer": {"optimizer_config": {"ema": {}}}}]
 )
-def test_graph_hook_sees_every_step_and_changes_nothing(experiment, make_trainer, block) -> None:
+def test_graph_hook_is_called_at_every_step_and_does_not_change_the_losses(
+    experiment, make_trainer, block
+) -> None:
     hook = Watching()
     params = experiment(**block)
     watched = _watched(make_trainer(params, evaluate=False), hook)
@@ -141,7 +143,7 @@ def test_graph_hook_sees_every_step_and_changes_nothing(experiment, make_trainer
     rounding.assert_close(hook.losses, sum(watched), roundings=len(watched))
 
 
-def test_graph_hook_receives_the_same_gradients_however_the_batch_is_divided(
+def test_graph_hook_receives_the_same_gradients_with_replicas_and_micro_batches(
     experiment, make_trainer, two_replicas
 ) -> None:
     norms = []
@@ -149,7 +151,7 @@ def test_graph_hook_receives_the_same_gradients_however_the_batch_is_divided(
         params = experiment(trainer={"grad_accum_steps": steps})
         with strategy.scope():
             trainer, hook = make_trainer(params, evaluate=False), Watching()
-            # Each replica is shown the sum; the first one's are kept.
+            # Every replica receives the summed gradients, so add the norms of the first one only.
             hook.norm = tf.Variable(0.0, aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA)
             hook.call = lambda logs: None
             _watched(trainer, hook)
@@ -167,13 +169,15 @@ def test_new_graph_hooks_replace_earlier_ones(experiment, make_trainer) -> None:
 
 
 def _at_least_zero(number):
-    # AutoGraph has to convert it.
+    # AutoGraph must convert this branch on a tensor.
     if tf.reduce_sum(number) < 0:
         number = tf.zeros_like(number)
     return number
 
 
-def test_methods_of_users_may_branch_on_tensors(experiment, make_trainer, make_task) -> None:
+def test_user_defined_task_metric_and_hook_methods_may_branch_on_tensors(
+    experiment, make_trainer, make_task
+) -> None:
     class Metric(keras.metrics.Mean):
         def update_state(self, y_true, y_pred, sample_weight=None):
             return super().update_state(_at_least_zero(tf.reduce_sum(y_pred)))
@@ -216,7 +220,7 @@ def test_methods_of_users_may_branch_on_tensors(experiment, make_trainer, make_t
 
 
 @pytest.mark.parametrize(("execution", "micro_batches"), [("graph", 2), ("xla_loop", 1)])
-def test_inputs_of_a_trainer_may_branch_on_tensors(
+def test_next_inputs_methods_of_a_trainer_may_branch_on_tensors(
     experiment, make_trainer, execution, micro_batches
 ) -> None:
     class Branching(base_trainer.Trainer):
@@ -237,7 +241,7 @@ def test_inputs_of_a_trainer_may_branch_on_tensors(
 
 
 @pytest.mark.slow
-def test_step_may_be_traced_many_times_on_one_iterator(experiment, make_trainer) -> None:
+def test_train_step_can_be_traced_many_times_with_one_iterator(experiment, make_trainer) -> None:
     trainer = make_trainer(experiment(runtime={"execution": "graph"}), evaluate=False)
     for _ in range(33):
         trainer.train_loop.retrace()
@@ -246,7 +250,7 @@ def test_step_may_be_traced_many_times_on_one_iterator(experiment, make_trainer)
 
 
 class _NegativeTask(LineTask):
-    """Has labels below zero, and a model that begins with 0."""
+    """A task with negative labels and a model whose initial outputs are 0."""
 
     def build_inputs(self, params, input_context=None):
         dataset = super().build_inputs(params, input_context).unbatch()
@@ -255,7 +259,7 @@ class _NegativeTask(LineTask):
 
 
 class _TableTask(LineTask):
-    """Looks numbers up, of which a batch has few, some of them twice."""
+    """A task with an embedding, of which a batch looks up few rows, some of them twice."""
 
     def build_model(self):
         layers = keras.layers
@@ -276,7 +280,9 @@ class _Norms(orbit.GraphHook):
         self.norm.assign(tf.linalg.global_norm([getattr(g, "values", g) for g in gradients]))
 
 
-def test_graph_hooks_that_accept_rows_receive_no_dense_table(experiment, make_trainer) -> None:
+def test_graph_hook_with_takes_rows_receives_indexed_slices_instead_of_a_dense_gradient(
+    experiment, make_trainer
+) -> None:
     trainer = make_trainer(experiment(), task_cls=_TableTask)
     by_rows, dense = _Norms(takes_rows=True), _Norms(takes_rows=False)
     trainer.set_graph_hooks([by_rows, dense])
@@ -289,7 +295,7 @@ def test_graph_hooks_that_accept_rows_receive_no_dense_table(experiment, make_tr
 
 
 @pytest.mark.slow
-def test_lazy_rows_of_micro_batches_are_those_of_the_batch(
+def test_lazy_rows_with_micro_batches_train_the_same_weights_as_the_whole_batch(
     experiment, make_trainer, two_replicas
 ) -> None:
     adamw = {"type": "adamw", "adamw": {"lazy_rows": True, "weight_decay_rate": 0.1}}
@@ -303,5 +309,5 @@ def test_lazy_rows_of_micro_batches_are_those_of_the_batch(
             trainer.train(tf.constant(4))
         trained.append([v.numpy() for v in trainer.model.variables])
     for one, other in zip(*trained, strict=True):
-        # Four steps.
+        # Each run trains for four steps.
         rounding.assert_close(one, other, roundings=4 * BATCH_SIZE)

@@ -30,23 +30,25 @@ def _exports(exporter, checkpoint, values) -> list[bool]:
 @pytest.mark.parametrize(
     ("comp", "expected"), [("higher", [True, False, True]), ("lower", [True, True, False])]
 )
-def test_only_an_improved_checkpoint_is_exported(tmp_path, checkpoint, comp, expected) -> None:
+def test_checkpoint_is_exported_only_if_its_metric_improves(
+    tmp_path, checkpoint, comp, expected
+) -> None:
     assert _exports(_exporter(tmp_path, comp), checkpoint, [0.5, 0.4, 0.6]) == expected
 
 
-def test_checkpoint_with_a_nan_metric_is_never_the_best(tmp_path, checkpoint) -> None:
+def test_checkpoint_with_a_nonfinite_metric_is_never_the_best(tmp_path, checkpoint) -> None:
     values = [np.nan, 0.5, np.nan, np.inf, 0.6]
     assert _exports(_exporter(tmp_path), checkpoint, values) == [False, True, False, False, True]
 
 
-def test_finite_metric_replaces_a_best_value_that_is_not_finite(tmp_path, checkpoint) -> None:
-    # Other programs, such as the Model Garden, may record a NaN as the best.
+def test_finite_metric_replaces_a_recorded_nonfinite_best_value(tmp_path, checkpoint) -> None:
+    # Other programs, such as the Model Garden, may record NaN as the best value.
     info = {"accuracy": None, "best_ckpt_global_step": 0}
     (tmp_path / "info.json").write_text(json.dumps(info))
     assert _exports(_exporter(tmp_path), checkpoint, [np.nan, 0.1, 0.2]) == [False, True, True]
 
 
-def test_equal_metrics_are_decided_by_the_lower_loss(tmp_path, checkpoint) -> None:
+def test_lower_validation_loss_breaks_a_tie_of_the_best_metric(tmp_path, checkpoint) -> None:
     exporter = _exporter(tmp_path, metric="digits|accuracy")
     best = []
     for step, loss in enumerate([40.0, 1.0, 2.0, np.nan]):
@@ -55,20 +57,22 @@ def test_equal_metrics_are_decided_by_the_lower_loss(tmp_path, checkpoint) -> No
     assert best == [True, True, False, False]
 
 
-def test_first_of_equal_metrics_without_a_loss_is_the_best(tmp_path, checkpoint) -> None:
+def test_first_checkpoint_wins_a_tie_of_the_best_metric_without_a_loss(
+    tmp_path, checkpoint
+) -> None:
     exporter = _exporter(tmp_path)
     assert _exports(exporter, checkpoint, [0.5, 0.5]) == [True, False]
     assert exporter.best_ckpt_path == str(tmp_path / "best_ckpt-0")
 
 
-def test_restarted_run_remembers_the_best_checkpoint(tmp_path, checkpoint) -> None:
+def test_restarted_exporter_continues_from_the_recorded_best_value(tmp_path, checkpoint) -> None:
     _exports(_exporter(tmp_path), checkpoint, [0.5])
     restarted = _exporter(tmp_path)
     assert restarted.best_metric_value == 0.5
     assert _exports(restarted, checkpoint, [0.4, 0.6]) == [False, True]
 
 
-def test_best_checkpoint_is_the_only_one_kept_and_is_named_after_its_step(
+def test_only_the_best_checkpoint_is_kept_and_its_name_contains_the_step(
     tmp_path, checkpoint
 ) -> None:
     exporter = _exporter(tmp_path)
@@ -77,7 +81,7 @@ def test_best_checkpoint_is_the_only_one_kept_and_is_named_after_its_step(
     assert len(list(tmp_path.glob("*.index"))) == 1
 
 
-def test_record_of_the_best_checkpoint_is_valid_json_with_only_scalars(
+def test_info_file_of_the_best_checkpoint_is_valid_json_with_only_scalars(
     tmp_path, checkpoint
 ) -> None:
     logs = {"accuracy": 0.5, "nested": {"loss": tf.constant(np.nan)}, "image": tf.ones((2, 2))}
@@ -86,26 +90,28 @@ def test_record_of_the_best_checkpoint_is_valid_json_with_only_scalars(
     assert record == {"accuracy": 0.5, "nested": {"loss": None}, "best_ckpt_global_step": 7}
 
 
-def test_metric_with_one_element_in_a_vector_is_accepted(tmp_path, checkpoint) -> None:
+def test_best_metric_may_be_a_vector_with_one_element(tmp_path, checkpoint) -> None:
     values = [np.array([0.5]), tf.constant([0.4]), np.array([0.6])]
     assert _exports(_exporter(tmp_path), checkpoint, values) == [True, False, True]
     assert _exporter(tmp_path).best_metric_value == pytest.approx(0.6)
 
 
-def test_nested_metric_is_named_with_a_bar(tmp_path, checkpoint) -> None:
+def test_nested_best_metric_is_selected_by_names_joined_with_a_vertical_bar(
+    tmp_path, checkpoint
+) -> None:
     exporter = _exporter(tmp_path, metric="digits|accuracy")
     exporter.maybe_export_checkpoint(checkpoint, {"digits": {"accuracy": 0.5}}, 1)
     assert exporter.best_metric_value == 0.5
 
 
-def test_unknown_metric_is_answered_with_the_nearest(tmp_path, checkpoint) -> None:
+def test_error_for_an_unknown_best_metric_suggests_the_nearest_name(tmp_path, checkpoint) -> None:
     with pytest.raises(errors.UnknownKeyError, match="`accuracy`"):
         _exporter(tmp_path, metric="acuracy").maybe_export_checkpoint(
             checkpoint, {"accuracy": 1.0}, 1
         )
 
 
-def test_unknown_best_metric_is_refused_only_if_all_reported_names_are_known(
+def test_preflight_rejects_an_unknown_best_metric_only_if_all_metric_names_are_known(
     experiment, make_trainer
 ) -> None:
     class Reporting(base_trainer.Trainer):
@@ -128,7 +134,7 @@ def test_unknown_best_metric_is_refused_only_if_all_reported_names_are_known(
         ("quality", "higher", ""),
     ],
 )
-def test_direction_that_does_not_follow_from_the_name_of_the_metric_is_warned_of_once(
+def test_best_metric_direction_that_is_guessed_or_contradicts_its_name_logs_a_warning(
     experiment, tmp_path, caplog, metric, comp, warning
 ) -> None:
     names = {"export_subdir": "best_ckpt", "eval_metric": metric, "metric_comp": comp}
@@ -139,7 +145,7 @@ def test_direction_that_does_not_follow_from_the_name_of_the_metric_is_warned_of
     assert bool(warning) == bool(caplog.text)
 
 
-def test_best_checkpoint_is_rewound_with_the_training(tmp_path, checkpoint) -> None:
+def test_exporter_rewinds_to_the_best_checkpoint_of_the_resumed_step(tmp_path, checkpoint) -> None:
     exporter = _exporter(tmp_path)
     exporter.rewind(0)
     _exports(exporter, checkpoint, [0.1])
@@ -171,7 +177,7 @@ def _hook(metric: str, directory: str) -> dict[str, str]:
         ([], ".", "the checkpoints of the run"),
     ],
 )
-def test_best_checkpoints_that_would_share_a_directory_are_refused_before_anything_is_written(
+def test_best_checkpoints_in_an_occupied_directory_raise_before_anything_is_written(
     experiment, tmp_path, hooks, subdir, message
 ) -> None:
     params = experiment(
@@ -187,7 +193,7 @@ def test_best_checkpoints_that_would_share_a_directory_are_refused_before_anythi
     assert not (tmp_path / "run").exists()
 
 
-def test_directories_of_best_checkpoints_are_compared_after_resolving_links(
+def test_best_checkpoint_directories_are_compared_after_resolving_symlinks(
     experiment, tmp_path, monkeypatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

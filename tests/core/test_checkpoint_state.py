@@ -1,4 +1,4 @@
-"""What a run restores from a folder that another program, model or trainer has written."""
+"""Tests of what a run restores from a directory that another program, model or trainer wrote."""
 
 import pathlib
 from collections.abc import Callable
@@ -19,7 +19,7 @@ _EMA = {"optimizer_config": {"ema": {"average_decay": 0.5}}}
 
 
 def _save(directory: pathlib.Path, **items: Any) -> None:
-    """Writes `ckpt-4` as any program with TensorFlow does, without a commit file."""
+    """Write `ckpt-4` with TensorFlow's checkpoint manager, which writes no commit file."""
     step = tf.Variable(_STEP, dtype=tf.int64)
     checkpoint = tf.train.Checkpoint(global_step=step, **items)
     tf.train.CheckpointManager(checkpoint, str(directory), max_to_keep=1).save(_STEP)
@@ -40,7 +40,7 @@ def _optimizer(model: keras.Model) -> keras.optimizers.Optimizer:
 
 
 def _keras2(directory: pathlib.Path, **more: Any) -> None:
-    """The layout of a subclassed model and an optimizer of Keras 2."""
+    """Write a checkpoint in the layout of a subclassed Keras 2 model and its optimizer."""
     dense = tf.train.Checkpoint(kernel=tf.Variable(tf.ones([2, 1])), bias=tf.Variable([0.0]))
     hyper = {"decay": tf.Variable(0.0), "learning_rate": tf.Variable(0.5)}
     optimizer = tf.train.Checkpoint(iter=tf.Variable(_STEP, dtype=tf.int64), **hyper)
@@ -66,7 +66,7 @@ def _other_model(directory: pathlib.Path) -> None:
 
 
 def _keras2_subclass(directory: pathlib.Path) -> None:
-    """The layout of a subclassed model of Keras 2, in which some names are those of Keras 3."""
+    """Write a checkpoint of a subclassed Keras 2 model, some of whose names Keras 3 uses too."""
     dense = tf.train.Checkpoint(kernel=tf.Variable(tf.ones([2, 1])), bias=tf.Variable([0.0]))
     model = tf.train.Checkpoint(dense=dense)
     _save(directory, model=model, optimizer=tf.train.Checkpoint(iter=tf.Variable(_STEP)))
@@ -107,7 +107,7 @@ def _run(
         ),
     ],
 )
-def test_model_directory_is_unchanged_if_its_checkpoint_does_not_fit(
+def test_model_directory_is_unchanged_if_its_checkpoint_does_not_match_the_model(
     write, says: str, mode: str, tmp_path: pathlib.Path
 ) -> None:
     write(tmp_path)
@@ -118,7 +118,7 @@ def test_model_directory_is_unchanged_if_its_checkpoint_does_not_fit(
     after = _files(tmp_path)
     assert after.items() >= before.items()
     added = set(after) - set(before)
-    # Beside the record of the attempt.
+    # The attempt may add only its own records.
     record = ("run.", "log.", "params.yaml", "operative_config", ".lock", "goodput.")
     record += ("checkpoints.chain.jsonl",)
     assert all(name.startswith(record) for name in added)
@@ -137,7 +137,7 @@ def test_keras2_model_directory_is_evaluated_and_resumed_and_keeps_its_files(tmp
         assert _files(tmp_path).items() >= before.items()
 
 
-def test_optimizer_of_keras2_that_does_not_fit_is_named(tmp_path) -> None:
+def test_error_for_a_mismatched_keras2_optimizer_names_the_missing_slot(tmp_path) -> None:
     _keras2(tmp_path)
     momentum = {"optimizer_config": {"optimizer": {"sgd": {"momentum": 0.9}}}}
     with pytest.raises(errors.CheckpointError, match=r"missing.*`SGD/line_dense\w*_momentum`"):
@@ -146,7 +146,9 @@ def test_optimizer_of_keras2_that_does_not_fit_is_named(tmp_path) -> None:
 
 
 @pytest.mark.parametrize("layers", [2, 4])
-def test_model_with_a_layer_more_or_fewer_is_not_evaluated(layers, tmp_path) -> None:
+def test_evaluating_a_model_with_more_or_fewer_layers_than_its_checkpoint_raises(
+    layers, tmp_path
+) -> None:
     def build(count: int = layers) -> keras.Model:
         dense = [keras.layers.Dense(2, name=f"dense{i}") for i in range(count)]
         return keras.Sequential([keras.Input((2,)), *dense])
@@ -156,7 +158,7 @@ def test_model_with_a_layer_more_or_fewer_is_not_evaluated(layers, tmp_path) -> 
         _run("eval", tmp_path, build)
 
 
-def test_checkpoint_without_an_optimizer_is_evaluated_but_not_resumed(tmp_path) -> None:
+def test_checkpoint_without_an_optimizer_can_be_evaluated_but_not_resumed(tmp_path) -> None:
     _save(tmp_path, model=_line())
     model, _ = _run("eval", tmp_path)
     np.testing.assert_array_equal(model.dense.kernel, [[5.0], [5.0]])
@@ -165,7 +167,7 @@ def test_checkpoint_without_an_optimizer_is_evaluated_but_not_resumed(tmp_path) 
 
 
 @pytest.mark.parametrize("optimizer", ["none", "plain"])
-def test_evaluation_of_averages_missing_from_the_checkpoint_is_refused(
+def test_evaluating_averaged_weights_that_the_checkpoint_lacks_raises(
     optimizer: str, tmp_path
 ) -> None:
     model = _line()
@@ -176,7 +178,7 @@ def test_evaluation_of_averages_missing_from_the_checkpoint_is_refused(
         _run("eval", tmp_path, trainer=_EMA)
 
 
-def test_checkpoint_from_before_a_piece_of_bookkeeping_is_resumed(tmp_path) -> None:
+def test_checkpoint_without_the_trainers_bookkeeping_variables_can_be_resumed(tmp_path) -> None:
     model = _line()
     hidden = model_state.hidden_items(model)
     _save(tmp_path, model=model, optimizer=_optimizer(model), **hidden)
@@ -185,7 +187,7 @@ def test_checkpoint_from_before_a_piece_of_bookkeeping_is_resumed(tmp_path) -> N
     assert (trained.dense.kernel.numpy() != 5.0).all()
 
 
-def test_missing_random_state_prevents_training_but_not_evaluation(tmp_path) -> None:
+def test_checkpoint_without_random_state_can_be_evaluated_but_not_resumed(tmp_path) -> None:
     model = _line()
     _save(tmp_path, model=model, optimizer=_optimizer(model))
     dropout = {"dropout_rate": 0.5}
@@ -194,7 +196,7 @@ def test_missing_random_state_prevents_training_but_not_evaluation(tmp_path) -> 
         _run("train", tmp_path, task=dropout)
 
 
-def test_each_tracked_attribute_of_trainer_and_task_is_saved_once(make_trainer) -> None:
+def test_tracked_attributes_of_trainer_and_task_are_saved_only_once(make_trainer) -> None:
     class Trainer(base_trainer.Trainer):
         def __init__(self, *args: Any, **kwargs: Any) -> None:
             super().__init__(*args, **kwargs)
@@ -211,14 +213,14 @@ def test_each_tracked_attribute_of_trainer_and_task_is_saved_once(make_trainer) 
     assert set(children(top["task_attributes"])) == {"teacher"}
 
 
-def test_trainer_without_own_state_adds_nothing_to_the_checkpoint(make_trainer) -> None:
+def test_trainer_without_tracked_attributes_adds_nothing_to_the_checkpoint(make_trainer) -> None:
     trainer = make_trainer(line_experiment.line_experiment(trainer=_EMA))
     before = set(tf.train.TrackableView.children(trainer.checkpoint))
     checkpoint_state.add_attributes(trainer.checkpoint, trainer)
     assert set(tf.train.TrackableView.children(trainer.checkpoint)) == before
 
 
-def test_run_starts_from_weights_of_a_keras2_checkpoint(tmp_path) -> None:
+def test_init_checkpoint_may_be_a_keras2_checkpoint(tmp_path) -> None:
     _keras2(tmp_path / "old")
     before = _files(tmp_path / "old")
     task = {"init_checkpoint": str(tmp_path / "old")}
@@ -227,7 +229,7 @@ def test_run_starts_from_weights_of_a_keras2_checkpoint(tmp_path) -> None:
     assert _files(tmp_path / "old") == before
 
 
-def test_checkpoint_from_before_an_attribute_was_saved_is_resumed(tmp_path) -> None:
+def test_checkpoint_without_a_new_task_attribute_can_be_resumed(tmp_path) -> None:
     class Task(line_experiment.LineTask):
         def build_model(self) -> keras.Model:
             self.box = tf.train.Checkpoint(total=tf.Variable(7.0))
@@ -240,7 +242,7 @@ def test_checkpoint_from_before_an_attribute_was_saved_is_resumed(tmp_path) -> N
     assert float(task.box.total) == 7.0
 
 
-def test_checkpoint_describes_optimizer_batch_size_and_versions_of_its_run(
+def test_run_description_contains_optimizer_batch_size_versions_and_config_checksum(
     experiment, make_trainer
 ):
     configs = [experiment(), experiment(trainer={"train_steps": 16})]

@@ -4,7 +4,7 @@ from official_lite.common import errors
 from official_lite.core import config_definitions as cfg
 
 REFUSED = [
-    # The block, the field, the value, and what the message names instead of the field.
+    # The block, the field, the value, and text that the message contains instead of the field.
     ("trainer", "train_steps", -1, ""),
     ("trainer", "steps_per_loop", 0, ""),
     ("trainer", "validation_steps", 0, ""),
@@ -30,7 +30,7 @@ REFUSED = [
 ]
 
 
-def test_impossible_config_values_are_refused_before_anything_is_built() -> None:
+def test_invalid_config_values_raise_in_override_or_validate() -> None:
     accepted = []
     for block, field, value, named in REFUSED:
         params = cfg.ExperimentConfig()
@@ -44,13 +44,13 @@ def test_impossible_config_values_are_refused_before_anything_is_built() -> None
     assert accepted == []
 
 
-def test_defaults_and_values_of_the_model_garden_are_valid() -> None:
+def test_default_config_and_model_garden_values_are_valid() -> None:
     cfg.ExperimentConfig().validate()
     cfg.DataConfig(num_examples=-1).validate()
     cfg.TaskConfig(init_checkpoint_modules=["backbone", "head"]).validate()
 
 
-def test_field_without_effect_is_named_in_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+def test_warning_names_config_fields_without_effect(caplog: pytest.LogCaptureFixture) -> None:
     params = cfg.ExperimentConfig(runtime=cfg.RuntimeConfig(per_gpu_thread_count=2))
     optimizer = {"type": "adamw", "adamw": {"global_clipnorm": 5.0}}
     params.override({"trainer": {"optimizer_config": {"optimizer": optimizer}}})
@@ -60,7 +60,9 @@ def test_field_without_effect_is_named_in_a_warning(caplog: pytest.LogCaptureFix
     assert "gradient_clip_norm: 1` clips all gradients first" in caplog.text
 
 
-def test_unset_fields_cause_no_warning(caplog: pytest.LogCaptureFixture) -> None:
+def test_unset_or_effective_config_fields_cause_no_warning(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     params = cfg.ExperimentConfig()
     optimizer = {"type": "adamw", "adamw": {"global_clipnorm": 0.5}}
     params.override({"trainer": {"optimizer_config": {"optimizer": optimizer}}})
@@ -80,7 +82,7 @@ def test_experiment_config_written_for_the_model_garden_is_accepted() -> None:
     assert params.as_dict()["task"]["train_data"]["input_path"] == "a*"
 
 
-def test_hook_without_a_name_is_refused_by_its_path_in_the_config() -> None:
+def test_error_for_a_hook_without_a_name_contains_its_config_path() -> None:
     with pytest.raises(errors.ConfigValueError, match=r"`trainer\.hooks\[0\]`.*`name` is missing"):
         cfg.ExperimentConfig({"trainer": {"hooks": [{"patience": 3}]}})
 
@@ -93,7 +95,7 @@ def test_stage_names_of_paddlerec_are_accepted(suffix: str) -> None:
     assert config.as_dict() == dict(zip(fields, names, strict=True))
 
 
-def test_runner_block_of_paddlerec_is_refused_with_its_counterparts() -> None:
+def test_error_for_a_paddlerec_runner_block_names_its_counterparts() -> None:
     runner = [{"name": "train_runner", "class": "train", "epochs": 2}]
     with pytest.raises(errors.UnknownKeyError, match=r"`pipeline`.*`phases`.*docs/stages\.md"):
         cfg.ExperimentConfig().override({"runner": runner})

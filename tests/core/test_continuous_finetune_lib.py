@@ -40,7 +40,7 @@ def params(tmp_path: pathlib.Path) -> cfg.ExperimentConfig:
 
 @pytest.fixture
 def pretrain(params: cfg.ExperimentConfig, tmp_path: pathlib.Path) -> Pretrain:
-    """Another job: a checkpoint at each step up to a number of them, 0.25 less of bias in each."""
+    """Return a function that pretrains `steps` steps; each saves and lowers the bias by 0.25."""
 
     def run(steps: int) -> pathlib.Path:
         own = params.replace(task={"init_checkpoint": ""}, trainer={"train_steps": steps})
@@ -63,18 +63,18 @@ def _loss(model_dir: pathlib.Path, step: int) -> float:
 
 
 @pytest.mark.slow
-def test_each_checkpoint_is_finetuned_from_its_own_weights(
+def test_each_pretraining_checkpoint_is_finetuned_from_its_own_weights(
     params: cfg.ExperimentConfig, pretrain: Pretrain, tmp_path: pathlib.Path
 ) -> None:
     pretrain(3)
     logs = _run(params, tmp_path, run_post_eval=True)
-    # The bias is the loss; each step of either job takes 0.25 off.
+    # The loss is the bias, which each step of pretraining and finetuning lowers by 0.25.
     assert [_loss(tmp_path, step) for step in (1, 2, 3)] == [0.25, 0.0, -0.25]
     assert float(logs["validation_loss"]) == -0.25
 
 
 @pytest.mark.slow
-def test_each_finetuning_leaves_the_record_of_a_run(
+def test_each_finetuning_writes_run_files_and_leaves_the_pretraining_unchanged(
     params: cfg.ExperimentConfig, pretrain: Pretrain, tmp_path: pathlib.Path
 ) -> None:
     pretrained = pretrain(1)
@@ -109,7 +109,7 @@ def test_job_ends_after_the_checkpoint_of_the_last_pretraining_step(
 
 
 @pytest.mark.slow
-def test_checkpoint_removed_in_the_meantime_is_skipped(
+def test_removed_pretraining_checkpoint_is_skipped(
     params: cfg.ExperimentConfig, pretrain: Pretrain, tmp_path: pathlib.Path
 ) -> None:
     pretrained = pretrain(2)
@@ -119,7 +119,7 @@ def test_checkpoint_removed_in_the_meantime_is_skipped(
     assert [p.name for p in tmp_path.glob("metrics-*")] == ["metrics-2.json"]
 
 
-def test_custom_finetune_function_receives_the_checkpoint(
+def test_custom_finetune_function_receives_the_pretraining_checkpoint(
     params: cfg.ExperimentConfig, pretrain: Pretrain, tmp_path: pathlib.Path
 ) -> None:
     pretrained = pretrain(1)
@@ -135,14 +135,14 @@ def test_custom_finetune_function_receives_the_checkpoint(
     assert json.loads((tmp_path / "metrics-1.json").read_text())["a"]["b"] == "0.5"
 
 
-def test_finetuning_without_any_checkpoint_is_an_error(
+def test_continuous_finetuning_raises_if_no_checkpoint_appears(
     params: cfg.ExperimentConfig, tmp_path: pathlib.Path
 ) -> None:
     with pytest.raises(errors.CheckpointError, match="No checkpoint appeared"):
         _run(params, tmp_path)
 
 
-def test_init_checkpoint_that_is_not_a_directory_is_refused(
+def test_init_checkpoint_that_is_not_a_directory_or_a_different_mode_raises(
     params: cfg.ExperimentConfig, pretrain: Pretrain, tmp_path: pathlib.Path
 ) -> None:
     checkpoint = str(pretrain(1) / "ckpt-1")

@@ -14,7 +14,7 @@ def make_config() -> cfg.ExperimentConfig:
     return cfg.ExperimentConfig()
 
 
-def test_every_call_makes_a_fresh_config():
+def test_get_exp_config_returns_a_new_config_at_every_call():
     exp_factory.register_config_factory("vision/digits")(make_config)
     first, second = (exp_factory.get_exp_config("vision/digits") for _ in range(2))
     first.trainer.train_steps = 7
@@ -22,12 +22,12 @@ def test_every_call_makes_a_fresh_config():
     assert exp_factory.list_experiments() == ["vision/digits"]
 
 
-def test_registered_factory_is_returned_by_its_name():
+def test_registered_config_factory_is_returned_by_its_name():
     exp_factory.register_config_factory("vision/digits")(make_config)
     assert exp_factory.get_config_factory("vision/digits") is make_config
 
 
-def test_an_unregistered_factory_is_named_by_its_file(tmp_path):
+def test_unregistered_config_factory_is_found_by_its_file_and_name(tmp_path):
     (tmp_path / "my_configs.py").write_text(
         "from official_lite.core import config_definitions as cfg\n"
         "def small(): return cfg.ExperimentConfig(trainer=cfg.TrainerConfig(train_steps=3))\n"
@@ -35,7 +35,7 @@ def test_an_unregistered_factory_is_named_by_its_file(tmp_path):
     assert exp_factory.get_exp_config(f"{tmp_path}/my_configs.py:small").trainer.train_steps == 3
 
 
-def test_error_of_an_unknown_experiment_names_the_nearest():
+def test_error_for_an_unknown_experiment_suggests_the_nearest_name():
     exp_factory.register_config_factory("vision/digits")(make_config)
     with pytest.raises(LookupError, match=r"no experiment .*Did you mean `vision/digits`"):
         exp_factory.get_exp_config("vision/digit")
@@ -43,7 +43,7 @@ def test_error_of_an_unknown_experiment_names_the_nearest():
         exp_factory.get_exp_config("vision")
 
 
-def test_a_factory_that_forgets_to_return_is_named():
+def test_error_for_a_config_factory_that_returns_none_names_the_experiment():
     exp_factory.register_config_factory("forgetful")(lambda: None)
     with pytest.raises(errors.ConfigTypeError, match="'forgetful' returned None"):
         exp_factory.get_exp_config("forgetful")

@@ -8,7 +8,7 @@ from official_lite.core import base_trainer, hook_factory, train_lib, writer_fac
 
 
 class Noting(orbit.Hook):
-    """Puts its name into a list when it is told of something."""
+    """A hook that appends its name to a list before training and after each evaluation."""
 
     def __init__(self, names: list[str], name: str) -> None:
         self.names, self.name = names, name
@@ -22,7 +22,7 @@ class Noting(orbit.Hook):
 
 @pytest.fixture
 def runner(experiment, make_task, tmp_path):
-    """Makes a runner."""
+    """Return a function that makes an `OrbitExperimentRunner`."""
 
     def make(mode="train", trainer=None, **kwargs):
         params = experiment(trainer=trainer or {})
@@ -48,7 +48,7 @@ def test_hooks_of_trainer_config_and_caller_run_in_this_order(runner, monkeypatc
     assert names == ["of the trainer", "of the config", "of the caller"]
 
 
-def test_job_that_only_evaluates_has_only_the_callers_hooks(runner) -> None:
+def test_job_that_only_evaluates_runs_only_the_callers_hooks(runner) -> None:
     names = []
     hook_factory.register_hook("tests/of_a_training")(lambda: Noting(names, "of a training"))
     runner().run()
@@ -57,7 +57,9 @@ def test_job_that_only_evaluates_has_only_the_callers_hooks(runner) -> None:
     assert names == ["of the caller"]
 
 
-def test_writers_of_the_config_receive_the_run_directory(runner, tmp_path) -> None:
+def test_writers_in_the_config_receive_the_run_info_and_replace_the_default_writers(
+    runner, tmp_path
+) -> None:
     class Kept(telemetry.Writer):
         def __init__(self, run, label):
             seen.append((run.model_dir, run.total_steps, run.config["runtime"]["seed"], label))
@@ -74,7 +76,7 @@ def test_writers_of_the_config_receive_the_run_directory(runner, tmp_path) -> No
 
 
 @pytest.mark.parametrize("failing", [False, True])
-def test_all_files_are_closed_at_the_end(runner, tmp_path, failing) -> None:
+def test_all_files_are_closed_when_a_run_ends_or_fails(runner, tmp_path, failing) -> None:
     def fail(output):
         assert any("events" in name for name in _open_files(tmp_path))
         if failing:
@@ -90,7 +92,7 @@ def test_all_files_are_closed_at_the_end(runner, tmp_path, failing) -> None:
     assert list((tmp_path / "train").glob("events*"))
 
 
-def test_writers_are_closed_when_the_rest_can_not_be_built(runner) -> None:
+def test_writers_are_closed_if_the_controller_cannot_be_built(runner) -> None:
     class Closed(telemetry.Writer):
         def __init__(self, run):
             pass
@@ -111,7 +113,7 @@ def test_writers_are_closed_when_the_rest_can_not_be_built(runner) -> None:
     assert closed == [True]
 
 
-def test_checkpoint_is_restored_on_a_later_call_if_requested(runner) -> None:
+def test_runner_created_with_restore_false_restores_when_restore_is_called(runner) -> None:
     runner().run()
     made = runner(restore=False)
     assert int(made.trainer.global_step) == 0
@@ -119,15 +121,17 @@ def test_checkpoint_is_restored_on_a_later_call_if_requested(runner) -> None:
     assert int(made.trainer.global_step) == 8
 
 
-def test_zero_intervals_disable_checkpoints_and_leave_one_evaluation(runner, tmp_path) -> None:
+def test_zero_intervals_disable_checkpoints_and_all_but_the_final_evaluation(
+    runner, tmp_path
+) -> None:
     runner("train_and_eval", trainer={"checkpoint_interval": 0, "validation_interval": 0}).run()
     assert not list(tmp_path.glob("ckpt*"))
     records = map(json.loads, (tmp_path / "metrics.json").read_text().splitlines())
     assert [r["step"] for r in records if r["split"] == "validation"] == [8]
 
 
-def test_runner_reports_at_the_log_interval(runner, tmp_path) -> None:
+def test_runner_reports_metrics_at_the_log_interval(runner, tmp_path) -> None:
     runner(trainer={"log_interval": 3, "steps_per_loop": 100}).run()
     records = map(json.loads, (tmp_path / "metrics.json").read_text().splitlines())
-    # Besides, at the checkpoint of step 4 and at the end.
+    # The checkpoint of step 4 and the end of training add a report each.
     assert [r["step"] for r in records] == [3, 4, 6, 8]

@@ -45,7 +45,9 @@ def test_exported_function_runs_the_model_in_inference_mode(tmp_path):
 
 
 @pytest.mark.parametrize("use_directory", [True, False])
-def test_exported_weights_are_those_of_the_newest_checkpoint(tmp_path, use_directory):
+def test_export_restores_the_checkpoint_at_a_prefix_or_the_latest_in_a_directory(
+    tmp_path, use_directory
+):
     trained = trained_model(seed=2)
     prefix = tf.train.Checkpoint(model=trained).save(f"{tmp_path}/ckpt")
     fresh = trained_model(seed=3)
@@ -53,7 +55,7 @@ def test_exported_weights_are_those_of_the_newest_checkpoint(tmp_path, use_direc
     np.testing.assert_array_equal(fresh.get_weights()[0], trained.get_weights()[0])
 
 
-def test_export_without_its_checkpoint_is_refused(tmp_path):
+def test_export_with_a_missing_checkpoint_raises(tmp_path):
     for path in (str(tmp_path), f"{tmp_path}/ckpt-7"):
         with pytest.raises(errors.CheckpointError, match="There is no checkpoint at"):
             export(tmp_path, trained_model(), checkpoint_path=path)
@@ -66,19 +68,19 @@ def test_custom_inference_step_receives_the_model():
     np.testing.assert_array_equal(module.serve(tf.constant(INPUTS))["outputs"], 6.0 * INPUTS)
 
 
-def test_dictionary_gives_the_served_functions_their_names(tmp_path):
+def test_dictionary_of_function_keys_sets_the_signature_names(tmp_path):
     module = Doubler(None, trained_model(), preprocessor=tf.identity)
     export_dir = export_base.export(module, {"serve": "mine"}, str(tmp_path), timestamped=False)
     assert export_dir == str(tmp_path)
     assert list(tf.saved_model.load(export_dir).signatures) == ["mine"]
 
 
-def test_several_exported_functions_without_names_are_refused(tmp_path):
+def test_list_of_several_function_keys_raises(tmp_path):
     with pytest.raises(errors.ConfigValueError, match="must contain exactly one element"):
         export(tmp_path, trained_model(), keys=("serve", "other"))
 
 
-def test_unsafe_export_paths_are_refused(tmp_path):
+def test_export_path_with_control_characters_raises(tmp_path):
     with pytest.raises(errors.ConfigValueError, match="contains control characters"):
         export(tmp_path, trained_model(), name="a\nb")
 

@@ -21,7 +21,7 @@ def test_registered_hook_is_created_with_the_arguments_of_the_config():
     assert [factory().text for factory in factories] == ["hello", "bye"]
 
 
-def test_hook_is_found_by_the_path_of_its_file(tmp_path):
+def test_hook_class_is_found_by_the_path_of_its_file(tmp_path):
     (tmp_path / "mine.py").write_text(
         "from official_lite import orbit\nclass Mine(orbit.Hook):\n    every_n_steps = 7\n"
     )
@@ -29,7 +29,7 @@ def test_hook_is_found_by_the_path_of_its_file(tmp_path):
     assert factory().every_n_steps == 7
 
 
-def test_every_shipped_name_has_its_hook():
+def test_every_built_in_hook_name_resolves_to_a_hook_class():
     shipped = {name: spec for name, spec in hook_factory._HOOKS.items() if isinstance(spec, str)}
     assert "early_stopping" in shipped
     for spec in shipped.values():
@@ -46,7 +46,7 @@ def test_every_shipped_name_has_its_hook():
         (3, "must be a name"),
     ],
 )
-def test_invalid_hook_entry_is_refused_before_any_hook_is_created(entry, message):
+def test_invalid_hook_entry_raises_before_any_hook_is_created(entry, message):
     with pytest.raises(errors.ConfigError, match=message):
         hook_factory.find_hooks([entry])
 
@@ -65,7 +65,7 @@ def run(tmp_path):
     return telemetry.RunInfo(model_dir=str(tmp_path), total_steps=10, config={})
 
 
-def test_registered_writer_is_made_from_the_run_and_its_arguments(run):
+def test_registered_writer_is_created_from_the_run_info_and_its_arguments(run):
     writer_factory.register_writer("test/pager")(Pager)
     entries = ["test/pager", {"name": "test/pager", "number": "911"}]
     writers = [factory(run) for factory in writer_factory.find_writers(entries)]
@@ -73,7 +73,7 @@ def test_registered_writer_is_made_from_the_run_and_its_arguments(run):
     assert writers[0].run is run
 
 
-def test_background_writer_receives_every_record(run):
+def test_writer_entry_with_async_creates_an_async_writer(run):
     writer_factory.register_writer("test/pager")(Pager)
     (factory,) = writer_factory.find_writers([{"name": "test/pager", "async": True}])
     writer = factory(run)
@@ -81,13 +81,13 @@ def test_background_writer_receives_every_record(run):
     writer.close()
 
 
-def test_event_files_take_no_arguments():
+def test_tensorboard_writer_entry_with_arguments_raises():
     assert writer_factory.find_writers([{"name": "tensorboard"}]) == []
     with pytest.raises(errors.ConfigError, match=r"'tensorboard' takes no arguments.*`async`"):
         writer_factory.find_writers([{"name": "tensorboard", "async": True}])
 
 
-def test_every_registered_writer_name_leads_to_a_writer():
+def test_every_built_in_writer_name_resolves_to_a_writer():
     places = [place for place in writer_factory._WRITERS.values() if isinstance(place, str)]
     assert len(places) >= 6
     for found in map(pkgutil.resolve_name, places):
@@ -95,7 +95,7 @@ def test_every_registered_writer_name_leads_to_a_writer():
         assert issubclass(made, telemetry.Writer)
 
 
-def test_name_of_the_event_file_writer_cannot_be_registered():
+def test_writer_name_tensorboard_is_reserved_and_is_suggested_for_misspellings():
     with pytest.raises(errors.ConfigError, match="'tensorboard' is already registered"):
         writer_factory.register_writer("tensorboard")(Pager)
     with pytest.raises(errors.ConfigError, match="Did you mean `tensorboard`"):
@@ -115,7 +115,7 @@ class Closed(telemetry.Writer):
             raise self.error
 
 
-def test_writers_are_closed_when_a_later_one_cannot_be_made(run):
+def test_writers_are_closed_if_a_later_writer_cannot_be_created(run):
     names = []
 
     def fails(run):
@@ -126,7 +126,7 @@ def test_writers_are_closed_when_a_later_one_cannot_be_made(run):
     assert names == ["first"]
 
 
-def test_error_while_closing_one_writer_leaves_none_open():
+def test_error_while_closing_one_writer_leaves_no_writer_open():
     names = []
     writers = [Closed(names, "first"), Closed(names, "second", OSError("disk is gone"))]
     with pytest.raises(OSError, match="disk is gone"):
@@ -148,7 +148,7 @@ def test_trainer_is_built_from_the_config(experiment, make_task) -> None:
     assert isinstance(trainer.optimizer, keras.optimizers.SGD)
 
 
-def test_gin_chooses_the_trainer_and_its_arguments(experiment, make_task) -> None:
+def test_gin_bindings_select_the_trainer_class_and_its_arguments(experiment, make_task) -> None:
     gin.parse_config("create_trainer.trainer_cls = @GinTrainer\nGinTrainer.extra = 5")
     params = experiment()
     trainer = trainer_factory.create_trainer(params, make_task(params), train=True, evaluate=True)
@@ -156,7 +156,9 @@ def test_gin_chooses_the_trainer_and_its_arguments(experiment, make_task) -> Non
     assert trainer.extra == 5
 
 
-def test_task_may_leave_dp_config_out_of_its_create_optimizer(experiment, make_task) -> None:
+def test_create_optimizer_of_a_task_may_omit_dp_config_unless_it_is_set(
+    experiment, make_task
+) -> None:
     params = experiment()
     task = make_task(params)
     task.create_optimizer = lambda optimizer_config, runtime_config=None: keras.optimizers.Adam()
@@ -166,7 +168,7 @@ def test_task_may_leave_dp_config_out_of_its_create_optimizer(experiment, make_t
         trainer_factory.create_optimizer(task, params)
 
 
-def test_trainer_uses_a_given_model_and_optimizer(experiment, make_task) -> None:
+def test_trainer_uses_the_model_and_the_optimizer_of_the_caller(experiment, make_task) -> None:
     params = experiment()
     task = make_task(params)
     model, optimizer = task.build_model(), keras.optimizers.Adam()
@@ -177,7 +179,7 @@ def test_trainer_uses_a_given_model_and_optimizer(experiment, make_task) -> None
     assert isinstance(trainer.optimizer, keras.optimizers.Adam)
 
 
-def test_trainer_is_loaded_from_a_file_of_the_workspace(experiment, tmp_path) -> None:
+def test_trainer_class_is_loaded_from_a_file_in_the_workspace(experiment, tmp_path) -> None:
     (tmp_path / "mine.py").write_text(
         "from official_lite.core import base_trainer\nclass Mine(base_trainer.Trainer): ...\n"
     )

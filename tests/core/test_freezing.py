@@ -55,7 +55,7 @@ HEAD = {"head/kernel", "head/bias"}
 
 def test_frozen_weights_stay_bit_identical_while_others_train(experiment, tmp_path) -> None:
     start = _values(_train(experiment, tmp_path, 1, STEM_AND_NORM))
-    # Resumes at the step where the first run ended.
+    # The second run resumes at the step where the first one ended.
     end = _values(_train(experiment, tmp_path, 8, STEM_AND_NORM))
     assert _changed(start, end) == HEAD
     np.testing.assert_array_equal(end["net/norm/moving_mean"], np.zeros(3))
@@ -86,19 +86,19 @@ def test_layer_is_frozen_when_patterns_cover_all_its_weights() -> None:
         ([""], "nothing is left to train"),
     ],
 )
-def test_impossible_freezing_pattern_is_refused(patterns: list[str], message: str) -> None:
+def test_invalid_freeze_pattern_raises(patterns: list[str], message: str) -> None:
     with pytest.raises(errors.ConfigValueError, match=message):
         model_building.freeze(_model(), patterns)
 
 
-def test_layer_that_the_task_froze_itself_may_be_named_in_part() -> None:
+def test_freeze_pattern_may_match_part_of_a_layer_that_the_task_has_frozen() -> None:
     model = _model()
     model.get_layer("norm").trainable = False
     model_building.freeze(model, ["norm/moving_mean"])
     assert len(model.trainable_variables) == 4
 
 
-def test_model_that_is_no_keras_model_can_not_be_frozen() -> None:
+def test_freeze_pattern_for_a_model_that_is_not_a_keras_model_raises() -> None:
     model_building.freeze(tf.Module(), cfg.TrainerConfig().freeze)
     with pytest.raises(errors.ConfigValueError, match="Keras models"):
         model_building.freeze(tf.Module(), ["a"])

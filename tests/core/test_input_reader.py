@@ -17,7 +17,7 @@ class MixConfig(cfg.DataConfig):
 
 @pytest.fixture
 def folder(tmp_path):
-    """Four files of eight examples: `x` counts from 0 to 31."""
+    """Write four files of eight examples each, in which `x` counts from 0 to 31."""
     for file in range(4):
         examples = [
             tf_example_builder.TfExampleBuilder().add_ints_feature("x", 8 * file + i).example
@@ -41,12 +41,12 @@ def batches(dataset, count=None):
     return list(dataset.take(-1 if count is None else count).as_numpy_iterator())
 
 
-def test_evaluation_reads_every_example_once(folder):
+def test_evaluation_data_contain_every_example_once(folder):
     dataset = reader(folder, global_batch_size=5, drop_remainder=False).read()
     assert sorted(np.concatenate(batches(dataset))) == list(range(32))
 
 
-def test_functions_of_the_reader_run_in_the_documented_order(folder):
+def test_input_reader_calls_its_functions_in_the_documented_order(folder):
     trace = []
     stages = {
         "decoder_fn": lambda record: trace.append("decode") or decode(record),
@@ -62,7 +62,7 @@ def test_functions_of_the_reader_run_in_the_documented_order(folder):
     assert all(first <= 0)
 
 
-def test_training_data_repeat_in_an_order_fixed_by_the_seed(folder):
+def test_order_of_deterministic_training_data_is_fixed_by_the_seed(folder):
     read = [
         np.concatenate(
             batches(
@@ -75,14 +75,14 @@ def test_training_data_repeat_in_an_order_fixed_by_the_seed(folder):
     assert read[0].tolist() != read[2].tolist()
 
 
-def test_cached_training_data_comes_once_an_epoch_in_another_order(folder):
+def test_cached_training_data_are_reshuffled_in_each_epoch(folder):
     dataset = reader(folder, is_training=True, cache=True, shuffle_buffer_size=32, seed=1).read()
     values = np.concatenate(batches(dataset, count=16))
     assert sorted(values[:32]) == sorted(values[32:]) == list(range(32))
     assert values[:32].tolist() != values[32:].tolist()
 
 
-def test_no_shuffle_buffer_keeps_the_order_of_a_file(folder):
+def test_shuffle_buffer_size_of_zero_keeps_the_order_of_a_file(folder):
     read = reader(
         folder, input_path=f"{folder}/train-0", is_training=True, shuffle_buffer_size=0
     ).read()
@@ -109,14 +109,14 @@ def test_global_batch_is_divided_among_the_replicas(folder):
         reader(folder, global_batch_size=5).read(context)
 
 
-def test_every_example_reaches_one_of_two_mirrored_replicas(folder, two_replicas):
+def test_every_example_reaches_exactly_one_of_two_mirrored_replicas(folder, two_replicas):
     strategy = two_replicas
     dataset = strategy.distribute_datasets_from_function(reader(folder).read)
     values = [v for batch in dataset for part in batch.values for v in part.numpy()]
     assert sorted(values) == list(range(32))
 
 
-def test_sources_are_mixed_by_weight(folder):
+def test_input_sources_are_mixed_by_weight(folder):
     fields = {
         "input_path": cfg.base_config.Config(
             {"low": f"{folder}/train-0", "high": f"{folder}/train-3"}
@@ -129,13 +129,13 @@ def test_sources_are_mixed_by_weight(folder):
     assert np.concatenate(batches(read, count=8)).max() < 8
 
 
-def test_reader_accepts_a_given_dataset_of_records(folder):
+def test_input_reader_accepts_a_dataset_of_records_from_the_caller(folder):
     given = tf.data.Dataset.range(4).map(lambda x: {"x": -x})
     read = reader(folder, stages={"decoder_fn": None}).read(dataset=given)
     assert batches(read)[0].tolist() == [0, -1, -2, -3]
 
 
-def test_subclass_of_the_reader_may_find_the_files_itself(folder):
+def test_subclass_of_the_input_reader_may_override_get_files(folder):
     class FirstFile(input_reader.InputReader):
         def get_files(self, input_path):
             return super().get_files(input_path)[:1]
@@ -189,7 +189,9 @@ CACHED_ONCE = {"cache": True, "drop_remainder": False}
     ],
     ids=lambda value: "-".join(value) or "plain",
 )
-def test_functions_of_batches_change_no_element(folder, fields, stages):
+def test_functions_on_batches_yield_the_same_elements_as_functions_on_examples(
+    folder, fields, stages
+):
     fields = {"global_batch_size": 10, "seed": 5, **fields}
     if "combine_fn" in stages:
         paths = {"a": f"{folder}/train-[01]", "b": f"{folder}/train-[23]"}
@@ -207,7 +209,7 @@ def test_functions_of_batches_change_no_element(folder, fields, stages):
             np.testing.assert_array_equal(values, other[name])
 
 
-def test_functions_of_batches_are_called_once_a_batch(folder):
+def test_functions_on_batches_are_called_once_per_batch(folder):
     sizes = []
 
     @input_reader.takes_batches
@@ -222,12 +224,12 @@ def test_functions_of_batches_are_called_once_a_batch(folder):
 
 
 @pytest.mark.parametrize(("size", "ends_with_prefetch"), [(None, True), (0, False)])
-def test_prefetching_is_disabled_on_request(folder, size, ends_with_prefetch):
+def test_prefetch_buffer_size_of_zero_disables_prefetching(folder, size, ends_with_prefetch):
     dataset = reader(folder, prefetch_buffer_size=size).read()
     assert ("Prefetch" in type(dataset).__name__) is ends_with_prefetch
 
 
-def test_options_of_the_config_reach_tf_data(folder):
+def test_tf_data_options_are_set_from_the_config(folder):
     fields = {"deterministic": True, "ram_budget": 2, "autotune_algorithm": "GRADIENT_DESCENT"}
     options = reader(folder, prefetch_buffer_size=0, **fields).read().options()
     assert (options.deterministic, options.autotune.ram_budget) == (True, 2**31)
@@ -247,13 +249,17 @@ def test_options_of_the_config_reach_tf_data(folder):
         ({"autotune_algorithm": "GRADIENT_DECENT"}, "mean `GRADIENT_DESCENT`"),
     ],
 )
-def test_invalid_data_config_is_refused_with_the_remedy(folder, fields, message):
+def test_invalid_data_config_raises_an_error_that_names_the_field_or_remedy(
+    folder, fields, message
+):
     with pytest.raises(errors.ConfigValueError, match=message):
         reader(folder, **fields).read()
 
 
 @pytest.mark.parametrize("before_batching", [False, True])
-def test_reader_uses_the_tf_data_service_if_configured(folder, monkeypatch, before_batching):
+def test_tf_data_service_is_applied_before_or_after_batching_as_configured(
+    folder, monkeypatch, before_batching
+):
     shapes = []
     monkeypatch.setattr(
         input_reader.data_service,
@@ -283,13 +289,13 @@ def _of_training(folder, batch, **kwargs):
         {"stages": {"transform_and_batch_fn": lambda dataset, context: dataset.batch(4)}},
     ],
 )
-def test_resumed_training_reads_the_next_batch(folder, kwargs):
+def test_resumed_training_data_start_at_the_next_batch(folder, kwargs):
     unbroken = batches(_of_training(folder, 0, **kwargs), 25)
     resumed = batches(_of_training(folder, 13, **kwargs), 12)
     np.testing.assert_array_equal(resumed, unbroken[13:])
 
 
-def test_mixed_sources_resume_exactly(folder):
+def test_mixed_input_sources_resume_exactly(folder):
     def read(batch):
         sources = {"a": f"{folder}/train-[01]", "b": f"{folder}/train-[23]"}
         weights = {"a": 0.7, "b": 0.3}
@@ -311,7 +317,7 @@ def test_mixed_sources_resume_exactly(folder):
     np.testing.assert_array_equal(batches(read(6), 5), batches(read(0), 11)[6:])
 
 
-def test_reader_without_a_deterministic_order_keeps_no_position(folder):
+def test_input_reader_with_deterministic_false_does_not_resume_at_a_position(folder):
     with position.begin_at(batch=1, seed=7) as begin:
         reader(folder, is_training=True, deterministic=False).read()
     assert not begin.is_kept
@@ -326,7 +332,7 @@ def test_reader_without_a_deterministic_order_keeps_no_position(folder):
         ({"enable_shared_tf_data_service_between_parallel_trainers": True}, 1, False),
     ],
 )
-def test_evaluation_is_read_here_where_the_service_would_repeat_examples(
+def test_evaluation_data_are_read_locally_if_the_tf_data_service_would_repeat_examples(
     folder, monkeypatch, fields, pipelines, is_served
 ):
     asked = []
@@ -344,12 +350,12 @@ def test_evaluation_is_read_here_where_the_service_would_repeat_examples(
     )
     dataset = read.read(tf.distribute.InputContext(pipelines, 0, pipelines))
     assert asked == ([True] if is_served else [])
-    # A share of the 32, if they are read here.
+    # Read locally, the dataset of each pipeline has its share of the 32 examples.
     if not is_served:
         assert len(np.concatenate(batches(dataset))) == 32 // pipelines
 
 
-def test_service_can_not_leave_out_bad_records(folder):
+def test_skip_bad_records_with_the_tf_data_service_raises(folder):
     fields = {"enable_tf_data_service": True, "tf_data_service_address": "grpc://a:1"}
     with pytest.raises(errors.ConfigValueError, match="they can't run Python"):
         reader(folder, skip_bad_records=1, **fields)

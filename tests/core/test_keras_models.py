@@ -1,4 +1,4 @@
-"""What `fit` lets a compiled model override holds in a run, or is told."""
+"""Tests that a run calls the methods a model may override for `fit`, or warns if it does not."""
 
 import keras
 import pytest
@@ -66,7 +66,7 @@ def _warnings(caplog, text: str) -> list[str]:
     return [record.message for record in caplog.records if text in record.message]
 
 
-def test_compute_loss_without_a_training_parameter_is_called(tmp_path) -> None:
+def test_compute_loss_of_a_model_without_a_training_parameter_is_called(tmp_path) -> None:
     logs = _run(WithoutTraining, tmp_path / "double", trainer={"train_steps": 0})
     plain = _run(Linear, tmp_path / "plain", trainer={"train_steps": 0})
     rounding.assert_close(
@@ -75,7 +75,7 @@ def test_compute_loss_without_a_training_parameter_is_called(tmp_path) -> None:
 
 
 @pytest.mark.parametrize("execution", ["eager", "xla"])
-def test_compute_metrics_updates_its_metrics_and_warns_of_values_that_no_metric_holds(
+def test_compute_metrics_of_a_model_is_called_and_values_without_a_metric_log_a_warning(
     tmp_path, caplog, execution
 ) -> None:
     logs = _run(OwnMetrics, tmp_path, runtime={"execution": execution})
@@ -85,7 +85,7 @@ def test_compute_metrics_updates_its_metrics_and_warns_of_values_that_no_metric_
     assert "returns lost, but" in told
 
 
-def test_overridden_steps_of_a_keras_model_are_warned_of_once_each(tmp_path, caplog) -> None:
+def test_each_overridden_step_of_a_keras_model_logs_one_warning(tmp_path, caplog) -> None:
     _run(OwnSteps, tmp_path)
     told = _warnings(caplog, "is never called")
     assert len(told) == 2
@@ -103,7 +103,9 @@ class OtherOrder(LineTask):
         return tf.reduce_mean(tf.square(labels - model_outputs))
 
 
-def test_loss_with_other_parameters_is_refused_before_training(experiment, make_trainer) -> None:
+def test_build_losses_with_other_parameter_names_raises_before_training(
+    experiment, make_trainer
+) -> None:
     with pytest.raises(errors.ConfigTypeError, match=r"`OtherNames\.build_losses` \(.*labels=…"):
         make_trainer(experiment(), task_cls=OtherNames)
     trainer = make_trainer(experiment(), task_cls=OtherOrder)
@@ -111,7 +113,7 @@ def test_loss_with_other_parameters_is_refused_before_training(experiment, make_
 
 
 class Temperature(LineTask):
-    """Learns a factor that is no weight of the model."""
+    """A task that trains a factor that is not a weight of the model."""
 
     def build_model(self):
         self.factor = keras.Variable(1.0, name="factor")
@@ -132,7 +134,9 @@ class Temperature(LineTask):
         return {self.loss: loss}
 
 
-def test_gradients_of_all_variables_of_the_optimizer_accumulate(experiment, tmp_path) -> None:
+def test_micro_batches_accumulate_gradients_of_variables_outside_the_model(
+    experiment, tmp_path
+) -> None:
     factors = []
     for count in (1, 2):
         params = experiment(trainer={"grad_accum_steps": count})

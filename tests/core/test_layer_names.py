@@ -1,4 +1,4 @@
-"""Layers without a name have the same names in each run, whatever the process built before."""
+"""Tests that unnamed layers get the same names in every run, whatever was built before it."""
 
 import json
 import pathlib
@@ -24,7 +24,7 @@ def _paths(task: LineTask, params) -> list[str]:
     return [v.path for v in (*trainer.model.variables, *trainer.optimizer.variables)]
 
 
-def test_models_and_optimizers_of_one_process_have_variables_of_the_same_names() -> None:
+def test_models_and_optimizers_built_twice_in_a_process_have_equal_variable_names() -> None:
     params = line_experiment()
     first = _paths(Unnamed(params.task), params)
     keras.layers.Dense(1)
@@ -32,7 +32,9 @@ def test_models_and_optimizers_of_one_process_have_variables_of_the_same_names()
     assert "sequential/dense_1/kernel" in first
 
 
-def test_second_run_freezes_and_reports_the_layers_of_the_first(tmp_path: pathlib.Path) -> None:
+def test_second_run_in_a_process_freezes_and_reports_the_same_layers_as_the_first(
+    tmp_path: pathlib.Path,
+) -> None:
     hooks = [{"name": "weight_norms", "every_n_steps": 4}]
     params = line_experiment(trainer={"freeze": ["/dense/"], "hooks": hooks})
     found = []
@@ -47,7 +49,7 @@ def test_second_run_freezes_and_reports_the_layers_of_the_first(tmp_path: pathli
     assert found[0][2] == [False, False, True, True]
 
 
-def test_model_may_extend_one_that_was_built_before_it() -> None:
+def test_build_model_may_extend_a_model_that_was_built_earlier() -> None:
     inputs = keras.Input((2,))
     hidden = keras.layers.Dense(2)(inputs)
 
@@ -61,7 +63,7 @@ def test_model_may_extend_one_that_was_built_before_it() -> None:
         assert len(set(names)) == 3
 
 
-def test_model_of_a_run_may_be_extended_after_it() -> None:
+def test_model_returned_by_build_model_can_be_extended_later() -> None:
     params = line_experiment()
     for _ in range(2):
         model = trainer_factory.build_model(Unnamed(params.task))

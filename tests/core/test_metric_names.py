@@ -1,4 +1,4 @@
-"""A metric has one name, wherever and however often it is reported."""
+"""Tests that a metric has the same name in every report of every run."""
 
 import json
 import pathlib
@@ -14,7 +14,7 @@ from tests.line_experiment import LineTask, line_experiment
 
 
 class Largest(keras.metrics.Metric):
-    """Reports two values, and has no name of its own."""
+    """A metric without an explicit name whose result has two values."""
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -29,7 +29,7 @@ class Largest(keras.metrics.Metric):
 
 
 class Unnamed(LineTask):
-    """Has metrics without a name: two of one class, one of the task, and one that is compiled."""
+    """A task with unnamed metrics: two of one class, one in an attribute, and a compiled one."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -57,7 +57,7 @@ def _names(path: pathlib.Path, split: str) -> list[set[str]]:
 
 @pytest.fixture(scope="module")
 def directories(tmp_path_factory: pytest.TempPathFactory) -> list[pathlib.Path]:
-    """Two runs in one process, which are evaluated once more in two modes."""
+    """Train two runs in one process, evaluate each in two more modes; return the directories."""
     found = [tmp_path_factory.mktemp("run") for _ in range(2)]
     params = line_experiment(trainer={"steps_per_loop": 4, "continuous_eval_timeout": 1})
     for directory in found:
@@ -66,7 +66,7 @@ def directories(tmp_path_factory: pytest.TempPathFactory) -> list[pathlib.Path]:
     return found
 
 
-def test_metrics_without_a_name_have_the_same_names_in_each_mode_and_run(
+def test_unnamed_metrics_get_the_same_names_in_every_mode_and_run(
     directories: list[pathlib.Path],
 ) -> None:
     for directory in directories:
@@ -79,7 +79,7 @@ def test_metrics_without_a_name_have_the_same_names_in_each_mode_and_run(
         assert all(found == NAMES for found in names)
 
 
-def test_entry_of_a_metric_can_select_the_best_checkpoint_and_stop_early(
+def test_value_of_a_dict_metric_can_select_the_best_checkpoint_and_stop_early(
     tmp_path: pathlib.Path,
 ) -> None:
     metric = "twice"
@@ -92,7 +92,7 @@ def test_entry_of_a_metric_can_select_the_best_checkpoint_and_stop_early(
     assert metric in json.loads((tmp_path / "best" / "info.json").read_text())
 
 
-def test_misspelled_metric_of_a_dictionary_is_named_at_the_first_evaluation(
+def test_misspelled_value_of_a_dict_metric_raises_at_the_first_evaluation(
     tmp_path: pathlib.Path,
 ) -> None:
     params = line_experiment(
@@ -118,7 +118,7 @@ class SameAsCompiled(LineTask):
 
 
 @pytest.mark.parametrize(("task_cls", "name"), [(Same, "m"), (SameAsCompiled, "mae")])
-def test_two_metrics_of_one_name_are_an_error_before_training(
+def test_two_metrics_with_the_same_name_raise_before_training(
     tmp_path: pathlib.Path, task_cls: type[LineTask], name: str
 ) -> None:
     params = line_experiment()
@@ -127,7 +127,7 @@ def test_two_metrics_of_one_name_are_an_error_before_training(
 
 
 class Awkward(LineTask):
-    """Has a metric that can't be traced, one that is a vector, and one that really is 0."""
+    """A task with a metric that cannot be traced, one that is always 0, and one with a vector."""
 
     def build_metrics(self, training: bool = True) -> list[keras.metrics.Metric]:
         class Nothing(keras.metrics.Mean):
@@ -151,7 +151,7 @@ class Awkward(LineTask):
         metrics[2].update_state(1.0)
 
 
-def test_metrics_that_cannot_be_compiled_or_written_or_are_zero_end_no_run(
+def test_untraceable_zero_or_vector_metrics_do_not_end_a_run(
     tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     params = line_experiment(trainer={"train_steps": 24, "steps_per_loop": 1})

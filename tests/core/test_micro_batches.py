@@ -18,7 +18,9 @@ def _losses(trainer: base_trainer.Trainer, steps: int = 5) -> list[float]:
         {"type": "adamw", "adamw": {"weight_decay_rate": 0.01, "gradient_clip_norm": 0.5}},
     ],
 )
-def test_micro_batches_learn_what_the_whole_batch_does(experiment, make_trainer, optimizer) -> None:
+def test_micro_batches_train_with_the_same_losses_as_the_whole_batch(
+    experiment, make_trainer, optimizer
+) -> None:
     def losses(accumulation: int) -> list[float]:
         return _losses(
             make_trainer(
@@ -42,20 +44,20 @@ def test_number_of_micro_batches_does_not_change_the_global_step(experiment, mak
     assert (int(trainer.global_step), int(trainer.optimizer.iterations)) == (3, 3)
 
 
-def test_accumulation_without_a_config_of_the_data_is_refused(experiment) -> None:
+def test_gradient_accumulation_without_train_data_in_the_config_raises(experiment) -> None:
     params = experiment(trainer={"grad_accum_steps": 2})
     params.task.train_data = None
     with pytest.raises(errors.ConfigValueError, match=r"`task\.train_data` is missing"):
         train_data.micro_batch_data(params, num_replicas=1)
 
 
-def test_whole_batch_is_its_only_micro_batch_by_default(experiment) -> None:
+def test_default_is_one_micro_batch_of_the_whole_batch(experiment) -> None:
     params = experiment()
     assert train_data.count_micro_batches(params) == 1
     assert train_data.micro_batch_data(params, num_replicas=3) is params.task.train_data
 
 
-def test_micro_batch_must_divide_among_the_replicas(experiment) -> None:
+def test_micro_batch_size_must_be_divisible_by_the_number_of_replicas(experiment) -> None:
     params = experiment(
         task={"train_data": {"global_batch_size": 6}}, trainer={"grad_accum_steps": 2}
     )

@@ -1,4 +1,4 @@
-"""A part of a batch may be None, as tf.data allows, wherever batches go."""
+"""Tests that a part of a batch may be None, as tf.data allows, wherever a batch is used."""
 
 import contextlib
 import json
@@ -14,12 +14,12 @@ from official_lite.data import arrays
 from tests import rounding
 from tests.line_experiment import LineTask, line_experiment
 
-# Two batches of training, and validation with a last batch that leaves a replica nothing.
+# Two training batches, and validation data whose last batch leaves one replica without examples.
 NUM_TRAINED, NUM_VALIDATED = 16, 9
 
 
 class Complete(LineTask):
-    """Gets its labels as a feature, and zeros in the other places."""
+    """A task that uses only the feature `x`, with zeros as the feature `w` and as labels."""
 
     missing = 0.0
 
@@ -35,7 +35,7 @@ class Complete(LineTask):
             batch_size, drop_remainder=params.is_training
         )
         data = data.map(lambda x: ({"x": x, "w": self.missing}, self.missing))
-        # The length of the validation data is unknown.
+        # The filter makes the length of the validation data unknown.
         return data if params.is_training else data.filter(lambda *_: True)
 
     def build_losses(self, labels, model_outputs, aux_losses=None):
@@ -85,7 +85,7 @@ def expected(tmp_path_factory) -> float:
         pytest.param("graph", 1, {"virtual_replicas": 2}, marks=pytest.mark.slow),
     ],
 )
-def test_run_with_missing_parts_is_the_run_without_them(
+def test_run_on_batches_with_none_parts_gives_the_same_loss_as_with_zeros(
     expected, two_replicas, tmp_path: pathlib.Path, execution, replicas, trainer
 ) -> None:
     strategy = two_replicas if replicas == 2 else None

@@ -8,7 +8,7 @@ from tests.line_experiment import LineTask
 
 
 class Picky(keras.Model):
-    """Built by its first call, on one entry of the batch."""
+    """A model that is built on its first call, with one entry of the batch."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -22,31 +22,31 @@ class Picky(keras.Model):
 SPEC = {"tokens": tf.TensorSpec((None, 4)), "label": tf.TensorSpec((None,), tf.string)}
 
 
-def test_model_is_built_by_what_the_step_gives_it() -> None:
+def test_build_variables_builds_the_model_on_the_inputs_that_the_step_passes_to_it() -> None:
     model = Picky()
     model_building.build_variables(model, lambda batch: model(batch["tokens"]), SPEC)
     assert model.dense.kernel.shape == (4, 3)
     assert model_building.has_variables(model)
 
 
-def test_built_model_is_not_traced() -> None:
+def test_build_variables_does_not_trace_a_built_model() -> None:
     model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
     model_building.build_variables(model, lambda batch: pytest.fail("was traced"), SPEC)
 
 
-def test_step_that_cannot_be_traced_is_named_as_the_cause() -> None:
+def test_build_variables_raises_with_the_error_of_a_step_that_cannot_be_traced() -> None:
     model = Picky()
     with pytest.raises(errors.ConfigError, match=r"(?s)could not be built.*KeyError: 'words'"):
         model_building.build_variables(model, lambda batch: model(batch["words"]), SPEC)
 
 
-def test_model_that_the_step_never_calls_is_an_error() -> None:
+def test_build_variables_raises_if_the_step_never_calls_the_model() -> None:
     with pytest.raises(errors.ConfigError, match="does not call"):
         model_building.build_variables(Picky(), lambda batch: batch["tokens"], SPEC)
 
 
 class WithSequential(keras.Model):
-    """Holds two `Sequential` layers, one of them in a list."""
+    """A model with two `Sequential` layers, one of them in a list."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -65,7 +65,7 @@ class WithSequential(keras.Model):
         lambda: keras.Sequential([keras.layers.Dense(3), keras.layers.Dense(1)]),
     ],
 )
-def test_variables_are_mirrored_under_two_replicas(two_replicas, make) -> None:
+def test_build_variables_creates_mirrored_variables_on_two_replicas(two_replicas, make) -> None:
     with two_replicas.scope():
         model = make()
         model_building.build_variables(model, lambda batch: model(batch["tokens"]), SPEC)
@@ -74,7 +74,7 @@ def test_variables_are_mirrored_under_two_replicas(two_replicas, make) -> None:
 
 
 class Compiled(LineTask):
-    """Its model names a metric, which Keras makes when it is updated first."""
+    """A task whose compiled model names a metric, which Keras creates at its first update."""
 
     def build_model(self):
         model = super().build_model()
@@ -85,7 +85,7 @@ class Compiled(LineTask):
         return []
 
 
-def test_metrics_of_compile_are_built_before_the_loop(
+def test_metrics_of_a_compiled_model_are_built_before_the_training_loop(
     experiment, make_trainer, two_replicas
 ) -> None:
     with two_replicas.scope():
@@ -96,7 +96,7 @@ def test_metrics_of_compile_are_built_before_the_loop(
 
 
 class ByName(LineTask):
-    """Updates its metrics by their names, as tasks of the Model Garden do."""
+    """A task that updates its metrics by name, as Model Garden tasks do."""
 
     def train_step(self, inputs, model, optimizer, metrics=None):
         logs = super().train_step(inputs, model, optimizer, metrics)
@@ -104,7 +104,7 @@ class ByName(LineTask):
         return logs
 
 
-def test_step_that_is_traced_to_build_a_model_has_the_metrics_of_the_task(
+def test_step_that_is_traced_to_build_a_model_receives_the_metrics_of_the_task(
     experiment, make_trainer
 ) -> None:
     params = experiment()
@@ -114,14 +114,14 @@ def test_step_that_is_traced_to_build_a_model_has_the_metrics_of_the_task(
 
 
 class KeepsItsMetric(LineTask):
-    """Keeps the metric of the evaluation for itself, as tasks of the Model Garden do."""
+    """A task that keeps its evaluation metric in an attribute, as Model Garden tasks do."""
 
     def build_metrics(self, training=True):
         self.own = None if training else keras.metrics.Mean()
         return super().build_metrics(training)
 
 
-def test_metrics_are_built_once_for_training_and_once_for_the_evaluation(
+def test_build_metrics_is_called_for_training_before_evaluation_for_an_unbuilt_model(
     experiment, make_trainer
 ) -> None:
     params = experiment()

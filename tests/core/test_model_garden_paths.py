@@ -1,4 +1,4 @@
-"""Small modules at their paths in the Model Garden."""
+"""Tests of small modules at their Model Garden paths."""
 
 import numpy as np
 import pytest
@@ -15,7 +15,7 @@ from official_lite.core import (
 )
 
 
-def test_registry_at_its_model_garden_path_is_the_common_one():
+def test_registry_at_its_model_garden_path_shares_collections_with_plugins():
     collection = {}
     registry.register(collection, "group/name")(dict)
     assert plugins.lookup(collection, "group/name") is dict
@@ -23,7 +23,7 @@ def test_registry_at_its_model_garden_path_is_the_common_one():
     assert registry.names(collection) == ["group/name"]
 
 
-def test_the_fake_models_map_features_to_four_units():
+def test_fake_models_map_features_to_four_units():
     inputs = tf.ones([3, 5])
     for model in (test_utils.FakeKerasModel(), test_utils.FakeModule(5)):
         outputs = model(inputs)
@@ -35,7 +35,7 @@ def feature(example, key):
     return example.features.feature[key]
 
 
-def test_builder_adds_bytes_ints_floats_and_given_features():
+def test_example_builder_adds_bytes_ints_floats_and_a_feature_dict():
     example = (
         tf_example_builder.TfExampleBuilder()
         .add_bytes_feature("text", "ä")
@@ -90,13 +90,13 @@ def test_records_written_with_compression_are_gzip_files(tmp_path):
 
 
 @pytest.mark.parametrize(("file_type", "message"), [("parquet", "file_type"), ("riegeli", "Rieg")])
-def test_a_type_that_cannot_be_written_leaves_no_file(tmp_path, file_type, message):
+def test_file_type_that_cannot_be_written_raises_and_leaves_no_file(tmp_path, file_type, message):
     path = tmp_path / "data"
     with pytest.raises(errors.ConfigValueError, match=message):
         file_writers.write_small_dataset([tf.train.Example()], str(path), file_type)
     assert not path.exists()
 
 
-def test_unknown_name_is_an_attribute_error() -> None:
+def test_unknown_name_in_train_utils_raises_attribute_error() -> None:
     with pytest.raises(AttributeError, match="no_such_function"):
         train_utils.no_such_function  # noqa: B018  (the access is the test)

@@ -1,4 +1,4 @@
-"""`trainer.overfit_batches`, through the runner."""
+"""Tests of `trainer.overfit_batches` with the experiment runner."""
 
 import keras
 import numpy as np
@@ -12,7 +12,7 @@ from official_lite.data import arrays
 from tests import rounding
 
 INPUTS = np.random.default_rng(0).standard_normal((64, 6)).astype(np.float32)
-# There is nothing to learn from one example for another.
+# The labels are random, so that nothing learned from one example helps with another.
 LABELS = np.random.default_rng(1).integers(0, 4, 64).astype(np.int32)
 
 
@@ -76,18 +76,18 @@ def _labels(dataset, count=None):
     return [labels.numpy().tolist() for _, labels in batches]
 
 
-def test_overfit_batches_are_learned_and_evaluated(tmp_path, caplog):
+def test_overfit_batches_are_learned_and_used_for_evaluation(tmp_path, caplog):
     params = _params(train_steps=120, validation_steps=3, grad_accum_steps=2)
     trainer, logs = _run(params, tmp_path)
     assert logs["accuracy"] == 1.0
     once = _labels(trainer.eval_dataset)
-    # Two batches, each in two parts.
+    # Two batches, each split into two micro-batches.
     assert [len(batch) for batch in once] == [4] * 4
     assert _labels(trainer.build_train_dataset(), 8) == 2 * once
-    # The three steps are those of other data.
+    # `validation_steps` does not apply to the overfitted batches.
     assert "ended after" not in caplog.text
     _, evaluated = _run(params, tmp_path, mode="eval")
-    # Of 16 examples, with sums over 32 units; the logits are below 100.
+    # The loss is a mean of 16 examples; the logits are sums over 32 units and are below 100.
     rounding.assert_close(
         evaluated["validation_loss"], logs["validation_loss"], roundings=16 + 32, scale=100.0
     )
@@ -95,7 +95,7 @@ def test_overfit_batches_are_learned_and_evaluated(tmp_path, caplog):
     assert others["accuracy"] < 0.9
 
 
-def test_resumed_overfitting_is_the_one_without_interruption(tmp_path):
+def test_resumed_overfitting_reproduces_the_weights_of_an_uninterrupted_run(tmp_path):
     ends = []
     for name, lengths in {"unbroken": [12], "broken": [5, 12]}.items():
         for steps in lengths:
@@ -106,7 +106,7 @@ def test_resumed_overfitting_is_the_one_without_interruption(tmp_path):
         np.testing.assert_array_equal(one, other)
 
 
-def test_data_given_to_the_trainer_can_not_be_overfitted():
+def test_overfit_batches_with_a_dataset_passed_to_the_trainer_raises():
     params = _params(train_steps=1)
     task = _Task(params.task)
     optimizer = task.create_optimizer(params.trainer.optimizer_config)

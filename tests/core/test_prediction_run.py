@@ -1,4 +1,4 @@
-"""Predictions by the public door: a run with `--mode=predict`, and the files that it leaves."""
+"""Tests of runs with `--mode=predict`, and of the files that they write."""
 
 import dataclasses
 import json
@@ -33,7 +33,7 @@ class ClassesConfig(cfg.TaskConfig):
 
 
 class Noise(keras.layers.Layer):
-    """Draws random numbers in inference, too."""
+    """A layer that adds random noise, also in inference."""
 
     def __init__(self, scale: float) -> None:
         super().__init__()
@@ -50,9 +50,9 @@ def _features() -> np.ndarray:
 
 @base_config.bind(ClassesConfig)
 class ClassesTask(base_task.Task):
-    """The rows are no multiple of the batch size, so that the last batch is a partial one."""
+    """A classification task whose last batch is partial."""
 
-    # The row at which a signal asks the run to stop.
+    # The row at which the process sends itself a SIGTERM.
     stop_at = -1
 
     def build_model(self) -> keras.Model:
@@ -102,7 +102,7 @@ def _experiment(output_dir: pathlib.Path | str = "predictions", **overrides) -> 
             "validation_interval": 2,
             "best_checkpoint_export_subdir": "best",
             "best_checkpoint_eval_metric": "validation_loss",
-            # By this measure, the first evaluation is better than the second one.
+            # The first evaluation has a lower loss than the second one.
             "best_checkpoint_metric_comp": "lower",
             "writers": [],
             "optimizer_config": {"learning_rate": {"constant": {"learning_rate": 30.0}}},
@@ -123,7 +123,7 @@ def _run(params, mode: str, model_dir, strategy=None, task_cls=ClassesTask) -> t
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory) -> pathlib.Path:
-    """The model directory of a run, which predictions only read."""
+    """Train a run and return its model directory, which predictions only read."""
     model_dir = tmp_path_factory.mktemp("trained")
     _run(_experiment(), "train_and_eval", model_dir)
     return model_dir
@@ -149,7 +149,9 @@ def test_every_row_is_predicted_once_and_in_order(trained, tmp_path) -> None:
     np.testing.assert_allclose([row["probability"] for row in rows], expected.max(axis=1), 1e-5)
 
 
-def test_record_counts_predictions_and_leaves_the_training_unchanged(trained, tmp_path) -> None:
+def test_prediction_writes_its_own_record_and_leaves_the_record_of_training_unchanged(
+    trained, tmp_path
+) -> None:
     before = (trained / "run.json").read_bytes()
     _run(_experiment(tmp_path), "predict", trained)
     record = json.loads((trained / "run.predict.json").read_text())
@@ -160,7 +162,7 @@ def test_record_counts_predictions_and_leaves_the_training_unchanged(trained, tm
     assert not list(trained.glob("*tfevents*predict*"))
 
 
-def test_two_replicas_write_the_same_rows_in_the_same_order(
+def test_two_replicas_predict_the_same_rows_in_the_same_order_as_one(
     trained, tmp_path, two_replicas
 ) -> None:
     _run(_experiment(tmp_path / "one"), "predict", trained)
@@ -176,7 +178,7 @@ def test_two_replicas_write_the_same_rows_in_the_same_order(
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("execution", ["graph", pytest.param("xla", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("replicas", [1, 2])
-def test_prediction_stopped_by_a_signal_resumes_to_the_same_bytes(
+def test_prediction_stopped_by_a_signal_resumes_and_writes_identical_files(
     execution: str, replicas: int, trained, tmp_path, two_replicas
 ) -> None:
     strategy = two_replicas if replicas == 2 else None
@@ -211,7 +213,7 @@ def test_prediction_stopped_by_a_signal_resumes_to_the_same_bytes(
         ({"prediction": {"checkpoint": "best"}}, "weights: ckpt-4, .* -> best_ckpt-2, "),
     ],
 )
-def test_changed_run_is_refused_and_its_predictions_are_kept(
+def test_predicting_with_a_changed_config_raises_and_keeps_the_earlier_predictions(
     overrides, field: str, predicted, tmp_path
 ) -> None:
     model_dir, output_dir = predicted
@@ -223,13 +225,13 @@ def test_changed_run_is_refused_and_its_predictions_are_kept(
 
 @pytest.fixture(scope="module")
 def predicted(trained, tmp_path_factory) -> tuple[pathlib.Path, pathlib.Path]:
-    """A model directory and complete predictions."""
+    """Return a model directory and the directory of its complete predictions."""
     output_dir = tmp_path_factory.mktemp("predictions")
     _run(_experiment(output_dir), "predict", trained)
     return trained, output_dir
 
 
-def test_complete_predictions_are_not_repeated(predicted) -> None:
+def test_complete_predictions_are_not_written_again(predicted) -> None:
     model_dir, output_dir = predicted
     times = [path.stat().st_mtime_ns for path in sorted(output_dir.glob("predictions-*"))]
     _, counts = _run(_experiment(output_dir), "predict", model_dir)
@@ -238,7 +240,7 @@ def test_complete_predictions_are_not_repeated(predicted) -> None:
     assert now == times
 
 
-def test_second_process_that_writes_predictions_is_refused(predicted) -> None:
+def test_predicting_into_a_locked_output_directory_raises(predicted) -> None:
     model_dir, output_dir = predicted
     with (
         model_dir_lock.ModelDirLock(str(output_dir)),
@@ -247,7 +249,9 @@ def test_second_process_that_writes_predictions_is_refused(predicted) -> None:
         _run(_experiment(output_dir), "predict", model_dir)
 
 
-def test_config_selects_the_weights_that_predict(predicted, tmp_path) -> None:
+def test_prediction_checkpoint_selects_latest_best_or_init_checkpoint_weights(
+    predicted, tmp_path
+) -> None:
     model_dir, latest_dir = predicted
     _run(_experiment(tmp_path / "best", prediction={"checkpoint": "best"}), "predict", model_dir)
     init = {"init_checkpoint": str(model_dir / "best")}
@@ -264,14 +268,16 @@ def test_config_selects_the_weights_that_predict(predicted, tmp_path) -> None:
     assert best == _contents(tmp_path / "init") == _contents(tmp_path / "other")
 
 
-def test_unbuilt_models_and_data_without_labels_are_predicted(predicted, tmp_path) -> None:
+def test_unbuilt_model_and_data_without_labels_give_the_same_predictions(
+    predicted, tmp_path
+) -> None:
     model_dir, output_dir = predicted
     task = {"is_built": False, "has_labels": False}
     _run(_experiment(tmp_path, task=task), "predict", model_dir)
     assert _contents(tmp_path) == _contents(output_dir)
 
 
-def test_task_selects_the_predicted_columns(trained, tmp_path) -> None:
+def test_build_predictions_of_a_task_selects_the_predicted_columns(trained, tmp_path) -> None:
     class Named(ClassesTask):
         def build_predictions(self, features, labels, outputs) -> dict[str, tf.Tensor]:
             names = tf.strings.join(["row", tf.strings.as_string(labels)], " ")
@@ -283,7 +289,7 @@ def test_task_selects_the_predicted_columns(trained, tmp_path) -> None:
     assert [row["name"] for row in rows[:4]] == ["row 0", "row 1", "row 2", "row 0"]
 
 
-def test_a_step_of_the_task_that_loses_rows_is_an_error(trained, tmp_path) -> None:
+def test_predict_step_that_drops_rows_raises(trained, tmp_path) -> None:
     class Losing(ClassesTask):
         def predict_step(self, inputs, model) -> dict[str, tf.Tensor]:
             return {"x": super().predict_step(inputs, model)["output"][1:]}
@@ -293,7 +299,7 @@ def test_a_step_of_the_task_that_loses_rows_is_an_error(trained, tmp_path) -> No
 
 
 class FilesTask(ClassesTask):
-    """Reads the number of each row from TFRecord files."""
+    """A task that reads row numbers from TFRecord files."""
 
     def build_inputs(self, params: Any, input_context: Any = None) -> tf.data.Dataset:
         def parse(record: tf.Tensor) -> Any:
@@ -306,7 +312,7 @@ class FilesTask(ClassesTask):
         return {"number": labels}
 
 
-def test_rows_of_several_files_are_in_the_order_of_the_files(trained, tmp_path) -> None:
+def test_predicted_rows_of_several_files_are_in_the_order_of_the_files(trained, tmp_path) -> None:
     for file in range(3):
         with tf.io.TFRecordWriter(str(tmp_path / f"{file}.tfrecord")) as writer:
             for row in range(10):
@@ -325,7 +331,7 @@ def _differences(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
     return sorted(name for name in before | now if before.get(name) != now.get(name))
 
 
-def test_fields_that_begin_like_unused_ones_are_compared() -> None:
+def test_prediction_source_includes_init_checkpoint_modules_but_not_the_train_data_seed() -> None:
     before = _describe()
     assert _differences(before, _describe(train_data={"seed": 1})) == []
     assert _differences(before, _describe(init_checkpoint_modules="backbone")) == [
@@ -333,7 +339,7 @@ def test_fields_that_begin_like_unused_ones_are_compared() -> None:
     ]
 
 
-def test_directories_that_are_read_are_compared(tmp_path) -> None:
+def test_prediction_source_changes_with_a_file_in_an_input_directory(tmp_path) -> None:
     (tmp_path / "README").touch()
     for name in ("part-0", "part-1"):
         (tmp_path / name).mkdir()
@@ -349,8 +355,8 @@ def test_directories_that_are_read_are_compared(tmp_path) -> None:
         assert _differences(before, _describe(validation_data=data)) == ["input files"]
 
 
-def test_remote_files_are_compared_by_name_and_size() -> None:
-    # A file system in memory, which counts as remote.
+def test_prediction_source_identifies_remote_files_by_name_and_size() -> None:
+    # TensorFlow's in-memory file system, which is treated as remote.
     folder = "ram://test_prediction_run"
     data = {"input_path": f"{folder}/*.txt"}
     tf.io.gfile.makedirs(folder)
@@ -364,7 +370,7 @@ def test_remote_files_are_compared_by_name_and_size() -> None:
     assert _describe(validation_data={"input_path": "unknown://a/b"})["input files"] == "none"
 
 
-def test_training_files_are_compared_because_a_vocabulary_may_be_built_from_them(tmp_path) -> None:
+def test_prediction_source_changes_with_the_training_files(tmp_path) -> None:
     path = tmp_path / "train.txt"
     path.write_text("a b")
     before = _describe(train_data={"input_path": str(path)})
@@ -376,7 +382,7 @@ def test_training_files_are_compared_because_a_vocabulary_may_be_built_from_them
     assert _differences(now, other) == ["task.train_data.input_path", "training files"]
 
 
-def test_repeated_data_are_refused_for_prediction(trained, tmp_path) -> None:
+def test_predicting_on_an_infinite_dataset_raises(trained, tmp_path) -> None:
     class Repeating(ClassesTask):
         def build_inputs(self, params: Any, input_context: Any = None) -> tf.data.Dataset:
             return super().build_inputs(params, input_context).repeat()
@@ -385,7 +391,7 @@ def test_repeated_data_are_refused_for_prediction(trained, tmp_path) -> None:
         _run(_experiment(tmp_path), "predict", trained, task_cls=Repeating)
 
 
-def test_predictions_use_the_averaged_weights(tmp_path) -> None:
+def test_predictions_use_averaged_instead_of_trained_weights(tmp_path) -> None:
     ema = {"trainer": {"optimizer_config": {"ema": {"average_decay": 0.9}}}}
     params = _experiment(tmp_path / "predictions", **ema)
     _run(params, "train", tmp_path)

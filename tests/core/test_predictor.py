@@ -8,14 +8,14 @@ from official_lite.core import base_task, predictor
 
 
 def _traced(outputs, scores_classes: bool = True) -> dict[str, np.ndarray]:
-    """The columns of outputs that are computed in a graph."""
+    """Compute the columns of `outputs()` in a graph and return them as arrays."""
     columns = tf.function(
         lambda: base_task.outputs_as_columns(outputs(), scores_classes=scores_classes)
     )()
     return {name: column.numpy() for name, column in columns.items()}
 
 
-def test_outputs_become_columns_by_name() -> None:
+def test_nested_outputs_become_columns_with_unique_names() -> None:
     one, two = tf.zeros([3]), tf.ones([3, 2])
     assert list(base_task.outputs_as_columns(one, scores_classes=False)) == ["output"]
     nested = {"boxes": two, "heads": [one, {"mask": two}], "heads_0": two}
@@ -27,7 +27,7 @@ def test_outputs_become_columns_by_name() -> None:
     ]
 
 
-def test_class_is_known_by_the_metrics_and_its_probability_by_a_softmax() -> None:
+def test_class_column_requires_class_scores_and_probability_column_requires_a_softmax() -> None:
     logits = np.float32([[0.0, 2.0], [3.0, 1.0]])
     columns = _traced(lambda: tf.identity(tf.nn.softmax(logits)))
     assert columns["class"].tolist() == [1, 0]
@@ -37,7 +37,7 @@ def test_class_is_known_by_the_metrics_and_its_probability_by_a_softmax() -> Non
     assert list(_traced(lambda: tf.nn.softmax(logits[:, :1]))) == ["output"]
 
 
-def test_classification_metrics_are_recognized() -> None:
+def test_are_of_classes_recognizes_classification_metrics() -> None:
     assert predictor.are_of_classes([keras.metrics.SparseCategoricalAccuracy()])
     assert not predictor.are_of_classes([keras.metrics.BinaryAccuracy()])
 
@@ -52,7 +52,7 @@ def test_classification_metrics_are_recognized() -> None:
         (lambda: {"x": tf.ragged.constant([[1], []])}, r"RaggedTensor as 'x'.*to_tensor"),
     ],
 )
-def test_invalid_predictions_are_refused_with_their_position(returned, message: str) -> None:
+def test_error_for_invalid_predictions_names_the_file_of_the_step(returned, message: str) -> None:
     def predict_step() -> None: ...
 
     with pytest.raises(errors.ConfigError, match=message) as caught:
@@ -60,20 +60,22 @@ def test_invalid_predictions_are_refused_with_their_position(returned, message: 
     assert "test_predictor.py" in str(caught.value)
 
 
-def test_replicas_are_joined_in_order_even_if_one_is_empty() -> None:
+def test_predictions_of_replicas_are_joined_in_order_even_if_one_is_empty() -> None:
     predictions = {"x": (tf.constant([[1, 2]]), tf.zeros([0, 5], tf.int32))}
     counts = (tf.constant(1), tf.constant(0))
-    columns = predictor.as_arrays(predictions, counts, test_classification_metrics_are_recognized)
+    columns = predictor.as_arrays(
+        predictions, counts, test_are_of_classes_recognizes_classification_metrics
+    )
     assert columns["x"].tolist() == [[1, 2]]
     predictions = {"x": (tf.constant([1, 2]), tf.constant([3]))}
     columns = predictor.as_arrays(predictions, (tf.constant(-1),) * 2, print)
     assert columns["x"].tolist() == [1, 2, 3]
 
 
-def test_prediction_with_fewer_rows_than_examples_is_refused() -> None:
+def test_prediction_with_fewer_rows_than_examples_raises() -> None:
     with pytest.raises(errors.ConfigValueError, match="1 rows as 'x' for a batch of 3 examples"):
         predictor.as_arrays(
             {"x": (tf.zeros([1]),)},
             (tf.constant(3),),
-            test_prediction_with_fewer_rows_than_examples_is_refused,
+            test_prediction_with_fewer_rows_than_examples_raises,
         )

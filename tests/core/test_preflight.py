@@ -27,14 +27,16 @@ from official_lite.modeling.multitask import configs as multitask_configs
         ({"writers": [{"name": "jsonl", "paht": "x"}]}, "paht"),
     ],
 )
-def test_unknown_trainer_hook_or_writer_is_refused_with_the_nearest_name(
+def test_preflight_rejects_unknown_trainers_hooks_writers_and_arguments(
     experiment, trainer, nearest
 ) -> None:
     with pytest.raises(errors.UnknownNameError, match=nearest):
         preflight.check(experiment(trainer=trainer), "train")
 
 
-def test_unknown_mode_and_evaluation_without_weights_are_refused(experiment, tmp_path) -> None:
+def test_preflight_rejects_an_unknown_mode_and_an_evaluation_without_weights(
+    experiment, tmp_path
+) -> None:
     with pytest.raises(errors.UnknownNameError, match="`eval`"):
         preflight.check(experiment(), "evla")
     with pytest.raises(errors.CheckpointError, match="random weights"):
@@ -60,7 +62,7 @@ def _reading(train: str, validation: str = "") -> cfg.TaskConfig:
     )
 
 
-def test_missing_input_file_is_found_only_if_the_mode_reads_it(experiment, tmp_path) -> None:
+def test_missing_input_file_raises_only_if_the_mode_reads_it(experiment, tmp_path) -> None:
     (tmp_path / "a.txt").touch()
     params = experiment()
     params.task = _reading(f"{tmp_path}/a*, {tmp_path}", "nowhere.txt")
@@ -97,7 +99,9 @@ def test_input_files_that_may_appear_later_are_not_checked(experiment, tmp_path)
     preflight.check_input_files(params, "train")
 
 
-def test_input_in_the_home_directory_is_looked_for_there(experiment, tmp_path, monkeypatch) -> None:
+def test_input_path_with_a_tilde_is_searched_in_the_home_directory(
+    experiment, tmp_path, monkeypatch
+) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / "here").touch()
     params = experiment()
@@ -110,12 +114,12 @@ def test_input_in_the_home_directory_is_looked_for_there(experiment, tmp_path, m
 
 class _Task(base_task.Task):
     def build_inputs(self, params, input_context=None):
-        """Is not called."""
+        """Do nothing, because no test reads data."""
 
 
 @pytest.fixture
 def starting(experiment):
-    """Makes a config that starts from a checkpoint, of a task of this class."""
+    """Return a function that makes the config of a given task class with an init checkpoint."""
 
     def make(task_cls=_Task, **overrides):
         class TaskConfig(cfg.TaskConfig):
@@ -129,7 +133,7 @@ def starting(experiment):
     return make
 
 
-def test_missing_checkpoint_is_refused_unless_an_earlier_phase_may_write_one(
+def test_missing_init_checkpoint_raises_unless_an_earlier_phase_may_write_it(
     starting, tmp_path
 ) -> None:
     def check(model_dir, **phases):
@@ -150,11 +154,11 @@ def test_missing_checkpoint_is_refused_unless_an_earlier_phase_may_write_one(
 def test_init_checkpoint_read_by_a_custom_initialize_is_not_checked(starting, tmp_path) -> None:
     class Task(_Task):
         def initialize(self, model):
-            """Takes the field for the name of a model in the web."""
+            """Stand in for a method that reads the field as the name of a model on the web."""
 
     class Trainer(base_trainer.Trainer):
         def initialize(self):
-            """The same."""
+            """Stand in for a method that does not read the field as a path."""
 
     trainer_factory.register_trainer_cls("tests/starts_by_itself")(Trainer)
     preflight.check_init_checkpoint(starting(Task), str(tmp_path))
@@ -165,7 +169,7 @@ def test_init_checkpoint_read_by_a_custom_initialize_is_not_checked(starting, tm
     preflight.check_init_checkpoint(starting(trainer=trainer), str(tmp_path))
 
 
-def test_hook_is_loaded_from_a_file_of_the_workspace(experiment, tmp_path) -> None:
+def test_preflight_loads_a_hook_from_a_file_in_the_workspace(experiment, tmp_path) -> None:
     (tmp_path / "mine.py").write_text(
         "from official_lite import orbit\n"
         "class Mine(orbit.Hook):\n"
@@ -177,14 +181,16 @@ def test_hook_is_loaded_from_a_file_of_the_workspace(experiment, tmp_path) -> No
     assert create().size == 3
 
 
-def test_event_files_count_as_a_writer(experiment) -> None:
+def test_event_files_are_written_unless_the_writers_omit_tensorboard(experiment) -> None:
     assert preflight.writes_event_files(experiment())
     params = experiment(trainer={"writers": ["jsonl"]})
     assert not preflight.writes_event_files(params)
     assert len(preflight.find_writers(params)) == 1
 
 
-def test_evaluation_without_an_end_is_refused(experiment, make_trainer) -> None:
+def test_infinite_validation_data_raise_unless_validation_steps_is_set(
+    experiment, make_trainer
+) -> None:
     endless = tf.data.Dataset.from_tensors(([[1.0, 2.0]], [[1.0]])).repeat()
     params = experiment()
     trainer = make_trainer(params, validation_dataset=endless)

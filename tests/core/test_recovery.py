@@ -1,4 +1,4 @@
-"""Recovery: what counts as a blow-up, where a run returns to, and which batches it skips."""
+"""Tests of recovery: what triggers it, which checkpoint it restores, which batches it skips."""
 
 import json
 import math
@@ -26,7 +26,7 @@ def _condition(trials: int, bound: float = 100.0, begin: int = 0) -> recovery.Re
 
 
 @pytest.mark.parametrize("loss", [math.nan, -math.inf, 101.0])
-def test_blow_up_asks_for_recovery_until_the_trials_are_used_up(loss) -> None:
+def test_blow_up_triggers_recovery_until_the_trials_are_exhausted(loss) -> None:
     condition = _condition(trials=2)
     assert condition({"training_loss": loss})
     assert condition({"training_loss": tf.constant(loss)})
@@ -34,17 +34,19 @@ def test_blow_up_asks_for_recovery_until_the_trials_are_used_up(loss) -> None:
         condition({"training_loss": loss})
 
 
-def test_loss_bound_applies_only_from_its_first_step() -> None:
+def test_loss_upper_bound_applies_only_from_its_begin_step() -> None:
     assert not _condition(trials=0, begin=6)({"training_loss": 1e9})
 
 
-def test_blow_up_on_one_replica_starts_recovery() -> None:
+def test_blow_up_on_one_replica_triggers_recovery() -> None:
     assert _condition(trials=1)({"training_loss": np.array([1.0, 101.0])})
     assert _condition(trials=1)({"training_loss": np.array([math.nan, 1.0])})
     assert not _condition(trials=1)({"training_loss": np.array([1.0, 2.0])})
 
 
-def test_repeated_steps_are_not_reported_again(experiment, make_trainer, tmp_path) -> None:
+def test_steps_repeated_to_find_the_bad_step_report_nothing(
+    experiment, make_trainer, tmp_path
+) -> None:
     class Loud(LineTask):
         def build_losses(self, labels, model_outputs, aux_losses=None):
             telemetry.put_scalar("seen", 1.0)
@@ -63,7 +65,7 @@ def test_repeated_steps_are_not_reported_again(experiment, make_trainer, tmp_pat
         assert trainer.event_storage.take() == telemetry.Events()
 
 
-def test_recovery_without_a_checkpoint_gives_up(tmp_path) -> None:
+def test_recovery_without_a_checkpoint_raises_diverged_error(tmp_path) -> None:
     manager = tf.train.CheckpointManager(
         tf.train.Checkpoint(v=tf.Variable(1.0)), str(tmp_path), max_to_keep=1
     )
@@ -72,9 +74,9 @@ def test_recovery_without_a_checkpoint_gives_up(tmp_path) -> None:
 
 
 def _poison(task, losses=(), gradients=(), left_out=range(0)):
-    """Gives a task one batch over and over, and bad ones of these numbers.
+    """Replace a task's data by numbered batches, of which those in `losses` or `gradients` are bad.
 
-    `left_out` are numbers that are never drawn.
+    Batches whose numbers are in `left_out` are never drawn.
     """
     x = tf.random.stateless_normal((8, 2), (1, 2))
     targets = 3.0 * x[:, :1] + 1.0
@@ -85,7 +87,7 @@ def _poison(task, losses=(), gradients=(), left_out=range(0)):
     def batch(number):
         y = targets + tf.cast(number, tf.float32)
         y = tf.where(is_one_of(number, losses), math.nan, y)
-        # The gradient of a root is not finite at 0.
+        # The gradient of a square root is infinite at 0.
         epsilon = tf.where(is_one_of(number, gradients), 0.0, 1e-12)
         return x, tf.concat([y, tf.fill((8, 1), epsilon)], axis=1)
 
@@ -121,12 +123,12 @@ RECOVERING = {"train_steps": 12, "max_to_keep": 9, "recovery_max_trials": 1}
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("bad", [{"losses": [6]}, {"gradients": [6]}])
-def test_recovery_skips_a_bad_batch_without_other_changes(
+def test_recovered_run_equals_a_run_that_never_draws_the_skipped_batches(
     experiment, make_task, tmp_path, bad
 ) -> None:
     params = experiment(trainer=RECOVERING)
     model, _ = _run(params, _poison(make_task(params), **bad), tmp_path / "poisoned")
-    # A bad gradient is seen in the weights after its step, or in the loss of the next one.
+    # A bad gradient shows in the weights after its step, or in the loss of the next step.
     first_good = 7
     left_out = range(4, first_good)
     other, _ = _run(params, _poison(make_task(params), left_out=left_out), tmp_path / "other")
@@ -136,7 +138,7 @@ def test_recovery_skips_a_bad_batch_without_other_changes(
     assert [blow_up["step"] for blow_up in record["blow_ups"]] == [8]
 
 
-def test_trainer_that_draws_two_batches_a_step_skips_both_batches_of_its_bad_step(
+def test_recovery_skips_both_batches_of_a_bad_step_that_draws_two_batches(
     experiment, make_trainer, tmp_path, caplog
 ) -> None:
     class Two(base_trainer.Trainer):
@@ -169,11 +171,11 @@ def test_recovery_skips_a_second_bad_batch_before_the_next_checkpoint(
     params = experiment(trainer={**RECOVERING, "recovery_max_trials": 2})
     _run(params, _poison(make_task(params), losses=[5, 8]), tmp_path)
     reader = tf.train.load_checkpoint(str(tmp_path / "ckpt-12"))
-    # Batches 4 and 5, then 6 to 8.
+    # Recovery skips batches 4 and 5, and then batches 6 to 8.
     assert reader.get_tensor("skipped_batches/.ATTRIBUTES/VARIABLE_VALUE") == 5
 
 
-def test_bad_gradient_of_the_last_step_before_a_save_is_not_saved(
+def test_nonfinite_weights_from_the_last_step_before_a_save_are_not_saved(
     experiment, make_task, tmp_path
 ) -> None:
     params = experiment(trainer=RECOVERING)
@@ -186,7 +188,7 @@ def test_bad_gradient_of_the_last_step_before_a_save_is_not_saved(
 def test_error_after_failed_recovery_names_step_and_batch(experiment, make_task, tmp_path) -> None:
     params = experiment(trainer=RECOVERING)
     task = _poison(make_task(params), losses=range(5, 50))
-    # The first time it is step 6, with batch 5; then the data go on with batch 6.
+    # The first blow-up is at step 6 with batch 5; after recovery, step 5 draws batch 6.
     with pytest.raises(errors.DivergedError, match="step 5, which drew batch 6"):
         _run(params, task, tmp_path)
     with pytest.raises(errors.DivergedError, match=r"blew up 3 times"):
@@ -212,7 +214,7 @@ def test_blow_up_that_does_not_recur_skips_no_batch(experiment, make_task, tmp_p
     assert len(seen) == 3
 
 
-def test_blow_ups_are_counted_over_restarts(tmp_path) -> None:
+def test_blow_ups_are_counted_across_restarts(tmp_path) -> None:
     step = tf.Variable(5, dtype=tf.int64)
     bad = {"training_loss": math.nan}
     for _ in range(2):
@@ -225,14 +227,14 @@ def test_blow_ups_are_counted_over_restarts(tmp_path) -> None:
     assert [blow_up["step"] for blow_up in record["blow_ups"]] == [5, 5, 5]
 
 
-def test_unreadable_count_of_blow_ups_is_reset(tmp_path) -> None:
+def test_unreadable_recovery_record_resets_the_count_of_blow_ups(tmp_path) -> None:
     (tmp_path / recovery.RECORD_NAME).write_text("{")
     step = tf.Variable(5, dtype=tf.int64)
     condition = recovery.RecoveryCondition(step, 100.0, 0, 1, model_dir=str(tmp_path))
     assert condition({"training_loss": math.nan})
 
 
-def test_error_after_failed_recovery_names_the_last_good_report() -> None:
+def test_divergence_error_names_the_step_of_the_last_finite_report() -> None:
     step = tf.Variable(5, dtype=tf.int64)
     condition = recovery.RecoveryCondition(step, 100.0, 0, 0)
     assert not condition({"training_loss": 1.0})
@@ -242,7 +244,7 @@ def test_error_after_failed_recovery_names_the_last_good_report() -> None:
 
 
 @pytest.mark.slow
-def test_overflow_of_float16_is_skipped_halves_the_scale_and_survives_a_restart(
+def test_float16_overflow_is_skipped_and_halves_the_loss_scale_also_after_a_restart(
     experiment, make_task, tmp_path
 ) -> None:
     def train(name, steps, gradients):
@@ -266,7 +268,7 @@ def test_overflow_of_float16_is_skipped_halves_the_scale_and_survives_a_restart(
 
 
 class Masked(keras.layers.Layer):
-    """Keeps two weights that are infinite when training begins, as causal masks are."""
+    """A layer with two weights that are infinite before training, as causal masks are."""
 
     def build(self, shape):
         minus = keras.initializers.Constant(-math.inf)
@@ -286,7 +288,7 @@ class MaskedTask(LineTask):
 
 
 @pytest.mark.parametrize("value", [None, math.nan])
-def test_weight_that_is_infinite_from_the_start_may_stay_so_but_not_get_worse(
+def test_initially_infinite_weight_may_stay_infinite_but_not_become_nan(
     experiment, tmp_path, value
 ) -> None:
     def spoil(hook):
@@ -304,7 +306,9 @@ def test_weight_that_is_infinite_from_the_start_may_stay_so_but_not_get_worse(
         run(*arguments, hooks=[hook])
 
 
-def test_large_labels_are_named_with_the_field_that_they_exceed(experiment, tmp_path) -> None:
+def test_divergence_error_for_large_labels_names_the_labels_and_loss_upper_bound(
+    experiment, tmp_path
+) -> None:
     params = experiment(task={"slope": 1e5})
     with pytest.raises(errors.DivergedError) as caught:
         train_lib.run_experiment(None, LineTask(params.task), "train", params, str(tmp_path))
@@ -341,7 +345,9 @@ def test_nonfinite_check_covers_the_optimizer_and_every_replica(
         assert state.bad_variables() == [slot.path]
 
 
-def test_large_tables_are_checked_less_often_until_a_value_is_not_finite(monkeypatch) -> None:
+def test_large_embedding_tables_are_checked_less_often_until_a_value_is_nonfinite(
+    monkeypatch,
+) -> None:
     monkeypatch.setattr(embedding_lookups, "is_large", lambda variable: True)
     monkeypatch.setattr(recovery, "_NUMBERS_A_STEP", 2)
     monkeypatch.setattr(recovery, "_ROWS_AT_ONCE", 3)
@@ -355,7 +361,7 @@ def test_large_tables_are_checked_less_often_until_a_value_is_not_finite(monkeyp
     assert state.bad_variables() == []
     table = model.trainable_variables[0]
     table.assign(tf.tensor_scatter_nd_update(table.value, [[9, 1]], [math.nan]))
-    # The table and its accumulator have 40 numbers, and each step bears two.
+    # The table and its accumulator have 40 numbers; a check may read two numbers per step.
     for at, expected in ((100, []), (119, []), (120, [table.path]), (120, [table.path])):
         step.assign(at)
         assert state.bad_variables() == expected

@@ -1,4 +1,4 @@
-"""A run that is interrupted and resumed ends with the same state as an uninterrupted one."""
+"""Tests that an interrupted and resumed run ends with the state of an uninterrupted one."""
 
 import logging
 import pathlib
@@ -22,7 +22,7 @@ LABELS = (3 * ROWS[:, :1] + 1).astype("float32")
 
 
 class ArrayTask(line_experiment.LineTask):
-    """Reads arrays, which keep their position without reading anything."""
+    """A task that reads arrays, which can resume without reading the earlier batches."""
 
     def build_inputs(self, params: Any, input_context: Any = None) -> tf.data.Dataset:
         return arrays.from_arrays(
@@ -35,7 +35,7 @@ class ArrayTask(line_experiment.LineTask):
 
 
 class Critics(base_trainer.Trainer):
-    """Has two models and two optimizers, and draws a batch for each of them in every step."""
+    """A trainer with two models and two optimizers that draws one batch per model and step."""
 
     batches_per_step = 2
 
@@ -62,7 +62,7 @@ class Critics(base_trainer.Trainer):
 
 
 class Varying(base_trainer.Trainer):
-    """Draws one or two batches in a step."""
+    """A trainer that draws two batches in every third step and one batch in the others."""
 
     def train_step(self, iterator: Iterator[Any]) -> None:
         if self.global_step % 3 == 0:
@@ -74,7 +74,7 @@ class Varying(base_trainer.Trainer):
 
 
 class Remembering(ArrayTask):
-    """Has state of every kind that TensorFlow tracks."""
+    """A task with every kind of state that TensorFlow tracks."""
 
     def build_model(self) -> keras.Model:
         self.counts = tf.lookup.experimental.MutableHashTable(tf.int64, tf.int64, 0)
@@ -112,7 +112,7 @@ def records(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
 
 
 def _reading(records: pathlib.Path, **options: Any) -> type[line_experiment.LineTask]:
-    """Return a task that reads two mixed sources, none of whose operations has a seed."""
+    """Return a task class that mixes two sources and sets no seed for any data operation."""
 
     class Reading(line_experiment.LineTask):
         def build_inputs(self, params: Any, input_context: Any = None) -> tf.data.Dataset:
@@ -147,7 +147,7 @@ def _run(
     dataset: tf.data.Dataset | None = None,
     **runtime: Any,
 ) -> list[Any]:
-    """Train up to a step, and return the state after it."""
+    """Train up to step `steps` and return the final state."""
     keras.utils.set_random_seed(0)
     params = line_experiment.line_experiment(
         trainer={"train_steps": steps, "steps_per_loop": 3},
@@ -180,19 +180,19 @@ _SLOW_MODES = [pytest.param(mode, marks=pytest.mark.slow) for mode in ("eager", 
 
 
 @pytest.mark.parametrize("execution", ["graph", *_SLOW_MODES])
-def test_trainer_that_draws_two_batches_a_step_resumes_exactly(execution, tmp_path) -> None:
+def test_trainer_that_draws_two_batches_per_step_resumes_exactly(execution, tmp_path) -> None:
     _assert_resumes_exactly(tmp_path, trainer_cls=Critics, execution=execution)
 
 
 @pytest.mark.slow
-def test_trainer_on_two_replicas_that_draws_two_batches_a_step_resumes_exactly(
+def test_trainer_that_draws_two_batches_per_step_resumes_exactly_on_two_replicas(
     tmp_path, two_replicas
 ) -> None:
     _assert_resumes_exactly(tmp_path, trainer_cls=Critics, strategy=two_replicas)
 
 
 class Looping(Varying):
-    """Draws batches in a loop of TensorFlow until it has enough."""
+    """A trainer that draws one to three batches per step in a `tf.while_loop`."""
 
     def train_step(self, iterator: Iterator[Any]) -> None:
         count = tf.constant(0, tf.int64)
@@ -208,14 +208,14 @@ class Looping(Varying):
 
 
 @pytest.mark.parametrize("trainer_cls", [Varying, Looping])
-def test_trainer_that_draws_a_varying_number_of_batches_a_step_resumes_exactly(
+def test_trainer_that_draws_a_varying_number_of_batches_per_step_resumes_exactly(
     trainer_cls, tmp_path, caplog
 ) -> None:
     _assert_resumes_exactly(tmp_path, trainer_cls=trainer_cls)
     assert "can't be counted" not in caplog.text
 
 
-def test_trainer_that_passes_its_iterator_to_a_function_is_warned_that_batches_are_not_counted(
+def test_passing_the_iterator_to_a_tf_function_warns_that_batches_are_not_counted(
     tmp_path, caplog
 ) -> None:
     class Inner(base_trainer.Trainer):
@@ -227,7 +227,7 @@ def test_trainer_that_passes_its_iterator_to_a_function_is_warned_that_batches_a
     assert caplog.text.count("batches can't be counted") == 1
 
 
-def test_tables_and_all_other_state_of_a_task_are_resumed(tmp_path) -> None:
+def test_lookup_tables_and_other_tracked_state_of_a_task_resume_exactly(tmp_path) -> None:
     _assert_resumes_exactly(tmp_path, Remembering)
 
 
@@ -240,7 +240,7 @@ def test_mixed_filtered_and_cached_data_without_a_seed_resume_exactly(
 
 
 class _ShuffledBatches(ArrayTask):
-    """Puts a shuffle and a second source behind a source that keeps its position."""
+    """A task that shuffles a dataset that can resume, and zips it with a second dataset."""
 
     def build_inputs(self, params: Any, input_context: Any = None) -> tf.data.Dataset:
         batches = super().build_inputs(params, input_context).shuffle(3)
@@ -250,11 +250,11 @@ class _ShuffledBatches(ArrayTask):
         )
 
 
-def test_shuffle_and_second_source_behind_a_source_resume_exactly(tmp_path) -> None:
+def test_shuffle_and_zip_after_a_dataset_that_can_resume_also_resume_exactly(tmp_path) -> None:
     _assert_resumes_exactly(tmp_path, _ShuffledBatches)
 
 
-def test_checkpoints_without_a_count_of_batches_resume_at_their_step(tmp_path) -> None:
+def test_checkpoint_without_batches_read_resumes_at_the_batch_of_its_step(tmp_path) -> None:
     class Old(base_trainer.Trainer):
         def _checkpoint_items(self) -> dict[str, Any]:
             items = super()._checkpoint_items()
@@ -270,7 +270,7 @@ def test_checkpoints_without_a_count_of_batches_resume_at_their_step(tmp_path) -
 
 
 @pytest.mark.parametrize("is_given", [True, False])
-def test_data_whose_position_is_lost_are_named_once_at_the_start_and_once_at_the_resume(
+def test_data_that_cannot_resume_are_logged_once_at_the_start_and_once_at_the_resume(
     is_given, tmp_path, caplog
 ) -> None:
     dataset = tf.data.Dataset.from_tensor_slices((ROWS, LABELS)).batch(5).repeat()
@@ -287,7 +287,7 @@ def test_data_whose_position_is_lost_are_named_once_at_the_start_and_once_at_the
 
 
 class _Counting(orbit.Hook):
-    """Has a variable of TensorFlow, which no `state_dict` returns, and may end the run."""
+    """A hook with a `tf.Variable` that no `state_dict` returns; it raises at a given step."""
 
     every_n_steps = 1
 
@@ -328,9 +328,9 @@ def _run_with_callbacks(directory: pathlib.Path, fails_at: int = 0) -> tuple[Any
     return int(hook.calls), float(model.optimizer.learning_rate), rates, *best
 
 
-# Keras itself, with NumPy 2.
+# Keras causes this warning with NumPy 2.
 @pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
-def test_callbacks_of_keras_and_variables_of_hooks_resume_exactly(tmp_path) -> None:
+def test_keras_callbacks_and_variables_of_hooks_resume_exactly(tmp_path) -> None:
     unbroken = _run_with_callbacks(tmp_path / "unbroken")
     for step in (3, 7):
         with pytest.raises(RuntimeError, match="killed"):
@@ -348,7 +348,7 @@ def test_callbacks_of_keras_and_variables_of_hooks_resume_exactly(tmp_path) -> N
         {"callback": "LearningRateScheduler", "schedule": lambda epoch: 0.1},
     ],
 )
-def test_callback_that_sets_the_rate_of_a_schedule_is_refused_before_training(
+def test_callback_that_sets_a_scheduled_learning_rate_raises_before_training(
     callback, tmp_path
 ) -> None:
     params = line_experiment.line_experiment(
@@ -366,7 +366,7 @@ def test_callback_that_sets_the_rate_of_a_schedule_is_refused_before_training(
 
 
 class _Noisy(line_experiment.LineTask):
-    """Draws random numbers in the functions of its data."""
+    """A task whose dataset functions draw random numbers."""
 
     def build_inputs(self, params: Any, input_context: Any = None) -> tf.data.Dataset:
         dataset = super().build_inputs(params, input_context)
@@ -376,7 +376,9 @@ class _Noisy(line_experiment.LineTask):
         return dataset.cache() if params.cache else dataset
 
 
-def test_random_numbers_in_the_functions_of_the_data_are_named_once(make_trainer, caplog) -> None:
+def test_random_ops_in_the_training_data_log_one_warning_that_names_them(
+    make_trainer, caplog
+) -> None:
     params = line_experiment.line_experiment()
     params.task.train_data.cache = True
     trainer = make_trainer(params, task_cls=_Noisy)

@@ -30,7 +30,7 @@ def make_manager(tmp_path, modules=None, max_to_keep=2):
     )
 
 
-def test_every_checkpoint_has_its_saved_model(tmp_path):
+def test_every_checkpoint_is_saved_with_a_saved_model(tmp_path):
     manager = make_manager(tmp_path)
     path = manager.save(checkpoint_number=7)
     assert manager.latest_savedmodel == manager_lib.make_saved_modules_directory_name(path)
@@ -39,7 +39,7 @@ def test_every_checkpoint_has_its_saved_model(tmp_path):
     assert served.signatures["serving_default"](tf.constant(3.0))["y"] == 6.0
 
 
-def test_saved_models_go_with_their_checkpoints_in_the_order_of_steps(tmp_path):
+def test_saved_models_are_removed_with_their_checkpoints_and_listed_by_step(tmp_path):
     manager = make_manager(tmp_path)
     for number in (8, 9, 10):
         manager.save(checkpoint_number=number)
@@ -48,7 +48,7 @@ def test_saved_models_go_with_their_checkpoints_in_the_order_of_steps(tmp_path):
     assert manager.savedmodels == make_manager(tmp_path).savedmodels
 
 
-def test_iterator_yields_each_saved_model_in_order(tmp_path):
+def test_iterator_yields_saved_models_in_order(tmp_path):
     manager = make_manager(tmp_path)
     for number in (9, 10):
         manager.save(checkpoint_number=number)
@@ -56,14 +56,14 @@ def test_iterator_yields_each_saved_model_in_order(tmp_path):
     assert found == manager.savedmodels
 
 
-def test_timeout_function_decides_when_the_iterator_stops(tmp_path):
+def test_timeout_fn_decides_when_the_savedmodels_iterator_stops(tmp_path):
     answers = iter([False, False, True])
     manager = make_manager(tmp_path)
     assert not list(manager.savedmodels_iterator(timeout=0.0, timeout_fn=lambda: next(answers)))
     assert next(answers, None) is None
 
 
-def test_incomplete_export_is_replaced(tmp_path):
+def test_incomplete_saved_model_of_an_earlier_export_is_replaced(tmp_path):
     for suffix in ("_saved_modules_temp", "_saved_modules"):
         (tmp_path / f"ckpt-1{suffix}").mkdir()
         (tmp_path / f"ckpt-1{suffix}" / "half").touch()
@@ -80,6 +80,6 @@ def test_modules_without_signatures_are_not_exported(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["..", "a/b"])
-def test_unsafe_names_of_exported_modules_are_refused(tmp_path, name):
+def test_unsafe_name_of_an_exported_module_raises(tmp_path, name):
     with pytest.raises(errors.ConfigValueError, match="not a valid name for an exported module"):
         make_manager(tmp_path, modules={name: Scaler()})

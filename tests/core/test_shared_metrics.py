@@ -1,4 +1,4 @@
-"""Training reports its own numbers, even if both splits share metrics and a hook evaluates."""
+"""Tests that training reports its own metrics if both splits share metrics and a hook evaluates."""
 
 import contextlib
 import json
@@ -11,7 +11,7 @@ from official_lite import orbit
 from official_lite.core import base_task, train_lib
 from tests.line_experiment import line_experiment
 
-# The model always answers 0, so these are the errors of the two splits.
+# The model always outputs 0, so that these labels are also the errors of the two splits.
 OF_TRAINING, OF_VALIDATION = 1.0, 3.0
 
 
@@ -36,7 +36,7 @@ class Compiled(Still):
 
 
 class SameMetrics(Still):
-    """Builds its metrics once, for training and evaluation."""
+    """A task that returns the same metric objects for training and evaluation."""
 
     metrics = None
 
@@ -58,7 +58,7 @@ class SameMetrics(Still):
         (SameMetrics, "graph", 2),
     ],
 )
-def test_hook_that_evaluates_within_an_interval_does_not_change_what_training_reports(
+def test_hook_that_evaluates_within_an_interval_does_not_change_the_training_metrics(
     tmp_path, two_replicas, task_cls, execution, replicas
 ) -> None:
     params = line_experiment(

@@ -1,4 +1,4 @@
-"""What is wrong in a step and yet runs is told, and what is right is not."""
+"""Tests that probable mistakes in a step log a warning, and that correct steps do not."""
 
 import keras
 import pytest
@@ -10,14 +10,14 @@ from tests.line_experiment import LineTask
 
 
 class Flat(LineTask):
-    """Its labels have no axis of their own beside the model's outputs of one column."""
+    """A task with labels of shape (batch,) and outputs of shape (batch, 1)."""
 
     def build_inputs(self, params, input_context=None):
         return super().build_inputs(params, input_context).map(lambda x, y: (x, y[:, 0]))
 
 
 class Pairwise(Flat):
-    """Compares all examples with each other, and means it."""
+    """A task whose loss compares all pairs of examples on purpose."""
 
     def build_losses(self, labels, model_outputs, aux_losses=None):
         differences = model_outputs - tf.transpose(model_outputs)
@@ -25,7 +25,7 @@ class Pairwise(Flat):
 
 
 @pytest.mark.parametrize("task_cls", [Flat, Pairwise])
-def test_loss_that_may_pair_every_label_with_every_output_trains_with_one_warning(
+def test_loss_that_broadcasts_labels_against_outputs_trains_with_one_warning(
     experiment, make_trainer, caplog, task_cls
 ) -> None:
     trainer = make_trainer(experiment(), task_cls=task_cls)
@@ -35,7 +35,7 @@ def test_loss_that_may_pair_every_label_with_every_output_trains_with_one_warnin
     assert "labels[:, tf.newaxis]" in told
 
 
-def test_labels_of_the_shape_of_the_outputs_are_not_warned_of(
+def test_labels_with_the_shape_of_the_outputs_log_no_warning(
     experiment, make_trainer, caplog
 ) -> None:
     make_trainer(experiment()).train(tf.constant(1))
@@ -43,7 +43,7 @@ def test_labels_of_the_shape_of_the_outputs_are_not_warned_of(
 
 
 class Gaussian(LineTask):
-    """Its loss clips and takes a logarithm, of a scale and not of a probability."""
+    """A task whose loss clips a scale, not a probability, and takes its logarithm."""
 
     def build_model(self):
         return keras.Sequential([keras.Input((2,)), keras.layers.Dense(2)])
@@ -69,14 +69,14 @@ def _softmax_after_the_last_layer() -> keras.Model:
         (_softmax_after_the_last_layer, False),
     ],
 )
-def test_loss_of_probabilities_that_gets_logits_is_warned_of(caplog, model, is_told) -> None:
+def test_loss_for_probabilities_that_receives_logits_logs_a_warning(caplog, model, is_told) -> None:
     compiled = model()
     compiled.compile(loss="sparse_categorical_crossentropy")
     Classes(None).validation_step((tf.ones((4, 2)), tf.range(4)), compiled)
     assert len(_warnings(caplog, "takes probabilities")) == is_told
 
 
-def test_loss_of_a_density_is_not_taken_for_one_of_probabilities(
+def test_loss_with_the_logarithm_of_a_scale_logs_no_probability_warning(
     experiment, make_trainer, caplog
 ) -> None:
     make_trainer(experiment(), task_cls=Gaussian).train(tf.constant(1))
@@ -84,7 +84,7 @@ def test_loss_of_a_density_is_not_taken_for_one_of_probabilities(
 
 
 class Weightless(LineTask):
-    """A baseline: its model returns the first feature."""
+    """A baseline task whose model has no weights and returns the first feature."""
 
     def build_model(self):
         class First(keras.Model):
@@ -94,7 +94,7 @@ class Weightless(LineTask):
         return First()
 
 
-def test_model_without_weights_is_evaluated(experiment, make_trainer) -> None:
+def test_model_without_weights_can_be_evaluated(experiment, make_trainer) -> None:
     trainer = make_trainer(experiment(), task_cls=Weightless, train=False)
     assert trainer.evaluate(tf.constant(-1))["validation_loss"] > 0
 
@@ -104,7 +104,7 @@ def _warnings(caplog, text: str) -> list[str]:
 
 
 class Forgetful(LineTask):
-    """Has a step that leaves out what `Task.train_step` does."""
+    """A task whose steps omit the metrics and, by default, `training=True`."""
 
     training: bool | None = None
 
@@ -129,7 +129,7 @@ class Mindful(Forgetful):
     ("task_cls", "rate", "is_told"),
     [(Forgetful, 0.5, True), (Forgetful, 0.0, False), (Mindful, 0.5, False)],
 )
-def test_step_that_never_calls_the_model_in_training_mode_is_warned_of(
+def test_step_that_never_calls_a_model_with_dropout_in_training_mode_logs_a_warning(
     experiment, make_trainer, caplog, task_cls, rate, is_told
 ) -> None:
     trainer = make_trainer(experiment(task={"dropout_rate": rate}), task_cls=task_cls)
@@ -145,7 +145,7 @@ class TrainsOnly(LineTask):
 
 
 @pytest.mark.parametrize("execution", ["eager", "graph"])
-def test_task_without_evaluation_trains_and_names_the_mode_that_it_supports(
+def test_task_without_a_validation_step_trains_and_its_evaluation_raises(
     experiment, make_trainer, execution
 ) -> None:
     trainer = make_trainer(experiment(), task_cls=TrainsOnly)
@@ -162,7 +162,7 @@ def test_metric_that_no_step_updates_is_omitted_with_a_warning(
     assert set(trainer.train(tf.constant(2))) == {"training_loss", "learning_rate"}
     assert set(trainer.evaluate(tf.constant(-1))) == {"validation_loss"}
     trainer.evaluate(tf.constant(-1))
-    # Once for training and once for evaluation.
+    # One warning is for training and one for evaluation.
     assert len(_warnings(caplog, "`mae`")) == 2
 
 
@@ -179,7 +179,7 @@ class Classes(base_task.Task):
         ("SparseCategoricalAccuracy", False, True),
     ],
 )
-def test_metric_for_one_hot_labels_that_gets_class_numbers_is_warned_of(
+def test_metric_for_one_hot_labels_that_receives_class_indices_logs_a_warning(
     caplog, name, is_told, is_compiled
 ) -> None:
     inputs = tf.ones((4, 2)), tf.range(4)
@@ -192,7 +192,7 @@ def test_metric_for_one_hot_labels_that_gets_class_numbers_is_warned_of(
     assert len(_warnings(caplog, "one-hot")) == is_told
 
 
-def test_steps_of_two_replicas_are_watched_as_one(
+def test_step_on_two_replicas_logs_a_training_mode_warning_only_once(
     experiment, make_trainer, two_replicas, caplog
 ) -> None:
     with two_replicas.scope():
@@ -209,7 +209,7 @@ def test_steps_of_two_replicas_are_watched_as_one(
         ({"ema_overwrite_frequency": 4}, ""),
     ],
 )
-def test_option_of_an_optimizer_for_one_replica_is_refused_on_two(
+def test_optimizer_option_that_supports_only_one_replica_raises_on_two(
     experiment, make_trainer, two_replicas, options, instead
 ) -> None:
     class Task(LineTask):

@@ -12,7 +12,7 @@ from tests import commands, rounding
 
 
 class InPython(keras.metrics.Mean):
-    """Counts in Python how often it is reset."""
+    """A metric that counts its resets in Python."""
 
     resets = 0
 
@@ -59,7 +59,9 @@ def test_metric_group_reports_the_same_values_as_its_metrics() -> None:
 
 
 @pytest.mark.parametrize("num_replicas", [1, 2])
-def test_metrics_of_several_replicas_are_called_eagerly(num_replicas, two_replicas, monkeypatch):
+def test_metric_group_resets_metrics_eagerly_only_with_several_replicas(
+    num_replicas, two_replicas, monkeypatch
+):
     def reset_state(metric):
         calls.append(tf.executing_eagerly())
         reset(metric)
@@ -75,7 +77,7 @@ def test_metrics_of_several_replicas_are_called_eagerly(num_replicas, two_replic
     assert all(calls) == (num_replicas == 2)
 
 
-def test_reset_after_tracing_resets_every_metric() -> None:
+def test_reset_of_a_metric_group_after_tracing_resets_every_metric() -> None:
     metrics = _metrics()
     group = step_metrics.MetricGroup(metrics)
     for _ in range(30):
@@ -85,7 +87,7 @@ def test_reset_after_tracing_resets_every_metric() -> None:
     assert all(not np.any(variable.numpy()) for one in metrics for variable in one.variables)
 
 
-def test_metric_that_no_step_has_updated_is_not_reported(caplog) -> None:
+def test_metric_that_no_step_has_updated_is_omitted_with_one_warning(caplog) -> None:
     updated, forgotten = keras.metrics.Mean("updated"), keras.metrics.Mean("forgotten")
     group = step_metrics.MetricGroup([updated, forgotten])
     for _ in range(3):
@@ -105,7 +107,7 @@ class SumAndCount(keras.metrics.Mean):
         return {"sum": self.total + 0.0, "count": self.count + 0.0}
 
 
-def test_dictionary_of_a_compiled_metric_brings_its_own_names_as_in_fit() -> None:
+def test_compiled_metric_with_a_dict_result_is_reported_under_its_keys_as_in_keras() -> None:
     model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
     model.compile(loss="mse", metrics=[SumAndCount(), "mae"])
     x = np.ones((4, 1), np.float32)
@@ -115,21 +117,21 @@ def test_dictionary_of_a_compiled_metric_brings_its_own_names_as_in_fit() -> Non
     assert float(found["sum"]) == expected["sum"]
 
 
-def test_mean_weighs_batches_by_their_size() -> None:
+def test_batch_mean_weights_batches_by_their_size() -> None:
     metric = step_metrics.BatchMean()
     metric.update_state(1.0, batch={"x": tf.zeros((3, 2))})
     metric.update_state(5.0, batch={"x": tf.zeros((1, 2))})
     assert float(metric.result()) == pytest.approx(2.0)
 
 
-def test_mean_over_no_examples_is_ignored() -> None:
+def test_batch_mean_ignores_the_value_of_an_empty_batch() -> None:
     metric = step_metrics.BatchMean()
     metric.update_state(1.0, batch=tf.zeros((3,)))
     metric.update_state(float("nan"), batch=tf.zeros((0,)))
     assert float(metric.result()) == 1.0
 
 
-def test_scalar_batches_have_equal_weight_in_the_mean() -> None:
+def test_batch_mean_weights_batches_without_a_batch_axis_equally() -> None:
     metric = step_metrics.BatchMean()
     metric.update_state(1.0, batch=tf.constant(7.0))
     metric.update_state(2.0, batch=())
@@ -137,7 +139,9 @@ def test_scalar_batches_have_equal_weight_in_the_mean() -> None:
 
 
 @pytest.mark.parametrize("weights", [None, [1.0, 3.0]])
-def test_vectors_and_weighted_values_are_averaged_as_in_keras(weights: list[float] | None) -> None:
+def test_batch_mean_averages_vectors_and_weighted_values_like_keras(
+    weights: list[float] | None,
+) -> None:
     ours, theirs = step_metrics.BatchMean(), keras.metrics.Mean()
     for metric in (ours, theirs):
         metric.update_state([1.0, 2.0], weights)
@@ -146,7 +150,7 @@ def test_vectors_and_weighted_values_are_averaged_as_in_keras(weights: list[floa
 
 
 @pytest.mark.parametrize(("replicas", "compiled"), [(1, False), (2, True)])
-def test_mean_weighs_the_batch_that_the_step_has_fetched(
+def test_batch_mean_weights_a_value_by_the_batch_that_the_step_fetched(
     two_replicas: tf.distribute.Strategy, replicas: int, compiled: bool
 ) -> None:
     strategy = two_replicas if replicas == 2 else tf.distribute.get_strategy()
@@ -182,15 +186,17 @@ assert float(metric.result()) == 0.0
 
 
 @pytest.mark.slow
-def test_metrics_have_reset_states_once_there_is_a_task(tmp_path: pathlib.Path) -> None:
-    """Not before: the import of a library changes no class of another one."""
+def test_keras_metrics_get_reset_states_when_the_first_task_is_created(
+    tmp_path: pathlib.Path,
+) -> None:
+    """Importing the package must not change a Keras class."""
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
     done = commands.run([script])
     assert done.returncode == 0, done.stderr
 
 
-def test_metric_is_reset_by_the_method_that_its_class_defines() -> None:
+def test_reset_metric_calls_reset_states_if_the_class_defines_it() -> None:
     class Old(keras.metrics.Mean):
         def reset_states(self):
             self.reset_state()

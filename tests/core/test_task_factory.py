@@ -29,14 +29,14 @@ def test_task_is_created_from_its_config():
     assert (type(task), task.config, task.logging_dir) == (Task, config, "logs")
 
 
-def test_a_subclass_has_the_task_of_its_nearest_base():
+def test_config_subclass_uses_the_task_of_its_nearest_base():
     task_factory.register_task_cls(Config)(Task)
     assert task_factory.get_task_cls(SpecialConfig) is Task
     task_factory.register_task_cls(SpecialConfig)(dict)
     assert task_factory.get_task_cls(SpecialConfig) is dict
 
 
-def test_task_is_imported_only_when_it_is_created():
+def test_task_class_registered_by_name_is_imported_only_when_it_is_needed():
     task_factory.register_task_cls(Config, "no_such_package.tasks:Task")
     with pytest.raises(errors.UnknownNameError, match="no_such_package"):
         task_factory.get_task_cls(Config)
@@ -44,20 +44,20 @@ def test_task_is_imported_only_when_it_is_created():
     assert task_factory.get_task_cls(SpecialConfig) is collections.OrderedDict
 
 
-def test_bound_builder_takes_precedence():
+def test_builder_of_a_config_takes_precedence_over_the_registered_task():
     task_factory.register_task_cls(Config)(Task)
     config = Config()
     config.BUILDER = lambda config, **kwargs: ("built", config, kwargs)
     assert task_factory.get_task(config, logging_dir="x") == ("built", config, {"logging_dir": "x"})
 
 
-def test_registering_a_second_task_for_a_config_is_refused():
+def test_registering_a_second_task_for_a_config_raises():
     task_factory.register_task_cls(Config)(Task)
     with pytest.raises(KeyError, match="already registered"):
         task_factory.register_task_cls(Config, "another:Task")
 
 
-def test_error_of_a_config_without_a_task_says_how_to_register_one():
+def test_error_for_a_config_without_a_task_says_how_to_register_one():
     task_factory.register_task_cls(SpecialConfig)(Task)
     wanted = r"\.Config`\. .*register_task_cls\(Config\).*--import"
     with pytest.raises(LookupError, match=wanted):

@@ -13,7 +13,7 @@ LABELS = np.arange(100, dtype=np.int32) % 4
 
 
 class _Task(base_task.Task):
-    """With everything that draws random numbers or has a memory: nothing of it may be lost."""
+    """A task with random layers, random data augmentation and moving statistics."""
 
     def build_model(self):
         layers = keras.layers
@@ -53,7 +53,7 @@ class _Task(base_task.Task):
 
 
 class _PlainTask(_Task):
-    """Nothing of it depends on how a batch is divided."""
+    """A task whose results do not depend on how a batch is divided among replicas."""
 
     def build_model(self):
         layers = keras.layers
@@ -131,7 +131,7 @@ def test_training_resumed_on_more_replicas_reads_the_same_examples_and_warns(
     resumed = _train(two_replicas, params, 20, tmp_path / "broken", _PlainTask)
     assert "will not be bit for bit the same: replicas 1 → 2." in caplog.text
     for expected, got in zip(unbroken[:2], resumed[0:4:2], strict=True):
-        # The last 12 steps, of 12 examples each.
+        # 12 steps follow the resume, with 12 examples each.
         rounding.assert_close(got, expected, roundings=12 * 12)
 
 

@@ -39,7 +39,7 @@ def test_each_training_mode_evaluates_at_its_steps(
     assert tf.train.latest_checkpoint(str(tmp_path)).endswith("ckpt-8")
 
 
-def test_evaluation_reads_the_last_checkpoint(experiment, make_task, tmp_path) -> None:
+def test_eval_mode_evaluates_the_last_checkpoint(experiment, make_task, tmp_path) -> None:
     params = experiment()
     _, trained = _run(params, make_task(params), "train_and_post_eval", tmp_path)
     _, logs = _run(params, make_task(params), "eval", tmp_path, run_post_eval=True)
@@ -50,13 +50,13 @@ def test_evaluation_reads_the_last_checkpoint(experiment, make_task, tmp_path) -
     assert _steps(tmp_path, "validation", "metrics.eval.json") == [8]
 
 
-def test_evaluation_without_any_weights_is_an_error(experiment, make_task, tmp_path) -> None:
+def test_eval_mode_without_a_checkpoint_raises(experiment, make_task, tmp_path) -> None:
     params = experiment()
     with pytest.raises(errors.CheckpointError, match="random weights"):
         _run(params, make_task(params), "eval", tmp_path)
 
 
-def test_every_checkpoint_is_evaluated_continuously(experiment, make_task, tmp_path) -> None:
+def test_continuous_eval_mode_evaluates_every_checkpoint(experiment, make_task, tmp_path) -> None:
     params = experiment()
     _run(params, make_task(params), "train", tmp_path)
     _run(params, make_task(params), "continuous_eval", tmp_path)
@@ -77,7 +77,7 @@ def test_training_writes_its_hyperparameters_for_tensorboard(
     assert list(tmp_path.glob("events*")) == [path]
 
 
-def test_unknown_mode_fails_before_anything_is_built(experiment, tmp_path) -> None:
+def test_unknown_mode_raises_before_anything_is_written(experiment, tmp_path) -> None:
     with pytest.raises(errors.UnknownNameError, match="`train`"):
         _run(experiment(), None, "trian", tmp_path / "run")
     assert not (tmp_path / "run").exists()
@@ -101,7 +101,9 @@ def test_intervals_that_do_not_divide_each_other_are_accepted(
     assert saved == {9, 18, 20}
 
 
-def test_training_recovers_from_nan_at_the_last_checkpoint(experiment, make_task, tmp_path) -> None:
+def test_training_recovers_from_a_nan_loss_at_the_last_checkpoint(
+    experiment, make_task, tmp_path
+) -> None:
     params = experiment(
         trainer={"train_steps": 12, "checkpoint_interval": 4, "recovery_max_trials": 1}
     )
@@ -124,7 +126,7 @@ def test_training_recovers_from_nan_at_the_last_checkpoint(experiment, make_task
 
 
 @pytest.mark.usefixtures("short_data_search")
-def test_nan_without_recovery_ends_the_run_and_is_never_saved(
+def test_nan_loss_without_recovery_raises_and_no_checkpoint_is_saved(
     experiment, make_task, tmp_path
 ) -> None:
     params = experiment(trainer={"checkpoint_interval": 1, "steps_per_loop": 100})
@@ -139,14 +141,16 @@ def test_nan_without_recovery_ends_the_run_and_is_never_saved(
 
 
 @pytest.mark.usefixtures("bfloat16_kernels")
-def test_precision_of_a_run_is_reset_afterwards(experiment, make_task, tmp_path) -> None:
+def test_dtype_policy_is_reset_after_a_run_with_mixed_precision(
+    experiment, make_task, tmp_path
+) -> None:
     params = experiment(runtime={"mixed_precision_dtype": "bfloat16"})
     model, _ = _run(params, make_task(params), "train", tmp_path)
     assert model.dense.compute_dtype == "bfloat16"
     assert keras.mixed_precision.dtype_policy().name == "float32"
 
 
-def test_float16_trains_with_loss_scaling(experiment, make_task, tmp_path) -> None:
+def test_float16_training_uses_loss_scaling(experiment, make_task, tmp_path) -> None:
     params = experiment(
         runtime={"mixed_precision_dtype": "float16"},
         trainer={"optimizer_config": {"ema": {"average_decay": 0.9}}},
@@ -182,7 +186,9 @@ def test_equal_seeds_give_equal_initial_weights(experiment, make_task, tmp_path)
     assert not np.array_equal(kernel(1, "c"), kernel(2, "d"))
 
 
-def test_best_checkpoint_is_kept_and_reported(experiment, make_task, tmp_path) -> None:
+def test_train_and_eval_exports_the_best_checkpoint_and_its_info_file(
+    experiment, make_task, tmp_path
+) -> None:
     params = experiment(
         trainer={
             "best_checkpoint_export_subdir": "best_ckpt",
@@ -196,7 +202,9 @@ def test_best_checkpoint_is_kept_and_reported(experiment, make_task, tmp_path) -
     assert list((tmp_path / "best_ckpt").glob("best_ckpt-8.index"))
 
 
-def test_runner_trains_with_a_replaced_part(experiment, make_task, tmp_path) -> None:
+def test_runner_subclass_can_replace_the_checkpoint_manager(
+    experiment, make_task, tmp_path
+) -> None:
     class Runner(train_lib.OrbitExperimentRunner):
         def _maybe_build_checkpoint_manager(self):
             return tf.train.CheckpointManager(
@@ -218,7 +226,7 @@ def test_list_of_actions_passed_by_the_caller_is_unchanged(experiment, make_task
     assert mine == []
 
 
-def test_misspelt_best_metric_is_found_before_training(experiment, make_task, tmp_path) -> None:
+def test_misspelled_best_checkpoint_metric_raises(experiment, make_task, tmp_path) -> None:
     params = experiment(
         trainer={
             "best_checkpoint_export_subdir": "best_ckpt",
@@ -229,14 +237,16 @@ def test_misspelt_best_metric_is_found_before_training(experiment, make_task, tm
         _run(params, make_task(params), "train_and_eval", tmp_path)
 
 
-def test_unknown_trainer_is_found_before_anything_is_written(experiment, tmp_path) -> None:
+def test_unknown_trainer_raises_before_anything_is_written(experiment, tmp_path) -> None:
     params = experiment(trainer={"name": "nosuch"})
     with pytest.raises(errors.UnknownNameError, match="nosuch"):
         _run(params, None, "train", tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
-def test_checkpoint_of_another_model_is_named(experiment, make_task, tmp_path) -> None:
+def test_error_for_a_checkpoint_of_another_model_names_the_checkpoint(
+    experiment, make_task, tmp_path
+) -> None:
     params = experiment()
     _run(params, make_task(params), "train", tmp_path)
     task = make_task(params)
@@ -247,9 +257,7 @@ def test_checkpoint_of_another_model_is_named(experiment, make_task, tmp_path) -
         _run(params, task, "eval", tmp_path)
 
 
-def test_job_that_only_evaluates_writes_no_averaged_weights(
-    experiment, make_task, tmp_path
-) -> None:
+def test_eval_mode_writes_no_averaged_weights(experiment, make_task, tmp_path) -> None:
     params = experiment(trainer={"optimizer_config": {"ema": {"average_decay": 0.9}}})
     _run(params, make_task(params), "train", tmp_path)
     (saved,) = (tmp_path / "ema_checkpoints").glob("*.index")
@@ -258,7 +266,9 @@ def test_job_that_only_evaluates_writes_no_averaged_weights(
     assert not list((tmp_path / "ema_checkpoints").glob("*.index"))
 
 
-def test_callers_hooks_run_and_epochs_become_steps(experiment, make_task, tmp_path) -> None:
+def test_train_epochs_become_steps_and_the_callers_hooks_run_after_each_epoch(
+    experiment, make_task, tmp_path
+) -> None:
     class Epochs(orbit.Hook):
         def after_epoch(self) -> None:
             steps.append(int(self.controller.global_step))
@@ -271,7 +281,9 @@ def test_callers_hooks_run_and_epochs_become_steps(experiment, make_task, tmp_pa
     assert "train_steps: 12" in (tmp_path / "params.yaml").read_text()
 
 
-def test_state_adapted_before_a_run_is_kept_and_restored(experiment, make_task, tmp_path) -> None:
+def test_normalization_adapted_in_initialize_is_restored_when_a_run_resumes(
+    experiment, make_task, tmp_path
+) -> None:
     params = experiment()
 
     class Adapting(type(make_task(params))):
@@ -293,7 +305,7 @@ def test_state_adapted_before_a_run_is_kept_and_restored(experiment, make_task, 
 
 
 class _Exporter:
-    """Keeps nothing, and writes down what it hears."""
+    """An exporter that exports nothing and records its calls."""
 
     def __init__(self):
         self.heard = []
@@ -309,7 +321,7 @@ class _Exporter:
     ("mode", "heard"),
     [("train", []), ("train_and_eval", ["rewind 0", "evaluated 4", "evaluated 8"])],
 )
-def test_training_without_evaluation_keeps_the_best_checkpoint(
+def test_best_checkpoint_exporter_is_called_only_if_the_mode_evaluates(
     experiment, make_task, tmp_path, mode, heard
 ) -> None:
     class Runner(train_lib.OrbitExperimentRunner):

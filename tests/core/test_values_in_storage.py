@@ -1,4 +1,4 @@
-"""Hooks find what a trainer reports in the event storage."""
+"""Tests that hooks find the values that a trainer reports in the event storage."""
 
 import json
 import pathlib
@@ -18,7 +18,7 @@ from tests.modeling.multitask import conftest as pulls
 
 
 class Reading(orbit.Hook):
-    """Reads the latest loss and learning rate after each report's last step, and all at the end."""
+    """A hook that reads the latest loss and rate every 4 steps, and all values at the end."""
 
     every_n_steps = 4
     seen: list[float]
@@ -74,7 +74,7 @@ def _train_several(trainer_type: str) -> Callable[[pathlib.Path], None]:
         pytest.param(_train_several("interleaving"), id="interleaving"),
     ],
 )
-def test_each_report_is_in_the_event_storage_once_and_hooks_of_its_last_step_see_it(
+def test_reported_values_are_stored_once_and_hooks_read_them_after_the_reported_step(
     tmp_path: pathlib.Path, train: Callable[[pathlib.Path], None]
 ) -> None:
     train(tmp_path)

@@ -1,4 +1,4 @@
-"""Workers that were started with another config, other code or other data are refused."""
+"""Tests that workers with different configs, code or data raise before training."""
 
 import contextlib
 import json
@@ -18,7 +18,7 @@ from official_lite.core import config_definitions as cfg
 from official_lite.core import exp_factory, preflight, task_factory
 from tests import commands
 
-# Reads files, as the digits by themselves don't. Nobody gets so far: workers are compared before.
+# The config names input files, unlike that of the digits. Workers are compared before they read.
 EXPERIMENT = """
 from experiments.vision.digits import configs
 from official_lite.core import exp_factory
@@ -70,7 +70,7 @@ def _change_data(host: pathlib.Path) -> None:
     ],
 )
 @pytest.mark.slow
-def test_workers_that_differ_end_with_the_values_of_each_worker(
+def test_workers_with_different_config_code_or_data_exit_and_name_the_difference(
     tmp_path: pathlib.Path,
     part: str,
     change: Callable[[pathlib.Path], None],
@@ -109,7 +109,7 @@ def test_single_process_skips_the_comparison_of_workers() -> None:
 
 
 class _TwoWorkers(tf.distribute.MultiWorkerMirroredStrategy):
-    """One of two workers with two replicas each, beside a recording of what the other one sent."""
+    """The strategy of one of two workers with two replicas each; replays the other's messages."""
 
     def __init__(self, others: Sequence[np.ndarray] = ()) -> None:
         self._others = iter(others)
@@ -126,7 +126,7 @@ class _TwoWorkers(tf.distribute.MultiWorkerMirroredStrategy):
 
 
 def _agree(first: cfg.ExperimentConfig, second: cfg.ExperimentConfig) -> None:
-    """Check two configs as two workers do, one after the other."""
+    """Compare two configs as two workers do, but run the workers one after the other."""
     other = _TwoWorkers()
     preflight.require_agreement(second, other)
     preflight.require_agreement(first, _TwoWorkers(other.sent))
@@ -139,20 +139,20 @@ def two_workers(monkeypatch) -> None:
 
 
 @pytest.mark.usefixtures("two_workers")
-def test_workers_that_differ_only_in_their_place_in_the_cluster_agree(experiment) -> None:
+def test_workers_that_differ_only_in_their_task_index_agree(experiment) -> None:
     hosts = "a:1,b:2"
     _agree(*(experiment(runtime={"task_index": i, "worker_hosts": hosts}) for i in range(2)))
 
 
 @pytest.mark.usefixtures("two_workers")
-def test_workers_with_several_replicas_are_compared_with_each_other(experiment) -> None:
+def test_workers_with_several_replicas_and_different_seeds_raise(experiment) -> None:
     with pytest.raises(errors.ConfigValueError, match="The seed of worker 0"):
         _agree(*(experiment(runtime={"seed": seed}) for seed in (1, 2)))
 
 
 @pytest.mark.usefixtures("two_workers")
 @pytest.mark.parametrize("part", ["train_data", "validation_data"])
-def test_only_files_of_the_training_data_are_compared(experiment, tmp_path, part) -> None:
+def test_workers_compare_only_the_files_of_the_training_data(experiment, tmp_path, part) -> None:
     path = tmp_path / "records"
     params = experiment(task={part: {"input_path": str(path)}})
     other = _TwoWorkers()
@@ -164,7 +164,7 @@ def test_only_files_of_the_training_data_are_compared(experiment, tmp_path, part
         preflight.require_agreement(params, _TwoWorkers(other.sent))
 
 
-def test_compared_code_is_that_of_the_framework_and_of_the_experiment() -> None:
+def test_list_code_lists_files_of_the_framework_and_of_the_experiment() -> None:
     lines = preflight.list_code(configs.digits_mlp())
     names = [line.partition(" ")[0] for line in lines]
     assert names == sorted(names)
@@ -172,7 +172,7 @@ def test_compared_code_is_that_of_the_framework_and_of_the_experiment() -> None:
     assert lines == preflight.list_code(exp_factory.get_exp_config("vision/digits_cnn"))
 
 
-def test_change_of_a_code_file_changes_its_checksum(
+def test_list_code_has_a_different_checksum_after_a_file_changes(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "mine.py"
@@ -188,7 +188,7 @@ def test_change_of_a_code_file_changes_its_checksum(
     assert [line.partition(" ")[0] for line in sorted(changed)] == ["mine.py", "mine.py"]
 
 
-def test_dangling_links_and_unreadable_files_are_no_error(
+def test_list_code_accepts_dangling_links_and_unreadable_files(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / ".#task.py").symlink_to("me@host.1")  # Emacs locks `task.py` this way.

@@ -1,4 +1,4 @@
-"""What a page shows: its blocks of code, and the code within its lines."""
+"""Extraction of code blocks, inline code and links from the documentation pages."""
 
 import dataclasses
 import pathlib
@@ -25,11 +25,11 @@ class Block:
     """A block of code.
 
     Attributes:
-        page: Its page, from the root of the repository.
-        line: Where its first line is, from 0.
-        language: After the three backticks; `indented` if there are none.
+        page: The path of its page, relative to the repository root.
+        line: The zero-based number of its first line.
+        language: The word after the three backticks; `indented` for an indented block.
         text: The code.
-        comment: What an HTML comment right above it says.
+        comment: The text of an HTML comment right above it.
     """
 
     page: str
@@ -40,7 +40,7 @@ class Block:
 
     @property
     def file(self) -> str | None:
-        """The file that it is, if its first line or the comment above it says so."""
+        """The name of the file that it shows, from its first line or the comment above it."""
         first_line, _, _ = self.text.partition("\n")
         for sign in (first_line, f"<!-- {self.comment} -->"):
             if named := _FILE.fullmatch(sign):
@@ -49,7 +49,7 @@ class Block:
 
     @property
     def commands(self) -> list[str]:
-        """The commands of a block for a shell, each in a line; of a console, those typed in."""
+        """The commands of a shell block, one per line; of a console block, those after `$`."""
         lines = self.text.replace("\\\n", " ").splitlines()
         if self.language == "console":
             lines = [line.removeprefix("$ ") for line in lines if line.startswith("$ ")]
@@ -60,7 +60,7 @@ class Block:
 
 
 def blocks_of(page: str) -> list[Block]:
-    """The blocks of a page in their order."""
+    """Return the code blocks of a page in order."""
     found = []
     comment = ""
     for token in _tokens(page):
@@ -76,13 +76,13 @@ def blocks_of(page: str) -> list[Block]:
 
 
 def spans_of(page: str) -> list[str]:
-    """The code within the lines of a page."""
+    """Return the inline code of a page."""
     parts = [part for token in _tokens(page) for part in token.children or []]
     return [part.content for part in parts if part.type == "code_inline"]
 
 
 def links_of(page: str) -> Iterator[str]:
-    """Where the links and pictures of a page lead."""
+    """Yield the targets of the links and images of a page."""
     for token in _tokens(page):
         for child in token.children or []:
             if target := child.attrs.get("href") or child.attrs.get("src"):

@@ -1,6 +1,6 @@
-"""What of the pages is not run by itself, and why. Each entry is looked at by hand."""
+"""Lists of pages and blocks that the tests run in a special way or not at all, with reasons."""
 
-# Pages whose commands are run, not only checked; those in one line follow one another.
+# Pages whose commands are run, not only checked. The pages of one tuple share a session.
 SESSIONS = [
     ("docs/start.md", "docs/tools.md"),
     ("docs/concepts.md",),
@@ -22,7 +22,7 @@ SESSIONS = [
     ("docs/coming_from_nni.md",),
 ]
 
-# Those that take long.
+# Pages that take long to run.
 SLOW = {
     "docs/tools.md",
     "docs/how_to/own_files.md",
@@ -32,7 +32,7 @@ SLOW = {
     "docs/coming_from_nni.md",
 }
 
-# By page and by how the block begins.
+# Why a block is not run, by its page and its first words.
 NOT_RUN = {
     ("docs/start.md", "git clone"): "fetches and installs",
     ("docs/how_to/parquet.md", "pip install"): "fetches and installs",
@@ -48,7 +48,7 @@ NOT_RUN = {
     ),
 }
 
-# Experiments of readers.
+# Experiments that only the reader's own code registers.
 NOT_REGISTERED = {"demo/lines": "is in what `tools new demo` writes"}
 
 # Blocks under a comment such as `<!-- driver -->` are run by the page's own test.

@@ -1,4 +1,4 @@
-"""Does what a reader does: writes the files of a page, runs its code and its commands, in order."""
+"""A session that follows pages like a reader: writes their files, runs their code and commands."""
 
 import fnmatch
 import os
@@ -15,11 +15,11 @@ _PLAIN = ("cat", "cut", "ls", "mkdir")
 
 
 class Session:
-    """One reader in one folder.
+    """A reader who follows pages in one directory.
 
     Args:
-        directory: Where the reader is, in the place of the repository's folder. What a page puts
-            into `/tmp` comes to `tmp` in it.
+        directory: The working directory, in place of the repository root. What a page writes to
+            `/tmp` is written to its subdirectory `tmp`.
     """
 
     def __init__(self, directory: pathlib.Path) -> None:
@@ -31,14 +31,14 @@ class Session:
         self._expected: list[str] = []
 
     def read(self, shown: Sequence[blocks.Block]) -> None:
-        """Does what the blocks of a page say."""
+        """Follow the blocks of a page, and compare the printed output with the output it shows."""
         for block in shown:
             self._do(block)
         self._run_python()
         self._compare()
 
     def converse(self, block: blocks.Block) -> None:
-        """Types in what a console shows, whatever the exit code, and compares the answers."""
+        """Run the commands of a console block and compare their output, whatever the exit code."""
         for command in block.commands:
             _, script, *arguments = shlex.split(self._moved(command))
             done = commands.run([commands.ROOT / script, *arguments], cwd=self._directory)
@@ -69,10 +69,10 @@ class Session:
                 self._run_command(command)
 
     def _look_into(self, block: blocks.Block) -> None:
-        """A folder has the files that the page lists, by names or patterns, and no other."""
+        """Assert that a folder has exactly the files that the block lists by name or pattern."""
         first, *others = block.text.splitlines()
         folder = pathlib.Path(self._moved(first))
-        # What a file is for comes behind a gap.
+        # Three or more spaces separate the names in a line from their description.
         listed = [name for line in others for name in re.split(r" {3,}", line.strip())[0].split()]
         found = [p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file()]
         unlisted = [p for p in found if not any(fnmatch.fnmatch(p, name) for name in listed)]
@@ -82,7 +82,7 @@ class Session:
     def _run_python(self) -> None:
         if not self._python:
             return
-        # Each line where it is in the page, so that a traceback leads there.
+        # Each line has the same number as in the page, so that a traceback points to the page.
         lines: list[str] = []
         for block in self._python:
             lines += [""] * (block.line - len(lines)) + block.text.splitlines()
@@ -103,7 +103,7 @@ class Session:
                 arguments[0] = str(commands.ROOT / "train.py")
             self._execute(arguments, environment)
             return
-        assert program in _PLAIN, f"What is {command!r}? Run it, or review it."
+        assert program in _PLAIN, f"Unknown command {command!r}. Run it, or list it as reviewed."
         done = subprocess.run(words, cwd=self._directory, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
         self._printed += done.stdout
@@ -117,7 +117,7 @@ class Session:
         self._printed += done.stdout
 
     def _compare(self) -> None:
-        """Each line that the page shows has been printed, in this order; `…` is anything."""
+        """Assert that the shown lines were printed in this order; `…` matches anything."""
         printed = iter(self._printed.splitlines())
         for line in self._expected:
             pattern = ".*".join(map(re.escape, line.split("…")))
@@ -129,7 +129,7 @@ class Session:
 
 
 def why_not_run(block: blocks.Block) -> str | None:
-    """Why the block is not run here; None if it is."""
+    """Return why a block is not run by a session; None if it is run."""
     if block.comment and not block.file and block.page in reviewed.OWN_TESTS:
         return reviewed.OWN_TESTS[block.page]
     for (page, beginning), reason in reviewed.NOT_RUN.items():

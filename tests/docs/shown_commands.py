@@ -1,4 +1,4 @@
-"""Checks a command that a page shows by the parsers and configs that it would meet."""
+"""Checks of the commands on pages by the parsers and configs that would receive them."""
 
 import argparse
 import copy
@@ -22,24 +22,24 @@ from official_lite.modeling import hyperparams
 from official_lite.tools import __main__ as tools
 from tests.docs import blocks, reviewed
 
-# How a word ends that stands for something that a reader has to put in.
+# The endings of placeholders, which a reader must replace.
 _LEFT_OPEN = ("…", "...")
 
 
 def words(command: str) -> list[str]:
-    """The words of a command, without those that only stand for others."""
+    """Return the words of a command without placeholders."""
     return [word for word in shlex.split(command, comments=True) if not word.endswith(_LEFT_OPEN)]
 
 
 def check(command: str) -> None:
-    """Raises if there is something in the command that its program would refuse."""
+    """Raise an error if the program would reject a part of the command."""
     assignment = re.fullmatch(r"\w+=\$\((.*)\)", command)
     for part in _split(words(assignment[1] if assignment else command), "&&"):
         _check_program([word for word in part if not re.fullmatch(r"[A-Z_]+=.*", word)])
 
 
 def check_train_flags(arguments: Sequence[str]) -> None:
-    """The flags of `train.py`: their names, the experiment, and each path that is set."""
+    """Check flags of `train.py`: their names, the experiment, and the path of each set field."""
     experiment_flags.define_flags()
     parsed = copy.deepcopy(flags.FLAGS)
     if "enable_async_checkpointing" not in parsed:
@@ -50,13 +50,13 @@ def check_train_flags(arguments: Sequence[str]) -> None:
     is_known = parsed.experiment in exp_factory.list_experiments()
     is_the_readers = parsed["import"].value or parsed.experiment in reviewed.NOT_REGISTERED
     if parsed.experiment and (is_known or not is_the_readers):
-        # Files of configs are the reader's.
+        # Only the reader has the config files.
         parsed.config_file = None
         parsing.parse_configuration(parsed)
 
 
 def is_a_path(path: str) -> bool:
-    """Whether an experiment has such a field; it may be a pattern, such as `trainer.*_interval`."""
+    """Return whether an experiment has a field with a path or pattern like `trainer.*_interval`."""
     pattern = ".*".join(map(re.escape, path.split("*")))
     return any(re.fullmatch(rf"{pattern}(\..*)?", known) for known in _paths())
 
@@ -85,7 +85,7 @@ def _check_program(command: Sequence[str]) -> None:
         _check_docker(arguments)
     else:
         assert program in ("ruff", "mypy"), (
-            f"What is {shlex.join(command)!r}? Check it, or review it."
+            f"Unknown command {shlex.join(command)!r}. Check it, or list it as reviewed."
         )
 
 

@@ -1,4 +1,4 @@
-"""The notebook runs from its first cell to its last, and is kept without what came of it."""
+"""Tests that the notebook runs from its first cell to its last, and has no outputs in git."""
 
 import pathlib
 
@@ -22,7 +22,9 @@ def test_committed_notebook_has_no_outputs() -> None:
 
 
 @pytest.mark.slow
-def test_notebook_trains_and_draws(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_notebook_runs_and_shows_three_images_and_the_accuracy(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("PYTHONPATH", str(blocks.ROOT))
     monkeypatch.setenv("IPYTHONDIR", str(tmp_path))
     notebook = nbformat.read(PATH, as_version=4)

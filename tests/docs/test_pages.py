@@ -1,4 +1,4 @@
-"""The pages tell the truth: what they show runs, or is at least what the parsers take."""
+"""Tests that the code and commands on pages run, or that their parsers at least accept them."""
 
 import json
 import os
@@ -37,7 +37,7 @@ def test_commands_and_code_of_each_page_run(pages: tuple[str, ...], tmp_path: pa
 @pytest.mark.parametrize(
     "page", sorted({b.page for b in BLOCKS if b.language == "python"} - WRITTEN)
 )
-def test_python_of_each_page_runs(page: str, tmp_path: pathlib.Path) -> None:
+def test_python_code_of_each_page_runs(page: str, tmp_path: pathlib.Path) -> None:
     shown = [block for block in blocks.blocks_of(page) if block.language == "python"]
     session.Session(tmp_path).read(shown)
 
@@ -51,7 +51,7 @@ def test_commands_on_pages_are_accepted_by_their_parsers(page: str) -> None:
                 shown_commands.check(command)
     for line in [x for b in shown if not b.language for x in b.commands] + blocks.spans_of(page):
         if line.startswith("python "):
-            # What follows after a gap, or goes to another program, is no part of the command.
+            # Text after two spaces or after a pipe is not part of the command.
             shown_commands.check(re.split(r"  | \|", line)[0])
 
 
@@ -114,11 +114,11 @@ def test_links_on_pages_have_existing_targets() -> None:
     assert missing == []
 
 
-def test_every_code_block_is_of_a_checked_language() -> None:
+def test_every_code_block_has_a_checked_language() -> None:
     assert [str(block) for block in BLOCKS if block.language not in LANGUAGES] == []
 
 
-def test_review_of_documentation_blocks_lists_only_existing_blocks() -> None:
+def test_lists_of_reviewed_blocks_and_own_tests_have_only_existing_entries() -> None:
     reviewed_blocks = [
         (page, beginning)
         for page, beginning in reviewed.NOT_RUN

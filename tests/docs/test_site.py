@@ -1,4 +1,4 @@
-"""The site is built without a complaint: no broken link, no page that is not in the navigation."""
+"""Tests that the site builds without warnings and that its navigation contains every page."""
 
 import dataclasses
 import json
@@ -19,7 +19,7 @@ DOCS = blocks.ROOT / "docs"
 CONFIG = DOCS / "site" / "mkdocs.yml"
 
 
-def test_navigation_has_each_page_once() -> None:
+def test_site_navigation_contains_each_page_exactly_once() -> None:
     listed = re.findall(r"[\w/]+\.(?:md|ipynb)", str(yaml.safe_load(CONFIG.read_text())["nav"]))
     pages = [page.relative_to(DOCS).as_posix() for page in DOCS.rglob("*.md")]
     pages = [page for page in pages if not page.startswith("decisions/")]
@@ -41,7 +41,7 @@ def test_page_of_config_fields_has_every_field_of_every_config_class_with_its_de
         module = cls.__module__.removeprefix("official_lite.")
         if not module.startswith(packages) or module.endswith("test_utils"):
             continue
-        # Base classes are shown by their subclasses.
+        # The page shows the fields of a base class in its subclasses.
         listed = [one for one in _subclasses(cls) if one.__name__ in shown]
         assert listed, cls
         for field in dataclasses.fields(cls):
@@ -53,7 +53,9 @@ def test_page_of_config_fields_has_every_field_of_every_config_class_with_its_de
 
 
 @pytest.mark.slow
-def test_site_is_built_with_a_reference_from_docstrings(tmp_path: pathlib.Path) -> None:
+def test_site_builds_with_a_reference_from_docstrings_and_a_working_search(
+    tmp_path: pathlib.Path,
+) -> None:
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet"]
     command += ["--config-file", str(CONFIG), "--site-dir", str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True)
@@ -74,7 +76,7 @@ def test_site_is_built_with_a_reference_from_docstrings(tmp_path: pathlib.Path) 
 
 
 def _require_search_from_files(site: pathlib.Path) -> None:
-    """Searches the site as readers do who have opened a page from a file."""
+    """Assert that the search works on a page that was opened from a file."""
     results = "[...document.querySelectorAll('.md-search-result__link')].map(link => link.href)"
     with chromium.started() as browser:
         tab = browser.open(site / "how_to" / "regression.html")
