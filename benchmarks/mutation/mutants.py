@@ -311,7 +311,7 @@ MUTANTS = (
         ("tests/common/test_files.py",),
     ),
     Mutant(
-        "orbit/hooks/watched_metric.py",
+        "orbit/hooks/saving_and_stopping.py",
         "equal counts as better",
         "return gain > by_more_than",
         "return gain >= by_more_than",
@@ -332,7 +332,7 @@ MUTANTS = (
         ("tests/common/test_suggestions.py",),
     ),
     Mutant(
-        "orbit/hooks/watched_metric.py",
+        "orbit/hooks/saving_and_stopping.py",
         "a NaN best is never beaten",
         "if than is None or not np.isfinite(than):",
         "if than is None:",

@@ -14,7 +14,7 @@ from official_lite import orbit
 from official_lite.checkpoint import best_checkpoints, latest
 from official_lite.common import errors, files, nested_dict, terminal
 from official_lite.core import config_definitions
-from official_lite.orbit.hooks import watched_metric
+from official_lite.orbit.hooks import saving_and_stopping
 
 BEST_CHECKPOINT_NAME = best_checkpoints.BEST_CHECKPOINT_NAME
 
@@ -41,7 +41,7 @@ class BestCheckpointExporter(best_checkpoints.BestCheckpoints):
                 f"{metric_comp!r}."
             )
         self._export_dir = export_dir
-        self._metric = watched_metric.WatchedMetric(metric_name, metric_comp, default="higher")
+        self._metric = saving_and_stopping.WatchedMetric(metric_name, metric_comp, default="higher")
         files.makedirs(export_dir)
         super().__init__(export_dir)
 

@@ -28,9 +28,9 @@ _HOOKS: plugins.Collection = {
     name: f"official_lite.orbit.hooks.{module}"
     for name, module in {
         "action": "hook:ActionHook",
-        "best_checkpoint": "watched_metric:BestCheckpoint",
-        "early_stopping": "watched_metric:EarlyStopping",
-        "export_model": "watched_metric:ExportModel",
+        "best_checkpoint": "saving_and_stopping:BestCheckpoint",
+        "early_stopping": "saving_and_stopping:EarlyStopping",
+        "export_model": "saving_and_stopping:ExportModel",
         "gradient_norm": "monitors:GradientNorm",
         "graph": "monitors:GraphSummary",
         "input_wait": "monitors:InputWait",
@@ -40,7 +40,7 @@ _HOOKS: plugins.Collection = {
         "learning_rate": "monitors:LearningRateLogger",
         "memory": "monitors:MemoryStats",
         "non_finite": "non_finite:NonFinite",
-        "periodic_checkpoint": "watched_metric:PeriodicCheckpoint",
+        "periodic_checkpoint": "saving_and_stopping:PeriodicCheckpoint",
         "precise_batch_norm": "batch_norm_statistics:PreciseBatchNorm",
         "profiler": "monitors:Profiler",
         "stall_warning": "monitors:StallWarning",

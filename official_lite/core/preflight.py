@@ -36,7 +36,7 @@ from official_lite.core import (
 )
 from official_lite.data import file_patterns, length
 from official_lite.modeling import hyperparams
-from official_lite.orbit.hooks import watched_metric
+from official_lite.orbit.hooks import saving_and_stopping
 from official_lite.prediction import output
 from official_lite.run import data_schemas, run_record
 
@@ -264,7 +264,7 @@ def _require_metric(trainer: orbit.AbstractTrainer, name: str, field: str) -> No
     if name not in known and not (best and name == f"best_{best}"):
         raise errors.UnknownNameError(
             f"{field} is {name!r}, which the evaluation does not report. "
-            f"{watched_metric.did_you_mean(name, known)}"
+            f"{saving_and_stopping.did_you_mean(name, known)}"
         )
 
 

@@ -7,16 +7,17 @@ variables. New code should use Keras' own classes. See docs/porting.md.
 """
 
 from official_lite.keras2 import backend as backend, interop as interop
-from official_lite.keras2.keras_layers import (
+from official_lite.keras2.layers import (
     Conv2D as Conv2D,
     Conv3D as Conv3D,
     DepthwiseConv2D as DepthwiseConv2D,
     EinsumDense as EinsumDense,
+    Keras2Habits as Keras2Habits,
+    Layer as Layer,
     MultiHeadAttention as MultiHeadAttention,
     SeparableConv2D as SeparableConv2D,
     Softmax as Softmax,
 )
-from official_lite.keras2.layers import Keras2Habits as Keras2Habits, Layer as Layer
 from official_lite.keras2.losses import (
     BinaryIoU as BinaryIoU,
     IoU as IoU,

@@ -22,7 +22,7 @@ from official_lite.core import base_task, step_checks
 from official_lite.modeling import model_summary
 from official_lite.modeling.optimization import gradient_accumulator
 from official_lite.nas import choices, configs, resolution
-from official_lite.orbit.hooks import watched_metric
+from official_lite.orbit.hooks import saving_and_stopping
 
 __all__ = ["LossProbe", "Penalty", "Reward", "unchanged"]
 
@@ -140,7 +140,7 @@ class Reward:
             self._metrics = step_checks.build_metrics(task, training=False, model=model)
         self._wanted = self._find(metric) if metric else None
         self._sign = 1.0
-        if metric and not watched_metric.maximizes(metric, direction, default="maximize"):
+        if metric and not saving_and_stopping.maximizes(metric, direction, default="maximize"):
             self._sign = -1.0
 
     @user_code.not_converted

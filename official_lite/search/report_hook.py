@@ -8,7 +8,7 @@ import keras
 from official_lite.modeling import model_summary
 from official_lite.orbit import runner
 from official_lite.orbit.hooks.hook import Hook
-from official_lite.orbit.hooks.watched_metric import WatchedMetric
+from official_lite.orbit.hooks.saving_and_stopping import WatchedMetric
 from official_lite.search import trial_run
 
 __all__ = ["ReportTrial", "with_num_parameters"]

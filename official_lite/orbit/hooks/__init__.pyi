@@ -21,7 +21,7 @@ from official_lite.orbit.hooks.monitors import (
     WeightNorms as WeightNorms,
 )
 from official_lite.orbit.hooks.non_finite import NonFinite as NonFinite
-from official_lite.orbit.hooks.watched_metric import (
+from official_lite.orbit.hooks.saving_and_stopping import (
     BestCheckpoint as BestCheckpoint,
     EarlyStopping as EarlyStopping,
     ExportModel as ExportModel,

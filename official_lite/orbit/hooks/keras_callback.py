@@ -15,7 +15,7 @@ from official_lite import telemetry
 from official_lite.common import errors, files, nested_dict, plugins
 from official_lite.modeling.optimization import ema_optimizer
 from official_lite.orbit import reports, runner
-from official_lite.orbit.hooks import watched_metric
+from official_lite.orbit.hooks import saving_and_stopping
 from official_lite.orbit.hooks.hook import Hook
 
 # The events in which a callback may act on the results of an evaluation.
@@ -194,7 +194,9 @@ class KerasCallback(Hook):
         validation_logs = _keras_logs(logs)
         if self.watched_metric:
             # Raise an error if there is no such metric. Keras itself only warns.
-            watched_metric.find_metric(self.callback.monitor.removeprefix("val_"), validation_logs)
+            saving_and_stopping.find_metric(
+                self.callback.monitor.removeprefix("val_"), validation_logs
+            )
         if self._begin_test not in self.controller.eval_preparations:
             self._set_model()
             self._begin_test()

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from official_lite.common import errors
-from official_lite.orbit.hooks.watched_metric import WatchedMetric
+from official_lite.orbit.hooks.saving_and_stopping import WatchedMetric
 
 
 @pytest.mark.parametrize("name", ["squad/f1", "squad|f1"])
