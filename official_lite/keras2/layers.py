@@ -27,8 +27,7 @@ else:
 
 # Arguments of `add_weight` in the order of Keras 2, which begins with the name.
 _ADD_WEIGHT = ("name", "shape", "dtype", "initializer", "regularizer", "trainable", "constraint")
-
-
+# Arguments that `_IgnoresKernel` drops.
 _IGNORED = ("kernel_initializer", "kernel_regularizer", "kernel_constraint")
 
 
