@@ -40,7 +40,7 @@ def _write_images_and_labels(directory: pathlib.Path, name: str) -> None:
 
 @pytest.fixture
 def directory(tmp_path: pathlib.Path) -> pathlib.Path:
-    """Files in the format of Fashion-MNIST, with fewer images."""
+    """Write files in the format of Fashion-MNIST, with fewer images."""
     directory = tmp_path / "data"
     directory.mkdir()
     for name in NUM_IMAGES:
@@ -74,7 +74,7 @@ def _experiment(directory: pathlib.Path, train_steps: int) -> cfg.ExperimentConf
     return params
 
 
-def test_images_and_labels_are_those_of_the_files(directory: pathlib.Path) -> None:
+def test_images_and_labels_are_read_from_the_files(directory: pathlib.Path) -> None:
     images, labels = data.load_split(str(directory), "test")
     assert (images.shape, images.dtype) == ((37, 28, 28, 1), np.uint8)
     is_bright = images[..., 0] == 240
@@ -113,7 +113,7 @@ def test_damaged_files_are_refused(directory: pathlib.Path, damage: str) -> None
         data.load_split(str(directory), "train")
 
 
-def test_files_that_do_not_match_are_refused(directory: pathlib.Path) -> None:
+def test_inconsistent_image_and_label_files_are_refused(directory: pathlib.Path) -> None:
     labels = directory / "train-labels-idx1-ubyte.gz"
     _write_idx(labels, np.zeros(89, np.uint8))
     with pytest.raises(errors.DataError, match="one label for each of the 90 images"):
@@ -126,7 +126,7 @@ def test_files_that_do_not_match_are_refused(directory: pathlib.Path) -> None:
         data.load_split(str(directory), "train")
 
 
-def test_held_out_images_are_the_last_of_training_and_not_trained_on(
+def test_held_out_images_are_the_last_training_images_and_not_trained_on(
     directory: pathlib.Path,
 ) -> None:
     config = configs.FashionMnistConfig(input_path=str(directory), num_held_out=20)
@@ -162,7 +162,7 @@ def test_erased_square_is_black_and_the_rest_unchanged() -> None:
     assert len(centers) > 50
 
 
-def test_fused_normalization_computes_what_keras_computes() -> None:
+def test_fused_batch_normalization_matches_keras_except_for_its_sample_variance() -> None:
     images = tf.random.stateless_normal([6, 5, 4, 3], (1, 2), mean=2.0, stddev=3.0)
     layers = [
         cls(momentum=0.9, epsilon=1e-5)
@@ -194,7 +194,7 @@ def test_fused_normalization_computes_what_keras_computes() -> None:
     )
 
 
-def test_training_learns_and_its_accuracy_is_the_share_of_correct_test_images(
+def test_training_learns_and_reports_the_share_of_correct_test_images(
     directory: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:
     run = pipeline.RunPipeline(_experiment(directory, 60), "train_and_eval", str(tmp_path / "run"))
@@ -224,14 +224,12 @@ def test_resumed_training_ends_with_the_weights_of_an_uninterrupted_one(
 
 
 @pytest.mark.slow
-def test_last_evaluation_is_that_of_mode_eval(
-    directory: pathlib.Path, tmp_path: pathlib.Path
-) -> None:
+def test_last_evaluation_equals_mode_eval(directory: pathlib.Path, tmp_path: pathlib.Path) -> None:
     evaluations.assert_equal_to_mode_eval(_experiment(directory, 4), tmp_path / "run")
 
 
 @pytest.mark.parametrize("filters", [(), (8, 0)])
-def test_filters_that_make_no_network_are_refused(filters: tuple[int, ...]) -> None:
+def test_empty_or_zero_filters_are_refused(filters: tuple[int, ...]) -> None:
     params = configs.fashion_mnist_best()
     params.task.model.filters = filters
     with pytest.raises(errors.ConfigValueError, match="at least one number, all of them positive"):
