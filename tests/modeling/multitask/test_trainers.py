@@ -20,7 +20,7 @@ from tests import rounding
 
 
 class NoisyModel(keras.Model):
-    """Keeps its layers where TensorFlow does not look, and draws random numbers."""
+    """A model with layers in a list, which TensorFlow does not track, and with random numbers."""
 
     def __init__(self, shared: keras.layers.Layer) -> None:
         super().__init__()
@@ -34,7 +34,7 @@ class NoisyModel(keras.Model):
 
 @pytest.fixture
 def make_trainer(tasks: Any, make_model: Callable[..., Any]) -> Callable[..., Any]:
-    """Builds the trainer of a kind, `joint` or `interleaving`."""
+    """Return a function that builds a `joint` or `interleaving` trainer."""
 
     def make(
         kind: str, optimizer: Any = None, model: Any = None, weights: Any = None, **kwargs: Any
@@ -77,7 +77,7 @@ def test_joint_training_moves_the_weight_to_the_mean_of_the_targets(
     assert trainer.global_step.numpy() == 21
 
 
-def test_multitask_report_is_nested_by_task_and_reset_in_each_interval(
+def test_multitask_metrics_are_nested_by_task_and_reset_in_each_interval(
     make_trainer: Callable[..., Any],
 ) -> None:
     trainer = make_trainer("joint")
@@ -92,7 +92,7 @@ def test_multitask_report_is_nested_by_task_and_reset_in_each_interval(
 
 
 @KINDS
-def test_two_replicas_make_the_updates_of_one(
+def test_two_replicas_train_to_the_weights_of_one(
     make_trainer: Callable[..., Any], two_replicas: tf.distribute.Strategy, kind: str
 ) -> None:
     alone = make_trainer(kind)
@@ -130,7 +130,7 @@ def test_resumed_trainer_equals_an_uninterrupted_one(
         assert _counts(resumed) == _counts(uninterrupted)
 
 
-def test_averages_start_at_loaded_weights(make_trainer: Callable[..., Any]) -> None:
+def test_averages_start_at_the_weights_set_by_initialize(make_trainer: Callable[..., Any]) -> None:
     average = optimization.ExponentialMovingAverage(keras.optimizers.SGD(0.1))
     trainer = make_trainer("joint", average)
     trainer.model.initialize = lambda: trainer.model.shared.kernel.assign([[7.0]])
@@ -147,11 +147,11 @@ def test_trainer_uses_given_options_and_datasets(
     data = {name: tf.data.Dataset.from_tensors(batch).repeat() for name in tasks}
     trainer = make_trainer("joint", trainer_options=options, train_datasets=data)
     _train(trainer, 2)
-    # Both targets are what the weight is.
+    # The labels of both tasks equal the initial output, so that the gradients are zero.
     assert trainer.model.weight == 1.0
 
 
-def test_tasks_models_and_samplers_that_do_not_fit_are_refused(
+def test_mismatched_tasks_models_and_samplers_are_refused(
     tasks: Any, make_model: Callable[..., Any], make_trainer: Callable[..., Any]
 ) -> None:
     sgd = keras.optimizers.SGD()
@@ -177,13 +177,15 @@ def test_training_losses_are_means_over_examples(
         data = tf.data.Dataset.from_tensor_slices((tf.ones([3, 1]), labels)).batch(2)
         task.build_inputs = lambda params, data=data: data
     results = _train(make_trainer("joint", keras.optimizers.SGD(0.0)), 2)
-    # The weight is 1, so of three examples the last one has a loss.
+    # The weight is 1, so only the last of the three examples has a loss.
     assert float(results["foo"]["training_loss"]) == pytest.approx(9 / 3)
     assert float(results["bar"]["training_loss"]) == pytest.approx(36 / 3)
     assert float(results["training_loss"]) == pytest.approx((9 + 36) / 3)
 
 
-def test_interleaved_step_trains_one_task(make_trainer: Callable[..., Any]) -> None:
+def test_each_interleaved_step_trains_one_task_drawn_by_weight(
+    make_trainer: Callable[..., Any],
+) -> None:
     trainer = make_trainer("interleaving", keras.optimizers.Adam(0.1), weights={"foo": 3.0})
     results = _train(trainer, 400)
     assert sum(_counts(trainer)) == trainer.global_step.numpy() == 400
@@ -198,7 +200,7 @@ def test_task_with_a_weight_of_zero_is_never_trained(make_trainer: Callable[...,
     trainer = make_trainer("interleaving", weights={"foo": foo, "bar": bar})
     results = _train(trainer, 20)
     assert _counts(trainer) == [20 * foo, 20 * bar]
-    # And it reports no loss of zero.
+    # The task does not report a loss of zero either.
     assert ("foo" in results, "bar" in results) == (foo > 0, bar > 0)
 
 
@@ -224,7 +226,9 @@ def test_training_loss_is_the_mean_over_the_examples_of_all_tasks(
     assert float(results["training_loss"]) == pytest.approx(sum(losses) / sum(examples))
 
 
-def test_one_keras_model_serves_all_tasks(make_trainer: Callable[..., Any], tasks: Any) -> None:
+def test_one_keras_model_can_be_trained_on_all_tasks(
+    make_trainer: Callable[..., Any], tasks: Any
+) -> None:
     trainer = make_trainer("interleaving", model=tasks["foo"].build_model())
     _train(trainer, 10)
     assert 0 not in _counts(trainer)
