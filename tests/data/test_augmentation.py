@@ -1,4 +1,4 @@
-"""Augmentation by Keras layers: the same images after a resume, labels mixed, errors."""
+"""Augmentation by Keras layers: images after a resume, mixed labels, and errors."""
 
 from typing import Any
 

@@ -41,7 +41,7 @@ def test_files_of_several_patterns_keep_the_order_of_the_patterns(folder):
     ("pattern", "message"),
     [("c-*", "0 examples matched"), ("c-0", "c-0` does not exist"), ("", "is a directory")],
 )
-def test_error_names_the_missing_input(folder, pattern, message):
+def test_input_that_matches_no_file_is_named_in_the_error(folder, pattern, message):
     with pytest.raises(errors.DataError, match=message):
         matched(folder, pattern)
 

@@ -8,7 +8,7 @@ from official_lite.data import file_reading
 
 @pytest.fixture
 def files(tmp_path):
-    """Eight files of four lines each; a line is `<file>.<line>`."""
+    """Write eight files of four lines each; a line is `<file>.<line>`."""
     for file in range(8):
         (tmp_path / f"{file}").write_text("".join(f"{file}.{line}\n" for line in range(4)))
     return [str(tmp_path / f"{file}") for file in range(8)]

@@ -10,7 +10,7 @@ from official_lite.data import file_reading
 
 
 class FakeTfds(types.ModuleType):
-    """Stands in for `tensorflow_datasets`: a split of ten numbers in two files."""
+    """A stand-in for `tensorflow_datasets` with a split of ten numbers in two files."""
 
     ReadConfig = types.SimpleNamespace
     decode = types.SimpleNamespace(SkipDecoding=lambda: "skipped")

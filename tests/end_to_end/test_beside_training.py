@@ -76,6 +76,6 @@ def test_exported_model_gives_the_same_outputs_in_a_fresh_process(tmp_path: path
     # A new interpreter instead of a fork, which would already have imported this package.
     command = [sys.executable, "-c", RELOAD, str(model_dir), str(images), str(reloaded)]
     subprocess.run(command, check=True, cwd=commands.ROOT)
-    # Three dense layers over 64 numbers.
+    # Three dense layers with sums over at most 64 numbers.
     rounding.assert_close(np.load(reloaded), np.load(exported), roundings=3 * 64)
     assert np.abs(np.load(exported)).max() > 0

@@ -28,7 +28,7 @@ RECORD_BYTES = 64
 class FaultyConfig(cfg.TaskConfig):
     """Attributes:
     source: A key of `_SOURCES`; empty reads the files of the data's `input_path`.
-    validation_source: The same for evaluation.
+    validation_source: The corresponding key for the evaluation data.
     """
 
     source: str = ""

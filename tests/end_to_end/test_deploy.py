@@ -242,7 +242,7 @@ def test_pods_of_a_job_get_one_cluster_and_find_each_other(
     assert _exit_codes([{"TF_CONFIG": text} for text in texts]) == [0, 0]
 
 
-def test_pods_with_a_parameter_server_share_one_cluster(
+def test_parameter_server_pods_share_one_cluster(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = [_read(t, monkeypatch) for t in _tf_configs("parameter_server.yaml", tmp_path)]

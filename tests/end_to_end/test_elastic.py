@@ -1,4 +1,4 @@
-"""Elastic training gives one result for any number of replicas and workers, even if it changes."""
+"""Elastic training gives one result for any number of replicas and workers, fixed or changing."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Runs whose memory is exhausted at any time; docs/reliability.md lists these faults."""
+"""Runs whose memory is exhausted in one of their parts; docs/reliability.md lists these faults."""
 
 import functools
 import itertools

@@ -208,7 +208,7 @@ def test_first_metrics_after_a_restart_cover_only_the_steps_since_the_restart(
 
 
 @pytest.mark.slow
-def test_changed_config_is_shown_and_refused_unless_allowed(
+def test_changed_config_is_shown_and_refused_without_allow_config_change(
     tmp_path: pathlib.Path,
 ) -> None:
     model_dir = tmp_path / "run"

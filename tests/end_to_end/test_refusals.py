@@ -1,4 +1,4 @@
-"""Mistakes that raise or warn: one row for each, with the names that its message must contain.
+"""Mistakes that cause errors or warnings, each with the names that its message must contain.
 
 Mistakes in a config are refused within the test process. Mistakes in a user's code are written to a
 file, which a command then imports.
@@ -25,7 +25,7 @@ LR = "trainer.optimizer_config.learning_rate"
 OPTIMIZER = "trainer.optimizer_config.optimizer"
 EARLY = "trainer.hooks=[{name: early_stopping, metric: %s, patience: 1, min_delta: 9}]"
 
-# The override, or the text of a config file if it has several lines, and the names required.
+# The override, or the text of a config file if it has several lines, and the required names.
 CONFIGS = [
     ("trainer.trian_steps=5", ["`trainer.trian_steps`", "`train_steps`"]),
     ("trainer.max_epochs=3", ["`trainer.max_epochs`", "`train_epochs`"]),
@@ -265,7 +265,7 @@ class Mistake:
     """A mistake in the user's file or in a command.
 
     Attributes:
-        name: What the user has done.
+        name: A short description of the mistake.
         names: The texts that the message must contain. `FILE` stands for the user's file.
         edits: Pairs of a text in the task's code and its replacement.
         args: Additional arguments of the command.

@@ -535,7 +535,7 @@ def test_removing_a_symlink_in_a_run_keeps_its_target(
     assert (precious / "file").exists()
 
 
-def test_only_one_module_removes_directories() -> None:
+def test_only_the_files_module_removes_directories() -> None:
     found = [
         path.name
         for path in (ROOT / "official_lite").rglob("*.py")

@@ -290,7 +290,7 @@ def test_evaluation_uses_the_checkpoint_before_a_damaged_one_and_moves_no_files(
 
 
 @pytest.mark.slow
-def test_run_resumed_before_a_damaged_checkpoint_equals_an_uninterrupted_one(
+def test_run_resumed_from_before_a_damaged_checkpoint_equals_an_uninterrupted_one(
     run: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:
     _flip(run / f"ckpt-30.{DATA}")

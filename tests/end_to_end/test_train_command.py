@@ -77,7 +77,9 @@ def test_recorded_yaml_or_gin_config_reproduces_the_run_bit_for_bit(
         assert (a["accuracy"], a["validation_loss"]) == (b["accuracy"], b["validation_loss"])
 
 
-def test_finished_run_is_reported_and_resumes_with_more_steps(tmp_path: pathlib.Path) -> None:
+def test_finished_run_is_reported_as_finished_and_resumes_with_more_steps(
+    tmp_path: pathlib.Path,
+) -> None:
     _train(tmp_path / "run", *SHORT)
     assert "finished" in _train(tmp_path / "run", *SHORT)
     _train(tmp_path / "run", "--set=trainer.train_steps=60", SHORT[1])

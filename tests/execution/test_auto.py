@@ -234,7 +234,9 @@ def test_configured_execution_mode_takes_precedence_over_a_recorded_one(
     assert runner.execution_record is None
 
 
-def test_chosen_mode_is_written_to_the_model_directory(experiment, make_task, tmp_path) -> None:
+def test_chosen_execution_mode_is_written_to_the_model_directory(
+    experiment, make_task, tmp_path
+) -> None:
     params = experiment(trainer={"train_steps": 200, "steps_per_loop": 100})
     runner = _run(params, make_task(params, EndlessTask), tmp_path)
     record = json.loads((tmp_path / "execution.json").read_text())

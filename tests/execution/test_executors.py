@@ -133,7 +133,7 @@ class Minimal(base_trainer._AsyncTrainer):
     def __init__(self):
         self._strategy = tf.distribute.get_strategy()
         self.init_async()
-        # As trainers of the Model Garden do.
+        # Set after `init_async`, as by Model Garden trainers.
         self.global_step = tf.Variable(0, dtype=tf.int64)
         self.model, self.optimizer, self.config = keras.Sequential(), keras.optimizers.SGD(), None
 
@@ -196,7 +196,7 @@ def test_each_parameter_server_worker_reads_its_own_share(tmp_path):
     found = parameter_servers.run_script(tmp_path, DRAW)
     assert found["spec"] == str(tf.TensorSpec([], tf.int64))
     assert set(found["values"]) == set(range(20))
-    # Whatever the order, no example of a share is repeated before all its examples were drawn.
+    # Whatever the order, no example is repeated before all examples of its share were drawn.
     for share in (range(10), range(10, 20)):
         own = [value for value in found["values"] if value in share]
         assert max(map(own.count, share)) - min(map(own.count, share)) <= 1

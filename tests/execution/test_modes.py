@@ -28,7 +28,7 @@ ADAMW = {
 
 
 class BusyModel(keras.Model):
-    """A model with normalization, scalars reported by a layer call, and dropout."""
+    """A model with normalization, dropout, and a scalar that its `call` reports."""
 
     def __init__(self, dropout_rate: float) -> None:
         super().__init__()

@@ -120,7 +120,7 @@ def test_config_that_virtual_replicas_do_not_support_is_refused(
 def test_strategy_that_virtual_replicas_do_not_support_is_refused(
     strategy_cls: type[tf.distribute.Strategy], name: str
 ) -> None:
-    strategy = strategy_cls.__new__(strategy_cls)  # Needs no devices.
+    strategy = strategy_cls.__new__(strategy_cls)  # Creates no devices.
     with pytest.raises(errors.ConfigValueError, match=f"the strategy `{name}`"):
         modes.check_virtual_replicas(4, "graph", strategy)
 
@@ -270,7 +270,7 @@ def test_variable_initialized_to_infinity_does_not_become_nan() -> None:
 
 
 class IncompleteTask(line_experiment.LineTask):
-    """A task whose pipelines divide micro-batches of 4 and of fewer examples in turn."""
+    """A task that alternates micro-batches of 4 and of fewer examples, divided among pipelines."""
 
     fewer = 2
 

@@ -26,7 +26,7 @@ def test_splits_have_1437_and_360_examples_of_all_classes() -> None:
         data.load_split("validaton")
 
 
-def test_same_seed_gives_the_same_batches_and_another_does_not() -> None:
+def test_equal_seeds_give_equal_batches_and_different_seeds_do_not() -> None:
     def first_batch(seed: int) -> np.ndarray:
         return next(iter(data.build_dataset(_data(seed=seed))))[0].numpy()
 

@@ -69,7 +69,7 @@ def _with_signature_of_keras(cls: type) -> type:
 
 
 def _replace(classes: Mapping[type, type]) -> None:
-    """Replace the classes wherever a module of Keras, or one of its tables, refers to them."""
+    """Replace the classes in every Keras module and table that refers to them."""
     packages = ["keras", "keras.optimizers", "keras.optimizers.schedules", "keras.src.optimizers"]
     packages += [
         f"{name}.{found.name}"

@@ -259,7 +259,7 @@ def test_name_scopes_prefix_the_names_of_values(scopes: list[str]) -> None:
     assert set(storage.take().scalars) == {"/".join([*scopes, "loss"]), "outside"}
 
 
-def test_innermost_storage_is_the_current_one_until_it_is_left() -> None:
+def test_innermost_event_storage_is_current_until_its_context_ends() -> None:
     with telemetry.EventStorage() as outer:
         with contextlib.suppress(ZeroDivisionError), telemetry.EventStorage() as inner:
             assert telemetry.get_event_storage() is inner

@@ -1,4 +1,4 @@
-"""Keras's own tests of optimizers, schedules and callbacks pass with our classes in their place.
+"""Keras's own tests of optimizers, schedules and callbacks pass with our classes.
 
 The tests are read from the installed wheel; `keras_plugin` documents the replacements.
 """

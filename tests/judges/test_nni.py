@@ -200,7 +200,7 @@ def test_open_repeat_applies_its_first_blocks_up_to_each_depth(depth: int) -> No
 
 def test_written_architectures_are_read_back_and_build_their_models(tmp_path: pathlib.Path) -> None:
     assert resolution.space_of(_model()) == _SPACE
-    # Each option of each label at least once.
+    # The three architectures use each option of each label at least once.
     for number in range(3):
         arch = {label: options[number % len(options)] for label, options in _SPACE.items()}
         architecture.write_arch(str(tmp_path), arch, space=_SPACE)

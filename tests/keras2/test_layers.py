@@ -31,14 +31,14 @@ class Scale(keras2.Layer):
         return tf.nest.flatten(inputs)[0] * self.kernel * self.factor * times
 
 
-def test_constructor_accepts_gin_the_layer_itself_and_a_name_with_a_slash() -> None:
+def test_layer_constructor_accepts_gin_an_extra_self_and_a_name_with_a_slash() -> None:
     layer = Scale(2.0, name="a/b")
     np.testing.assert_array_equal(layer(tf.ones([1, 3])), [[2.0, 2.0, 2.0]])
     assert layer.name == "a_b"
     assert [weight.path for weight in layer.weights] == ["a_b/scale_kernel"]
 
 
-def test_build_gets_tensor_shapes() -> None:
+def test_build_receives_tensor_shapes() -> None:
     x = tf.ones([2, 3])
     for inputs in (x, [x, x], {"a": x, "b": x}):
         layer = Scale(1.0)
@@ -187,7 +187,7 @@ def test_tensorflow_variable_is_tracked_as_a_weight() -> None:
     np.testing.assert_array_equal(inner.bias, [0.0, 0.0, 0.0])
 
 
-def test_config_gives_the_dtype_as_a_string() -> None:
+def test_layer_config_contains_the_dtype_policy_as_a_string() -> None:
     assert Bias(dtype="mixed_bfloat16").get_config()["dtype"] == "mixed_bfloat16"
 
 

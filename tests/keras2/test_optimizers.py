@@ -145,7 +145,7 @@ def test_resumed_training_restores_the_slots(kind, tmp_path) -> None:
 
 
 @pytest.mark.parametrize("amsgrad", [False, True])
-def test_adam_trains_like_the_adam_of_keras_3(amsgrad: bool) -> None:
+def test_keras2_adam_trains_like_keras_3_adam(amsgrad: bool) -> None:
     expected = train(keras.optimizers.Adam(0.1, amsgrad=amsgrad), dense())
     for one, other in zip(expected, train(keras2.Adam(0.1, amsgrad=amsgrad), dense()), strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-5)

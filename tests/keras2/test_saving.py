@@ -52,7 +52,7 @@ def test_checkpoint_contains_layers_in_lists_and_dictionaries(tmp_path) -> None:
 
 
 class Twice(keras2.Keras2Habits, keras.Model):
-    """Subclass whose constructor is that of `keras.Model`."""
+    """A model subclass without a constructor of its own."""
 
 
 def test_saved_model_takes_and_returns_tensors_by_name(tmp_path) -> None:
@@ -70,7 +70,7 @@ def test_saved_model_takes_and_returns_tensors_by_name(tmp_path) -> None:
 
 
 class Lookup(keras2.Keras2Habits, keras.Model):
-    """Subclassed model with arguments of several types."""
+    """A subclassed model with arguments of several types."""
 
     def __init__(self):
         super().__init__()
@@ -83,7 +83,7 @@ class Lookup(keras2.Keras2Habits, keras.Model):
 
 
 class Words(keras2.Keras2Habits, keras.Sequential):
-    """Sequential model that is built by its first call."""
+    """A sequential model that is built by its first call."""
 
 
 @pytest.mark.parametrize("save", ["save", "tf.saved_model.save"])

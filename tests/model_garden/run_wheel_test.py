@@ -14,7 +14,7 @@ import sys
 
 DISTRIBUTION = "tf-models-official"
 
-# The changes of imports that porting a project requires.
+# The import changes that porting a project requires.
 PORT = [
     (r"\bofficial\.", "official_lite."),
     (r"(?m)^import orbit(\.utils)?$", "from official_lite import orbit"),

@@ -45,7 +45,7 @@ def _run(path: str, report: pathlib.Path) -> dict[str, str]:
 def _outcome(case: ElementTree.Element) -> str:
     if case.find("failure") is not None or case.find("error") is not None:
         return "failed"
-    # absl writes a skipped test as one that was not run.
+    # absl reports a skipped test with the status `notrun`.
     return "skipped" if case.get("status") == "notrun" else "passed"
 
 

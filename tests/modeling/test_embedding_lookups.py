@@ -60,14 +60,14 @@ def _ops_that_read(model: keras.Model) -> set[str]:
     return {op.type for op in table.consumers()}
 
 
-def test_training_step_gathers_rows_without_reading_the_whole_table() -> None:
+def test_lookup_gathers_rows_without_reading_the_whole_table() -> None:
     model = _model()
     assert "ReadVariableOp" in _ops_that_read(model)
     embedding_lookups.read_rows_only(model)
     assert _ops_that_read(model) == {"ResourceGather"}
 
 
-def test_each_replica_reads_its_own_rows(two_replicas: tf.distribute.Strategy) -> None:
+def test_row_lookups_on_two_replicas_match_keras(two_replicas: tf.distribute.Strategy) -> None:
     with two_replicas.scope():
         model = _model()
     expected = model(tf.constant(IDS))

@@ -15,7 +15,7 @@ def test_parameter_count_excludes_seed_generator_states() -> None:
     assert model_summary.try_count_params(model, trainable_only=True) is None
 
 
-def test_description_has_a_line_for_each_layer_with_parameters() -> None:
+def test_model_description_has_a_line_for_each_layer_with_parameters() -> None:
     model = keras.Sequential(
         [
             keras.Input((5,)),

@@ -102,7 +102,7 @@ def test_overflow_on_one_replica_skips_the_step_on_all(
     assert poisoned.optimizer.dynamic_scale.numpy() == 2.0**14
 
 
-def test_scale_grows_after_steps_without_overflow_and_missing_gradients_are_tolerated(
+def test_loss_scale_grows_after_finite_steps_and_missing_gradients_are_tolerated(
     two_replicas: tf.distribute.Strategy,
 ) -> None:
     with two_replicas.scope():

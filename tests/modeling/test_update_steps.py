@@ -31,7 +31,7 @@ BY_ROWS: dict[str, Callable[[], Any]] = {
     "sgd_clipnorm": lambda: keras.optimizers.SGD(0.1, clipnorm=0.5),
     "sgd_clipvalue": lambda: keras.optimizers.SGD(0.1, clipvalue=0.02),
 }
-# Optimizers that change all rows in each step, and those whose gradients Keras divides by a scale.
+# Optimizers that change all rows in each step, and those whose gradients are divided by a scale.
 WHOLE: dict[str, Callable[[], Any]] = {
     "momentum": lambda: keras.optimizers.SGD(0.1, momentum=0.9, weight_decay=0.1),
     "nesterov": lambda: keras.optimizers.SGD(0.1, momentum=0.9, nesterov=True),
@@ -290,7 +290,7 @@ def test_first_adam_step_equals_the_learning_rate_to_float32_precision() -> None
         weight = keras.Variable(np.zeros(shape, np.float32))
         optimizer = make_distributed(keras.optimizers.Adam(0.1, epsilon=1e-12))
         optimizer.apply_gradients([(np.full(shape, 0.5, np.float32), weight)])
-        # The size of the first step is the learning rate. In Keras itself it is off by 6e-6.
+        # The size of the first step is the learning rate. With Keras's own Adam, it is off by 6e-6.
         rounding.assert_close(weight.numpy(), np.full(shape, -0.1))
 
 

@@ -56,7 +56,7 @@ def _by_hand() -> keras.Model:
     return keras.Model(inputs, layers.Dense(10)(layers.GlobalAveragePooling2D()(x)))
 
 
-def test_operations_keep_the_shape() -> None:
+def test_every_operation_keeps_the_shape_of_its_input() -> None:
     for name in model.OPERATIONS:
         operation = model.create_operation(name, 8)
         assert operation.compute_output_spec(keras.KerasTensor((None, 8, 8, 8))).shape[1:] == (
@@ -66,7 +66,7 @@ def test_operations_keep_the_shape() -> None:
         )
 
 
-def test_every_search_is_registered_and_valid() -> None:
+def test_every_nas_digits_search_is_registered_and_valid() -> None:
     assert {name.removeprefix("nas/digits_") for name in SEARCHES} == set(nas_digits.TRAINERS)
     for name in SEARCHES:
         exp_factory.get_exp_config(name).validate()
@@ -92,7 +92,7 @@ def test_architecture_found_by_the_search_command_is_trained_by_the_next_one(tmp
     assert found.returncode == 0, found.stderr[-2000:]
     lines = (tmp_path / "found/metrics.json").read_text().splitlines()
     accuracy = [r for r in map(json.loads, lines) if r["split"] == "validation"][-1]["accuracy"]
-    # Two seeds differ by 0.05 on average, and by 0.14 at most.
+    # The accuracies of two seeds differ by 0.05 on average, and by 0.14 at most.
     assert accuracy == pytest.approx(np.mean(table.accuracies()[table.name_of(arch)]), abs=0.15)
 
 

@@ -7,7 +7,7 @@ from tests import downloads, rounding
 
 SAMPLE, needs_sample = downloads.needs("criteo_sample.txt")
 
-# Lines of the Kaggle data set: integers and categories may be missing, integers be negative.
+# Lines of the Kaggle dataset. Integers and categories may be missing, and integers negative.
 LINES = [
     "0\t\t3\t260\t\t17668\t\t\t33\t\t\t\t0\t\t05db9164\t08d6d899\t9143c832\tf56b7dd5\t25c83c98"
     "\t7e0ccccf\tdf5c2d18\t0b153874\ta73ee510\t8f48ce11\ta7b606c4\tae1bb660\teae197fd\tb28479f6"

@@ -1,4 +1,4 @@
-"""DLRM and DeepFM: what they compute, and how they are trained."""
+"""The computations and the training of DLRM and DeepFM."""
 
 import itertools
 import json

@@ -237,7 +237,7 @@ def test_windows_predict_each_next_item_about_once_per_epoch(directory) -> None:
         )
         predicted += np.bincount(labels[has_label], minlength=NUM_ITEMS + 1)
     expected = np.bincount(np.concatenate([items[1:] for items in own]), minlength=NUM_ITEMS + 1)
-    # Up to 12 users predict an item, each of them 0 to 2 times per epoch.
+    # An item is a label for up to 12 users, for each of them 0 to 2 times per epoch.
     np.testing.assert_allclose(predicted / num_epochs, expected, atol=0.6)
 
 

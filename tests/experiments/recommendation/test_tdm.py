@@ -45,7 +45,7 @@ def test_items_of_a_topic_are_neighbors_in_the_tree() -> None:
     assert min(shares) > 0.8
 
 
-def test_path_leads_from_the_root_to_the_leaf(matcher) -> None:
+def test_path_of_an_item_leads_from_the_root_of_the_tree_to_its_leaf(matcher) -> None:
     path = matcher.path_to(tf.range(NUM_ITEMS)).numpy()
     assert path.shape == (NUM_ITEMS, 6)
     assert (path[:, 0] // 2 == 1).all()
@@ -90,7 +90,7 @@ def _train(model_dir: pathlib.Path, train_steps: int) -> Any:
 
 
 @pytest.mark.slow
-def test_startup_plants_a_tree_and_training_resumes_with_it(tmp_path: pathlib.Path) -> None:
+def test_startup_builds_an_item_tree_and_training_resumes_with_it(tmp_path: pathlib.Path) -> None:
     unbroken = _train(tmp_path / "unbroken", 20)
     _train(tmp_path / "run", 12)
     resumed = _train(tmp_path / "run", 20)
@@ -100,7 +100,7 @@ def test_startup_plants_a_tree_and_training_resumes_with_it(tmp_path: pathlib.Pa
         np.testing.assert_array_equal(weight.numpy(), other.numpy())
 
 
-def test_startup_on_a_cluster_refuses_trees_that_differ(two_replicas) -> None:
+def test_startup_on_a_cluster_refuses_different_item_trees(two_replicas) -> None:
     item_of_leaf = np.arange(8, dtype=np.int32)
     startup._require_same(two_replicas, item_of_leaf)
     own = iter([item_of_leaf, item_of_leaf[::-1]])

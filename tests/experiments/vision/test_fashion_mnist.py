@@ -98,7 +98,7 @@ def test_error_about_missing_files_says_where_to_get_them(directory: pathlib.Pat
 
 
 @pytest.mark.parametrize("damage", ["not gzip", "gzip cut off", "array cut off", "other type"])
-def test_damaged_files_are_refused(directory: pathlib.Path, damage: str) -> None:
+def test_damaged_image_files_are_refused(directory: pathlib.Path, damage: str) -> None:
     path = directory / "train-images-idx3-ubyte.gz"
     content = path.read_bytes()
     array = gzip.decompress(content)
@@ -139,14 +139,14 @@ def test_held_out_images_are_the_last_training_images_and_not_trained_on(
     np.testing.assert_array_equal(np.concatenate([x for x, _ in evaluated]), images[-20:])
     epoch = built.build_inputs(config.train_data).take(7).as_numpy_iterator()
     trained = np.concatenate([x for x, _ in epoch])
-    # Every image of the epoch once, in another order.
+    # The epoch contains each remaining training image once, in a different order.
     assert sorted(map(bytes, trained.astype(np.uint8))) == sorted(map(bytes, images[:-20]))
     config.num_held_out = 90
     with pytest.raises(errors.ConfigValueError, match="less than the 90 training images"):
         built.build_inputs(config.validation_data)
 
 
-def test_erased_square_is_black_and_the_rest_unchanged() -> None:
+def test_erasing_blackens_one_square_and_leaves_the_rest_unchanged() -> None:
     images = np.full((200, 12, 9, 1), 7, np.uint8)
     erased = random_images.erase(tf.constant(images), 3, tf.constant([1, 2], tf.int64)).numpy()
     assert set(np.unique(erased)) == {0, 7}
@@ -154,7 +154,7 @@ def test_erased_square_is_black_and_the_rest_unchanged() -> None:
     for image in erased[..., 0]:
         rows, columns = np.nonzero(image == 0)
         height, width = np.ptp(rows) + 1, np.ptp(columns) + 1
-        # One full rectangle, smaller than the square only at the border.
+        # The erased area is a full rectangle, smaller than the square only at the border.
         assert len(rows) == height * width
         assert height == 3 or rows.min() == 0 or rows.max() == 11
         assert width == 3 or columns.min() == 0 or columns.max() == 8
@@ -209,7 +209,7 @@ def test_training_learns_and_reports_the_share_of_correct_test_images(
 
 
 @pytest.mark.slow
-def test_resumed_training_ends_with_the_weights_of_an_uninterrupted_one(
+def test_resumed_training_has_the_weights_of_an_uninterrupted_one(
     directory: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:
     def train(name: str, train_steps: int) -> keras.Model:

@@ -104,7 +104,7 @@ def test_training_reads_random_crops_and_mirror_images(directory: pathlib.Path) 
     assert extents.min() < 120 < extents.max()
     largest = params.replace(crop_area_range=(1.0, 1.0), aug_rand_hflip=False)
     images = np.concatenate(_first_batches(largest, 0, 3))
-    # A crop of the whole area does not fit every aspect ratio; otherwise it is the center crop.
+    # If no crop of the whole area fits the drawn aspect ratio, the center crop is used.
     assert (images[:, :, 0, 0] - images[:, :, -1, 0] > 50).all()
 
 

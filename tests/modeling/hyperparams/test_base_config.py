@@ -246,7 +246,7 @@ REFUSALS: list[tuple[Callable[[], object], type[Exception], str]] = [
     (lambda: TrainerConfig.from_args(1, 2, 3), errors.ConfigTypeError, "3 values"),
     (lambda: hyperparams.bind("Bound"), ValueError, "'Bound'"),
     (lambda: hyperparams.bind(TrainerConfig)(5), ValueError, "got 5"),
-    # Both of two mutually exclusive fields.
+    # Two mutually exclusive fields are both set.
     (lambda: StagesConfig(steps=5, epochs=3), errors.ConfigValueError, "`epochs` is 3"),
     (lambda: StagesConfig({"steps": 5, "epochs": 3}), errors.ConfigValueError, "`epochs` is 3"),
     (
@@ -335,7 +335,7 @@ def test_field_checks_accept_valid_values() -> None:
         ("stages:\n  steps: 5\n  epochs: 3\n", 3, "`epochs` is 3"),
     ],
 )
-def test_error_in_a_file_names_file_and_line(tmp_path, text, line, named) -> None:
+def test_error_in_a_config_file_names_the_file_and_line(tmp_path, text, line, named) -> None:
     path = tmp_path / "run.yaml"
     path.write_text(text)
     with pytest.raises(errors.ConfigError) as caught:
@@ -397,7 +397,7 @@ def test_validate_checks_elements_that_were_appended_to_a_list():
         config.validate()
 
 
-def test_file_keeps_the_subclass_of_a_nested_config(tmp_path):
+def test_yaml_round_trip_keeps_the_subclass_of_a_nested_config(tmp_path):
     path = tmp_path / "params.yaml"
     config = ExperimentConfig(
         task=DigitsTaskConfig(sizes=(3, 4), strategy="off", model={"d": 1e-3})
@@ -528,7 +528,7 @@ def test_null_does_not_conflict_with_a_mutually_exclusive_field():
     assert StagesConfig(steps=0, epochs=3).epochs == 3
 
 
-def test_custom_constructor_takes_its_own_arguments():
+def test_config_may_define_a_constructor_with_other_arguments():
     @dataclasses.dataclass(init=False)
     class Own(hyperparams.Config):
         size: int = 1
@@ -646,10 +646,10 @@ def test_dict_overrides_are_merged_into_the_current_config_subclass():
 
 
 @pytest.mark.parametrize("length", [1, 2, 3])
-def test_new_list_replaces_the_old_one_and_keeps_the_classes_of_its_elements(length):
+def test_list_override_replaces_the_list_and_keeps_the_classes_of_its_elements(length):
     config = Everything(leaves=[Leaf(x=5), WiderLeaf(x=6, y=7)])
     config.override({"leaves": [{"x": 2}, {}, {}][:length]})
-    # The new values have the classes of the old ones, so that the file of a run can be applied.
+    # New elements have the classes of the old ones, so that a run's config file can be applied.
     assert config.leaves == [Leaf(x=2), WiderLeaf(), Leaf()][:length]
     hyperparams.override_params_dict(config, "leaves[0].x=3", is_strict=True)
     assert config.leaves[0] == Leaf(x=3), "an index changes only its element"
@@ -712,7 +712,7 @@ def test_single_plugin_argument_is_set_by_its_path():
     assert trainer.hooks[1].as_dict() == {"name": "a", "patience": 5, "metric": "accuracy"}
 
 
-def test_free_config_takes_new_keys_at_any_time():
+def test_free_config_accepts_new_keys_at_any_time():
     trainer = PluginsConfig({"overrides": {"a.b": 1, "c": {"d": [[1]]}}})
     trainer.override({"overrides": {"c": {"e": 2}}})
     assert trainer.as_dict()["overrides"] == {"a.b": 1, "c": {"d": [[1]], "e": 2}}

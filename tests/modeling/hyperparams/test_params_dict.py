@@ -1,4 +1,4 @@
-"""Untyped trees of parameters: overrides, paths and restrictions."""
+"""Untyped parameter trees: overrides, paths and restrictions."""
 
 import dataclasses
 
@@ -186,7 +186,7 @@ def test_list_elements_are_overridden_by_index():
     assert params.as_dict() == {"a": [1, 5, 3, 6], "b": [{"c": 2}]}
 
 
-def test_saved_parameters_are_read_back(tmp_path):
+def test_params_dict_round_trips_through_yaml(tmp_path):
     path = tmp_path / "params.yaml"
     hyperparams.save_params_dict_to_yaml(ParamsDict({"a": (1, 2), "b": {"c": "off"}}), path)
     assert path.read_text() == "a: [1, 2]\nb:\n  c: 'off'\n"

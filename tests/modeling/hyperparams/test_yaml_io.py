@@ -120,7 +120,7 @@ def test_ambiguous_scalars_of_yaml_1_1_are_strings():
 
 
 @pytest.mark.parametrize("text", ["", "\n\n", "# nothing\n", "---\n", "null\n"])
-def test_empty_file_is_an_empty_override(text):
+def test_empty_yaml_file_is_an_empty_override(text):
     assert parse(text) == {}
 
 
@@ -188,7 +188,7 @@ def test_missing_file_or_directory_raises_config_file_error(tmp_path):
             yaml_io.read_yaml(path)
 
 
-def test_remote_file_is_read_through_tensorflow(tmp_path):
+def test_remote_config_file_is_read_through_tensorflow(tmp_path):
     path = f"file://{tmp_path}/remote.yaml"
     files.write_text(path, "a: 1\n")
     assert yaml_io.read_yaml(path) == {"a": 1}

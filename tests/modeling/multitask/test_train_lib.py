@@ -105,7 +105,7 @@ def test_multitask_run_returns_metrics_only_with_run_post_eval(
     assert [(r["step"], r["split"]) for r in reports] == [(4, "validation"), (8, "validation")]
 
 
-def test_schedule_in_ratios_is_converted_to_steps(
+def test_schedule_ratios_are_converted_to_steps(
     run: Callable[..., Any], experiment: Experiment, tmp_path: pathlib.Path
 ) -> None:
     params = experiment(trainer_type="joint")
@@ -150,7 +150,7 @@ class DroppingModels(base_model.MultiTaskBaseModel):
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("trainer_type", ["joint", "interleaving"])
-def test_resumed_run_continues_its_data_and_random_numbers(
+def test_resumed_run_continues_with_the_next_data_and_random_numbers(
     run: Callable[..., Any], experiment: Experiment, tmp_path: pathlib.Path, trainer_type: str
 ) -> None:
     def train(name: str, train_steps: int) -> list[np.ndarray]:

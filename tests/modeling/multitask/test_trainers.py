@@ -69,7 +69,8 @@ def test_joint_training_moves_the_weight_to_the_mean_of_the_targets(
 ) -> None:
     trainer = make_trainer("joint")
     _train(trainer, 1)
-    # 1 - 0.1 * (2 * 1 + 2 * (1 - 3)), and then towards 1.5 by a factor of 0.6 a step.
+    # The weight becomes 1 - 0.1 * (2 * 1 + 2 * (1 - 3)). Each further step multiplies its distance
+    # to 1.5 by 0.6.
     assert trainer.model.weight == pytest.approx(1.2)
     _train(trainer, 20)
     expected = 1.5 - 0.3 * 0.6**20
@@ -139,7 +140,7 @@ def test_averages_start_at_the_weights_set_by_initialize(make_trainer: Callable[
     assert trainer.model.weight == 7.0
 
 
-def test_trainer_uses_given_options_and_datasets(
+def test_trainer_uses_the_options_and_datasets_passed_to_it(
     make_trainer: Callable[..., Any], tasks: Any
 ) -> None:
     options = orbit.StandardTrainerOptions(use_tf_function=False, use_tf_while_loop=False)
@@ -189,7 +190,7 @@ def test_each_interleaved_step_trains_one_task_drawn_by_weight(
     trainer = make_trainer("interleaving", keras.optimizers.Adam(0.1), weights={"foo": 3.0})
     results = _train(trainer, 400)
     assert sum(_counts(trainer)) == trainer.global_step.numpy() == 400
-    # The draws depend on the step only. The standard error is 9.
+    # The draws depend only on the step. The standard error is 9.
     assert _counts(trainer)[0] == pytest.approx(300, abs=30)
     assert {"foo", "bar"} <= results.keys()
     assert "total_loss" not in results
@@ -207,7 +208,7 @@ def test_task_with_a_weight_of_zero_is_never_trained(make_trainer: Callable[...,
 def test_training_loss_is_the_mean_over_the_examples_of_all_tasks(
     make_trainer: Callable[..., Any], tasks: Any
 ) -> None:
-    # Batches of two and of one, and of four and of two.
+    # The first task has batches of two examples and one, the second of four and two.
     for task, size, last in ((tasks["foo"], 2, 4.0), (tasks["bar"], 4, 7.0)):
         labels = tf.concat([tf.ones([size, 1]), tf.fill([size // 2, 1], last)], 0)
         data = tf.data.Dataset.from_tensor_slices((tf.ones([len(labels), 1]), labels)).batch(size)
@@ -216,7 +217,7 @@ def test_training_loss_is_the_mean_over_the_examples_of_all_tasks(
     trainer = make_trainer("interleaving", keras.optimizers.SGD(0.0))
     results = _train(trainer, 9)
     counts = dict(zip(("foo", "bar"), _counts(trainer), strict=True))
-    # The weight is 1, so the last examples of each pass over the data have a loss.
+    # The weight is 1, so only the last examples of each pass over the data have a loss.
     losses, examples = [], []
     for name, size, loss in (("foo", 2, 9.0), ("bar", 4, 36.0)):
         passes, rest = divmod(counts[name], 2)

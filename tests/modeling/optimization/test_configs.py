@@ -76,7 +76,7 @@ def test_integer_in_a_float_field_becomes_a_float() -> None:
     assert isinstance(optimization.SGDConfig({"momentum": 0}).momentum, float)
 
 
-def test_config_is_read_from_a_dict_and_from_a_file(tmp_path: pathlib.Path) -> None:
+def test_optimization_config_is_read_from_a_dict_and_from_a_file(tmp_path: pathlib.Path) -> None:
     config = optimization.OptimizationConfig(PARAMS)
     assert config.optimizer.get() == optimization.SGDConfig(momentum=0.9)
     assert config.learning_rate.get().values == [0.1, 0.01, 0.001]

@@ -73,7 +73,7 @@ def test_equal_weights_give_the_mean_of_all_weights_since_the_start_step() -> No
     rounding.assert_close(weight.numpy(), np.mean(weights[2:], 0), roundings=4)
 
 
-def test_moving_average_on_two_replicas_equals_that_on_one(train_on: Callable[..., Any]) -> None:
+def test_moving_average_is_equal_on_one_and_two_replicas(train_on: Callable[..., Any]) -> None:
     def optimizer() -> Any:
         return ExponentialMovingAverage(keras.optimizers.SGD(0.1, global_clipnorm=1.0))
 

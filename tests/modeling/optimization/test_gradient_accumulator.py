@@ -48,7 +48,7 @@ def test_variable_without_gradients_is_not_changed() -> None:
     assert unused.numpy() == [5.0]
 
 
-def test_gradients_of_replicas_are_summed_once(two_replicas) -> None:
+def test_accumulated_gradients_are_summed_over_replicas_once(two_replicas) -> None:
     with two_replicas.scope():
         variable = keras.Variable([0.0])
         optimizer = _optimizer([variable])

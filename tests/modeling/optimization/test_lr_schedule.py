@@ -100,7 +100,8 @@ SCHEDULES: dict[str, tuple[Any, Callable[[int], float]]] = {
 }
 
 # The values of the Model Garden's classes of the same names. None where ours differ on purpose:
-# before an offset, its decays continue backwards, above the initial learning rate or down again.
+# before an offset, the Model Garden's decays continue backwards, above the initial learning rate or
+# down again.
 GARDEN: dict[str, list[float | None]] = {
     "piecewise": [1.0, 1.0, 1.0, 1.0, 1.0, 0.5, 0.5, 0.25],
     "polynomial": [None, None, 1.0, 0.980102, 0.360064, 0.01219879, 0.010099, 0.0001],
@@ -120,7 +121,7 @@ GARDEN: dict[str, list[float | None]] = {
 def test_learning_rate_schedule_follows_its_formula(name: str) -> None:
     schedule, rule = SCHEDULES[name]
     steps = tf.range(250, dtype=tf.int64)
-    # As in a training, the step is a counter in a graph.
+    # As in training, the step is a counter in a graph.
     actual = tf.function(lambda: tf.map_fn(schedule, steps, fn_output_signature=tf.float32))()
     rounding.assert_close(actual, [rule(step) for step in range(250)], roundings=ROUNDINGS)
 

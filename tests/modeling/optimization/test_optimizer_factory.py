@@ -120,7 +120,7 @@ SCHEDULES = {
 
 
 @pytest.mark.parametrize("name", SCHEDULES)
-def test_every_schedule_is_built_and_drives_an_optimizer(name: str) -> None:
+def test_every_schedule_is_built_and_sets_the_learning_rate_of_updates(name: str) -> None:
     factory = _factory({"type": "sgd"}, {"type": name, name: SCHEDULES[name]})
     schedule = factory.build_learning_rate()
     optimizer = factory.build_optimizer(schedule)
@@ -128,7 +128,7 @@ def test_every_schedule_is_built_and_drives_an_optimizer(name: str) -> None:
     for _ in range(3):
         optimizer.apply_gradients([(tf.constant([1.0]), weight)])
     expected = -sum(float(schedule(step)) for step in range(3))
-    # Three updates.
+    # The roundings in three updates.
     rounding.assert_close(weight.numpy(), [expected], roundings=3)
 
 
@@ -227,7 +227,7 @@ def test_optimizer_has_lazy_rows_only_if_the_config_sets_them(name: str) -> None
     assert distributed_gradients.has_lazy_rows(_optimizer(name, {"lazy_rows": True}))
 
 
-# `prepare_optimizer`.
+# Tests of `prepare_optimizer`.
 
 
 def _dense_model() -> keras.Model:

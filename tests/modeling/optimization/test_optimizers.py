@@ -14,7 +14,7 @@ from official_lite.modeling.optimization import adamw, lamb, optimizer_factory
 from tests import rounding
 from tests.modeling.conftest import ADAM_ERROR, ROUNDINGS
 
-# The class of each optimizer, and fields of its config that are not the defaults.
+# The class of each optimizer, and values of its config that differ from the defaults.
 OPTIMIZERS: dict[str, tuple[type, dict[str, Any]]] = {
     "sgd": (keras.optimizers.SGD, {"momentum": 0.9, "nesterov": True, "global_clipnorm": 1.0}),
     "sgd_experimental": (keras.optimizers.SGD, {}),
@@ -95,7 +95,7 @@ BIAS_GRADIENT = np.array([1.0, -2.0], np.float32)
 
 
 def _train(optimizer: Any) -> np.ndarray:
-    """Return kernel and bias after the updates, flat."""
+    """Return the kernel and bias after the updates in one flat array."""
     kernel, bias = keras.Variable(KERNEL, name="kernel"), keras.Variable(BIAS, name="bias")
     for step in range(1, 4):
         gradients = [KERNEL_GRADIENT * step, BIAS_GRADIENT / step]
@@ -107,7 +107,7 @@ Rule = Callable[[np.ndarray, np.ndarray, int, dict[str, Any]], np.ndarray]
 
 
 def _train_in_numpy(rule: Rule) -> np.ndarray:
-    """Return what a rule `(weights, gradient, step, state) -> weights` makes of both variables."""
+    """Return the weights after the updates of `rule(weights, gradient, step, state) -> weights`."""
     kernel_state: dict[str, Any] = {}
     bias_state: dict[str, Any] = {}
     kernel, bias = KERNEL, BIAS
@@ -174,7 +174,7 @@ def _schedule_free(beta_1: float) -> Rule:
         (lambda: adamw.ScheduleFreeAdamW(0.1, beta_1=0.3, warmup_steps=2), _schedule_free(0.3)),
     ],
 )
-def test_update_follows_its_formula(optimizer: Callable[[], Any], rule: Rule) -> None:
+def test_optimizer_update_follows_its_formula(optimizer: Callable[[], Any], rule: Rule) -> None:
     _assert_close(_train(optimizer()), _train_in_numpy(rule))
 
 
