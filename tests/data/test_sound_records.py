@@ -45,7 +45,7 @@ def test_truncated_record_is_skipped_and_counted(write, length, caplog):
     assert f"truncated record at byte {7 * BYTES}. Skipping it (2 of at most 2)" in caplog.text
 
 
-def test_damaged_record_counts_once_toward_the_limit_however_often_it_is_read(write):
+def test_damaged_record_is_counted_once_however_often_it_is_read(write):
     dataset = file_reading.SoundRecords(1)(write("a", flipped=[15]))
     assert len(read(dataset.repeat(3))) == 3 * 19
 

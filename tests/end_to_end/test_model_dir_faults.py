@@ -187,7 +187,7 @@ def test_background_save_error_is_raised_at_the_next_step(
     assert latest.latest_checkpoint(str(tmp_path)) is None
 
 
-def test_first_metrics_after_a_restart_cover_only_the_steps_since_the_restart(
+def test_first_metrics_after_a_restart_cover_only_the_steps_since_then(
     tmp_path: pathlib.Path, two_replicas: tf.distribute.MirroredStrategy
 ) -> None:
     def run(name: str, train_steps: int, log_interval: int) -> None:

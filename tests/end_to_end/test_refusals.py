@@ -577,7 +577,7 @@ def test_dry_run_of_a_task_without_evaluation_passes_only_in_train_mode(
     assert "--mode=train" in refused.stderr
 
 
-def test_evaluation_with_another_config_than_the_run_names_its_params_yaml(
+def test_evaluation_config_that_differs_from_the_run_suggests_its_params_yaml(
     tmp_path: pathlib.Path,
 ) -> None:
     trained = ["--mode=train", "--set=task.units=5", "--set=trainer.steps_per_epoch=3"]

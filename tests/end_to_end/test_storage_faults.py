@@ -358,7 +358,7 @@ def test_commit_file_describes_its_run_and_is_small(run: pathlib.Path) -> None:
     assert (run / "ckpt-30.commit.json").stat().st_size < 0.02 * plain
 
 
-def test_checkpoint_of_another_optimizer_is_refused_even_with_allow_config_change(
+def test_checkpoint_of_a_different_optimizer_is_refused_even_with_allow_config_change(
     run: pathlib.Path,
 ) -> None:
     before = _contents(run)

@@ -431,7 +431,9 @@ def test_saved_execution_record_is_loaded_unchanged(tmp_path) -> None:
     assert execution_record.load(str(tmp_path)) == MEASURED
 
 
-def test_compared_mode_holds_for_any_length_and_an_uncompared_one_only_up_to_its_length() -> None:
+def test_compared_mode_is_reused_for_any_length_and_an_uncompared_one_only_up_to_its_length() -> (
+    None
+):
     assert MEASURED.holds_for(10**9)
     assert SHORT.holds_for(500)
     assert not SHORT.holds_for(501)

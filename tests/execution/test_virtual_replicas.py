@@ -43,7 +43,7 @@ def test_run_on_two_replicas_is_bit_identical_to_a_run_on_one(
 
 
 @pytest.mark.slow
-def test_run_resumed_on_another_number_of_replicas_is_bit_identical(
+def test_run_resumed_on_a_different_number_of_replicas_is_bit_identical(
     tmp_path: pathlib.Path,
     two_replicas: tf.distribute.Strategy,
     caplog: pytest.LogCaptureFixture,

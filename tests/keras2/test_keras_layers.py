@@ -128,7 +128,7 @@ class HasAnotherCall(BuildsItself):
 
 
 @pytest.mark.parametrize("cls", [BuildsItself, HasAnotherCall])
-def test_custom_build_works_with_a_call_of_another_signature(inputs, cls) -> None:
+def test_custom_build_works_with_a_call_of_a_different_signature(inputs, cls) -> None:
     layer = cls(2, 4)
     assert layer(inputs, inputs).shape == (2, 3, 8)
     assert layer.extra.shape == (1,)

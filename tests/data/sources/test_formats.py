@@ -170,7 +170,7 @@ def test_values_that_fit_no_tensor_raise_an_error_naming_the_column(open_table, 
 
 
 @pytest.mark.parametrize("type_", [pa.decimal128(5, 2), pa.map_(pa.string(), pa.int64())])
-def test_column_type_without_a_tensor_dtype_raises_unless_not_selected(open_table, type_):
+def test_column_type_without_a_tensor_dtype_raises_only_if_its_column_is_read(open_table, type_):
     columns = {"x": pa.array([None], type_), "y": [1]}
     with pytest.raises(errors.DataError, match=r"'x' .* has no counterpart"):
         open_table(columns)
@@ -268,7 +268,7 @@ def test_empty_csv_values_become_nan_or_empty_strings(open_text):
     assert read["y"].tolist() == [b"a", b"b", b""]
 
 
-def test_csv_value_of_another_dtype_raises_an_error_with_its_position(open_text):
+def test_csv_value_of_an_unexpected_dtype_raises_an_error_with_its_position(open_text):
     opened = open_text("x\n" + "1\n" * 100 + "1.5\n")
     with pytest.raises(errors.DataError, match=r"table.csv` .* bytes .* int64.* first 4 MiB"):
         opened.read(len(opened.chunk_rows) - 1)

@@ -528,7 +528,7 @@ def test_null_does_not_conflict_with_a_mutually_exclusive_field():
     assert StagesConfig(steps=0, epochs=3).epochs == 3
 
 
-def test_config_may_define_a_constructor_with_other_arguments():
+def test_config_may_define_a_constructor_whose_arguments_are_not_fields():
     @dataclasses.dataclass(init=False)
     class Own(hyperparams.Config):
         size: int = 1
