@@ -11,7 +11,7 @@ NUMBERS = np.arange(10)
 
 
 class Squares:
-    """A source that is no array: its rows are computed."""
+    """A row source that computes its rows instead of storing an array."""
 
     def __len__(self):
         return 10
@@ -25,7 +25,7 @@ def _read(dataset, count=-1):
 
 
 @pytest.mark.parametrize("drops", [False, True])
-def test_last_batch_is_shorter_or_dropped(drops):
+def test_last_partial_batch_is_kept_or_dropped(drops):
     dataset = arrays.from_arrays(NUMBERS, 4, shuffle=False, drop_remainder=drops)
     expected = [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]][: 2 if drops else 3]
     assert _read(dataset) == expected
@@ -34,7 +34,7 @@ def test_last_batch_is_shorter_or_dropped(drops):
 
 
 @pytest.mark.parametrize("size", [3, 25])
-def test_each_epoch_has_every_example_once_in_another_order(size):
+def test_each_epoch_has_every_example_once_in_a_new_order(size):
     dataset = arrays.from_arrays(NUMBERS, size, shuffle=True, seed=1, repeat=True)
     assert dataset.cardinality() == tf.data.INFINITE_CARDINALITY
     epochs = np.concatenate(_read(dataset, 50))[:50].reshape(5, 10)
@@ -42,7 +42,7 @@ def test_each_epoch_has_every_example_once_in_another_order(size):
     assert len({tuple(epoch) for epoch in epochs}) == 5
 
 
-def test_equal_seeds_give_equal_orders_of_examples():
+def test_equal_seeds_shuffle_examples_identically():
     def read(seed):
         return _read(arrays.from_arrays(NUMBERS, 4, shuffle=True, seed=seed, repeat=True), 20)
 
@@ -54,7 +54,7 @@ def test_equal_seeds_give_equal_orders_of_examples():
 
 
 @pytest.mark.parametrize("repeat", [True, False])
-def test_saved_iterator_resumes_where_it_was(tmp_path, repeat):
+def test_restored_iterator_continues_with_the_next_batch(tmp_path, repeat):
     def iterate():
         return iter(arrays.from_arrays(np.arange(1000), 7, shuffle=True, seed=1, repeat=repeat))
 
@@ -68,7 +68,7 @@ def test_saved_iterator_resumes_where_it_was(tmp_path, repeat):
     assert [next(restored).numpy().tolist() for _ in range(70)] == wanted
 
 
-def test_rows_of_nested_arrays_stay_together():
+def test_rows_of_nested_arrays_are_shuffled_together():
     point = collections.namedtuple("point", "x y")
     nest = {"p": point(NUMBERS, [str(n) for n in NUMBERS]), "q": (np.eye(10),)}
     for batch in arrays.from_arrays(nest, 3, shuffle=True).as_numpy_iterator():
@@ -86,7 +86,7 @@ def test_rows_are_divided_among_pipelines_and_batches_among_replicas():
 
 
 @pytest.mark.parametrize(("pipelines", "begin"), [(2, 0), (3, 7)])
-def test_batches_of_a_training_are_the_same_however_many_pipelines_share_them(pipelines, begin):
+def test_global_batches_are_the_same_for_any_number_of_pipelines(pipelines, begin):
     def read(context):
         with position.begin_at(begin, seed=5):
             dataset = arrays.from_arrays(
@@ -101,7 +101,7 @@ def test_batches_of_a_training_are_the_same_however_many_pipelines_share_them(pi
 
 
 @pytest.mark.parametrize("begin", [1, 8])
-def test_training_that_resumes_in_any_epoch_reads_what_comes_next(begin):
+def test_resumed_training_continues_with_the_next_batch_in_any_epoch(begin):
     def read(begin, count):
         with position.begin_at(begin, seed=5):
             dataset = arrays.from_arrays(NUMBERS, 4, shuffle=True, repeat=True)
@@ -110,7 +110,7 @@ def test_training_that_resumes_in_any_epoch_reads_what_comes_next(begin):
     assert read(begin, 6) == read(0, begin + 6)[begin:]
 
 
-def test_seed_of_the_data_takes_precedence_over_that_of_the_run():
+def test_data_seed_takes_precedence_over_run_seed():
     def read(seed, seed_of_run):
         with position.begin_at(0, seed=seed_of_run):
             dataset = arrays.from_arrays(NUMBERS, 4, shuffle=True, seed=seed, repeat=True)
@@ -120,7 +120,7 @@ def test_seed_of_the_data_takes_precedence_over_that_of_the_run():
     assert read(None, seed_of_run=1) != read(None, seed_of_run=2)
 
 
-def test_workers_of_parameter_servers_share_the_rows_in_batches_of_their_own():
+def test_parameter_server_workers_split_the_rows_into_their_own_batches():
     with position.begin_at(0, seed=5):
         parts = [
             arrays.from_arrays(
@@ -131,7 +131,7 @@ def test_workers_of_parameter_servers_share_the_rows_in_batches_of_their_own():
     assert sorted(row for part in parts for row in _read(part.take(1))[0]) == list(range(10))
 
 
-def test_a_memory_mapped_array_is_read_when_needed(tmp_path):
+def test_memory_mapped_array_is_read_lazily(tmp_path):
     np.save(tmp_path / "rows.npy", np.arange(20, dtype=np.float32).reshape(10, 2))
     rows = np.load(tmp_path / "rows.npy", mmap_mode="r+")
     dataset = arrays.from_arrays((rows, NUMBERS), 4, shuffle=True, repeat=True)
@@ -140,16 +140,16 @@ def test_a_memory_mapped_array_is_read_when_needed(tmp_path):
         assert values.tolist() == [[2 * n, -1] for n in numbers]
 
 
-def test_any_object_with_a_gather_method_is_a_source_of_arrays():
+def test_object_with_len_and_getitem_is_accepted_as_a_row_source():
     dataset = arrays.from_arrays(Squares(), 4, shuffle=True, drop_remainder=True)
     assert dataset.element_spec["powers"][0].shape == (4, 2)
     for batch in dataset.as_numpy_iterator():
         assert batch["powers"][0].tolist() == [[n, n**2] for n in batch["number"]]
 
 
-def test_object_that_converts_to_an_array_is_accepted_as_one():
+def test_object_with_an_array_method_is_converted_to_an_array():
     class Column:
-        """As of pandas: its own way to look things up means something else."""
+        """A column like that of pandas, whose `__getitem__` takes labels instead of positions."""
 
         def __len__(self):
             return 10
@@ -163,7 +163,7 @@ def test_object_that_converts_to_an_array_is_accepted_as_one():
     assert _read(arrays.from_arrays(Column(), 10, shuffle=False)) == [NUMBERS.tolist()]
 
 
-def test_large_rows_are_gathered_a_batch_at_a_time():
+def test_large_rows_are_gathered_one_batch_at_a_time():
     sizes = []
 
     class Rows(Squares):
@@ -189,7 +189,7 @@ def _context(pipeline, pipelines, replicas=None):
 
 
 @pytest.mark.parametrize(("pipelines", "shuffle"), [(3, True), (12, False)])
-def test_evaluation_has_each_row_once_over_all_workers(pipelines, shuffle):
+def test_all_workers_together_evaluate_each_row_once(pipelines, shuffle):
     shares = [
         _read(
             arrays.from_arrays(
@@ -210,7 +210,7 @@ def test_two_replicas_evaluate_each_row_once(size, two_replicas):
     assert sorted(values) == list(range(10))
 
 
-def test_too_few_rows_to_train_are_an_error_on_all_workers():
+def test_training_with_fewer_rows_than_workers_raises_on_every_worker():
     message = "12 input pipelines needs at least one row, but there are only 10"
     for pipeline in range(12):
         with pytest.raises(errors.DataError, match=message):
@@ -219,7 +219,7 @@ def test_too_few_rows_to_train_are_an_error_on_all_workers():
             )
 
 
-def test_batch_larger_than_the_data_is_warned_of_in_training(caplog):
+def test_batch_size_above_the_number_of_rows_logs_a_warning_in_training(caplog):
     arrays.from_arrays(NUMBERS, 25, shuffle=False)
     assert not caplog.records
     for repeat in (False, True):
@@ -230,7 +230,7 @@ def test_batch_larger_than_the_data_is_warned_of_in_training(caplog):
         assert "25 examples, but there are only 10" in record.message
 
 
-def test_batch_that_never_fills_is_an_error():
+def test_batch_that_never_fills_raises_unless_the_data_repeat():
     with pytest.raises(errors.DataError, match="25 examples can't be filled from 10 rows"):
         arrays.from_arrays(NUMBERS, 25, shuffle=False, drop_remainder=True)
     dataset = arrays.from_arrays(NUMBERS, 25, shuffle=False, drop_remainder=True, repeat=True)

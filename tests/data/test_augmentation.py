@@ -1,4 +1,4 @@
-"""Augmentation by Keras layers: the same images after a resume, labels mixed, errors."""
+"""Augmentation by Keras layers: images after a resume, mixed labels, and errors."""
 
 from typing import Any
 
@@ -26,14 +26,14 @@ def _batches(*layers: Any, begin: int = 0, end: int = 6, pipeline: int | None = 
     return list(dataset.take(end - begin).as_numpy_iterator())
 
 
-def test_resumed_training_sees_the_same_images() -> None:
+def test_resumed_training_sees_the_same_augmented_images() -> None:
     layers = [FLIP, keras.layers.MixUp(alpha=0.3)]
     for batch, resumed in zip(_batches(*layers)[4:], _batches(*layers, begin=4), strict=True):
         np.testing.assert_array_equal(resumed[0], batch[0])
         np.testing.assert_array_equal(resumed[1], batch[1])
 
 
-def test_each_batch_and_each_input_pipeline_has_its_own_random_numbers() -> None:
+def test_each_batch_of_each_input_pipeline_draws_its_own_random_numbers() -> None:
     ones = tf.data.Dataset.from_tensors(tf.ones([8, 4, 4, 3])).repeat()
     seen = set()
     for pipeline in (0, 1):
@@ -44,13 +44,13 @@ def test_each_batch_and_each_input_pipeline_has_its_own_random_numbers() -> None
     assert len(seen) == 8
 
 
-def test_mixed_labels_still_sum_to_one() -> None:
+def test_labels_mixed_by_cutmix_still_sum_to_one() -> None:
     (_, labels), *_ = _batches({"class_name": "CutMix"}, end=1)
     rounding.assert_close(labels.sum(-1), np.ones(8), roundings=4)
     assert ((labels > 0) & (labels < 1)).any()
 
 
-def test_augmentation_layers_are_created_from_the_mappings_of_a_config() -> None:
+def test_augmentation_layers_are_created_from_config_mappings() -> None:
     config = base_config.Config({"augmentation": [FLIP]})
     for batch, expected in zip(_batches(*config.augmentation), _batches(FLIP), strict=True):
         np.testing.assert_array_equal(batch[0], expected[0])
@@ -66,12 +66,12 @@ def test_augmentation_layers_are_created_from_the_mappings_of_a_config() -> None
         ({**FLIP, "config": {"axis": 1}}, errors.ConfigValueError, "'RandomFlip'"),
     ],
 )
-def test_layer_that_can_not_be_created_is_named(layer, error, named) -> None:
+def test_invalid_augmentation_layer_is_refused(layer, error, named) -> None:
     with pytest.raises(error, match=named):
         _batches(layer)
 
 
-def test_labels_that_are_not_one_hot_are_not_mixed() -> None:
+def test_mixing_labels_that_are_not_one_hot_is_refused() -> None:
     dataset = arrays.from_arrays((IMAGES, np.arange(48)), 8, shuffle=False, repeat=False)
     with pytest.raises(errors.ConfigValueError, match="must be one-hot"):
         augmentation.augment(dataset, [keras.layers.MixUp()])

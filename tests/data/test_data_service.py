@@ -10,7 +10,7 @@ from official_lite.data import data_service
 
 def start_worker(target):
     service = tf.data.experimental.service
-    # A hundredth of a second, so that nobody waits for the news of a task.
+    # Heartbeats every 10 ms, so that the worker learns of its task without delay.
     config = service.WorkerConfig(target.split("://")[1], heartbeat_interval_ms=10)
     return service.WorkerServer(config)
 
@@ -43,12 +43,12 @@ def options(address="grpc://nowhere:1", job_name="job", **kwargs):
         ({"shared_by_trainers": True, "trainer_id": "a", "round_robin": True}, "round-robin"),
     ],
 )
-def test_options_that_contradict_each_other_are_refused(kwargs, named):
+def test_missing_or_contradictory_data_service_options_are_refused(kwargs, named):
     with pytest.raises(errors.ConfigValueError, match=named):
         options(**kwargs)
 
 
-def test_name_of_a_job_shows_who_shares_it():
+def test_unique_job_name_depends_on_sharing_and_batch_size():
     own = options(batch_size=8)
     assert own.unique_job_name.startswith("job_bs8_")
     assert own == options(batch_size=8)
@@ -58,18 +58,18 @@ def test_name_of_a_job_shows_who_shares_it():
     assert options(round_robin=True, batch_size=8).unique_job_name == "job_bs8"
 
 
-def test_each_worker_reads_all_files_unless_they_share_them(address):
+def test_each_data_worker_reads_all_files_unless_workers_share_them(address):
     dataset = tf.data.Dataset.range(5)
     twice = data_service.distribute(dataset, options(address, "twice"))
     assert sorted(twice.as_numpy_iterator()) == [0, 0, 1, 1, 2, 2, 3, 3, 4, 4]
     once = data_service.distribute(dataset, options(address, "once", shares_files=True))
     assert sorted(once.as_numpy_iterator()) == [0, 1, 2, 3, 4]
-    # As in the next evaluation.
+    # A second pass, as in the next evaluation.
     assert sorted(once.as_numpy_iterator()) == [0, 1, 2, 3, 4]
 
 
 @pytest.mark.parametrize("shares_files", [True, pytest.param(False, marks=pytest.mark.slow)])
-def test_training_continues_when_a_data_worker_returns(dispatcher, shares_files):
+def test_training_continues_after_a_data_worker_restarts(dispatcher, shares_files):
     worker = start_worker(dispatcher)
     dataset = tf.data.Dataset.range(10).repeat()
     served = data_service.distribute(dataset, options(dispatcher, shares_files=shares_files))
@@ -77,12 +77,12 @@ def test_training_continues_when_a_data_worker_returns(dispatcher, shares_files)
     assert len(list(itertools.islice(elements, 100))) == 100
     worker.stop()
     worker = start_worker(dispatcher)
-    # More than could have been on the way.
+    # More elements than could have been prefetched from the stopped worker.
     assert len(list(itertools.islice(elements, 1000))) == 1000
     worker.stop()
 
 
-def test_dispatcher_that_does_not_answer_is_named_within_the_time_limit():
+def test_unreachable_dispatcher_is_named_in_the_error_after_the_timeout():
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -92,13 +92,13 @@ def test_dispatcher_that_does_not_answer_is_named_within_the_time_limit():
         data_service.wait_for_service("grpc://host", 1.0)
 
 
-def test_service_without_workers_is_named_within_the_time_limit(dispatcher):
+def test_data_service_without_workers_raises_after_the_timeout(dispatcher):
     with pytest.raises(errors.ClusterError, match="returned no data within 1 s"):
         data_service.wait_for_service(dispatcher, 1.0)
 
 
 def test_two_trainers_share_one_pass_over_the_data(dispatcher):
-    # Of several workers, a trainer hears in an order of its own.
+    # Only one worker, because each trainer may read several workers in a different order.
     worker = start_worker(dispatcher)
     dataset = tf.data.Dataset.range(1000).repeat()
     first, second = (
@@ -111,7 +111,7 @@ def test_two_trainers_share_one_pass_over_the_data(dispatcher):
     worker.stop()
 
 
-# TensorFlow says so itself, of any dataset that goes through the service from within a function.
+# TensorFlow itself emits this warning for any dataset that is sent to the service in a function.
 @pytest.mark.filterwarnings("ignore:To make it possible to preserve tf.data options:UserWarning")
 def test_round_robin_serves_every_replica(address):
     context = tf.distribute.InputContext(1, 0, 2)

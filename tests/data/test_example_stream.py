@@ -27,7 +27,7 @@ def _is_odd_half(x):
 
 
 @pytest.mark.parametrize("mark", [lambda fn: fn, example_stream.takes_batches])
-def test_functions_of_examples_and_of_batches_give_the_same_results(mark):
+def test_per_example_and_per_batch_functions_give_the_same_results(mark):
     stream = _stream(tf.data.Dataset.range(10)).map(mark(_double)).filter(mark(_is_odd_half))
     assert stream.map(None).filter(None) is stream
     assert _values(stream.singly()) == [2, 6, 10, 14, 18]
@@ -36,7 +36,7 @@ def test_functions_of_examples_and_of_batches_give_the_same_results(mark):
     assert stream.batch(2, drop_remainder=True).element_spec.shape == (2,)
 
 
-def test_chunks_are_split_only_when_examples_are_requested():
+def test_chunks_stay_whole_between_batch_functions():
     seen = []
 
     @example_stream.takes_batches
@@ -53,13 +53,13 @@ def test_chunks_are_split_only_when_examples_are_requested():
     assert sorted(seen) == [[0, 1, 2, 3], [0, 2], [4], [4, 5]]
 
 
-def test_a_dataset_function_is_given_examples():
+def test_applied_dataset_function_receives_single_examples():
     stream = _stream(tf.data.Dataset.range(6)).map(example_stream.takes_batches(_double))
     assert _values(stream.apply(lambda dataset: dataset.skip(1)).singly()) == [2, 4, 6, 8, 10]
 
 
 @pytest.mark.parametrize("mark", [lambda fn: fn, example_stream.takes_batches])
-def test_examples_of_any_nest_are_filtered(mark):
+def test_filters_accept_nested_examples(mark):
     numbers = np.arange(6)
     pairs = tf.data.Dataset.from_tensor_slices((numbers, {"x": np.stack([numbers] * 2, 1)}))
     stream = _stream(pairs).filter(mark(lambda number, _: number > 3))
@@ -68,7 +68,7 @@ def test_examples_of_any_nest_are_filtered(mark):
     assert batch[1]["x"].tolist() == [[4, 4], [5, 5]]
 
 
-def test_endless_data_keep_their_infinite_cardinality():
+def test_repeated_dataset_keeps_its_infinite_cardinality():
     stream = _stream(tf.data.Dataset.range(5).repeat()).map(example_stream.takes_batches(_double))
     batches = stream.batch(3, drop_remainder=True)
     assert batches.cardinality() == tf.data.INFINITE_CARDINALITY
@@ -105,7 +105,7 @@ def test_takes_batches_marks_a_function_without_changing_it():
     assert not example_stream.is_for_batches(None)
 
 
-def test_features_of_a_batch_are_those_of_its_examples(records):
+def test_batch_and_single_example_decode_to_the_same_features(records):
     decoder = example_stream.FeatureDecoder(FEATURES)
     assert example_stream.is_for_batches(decoder.decode)
     batch = decoder.decode(tf.constant(records))
@@ -116,14 +116,14 @@ def test_features_of_a_batch_are_those_of_its_examples(records):
     assert example["words"].values.shape == (3,)
 
 
-def test_functions_of_one_example_are_vectorized():
+def test_function_of_one_example_is_vectorized_over_a_batch():
     examples = tf.data.Dataset.from_tensor_slices((tf.range(4), tf.range(4.0)))
     fn = example_stream.vectorize(lambda i, x: {"sum": tf.cast(i, tf.float32) + x})
     (batch,) = examples.batch(4).map(fn)
     assert batch["sum"].numpy().tolist() == [0, 2, 4, 6]
 
 
-def test_op_that_can_not_be_vectorized_is_named():
+def test_op_that_cannot_be_vectorized_is_named_in_the_error():
     images = tf.data.Dataset.from_tensors(["", ""])
     with pytest.raises(ValueError, match="DecodeJpeg"):
         images.map(example_stream.vectorize(tf.io.decode_jpeg))
@@ -148,19 +148,19 @@ def draw(combine_fn, **kwargs):
     return np.array(list(combine_fn(datasets(**kwargs)).as_numpy_iterator()))
 
 
-def test_examples_are_drawn_in_proportion_to_named_weights():
+def test_mixture_draws_examples_in_proportion_to_the_weights():
     combine_fn = example_stream.build_weighted_sampling_combine_fn({"ones": 3, "zeros": 1}, seed=0)
     assert draw(combine_fn).mean() == pytest.approx(0.75, abs=0.02)
 
 
-def test_equal_seeds_draw_the_same_sources():
+def test_equal_seeds_draw_from_the_same_sequence_of_datasets():
     build = example_stream.build_weighted_sampling_combine_fn
     draws = [draw(build({"ones": 1, "zeros": 1}, seed=seed), count=50) for seed in (1, 1, 2)]
     np.testing.assert_array_equal(draws[0], draws[1])
     assert draws[0].tolist() != draws[2].tolist()
 
 
-def test_mixture_continues_with_the_other_sources_if_one_ends():
+def test_mixture_continues_after_a_dataset_ends_if_stop_on_empty_dataset_is_false():
     combine_fn = example_stream.build_weighted_sampling_combine_fn(
         {"ones": 1, "zeros": 1}, stop_on_empty_dataset=False
     )
@@ -168,12 +168,12 @@ def test_mixture_continues_with_the_other_sources_if_one_ends():
 
 
 @pytest.mark.parametrize("weights", [{"ones": -1, "zeros": 2}, {"ones": 0, "zeros": 0}])
-def test_invalid_weights_of_a_mixture_are_refused(weights):
+def test_negative_or_all_zero_mixture_weights_are_refused(weights):
     with pytest.raises(errors.ConfigValueError, match="`weights`"):
         example_stream.build_weighted_sampling_combine_fn(weights)
 
 
-def test_config_with_weights_becomes_a_mixture():
+def test_config_with_weights_builds_a_weighted_mixture():
     params = MixConfig(
         input_path=base_config.Config({"ones": "a", "zeros": "b"}),
         weights=base_config.Config({"ones": 1, "zeros": 0}),
@@ -191,7 +191,7 @@ def test_config_with_weights_becomes_a_mixture():
         (base_config.Config({"ones": "a"}), "'zeros'"),
     ],
 )
-def test_mixture_with_different_names_of_weights_and_inputs_is_refused(input_path, named):
+def test_mixture_weights_that_do_not_match_the_input_names_are_refused(input_path, named):
     weights = base_config.Config({"ones": 1, "zeros": 1})
     with pytest.raises(errors.ConfigValueError, match=named):
         example_stream.create_combine_fn(MixConfig(input_path=input_path, weights=weights))

@@ -6,7 +6,7 @@ from official_lite.common import errors
 from official_lite.data import file_reading
 
 OPTIONS = file_reading.FileReadingOptions(is_training=True, block_length=1)
-# Records in each file.
+# The number of records in each file.
 SIZES = (3, 5, 2, 4)
 
 
@@ -32,25 +32,25 @@ def _context(index, pipelines):
     return tf.distribute.InputContext(pipelines, index, pipelines)
 
 
-def test_each_epoch_has_every_record_once_in_another_order(files):
+def test_each_epoch_has_every_record_once_in_a_new_order(files):
     epochs = np.reshape(_read(files, 5 * 14), [5, 14])
     assert all(sorted(epoch) == list(range(14)) for epoch in epochs)
     assert len({tuple(epoch) for epoch in epochs}) == 5
 
 
 @pytest.mark.parametrize(("num_files", "first"), [(1, 40), (4, 13), (4, 14)])
-def test_reading_resumes_behind_the_records_that_were_read(files, num_files, first):
+def test_reading_resumes_after_the_records_already_read(files, num_files, first):
     files = files[:num_files]
     assert _read(files, 9, first_record=first) == _read(files, first + 9)[first:]
 
 
-def test_position_after_a_billion_epochs_is_found_without_counting_them(files):
+def test_position_after_a_billion_epochs_is_computed_directly(files):
     rest = _read(files, 14, first_record=14 * 10**9 + 3)
     assert len(set(rest[:11])) == 11
     assert sorted(_read(files, 14, first_record=14 * 10**9)) == list(range(14))
 
 
-def test_epochs_that_are_over_are_not_read_again(files):
+def test_completed_epochs_are_not_read_again_on_resume(files):
     def note(record):
         read.append(int(record))
         return record
@@ -61,11 +61,11 @@ def test_epochs_that_are_over_are_not_read_again(files):
 
     read = []
     _read(files, 2, buffer=0, dataset_fn=dataset_fn, first_record=14)
-    # All files once to count their records, and at most the epoch that begins.
+    # All files are read once to count their records, and at most once in the new epoch.
     assert len(read) <= 14 + 14
 
 
-def test_order_does_not_depend_on_the_seed_of_the_program(files):
+def test_record_order_does_not_depend_on_the_global_seed(files):
     orders = []
     for seed in (0, 1, 2):
         tf.random.set_seed(seed)
@@ -74,7 +74,7 @@ def test_order_does_not_depend_on_the_seed_of_the_program(files):
 
 
 @pytest.mark.parametrize(("num_files", "pipeline"), [(1, 1), (4, 0)])
-def test_each_pipeline_resumes_in_its_own_part(files, num_files, pipeline):
+def test_each_pipeline_resumes_in_its_own_share(files, num_files, pipeline):
     files, context = files[:num_files], _context(pipeline, 2)
     whole = _read(files, 25, context)
     assert _read(files, 8, context, first_record=17) == whole[17:]
@@ -82,33 +82,33 @@ def test_each_pipeline_resumes_in_its_own_part(files, num_files, pipeline):
     assert whole[:1] != other[:1]
 
 
-def test_pipelines_share_the_records_of_an_epoch(files):
+def test_pipelines_together_read_each_record_of_an_epoch_once(files):
     parts = [_read(files, 100, _context(index, 2)) for index in range(2)]
     sizes = [len(set(parts[0][:n])) for n in range(15)]
     first_epoch = max(n for n in range(15) if sizes[n] == n)
     assert sorted(parts[0][:first_epoch] + parts[1][: 14 - first_epoch]) == list(range(14))
 
 
-def test_files_may_be_of_any_format(tmp_path):
+def test_dataset_fn_may_read_files_of_any_format(tmp_path):
     path = tmp_path / "numbers.txt"
     path.write_text("0\n1\n2\n")
 
     def read_lines(file):
-        # AutoGraph has to convert it.
+        # AutoGraph has to convert the conditional expression.
         file = tf.convert_to_tensor(file)
         return tf.data.TextLineDataset(file if tf.size(file) > 0 else tf.constant([""]))
 
     assert sorted(_read([str(path)], 3, dataset_fn=read_lines)) == [0, 1, 2]
 
 
-def test_resume_from_files_without_records_is_an_error(tmp_path):
+def test_resuming_with_files_without_records_raises(tmp_path):
     path = tmp_path / "empty.tfrecord"
     path.touch()
     with pytest.raises(errors.DataError, match=r"No records.*empty\.tfrecord"):
         _read([str(path)], 1, first_record=1)
 
 
-def test_damaged_file_is_named_when_its_records_are_counted(files):
+def test_damaged_file_is_named_in_the_error_when_its_records_are_counted(files):
     with open(files[2], "r+b") as file:
         file.truncate(30)
     with pytest.raises(errors.DataError, match=r"2\.tfrecord` can't be read: truncated record"):

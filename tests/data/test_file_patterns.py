@@ -27,11 +27,11 @@ def matched(folder, *patterns):
         ("data[old]", ["data[old]"]),
     ],
 )
-def test_a_pattern_matches_in_alphabetical_order(folder, pattern, names):
+def test_files_matching_a_pattern_are_in_alphabetical_order(folder, pattern, names):
     assert matched(folder, pattern) == names
 
 
-def test_patterns_keep_the_order_they_are_given_in(folder):
+def test_files_of_several_patterns_keep_the_order_of_the_patterns(folder):
     assert matched(folder, "b-*", "a-0") == ["b-0", "b-1", "a-0"]
     both = file_patterns.match_files(f"{folder}/b-1 ,{folder}/a-0, ")
     assert both == [f"{folder}/b-1", f"{folder}/a-0"]
@@ -41,19 +41,19 @@ def test_patterns_keep_the_order_they_are_given_in(folder):
     ("pattern", "message"),
     [("c-*", "0 examples matched"), ("c-0", "c-0` does not exist"), ("", "is a directory")],
 )
-def test_error_names_the_missing_input(folder, pattern, message):
+def test_input_that_matches_no_file_is_named_in_the_error(folder, pattern, message):
     with pytest.raises(errors.DataError, match=message):
         matched(folder, pattern)
 
 
-def test_only_input_of_nothing_but_empty_files_is_refused(folder):
+def test_input_is_refused_only_if_all_its_files_are_empty(folder):
     (folder / "c-0").touch()
     assert matched(folder, "[ac]-0") == ["a-0", "c-0"]
     with pytest.raises(errors.DataError, match="0 examples matched"):
         matched(folder, "c-*")
 
 
-def test_input_path_that_names_no_file_is_refused():
+def test_input_path_that_contains_no_file_name_is_refused():
     for path in (None, 3, [3], {"a": "b"}):
         with pytest.raises(errors.ConfigValueError, match="`input_path`"):
             file_patterns.match_files(path)
@@ -65,7 +65,7 @@ def _differences(described: list[dict]) -> list[str]:
     return [path for each in described for path, *_ in file_patterns.find_differences(each)]
 
 
-def test_changed_byte_of_a_small_file_is_a_difference(tmp_path: pathlib.Path) -> None:
+def test_changed_byte_in_a_small_file_is_detected(tmp_path: pathlib.Path) -> None:
     file = tmp_path / "a.csv"
     file.write_text("1,2")
     described = file_patterns.describe([f"{tmp_path}/*.csv"])
@@ -76,7 +76,9 @@ def test_changed_byte_of_a_small_file_is_a_difference(tmp_path: pathlib.Path) ->
 
 
 @pytest.mark.parametrize("place", [0, -1])
-def test_changed_end_of_a_large_file_is_a_difference(tmp_path: pathlib.Path, place: int) -> None:
+def test_changed_first_or_last_byte_of_a_large_file_is_detected(
+    tmp_path: pathlib.Path, place: int
+) -> None:
     file = tmp_path / "large"
     content = bytearray(3 << 20)
     file.write_bytes(content)
@@ -87,7 +89,7 @@ def test_changed_end_of_a_large_file_is_a_difference(tmp_path: pathlib.Path, pla
     assert _differences(described) == [str(file)]
 
 
-def test_files_that_are_not_listed_are_compared_by_size(tmp_path: pathlib.Path) -> None:
+def test_files_beyond_the_first_thousand_are_compared_by_size(tmp_path: pathlib.Path) -> None:
     for number in range(1100):
         (tmp_path / f"{number:04}").touch()
     described = file_patterns.describe([str(tmp_path)])
@@ -97,12 +99,12 @@ def test_files_that_are_not_listed_are_compared_by_size(tmp_path: pathlib.Path) 
     assert _differences(described) == [str(tmp_path)]
 
 
-def test_remote_files_are_named_only() -> None:
+def test_remote_files_are_described_by_their_pattern_only() -> None:
     (described,) = file_patterns.describe(["gs://bucket/train*"])
     assert (described["pattern"], described["num_files"]) == ("gs://bucket/train*", 0)
 
 
-def test_file_that_can_not_be_read_is_compared_by_size(tmp_path: pathlib.Path) -> None:
+def test_unreadable_file_is_compared_by_size(tmp_path: pathlib.Path) -> None:
     link = tmp_path / "unreadable"
     link.symlink_to("/proc/self/mem")  # A regular file; its first byte can't be read.
     described = file_patterns.describe([str(tmp_path)])
@@ -113,7 +115,7 @@ def test_file_that_can_not_be_read_is_compared_by_size(tmp_path: pathlib.Path) -
     assert _differences(described) == [str(link)]
 
 
-def test_file_that_can_no_longer_be_read_differs(tmp_path: pathlib.Path) -> None:
+def test_file_that_became_unreadable_is_reported_as_different(tmp_path: pathlib.Path) -> None:
     file = tmp_path / "a.csv"
     file.touch()
     described = file_patterns.describe([str(file)])
@@ -122,7 +124,7 @@ def test_file_that_can_no_longer_be_read_differs(tmp_path: pathlib.Path) -> None
     assert _differences(described) == [str(file)]
 
 
-def test_file_that_vanishes_during_the_comparison_is_omitted(
+def test_file_deleted_while_being_described_is_omitted(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("a", "b"):

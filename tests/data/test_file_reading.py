@@ -8,14 +8,14 @@ from official_lite.data import file_reading
 
 @pytest.fixture
 def files(tmp_path):
-    """Eight files of four lines each; a line is `<file>.<line>`."""
+    """Write eight files of four lines each; a line is `<file>.<line>`."""
     for file in range(8):
         (tmp_path / f"{file}").write_text("".join(f"{file}.{line}\n" for line in range(4)))
     return [str(tmp_path / f"{file}") for file in range(8)]
 
 
 def read(files, *, host=0, num_hosts=1, count=None, cycle_length=1, **options):
-    """Lines of one host, file by file, so that epochs don't overlap."""
+    """Return the lines that one host reads, file by file so that epochs don't overlap."""
     options = file_reading.FileReadingOptions(cycle_length=cycle_length, **options)
     context = tf.distribute.InputContext(num_hosts, host, num_hosts)
     dataset = file_reading.read_files(files, tf.data.TextLineDataset, options, context)
@@ -23,49 +23,49 @@ def read(files, *, host=0, num_hosts=1, count=None, cycle_length=1, **options):
 
 
 @pytest.mark.parametrize("seed", [None, 3])
-def test_hosts_divide_the_files_of_every_epoch(files, seed):
+def test_hosts_divide_the_files_in_every_epoch(files, seed):
     options = {"num_hosts": 2, "is_training": True, "seed": seed, "count": 32}
     hosts = [read(files, host=host, **options) for host in (0, 1)]
     for epoch in (slice(0, 16), slice(16, 32)):
         assert len(set(hosts[0][epoch] + hosts[1][epoch])) == 32
 
 
-def test_each_host_reads_other_files_in_the_next_epoch(files):
+def test_host_reads_different_files_in_the_next_epoch(files):
     lines = read(files, num_hosts=2, is_training=True, seed=3, count=32)
     first, second = ({line.split(".")[0] for line in part} for part in (lines[:16], lines[16:]))
     assert first != second
 
 
-def test_records_of_fewer_files_than_hosts_are_divided(files):
+def test_hosts_divide_records_if_there_are_fewer_files_than_hosts(files):
     hosts = [read(files[:2], host=host, num_hosts=4) for host in range(4)]
     assert sorted(line for lines in hosts for line in lines) == sorted(read(files[:2]))
     assert {len(lines) for lines in hosts} == {2}
 
 
-def test_without_sharding_every_host_reads_everything(files):
+def test_every_host_reads_all_records_if_sharding_is_off(files):
     lines = [f"{file}.{line}" for file in range(8) for line in range(4)]
     assert read(files, host=1, num_hosts=2, sharding=False) == read(files) == lines
     assert len(read(files[:1], host=1, num_hosts=2, sharding=False)) == 4
 
 
 @pytest.mark.parametrize("number", [1, 8])
-def test_training_repeats_unless_it_is_cached_later(files, number):
+def test_training_files_repeat_unless_the_dataset_is_cached(files, number):
     lines = read(files[:number], is_training=True, count=64)
     assert set(collections.Counter(lines).values()) == {64 // (4 * number)}
     assert len(read(files[:number], is_training=True, cache=True)) == 4 * number
 
 
-def test_equal_seeds_give_equal_orders_of_records(files):
+def test_equal_seeds_shuffle_records_identically(files):
     orders = [read(files, is_training=True, seed=seed, count=32) for seed in (1, 1, 2)]
     assert orders[0] == orders[1] != orders[2]
 
 
-def test_order_without_a_seed_differs_each_time(files):
+def test_record_order_without_a_seed_differs_between_reads(files):
     orders = {tuple(read(files, is_training=True, count=32)) for _ in range(4)}
     assert len(orders) > 1
 
 
-def test_one_thread_reads_records_in_the_order_of_many(tmp_path):
+def test_sequential_and_parallel_reading_give_the_same_record_order(tmp_path):
     files = [str(tmp_path / f"{file}") for file in range(5)]
     for file in files:
         with tf.io.TFRecordWriter(file) as writer:

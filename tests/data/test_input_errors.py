@@ -25,7 +25,7 @@ def write_records():
 
 
 def failed(run):
-    """The error of TensorFlow that `run` ends with."""
+    """Return the TensorFlow error that `run` raises."""
     with pytest.raises(tf.errors.OpError) as caught:
         run()
     return caught.value
@@ -44,7 +44,7 @@ def draw_in_graph(dataset):
 
 
 @pytest.mark.parametrize("draw", [draw_in_graph, list], ids=["graph", "eager"])
-def test_error_of_a_generator_is_shown_with_its_line(draw):
+def test_generator_error_is_reported_with_its_source_line(draw):
     def rows():
         yield 1
         raise OSError("no answer")
@@ -63,7 +63,7 @@ def test_error_of_a_generator_is_shown_with_its_line(draw):
         lambda: tf.gather(tf.zeros([3, 2]), tf.constant([9])),
     ],
 )
-def test_index_out_of_range_is_an_error_of_the_data(run):
+def test_out_of_range_index_is_reported_as_a_data_error(run):
     for call in (run, tf.function(run)):
         assert "a label or an index in a batch is out of range" in explanation(failed(call))
 
@@ -73,7 +73,7 @@ def decoding(dataset, feature):
     return dataset.map(lambda record: tf.io.parse_single_example(record, wanted))
 
 
-def test_missing_feature_is_named_in_one_line(write_records, tmp_path):
+def test_missing_feature_is_named_in_a_one_line_error(write_records, tmp_path):
     path = write_records(tmp_path / "train", "label")
     error = failed(lambda: list(decoding(tf.data.TFRecordDataset(path), "lable")))
     text = explanation(error, split="eval")
@@ -84,7 +84,7 @@ def test_missing_feature_is_named_in_one_line(write_records, tmp_path):
 
 
 @pytest.mark.parametrize("example", [{"label": 1}, ({"label": 1}, 2)])
-def test_key_that_the_examples_lack_is_named_with_the_nearest(example):
+def test_key_missing_from_the_examples_is_reported_with_the_nearest_key(example):
     def parse(row, *_):
         return row["lable"]
 
@@ -99,7 +99,7 @@ def test_key_that_the_examples_lack_is_named_with_the_nearest(example):
     )
 
 
-def test_key_error_that_is_not_about_the_examples_is_unchanged():
+def test_key_error_unrelated_to_the_examples_is_unchanged():
     def parse(row):
         return {"one": row}["two"]
 
@@ -112,12 +112,12 @@ def test_key_error_that_is_not_about_the_examples_is_unchanged():
     assert "have no key" not in str(caught.value)
 
 
-def test_error_of_the_model_is_not_an_error_of_the_data():
+def test_model_error_is_not_reported_as_a_data_error():
     error = failed(lambda: tf.linalg.matmul(tf.zeros([2, 3]), tf.zeros([2, 3])))
     input_errors.raise_if_of_data(error, None)
 
 
-def test_dispatcher_that_lost_its_state_is_no_fault_of_the_data():
+def test_dispatcher_that_lost_its_state_raises_a_cluster_error():
     service = tf.data.experimental.service
     dispatcher = service.DispatchServer()
     worker = service.WorkerServer(
@@ -158,28 +158,28 @@ def write_file(tmp_path):
     return write_file
 
 
-def test_damage_is_found_in_the_files_that_were_read_last(write_file):
+def test_damage_is_found_in_the_most_recently_read_files(write_file):
     for names in (("a", "b"), ("c", "d")):
         files = [write_file(names[0]), write_file(names[1], length=40)]
         input_errors.remember(files, tf.data.TFRecordDataset)
         assert f"{files[1]}` can't be read: truncated record at 26" in input_errors.find_damage()
 
 
-def test_search_for_damage_has_a_time_limit(write_file, monkeypatch, caplog):
+def test_search_for_damaged_files_stops_at_its_time_limit(write_file, monkeypatch, caplog):
     monkeypatch.setattr(input_errors, "_MAX_SECONDS", -1.0)
     input_errors.remember([write_file("a"), write_file("b", length=40)], tf.data.TFRecordDataset)
     assert input_errors.find_damage() is None
     assert "Stopped searching for a damaged file" in caplog.text
 
 
-def test_files_without_any_record_are_refused(write_file):
+def test_input_without_any_record_is_refused(write_file):
     files = [write_file("a", count=0), write_file("b")]
     input_errors.require_records(files, tf.data.TFRecordDataset, "*")
     with pytest.raises(errors.DataError, match=r"0 examples matched '\*': .*all 1 files"):
         input_errors.require_records(files[:1], tf.data.TFRecordDataset, "*")
 
 
-def test_wrong_compression_is_suggested_as_the_cause(write_file):
+def test_unreadable_gzip_file_error_suggests_wrong_compression(write_file):
     with pytest.raises(errors.DataError, match="compression"):
         input_errors.require_records(
             [write_file("a", options="GZIP")], tf.data.TFRecordDataset, "*"

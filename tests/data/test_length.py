@@ -13,7 +13,7 @@ def dataset():
     return tf.data.Dataset.from_tensor_slices({"x": [[1.0], [2.0]], "y": [1, 2]})
 
 
-def test_data_that_repeat_are_refused_for_an_evaluation_of_all_data(dataset, two_replicas):
+def test_evaluation_over_all_data_refuses_a_repeated_dataset(dataset, two_replicas):
     for good in (dataset, dataset.filter(lambda _: True), [dataset], None):
         length.require_end(good)
     for bad in (
@@ -24,7 +24,7 @@ def test_data_that_repeat_are_refused_for_an_evaluation_of_all_data(dataset, two
             length.require_end(bad)
 
 
-def test_only_data_of_unknown_length_are_timed_and_none_are_changed(dataset):
+def test_only_datasets_of_unknown_cardinality_are_wrapped_in_a_timer(dataset):
     filtered = dataset.filter(lambda _: True)
     timed = length.watch_cardinality(lambda: filtered)()
     assert timed.element_spec == filtered.element_spec
@@ -33,7 +33,7 @@ def test_only_data_of_unknown_length_are_timed_and_none_are_changed(dataset):
     assert length.watch_cardinality(lambda: 3)() == 3
 
 
-def test_each_reading_that_takes_long_is_warned_of(dataset, monkeypatch, caplog):
+def test_every_slow_pass_over_the_data_logs_a_warning(dataset, monkeypatch, caplog):
     monkeypatch.setattr(length, "_BATCHES_BETWEEN_LOOKS", 1)
     monkeypatch.setattr(length, "_WARNING_SECONDS", 0.0)
     timed = length.watch_cardinality(lambda: dataset.filter(lambda _: True))()
@@ -42,14 +42,14 @@ def test_each_reading_that_takes_long_is_warned_of(dataset, monkeypatch, caplog)
         assert caplog.text.count("without reaching the end") == warnings
 
 
-def test_reading_that_takes_too_long_is_an_error(dataset, monkeypatch):
+def test_pass_over_the_data_beyond_the_time_limit_raises(dataset, monkeypatch):
     monkeypatch.setattr(length, "_BATCHES_BETWEEN_LOOKS", 1)
     monkeypatch.setattr(length, "_MAX_SECONDS", 0.0)
     with pytest.raises(tf.errors.OpError, match="without reaching the end"):
         list(length.watch_cardinality(lambda: dataset.filter(lambda _: True))())
 
 
-def test_repeated_dataset_restarts_and_other_inputs_are_returned_unchanged():
+def test_repeat_restarts_a_dataset_and_returns_other_inputs_unchanged():
     def build_inputs(params, input_context=None):
         return params
 
@@ -57,7 +57,7 @@ def test_repeated_dataset_restarts_and_other_inputs_are_returned_unchanged():
     values = repeated(tf.data.Dataset.range(3)).take(5).as_numpy_iterator()
     assert list(values) == [0, 1, 2, 0, 1]
     assert repeated(5) == 5
-    # Whoever distributes it asks for the arguments by their names.
+    # Code that distributes the dataset looks up the arguments by name.
     assert inspect.signature(repeated) == inspect.signature(build_inputs)
 
 
@@ -79,7 +79,7 @@ def _read(build, batch=None, num_batches=7, **kwargs):
     return batches
 
 
-def test_first_batches_repeat_from_the_position_of_the_training():
+def test_first_batches_repeat_from_the_training_position():
     all_of_them = _read(_build, batch=0)
     build = length.first_batches(_build, 3, seed=3, repeat=True)
     assert _read(build, batch=0) == (all_of_them[:3] * 3)[:7]
@@ -88,14 +88,14 @@ def test_first_batches_repeat_from_the_position_of_the_training():
     assert _read(once) == all_of_them[:3]
 
 
-def test_each_replica_has_its_share_of_each_of_the_first_batches():
+def test_replicas_divide_each_of_the_first_batches():
     context = tf.distribute.InputContext(num_replicas_in_sync=2)
     build = length.first_batches(_build, 3, seed=3, repeat=True)
     shares = _read(build, batch=4, num_batches=2, input_context=context)
     assert shares[0] + shares[1] == _read(build, batch=4, num_batches=1)[0]
 
 
-def test_first_batches_that_may_differ_in_an_evaluation_are_warned_of(caplog):
+def test_first_batches_that_may_differ_between_training_and_evaluation_log_a_warning(caplog):
     def build_inputs(batch_size):
         return tf.data.Dataset.from_tensor_slices(ROWS).shuffle(40).batch(batch_size)
 
@@ -104,7 +104,7 @@ def test_first_batches_that_may_differ_in_an_evaluation_are_warned_of(caplog):
     assert "also between training and evaluation" in caplog.text
 
 
-def test_overfitting_requires_a_dataset():
+def test_first_batches_of_inputs_that_are_not_a_dataset_are_refused():
     build = length.first_batches(lambda: [1, 2], 2, seed=3, repeat=True)
     with pytest.raises(errors.ConfigTypeError, match="list"):
         build()

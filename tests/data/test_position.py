@@ -26,27 +26,27 @@ def _training_data(batch, input_context=None):
     return dataset
 
 
-def test_stacks_resume_at_the_position():
+def test_stacked_batches_start_at_the_resume_position():
     stacks = stacking.stack_batches(_training_data(3), 5)
     assert next(stacks.as_numpy_iterator()).tolist() == _read(_training_data(0), 8)[3:]
 
 
 @pytest.mark.parametrize("pipelines", [1, 2])
-def test_each_replica_resumes_at_the_position(pipelines):
+def test_each_replica_starts_at_the_resume_position(pipelines):
     context = _context(pipelines - 1, pipelines, replicas=2)
     per_step = 2 // pipelines
     unbroken = _read(_training_data(0, context), 10 * per_step)
     assert _read(_training_data(3, context), 7 * per_step) == unbroken[3 * per_step :]
 
 
-def test_data_that_are_read_once_begin_at_their_beginning():
+def test_unrepeated_data_ignore_the_resume_position():
     with position.begin_at(batch=2, seed=7) as begin:
         dataset = arrays.from_arrays(ROWS, 4, shuffle=False)
     assert _read(dataset, 1) == [[0, 1, 2, 3]]
     assert not begin.is_kept
 
 
-def test_batches_are_numbered_through_all_interruptions():
+def test_batch_numbers_continue_after_a_resume():
     context = _context(0, 1, replicas=2)
     batches = tf.data.Dataset.range(3)
     with position.begin_at(batch=5, seed=7):
@@ -55,7 +55,7 @@ def test_batches_are_numbered_through_all_interruptions():
     assert [int(number) for number, _ in position.enumerate_batches(batches)] == [0, 1, 2]
 
 
-def test_source_of_a_user_takes_the_position():
+def test_custom_data_source_can_take_the_resume_position():
     assert position.take() is None
     with position.begin_at(batch=5, seed=7) as begin:
         assert not begin.is_kept

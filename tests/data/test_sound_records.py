@@ -3,7 +3,7 @@ import tensorflow as tf
 
 from official_lite.data import file_reading
 
-# The content of each, and what is around it.
+# The size of each record: its content and the framing around it.
 BYTES = 10 + 16
 
 
@@ -39,7 +39,7 @@ def test_only_damaged_records_are_skipped(write, bad, bytes_per_part, monkeypatc
 
 
 @pytest.mark.parametrize("length", [7 * BYTES + 20, 7 * BYTES + 12])
-def test_truncated_record_is_skipped_as_well(write, length, caplog):
+def test_truncated_record_is_skipped_and_counted(write, length, caplog):
     file = write("a", length=length, flipped=[2 * BYTES + 15])
     assert read(file_reading.SoundRecords(2)(file)) == [0, 1, 3, 4, 5, 6]
     assert (
@@ -47,19 +47,19 @@ def test_truncated_record_is_skipped_as_well(write, length, caplog):
     )
 
 
-def test_damaged_record_counts_once_however_often_it_is_read(write):
+def test_damaged_record_is_counted_once_however_often_it_is_read(write):
     dataset = file_reading.SoundRecords(1)(write("a", flipped=[15]))
     assert len(read(dataset.repeat(3))) == 3 * 19
 
 
-def test_one_damaged_record_too_many_in_all_files_is_an_error(write):
+def test_more_damaged_records_than_allowed_over_all_files_raise(write):
     files = [write("a", flipped=[15]), write("b", flipped=[15])]
     dataset = file_reading.SoundRecords(1)
     with pytest.raises(tf.errors.OpError, match="allows only 1"):
         read(dataset(files))
 
 
-def test_record_with_a_damaged_length_is_an_error(write):
+def test_record_with_a_damaged_length_field_raises(write):
     file = write("a", flipped=[5 * BYTES + 1])
     with pytest.raises(tf.errors.OpError, match=f"unknown length at byte {5 * BYTES}"):
         read(file_reading.SoundRecords(99)(file))

@@ -38,7 +38,7 @@ def test_stacks_hold_all_batches_in_order(build, count):
     assert len(_read(stacks)) == -(-6 // count)
 
 
-def test_endless_data_have_stacks_of_one_size():
+def test_stacks_of_a_repeated_dataset_all_have_the_same_size():
     dataset = _from_arrays(repeat=True)
     stacks = stacking.stack_batches(dataset, 4)
     assert stacks.element_spec["x"].shape == (4, 3, 3)
@@ -56,14 +56,14 @@ def test_endless_data_have_stacks_of_one_size():
         lambda dataset: dataset.map(lambda batch: {"y": -batch["y"]}),
     ],
 )
-def test_transformations_behind_from_arrays_apply_to_its_stacks(change):
+def test_transformations_after_from_arrays_apply_to_stacked_batches(change):
     dataset = change(_from_arrays(repeat=True))
     stacks = stacking.stack_batches(dataset, 4)
     assert _unstack(stacks, 5) == _read(dataset, 20)
     assert stacks.options().autotune.enabled == dataset.options().autotune.enabled
 
 
-def test_a_stack_of_arrays_is_one_gather():
+def test_rows_of_a_whole_stack_are_gathered_at_once():
     gathers = []
 
     class Rows:

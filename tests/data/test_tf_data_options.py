@@ -10,7 +10,7 @@ def dataset():
     return tf.data.Dataset.range(4).map(lambda x: x + 1, num_parallel_calls=tf.data.AUTOTUNE)
 
 
-def test_autotuner_is_off_unless_options_configure_it(dataset):
+def test_autotuner_is_disabled_unless_dataset_options_configure_it(dataset):
     settled = tf_data_options.without_idle_autotuner(dataset)
     assert settled.options().autotune.enabled is False
     assert list(settled.as_numpy_iterator()) == [1, 2, 3, 4]
@@ -22,7 +22,7 @@ def test_autotuner_is_off_unless_options_configure_it(dataset):
     assert tf_data_options.without_idle_autotuner(None) is None
 
 
-def test_strategy_is_given_a_dataset_without_autotuner(dataset, monkeypatch):
+def test_make_distributed_dataset_disables_the_autotuner(dataset, monkeypatch):
     strategy, given = tf.distribute.get_strategy(), []
     monkeypatch.setattr(
         type(strategy),
@@ -33,7 +33,7 @@ def test_strategy_is_given_a_dataset_without_autotuner(dataset, monkeypatch):
     assert given[0].options().autotune.enabled is False
 
 
-def test_dataset_and_what_a_function_returns_have_a_private_pool() -> None:
+def test_private_thread_pool_is_set_for_datasets_and_dataset_functions() -> None:
     dataset = tf.data.Dataset.range(3)
 
     def build_inputs(params, input_context=None):
@@ -43,6 +43,6 @@ def test_dataset_and_what_a_function_returns_have_a_private_pool() -> None:
     for found in (tf_data_options.with_private_threads(dataset, 2), function(None)):
         assert found.options().threading.private_threadpool_size == 2
         assert list(found.as_numpy_iterator()) == [0, 1, 2]
-    # Whoever distributes it asks for this argument by its name.
+    # Code that distributes the dataset looks up `input_context` by name.
     assert function.__wrapped__ is build_inputs
     assert tf_data_options.with_private_threads(dataset, None) is dataset

@@ -10,7 +10,7 @@ from official_lite.data import file_reading
 
 
 class FakeTfds(types.ModuleType):
-    """Stands in for `tensorflow_datasets`: a split of ten numbers in two files."""
+    """A stand-in for `tensorflow_datasets` with a split of ten numbers in two files."""
 
     ReadConfig = types.SimpleNamespace
     decode = types.SimpleNamespace(SkipDecoding=lambda: "skipped")
@@ -38,17 +38,17 @@ def read(*, host=0, num_hosts=1, is_training=False, sharding=True, **kwargs):
     return list(dataset.as_numpy_iterator())
 
 
-def test_tfds_divides_files_if_there_are_enough(tfds):
+def test_tfds_divides_files_if_there_is_one_for_each_host(tfds):
     assert len(read(num_hosts=2)) == 10
     assert tfds.loaded["read_config"].input_context.num_input_pipelines == 2
 
 
-def test_records_of_too_few_files_are_divided(tfds):
+def test_hosts_divide_records_if_there_are_fewer_files_than_hosts(tfds):
     assert [read(host=host, num_hosts=3) for host in (0, 2)] == [[0, 3, 6, 9], [2, 5, 8]]
     assert tfds.loaded["read_config"].input_context is None
 
 
-def test_records_are_divided_in_the_same_order_on_all_hosts(tfds):
+def test_hosts_that_divide_records_shuffle_files_with_the_same_seed(tfds):
     for host in (0, 2):
         options = file_reading.FileReadingOptions(is_training=True)
         context = tf.distribute.InputContext(3, host, 3)
@@ -57,12 +57,12 @@ def test_records_are_divided_in_the_same_order_on_all_hosts(tfds):
         assert seed == zlib.crc32(b"numbers train")
 
 
-def test_without_sharding_every_host_reads_everything(tfds):
+def test_every_host_reads_all_records_if_sharding_is_off(tfds):
     assert len(read(host=1, num_hosts=3, sharding=False)) == 10
     assert tfds.loaded["read_config"].input_context is None
 
 
-def test_options_of_the_config_reach_tfds(tfds):
+def test_config_options_are_passed_to_tfds(tfds):
     read(is_training=True, data_dir="here", as_supervised=True, skip_decoding_feature="image, mask")
     config = tfds.loaded["read_config"]
     assert (config.repeat_filenames, config.shuffle_seed) == (True, 3)
@@ -72,7 +72,7 @@ def test_options_of_the_config_reach_tfds(tfds):
     assert tfds.loaded["decoders"] == {"image": "skipped", "mask": "skipped"}
 
 
-def test_a_missing_tfds_says_what_to_install(monkeypatch):
+def test_missing_tfds_error_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "tensorflow_datasets", None)
     with pytest.raises(errors.ConfigValueError, match=r"pip install 'official-lite\[tfds\]'"):
         read()

@@ -1,4 +1,4 @@
-"""Other processes at work beside a training, or after it."""
+"""Processes that use a run during or after its training."""
 
 import json
 import pathlib
@@ -17,7 +17,7 @@ def _command(mode: str, model_dir: pathlib.Path, *args: str) -> list[str]:
 
 
 @pytest.mark.slow
-def test_every_checkpoint_is_evaluated_beside_the_running_training(
+def test_continuous_eval_evaluates_every_checkpoint_during_training(
     tmp_path: pathlib.Path,
 ) -> None:
     model_dir = tmp_path / "run"
@@ -73,9 +73,9 @@ def test_exported_model_gives_the_same_outputs_in_a_fresh_process(tmp_path: path
     command = [tmp_path / "export.py", model_dir, images, exported]
     done = commands.run(command, env={"PYTHONPATH": str(commands.ROOT)})
     assert done.returncode == 0, done.stderr[-3000:]
-    # Not forked: it has imported nothing but TensorFlow.
+    # A new interpreter instead of a fork, which would already have imported this package.
     command = [sys.executable, "-c", RELOAD, str(model_dir), str(images), str(reloaded)]
     subprocess.run(command, check=True, cwd=commands.ROOT)
-    # Three dense layers over 64 numbers.
+    # Three dense layers with sums over at most 64 numbers.
     rounding.assert_close(np.load(reloaded), np.load(exported), roundings=3 * 64)
     assert np.abs(np.load(exported)).max() > 0

@@ -1,4 +1,4 @@
-"""What is kept because of an evaluation is the state that was evaluated."""
+"""Best checkpoints and restored best weights hold the state that was evaluated."""
 
 import json
 import pathlib
@@ -13,12 +13,12 @@ from official_lite.core import config_definitions, train_lib
 from tests import rounding
 from tests.line_experiment import NUM_EXAMPLES, LineTask
 
-# Keras itself, with NumPy 2.
+# Keras itself triggers this warning with NumPy 2.
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
 
 
 class UseEmaTask(LineTask):
-    """Averages with an optimizer of Keras."""
+    """A task whose Keras optimizer averages the weights."""
 
     @classmethod
     def create_optimizer(cls, *args: Any, **kwargs: Any) -> keras.optimizers.Optimizer:
@@ -26,7 +26,7 @@ class UseEmaTask(LineTask):
 
 
 class DivergingTask(LineTask):
-    """Its first evaluation is the best one."""
+    """A task that diverges, so that its first evaluation is the best one."""
 
     @classmethod
     def create_optimizer(cls, *args: Any, **kwargs: Any) -> keras.optimizers.Optimizer:
@@ -62,7 +62,7 @@ def _validations(model_dir: pathlib.Path) -> list[float]:
 
 
 @pytest.mark.parametrize(("task_cls", "trainer"), [(LineTask, EMA), (UseEmaTask, {})])
-def test_best_state_evaluates_to_the_recorded_metrics(
+def test_best_checkpoints_evaluate_to_the_recorded_metric(
     experiment: Callable[..., Any],
     make_trainer: Callable[..., Any],
     tmp_path: pathlib.Path,
@@ -97,11 +97,11 @@ def test_best_state_evaluates_to_the_recorded_metrics(
         other.checkpoint.restore(str(tmp_path / "run" / name)).expect_partial()
         for _ in range(2):
             assert float(other.evaluate(tf.constant(-1))["mae"]) == recorded
-        # Whoever does not know of averages finds the same weights.
+        # Code that ignores the averages finds the same weights.
         kernel, average = (v.numpy() for v in _kernel_and_average(other))
         assert kernel.tolist() == average.tolist()
     evaluated = [weight.numpy().tolist() for weight in model.trainable_variables]
-    # A plain file of weights has no averages.
+    # A Keras weights file has no averages.
     model.load_weights(weights)
     assert [weight.numpy().tolist() for weight in model.trainable_variables] == evaluated
 
@@ -116,7 +116,7 @@ def _kernel_and_average(trainer: Any) -> tuple[Any, Any]:
 @pytest.mark.parametrize(
     ("task_cls", "trainer"), [(DivergingTask, EMA), (DivergingUseEmaTask, {}), (DivergingTask, {})]
 )
-def test_best_weights_that_keras_restores_are_those_that_were_evaluated(
+def test_restore_best_weights_restores_the_evaluated_weights(
     experiment: Callable[..., Any],
     tmp_path: pathlib.Path,
     task_cls: type[LineTask],
@@ -138,7 +138,7 @@ def test_best_weights_that_keras_restores_are_those_that_were_evaluated(
     assert _run(task_cls, params, tmp_path, "eval", run_post_eval=True)["mae"] == first
 
 
-def test_averages_of_keras_are_those_that_fit_ends_with(
+def test_keras_ema_optimizer_evaluates_as_after_keras_fit(
     experiment: Callable[..., Any], tmp_path: pathlib.Path
 ) -> None:
     evaluated = _run(UseEmaTask, experiment(), tmp_path, run_post_eval=True)["mae"]

@@ -1,4 +1,4 @@
-"""Several processes: they find one another, or say who is missing; numbers as in reliability.md."""
+"""Processes of a cluster find one another or name the missing one."""
 
 import json
 import pathlib
@@ -43,7 +43,7 @@ def _train(config: dict, *options: str, **environment: str) -> commands.Command:
     return commands.Command(command, env={"TF_CONFIG": json.dumps(config), **environment})
 
 
-def test_missing_worker_is_named_in_bounded_time(tmp_path: pathlib.Path) -> None:
+def test_missing_worker_is_named_after_the_timeout(tmp_path: pathlib.Path) -> None:
     here, missing = (f"127.0.0.1:{portpicker.pick_unused_port()}" for _ in range(2))
     config = {"cluster": {"worker": [here, missing]}, "task": {"type": "worker", "index": 0}}
     worker = _train(config, f"--model_dir={tmp_path}/run", OFFICIAL_LITE_CLUSTER_TIMEOUT="1")
@@ -52,11 +52,11 @@ def test_missing_worker_is_named_in_bounded_time(tmp_path: pathlib.Path) -> None
         f"worker 1 at {missing} (nothing listens at this port) did not answer worker 0 within 1 s"
     )
     assert message in worker.stderr.splitlines()[-1]
-    # As after any mistake in a command, nothing has been written.
+    # As after any invalid command, nothing has been written.
     assert not (tmp_path / "run").exists()
 
 
-def test_worker_whose_index_is_taken_is_refused(tmp_path: pathlib.Path) -> None:
+def test_worker_whose_address_is_in_use_is_refused(tmp_path: pathlib.Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         taken = f"127.0.0.1:{server.getsockname()[1]}"
         config = {"cluster": {"worker": ["a:1", taken]}, "task": {"type": "worker", "index": 1}}
@@ -86,7 +86,7 @@ def _launch(tmp_path: pathlib.Path, name: str, hooks: str) -> subprocess.Complet
 
 @pytest.mark.slow
 @pytest.mark.promise
-def test_killed_worker_is_named_and_the_restarted_training_ends_like_an_unbroken_one(
+def test_killed_worker_is_named_and_the_restarted_run_equals_an_uninterrupted_one(
     tmp_path: pathlib.Path,
 ) -> None:
     (tmp_path / "killer.py").write_text(KILLER)
@@ -97,7 +97,7 @@ def test_killed_worker_is_named_and_the_restarted_training_ends_like_an_unbroken
     assert (
         "launch   | worker 1 was killed by SIGKILL (perhaps out of memory) first." in killed.stderr
     )
-    # The survivor says it, too, and that it is sound itself.
+    # The surviving worker also names the lost one, and ends with the exit code of a lost cluster.
     assert "worker 0 | ClusterError: Lost connection to worker 1 at 127.0.0.1:" in killed.stderr
     assert "launch   | worker 0 ended with exit code 7." in killed.stderr
     assert "launch   | Restart 1 of 1." in killed.stderr

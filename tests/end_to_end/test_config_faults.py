@@ -1,6 +1,6 @@
-"""What files of configs may be; what is refused is in `test_refusals.py`.
+"""Unusual config files; see `test_refusals.py` for those that are refused with a suggestion.
 
-The numbers are those of docs/reliability.md.
+The faults are listed in docs/reliability.md.
 """
 
 import pathlib
@@ -24,7 +24,7 @@ DIGITS = "vision/digits_cnn"
 
 
 def _parse(tmp_path: pathlib.Path, text: str = "", **options: Any) -> cfg.ExperimentConfig:
-    """The config of the digits with a config file on top."""
+    """Return the config of the digits experiment, overridden by a config file."""
     file = tmp_path / "my.yaml"
     file.write_text(text)
     flags = parsing.ParseConfigOptions(
@@ -34,11 +34,11 @@ def _parse(tmp_path: pathlib.Path, text: str = "", **options: Any) -> cfg.Experi
     return params
 
 
-def test_number_with_an_exponent_is_a_float(tmp_path: pathlib.Path) -> None:
+def test_yaml_number_with_an_exponent_is_a_float(tmp_path: pathlib.Path) -> None:
     assert _parse(tmp_path, "trainer: {loss_upper_bound: 1e-3}").trainer.loss_upper_bound == 1e-3
 
 
-def test_mappings_are_merged_and_lists_replaced_or_indexed(tmp_path: pathlib.Path) -> None:
+def test_overrides_merge_mappings_and_replace_or_index_lists(tmp_path: pathlib.Path) -> None:
     params = _parse(tmp_path, "task: {model: {filters: [8, 16, 32]}}\n", set=["trainer.freeze=[a]"])
     assert params.task.model.filters == (8, 16, 32)
     assert params.task.model.units == (128,)
@@ -65,7 +65,7 @@ for file in sorted(pathlib.Path(sys.argv[1]).iterdir()):
     else:
         print("was read:", file)
     assert time.monotonic() - started < 60, file
-# Not `ru_maxrss`, in which that of the process that started this one counts.
+# Not `ru_maxrss`, which includes the memory of the process that started this one.
 status = pathlib.Path("/proc/self/status").read_text()
 print(re.search(r"VmHWM:\\s*(\\d+) kB", status)[1])
 """
@@ -115,7 +115,9 @@ def test_zero_train_steps_and_a_zero_batch_size_are_accepted(
     text=strategies.text(strategies.characters(codec="utf-8"), max_size=20),
 )
 @hypothesis.settings(max_examples=10)
-def test_config_survives_yaml_and_gin(name: str, steps: int, rate: float, text: str) -> None:
+def test_config_round_trips_through_overrides_and_gin(
+    name: str, steps: int, rate: float, text: str
+) -> None:
     params = exp_factory.get_exp_config(name)
     params.override({"trainer": {"train_steps": steps, "loss_upper_bound": rate}})
     params.override({"task": {"init_checkpoint": text}})
@@ -128,7 +130,7 @@ def test_config_survives_yaml_and_gin(name: str, steps: int, rate: float, text: 
     assert gin_config.apply_bindings(exp_factory.get_exp_config(name)) == params
 
 
-def test_missing_flags_and_fields_are_named_all_at_once() -> None:
+def test_all_missing_flags_and_fields_are_reported_at_once() -> None:
     command = [sys.executable, str(ROOT / "train.py")]
     result = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
     assert result.returncode == 2

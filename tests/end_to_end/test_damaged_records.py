@@ -1,6 +1,6 @@
-"""Files of a run directory that are damaged, or that are no files at all.
+"""Damaged or special files in a run directory.
 
-The numbers are those of docs/reliability.md.
+The faults are listed in docs/reliability.md.
 """
 
 import itertools
@@ -70,7 +70,7 @@ def _copy(base: pathlib.Path, tmp_path: pathlib.Path, name: str) -> pathlib.Path
         *(pytest.param(content, marks=pytest.mark.slow) for content in (b"", b"{", b"[]\n")),
     ],
 )
-def test_damaged_records_do_not_keep_a_run_from_resuming(
+def test_run_resumes_despite_damaged_record_files(
     base: pathlib.Path, tmp_path: pathlib.Path, content: bytes
 ) -> None:
     model_dir = _copy(base, tmp_path, "run")
@@ -83,7 +83,7 @@ def test_damaged_records_do_not_keep_a_run_from_resuming(
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "kind"), [*zip(_FILES, itertools.cycle(_KINDS))])
-def test_special_file_in_place_of_a_record_ends_in_one_line_or_is_replaced(
+def test_special_file_in_place_of_a_record_is_replaced_or_raises_a_one_line_error(
     base: pathlib.Path, tmp_path: pathlib.Path, kind: str, name: str
 ) -> None:
     model_dir = _copy(base, tmp_path, "run")
@@ -98,7 +98,7 @@ def test_special_file_in_place_of_a_record_ends_in_one_line_or_is_replaced(
 
 
 @pytest.mark.parametrize("name", ["log.txt", "metrics.json", "metrics_train.csv"])
-def test_link_in_place_of_a_log_or_metrics_file_is_not_followed(
+def test_symlink_in_place_of_a_log_or_metrics_file_is_not_followed(
     base: pathlib.Path, tmp_path: pathlib.Path, name: str
 ) -> None:
     model_dir = _copy(base, tmp_path, "run")
@@ -111,7 +111,7 @@ def test_link_in_place_of_a_log_or_metrics_file_is_not_followed(
     assert "Traceback" not in told
 
 
-def test_pipe_as_config_file_is_refused(tmp_path: pathlib.Path) -> None:
+def test_named_pipe_as_config_file_is_refused(tmp_path: pathlib.Path) -> None:
     os.mkfifo(tmp_path / "pipe.yaml")
     args = [*_ARGS, f"--model_dir={tmp_path / 'run'}", f"--config_file={tmp_path / 'pipe.yaml'}"]
     result = commands.run(args)

@@ -1,6 +1,6 @@
-"""Data that are missing, damaged, endless or wrong end a run with a line that says which and where.
+"""Missing, damaged, endless or wrong data end a run with an error that locates them.
 
-The numbers are those of docs/reliability.md.
+The faults are listed in docs/reliability.md.
 """
 
 import dataclasses
@@ -28,7 +28,7 @@ RECORD_BYTES = 64
 class FaultyConfig(cfg.TaskConfig):
     """Attributes:
     source: A key of `_SOURCES`; empty reads the files of the data's `input_path`.
-    validation_source: The same for evaluation.
+    validation_source: The corresponding key for the evaluation data.
     """
 
     source: str = ""
@@ -37,7 +37,7 @@ class FaultyConfig(cfg.TaskConfig):
 
 @task_factory.register_task_cls(FaultyConfig)
 class FaultyTask(base_task.Task):
-    """A classifier of four classes, and data with a fault."""
+    """A classifier of four classes, with faulty data."""
 
     def build_model(self) -> keras.Model:
         return keras.Sequential([keras.Input((2,)), keras.layers.Dense(4)])
@@ -159,35 +159,37 @@ def model_dir(tmp_path: pathlib.Path) -> pathlib.Path:
 
 
 @pytest.mark.parametrize("names", [["a.tfrecord"], ["a.tfrecord", "b.tfrecord"]])
-def test_files_without_a_record_end_the_run_and_are_named(
+def test_files_without_records_end_the_run_with_an_error_naming_their_pattern(
     tmp_path: pathlib.Path, model_dir: pathlib.Path, names: list[str]
 ) -> None:
     for name in names:
-        # Not without a byte: of those, see `tests/data/test_file_patterns.py`.
+        # Not empty files, which `tests/data/test_file_patterns.py` covers.
         (tmp_path / name).write_bytes(b"\0\0\0")
     with pytest.raises(errors.DataError, match=r"0 examples matched .*\*\.tfrecord") as caught:
         _run(model_dir, task=_files(tmp_path / "*.tfrecord"))
     assert caught.value.exit_code == 3
 
 
-def test_dataset_without_examples_ends_the_run(model_dir: pathlib.Path) -> None:
+def test_empty_training_dataset_ends_the_run_with_a_data_error(model_dir: pathlib.Path) -> None:
     with pytest.raises(errors.DataError, match="training data"):
         _run(model_dir, task={"source": "empty"})
 
 
-def test_empty_evaluation_data_are_an_error_without_metrics(model_dir: pathlib.Path) -> None:
+def test_empty_evaluation_data_raise_and_record_no_metrics(model_dir: pathlib.Path) -> None:
     with pytest.raises(errors.DataError, match="evaluation data are empty"):
         _run(model_dir, task={"source": "good", "validation_source": "empty"})
     assert '"split": "validation"' not in (model_dir / "metrics.json").read_text()
 
 
 def test_finite_training_data_are_repeated(model_dir: pathlib.Path) -> None:
-    # Three batches.
+    # The data have three batches for six steps.
     _run(model_dir, task={"source": "good"})
     assert (model_dir / "ckpt-6.index").exists()
 
 
-def test_endless_evaluation_data_are_refused_before_training(model_dir: pathlib.Path) -> None:
+def test_endless_evaluation_data_are_refused_unless_validation_steps_are_set(
+    model_dir: pathlib.Path,
+) -> None:
     endless = {"source": "good", "validation_source": "endless"}
     with pytest.raises(errors.ConfigValueError, match="repeat forever") as caught:
         _run(model_dir, task=endless)
@@ -196,7 +198,7 @@ def test_endless_evaluation_data_are_refused_before_training(model_dir: pathlib.
     _run(model_dir, task=endless, trainer={"validation_steps": 2})
 
 
-def test_evaluation_of_unknown_length_has_a_time_limit(
+def test_evaluation_over_data_of_unknown_length_has_a_time_limit(
     model_dir: pathlib.Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     unknown = {"source": "good", "validation_source": "of unknown length"}
@@ -246,7 +248,7 @@ def test_damaged_file_is_named_with_the_position_of_the_damage(
     assert caught.value.exit_code == 3
 
 
-def test_file_with_another_compression_is_named(
+def test_file_with_unexpected_compression_is_named_in_the_error(
     tmp_path: pathlib.Path, model_dir: pathlib.Path
 ) -> None:
     _write(tmp_path / "a.tfrecord", "GZIP")
@@ -254,7 +256,7 @@ def test_file_with_another_compression_is_named(
         _run(model_dir, task=_files(tmp_path / "a.tfrecord"))
 
 
-def test_damaged_records_are_skipped_one_by_one_on_request(
+def test_damaged_records_are_skipped_up_to_skip_bad_records(
     tmp_path: pathlib.Path, model_dir: pathlib.Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     damaged = _cut_off(_flip_a_bit(_write(tmp_path / "a.tfrecord")))
@@ -289,7 +291,7 @@ def test_replica_without_examples_does_not_change_the_metrics(
         return {name: float(value) for name, value in logs.items()}
 
     whole = evaluate(tf.distribute.get_strategy(), 17)
-    # The last batch is one example: of the two replicas, one gets none.
+    # The last batch has one example, so one of the two replicas gets none.
     shared = evaluate(two_replicas, 4)
     assert shared["accuracy"] == pytest.approx(whole["accuracy"])
 
@@ -312,7 +314,7 @@ def _trainer(params: Any, task: Any, dataset: Any) -> Any:
         ("misshapen", r"shape \(3,\) where an element of shape \(2,\) was expected"),
     ],
 )
-def test_batch_of_the_wrong_shape_ends_the_run_immediately(
+def test_bad_label_or_misshapen_batch_ends_the_run_before_any_checkpoint(
     model_dir: pathlib.Path, source: str, answer: str
 ) -> None:
     with pytest.raises(errors.DataError, match=answer) as caught:
@@ -322,7 +324,7 @@ def test_batch_of_the_wrong_shape_ends_the_run_immediately(
 
 
 @pytest.mark.parametrize("execution", ["graph", "eager"])
-def test_error_of_a_data_generator_is_shown_with_the_step(
+def test_data_generator_error_is_reported_with_the_step_and_line(
     model_dir: pathlib.Path, execution: str
 ) -> None:
     # The nineteenth example is in the third batch.
@@ -331,7 +333,7 @@ def test_error_of_a_data_generator_is_shown_with_the_step(
         _run(model_dir, task={"source": "raising"}, runtime={"execution": execution})
 
 
-def test_hanging_data_generator_is_warned_of_while_it_hangs(
+def test_hanging_data_generator_triggers_a_stall_warning(
     model_dir: pathlib.Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     hooks = [{"name": "stall_warning", "seconds": 0.2}]

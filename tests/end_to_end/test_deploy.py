@@ -1,4 +1,4 @@
-"""The files in `deploy/` are what their schedulers take, and start what they say."""
+"""The files in `deploy/` are accepted by their schedulers and start the documented processes."""
 
 import json
 import os
@@ -29,7 +29,7 @@ def _documents(name: str) -> list[dict[str, Any]]:
 
 
 def _controlled(name: str) -> list[dict[str, Any]]:
-    """The documents of a manifest, with the Job that Kubeflow Trainer makes of a TrainJob."""
+    """Return the documents of a manifest, or the Job that Kubeflow Trainer makes of a TrainJob."""
     documents = _documents(name)
     if name != "trainjob.yaml":
         return documents
@@ -40,7 +40,7 @@ def _controlled(name: str) -> list[dict[str, Any]]:
     (container,) = job["template"]["spec"]["containers"]
     entries = {one["name"]: one for one in [*container["env"], *trainer["env"]]}
     container.update(env=list(entries.values()), args=trainer["args"])
-    # JobSet names the only replica of the job 0.
+    # JobSet appends the index 0 of the job's only replica.
     metadata = {"name": f"{train_job['metadata']['name']}-{replicated['name']}-0"}
     return [{"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata, "spec": job}]
 
@@ -52,13 +52,13 @@ def _program(path: pathlib.Path, text: str) -> None:
 
 
 def _environment(tmp_path: pathlib.Path, **more: str) -> dict[str, str]:
-    """In which `tmp_path/bin` holds the programs that are found first."""
+    """Return an environment whose PATH starts with `tmp_path/bin`."""
     path = f"{tmp_path / 'bin'}:{os.environ['PATH']}"
     return {**os.environ, "PATH": path, "TF_CONFIG": "", **more}
 
 
 @pytest.mark.parametrize("name", ["workers.yaml", "parameter_server.yaml"])
-def test_manifests_fit_the_schema_of_kubernetes(name: str) -> None:
+def test_manifests_match_the_kubernetes_schema(name: str) -> None:
     documents = _documents(name)
     for document in documents:
         kubernetes_validate.validate(document, KUBERNETES_VERSION, strict=True)
@@ -70,11 +70,11 @@ def test_manifests_fit_the_schema_of_kubernetes(name: str) -> None:
         volumes = {volume["name"] for volume in pod["volumes"]}
         (container,) = pod["containers"]
         assert {mount["name"] for mount in container["volumeMounts"]} == volumes
-        # Else it would have no name in the DNS.
+        # Without a matching service, the pod would have no DNS name.
         assert pod.get("subdomain", container["command"][-1]) in services
 
 
-def test_jobs_restart_by_the_table_of_exit_codes() -> None:
+def test_kubernetes_jobs_fail_only_on_exit_codes_that_are_not_restartable() -> None:
     names = ("workers.yaml", "parameter_server.yaml", "trainjob.yaml")
     jobs = [d for n in names for d in _controlled(n) if d["kind"] == "Job"]
     assert len(jobs) == 3
@@ -90,7 +90,7 @@ def test_jobs_restart_by_the_table_of_exit_codes() -> None:
         assert {1, 2, 3} <= set(by_action["FailJob"])
 
 
-def test_tfjob_fits_the_schema_of_its_operator() -> None:
+def test_tfjob_manifest_matches_the_schema_of_its_operator() -> None:
     (job,) = _documents("tfjob.yaml")
     assert (job["apiVersion"], job["kind"]) == ("kubeflow.org/v1", "TFJob")
     assert job["spec"].keys() == {"successPolicy", "runPolicy", "tfReplicaSpecs"}
@@ -105,7 +105,7 @@ def test_tfjob_fits_the_schema_of_its_operator() -> None:
     )
 
 
-def test_trainjob_fits_the_schema_of_its_operator() -> None:
+def test_trainjob_manifest_matches_the_schema_of_kubeflow_trainer() -> None:
     runtime, job = _documents("trainjob.yaml")
     assert runtime["apiVersion"] == job["apiVersion"] == "trainer.kubeflow.org/v1alpha1"
     assert (runtime["kind"], job["kind"]) == ("TrainingRuntime", "TrainJob")
@@ -113,16 +113,16 @@ def test_trainjob_fits_the_schema_of_its_operator() -> None:
     reference = {"apiGroup": "trainer.kubeflow.org", "kind": "TrainingRuntime"}
     assert job["spec"]["runtimeRef"] == {**reference, "name": runtime["metadata"]["name"]}
     assert job["spec"]["trainer"].keys() == {"numNodes", "env", "args"}
-    # No policy of a framework: those set variables for PyTorch, JAX or MPI.
+    # No framework policy, which would set variables for PyTorch, JAX or MPI.
     assert runtime["spec"]["mlPolicy"].keys() == {"numNodes"}
     (replicated,) = runtime["spec"]["template"]["spec"]["replicatedJobs"]
     label = {"trainer.kubeflow.org/trainjob-ancestor-step": "trainer"}
     assert replicated["template"]["metadata"]["labels"] == label
     assert replicated["template"]["spec"]["completionMode"] == "Indexed"
     (container,) = replicated["template"]["spec"]["template"]["spec"]["containers"]
-    # The name by which Trainer finds the container of the label.
+    # Trainer finds the container by this name.
     assert container["name"] == "node"
-    # The number of workers is in two places of each document.
+    # Each document states the number of workers twice.
     trainer, policy = job["spec"]["trainer"], runtime["spec"]["mlPolicy"]
     for entries, number in (
         (container["env"], policy["numNodes"]),
@@ -137,13 +137,13 @@ def test_trainjob_fits_the_schema_of_its_operator() -> None:
 @pytest.mark.parametrize(
     ("ends_with", "code"), [("exit 0", 0), ("exit 2", 2), ("exit 42", 138), ("exit 7", 138)]
 )
-def test_tfjob_uses_the_restart_policy_of_its_operator(
+def test_tfjob_container_maps_restartable_exit_codes_to_138(
     tmp_path: pathlib.Path, ends_with: str, code: int
 ) -> None:
     (job,) = _documents("tfjob.yaml")
     (container,) = job["spec"]["tfReplicaSpecs"]["Worker"]["template"]["spec"]["containers"]
     command = [*container["command"], *container["args"]]
-    # Ends when it is told to, and after a while.
+    # A program that ends with the given code shortly after SIGTERM.
     said = tmp_path / "said"
     _program(
         tmp_path / "bin" / "python",
@@ -157,7 +157,7 @@ def test_tfjob_uses_the_restart_policy_of_its_operator(
 
 
 def _tf_configs(name: str, tmp_path: pathlib.Path) -> Iterator[str]:
-    """What the start command of each pod of a manifest makes TF_CONFIG."""
+    """Yield the TF_CONFIG that the start command of each pod of a manifest sets."""
     _program(tmp_path / "bin" / "python", 'printf %s "$TF_CONFIG"')
     documents = _controlled(name)
     data = next((d["data"] for d in documents if d["kind"] == "ConfigMap"), {})
@@ -190,7 +190,7 @@ def _read(text: str, monkeypatch: pytest.MonkeyPatch) -> tf_config.ClusterConfig
     return found
 
 
-def test_container_image_contains_existing_files_and_fits_the_manifests() -> None:
+def test_dockerfile_copies_existing_files_and_matches_the_manifests() -> None:
     lines = (ROOT / "deploy" / "Dockerfile").read_text().splitlines()
     instructions = [line.split() for line in lines if line and not line.startswith("#")]
     copied = [source for word, *rest in instructions if word == "COPY" for source in rest[:-1]]
@@ -213,7 +213,7 @@ cluster.meet(tf_config.find_cluster())
 
 
 def _exit_codes(environments: list[Mapping[str, str]]) -> list[int]:
-    """Of processes that look for one another."""
+    """Return the exit codes of processes that look for one another."""
     processes = [
         subprocess.Popen([sys.executable, "-c", MEET], env={**os.environ, **environment}, cwd=ROOT)
         for environment in environments
@@ -228,21 +228,21 @@ def _exit_codes(environments: list[Mapping[str, str]]) -> list[int]:
         ("trainjob.yaml", ("trainer-node-0-0.trainer:2222", "trainer-node-0-1.trainer:2222")),
     ],
 )
-def test_pods_of_a_job_get_a_cluster_in_which_they_meet(
+def test_pods_of_a_job_get_one_cluster_and_find_each_other(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, name: str, addresses: tuple[str, ...]
 ) -> None:
     texts = list(_tf_configs(name, tmp_path))
     found = [_read(text, monkeypatch) for text in texts]
     assert [one.name for one in found] == ["worker 0", "worker 1"]
     assert all(one.jobs == {"worker": addresses} for one in found)
-    # On this machine.
+    # Replace the addresses by free ports of this machine.
     for address in addresses:
         here = f"127.0.0.1:{portpicker.pick_unused_port()}"
         texts = [text.replace(address, here) for text in texts]
     assert _exit_codes([{"TF_CONFIG": text} for text in texts]) == [0, 0]
 
 
-def test_pods_with_a_parameter_server_share_one_cluster(
+def test_parameter_server_pods_share_one_cluster(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = [_read(t, monkeypatch) for t in _tf_configs("parameter_server.yaml", tmp_path)]
@@ -255,7 +255,7 @@ def test_pods_with_a_parameter_server_share_one_cluster(
     assert all(one.jobs == jobs for one in found)
 
 
-# What Slurm tells the tasks of a step of two, here both on this machine.
+# Replaces `srun`: starts two tasks on this machine with the variables that Slurm would set.
 SRUN = r"""
 echo "$@" > "$SAID"
 while [[ $1 == --* ]]; do shift; done
@@ -273,7 +273,7 @@ exit "$code"
 
 
 def _job_id() -> str:
-    """Of a Slurm job whose ports are free here."""
+    """Return the id of a Slurm job whose ports are free on this machine."""
     while not 20000 <= (port := portpicker.pick_unused_port()) < 29998 or port % 2:
         pass
     return str((port - 20000) // 2)
@@ -285,13 +285,13 @@ def test_sbatch_file_has_valid_options_before_its_first_command() -> None:
     options = [line.removeprefix("#SBATCH ") for line in lines if line.startswith("#SBATCH")]
     assert all(re.fullmatch(r"--[a-z-]+(=\S+)?", option) for option in options)
     assert {"--requeue", "--nodes=2", "--ntasks-per-node=1"} <= set(options)
-    # Slurm reads no more of them behind the first command.
+    # Slurm ignores options after the first command.
     first_command = next(i for i, line in enumerate(lines) if line and not line.startswith("#"))
     assert not any(line.startswith("#SBATCH") for line in lines[first_command:])
 
 
 @pytest.mark.slow
-def test_sbatch_file_trains_on_all_tasks_of_a_step(tmp_path: pathlib.Path) -> None:
+def test_sbatch_file_trains_on_all_tasks_of_a_slurm_step(tmp_path: pathlib.Path) -> None:
     _program(tmp_path / "bin" / "srun", SRUN)
     _program(tmp_path / "bin" / "python", f'exec {sys.executable} "$@"')
     result = subprocess.run(
@@ -314,7 +314,7 @@ def test_sbatch_file_trains_on_all_tasks_of_a_step(tmp_path: pathlib.Path) -> No
     ("code", "restarts", "again"),
     [(0, 0, False), (2, 0, False), (42, 9, True), (7, 0, True), (137, 0, True), (137, 5, False)],
 )
-def test_sbatch_job_is_requeued_by_the_table_of_exit_codes(
+def test_sbatch_job_is_requeued_only_after_restartable_exit_codes(
     tmp_path: pathlib.Path, code: int, restarts: int, again: bool
 ) -> None:
     _program(tmp_path / "bin" / "srun", f"exit {code}")

@@ -1,4 +1,4 @@
-"""The code that pages of the documentation show runs and does what they say."""
+"""The code on documentation pages runs and does what the pages say."""
 
 import json
 import pathlib
@@ -21,7 +21,7 @@ def _page(name: str) -> str:
 
 
 def _blocks(page: str, mark: str = "") -> list[str]:
-    """Return the Python blocks of a page, or those below a comment."""
+    """Return the Python blocks of a page, or only those below the comment `mark`."""
     start = rf"<!-- {mark} -->\n```\w+" if mark else "```python"
     return re.findall(rf"{start}\n(.*?)```", _page(page), re.DOTALL)
 
@@ -34,7 +34,7 @@ def _python(*args: str, cwd: pathlib.Path) -> str:
 
 
 @pytest.mark.slow
-def test_driver_of_the_hooks_page_trains_with_its_hook(tmp_path: pathlib.Path) -> None:
+def test_hooks_page_driver_trains_with_its_hook(tmp_path: pathlib.Path) -> None:
     (tmp_path / "driver.py").write_text(*_blocks("hooks", "driver"))
     printed = _python("driver.py", "run", cwd=tmp_path)
     assert printed.splitlines() == ["iteration 99", "iteration 199"]
@@ -42,14 +42,14 @@ def test_driver_of_the_hooks_page_trains_with_its_hook(tmp_path: pathlib.Path) -
 
 
 @pytest.mark.slow
-def test_plain_loop_trains_the_task_of_an_experiment(tmp_path: pathlib.Path) -> None:
+def test_plain_loop_script_trains_the_task_of_an_experiment(tmp_path: pathlib.Path) -> None:
     printed = _python(str(commands.ROOT / "docs" / "plain_loop.py"), cwd=tmp_path)
     assert float(printed.removeprefix("accuracy ")) > 0.9
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.slow
-def test_driver_of_the_nas_page_trains_the_model_that_it_finds(tmp_path: pathlib.Path) -> None:
+def test_nas_page_driver_trains_the_model_it_finds(tmp_path: pathlib.Path) -> None:
     (tmp_path / "driver.py").write_text(*_blocks("nas", "driver"))
     printed = _python("driver.py", "search", "found", cwd=tmp_path).splitlines()
     lines = [line for line in printed if line.startswith(("found", "layers"))]
@@ -72,7 +72,7 @@ def _read(build_inputs: Any, batch: int, count: int) -> list[Any]:
     return [np.asarray(each[0] if isinstance(each, tuple) else each) for each in batches]
 
 
-def test_sources_of_the_resume_page_continue_with_the_next_batch() -> None:
+def test_resume_page_data_sources_continue_with_the_next_batch() -> None:
     blocks = _blocks("resume")
     assert len(blocks) == 2
     for block in blocks:
@@ -83,7 +83,7 @@ def test_sources_of_the_resume_page_continue_with_the_next_batch() -> None:
         np.testing.assert_array_equal(resumed, unbroken[17:])
 
 
-def test_loop_of_the_checkpoints_page_saves_and_restores(
+def test_checkpoints_page_loop_saves_and_restores(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -107,7 +107,7 @@ def _search(mark: str, cwd: pathlib.Path) -> str:
 
 
 @pytest.mark.slow
-def test_study_of_the_search_page_runs_and_can_be_shown(tmp_path: pathlib.Path) -> None:
+def test_search_page_study_runs_and_can_be_inspected(tmp_path: pathlib.Path) -> None:
     (tmp_path / "search.yaml").write_text(*_blocks("search", "config"))
     _search("command", tmp_path)
     top = json.loads((tmp_path / "study" / "top_k.json").read_text())
@@ -124,14 +124,14 @@ def test_study_of_the_search_page_runs_and_can_be_shown(tmp_path: pathlib.Path) 
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize(("index", "printed"), [(0, "30 True\n"), (1, "5\n")])
-def test_python_of_the_search_page_runs(index: int, printed: str, tmp_path: pathlib.Path) -> None:
+def test_search_page_python_examples_run(index: int, printed: str, tmp_path: pathlib.Path) -> None:
     (tmp_path / "script.py").write_text(_blocks("search", "python")[index])
     assert _python("script.py", cwd=tmp_path) == printed
 
 
 @pytest.fixture(scope="module")
 def input_page() -> dict[str, Any]:
-    """What the code of the page on input defines; `first` is its first dataset."""
+    """Return the names that the input page's code defines, with its first dataset as `first`."""
     names: dict[str, Any] = {}
     for block in _blocks("input"):
         exec(block, names)
@@ -139,13 +139,13 @@ def input_page() -> dict[str, Any]:
     return names
 
 
-def test_arrays_of_the_input_page_are_batches(input_page: dict[str, Any]) -> None:
+def test_input_page_array_examples_yield_batches(input_page: dict[str, Any]) -> None:
     assert next(iter(input_page["first"]))["image"].shape == (32, 8, 8)
     batch = next(input_page["dataset"].as_numpy_iterator())
     np.testing.assert_array_equal(batch["square"], batch["x"] ** 2)
 
 
-def test_records_of_the_input_page_are_read(
+def test_input_page_reader_reads_records(
     input_page: dict[str, Any], tmp_path: pathlib.Path
 ) -> None:
     examples = [

@@ -1,6 +1,6 @@
-"""A training that was killed and started anew is, bit for bit, the one that nobody disturbed.
+"""A training run that is killed and restarted equals an uninterrupted one bit for bit.
 
-`benchmarks.chaos` compares checkpoints, the records of all writers of files, and best values.
+`benchmarks.chaos` compares checkpoints, the records of all file writers, and best values.
 """
 
 import sys
@@ -10,7 +10,7 @@ import pytest
 from benchmarks import chaos
 from tests import commands, killed_experiments
 
-# With all that has a memory, or draws random numbers.
+# An experiment with all kinds of state and of random numbers.
 EXPERIMENT = '''
 import keras
 
@@ -42,7 +42,7 @@ class WholeTask(task.DigitsTask):
 
 
 class Counter(orbit.Hook):
-    """Has a memory, which is in the checkpoint, and reports it."""
+    """Counts its calls, saves the count in the checkpoint and reports it."""
 
     every_n_steps = 5
     calls = 0
@@ -66,7 +66,7 @@ def whole():
         {
             "train_steps": 120,
             "steps_per_loop": 10,
-            # Cuts loops, on all workers at the same steps.
+            # Splits loops at the same steps on all workers.
             "summary_interval": 25,
             "checkpoint_interval": 15,
             "validation_interval": 20,
@@ -85,9 +85,9 @@ def whole():
 
 @pytest.fixture
 def run_chaos(monkeypatch, capsys):
-    """`python -m benchmarks.chaos <arguments>` in this process; what it prints.
+    """Return a function that runs `benchmarks.chaos` in this process and returns its output.
 
-    The trainings are processes of their own, each with a new seed for hashes.
+    The training runs are separate processes, each with a new hash seed.
     """
 
     def run(*arguments):
@@ -125,7 +125,7 @@ def _kill_and_compare(run_chaos, tmp_path, execution, strategy, *options, flags=
     ("execution", "strategy", "workers", "kills", "flags"),
     [
         pytest.param("graph", "one_device", 1, 1, [], marks=pytest.mark.promise),
-        # Twice: what was resumed is resumed once more.
+        # Two kills: the resumed run is killed and resumed again.
         ("graph", "one_device", 1, 2, ["--noenable_async_checkpointing"]),
         ("xla_loop", "one_device", 1, 1, []),
         ("xla", "mirrored", 1, 1, []),
@@ -133,7 +133,7 @@ def _kill_and_compare(run_chaos, tmp_path, execution, strategy, *options, flags=
         ("graph", "multi_worker_mirrored", 2, 2, []),
     ],
 )
-def test_run_killed_at_random_moments_equals_an_unbroken_one_bit_for_bit(
+def test_run_killed_at_random_moments_equals_an_uninterrupted_one_bit_for_bit(
     run_chaos, execution, strategy, workers, kills, flags, tmp_path
 ):
     options = [f"--kills={kills}", f"--workers={workers}"]
@@ -158,7 +158,7 @@ def test_killed_worker_ends_the_others_and_the_same_command_resumes(run_chaos, t
         ("callbacks", 3),
     ],
 )
-def test_training_killed_again_and_again_ends_like_the_unbroken_one(
+def test_repeatedly_killed_training_equals_an_uninterrupted_one_bit_for_bit(
     run_chaos, tmp_path, monkeypatch, request, name, kills
 ):
     if name == "generated":

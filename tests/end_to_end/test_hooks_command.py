@@ -1,4 +1,4 @@
-"""Hooks that a config names: what they survive, and what survives them."""
+"""Hooks that a config names: how a run handles their failures."""
 
 import json
 import pathlib
@@ -7,7 +7,7 @@ import subprocess
 
 from tests import commands
 
-# Scores that depend on the step and on nothing else; the best one comes at step 20.
+# Scores that depend only on the step; the best score is that of step 20.
 HOOKS = """
 import os
 import signal
@@ -84,7 +84,7 @@ def _records(directory: pathlib.Path, split: str) -> list[dict]:
     return [record for record in map(json.loads, lines) if record["split"] == split]
 
 
-def test_failing_hook_does_not_prevent_other_hooks_records_and_finalize(
+def test_after_train_metrics_and_finalize_still_run_after_a_hook_fails(
     tmp_path: pathlib.Path,
 ) -> None:
     hooks = '["{workspace}/hooks.py:Failing", "{workspace}/hooks.py:Witness"]'

@@ -1,4 +1,4 @@
-"""Long and large runs, and runs that are resumed again and again, stay flat and exact."""
+"""Long, large and repeatedly resumed runs use constant resources and stay exact."""
 
 import json
 import os
@@ -39,13 +39,13 @@ def _open_files():
 
 
 @pytest.mark.slow
-def test_threads_files_and_checkpoints_do_not_accumulate(tmp_path):
+def test_repeated_resumes_do_not_accumulate_threads_files_or_checkpoints(tmp_path):
     counts = []
     for number in range(1, 17):
         _resume(tmp_path, train_steps=3 * number)
         counts.append((threading.active_count(), _open_files()))
     threads, open_files = zip(*counts[4:], strict=True)
-    # One run more or less may still be on its way out.
+    # The threads and files of the previous run may still be closing.
     assert max(threads) - min(threads) <= 2, threads
     assert max(open_files) - min(open_files) <= 4, open_files
     assert len(list(tmp_path.glob("ckpt-*.index"))) == 5
@@ -65,7 +65,7 @@ def _measure(results_dir: pathlib.Path, *args: str) -> list[list[Any]]:
 
 
 @pytest.mark.slow
-def test_memory_files_and_threads_of_a_long_run_are_flat(tmp_path: pathlib.Path) -> None:
+def test_memory_open_files_and_threads_do_not_grow_in_a_long_run(tmp_path: pathlib.Path) -> None:
     steps = ("--at", "10000", "20000", "60000")
     _, half, full = _measure(tmp_path, "steps", *steps, "--execution=graph")
     assert full[2:4] == half[2:4]
@@ -73,7 +73,7 @@ def test_memory_files_and_threads_of_a_long_run_are_flat(tmp_path: pathlib.Path)
 
 
 @pytest.mark.slow
-def test_hundred_thousand_records_are_read(tmp_path: pathlib.Path) -> None:
+def test_listing_and_report_of_200000_records_need_bounded_memory(tmp_path: pathlib.Path) -> None:
     listed, report, size = _measure(tmp_path, "records", "--records=200000")
     assert max(listed[2], report[2]) < 1024
     assert size[2] < 1, "the curves of the report are thinned"
@@ -82,8 +82,8 @@ def test_hundred_thousand_records_are_read(tmp_path: pathlib.Path) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("name", row_files.NAMES)
-def test_killed_trainings_end_like_an_undisturbed_one(name):
-    # A process of its own, whose forks have no threads of other tests.
+def test_killed_trainings_on_row_files_equal_an_uninterrupted_one(name):
+    # A separate process, whose forks do not inherit threads of other tests.
     command = [sys.executable, "-m", "benchmarks.source_kills", "--kills=2", f"--formats={name}"]
     done = subprocess.run(command, cwd=commands.ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr[-3000:]

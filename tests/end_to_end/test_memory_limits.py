@@ -1,4 +1,4 @@
-"""What a run does when its memory is exhausted, at any time; numbers as in docs/reliability.md."""
+"""Runs whose memory is exhausted in one of their parts; docs/reliability.md lists these faults."""
 
 import functools
 import itertools
@@ -16,7 +16,8 @@ from official_lite.common import errors
 from tests import commands
 
 _GB = 10**9
-# Maps all but a rest of the address space, or fills the control group, when a part begins.
+# When the given part of a run begins, maps the address space except for REST bytes, or fills the
+# memory of the control group.
 HOG = """
 import mmap
 import os
@@ -41,7 +42,7 @@ def hog():
     with open("/proc/self/statm") as file:
         size = int(file.read().split()[0]) * mmap.PAGESIZE
     size = limit - size - int(os.environ["REST"])
-    # What can't be written needs no memory, only addresses.
+    # A read-only mapping needs no memory, only addresses.
     flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
     kept.append(mmap.mmap(-1, size // mmap.PAGESIZE * mmap.PAGESIZE, flags, mmap.PROT_READ))
     print("hog", file=sys.stderr, flush=True)
@@ -74,7 +75,7 @@ PARTS = [
     "background save",
     "evaluation",
 ]
-# How native code ends a process that gets no memory: glibc's exit code, and two signals.
+# How native code ends a process that cannot allocate memory: glibc's exit code and two signals.
 _CRASHES = {127, -signal.SIGABRT, -signal.SIGSEGV}
 
 
@@ -99,7 +100,7 @@ def _weights(directory: pathlib.Path) -> bytes:
 
 @pytest.fixture(scope="module")
 def unbroken(tmp_path_factory: pytest.TempPathFactory) -> bytes:
-    """The last checkpoint of a run that has enough memory."""
+    """Return the last checkpoint of a run that has enough memory."""
     directory = tmp_path_factory.mktemp("unbroken")
     done = commands.run(_command(directory))
     assert done.returncode == 0, done.stderr
@@ -108,7 +109,7 @@ def unbroken(tmp_path_factory: pytest.TempPathFactory) -> bytes:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("part", "rest"), [*zip(PARTS, itertools.cycle([0, 30_000_000]))])
-def test_exhausted_address_space_is_named_and_the_same_command_resumes(
+def test_exhausted_address_space_is_reported_and_the_same_command_resumes(
     tmp_path: pathlib.Path, unbroken: bytes, part: str, rest: int
 ) -> None:
     command = _command(tmp_path)
@@ -126,7 +127,9 @@ def test_exhausted_address_space_is_named_and_the_same_command_resumes(
 
 
 @pytest.mark.slow
-def test_export_without_memory_is_named_and_leaves_no_files(tmp_path: pathlib.Path) -> None:
+def test_export_without_memory_reports_the_limit_and_can_be_repeated(
+    tmp_path: pathlib.Path,
+) -> None:
     assert commands.run(_command(tmp_path)).returncode == 0
     export = ["-m", "official_lite.tools", "export", tmp_path / "run", "--experiment"]
     export += ["vision/digits_mlp", f"--import={tmp_path / 'hog.py'}"]
@@ -139,7 +142,7 @@ def test_export_without_memory_is_named_and_leaves_no_files(tmp_path: pathlib.Pa
 
 
 def _limited(*args: str, address_space: int) -> subprocess.CompletedProcess[str]:
-    """Start Python with a limit that holds from its first line."""
+    """Run Python with an address space limit that applies from the start."""
     limit = functools.partial(resource.setrlimit, resource.RLIMIT_AS, (address_space,) * 2)
     return subprocess.run(
         [sys.executable, *args],
@@ -152,7 +155,9 @@ def _limited(*args: str, address_space: int) -> subprocess.CompletedProcess[str]
 
 
 @pytest.mark.slow
-def test_report_without_memory_names_the_exhausted_resource(tmp_path: pathlib.Path) -> None:
+def test_report_without_memory_raises_a_one_line_error_and_writes_no_page(
+    tmp_path: pathlib.Path,
+) -> None:
     run = tmp_path / "run"
     run.mkdir()
     record = json.dumps({"step": 1, "split": "train", "loss": 0.5, "text": "x" * 1000}) + "\n"
@@ -186,7 +191,7 @@ def test_memory_limit_too_low_for_tensorflow_is_refused_at_once(
 
 @pytest.fixture
 def control_group() -> Iterator[pathlib.Path]:
-    """A group whose processes get 500 MB."""
+    """Create a control group that limits its processes to 500 MB."""
     group = pathlib.Path("/sys/fs/cgroup/memory/official_lite_test")
     try:
         group.mkdir()
@@ -199,7 +204,7 @@ def control_group() -> Iterator[pathlib.Path]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("part", ["first step", "background save"])
-def test_run_killed_by_the_kernel_for_its_memory_resumes(
+def test_run_killed_by_the_kernel_for_lack_of_memory_resumes(
     tmp_path: pathlib.Path, unbroken: bytes, control_group: pathlib.Path, part: str
 ) -> None:
     command = _command(tmp_path)

@@ -1,6 +1,6 @@
-"""What `model_dir` may be, who may train there, and what a restart may change.
+"""Invalid model directories, concurrent runs in one, and changes between restarts.
 
-The numbers are those of docs/reliability.md.
+The faults are listed in docs/reliability.md.
 """
 
 import json
@@ -63,7 +63,7 @@ def read_only(tmp_path: pathlib.Path) -> Iterator[pathlib.Path]:
     if os.geteuid() != 0:
         directory.chmod(0o500)
     elif subprocess.run(mount, capture_output=True, check=False).returncode:
-        pytest.skip("only who may mount a file system")
+        pytest.skip("mounting a file system is not permitted")
     yield directory
     if os.geteuid() == 0:
         subprocess.run(["umount", "-l", str(directory)], check=True)
@@ -114,7 +114,7 @@ def test_model_directory_may_be_relative_linked_long_or_non_ascii(
 
 
 @pytest.mark.slow
-def test_second_training_is_refused_unless_the_first_is_dead_and_evaluation_is_allowed(
+def test_second_training_is_refused_while_the_first_runs_but_evaluation_is_allowed(
     tmp_path: pathlib.Path,
 ) -> None:
     model_dir = tmp_path / "run"
@@ -135,7 +135,9 @@ def test_second_training_is_refused_unless_the_first_is_dead_and_evaluation_is_a
     again = [*args, f"--set=trainer.train_steps={step + 10}"]
     third = commands.run(_command(model_dir, "train", *again))
     assert third.returncode == 0, third.stderr[-2000:]
-    assert f"process {first.pid} on" in third.stderr, "it says from whom the lock was taken"
+    assert f"process {first.pid} on" in third.stderr, (
+        "the message names the former owner of the lock"
+    )
     assert not (model_dir / ".lock").exists()
 
 
@@ -153,7 +155,7 @@ def test_restart_after_the_last_step_runs_only_a_missing_evaluation(
 
 
 class BreaksTheDisk(orbit.Hook):
-    """Lets the save of step 5 meet a disk that is gone, in the background."""
+    """A hook that makes the background save of step 5 fail as if the disk were gone."""
 
     every_n_steps = 1
 
@@ -174,7 +176,7 @@ class BreaksTheDisk(orbit.Hook):
             waiting.wait_for(lambda: not manager.is_saving)
 
 
-def test_failed_background_save_is_raised_at_the_next_step(
+def test_background_save_error_is_raised_at_the_next_step(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     params, hook = _params(1000), BreaksTheDisk(monkeypatch)
@@ -185,7 +187,7 @@ def test_failed_background_save_is_raised_at_the_next_step(
     assert latest.latest_checkpoint(str(tmp_path)) is None
 
 
-def test_metrics_of_an_interrupted_interval_cover_the_steps_after_the_restart(
+def test_first_metrics_after_a_restart_cover_only_the_steps_since_then(
     tmp_path: pathlib.Path, two_replicas: tf.distribute.MirroredStrategy
 ) -> None:
     def run(name: str, train_steps: int, log_interval: int) -> None:
@@ -202,11 +204,11 @@ def test_metrics_of_an_interrupted_interval_cover_the_steps_after_the_restart(
     unbroken, broken = (_records(tmp_path / name, "train") for name in ("unbroken", "broken"))
     assert [record["step"] for record in broken] == [10, 15, 20]
     for name in ("training_loss", "accuracy"):
-        assert broken[-1][name] == unbroken[-1][name], "of the steps 16 to 20 alone"
+        assert broken[-1][name] == unbroken[-1][name], "the metrics cover only steps 16 to 20"
 
 
 @pytest.mark.slow
-def test_changed_config_is_shown_and_refused_unless_allowed(
+def test_changed_config_is_shown_and_refused_without_allow_config_change(
     tmp_path: pathlib.Path,
 ) -> None:
     model_dir = tmp_path / "run"

@@ -1,4 +1,4 @@
-"""What becomes of a run whose numbers blow up; numbers are those of docs/reliability.md."""
+"""Runs whose values become NaN; docs/reliability.md lists these faults."""
 
 import json
 import pathlib
@@ -80,7 +80,7 @@ def _train(
 
 
 def _saved_steps(directory: pathlib.Path) -> list[int]:
-    """Of the checkpoints, all of which have to be finite."""
+    """Return the steps of the checkpoints, and require that all their values are finite."""
     steps = []
     for index in (directory / "run").glob("ckpt-*.index"):
         reader = tf.train.load_checkpoint(str(index.with_suffix("")))
@@ -107,7 +107,7 @@ def test_bad_batch_is_skipped_and_a_nan_metric_is_never_the_best(tmp_path: pathl
     assert "step 26, which drew batch 25" in done.stderr
     assert _saved_steps(tmp_path) == [0, 10, 20, 30, 40]
     losses = [(r["step"], r["training_loss"]) for r in _records(tmp_path, "train")]
-    # The report of the blow-up is in the log, and its step is recorded once, as it was repeated.
+    # The NaN loss is only in the log; its step is recorded once, with the values of the repetition.
     assert [step for step, _ in losses] == [10, 20, 30, 40]
     assert None not in dict(losses).values()
     assert [r["score"] for r in _records(tmp_path, "validation")] == [None, 1 / 40]

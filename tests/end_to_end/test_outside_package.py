@@ -1,4 +1,4 @@
-"""An experiment of another project, in each of the three ways in which a command may find it."""
+"""An experiment of another project, found in each of the three ways that a command supports."""
 
 import json
 import os
@@ -83,7 +83,7 @@ def _write_package(directory: pathlib.Path) -> None:
 
 
 def _note_as_installed(directory: pathlib.Path, name: str, module: str) -> None:
-    """Writes what pip leaves beside a package."""
+    """Write the metadata that pip installs next to a package."""
     notes = directory / f"{name}-2.0.dist-info"
     notes.mkdir()
     (notes / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 2.0\n")

@@ -26,7 +26,7 @@ def _command(model_dir, *settings, experiment="vision/digits_mlp"):
 
 
 def _stop(servers):
-    """What a launcher does when the chief has ended."""
+    """Stop the servers, as a launcher does when the chief has ended."""
     everyone = [server for group in servers.values() for server in group]
     for server in everyone:
         server.send_signal(signal.SIGTERM)
@@ -58,9 +58,9 @@ def test_parameter_servers_reach_the_accuracy_of_one_device_and_count_each_updat
     run = json.loads((model_dir / "run.json").read_text())
     assert (run["status"], run["global_step"]) == ("done", 450)
     best = json.loads((model_dir / "best_ckpt" / "info.json").read_text())
-    # On one device it is 0.97.
+    # On one device the accuracy is 0.97.
     assert best["accuracy"] > 0.94
-    # Written once, by the chief.
+    # Only the chief records metrics, each step once.
     steps = [record["step"] for record in _records(model_dir, "train")]
     assert steps == sorted(set(steps))
     reader = tf.train.load_checkpoint(str(model_dir))
@@ -71,13 +71,13 @@ def test_parameter_servers_reach_the_accuracy_of_one_device_and_count_each_updat
     rate = float(factory.build_learning_rate()(450))
     last = [record for record in _records(model_dir, "train") if "learning_rate" in record][-1]
     assert last["step"] == 450
-    # It decays from 0.003.
+    # The learning rate decays from 0.003.
     rounding.assert_close(last["learning_rate"], rate, roundings=4, scale=3e-3)
     assert last["gradient_norm"] > 0
 
 
 @pytest.mark.slow
-def test_lost_worker_is_replaced_and_a_lost_parameter_server_or_sigterm_costs_only_a_restart(
+def test_training_survives_lost_workers_and_resumes_after_a_lost_server_or_sigterm(
     tmp_path,
 ):
     model_dir = tmp_path / "run"
@@ -86,7 +86,7 @@ def test_lost_worker_is_replaced_and_a_lost_parameter_server_or_sigterm_costs_on
     servers = cluster.start_servers()
     chief = cluster.start("chief")
 
-    # A worker goes: the other trains on. It comes back, and can do it alone.
+    # After one worker is lost, the other one continues; so does the restarted one after that.
     chief.wait_for(f"Saved {model_dir}/ckpt-50.")
     servers["worker"][1].kill()
     _wait_for_saves(chief, model_dir)
@@ -96,14 +96,14 @@ def test_lost_worker_is_replaced_and_a_lost_parameter_server_or_sigterm_costs_on
     _wait_for_saves(chief, model_dir)
     servers["worker"][0] = cluster.start("worker", 0)
 
-    # A parameter server goes: so does the training, in bounded time, and says why.
+    # The loss of a parameter server ends the training within a bounded time and names the server.
     servers["ps"][0].kill()
     assert chief.wait() == errors.ExitCode.CLUSTER, chief.stderr[-4000:]
     assert f"ClusterError: Lost connection to ps 0 at {cluster.jobs['ps'][0]};" in chief.stderr
     saved = _newest(model_dir)
     servers["ps"][0] = cluster.start("ps")
 
-    # The same command goes on from the last checkpoint; SIGTERM saves, and it goes on again.
+    # The same command resumes from the last checkpoint, and again after SIGTERM saves one.
     chief = cluster.start("chief")
     chief.wait_for(f"Restored {model_dir}/ckpt-{saved} at step {saved}.")
     chief.wait_for("Saved ")
@@ -119,7 +119,7 @@ def test_lost_worker_is_replaced_and_a_lost_parameter_server_or_sigterm_costs_on
     assert json.loads((model_dir / "best_ckpt" / "info.json").read_text())["accuracy"] > 0.94
 
 
-def test_missing_server_is_named_in_bounded_time(tmp_path):
+def test_missing_servers_are_named_after_the_timeout(tmp_path):
     cluster = parameter_servers.Cluster(_command(tmp_path / "run"))
     chief = cluster.start("chief", OFFICIAL_LITE_CLUSTER_TIMEOUT="1")
     assert chief.wait() == errors.ExitCode.CLUSTER
@@ -133,5 +133,5 @@ def _newest(model_dir):
 
 
 def _wait_for_saves(chief: commands.Command, model_dir):
-    """Until more has been done than was under way."""
+    """Wait until more steps are saved than were in progress."""
     chief.wait_for(f"Saved {model_dir}/ckpt-{_newest(model_dir) + 100}.")

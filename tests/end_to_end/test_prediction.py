@@ -1,4 +1,4 @@
-"""Predictions of processes that are killed."""
+"""Predictions whose processes are killed."""
 
 import json
 import pathlib
@@ -9,7 +9,8 @@ import pytest
 from official_lite.prediction import output
 from tests import commands
 
-# The rows of the benchmark, which end the process at a batch, once the rows before it are written.
+# The rows of the benchmark, but reading batch LAST_BATCH kills the process once ROWS rows are
+# written.
 DYING = """
 import os
 import signal
@@ -51,7 +52,7 @@ prediction.RowsTask.build_inputs = build_dying_inputs
 
 @pytest.mark.slow
 @pytest.mark.parametrize("file_format", ["jsonl", "parquet", "tfrecord"])
-def test_prediction_killed_five_times_leaves_the_files_of_an_unbroken_one(
+def test_prediction_killed_five_times_writes_the_files_of_an_uninterrupted_one(
     file_format: str, tmp_path: pathlib.Path
 ) -> None:
     (tmp_path / "dying.py").write_text(DYING)

@@ -1,7 +1,7 @@
-"""What a run has recorded, and what it knows to be best, after it was killed.
+"""The metrics and best checkpoints of a run that was killed.
 
-A kill leaves the files of that moment. So the directory of a training is copied at the moment, and
-the training resumed in the copy.
+A kill leaves the files as they are at that moment. Tests therefore copy the directory of a running
+training and resume the training in the copy.
 """
 
 import contextlib
@@ -58,8 +58,8 @@ def unbroken(tmp_path_factory):
     return chaos.what_is_left(model_dir)
 
 
-def test_records_are_on_the_disk_before_their_checkpoint_counts(tmp_path, monkeypatch):
-    """At each commit file: what a loss of power would leave."""
+def test_metric_files_are_synced_to_disk_before_a_checkpoint_is_committed(tmp_path, monkeypatch):
+    """At each commit, compare the files with those that a power loss would leave."""
     seen, synced = {}, set()
     fsync, replace = os.fsync, os.replace
 
@@ -83,7 +83,7 @@ def test_records_are_on_the_disk_before_their_checkpoint_counts(tmp_path, monkey
 
     monkeypatch.setattr("os.fsync", noting)
     monkeypatch.setattr("os.replace", committing)
-    # Without an initial checkpoint, which nothing is recorded for.
+    # Without an initial checkpoint, because no metrics are recorded for it.
     common = {"recovery_max_trials": 0, "validation_interval": 20}
     _train(tmp_path / "run", asynchronous=False, **common)
     assert list(seen) == ["ckpt-20.commit.json", "ckpt-40.commit.json", "ckpt-60.commit.json"]
@@ -92,12 +92,12 @@ def test_records_are_on_the_disk_before_their_checkpoint_counts(tmp_path, monkey
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_run_killed_at_any_rename_of_a_file_resumes(unbroken, tmp_path, monkeypatch):
+def test_run_killed_at_any_file_rename_resumes_to_the_same_results(unbroken, tmp_path, monkeypatch):
     copies = []
     replace = os.replace
 
     def copying(source, target):
-        # Not what other tests of this process still have under way.
+        # Ignore files that other tests in this process may still be writing.
         if pathlib.Path(target).is_relative_to(tmp_path / "run"):
             copies.append(tmp_path / f"copy_{len(copies)}")
             with contextlib.suppress(shutil.Error):
@@ -119,7 +119,7 @@ import os, pathlib, signal
 replace = os.replace
 
 def replace_or_die(source, target):
-    """At one of the first files that are put in their places in a directory, once."""
+    """Kill the process once, before file number DIES_AT is moved into the folder DIES_IN."""
     folder, once = os.environ["DIES_IN"], pathlib.Path(os.environ["DIED"])
     if f"/{folder}/" in str(target) and not once.exists():
         with open(f"{once}.count", "a") as count:
@@ -136,8 +136,8 @@ os.replace = replace_or_die
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("has_exporter", [True, False], ids=["exporter_and_hook", "two_hooks"])
-def test_two_best_checkpoints_survive_a_kill_in_either_export(tmp_path, has_exporter):
-    """By accuracy and by loss, which are best at steps of their own."""
+def test_two_best_checkpoint_exports_survive_a_kill_in_either_of_them(tmp_path, has_exporter):
+    """The checkpoints are best by accuracy and by loss, at different steps."""
     plugin = tmp_path / "kills_itself.py"
     plugin.write_text(KILLS_ITSELF)
 

@@ -1,4 +1,4 @@
-"""Several workers read the records of files: each record once in an epoch, whoever reads it."""
+"""Several workers together read each record of the files once per epoch."""
 
 import contextlib
 import itertools
@@ -12,7 +12,7 @@ from official_lite.core import config_definitions as cfg
 from official_lite.core import input_reader
 from official_lite.data import position
 
-# Records in each file; one has none.
+# The number of records in each file; one file is empty.
 UNEQUAL = (3, 0, 5, 1, 7)
 
 
@@ -28,7 +28,7 @@ def unequal_files(tmp_path_factory):
 
 
 def _read_share(files, pattern, pipeline, pipelines, count=-1, **fields):
-    """The records of one of several pipelines, each with one replica; no reader says more."""
+    """Return the records that one of several pipelines reads, each with one replica."""
     params = cfg.DataConfig(
         input_path=f"{files}/{pattern}", global_batch_size=2 * pipelines, **fields
     )
@@ -38,7 +38,7 @@ def _read_share(files, pattern, pipeline, pipelines, count=-1, **fields):
 
 
 def _come_once_an_epoch(streams, wanted, epochs):
-    """Whether all streams can be cut so that their pieces are one epoch after the other."""
+    """Return whether the streams can be cut so that their pieces form one epoch after another."""
     if not epochs:
         return True
     for cut in itertools.product(*(range(len(wanted) + 1) for _ in streams[1:])):
@@ -67,7 +67,7 @@ PATTERNS = {"part-4": range(9, 16), "part-[34]": range(8, 16), "part-*": range(1
         (3, "part-*", 3, 0),
     ],
 )
-def test_training_has_each_record_once_an_epoch_over_all_workers(
+def test_all_workers_together_train_on_each_record_once_per_epoch(
     unequal_files, pipelines, pattern, seed, buffer
 ):
     with position.begin_at(batch=0, seed=7):
@@ -84,13 +84,15 @@ def test_training_has_each_record_once_an_epoch_over_all_workers(
 
 
 @pytest.mark.parametrize(("pipelines", "pattern"), [(2, "part-[34]"), (3, "part-*")])
-def test_unordered_reading_divides_the_records_among_pipelines(unequal_files, pipelines, pattern):
+def test_pipelines_divide_the_records_when_reading_without_a_resume_position(
+    unequal_files, pipelines, pattern
+):
     streams = [
         _read_share(
             *(unequal_files, pattern, pipeline, pipelines, 30),
             is_training=True,
             shuffle_buffer_size=0,
-            # Otherwise the files of an epoch are opened while those of the one before are read.
+            # Otherwise files of the next epoch are opened before those of this epoch are read.
             cycle_length=1,
         )
         for pipeline in range(pipelines)
@@ -101,7 +103,7 @@ def test_unordered_reading_divides_the_records_among_pipelines(unequal_files, pi
 @pytest.mark.parametrize(
     ("pipelines", "pattern"), [(1, "part-*"), (2, "part-4"), (3, "part-[34]"), (9, "part-*")]
 )
-def test_evaluation_has_each_record_once_over_all_workers(unequal_files, pipelines, pattern):
+def test_all_workers_together_evaluate_each_record_once(unequal_files, pipelines, pattern):
     shares = [
         _read_share(unequal_files, pattern, pipeline, pipelines, drop_remainder=False)
         for pipeline in range(pipelines)
@@ -121,7 +123,7 @@ def test_two_replicas_evaluate_each_record_once(unequal_files, pattern, two_repl
 
 
 @pytest.mark.parametrize("is_kept", [True, False])
-def test_fewer_records_than_workers_end_training_on_all_workers(unequal_files, is_kept):
+def test_training_with_fewer_records_than_workers_raises_on_every_worker(unequal_files, is_kept):
     for pipeline in range(9):
         keeping = position.begin_at(batch=0, seed=7) if is_kept else contextlib.nullcontext()
         with (

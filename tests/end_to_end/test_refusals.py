@@ -1,7 +1,7 @@
-"""What is refused, or warned of: one row per mistake, with the names that its message must have.
+"""Mistakes that cause errors or warnings, each with the names that its message must contain.
 
-What a config alone shows is refused in the process. Mistakes in a user's code are made in a file of
-their own, and end a command.
+Mistakes in a config are refused within the test process. Mistakes in a user's code are written to a
+file, which a command then imports.
 """
 
 import dataclasses
@@ -25,7 +25,7 @@ LR = "trainer.optimizer_config.learning_rate"
 OPTIMIZER = "trainer.optimizer_config.optimizer"
 EARLY = "trainer.hooks=[{name: early_stopping, metric: %s, patience: 1, min_delta: 9}]"
 
-# What is set, or the text of a config file if it has several lines; and what must be named.
+# The override, or the text of a config file if it has several lines, and the required names.
 CONFIGS = [
     ("trainer.trian_steps=5", ["`trainer.trian_steps`", "`train_steps`"]),
     ("trainer.max_epochs=3", ["`trainer.max_epochs`", "`train_epochs`"]),
@@ -102,7 +102,7 @@ def _refused(tmp_path: pathlib.Path, code: int, **given: Any) -> str:
 
 
 @pytest.mark.parametrize(("given", "names"), CONFIGS, ids=lambda value: str(value)[:60])
-def test_invalid_config_is_refused_with_its_place_and_the_nearest_name(
+def test_invalid_config_is_refused_with_its_location_and_a_suggestion(
     tmp_path: pathlib.Path, given: str, names: Sequence[str]
 ) -> None:
     file = tmp_path / "my.yaml"
@@ -140,14 +140,14 @@ def test_impossible_run_is_refused_before_anything_is_written(
 
 
 def _train(directory: pathlib.Path, *args: str) -> subprocess.CompletedProcess[str]:
-    """Run the command as a new process, which says what it imports."""
+    """Run the command in a new process that lists its imports."""
     command = [sys.executable, "-X", "importtime", str(commands.ROOT / "train.py")]
     command += ["--experiment=vision/digits_cnn", "--mode=train", f"--model_dir={directory}/run"]
     return subprocess.run([*command, *args], capture_output=True, text=True, cwd=commands.ROOT)
 
 
 @pytest.mark.parametrize("arg", ["--set=trainer.trian_steps=5", "--import=no_such_package"])
-def test_wrong_command_exits_with_2_before_tensorflow_is_imported(
+def test_invalid_command_exits_with_code_2_before_importing_tensorflow(
     tmp_path: pathlib.Path, arg: str
 ) -> None:
     result = _train(tmp_path, arg)
@@ -159,7 +159,7 @@ def test_wrong_command_exits_with_2_before_tensorflow_is_imported(
     assert not (tmp_path / "run").exists()
 
 
-def test_printed_config_can_be_passed_as_a_config_file(tmp_path: pathlib.Path) -> None:
+def test_print_config_output_can_be_passed_as_a_config_file(tmp_path: pathlib.Path) -> None:
     first = _train(tmp_path, "--print_config", "--set=trainer.train_steps=7")
     file = tmp_path / "printed.yaml"
     file.write_text(first.stdout)
@@ -265,10 +265,10 @@ class Mistake:
     """A mistake in the user's file or in a command.
 
     Attributes:
-        name: What the user has done.
-        names: What the message must have. `FILE` stands for the user's file.
-        edits: Texts of the task, and what replaces them.
-        args: More arguments of the command.
+        name: A short description of the mistake.
+        names: The texts that the message must contain. `FILE` stands for the user's file.
+        edits: Pairs of a text in the task's code and its replacement.
+        args: Additional arguments of the command.
         files: Other files, next to the user's.
         code: The exit code.
     """
@@ -485,7 +485,7 @@ WARNINGS = [
 ]
 
 
-# The line of an error: its class, or what the flags say.
+# The start of an error's line: the class of the error or a message about flags.
 _NAMES_ERROR = re.compile(r"\w+Error: |There is no flag |The required flag ")
 
 
@@ -505,7 +505,7 @@ def run(directory: pathlib.Path, mistake: Mistake) -> subprocess.CompletedProces
 
 @pytest.mark.sample(16)
 @pytest.mark.parametrize("mistake", [*FLAGS, *DATA, *CODE], ids=lambda mistake: mistake.name)
-def test_mistake_in_flags_data_or_code_is_an_error_with_remedy_and_place(
+def test_mistake_in_flags_data_or_code_raises_an_error_with_location_and_remedy(
     tmp_path: pathlib.Path, mistake: Mistake
 ) -> None:
     result = run(tmp_path, mistake)
@@ -513,14 +513,16 @@ def test_mistake_in_flags_data_or_code_is_an_error_with_remedy_and_place(
     for name in mistake.names:
         assert name.replace("FILE", f"{tmp_path / 'code' / 'mine.py'}") in result.stderr
     assert "\x1b" not in result.stderr
-    # The message stands once, although it was also logged.
+    # The message appears once, although it was also logged.
     said = next(line for line in result.stderr.splitlines() if _NAMES_ERROR.match(line))
     assert result.stderr.count(re.sub(r"^\w+Error: ", "", said)) == 1
 
 
 @pytest.mark.sample(3)
 @pytest.mark.parametrize("mistake", WARNINGS, ids=lambda mistake: mistake.name)
-def test_mistake_that_can_be_trained_is_a_warning(tmp_path: pathlib.Path, mistake: Mistake) -> None:
+def test_mistake_that_does_not_prevent_training_logs_a_warning(
+    tmp_path: pathlib.Path, mistake: Mistake
+) -> None:
     result = run(tmp_path, mistake)
     assert result.returncode == 0, result.stderr
     warnings = [line for line in result.stderr.splitlines() if line.startswith("WARNING: ")]
@@ -529,7 +531,7 @@ def test_mistake_that_can_be_trained_is_a_warning(tmp_path: pathlib.Path, mistak
     assert mistake.names or not warnings
 
 
-def test_error_in_the_users_code_ends_in_its_line_and_the_traceback_is_in_the_log(
+def test_user_code_error_is_shown_with_its_line_and_logged_with_the_full_traceback(
     tmp_path: pathlib.Path,
 ) -> None:
     error = method("process_metrics", "*args, **kwargs", "raise RuntimeError('wrong\\nand more')")
@@ -546,14 +548,16 @@ def test_error_in_the_users_code_ends_in_its_line_and_the_traceback_is_in_the_lo
     assert "tensorflow/python" in verbose.stderr
 
 
-# By epochs, of data without an end.
+# Training for two epochs over endless data.
 ENDLESS = [
     (INPUTS, f"{INPUTS}.repeat(None if params.is_training else 1)"),
     ("train_steps=4", "train_epochs=2"),
 ]
 
 
-def test_dry_run_requires_the_length_of_an_epoch_as_the_run_would(tmp_path: pathlib.Path) -> None:
+def test_dry_run_by_epochs_over_endless_data_requires_steps_per_epoch(
+    tmp_path: pathlib.Path,
+) -> None:
     result = run(tmp_path, Mistake("", [], ENDLESS, ["--dry_run"]))
     assert result.returncode == 2
     assert "length of an epoch" in result.stderr
@@ -561,7 +565,7 @@ def test_dry_run_requires_the_length_of_an_epoch_as_the_run_would(tmp_path: path
     assert run(tmp_path, Mistake("", [], ENDLESS, args)).returncode == 0
 
 
-def test_dry_run_of_a_task_without_evaluation_passes_if_the_run_only_trains(
+def test_dry_run_of_a_task_without_evaluation_passes_only_in_train_mode(
     tmp_path: pathlib.Path,
 ) -> None:
     edits = [method("validation_step", "inputs, model, metrics=None", "raise NotImplementedError")]
@@ -573,7 +577,9 @@ def test_dry_run_of_a_task_without_evaluation_passes_if_the_run_only_trains(
     assert "--mode=train" in refused.stderr
 
 
-def test_evaluation_without_the_config_of_the_run_names_its_file(tmp_path: pathlib.Path) -> None:
+def test_evaluation_config_that_differs_from_the_run_suggests_its_params_yaml(
+    tmp_path: pathlib.Path,
+) -> None:
     trained = ["--mode=train", "--set=task.units=5", "--set=trainer.steps_per_epoch=3"]
     assert run(tmp_path, Mistake("", [], ENDLESS, trained)).returncode == 0
     refused = run(tmp_path, Mistake("", [], ENDLESS, ["--mode=eval"]))
@@ -586,7 +592,7 @@ def test_evaluation_without_the_config_of_the_run_names_its_file(tmp_path: pathl
     assert "differs from" not in again.stderr
 
 
-def test_directory_of_another_experiment_is_named(tmp_path: pathlib.Path) -> None:
+def test_model_directory_of_another_experiment_is_refused(tmp_path: pathlib.Path) -> None:
     assert run(tmp_path, Mistake("", [])).returncode == 0
     edits = [
         ('register_config_factory("mine")', 'register_config_factory("other")'),
@@ -597,7 +603,9 @@ def test_directory_of_another_experiment_is_named(tmp_path: pathlib.Path) -> Non
     assert [name in result.stderr for name in ("`mine`", "`other`", "--model_dir")] == [True] * 3
 
 
-def test_run_that_stops_early_is_recorded_and_listed_so(tmp_path: pathlib.Path) -> None:
+def test_early_stopped_run_is_recorded_and_listed_with_its_exit_reason(
+    tmp_path: pathlib.Path,
+) -> None:
     stopping = f"--set={EARLY % 'accuracy'}"
     assert run(tmp_path, Mistake("", [], args=[stopping])).returncode == 0
     record = json.loads((tmp_path / "run" / "run.json").read_text())

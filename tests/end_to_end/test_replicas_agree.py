@@ -1,4 +1,4 @@
-"""Replicas agree: what a run on two of them evaluates is what its checkpoints hold."""
+"""Replicas agree: the checkpoints of a run on two replicas evaluate to the reported metrics."""
 
 import contextlib
 from collections.abc import Callable
@@ -26,7 +26,7 @@ from tests.line_experiment import NUM_EXAMPLES, LineTask
 
 
 class Center(keras.layers.Layer):
-    """Subtracts a running mean of its inputs, and counts the positive ones."""
+    """A layer that subtracts a running mean of its inputs and counts the positive inputs."""
 
     def build(self, shape: Any) -> None:
         self.mean = self.add_weight(shape=(shape[-1],), initializer="zeros", trainable=False)
@@ -47,7 +47,7 @@ class Center(keras.layers.Layer):
 
 
 class Largest(keras.metrics.Metric):
-    """Creates its variable at its first update, as a user may write it."""
+    """A metric that creates its variable at its first update, as user code may do."""
 
     def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
         if not self.variables:
@@ -59,7 +59,7 @@ class Largest(keras.metrics.Metric):
 
 
 class CenteredTask(LineTask):
-    """Keeps a running mean of its own, too."""
+    """A task that also keeps a running mean itself."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -88,7 +88,7 @@ class CenteredTask(LineTask):
         ("graph", {"average_decay": 0.5, "trainable_weights_only": False}),
     ],
 )
-def test_checkpoint_of_two_replicas_evaluates_to_what_the_run_reported(
+def test_checkpoint_of_two_replicas_evaluates_to_the_reported_metrics(
     experiment: Callable[..., Any],
     two_replicas: Any,
     tmp_path: Any,
@@ -120,7 +120,7 @@ def test_checkpoint_of_two_replicas_evaluates_to_what_the_run_reported(
         first, second = (copy.numpy() for copy in variable.values)
         np.testing.assert_array_equal(first, second)
         assert np.any(first)
-    # Of integers there is no mean. A counter of steps is the same on all replicas anyway.
+    # Integers are not averaged over replicas. A step counter is the same on all replicas anyway.
     assert [center.seen.path in text for text in warnings if "Each replica has" in text] == [True]
     assert not any(center.steps.path in text for text in warnings)
 
@@ -155,7 +155,7 @@ def test_multitask_training_on_two_replicas_evaluates_to_the_reported_metrics(
 
 
 class _Ignores(LineTask):
-    """Takes the context, but creates batches of the global size, as for `fit`."""
+    """A task that ignores the input context and creates global batches, as for `fit`."""
 
     def build_inputs(self, params: Any, input_context: Any = None) -> tf.data.Dataset:
         return super().build_inputs(params)
@@ -167,7 +167,7 @@ class _TakesAnything(LineTask):
 
 
 @pytest.mark.parametrize("task_cls", [LineTask, _Ignores, _TakesAnything])
-def test_batches_that_are_not_the_share_of_a_replica_are_reported_once(
+def test_global_batches_on_each_replica_log_one_warning(
     experiment: Callable[..., Any],
     make_trainer: Callable[..., Any],
     two_replicas: Any,
@@ -202,7 +202,7 @@ def test_misnamed_input_context_parameter_is_refused(
 
 
 class _UnevenTask(LineTask):
-    """Reads batches of 8 and 4 examples in turn, or all 12 at once."""
+    """A task that reads batches of 8 and 4 examples in turn, or all 12 at once."""
 
     def build_inputs(self, params: Any, input_context: Any = None) -> tf.data.Dataset:
         x = tf.random.stateless_normal((12, 2), (1, 2))
@@ -211,7 +211,7 @@ class _UnevenTask(LineTask):
 
 
 @pytest.mark.parametrize("execution", ["eager", "graph", "xla"])
-def test_micro_batches_weigh_as_much_as_they_have_examples(
+def test_micro_batches_are_weighted_by_their_number_of_examples(
     experiment: Callable[..., Any], make_trainer: Callable[..., Any], execution: str
 ) -> None:
     def train(parts: int) -> tuple[Any, float]:
@@ -233,7 +233,7 @@ def test_micro_batches_weigh_as_much_as_they_have_examples(
 
 
 class _TokenTask(LineTask):
-    """The mean over tokens, by one of the two ways of the page about tasks."""
+    """A task whose loss is a mean over tokens, computed in one of the two documented ways."""
 
     over_all = False
 
@@ -267,7 +267,7 @@ class _OverAllTask(_TokenTask):
 @pytest.mark.parametrize(
     ("task_cls", "parts"), [(_TokenTask, 1), (_TokenTask, 2), (_OverAllTask, 1)]
 )
-def test_mean_over_tokens_can_be_the_same_however_the_batch_is_divided(
+def test_documented_token_losses_do_not_depend_on_how_the_batch_is_divided(
     experiment: Callable[..., Any],
     make_trainer: Callable[..., Any],
     two_replicas: Any,

@@ -1,4 +1,4 @@
-"""Studies over the choices of a model: the 64 architectures for digits."""
+"""Studies over architecture choices: the 64 architectures for digits."""
 
 import json
 import statistics
@@ -9,7 +9,7 @@ from experiments.nas.digits import configs, table
 from experiments.nas.digits.task import NasDigitsTask
 from official_lite import nas, search
 
-# In the table, by name; a study may not know them.
+# The mean accuracy of each architecture in the table, by name.
 MEANS = {name: statistics.mean(values) for name, values in table.accuracies().items()}
 SMALL = {"name": "regularized_evolution", "population_size": 10, "sample_size": 4}
 
@@ -19,7 +19,7 @@ def _space() -> dict:
 
 
 @pytest.mark.parametrize("strategy", ["tpe", SMALL])
-def test_strategy_finds_one_of_the_best_ten_in_half_of_the_trials(strategy, tmp_path) -> None:
+def test_search_strategy_finds_a_top_ten_architecture_within_32_trials(strategy, tmp_path) -> None:
     trainer = search.FunctionalTrainer(lambda arch: MEANS[table.name_of(arch)])
     experiment = search.Experiment(dict, trainer, _space(), strategy, direction="maximize")
     experiment.run(str(tmp_path), num_trials=32)
@@ -27,7 +27,7 @@ def test_strategy_finds_one_of_the_best_ten_in_half_of_the_trials(strategy, tmp_
     assert sorted(MEANS.values())[-10:][0] <= MEANS[table.name_of(found)]
 
 
-def test_grid_search_rates_every_architecture_of_the_table(tmp_path) -> None:
+def test_grid_search_evaluates_every_architecture_once(tmp_path) -> None:
     trainer = search.FunctionalTrainer(lambda arch: MEANS[table.name_of(arch)])
     experiment = search.Experiment(dict, trainer, _space(), "grid", direction="maximize")
     study = experiment.run(str(tmp_path), num_trials=100)

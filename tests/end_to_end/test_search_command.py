@@ -1,4 +1,4 @@
-"""`train.py --mode=search`: as a command, in several processes, through kill -9."""
+"""`train.py --mode=search` as a command, also in several processes and after SIGKILL."""
 
 import json
 import os
@@ -52,7 +52,7 @@ def _outcomes(study_dir: pathlib.Path) -> dict[str, dict]:
 
 
 @pytest.mark.slow
-def test_20_trials_of_two_workers_survive_kill_9(tmp_path) -> None:
+def test_search_of_20_trials_on_two_workers_resumes_after_sigkill(tmp_path) -> None:
     args = _args(tmp_path, "--set=search.num_trials=20", "--set=search.num_workers=2")
     command = [sys.executable, *args]
     process = subprocess.Popen(command, cwd=ROOT, start_new_session=True)
@@ -75,7 +75,7 @@ def test_20_trials_of_two_workers_survive_kill_9(tmp_path) -> None:
 
 
 @pytest.mark.slow
-def test_trial_has_the_same_result_in_a_separate_process(tmp_path) -> None:
+def test_trial_gives_the_same_result_with_and_without_process_isolation(tmp_path) -> None:
     values = []
     for isolation in ("none", "process"):
         more = ("--set=search.num_trials=1", f"--set=search.isolation={isolation}")

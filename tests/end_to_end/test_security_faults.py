@@ -1,6 +1,6 @@
-"""What comes from elsewhere runs no code, leaves no directory, and gives a terminal no commands.
+"""Untrusted input runs no code, leaves no directory and sends no commands to a terminal.
 
-The numbers are those of docs/reliability.md; what is trusted is in docs/security.md.
+The faults are listed in docs/reliability.md; docs/security.md says which input is trusted.
 """
 
 import ast
@@ -52,7 +52,7 @@ def _parse(**options: Any) -> Any:
 
 @pytest.fixture
 def mark(tmp_path: pathlib.Path) -> pathlib.Path:
-    """A file that is there if foreign code has run."""
+    """Return the path of a file that exists only if untrusted code has run."""
     return tmp_path / "code_has_run"
 
 
@@ -76,7 +76,7 @@ def plugin(tmp_path: pathlib.Path, mark: pathlib.Path) -> pathlib.Path:
         "!custom {{a: 1}}",
     ],
 )
-def test_every_tag_in_yaml_is_refused(mark: pathlib.Path, value: str) -> None:
+def test_yaml_tags_that_run_code_or_are_unknown_are_refused(mark: pathlib.Path, value: str) -> None:
     with pytest.raises(errors.ConfigError, match=r"the tag .* is not allowed"):
         yaml_io.parse_yaml(f"a: {value.format(mark=mark)}\n", "my.yaml")
     assert not mark.exists()
@@ -114,7 +114,7 @@ def test_safe_config_refuses_code_in_gin(
         "search={{space: {{trainer.hooks: [['{plugin}']]}}, metric: a, direction: max}}",
     ],
 )
-def test_safe_config_refuses_code_that_yaml_names(
+def test_safe_config_refuses_config_values_that_name_code(
     plugin: pathlib.Path, mark: pathlib.Path, assignment: str
 ) -> None:
     with pytest.raises(errors.ConfigError, match="can run code, and --safe_config was given"):
@@ -145,7 +145,7 @@ def _with_code() -> cfg.ExperimentConfig:
     return cfg.ExperimentConfig(workspace="/registered", trainer=cfg.TrainerConfig(hooks=hooks))
 
 
-def test_safe_config_does_not_move_the_files_of_the_registered_experiment(
+def test_safe_config_refuses_to_redirect_registered_code_to_another_workspace(
     plugin: pathlib.Path, mark: pathlib.Path
 ) -> None:
     moved = parsing.ParseConfigOptions(
@@ -175,7 +175,7 @@ OUTSIDE = ["/outside", "../outside", "~/outside", "gs://bucket/outside", "a/../.
         {"name": "action", "action": {"name": "a:B", "path": ["/outside"]}},
     ],
 )
-def test_safe_config_keeps_the_paths_of_hooks_in_the_run(entry: dict[str, Any]) -> None:
+def test_safe_config_refuses_hook_paths_outside_the_model_directory(entry: dict[str, Any]) -> None:
     _parse(safe_config=True)
     with pytest.raises(errors.ConfigError, match="is outside the model directory"):
         hook_factory.find_hooks([entry])
@@ -195,7 +195,9 @@ def test_safe_config_accepts_only_callbacks_that_write_no_files() -> None:
                 hook_factory.find_hooks([{**entry, **dict.fromkeys(touches, "within")}])
 
 
-def test_safe_config_deletes_no_directory(tmp_path: pathlib.Path) -> None:
+def test_safe_config_refuses_a_callback_that_would_delete_a_directory(
+    tmp_path: pathlib.Path,
+) -> None:
     precious = tmp_path / "precious"
     precious.mkdir()
     (precious / "file").touch()
@@ -207,7 +209,7 @@ def test_safe_config_deletes_no_directory(tmp_path: pathlib.Path) -> None:
     assert (precious / "file").exists()
 
 
-def test_safe_config_applies_to_writers_storages_and_datasets(tmp_path: pathlib.Path) -> None:
+def test_safe_config_restricts_writers_storages_and_datasets(tmp_path: pathlib.Path) -> None:
     _parse(safe_config=True)
     with pytest.raises(errors.ConfigError, match="`tracking_uri` is 'folder'"):
         writer_factory.find_writers([{"name": "mlflow", "tracking_uri": "folder"}])
@@ -222,7 +224,7 @@ def test_safe_config_applies_to_writers_storages_and_datasets(tmp_path: pathlib.
     assert not list(tmp_path.rglob("other.db"))
 
 
-def test_safe_config_does_not_restrict_the_registered_experiment() -> None:
+def test_safe_config_accepts_absolute_paths_that_the_registered_experiment_names() -> None:
     options = parsing.ParseConfigOptions(experiment="tests/with_code", safe_config=True)
     with pytest.raises(errors.ConfigError, match=r"'plugin.py:Plugin' can run code"):
         parsing.parse_configuration(options, print_return=False)
@@ -236,7 +238,7 @@ def test_safe_config_does_not_restrict_the_registered_experiment() -> None:
 
 
 @pytest.mark.slow
-def test_safe_config_applies_in_the_processes_of_a_search(
+def test_safe_config_applies_in_search_worker_processes(
     tmp_path: pathlib.Path, plugin: pathlib.Path, mark: pathlib.Path
 ) -> None:
     _parse(safe_config=True)
@@ -250,7 +252,7 @@ def test_safe_config_applies_in_the_processes_of_a_search(
 
 
 @pytest.mark.parametrize("binding", ["Trainer.directory = '/x'", "a/b.c = 1"])
-def test_safe_config_accepts_gin_bindings_of_fields_only(binding: str) -> None:
+def test_safe_config_accepts_gin_bindings_of_config_fields_only(binding: str) -> None:
     with pytest.raises(errors.ConfigError, match="--safe_config was given"):
         gin_config.parse_gin([], [binding], safe=True)
     gin_config.parse_gin([], ["steps = 7", "trainer/params.train_steps = %steps"], safe=True)
@@ -258,14 +260,14 @@ def test_safe_config_accepts_gin_bindings_of_fields_only(binding: str) -> None:
 
 
 @pytest.mark.parametrize("setting", ["runtime.worker_hosts=10.0.0.1:1", "runtime.tpu=foreign"])
-def test_safe_config_refuses_addresses_of_machines(setting: str) -> None:
+def test_safe_config_refuses_machine_addresses(setting: str) -> None:
     with pytest.raises(errors.ConfigValueError, match="names machines"):
         _parse(safe_config=True, set=[setting])
     _parse(set=[setting])
     assert _parse(safe_config=True, tpu="mine").runtime.tpu == "mine"
 
 
-def test_safe_config_refuses_a_directory_of_compiled_programs(tmp_path: pathlib.Path) -> None:
+def test_safe_config_refuses_an_xla_cache_directory(tmp_path: pathlib.Path) -> None:
     setting = f"runtime.xla_cache_dir={tmp_path}"
     with pytest.raises(errors.ConfigValueError, match="a directory of programs"):
         _parse(safe_config=True, set=[setting])
@@ -291,7 +293,7 @@ def test_train_command_with_safe_config_refuses_code(
 
 @pytest.fixture
 def hostile(plugin: pathlib.Path) -> pathlib.Path:
-    """A run that is a study as well, and names code wherever something can be named."""
+    """Create a run and a study that name code wherever a name is possible."""
     folder = plugin.parent / "hostile"
     folder.mkdir()
     for name in ("run", "study"):
@@ -335,7 +337,7 @@ def test_inspecting_a_hostile_run_executes_none_of_its_code(
 
 
 @pytest.mark.parametrize("command", ["export", "average", "tune lr", "tune batch_size"])
-def test_tools_that_build_the_model_import_only_named_code(
+def test_tools_that_build_the_model_import_only_code_named_on_the_command_line(
     hostile: pathlib.Path, mark: pathlib.Path, command: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = hostile / "run"
@@ -347,7 +349,7 @@ def test_tools_that_build_the_model_import_only_named_code(
     assert not mark.exists()
 
 
-def test_inspecting_a_study_opens_only_a_named_database(
+def test_inspecting_a_study_opens_its_database_only_if_storage_names_it(
     hostile: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     database = hostile / "someone_elses.db"
@@ -367,9 +369,9 @@ def test_inspecting_a_study_opens_only_a_named_database(
 
 @pytest.fixture
 def lambda_file(tmp_path: pathlib.Path, mark: pathlib.Path) -> pathlib.Path:
-    """A model whose layer would leave the mark."""
+    """Save a model whose `Lambda` layer would create the `mark` file."""
     path = str(mark)
-    # Not a function with a name, which Keras would only name in the file.
+    # A lambda, because Keras saves only the name of a named function.
     leave_mark = keras.layers.Lambda(lambda x: (open(path, "w").close(), x)[1])
     inputs = keras.Input((2,))
     model = keras.Model(inputs, keras.layers.Dense(1)(leave_mark(inputs)))
@@ -397,7 +399,7 @@ def test_keras_refuses_code_in_a_model_file(lambda_file: pathlib.Path, mark: pat
     assert not mark.exists()
 
 
-def test_init_checkpoint_loads_weights_and_nothing_else(tmp_path: pathlib.Path) -> None:
+def test_init_checkpoint_loads_only_weights(tmp_path: pathlib.Path) -> None:
     model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
     step, other = tf.Variable(7), tf.Variable([1.0])
     saved = tf.train.Checkpoint(model=model, global_step=step, optimizer=other)
@@ -407,7 +409,7 @@ def test_init_checkpoint_loads_weights_and_nothing_else(tmp_path: pathlib.Path) 
     np.testing.assert_array_equal(fresh.layers[0].kernel, model.layers[0].kernel)
 
 
-# What unpacks archives, or runs what it reads; and the ways of Keras to turn its own safety off.
+# Modules that unpack archives or run what they read, and names that turn off the checks of Keras.
 _FORBIDDEN_MODULES = {"cloudpickle", "dill", "joblib", "marshal", "pickle", "shelve", "tarfile"}
 _FORBIDDEN_MODULES |= {"zipfile"}
 _FORBIDDEN_NAMES = {
@@ -433,7 +435,7 @@ def _uses(tree: ast.AST) -> Iterator[str]:
             yield "" if is_safe else f"{node.arg} that is not safe"
 
 
-# `tools export` loads back what it has written a moment before, and nothing else.
+# `tools export` loads only a model that it has just written.
 _OF_OWN_FILES = {"checked_export.py: load_model"}
 
 
@@ -472,7 +474,9 @@ BAD_NAMES = ["../out", "a/../../out", "/tmp/out", "a\0b", "a\nb", "\x1b[2Jx"]
         ("validation_summary_subdir", "../out"),
     ],
 )
-def test_directory_outside_of_the_run_is_refused(field: str, name: str) -> None:
+def test_subdirectory_field_that_leaves_the_model_directory_is_refused(
+    field: str, name: str
+) -> None:
     params = exp_factory.get_exp_config(DIGITS)
     params.override({"trainer": {field: name}})
     with pytest.raises(errors.ConfigError, match=f"`{field}` must be the name of a subdir"):
@@ -490,12 +494,14 @@ def test_unsafe_registered_names_and_phase_names_are_refused(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["../out", "a\0b"])
-def test_export_of_a_hook_stays_in_the_run(tmp_path: pathlib.Path, name: str) -> None:
+def test_export_hook_subdir_that_leaves_the_model_directory_is_refused(
+    tmp_path: pathlib.Path, name: str
+) -> None:
     class Controller:
         model_dir = str(tmp_path / "run")
 
     hook = orbit.hooks.ExportModel(subdir=name)
-    hook.controller = Controller()  # all that it asks for
+    hook.controller = Controller()  # the only attribute that the hook uses
     hook.trainer = type("Trainer", (), {"model": keras.Sequential()})()
     with pytest.raises(errors.ConfigError, match="must be the name of a subdirectory"):
         hook.before_train()
@@ -515,7 +521,7 @@ def _export(directory: str) -> None:
 
 @pytest.mark.filterwarnings("ignore:__array__ implementation")
 @pytest.mark.parametrize("act", [_save, _export, inspection.remove_ckpts])
-def test_removing_a_link_in_a_run_keeps_its_target(
+def test_removing_a_symlink_in_a_run_keeps_its_target(
     tmp_path: pathlib.Path, act: Callable[[str], None]
 ) -> None:
     precious, run = tmp_path / "precious", tmp_path / "run"
@@ -529,7 +535,7 @@ def test_removing_a_link_in_a_run_keeps_its_target(
     assert (precious / "file").exists()
 
 
-def test_only_one_module_removes_directories() -> None:
+def test_only_the_files_module_removes_directories() -> None:
     found = [
         path.name
         for path in (ROOT / "official_lite").rglob("*.py")
@@ -539,7 +545,7 @@ def test_only_one_module_removes_directories() -> None:
 
 
 @pytest.mark.parametrize("name", ["a\nb", ""])
-def test_unsafe_name_of_a_served_function_is_refused(tmp_path: pathlib.Path, name: str) -> None:
+def test_unsafe_serving_signature_name_is_refused(tmp_path: pathlib.Path, name: str) -> None:
     with pytest.raises(errors.ConfigError):
         export_base.export(None, {"serve": name}, str(tmp_path))
 
@@ -570,7 +576,7 @@ def test_errors_and_logs_cannot_send_terminal_commands(tmp_path: pathlib.Path) -
         "app.run(main)\n"
     )
     command = [sys.executable, str(script)]
-    # Not as text, where a carriage return would become a line feed.
+    # Read as bytes, because text mode would turn a carriage return into a line feed.
     result = subprocess.run(command, capture_output=True, check=False)
     assert result.returncode == 3
     assert result.stderr.count(rb"\x1b[31mloss\r") == 2
@@ -579,11 +585,11 @@ def test_errors_and_logs_cannot_send_terminal_commands(tmp_path: pathlib.Path) -
 
 
 @pytest.mark.slow
-def test_no_file_of_a_run_has_the_password_of_a_url(tmp_path: pathlib.Path) -> None:
+def test_url_passwords_are_masked_in_all_files_of_a_run(tmp_path: pathlib.Path) -> None:
     setting = "task.train_data.trainer_id=http://me:secret@host"
     command = ["train.py", f"--experiment={DIGITS}", "--mode=train", f"--model_dir={tmp_path}"]
     command += ["--set=runtime.execution=graph"]
-    for steps in (2, 4):  # The second one resumes, with the same password.
+    for steps in (2, 4):  # The second run resumes with the same password.
         done = commands.run([*command, f"--set={setting}", f"--set=trainer.train_steps={steps}"])
         assert done.returncode == 0, done.stderr[-2000:]
     found = [path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()]

@@ -1,4 +1,4 @@
-"""Workers that share their data, one with another or through a tf.data service, see all of them."""
+"""Workers that share their data, directly or through a tf.data service, read all examples."""
 
 import json
 import pathlib
@@ -26,7 +26,7 @@ class TableConfig(cfg.TaskConfig):
 
 @task_factory.register_task_cls(TableConfig)
 class TableTask(base_task.Task):
-    """How large a number is, looked up in a table."""
+    """Predicts a number from its row in an embedding table."""
 
     def build_model(self):
         table = keras.layers.Embedding(50, 4, name="table")
@@ -68,7 +68,7 @@ def table():
         ),
     )
 '''
-# Of two workers one has all records of the evaluation.
+# The number of validation records in each file. One of two workers gets all of them.
 VALIDATION_SIZES = (5, 0, 2)
 
 
@@ -115,14 +115,14 @@ def _train(command: list[str], model_dir: pathlib.Path, workers: int) -> list[di
 
 
 @pytest.mark.slow
-def test_training_on_two_workers_with_uneven_shares_equals_that_on_one(
+def test_two_workers_with_uneven_shares_have_the_losses_of_one_worker(
     command: list[str], tmp_path: pathlib.Path
 ) -> None:
     one, two = (_train(command, tmp_path / str(n), workers=n) for n in (1, 2))
     assert len(one) == len(two)
     for a, b in zip(one, two, strict=True):
         assert (a["split"], a["step"]) == (b["split"], b["step"])
-        # An update is of all records of the training, and an evaluation of all of its own.
+        # Each update uses all training records, and each evaluation all validation records.
         assert a["examples"] == b["examples"] == (7 if a["split"] == "validation" else 24)
     for name in ("training_loss", "validation_loss"):
         losses = [[record[name] for record in run if name in record] for run in (one, two)]
@@ -131,7 +131,7 @@ def test_training_on_two_workers_with_uneven_shares_equals_that_on_one(
 
 
 @pytest.mark.slow
-def test_service_started_by_the_tool_feeds_a_training(
+def test_data_service_tool_serves_a_training_run(
     command: list[str], tmp_path: pathlib.Path
 ) -> None:
     tool = ["-m", "official_lite.tools", "data_service"]

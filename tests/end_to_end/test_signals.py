@@ -1,4 +1,4 @@
-"""What SIGTERM and SIGINT do to a run, at any time; numbers are those of docs/reliability.md."""
+"""SIGTERM and SIGINT in each part of a run; docs/reliability.md lists their effects."""
 
 import json
 import pathlib
@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from tests import commands
 
-# Makes one part of a run last until a signal comes, or for good, and says when it begins.
+# Makes one part of a run wait for a signal, or forever, and prints a line when the part begins.
 SLOW = """
 import os
 import sys
@@ -74,7 +74,7 @@ SHORT = ("train_steps=40", "validation_interval=20", "checkpoint_interval=10", "
 
 
 class Run:
-    """A training in a process of its own."""
+    """A training run in a separate process."""
 
     def __init__(self, directory: pathlib.Path, *settings: str, **environment: str) -> None:
         self.model_dir = directory / "run"
@@ -115,7 +115,7 @@ class Run:
 
 
 def between_two_requests() -> None:
-    """Wait until a signal is not taken for the same request as the one before."""
+    """Wait until the next signal is treated as a new request to stop."""
     time.sleep(0.7)
 
 
@@ -129,7 +129,7 @@ def test_sigterm_in_a_long_loop_saves_and_exits_with_42(
     run.send(signal.SIGTERM)
     sent = time.monotonic()
     assert run.exit_code() == 42
-    # The loop by itself would take many minutes. It is 0.3 s on a quiet machine.
+    # The whole loop would take many minutes. Stopping takes 0.3 s on an idle machine.
     assert time.monotonic() - sent < 60
     step = run.saved_step()
     assert 0 < step < 10000000
@@ -149,7 +149,7 @@ def test_sigterm_during_trace_evaluation_save_or_restore_loses_no_step(
         run.send(signal.SIGTERM)
         assert run.exit_code() == 42, part
         saved.append(run.saved_step())
-    # The first step is traced; the first save of the third process is that of the best one.
+    # Tracing ends with the first step. The third process saves the best checkpoint first.
     assert saved == [1, 20, 30, 30]
     run = Run(tmp_path, *SHORT)
     assert run.exit_code() == 0

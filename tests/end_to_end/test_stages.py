@@ -1,4 +1,4 @@
-"""Stages and phases of one's own, run by the command."""
+"""Custom stages and phases, run by the command."""
 
 import json
 import pathlib
@@ -54,7 +54,9 @@ def _last_line(workspace: pathlib.Path) -> str:
     return (workspace / "run" / "log.txt").read_text().splitlines()[-1]
 
 
-def test_failing_stage_runs_finalize_and_exits_with_an_error_code(tmp_path: pathlib.Path) -> None:
+def test_finalize_runs_and_the_command_exits_with_1_after_a_failing_stage(
+    tmp_path: pathlib.Path,
+) -> None:
     done = _train(tmp_path, SHORT + STAGES, "--set=pipeline.run={workspace}/reports.py:FailingRun")
     assert done.returncode == 1
     assert done.stdout.splitlines() == [
@@ -83,7 +85,7 @@ def test_invalid_stage_is_refused_before_anything_is_written(
 
 
 @pytest.mark.slow
-def test_only_one_of_two_processes_of_a_cluster_writes(tmp_path: pathlib.Path) -> None:
+def test_only_one_of_two_workers_writes_metrics_and_logs(tmp_path: pathlib.Path) -> None:
     config = SHORT + STAGES + "runtime: {distribution_strategy: multi_worker_mirrored}\n"
     command = _command(tmp_path, config, mode="train_and_eval")
     hosts = [f"localhost:{portpicker.pick_unused_port()}" for _ in range(2)]
@@ -115,7 +117,7 @@ def _phases_told(done: subprocess.CompletedProcess[str]) -> list[str]:
 
 
 @pytest.mark.slow
-def test_one_command_runs_all_phases_that_are_not_finished(tmp_path: pathlib.Path) -> None:
+def test_one_command_runs_all_unfinished_phases(tmp_path: pathlib.Path) -> None:
     run = tmp_path / "run"
     assert _phases_told(_train(tmp_path, SHORT + PHASES)) == [
         f"Phase `pretrain` in {run / 'pretrain'}.",
@@ -141,13 +143,13 @@ def test_one_command_runs_all_phases_that_are_not_finished(tmp_path: pathlib.Pat
 
 
 @pytest.mark.slow
-def test_dry_run_takes_one_step_of_each_phase(tmp_path: pathlib.Path) -> None:
+def test_dry_run_takes_one_step_in_each_training_phase(tmp_path: pathlib.Path) -> None:
     told = _phases_told(_train(tmp_path, SHORT + PHASES, "--dry_run"))
     assert [line[-7:] for line in told if "finished" in line] == ["step=1.", "step=1.", "step=0."]
     assert not (tmp_path / "run").exists()
 
 
-def test_example_of_the_stages_page_runs(tmp_path: pathlib.Path) -> None:
+def test_stages_page_example_runs(tmp_path: pathlib.Path) -> None:
     page = (commands.ROOT / "docs" / "stages.md").read_text()
     blocks = dict(re.findall(r"<!-- (\S+) -->\n```\w+\n(.*?)```", page, re.DOTALL))
     command = shlex.split(blocks.pop("command"))

@@ -1,6 +1,6 @@
-"""What a run goes through when its files are damaged, cut short, or don't fit on the disk.
+"""Runs whose files are damaged or truncated, or don't fit on the disk.
 
-The numbers are those of docs/reliability.md.
+The faults are listed in docs/reliability.md.
 """
 
 import contextlib
@@ -63,7 +63,7 @@ def _train(
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
-    """A run of 30 steps, with the checkpoints 10, 20 and 30."""
+    """Train for 30 steps, with checkpoints at steps 10, 20 and 30."""
     model_dir = tmp_path_factory.mktemp("runs") / "trained"
     _train(model_dir, 30)
     return model_dir
@@ -71,7 +71,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
 
 @pytest.fixture
 def run(trained: pathlib.Path, tmp_path: pathlib.Path) -> pathlib.Path:
-    """A copy to damage."""
+    """Return a copy of the trained run for a test to damage."""
     return pathlib.Path(shutil.copytree(trained, tmp_path / "run"))
 
 
@@ -80,7 +80,7 @@ def _checkpoints(model_dir: pathlib.Path) -> list[int]:
 
 
 def _trained_from(model_dir: pathlib.Path) -> int:
-    """The step at which the last start began."""
+    """Return the step from which the last start continued."""
     lines = [line for line in _log(model_dir) if "Training from step" in line]
     return int(lines[-1].partition("from step ")[2].split()[0])
 
@@ -109,7 +109,7 @@ def _empty(path: pathlib.Path) -> None:
 
 @pytest.fixture
 def told() -> Iterator[None]:
-    """The log has every line, as under `train.py`."""
+    """Log at level INFO, as `train.py` does."""
 
     verbosity = logging.get_verbosity()
     logging.set_verbosity(logging.INFO)
@@ -124,13 +124,13 @@ def test_checkpoint_without_a_commit_file_is_ignored(run: pathlib.Path, told: No
     assert _checkpoints(run) == [10, 20, 30]
 
 
-def test_run_of_an_older_version_falls_back_from_a_damaged_commit_file(
+def test_run_of_an_older_version_ignores_a_checkpoint_with_a_damaged_commit_file(
     run: pathlib.Path, told: None
 ) -> None:
     for path in run.glob("*.chain.jsonl"):
         path.unlink()
     for step in (10, 20, 30):
-        commit.write(str(run / f"ckpt-{step}"))  # Without links.
+        commit.write(str(run / f"ckpt-{step}"))  # Older versions wrote no links.
     _cut(run / "ckpt-30.commit.json")
     _train(run, 30)
     assert _trained_from(run) == 20
@@ -159,7 +159,7 @@ manager = async_checkpoint_manager.AsyncCheckpointManager(
     tf.train.Checkpoint(step=step, weights=weights), sys.argv[1], max_to_keep=2
 )
 manager.restore_or_initialize()
-assert set(weights.numpy()) == {float(step)}, "of one piece"
+assert set(weights.numpy()) == {float(step)}, "the weights are of another step"
 print(f"restored step {int(step)}", file=sys.stderr, flush=True)
 while True:
     step.assign_add(1)
@@ -171,12 +171,12 @@ while True:
 def _is_saving(directory):
     try:
         return any(directory.glob("*_temp/*"))
-    except FileNotFoundError:  # The folder went between two looks.
+    except FileNotFoundError:  # The folder was removed meanwhile.
         return False
 
 
 @pytest.mark.slow
-def test_kills_during_saves_leave_at_most_one_superfluous_checkpoint(
+def test_kills_during_saves_leave_at_most_one_extra_checkpoint(
     tmp_path: pathlib.Path,
 ) -> None:
     directory, restored = tmp_path / "run", []
@@ -191,7 +191,7 @@ def test_kills_during_saves_leave_at_most_one_superfluous_checkpoint(
     assert restored == sorted(restored)
     assert restored[-1] > 0
     size = sum(path.stat().st_size for path in directory.rglob("*") if path.is_file())
-    # Two that are kept, one that is about to replace the older, and what is being written.
+    # Two kept checkpoints, one that is about to replace the older of them, and one being written.
     assert size < 4.2 * 5_000_000 * 4
 
 
@@ -208,11 +208,11 @@ def small_disk(tmp_path: pathlib.Path) -> Iterator[pathlib.Path]:
 
 @contextlib.contextmanager
 def _disk(directory: pathlib.Path, size: str) -> Iterator[pathlib.Path]:
-    """A file system of this size, mounted at a new directory."""
+    """Mount a file system of a given size at a new directory."""
     directory.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(directory)]
     if os.geteuid() != 0 or subprocess.run(mount, capture_output=True, check=False).returncode:
-        pytest.skip("only who may mount a file system")
+        pytest.skip("mounting a file system is not permitted")
     try:
         yield directory
     finally:
@@ -220,7 +220,7 @@ def _disk(directory: pathlib.Path, size: str) -> Iterator[pathlib.Path]:
 
 
 def _fill(disk: pathlib.Path, room: int) -> pathlib.Path:
-    """Fill the disk up to `room` bytes, with a file that is returned."""
+    """Fill the disk except for `room` bytes, and return the file that fills it."""
     filler = disk / "filler"
     filler.write_bytes(bytes(max(0, shutil.disk_usage(disk).free - room)))
     return filler
@@ -232,7 +232,7 @@ def _fill(disk: pathlib.Path, room: int) -> pathlib.Path:
     [(1.2, "Can't save a checkpoint"), (0.0, "The disk is full")],
     ids=["foreseen", "unforeseen"],
 )
-def test_full_disk_is_named_and_keeps_existing_checkpoints(
+def test_full_disk_is_reported_and_existing_checkpoints_are_kept(
     tmp_path: pathlib.Path, reserve: float, said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wide: dict[str, Any] = {"max_to_keep": 2, "units": (4000,)}
@@ -241,7 +241,7 @@ def test_full_disk_is_named_and_keeps_existing_checkpoints(
         _train(model_dir, 20, **wide)
         before = _contents(model_dir)
         monkeypatch.setattr(committed_checkpoint_manager, "_RESERVE", reserve)
-        # A checkpoint needs more than three times this, and everything else far less.
+        # A checkpoint needs more than three times this room, and everything else far less.
         filler = _fill(disk, 1_000_000)
         with pytest.raises(errors.CheckpointError, match=said) as error:
             _train(model_dir, 30, **wide)
@@ -265,7 +265,7 @@ def test_full_disk_is_named_and_keeps_existing_checkpoints(
         ("commit.json", _cut),
     ],
 )
-def test_run_falls_back_from_a_damaged_checkpoint_and_names_both(
+def test_run_restores_the_checkpoint_before_a_damaged_one_and_names_both(
     run: pathlib.Path, told: None, file: str, damage: Callable[[pathlib.Path], None]
 ) -> None:
     damage(run / f"ckpt-30.{file}")
@@ -278,7 +278,7 @@ def test_run_falls_back_from_a_damaged_checkpoint_and_names_both(
     assert _checkpoints(run) == [20, 30, 40]
 
 
-def test_evaluation_falls_back_from_a_damaged_checkpoint_and_moves_no_files(
+def test_evaluation_uses_the_checkpoint_before_a_damaged_one_and_moves_no_files(
     run: pathlib.Path,
 ) -> None:
     _flip(run / f"ckpt-30.{DATA}")
@@ -290,7 +290,7 @@ def test_evaluation_falls_back_from_a_damaged_checkpoint_and_moves_no_files(
 
 
 @pytest.mark.slow
-def test_run_that_fell_back_ends_like_an_unbroken_one(
+def test_run_resumed_from_before_a_damaged_checkpoint_equals_an_uninterrupted_one(
     run: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:
     _flip(run / f"ckpt-30.{DATA}")
@@ -318,7 +318,7 @@ def test_run_with_only_damaged_checkpoints_is_refused_and_keeps_its_files(
     [b"garbage", b"", None, b"\xff\xfe\x00", b'model_checkpoint_path: "../outside/ckpt-99"\n'],
     ids=["garbage", "empty", "missing", "not utf-8", "outside"],
 )
-def test_training_resumes_whatever_the_list_of_checkpoints_contains(
+def test_training_resumes_whatever_the_checkpoint_state_file_contains(
     run: pathlib.Path, told: None, content: bytes | None
 ) -> None:
     outside = run.parent / "outside"
@@ -329,7 +329,9 @@ def test_training_resumes_whatever_the_list_of_checkpoints_contains(
     state.unlink() if content is None else state.write_bytes(content)
     _train(run, 40)
     assert _trained_from(run) == 30
-    assert tf.train.latest_checkpoint(str(run)) == str(run / "ckpt-40"), "it is mended"
+    assert tf.train.latest_checkpoint(str(run)) == str(run / "ckpt-40"), (
+        "the state file is repaired"
+    )
 
 
 def test_latest_checkpoint_is_chosen_by_step_and_not_by_time(run: pathlib.Path, told: None) -> None:
@@ -356,7 +358,7 @@ def test_commit_file_describes_its_run_and_is_small(run: pathlib.Path) -> None:
     assert (run / "ckpt-30.commit.json").stat().st_size < 0.02 * plain
 
 
-def test_another_optimizer_does_not_resume_even_if_the_config_may_change(
+def test_checkpoint_of_a_different_optimizer_is_refused_even_with_allow_config_change(
     run: pathlib.Path,
 ) -> None:
     before = _contents(run)
@@ -368,14 +370,14 @@ def test_another_optimizer_does_not_resume_even_if_the_config_may_change(
     assert _contents(run) == before
 
 
-def test_full_disk_loses_records_and_not_the_training(
+def test_full_disk_loses_metric_records_without_raising(
     small_disk: pathlib.Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = small_disk / "metrics.json"
     writers = [telemetry.JsonLinesWriter(path), telemetry.TensorBoardWriter(small_disk / "events")]
 
     def write(step: int) -> None:
-        # Larger than what event files keep back.
+        # Larger than the buffer of event files.
         values = {f"value_{index}": float(index) for index in range(2000)}
         for one in writers:
             one.write(telemetry.Record(step=step, split="train", values=values))
@@ -441,7 +443,7 @@ _TOOL = ["-m", "official_lite.tools"]
         ([*_SEARCH, "--set=search.storage=sqlite:///DISK/study.db"], 150_000, "DISK/run"),
     ],
 )
-def test_full_disk_is_named_for_every_kind_of_file_and_the_same_command_resumes(
+def test_full_disk_is_reported_for_every_kind_of_file_and_the_same_command_resumes(
     tmp_path: pathlib.Path, command: list[str], room: int, file: str
 ) -> None:
     with _disk(tmp_path / "disk", "4m") as disk:
@@ -469,7 +471,7 @@ def test_full_disk_is_named_for_every_kind_of_file_and_the_same_command_resumes(
 
 
 @pytest.mark.slow
-def test_full_disk_loses_the_logs_of_launch_and_not_its_processes(
+def test_full_disk_loses_launch_logs_but_not_the_launched_processes(
     tmp_path: pathlib.Path,
 ) -> None:
     said_all = tmp_path / "said_all"

@@ -1,4 +1,4 @@
-"""One command trains a registered experiment, resumes it, and leaves what it should."""
+"""One command trains a registered experiment, resumes it and writes the documented files."""
 
 import contextlib
 import json
@@ -66,7 +66,7 @@ def test_each_evaluation_is_recorded_with_its_step(finished_run: pathlib.Path) -
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("record", ["config_file=params.yaml", "gin_file=operative_config"])
-def test_each_recorded_config_repeats_the_run_bit_for_bit(
+def test_recorded_yaml_or_gin_config_reproduces_the_run_bit_for_bit(
     finished_run: pathlib.Path, tmp_path: pathlib.Path, record: str
 ) -> None:
     flag, _, name = record.partition("=")
@@ -77,14 +77,16 @@ def test_each_recorded_config_repeats_the_run_bit_for_bit(
         assert (a["accuracy"], a["validation_loss"]) == (b["accuracy"], b["validation_loss"])
 
 
-def test_finished_run_is_reported_and_resumes_with_more_steps(tmp_path: pathlib.Path) -> None:
+def test_finished_run_is_reported_as_finished_and_resumes_with_more_steps(
+    tmp_path: pathlib.Path,
+) -> None:
     _train(tmp_path / "run", *SHORT)
     assert "finished" in _train(tmp_path / "run", *SHORT)
     _train(tmp_path / "run", "--set=trainer.train_steps=60", SHORT[1])
     assert [r["step"] for r in _records(tmp_path / "run", "validation")] == [20, 40, 60]
 
 
-def test_evaluation_of_a_finished_run_repeats_its_metrics(finished_run: pathlib.Path) -> None:
+def test_evaluation_of_a_finished_run_reproduces_its_metrics(finished_run: pathlib.Path) -> None:
     _train(finished_run, mode="eval")
     last, again = (
         _records(finished_run, "validation", name)[-1]
@@ -94,8 +96,10 @@ def test_evaluation_of_a_finished_run_repeats_its_metrics(finished_run: pathlib.
 
 
 @pytest.mark.slow
-def test_tensorboard_need_not_be_installed(tmp_path: pathlib.Path) -> None:
-    # None in `sys.modules` makes an import fail as if nothing were there.
+def test_tensorboard_events_are_written_without_tensorboard_installed(
+    tmp_path: pathlib.Path,
+) -> None:
+    # None in `sys.modules` makes an import fail as if the module were not installed.
     script = (
         "import runpy, sys\n"
         "sys.modules.update(dict.fromkeys(['tensorboard', 'tensorboard.plugins'], None))\n"
@@ -108,7 +112,7 @@ def test_tensorboard_need_not_be_installed(tmp_path: pathlib.Path) -> None:
 
 
 @pytest.mark.slow
-def test_terminal_shows_a_few_lines_and_a_bar_that_moves(tmp_path) -> None:
+def test_terminal_shows_fewer_than_40_lines_and_a_moving_progress_bar(tmp_path) -> None:
     command = [sys.executable, "train.py", "--experiment=vision/digits_cnn", "--mode=train"]
     steps = [
         f"--set=trainer.{n}=200" for n in ("train_steps", "steps_per_loop", "summary_interval")
@@ -124,8 +128,8 @@ def test_terminal_shows_a_few_lines_and_a_bar_that_moves(tmp_path) -> None:
 
 
 @pytest.mark.slow
-def test_first_command_of_the_readme_prints_less_than_40_lines_to_a_pipe(tmp_path) -> None:
-    # A new process: one that is forked has imported TensorFlow already.
+def test_first_readme_command_prints_fewer_than_40_lines_to_a_pipe(tmp_path) -> None:
+    # A new process, because a forked one has already imported TensorFlow.
     command = [sys.executable, "train.py", "--experiment=vision/digits_cnn"]
     result = subprocess.run(
         [*command, "--mode=train_and_eval", f"--model_dir={tmp_path}"],
@@ -145,7 +149,7 @@ def _on_a_terminal(command: list[str]) -> str:
     with subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, env=environment):
         os.close(theirs)
         shown = b""
-        with contextlib.suppress(OSError):  # What reading raises when the other side is closed.
+        with contextlib.suppress(OSError):  # Raised when the other side is closed.
             while part := os.read(ours, 65536):
                 shown += part
     os.close(ours)

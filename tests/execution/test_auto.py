@@ -38,7 +38,7 @@ def _state(trainer) -> list[np.ndarray]:
 
 
 @pytest.mark.slow
-def test_tuned_training_is_bit_for_bit_that_of_the_mode_chosen(experiment, make_trainer) -> None:
+def test_training_after_auto_equals_the_chosen_mode_bit_for_bit(experiment, make_trainer) -> None:
     overrides = {"task": {"dropout_rate": 0.5}}
     tuned = make_trainer(experiment(**overrides), task_cls=EndlessTask)
     before = _state(tuned)
@@ -57,9 +57,7 @@ def test_tuned_training_is_bit_for_bit_that_of_the_mode_chosen(experiment, make_
 
 
 @pytest.mark.timing
-def test_auto_mode_chooses_a_compiled_loop_for_tiny_steps(
-    experiment, make_trainer, monkeypatch
-) -> None:
+def test_auto_chooses_xla_loop_for_tiny_steps(experiment, make_trainer, monkeypatch) -> None:
     # On a busy machine even a tiny step may take longer than the usual limit.
     monkeypatch.setattr(auto, "_SHORT_STEP_SECONDS", float("inf"))
 
@@ -73,7 +71,7 @@ def test_auto_mode_chooses_a_compiled_loop_for_tiny_steps(
     assert record.seconds_per_step["xla_loop"] < record.seconds_per_step["graph"]
 
 
-def test_mode_that_can_not_compile_is_skipped_with_a_warning(
+def test_mode_that_cannot_compile_is_skipped_with_a_warning(
     experiment, make_trainer, caplog
 ) -> None:
     trainer = make_trainer(experiment(), task_cls=NotForXlaTask)
@@ -91,7 +89,7 @@ def test_mode_that_can_not_compile_is_skipped_with_a_warning(
 
 
 def _pretend(monkeypatch, trainer, **seconds) -> None:
-    """Make steps take this long, by mode."""
+    """Simulate the given seconds per step of each mode."""
     monkeypatch.setattr(
         auto, "_seconds_of", lambda loop, num_steps: num_steps * seconds[trainer.execution]
     )
@@ -99,7 +97,7 @@ def _pretend(monkeypatch, trainer, **seconds) -> None:
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize(("gain", "chosen"), [(0.96, "graph"), (0.94, "xla_loop")])
-def test_other_mode_has_to_be_clearly_faster(
+def test_auto_prefers_graph_unless_another_mode_is_clearly_faster(
     experiment, make_trainer, monkeypatch, gain, chosen
 ) -> None:
     trainer = make_trainer(experiment(), task_cls=EndlessTask)
@@ -109,7 +107,7 @@ def test_other_mode_has_to_be_clearly_faster(
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize(("num_eval_steps", "mode"), [(1, "graph"), (LONG, "xla_loop")])
-def test_evaluation_is_compiled_only_if_that_pays(
+def test_evaluation_is_compiled_only_if_it_has_enough_steps(
     experiment, make_trainer, monkeypatch, num_eval_steps, mode
 ) -> None:
     trainer = make_trainer(experiment(), task_cls=EndlessTask)
@@ -118,7 +116,7 @@ def test_evaluation_is_compiled_only_if_that_pays(
     assert (record.execution, record.eval_execution) == ("xla_loop", mode)
 
 
-def test_training_reads_every_batch_after_modes_were_tried(
+def test_training_reads_every_batch_after_modes_were_benchmarked(
     experiment, make_trainer, monkeypatch
 ) -> None:
     class Counting(LineTask):
@@ -136,7 +134,7 @@ def test_training_reads_every_batch_after_modes_were_tried(
 
 
 @pytest.mark.parametrize(("steps", "measured"), [(20, []), (500, ["graph"])])
-def test_short_training_compares_few_modes_or_none(
+def test_short_training_benchmarks_only_the_graph_mode_or_none(
     experiment, make_trainer, steps, measured
 ) -> None:
     trainer = make_trainer(experiment(), task_cls=EndlessTask)
@@ -145,7 +143,7 @@ def test_short_training_compares_few_modes_or_none(
     assert list(record.seconds_per_step) == measured
 
 
-def test_two_replicas_train_in_a_graph(experiment, make_trainer, two_replicas) -> None:
+def test_auto_chooses_graph_for_two_replicas(experiment, make_trainer, two_replicas) -> None:
     with two_replicas.scope():
         trainer = make_trainer(experiment(), task_cls=EndlessTask)
     record = auto.choose_execution(trainer, LONG)
@@ -160,7 +158,7 @@ def test_two_replicas_train_in_a_graph(experiment, make_trainer, two_replicas) -
         (8, {"type": "adam", "adam": {"lazy_rows": True}}, "optimizer's `lazy_rows`"),
     ],
 )
-def test_tables_that_are_updated_by_rows_are_trained_in_a_graph(
+def test_auto_chooses_graph_for_embedding_tables_updated_by_rows(
     experiment, make_trainer, rows, optimizer, reason
 ) -> None:
     class TableTask(EndlessTask):
@@ -175,7 +173,7 @@ def test_tables_that_are_updated_by_rows_are_trained_in_a_graph(
     assert reason in record.reason
 
 
-def test_training_data_that_end_early_still_raise_where_they_end(experiment, make_trainer) -> None:
+def test_auto_does_not_consume_batches_of_short_training_data(experiment, make_trainer) -> None:
     dataset = EndlessTask(experiment().task).build_inputs(experiment().task.train_data).take(2)
     trainer = make_trainer(experiment(), task_cls=EndlessTask, train_dataset=dataset)
     record = auto.choose_execution(trainer, LONG)
@@ -184,7 +182,7 @@ def test_training_data_that_end_early_still_raise_where_they_end(experiment, mak
     assert trainer.global_step.numpy() == 2
 
 
-def test_steps_that_change_a_lookup_table_are_not_tried(experiment, make_trainer) -> None:
+def test_steps_that_change_a_lookup_table_are_not_benchmarked(experiment, make_trainer) -> None:
     class CountingTask(EndlessTask):
         def build_model(self):
             self.counts = tf.lookup.experimental.MutableHashTable(tf.int64, tf.int64, 0)
@@ -210,7 +208,7 @@ def _run(params, task, model_dir, mode="train") -> train_lib.OrbitExperimentRunn
     return runner
 
 
-def test_resumed_run_uses_the_recorded_mode(experiment, make_task, tmp_path) -> None:
+def test_resumed_run_uses_the_recorded_execution_mode(experiment, make_task, tmp_path) -> None:
     params = experiment(trainer={"train_steps": 4})
     record = {
         "execution": "xla",
@@ -221,12 +219,12 @@ def test_resumed_run_uses_the_recorded_mode(experiment, make_task, tmp_path) -> 
     (tmp_path / "execution.json").write_text(json.dumps(record))
     runner = _run(params, make_task(params, EndlessTask), tmp_path)
     assert runner.trainer.execution == "xla"
-    # What is written to `params.yaml` repeats the run.
+    # `params.yaml` receives the mode, so that it reproduces the run.
     assert runner.params.runtime.execution == "xla"
     assert params.runtime.execution == "auto"
 
 
-def test_configured_mode_takes_precedence_over_a_recorded_one(
+def test_configured_execution_mode_takes_precedence_over_a_recorded_one(
     experiment, make_task, tmp_path
 ) -> None:
     (tmp_path / "execution.json").write_text("damaged")
@@ -236,7 +234,9 @@ def test_configured_mode_takes_precedence_over_a_recorded_one(
     assert runner.execution_record is None
 
 
-def test_chosen_mode_is_written_to_the_model_directory(experiment, make_task, tmp_path) -> None:
+def test_chosen_execution_mode_is_written_to_the_model_directory(
+    experiment, make_task, tmp_path
+) -> None:
     params = experiment(trainer={"train_steps": 200, "steps_per_loop": 100})
     runner = _run(params, make_task(params, EndlessTask), tmp_path)
     record = json.loads((tmp_path / "execution.json").read_text())
@@ -251,7 +251,7 @@ def test_short_runs_write_no_execution_record(experiment, make_task, tmp_path) -
     assert not (tmp_path / "execution.json").exists()
 
 
-def test_mode_that_two_replicas_can_not_take_over_is_chosen_again(
+def test_recorded_mode_that_two_replicas_cannot_use_is_chosen_again(
     experiment, make_trainer, two_replicas, tmp_path
 ) -> None:
     record = execution_record.ExecutionRecord(
@@ -267,7 +267,7 @@ def test_mode_that_two_replicas_can_not_take_over_is_chosen_again(
     assert found.execution == trainer.execution == "graph"
 
 
-def test_mode_of_a_shorter_training_that_compared_nothing_is_chosen_again(
+def test_mode_recorded_without_comparison_is_chosen_again_for_a_longer_training(
     experiment, make_trainer, tmp_path
 ) -> None:
     record = execution_record.ExecutionRecord(
@@ -281,7 +281,7 @@ def test_mode_of_a_shorter_training_that_compared_nothing_is_chosen_again(
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize(("evaluates", "mode"), [(True, "xla_loop"), (False, "graph")])
-def test_auto_mode_counts_evaluations_over_all_data(
+def test_auto_counts_evaluation_steps_over_all_data_only_if_the_run_evaluates(
     experiment, make_trainer, tmp_path, monkeypatch, evaluates, mode
 ) -> None:
     params = experiment(trainer={"validation_steps": -1, "validation_interval": 1})
@@ -292,7 +292,9 @@ def test_auto_mode_counts_evaluations_over_all_data(
     assert (record.execution, record.eval_execution) == ("xla_loop", mode)
 
 
-def test_only_the_chief_writes_the_choice(experiment, make_trainer, tmp_path, monkeypatch) -> None:
+def test_only_the_chief_writes_the_execution_record(
+    experiment, make_trainer, tmp_path, monkeypatch
+) -> None:
     trainer = make_trainer(experiment(), task_cls=EndlessTask)
     extended = type(trainer.strategy.extended)
     monkeypatch.setattr(extended, "should_checkpoint", property(lambda self: False))
@@ -302,7 +304,7 @@ def test_only_the_chief_writes_the_choice(experiment, make_trainer, tmp_path, mo
 
 
 class Buffered(base_trainer.Trainer):
-    """Fills a buffer when an interval begins; its step fails if the buffer is empty."""
+    """A trainer that fills a buffer when an interval begins; its step fails on an empty buffer."""
 
     def __init__(self, *args, **kwargs) -> None:
         self.buffer = tf.Variable(0.0, trainable=False)
@@ -317,7 +319,7 @@ class Buffered(base_trainer.Trainer):
             super().replica_train_step(inputs)
 
 
-def test_modes_are_tried_in_the_state_in_which_training_begins(experiment, tmp_path) -> None:
+def test_modes_are_benchmarked_in_the_state_at_the_start_of_training(experiment, tmp_path) -> None:
     seen = []
     params = experiment(trainer={"train_steps": 200, "steps_per_loop": 100})
     hook = orbit.hooks.LambdaHook(
@@ -339,26 +341,26 @@ def test_modes_are_tried_in_the_state_in_which_training_begins(experiment, tmp_p
     )
     runner.run()
     assert "graph" in runner.execution_record.seconds_per_step
-    # As without a choice: once for the hook, and once for each interval of 4 steps.
+    # As without a benchmark: 0.5 less by the hook, and 1 more for each interval of 4 steps.
     assert seen == [25 - 0.5, 50 - 0.5]
 
 
 class RandomTask(EndlessTask):
-    """Draws numbers of which XLA makes others."""
+    """A task with random numbers that XLA draws differently."""
 
     def build_losses(self, labels, model_outputs, aux_losses=None):
         noise = tf.random.stateless_truncated_normal(tf.shape(labels), (1, 2))
         return super().build_losses(labels + noise, model_outputs, aux_losses)
 
 
-def test_no_mode_is_chosen_that_draws_other_random_numbers(experiment, make_trainer) -> None:
+def test_auto_skips_modes_that_draw_different_random_numbers(experiment, make_trainer) -> None:
     record = auto.choose_execution(make_trainer(experiment(), task_cls=RandomTask), 10**9)
     assert record.execution == "graph"
     assert "different random numbers" in record.reason
 
 
 class UnevenTask(LineTask):
-    """Has batches of many sizes."""
+    """A task with training batches of many sizes."""
 
     def build_inputs(self, params, input_context=None):
         data = super().build_inputs(params, input_context).unbatch().repeat()
@@ -370,7 +372,7 @@ class UnevenTask(LineTask):
         )
 
 
-def test_xla_with_many_sizes_of_batches_is_warned_of_once_and_not_chosen(
+def test_xla_with_many_batch_sizes_warns_once_and_is_not_chosen(
     experiment, make_trainer, caplog
 ) -> None:
     trainer = make_trainer(experiment(runtime={"execution": "xla"}), task_cls=UnevenTask)
@@ -384,7 +386,7 @@ def test_xla_with_many_sizes_of_batches_is_warned_of_once_and_not_chosen(
     assert (record.execution, set(record.seconds_per_step)) == ("graph", {"graph"})
 
 
-def test_variables_changed_while_comparing_modes_are_restored(two_replicas) -> None:
+def test_snapshot_restores_variables_changed_while_comparing_modes(two_replicas) -> None:
     with two_replicas.scope():
         dense, table = tf.Variable(tf.zeros([3])), tf.Variable(tf.ones([10, 2]))
     fused, unused = tf.Variable(0.0), tf.Variable(5.0)
@@ -429,20 +431,22 @@ def test_saved_execution_record_is_loaded_unchanged(tmp_path) -> None:
     assert execution_record.load(str(tmp_path)) == MEASURED
 
 
-def test_compared_mode_is_reused_for_any_length_and_a_guess_only_for_short_trainings() -> None:
+def test_compared_mode_is_reused_for_any_length_and_an_uncompared_one_only_up_to_its_length() -> (
+    None
+):
     assert MEASURED.holds_for(10**9)
     assert SHORT.holds_for(500)
     assert not SHORT.holds_for(501)
 
 
 @pytest.mark.parametrize("text", ["{", '{"execution": "xla"}'])
-def test_damaged_record_is_named(tmp_path, text) -> None:
+def test_damaged_execution_record_is_named_in_the_error(tmp_path, text) -> None:
     (tmp_path / "execution.json").write_text(text)
     with pytest.raises(errors.ConfigValueError, match=r"execution\.json"):
         execution_record.load(str(tmp_path))
 
 
-def test_log_explains_the_mode_that_auto_chose(tmp_path) -> None:
+def test_description_of_an_execution_record_explains_the_chosen_mode(tmp_path) -> None:
     assert execution_record.describe_execution(str(tmp_path)) == ""
     execution_record.save(MEASURED, str(tmp_path))
     line = execution_record.describe_execution(str(tmp_path))
@@ -451,7 +455,7 @@ def test_log_explains_the_mode_that_auto_chose(tmp_path) -> None:
 
 
 class OwnPartsTrainer(base_trainer.Trainer):
-    """Overrides what Orbit calls around a loop and for each batch."""
+    """A trainer that overrides the methods Orbit calls around a loop and for each batch."""
 
     begun = 0
 
@@ -484,7 +488,7 @@ def _what_xla_compiles(trainer) -> str:
         ("auto", "xla_loop", "loop"),
     ],
 )
-def test_trainer_that_is_called_directly_is_fast_and_trains_what_a_run_trains(
+def test_directly_called_trainer_uses_its_mode_and_trains_the_weights_of_a_run(
     experiment, tmp_path, monkeypatch, given, mode, compiled
 ) -> None:
     overrides = {"task": {"dropout_rate": 0.5}, "trainer": {"train_steps": 12}}
@@ -515,7 +519,9 @@ def test_trainer_that_is_called_directly_is_fast_and_trains_what_a_run_trains(
         np.testing.assert_array_equal(one, other)
 
 
-def test_direct_choice_that_would_begin_the_data_again_is_refused(experiment, make_trainer) -> None:
+def test_choose_execution_is_refused_after_training_or_without_training_data(
+    experiment, make_trainer
+) -> None:
     trainer = make_trainer(experiment(), task_cls=EndlessTask)
     trainer.train(tf.constant(2))
     with pytest.raises(errors.ConfigValueError, match="before training"):

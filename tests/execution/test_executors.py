@@ -20,7 +20,7 @@ def test_step_that_xla_cannot_compile_is_not_run_and_the_error_names_the_op(
     assert trainer.global_step.numpy() == 0
 
 
-def test_error_of_a_training_step_is_raised_unchanged(experiment, make_trainer) -> None:
+def test_training_step_error_is_raised_unchanged(experiment, make_trainer) -> None:
     class Failing(EndlessTask):
         def build_losses(self, labels, model_outputs, aux_losses=None):
             tf.debugging.assert_equal(tf.reduce_sum(labels), 0.0)
@@ -31,7 +31,7 @@ def test_error_of_a_training_step_is_raised_unchanged(experiment, make_trainer) 
         trainer.train(tf.constant(1))
 
 
-def test_mode_can_be_changed_before_the_training(experiment, make_trainer) -> None:
+def test_execution_mode_can_be_changed_before_training(experiment, make_trainer) -> None:
     trainer = make_trainer(experiment(), task_cls=EndlessTask)
     graph_loop = trainer.train_loop
     trainer.execution = "xla_loop"
@@ -40,7 +40,9 @@ def test_mode_can_be_changed_before_the_training(experiment, make_trainer) -> No
     assert trainer.global_step.numpy() == 3
 
 
-def test_data_are_read_by_as_many_threads_as_configured(experiment, make_trainer) -> None:
+def test_dataset_num_private_threads_sets_the_thread_pool_of_both_datasets(
+    experiment, make_trainer
+) -> None:
     trainer = make_trainer(experiment(runtime={"dataset_num_private_threads": 3}))
     for dataset in (trainer.train_dataset, trainer.eval_dataset):
         assert dataset.options().threading.private_threadpool_size == 3
@@ -48,7 +50,7 @@ def test_data_are_read_by_as_many_threads_as_configured(experiment, make_trainer
 
 
 @pytest.mark.parametrize("mode", ["xla", "xla_loop"])
-def test_step_on_one_replica_may_update_more_than_once(experiment, make_trainer, mode) -> None:
+def test_xla_step_on_one_replica_may_update_more_than_once(experiment, make_trainer, mode) -> None:
     class Twice(EndlessTask):
         def train_step(self, inputs, model, optimizer, metrics=None):
             super().train_step(inputs, model, optimizer, metrics)
@@ -59,7 +61,7 @@ def test_step_on_one_replica_may_update_more_than_once(experiment, make_trainer,
     assert int(trainer.optimizer.iterations) == 6
 
 
-def test_split_xla_step_updates_like_the_whole_step_on_all_replicas(
+def test_split_xla_step_on_two_replicas_trains_like_the_graph_step(
     experiment, make_trainer, two_replicas
 ) -> None:
     weights = []
@@ -84,7 +86,7 @@ def test_split_xla_step_updates_the_metrics_it_was_built_with(experiment, make_t
     assert float(trainer.train_metrics[0].result()) > 0
 
 
-# Trains with two workers, and looks at everything that counts.
+# Trains with two workers and records all counters.
 COUNTS = """
 import tensorflow as tf
 
@@ -109,7 +111,7 @@ with strategy.scope():
     results["schedule"] = float(schedule(200))
     results["accuracy"] = float(trainer.evaluate(tf.constant(-1))["accuracy"])
     results["evaluated"] = float(trainer.validation_metrics[0].count)
-    # A worker was lost before it could say what it had done.
+    # Repeats steps, as after the loss of a worker that had not reported them.
     lost = trainer.train_loop
 
     def run_twice(num_steps):
@@ -131,7 +133,7 @@ class Minimal(base_trainer._AsyncTrainer):
     def __init__(self):
         self._strategy = tf.distribute.get_strategy()
         self.init_async()
-        # As trainers of the Model Garden do.
+        # Set after `init_async`, as by Model Garden trainers.
         self.global_step = tf.Variable(0, dtype=tf.int64)
         self.model, self.optimizer, self.config = keras.Sequential(), keras.optimizers.SGD(), None
 
@@ -145,32 +147,32 @@ class Minimal(base_trainer._AsyncTrainer):
 def test_only_a_parameter_server_strategy_has_a_coordinator() -> None:
     trainer = Minimal()
     trainer.join()
-    # The name in the Model Garden.
+    # The attribute's name in the Model Garden.
     assert trainer._coordinator is None
     with pytest.raises(ValueError, match="parameter_server"):
         trainer.coordinator_for_async()
 
 
-def test_data_are_distributed_by_the_strategy() -> None:
+def test_async_trainer_without_a_coordinator_distributes_datasets() -> None:
     dataset = Minimal().distribute_dataset(lambda: tf.data.Dataset.range(3))
     assert list(dataset.as_numpy_iterator()) == [0, 1, 2]
 
 
 @pytest.mark.slow
-def test_two_workers_lose_no_count_and_the_chief_evaluates_each_example_once(tmp_path):
+def test_two_workers_count_every_step_and_the_chief_evaluates_each_example_once(tmp_path):
     found = parameter_servers.run_script(tmp_path, COUNTS)
     assert (found["steps"], found["iterations"]) == (200, 200)
     assert (found["batches"], found["examples"]) == (200, 200 * 64)
     assert found["learning_rate"] == pytest.approx(found["schedule"])
     assert found["evaluated"] == 360
-    # Of the averaged weights.
+    # The accuracy of the averaged weights.
     assert found["accuracy"] > 0.8
-    # Steps that were made twice count once.
+    # Steps that ran twice are counted once.
     assert (found["steps_after_loss"], found["iterations_after_loss"]) == (210, 210)
     assert "graph" in found["xla"]
 
 
-# Each worker draws as long as nothing else is to do; a task is whoever's turn it is.
+# The coordinator gives each draw to whichever worker is free.
 DRAW = """
 import tensorflow as tf
 
@@ -190,17 +192,17 @@ results["values"] = values
 
 
 @pytest.mark.slow
-def test_each_worker_reads_its_own_share(tmp_path):
+def test_each_parameter_server_worker_reads_its_own_share(tmp_path):
     found = parameter_servers.run_script(tmp_path, DRAW)
     assert found["spec"] == str(tf.TensorSpec([], tf.int64))
     assert set(found["values"]) == set(range(20))
-    # In turns, whatever the order: no example comes a second time before all have come.
+    # Whatever the order, no example is repeated before all examples of its share were drawn.
     for share in (range(10), range(10, 20)):
         own = [value for value in found["values"] if value in share]
         assert max(map(own.count, share)) - min(map(own.count, share)) <= 1
 
 
-def test_data_that_run_python_are_refused():
+def test_serializing_a_dataset_that_runs_python_is_refused():
     def read(index):
         return tf.numpy_function(lambda i: i, [index], tf.int64)
 

@@ -13,7 +13,7 @@ from official_lite.execution import modes
 from tests import rounding
 from tests.line_experiment import BATCH_SIZE, LineTask
 
-# Of the twelve steps of `_train`.
+# The roundings in the twelve steps of `_train`.
 ROUNDINGS = 12 * BATCH_SIZE
 
 ADAMW = {
@@ -28,7 +28,7 @@ ADAMW = {
 
 
 class BusyModel(keras.Model):
-    """Has what a step can have: normalization, numbers of its own, and dropout."""
+    """A model with normalization, dropout, and a scalar that its `call` reports."""
 
     def __init__(self, dropout_rate: float) -> None:
         super().__init__()
@@ -63,7 +63,7 @@ def _params(experiment, mode: str, **overrides) -> cfg.ExperimentConfig:
 
 
 def _train(trainer: base_trainer.Trainer, lengths=(2, 3, 1, 6)):
-    """The reports, what a checkpoint holds afterwards, and an evaluation."""
+    """Return the training reports, the final variables and the metrics of an evaluation."""
     controller = orbit.Controller(
         trainer=trainer, evaluator=trainer, global_step=trainer.global_step, steps_per_loop=5
     )
@@ -83,9 +83,7 @@ def _train(trainer: base_trainer.Trainer, lengths=(2, 3, 1, 6)):
     ("mode", "accumulation"),
     [pytest.param("eager", 1, marks=pytest.mark.slow), ("xla", 2), ("xla_loop", 1)],
 )
-def test_every_mode_trains_what_the_graph_trains(
-    experiment, make_trainer, mode, accumulation
-) -> None:
+def test_every_mode_trains_like_graph_mode(experiment, make_trainer, mode, accumulation) -> None:
     outcomes = []
     for one in ("graph", mode):
         params = _params(experiment, one, trainer={"grad_accum_steps": accumulation})
@@ -103,9 +101,7 @@ def test_every_mode_trains_what_the_graph_trains(
 
 @pytest.mark.parametrize("mode", ["xla", "xla_loop"])
 @pytest.mark.slow
-def test_dropout_draws_other_numbers_in_each_step_and_the_same_in_each_run(
-    experiment, make_trainer, mode
-) -> None:
+def test_dropout_in_xla_draws_the_same_numbers_in_each_run(experiment, make_trainer, mode) -> None:
     params = _params(experiment, mode, task={"dropout_rate": 0.5})
     runs = [_train(make_trainer(params, task_cls=BusyTask)) for _ in range(2)]
     assert runs[0][0] == runs[1][0]
@@ -116,7 +112,7 @@ def test_dropout_draws_other_numbers_in_each_step_and_the_same_in_each_run(
 
 
 @pytest.mark.slow
-def test_length_of_a_loop_changes_no_bit(experiment, make_trainer) -> None:
+def test_loop_length_does_not_change_the_results(experiment, make_trainer) -> None:
     params = _params(experiment, "xla_loop", task={"dropout_rate": 0.5})
     states = [
         _train(make_trainer(params, task_cls=BusyTask), lengths)[1]
@@ -144,7 +140,7 @@ def test_custom_train_step_runs_in_every_mode(experiment, make_trainer, mode) ->
     assert [report["training_loss"] for report in reports] == [7.0] * 4
 
 
-def test_graph_hooks_see_every_step_of_a_loop_in_xla(experiment, make_trainer) -> None:
+def test_graph_hooks_run_at_every_step_of_an_xla_loop(experiment, make_trainer) -> None:
     class Count(orbit.GraphHook):
         def __init__(self):
             self.calls = tf.Variable(0)
@@ -177,7 +173,7 @@ def test_run_eagerly_and_enable_xla_of_the_model_garden_select_modes(runtime, mo
     ("replicas", "task_cls", "reason"),
     [(2, BusyTask, "between replicas"), (1, LineTask, "drop_remainder")],
 )
-def test_loop_in_xla_that_is_impossible_is_refused_with_the_reason(
+def test_unsupported_xla_loop_is_refused_with_the_reason(
     experiment, make_trainer, two_replicas, replicas, task_cls, reason
 ) -> None:
     scope = two_replicas.scope() if replicas == 2 else contextlib.nullcontext()
@@ -187,7 +183,9 @@ def test_loop_in_xla_that_is_impossible_is_refused_with_the_reason(
 
 
 @pytest.mark.parametrize("mode", ["graph", "xla_loop"])
-def test_predictions_are_folded_in_order_in_every_mode(experiment, make_trainer, mode) -> None:
+def test_aggregate_logs_receives_batches_in_order_in_every_mode(
+    experiment, make_trainer, mode
+) -> None:
     class Folding(BusyTask):
         def validation_step(self, inputs, model, metrics=None):
             logs = super().validation_step(inputs, model, metrics)

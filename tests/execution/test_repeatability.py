@@ -25,7 +25,7 @@ def _find(step, model=None, checkpoint=None):
         lambda: keras.random.normal([2]),
     ],
 )
-def test_random_numbers_that_depend_on_earlier_draws_are_reported(draw):
+def test_stateful_random_ops_are_reported_as_not_repeatable(draw):
     assert len(_find(draw)) == 1
 
 
@@ -69,7 +69,7 @@ def test_dropout_on_several_replicas_is_repeatable(two_replicas):
     assert _find(step, model) == []
 
 
-def test_random_numbers_of_a_training_are_warned_of_once(
+def test_unrepeatable_random_numbers_in_training_log_one_warning(
     experiment, make_trainer, make_task, caplog
 ):
     class Noisy(type(make_task(experiment()))):

@@ -1,4 +1,4 @@
-"""Virtual replicas: the same bits on any number of replicas, and clear errors where they can't."""
+"""Virtual replicas give bit-identical results on any number of replicas, or a clear error."""
 
 import itertools
 import logging
@@ -33,7 +33,7 @@ def _train(
 
 
 @pytest.mark.slow
-def test_two_replicas_leave_the_same_bits_as_one(
+def test_run_on_two_replicas_is_bit_identical_to_a_run_on_one(
     tmp_path: pathlib.Path, two_replicas: tf.distribute.Strategy
 ) -> None:
     one = _train(tf.distribute.get_strategy(), tmp_path / "one")
@@ -43,7 +43,7 @@ def test_two_replicas_leave_the_same_bits_as_one(
 
 
 @pytest.mark.slow
-def test_run_resumes_on_another_number_of_replicas(
+def test_run_resumed_on_a_different_number_of_replicas_is_bit_identical(
     tmp_path: pathlib.Path,
     two_replicas: tf.distribute.Strategy,
     caplog: pytest.LogCaptureFixture,
@@ -117,10 +117,10 @@ def test_config_that_virtual_replicas_do_not_support_is_refused(
         (tf.distribute.experimental.CentralStorageStrategy, "central_storage"),
     ],
 )
-def test_strategy_that_is_not_supported_is_refused(
+def test_strategy_that_virtual_replicas_do_not_support_is_refused(
     strategy_cls: type[tf.distribute.Strategy], name: str
 ) -> None:
-    strategy = strategy_cls.__new__(strategy_cls)  # Without the devices that it would need.
+    strategy = strategy_cls.__new__(strategy_cls)  # Creates no devices.
     with pytest.raises(errors.ConfigValueError, match=f"the strategy `{name}`"):
         modes.check_virtual_replicas(4, "graph", strategy)
 
@@ -132,7 +132,7 @@ def test_strategy_that_is_not_supported_is_refused(
         orbit.hooks.StochasticWeightAveraging(start_step=0, every_n_steps=5),
     ],
 )
-def test_hook_that_runs_steps_of_its_own_is_refused_before_the_first_step(
+def test_hook_that_runs_its_own_steps_is_refused_before_the_first_step(
     tmp_path: pathlib.Path, hook: orbit.Hook
 ) -> None:
     params = exp_factory.get_exp_config("tests/elastic")
@@ -151,7 +151,7 @@ def test_dataset_passed_to_distribute_dataset_is_refused_with_virtual_replicas()
 
 
 class CountingTask(elastic_experiment.ElasticTask):
-    """Counts its steps in an integer of each replica."""
+    """A task that counts its steps in an integer variable on each replica."""
 
     def build_model(self) -> keras.Model:
         self.count = tf.Variable(0, trainable=False, name="my_count")
@@ -186,7 +186,7 @@ class DrawingTask(elastic_experiment.ElasticTask):
         (DrawingTask, "SeedGenerator"),
     ],
 )
-def test_step_that_depends_on_its_replica_is_refused(
+def test_step_with_replica_dependent_state_or_communication_is_refused(
     task_cls: Callable[..., Any], message: str
 ) -> None:
     params = exp_factory.get_exp_config("tests/elastic")
@@ -196,7 +196,7 @@ def test_step_that_depends_on_its_replica_is_refused(
 
 
 class SizesTask(elastic_experiment.ElasticTask):
-    """Sees how many replicas its steps have, and which one they are."""
+    """A task that checks the number of replicas and the batch size in each step."""
 
     def build_losses(self, labels: Any, model_outputs: Any, aux_losses: Any = None) -> tf.Tensor:
         replicas = tf.distribute.get_strategy().num_replicas_in_sync
@@ -215,7 +215,7 @@ def test_training_step_runs_once_for_each_virtual_replica(
     assert two_replicas.num_replicas_in_sync == 2
 
 
-def test_pipelines_that_read_the_same_examples_are_warned_of(
+def test_virtual_replicas_that_read_the_same_examples_log_a_warning(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     params = line_experiment.line_experiment(
@@ -227,7 +227,7 @@ def test_pipelines_that_read_the_same_examples_are_warned_of(
 
 
 class EpochsTask(elastic_experiment.ElasticTask):
-    """Draws another order in each epoch, and each iterator over a dataset begins an epoch."""
+    """A task that reshuffles its data in each epoch; each iterator starts an epoch."""
 
     def build_inputs(
         self, params: Any, input_context: tf.distribute.InputContext | None = None
@@ -238,7 +238,7 @@ class EpochsTask(elastic_experiment.ElasticTask):
         return numbers.shuffle(48, seed=1, reshuffle_each_iteration=True).repeat().batch(4)
 
 
-def test_each_virtual_replica_reads_what_it_would_read_alone() -> None:
+def test_each_virtual_replica_reads_the_batches_of_its_input_pipeline() -> None:
     params = exp_factory.get_exp_config("tests/elastic")
     trainer = _create_trainer(params, task_factory.get_task(params.task))
     task, data = EpochsTask(params.task), params.task.train_data
@@ -249,7 +249,7 @@ def test_each_virtual_replica_reads_what_it_would_read_alone() -> None:
 
 
 class LimitsTask(elastic_experiment.ElasticTask):
-    """Keeps a minimum, and a limit that its steps write but do not change."""
+    """A task with a running minimum, and a limit that its steps write but do not change."""
 
     def build_model(self) -> keras.Model:
         self.smallest, self.limit = (tf.Variable(np.inf, trainable=False) for _ in range(2))
@@ -261,7 +261,7 @@ class LimitsTask(elastic_experiment.ElasticTask):
         return super().build_losses(labels, model_outputs, aux_losses)
 
 
-def test_variable_that_starts_at_infinity_does_not_become_nan() -> None:
+def test_variable_initialized_to_infinity_does_not_become_nan() -> None:
     params = exp_factory.get_exp_config("tests/elastic")
     task = LimitsTask(params.task)
     _create_trainer(params, task, evaluate=False).train(tf.constant(1))
@@ -270,7 +270,7 @@ def test_variable_that_starts_at_infinity_does_not_become_nan() -> None:
 
 
 class IncompleteTask(line_experiment.LineTask):
-    """Reads micro-batches of 4 examples and of fewer in turn; each part takes its rows of both."""
+    """A task that alternates micro-batches of 4 and of fewer examples, divided among pipelines."""
 
     fewer = 2
 
@@ -288,13 +288,13 @@ class IncompleteTask(line_experiment.LineTask):
 
 
 class MostlyEmptyTask(IncompleteTask):
-    """Leaves a part of the smaller micro-batches without examples."""
+    """A task whose smaller micro-batches leave one pipeline without examples."""
 
     fewer = 1
 
 
 @pytest.mark.parametrize("task_cls", [IncompleteTask, MostlyEmptyTask])
-def test_incomplete_batches_weigh_as_much_as_they_have_examples(
+def test_incomplete_batches_are_weighted_by_their_number_of_examples(
     task_cls: type[IncompleteTask],
 ) -> None:
     results = []
@@ -310,11 +310,13 @@ def test_incomplete_batches_weigh_as_much_as_they_have_examples(
     (loss, weights), (virtual_loss, virtual_weights) = results
     rounding.assert_close(virtual_loss, loss, roundings=2 * 12)
     if task_cls is IncompleteTask:
-        # Parts without examples count in the mean over the parts, as they do on replicas.
+        # Otherwise the mean includes pipelines without examples, as on real replicas.
         rounding.assert_close(virtual_weights, weights, roundings=2 * 12)
 
 
-def test_auto_mode_with_virtual_replicas_does_not_measure_time(tmp_path: pathlib.Path) -> None:
+def test_auto_with_virtual_replicas_chooses_graph_without_benchmarking(
+    tmp_path: pathlib.Path,
+) -> None:
     params = exp_factory.get_exp_config("tests/elastic")
     params.override({"runtime": {"execution": "auto"}})
     trainer = _create_trainer(params, task_factory.get_task(params.task))

@@ -1,4 +1,4 @@
-"""Compares the last evaluation of a run with `--mode=eval` on its checkpoint."""
+"""Comparison of a run's last evaluation with `--mode=eval` on its checkpoint."""
 
 import json
 import pathlib
@@ -8,14 +8,14 @@ import pytest
 
 from official_lite import pipeline, telemetry
 
-# What differs between two evaluations of the same weights.
+# The fields that differ between two evaluations of the same weights.
 _TIMES = {"wall_time", "steps_per_second"}
 
 
 def assert_equal_to_mode_eval(params: Any, model_dir: pathlib.Path) -> None:
-    """Trains for four steps and evaluates the checkpoint once more; all metrics are the same.
+    """Train for four steps, evaluate the checkpoint again, and require the same metrics.
 
-    The same program computes both, so they differ by a few roundings at most.
+    The same program computes both evaluations, so they differ by a few roundings at most.
     """
     length = {"train_steps": 4, "validation_interval": 2, "checkpoint_interval": 4}
     params.override({"trainer": {**length, "steps_per_loop": 2, "writers": ["jsonl"]}})
@@ -32,12 +32,12 @@ def assert_equal_to_mode_eval(params: Any, model_dir: pathlib.Path) -> None:
 
 
 def assert_recorded_as_in_training(model_dir: pathlib.Path) -> None:
-    """The one evaluation of mode `eval` has all metrics of the last one in the training."""
+    """Require that `--mode=eval` recorded the metrics of the last evaluation during training."""
     (evaluated,) = validations(model_dir, "eval")
     trained = validations(model_dir, "train_and_eval")[-1]
     assert evaluated.keys() == trained.keys()
     for name, value in trained.items():
-        # The files have `null` for what is not finite.
+        # The files contain `null` for values that are not finite.
         is_number = value is not None and not isinstance(value, str)
         expected = pytest.approx(value, rel=1e-6) if is_number else value
         assert evaluated[name] == expected, name
@@ -45,7 +45,7 @@ def assert_recorded_as_in_training(model_dir: pathlib.Path) -> None:
 
 
 def validations(model_dir: pathlib.Path, mode: str) -> list[dict[str, Any]]:
-    """The evaluations of a mode in their order, without times."""
+    """Return the evaluations recorded in a mode, in order and without times."""
     path = model_dir / ("metrics.json" if "train" in mode else f"metrics.{mode}.json")
     lines = path.read_text().splitlines()
     records = [record for record in map(json.loads, lines) if record["split"] == "validation"]

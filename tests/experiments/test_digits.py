@@ -16,7 +16,7 @@ def _data(**fields) -> configs.DigitsDataConfig:
     return configs.DigitsConfig().train_data.replace(**fields)
 
 
-def test_split_is_fixed_and_complete() -> None:
+def test_splits_have_1437_and_360_examples_of_all_classes() -> None:
     train, validation = data.load_split("train"), data.load_split("validation")
     assert (len(train[1]), len(validation[1])) == (1437, 360)
     assert train[0].shape[1:] == data.IMAGE_SHAPE
@@ -26,7 +26,7 @@ def test_split_is_fixed_and_complete() -> None:
         data.load_split("validaton")
 
 
-def test_same_seed_gives_the_same_batches_and_another_does_not() -> None:
+def test_equal_seeds_give_equal_batches_and_different_seeds_do_not() -> None:
     def first_batch(seed: int) -> np.ndarray:
         return next(iter(data.build_dataset(_data(seed=seed))))[0].numpy()
 
@@ -34,7 +34,7 @@ def test_same_seed_gives_the_same_batches_and_another_does_not() -> None:
     assert not np.array_equal(first_batch(1), first_batch(2))
 
 
-def test_shift_moves_pixels_by_at_most_its_maximum() -> None:
+def test_shift_moves_images_by_at_most_max_shift() -> None:
     plain = _data(max_shift=0, is_training=False, global_batch_size=1437)
     shifted = _data(max_shift=1, is_training=False, global_batch_size=1437)
     before, _ = next(iter(data.build_dataset(plain)))
@@ -45,7 +45,7 @@ def test_shift_moves_pixels_by_at_most_its_maximum() -> None:
     assert tf.reduce_all(tf.reduce_any(tf.stack(is_crop), axis=0))
 
 
-def test_pipelines_of_two_workers_share_the_data_out() -> None:
+def test_pipelines_of_two_workers_divide_the_examples() -> None:
     def labels(pipeline: int) -> int:
         context = tf.distribute.InputContext(2, pipeline, 2)
         params = _data(is_training=False, global_batch_size=200, drop_remainder=False)
@@ -63,7 +63,7 @@ def test_model_maps_images_to_float32_logits(factory) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "accuracy"), [("digits_cnn", 0.98), ("digits_mlp", 0.95)])
-def test_experiment_reaches_what_its_readme_says(
+def test_experiment_reaches_the_accuracy_of_its_readme(
     tmp_path: pathlib.Path, name: str, accuracy: float
 ) -> None:
     command = ["train.py", f"--experiment=vision/{name}", "--mode=train_and_eval"]

@@ -1,6 +1,6 @@
-"""The resolved config of each registered experiment is a text file, so that a review shows changes.
+"""The resolved config of each registered experiment is in a file, so that reviews show changes.
 
-To accept a change: `python -m tests.experiments.test_golden_configs`.
+To accept a change, run `python -m tests.experiments.test_golden_configs`.
 """
 
 import pathlib
@@ -22,7 +22,7 @@ def _path(name: str) -> pathlib.Path:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_config_is_the_golden_one(name: str) -> None:
+def test_config_matches_its_golden_file(name: str) -> None:
     config = exp_factory.get_exp_config(name)
     config.validate()
     assert train_utils.to_yaml(config) == _path(name).read_text()
@@ -30,7 +30,7 @@ def test_config_is_the_golden_one(name: str) -> None:
 
 @pytest.mark.sample(4)
 @pytest.mark.parametrize("name", NAMES)
-def test_yaml_and_gin_of_an_experiment_are_fixed_points(name: str) -> None:
+def test_experiment_config_round_trips_through_yaml_and_gin(name: str) -> None:
     config, again = exp_factory.get_exp_config(name), exp_factory.get_exp_config(name)
     hyperparams.override_params_dict(again, str(_path(name)), is_strict=True)
     assert again == config
@@ -38,7 +38,7 @@ def test_yaml_and_gin_of_an_experiment_are_fixed_points(name: str) -> None:
     assert gin_config.apply_bindings(exp_factory.get_exp_config(name)) == config
 
 
-def test_every_golden_file_has_its_experiment() -> None:
+def test_golden_files_correspond_to_registered_experiments() -> None:
     assert sorted(GOLDEN.glob("*.yaml")) == sorted(_path(name) for name in NAMES)
 
 

@@ -21,7 +21,7 @@ SMALL_CLICKS = {
 SMALL_GPT = {"seq_length": 8, "num_layers": 1, "num_attention_heads": 2, "hidden_size": 16}
 SHORT_CONTEXT = {"held_out_percent": 30, "validation_data": {"eval_context": 4}}
 
-# What makes each experiment small.
+# The overrides that make each experiment small.
 TASKS: dict[str, dict[str, Any]] = {
     "nas/digits": {"arch": {"layer0": "conv3", "layer1": "zero", "layer2": "conv1"}, **BATCHES},
     **{name: BATCHES for name in NAMES if name.startswith("nas/digits_")},
@@ -38,7 +38,7 @@ TASKS: dict[str, dict[str, Any]] = {
     "language/gpt_stdlib": {"model": {**SMALL_GPT, "ngram_rows": 100}, **SHORT_CONTEXT},
 }
 
-# Checked beside the files that they need, or, of several phases, as the experiments of the phases.
+# Tested next to the files that they need or, if they have phases, by the experiment of each phase.
 ELSEWHERE = {
     "language/bert_pretraining",
     "language/gpt2",
@@ -55,13 +55,13 @@ ELSEWHERE = {
 }
 
 
-def test_every_experiment_is_checked() -> None:
+def test_every_experiment_has_a_last_evaluation_test() -> None:
     assert TASKS.keys() | ELSEWHERE == set(NAMES)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", TASKS)
-def test_last_evaluation_is_that_of_mode_eval(name: str, tmp_path: pathlib.Path) -> None:
+def test_last_evaluation_equals_mode_eval(name: str, tmp_path: pathlib.Path) -> None:
     params = exp_factory.get_exp_config(name)
     params.override({"task": TASKS[name]})
     if name.startswith("language/char_gpt"):

@@ -1,4 +1,4 @@
-"""A pytest plugin that puts the classes of `official_lite` in Keras' place in Keras' own tests.
+"""A pytest plugin that replaces Keras classes by those of `official_lite` in Keras's own tests.
 
     python -m pytest -p tests.judges.keras_plugin keras/src/optimizers/adam_test.py
 
@@ -56,7 +56,7 @@ def _classes(module: Any, base: type) -> list[type]:
 
 
 def _with_signature_of_keras(cls: type) -> type:
-    """The same class, which also accepts the positional arguments of Keras' class."""
+    """Return a subclass that also accepts the positional arguments of the Keras class."""
     signature = inspect.signature(cls.base_lr_class.__init__)
 
     def create(self: Any, *args: Any, offset: int = 0, **kwargs: Any) -> None:
@@ -69,7 +69,7 @@ def _with_signature_of_keras(cls: type) -> type:
 
 
 def _replace(classes: Mapping[type, type]) -> None:
-    """Replace the classes wherever a module of Keras, or one of its tables, refers to them."""
+    """Replace the classes in every Keras module and table that refers to them."""
     packages = ["keras", "keras.optimizers", "keras.optimizers.schedules", "keras.src.optimizers"]
     packages += [
         f"{name}.{found.name}"
@@ -95,7 +95,7 @@ class _NoWriter(telemetry.Writer):
 
 
 class _KerasCallback(hooks.KerasCallback):
-    """Drops the rate of steps, which each report has beside the metrics of the model."""
+    """A callback hook that removes `steps_per_second` from the metrics that a report contains."""
 
     def _call(self, event: str, *args: Any) -> None:
         args[-1].pop("steps_per_second", None)
@@ -103,7 +103,7 @@ class _KerasCallback(hooks.KerasCallback):
 
 
 class _Fitting(orbit.StandardTrainer, orbit.StandardEvaluator):
-    """Trains a compiled model with its own `train_step`."""
+    """A trainer and evaluator that call `train_step` and `test_step` of a compiled model."""
 
     def __init__(self, model: keras.Model, data: tf.data.Dataset, validation: Any) -> None:
         self.model = model
@@ -149,7 +149,7 @@ def fit(
     steps_per_epoch: int | None = None,
     validation_freq: int = 1,
 ) -> keras.callbacks.History:
-    """`Model.fit` by a controller and a trainer, with each callback in a hook."""
+    """Train like `Model.fit`, but with a controller, a trainer, and each callback in a hook."""
     del verbose, shuffle
     if validation_split:
         kept = math.ceil(len(x) * (1 - validation_split))

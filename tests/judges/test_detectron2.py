@@ -1,6 +1,6 @@
-"""What detectron2's tests of hooks, event storage and schedulers promise, for the classes here.
+"""Our classes meet the requirements of detectron2's tests of hooks, event storage and schedulers.
 
-The promises are written here in our own words; nothing of detectron2 is needed or stored.
+The requirements are restated here; nothing of detectron2 is needed or stored.
 """
 
 import contextlib
@@ -19,7 +19,7 @@ from tests import rounding
 
 
 class _Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
-    """Counts its steps and reports the count as its loss."""
+    """A trainer that counts its steps and reports the count as its loss."""
 
     def __init__(self) -> None:
         self.global_step = orbit.utils.create_global_step()
@@ -42,7 +42,7 @@ class _Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
 
 
 class _Events(orbit.Hook):
-    """Writes down what it is called for."""
+    """A hook that logs each of its calls."""
 
     every_n_steps = 1
 
@@ -96,7 +96,7 @@ def _manager(trainer: _Trainer, path: pathlib.Path, interval: int) -> tf.train.C
 # Hooks.
 
 
-def test_hooks_frame_the_training_and_each_step_in_their_order() -> None:
+def test_hooks_run_around_training_and_each_step_in_their_order() -> None:
     log: list[str] = []
     _controller(_Events("a", log), _Events("b", log)).train(2)
     events = ["before_train"]
@@ -105,7 +105,7 @@ def test_hooks_frame_the_training_and_each_step_in_their_order() -> None:
 
 
 @pytest.mark.parametrize("fails_at", [0, 4])
-def test_after_train_runs_after_a_failure_and_no_evaluation(fails_at: int) -> None:
+def test_after_train_runs_without_an_evaluation_after_a_failure(fails_at: int) -> None:
     log: list[str] = []
     records = _Records()
     controller = _controller(_Events("a", log, fails_at), _Events("b", log), writers=[records])
@@ -117,7 +117,7 @@ def test_after_train_runs_after_a_failure_and_no_evaluation(fails_at: int) -> No
 
 
 @pytest.mark.parametrize("period", [1, 3])
-def test_hook_with_a_period_runs_at_its_multiples(period: int) -> None:
+def test_hook_with_every_n_steps_runs_at_multiples_of_n(period: int) -> None:
     log: list[str] = []
     hook = _Events("a", log)
     hook.every_n_steps = period
@@ -126,7 +126,7 @@ def test_hook_with_a_period_runs_at_its_multiples(period: int) -> None:
     assert steps == [step for step in range(1, 8) if step % period == 0]
 
 
-def test_functions_may_be_hooks_and_know_trainer_and_iteration() -> None:
+def test_lambda_hook_functions_can_read_trainer_and_iteration() -> None:
     seen: list[Any] = []
     trainer = _Trainer()
     hook = hooks.LambdaHook(
@@ -139,7 +139,7 @@ def test_functions_may_be_hooks_and_know_trainer_and_iteration() -> None:
 
 
 @pytest.mark.parametrize(("steps", "period"), [(5, 2), (3, 10)])
-def test_evaluation_runs_each_period_and_at_the_end(steps: int, period: int) -> None:
+def test_evaluation_runs_every_interval_and_at_the_end(steps: int, period: int) -> None:
     records = _Records()
     _controller(writers=[records]).train_and_evaluate(steps, eval_interval=period)
     evaluated = [record.step for record in records.records if record.split == "validation"]
@@ -147,7 +147,7 @@ def test_evaluation_runs_each_period_and_at_the_end(steps: int, period: int) -> 
 
 
 @pytest.mark.parametrize(("steps", "interval"), [(5, 2), (4, 4)])
-def test_checkpoints_are_periodic_and_final(
+def test_checkpoints_are_saved_every_interval_and_at_the_end(
     tmp_path: pathlib.Path, steps: int, interval: int
 ) -> None:
     trainer = _Trainer()
@@ -157,7 +157,7 @@ def test_checkpoints_are_periodic_and_final(
     assert sorted({*saved} - {0}) == sorted({*range(interval, steps + 1, interval), steps})
 
 
-def test_resumed_training_counts_on_from_its_checkpoint(tmp_path: pathlib.Path) -> None:
+def test_resumed_training_continues_at_the_step_of_its_checkpoint(tmp_path: pathlib.Path) -> None:
     trainer = _Trainer()
     manager = _manager(trainer, tmp_path, 3)
     _controller(trainer=trainer, checkpoint_manager=manager).train(3)
@@ -169,7 +169,7 @@ def test_resumed_training_counts_on_from_its_checkpoint(tmp_path: pathlib.Path) 
     assert float(again.weight) == 5.0
 
 
-def test_state_of_a_hook_is_in_the_checkpoint(tmp_path: pathlib.Path) -> None:
+def test_hook_state_is_restored_from_the_checkpoint(tmp_path: pathlib.Path) -> None:
     class Remembers(orbit.Hook):
         every_n_steps = 1
         total = 0
@@ -191,7 +191,7 @@ def test_state_of_a_hook_is_in_the_checkpoint(tmp_path: pathlib.Path) -> None:
 
 
 @pytest.mark.parametrize(("direction", "best"), [("maximize", 4), ("minimize", 8)])
-def test_best_checkpoint_is_the_largest_or_smallest(
+def test_best_checkpoint_has_the_largest_or_smallest_metric(
     tmp_path: pathlib.Path, direction: str, best: int
 ) -> None:
     trainer = _Trainer()
@@ -204,14 +204,14 @@ def test_best_checkpoint_is_the_largest_or_smallest(
 
 
 @pytest.mark.parametrize("interval", [2, 5])
-def test_writers_get_each_report_and_the_last_one(interval: int) -> None:
+def test_writers_receive_a_report_every_interval_and_at_the_end(interval: int) -> None:
     records = _Records()
     _controller(writers=[records], log_interval=interval, steps_per_loop=1).train(5)
     steps = [record.step for record in records.records if record.split == "train"]
     assert steps == sorted({*range(interval, 6, interval), 5})
 
 
-def test_what_a_hook_puts_in_after_a_step_is_in_the_report_of_that_step() -> None:
+def test_scalar_put_by_a_hook_after_a_step_is_in_the_report_of_that_step() -> None:
     records = _Records()
     hook = hooks.LambdaHook(
         after_step=lambda hook: telemetry.put_scalar("twice", 2.0 * hook.controller.step)
@@ -223,7 +223,7 @@ def test_what_a_hook_puts_in_after_a_step_is_in_the_report_of_that_step() -> Non
 # The event storage.
 
 
-def test_median_and_mean_are_of_the_window_and_the_oldest_values_are_forgotten() -> None:
+def test_median_and_mean_cover_the_window_and_the_oldest_values_are_dropped() -> None:
     values = [5.0, 1.0, 4.0, 2.0, 8.0, 3.0]
     history = telemetry.ScalarHistory(max_length=5)
     for step, value in enumerate(values):
@@ -238,13 +238,13 @@ def test_median_and_mean_are_of_the_window_and_the_oldest_values_are_forgotten()
         telemetry.EventStorage().history("loss")
 
 
-def test_smoothing_hint_tells_a_mean_from_the_latest_value() -> None:
+def test_smoothing_hint_selects_the_mean_or_the_latest_value() -> None:
     storage = telemetry.EventStorage()
     for value in (1.0, 2.0, 6.0):
         storage.put_scalar("loss", value)
         storage.put_scalar("lr", value, smoothing_hint=False)
     assert storage.take().scalars == {"loss": 3.0, "lr": 6.0}
-    # What was not put in again is not reported again.
+    # Values that were not put again are not reported again.
     assert storage.take().scalars == {}
 
 
@@ -259,7 +259,7 @@ def test_name_scopes_prefix_the_names_of_values(scopes: list[str]) -> None:
     assert set(storage.take().scalars) == {"/".join([*scopes, "loss"]), "outside"}
 
 
-def test_innermost_storage_is_the_current_one_until_it_is_left() -> None:
+def test_innermost_event_storage_is_current_until_its_context_ends() -> None:
     with telemetry.EventStorage() as outer:
         with contextlib.suppress(ZeroDivisionError), telemetry.EventStorage() as inner:
             assert telemetry.get_event_storage() is inner
@@ -268,7 +268,7 @@ def test_innermost_storage_is_the_current_one_until_it_is_left() -> None:
 
 
 @pytest.mark.parametrize("kind", [np.float32, np.uint8])
-def test_images_and_histograms_are_kept_until_they_are_taken(kind: type) -> None:
+def test_images_and_histograms_are_returned_once_by_take(kind: type) -> None:
     storage = telemetry.EventStorage()
     storage.put_image("i", np.ones([4, 5, 3], kind) * (255 if kind is np.uint8 else 1))
     storage.put_histogram("h", np.arange(10.0))
@@ -278,14 +278,14 @@ def test_images_and_histograms_are_kept_until_they_are_taken(kind: type) -> None
     assert (storage.take().images, storage.take().histograms) == ({}, {})
 
 
-# Schedules: 30 steps at a rate of 5, of which 5 are a warm-up from a thousandth.
+# Schedules: 30 steps at a rate of 5, after a warmup of 5 steps from a thousandth of that rate.
 
 _START, _RATE, _WARMUP, _STEPS = 0.005, 5.0, 5, 30
 # A schedule computes its rate in about eight operations.
 _TOLERANCE = rounding.tolerance(roundings=8)
 
 
-def test_multi_step_rate_with_a_warm_up() -> None:
+def test_multi_step_learning_rate_with_warmup_follows_its_formula() -> None:
     values = [_RATE, _RATE / 10, _RATE / 100, _RATE / 1000]
     steps = lr_schedule.PiecewiseConstantDecayWithOffset(boundaries=[9, 14, 19], values=values)
     schedule = lr_schedule.LinearWarmup(steps, _WARMUP, _START)
@@ -295,7 +295,7 @@ def test_multi_step_rate_with_a_warm_up() -> None:
     assert found == pytest.approx(wanted, rel=_TOLERANCE)
 
 
-def test_cosine_rate_with_a_warm_up() -> None:
+def test_cosine_learning_rate_with_warmup_follows_its_formula() -> None:
     cosine = lr_schedule.CosineDecayWithOffset(initial_learning_rate=_RATE, decay_steps=_STEPS)
     schedule = lr_schedule.LinearWarmup(cosine, _WARMUP, _START)
     for step in range(_STEPS + 1):

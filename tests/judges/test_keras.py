@@ -1,6 +1,6 @@
-"""Keras' own tests of optimizers, schedules and callbacks hold with our classes in their place.
+"""Keras's own tests of optimizers, schedules and callbacks pass with our classes.
 
-The tests are read from the installed wheel; `keras_plugin` says what replaces what.
+The tests are read from the installed wheel; `keras_plugin` documents the replacements.
 """
 
 import importlib.util
@@ -18,7 +18,7 @@ _LOGGED = "some missing gradients are logged once, and `warnings` are not used"
 _RESUME = "a controller resumes from its checkpoints and does not read `model._initial_epoch`"
 _LAST_BIT = "compares the last bit of a sum that two compiled functions compute"
 
-# The tests that can't hold, and why. A test of the list that passes is an error as well.
+# The tests that can't pass, and why. A listed test that passes is an error as well.
 EXCLUDED = {
     "optimizers": {
         "OptimizerSparseTest.test_sparse_gradients_adadelta": _ROWS,
@@ -51,7 +51,7 @@ _WITHOUT = ("orbax_checkpoint_test.py", "remote_monitor_test.py")
 
 
 def _run(folder: str, report: pathlib.Path) -> dict[str, str]:
-    """The outcome of each test of a folder: passed, failed or skipped."""
+    """Return the outcome of each test in a folder: passed, failed or skipped."""
     files = [p for p in sorted((_KERAS / folder).rglob("*_test.py")) if p.name not in _WITHOUT]
     if not files:
         pytest.skip("the installed Keras comes without its tests")
@@ -76,7 +76,7 @@ def _outcome(case: ElementTree.Element) -> str:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("folder", EXCLUDED)
-def test_tests_of_keras_callbacks_pass_with_this_trainer(
+def test_keras_tests_pass_with_our_classes_except_for_the_excluded_ones(
     folder: str, tmp_path: pathlib.Path
 ) -> None:
     outcomes = _run(folder, tmp_path / "report.xml")

@@ -1,6 +1,6 @@
-"""What NNI's tests of mutables and model spaces promise, for the choices here.
+"""Our choices meet the requirements of NNI's tests of mutables and model spaces.
 
-The promises are written here in our own words; nothing of NNI is needed or stored.
+The requirements are restated here; nothing of NNI is needed or stored.
 """
 
 import math
@@ -51,7 +51,7 @@ _SPACE = {"first": list(_OPS), "second": [1, 2, 3], "third": [[0], [1]]}
 
 
 @pytest.mark.parametrize("name", _OPS)
-def test_frozen_choice_is_its_candidate_with_the_weights_of_it_only(name: str) -> None:
+def test_fixed_layer_choice_creates_only_the_chosen_candidate(name: str) -> None:
     created: list[str] = []
     candidates = {n: _recording(created, n) for n in _OPS}
     with nas.fixed_arch({"op": name}):
@@ -63,7 +63,7 @@ def test_frozen_choice_is_its_candidate_with_the_weights_of_it_only(name: str) -
     assert len(layer.weights) == (0 if name == "skip" else 2)
 
 
-def test_open_choice_has_all_candidates_in_order() -> None:
+def test_open_layer_choice_has_all_candidates_in_order() -> None:
     choice: Any = nas.LayerChoice(_OPS, label="op", prior=[3, 2, 1])
     choice.build((None, 4))
     assert (choice.label, choice.options, len(choice.weights)) == ("op", list(_OPS), 4)
@@ -88,7 +88,7 @@ def test_open_choice_has_all_candidates_in_order() -> None:
         (lambda: _twice_with_other_options(), "the label 'op'"),
     ],
 )
-def test_invalid_choice_is_refused_by_name(make: Any, named: str) -> None:
+def test_invalid_choice_is_refused_with_its_label(make: Any, named: str) -> None:
     with pytest.raises(errors.ConfigValueError, match=named):
         make()
 
@@ -102,7 +102,9 @@ def _twice_with_other_options() -> None:
 @pytest.mark.parametrize(
     ("outer", "inner"), [("block", "linear"), ("block", "skip"), ("skip", "relu")]
 )
-def test_choice_in_a_candidate_is_asked_for_only_if_it_is_taken(outer: str, inner: str) -> None:
+def test_nested_choice_requires_a_value_only_if_its_candidate_is_chosen(
+    outer: str, inner: str
+) -> None:
     candidates = {"block": lambda: _layer_choice("inner"), "skip": keras.layers.Identity}
     arch = {"outer": outer} | ({"inner": inner} if outer == "block" else {})
     with nas.fixed_arch(arch):
@@ -139,14 +141,14 @@ def test_value_choice_returns_the_fixed_value_or_the_first() -> None:
 
 
 @pytest.mark.parametrize(("count", "chosen"), [(1, 1), (4, 2), (3, None)])
-def test_input_choice_has_every_set_of_inputs(count: int, chosen: int | None) -> None:
+def test_input_choice_offers_every_combination_of_inputs(count: int, chosen: int | None) -> None:
     options = nas.InputChoice(count, chosen, label="in").options
     assert len(options) == (2**count - 1 if chosen is None else math.comb(count, chosen))
     assert all(sorted(set(one)) == one for one in options)
 
 
 @pytest.mark.parametrize("reduction", ["sum", "mean", "concat", "none"])
-def test_input_choice_reduces_inputs_alike_before_and_after_fixing(reduction: str) -> None:
+def test_open_and_fixed_input_choice_reduce_inputs_equally(reduction: str) -> None:
     option = [0, 2]
     inputs = [_X, 2 * _X, 4 * _X]
     choice = nas.InputChoice(3, 2, reduction, label="in")
@@ -167,7 +169,7 @@ def test_input_choice_reduces_inputs_alike_before_and_after_fixing(reduction: st
 
 
 @pytest.mark.parametrize("depth", [0, 1, 3])
-def test_depth_is_the_number_of_blocks(depth: int) -> None:
+def test_fixed_repeat_creates_as_many_blocks_as_its_depth(depth: int) -> None:
     created: list[int] = []
 
     def block(index: int) -> keras.layers.Layer:
@@ -183,7 +185,7 @@ def test_depth_is_the_number_of_blocks(depth: int) -> None:
 
 
 @pytest.mark.parametrize("depth", [1, 3])
-def test_open_repeat_applies_the_first_blocks(depth: int) -> None:
+def test_open_repeat_applies_its_first_blocks_up_to_each_depth(depth: int) -> None:
     choice = nas.Repeat(lambda index: keras.layers.Dense(4), (1, 3), label="depth")
     choice.build((None, 4))
     wanted = _X
@@ -198,7 +200,7 @@ def test_open_repeat_applies_the_first_blocks(depth: int) -> None:
 
 def test_written_architectures_are_read_back_and_build_their_models(tmp_path: pathlib.Path) -> None:
     assert resolution.space_of(_model()) == _SPACE
-    # Each option of each label at least once.
+    # The three architectures use each option of each label at least once.
     for number in range(3):
         arch = {label: options[number % len(options)] for label, options in _SPACE.items()}
         architecture.write_arch(str(tmp_path), arch, space=_SPACE)
@@ -209,7 +211,7 @@ def test_written_architectures_are_read_back_and_build_their_models(tmp_path: pa
         assert not [layer for layer in model.layers if isinstance(layer, nas.Choice)]
 
 
-def test_fixed_architecture_ends_after_an_error() -> None:
+def test_fixed_arch_no_longer_applies_after_an_error() -> None:
     with pytest.raises(ZeroDivisionError), nas.fixed_arch({"op": "skip"}):
         raise ZeroDivisionError
     assert isinstance(_layer_choice(), nas.LayerChoice)

@@ -1,4 +1,4 @@
-"""Optuna's own suites for samplers and storages judge ours."""
+"""Our samplers and storages pass Optuna's own test suites."""
 
 import pathlib
 from collections.abc import Callable
@@ -19,7 +19,7 @@ def _seeded(create: Callable[..., optuna.samplers.BaseSampler]) -> Create:
 class TestEvolution(
     pytest_samplers.BasicSamplerTestCase, pytest_samplers.SingleOnlySamplerTestCase
 ):
-    """In a small population, trials soon have parents."""
+    """The sampler with a small population, so that trials soon have parents."""
 
     @pytest.fixture
     def sampler(self) -> Create:

@@ -1,4 +1,4 @@
-"""TensorBoard's own readers judge the event files: tags, steps, wall times and values as read."""
+"""TensorBoard's own readers read tags, steps, wall times and values from our event files."""
 
 import math
 import pathlib
@@ -60,7 +60,7 @@ _SAMPLES = {
 
 
 def _provide(directory: pathlib.Path) -> data_provider.MultiplexerDataProvider:
-    """The provider behind TensorBoard's pages."""
+    """Return the data provider that TensorBoard's pages use."""
     multiplexer = plugin_event_multiplexer.EventMultiplexer(
         tensor_size_guidance={"scalars": 0, "images": 0, "histograms": 0, "text": 0}
     ).AddRunsFromDirectory(str(directory))
@@ -107,7 +107,7 @@ def provider(directory: pathlib.Path) -> data_provider.MultiplexerDataProvider:
     return _provide(directory)
 
 
-def test_runs_are_splits_and_nested_names_with_their_plugins_and_times(provider: Any) -> None:
+def test_runs_are_named_after_splits_and_nested_names_and_list_their_plugins(provider: Any) -> None:
     runs = provider.list_runs(_CONTEXT, experiment_id="")
     assert {run.run_name for run in runs} == {"train", "validation", "validation/other", "text"}
     assert all(0 <= time.time() - run.start_time < 3600 for run in runs)
@@ -115,7 +115,7 @@ def test_runs_are_splits_and_nested_names_with_their_plugins_and_times(provider:
     assert set(plugins) == {"scalars", "images", "histograms", "text"}
 
 
-def test_scalars_are_read_as_written_at_the_time_of_writing(
+def test_scalars_are_read_with_the_written_values_steps_and_wall_times(
     provider: Any, directory: pathlib.Path
 ) -> None:
     plugin = {"experiment_id": "", "plugin_name": scalar_metadata.PLUGIN_NAME}
@@ -208,7 +208,7 @@ def test_steps_after_a_resume_are_read_once(tmp_path: pathlib.Path, back_to: int
 
 
 def _list_hparams(directory: pathlib.Path) -> dict[str, tuple[dict[str, Any], dict[str, float]]]:
-    """The rows of the HParams page: hyperparameters and metrics by run."""
+    """Return the rows of the HParams page: hyperparameters and metrics by run."""
     backend = backend_context.Context(base_plugin.TBContext(data_provider=_provide(directory)))
     statuses = list(api_pb2.Status.values())
     request = api_pb2.ListSessionGroupsRequest(allowed_statuses=statuses, slice_size=100)
@@ -222,7 +222,9 @@ def _list_hparams(directory: pathlib.Path) -> dict[str, tuple[dict[str, Any], di
     }
 
 
-def test_hyperparameters_stand_beside_the_metrics_of_their_run(tmp_path: pathlib.Path) -> None:
+def test_hparams_page_lists_hyperparameters_with_the_metrics_of_their_run(
+    tmp_path: pathlib.Path,
+) -> None:
     for number, rate in enumerate((0.1, 0.2)):
         run = tmp_path / f"run{number}"
         values = {"rate": rate, "steps": 10, "is_fast": True, "none": None, "größe": "a" * 300}
@@ -241,7 +243,7 @@ def test_hyperparameters_stand_beside_the_metrics_of_their_run(tmp_path: pathlib
     }
 
 
-def test_losses_of_all_splits_have_one_chart(tmp_path: pathlib.Path) -> None:
+def test_losses_of_all_splits_share_one_tag(tmp_path: pathlib.Path) -> None:
     with telemetry.TensorBoardWriter(tmp_path) as writer:
         for split, values in {
             "train": {"training_loss": 0.5},
@@ -256,7 +258,7 @@ def test_losses_of_all_splits_have_one_chart(tmp_path: pathlib.Path) -> None:
     assert {run: tags.pop("loss") for run, tags in found.items()} == pytest.approx(
         {"train": 0.5, "validation": 0.7, "validation/noisy": 0.9, "other": 2.0}
     )
-    # The names of the Model Garden stay.
+    # The tags named as in the Model Garden are still present.
     assert {run: list(tags) for run, tags in found.items()} == {
         "train": ["training_loss"],
         "validation": ["validation_loss"],

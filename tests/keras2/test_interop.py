@@ -25,7 +25,7 @@ FUNCTIONS = {
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
-def test_functional_model_computes_what_a_tensorflow_function_does(name: str) -> None:
+def test_functional_model_of_a_tensorflow_function_computes_its_result(name: str) -> None:
     function = FUNCTIONS[name]
     tensor = keras.Input((4, 3))
     inputs = tf.random.stateless_normal([2, 4, 3], seed=[1, 2])
@@ -33,7 +33,7 @@ def test_functional_model_computes_what_a_tensorflow_function_does(name: str) ->
     rounding.assert_close(model(inputs), function(inputs), roundings=4 * 3)
 
 
-def test_gradients_pass_tensorflow_functions() -> None:
+def test_gradients_flow_through_tensorflow_functions() -> None:
     tensor = keras.Input((3,))
     model = keras.Model(tensor, tf.reduce_sum(keras.layers.Dense(2)(tensor), axis=-1))
     with tf.GradientTape() as tape:
@@ -66,7 +66,7 @@ def test_attribute_that_neither_variable_has_is_missing(variable: keras.Variable
     assert not hasattr(variable, "no_such_attribute")
 
 
-def test_stateless_call_of_an_embedding_uses_the_weights_that_it_is_given() -> None:
+def test_stateless_embedding_call_uses_the_given_weights() -> None:
     embedding = keras.layers.Embedding(4, 2)
     embedding.build()
     rows, _ = embedding.stateless_call([tf.ones((4, 2))], [], tf.constant([1, 3]))

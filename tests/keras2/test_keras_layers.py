@@ -15,7 +15,7 @@ def inputs() -> tf.Tensor:
 
 
 @pytest.mark.parametrize("arguments", [{}, {"use_causal_mask": True}, {"masked": True}])
-def test_outputs_and_scores_are_those_of_keras_3(inputs, arguments) -> None:
+def test_attention_outputs_and_scores_match_keras_3(inputs, arguments) -> None:
     if arguments.pop("masked", False):
         arguments = {"attention_mask": tf.constant([[[1, 1, 0]] * 3] * 2)}
     theirs = keras.layers.MultiHeadAttention(2, 4)
@@ -30,7 +30,7 @@ def test_outputs_and_scores_are_those_of_keras_3(inputs, arguments) -> None:
 
 
 class Projected(keras2.MultiHeadAttention):
-    """Projects positions, as relative attention does."""
+    """Attention that also projects positions, as relative attention does."""
 
     def _build_from_signature(self, query, value, key=None):
         super()._build_from_signature(query=query, value=value, key=key)
@@ -41,7 +41,7 @@ class Projected(keras2.MultiHeadAttention):
 
 
 @pytest.mark.parametrize("cls", [keras.initializers.GlorotUniform, keras.initializers.HeNormal])
-def test_kernels_start_with_the_fans_of_keras_2(cls) -> None:
+def test_kernels_are_initialized_with_the_fans_of_keras_2(cls) -> None:
     initializer = cls(seed=1)
     layer = Projected(4, 16, value_dim=8, kernel_initializer=initializer, output_shape=(2, 40))
     layer(tf.ones([1, 3, 32]), tf.ones([1, 3, 24]))
@@ -64,7 +64,7 @@ def test_kernels_start_with_the_fans_of_keras_2(cls) -> None:
 
 
 class Biased(keras2.MultiHeadAttention):
-    """With another projection of keys, a bias of the scores, and a `call` of its own."""
+    """Attention with a custom key projection, a bias on the scores, and a custom `call`."""
 
     def _build_from_signature(self, query, value, key=None):
         super()._build_from_signature(query=query, value=value, key=key)
@@ -128,18 +128,18 @@ class HasAnotherCall(BuildsItself):
 
 
 @pytest.mark.parametrize("cls", [BuildsItself, HasAnotherCall])
-def test_build_of_a_subclass_stays_below_another_call(inputs, cls) -> None:
+def test_custom_build_works_with_a_call_of_a_different_signature(inputs, cls) -> None:
     layer = cls(2, 4)
     assert layer(inputs, inputs).shape == (2, 3, 8)
     assert layer.extra.shape == (1,)
 
 
-def test_inputs_of_attention_may_have_other_names(inputs) -> None:
+def test_attention_call_may_name_its_inputs_differently(inputs) -> None:
     assert TwoStreams(2, 4)(inputs, inputs[:, :1]).shape == (2, 1, 8)
 
 
 @pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
-def test_saved_attention_is_loaded(inputs, tmp_path) -> None:
+def test_saved_attention_layer_is_loaded_with_the_same_outputs(inputs, tmp_path) -> None:
     tensor = keras.Input((3, 8))
     layer = keras2.MultiHeadAttention(2, 4, output_shape=6, name="attention")
     model = keras.Model(tensor, layer(tensor, tensor))
@@ -152,7 +152,7 @@ def test_saved_attention_is_loaded(inputs, tmp_path) -> None:
 @pytest.mark.parametrize(
     "layer", [keras2.DepthwiseConv2D(3, name="a"), keras2.SeparableConv2D(4, 3, name="b")]
 )
-def test_convolutions_ignore_arguments_for_a_kernel(layer) -> None:
+def test_depthwise_and_separable_convolutions_ignore_kernel_arguments(layer) -> None:
     arguments = {"kernel_initializer": "zeros", "kernel_regularizer": None}
     again = type(layer)(**{**layer.get_config(), **arguments})
     images = tf.ones([1, 5, 5, 2])
@@ -161,7 +161,7 @@ def test_convolutions_ignore_arguments_for_a_kernel(layer) -> None:
 
 
 class CausalConv2D(keras2.Conv2D):
-    """Sees, of the first of its two axes, only what came before."""
+    """A convolution that is causal along the first of its two axes."""
 
     def _validate_init(self):
         assert self.filters
@@ -170,7 +170,7 @@ class CausalConv2D(keras2.Conv2D):
         return [[0, 0], [self.kernel_size[0] - 1, 0], [0, 0], [0, 0]]
 
 
-def test_subclass_of_a_convolution_may_pad_causally() -> None:
+def test_convolution_subclass_may_define_causal_padding() -> None:
     layer = CausalConv2D(1, (2, 1), padding="causal", kernel_initializer="ones")
     assert layer.padding == "causal"
     assert layer(keras.Input([3, 1, 1])).shape == (None, 3, 1, 1)

@@ -1,4 +1,4 @@
-"""A subclass that is written for Keras 2 builds, runs and reports as it does there."""
+"""A layer subclass written for Keras 2 builds, runs and reports as in Keras 2."""
 
 import gin
 import keras
@@ -31,14 +31,14 @@ class Scale(keras2.Layer):
         return tf.nest.flatten(inputs)[0] * self.kernel * self.factor * times
 
 
-def test_constructor_accepts_gin_the_layer_itself_and_a_name_with_a_slash() -> None:
+def test_layer_constructor_accepts_gin_an_extra_self_and_a_name_with_a_slash() -> None:
     layer = Scale(2.0, name="a/b")
     np.testing.assert_array_equal(layer(tf.ones([1, 3])), [[2.0, 2.0, 2.0]])
     assert layer.name == "a_b"
     assert [weight.path for weight in layer.weights] == ["a_b/scale_kernel"]
 
 
-def test_build_gets_tensor_shapes() -> None:
+def test_build_receives_tensor_shapes() -> None:
     x = tf.ones([2, 3])
     for inputs in (x, [x, x], {"a": x, "b": x}):
         layer = Scale(1.0)
@@ -58,13 +58,13 @@ class Remembers(keras2.Layer):
         return inputs
 
 
-def test_what_call_puts_into_a_dictionary_reaches_the_caller() -> None:
+def test_entries_that_call_adds_to_a_dictionary_argument_reach_the_caller() -> None:
     cache: dict = {"seen": {}}
     Remembers()(3.0, cache)
     assert cache["seen"]["inputs"].numpy() == 3.0
 
 
-def test_model_of_a_dictionary_takes_its_inputs_by_name(tmp_path) -> None:
+def test_model_with_dictionary_inputs_takes_them_by_name(tmp_path) -> None:
     class Named(keras2.Keras2Habits, keras.Model):
         pass
 
@@ -85,7 +85,7 @@ class Reports(keras2.Layer):
         return inputs
 
 
-def test_metrics_and_updates_are_those_of_each_call() -> None:
+def test_add_metric_and_add_update_apply_in_each_call() -> None:
     layer = Reports()
     for value in (1.0, 3.0):
         layer(tf.fill([2, 2], value))
@@ -121,7 +121,7 @@ class Halves(keras2.Keras2Habits, keras.layers.Dense):
         return super().call(inputs) / 2
 
 
-def test_mixin_serves_other_layers_of_keras() -> None:
+def test_mixin_works_with_other_keras_layers() -> None:
     layer = Halves(2, kernel_initializer="ones", name="a/b")
     np.testing.assert_array_equal(layer(tf.ones([1, 4])), [[2.0, 2.0]])
 
@@ -142,7 +142,7 @@ class Functional(keras2.Keras2Habits, keras.Model):
 
 
 @pytest.mark.parametrize("cls", [Functional, Doubles])
-def test_mixin_serves_models_with_and_without_a_graph(cls) -> None:
+def test_mixin_works_with_functional_and_subclassed_models(cls) -> None:
     model = cls(3, name="a/b")
     assert hasattr(model, "inputs") == (cls is Functional)
     model.inputs = {"x": keras.Input((2,))}
@@ -156,11 +156,11 @@ class _Private(keras2.Layer):
         return 2 * inputs
 
 
-def test_layer_may_be_of_a_private_class() -> None:
+def test_layer_class_name_may_start_with_an_underscore() -> None:
     assert _Private()(tf.ones([1])) == 2
 
 
-def test_filters_may_be_a_whole_float() -> None:
+def test_convolution_filters_may_be_a_float_with_an_integer_value() -> None:
     layer = keras2.Layer()
     layer.conv = keras.layers.Conv1D(8 / 2, 1)
     assert layer.conv(tf.ones([1, 2, 3])).shape == (1, 2, 4)
@@ -174,7 +174,7 @@ class Bias(keras2.Layer):
         return inputs + self.bias
 
 
-def test_variable_of_tensorflow_is_a_weight() -> None:
+def test_tensorflow_variable_is_tracked_as_a_weight() -> None:
     inner = Bias(dtype="float32")
     model = keras.Sequential([keras.Input([3]), inner])
     with tf.GradientTape() as tape:
@@ -187,7 +187,7 @@ def test_variable_of_tensorflow_is_a_weight() -> None:
     np.testing.assert_array_equal(inner.bias, [0.0, 0.0, 0.0])
 
 
-def test_config_gives_the_dtype_as_a_string() -> None:
+def test_layer_config_contains_the_dtype_policy_as_a_string() -> None:
     assert Bias(dtype="mixed_bfloat16").get_config()["dtype"] == "mixed_bfloat16"
 
 
@@ -221,7 +221,7 @@ def test_layers_appended_to_a_list_in_a_dictionary_are_tracked(place: str) -> No
 
 
 class Holder(keras2.Layer):
-    """Assigns its layer again, and holds it in another place."""
+    """A layer that reassigns its sublayer, which another attribute or container may still hold."""
 
     def __init__(self, place: str) -> None:
         super().__init__()
@@ -258,7 +258,7 @@ def test_layer_is_tracked_as_long_as_an_attribute_or_container_holds_it() -> Non
         assert len(holder.weights) == count, place
 
 
-def test_losses_that_are_functions_are_called_when_losses_are_read() -> None:
+def test_callable_losses_are_evaluated_when_losses_are_read() -> None:
     class Penalized(keras2.Layer):
         def build(self, shape):
             self.w = self.add_weight("w", [2], initializer="ones")

@@ -17,7 +17,7 @@ def _scaled(y_true, y_pred, scale):
 
 
 @pytest.mark.parametrize(("reduction", "expected"), [("auto", 5.0), ("none", [2.0, 8.0])])
-def test_wrapped_function_gets_its_arguments_and_reduction(
+def test_wrapped_loss_function_receives_its_arguments_and_is_reduced(
     reduction: str, expected: object
 ) -> None:
     loss = Scaled(reduction=reduction)
@@ -35,7 +35,7 @@ class OneHot(keras2.Loss):
         return tf.one_hot(y_true, 2) * y_pred
 
 
-def test_labels_stay_integers_and_weights_are_those_of_the_last_dimension() -> None:
+def test_integer_labels_are_not_cast_and_weights_are_broadcast() -> None:
     labels, predictions = tf.constant([[0, 1, 1]]), tf.ones([1, 3, 2])
     weights = tf.constant([[1.0, 2.0, 4.0]])
     losses = OneHot(reduction="none")(labels, predictions, sample_weight=weights)
@@ -50,7 +50,7 @@ class Squares(keras2.Loss):
 
 
 @pytest.mark.parametrize("weights", [None, [[1.0, 2.0]]])
-def test_masked_predictions_do_not_count(weights) -> None:
+def test_masked_predictions_are_excluded_from_the_loss(weights) -> None:
     predictions = keras.layers.Masking()(tf.constant([[[1.0, 3.0], [0.0, 0.0]]]))
     labels = tf.fill([1, 2, 2], 2.0)
     expected = keras.losses.MeanSquaredError()(labels, predictions, weights)
@@ -83,14 +83,14 @@ def test_loss_may_branch_on_a_tensor_in_a_graph(loss_cls: type) -> None:
     assert float(compute(tf.zeros([1, 1]))) == -1.0
 
 
-def test_weights_of_a_metric_below_one_count() -> None:
+def test_metric_sample_weights_below_one_are_applied() -> None:
     metric = keras2.MeanIoU(num_classes=2)
     metric.update_state([0, 0, 1, 1], [0, 1, 0, 1], sample_weight=[0.2, 0.3, 0.4, 0.1])
-    # Sums of four weights, of two classes.
+    # Sums over four weights for each of two classes.
     rounding.assert_close(metric.result(), (0.2 / 0.9 + 0.1 / 0.8) / 2, roundings=4 * 2)
 
 
-def test_functional_model_reports_losses_and_metrics_of_its_tensors() -> None:
+def test_functional_model_reports_losses_and_metrics_added_for_its_tensors() -> None:
     inputs = keras.Input((2,))
     hidden = keras.layers.Dense(1, use_bias=False, kernel_initializer="ones")(inputs)
     model = keras.Model(inputs, 2 * hidden)

@@ -1,4 +1,4 @@
-"""An optimizer whose class is written for Keras 2 computes what Keras 2 computes."""
+"""An optimizer class written for Keras 2 computes the updates of Keras 2."""
 
 import keras
 import numpy as np
@@ -45,7 +45,7 @@ class Momentum(keras2.Optimizer):
 
 
 class Rows(keras2.Optimizer):
-    """An update of some rows by half of their gradient, and of whole variables by all of it."""
+    """An optimizer that subtracts dense gradients, but only half of sparse ones."""
 
     def _resource_apply_dense(self, grad, var):
         return var.assign_sub(grad)
@@ -93,7 +93,7 @@ def train(optimizer: keras.optimizers.Optimizer, model: keras.Model, steps: int 
 
 
 @pytest.mark.parametrize("num_replicas", [1, 2])
-def test_slots_and_hyperparameters_give_momentum(num_replicas, two_replicas) -> None:
+def test_slots_and_hyperparameters_implement_momentum(num_replicas, two_replicas) -> None:
     strategy = two_replicas if num_replicas == 2 else tf.distribute.get_strategy()
     schedule = keras.optimizers.schedules.ExponentialDecay(0.1, 1, 0.5)
     with strategy.scope():
@@ -111,7 +111,7 @@ def test_slots_and_hyperparameters_give_momentum(num_replicas, two_replicas) -> 
     rounding.assert_close(model.get_weights()[1], [3.0 - 2.0 * rates @ sums], roundings=4)
 
 
-def test_names_of_optimizer_variables_are_paths() -> None:
+def test_variable_names_seen_by_the_optimizer_are_paths() -> None:
     weights = train(Momentum(0.1, 0.0, weight_decay=1.0), dense(), steps=1)
     rounding.assert_close(weights[0], [[1.0 - 0.15], [2.0 - 0.1]], roundings=4)
     rounding.assert_close(weights[1], [3.0 - 0.2], roundings=4)
@@ -131,7 +131,7 @@ def test_hyperparameter_may_change_after_tracing_and_is_in_the_config() -> None:
 
 
 @pytest.mark.parametrize("kind", ["number", "schedule"])
-def test_resumed_training_continues_with_the_slots(kind, tmp_path) -> None:
+def test_resumed_training_restores_the_slots(kind, tmp_path) -> None:
     schedule = keras.optimizers.schedules.ExponentialDecay(0.1, 1, 0.5)
     rate = schedule if kind == "schedule" else 0.1
     optimizer, model = Momentum(rate), dense()
@@ -145,18 +145,18 @@ def test_resumed_training_continues_with_the_slots(kind, tmp_path) -> None:
 
 
 @pytest.mark.parametrize("amsgrad", [False, True])
-def test_adam_trains_like_the_adam_of_keras_3(amsgrad: bool) -> None:
+def test_keras2_adam_trains_like_keras_3_adam(amsgrad: bool) -> None:
     expected = train(keras.optimizers.Adam(0.1, amsgrad=amsgrad), dense())
     for one, other in zip(expected, train(keras2.Adam(0.1, amsgrad=amsgrad), dense()), strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-5)
 
 
-def test_decay_argument_divides_the_learning_rate() -> None:
+def test_decay_argument_decreases_the_learning_rate_over_steps() -> None:
     weights = train(Momentum(1.0, 0.0, decay=1.0), dense(), steps=2)
     rounding.assert_close(weights[1], [3.0 - 2.0 - 1.0], roundings=4)
 
 
-def test_sparse_gradient_updates_its_rows_and_equal_rows_once() -> None:
+def test_sparse_gradient_sums_repeated_rows_and_updates_each_row_once() -> None:
     table = keras.Variable(np.ones([4, 1], "float32"), name="table")
     optimizer = distributed_gradients.make_distributed(Rows())
     gradient = tf.IndexedSlices(tf.constant([[1.0], [2.0], [4.0]]), tf.constant([1, 3, 1]), [4, 1])
@@ -165,7 +165,7 @@ def test_sparse_gradient_updates_its_rows_and_equal_rows_once() -> None:
 
 
 @pytest.mark.parametrize("is_sparse", [False, True])
-def test_subclass_that_extends_both_updates_is_called_once(is_sparse: bool) -> None:
+def test_subclass_that_extends_dense_and_sparse_updates_applies_once(is_sparse: bool) -> None:
     table = keras.Variable(np.ones([3, 1], "float32"), name="table")
     rows = tf.IndexedSlices(tf.constant([[1.0]]), tf.constant([1]), tf.constant([3, 1]))
     optimizer = distributed_gradients.make_distributed(Decaying(0.25, epsilon=1e-12))
@@ -173,7 +173,7 @@ def test_subclass_that_extends_both_updates_is_called_once(is_sparse: bool) -> N
     np.testing.assert_allclose(table, [[0.5], [0.25], [0.5]], rtol=1e-5)
 
 
-def test_sparse_gradient_is_made_dense_without_a_method_for_it() -> None:
+def test_sparse_gradient_is_densified_without_a_sparse_update_method() -> None:
     table = keras.Variable(np.ones([3, 1], "float32"), name="table")
     gradient = tf.IndexedSlices(tf.constant([[1.0]]), tf.constant([1]), [3, 1])
     Momentum(1.0).apply_gradients([(gradient, table)])
@@ -182,7 +182,7 @@ def test_sparse_gradient_is_made_dense_without_a_method_for_it() -> None:
 
 @pytest.mark.sample(2)
 @pytest.mark.parametrize("wrap", ["plain", "distributed", "averaged", "scaled"])
-def test_own_apply_gradients_is_called_once_however_the_optimizer_is_wrapped(wrap: str) -> None:
+def test_custom_apply_gradients_is_called_once_under_every_wrapper(wrap: str) -> None:
     model, optimizer = dense(), Halving(0.1, epsilon=1.0)
     if wrap == "distributed":
         optimizer = distributed_gradients.make_distributed(optimizer)
@@ -198,7 +198,7 @@ def test_own_apply_gradients_is_called_once_however_the_optimizer_is_wrapped(wra
     rounding.assert_close(weights[1], [3.0 - step], roundings=4)
 
 
-def test_unknown_argument_is_an_error_that_names_the_nearest() -> None:
+def test_unknown_argument_error_suggests_the_nearest_name() -> None:
     with pytest.raises(errors.ConfigValueError, match=r"clip_norm.*clipnorm"):
         Momentum(clip_norm=1.0)
 
@@ -227,7 +227,7 @@ class Plain(keras2.UpdateStep, keras.optimizers.Optimizer):
         variable.assign_sub(rate * tf.convert_to_tensor(gradient))
 
 
-def test_update_step_gets_no_learning_rate() -> None:
+def test_update_step_is_called_without_a_learning_rate() -> None:
     weight = keras.Variable([1.0, 2.0])
     optimizer = Slowed(0.1)
     apply = tf.function(lambda gradient: optimizer.apply_gradients([(gradient, weight)]))
@@ -236,7 +236,7 @@ def test_update_step_gets_no_learning_rate() -> None:
     rounding.assert_close(weight, [1.0 - 0.1 - 0.2, 2.0 - 0.1 - 0.2], roundings=4)
 
 
-def test_learning_rate_is_set_after_the_constructor() -> None:
+def test_learning_rate_may_be_set_after_the_base_constructor() -> None:
     schedule = keras.optimizers.schedules.PiecewiseConstantDecay([0], [1.0, 0.25])
     weight = keras.Variable([1.0])
     for rate, expected in ((0.5, [0.5, 0.0]), (schedule, [-1.0, -1.25])):
@@ -246,7 +246,7 @@ def test_learning_rate_is_set_after_the_constructor() -> None:
             rounding.assert_close(weight, [value], roundings=4)
 
 
-def test_own_slots_are_converted_from_a_checkpoint_of_keras_2(tmp_path) -> None:
+def test_custom_slots_are_converted_from_a_keras_2_checkpoint(tmp_path) -> None:
     kernel = tf.Variable([[1.0]], name="dense/kernel")
     saved = tf.train.Checkpoint(
         model=tf.train.Checkpoint(**{"layer_with_weights-0": tf.train.Checkpoint(kernel=kernel)}),

@@ -1,4 +1,4 @@
-"""What is saved is complete, and a program that restores by hand reads checkpoints of Keras 2."""
+"""Saved models and checkpoints are complete, and Keras 2 checkpoints can be read."""
 
 import collections
 
@@ -37,7 +37,7 @@ class Stack(keras2.Layer):
         return self.heads["only"][0](inputs)
 
 
-def test_checkpoint_holds_the_layers_in_lists_and_dictionaries(tmp_path) -> None:
+def test_checkpoint_contains_layers_in_lists_and_dictionaries(tmp_path) -> None:
     inputs = np.ones([1, 3], np.float32)
     stack, other = Stack(), Stack()
     expected = stack(inputs)
@@ -52,7 +52,7 @@ def test_checkpoint_holds_the_layers_in_lists_and_dictionaries(tmp_path) -> None
 
 
 class Twice(keras2.Keras2Habits, keras.Model):
-    """Subclass whose constructor is that of `keras.Model`."""
+    """A model subclass without a constructor of its own."""
 
 
 def test_saved_model_takes_and_returns_tensors_by_name(tmp_path) -> None:
@@ -70,7 +70,7 @@ def test_saved_model_takes_and_returns_tensors_by_name(tmp_path) -> None:
 
 
 class Lookup(keras2.Keras2Habits, keras.Model):
-    """Subclassed model with arguments of several types."""
+    """A subclassed model with arguments of several types."""
 
     def __init__(self):
         super().__init__()
@@ -83,7 +83,7 @@ class Lookup(keras2.Keras2Habits, keras.Model):
 
 
 class Words(keras2.Keras2Habits, keras.Sequential):
-    """Sequential model that is built by its first call."""
+    """A sequential model that is built by its first call."""
 
 
 @pytest.mark.parametrize("save", ["save", "tf.saved_model.save"])
@@ -120,7 +120,7 @@ def of_keras2(tmp_path) -> str:
     return saved.write(str(tmp_path / "weights"))
 
 
-def test_part_of_a_model_is_read_from_keras_2(of_keras2: str) -> None:
+def test_backbone_weights_are_read_from_a_keras_2_checkpoint(of_keras2: str) -> None:
     model = _model()
     status = keras2.Checkpoint(backbone=model).read(of_keras2)
     status.expect_partial().assert_existing_objects_matched()
@@ -132,7 +132,7 @@ def test_reading_a_missing_part_of_a_checkpoint_is_refused(of_keras2: str) -> No
         keras2.Checkpoint(head=_model()).restore(of_keras2)
 
 
-def test_checkpoint_of_keras2_layers_is_restored_by_keras2(tmp_path) -> None:
+def test_keras2_checkpoint_saves_and_restores_a_model(tmp_path) -> None:
     model, other = _model(), _model()
     path = keras2.Checkpoint(model=model).save(str(tmp_path / "ckpt"))
     keras2.Checkpoint(model=other).restore(path).assert_consumed()

@@ -1,4 +1,4 @@
-"""Runs one test file of the installed `tf-models-official` wheel against the packages here.
+"""Run one test file of the installed `tf-models-official` wheel against this project's packages.
 
     python tests/model_garden/run_wheel_test.py official/core/registry_test.py [absl test flags]
 
@@ -14,7 +14,7 @@ import sys
 
 DISTRIBUTION = "tf-models-official"
 
-# What a user does to port a project.
+# The import changes that porting a project requires.
 PORT = [
     (r"\bofficial\.", "official_lite."),
     (r"(?m)^import orbit(\.utils)?$", "from official_lite import orbit"),
@@ -23,17 +23,17 @@ PORT = [
     (r"(?m)^import tf_keras$", "import keras"),
     (r"\btf_keras\b", "keras"),
 ]
-# What lies elsewhere, or is private there.
+# Names that are in another module here, or private in the Model Garden.
 MOVED = [
     (r"from official_lite\.nlp import continuous", "from official_lite.core import continuous"),
     (r"(?m)^.*_orbit_api_gauge.*$", ""),
-    # There the mock experiment is registered for everybody, here where it is imported.
+    # The Model Garden always registers the mock experiment. Here, importing it registers it.
     (
         r"from official_lite.common import registry_imports",
         "import official_lite.utils.testing.mock_task",
     ),
 ]
-# What Keras 3 renamed; a test written for Keras 2 can't run without it.
+# Names that Keras 3 changed; a test written for Keras 2 can't run without these rewrites.
 KERAS_3 = [
     (r"\blosses\.MSE\b", "losses.mean_squared_error"),
     (r"\.reset_states\(\)", ".reset_state()"),
@@ -43,7 +43,7 @@ KERAS_3 = [
 
 
 def read_source(path: str) -> str:
-    """The wheel's file, with the rewrites."""
+    """Return the source of a file in the wheel, with all rewrites."""
     located = importlib.metadata.distribution(DISTRIBUTION).locate_file(path)
     with open(os.fspath(located), encoding="utf-8") as file:
         source = file.read()

@@ -1,7 +1,7 @@
-"""The Model Garden's own tests hold on the packages here, but for those listed with a reason.
+"""The Model Garden's own tests pass with our packages, except for those listed with a reason.
 
-The wheel can't be installed beside a current TensorFlow with its dependencies, and needs none of
-them to be read: `pip install --no-deps tf-models-official==2.20.0`.
+The wheel's dependencies conflict with a current TensorFlow, but reading the wheel requires none of
+them: `pip install --no-deps tf-models-official==2.20.0`.
 """
 
 import importlib.metadata
@@ -32,7 +32,7 @@ needs_wheel = pytest.mark.skipif(
 
 
 def _run(path: str, report: pathlib.Path) -> dict[str, str]:
-    """The outcome of each test of a file: passed, failed or skipped."""
+    """Return the outcome of each test in a file: passed, failed or skipped."""
     process = commands.run([HERE / "run_wheel_test.py", path, f"--xml_output_file={report}"])
     assert report.exists(), process.stderr[-3000:]
     return {
@@ -45,25 +45,27 @@ def _run(path: str, report: pathlib.Path) -> dict[str, str]:
 def _outcome(case: ElementTree.Element) -> str:
     if case.find("failure") is not None or case.find("error") is not None:
         return "failed"
-    # absl writes a skipped test as one that was not run.
+    # absl reports a skipped test with the status `notrun`.
     return "skipped" if case.get("status") == "notrun" else "passed"
 
 
 @needs_wheel
 @pytest.mark.slow
 @pytest.mark.parametrize("path", EXPECTED)
-def test_test_of_the_model_garden_wheel_passes(path: str, tmp_path: pathlib.Path) -> None:
+def test_model_garden_test_file_passes_except_for_its_excluded_tests(
+    path: str, tmp_path: pathlib.Path
+) -> None:
     outcomes = _run(path, tmp_path / "report.xml")
     failed = {name for name, outcome in outcomes.items() if outcome == "failed"}
     assert failed == set(EXPECTED[path].get("cannot_hold", {}))
     assert list(outcomes.values()).count("passed") == EXPECTED[path]["passes"]
 
 
-def test_most_tests_of_the_model_garden_wheel_pass() -> None:
+def test_at_least_260_tests_of_the_model_garden_wheel_pass() -> None:
     assert sum(entry["passes"] for entry in EXPECTED.values()) >= 260
 
 
-def test_every_excluded_test_of_the_wheel_has_a_reason() -> None:
+def test_every_excluded_test_of_the_model_garden_wheel_has_a_reason() -> None:
     for entry in EXPECTED.values():
         for reason in entry.get("cannot_hold", {}).values():
             assert len(reason.split()) > 3

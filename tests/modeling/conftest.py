@@ -11,18 +11,18 @@ import tensorflow as tf
 
 from tests import rounding
 
-# One row for each replica; far apart, so that clipping them one by one is not clipping their sum.
+# One row for each replica, so different that clipping each gradient is not clipping their sum.
 FEATURES = np.array([[1.0, 2.0], [3.0, -1.0]], np.float32)
-# Of four updates, each with a norm of six gradients.
+# The roundings in four updates, each with a norm over six gradients.
 ROUNDINGS = 4 * 6
 # Adam's `1 - beta_2` is small but has the rounding error of 1. Its second moments have this
-# relative error, and each of its updates an error of this part of the learning rate.
+# relative error, and each update has an error of this fraction of the learning rate.
 ADAM_ERROR = rounding.unit_roundoff("float32") / (1 - 0.999)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Trained:
-    """What is left after training."""
+    """The state after training."""
 
     strategy: tf.distribute.Strategy
     optimizer: Any
@@ -31,12 +31,12 @@ class Trained:
 
     @property
     def weights(self) -> np.ndarray:
-        """Kernel and bias, the same on all replicas."""
+        """Return the kernel and bias, which must be the same on all replicas."""
         return np.concatenate([copy_on_each(v)[0].ravel() for v in (self.kernel, self.bias)])
 
 
 def copy_on_each(variable: keras.Variable) -> list[np.ndarray]:
-    """The values on each replica, which must be equal."""
+    """Return the values on each replica, which must be equal."""
     raw = variable.value
     copies = [copy.numpy() for copy in getattr(raw, "values", (raw,))]
     for copy in copies[1:]:
@@ -50,7 +50,7 @@ def _gradients(row: tf.Tensor) -> list[tf.Tensor]:
 
 @pytest.fixture
 def train_on(two_replicas: tf.distribute.Strategy) -> Callable[..., Trained]:
-    """Trains with `optimizer_fn()` for `steps` on `num_replicas`; `poison_at` overflows a step."""
+    """Return a function that trains on `num_replicas`; the gradients overflow at `poison_at`."""
 
     def train(
         num_replicas: int,

@@ -26,7 +26,7 @@ EXPECTED = {
 
 
 @pytest.mark.parametrize("name", activations.__all__)
-def test_activation_follows_its_formula_and_is_found_by_a_saved_layer(name):
+def test_activation_follows_its_formula_and_survives_serialization_in_a_layer(name):
     activation = getattr(activations, name)
     # About eight operations; some subtract numbers of the magnitude of 1.
     tolerance = rounding.tolerance(roundings=8)

@@ -1,4 +1,4 @@
-"""An update does not depend on the number of replicas, and survives the ways of Keras 2."""
+"""Updates do not depend on the number of replicas, even if code calls them as in Keras 2."""
 
 from collections.abc import Callable
 from typing import Any
@@ -15,7 +15,7 @@ from tests import rounding
 from tests.modeling.conftest import ROUNDINGS
 
 
-def test_each_of_several_optimizers_clips_the_sum_over_replicas(
+def test_multi_optimizer_clips_the_gradients_summed_over_replicas(
     train_on: Callable[..., Any],
 ) -> None:
     def optimizer() -> Any:
@@ -43,7 +43,9 @@ def test_gradients_that_are_already_summed_are_not_summed_again(
     np.testing.assert_array_equal(weight.numpy(), [-2.0])
 
 
-def test_sum_passes_through_the_transformers_in_order(two_replicas: tf.distribute.Strategy) -> None:
+def test_summed_gradients_pass_through_transformers_in_order(
+    two_replicas: tf.distribute.Strategy,
+) -> None:
     with two_replicas.scope():
         weight = keras.Variable([0.0])
         optimizer = make_distributed(keras.optimizers.SGD(1.0))
@@ -60,7 +62,7 @@ def test_sum_passes_through_the_transformers_in_order(two_replicas: tf.distribut
     np.testing.assert_array_equal(weight.numpy(), [-5.0])
 
 
-def test_distributed_optimizer_is_the_same_object_with_the_same_config() -> None:
+def test_make_distributed_returns_the_same_object_with_the_same_config() -> None:
     plain = keras.optimizers.SGD(0.1, momentum=0.9)
     config = plain.get_config()
     optimizer = make_distributed(make_distributed(plain))
@@ -96,7 +98,7 @@ def test_update_without_any_gradient_is_refused() -> None:
         optimizer.apply_gradients([(None, weight)])
 
 
-def test_row_that_occurs_twice_counts_as_its_sum() -> None:
+def test_repeated_rows_of_a_sparse_gradient_are_summed() -> None:
     rows = tf.IndexedSlices(
         tf.constant([[1.0], [2.0]]), tf.constant([0, 0]), dense_shape=tf.constant([3, 1])
     )
@@ -108,7 +110,9 @@ def test_row_that_occurs_twice_counts_as_its_sum() -> None:
     np.testing.assert_array_equal(sparse.numpy(), dense.numpy())
 
 
-def test_gradients_outside_a_replica_are_refused(two_replicas: tf.distribute.Strategy) -> None:
+def test_applying_gradients_outside_a_replica_context_is_refused(
+    two_replicas: tf.distribute.Strategy,
+) -> None:
     with two_replicas.scope():
         weight = keras.Variable([1.0])
         optimizer = make_distributed(keras.optimizers.SGD(1.0))
@@ -124,7 +128,7 @@ def test_wrapped_optimizers_are_made_distributed() -> None:
     assert isinstance(wrapped[1], distributed_gradients.DistributedOptimizer)
 
 
-def test_optimizer_built_before_keeps_its_slots(tmp_path: Any) -> None:
+def test_optimizer_built_before_make_distributed_keeps_its_slots(tmp_path: Any) -> None:
     weight = keras.Variable([1.0])
     optimizer = keras.optimizers.SGD(0.1, momentum=0.5)
     optimizer.apply_gradients([(tf.constant([1.0]), weight)])
@@ -135,7 +139,7 @@ def test_optimizer_built_before_keeps_its_slots(tmp_path: Any) -> None:
     np.testing.assert_allclose(fresh.momentums[0].numpy(), [-0.1])
 
 
-# The losses that fit.
+# Losses that are not divided by the number of replicas.
 
 
 def _loss_on_each_replica(strategy: tf.distribute.Strategy, *, undivided: bool) -> list[float]:
@@ -150,14 +154,16 @@ def _loss_on_each_replica(strategy: tf.distribute.Strategy, *, undivided: bool) 
     return [float(value) for value in strategy.experimental_local_results(values)]
 
 
-def test_loss_is_not_divided_by_the_number_of_replicas_within_the_block(two_replicas) -> None:
+def test_loss_is_not_divided_by_the_number_of_replicas_within_undivided_losses(
+    two_replicas,
+) -> None:
     assert _loss_on_each_replica(two_replicas, undivided=True) == pytest.approx([5.0, 5.0])
     assert _loss_on_each_replica(two_replicas, undivided=False) == pytest.approx([2.5, 2.5])
     single = tf.distribute.get_strategy()
     assert _loss_on_each_replica(single, undivided=True) == pytest.approx([5.0])
 
 
-def test_loss_of_a_compiled_model_is_not_divided_either(two_replicas) -> None:
+def test_compiled_model_loss_is_not_divided_within_undivided_losses(two_replicas) -> None:
     with two_replicas.scope():
         model = keras.Sequential(
             [keras.Input((1,)), keras.layers.Dense(1, kernel_regularizer="l2")]

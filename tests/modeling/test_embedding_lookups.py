@@ -1,4 +1,4 @@
-"""An embedding that reads rows only computes what Keras' does."""
+"""An embedding that reads only rows computes what the Keras embedding computes."""
 
 from typing import Any
 
@@ -19,7 +19,7 @@ def _model(**kwargs: Any) -> keras.Model:
 
 
 def _look_up(model: keras.Model, ids: Any) -> tuple[Any, Any]:
-    """The rows and the gradient of their squares."""
+    """Return the rows and the gradient of the sum of their squares."""
 
     @tf.function
     def look_up(ids: tf.Tensor) -> Any:
@@ -41,7 +41,7 @@ def _look_up(model: keras.Model, ids: Any) -> tuple[Any, Any]:
         ({"lora_rank": 1}, IDS),
     ],
 )
-def test_rows_and_gradients_are_those_of_keras(arguments: dict[str, Any], ids: Any) -> None:
+def test_row_lookups_and_gradients_match_keras(arguments: dict[str, Any], ids: Any) -> None:
     model = _model(**arguments)
     expected_rows, expected = _look_up(model, ids)
     embedding_lookups.read_rows_only(model)
@@ -60,14 +60,14 @@ def _ops_that_read(model: keras.Model) -> set[str]:
     return {op.type for op in table.consumers()}
 
 
-def test_training_step_gathers_rows_without_reading_the_whole_table() -> None:
+def test_lookup_gathers_rows_without_reading_the_whole_table() -> None:
     model = _model()
     assert "ReadVariableOp" in _ops_that_read(model)
     embedding_lookups.read_rows_only(model)
     assert _ops_that_read(model) == {"ResourceGather"}
 
 
-def test_each_replica_reads_its_own_rows(two_replicas: tf.distribute.Strategy) -> None:
+def test_row_lookups_on_two_replicas_match_keras(two_replicas: tf.distribute.Strategy) -> None:
     with two_replicas.scope():
         model = _model()
     expected = model(tf.constant(IDS))
@@ -77,14 +77,14 @@ def test_each_replica_reads_its_own_rows(two_replicas: tf.distribute.Strategy) -
         np.testing.assert_array_equal(one, expected)
 
 
-def test_table_of_a_stateless_call_is_the_given_one() -> None:
+def test_stateless_call_uses_the_given_table() -> None:
     model = _model()
     embedding_lookups.read_rows_only(model)
     rows, _ = model.stateless_call([tf.ones((4, 2))], [], tf.constant(IDS))
     np.testing.assert_array_equal(rows, np.ones((2, 3, 2)))
 
 
-def test_lora_can_be_enabled_and_the_model_exported_afterwards(tmp_path: Any) -> None:
+def test_model_can_be_exported_and_lora_enabled_after_read_rows_only(tmp_path: Any) -> None:
     model = _model()
     embedding_lookups.read_rows_only(model)
     model.export(tmp_path / "model", verbose=False)
@@ -107,7 +107,7 @@ def test_subclassed_and_small_embeddings_are_not_changed() -> None:
     np.testing.assert_array_equal(model(tf.constant(IDS)), expected)
 
 
-def test_tables_of_a_model_are_its_trainable_embeddings() -> None:
+def test_tables_returns_the_trainable_embeddings_of_a_model() -> None:
     layers = [keras.layers.Embedding(2**18, 16), keras.layers.Embedding(10, 2)]
     frozen = keras.layers.Embedding(10, 2, trainable=False)
     ids = keras.Input((3,), dtype="int32")

@@ -10,7 +10,7 @@ from tests.modeling.conftest import copy_on_each
 
 @pytest.fixture
 def step_on(two_replicas):
-    """Makes one step on the loss `w * value` per replica; returns `w`, which starts at 0."""
+    """Return a function that makes a step from `w = 0` on the loss `w * value` of each replica."""
 
     def step(values, optimizer_fn, **kwargs):
         strategy = two_replicas if len(values) == 2 else tf.distribute.get_strategy()
@@ -38,12 +38,12 @@ GRADIENTS = [[0.5, 0.5], [1.5, 1.5]]
 
 
 @pytest.mark.parametrize("values", [[[2.0, 2.0]], GRADIENTS])
-def test_sum_over_replicas_is_clipped_once(step_on, values):
+def test_gradients_summed_over_replicas_are_clipped_once(step_on, values):
     weights = step_on(values, lambda: keras.optimizers.SGD(1.0, global_clipnorm=1.0))
     rounding.assert_close(weights, [-(0.5**0.5)] * 2, roundings=4)
 
 
-def test_callbacks_get_single_gradients_before_and_the_sum_after(step_on):
+def test_pre_allreduce_callbacks_get_replica_gradients_and_post_callbacks_the_sum(step_on):
     def halve(pairs):
         return [(gradient / 2.0, variable) for gradient, variable in pairs if gradient is not None]
 
@@ -79,7 +79,7 @@ def test_overflow_on_one_replica_skips_the_step_on_all(step_on):
     np.testing.assert_array_equal(weights, [0.0, 0.0])
 
 
-def test_sparse_gradients_are_summed_too():
+def test_repeated_rows_of_a_sparse_gradient_are_summed():
     table = keras.Variable(tf.zeros([3, 1]))
     optimizer = keras.optimizers.SGD(1.0)
     with tf.GradientTape() as tape:

@@ -6,7 +6,7 @@ import tensorflow as tf
 from official_lite.common import errors
 from official_lite.modeling import model_export
 
-# Keras itself, with NumPy 2.
+# Keras itself triggers this warning with NumPy 2.
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
 
 INPUTS = np.ones([1, 3], np.float32)
@@ -38,7 +38,7 @@ def test_failed_export_keeps_the_previous_model(tmp_path, monkeypatch):
     assert path.read_text() == "old"
 
 
-def test_served_model_does_not_augment_its_inputs(tmp_path):
+def test_exported_model_does_not_augment_its_inputs(tmp_path):
     model = keras.Sequential([keras.Input((4, 4, 1)), keras.layers.RandomFlip(seed=1)])
     images = np.arange(8 * 16, dtype=np.float32).reshape([8, 4, 4, 1])
     model_export.write_model(model, str(tmp_path / "one"), "tf_saved_model")
@@ -47,7 +47,7 @@ def test_served_model_does_not_augment_its_inputs(tmp_path):
     assert "__call__" not in vars(model)
 
 
-def test_onnx_export_is_refused_without_tf2onnx_and_float32(tmp_path, monkeypatch):
+def test_onnx_export_requires_tf2onnx_and_float32(tmp_path, monkeypatch):
     model = _model()
     model.dtype_policy = keras.DTypePolicy("mixed_bfloat16")
     path = str(tmp_path / "one.onnx")

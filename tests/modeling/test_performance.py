@@ -45,12 +45,12 @@ def test_mixed_precision_accepts_dtype_and_policy_names(dtype: Any, policy: str)
         ),
     ],
 )
-def test_precision_that_does_not_exist_is_refused(call: Callable[[], Any], named: str) -> None:
+def test_invalid_precision_or_loss_scale_is_refused(call: Callable[[], Any], named: str) -> None:
     with pytest.raises(errors.ConfigValueError, match=named):
         call()
 
 
-def test_policy_is_restored_after_an_error() -> None:
+def test_dtype_policy_is_restored_after_an_error() -> None:
     with contextlib.suppress(ZeroDivisionError), performance.mixed_precision_policy("bfloat16"):
         assert keras.layers.Dense(1).compute_dtype == "bfloat16"
         raise ZeroDivisionError
@@ -74,7 +74,7 @@ def _scaled(loss_scale: Any = None) -> Callable[[], Any]:
 
 
 @pytest.mark.parametrize(("num_replicas", "loss_scale"), [(1, None), (2, "dynamic"), (2, 128.0)])
-def test_scaling_does_not_change_the_update(
+def test_loss_scaling_does_not_change_the_update(
     train_on: Callable[..., Any], num_replicas: int, loss_scale: Any
 ) -> None:
     def optimizer() -> Any:
@@ -102,7 +102,7 @@ def test_overflow_on_one_replica_skips_the_step_on_all(
     assert poisoned.optimizer.dynamic_scale.numpy() == 2.0**14
 
 
-def test_scale_grows_after_steps_without_overflow_and_missing_gradients_are_tolerated(
+def test_loss_scale_grows_after_finite_steps_and_missing_gradients_are_tolerated(
     two_replicas: tf.distribute.Strategy,
 ) -> None:
     with two_replicas.scope():
@@ -125,7 +125,7 @@ def test_scale_grows_after_steps_without_overflow_and_missing_gradients_are_tole
     assert optimizer.iterations.numpy() == 4
 
 
-def test_fixed_scale_neither_grows_nor_skips() -> None:
+def test_fixed_loss_scale_neither_grows_nor_skips_steps() -> None:
     weight = keras.Variable([1.0])
     optimizer = performance.LossScaleOptimizer(
         keras.optimizers.SGD(1.0), initial_scale=8.0, dynamic_growth_steps=1, dynamic=False
@@ -138,7 +138,7 @@ def test_fixed_scale_neither_grows_nor_skips() -> None:
 
 
 @pytest.mark.parametrize(("gradient", "bound"), [(np.nan, 1.0), (0.0, 2.0**126)])
-def test_scale_never_becomes_zero_or_infinite(gradient: float, bound: float) -> None:
+def test_loss_scale_never_becomes_zero_or_infinite(gradient: float, bound: float) -> None:
     weight = keras.Variable([1.0])
     optimizer = performance.LossScaleOptimizer(keras.optimizers.SGD(1.0), bound, 1)
     for _ in range(3):
@@ -146,7 +146,7 @@ def test_scale_never_becomes_zero_or_infinite(gradient: float, bound: float) -> 
     assert optimizer.dynamic_scale.numpy() == bound
 
 
-def test_train_step_written_for_keras_2_unscales_once() -> None:
+def test_keras_2_train_step_with_explicit_unscaling_unscales_once() -> None:
     weight = keras.Variable([3.0])
     optimizer = performance.configure_optimizer(keras.optimizers.SGD(0.5), use_float16=True)
     for _ in range(2):
@@ -158,7 +158,7 @@ def test_train_step_written_for_keras_2_unscales_once() -> None:
     np.testing.assert_allclose(weight.numpy(), [1.0])
 
 
-def test_inner_loss_scale_is_cleared_however_deep() -> None:
+def test_loss_scale_factor_of_the_inner_optimizer_is_ignored() -> None:
     inner = keras.optimizers.SGD(1.0, loss_scale_factor=8.0)
     optimizer = performance.LossScaleOptimizer(inner, dynamic=False, initial_scale=2.0)
     weight = keras.Variable([1.0])

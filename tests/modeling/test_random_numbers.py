@@ -1,4 +1,4 @@
-"""The mode of execution does not decide which random numbers a model draws."""
+"""A model draws the same random numbers in each execution mode."""
 
 import keras
 import numpy as np
@@ -15,7 +15,7 @@ STEPS = 3
 
 
 class Noisy(keras.layers.Layer):
-    """Draws in all ways that XLA can compile."""
+    """A layer with all kinds of random numbers that XLA can compile."""
 
     def build(self, shape):
         self.seeds = keras.random.SeedGenerator(5)
@@ -26,7 +26,7 @@ class Noisy(keras.layers.Layer):
             uniform = tf.random.stateless_uniform([3], seed, -1.0, 2.0, dtype=dtype)
             x += tf.reduce_mean(tf.cast(uniform, tf.float32))
         for dtype in (tf.float32, tf.float64):
-            # The odd length leaves half of a pair of numbers.
+            # Numbers are drawn in pairs; the odd length uses only half of the last pair.
             normal = tf.random.stateless_normal([3], seed, dtype=dtype)
             x += tf.reduce_mean(tf.cast(normal, tf.float32))
         return x + tf.cast(tf.random.stateless_uniform([], seed, 0, 9, tf.int32), tf.float32)
@@ -102,13 +102,13 @@ def in_graphs() -> list[np.ndarray]:
 
 @pytest.mark.sample(2)
 @pytest.mark.parametrize("execution", ["eager", "xla", "xla_loop"])
-def test_graph_and_xla_draw_the_same_random_numbers(in_graphs, execution) -> None:
+def test_all_execution_modes_draw_the_same_random_numbers(in_graphs, execution) -> None:
     for one, expected in zip(_weights_after(execution), in_graphs, strict=True):
         rounding.assert_close(one, expected, roundings=STEPS * 8 * 12 * 12)
 
 
 @pytest.mark.parametrize(("execution", "num_warnings"), [("graph", 0), ("xla_loop", 1)])
-def test_numbers_that_xla_draws_otherwise_are_warned_of_once(
+def test_random_numbers_that_xla_draws_differently_log_one_warning(
     caplog, execution, num_warnings
 ) -> None:
     trainer = _trained(execution, TruncatedTask)
@@ -116,7 +116,7 @@ def test_numbers_that_xla_draws_otherwise_are_warned_of_once(
     assert caplog.text.count("XLA draws different random numbers") == num_warnings
 
 
-def test_layer_that_xla_computes_wrongly_is_refused_and_not_chosen() -> None:
+def test_layer_that_xla_computes_wrongly_is_refused_in_xla_mode() -> None:
     with pytest.raises(errors.ConfigValueError, match=r"random_crop.*graph"):
         _trained("xla", CropTask)
     assert "random_crop" in str(modes.why_not_xla(_trained("graph", CropTask)))

@@ -11,7 +11,7 @@ from official_lite.modeling import remat
 
 
 class Block(keras.layers.Layer):
-    """Has random numbers and moving statistics."""
+    """A block with random numbers and moving statistics."""
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -92,7 +92,7 @@ def test_resumed_run_with_rematerialization_is_bit_identical(
 
 
 class WithSpareWeight(keras.layers.Dense):
-    """Has a weight that no output depends on."""
+    """A dense layer with a weight that no output depends on."""
 
     def build(self, shape: Any) -> None:
         super().build(shape)
@@ -101,7 +101,9 @@ class WithSpareWeight(keras.layers.Dense):
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("execution", ["graph", "xla", "xla_loop"])
-def test_unused_weights_do_not_decay(experiment, tmp_path, execution) -> None:
+def test_unused_weights_do_not_decay_with_rematerialization(
+    experiment, tmp_path, execution
+) -> None:
     class SpareTask(BlocksTask):
         def build_model(self) -> keras.Model:
             layers = [WithSpareWeight(4, name="block_1"), keras.layers.Dense(1)]
@@ -116,7 +118,7 @@ def test_unused_weights_do_not_decay(experiment, tmp_path, execution) -> None:
 
 
 class MaskedMean(keras.layers.Layer):
-    """Reads the mask of its input, and passes it on."""
+    """A layer that uses the mask of its input and passes it on."""
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -127,7 +129,7 @@ class MaskedMean(keras.layers.Layer):
         return x - tf.reduce_sum(x * weights, 1, keepdims=True) / tf.reduce_sum(weights)
 
 
-def test_masks_pass_through_recomputed_layers() -> None:
+def test_masks_pass_through_rematerialized_layers() -> None:
     layers = [keras.layers.Masking(), MaskedMean(name="mean_1"), MaskedMean(name="mean_2")]
     model = keras.Sequential([keras.Input((3, 2)), *layers])
     x = tf.constant([[[1.0, 2.0], [3.0, 5.0], [0.0, 0.0]]])
@@ -145,12 +147,12 @@ def test_masks_pass_through_recomputed_layers() -> None:
     _assert_close([fresh(x).numpy()], [plain.numpy()])
 
 
-def test_pattern_that_matches_no_layer_is_refused(experiment, tmp_path) -> None:
+def test_remat_pattern_that_matches_no_layer_is_refused(experiment, tmp_path) -> None:
     with pytest.raises(errors.ConfigValueError, match=r"'blok', which matches no layer.*/block_1`"):
         _weights(experiment, tmp_path, 1, ["blok"])
 
 
-def test_layer_with_a_loss_of_its_own_is_refused() -> None:
+def test_rematerializing_a_layer_that_adds_a_loss_is_refused() -> None:
     regularized = keras.layers.Dense(2, activity_regularizer="l2")
     inner = keras.Sequential([keras.layers.Dense(2), regularized], name="inner")
     model = keras.Sequential([keras.Input((2,)), inner])

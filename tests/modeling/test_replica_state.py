@@ -41,7 +41,7 @@ def test_replicas_draw_different_random_numbers(two_replicas):
     assert (first.numpy() != second.numpy()).any()
 
 
-def test_each_generator_gets_its_own_state_which_is_the_same_with_xla():
+def test_each_seed_generator_gets_its_own_state_which_is_the_same_with_xla():
     model = _model()
     seeds = replica_state.StepSeeds(model, seed=1)
     states = []
@@ -52,7 +52,7 @@ def test_each_generator_gets_its_own_state_which_is_the_same_with_xla():
     assert len({tuple(state) for state in states[0]}) == 2
 
 
-def test_model_without_random_numbers_gets_no_ops():
+def test_step_seeds_of_a_model_without_random_numbers_add_no_random_ops():
     model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
     graph = tf.function(replica_state.StepSeeds(model, seed=1).set).get_concrete_function(
         tf.TensorSpec([], tf.int64)
@@ -61,7 +61,7 @@ def test_model_without_random_numbers_gets_no_ops():
 
 
 def _train_on(strategy, batches, **kwargs):
-    """Trains a layer on a batch for each replica; its moving mean on each of them."""
+    """Train a layer on one batch per replica, and return its moving mean on each replica."""
     with strategy.scope():
         layer = keras.layers.BatchNormalization(momentum=0.5, **kwargs)
         model = keras.Sequential([keras.Input((1,)), layer])
@@ -101,7 +101,7 @@ def test_variables_that_the_step_does_not_write_are_not_averaged(two_replicas):
     assert [float(mean.numpy()[0]) for mean in on_replicas] == [0.0, 1.0]
 
 
-def test_all_statistics_are_averaged_in_one_exchange(two_replicas):
+def test_all_moving_statistics_are_averaged_in_one_reduction(two_replicas):
     with two_replicas.scope():
         layers = [keras.layers.BatchNormalization() for _ in range(3)]
         model = keras.Sequential([keras.Input((4,)), *layers])
@@ -130,7 +130,7 @@ def _ops(function):
     return {op.type for op in function.get_concrete_function().graph.get_operations()}
 
 
-def test_additions_are_made_by_one_atomic_op():
+def test_additions_to_atomic_variables_use_one_atomic_op():
     counter = keras.Variable(0, dtype="int64", name="counter")
     plain = tf.function(lambda: counter.assign_add(1))
     assert "AssignAddVariableOp" not in _ops(plain)
@@ -144,7 +144,7 @@ def test_additions_are_made_by_one_atomic_op():
     assert type(counter).__name__ == "Variable"
 
 
-def test_assignments_that_are_not_additions_are_unchanged():
+def test_other_assignments_to_atomic_variables_are_unchanged():
     variable = keras.Variable(np.zeros([2], np.float32), name="v")
     replica_state.make_atomic([variable])
     variable.assign(variable * 0.5 + 1.0)
@@ -172,7 +172,7 @@ def test_keras_metrics_have_the_same_results_with_atomic_updates():
         assert float(metric.result()) == float(other.result())
 
 
-def test_no_addition_of_several_threads_is_lost():
+def test_concurrent_additions_of_several_threads_are_not_lost():
     counter = keras.Variable(0, dtype="int64", name="counter")
     replica_state.make_atomic([counter])
 

@@ -49,7 +49,7 @@ results["whole_reads"] = sum(
 
 
 @pytest.mark.parametrize("num_shards", [1, 3])
-def test_sharded_embedding_looks_up_and_trains_like_that_of_keras(num_shards):
+def test_sharded_embedding_looks_up_and_trains_like_the_keras_embedding(num_shards):
     ids = tf.constant([[0, 5, 5], [9, -1, 3]])
     ours = sharded_embedding.ShardedEmbedding(10, 4, num_shards=num_shards)
     ours.build()
@@ -73,7 +73,7 @@ def test_sharded_embedding_looks_up_and_trains_like_that_of_keras(num_shards):
     rounding.assert_close(results[0][1], results[1][1], roundings=2)
 
 
-def test_shards_begin_with_different_values_and_are_in_a_checkpoint(tmp_path):
+def test_shards_have_different_initial_values_and_are_saved_in_checkpoints(tmp_path):
     layer = sharded_embedding.ShardedEmbedding(
         8, 2, num_shards=2, embeddings_initializer=keras.initializers.RandomNormal(seed=3)
     )
@@ -94,7 +94,7 @@ def test_sharded_embedding_masks_ids_and_accepts_empty_batches():
     assert layer.compute_mask(tf.constant([0, 2])).numpy().tolist() == [False, True]
 
 
-def test_each_server_holds_a_part_of_the_table_and_only_rows_travel(tmp_path):
+def test_each_parameter_server_stores_a_shard_and_only_rows_are_read(tmp_path):
     found = parameter_servers.run_script(tmp_path, UPDATE, num_ps=2)
     servers = [f"/job:ps/replica:0/task:{index}/" for index in range(2)]
     assert all(s in device for s, device in zip(servers, sorted(found["devices"]), strict=True))

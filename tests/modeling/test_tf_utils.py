@@ -7,7 +7,7 @@ from official_lite.modeling import activations, tf_utils
 from tests import rounding
 
 
-def test_activation_is_found_by_its_name_here_or_in_keras():
+def test_get_activation_finds_names_of_this_package_and_of_keras():
     for name in ("gelu", "Mish", "HARD_SWISH"):
         assert tf_utils.get_activation(name) is getattr(activations, name.lower())
     assert tf_utils.get_activation("relu") is keras.activations.relu
@@ -15,7 +15,7 @@ def test_activation_is_found_by_its_name_here_or_in_keras():
     assert tf_utils.get_activation(None) is keras.activations.linear
 
 
-def test_activation_may_be_given_as_a_layer():
+def test_get_activation_can_return_a_layer():
     x = tf.constant([-1.0, 2.0])
     for name in ("relu", "identity", "swish", "relu6", "mish", "gelu"):
         layer = tf_utils.get_activation(name, use_keras_layer=True)
@@ -24,7 +24,7 @@ def test_activation_may_be_given_as_a_layer():
     rounding.assert_close(layer(x), [-0.1, 2.0], roundings=4)
 
 
-def test_shape_list_has_numbers_for_known_sizes_and_tensors_for_others():
+def test_get_shape_list_returns_numbers_for_known_and_tensors_for_unknown_sizes():
     @tf.function(input_signature=[tf.TensorSpec([None, 3])])
     def shape_of(x):
         batch, width = tf_utils.get_shape_list(x, expected_rank=[2, 3])
@@ -40,12 +40,12 @@ def test_tensor_of_an_unexpected_rank_is_refused():
         tf_utils.get_shape_list(tf.ones([3]), expected_rank=2, name="x")
 
 
-def test_mean_without_examples_is_zero():
+def test_safe_mean_of_no_elements_is_zero():
     assert tf_utils.safe_mean(tf.constant([1.0, 3.0])) == 2.0
     assert tf_utils.safe_mean(tf.zeros([0])) == 0.0
 
 
-def test_every_replica_gets_the_parts_of_all_replicas(two_replicas):
+def test_cross_replica_concat_returns_the_parts_of_all_replicas(two_replicas):
     @tf.function
     def step():
         part = tf.fill([1, 2], tf_utils.get_replica_id())
@@ -60,7 +60,7 @@ def test_every_replica_gets_the_parts_of_all_replicas(two_replicas):
             tf_utils.cross_replica_concat(tf.ones([1]), axis=0)
 
 
-def test_a_cloned_initializer_draws_other_numbers():
+def test_cloned_initializer_draws_different_numbers():
     initializer = keras.initializers.RandomNormal()
     clone = tf_utils.clone_initializer(initializer)
     assert type(clone) is type(initializer)

@@ -1,4 +1,4 @@
-"""Updates in fewer ops, and updates of single rows of a table, have the results of Keras."""
+"""Updates with fewer ops, and updates of single table rows, give the results of Keras."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -14,13 +14,13 @@ from official_lite.modeling.distributed_gradients import make_distributed
 from tests import rounding
 from tests.modeling.conftest import ADAM_ERROR
 
-# A table, and kernels: for Adam, the first and the last have a fast kernel, and the other has not.
+# The shapes of a table and of kernels. On CPUs, Adam uses a fused op for all but the third.
 SHAPES = [(6, 2), (3, 2), (32, 32), (256, 128)]
-# Each batch has a row for each of two replicas, with tokens that come back, within and without.
+# Each batch has a row of tokens for each of two replicas; tokens repeat within and across rows.
 BATCHES = np.array([[[1, 1, 4], [4, 0, 1]], [[2, 2, 2], [2, 3, 3]], [[0, 1, 2], [5, 5, 0]]])
 DECAY = keras.optimizers.schedules.ExponentialDecay(0.1, 2, 0.5)
 
-# Optimizers that update the rows of a table which have a gradient.
+# Optimizers that update only those rows of a table that have a gradient.
 BY_ROWS: dict[str, Callable[[], Any]] = {
     "adagrad": lambda: keras.optimizers.Adagrad(0.1),
     "adagrad_from_zero": lambda: keras.optimizers.Adagrad(0.1, initial_accumulator_value=0.0),
@@ -31,7 +31,7 @@ BY_ROWS: dict[str, Callable[[], Any]] = {
     "sgd_clipnorm": lambda: keras.optimizers.SGD(0.1, clipnorm=0.5),
     "sgd_clipvalue": lambda: keras.optimizers.SGD(0.1, clipvalue=0.02),
 }
-# Optimizers that change all rows in each step, and those whose gradients Keras divides by a scale.
+# Optimizers that change all rows in each step, and those whose gradients are divided by a scale.
 WHOLE: dict[str, Callable[[], Any]] = {
     "momentum": lambda: keras.optimizers.SGD(0.1, momentum=0.9, weight_decay=0.1),
     "nesterov": lambda: keras.optimizers.SGD(0.1, momentum=0.9, nesterov=True),
@@ -50,7 +50,7 @@ def _without_decay() -> Any:
     return optimizer
 
 
-# Optimizers that leave other rows unchanged, although their formulas would move them.
+# Optimizers that leave rows without a gradient unchanged, although their formulas would move them.
 LAZY: dict[str, Callable[[], Any]] = {
     "adam": lambda: keras.optimizers.Adam(0.1),
     "amsgrad": lambda: keras.optimizers.Adam(0.1, amsgrad=True, clipnorm=0.5),
@@ -66,10 +66,10 @@ LAZY: dict[str, Callable[[], Any]] = {
 
 
 class _Run:
-    """Updates of a table and of kernels, on each replica with its share of the gradients.
+    """Updates of a table and of kernels, with a share of the gradients on each replica.
 
     Attributes:
-        values: What the variables are then, and the optimizer's.
+        values: The final values of the variables and of the optimizer's variables.
         ops: The types of the ops that were traced.
     """
 
@@ -157,7 +157,7 @@ def _assert_close(run: _Run, expected: _Run) -> None:
 
 @pytest.mark.sample(3)
 @pytest.mark.parametrize("name", BY_ROWS)
-def test_update_of_rows_equals_the_dense_update_of_keras(
+def test_row_update_equals_the_dense_update_of_keras(
     name: str, two_replicas: tf.distribute.Strategy
 ) -> None:
     def ours() -> Any:
@@ -174,7 +174,7 @@ def test_update_of_rows_equals_the_dense_update_of_keras(
 
 @pytest.mark.sample(4)
 @pytest.mark.parametrize("name", WHOLE)
-def test_update_of_whole_variables_equals_that_of_keras(
+def test_update_of_whole_variables_equals_the_update_of_keras(
     name: str, two_replicas: tf.distribute.Strategy
 ) -> None:
     def ours() -> Any:
@@ -195,7 +195,7 @@ def _lazy(name: str) -> Callable[[], Any]:
 
 @pytest.mark.sample(4)
 @pytest.mark.parametrize("name", LAZY)
-def test_lazy_update_is_the_dense_update_of_the_rows_looked_up(
+def test_lazy_update_equals_the_dense_update_for_the_rows_looked_up(
     name: str, two_replicas: tf.distribute.Strategy
 ) -> None:
     lazy = _Run(_lazy(name))
@@ -206,7 +206,7 @@ def test_lazy_update_is_the_dense_update_of_the_rows_looked_up(
     _assert_equal(_Run(_lazy(name), two_replicas), lazy)
 
 
-def test_lazy_rows_that_are_not_looked_up_keep_every_bit() -> None:
+def test_lazy_update_leaves_other_rows_bit_identical() -> None:
     before, after = (_Run(_lazy("adamw"), batches=BATCHES[:count]).values for count in (1, 2))
     tables = [i for i, value in enumerate(before) if value.shape == (6, 2)]
     # The table and its two moments.
@@ -242,13 +242,13 @@ def test_lazy_rows_are_refused_if_the_update_must_be_dense(
         _Run(lambda: make_distributed(optimizer_fn(), lazy_rows=True), jit_compile=jit_compile)
 
 
-def test_batch_without_a_token_does_not_change_the_table() -> None:
+def test_batch_without_tokens_updates_the_table_like_keras() -> None:
     no_tokens = np.zeros([1, 2, 0], np.int64)
     run = _Run(lambda: make_distributed(BY_ROWS["adagrad"]()), batches=no_tokens)
     _assert_equal(run, _Run(BY_ROWS["adagrad"], batches=no_tokens, is_dense=True))
 
 
-def test_transformers_see_dense_gradients_and_observers_each_row_once() -> None:
+def test_transformers_receive_dense_gradients_and_observers_each_row_once() -> None:
     seen: list[Any] = []
     observed: list[Any] = []
 
@@ -278,19 +278,19 @@ def test_transformers_see_dense_gradients_and_observers_each_row_once() -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float64", "bfloat16"])
-def test_adam_in_other_precisions_is_left_to_keras(dtype: str) -> None:
+def test_adam_in_float64_and_bfloat16_equals_keras_bit_for_bit(dtype: str) -> None:
     ours = _Run(lambda: make_distributed(WHOLE["adam"]()), shapes=SHAPES, dtype=dtype)
     plain = _Run(WHOLE["adam"], shapes=SHAPES, dtype=dtype, is_dense=True)
     for one, other in zip(ours.values, plain.values, strict=True):
         np.testing.assert_array_equal(one, other)
 
 
-def test_adam_is_as_exact_as_the_precision_of_its_weights_allows() -> None:
+def test_first_adam_step_equals_the_learning_rate_to_float32_precision() -> None:
     for shape in SHAPES:
         weight = keras.Variable(np.zeros(shape, np.float32))
         optimizer = make_distributed(keras.optimizers.Adam(0.1, epsilon=1e-12))
         optimizer.apply_gradients([(np.full(shape, 0.5, np.float32), weight)])
-        # The first step is the learning rate. Keras' own is off by 6e-6.
+        # The size of the first step is the learning rate. With Keras's own Adam, it is off by 6e-6.
         rounding.assert_close(weight.numpy(), np.full(shape, -0.1))
 
 
@@ -308,14 +308,14 @@ def test_learning_rate_is_computed_once_for_all_variables() -> None:
     traced = tf.function(
         lambda: optimizer.apply_gradients([(tf.ones(v.shape), v) for v in variables])
     ).get_concrete_function()
-    # For the decay and for the step.
+    # Once for the weight decay and once for the update.
     assert len(calls) == 2
     op_types = [op.type for op in traced.graph.get_operations()]
     assert op_types.count("Pow") == 2
     assert op_types.count("ResourceApplyAdam") == 2
 
 
-def test_update_step_of_a_subclass_is_kept() -> None:
+def test_custom_update_step_of_an_adam_subclass_is_used() -> None:
     class Sign(keras.optimizers.Adam):
         def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
             variable.assign_sub(learning_rate * tf.sign(gradient))
@@ -329,7 +329,7 @@ def test_update_step_of_a_subclass_is_kept() -> None:
     np.testing.assert_array_equal(weight.numpy(), [1.5])
 
 
-def test_one_variable_can_be_updated_by_itself() -> None:
+def test_update_step_can_be_called_for_a_single_variable() -> None:
     weights = [keras.Variable([1.0]) for _ in range(2)]
     for optimizer, weight in zip(
         (keras.optimizers.Adam(0.1), make_distributed(keras.optimizers.Adam(0.1))),

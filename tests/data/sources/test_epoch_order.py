@@ -11,7 +11,7 @@ def order(**fields):
 
 
 def rows_of(order, epoch):
-    """The rows of an epoch, each as a chunk and a row of all chunks, in windows."""
+    """Yield the row numbers of each window of an epoch, counted over all chunks."""
     starts = np.cumsum(CHUNKS) - CHUNKS
     for index in range(order.num_windows(epoch)):
         window = order.window(epoch, index)
@@ -28,7 +28,7 @@ def flat(windows):
 @pytest.mark.parametrize(
     ("num_pipelines", "shuffled_rows"), [(1, 1), (2, 6), (6, 0), (9, 100), (9, 0)]
 )
-def test_each_row_of_an_epoch_is_read_by_one_pipeline(num_pipelines, shuffled_rows):
+def test_each_row_of_an_epoch_is_read_by_exactly_one_pipeline(num_pipelines, shuffled_rows):
     for epoch in range(3):
         read = []
         for pipeline in range(num_pipelines):
@@ -39,14 +39,14 @@ def test_each_row_of_an_epoch_is_read_by_one_pipeline(num_pipelines, shuffled_ro
         assert sorted(read) == list(range(23))
 
 
-def test_windows_have_at_least_the_shuffled_rows_except_for_the_last():
+def test_all_windows_but_the_last_have_at_least_the_shuffle_size():
     sizes = [len(window) for window in rows_of(order(shuffled_rows=6), 0)]
     assert min(sizes[:-1]) >= 6
     assert len(sizes) > 1
 
 
 @pytest.mark.parametrize(("num_pipelines", "pipeline"), [(1, 0), (4, 3), (9, 8)])
-def test_a_row_is_found_in_its_window(num_pipelines, pipeline):
+def test_find_locates_a_row_by_its_number_across_epochs(num_pipelines, pipeline):
     one = order(shuffled_rows=4, num_pipelines=num_pipelines, pipeline=pipeline)
     number = 0
     for epoch in range(4):
@@ -56,7 +56,7 @@ def test_a_row_is_found_in_its_window(num_pipelines, pipeline):
                 number += 1
 
 
-def test_equal_seeds_give_equal_orders_of_rows():
+def test_equal_seeds_shuffle_rows_identically():
     assert list(rows_of(order(shuffled_rows=6), 2)) == list(rows_of(order(shuffled_rows=6), 2))
     assert list(rows_of(order(shuffled_rows=6, seed=2), 2)) != list(
         rows_of(order(shuffled_rows=6), 2)

@@ -1,4 +1,4 @@
-"""The formats of rows: what each reads, and which files it refuses."""
+"""Row file formats: what each reads, and which files it refuses."""
 
 import datetime
 import re
@@ -32,7 +32,7 @@ LIBRARIES = {
 
 
 @pytest.mark.parametrize("name", row_files.NAMES)
-def test_missing_library_is_named_with_its_extra(name, tmp_path, monkeypatch):
+def test_missing_library_error_names_the_pip_extra(name, tmp_path, monkeypatch):
     path = row_files.write(name, tmp_path, 3, num_files=1).replace("*", "0")
     module, extra = LIBRARIES[name]
     monkeypatch.setitem(sys.modules, module, None)
@@ -41,7 +41,7 @@ def test_missing_library_is_named_with_its_extra(name, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("name", row_files.NAMES)
-def test_file_of_another_format_is_named(name, tmp_path):
+def test_file_in_a_wrong_format_is_named_in_the_error(name, tmp_path):
     path = tmp_path / f"other.{name}"
     path.write_bytes(b"\xff\xfe\x00 something else" * 100)
     with pytest.raises(errors.DataError, match=rf"other\.{name}"):
@@ -49,14 +49,14 @@ def test_file_of_another_format_is_named(name, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["parquet", "arrow", "csv", "huggingface"])
-def test_files_must_have_the_same_columns(name, tmp_path):
+def test_files_with_different_columns_are_refused(name, tmp_path):
     first = row_files.write(name, tmp_path / "a", 10, num_files=1).replace("*", "0")
     other = row_files.write(name, tmp_path / "b", 10, num_files=1, changes={"x": None})
     with pytest.raises(errors.DataError, match=r"b/0"):
         registry.open_source(name, [first, other.replace("*", "0")])
 
 
-def test_source_that_can_not_be_opened_is_refused_and_its_file_named(tmp_path):
+def test_source_that_cannot_be_opened_raises_an_error_naming_its_file(tmp_path):
     changes = {"name": None}
     without_rows = row_files.write("parquet", tmp_path, 0, num_files=1, changes=changes)
     header, packed = tmp_path / "header.csv", tmp_path / "packed.csv.gz"
@@ -73,20 +73,20 @@ def test_source_that_can_not_be_opened_is_refused_and_its_file_named(tmp_path):
             registry.open_source(name, [path])
 
 
-def test_file_that_was_written_again_is_opened_again(tmp_path):
+def test_overwritten_file_is_reopened(tmp_path):
     for num_rows in (10, 20):
         path = row_files.write("parquet", tmp_path, num_rows, num_files=1).replace("*", "0")
         assert registry.open_source("parquet", [path]).num_rows == num_rows
 
 
-def test_parts_are_grouped_up_to_the_size_of_a_chunk():
+def test_parts_are_grouped_until_a_chunk_is_full():
     half = registry.CHUNK_BYTES // 2
     groups = registry.group_parts([half, half, 3 * half, 1, 1, 2 * half, 5])
     assert groups == [range(2), range(2, 3), range(3, 6), range(6, 7)]
     assert registry.group_parts([]) == []
 
 
-def test_a_chunk_of_rows_has_at_least_one_row_and_not_too_many():
+def test_chunk_has_at_least_one_and_at_most_65536_rows():
     assert registry.rows_per_chunk(1 << 40, 1000) == 1
     assert registry.rows_per_chunk(1000, 1000) == registry.rows_per_chunk(1, 1 << 40) == 1 << 16
 
@@ -97,7 +97,7 @@ def _write_stream(table, path):
 
 
 @pytest.mark.parametrize("write", [feather.write_feather, _write_stream])
-def test_arrow_streams_and_compressed_files_are_read(tmp_path, write):
+def test_arrow_streams_and_compressed_feather_files_are_read(tmp_path, write):
     path = str(tmp_path / "table.arrow")
     write(pa.table({"x": range(100), "y": [[0.5, 1.5]] * 100}), path)
     source = registry.open_source("arrow", [path])
@@ -108,7 +108,7 @@ def test_arrow_streams_and_compressed_files_are_read(tmp_path, write):
 
 @pytest.fixture
 def open_table(tmp_path):
-    """A function that writes a table and opens it as a source."""
+    """Return a function that writes a table and opens it as a source."""
 
     def open_table(columns, selected=(), **fields):
         path = str(tmp_path / "table.parquet")
@@ -138,7 +138,7 @@ def open_table(tmp_path):
         (pa.array([datetime.date(1970, 1, 3)] * 3), np.array([2] * 3, np.int32)),
     ],
 )
-def test_values_keep_their_dtype_and_shape(open_table, column, expected):
+def test_parquet_values_are_read_with_the_expected_dtype_and_shape(open_table, column, expected):
     source = open_table({"x": column})
     values = source.read(0)["x"]
     np.testing.assert_array_equal(values, expected)
@@ -146,7 +146,7 @@ def test_values_keep_their_dtype_and_shape(open_table, column, expected):
     assert source.specs["x"] == tf.TensorSpec(expected.shape[1:], tf.as_dtype(expected.dtype))
 
 
-def test_struct_has_a_column_per_field(open_table):
+def test_struct_column_becomes_one_column_per_field(open_table):
     image = pa.array([{"bytes": b"1", "size": {"height": 2}}] * 2)
     columns = {"image": image, "label": [0, 1]}
     assert list(open_table(columns).specs) == ["image.bytes", "image.size.height", "label"]
@@ -163,21 +163,21 @@ def test_struct_has_a_column_per_field(open_table):
         (pa.array([[1], None, [2]]), "'x' .* 1 nulls in 3 values, .* tensor of lists"),
     ],
 )
-def test_values_without_a_counterpart_name_their_column(open_table, column, message):
+def test_values_that_fit_no_tensor_raise_an_error_naming_the_column(open_table, column, message):
     source = open_table({"x": column})
     with pytest.raises(errors.DataError, match=message):
         source.read(0)
 
 
 @pytest.mark.parametrize("type_", [pa.decimal128(5, 2), pa.map_(pa.string(), pa.int64())])
-def test_type_without_a_counterpart_names_its_column(open_table, type_):
+def test_column_type_without_a_tensor_dtype_raises_only_if_its_column_is_read(open_table, type_):
     columns = {"x": pa.array([None], type_), "y": [1]}
     with pytest.raises(errors.DataError, match=r"'x' .* has no counterpart"):
         open_table(columns)
     assert list(open_table(columns, ["y"]).specs) == ["y"]
 
 
-def test_small_row_groups_are_read_together(tmp_path, monkeypatch):
+def test_small_row_groups_are_merged_into_larger_chunks(tmp_path, monkeypatch):
     path = str(tmp_path / "table.parquet")
     pq.write_table(pa.table({"x": range(1000)}), path, row_group_size=10, compression="none")
     assert registry.open_source("parquet", [path]).chunk_rows.tolist() == [1000]
@@ -187,7 +187,7 @@ def test_small_row_groups_are_read_together(tmp_path, monkeypatch):
     assert chunks.sum() == 1000
 
 
-def test_range_of_integers_is_that_of_all_row_groups(tmp_path):
+def test_integer_range_covers_all_row_groups_and_is_none_without_statistics(tmp_path):
     path = str(tmp_path / "table.parquet")
     pq.write_table(pa.table({"x": range(1000), "y": [0.5] * 1000}), path, row_group_size=10)
     opened = registry.open_source("parquet", [path])
@@ -197,7 +197,7 @@ def test_range_of_integers_is_that_of_all_row_groups(tmp_path):
     assert registry.open_source("parquet", [path]).integer_range("x") is None
 
 
-def test_values_of_a_saved_dataset_are_read_as_they_are_stored(tmp_path):
+def test_saved_hugging_face_dataset_is_read_with_its_values_and_dtypes(tmp_path):
     features = datasets.Features(
         {
             "grid": datasets.Array2D((2, 3), "float32"),
@@ -214,14 +214,14 @@ def test_values_of_a_saved_dataset_are_read_as_they_are_stored(tmp_path):
     assert read["tokens"].dtype == np.int32
 
 
-def test_selected_rows_of_a_saved_dataset_keep_their_order(tmp_path):
+def test_selected_rows_of_a_saved_hugging_face_dataset_keep_their_order(tmp_path):
     dataset = datasets.Dataset.from_dict({"x": range(10)}).select([7, 2, 5])
     dataset.save_to_disk(tmp_path / "x")
     source = registry.open_source("huggingface", [str(tmp_path / "x")])
     assert source.read(0)["x"].tolist() == [7, 2, 5]
 
 
-def test_splits_of_a_saved_dataset_are_named(tmp_path):
+def test_saved_dataset_with_several_splits_is_refused_with_their_paths(tmp_path):
     split = datasets.Dataset.from_dict({"x": [1]})
     datasets.DatasetDict({"train": split, "test": split}).save_to_disk(tmp_path / "x")
     with pytest.raises(errors.DataError, match=r"several splits.*x/train`, `.*x/test`"):
@@ -230,7 +230,7 @@ def test_splits_of_a_saved_dataset_are_named(tmp_path):
 
 @pytest.fixture
 def open_text(tmp_path, monkeypatch):
-    """A function that writes a text and opens it as a CSV source in small chunks."""
+    """Return a function that writes a text and opens it as a CSV source in small chunks."""
     monkeypatch.setattr(registry, "CHUNK_BYTES", 64)
 
     def open_text(text, columns=()):
@@ -246,7 +246,7 @@ def _read(opened):
     return {name: np.concatenate([chunk[name] for chunk in chunks]) for name in opened.specs}
 
 
-def test_line_breaks_and_quotes_within_csv_values_belong_to_the_value(open_text):
+def test_quoted_csv_values_may_contain_line_breaks_and_quotes(open_text):
     texts = [f'{i} "quoted"\nin, two lines' if i % 3 else str(i) for i in range(100)]
     lines = ['"' + text.replace('"', '""') + f'",{i}' for i, text in enumerate(texts)]
     read = _read(open_text("text,number\n" + "\n".join(lines)))
@@ -255,26 +255,26 @@ def test_line_breaks_and_quotes_within_csv_values_belong_to_the_value(open_text)
 
 
 @pytest.mark.parametrize(("line_break", "last"), [("\n", ""), ("\r\n", "x")])
-def test_empty_csv_lines_are_no_rows(open_text, line_break, last):
+def test_empty_csv_lines_are_skipped(open_text, line_break, last):
     lines = ["x", *(str(i) if i % 4 else "" for i in range(100)), "7" if last else ""]
     opened = open_text(line_break.join(lines))
     expected = [i for i in range(100) if i % 4] + [7] * bool(last)
     assert _read(opened)["x"].tolist() == expected
 
 
-def test_empty_csv_values_are_nan(open_text):
+def test_empty_csv_values_become_nan_or_empty_strings(open_text):
     read = _read(open_text("x,y\n1,a\n,b\n2.5,\n"))
     np.testing.assert_array_equal(read["x"], [1, np.nan, 2.5])
     assert read["y"].tolist() == [b"a", b"b", b""]
 
 
-def test_csv_value_of_another_dtype_names_its_place(open_text):
+def test_csv_value_of_an_unexpected_dtype_raises_an_error_with_its_position(open_text):
     opened = open_text("x\n" + "1\n" * 100 + "1.5\n")
     with pytest.raises(errors.DataError, match=r"table.csv` .* bytes .* int64.* first 4 MiB"):
         opened.read(len(opened.chunk_rows) - 1)
 
 
-def test_records_of_array_record_have_no_columns(tmp_path):
+def test_array_record_yields_raw_records_and_refuses_column_selection(tmp_path):
     path = row_files.write("array_record", tmp_path, num_files=1).replace("*", "0")
     source = registry.open_source("array_record", [path])
     assert source.read(0)["record"].tolist() == [str(number).encode() for number in range(1000)]

@@ -12,7 +12,7 @@ from tests import row_files
 
 @pytest.fixture(params=row_files.NAMES)
 def name(request, monkeypatch):
-    """The name of each source, with chunks so small that there are many."""
+    """Return the name of each source, with a chunk size so small that files have many chunks."""
     monkeypatch.setattr(registry, "CHUNK_BYTES", 1 << 11)
     return request.param
 
@@ -24,7 +24,7 @@ def read(name, path, context=None, stages=None, **fields):
 
 
 def ids(dataset, count=-1):
-    """The `id` of all rows of each batch."""
+    """Return the `id` values of each batch."""
     return [_id(batch).tolist() for batch in dataset.take(count).as_numpy_iterator()]
 
 
@@ -36,7 +36,7 @@ def flat(batches):
     return [one for batch in batches for one in batch]
 
 
-def test_an_evaluation_reads_every_row_once_in_order(name, tmp_path):
+def test_evaluation_reads_every_row_once_in_file_order(name, tmp_path):
     path = row_files.write(name, tmp_path)
     dataset = read(name, path, is_training=False)
     assert flat(ids(dataset)) == list(range(1000))
@@ -44,7 +44,7 @@ def test_an_evaluation_reads_every_row_once_in_order(name, tmp_path):
     assert len(ids(read(name, path, is_training=False, drop_remainder=True))) == 31
 
 
-def test_each_epoch_has_every_row_once_in_another_order(name, tmp_path):
+def test_each_training_epoch_reads_every_row_once_in_a_new_order(name, tmp_path):
     path = row_files.write(name, tmp_path)
     dataset = read(name, path, seed=1, global_batch_size=50)
     assert dataset.cardinality() == tf.data.INFINITE_CARDINALITY
@@ -54,7 +54,7 @@ def test_each_epoch_has_every_row_once_in_another_order(name, tmp_path):
 
 
 @pytest.mark.parametrize(("pipelines", "batch"), [(1, 17), (3, 120)])
-def test_reading_can_begin_at_any_batch(name, tmp_path, pipelines, batch):
+def test_reading_can_start_at_any_batch(name, tmp_path, pipelines, batch):
     path = row_files.write(name, tmp_path)
     context = tf.distribute.InputContext(pipelines, pipelines - 1, pipelines)
 
@@ -68,7 +68,9 @@ def test_reading_can_begin_at_any_batch(name, tmp_path, pipelines, batch):
 
 
 @pytest.mark.parametrize(("chunk_bytes", "is_training"), [(1 << 11, True), (1 << 30, False)])
-def test_each_row_is_read_by_one_pipeline(name, tmp_path, monkeypatch, chunk_bytes, is_training):
+def test_each_row_is_read_by_exactly_one_pipeline(
+    name, tmp_path, monkeypatch, chunk_bytes, is_training
+):
     monkeypatch.setattr(registry, "CHUNK_BYTES", chunk_bytes)
     path = row_files.write(name, tmp_path, num_files=1)
     shares = []
@@ -77,13 +79,13 @@ def test_each_row_is_read_by_one_pipeline(name, tmp_path, monkeypatch, chunk_byt
         dataset = read(name, path, context, is_training=is_training, seed=3)
         shares.append(flat(ids(dataset, 20 if is_training else -1)))
     if is_training:
-        # The first 160 rows of each pipeline are of its first epoch.
+        # The first 160 rows of each pipeline belong to its first epoch.
         assert len(set(flat(shares))) == 4 * 160
     else:
         assert sorted(flat(shares)) == list(range(1000))
 
 
-def test_mapping_examples_or_batches_gives_the_same_rows(tmp_path):
+def test_per_example_and_per_batch_functions_yield_the_same_rows(tmp_path):
     path = row_files.write("parquet", tmp_path)
 
     def double(row):
@@ -105,7 +107,7 @@ def ids_of(dataset):
     return [batch.tolist() for batch in dataset.take(50).as_numpy_iterator()]
 
 
-def test_every_format_keeps_dtypes_and_texts(tmp_path):
+def test_every_columnar_format_preserves_dtypes_and_strings(tmp_path):
     for name in ("parquet", "arrow", "csv", "huggingface"):
         path = row_files.write(name, tmp_path / name)
         batch = next(read(name, path, is_training=False).as_numpy_iterator())
@@ -119,7 +121,7 @@ def test_every_format_keeps_dtypes_and_texts(tmp_path):
         np.testing.assert_allclose(batch["x"], np.arange(32) / 7)
 
 
-def test_only_the_chosen_columns_are_read(tmp_path):
+def test_only_the_selected_columns_are_read(tmp_path):
     path = row_files.write("parquet", tmp_path)
     dataset = read("parquet", path, columns=["label", "x"], is_training=False)
     assert list(dataset.element_spec) == ["label", "x"]
@@ -127,7 +129,7 @@ def test_only_the_chosen_columns_are_read(tmp_path):
         read("parquet", path, columns=["lable"])
 
 
-def test_training_with_fewer_rows_than_pipelines_is_an_error_on_all_of_them(tmp_path):
+def test_training_with_fewer_rows_than_pipelines_raises_on_every_pipeline(tmp_path):
     path = row_files.write("parquet", tmp_path, 3, num_files=1)
     for pipeline in range(4):
         with pytest.raises(errors.DataError, match="4 input pipelines"):
@@ -142,7 +144,7 @@ def test_training_with_fewer_rows_than_pipelines_is_an_error_on_all_of_them(tmp_
         ({"source": "parkett"}, "parquet"),
     ],
 )
-def test_field_that_a_source_does_not_support_is_refused(tmp_path, fields, named):
+def test_unknown_source_and_unsupported_fields_are_refused(tmp_path, fields, named):
     path = row_files.write("parquet", tmp_path)
     params = cfg.DataConfig(**{"input_path": path, "source": "parquet", **fields})
     with pytest.raises(errors.ConfigError, match=named):

@@ -10,7 +10,7 @@ from tests import row_files
 
 @pytest.fixture
 def check(tmp_path):
-    """A function that compares changed files with the schema of the original files."""
+    """Return a function that compares changed files with the schema of the original files."""
     path = str(tmp_path / "schema.json")
 
     def described(name, folder, changes=None):
@@ -25,7 +25,7 @@ def check(tmp_path):
     return check
 
 
-def test_schema_file_states_dtypes_shapes_the_range_of_labels_and_the_share_of_nan(check):
+def test_schema_file_records_dtypes_shapes_label_range_and_nan_share(check):
     check()
     with open(check.path) as file:
         assert json.load(file)["columns"] == {
@@ -49,17 +49,17 @@ def test_schema_file_states_dtypes_shapes_the_range_of_labels_and_the_share_of_n
         ({"x": np.where(np.arange(1000) % 50, 1.0, np.nan)}, "'x': .*0.00% NaN.*2.00%"),
     ],
 )
-def test_difference_names_the_column_and_what_was_expected(check, changes, named):
+def test_schema_mismatch_error_names_the_column_and_the_difference(check, changes, named):
     with pytest.raises(errors.DataError, match=named):
         check(changes=changes)
 
 
 @pytest.mark.parametrize("name", row_files.NAMES)
-def test_same_columns_match_whatever_the_range_of_those_that_are_no_label(name, check):
+def test_files_match_the_schema_whatever_the_range_of_non_label_columns(name, check):
     check(name, {"id": np.arange(1000) - 5000} if name == "parquet" else None)
 
 
-def test_a_damaged_schema_file_is_named(tmp_path):
+def test_damaged_schema_file_is_named_in_the_error(tmp_path):
     path = tmp_path / "schema.json"
     for text in ("", "[]", '{"columns": {"x": {"type": "int64"}}}', '{"columns": {"x": 1}}'):
         path.write_text(text)

@@ -21,7 +21,7 @@ SEQ_LENGTH = 16
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
-    """Two documents of sentences, and a tokenizer made of them by the command."""
+    """Write two documents of sentences, and train a tokenizer on them with the command."""
     root = tmp_path_factory.mktemp("text")
     words = ("one", "two", "three", "four", "five", "six", "seven")
     first = [f"{a} and {b} are here." for a in words for b in words]
@@ -59,7 +59,7 @@ def _params(root: pathlib.Path):
 
 
 def _corpus() -> corpus.Corpus:
-    """Two documents of sentences of 1 to 6 tokens; a token's number says where it stands."""
+    """Return two documents of sentences of 1 to 6 tokens, each token numbered by its position."""
     lengths = np.array([3, 1, 6, 2, 4, 5, 1, 2])
     ends = np.cumsum(lengths)
     return corpus.Corpus(
@@ -78,7 +78,9 @@ def _examples(count: int = 4000) -> tuple[np.ndarray, dict[str, np.ndarray]]:
     return rows, {name: tensor.numpy() for name, tensor in examples.items()}
 
 
-def test_documents_and_sentences_are_those_of_the_lines(files: pathlib.Path) -> None:
+def test_corpus_has_a_sentence_per_line_and_splits_documents_at_empty_lines(
+    files: pathlib.Path,
+) -> None:
     text = corpus.load_corpus((str(files / "text.txt"),), str(files / "wordpiece.json"))
     assert text.last_of_document.tolist() == [48] * 49 + [97] * 49
     assert len(text.first_parts()) == 96
@@ -86,7 +88,7 @@ def test_documents_and_sentences_are_those_of_the_lines(files: pathlib.Path) -> 
     np.testing.assert_array_equal(text.begins[1:], text.ends[:-1])
 
 
-def test_example_is_two_parts_of_text_between_its_separators() -> None:
+def test_example_has_two_contiguous_parts_of_text_and_separators() -> None:
     text = _corpus()
     rows, examples = _examples(500)
     for index, row in enumerate(rows):
@@ -103,20 +105,20 @@ def test_example_is_two_parts_of_text_between_its_separators() -> None:
         is_next = example["next_sentence_labels"][0] == 0
         assert second[0] in text.begins
         assert is_next <= (second[0] > first[-1])
-        # Nothing goes on in another document.
+        # The second part does not continue into another document.
         assert len({int(np.searchsorted([16], token, "right")) for token in second}) == 1
         types = example["input_type_ids"]
         assert types.sum() == len(second) + 1
         assert types[len(first) + 2] == 1
 
 
-def test_every_other_second_part_is_the_one_that_follows() -> None:
+def test_half_of_the_second_parts_are_the_next_sentence() -> None:
     labels = _examples()[1]["next_sentence_labels"]
-    # One in eight of those at random is the one that follows, too.
+    # One in eight of the randomly drawn second parts is the next sentence, too.
     assert labels.mean() == pytest.approx(0.5 * 7 / 8, abs=0.03)
 
 
-def test_hidden_words_are_masked_changed_or_left() -> None:
+def test_predicted_tokens_are_masked_replaced_or_kept() -> None:
     params = configs.BertPretrainDataConfig(seq_length=SEQ_LENGTH, max_predictions_per_seq=6)
     _, examples = _examples()
     tensors = {name: tf.constant(value) for name, value in examples.items()}
@@ -145,14 +147,14 @@ def _batches(root: pathlib.Path, first: int, count: int) -> list[dict[str, np.nd
     return [features | labels for features, labels in batches]
 
 
-def test_resumed_training_gets_the_batches_that_would_have_come(files: pathlib.Path) -> None:
+def test_resumed_training_continues_with_the_next_batch(files: pathlib.Path) -> None:
     batches = _batches(files, 0, 16)
     for batch, other in zip(batches[10:], _batches(files, 10, 6), strict=True):
         for name, values in batch.items():
             np.testing.assert_array_equal(values, other[name])
 
 
-def test_other_words_of_the_same_text_are_hidden_in_other_batches(
+def test_different_batches_mask_different_words_of_the_same_text(
     files: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:
     (tmp_path / "text.txt").write_text("one and two are here.\n" * 100)
@@ -162,7 +164,7 @@ def test_other_words_of_the_same_text_are_hidden_in_other_batches(
 
 
 @pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
-def test_padding_is_not_looked_at_and_model_is_saved_whole(tmp_path: pathlib.Path) -> None:
+def test_model_ignores_padding_and_survives_saving(tmp_path: pathlib.Path) -> None:
     keras.utils.set_random_seed(0)
     config = _params(tmp_path).task.model
     bert = model.build_model(config, SEQ_LENGTH, 4)
@@ -180,7 +182,7 @@ def test_padding_is_not_looked_at_and_model_is_saved_whole(tmp_path: pathlib.Pat
     assert logits["mlm_logits"].shape == (2, 4, 90)
     others = bert(inputs | {"input_word_ids": np.where(mask, ids, (ids + 1) % 90)})
     for name, values in logits.items():
-        # Attention adds up all positions, of vectors of 16 numbers.
+        # Attention sums over all positions, each a vector of 16 numbers.
         rounding.assert_close(values, others[name], roundings=SEQ_LENGTH * 16)
     bert.save(tmp_path / "model.keras")
     loaded = keras.models.load_model(tmp_path / "model.keras")(inputs)
@@ -198,7 +200,7 @@ def test_run_on_text_trains_and_evaluates(files: pathlib.Path, tmp_path) -> None
     assert 0 <= logs["masked_lm_accuracy"] <= 1
 
 
-def test_records_of_the_model_garden_are_read(tmp_path: pathlib.Path) -> None:
+def test_model_garden_records_are_read(tmp_path: pathlib.Path) -> None:
     params = configs.BertPretrainDataConfig(
         input_path=str(tmp_path / "bert.tfrecord"),
         file_type="tfrecord",
@@ -228,7 +230,7 @@ def test_records_of_the_model_garden_are_read(tmp_path: pathlib.Path) -> None:
     assert labels["masked_lm_weights"].tolist() == [[1.0, 0.0]]
 
 
-def test_sizes_that_contradict_are_an_error_of_the_config(files: pathlib.Path) -> None:
+def test_contradictory_sequence_lengths_are_refused(files: pathlib.Path) -> None:
     params = _params(files)
     params.task.validation_data.seq_length = 12
     with pytest.raises(errors.ConfigValueError, match=r"\(16, 4\) and \(12, 4\)"):
@@ -239,5 +241,5 @@ def test_sizes_that_contradict_are_an_error_of_the_config(files: pathlib.Path) -
 
 
 @pytest.mark.slow
-def test_last_evaluation_is_that_of_mode_eval(files: pathlib.Path, tmp_path: pathlib.Path) -> None:
+def test_last_evaluation_equals_mode_eval(files: pathlib.Path, tmp_path: pathlib.Path) -> None:
     evaluations.assert_equal_to_mode_eval(_params(files), tmp_path / "run")

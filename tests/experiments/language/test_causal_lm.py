@@ -1,4 +1,4 @@
-"""What the GPTs share: the model, stretches of text, generating."""
+"""Shared parts of the GPT experiments: the model, windows of text, and generation."""
 
 import pathlib
 
@@ -14,7 +14,7 @@ from official_lite.data import position
 from tests import rounding
 
 SEQ_LENGTH = 8
-# Of two layers with sums over 4 * 16 units.
+# The roundings in two layers with sums over 4 * 16 units.
 ROUNDINGS = 2 * 4 * 16
 
 
@@ -33,7 +33,7 @@ def _config(**fields) -> configs.GptModelConfig:
 
 
 def _randomized(config: configs.GptModelConfig, vocab_size: int = 10) -> keras.Model:
-    """With weights large enough to matter, of n-grams too."""
+    """Build a model whose weights, including n-gram rows, are large enough to change the logits."""
     keras.utils.set_random_seed(0)
     gpt = model.build_model(config, vocab_size)
     rng = np.random.default_rng(0)
@@ -44,7 +44,7 @@ def _randomized(config: configs.GptModelConfig, vocab_size: int = 10) -> keras.M
 @pytest.mark.parametrize(
     ("positions", "ngram_sizes"), [("learned", ()), ("rotary", ()), ("learned", (2, 3))]
 )
-def test_logits_depend_on_what_came_before_and_on_its_order(positions, ngram_sizes) -> None:
+def test_logits_depend_only_on_past_tokens_and_on_their_order(positions, ngram_sizes) -> None:
     gpt = _randomized(_config(positions=positions, ngram_sizes=ngram_sizes))
     tokens = np.random.default_rng(0).integers(10, size=(1, SEQ_LENGTH))
     changed = tokens.copy()
@@ -57,20 +57,20 @@ def test_logits_depend_on_what_came_before_and_on_its_order(positions, ngram_siz
     assert np.abs(one - other).max() > 1e-4
 
 
-def test_rotary_attention_sees_distances_and_not_places() -> None:
+def test_rotary_attention_depends_only_on_relative_positions() -> None:
     rng = np.random.default_rng(0)
     qkv = rng.normal(size=(1, 6, 24)).astype(np.float32)
     moved = np.concatenate([rng.normal(size=(1, 3, 24)).astype(np.float32), qkv], axis=1)
     visible = np.array([[0, 0, 0, 1, 1, 1, 1, 1, 1]])
     attention = layers.Attention(2, is_causal=True, is_rotary=True)
     there = attention(moved, visible).numpy()[0, 3:]
-    # Nine positions of 24 numbers.
+    # Sums over nine positions of 24 numbers.
     rounding.assert_close(there, attention(qkv).numpy()[0], roundings=9 * 24)
     unturned = layers.Attention(2, is_causal=True)(qkv).numpy()[0]
     assert np.abs(there - unturned).max() > 1e-3
 
 
-def test_fresh_model_finds_all_tokens_about_equally_probable() -> None:
+def test_untrained_model_has_the_loss_of_a_uniform_distribution() -> None:
     keras.utils.set_random_seed(0)
     gpt = model.build_model(_config(), 10)
     tokens = np.random.default_rng(0).integers(10, size=(50, SEQ_LENGTH + 1))
@@ -78,7 +78,7 @@ def test_fresh_model_finds_all_tokens_about_equally_probable() -> None:
     assert float(loss) == pytest.approx(np.log(10), abs=0.02)
 
 
-def test_layers_that_end_a_part_of_a_block_begin_smaller() -> None:
+def test_residual_output_layers_have_a_smaller_initial_stddev() -> None:
     keras.utils.set_random_seed(0)
     gpt = model.build_model(_config(hidden_size=64, num_layers=8), 10)
     stddev = {w.path.split("/")[0]: np.std(w.numpy()) for w in gpt.weights if "kernel" in w.path}
@@ -89,7 +89,7 @@ def test_layers_that_end_a_part_of_a_block_begin_smaller() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
-def test_model_is_saved_and_loaded_whole(tmp_path: pathlib.Path) -> None:
+def test_saved_model_is_loaded_with_the_same_outputs(tmp_path: pathlib.Path) -> None:
     gpt = _randomized(_config(dropout_rate=0.1, attention_dropout_rate=0.1))
     tokens = np.random.default_rng(0).integers(10, size=(2, SEQ_LENGTH))
     gpt.save(tmp_path / "model.keras")
@@ -97,7 +97,7 @@ def test_model_is_saved_and_loaded_whole(tmp_path: pathlib.Path) -> None:
     np.testing.assert_array_equal(loaded(tokens), gpt(tokens))
 
 
-def test_same_tokens_have_the_same_row_and_sizes_have_rows_of_their_own() -> None:
+def test_equal_ngrams_share_a_row_and_each_ngram_size_has_its_own_rows() -> None:
     rows = model.NgramRows((2, 3), 1000)(tf.constant([[1, 2, 3, 9, 2, 3, 5]])).numpy()[0]
     assert rows[2, 0] == rows[5, 0]
     assert rows[2, 1] != rows[5, 1]
@@ -120,7 +120,9 @@ def test_invalid_model_config_is_refused(fields, message) -> None:
 
 
 @pytest.mark.parametrize(("context", "length"), [(0, 16), (3, 17), (7, 30), (7, 9)])
-def test_evaluation_predicts_every_token_but_the_first_once(context: int, length: int) -> None:
+def test_evaluation_predicts_every_token_except_the_first_exactly_once(
+    context: int, length: int
+) -> None:
     tokens = np.arange(length)
     inputs, labels = data.evaluation_stretches(tokens, SEQ_LENGTH, context)
     counts = labels != data.NOT_COUNTED
@@ -143,19 +145,19 @@ def _batches(first: int, count: int) -> list[np.ndarray]:
     return [*dataset.take(count).as_numpy_iterator()]
 
 
-def test_training_stretches_depend_on_the_number_of_the_batch_only() -> None:
+def test_training_windows_depend_only_on_the_batch_number() -> None:
     batches = _batches(0, 6)
     for (inputs, labels), (others, _) in zip(batches[3:], _batches(3, 3), strict=True):
         np.testing.assert_array_equal(inputs, others)
         np.testing.assert_array_equal(labels, inputs + 1)
-    # One begins in each 8 tokens, in each epoch elsewhere.
+    # One window begins in each group of 8 tokens, at a different offset in each epoch.
     epochs = np.sort(np.concatenate([inputs[:, 0] for inputs, _ in batches]).reshape(3, -1))
     np.testing.assert_array_equal(np.minimum(epochs // 8, 9), [[*range(10)]] * 3)
     places = [inputs[:, 0] % 8 for inputs, _ in batches]
     assert not any(np.array_equal(places[0], others) for others in places[1:])
 
 
-def test_bits_are_those_of_the_labels_that_count_whatever_the_batches() -> None:
+def test_bits_per_token_averages_counted_labels_over_batches() -> None:
     bits = task.BitsPerToken()
     logits = np.log([[[0.5, 0.5], [0.25, 0.75]], [[0.9, 0.1], [0.125, 0.875]]]).astype(np.float32)
     bits.update_state(np.array([[0, 0]]), logits[:1])

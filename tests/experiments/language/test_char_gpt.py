@@ -24,7 +24,9 @@ def _task(path: str) -> task.CharGptTask:
     return task.CharGptTask(configs.CharGptConfig(input_path=path))
 
 
-def test_text_is_in_the_order_of_its_characters_and_the_first_part_is_trained_on(text_file) -> None:
+def test_first_90_percent_of_the_text_are_trained_on_and_tokens_number_its_characters(
+    text_file,
+) -> None:
     chars = _task(text_file)
     train, validation = chars.load_tokens("train"), chars.load_tokens("validation")
     assert chars.decode([*train, *validation]) == TEXT
@@ -33,7 +35,7 @@ def test_text_is_in_the_order_of_its_characters_and_the_first_part_is_trained_on
     assert chars.encode("Wind") == [sorted(set(TEXT)).index(c) for c in "Wind"]
 
 
-def test_text_that_can_not_be_read_is_refused_by_name(text_file: str) -> None:
+def test_unreadable_text_and_unknown_characters_are_named_in_the_error(text_file: str) -> None:
     binary = pathlib.Path(text_file).with_name("binary")
     binary.write_bytes(b"\xff\xfe\xff")
     for error, named, read in (
@@ -46,7 +48,7 @@ def test_text_that_can_not_be_read_is_refused_by_name(text_file: str) -> None:
 
 
 @pytest.mark.slow
-def test_trained_model_goes_on_with_a_text(
+def test_trained_model_continues_a_prompt(
     tmp_path: pathlib.Path, text_file: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     params = configs.char_gpt()
@@ -68,7 +70,7 @@ def test_trained_model_goes_on_with_a_text(
 
 @pytest.mark.slow
 @needs_shakespeare
-def test_short_training_reaches_what_the_readme_says(tmp_path: pathlib.Path) -> None:
+def test_short_training_reaches_the_validation_loss_of_the_readme(tmp_path: pathlib.Path) -> None:
     command = ["train.py", "--experiment=language/char_gpt", "--mode=train_and_eval"]
     command += [f"--model_dir={tmp_path}", f"--set=task.input_path={SHAKESPEARE}"]
     command += ["--set=trainer.train_steps=200"]

@@ -16,7 +16,7 @@ TEXT = "the cat sat on the mat.\nthe dog sat on the cat,\nand the mat sat there.
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
-    """Two texts, a tokenizer made of them by the command, and one of them as records."""
+    """Write two texts, train a tokenizer on them, and write one of them as records."""
     root = tmp_path_factory.mktemp("text")
     for name in ("a.txt", "b.txt"):
         (root / name).write_text(f"{name} {TEXT}" * 10)
@@ -50,7 +50,9 @@ def _params(root: pathlib.Path, file_type: str):
     return params
 
 
-def test_tokens_are_the_text_again_and_each_file_has_an_end(files: pathlib.Path) -> None:
+def test_tokens_decode_to_the_text_and_each_file_ends_with_an_end_token(
+    files: pathlib.Path,
+) -> None:
     paths = (str(files / "a.txt"), str(files / "b.txt"))
     tokens = data.load_tokens(paths, str(files / "bpe.json"))
     end = library.load_tokenizer(str(files / "bpe.json")).token_to_id(train.END_OF_TEXT)
@@ -62,14 +64,14 @@ def test_tokens_are_the_text_again_and_each_file_has_an_end(files: pathlib.Path)
     assert 256 < gpt2.vocab_size <= 300
 
 
-def test_records_hold_the_stretches_of_the_text(files: pathlib.Path) -> None:
+def test_records_contain_the_same_windows_as_the_text(files: pathlib.Path) -> None:
     def stretches(file_type: str) -> list[np.ndarray]:
         params = _params(files, file_type).task
         batches = task.Gpt2Task(params).build_inputs(params.validation_data)
         return [np.concatenate(part) for part in zip(*batches.as_numpy_iterator(), strict=True)]
 
     of_text, of_records = stretches("text"), stretches("tfrecord")
-    # What does not fill a stretch is an evaluation's only.
+    # A last window that is not full occurs only in an evaluation of text.
     assert 0 <= len(of_text[0]) - len(of_records[0]) <= 1
     for text, records in zip(of_text, of_records, strict=True):
         np.testing.assert_array_equal(text[: len(records)], records)
@@ -77,7 +79,9 @@ def test_records_hold_the_stretches_of_the_text(files: pathlib.Path) -> None:
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("file_type", ["text", "tfrecord"])
-def test_run_trains_and_evaluates(files: pathlib.Path, tmp_path, file_type: str) -> None:
+def test_run_on_text_or_records_trains_and_evaluates(
+    files: pathlib.Path, tmp_path, file_type: str
+) -> None:
     params = _params(files, file_type)
     params.trainer.override({"train_steps": 2, "grad_accum_steps": 2})
     params.runtime.override({"execution": "graph", "distribution_strategy": "one_device"})
@@ -86,7 +90,7 @@ def test_run_trains_and_evaluates(files: pathlib.Path, tmp_path, file_type: str)
     assert logs["validation_loss"] == pytest.approx(np.log(320), abs=0.1)
 
 
-def test_tokenizer_that_does_not_fit_is_refused(files: pathlib.Path) -> None:
+def test_missing_invalid_or_too_large_tokenizer_is_refused(files: pathlib.Path) -> None:
     with pytest.raises(errors.ConfigValueError, match=r"tokenizer\.train"):
         library.load_tokenizer("")
     with pytest.raises(errors.DataError, match="does not exist"):
@@ -100,7 +104,7 @@ def test_tokenizer_that_does_not_fit_is_refused(files: pathlib.Path) -> None:
 
 
 @pytest.mark.slow
-def test_last_evaluation_is_that_of_mode_eval(files: pathlib.Path, tmp_path: pathlib.Path) -> None:
+def test_last_evaluation_equals_mode_eval(files: pathlib.Path, tmp_path: pathlib.Path) -> None:
     params = _params(files, "text")
     params.trainer.grad_accum_steps = 2
     evaluations.assert_equal_to_mode_eval(params, tmp_path / "run")

@@ -22,7 +22,9 @@ def source_dir(tmp_path: pathlib.Path) -> pathlib.Path:
     return root
 
 
-def test_each_file_is_in_one_split_which_its_path_decides(source_dir: pathlib.Path) -> None:
+def test_each_file_is_in_one_split_determined_by_its_relative_path(
+    source_dir: pathlib.Path,
+) -> None:
     splits = [data.load_bytes(str(source_dir), split, 30) for split in ("train", "validation")]
     files = [set(split.tobytes().split(b"\0")[1:]) for split in splits]
     assert len(files[0]) + len(files[1]) == 40
@@ -33,7 +35,7 @@ def test_each_file_is_in_one_split_which_its_path_decides(source_dir: pathlib.Pa
     np.testing.assert_array_equal(again, splits[1])
 
 
-def test_this_interpreter_has_a_library_and_its_files_are_source_text(
+def test_standard_library_is_found_and_a_directory_without_python_files_is_refused(
     tmp_path: pathlib.Path,
 ) -> None:
     files = {path.as_posix() for path in data.list_files()}
@@ -48,7 +50,7 @@ def test_invalid_bytes_are_decoded_with_a_replacement() -> None:
     assert stdlib.decode(stdlib.encode("def f(): …")) == "def f(): …"
 
 
-def test_run_reports_its_bits_beside_those_of_gzip(
+def test_run_reports_bits_per_byte_of_the_model_and_of_gzip(
     tmp_path: pathlib.Path, source_dir: pathlib.Path
 ) -> None:
     params = configs.gpt_stdlib()
@@ -69,5 +71,5 @@ def test_run_reports_its_bits_beside_those_of_gzip(
     text = data.load_bytes(str(source_dir), "validation", 30).tobytes()
     expected = 8 * len(gzip.compress(text, 9)) / len(text)
     assert logs["gzip_bits_per_byte"] == pytest.approx(expected, rel=1e-6)
-    # It has hardly learnt anything.
+    # After three steps the model has learned almost nothing.
     assert logs["bits_per_byte"] == pytest.approx(8, abs=0.5)

@@ -16,7 +16,7 @@ BEST = {"layer0": "conv3", "layer1": "conv3", "layer2": "conv3"}
 SEARCHES = [name for name in exp_factory.list_experiments() if name.startswith("nas/digits_")]
 
 
-def test_table_has_all_architectures_and_its_origin() -> None:
+def test_table_has_the_accuracy_of_all_64_architectures_for_each_seed() -> None:
     known = table.accuracies()
     assert set(known) == {table.name_of(arch) for arch in table.architectures()}
     assert len(known) == 64
@@ -26,14 +26,14 @@ def test_table_has_all_architectures_and_its_origin() -> None:
     assert table.rank_of(BEST) <= 5
 
 
-def test_rankings_agree_from_minus_one_to_one() -> None:
+def test_kendall_tau_is_one_for_equal_and_minus_one_for_reversed_rankings() -> None:
     values = [0.1, 0.5, 0.3, 0.9]
     assert table.kendall_tau(values, values) == pytest.approx(1.0)
     assert table.kendall_tau(values, [-v for v in values]) == pytest.approx(-1.0)
 
 
-def test_found_model_is_the_one_that_is_written_by_hand() -> None:
-    """The same layers with the same weights: same outputs, and not a parameter more."""
+def test_found_model_equals_the_hand_written_one() -> None:
+    """With equal weights, both models have the same outputs and number of parameters."""
     config = configs.nas_digits()
     arch = {"layer0": "conv3", "layer1": "zero", "layer2": "conv1"}
     config.override({"task": {"arch": arch}})
@@ -56,7 +56,7 @@ def _by_hand() -> keras.Model:
     return keras.Model(inputs, layers.Dense(10)(layers.GlobalAveragePooling2D()(x)))
 
 
-def test_operations_keep_the_shape() -> None:
+def test_every_operation_keeps_the_shape_of_its_input() -> None:
     for name in model.OPERATIONS:
         operation = model.create_operation(name, 8)
         assert operation.compute_output_spec(keras.KerasTensor((None, 8, 8, 8))).shape[1:] == (
@@ -66,14 +66,14 @@ def test_operations_keep_the_shape() -> None:
         )
 
 
-def test_every_search_is_registered_and_valid() -> None:
+def test_every_nas_digits_search_is_registered_and_valid() -> None:
     assert {name.removeprefix("nas/digits_") for name in SEARCHES} == set(nas_digits.TRAINERS)
     for name in SEARCHES:
         exp_factory.get_exp_config(name).validate()
 
 
 @pytest.mark.slow
-def test_command_searches_and_the_same_command_trains_what_was_found(tmp_path) -> None:
+def test_architecture_found_by_the_search_command_is_trained_by_the_next_one(tmp_path) -> None:
     command = ["train.py", "--mode=train_and_eval"]
     search = commands.run(
         [*command, "--experiment=nas/digits_darts", f"--model_dir={tmp_path}/search"]
@@ -92,11 +92,11 @@ def test_command_searches_and_the_same_command_trains_what_was_found(tmp_path) -
     assert found.returncode == 0, found.stderr[-2000:]
     lines = (tmp_path / "found/metrics.json").read_text().splitlines()
     accuracy = [r for r in map(json.loads, lines) if r["split"] == "validation"][-1]["accuracy"]
-    # Two seeds differ by 0.05 on average, and by 0.14 at most.
+    # The accuracies of two seeds differ by 0.05 on average, and by 0.14 at most.
     assert accuracy == pytest.approx(np.mean(table.accuracies()[table.name_of(arch)]), abs=0.15)
 
 
 @pytest.mark.slow
-def test_shared_weights_rank_architectures() -> None:
+def test_shared_weights_rank_architectures_like_separate_training() -> None:
     trainer, _ = nas_digits.search("spos", seed=0)
     assert nas_digits.tau_of(trainer) >= 0.5

@@ -15,7 +15,7 @@ COUNT = 300
 
 @pytest.fixture(scope="module")
 def directory(tmp_path_factory) -> pathlib.Path:
-    """300 examples in two files of each format."""
+    """Write 300 examples to two files of each format."""
     directory = tmp_path_factory.mktemp("criteo")
     for file_format in configs.FORMATS:
         generate.main(
@@ -42,17 +42,17 @@ def _read(params: configs.CriteoDataConfig, count: int = -1, context=None) -> li
 def _assert_equal(batches: list, others: list) -> None:
     assert len(batches) == len(others) > 0
     for one, other in zip(tf.nest.flatten(batches), tf.nest.flatten(others), strict=True):
-        # What is computed of rows together may round otherwise.
+        # Computing several rows together may round differently.
         rounding.assert_close(one, other)
 
 
 @pytest.mark.parametrize("source", configs.FORMATS)
-def test_files_are_read_as_what_they_were_written_from(directory, source) -> None:
+def test_files_of_each_format_contain_the_generated_examples(directory, source) -> None:
     _assert_equal(_read(_params(directory, source)), _read(_params(directory, "memory")))
 
 
 @pytest.mark.parametrize("source", ["memory", configs.FORMATS[0]])
-def test_training_goes_on_with_the_batch_that_would_have_come(directory, source) -> None:
+def test_resumed_training_continues_with_the_next_batch(directory, source) -> None:
     params = _params(directory, source, is_training=True, shuffle_buffer_size=100)
     with position.begin_at(batch=0, seed=7):
         unbroken = _read(params, 30)
@@ -62,7 +62,7 @@ def test_training_goes_on_with_the_batch_that_would_have_come(directory, source)
     _assert_equal(resumed, unbroken[17:])
 
 
-def test_workers_share_out_the_batches_of_one(directory) -> None:
+def test_two_workers_divide_the_batches_of_one_worker(directory) -> None:
     params = _params(directory, "memory", is_training=True)
     parts = [_read(params, 10, tf.distribute.InputContext(2, pipeline, 2)) for pipeline in range(2)]
     for batch, *halves in zip(_read(params, 10), *parts, strict=True):
@@ -71,7 +71,7 @@ def test_workers_share_out_the_batches_of_one(directory) -> None:
         np.testing.assert_array_equal(np.sort(together, axis=0), np.sort(rows, axis=0))
 
 
-def test_command_says_the_best_possible_auc(tmp_path, capsys) -> None:
+def test_generate_command_prints_the_best_possible_auc(tmp_path, capsys) -> None:
     generate.main([f"--output={tmp_path}", "--split=validation", "--examples=2000"])
     best = dataset.best_possible_auc(
         configs.CriteoDataConfig(split="validation", num_generated=2000)
@@ -81,6 +81,6 @@ def test_command_says_the_best_possible_auc(tmp_path, capsys) -> None:
     assert file.name == "validation-00000-of-00001.tsv"
 
 
-def test_neither_files_nor_generated_examples_is_an_error() -> None:
+def test_config_without_files_or_generated_examples_is_refused() -> None:
     with pytest.raises(errors.ConfigValueError, match=r"`input_path`.*`num_generated`"):
         dataset.build_dataset(configs.CriteoDataConfig(), TABLE_ROWS)

@@ -7,7 +7,7 @@ from tests import downloads, rounding
 
 SAMPLE, needs_sample = downloads.needs("criteo_sample.txt")
 
-# Lines of the Kaggle data set: integers and categories may be missing, integers be negative.
+# Lines of the Kaggle dataset. Integers and categories may be missing, and integers negative.
 LINES = [
     "0\t\t3\t260\t\t17668\t\t\t33\t\t\t\t0\t\t05db9164\t08d6d899\t9143c832\tf56b7dd5\t25c83c98"
     "\t7e0ccccf\tdf5c2d18\t0b153874\ta73ee510\t8f48ce11\ta7b606c4\tae1bb660\teae197fd\tb28479f6"
@@ -23,7 +23,7 @@ def _inputs(lines: list[str], table_rows: int = 1000):
     return inputs["integers"].numpy(), inputs["rows"].numpy(), labels.numpy()
 
 
-def test_lines_become_logarithms_rows_and_labels() -> None:
+def test_lines_are_decoded_to_log_integers_table_rows_and_labels() -> None:
     dense, rows, labels = _inputs(LINES)
     np.testing.assert_array_equal(labels, [[0], [1]])
     rounding.assert_close(dense[0, [1, 2, 4]], np.log1p([3, 260, 17668]))
@@ -35,7 +35,7 @@ def test_lines_become_logarithms_rows_and_labels() -> None:
     assert (rows[0] == rows[1]).nonzero()[0].tolist() == [4, 8, 13, 18, 19, 21, 24, 25]
 
 
-def test_missing_values_have_a_row_to_themselves() -> None:
+def test_missing_values_have_their_own_table_row() -> None:
     _, rows, _ = _inputs(LINES, table_rows=2)
     is_missing = rows % 2 == 0
     assert is_missing.sum(axis=1).tolist() == [5, 5]
@@ -48,7 +48,7 @@ def test_line_with_a_missing_field_is_refused() -> None:
 
 
 @needs_sample
-def test_real_sample_is_read() -> None:
+def test_sample_of_the_real_dataset_is_read() -> None:
     lines = [line.replace(",", "\t") for line in SAMPLE.read_text().splitlines()[1:]]
     dense, rows, labels = _inputs(lines)
     assert dense.shape == (200, 13)

@@ -9,7 +9,7 @@ def examples() -> generator.Examples:
     return generator.generate(0, "train", 50_000)
 
 
-def test_more_examples_begin_with_the_same_ones_and_splits_and_truths_differ(examples) -> None:
+def test_longer_dataset_extends_a_shorter_one_and_seeds_and_splits_differ(examples) -> None:
     more = generator.generate(0, "train", 70_000)
     for column, longer in zip(examples, more, strict=True):
         np.testing.assert_array_equal(column, longer[:50_000])
@@ -25,7 +25,7 @@ def test_labels_are_drawn_with_the_true_probabilities(examples) -> None:
         assert abs(seen - expected) < 4 * np.sqrt(expected * (1 - expected) / len(part))
 
 
-def test_data_look_like_criteos(examples) -> None:
+def test_generated_data_have_the_statistics_of_criteo(examples) -> None:
     truth = generator.Truth(0)
     assert 0.15 < examples.labels.mean() < 0.4
     assert 0.05 < np.isnan(examples.integers).mean() < 0.2
@@ -35,14 +35,14 @@ def test_data_look_like_criteos(examples) -> None:
     assert {len(token) for token in truth.tokens} == {0, 8}
 
 
-def test_no_score_is_better_than_the_true_one(examples) -> None:
+def test_noisy_scores_have_a_lower_auc_than_the_true_logits(examples) -> None:
     best = examples.best_possible_auc()
     noise = np.random.default_rng(0).normal(scale=0.3, size=len(examples.logits))
     assert 0.7 < best < 0.9
     assert generator.area_under_curve(examples.labels, examples.logits + noise) < best
 
 
-def test_area_under_curve_is_that_of_all_pairs() -> None:
+def test_area_under_curve_is_the_share_of_correctly_ordered_pairs() -> None:
     labels, scores = np.array([0, 1, 0, 1, 1]), np.array([0.1, 0.4, 0.35, 0.8, 0.2])
     pairs = scores[labels == 1][:, None] > scores[labels == 0]
     assert generator.area_under_curve(labels, scores) == pairs.mean()

@@ -1,4 +1,4 @@
-"""DLRM and DeepFM: what they compute, and how they are trained."""
+"""The computations and the training of DLRM and DeepFM."""
 
 import itertools
 import json
@@ -22,7 +22,7 @@ from tests import commands, rounding
 FACTORIES = [dlrm_configs.dlrm, deepfm_configs.deepfm]
 
 
-def test_products_are_those_of_each_two_vectors() -> None:
+def test_pairwise_products_are_the_dot_products_of_all_pairs() -> None:
     vectors = np.random.default_rng(0).normal(size=(2, 5, 3)).astype(np.float32)
     products = dlrm_model.PairwiseProducts()(vectors).numpy()
     for example in range(2):
@@ -30,13 +30,13 @@ def test_products_are_those_of_each_two_vectors() -> None:
         rounding.assert_close(np.sort(products[example]), np.sort(expected), roundings=3)
 
 
-def test_factorization_machine_adds_weights_and_products() -> None:
+def test_factorization_machine_sums_weights_and_pairwise_products() -> None:
     fields = np.random.default_rng(0).normal(size=(2, 4, 1 + 3)).astype(np.float32)
     logits = deepfm_model.FactorizationMachine()(fields).numpy()
     for example in range(2):
         weights, vectors = fields[example, :, 0], fields[example, :, 1:]
         pairs = sum(a @ b for a, b in itertools.combinations(vectors, 2))
-        # Half of the square of the sum of the vectors, without the sum of their squares.
+        # The layer halves the difference between the square of the sum and the sum of squares.
         scale = float(np.square(fields[example]).sum())
         rounding.assert_close(
             logits[example], [weights.sum() + pairs], roundings=4 * 3, scale=scale
@@ -45,7 +45,7 @@ def test_factorization_machine_adds_weights_and_products() -> None:
 
 @pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
 @pytest.mark.parametrize("factory", FACTORIES)
-def test_model_is_saved_and_loaded_whole(factory, tmp_path: pathlib.Path) -> None:
+def test_saved_model_is_loaded_with_the_same_outputs(factory, tmp_path: pathlib.Path) -> None:
     config = factory().task.replace(table_rows=5)
     model = task_factory.get_task(config).build_model()
     rng = np.random.default_rng(0)
@@ -60,12 +60,12 @@ def test_model_is_saved_and_loaded_whole(factory, tmp_path: pathlib.Path) -> Non
     np.testing.assert_array_equal(loaded(inputs), logits)
 
 
-def test_table_needs_a_row_beside_that_of_missing_values() -> None:
+def test_table_with_no_row_besides_the_one_for_missing_values_is_refused() -> None:
     with pytest.raises(errors.ConfigValueError, match="`table_rows` is 1; expected 2 to"):
         criteo_configs.CriteoConfig(table_rows=1).validate()
 
 
-def test_best_possible_auc_is_reported_of_generated_data_only() -> None:
+def test_best_possible_auc_is_reported_only_for_generated_data() -> None:
     task = criteo_task.CriteoTask(criteo_configs.CriteoConfig())
     names = [metric.name for metric in task.build_metrics(training=False)]
     assert names == ["auc", "best_possible_auc"]
@@ -75,7 +75,9 @@ def test_best_possible_auc_is_reported_of_generated_data_only() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["dlrm", "deepfm"])
-def test_experiment_comes_near_the_best_possible(tmp_path: pathlib.Path, name: str) -> None:
+def test_experiment_comes_within_0_01_of_the_best_possible_auc(
+    tmp_path: pathlib.Path, name: str
+) -> None:
     command = ["train.py", f"--experiment=recommendation/{name}", "--mode=train_and_eval"]
     assert commands.run([*command, f"--model_dir={tmp_path}"]).returncode == 0
     lines = (tmp_path / "metrics.json").read_text().splitlines()

@@ -24,7 +24,7 @@ FACTORIES = (configs.ml100k_bpr, configs.ml100k_two_tower, configs.ml100k_sasrec
 
 @pytest.fixture
 def directory(tmp_path: pathlib.Path) -> str:
-    """Files as those of MovieLens-100k, of users who like either the first or the last items."""
+    """Write MovieLens-100k files for users who like either the first or the last items."""
     rng = np.random.default_rng(0)
     lines = ["user_id:token\titem_id:token\trating:float\ttimestamp:float"]
     for user in range(NUM_USERS):
@@ -72,7 +72,7 @@ def _pairs_of(ratings: data.Ratings) -> set[tuple[int, int]]:
     return set(zip(ratings.users.tolist(), ratings.items.tolist(), strict=True))
 
 
-def test_each_rating_is_in_one_split_and_each_user_is_split_like_in_recbole(directory) -> None:
+def test_each_rating_is_in_one_split_and_each_user_is_split_as_in_recbole(directory) -> None:
     ratings, splits = data.load_ratings(directory), data.split_at_random(directory, 0)
     parts = [_pairs_of(splits[split]) for split in configs.SPLITS]
     assert set.union(*parts) == _pairs_of(ratings)
@@ -82,7 +82,7 @@ def test_each_rating_is_in_one_split_and_each_user_is_split_like_in_recbole(dire
         np.testing.assert_array_equal(np.bincount(splits[split].users), counts // 10)
 
 
-def test_users_with_few_ratings_are_split_like_in_recbole(tmp_path: pathlib.Path) -> None:
+def test_users_with_few_ratings_are_split_as_in_recbole(tmp_path: pathlib.Path) -> None:
     lines = ["user_id:token\titem_id:token\ttimestamp:float"]
     lines += [f"{count}\t{item}\t0" for count in (1, 3, 9, 19, 20) for item in range(count)]
     (tmp_path / "ml-100k.inter").write_text("\n".join(lines))
@@ -94,13 +94,13 @@ def test_users_with_few_ratings_are_split_like_in_recbole(tmp_path: pathlib.Path
         assert found == [0, 1, 1, 1, 2]
 
 
-def test_seed_of_the_split_decides_it_alone(directory: str) -> None:
+def test_split_depends_only_on_its_seed(directory: str) -> None:
     one, other = (_pairs_of(data.split_at_random(directory, seed)["test"]) for seed in (0, 1))
     data.split_at_random.cache_clear()
     assert _pairs_of(data.split_at_random(directory, 0)["test"]) == one != other
 
 
-def test_files_that_can_not_be_read_are_named_with_the_remedy(tmp_path: pathlib.Path) -> None:
+def test_missing_or_malformed_files_are_refused(tmp_path: pathlib.Path) -> None:
     path = tmp_path / "ml-100k.inter"
     header = "user_id:token\titem_id:token\ttimestamp:float\n"
     for content, error, named in (
@@ -116,7 +116,9 @@ def test_files_that_can_not_be_read_are_named_with_the_remedy(tmp_path: pathlib.
         data.load_ratings("")
 
 
-def test_sampled_items_are_uniform_over_those_that_the_user_has_not_rated(directory) -> None:
+def test_negative_items_are_sampled_uniformly_from_the_items_a_user_has_not_rated(
+    directory,
+) -> None:
     train = data.split_at_random(directory, 0)["train"]
     params = configs.Ml100kConfig().train_data.replace(global_batch_size=1000)
     rated, drawn = _pairs_of(train), np.zeros((NUM_USERS, NUM_ITEMS))
@@ -130,11 +132,11 @@ def test_sampled_items_are_uniform_over_those_that_the_user_has_not_rated(direct
     assert not drawn[is_rated].any()
     shares = np.where(is_rated, 0, drawn) / drawn.sum(axis=1, keepdims=True)
     expected = np.where(is_rated, 0, 1) / (~is_rated).sum(axis=1, keepdims=True)
-    # Each of the shares is of about 2,500 draws, so that its deviation is below 0.004.
+    # Each share is estimated from about 2,500 draws, so its standard deviation is below 0.004.
     np.testing.assert_allclose(shares, expected, atol=0.02)
 
 
-def test_sampled_items_are_the_same_after_a_resume(directory: str) -> None:
+def test_sampled_items_do_not_change_after_a_resume(directory: str) -> None:
     train = data.split_at_random(directory, 0)["train"]
     params = configs.Ml100kConfig().train_data.replace(global_batch_size=16)
 
@@ -168,7 +170,7 @@ def test_items_of_earlier_splits_are_not_recommended(directory: str, split: str)
 def _reference_metrics(
     scores: np.ndarray, is_known: np.ndarray, is_wanted: np.ndarray, k: int
 ) -> Mapping[str, float]:
-    """The definitions of RecBole's documentation, one user after the other."""
+    """Compute the metrics user by user, as RecBole's documentation defines them."""
     values: dict[str, list[float]] = {}
     for of_user, known, wanted in zip(scores, is_known, is_wanted, strict=True):
         order = [item for item in np.argsort(-of_user, kind="stable") if not known[item]][:k]
@@ -189,11 +191,11 @@ def _reference_metrics(
 
 
 @pytest.mark.parametrize("k", [1, 3, 10])
-def test_metrics_are_those_of_a_loop_over_users(k: int) -> None:
+def test_ranking_metrics_match_a_reference_loop_over_users(k: int) -> None:
     rng = np.random.default_rng(k)
     scores = rng.normal(size=(50, 30)).astype(np.float32)
     is_known = rng.random((50, 30)) < 0.3
-    # Users with one wanted item up to more of them than are recommended.
+    # Users have from one wanted item to more than are recommended.
     is_wanted = (rng.random((50, 30)) < np.linspace(0, 1, 50)[:, None]) & ~is_known
     is_wanted[np.arange(50), np.argmin(is_known, axis=1)] = True
     metrics = ranking.build_metrics()
@@ -206,7 +208,7 @@ def test_metrics_are_those_of_a_loop_over_users(k: int) -> None:
     assert found == pytest.approx(expected, rel=1e-5)
 
 
-def test_last_two_items_of_each_user_are_left_out(directory: str) -> None:
+def test_last_two_items_of_each_user_are_for_validation_and_test(directory: str) -> None:
     ratings, splits = data.load_ratings(directory), data.split_by_time(directory)
     for user in range(NUM_USERS):
         own = ratings.users == user
@@ -215,7 +217,7 @@ def test_last_two_items_of_each_user_are_left_out(directory: str) -> None:
         assert [part.tolist() for part in found] == [items[:-2], items[-2:-1], items[-1:]]
 
 
-def test_windows_predict_each_item_about_once_per_epoch_from_those_before_it(directory) -> None:
+def test_windows_predict_each_next_item_about_once_per_epoch(directory) -> None:
     train = data.split_by_time(directory)["train"]
     counts, length, num_epochs = np.bincount(train.users), 5, 300
     num_windows = int(((counts - 2 + length - 1) // length + 1).sum())
@@ -229,17 +231,17 @@ def test_windows_predict_each_item_about_once_per_epoch_from_those_before_it(dir
         history = features["history"]
         has_label = labels > 0
         assert set(zip(history[has_label], labels[has_label], strict=True)) <= following
-        # Labels and history are one window, moved by one place.
+        # Labels and history are the same window, shifted by one item.
         np.testing.assert_array_equal(
             labels[:, :-1][history[:, :-1] > 0], history[:, 1:][history[:, :-1] > 0]
         )
         predicted += np.bincount(labels[has_label], minlength=NUM_ITEMS + 1)
     expected = np.bincount(np.concatenate([items[1:] for items in own]), minlength=NUM_ITEMS + 1)
-    # Up to 12 users predict an item, each of them 0 to 2 times per epoch.
+    # An item is a label for up to 12 users, for each of them 0 to 2 times per epoch.
     np.testing.assert_allclose(predicted / num_epochs, expected, atol=0.6)
 
 
-def test_next_item_is_predicted_from_the_last_ones(directory: str) -> None:
+def test_held_out_item_is_predicted_from_the_latest_items(directory: str) -> None:
     splits = data.split_by_time(directory)
     params = configs.Ml100kConfig().validation_data.replace(split="test")
     ((features, labels),) = data.build_next_items(params, splits, 11).as_numpy_iterator()
@@ -251,34 +253,34 @@ def test_next_item_is_predicted_from_the_last_ones(directory: str) -> None:
         assert np.flatnonzero(labels[user]) == parts[2]
 
 
-def test_self_attention_does_not_see_later_items_or_padding(directory: str) -> None:
+def test_self_attention_ignores_later_items_and_padding(directory: str) -> None:
     config = configs.SasRecModelConfig(seq_length=6, hidden_size=8, initializer_range=0.5)
     built = model.SelfAttentiveModel(config, NUM_ITEMS)
     history = np.array([[0, 0, 3, 4, 5, 6], [0, 0, 3, 4, 7, 8]], np.int32)
     first, second = built({"history": history}).numpy()
-    # What is computed for padding itself is not used.
+    # The outputs at padding positions are not used.
     np.testing.assert_allclose(first[2:4], second[2:4], rtol=1e-4, atol=1e-5)
     assert not np.allclose(first[4:], second[4:], atol=1e-3)
-    # The row of padding has a vector, which no item may attend to.
+    # No item may attend to the embedding vector of padding.
     embeddings = built.embedding.embeddings
     embeddings.assign(tf.concat([embeddings[:1] + 10.0, embeddings[1:]], axis=0))
     again = built({"history": history})[0, 2:, 1:]
     np.testing.assert_allclose(again, first[2:, 1:], rtol=1e-4, atol=1e-5)
 
 
-def test_features_of_users_and_items_that_the_files_lack_are_missing(directory: str) -> None:
+def test_users_absent_from_the_feature_file_have_missing_features(directory: str) -> None:
     users, items = data.load_user_features(directory), data.load_item_features(directory)
     ratings = data.load_ratings(directory)
     is_missing = ratings.user_ids == "24"
     assert not users.values[is_missing].any()
     assert users.values[~is_missing].all()
-    # The decade, and one or two genres.
+    # Each item has a decade and one or two genres.
     expected = [3 if int(item) > 20 else 2 for item in ratings.item_ids]
     assert (items.values > 0).sum(axis=1).tolist() == expected
     assert (users.num_values, items.num_values) == (1 + users.values.max(), 4)
 
 
-def test_loss_in_the_batch_is_that_of_a_loop_over_the_ratings(directory: str) -> None:
+def test_in_batch_loss_matches_a_reference_loop_over_ratings(directory: str) -> None:
     trained = task.TwoTowerTask(configs.TwoTowerConfig(input_path=directory))
     train = trained.splits["train"]
     rows = np.random.default_rng(0).integers(len(train.users), size=30)
@@ -302,7 +304,7 @@ def test_loss_in_the_batch_is_that_of_a_loop_over_the_ratings(directory: str) ->
         pytest.param(configs.ml100k_sasrec, marks=pytest.mark.slow),
     ],
 )
-def test_training_continues_as_if_it_had_not_been_interrupted(
+def test_resumed_training_has_the_weights_of_an_uninterrupted_one(
     directory: str, tmp_path: pathlib.Path, factory: Callable[[], cfg.ExperimentConfig]
 ) -> None:
     def train(name: str, train_steps: int) -> keras.Model:
@@ -317,7 +319,7 @@ def test_training_continues_as_if_it_had_not_been_interrupted(
         np.testing.assert_array_equal(one, other)
 
 
-def test_best_checkpoint_of_the_validation_is_tested(
+def test_test_metrics_are_those_of_the_best_validation_checkpoint(
     directory: str, tmp_path: pathlib.Path
 ) -> None:
     params = _experiment(directory, 40, configs.ml100k_bpr)
@@ -331,13 +333,13 @@ def test_best_checkpoint_of_the_validation_is_tested(
     scores = trained.score_all({"user": features["user"]}).numpy()
     expected = _reference_metrics(scores, features["is_known"], labels, 10)
     assert {name: float(logs[name]) for name in expected} == pytest.approx(expected, rel=1e-5)
-    # By chance, a third of the users finds the item among ten of about thirty new ones.
+    # By chance, ten of about thirty new items include the wanted one for a third of the users.
     assert expected["hit"] > 0.6
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("factory", FACTORIES)
-def test_last_evaluation_is_that_of_mode_eval(
+def test_last_evaluation_equals_mode_eval(
     directory: str, tmp_path: pathlib.Path, factory: Callable[[], cfg.ExperimentConfig]
 ) -> None:
     params = _experiment(directory, 4, factory)
@@ -347,7 +349,7 @@ def test_last_evaluation_is_that_of_mode_eval(
 
 @pytest.mark.slow
 @needs_ml_100k
-def test_experiment_reaches_what_its_readme_says(tmp_path: pathlib.Path) -> None:
+def test_experiment_reaches_the_mrr_of_its_readme(tmp_path: pathlib.Path) -> None:
     command = ["train.py", "--experiment=recommendation/ml100k_bpr", "--mode=train_and_eval"]
     command += [f"--model_dir={tmp_path}", f"--set=task.input_path={ML_100K}"]
     assert commands.run(command).returncode == 0

@@ -16,7 +16,7 @@ NUM_ITEMS = 40
 
 @pytest.fixture
 def matcher() -> model.TreeMatcher:
-    """A tree of depth 6 for 40 items, in another order than that of their numbers."""
+    """Build a tree of depth 6 for 40 items whose leaves are not in the order of item numbers."""
     matcher = model.TreeMatcher(configs.TdmModelConfig(num_negatives=4), NUM_ITEMS)
     matcher.plant(tree.plant(np.random.default_rng(0).normal(size=(NUM_ITEMS, 5))))
     return matcher
@@ -28,14 +28,14 @@ def _history(batch_size: int) -> tf.Tensor:
 
 
 @pytest.mark.parametrize("num_items", [2, 40, 64])
-def test_every_item_is_at_one_leaf(num_items: int) -> None:
+def test_every_item_is_at_exactly_one_leaf(num_items: int) -> None:
     item_of_leaf = tree.plant(np.random.default_rng(0).normal(size=(num_items, 5)))
     assert len(item_of_leaf) == 2 ** tree.depth_for(num_items) < 2 * num_items + 1
     items = item_of_leaf[item_of_leaf != tree.VACANT]
     assert sorted(items) == list(range(num_items))
 
 
-def test_items_of_a_topic_are_neighbours_in_the_tree() -> None:
+def test_items_of_a_topic_are_neighbors_in_the_tree() -> None:
     histories = data.load_split("train", 5000, 4)
     item_of_leaf = tree.plant(tree.item_vectors(histories.items, 80))
     topics = np.empty(80, int)
@@ -45,7 +45,7 @@ def test_items_of_a_topic_are_neighbours_in_the_tree() -> None:
     assert min(shares) > 0.8
 
 
-def test_path_leads_from_the_root_to_the_leaf(matcher) -> None:
+def test_path_of_an_item_leads_from_the_root_of_the_tree_to_its_leaf(matcher) -> None:
     path = matcher.path_to(tf.range(NUM_ITEMS)).numpy()
     assert path.shape == (NUM_ITEMS, 6)
     assert (path[:, 0] // 2 == 1).all()
@@ -54,7 +54,7 @@ def test_path_leads_from_the_root_to_the_leaf(matcher) -> None:
     np.testing.assert_array_equal(matcher.item_of_leaf.numpy()[leaves], np.arange(NUM_ITEMS))
 
 
-def test_other_nodes_are_of_the_same_level_and_not_on_the_path(matcher) -> None:
+def test_negative_nodes_are_on_the_same_level_and_not_on_the_path(matcher) -> None:
     path = matcher.path_to(tf.range(NUM_ITEMS))[..., tf.newaxis]
     others = matcher._draw_others(path).numpy()
     assert others.shape == (NUM_ITEMS, 6, 4)
@@ -62,7 +62,7 @@ def test_other_nodes_are_of_the_same_level_and_not_on_the_path(matcher) -> None:
     assert (others != path.numpy()).all()
 
 
-def test_search_with_a_wide_beam_finds_what_all_leaves_hold(matcher) -> None:
+def test_search_with_a_full_beam_finds_the_best_leaves(matcher) -> None:
     history = _history(5)
     leaves = tf.tile(tf.range(2**6, 2**7)[tf.newaxis], [5, 1])
     scores = matcher.score(history, leaves).numpy()
@@ -79,7 +79,7 @@ def test_more_recommendations_than_the_search_finds_are_refused() -> None:
 
 
 def _train(model_dir: pathlib.Path, train_steps: int) -> Any:
-    """The model after a training with few data."""
+    """Train on a small dataset and return the model."""
     params = configs.tdm()
     params.task.num_topics = 4
     params.task.train_data.override({"num_generated": 1000, "global_batch_size": 50})
@@ -90,7 +90,7 @@ def _train(model_dir: pathlib.Path, train_steps: int) -> Any:
 
 
 @pytest.mark.slow
-def test_startup_plants_a_tree_and_training_resumes_with_it(tmp_path: pathlib.Path) -> None:
+def test_startup_builds_an_item_tree_and_training_resumes_with_it(tmp_path: pathlib.Path) -> None:
     unbroken = _train(tmp_path / "unbroken", 20)
     _train(tmp_path / "run", 12)
     resumed = _train(tmp_path / "run", 20)
@@ -100,7 +100,7 @@ def test_startup_plants_a_tree_and_training_resumes_with_it(tmp_path: pathlib.Pa
         np.testing.assert_array_equal(weight.numpy(), other.numpy())
 
 
-def test_startup_on_a_cluster_refuses_trees_that_differ(two_replicas) -> None:
+def test_startup_on_a_cluster_refuses_different_item_trees(two_replicas) -> None:
     item_of_leaf = np.arange(8, dtype=np.int32)
     startup._require_same(two_replicas, item_of_leaf)
     own = iter([item_of_leaf, item_of_leaf[::-1]])
@@ -119,7 +119,7 @@ def test_startup_on_a_cluster_refuses_trees_that_differ(two_replicas) -> None:
 
 
 @pytest.mark.slow
-def test_search_finds_many_times_what_is_popular(tmp_path: pathlib.Path) -> None:
+def test_recall_is_at_least_five_times_that_of_popular_items(tmp_path: pathlib.Path) -> None:
     command = ["train.py", "--experiment=recommendation/tdm", "--mode=train_and_eval"]
     assert commands.run([*command, f"--model_dir={tmp_path}"]).returncode == 0
     lines = (tmp_path / "metrics.json").read_text().splitlines()

@@ -20,7 +20,7 @@ NUM_TRAIN, NUM_TEST = 24, 13
 
 
 def _write(directory: pathlib.Path, **replaced: np.ndarray) -> pathlib.Path:
-    """Write a small file as that of the generator: float64 curves and int64 labels."""
+    """Write a small file in the generator's format: float64 curves and int64 labels."""
     rng = np.random.default_rng(0)
     arrays = {
         "x": rng.normal(size=(NUM_TRAIN, 40)),
@@ -76,7 +76,7 @@ def test_config_is_built_without_tensorflow() -> None:
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 
-def test_curves_and_labels_are_those_of_the_file(directory: pathlib.Path) -> None:
+def test_curves_and_labels_are_loaded_from_the_file(directory: pathlib.Path) -> None:
     curves, labels = data.load_split(str(directory), "test")
     with np.load(directory / data.FILE) as file:
         np.testing.assert_array_equal(curves[..., 0], file["x_test"].astype(np.float32))
@@ -84,12 +84,12 @@ def test_curves_and_labels_are_those_of_the_file(directory: pathlib.Path) -> Non
     assert (curves.dtype, labels.dtype) == (np.float32, np.int32)
 
 
-def test_missing_file_is_an_error_that_says_how_to_write_it(tmp_path: pathlib.Path) -> None:
+def test_missing_file_error_says_how_to_create_the_file(tmp_path: pathlib.Path) -> None:
     with pytest.raises(errors.DataError, match=r"mnist1d\.write_data .*`task\.input_path`"):
         data.load_split(str(tmp_path / "nowhere"), "train")
 
 
-def test_file_with_other_contents_is_an_error(tmp_path: pathlib.Path) -> None:
+def test_file_with_unexpected_arrays_is_refused(tmp_path: pathlib.Path) -> None:
     np.savez(tmp_path / data.FILE, images=np.zeros([2, 40]))
     with pytest.raises(errors.DataError, match=r"'images'.*also x_test, y_test of MNIST-1D"):
         data.load_split(str(tmp_path), "test")
@@ -98,7 +98,7 @@ def test_file_with_other_contents_is_an_error(tmp_path: pathlib.Path) -> None:
         data.load_split(str(tmp_path), "train")
 
 
-def test_unknown_split_is_an_error() -> None:
+def test_unknown_split_is_refused() -> None:
     params = configs.mnist1d()
     params.task.validation_data.split = "validation"
     with pytest.raises(errors.ConfigValueError, match="`test`"):
@@ -111,7 +111,7 @@ def _changed(curves: np.ndarray, **changes: float) -> np.ndarray:
     return data.change_at_random(params, tf.constant([0, 3], tf.int64), batch)[0].numpy()
 
 
-def test_shift_moves_points_around_the_ends_by_at_most_its_maximum() -> None:
+def test_shift_rolls_the_points_by_at_most_max_shift() -> None:
     curve = np.random.default_rng(0).normal(size=(1, 40, 1)).astype(np.float32)
     changed = _changed(np.repeat(curve, 64, axis=0), max_shift=2)
     rolled = {shift: np.roll(curve[0], shift, axis=0) for shift in range(-2, 3)}
@@ -122,7 +122,7 @@ def test_shift_moves_points_around_the_ends_by_at_most_its_maximum() -> None:
     assert set.union(*found) == set(rolled)
 
 
-def test_scale_multiplies_and_shear_adds_a_line() -> None:
+def test_scale_multiplies_the_curve_and_shear_adds_a_line() -> None:
     curve = np.linspace(1, 2, 40, dtype=np.float32)[np.newaxis, :, np.newaxis]
     curves = np.repeat(curve, 64, axis=0)
     factors = _changed(curves, max_scale=0.25) / curves
@@ -155,7 +155,7 @@ def test_model_has_float32_logits_and_halves_the_points_from_block_to_block() ->
     assert shapes == [(40, 32), (20, 64), (10, 128)]
 
 
-def test_reported_accuracy_is_that_of_the_predictions(
+def test_reported_accuracy_is_the_share_of_correct_predictions(
     directory: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:
     trained, logs = _train(directory, tmp_path / "run", train_steps=3)
@@ -176,14 +176,12 @@ def test_interrupted_training_resumes_bit_for_bit(
 
 
 @pytest.mark.slow
-def test_last_evaluation_is_that_of_mode_eval(
-    directory: pathlib.Path, tmp_path: pathlib.Path
-) -> None:
+def test_last_evaluation_equals_mode_eval(directory: pathlib.Path, tmp_path: pathlib.Path) -> None:
     evaluations.assert_equal_to_mode_eval(_experiment(directory, 4), tmp_path / "run")
 
 
 @pytest.mark.slow
-def test_first_epochs_on_the_real_curves_beat_the_multilayer_perceptron_of_the_paper(
+def test_first_200_steps_on_mnist1d_beat_the_mlp_accuracy_of_the_paper(
     tmp_path: pathlib.Path,
 ) -> None:
     pytest.importorskip("mnist1d", reason="the generator of the data is not installed")

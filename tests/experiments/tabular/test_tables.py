@@ -21,7 +21,7 @@ CITIES = ["Bern", "Oslo", "Rome", ""]
 
 
 def _rows() -> list[dict[str, str]]:
-    """Rows with a missing number, a missing category, and a category that occurs once."""
+    """Return rows with a missing number, a missing category, and a category that occurs once."""
     rng = np.random.default_rng(0)
     rows = []
     for number in range(NUM_ROWS):
@@ -90,7 +90,7 @@ def test_configs_are_built_without_tensorflow() -> None:
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 
-def test_columns_are_numbers_if_all_cells_are_and_categories_otherwise(path: str) -> None:
+def test_columns_are_numeric_if_all_cells_are_numbers_and_categorical_otherwise(path: str) -> None:
     table = data.build_table(data.read_csv(path), _config(path))
     assert table.numeric_names == ("height", "zone")
     assert table.categorical_names == ("city",)
@@ -102,7 +102,7 @@ def test_columns_are_numbers_if_all_cells_are_and_categories_otherwise(path: str
     assert list(table.labels) == [row["tall"] == "yes" for row in rows]
 
 
-def test_named_columns_have_the_kind_that_the_config_says(path: str) -> None:
+def test_config_can_declare_columns_categorical_or_ignored(path: str) -> None:
     config = _config(path, categorical=("zone",), ignored=("city",))
     table = data.build_table(data.read_csv(path), config)
     assert (table.numeric_names, table.categorical_names) == (("height",), ("zone",))
@@ -126,7 +126,7 @@ def test_cells_that_are_not_numbers_are_named_in_the_error(path: str) -> None:
         data.build_table(data.read_csv(path), _config(path, numeric=("city",)))
 
 
-def test_bad_files_are_named_in_the_error(tmp_path: pathlib.Path) -> None:
+def test_missing_malformed_and_empty_csv_files_are_refused(tmp_path: pathlib.Path) -> None:
     with pytest.raises(errors.DataError, match=r"nowhere\.csv.*`task\.input_path`"):
         data.read_csv(str(tmp_path / "nowhere.csv"))
     broken = tmp_path / "broken.csv"
@@ -138,7 +138,7 @@ def test_bad_files_are_named_in_the_error(tmp_path: pathlib.Path) -> None:
         data.read_csv(str(broken))
 
 
-def test_each_row_is_in_one_split_and_each_is_tested_in_one_fold() -> None:
+def test_each_row_is_in_one_split_per_fold_and_in_one_test_split_over_all_folds() -> None:
     tested: list[int] = []
     for fold in range(5):
         rows = data.split_rows(NUM_ROWS, configs.TableConfig(fold=fold))
@@ -164,7 +164,7 @@ def test_normalization_uses_training_rows_only(tmp_path: pathlib.Path) -> None:
     assert float(normalization.variance[0, 0]) == pytest.approx(np.nanvar(training), rel=1e-5)
 
 
-def test_missing_number_counts_as_the_mean_and_is_told_from_it() -> None:
+def test_missing_number_is_replaced_by_the_mean_and_sets_an_indicator() -> None:
     training = np.array([[1.0], [3.0], [np.nan]], np.float32)
     built = model.build_model(configs.TableModelConfig(units=()), training, [], 2)
     kernel, _ = built.get_layer("logits").get_weights()
@@ -174,7 +174,7 @@ def test_missing_number_counts_as_the_mean_and_is_told_from_it() -> None:
     np.testing.assert_allclose(outputs, [[1, 0], [0, 0], [0, 1]], atol=1e-6)
 
 
-def test_other_value_in_a_column_that_was_constant_stays_a_small_number() -> None:
+def test_new_value_in_a_constant_training_column_is_not_scaled_up() -> None:
     training = np.array([[5.0], [5.0]], np.float32)
     built = model.build_model(configs.TableModelConfig(units=()), training, [], 2)
     built.get_layer("logits").set_weights([np.array([[1.0, 0.0]]), np.zeros(2)])
@@ -192,7 +192,7 @@ def test_numbers_beyond_half_precision_are_normalized_in_full_precision() -> Non
     np.testing.assert_allclose(built({"numbers": np.array([[3e6]], np.float32)}), [[1, 0]])
 
 
-def test_category_that_training_rows_lack_is_evaluated_as_unknown(path: str) -> None:
+def test_category_absent_from_training_rows_is_encoded_as_unknown(path: str) -> None:
     config = _config(path)
     splits = dict(data.split_rows(NUM_ROWS, config))
     # Row 0 is the only one from Lima.
@@ -208,9 +208,7 @@ def test_category_that_training_rows_lack_is_evaluated_as_unknown(path: str) -> 
     assert oslo != empty
 
 
-def test_reported_accuracy_and_loss_are_those_of_the_predictions(
-    path: str, tmp_path: pathlib.Path
-) -> None:
+def test_reported_accuracy_and_auc_match_the_predictions(path: str, tmp_path: pathlib.Path) -> None:
     params = _experiment(path, train_steps=6)
     trained, logs = _train(params, tmp_path / "run")
     built = task.TableTask(params.task)
@@ -229,7 +227,7 @@ def test_training_stops_early_and_the_best_weights_can_be_evaluated(
     path: str, tmp_path: pathlib.Path
 ) -> None:
     params = _experiment(path, train_steps=3000)
-    # A table this small is learned by heart within a few steps.
+    # The model overfits a table this small within a few steps.
     params.override(
         {
             "trainer": {
@@ -259,7 +257,7 @@ def test_interrupted_training_resumes_bit_for_bit(path: str, tmp_path: pathlib.P
 
 
 @pytest.mark.slow
-def test_breast_cancer_is_learned_to_a_small_validation_loss(tmp_path: pathlib.Path) -> None:
+def test_breast_cancer_reaches_a_validation_loss_below_0_15(tmp_path: pathlib.Path) -> None:
     params = configs.breast_cancer()
     params.trainer.writers = ["jsonl"]
     _train(params, tmp_path / "run")

@@ -23,7 +23,7 @@ def params() -> configs.multitask.MultiTaskExperimentConfig:
     return params
 
 
-def test_parity_is_known_of_all_digits_and_what_they_are_of_few(params) -> None:
+def test_digit_labels_exist_for_20_images_and_parity_labels_for_both_classes(params) -> None:
     tasks = task_factory.get_task(params.task).tasks
     labels = {
         name: np.concatenate(
@@ -42,7 +42,7 @@ def test_parity_is_known_of_all_digits_and_what_they_are_of_few(params) -> None:
     assert np.bincount(labels["digit"]).tolist() == [60] * 10
 
 
-def test_models_have_all_layers_but_the_last_in_common(params) -> None:
+def test_task_models_share_all_layers_except_the_last(params) -> None:
     models = task_factory.get_task(params.task).build_multitask_model()
     weights = {name: {id(w) for w in m.weights} for name, m in models.sub_tasks.items()}
     assert len(weights["digit"] & weights["parity"]) == 4
@@ -51,7 +51,9 @@ def test_models_have_all_layers_but_the_last_in_common(params) -> None:
 
 
 @pytest.mark.slow
-def test_both_targets_are_trained_evaluated_and_kept(params, tmp_path: pathlib.Path) -> None:
+def test_both_tasks_are_trained_and_evaluated_and_in_the_best_checkpoint_info(
+    params, tmp_path: pathlib.Path
+) -> None:
     _, logs = pipeline.RunPipeline(params, "train_and_eval", str(tmp_path)).run()
     best = json.loads((tmp_path / "best_ckpt" / "info.json").read_text())
     assert {"digit", "parity"} <= best.keys()
@@ -61,7 +63,7 @@ def test_both_targets_are_trained_evaluated_and_kept(params, tmp_path: pathlib.P
 
 
 @pytest.mark.slow
-def test_parity_helps_as_the_readme_says(tmp_path: pathlib.Path) -> None:
+def test_parity_task_improves_digit_accuracy(tmp_path: pathlib.Path) -> None:
     def last_accuracy(name: str, *flags: str) -> float:
         command = ["train.py", "--experiment=vision/digits_multitask", "--mode=train_and_eval"]
         assert commands.run([*command, f"--model_dir={tmp_path / name}", *flags]).returncode == 0

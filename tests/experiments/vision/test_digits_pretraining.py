@@ -11,7 +11,7 @@ from official_lite import pipeline
 from tests import commands, rounding
 
 
-def test_few_labels_are_the_first_of_each_class() -> None:
+def test_few_labels_are_the_first_two_of_each_class() -> None:
     params = configs.FewLabelsConfig().train_data
     images, labels = data.load_examples(params, "class")
     assert np.bincount(labels).tolist() == [2] * 10
@@ -30,7 +30,7 @@ def test_reconstruction_targets_are_not_shifted() -> None:
 
 
 @pytest.mark.slow
-def test_finetuning_starts_from_the_pretrained_encoder_and_leaves_a_model_to_serve(
+def test_finetuning_starts_from_the_pretrained_encoder_and_exports_a_saved_model(
     tmp_path: pathlib.Path,
 ) -> None:
     params = configs.digits_pretraining()
@@ -38,7 +38,7 @@ def test_finetuning_starts_from_the_pretrained_encoder_and_leaves_a_model_to_ser
     params.override({"task": {"model": {"filters": [4], "units": [8]}}})
     pretrain, finetune = params.phases
     pretrain.overrides.override({"trainer.train_steps": 2}, is_strict=False)
-    # Its encoder ends as it begins.
+    # The encoder is frozen, so that it keeps the pretrained weights.
     finetune.overrides.override({"trainer.train_steps": 1, "trainer.freeze": ["^encoder"]}, False)
     model, logs = pipeline.RunPipeline(params, "train_and_eval", str(tmp_path)).run()
     assert 0 <= float(logs["accuracy"]) <= 1
@@ -55,7 +55,7 @@ def test_finetuning_starts_from_the_pretrained_encoder_and_leaves_a_model_to_ser
 
 
 @pytest.mark.slow
-def test_pretraining_helps_as_the_readme_says(tmp_path: pathlib.Path) -> None:
+def test_pretraining_improves_accuracy_with_few_labels(tmp_path: pathlib.Path) -> None:
     def last_accuracy(name: str, directory: pathlib.Path) -> float:
         command = ["train.py", f"--experiment=vision/{name}", "--mode=train_and_eval"]
         assert commands.run([*command, f"--model_dir={tmp_path / name}"]).returncode == 0

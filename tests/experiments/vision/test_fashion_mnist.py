@@ -40,7 +40,7 @@ def _write_images_and_labels(directory: pathlib.Path, name: str) -> None:
 
 @pytest.fixture
 def directory(tmp_path: pathlib.Path) -> pathlib.Path:
-    """Files in the format of Fashion-MNIST, with fewer images."""
+    """Write files in the format of Fashion-MNIST, with fewer images."""
     directory = tmp_path / "data"
     directory.mkdir()
     for name in NUM_IMAGES:
@@ -74,7 +74,7 @@ def _experiment(directory: pathlib.Path, train_steps: int) -> cfg.ExperimentConf
     return params
 
 
-def test_images_and_labels_are_those_of_the_files(directory: pathlib.Path) -> None:
+def test_images_and_labels_are_read_from_the_files(directory: pathlib.Path) -> None:
     images, labels = data.load_split(str(directory), "test")
     assert (images.shape, images.dtype) == ((37, 28, 28, 1), np.uint8)
     is_bright = images[..., 0] == 240
@@ -98,7 +98,7 @@ def test_error_about_missing_files_says_where_to_get_them(directory: pathlib.Pat
 
 
 @pytest.mark.parametrize("damage", ["not gzip", "gzip cut off", "array cut off", "other type"])
-def test_damaged_files_are_refused(directory: pathlib.Path, damage: str) -> None:
+def test_damaged_image_files_are_refused(directory: pathlib.Path, damage: str) -> None:
     path = directory / "train-images-idx3-ubyte.gz"
     content = path.read_bytes()
     array = gzip.decompress(content)
@@ -113,7 +113,7 @@ def test_damaged_files_are_refused(directory: pathlib.Path, damage: str) -> None
         data.load_split(str(directory), "train")
 
 
-def test_files_that_do_not_match_are_refused(directory: pathlib.Path) -> None:
+def test_inconsistent_image_and_label_files_are_refused(directory: pathlib.Path) -> None:
     labels = directory / "train-labels-idx1-ubyte.gz"
     _write_idx(labels, np.zeros(89, np.uint8))
     with pytest.raises(errors.DataError, match="one label for each of the 90 images"):
@@ -126,7 +126,7 @@ def test_files_that_do_not_match_are_refused(directory: pathlib.Path) -> None:
         data.load_split(str(directory), "train")
 
 
-def test_held_out_images_are_the_last_of_training_and_not_trained_on(
+def test_held_out_images_are_the_last_training_images_and_not_trained_on(
     directory: pathlib.Path,
 ) -> None:
     config = configs.FashionMnistConfig(input_path=str(directory), num_held_out=20)
@@ -139,14 +139,14 @@ def test_held_out_images_are_the_last_of_training_and_not_trained_on(
     np.testing.assert_array_equal(np.concatenate([x for x, _ in evaluated]), images[-20:])
     epoch = built.build_inputs(config.train_data).take(7).as_numpy_iterator()
     trained = np.concatenate([x for x, _ in epoch])
-    # Every image of the epoch once, in another order.
+    # The epoch contains each remaining training image once, in a different order.
     assert sorted(map(bytes, trained.astype(np.uint8))) == sorted(map(bytes, images[:-20]))
     config.num_held_out = 90
     with pytest.raises(errors.ConfigValueError, match="less than the 90 training images"):
         built.build_inputs(config.validation_data)
 
 
-def test_erased_square_is_black_and_the_rest_unchanged() -> None:
+def test_erasing_blackens_one_square_and_leaves_the_rest_unchanged() -> None:
     images = np.full((200, 12, 9, 1), 7, np.uint8)
     erased = random_images.erase(tf.constant(images), 3, tf.constant([1, 2], tf.int64)).numpy()
     assert set(np.unique(erased)) == {0, 7}
@@ -154,7 +154,7 @@ def test_erased_square_is_black_and_the_rest_unchanged() -> None:
     for image in erased[..., 0]:
         rows, columns = np.nonzero(image == 0)
         height, width = np.ptp(rows) + 1, np.ptp(columns) + 1
-        # One full rectangle, smaller than the square only at the border.
+        # The erased area is a full rectangle, smaller than the square only at the border.
         assert len(rows) == height * width
         assert height == 3 or rows.min() == 0 or rows.max() == 11
         assert width == 3 or columns.min() == 0 or columns.max() == 8
@@ -162,7 +162,7 @@ def test_erased_square_is_black_and_the_rest_unchanged() -> None:
     assert len(centers) > 50
 
 
-def test_fused_normalization_computes_what_keras_computes() -> None:
+def test_fused_batch_normalization_matches_keras_except_for_its_sample_variance() -> None:
     images = tf.random.stateless_normal([6, 5, 4, 3], (1, 2), mean=2.0, stddev=3.0)
     layers = [
         cls(momentum=0.9, epsilon=1e-5)
@@ -194,7 +194,7 @@ def test_fused_normalization_computes_what_keras_computes() -> None:
     )
 
 
-def test_training_learns_and_its_accuracy_is_the_share_of_correct_test_images(
+def test_training_learns_and_reports_the_share_of_correct_test_images(
     directory: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:
     run = pipeline.RunPipeline(_experiment(directory, 60), "train_and_eval", str(tmp_path / "run"))
@@ -209,7 +209,7 @@ def test_training_learns_and_its_accuracy_is_the_share_of_correct_test_images(
 
 
 @pytest.mark.slow
-def test_resumed_training_ends_with_the_weights_of_an_uninterrupted_one(
+def test_resumed_training_has_the_weights_of_an_uninterrupted_one(
     directory: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:
     def train(name: str, train_steps: int) -> keras.Model:
@@ -224,14 +224,12 @@ def test_resumed_training_ends_with_the_weights_of_an_uninterrupted_one(
 
 
 @pytest.mark.slow
-def test_last_evaluation_is_that_of_mode_eval(
-    directory: pathlib.Path, tmp_path: pathlib.Path
-) -> None:
+def test_last_evaluation_equals_mode_eval(directory: pathlib.Path, tmp_path: pathlib.Path) -> None:
     evaluations.assert_equal_to_mode_eval(_experiment(directory, 4), tmp_path / "run")
 
 
 @pytest.mark.parametrize("filters", [(), (8, 0)])
-def test_filters_that_make_no_network_are_refused(filters: tuple[int, ...]) -> None:
+def test_empty_or_zero_filters_are_refused(filters: tuple[int, ...]) -> None:
     params = configs.fashion_mnist_best()
     params.task.model.filters = filters
     with pytest.raises(errors.ConfigValueError, match="at least one number, all of them positive"):

@@ -23,12 +23,12 @@ NUM_IMAGES = {"data_batch_1": 20, "data_batch_2": 20, "test_batch": 13}
 
 @pytest.fixture
 def directory(tmp_path: pathlib.Path) -> pathlib.Path:
-    """Files as those of CIFAR-10's Python version, with fewer images."""
+    """Write files in the format of CIFAR-10's Python version, with fewer images."""
     rng = np.random.default_rng(0)
     for name, count in NUM_IMAGES.items():
         pixels = rng.integers(256, size=(count, 3072), dtype=np.uint8)
         content = {b"data": pixels, b"labels": [i % 10 for i in range(count)]}
-        # The protocol of the original files.
+        # The original files use this protocol.
         (tmp_path / name).write_bytes(pickle.dumps(content, protocol=4))
     return tmp_path
 
@@ -56,7 +56,7 @@ def _experiment(directory: pathlib.Path, train_steps: int) -> cfg.ExperimentConf
     return params
 
 
-def test_files_are_read_channel_by_channel(directory: pathlib.Path) -> None:
+def test_channel_planes_of_the_files_become_rgb_images(directory: pathlib.Path) -> None:
     images, labels = data.load_split(str(directory), "train")
     assert (images.shape, images.dtype) == ((40, 32, 32, 3), np.uint8)
     with (directory / "data_batch_2").open("rb") as file:
@@ -66,7 +66,9 @@ def test_files_are_read_channel_by_channel(directory: pathlib.Path) -> None:
     assert len(data.load_split(str(directory), "test")[1]) == 13
 
 
-def test_other_files_are_refused(directory: pathlib.Path, tmp_path: pathlib.Path) -> None:
+def test_unsafe_pickles_and_missing_files_are_refused(
+    directory: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
     (directory / "test_batch").write_bytes(pickle.dumps({b"data": pathlib.Path("x")}))
     with pytest.raises(errors.DataError, match="not allowed in a CIFAR-10 file"):
         data.load_split(str(directory), "test")
@@ -74,7 +76,7 @@ def test_other_files_are_refused(directory: pathlib.Path, tmp_path: pathlib.Path
         data.load_split(str(tmp_path / "nowhere"), "train")
 
 
-def test_changes_are_crops_of_the_padded_image_or_of_its_mirror_image() -> None:
+def test_augmentation_crops_the_padded_image_or_its_mirror_image() -> None:
     params = configs.Cifar10Config().train_data
     image = np.random.default_rng(0).integers(256, size=(1, 32, 32, 3), dtype=np.uint8)
     change = data._change_at_random(params)
@@ -93,7 +95,7 @@ def test_changes_are_crops_of_the_padded_image_or_of_its_mirror_image() -> None:
     assert {mirrored for mirrored, _, _ in windows} == {False, True}
 
 
-def test_network_has_the_size_of_the_paper_and_only_its_kernels_decay() -> None:
+def test_network_has_the_parameters_of_the_paper_and_decays_only_kernels() -> None:
     config = configs.Cifar10Config()
     built = task.Cifar10Task(config).build_model()
     kernels = [w for w in built.trainable_weights if w.path.endswith("kernel")]
@@ -104,7 +106,7 @@ def test_network_has_the_size_of_the_paper_and_only_its_kernels_decay() -> None:
     rounding.assert_close(tf.add_n(built.losses), expected, roundings=largest)
 
 
-def test_smoothed_loss_is_that_of_smoothed_labels() -> None:
+def test_loss_with_label_smoothing_matches_keras() -> None:
     config = configs.Cifar10Config()
     config.losses.label_smoothing = 0.1
     logits = tf.random.stateless_normal([4, 10], (1, 2))
@@ -117,7 +119,7 @@ def test_smoothed_loss_is_that_of_smoothed_labels() -> None:
 
 
 @pytest.mark.slow
-def test_training_goes_on_as_if_it_had_not_been_interrupted(
+def test_resumed_training_has_the_weights_of_an_uninterrupted_one(
     directory: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:
     def train(name: str, train_steps: int) -> tuple[keras.Model, Mapping[str, Any]]:
@@ -125,7 +127,7 @@ def test_training_goes_on_as_if_it_had_not_been_interrupted(
         return pipeline.RunPipeline(params, "train_and_eval", str(tmp_path / name)).run()
 
     unbroken, logs = train("unbroken", 6)
-    # A share of the 13 test images, none of which is left out.
+    # The accuracy is a multiple of 1/13: all 13 test images are evaluated.
     assert float(logs["accuracy"]) * 13 == pytest.approx(round(float(logs["accuracy"]) * 13))
     train("resumed", 3)
     resumed, _ = train("resumed", 6)
@@ -133,7 +135,7 @@ def test_training_goes_on_as_if_it_had_not_been_interrupted(
         np.testing.assert_array_equal(one, other)
 
 
-def test_tensorflow_datasets_are_read_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_images_are_read_from_tensorflow_datasets(monkeypatch: pytest.MonkeyPatch) -> None:
     images = np.random.default_rng(0).integers(256, size=(11, 32, 32, 3), dtype=np.uint8)
     examples = {"id": np.arange(11), "image": images, "label": np.arange(11) % 10}
     tfds = types.ModuleType("tensorflow_datasets")
@@ -153,7 +155,5 @@ def test_tensorflow_datasets_are_read_too(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 @pytest.mark.slow
-def test_last_evaluation_is_that_of_mode_eval(
-    directory: pathlib.Path, tmp_path: pathlib.Path
-) -> None:
+def test_last_evaluation_equals_mode_eval(directory: pathlib.Path, tmp_path: pathlib.Path) -> None:
     evaluations.assert_equal_to_mode_eval(_experiment(directory, 4), tmp_path / "run")

@@ -16,7 +16,7 @@ SIZES = [(40, 60), (60, 40), (48, 48), (33, 80), (64, 50)]
 
 
 def _jpeg(index: int) -> bytes:
-    """A picture that is red at its left and green at its top."""
+    """Encode an image that is red at the left and green at the top."""
     height, width = SIZES[index % len(SIZES)]
     red = tf.tile(tf.linspace(255.0, 0.0, width)[tf.newaxis], [height, 1])
     green = tf.tile(tf.linspace(255.0, 0.0, height)[:, tf.newaxis], [1, width])
@@ -26,7 +26,7 @@ def _jpeg(index: int) -> bytes:
 
 @pytest.fixture(scope="module")
 def directory(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
-    """Two files of training images and one of validation images, in the format of ImageNet."""
+    """Write two files of training images and one of validation images in the format of ImageNet."""
     path = tmp_path_factory.mktemp("imagenet")
     for name, begin, end in [("train-0", 0, 6), ("train-1", 6, 12), ("valid-0", 12, 19)]:
         examples = [
@@ -84,18 +84,18 @@ def _first_batches(params: cfg.DataConfig, batch: int, count: int) -> list[np.nd
     return [images.numpy() for images, _ in dataset.take(count)]
 
 
-def test_evaluation_looks_at_the_middle_of_each_image_once(directory: pathlib.Path) -> None:
+def test_evaluation_reads_the_center_crop_of_each_image_once(directory: pathlib.Path) -> None:
     params = _experiment(directory).task.validation_data
     batches = list(data.build_dataset(params, (32, 32)).as_numpy_iterator())
     assert [len(labels) for _, labels in batches] == [4, 3]
     images = np.concatenate([images for images, _ in batches])
     assert (images.shape, images.dtype) == ((7, 32, 32, 3), np.float32)
-    # A square in the middle of the gradients, as far from one end as from the other.
+    # The crop is centered, so that both gradients average to the middle of their range.
     np.testing.assert_allclose(images[..., :2].mean(axis=(1, 2)), 127.5, atol=4)
     assert (images[:, :, 0, 0] - images[:, :, -1, 0] > 50).all()
 
 
-def test_training_looks_at_parts_and_at_mirror_images(directory: pathlib.Path) -> None:
+def test_training_reads_random_crops_and_mirror_images(directory: pathlib.Path) -> None:
     params = _experiment(directory).task.train_data
     images = np.concatenate(_first_batches(params, 0, 12))
     left_to_right = images[:, :, 0, 0].mean(axis=1) - images[:, :, -1, 0].mean(axis=1)
@@ -104,20 +104,20 @@ def test_training_looks_at_parts_and_at_mirror_images(directory: pathlib.Path) -
     assert extents.min() < 120 < extents.max()
     largest = params.replace(crop_area_range=(1.0, 1.0), aug_rand_hflip=False)
     images = np.concatenate(_first_batches(largest, 0, 3))
-    # No such part fits all aspect ratios: then it is the middle.
+    # If no crop of the whole area fits the drawn aspect ratio, the center crop is used.
     assert (images[:, :, 0, 0] - images[:, :, -1, 0] > 50).all()
 
 
-def test_images_of_a_batch_depend_on_its_number_alone(directory: pathlib.Path) -> None:
+def test_training_images_depend_only_on_the_batch_number(directory: pathlib.Path) -> None:
     params = _experiment(directory).task.train_data
     unbroken = _first_batches(params, 0, 7)
     for batch, other in zip(unbroken[4:], _first_batches(params, 4, 3), strict=True):
         np.testing.assert_array_equal(batch, other)
-    # Of the same three batches, an epoch later.
+    # Batch 3 belongs to the next epoch, where images are cropped differently.
     assert not np.isin(unbroken[0].sum(axis=(1, 2, 3)), unbroken[3].sum(axis=(1, 2, 3))).all()
 
 
-def test_workers_of_a_data_service_cut_the_images_out(directory: pathlib.Path) -> None:
+def test_data_service_workers_crop_the_images(directory: pathlib.Path) -> None:
     service = tf.data.experimental.service
     dispatcher = service.DispatchServer()
     worker = service.WorkerServer(
@@ -131,7 +131,7 @@ def test_workers_of_a_data_service_cut_the_images_out(directory: pathlib.Path) -
     del worker
 
 
-def test_recipe_is_that_of_ninety_epochs() -> None:
+def test_default_config_trains_for_ninety_epochs() -> None:
     from official_lite.config import epochs
 
     params = epochs.resolve(configs.resnet_imagenet())
@@ -142,7 +142,7 @@ def test_recipe_is_that_of_ninety_epochs() -> None:
     assert schedule.values == pytest.approx([1.6, 0.16, 0.016, 0.0016])
 
 
-def test_tensorflow_datasets_are_read_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_images_are_read_from_tensorflow_datasets(monkeypatch: pytest.MonkeyPatch) -> None:
     examples = {
         "file_name": [f"{index}.JPEG" for index in range(5)],
         "image": [_jpeg(index) for index in range(5)],
@@ -166,7 +166,5 @@ def test_tensorflow_datasets_are_read_too(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 @pytest.mark.slow
-def test_last_evaluation_is_that_of_mode_eval(
-    directory: pathlib.Path, tmp_path: pathlib.Path
-) -> None:
+def test_last_evaluation_equals_mode_eval(directory: pathlib.Path, tmp_path: pathlib.Path) -> None:
     evaluations.assert_equal_to_mode_eval(_experiment(directory), tmp_path / "run")

@@ -183,12 +183,12 @@ WAYS_IN: dict[str, Callable[[str, object], object]] = {
 @pytest.mark.parametrize(
     ("field", "value", "place"), [("count", True, "`count`"), ("leaves", [{"x": 1.5}], r"\[0\].x")]
 )
-def test_wrong_type_is_refused_whichever_way_the_value_comes_in(way, field, value, place) -> None:
+def test_wrong_type_is_refused_however_the_value_is_set(way, field, value, place) -> None:
     with pytest.raises(errors.ConfigTypeError, match=place):
         WAYS_IN[way](field, value)
 
 
-# The field, a value of the wrong type, and what a message must name: the place or the remedy.
+# The field, a value of the wrong type, and the location or remedy that the message must name.
 WRONG_TYPES = [
     ("count", "abc", "int"),
     ("count", 3.5, "int"),
@@ -217,13 +217,13 @@ WRONG_TYPES = [
 
 
 @pytest.mark.parametrize(("field", "value", "named"), WRONG_TYPES)
-def test_wrong_type_is_refused_with_the_place_or_the_remedy(field, value, named) -> None:
+def test_wrong_type_error_names_the_location_or_the_remedy(field, value, named) -> None:
     with pytest.raises(errors.ConfigTypeError) as caught:
         Everything(**{field: value})
     assert named in str(caught.value)
 
 
-# What changes a config, the error, and the name that its message must contain.
+# The invalid change, the error, and the name that its message must contain.
 REFUSALS: list[tuple[Callable[[], object], type[Exception], str]] = [
     (lambda: Everything(count=2**63), errors.ConfigValueError, "`count`"),
     (lambda: Everything(color="green"), errors.ConfigValueError, "`color`"),
@@ -246,7 +246,7 @@ REFUSALS: list[tuple[Callable[[], object], type[Exception], str]] = [
     (lambda: TrainerConfig.from_args(1, 2, 3), errors.ConfigTypeError, "3 values"),
     (lambda: hyperparams.bind("Bound"), ValueError, "'Bound'"),
     (lambda: hyperparams.bind(TrainerConfig)(5), ValueError, "got 5"),
-    # Both of two mutually exclusive fields.
+    # Two mutually exclusive fields are both set.
     (lambda: StagesConfig(steps=5, epochs=3), errors.ConfigValueError, "`epochs` is 3"),
     (lambda: StagesConfig({"steps": 5, "epochs": 3}), errors.ConfigValueError, "`epochs` is 3"),
     (
@@ -309,7 +309,7 @@ REFUSALS: list[tuple[Callable[[], object], type[Exception], str]] = [
 
 
 @pytest.mark.parametrize(("change", "error", "named"), REFUSALS)
-def test_invalid_change_is_refused_with_the_name(change, error, named) -> None:
+def test_invalid_config_change_is_refused_with_its_cause(change, error, named) -> None:
     with pytest.raises(error) as caught:
         change()
     assert named in str(caught.value)
@@ -335,7 +335,7 @@ def test_field_checks_accept_valid_values() -> None:
         ("stages:\n  steps: 5\n  epochs: 3\n", 3, "`epochs` is 3"),
     ],
 )
-def test_error_in_a_file_names_file_and_line(tmp_path, text, line, named) -> None:
+def test_error_in_a_config_file_names_the_file_and_line(tmp_path, text, line, named) -> None:
     path = tmp_path / "run.yaml"
     path.write_text(text)
     with pytest.raises(errors.ConfigError) as caught:
@@ -353,7 +353,7 @@ def test_notebook_shows_a_config_as_yaml():
     assert "train_steps: 0\n" in display(TrainerConfig())[0]["text/plain"]
 
 
-def test_config_without_fields_accepts_new_keys_only_when_built():
+def test_config_without_fields_accepts_new_keys_only_in_its_constructor():
     config = hyperparams.Config({"a": {"b": [{"c": 1}]}})
     assert config.a.b[0].c == 1
     assert config == hyperparams.Config({"a": {"b": [{"c": 1}]}})
@@ -397,7 +397,7 @@ def test_validate_checks_elements_that_were_appended_to_a_list():
         config.validate()
 
 
-def test_file_keeps_the_subclass_of_a_nested_config(tmp_path):
+def test_yaml_round_trip_keeps_the_subclass_of_a_nested_config(tmp_path):
     path = tmp_path / "params.yaml"
     config = ExperimentConfig(
         task=DigitsTaskConfig(sizes=(3, 4), strategy="off", model={"d": 1e-3})
@@ -440,7 +440,7 @@ def test_list_elements_can_be_overridden_by_index():
     assert config.routines == [*expected, TrainerConfig(train_steps=3)]
 
 
-def test_positional_values_are_for_the_fields_of_the_class_itself() -> None:
+def test_positional_values_set_only_the_fields_of_the_class_itself() -> None:
     assert DigitsTaskConfig.from_args([5], name="x") == DigitsTaskConfig(sizes=(5,), name="x")
 
 
@@ -478,7 +478,7 @@ def test_bound_builder_belongs_to_one_class():
         hyperparams.bind(TrainerConfig)(5)
 
 
-def test_unresolvable_annotation_is_named():
+def test_unresolvable_annotation_is_named_in_the_error():
     @dataclasses.dataclass
     class Broken(hyperparams.Config):
         x: NoSuchName = None  # noqa: F821  # the point of the test
@@ -528,7 +528,7 @@ def test_null_does_not_conflict_with_a_mutually_exclusive_field():
     assert StagesConfig(steps=0, epochs=3).epochs == 3
 
 
-def test_custom_constructor_takes_its_own_arguments():
+def test_config_may_define_a_constructor_whose_arguments_are_not_fields():
     @dataclasses.dataclass(init=False)
     class Own(hyperparams.Config):
         size: int = 1
@@ -556,7 +556,7 @@ def test_lenient_config_keeps_values_of_other_types(values, tmp_path) -> None:
     assert {name: getattr(read, name) for name in values} == values
 
 
-def test_lenient_config_converts_what_fits_and_refuses_unknown_keys() -> None:
+def test_lenient_config_converts_matching_values_and_refuses_unknown_keys() -> None:
     config = PortedConfig(block={"train_steps": 5}, sizes=[1, 2])
     assert isinstance(config.block, TrainerConfig)
     assert config.sizes == (1, 2)
@@ -566,7 +566,7 @@ def test_lenient_config_converts_what_fits_and_refuses_unknown_keys() -> None:
         TrainerConfig(train_steps=None)
 
 
-def test_lenient_config_takes_new_keys_when_built_but_not_in_overrides() -> None:
+def test_lenient_config_accepts_new_keys_in_its_constructor_but_not_in_overrides() -> None:
     assert LevelsConfig({"4": 1.0}).as_dict() == {"all": None, "4": 1.0}
     config = LossConfig(weights={"3": 0.7, "5": 0.9})
     assert config.weights.as_dict() == {"all": None, "3": 0.7, "5": 0.9}
@@ -638,7 +638,7 @@ def test_dict_assigned_to_a_config_field_becomes_a_config():
     assert config.slices.as_dict() == {"a": 1, "b": 2}
 
 
-def test_dicts_are_merged_into_the_present_subclass():
+def test_dict_overrides_are_merged_into_the_current_config_subclass():
     config = Everything(leaf=WiderLeaf(y=5), leaves=[WiderLeaf(), Leaf()])
     config.override({"leaf": {"x": 3}, "leaves": [{"y": 7}, {"x": 8}]})
     assert config.leaf == WiderLeaf(x=3, y=5)
@@ -646,13 +646,13 @@ def test_dicts_are_merged_into_the_present_subclass():
 
 
 @pytest.mark.parametrize("length", [1, 2, 3])
-def test_new_list_replaces_the_old_one_and_keeps_the_classes_of_its_elements(length):
+def test_list_override_replaces_the_list_and_keeps_the_classes_of_its_elements(length):
     config = Everything(leaves=[Leaf(x=5), WiderLeaf(x=6, y=7)])
     config.override({"leaves": [{"x": 2}, {}, {}][:length]})
-    # The new values have the classes of the old ones, so that the file of a run can be applied.
+    # New elements have the classes of the old ones, so that a run's config file can be applied.
     assert config.leaves == [Leaf(x=2), WiderLeaf(), Leaf()][:length]
     hyperparams.override_params_dict(config, "leaves[0].x=3", is_strict=True)
-    assert config.leaves[0] == Leaf(x=3), "a single element is changed"
+    assert config.leaves[0] == Leaf(x=3), "an index changes only its element"
 
 
 def test_configs_are_copied_and_unlocked_when_assigned():
@@ -669,7 +669,7 @@ def test_params_dict_assigned_to_a_config_field_is_converted():
     assert config.leaf == WiderLeaf(y=4)
 
 
-def test_plugin_arguments_may_be_nested_and_survive_a_file(tmp_path) -> None:
+def test_nested_plugin_arguments_survive_a_yaml_round_trip(tmp_path) -> None:
     entry = {"name": "a", "sizes": [[1, 2], [3]], "files": {"x": [{"y": [[1.5]]}]}}
     trainer = _plugins("timer", entry)
     trainer.validate()
@@ -679,7 +679,7 @@ def test_plugin_arguments_may_be_nested_and_survive_a_file(tmp_path) -> None:
 
 
 @pytest.mark.parametrize("name", ["lock", "get", "override", "replace", "keys"])
-def test_argument_may_be_named_like_a_method(name):
+def test_plugin_argument_may_be_named_like_a_config_method(name):
     entry = {"name": "a", name: True, "nested": {name: [1]}}
     trainer = _plugins(entry, {"name": "b"})
     trainer.override({"hooks": [entry], "overrides": {name: 3}})
@@ -692,7 +692,7 @@ def test_argument_may_be_named_like_a_method(name):
     assert hyperparams.get_by_path(copied, f"overrides.{name}") == 3
 
 
-def test_validate_finds_a_plugin_without_a_name():
+def test_validate_refuses_a_plugin_without_a_name():
     trainer = PluginsConfig()
     trainer.hooks.append(hyperparams.PluginConfig())
     with pytest.raises(errors.ConfigValueError, match="`name` is missing"):
@@ -712,7 +712,7 @@ def test_single_plugin_argument_is_set_by_its_path():
     assert trainer.hooks[1].as_dict() == {"name": "a", "patience": 5, "metric": "accuracy"}
 
 
-def test_free_config_takes_new_keys_at_any_time():
+def test_free_config_accepts_new_keys_at_any_time():
     trainer = PluginsConfig({"overrides": {"a.b": 1, "c": {"d": [[1]]}}})
     trainer.override({"overrides": {"c": {"e": 2}}})
     assert trainer.as_dict()["overrides"] == {"a.b": 1, "c": {"d": [[1]], "e": 2}}
@@ -738,7 +738,7 @@ def test_alternative_can_be_set_before_its_type_in_one_override():
     assert config.warmup.get() == Linear(warmup_steps=5)
 
 
-def test_loose_override_adds_an_alternative():
+def test_non_strict_override_adds_an_alternative():
     warmup = Warmup()
     warmup.override({"type": "mine", "mine": {"x": 1}}, is_strict=False)
     assert warmup.get().x == 1

@@ -1,4 +1,4 @@
-"""Untyped trees of parameters: overrides, paths and restrictions."""
+"""Untyped parameter trees: overrides, paths and restrictions."""
 
 import dataclasses
 
@@ -36,7 +36,7 @@ def _check(restriction, **values) -> None:
     hyperparams.ParamsDict(values, [restriction]).validate()
 
 
-# What is done, the error, and the name that its message must contain.
+# The invalid action, the error, and the name that its message must contain.
 REFUSALS = [
     (lambda: _override("a:10"), errors.ConfigValueError, "position 0"),
     (lambda: _override("nonsense"), errors.ConfigValueError, "`name=value`"),
@@ -85,13 +85,13 @@ def _is_even(params) -> bool:
 
 
 @pytest.mark.parametrize(("act", "error", "named"), REFUSALS)
-def test_invalid_override_or_rule_is_refused_with_the_name(act, error, named) -> None:
+def test_invalid_override_or_restriction_is_refused_with_its_cause(act, error, named) -> None:
     with pytest.raises(error) as caught:
         act()
     assert named in str(caught.value)
 
 
-def test_only_the_constructor_and_loose_overrides_add_keys():
+def test_only_the_constructor_and_non_strict_overrides_add_keys():
     params = ParamsDict({"a": {"b": 1}})
     params.override({"a": {"c": 2}}, is_strict=False)
     assert params.as_dict() == {"a": {"b": 1, "c": 2}}
@@ -99,7 +99,7 @@ def test_only_the_constructor_and_loose_overrides_add_keys():
         params.x = 1
 
 
-def test_reading_an_unknown_key_is_an_attribute_error():
+def test_reading_an_unknown_key_raises_attribute_error():
     params = ParamsDict({"train_steps": 1})
     assert not hasattr(params, "steps")
     assert params.get("steps", 5) == 5
@@ -154,7 +154,7 @@ def test_deleted_key_is_missing_from_params_dict():
         '{"a": 5, "b": {"c": "x"}}',
     ],
 )
-def test_override_is_read_from_every_kind_of_text(override):
+def test_override_is_parsed_from_assignments_yaml_or_json(override):
     params = ParamsDict({"a": 1, "b": {"c": "", "d": 2}})
     hyperparams.override_params_dict(params, override, is_strict=True)
     assert params.as_dict() == {"a": 5, "b": {"c": "x", "d": 2}}
@@ -175,7 +175,7 @@ def test_empty_override_changes_nothing(override):
     assert params.as_dict() == {"a": 1}
 
 
-def test_value_that_ends_like_a_file_is_a_value():
+def test_assignment_whose_value_ends_in_yaml_is_not_read_as_a_file():
     params = hyperparams.override_params_dict(ParamsDict({"a": ""}), "a=x.yaml", is_strict=True)
     assert params.a == "x.yaml"
 
@@ -186,7 +186,7 @@ def test_list_elements_are_overridden_by_index():
     assert params.as_dict() == {"a": [1, 5, 3, 6], "b": [{"c": 2}]}
 
 
-def test_saved_parameters_are_read_back(tmp_path):
+def test_params_dict_round_trips_through_yaml(tmp_path):
     path = tmp_path / "params.yaml"
     hyperparams.save_params_dict_to_yaml(ParamsDict({"a": (1, 2), "b": {"c": "off"}}), path)
     assert path.read_text() == "a: [1, 2]\nb:\n  c: 'off'\n"
@@ -208,7 +208,7 @@ def test_saved_parameters_are_read_back(tmp_path):
         "a == a",
     ],
 )
-def test_restrictions_that_hold_are_accepted(restriction):
+def test_satisfied_restrictions_are_accepted(restriction):
     _check(restriction, a={"b": 1}, c=2, n=None, s="off", t=True)
 
 
@@ -284,7 +284,7 @@ def test_diff_shows_each_path_that_differs():
     assert hyperparams.diff({"a": (1, 2)}, {"a": [1, 2]}) == []
 
 
-def test_texts_are_found_and_rewritten_at_any_depth():
+def test_strings_are_found_and_rewritten_at_any_depth():
     config = hyperparams.Config({"a": "x", "b": ["x", {"c": ("x", 1)}], "d": {"e": "y", "f": 2}})
     config.lock()
     assert sorted(hyperparams.texts(config)) == ["x", "x", "x", "y"]

@@ -1,4 +1,4 @@
-"""The text of configs: YAML, overrides such as `a.b=1`, and the positions that errors name."""
+"""Config text: YAML, overrides such as `a.b=1`, and the positions that errors name."""
 
 import contextlib
 import math
@@ -43,7 +43,7 @@ def resolve(text):
         ("-.inf", -math.inf),
     ],
 )
-def test_plain_yaml_scalar_has_its_type(text, value):
+def test_plain_yaml_scalar_is_resolved_to_its_type(text, value):
     resolved = resolve(text)
     assert resolved == value
     assert type(resolved) is type(value)
@@ -54,7 +54,7 @@ def test_plain_yaml_scalar_has_its_type(text, value):
     "text",
     ["off", "on", "yes", "no", "12:30", "1_000", "2024-01-01", "0x1F", "1.2.3", "None", "e5", "."],
 )
-def test_scalars_without_a_type_are_text(text):
+def test_yaml_scalars_that_are_not_resolved_are_strings(text):
     assert resolve(text) == text
     assert yaml_io.is_plain_text(text)
 
@@ -63,12 +63,12 @@ def test_yaml_nan_is_a_float() -> None:
     assert math.isnan(resolve(".nan"))
 
 
-def test_integers_have_at_most_64_bits() -> None:
+def test_integers_of_up_to_64_bits_are_accepted() -> None:
     assert resolve(str(2**63 - 1)) == 2**63 - 1
     assert resolve(str(-(2**63))) == -(2**63)
 
 
-# What reads a text, the text, and what the message must name.
+# The parser, the invalid text, and the words that the message must contain.
 REFUSALS = [
     *((resolve, text, f"here: {text}") for text in ("010", "-007", "00")),
     *((resolve, text, "64 bits") for text in (str(2**63), "9" * 23, "9" * 5000)),
@@ -107,24 +107,24 @@ REFUSALS = [
 
 
 @pytest.mark.parametrize(("read", "text", "named"), REFUSALS)
-def test_invalid_text_is_refused_with_the_place(read, text, named) -> None:
+def test_invalid_config_text_is_refused_with_its_location(read, text, named) -> None:
     with pytest.raises(errors.ConfigValueError) as caught:
         read(text)
     assert named in str(caught.value)
 
 
-def test_ambiguous_scalars_of_yaml_1_1_are_text():
+def test_ambiguous_scalars_of_yaml_1_1_are_strings():
     text = "a: 1e-3\nb: 1.5e6\nc: off\nd: 12:30\ne: 2024-01-01\nf: 1_000\ng: '5'\nh: True\non: 1\n"
     values = [1e-3, 1.5e6, "off", "12:30", "2024-01-01", "1_000", "5", True]
     assert parse(text) == dict(zip("abcdefgh", values, strict=True)) | {"on": 1}
 
 
 @pytest.mark.parametrize("text", ["", "\n\n", "# nothing\n", "---\n", "null\n"])
-def test_empty_file_is_an_empty_override(text):
+def test_empty_yaml_file_is_an_empty_override(text):
     assert parse(text) == {}
 
 
-def test_tuple_tag_of_the_model_garden_is_a_list():
+def test_python_tuple_tag_of_the_model_garden_is_read_as_a_list():
     assert parse("a: !!python/tuple\n- 1\n- 2\n") == {"a": [1, 2]}
 
 
@@ -148,8 +148,8 @@ def alias_bomb():
     ],
     ids=["aliases", "cycle", "flow depth", "block depth"],
 )
-def test_text_that_expands_or_nests_without_end_is_refused_at_once(text, message):
-    # Of this thread's time on the processor: others may be at work.
+def test_text_that_expands_or_nests_too_far_is_refused_within_a_second(text, message):
+    # The CPU time of this thread only, because other threads may be running.
     start = time.thread_time()
     with pytest.raises(errors.ConfigValueError, match=message):
         parse(text)
@@ -175,20 +175,20 @@ def test_huge_file_is_refused_without_reading_it(tmp_path):
         ("a: 1".encode("utf-16-le"), r"x\.yaml:1: the character '\\x00'"),
     ],
 )
-def test_only_plain_utf8_is_read(tmp_path, content, message):
+def test_files_that_are_not_plain_utf_8_are_refused(tmp_path, content, message):
     path = tmp_path / "x.yaml"
     path.write_bytes(content)
     with pytest.raises(errors.ConfigValueError, match=message):
         yaml_io.read_yaml(path)
 
 
-def test_missing_file_or_directory_is_a_config_error(tmp_path):
+def test_missing_file_or_directory_raises_config_file_error(tmp_path):
     for path in (tmp_path / "absent.yaml", tmp_path):
         with pytest.raises(yaml_io.ConfigFileError, match=str(path)):
             yaml_io.read_yaml(path)
 
 
-def test_remote_file_is_read_through_tensorflow(tmp_path):
+def test_remote_config_file_is_read_through_tensorflow(tmp_path):
     path = f"file://{tmp_path}/remote.yaml"
     files.write_text(path, "a: 1\n")
     assert yaml_io.read_yaml(path) == {"a": 1}
@@ -208,7 +208,7 @@ def test_remote_file_is_read_through_tensorflow(tmp_path):
         ("{a: 1}", {"a": 1}),
     ],
 )
-def test_value_of_an_override_is_parsed(text, value):
+def test_override_value_is_parsed_as_yaml(text, value):
     assert yaml_io.parse_value(text, "here") == value
 
 
@@ -229,7 +229,7 @@ values = st.recursive(
 
 
 @given(st.dictionaries(st.text(), values, max_size=5))
-def test_written_yaml_reads_back_the_same(mapping):
+def test_yaml_round_trip_preserves_any_mapping(mapping):
     text = yaml_io.to_yaml(mapping)
     assert parse(text) == mapping
     assert yaml_io.to_yaml(parse(text)) == text
@@ -241,12 +241,12 @@ def test_any_text_is_parsed_or_refused_with_a_config_error(text):
         assert isinstance(parse(text), dict)
 
 
-def test_written_texts_are_texts_for_any_yaml_reader():
+def test_written_strings_are_strings_for_pyyaml_too():
     texts = ["off", "12:30", "2024-01-01", "1_000", "1e-3", "010"]
     assert yaml.safe_load(yaml_io.to_yaml({"a": texts})) == {"a": texts}
 
 
-def test_value_that_a_config_cannot_hold_is_not_written():
+def test_writing_an_unsupported_value_raises_config_type_error():
     with pytest.raises(errors.ConfigTypeError, match="Can't write the value to a config file"):
         yaml_io.to_yaml({"a": object()})
 
@@ -270,7 +270,7 @@ def test_global_state_of_pyyaml_is_untouched():
         ("a=x=y", {"a": "x=y"}),
     ],
 )
-def test_overrides_in_one_line_are_parsed(text, parsed):
+def test_comma_separated_overrides_are_parsed(text, parsed):
     assert yaml_io.is_csv(text)
     assert yaml_io.parse_csv(text) == parsed
 
@@ -285,7 +285,7 @@ def test_overrides_in_one_line_are_parsed(text, parsed):
         ("a=1,b=[[1],[2]]", 4, "A list in a list"),
     ],
 )
-def test_malformed_text_is_shown_with_the_position(text, position, hint):
+def test_malformed_override_is_shown_with_its_position_and_a_hint(text, position, hint):
     with pytest.raises(errors.ConfigValueError) as caught:
         yaml_io.parse_csv(text)
     first, shown, pointer, advice = str(caught.value).splitlines()
@@ -310,13 +310,13 @@ def test_path_is_split_into_names_and_indices() -> None:
     assert yaml_io.parse_path("a.b[0][1].c") == ["a", "b", 0, 1, "c"]
 
 
-def test_list_items_replace_and_append():
+def test_indexed_list_items_replace_or_append_elements():
     items = yaml_io.ListItems({2: "new", 0: "changed"})
     assert items.over(["x", "y"], HERE) == [("changed", "x"), ("y", "y"), ("new", None)]
     assert yaml_io.ListItems({0: 1}).over(None, HERE) == [(1, None)]
 
 
-def test_position_is_shown_with_path_and_line():
+def test_cursor_shows_path_config_name_and_line():
     mapping = yaml_io.LocatedDict("exp.yaml")
     mapping["b"] = 1
     mapping.lines["b"] = 7

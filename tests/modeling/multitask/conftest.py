@@ -1,4 +1,4 @@
-"""Two tasks that pull one shared weight to a target each: everything has a closed form."""
+"""Two tasks that pull one shared weight to different targets, with results in closed form."""
 
 import dataclasses
 from collections.abc import Callable
@@ -21,7 +21,7 @@ class PullConfig(cfg.TaskConfig):
 
 
 class PullModel(keras.Model):
-    """Its output is the weight of the shared layer, times the feature."""
+    """A model that multiplies its input by the weight of the shared layer."""
 
     def __init__(self, shared: keras.layers.Layer, added_loss: float = 0.0) -> None:
         super().__init__()
@@ -41,7 +41,7 @@ def shared_layer(l2: float = 0.0) -> keras.layers.Layer:
 
 
 class PullModels(base_model.MultiTaskBaseModel):
-    """The weight is 1 at first."""
+    """Two models with one shared weight, which is initially 1."""
 
     def __init__(self, l2: float = 0.0, added_loss: float = 0.0) -> None:
         self.shared = shared_layer(l2)
@@ -58,7 +58,7 @@ class PullModels(base_model.MultiTaskBaseModel):
 
 @task_factory.register_task_cls(PullConfig)
 class PullTask(base_task.Task):
-    """The squared distance to the target."""
+    """A task whose loss is the squared distance to its target."""
 
     def build_model(self) -> keras.Model:
         return PullModel(shared_layer())
@@ -122,7 +122,7 @@ def make_model() -> Callable[..., PullModels]:
 
 @pytest.fixture
 def experiment() -> Callable[..., configs.MultiTaskExperimentConfig]:
-    """Makes an experiment of both tasks, with overrides of the trainer's config."""
+    """Return a function that builds an experiment of both tasks, with trainer overrides."""
 
     def make(**trainer: Any) -> configs.MultiTaskExperimentConfig:
         params = configs.MultiTaskExperimentConfig(

@@ -31,7 +31,7 @@ def test_multitask_model_lists_each_shared_variable_once() -> None:
     assert [v is model.offset for v in model.non_trainable_variables] == [True]
 
 
-def test_frozen_layer_is_not_trainable() -> None:
+def test_variables_of_a_frozen_layer_are_not_trainable() -> None:
     model = _Model()
     model.shared.trainable = False
     trainable = {id(v) for v in model.trainable_variables}
@@ -48,7 +48,7 @@ def test_checkpoint_restores_shared_weights(tmp_path: pathlib.Path) -> None:
         assert (one.numpy() == other.numpy()).all()
 
 
-def test_build_creates_the_variables_of_models_with_known_inputs(
+def test_build_creates_variables_only_for_models_with_known_inputs(
     make_model: Callable[..., Any],
 ) -> None:
     model = make_model()
@@ -60,6 +60,6 @@ def test_build_creates_the_variables_of_models_with_known_inputs(
     assert len(model.variables) == 1
 
 
-def test_model_without_its_tasks_is_refused() -> None:
+def test_model_without_sub_tasks_raises_not_implemented_error() -> None:
     with pytest.raises(NotImplementedError, match="_instantiate_sub_tasks"):
         base_model.MultiTaskBaseModel()

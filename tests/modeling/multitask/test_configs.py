@@ -13,7 +13,7 @@ def _routine(name: str) -> configs.TaskRoutine:
     return configs.TaskRoutine(task_name=name, task_config=cfg.TaskConfig())
 
 
-def test_experiments_have_the_defaults_of_the_model_garden() -> None:
+def test_multitask_configs_have_the_model_garden_defaults() -> None:
     params = configs.MultiTaskExperimentConfig()
     assert isinstance(params, cfg.ExperimentConfig)
     assert isinstance(configs.MultiEvalExperimentConfig(), cfg.ExperimentConfig)
@@ -23,7 +23,7 @@ def test_experiments_have_the_defaults_of_the_model_garden() -> None:
     assert configs.AnnealingSampleConfig().total_steps == 20
 
 
-def test_config_is_read_from_its_file(tmp_path: pathlib.Path) -> None:
+def test_multitask_config_round_trips_through_yaml(tmp_path: pathlib.Path) -> None:
     params = configs.MultiTaskExperimentConfig(
         task=configs.MultiTaskConfig(task_routines=(_routine("foo"), _routine("bar")))
     )
@@ -60,6 +60,6 @@ TWICE = (_routine("foo"), _routine("foo"))
         (configs.MultiTaskTrainerConfig(remat=["dense"]), "remat"),
     ],
 )
-def test_config_that_several_tasks_can_not_use_is_refused(config: Any, named: str) -> None:
+def test_invalid_or_unsupported_multitask_config_is_refused(config: Any, named: str) -> None:
     with pytest.raises(errors.ConfigValueError, match=named):
         config.validate()

@@ -28,7 +28,7 @@ def make_evaluator(tasks: Any, make_model: Callable[..., Any]) -> Callable[..., 
 
 
 class _Averaged:
-    """An evaluator whose weight is 1, and whose average of it is 5."""
+    """An evaluator whose model weight is 1 and whose averaged weight is 5."""
 
     def __init__(self, make_evaluator: Callable[..., Any], **kwargs: Any) -> None:
         self.average = optimization.ExponentialMovingAverage(keras.optimizers.SGD())
@@ -40,7 +40,7 @@ class _Averaged:
 
 
 @pytest.mark.parametrize("num_replicas", [1, 2])
-def test_results_are_nested_by_task_and_each_task_has_its_steps(
+def test_results_are_nested_by_task_and_each_task_has_its_own_eval_steps(
     make_evaluator: Callable[..., Any], two_replicas: tf.distribute.Strategy, num_replicas: int
 ) -> None:
     with two_replicas.scope() if num_replicas == 2 else contextlib.nullcontext():
@@ -53,7 +53,9 @@ def test_results_are_nested_by_task_and_each_task_has_its_steps(
     assert evaluating.validation_metrics["foo"][0].name == "mae"
 
 
-def test_partial_batch_counts_by_its_size(tasks: Any, make_evaluator: Callable[..., Any]) -> None:
+def test_partial_batch_is_weighted_by_its_size(
+    tasks: Any, make_evaluator: Callable[..., Any]
+) -> None:
     labels = tf.constant([[1.0], [1.0], [1.0], [4.0]])
     data = tf.data.Dataset.from_tensor_slices((tf.ones([4, 1]), labels)).batch(3)
     tasks["foo"].build_inputs = lambda params: data
@@ -61,7 +63,7 @@ def test_partial_batch_counts_by_its_size(tasks: Any, make_evaluator: Callable[.
     assert float(results["foo"]["validation_loss"]) == pytest.approx((0 + 0 + 0 + 9) / 4)
 
 
-def test_averages_are_evaluated_and_the_weights_restored_even_after_an_error(
+def test_averages_are_evaluated_and_the_trained_weights_restored_even_after_an_error(
     tasks: Any, make_evaluator: Callable[..., Any]
 ) -> None:
     averaged = _Averaged(make_evaluator)
@@ -78,7 +80,7 @@ def test_averages_are_evaluated_and_the_weights_restored_even_after_an_error(
     assert averaged.evaluator.model.weight == 1.0
 
 
-def test_best_checkpoint_holds_the_averages(
+def test_best_checkpoint_contains_the_averaged_weights(
     make_evaluator: Callable[..., Any], make_model: Callable[..., Any], tmp_path: pathlib.Path
 ) -> None:
     exporter = best_checkpoint.BestCheckpointExporter(str(tmp_path), "foo|validation_loss", "lower")
@@ -88,13 +90,13 @@ def test_best_checkpoint_holds_the_averages(
     model.shared.build((None, 1))
     tf.train.Checkpoint(model=model).restore(exporter.best_ckpt_path).expect_partial()
     assert model.weight == 5.0
-    # Whoever restores the averages as well evaluates them.
+    # An evaluator that also restores the averages evaluates them.
     evaluating = _Averaged(make_evaluator).evaluator
     evaluating.checkpoint.restore(exporter.best_ckpt_path)
     assert float(evaluating.evaluate(ALL)["foo"]["validation_loss"]) == 25.0
 
 
-def test_weights_are_loaded_by_the_model_or_by_a_function(
+def test_initialize_calls_the_model_or_the_init_fn(
     make_evaluator: Callable[..., Any],
 ) -> None:
     evaluating = make_evaluator()
@@ -105,14 +107,14 @@ def test_weights_are_loaded_by_the_model_or_by_a_function(
     assert calls == ["model", "function"]
 
 
-def test_task_without_data_is_an_error(tasks: Any, make_evaluator: Callable[..., Any]) -> None:
+def test_task_with_an_empty_dataset_raises(tasks: Any, make_evaluator: Callable[..., Any]) -> None:
     data = tf.data.Dataset.from_tensor_slices((tf.ones([1, 1]), tf.ones([1, 1])))
     tasks["bar"].build_inputs = lambda params: data.batch(2, drop_remainder=True)
     with pytest.raises(errors.DataError, match="empty"):
         make_evaluator().evaluate(ALL)
 
 
-def test_best_checkpoint_follows_the_training_back_and_ignores_other_weights(
+def test_best_checkpoint_is_rolled_back_with_training_and_ignores_separate_evaluations(
     make_evaluator: Callable[..., Any], tmp_path: pathlib.Path
 ) -> None:
     exporter = best_checkpoint.BestCheckpointExporter(str(tmp_path), "foo|validation_loss", "lower")
@@ -175,7 +177,7 @@ def _flat(values: dict[str, Any], prefix: str) -> dict[str, float]:
 
 
 class CompiledModels(base_model.MultiTaskBaseModel):
-    """Both models answer 1, and their metrics are those of `compile`."""
+    """Two models that output 1 at first and have compiled metrics."""
 
     def _instantiate_sub_tasks(self) -> dict[str, keras.Model]:
         models = {"foo": PullModel(shared_layer()), "bar": PullModel(shared_layer())}
@@ -185,7 +187,7 @@ class CompiledModels(base_model.MultiTaskBaseModel):
 
 
 class SplitTask(PullTask):
-    """Its labels lie 3 farther away in evaluation; the batches have a part that is missing."""
+    """A task whose validation labels are larger by 3; the third part of each batch is `None`."""
 
     build_losses = base_task.Task.build_losses
 
@@ -200,7 +202,7 @@ class SplitTask(PullTask):
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("execution", ["graph", "xla", "xla_loop"])
-def test_hook_that_evaluates_within_an_interval_does_not_change_what_training_reports(
+def test_evaluation_by_a_hook_within_an_interval_does_not_change_training_metrics(
     execution: str,
 ) -> None:
     def create(target: float, name: str) -> SplitTask:

@@ -1,4 +1,4 @@
-"""Several tasks are trained in each mode of execution, with the same results."""
+"""Multitask training gives the same results in each execution mode."""
 
 import pathlib
 from collections.abc import Callable
@@ -14,7 +14,7 @@ from tests import rounding
 
 
 class LargestGradient(orbit.hooks.GraphHook):
-    """Sees the losses and the gradients of each step."""
+    """A hook that records the loss of a step and the largest gradient."""
 
     def __init__(self) -> None:
         self.largest = tf.Variable(0.0, trainable=False)
@@ -80,7 +80,9 @@ def test_all_execution_modes_give_the_same_multitask_weights(
 
 
 @pytest.mark.parametrize("trainer_type", ["joint", "interleaving"])
-def test_graph_hooks_see_losses_and_gradients(train: Callable[..., Any], trainer_type: str) -> None:
+def test_graph_hooks_receive_losses_and_gradients(
+    train: Callable[..., Any], trainer_type: str
+) -> None:
     hook = LargestGradient()
     train("graph", trainer_type, hooks=[hook], num_steps=1)
     assert hook.largest.numpy() > 0
@@ -89,7 +91,7 @@ def test_graph_hooks_see_losses_and_gradients(train: Callable[..., Any], trainer
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("execution", ["xla", "xla_loop"])
-def test_resumed_run_equals_an_uninterrupted_one(
+def test_resumed_multitask_run_equals_an_uninterrupted_one(
     experiment: Callable[..., Any],
     make_model: Callable[..., Any],
     tmp_path: pathlib.Path,
@@ -112,6 +114,6 @@ def test_resumed_run_equals_an_uninterrupted_one(
     assert run("resumed", 8) == run("unbroken", 8)
 
 
-def test_trainer_type_that_nobody_checked_is_answered_with_the_nearest(train) -> None:
+def test_unknown_trainer_type_suggests_the_nearest_name(train) -> None:
     with pytest.raises(errors.UnknownNameError, match="joint"):
         train("graph", "jonit")

@@ -20,11 +20,12 @@ def _sgd() -> keras.optimizers.Optimizer:
     return optimization.make_distributed(keras.optimizers.SGD(0.1))
 
 
-# With weight 1 and targets 0 and 3, both losses cancel: 2 * 1 + 0.5 * 2 * (1 - 3) = 0. What is left
-# of the gradient is the regularization, 2 * l2 * 1, and whatever a layer added.
+# With weight 1 and targets 0 and 3, the gradients of both losses cancel:
+# 2 * 1 + 0.5 * 2 * (1 - 3) = 0. What remains is the gradient of the regularization, 2 * l2 * 1, and
+# of losses that a layer adds.
 
 
-def test_regularization_of_a_shared_weight_counts_once(
+def test_regularization_of_a_shared_weight_is_added_once(
     tasks: Any, make_model: Callable[..., Any]
 ) -> None:
     model = make_model(l2=0.1)
@@ -35,7 +36,9 @@ def test_regularization_of_a_shared_weight_counts_once(
     assert model.weight == pytest.approx(1 - 0.1 * 0.2)
 
 
-def test_added_loss_belongs_to_its_task(tasks: Any, make_model: Callable[..., Any]) -> None:
+def test_layer_loss_is_added_only_to_the_loss_of_its_task(
+    tasks: Any, make_model: Callable[..., Any]
+) -> None:
     model = make_model(l2=0.1, added_loss=2.0)
     losses = _joint_step(tasks, model, _sgd())
     assert float(losses["foo"]) == pytest.approx(1.0 + 2.0)
@@ -43,7 +46,7 @@ def test_added_loss_belongs_to_its_task(tasks: Any, make_model: Callable[..., An
     assert model.weight == pytest.approx(1 - 0.1 * (0.2 + 2.0))
 
 
-def test_update_does_not_depend_on_a_scale_of_the_loss_or_the_number_of_replicas(
+def test_update_does_not_depend_on_loss_scaling_or_the_number_of_replicas(
     tasks: Any, make_model: Callable[..., Any], two_replicas: tf.distribute.Strategy
 ) -> None:
     with two_replicas.scope():
@@ -55,7 +58,7 @@ def test_update_does_not_depend_on_a_scale_of_the_loss_or_the_number_of_replicas
     assert model.weight == pytest.approx(1 - 0.1 * 0.2)
 
 
-def test_from_config_keeps_names_weights_and_steps(experiment: Callable[..., Any]) -> None:
+def test_from_config_keeps_names_weights_and_eval_steps(experiment: Callable[..., Any]) -> None:
     config = experiment().task
     config.task_routines[0].override({"task_weight": None, "eval_steps": 2})
     config.task_routines[1].override({"task_weight": 3.0})
@@ -65,7 +68,7 @@ def test_from_config_keeps_names_weights_and_steps(experiment: Callable[..., Any
     assert multi_task.task_eval_steps == {"foo": 2, "bar": None}
 
 
-def test_tasks_and_weights_that_contradict_each_other_are_refused(tasks: Any) -> None:
+def test_duplicate_tasks_and_weights_of_unknown_tasks_are_refused(tasks: Any) -> None:
     with pytest.raises(errors.ConfigValueError, match="named 'foo'"):
         multitask.MultiTask([tasks["foo"], tasks["foo"]])
     with pytest.raises(errors.UnknownKeyError, match="Did you mean `bar`"):

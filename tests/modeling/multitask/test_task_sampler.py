@@ -23,11 +23,11 @@ ANNEALING = {"type": "annealing", "annealing": {"steps_per_epoch": 6, "total_ste
         ({"type": "uniform"}, 0, 0.0),
         ({"type": "proportional", "proportional": {"alpha": 2.0}}, 0, 2.0),
         *((ANNEALING, step, alpha) for step, alpha in ((5, 1.0), (6, 0.6), (12, 0.2), (99, 0.2))),
-        # Of one epoch, which has no other alpha.
+        # In a single epoch, alpha does not change.
         ({**ANNEALING, "annealing": {"steps_per_epoch": 6, "total_steps": 6}}, 0, 1.0),
     ],
 )
-def test_probability_is_proportional_to_a_power_of_the_weight(
+def test_task_probability_is_proportional_to_a_power_of_its_weight(
     config: dict, step: int, alpha: float
 ) -> None:
     sizes = np.array(list(WEIGHTS.values())) ** alpha
@@ -37,19 +37,19 @@ def test_probability_is_proportional_to_a_power_of_the_weight(
 
 def test_probabilities_sum_to_exactly_one() -> None:
     weights = {str(i): 1.0 for i in range(49)}
-    # A float32 sum of forty-nine forty-ninths is not.
+    # A plain float32 sum of forty-nine forty-ninths is not 1.
     assert np.cumsum(np.full(49, 1 / 49, np.float32))[-1] != 1.0
     assert _cumulative({"type": "uniform"}, weights=weights)[-1] == 1.0
 
 
-def test_task_without_weight_is_never_drawn() -> None:
+def test_task_with_zero_weight_is_never_drawn() -> None:
     config = {"type": "proportional", "proportional": {"alpha": 0.0}}
     weights = {"a": 0.0, "b": 2.0, "c": 0.0}
     np.testing.assert_array_equal(_cumulative(config, weights=weights), [0.0, 1.0, 1.0])
 
 
 @pytest.mark.parametrize("weights", [{}, {"a": 0.0}, {"a": 1.0, "b": -1.0}])
-def test_weights_that_make_no_distribution_are_refused(weights: dict) -> None:
+def test_missing_zero_or_negative_task_weights_are_refused(weights: dict) -> None:
     with pytest.raises(errors.ConfigValueError, match="weights"):
         task_sampler.UniformTaskSampler(weights)
 

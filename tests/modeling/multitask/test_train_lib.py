@@ -19,13 +19,13 @@ from tests import rounding
 from tests.modeling.multitask.conftest import TRAINER, pull_config, routines
 
 Experiment = Callable[..., Any]
-# Of eight updates of about four.
+# Eight updates of about four roundings each.
 ROUNDINGS = 8 * 4
 
 
 @pytest.fixture
 def run(make_model: Callable[..., Any]) -> Callable[..., Any]:
-    """Runs an experiment with several tasks on a new model, which it returns with the rest."""
+    """Return a function that runs an experiment with several tasks on a new model."""
 
     def run(params: Any, mode: str, model_dir: pathlib.Path, **kwargs: Any) -> Any:
         kwargs.setdefault("model", make_model())
@@ -72,7 +72,7 @@ def _reports(model_dir: pathlib.Path, name: str = "metrics.json") -> list[dict[s
     return [json.loads(line) for line in (model_dir / name).read_text().splitlines()]
 
 
-def test_joint_run_leaves_the_usual_files_and_the_best_checkpoint_of_a_task(
+def test_joint_run_writes_the_usual_files_and_the_best_checkpoint_of_a_task(
     run: Callable[..., Any], experiment: Experiment, tmp_path: pathlib.Path
 ) -> None:
     params = experiment(
@@ -93,7 +93,7 @@ def test_joint_run_leaves_the_usual_files_and_the_best_checkpoint_of_a_task(
     assert info["best_ckpt_global_step"] == 4
 
 
-def test_interleaved_run_returns_metrics_only_if_they_are_requested(
+def test_multitask_run_returns_metrics_only_with_run_post_eval(
     run: Callable[..., Any], experiment: Experiment, tmp_path: pathlib.Path
 ) -> None:
     _, logs = run(experiment(), "train", tmp_path / "evaluated", run_post_eval=True)
@@ -105,7 +105,7 @@ def test_interleaved_run_returns_metrics_only_if_they_are_requested(
     assert [(r["step"], r["split"]) for r in reports] == [(4, "validation"), (8, "validation")]
 
 
-def test_schedule_in_ratios_is_converted_to_steps(
+def test_schedule_ratios_are_converted_to_steps(
     run: Callable[..., Any], experiment: Experiment, tmp_path: pathlib.Path
 ) -> None:
     params = experiment(trainer_type="joint")
@@ -122,7 +122,7 @@ class ShuffledConfig(cfg.TaskConfig):
 
 @task_factory.register_task_cls(ShuffledConfig)
 class ShuffledTask(base_task.Task):
-    """Regression of numbers, which training reads in a random order."""
+    """A regression task that reads its training examples in a random order."""
 
     def build_inputs(self, params: Any, input_context: Any = None) -> tf.data.Dataset:
         x = np.random.default_rng(0).normal(size=(20, 3)).astype(np.float32)
@@ -150,7 +150,7 @@ class DroppingModels(base_model.MultiTaskBaseModel):
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("trainer_type", ["joint", "interleaving"])
-def test_resumed_run_continues_its_data_and_random_numbers(
+def test_resumed_run_continues_with_the_next_data_and_random_numbers(
     run: Callable[..., Any], experiment: Experiment, tmp_path: pathlib.Path, trainer_type: str
 ) -> None:
     def train(name: str, train_steps: int) -> list[np.ndarray]:
@@ -195,7 +195,7 @@ def test_separate_evaluation_uses_the_averaged_weights(
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("trainer_type", ["joint", "interleaving"])
 @pytest.mark.parametrize("evaluates_apart", [False, True])
-def test_training_resumes_from_the_best_checkpoint_exactly(
+def test_training_resumed_from_the_best_checkpoint_equals_an_uninterrupted_run(
     experiment: Experiment, tmp_path: pathlib.Path, trainer_type: str, evaluates_apart: bool
 ) -> None:
     def build(mode: str, name: str, train_steps: int = 8) -> Any:
@@ -250,13 +250,13 @@ def test_training_resumes_from_the_best_checkpoint_exactly(
         np.testing.assert_array_equal(one, other)
 
 
-def test_initial_checkpoint_is_read_by_the_model(
+def test_init_checkpoint_requires_a_model_that_defines_initialize(
     run: Callable[..., Any],
     experiment: Experiment,
     make_model: Callable[..., Any],
     tmp_path: pathlib.Path,
 ) -> None:
-    class Pretrained(make_model):  # a class that a fixture gives
+    class Pretrained(make_model):  # the fixture returns a class
         def initialize(self) -> None:
             self.shared.kernel.assign([[0.0]])
 
@@ -295,7 +295,7 @@ def test_model_trained_on_one_task_is_evaluated_on_several(tmp_path: pathlib.Pat
     assert trained_steps == [4, 8]
     assert eval_steps == [{"foo": None, "bar": 1}] * 2
     weight = float(model.shared.kernel.numpy()[0, 0])
-    # Only the target of `foo` is trained for: 1 - 0.2 of the weight stays in each step.
+    # Only the task `foo` is trained: each step multiplies the weight by 1 - 0.2.
     rounding.assert_close(weight, 0.8**8, roundings=ROUNDINGS)
     rounding.assert_close(logs["bar"]["validation_loss"], (3 - weight) ** 2, roundings=6)
     _, again = _run_multi_eval(params, "eval", tmp_path, run_post_eval=True)

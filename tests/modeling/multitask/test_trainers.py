@@ -20,7 +20,7 @@ from tests import rounding
 
 
 class NoisyModel(keras.Model):
-    """Keeps its layers where TensorFlow does not look, and draws random numbers."""
+    """A model with layers in a list, which TensorFlow does not track, and with random numbers."""
 
     def __init__(self, shared: keras.layers.Layer) -> None:
         super().__init__()
@@ -34,7 +34,7 @@ class NoisyModel(keras.Model):
 
 @pytest.fixture
 def make_trainer(tasks: Any, make_model: Callable[..., Any]) -> Callable[..., Any]:
-    """Builds the trainer of a kind, `joint` or `interleaving`."""
+    """Return a function that builds a `joint` or `interleaving` trainer."""
 
     def make(
         kind: str, optimizer: Any = None, model: Any = None, weights: Any = None, **kwargs: Any
@@ -69,7 +69,8 @@ def test_joint_training_moves_the_weight_to_the_mean_of_the_targets(
 ) -> None:
     trainer = make_trainer("joint")
     _train(trainer, 1)
-    # 1 - 0.1 * (2 * 1 + 2 * (1 - 3)), and then towards 1.5 by a factor of 0.6 a step.
+    # The weight becomes 1 - 0.1 * (2 * 1 + 2 * (1 - 3)). Each further step multiplies its distance
+    # to 1.5 by 0.6.
     assert trainer.model.weight == pytest.approx(1.2)
     _train(trainer, 20)
     expected = 1.5 - 0.3 * 0.6**20
@@ -77,7 +78,7 @@ def test_joint_training_moves_the_weight_to_the_mean_of_the_targets(
     assert trainer.global_step.numpy() == 21
 
 
-def test_multitask_report_is_nested_by_task_and_reset_in_each_interval(
+def test_multitask_metrics_are_nested_by_task_and_reset_in_each_interval(
     make_trainer: Callable[..., Any],
 ) -> None:
     trainer = make_trainer("joint")
@@ -92,7 +93,7 @@ def test_multitask_report_is_nested_by_task_and_reset_in_each_interval(
 
 
 @KINDS
-def test_two_replicas_make_the_updates_of_one(
+def test_two_replicas_train_to_the_weights_of_one(
     make_trainer: Callable[..., Any], two_replicas: tf.distribute.Strategy, kind: str
 ) -> None:
     alone = make_trainer(kind)
@@ -130,7 +131,7 @@ def test_resumed_trainer_equals_an_uninterrupted_one(
         assert _counts(resumed) == _counts(uninterrupted)
 
 
-def test_averages_start_at_loaded_weights(make_trainer: Callable[..., Any]) -> None:
+def test_averages_start_at_the_weights_set_by_initialize(make_trainer: Callable[..., Any]) -> None:
     average = optimization.ExponentialMovingAverage(keras.optimizers.SGD(0.1))
     trainer = make_trainer("joint", average)
     trainer.model.initialize = lambda: trainer.model.shared.kernel.assign([[7.0]])
@@ -139,7 +140,7 @@ def test_averages_start_at_loaded_weights(make_trainer: Callable[..., Any]) -> N
     assert trainer.model.weight == 7.0
 
 
-def test_trainer_uses_given_options_and_datasets(
+def test_trainer_uses_the_options_and_datasets_passed_to_it(
     make_trainer: Callable[..., Any], tasks: Any
 ) -> None:
     options = orbit.StandardTrainerOptions(use_tf_function=False, use_tf_while_loop=False)
@@ -147,11 +148,11 @@ def test_trainer_uses_given_options_and_datasets(
     data = {name: tf.data.Dataset.from_tensors(batch).repeat() for name in tasks}
     trainer = make_trainer("joint", trainer_options=options, train_datasets=data)
     _train(trainer, 2)
-    # Both targets are what the weight is.
+    # The labels of both tasks equal the initial output, so that the gradients are zero.
     assert trainer.model.weight == 1.0
 
 
-def test_tasks_models_and_samplers_that_do_not_fit_are_refused(
+def test_mismatched_tasks_models_and_samplers_are_refused(
     tasks: Any, make_model: Callable[..., Any], make_trainer: Callable[..., Any]
 ) -> None:
     sgd = keras.optimizers.SGD()
@@ -177,17 +178,19 @@ def test_training_losses_are_means_over_examples(
         data = tf.data.Dataset.from_tensor_slices((tf.ones([3, 1]), labels)).batch(2)
         task.build_inputs = lambda params, data=data: data
     results = _train(make_trainer("joint", keras.optimizers.SGD(0.0)), 2)
-    # The weight is 1, so of three examples the last one has a loss.
+    # The weight is 1, so only the last of the three examples has a loss.
     assert float(results["foo"]["training_loss"]) == pytest.approx(9 / 3)
     assert float(results["bar"]["training_loss"]) == pytest.approx(36 / 3)
     assert float(results["training_loss"]) == pytest.approx((9 + 36) / 3)
 
 
-def test_interleaved_step_trains_one_task(make_trainer: Callable[..., Any]) -> None:
+def test_each_interleaved_step_trains_one_task_drawn_by_weight(
+    make_trainer: Callable[..., Any],
+) -> None:
     trainer = make_trainer("interleaving", keras.optimizers.Adam(0.1), weights={"foo": 3.0})
     results = _train(trainer, 400)
     assert sum(_counts(trainer)) == trainer.global_step.numpy() == 400
-    # The draws depend on the step only. The standard error is 9.
+    # The draws depend only on the step. The standard error is 9.
     assert _counts(trainer)[0] == pytest.approx(300, abs=30)
     assert {"foo", "bar"} <= results.keys()
     assert "total_loss" not in results
@@ -198,14 +201,14 @@ def test_task_with_a_weight_of_zero_is_never_trained(make_trainer: Callable[...,
     trainer = make_trainer("interleaving", weights={"foo": foo, "bar": bar})
     results = _train(trainer, 20)
     assert _counts(trainer) == [20 * foo, 20 * bar]
-    # And it reports no loss of zero.
+    # The task does not report a loss of zero either.
     assert ("foo" in results, "bar" in results) == (foo > 0, bar > 0)
 
 
 def test_training_loss_is_the_mean_over_the_examples_of_all_tasks(
     make_trainer: Callable[..., Any], tasks: Any
 ) -> None:
-    # Batches of two and of one, and of four and of two.
+    # The first task has batches of two examples and one, the second of four and two.
     for task, size, last in ((tasks["foo"], 2, 4.0), (tasks["bar"], 4, 7.0)):
         labels = tf.concat([tf.ones([size, 1]), tf.fill([size // 2, 1], last)], 0)
         data = tf.data.Dataset.from_tensor_slices((tf.ones([len(labels), 1]), labels)).batch(size)
@@ -214,7 +217,7 @@ def test_training_loss_is_the_mean_over_the_examples_of_all_tasks(
     trainer = make_trainer("interleaving", keras.optimizers.SGD(0.0))
     results = _train(trainer, 9)
     counts = dict(zip(("foo", "bar"), _counts(trainer), strict=True))
-    # The weight is 1, so the last examples of each pass over the data have a loss.
+    # The weight is 1, so only the last examples of each pass over the data have a loss.
     losses, examples = [], []
     for name, size, loss in (("foo", 2, 9.0), ("bar", 4, 36.0)):
         passes, rest = divmod(counts[name], 2)
@@ -224,7 +227,9 @@ def test_training_loss_is_the_mean_over_the_examples_of_all_tasks(
     assert float(results["training_loss"]) == pytest.approx(sum(losses) / sum(examples))
 
 
-def test_one_keras_model_serves_all_tasks(make_trainer: Callable[..., Any], tasks: Any) -> None:
+def test_one_keras_model_can_be_trained_on_all_tasks(
+    make_trainer: Callable[..., Any], tasks: Any
+) -> None:
     trainer = make_trainer("interleaving", model=tasks["foo"].build_model())
     _train(trainer, 10)
     assert 0 not in _counts(trainer)

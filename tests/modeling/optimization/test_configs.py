@@ -76,7 +76,7 @@ def test_integer_in_a_float_field_becomes_a_float() -> None:
     assert isinstance(optimization.SGDConfig({"momentum": 0}).momentum, float)
 
 
-def test_config_is_read_from_a_dict_and_from_a_file(tmp_path: pathlib.Path) -> None:
+def test_optimization_config_is_read_from_a_dict_and_from_a_file(tmp_path: pathlib.Path) -> None:
     config = optimization.OptimizationConfig(PARAMS)
     assert config.optimizer.get() == optimization.SGDConfig(momentum=0.9)
     assert config.learning_rate.get().values == [0.1, 0.01, 0.001]
@@ -94,13 +94,13 @@ def test_optimizer_and_schedule_are_unselected_by_default() -> None:
     assert config.ema is None
 
 
-def test_steps_given_later_take_the_place_of_a_ratio() -> None:
+def test_steps_set_later_replace_a_ratio() -> None:
     config = optimization.CosineLrConfig(decay_ratio=0.5)
     config.override({"decay_steps": 10})
     assert (config.decay_steps, config.decay_ratio) == (10, None)
 
 
-# A config and values for it, and what the message must name.
+# A config class, invalid values for it, and the name that the message must contain.
 REFUSALS: list[tuple[Any, dict[str, Any], str]] = [
     (optimization.LinearWarmupConfig, {"warmup_ratio": 1.5}, "warmup_ratio"),
     (optimization.CosineLrConfig, {"decay_ratio": -0.1}, "decay_ratio"),
@@ -128,7 +128,7 @@ REFUSALS: list[tuple[Any, dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("config_cls", "values", "named"), REFUSALS)
-def test_value_that_no_training_can_use_is_refused(
+def test_invalid_optimization_value_is_refused(
     config_cls: Any, values: dict[str, Any], named: str
 ) -> None:
     config = config_cls(PARAMS) if config_cls is optimization.OptimizationConfig else config_cls()

@@ -1,4 +1,4 @@
-"""The average of the weights: its formula, its exactness, its place among wrappers."""
+"""Moving averages of weights: their formula, their exactness, and their use with wrappers."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -73,7 +73,7 @@ def test_equal_weights_give_the_mean_of_all_weights_since_the_start_step() -> No
     rounding.assert_close(weight.numpy(), np.mean(weights[2:], 0), roundings=4)
 
 
-def test_moving_average_on_two_replicas_equals_that_on_one(train_on: Callable[..., Any]) -> None:
+def test_moving_average_is_equal_on_one_and_two_replicas(train_on: Callable[..., Any]) -> None:
     def optimizer() -> Any:
         return ExponentialMovingAverage(keras.optimizers.SGD(0.1, global_clipnorm=1.0))
 
@@ -103,7 +103,9 @@ def test_swapping_averaged_weights_twice_changes_no_bit(
         assert copy.numpy().tobytes() == trained.tobytes()
 
 
-def test_swap_keeps_what_differs_between_replicas(two_replicas: tf.distribute.Strategy) -> None:
+def test_swapping_twice_restores_weights_that_differ_between_replicas(
+    two_replicas: tf.distribute.Strategy,
+) -> None:
     with two_replicas.scope():
         weight = keras.Variable([1.0])
         average = ExponentialMovingAverage(keras.optimizers.SGD(0.1))
@@ -116,7 +118,7 @@ def test_swap_keeps_what_differs_between_replicas(two_replicas: tf.distribute.St
     assert [copy.numpy()[0] for copy in weight.value.values] == [2.0, 3.0]
 
 
-def test_moving_statistics_are_averaged_on_request() -> None:
+def test_moving_statistics_are_averaged_if_trainable_weights_only_is_false() -> None:
     model = _model()
     model.add(keras.layers.Dropout(0.5))  # its seed must be left alone
     counts = []
@@ -128,7 +130,7 @@ def test_moving_statistics_are_averaged_on_request() -> None:
     assert counts == [4, 6]
 
 
-def test_overflow_skips_the_average_with_the_update(train_on: Callable[..., Any]) -> None:
+def test_overflow_skips_both_the_update_and_its_averaging(train_on: Callable[..., Any]) -> None:
     def optimizer() -> Any:
         inner = ExponentialMovingAverage(keras.optimizers.SGD(0.1, global_clipnorm=1.0))
         return performance.configure_optimizer(inner, use_float16=True)
@@ -184,7 +186,7 @@ def test_keras_fit_trains_with_a_moving_average() -> None:
     assert model.optimizer.iterations.numpy() == 2
 
 
-def test_averages_equal_the_weights_only_within_the_block() -> None:
+def test_following_and_averaged_weights_apply_only_within_their_blocks() -> None:
     model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
     optimizer = ExponentialMovingAverage(keras.optimizers.SGD(1.0))
     optimizer.shadow_copy(model)
@@ -199,7 +201,7 @@ def test_averages_equal_the_weights_only_within_the_block() -> None:
     np.testing.assert_array_equal(model.layers[0].kernel, before + 1.0)
 
 
-def test_average_is_found_in_wrappers_and_has_the_learning_rate_of_the_optimizer() -> None:
+def test_average_is_found_in_wrappers_and_shares_the_inner_learning_rate() -> None:
     average = ExponentialMovingAverage(keras.optimizers.SGD(0.5))
     for wrapper in (average, performance.LossScaleOptimizer(average), make_distributed(average)):
         assert get_moving_average(wrapper) is average
@@ -242,7 +244,7 @@ def _swap_in_a_replica() -> None:
         (_assign_unknown, ValueError, "no average"),
     ],
 )
-def test_impossible_moving_average_is_refused(
+def test_invalid_use_of_a_moving_average_is_refused(
     call: Callable[[], Any], error: type[Exception], named: str
 ) -> None:
     with pytest.raises(error, match=named):

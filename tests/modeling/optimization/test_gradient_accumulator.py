@@ -25,7 +25,7 @@ def test_gradient_sink_looks_like_the_optimizer_and_discards_gradients() -> None
     assert variable.numpy() == [1.0]
 
 
-def test_update_is_the_mean_of_its_micro_batches() -> None:
+def test_update_uses_the_mean_gradient_of_its_micro_batches() -> None:
     variable = keras.Variable([0.0])
     optimizer = distributed_gradients.make_distributed(keras.optimizers.SGD(1.0))
     optimizer.build([variable])
@@ -38,7 +38,7 @@ def test_update_is_the_mean_of_its_micro_batches() -> None:
     assert int(optimizer.iterations) == 2
 
 
-def test_variable_without_any_gradient_is_not_touched() -> None:
+def test_variable_without_gradients_is_not_changed() -> None:
     used, unused = keras.Variable([0.0]), keras.Variable([5.0])
     optimizer = keras.optimizers.AdamW(0.1, weight_decay=0.5)
     optimizer.build([used, unused])
@@ -48,7 +48,7 @@ def test_variable_without_any_gradient_is_not_touched() -> None:
     assert unused.numpy() == [5.0]
 
 
-def test_gradients_of_replicas_are_summed_once(two_replicas) -> None:
+def test_accumulated_gradients_are_summed_over_replicas_once(two_replicas) -> None:
     with two_replicas.scope():
         variable = keras.Variable([0.0])
         optimizer = _optimizer([variable])
@@ -64,7 +64,7 @@ def test_gradients_of_replicas_are_summed_once(two_replicas) -> None:
     np.testing.assert_allclose(variable.numpy(), [-2.0])
 
 
-def test_collector_keeps_the_variables_that_have_a_gradient() -> None:
+def test_collector_keeps_only_variables_with_a_gradient() -> None:
     one, other = keras.Variable([0.0]), keras.Variable([0.0])
     collector = gradient_accumulator.GradientCollector(keras.optimizers.SGD())
     collector.apply_gradients([(tf.constant([1.0]), one), (None, other)])
@@ -73,11 +73,11 @@ def test_collector_keeps_the_variables_that_have_a_gradient() -> None:
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("num_replicas", [1, 2])
-def test_rows_of_micro_batches_make_the_update_of_the_whole_batch(
+def test_lazy_rows_accumulated_over_micro_batches_update_like_the_whole_batch(
     num_replicas: int, two_replicas: tf.distribute.Strategy
 ) -> None:
     strategy = two_replicas if num_replicas == 2 else tf.distribute.get_strategy()
-    # Of two micro-batches, with rows that come back.
+    # The rows of two micro-batches, some of which occur repeatedly.
     indices = tf.constant([[1, 1, 4], [4, 0, 1]])
     with strategy.scope():
         tables = [keras.Variable(np.ones([6, 2], np.float32)) for _ in range(2)]

@@ -1,4 +1,4 @@
-"""Each schedule against its formula, and against the numbers of the Model Garden's."""
+"""Each schedule compared with its formula and with the values of the Model Garden."""
 
 import math
 from collections.abc import Callable
@@ -28,7 +28,7 @@ def _polynomial(step: int) -> float:
     return (1.0 - 1e-4) * (1.0 - min(step, 100) / 100) + 1e-4
 
 
-# A schedule, and its rule.
+# Each schedule and its formula.
 SCHEDULES: dict[str, tuple[Any, Callable[[int], float]]] = {
     "piecewise": (
         lr_schedule.PiecewiseConstantDecayWithOffset(
@@ -99,8 +99,9 @@ SCHEDULES: dict[str, tuple[Any, Callable[[int], float]]] = {
     ),
 }
 
-# Of the Model Garden's classes of the same names; None where it differs on purpose: before an
-# offset its decays go on backwards, above the initial learning rate or down again.
+# The values of the Model Garden's classes of the same names. None where ours differ on purpose:
+# before an offset, the Model Garden's decays continue backwards, above the initial learning rate or
+# down again.
 GARDEN: dict[str, list[float | None]] = {
     "piecewise": [1.0, 1.0, 1.0, 1.0, 1.0, 0.5, 0.5, 0.25],
     "polynomial": [None, None, 1.0, 0.980102, 0.360064, 0.01219879, 0.010099, 0.0001],
@@ -120,13 +121,13 @@ GARDEN: dict[str, list[float | None]] = {
 def test_learning_rate_schedule_follows_its_formula(name: str) -> None:
     schedule, rule = SCHEDULES[name]
     steps = tf.range(250, dtype=tf.int64)
-    # As in a training, the step is a counter in a graph.
+    # As in training, the step is a counter in a graph.
     actual = tf.function(lambda: tf.map_fn(schedule, steps, fn_output_signature=tf.float32))()
     rounding.assert_close(actual, [rule(step) for step in range(250)], roundings=ROUNDINGS)
 
 
 @pytest.mark.parametrize("name", GARDEN)
-def test_schedule_has_the_numbers_of_the_model_garden(name: str) -> None:
+def test_schedule_has_the_values_of_the_model_garden(name: str) -> None:
     for step, expected in zip(STEPS, GARDEN[name], strict=True):
         if expected is not None:
             actual = SCHEDULES[name][0](step)
@@ -149,7 +150,7 @@ def test_schedule_survives_serialization_by_itself_and_in_an_optimizer(name: str
 @pytest.mark.parametrize(
     ("boundaries", "values"), [([], []), ([0], [1.0, 0.5]), ([5, 5], [1.0, 0.5])]
 )
-def test_step_cosine_with_impossible_boundaries_is_refused(
+def test_step_cosine_with_invalid_boundaries_is_refused(
     boundaries: list[int], values: list[float]
 ) -> None:
     with pytest.raises(errors.ConfigValueError):

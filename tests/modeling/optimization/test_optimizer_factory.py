@@ -1,4 +1,4 @@
-"""What is built from a config, and what is refused."""
+"""Optimizers and schedules that are built from configs, and configs that are refused."""
 
 import dataclasses
 import re
@@ -39,7 +39,7 @@ def warnings(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return messages
 
 
-def test_fields_of_the_config_are_arguments_of_the_optimizer() -> None:
+def test_config_fields_become_optimizer_arguments() -> None:
     optimizer = _optimizer("adamw", {"weight_decay_rate": 0.5, "gradient_clip_norm": 2.0})
     assert (optimizer.weight_decay, optimizer.gradient_clip_norm) == (0.5, 2.0)
     assert _optimizer("adamw_experimental").global_clipnorm == 1.0
@@ -51,7 +51,7 @@ def test_fields_of_the_config_are_arguments_of_the_optimizer() -> None:
     ("name", "fields"),
     [("sgd", {"decay": 0.5}), ("adam_experimental", {"jit_compile": True})],
 )
-def test_field_without_an_effect_is_warned_of_if_it_is_set(
+def test_setting_a_field_without_effect_logs_a_warning(
     warnings: list[str], name: str, fields: dict[str, Any]
 ) -> None:
     _optimizer(name)
@@ -61,7 +61,7 @@ def test_field_without_an_effect_is_warned_of_if_it_is_set(
     assert f"optimizer.{name}.{next(iter(fields))}" in warning
 
 
-def test_aggregator_and_transformers_come_before_the_clipping() -> None:
+def test_gradient_aggregator_and_transformers_run_before_clipping() -> None:
     seen = []
 
     def aggregate(pairs: list[Any]) -> list[Any]:
@@ -120,7 +120,7 @@ SCHEDULES = {
 
 
 @pytest.mark.parametrize("name", SCHEDULES)
-def test_every_schedule_is_built_and_drives_an_optimizer(name: str) -> None:
+def test_every_schedule_is_built_and_sets_the_learning_rate_of_updates(name: str) -> None:
     factory = _factory({"type": "sgd"}, {"type": name, name: SCHEDULES[name]})
     schedule = factory.build_learning_rate()
     optimizer = factory.build_optimizer(schedule)
@@ -128,11 +128,11 @@ def test_every_schedule_is_built_and_drives_an_optimizer(name: str) -> None:
     for _ in range(3):
         optimizer.apply_gradients([(tf.constant([1.0]), weight)])
     expected = -sum(float(schedule(step)) for step in range(3))
-    # Three updates.
+    # The roundings in three updates.
     rounding.assert_close(weight.numpy(), [expected], roundings=3)
 
 
-# A schedule and its fields, and what the message must name.
+# A schedule, its fields, and the words that the message must contain.
 REFUSED_SCHEDULES = [
     *((name, {}, f"{name}.{next(iter(fields))}") for name, fields in SCHEDULES.items()),
     ("polynomial", {"initial_learning_rate": 1.0}, "learning_rate.polynomial.decay_steps"),
@@ -143,7 +143,7 @@ REFUSED_SCHEDULES = [
 
 
 @pytest.mark.parametrize(("name", "fields", "named"), REFUSED_SCHEDULES)
-def test_schedule_that_can_not_be_computed_is_refused(
+def test_incomplete_or_invalid_schedule_is_refused(
     name: str | None, fields: dict[str, Any], named: str
 ) -> None:
     with pytest.raises(errors.ConfigValueError, match=re.escape(named)):
@@ -152,7 +152,7 @@ def test_schedule_that_can_not_be_computed_is_refused(
         ).build_learning_rate()
 
 
-def test_optimizer_that_does_not_exist_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_or_unknown_optimizer_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(errors.ConfigValueError, match=r"optimizer\.type"):
         _factory({})
     with pytest.raises(errors.UnknownKeyError, match="lazy_rows"):
@@ -196,7 +196,7 @@ def own_optimizer(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("own_optimizer")
-def test_registered_optimizer_is_built_and_its_name_can_not_be_registered_again() -> None:
+def test_registered_optimizer_is_built_and_its_name_cannot_be_registered_again() -> None:
     params = {"optimizer": {"type": "own", "own": {"rho": 0.5}}}
     config = OwnOptimizationConfig({**params, "learning_rate": {"type": "constant"}})
     optimizer = optimization.OptimizerFactory(config).build_optimizer(0.1)
@@ -206,7 +206,7 @@ def test_registered_optimizer_is_built_and_its_name_can_not_be_registered_again(
         optimization.register_optimizer_cls("own", keras.optimizers.Adadelta)
 
 
-def test_built_optimizer_survives_a_checkpoint(tmp_path: Any) -> None:
+def test_built_optimizer_is_restored_from_a_checkpoint(tmp_path: Any) -> None:
     optimizer = _optimizer(
         "adamw",
         {"exclude_from_weight_decay": ["bias"]},
@@ -222,12 +222,12 @@ def test_built_optimizer_survives_a_checkpoint(tmp_path: Any) -> None:
 
 
 @pytest.mark.parametrize("name", ["adamw", "rmsprop"])
-def test_rows_are_lazy_only_if_the_config_has_lazy_rows(name: str) -> None:
+def test_optimizer_has_lazy_rows_only_if_the_config_sets_them(name: str) -> None:
     assert not distributed_gradients.has_lazy_rows(_optimizer(name))
     assert distributed_gradients.has_lazy_rows(_optimizer(name, {"lazy_rows": True}))
 
 
-# Preparation for a model.
+# Tests of `prepare_optimizer`.
 
 
 def _dense_model() -> keras.Model:
@@ -262,7 +262,7 @@ def _lazy(optimizer: keras.optimizers.Optimizer) -> keras.optimizers.Optimizer:
         lambda: _lazy(keras.optimizers.RMSprop(0.1, centered=True, momentum=0.9)),
     ],
 )
-def test_training_step_has_no_op_over_a_whole_table(
+def test_training_step_has_no_op_over_a_whole_embedding_table(
     optimizer_fn: Callable[[], keras.optimizers.Optimizer],
 ) -> None:
     rows = 7919
@@ -283,7 +283,7 @@ def test_training_step_has_no_op_over_a_whole_table(
     assert users == {"ResourceGather", "ResourceScatterUpdate"}
 
 
-def test_moving_average_over_a_large_table_is_warned_of(warnings: list[str]) -> None:
+def test_moving_average_over_a_large_embedding_table_logs_a_warning(warnings: list[str]) -> None:
     for rows in (10, 2**18):
         model = keras.Sequential([keras.Input((3,)), keras.layers.Embedding(rows, 16)])
         average = ema_optimizer.ExponentialMovingAverage(keras.optimizers.Adagrad())
@@ -301,7 +301,7 @@ def test_moving_average_over_a_large_table_is_warned_of(warnings: list[str]) -> 
         (lambda: _lazy(keras.optimizers.Adam()), True),
     ],
 )
-def test_tables_are_read_by_rows_if_they_are_updated_by_rows(
+def test_embedding_tables_are_read_by_rows_only_if_updated_by_rows(
     optimizer_fn: Callable[[], keras.optimizers.Optimizer], expected: bool
 ) -> None:
     model = keras.Sequential([keras.Input((3,)), keras.layers.Embedding(4, 2)])

@@ -1,4 +1,4 @@
-"""Every optimizer that a config can name: its numbers, its replicas, and its serialization."""
+"""Every optimizer that a config can name: its updates, replicas, and serialization."""
 
 from collections.abc import Callable
 from typing import Any
@@ -14,7 +14,7 @@ from official_lite.modeling.optimization import adamw, lamb, optimizer_factory
 from tests import rounding
 from tests.modeling.conftest import ADAM_ERROR, ROUNDINGS
 
-# The class of each optimizer, and fields of its config that are not the defaults.
+# The class of each optimizer, and values of its config that differ from the defaults.
 OPTIMIZERS: dict[str, tuple[type, dict[str, Any]]] = {
     "sgd": (keras.optimizers.SGD, {"momentum": 0.9, "nesterov": True, "global_clipnorm": 1.0}),
     "sgd_experimental": (keras.optimizers.SGD, {}),
@@ -56,7 +56,7 @@ def _built(name: str, fields: dict[str, Any] | None = None) -> Any:
     return factory.build_optimizer(factory.build_learning_rate())
 
 
-def test_every_optimizer_of_the_config_is_tested() -> None:
+def test_every_optimizer_that_a_config_can_name_is_tested() -> None:
     fields = set(optimization.OptimizerConfig.__dataclass_fields__) - {"type"}
     fields -= set(hyperparams.Config.__dataclass_fields__)
     assert set(OPTIMIZERS) == fields == set(optimizer_factory.OPTIMIZERS_CLS)
@@ -95,7 +95,7 @@ BIAS_GRADIENT = np.array([1.0, -2.0], np.float32)
 
 
 def _train(optimizer: Any) -> np.ndarray:
-    """Return kernel and bias after the updates, flat."""
+    """Return the kernel and bias after the updates in one flat array."""
     kernel, bias = keras.Variable(KERNEL, name="kernel"), keras.Variable(BIAS, name="bias")
     for step in range(1, 4):
         gradients = [KERNEL_GRADIENT * step, BIAS_GRADIENT / step]
@@ -107,7 +107,7 @@ Rule = Callable[[np.ndarray, np.ndarray, int, dict[str, Any]], np.ndarray]
 
 
 def _train_in_numpy(rule: Rule) -> np.ndarray:
-    """Return the same for a rule `(weights, gradient, step, state) -> weights` of one variable."""
+    """Return the weights after the updates of `rule(weights, gradient, step, state) -> weights`."""
     kernel_state: dict[str, Any] = {}
     bias_state: dict[str, Any] = {}
     kernel, bias = KERNEL, BIAS
@@ -174,7 +174,7 @@ def _schedule_free(beta_1: float) -> Rule:
         (lambda: adamw.ScheduleFreeAdamW(0.1, beta_1=0.3, warmup_steps=2), _schedule_free(0.3)),
     ],
 )
-def test_update_follows_its_formula(optimizer: Callable[[], Any], rule: Rule) -> None:
+def test_optimizer_update_follows_its_formula(optimizer: Callable[[], Any], rule: Rule) -> None:
     _assert_close(_train(optimizer()), _train_in_numpy(rule))
 
 
@@ -188,13 +188,13 @@ def test_update_follows_its_formula(optimizer: Callable[[], Any], rule: Rule) ->
         ),
     ],
 )
-def test_optimizer_without_its_additions_is_keras_own(
+def test_optimizer_without_its_extra_features_matches_keras(
     optimizer: Callable[[], Any], keras_own: Callable[[], Any]
 ) -> None:
     _assert_close(_train(optimizer()), _train(keras_own()))
 
 
-# The weights that the Model Garden's classes of the same names make of the same updates.
+# The weights of the Model Garden's classes of the same names after the same updates.
 GARDEN: list[tuple[Callable[..., Any], dict[str, Any], list[float]]] = [
     (
         optimization.AdamWeightDecay,
@@ -258,7 +258,7 @@ GARDEN: list[tuple[Callable[..., Any], dict[str, Any], list[float]]] = [
 
 
 @pytest.mark.parametrize(("optimizer_cls", "arguments", "expected"), GARDEN)
-def test_update_has_the_numbers_of_the_model_garden(
+def test_updated_weights_match_those_of_the_model_garden(
     optimizer_cls: Callable[..., Any], arguments: dict[str, Any], expected: list[float]
 ) -> None:
     is_lars = optimizer_cls is optimization.LARS
@@ -315,13 +315,13 @@ def test_weights_loaded_after_the_build_are_trained_like_initial_weights() -> No
         (["encoder/.*/gamma"], True),
         (["beta", "bias"], False),
         (None, False),
-        # As in Keras 2, whose names end in a number.
+        # As in Keras 2, whose variable names end in `:0`.
         (".*(gamma|kernel):0$", True),
         (["bias:0", "gamma:0"], True),
         ("bias:0", False),
     ],
 )
-def test_pattern_is_searched_for_in_the_path_and_the_name_of_a_variable(
+def test_patterns_are_searched_in_the_path_and_name_of_a_variable(
     patterns: Any, is_match: bool
 ) -> None:
     with keras.name_scope("encoder"), keras.name_scope("layer_normalization"):
@@ -332,7 +332,7 @@ def test_pattern_is_searched_for_in_the_path_and_the_name_of_a_variable(
     assert not adamw.matches_any(raw, ["0"])
 
 
-def test_adafactor_takes_the_names_of_its_authors() -> None:
+def test_adafactor_translates_its_original_argument_names() -> None:
     optimizer = _built("adafactor", {"decay_rate": 0.7, "clipping_threshold": 2.0})
     assert (optimizer.beta_2_decay, optimizer.clip_threshold) == (-0.7, 2.0)
     assert not optimizer.relative_step
