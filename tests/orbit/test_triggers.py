@@ -34,7 +34,7 @@ def test_missing_interval_means_never_and_a_negative_one_is_refused():
         triggers.every(-1)
 
 
-def test_at_steps_is_due_at_exactly_these_steps():
+def test_at_steps_is_due_at_exactly_the_given_steps():
     trigger = triggers.AtSteps([3, 7])
     assert due_steps(trigger, 0, 10) == [3, 7]
     assert due_steps(triggers.at_end(8), 0, 10) == [8]

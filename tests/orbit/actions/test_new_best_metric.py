@@ -50,7 +50,7 @@ def test_error_for_an_unknown_metric_names_the_nearest():
         actions.NewBestMetric("acuracy").test({"accuracy": 1.0})
 
 
-def test_file_is_replaced_atomically(tmp_path):
+def test_json_persisted_value_replaces_its_file_and_leaves_no_temporary_file(tmp_path):
     path = tmp_path / "value.json"
     value = actions.JSONPersistedValue({"a": 1}, str(path))
     value.write({"a": 2})

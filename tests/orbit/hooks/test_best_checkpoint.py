@@ -12,7 +12,7 @@ from official_lite.orbit import hooks
 
 @pytest.fixture
 def run(make_scripted_trainer, make_controller, make_manager):
-    """Trains to `steps` with an evaluation every 10 steps, whose accuracy is scripted."""
+    """Return a function that trains to `steps` with a scripted evaluation every 10 steps."""
 
     def run(accuracies, steps, interval=10, **arguments):
         trainer = make_scripted_trainer(lambda step: {"accuracy": accuracies[step], "loss": step})
@@ -46,13 +46,13 @@ def test_non_finite_metric_is_never_the_best(run, tmp_path):
     assert _checkpoints(tmp_path) == ["best_ckpt-10"]
 
 
-def test_restarted_run_does_not_replace_a_better_one(run, tmp_path):
+def test_restarted_run_does_not_replace_a_better_checkpoint(run, tmp_path):
     run({10: 0.5, 20: 0.9}, 20)
     run({20: 0.9, 30: 0.7, 40: 0.8}, 40)
     assert _checkpoints(tmp_path) == ["best_ckpt-20"]
 
 
-def test_run_without_a_checkpoint_keeps_the_earlier_best_one_until_it_has_its_own(run, tmp_path):
+def test_new_run_keeps_the_previous_best_checkpoint_until_it_saves_its_own(run, tmp_path):
     run({10: 0.5, 20: 0.9}, 20, interval=None)
     run({10: math.nan}, 10, interval=None)
     assert _checkpoints(tmp_path) == ["best_ckpt-20"]

@@ -36,7 +36,7 @@ def test_exact_loop_raises_when_the_data_end(step_fn):
         loop_fns.create_exact_loop_fn(step_fn)(data(3), tf.constant(4))
 
 
-def test_while_loop_needs_one_trace_for_all_lengths():
+def test_while_loop_is_traced_once_for_all_lengths():
     total, traces = tf.Variable(0, dtype=tf.int64), []
 
     def step_fn(iterator):
@@ -66,7 +66,7 @@ def test_python_number_as_the_length_of_a_while_loop_is_refused():
             create(draw)(data(9), 3, *arguments)
 
 
-def test_only_completed_steps_are_counted():
+def test_counted_step_counts_only_completed_steps():
     step_fn = loop_fns.CountedStep(draw)
     utils.create_loop_fn(step_fn)(data(3), -1)
     assert step_fn.calls == 3
