@@ -1,4 +1,4 @@
-"""Modules of the Model Garden's wheel are ported by `tools port` and train; no hand is lent."""
+"""Modules of the Model Garden's wheel are ported by `tools port` and train without manual work."""
 
 import json
 import pathlib
@@ -24,7 +24,7 @@ def ported(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
 @needs_wheel
 @pytest.mark.slow
 @pytest.mark.parametrize("module", ["resnet", "bert_encoder", "image_classification"])
-def test_ported_module_of_the_wheel_trains(
+def test_ported_model_garden_module_trains(
     ported: pathlib.Path, tmp_path: pathlib.Path, module: str
 ) -> None:
     _run(ported, module, tmp_path)

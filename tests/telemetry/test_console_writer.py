@@ -24,7 +24,7 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_terminal_gets_a_bar_and_a_file_gets_lines():
+def test_terminal_gets_a_progress_bar_and_a_file_gets_lines():
     assert isinstance(telemetry.build_console_writer(10, Terminal()), telemetry.ProgressWriter)
     assert isinstance(telemetry.build_console_writer(10, io.StringIO()), telemetry.ConsoleWriter)
 
@@ -36,7 +36,7 @@ def test_notebook_gets_lines_on_stdout(monkeypatch, capsys):
     assert capsys.readouterr().out == "train | step 3 | loss 0.5\n"
 
 
-def test_log_shows_the_configured_fields_with_the_time_left_of_the_run(monkeypatch):
+def test_log_shows_the_configured_fields_and_the_remaining_time(monkeypatch):
     lines = []
     monkeypatch.setattr(logging, "info", lambda text, *args: lines.append(text % args))
     run = telemetry.RunInfo(model_dir="/run", total_steps=700, config={})
@@ -67,7 +67,7 @@ def test_fields_are_shown_in_the_order_in_which_they_are_chosen(record, fields, 
 
 @pytest.fixture
 def drawn(monkeypatch):
-    """Draw records and steps on a terminal of some columns, and return what it shows."""
+    """Return a function that draws records and steps on a terminal and returns the output."""
 
     def draw(columns, *records, fields=None):
         monkeypatch.setenv("TERM", "xterm")

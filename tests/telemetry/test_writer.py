@@ -34,7 +34,7 @@ def test_numbers_of_numpy_and_ml_dtypes_become_python_numbers():
     assert {type(found["loss"]), type(found["count"])} == {float, int}
 
 
-def test_value_that_is_no_number_is_omitted_with_one_warning(monkeypatch):
+def test_value_that_is_not_a_number_is_omitted_with_one_warning(monkeypatch):
     warnings = []
     monkeypatch.setattr(logging, "warning", lambda text, *args: warnings.append(text % args))
     for _ in range(2):
@@ -109,7 +109,7 @@ class Recorder(telemetry.Writer):
             raise self.failure
 
 
-def test_writer_needs_only_write_and_is_flushed_by_sync_and_after_an_error():
+def test_writer_subclass_requires_only_write_and_flushes_on_sync_and_after_errors():
     with pytest.raises(TypeError, match="write"):
         telemetry.Writer()
     writer = Recorder()
