@@ -8,7 +8,7 @@ from official_lite.tools import __main__ as tools
 
 @pytest.fixture(autouse=True)
 def signals():
-    """The handlers are those that were there before."""
+    """Restore the previous signal handlers after each test."""
     kept = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
     yield
     for number, handler in kept.items():
