@@ -248,7 +248,7 @@ def test_gradient_matches_the_numeric_gradient_of_the_unrolled_loss(order, in_gr
 
 
 @pytest.mark.parametrize(("order", "xi"), [("second", 0.0), ("finite_difference", 0.5)])
-def test_second_order_darts_reaches_the_fixed_point_of_the_paper(order, xi) -> None:
+def test_second_order_darts_converges_to_the_fixed_point_given_in_the_paper(order, xi) -> None:
     """L_val = αw − 2α + 1 and L_train = w² − 2αw + α², starting from (α, w) = (2, −2)."""
     alpha, w = keras.Variable(2.0), keras.Variable(-2.0)
 

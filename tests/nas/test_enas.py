@@ -76,7 +76,7 @@ def test_lstm_controller_learns_a_reward_for_combinations_of_options(
     assert [sum(p) for p in trainer.probs().values()] == pytest.approx([1.0, 1.0])
 
 
-def test_skip_penalty_moves_the_number_of_inputs_to_its_target(
+def test_skip_penalty_drives_the_number_of_chosen_inputs_to_skip_target(
     make_trainer, toy_task, experiment
 ) -> None:
     settings = {

@@ -94,7 +94,7 @@ def test_search_in_bfloat16_keeps_float32_alphas_and_finite_losses(
         assert {alpha.dtype for alpha in trainer.alphas} == {"float32"}
 
 
-def test_architecture_is_updated_before_the_weights_and_separately_from_them(
+def test_each_step_first_updates_only_alpha_and_then_only_the_weights(
     experiment, make_trainer
 ) -> None:
     trainer = make_trainer(experiment(runtime={"run_eagerly": True}))
@@ -122,7 +122,7 @@ def _values(trainer):
     ]
 
 
-def test_architecture_is_not_trained_during_the_warm_up(experiment, make_trainer) -> None:
+def test_alpha_is_not_trained_during_the_warmup_steps(experiment, make_trainer) -> None:
     trainer = make_trainer(experiment(trainer={"one_shot": {"warmup_steps": 3}}))
     start = [alpha.numpy() for alpha in trainer.alphas]
     trainer.train(tf.constant(3))
@@ -139,7 +139,7 @@ class _Fail(orbit.Hook):
             raise RuntimeError("broken")
 
 
-def test_architecture_file_is_written_at_checkpoints_and_not_after_a_failure(
+def test_arch_json_is_written_at_checkpoints_but_not_after_a_failure(
     experiment, run_toy, tmp_path
 ) -> None:
     params = experiment("darts")
@@ -257,7 +257,7 @@ def test_train_and_val_streams_split_all_examples_without_overlap() -> None:
 @pytest.mark.sample(2)
 @pytest.mark.parametrize("replicas", [1, 2, 4])
 @pytest.mark.parametrize("names", [("train", "val"), ("train",)])
-def test_resumed_streams_continue_with_the_next_batch(replicas, names) -> None:
+def test_resumed_train_and_val_streams_continue_with_the_next_batch(replicas, names) -> None:
     context = tf.distribute.InputContext(1, 0, replicas)
     build = one_shot_trainer.build_streams(_build_inputs, names=names)
 

@@ -25,7 +25,7 @@ def _random_batch():
     )
 
 
-def test_loss_probe_changes_no_variable(experiment, make_trainer) -> None:
+def test_loss_probe_leaves_all_model_variables_unchanged(experiment, make_trainer) -> None:
     trainer = make_trainer(experiment(task={"batch_norm": True, "dropout_rate": 0.5}))
     before = [v.numpy() for v in trainer.model.variables]
     compiled = tf.function(lambda batch: trainer.strategy.run(trainer.loss, args=(batch,)))
@@ -98,7 +98,7 @@ def test_reward_is_the_signed_metric_or_by_default_the_negative_loss(
         assert float(reward._metrics[0].result()) == 0.0
 
 
-def test_reward_covers_only_its_own_batch(experiment, make_trainer) -> None:
+def test_reward_is_computed_from_its_own_batch_only(experiment, make_trainer) -> None:
     trainer = make_trainer(experiment())
     # A task may return the same metric object every time; evaluations then update it as well.
     kept = keras.metrics.MeanAbsoluteError(name="mae")

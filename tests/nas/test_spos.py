@@ -115,7 +115,7 @@ def _with_undefined_options(toy_task, *options):
         ("maximize", {"max_exhaustive": 1, "population": 16, "generations": 2}),
     ],
 )
-def test_architecture_without_a_finite_rating_never_wins(
+def test_architecture_without_a_finite_rating_is_never_exported(
     direction, spos, experiment, toy_task, make_trainer
 ) -> None:
     params = experiment("spos", trainer=_spos(spos=spos, reward_direction=direction))
@@ -127,7 +127,7 @@ def test_architecture_without_a_finite_rating_never_wins(
     assert set(ratings[1:]) == {-math.inf}
 
 
-def test_search_without_any_finite_rating_ends_with_an_error(
+def test_search_without_any_finite_rating_raises_diverged_error(
     experiment, toy_task, tmp_path
 ) -> None:
     task = _with_undefined_options(toy_task, "nan", "inf")

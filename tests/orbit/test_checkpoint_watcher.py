@@ -45,7 +45,7 @@ def test_watch_ends_on_timeout(tmp_path):
     assert list(watch(tmp_path / "nothing", timeout=10)) == []
 
 
-def test_timeout_function_decides_whether_to_continue(tmp_path):
+def test_watch_continues_after_a_timeout_until_timeout_fn_returns_true(tmp_path):
     answers = [False, False, True]
     assert list(watch(tmp_path, timeout=10, timeout_fn=lambda: answers.pop(0))) == []
     assert answers == []

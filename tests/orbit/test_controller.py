@@ -106,7 +106,7 @@ def test_evaluation_rate_counts_only_the_steps_that_ran(make_trainer, make_contr
     assert rates[0] == rates[1] > 0
 
 
-def test_steps_per_loop_is_read_from_a_function_of_the_step(make_trainer, make_controller):
+def test_steps_per_loop_may_be_a_function_of_the_step(make_trainer, make_controller):
     trainer = make_trainer()
     controller = make_controller(trainer, steps_per_loop=lambda step: 2 if step < 4 else 5)
     assert controller.steps_per_loop == 2
@@ -250,7 +250,9 @@ def test_records_are_synced_before_the_checkpoint_of_their_step_is_complete(
     assert writer.calls[4:] == (["counts"] if is_ours else ["sync"])
 
 
-def test_records_are_written_before_an_action_saves(make_trainer, make_controller, make_manager):
+def test_records_are_synced_before_an_action_saves_a_checkpoint(
+    make_trainer, make_controller, make_manager
+):
     writer, trainer = _Rewound(), make_trainer()
     manager = make_manager(trainer)
     make_controller(

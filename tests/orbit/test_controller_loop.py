@@ -160,7 +160,9 @@ def test_first_error_is_passed_to_every_hook_and_raised(
         assert "after_step 1" in hook.events
 
 
-def test_report_before_a_failure_is_written(make_trainer, make_controller, recording_writer):
+def test_train_report_is_written_although_an_action_fails(
+    make_trainer, make_controller, recording_writer
+):
     def refuse(output):
         raise errors.DivergedError("loss")
 
@@ -230,7 +232,9 @@ def test_step_at_which_an_action_restores_a_checkpoint_runs_no_evaluation_or_hoo
     ]
 
 
-def test_actions_run_before_each_checkpoint(make_trainer, make_controller, make_manager, make_log):
+def test_train_actions_run_before_each_checkpoint(
+    make_trainer, make_controller, make_manager, make_log
+):
     trainer, order = make_trainer(), []
     hook = make_log(every_n_steps=0)
     hook.events = order

@@ -80,7 +80,7 @@ def test_other_writers_still_receive_all_records_if_one_fails(recording_writer, 
     assert [record.split for record in recording_writer.records] == ["train", "validation"]
 
 
-def test_as_numpy_copies_and_keeps_the_nesting():
+def test_as_numpy_returns_a_converted_copy_with_the_same_nesting():
     output = {"a": tf.constant(1.0), "b": {"c": 2}}
     converted = reports.as_numpy(output)
     assert converted == {"a": 1.0, "b": {"c": 2}}

@@ -44,7 +44,7 @@ def test_training_is_the_same_with_all_trainer_options(make_trainer, options):
     assert trainer.global_step.numpy() == 5
 
 
-def test_parts_of_train_can_be_called_separately(make_trainer):
+def test_train_loop_begin_run_steps_and_train_loop_end_can_be_called_separately(make_trainer):
     trainer = make_trainer()
     trainer.train_loop_begin()
     trainer.run_steps(tf.constant(2))
@@ -132,7 +132,7 @@ def test_assigning_eval_dataset_replaces_the_evaluation_data():
         {"use_tf_while_loop": False, "use_tpu_summary_optimization": True},
     ],
 )
-def test_contradicting_options_are_refused(make_trainer, options):
+def test_conflicting_trainer_options_are_refused(make_trainer, options):
     with pytest.raises(errors.ConfigValueError, match="requires"):
         make_trainer(options=orbit.StandardTrainerOptions(**options))
 

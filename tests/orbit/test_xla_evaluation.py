@@ -49,7 +49,7 @@ def test_evaluation_runs_the_requested_number_of_steps() -> None:
     assert loop.calls == 5
 
 
-def test_outputs_are_reduced_in_order() -> None:
+def test_step_outputs_are_reduced_in_order() -> None:
     loop = orbit.XlaEvalLoop(Evaluation().step, needs_outputs=True)
     folded = loop(
         iter(_dataset(3, 1)),

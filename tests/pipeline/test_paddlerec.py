@@ -68,7 +68,7 @@ def test_unknown_context_key_is_refused_with_the_nearest_name(context) -> None:
         old["engine"] = None
 
 
-def test_context_can_be_copied(context) -> None:
+def test_paddlerec_context_can_be_copied(context) -> None:
     old = paddlerec.Context(context())
     assert copy.copy(old).ctx is old.ctx
 

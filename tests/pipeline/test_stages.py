@@ -124,7 +124,7 @@ def find(experiment, tmp_path):
     )
 
 
-def test_stages_missing_from_the_config_are_the_default_ones(find, tmp_path) -> None:
+def test_stages_missing_from_the_config_use_the_default_classes(find, tmp_path) -> None:
     _write(tmp_path / "mine.py", ("Mine", "Initialize"))
     stages = find("initialize", "{workspace}/mine.py")
     assert tuple(stages) == pipeline.STAGES
@@ -672,7 +672,7 @@ def test_two_trainers_that_share_a_model_may_take_turns(experiment, log_of, tmp_
     assert _checkpoints(tmp_path) == [8]
 
 
-def test_summary_is_printed_only_after_success(experiment, tmp_path, capsys) -> None:
+def test_metric_summary_is_printed_only_after_success(experiment, tmp_path, capsys) -> None:
     class Failing(pipeline.Run):
         def train(self, ctx):
             super().train(ctx)
@@ -686,7 +686,9 @@ def test_summary_is_printed_only_after_success(experiment, tmp_path, capsys) -> 
 
 
 @pytest.mark.parametrize("fails", [False, True])
-def test_files_are_complete_and_closed_in_finalize(experiment, records, tmp_path, fails) -> None:
+def test_metric_files_are_complete_and_closed_when_finalize_runs(
+    experiment, records, tmp_path, fails
+) -> None:
     class Run(pipeline.Run):
         def train(self, ctx):
             super().train(ctx)

@@ -69,7 +69,7 @@ def test_imported_names_are_replaced_by_imports_of_their_counterparts() -> None:
     assert {old: _rewritten(old + used) for old in IMPORTS} == expected
 
 
-def test_config_classes_become_lenient() -> None:
+def test_config_classes_get_the_lenient_base_class() -> None:
     head = "from official_lite.core import config_definitions as cfg\n"
     text = "class A(cfg.TaskConfig):\n  size: int = 3\n"
     rewritten = _rewritten(head + text)

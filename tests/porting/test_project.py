@@ -199,7 +199,7 @@ def test_only_needed_modules_of_the_model_garden_are_copied() -> None:
 
 
 @pytest.mark.usefixtures("installed")
-def test_copied_packages_import_the_names_that_are_used() -> None:
+def test_copied_packages_import_only_the_names_that_are_used() -> None:
     texts = project_files.gather(["from official import toys\ntoys.shelf.Tin\n"])
     assert "official.toys.shelf.tins" in texts
     assert "official.toys.shelf.boxes" not in texts

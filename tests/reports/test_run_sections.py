@@ -156,7 +156,7 @@ def test_throughput_has_its_own_section(tmp_path) -> None:
     assert "6,496" in tag("div", section.content)
 
 
-def test_report_of_a_run_without_metrics_says_so(tmp_path) -> None:
+def test_report_of_a_run_without_metrics_shows_a_message(tmp_path) -> None:
     (tmp_path / "params.yaml").write_text("{}")
     runs = [run_reading.read_run(str(tmp_path))]
     assert "No metrics" in tag("div", run_sections.curves(runs).content)

@@ -131,7 +131,7 @@ def test_unknown_label_column_is_refused_with_the_nearest_name(run, tmp_path):
         run(path, label_column="labels")
 
 
-def test_an_unknown_source_is_refused_with_the_nearest_name(run, tmp_path):
+def test_unknown_source_is_refused_with_the_nearest_name(run, tmp_path):
     path = row_files.write("parquet", tmp_path / "data")
     with pytest.raises(errors.UnknownNameError, match=r"'parqet'.*`parquet`"):
         run(path, source="parqet")

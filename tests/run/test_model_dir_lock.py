@@ -118,7 +118,7 @@ def test_lock_of_a_dead_process_with_a_reused_pid_is_taken_over(
 
 @pytest.mark.parametrize("where", [{}, {"host": socket.gethostname(), "namespace": "a container"}])
 @pytest.mark.parametrize("beat", [900.0, 1000.0, 1e6])
-def test_process_on_another_host_is_dead_after_three_missed_heartbeats(
+def test_lock_of_another_host_is_taken_over_after_three_missed_heartbeats(
     tmp_path: pathlib.Path, where: dict[str, str], beat: float
 ) -> None:
     _write(tmp_path, beat=beat, **where)
@@ -128,7 +128,7 @@ def test_process_on_another_host_is_dead_after_three_missed_heartbeats(
     assert clock.now == 1000.0 + 3 * model_dir_lock.BEAT_SECS
 
 
-def test_process_on_another_host_is_alive_while_its_heartbeat_changes(
+def test_lock_of_another_host_is_respected_while_its_heartbeat_changes(
     tmp_path: pathlib.Path,
 ) -> None:
     _write(tmp_path, beat=900.0)

@@ -18,7 +18,7 @@ from official_lite.tools import smoke_run
 from tests import made_runs
 
 
-def test_finished_training_is_read_from_its_directory(tmp_path: pathlib.Path) -> None:
+def test_read_run_returns_the_data_of_a_finished_training(tmp_path: pathlib.Path) -> None:
     before = time.time()
     params = smoke_run.experiment(20)
     pipeline.RunPipeline(params, "train_and_eval", str(tmp_path / "run")).run()
@@ -36,7 +36,7 @@ def test_finished_training_is_read_from_its_directory(tmp_path: pathlib.Path) ->
     assert run.start_time <= run.end_time
 
 
-def test_run_has_its_experiment_execution_mode_best_checkpoint_and_last_metrics(
+def test_read_run_returns_experiment_execution_mode_best_checkpoint_and_last_metrics(
     tmp_path: pathlib.Path,
 ) -> None:
     directory = str(made_runs.make_run(tmp_path / "a"))

@@ -203,7 +203,7 @@ def test_muted_storage_drops_values_including_those_of_graphs_traced_while_muted
     assert storage.take().scalars == {"y": 1.0}
 
 
-def test_functional_model_can_be_built_within_a_storage(storage):
+def test_functional_model_that_logs_can_be_built_within_a_storage(storage):
     inputs = keras.Input([3])
     model = keras.Model(inputs, Probe()(inputs, training=True))
     tf.function(model)(tf.fill([2, 3], 7.0), training=True)
@@ -229,7 +229,7 @@ def test_history_contains_each_eager_value_and_the_means_of_graph_values(storage
 
 
 @pytest.mark.parametrize("window", [1, 20, 1000])
-def test_statistics_of_a_history_equal_numpy(window):
+def test_history_statistics_equal_those_of_numpy(window):
     values = np.random.default_rng(0).normal(size=100)
     history = telemetry.ScalarHistory(max_length=90)
     for step, value in enumerate(values):
@@ -369,7 +369,7 @@ def test_values_logged_under_one_name_in_two_strategies_are_averaged(storage, tw
     assert storage.take().scalars == {"x": 3.0}
 
 
-def test_latest_of_images_of_several_sizes_is_reported(storage, two_replicas):
+def test_latest_image_is_reported_even_if_image_sizes_differ(storage, two_replicas):
     put = tf.function(lambda image: two_replicas.run(telemetry.put_image, ("i", image)))
     for size in (2, 3, 2):
         put(tf.fill([size, size, 1], size / 255.0))
@@ -391,7 +391,7 @@ def test_name_scopes_nest_and_end_even_after_an_error(storage):
     assert [*events.scalars, *events.histograms, *events.images] == ["a/b/x", "a/x", "x"]
 
 
-def test_replicas_that_take_turns_inside_a_scope_keep_their_names(storage, two_replicas):
+def test_name_scopes_are_kept_when_replicas_alternate_inside_them(storage, two_replicas):
     def step():
         with telemetry.name_scope("inner"):
             context = tf.distribute.get_replica_context()
@@ -431,7 +431,7 @@ def test_batch_of_images_in_a_graph_may_have_any_size():
 
 
 @pytest.mark.parametrize("scale", [1e-13, 1.0, 1e6])
-def test_counts_of_a_histogram_equal_numpy(scale):
+def test_histogram_counts_equal_those_of_numpy(scale):
     values = (np.random.default_rng(0).normal(size=[100, 10]) * scale).astype(np.float32)
     found = writer.histogram_of(writer.bucket_counts(values))
     np.testing.assert_array_equal(found.counts, np.histogram(values, found.edges)[0])

@@ -82,7 +82,7 @@ def test_values_beyond_the_batch_limit_of_mlflow_are_all_logged(uri, model_dir):
     assert (len(run.data.metrics), len(run.data.params)) == (1001, 101)
 
 
-def test_failed_training_is_a_failed_mlflow_run(uri, model_dir):
+def test_failed_training_marks_its_mlflow_run_as_failed(uri, model_dir):
     with (
         pytest.raises(ZeroDivisionError),
         telemetry.MultiWriter(

@@ -23,7 +23,7 @@ def taken_port():
         yield taken.getsockname()[1]
 
 
-def test_used_port_is_refused(taken_port, capsys):
+def test_dispatcher_on_a_used_port_is_refused(taken_port, capsys):
     assert tools.main(["data_service", "dispatcher", f"--port={taken_port}"]) == 2
     assert f"Can't listen at port {taken_port}" in capsys.readouterr().err
 

@@ -38,5 +38,5 @@ def test_export_check_measures_every_format(trained, capsys, tmp_path):
     assert exported["metrics"] == pytest.approx(model["metrics"], abs=1e-5)
 
 
-def test_export_supports_every_format():
+def test_export_command_supports_every_format():
     assert sorted(export._FORMATS) == sorted(model_export.FORMATS)

@@ -42,7 +42,9 @@ def test_averaged_weights_are_loaded_if_there_are_any(read_run, train_run):
     assert (averaged != trained).all()
 
 
-def test_unusable_checkpoint_is_refused(read_run, trained, train_run, tmp_path):
+def test_mismatched_damaged_or_missing_checkpoint_is_refused(
+    read_run, trained, train_run, tmp_path
+):
     with run_model.built(read_run(train_run("task.units=2")).params) as (ctx, _):
         with pytest.raises(errors.CheckpointError, match="can't be restored"):
             run_model.load_weights(ctx, os.path.join(trained, "ckpt-6"))

@@ -107,7 +107,7 @@ def _names(runs: list[Facts]) -> list[str]:
     return [facts.run.name for facts in runs]
 
 
-def test_short_name_of_a_metric_prefers_validation(runs: list[Facts]) -> None:
+def test_short_metric_name_prefers_the_validation_metric(runs: list[Facts]) -> None:
     assert runs_tool.resolve("accuracy", runs) == "validation/accuracy"
     assert runs_tool.resolve("training_loss", runs) == "train/training_loss"
     assert runs_tool.resolve("model.units", runs) == "task.model.units"
@@ -135,7 +135,7 @@ CONDITIONS = [
 ]
 
 
-def test_runs_are_selected_by_all_conditions(runs: list[Facts]) -> None:
+def test_only_runs_that_satisfy_all_conditions_are_selected(runs: list[Facts]) -> None:
     for conditions, names in CONDITIONS:
         assert _names(runs_tool.select(runs, conditions)) == names, conditions
 

@@ -35,7 +35,7 @@ def test_trial_training_is_built_as_configured_but_leaves_no_files(monkeypatch, 
     assert params.trainer.train_steps == 600
 
 
-def test_experiment_with_phases_is_refused():
+def test_trial_training_of_an_experiment_with_phases_is_refused():
     params = configs.digits_mlp()
     params.phases = [{"name": "one"}]
     with pytest.raises(errors.ConfigValueError, match="Pass the model directory of one phase"):
@@ -88,7 +88,7 @@ def test_divergence_is_distinguished_from_noise() -> None:
         assert trial_training.analyze(rates, losses).has_diverged is has_diverged, losses
 
 
-def test_loss_that_only_rises_has_no_suggestion():
+def test_sweep_with_a_rising_loss_suggests_no_rate():
     sweep = trial_training.analyze([0.1 * n for n in range(1, 31)], [1.0 * n for n in range(30)])
     assert sweep.suggestion is None
     assert "never decreased" in sweep.describe()

@@ -23,7 +23,7 @@ SIZES = {
 }
 
 
-def test_sizes_of_memory_are_parsed_with_their_units() -> None:
+def test_memory_sizes_are_parsed_with_their_units() -> None:
     assert {text: tune._bytes(text) for text in SIZES} == SIZES
     for text in ("", "GB", "4 apples", "-1GB"):
         with pytest.raises(argparse.ArgumentTypeError):

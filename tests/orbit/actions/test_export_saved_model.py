@@ -40,7 +40,7 @@ def test_export_counter_continues_after_a_restart(tmp_path):
     assert [manager.next_name() for _ in range(2)] == [f"{base}-4", f"{base}-5"]
 
 
-def test_export_removes_only_its_own_files(tmp_path):
+def test_export_clean_up_removes_only_export_directories(tmp_path):
     base = tmp_path / "model"
     make_exports(base, [1])
     (tmp_path / "model-1-notes").mkdir()
@@ -50,7 +50,7 @@ def test_export_removes_only_its_own_files(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["model-1-notes"]
 
 
-def test_export_manages_only_its_subdirectory(tmp_path):
+def test_export_clean_up_removes_only_the_configured_subdirectory(tmp_path):
     base = tmp_path / "model"
     manager = actions.ExportFileManager(
         str(base), max_to_keep=0, next_id_fn=lambda: 7, subdirectory="saved"

@@ -113,7 +113,7 @@ def test_calls_in_inference_mode_are_excluded_from_the_statistics(make_normalize
     rounding.assert_close(mean, _examples(trainer, 1).mean(0), roundings=BATCH_SIZE)
 
 
-def test_later_layers_receive_the_same_inputs_as_in_training(make_normalized):
+def test_later_normalization_layers_receive_the_same_inputs_as_in_training(make_normalized):
     trainer = make_normalized(lambda: keras.layers.BatchNormalization(name="second"))
     mean, variance = _statistics(trainer, 8, "second")
     # The inputs of the first layer are up to 4 standard deviations from zero.
@@ -122,7 +122,7 @@ def test_later_layers_receive_the_same_inputs_as_in_training(make_normalized):
     np.testing.assert_allclose(variance, 1.0, rtol=0.01)
 
 
-def test_small_variance_around_a_large_mean_is_precise(make_normalized, points_task):
+def test_small_variance_around_a_large_mean_is_computed_precisely(make_normalized, points_task):
     class Far(points_task):
         def build_inputs(self, params, input_context=None):
             data = super().build_inputs(params, input_context)
@@ -165,7 +165,7 @@ def test_frozen_layers_keep_their_statistics(make_normalized):
     np.testing.assert_array_equal(mean, 0.0)
 
 
-def test_dataset_passed_to_the_trainer_is_read_from_the_beginning(make_normalized):
+def test_dataset_assigned_to_the_trainer_is_read_from_its_beginning(make_normalized):
     trainer = make_normalized()
     trainer.train_dataset = tf.data.Dataset.from_tensors((tf.ones((4, 3)), tf.ones((4, 1))))
     mean, variance = _statistics(trainer, 5)

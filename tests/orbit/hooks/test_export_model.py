@@ -51,7 +51,7 @@ def test_restarted_run_replaces_the_export_of_the_same_step(
     assert _names(tmp_path) == ["3"]
 
 
-def test_failed_run_exports_nothing_at_its_end(make_keras_trainer, make_controller, tmp_path):
+def test_failed_run_exports_no_model(make_keras_trainer, make_controller, tmp_path):
     def fail(hook):
         raise ArithmeticError
 

@@ -68,7 +68,9 @@ def test_norm_is_measured_before_clipping_and_unaffected_by_xla_and_ema(
     assert norm == pytest.approx(other, rel=0.5 if clipped else TOLERANCE)
 
 
-def test_norm_does_not_depend_on_replicas_and_micro_batches(train, recording_writer, two_replicas):
+def test_gradient_norm_does_not_depend_on_replicas_and_micro_batches(
+    train, recording_writer, two_replicas
+):
     train(hooks.GradientNorm())
     train(hooks.GradientNorm(), grad_accum_steps=2)
     train(hooks.GradientNorm(), strategy=two_replicas)

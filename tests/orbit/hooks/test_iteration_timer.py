@@ -26,7 +26,7 @@ class FailsAtStep5(orbit.Hook):
         raise ArithmeticError("bad step")
 
 
-def test_times_are_reported_after_the_warmup(make_trainer, make_controller, recording_writer):
+def test_step_times_are_reported_after_the_warmup(make_trainer, make_controller, recording_writer):
     timer = hooks.IterationTimer(every_n_steps=5, batch_size=8)
     make_controller(make_trainer(), hooks=[timer], steps_per_loop=5).train(15)
     first, *others = [record.values for record in recording_writer.records]

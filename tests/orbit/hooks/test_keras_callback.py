@@ -279,7 +279,7 @@ def test_callback_that_changes_weights_after_the_last_checkpoint_logs_a_warning(
         assert warns == any("Resets changed the weights" in line for line in log_lines)
 
 
-def test_callback_that_stops_training_receives_nothing_after_its_last_epoch(train):
+def test_callback_that_stops_training_receives_only_on_train_end_afterwards(train):
     class Stops(Events):
         def on_epoch_end(self, epoch, logs=None):
             super().on_epoch_end(epoch, logs)
@@ -293,7 +293,7 @@ def test_callback_that_stops_training_receives_nothing_after_its_last_epoch(trai
     assert callback.events[4:] == ["test_begin", "test_end"]
 
 
-def test_model_checkpoint_saves_models_that_load(train, make_keras_trainer, tmp_path):
+def test_model_checkpoint_saves_loadable_models(train, make_keras_trainer, tmp_path):
     trainer = make_keras_trainer()
     whole = keras.callbacks.ModelCheckpoint(str(tmp_path / "{epoch}.keras"))
     train(whole, 4, eval_interval=2, trainer=trainer)

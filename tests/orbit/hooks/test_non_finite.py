@@ -60,7 +60,7 @@ def _report(train, *layers, hook=None, **kwargs):
     return str(error.value)
 
 
-def test_report_names_the_step_and_the_layer_within_one_compiled_call(train):
+def test_non_finite_report_names_the_step_and_layer_within_one_compiled_call(train):
     report = _report(train, lambda: Burst(5))
     assert "Step 5 is the first" in report
     assert "the first non-finite output is the output of the layer net/burst (Burst)" in report
@@ -89,7 +89,7 @@ def test_reported_step_counts_updates_rather_than_micro_batches(train):
     assert "loss is nan" in report or "loss is inf" in report
 
 
-def test_report_names_the_replica(train, points_task, two_replicas):
+def test_non_finite_report_names_the_replica(train, points_task, two_replicas):
     class OneBadHalf(points_task):
         def train_step(self, inputs, model, optimizer, metrics=None):
             x, y = inputs
@@ -134,7 +134,7 @@ def test_variable_that_was_non_finite_before_the_step_is_named(train):
         train(hooks.NonFinite(), others=[Exploding()])
 
 
-def test_report_without_layers_names_the_step_and_the_option(train):
+def test_non_finite_report_without_layers_names_the_step_and_suggests_layers_true(train):
     report = _report(train, lambda: Burst(5), hook=hooks.NonFinite(layers=False))
     assert "Step 5 is" in report
     assert "(`layers=True`)" in report
@@ -161,7 +161,7 @@ def test_report_is_logged_but_not_raised_if_stop_is_false(train, log_lines):
     assert sum("Step 5 is the first" in line for line in log_lines) == 1
 
 
-def test_report_is_added_to_another_error_that_is_raised_first(train):
+def test_non_finite_report_is_added_as_a_note_to_an_earlier_error(train):
     class Failing(hooks.NonFinite):
         def after_step(self):
             raise KeyError("x")

@@ -59,7 +59,7 @@ def test_each_evaluation_uses_statistics_computed_with_its_weights(train):
     assert (seen.means[0] != seen.means[1]).any()
 
 
-def test_statistics_are_updated_at_the_interval_of_the_hook(train):
+def test_batch_norm_statistics_are_updated_every_n_steps(train):
     seen = Seen()
     trainer = train(hooks.PreciseBatchNorm(num_steps=8, every_n_steps=12), seen)
     lagging, _, precise = seen.means
@@ -67,7 +67,7 @@ def test_statistics_are_updated_at_the_interval_of_the_hook(train):
     rounding.assert_close(precise, _mean(trainer), roundings=ROUNDINGS)
 
 
-def test_averaged_weights_get_their_own_statistics(train):
+def test_evaluation_of_averaged_weights_uses_their_own_batch_norm_statistics(train):
     class Averages(orbit.Hook):
         def after_eval(self, logs):
             optimizer = self.trainer.optimizer

@@ -44,7 +44,7 @@ def test_stalled_training_logs_warnings_with_the_stacks_of_all_threads(
     assert time.monotonic() - began >= 0.2
 
 
-def test_training_that_progresses_causes_no_warning(make_trainer, make_controller, caplog):
+def test_training_that_progresses_logs_no_stall_warning(make_trainer, make_controller, caplog):
     make_controller(make_trainer(), hooks=[hooks.StallWarning()]).train(4)
     assert "No step has" not in caplog.text
     assert not threads()

@@ -13,7 +13,7 @@ def test_nested_metric_is_found_by_its_path(name):
     assert WatchedMetric(name, "maximize").value(logs) == 0.5
 
 
-def test_error_for_an_unknown_metric_names_the_nearest():
+def test_error_for_an_unknown_watched_metric_suggests_the_nearest_name():
     with pytest.raises(errors.UnknownKeyError, match="Did you mean `accuracy`"):
         WatchedMetric("acuracy", "maximize").value({"accuracy": 1.0})
 
@@ -33,7 +33,9 @@ def test_improvement_must_exceed_the_minimum_difference():
     ("words", "lower_is_better"),
     [(("minimize", "min", "lower"), True), (("maximize", "max", "higher"), False)],
 )
-def test_direction_decides_which_value_is_better(words, lower_is_better):
+def test_direction_sets_which_value_is_better_and_non_finite_values_never_are(
+    words, lower_is_better
+):
     for direction in words:
         metric = WatchedMetric("loss", direction)
         assert metric.is_better(1.0, than=2.0) == lower_is_better

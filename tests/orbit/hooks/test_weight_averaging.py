@@ -169,7 +169,7 @@ def test_averaged_weights_are_not_written_after_a_failed_training(make, tmp_path
     assert not (tmp_path / "run" / "swa").exists()
 
 
-def test_trained_weights_are_restored_if_an_evaluation_fails(make):
+def test_trained_weights_are_restored_if_the_evaluation_of_the_average_fails(make):
     class Failing(orbit.Hook):
         def before_train(self):
             self.controller.evaluator = self

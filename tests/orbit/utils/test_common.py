@@ -47,7 +47,7 @@ def test_object_that_is_not_a_dataset_is_refused():
         utils.make_distributed_dataset(None, [1, 2, 3])
 
 
-def test_get_value_returns_other_objects_unchanged():
+def test_get_value_converts_tensors_and_returns_other_objects_unchanged():
     assert utils.get_value(tf.constant(2.0)) == 2.0
     assert utils.get_value("text") == "text"
 

@@ -50,7 +50,7 @@ def test_while_loop_is_traced_once_for_all_lengths():
     assert (total.numpy(), len(traces)) == (45, 1)
 
 
-def test_state_of_a_while_loop_may_grow():
+def test_state_of_a_while_loop_may_change_its_shape():
     def append(state, outputs):
         return tf.concat([state, [outputs]], 0)
 
@@ -72,7 +72,7 @@ def test_counted_step_counts_only_completed_steps():
     assert step_fn.calls == 3
 
 
-def test_summaries_are_written_in_the_first_step_only(tmp_path):
+def test_while_loop_writes_summaries_only_in_its_first_step(tmp_path):
     step = tf.Variable(0, dtype=tf.int64)
 
     def step_fn(iterator):

@@ -170,7 +170,7 @@ def test_end_of_the_training_data_raises_after_the_last_complete_step(
     assert int(trainer.global_step.numpy()) == NUM_BATCHES
 
 
-def test_steps_that_are_already_functions_are_guarded_too(make_data) -> None:
+def test_steps_decorated_with_tf_function_are_guarded_too(make_data) -> None:
     class Decorated(Evaluator, Trainer):
         @tf.function
         def eval_step(self, iterator: Any) -> None:
@@ -218,7 +218,7 @@ def test_step_whose_batch_cannot_be_read_has_no_side_effects() -> None:
     assert trainer.read() == _expected("one_fetch", 2)
 
 
-def test_side_effect_on_which_the_fetch_depends_runs_first() -> None:
+def test_side_effect_that_the_fetch_depends_on_runs_before_the_fetch() -> None:
     order = tf.Variable([0, 0])
     strategy = tf.distribute.get_strategy()
 
@@ -232,7 +232,7 @@ def test_side_effect_on_which_the_fetch_depends_runs_first() -> None:
     assert order.numpy().tolist() == [4, 4]
 
 
-def test_side_effects_keep_their_order() -> None:
+def test_side_effects_and_fetches_keep_their_order() -> None:
     value = tf.Variable(1)
     strategy = tf.distribute.get_strategy()
 

@@ -37,7 +37,7 @@ def test_summary_function_receives_every_value(tmp_path):
     assert seen == [("image/x", [1, 2], 5)]
 
 
-def test_interface_requires_all_abstract_methods():
+def test_summary_manager_interface_requires_all_abstract_methods():
     class Half(utils.SummaryManagerInterface):
         def flush(self):
             pass
