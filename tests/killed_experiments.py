@@ -48,22 +48,22 @@ class NumbersConfig(cfg.TaskConfig):
 
 @dataclasses.dataclass
 class GanConfig(NumbersConfig):
-    """Selects the task with a generator."""
+    """The config that selects the task with a generator."""
 
 
 @dataclasses.dataclass
 class TableConfig(NumbersConfig):
-    """Selects the task with lookup tables."""
+    """The config that selects the task with lookup tables."""
 
 
 @dataclasses.dataclass
 class GeneratorDataConfig(NumbersConfig):
-    """Selects the task whose data are generated."""
+    """The config that selects the task whose data are generated."""
 
 
 @dataclasses.dataclass
 class PairConfig(configs.MultiTaskConfig):
-    """Selects two tasks with shared layers."""
+    """The config that selects two tasks with shared layers."""
 
 
 def write_records(folder: pathlib.Path) -> None:

@@ -21,7 +21,7 @@ DISTRIBUTIONS = {
     "tensorflow_datasets": "tensorflow-datasets",
     "yaml": "pyyaml",
 }
-# One of the Model Garden's record formats, which users install by themselves.
+# `riegeli` is one of the Model Garden's record formats, which users install themselves.
 OPTIONAL = {"riegeli"}
 
 

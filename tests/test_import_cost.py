@@ -1,4 +1,4 @@
-"""Configs, listings and errors must not wait for TensorFlow."""
+"""Modules for configs, listings and errors must not import TensorFlow."""
 
 import subprocess
 import sys

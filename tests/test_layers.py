@@ -6,7 +6,7 @@ import pathlib
 from collections.abc import Iterator
 
 ROOT = pathlib.Path(__file__).parent.parent
-# The schemas of configs. The Model Garden keeps them in `core`, but parsing needs them.
+# Config schemas. The Model Garden keeps them in `core`, but parsing needs them.
 SCHEMAS = (
     "official_lite.config.phase_configs",
     "official_lite.core.config_definitions",
@@ -21,7 +21,7 @@ LAYERS: list[list[str | tuple[str, ...]]] = [
     [f"official_lite.{name}" for name in ("telemetry", "checkpoint", "data", "prediction")],
     [SCHEMAS, "official_lite.keras2"],
     ["official_lite.config", "official_lite.orbit"],
-    # The executors count examples as the trainer does.
+    # The executors use it to count examples as the trainer does.
     ["official_lite.core.step_metrics"],
     ["official_lite.execution"],
     ["official_lite.run"],

@@ -79,7 +79,7 @@ def test_saved_and_loaded_supernet_keeps_its_outputs_and_search_space(make_ops, 
     loaded = keras.models.load_model(tmp_path / "supernet.keras")
     for one in (model, loaded):
         nas.resolve_choices(one, {nas.Choice: _fixed(1)})
-    # At most five layers, with sums over four inputs.
+    # The path has at most five layers, each of which sums over four inputs.
     rounding.assert_close(loaded(tf.ones([2, 4])), model(tf.ones([2, 4])), roundings=5 * 4)
     assert resolution.space_of(loaded) == resolution.space_of(model)
     assert len(keras.models.clone_model(model).weights) == len(model.weights)
@@ -111,7 +111,7 @@ def test_fixed_model_of_a_cell_has_only_keras_layers_and_matches_a_rebuilt_cell(
     assert found.count_params() == anew.count_params() == 20
     nas.inherit_weights(anew, model, arch)
     x = [np.ones((1, 4), np.float32), np.full((1, 4), 2.0, np.float32)]
-    # Three layers, with sums over four inputs and two nodes.
+    # The path has three layers, with sums over four inputs and over two nodes.
     rounding.assert_close(found(x), anew(x), roundings=3 * (4 + 2))
     modules = {type(layer).__module__.partition(".")[0] for layer in found.layers}
     assert modules == {"keras"}

@@ -241,7 +241,7 @@ def test_gradient_matches_the_numeric_gradient_of_the_unrolled_loss(order, in_gr
         step[index] = 1e-5
         there, back = (_unrolled_objective(alpha.numpy() + sign * step, 0.5) for sign in (1, -1))
         numeric.append((there - back) / 2e-5)
-    # Finite differences of a step of 0.01 have a relative error of the magnitude of 1e-4.
+    # Finite differences with a step of 0.01 have a relative error of about 1e-4.
     np.testing.assert_allclose(found, numeric, rtol=2e-3, atol=2e-5)
     first = differentiable.first_order(_loss_fn(w, alpha), val=_batch(2), alphas=[alpha])[0]
     assert np.max(np.abs(first - numeric)) > 1e-2
@@ -275,7 +275,7 @@ def test_second_order_darts_converges_to_the_fixed_point_given_in_the_paper(orde
 
 @pytest.mark.parametrize("order", ORDERS)
 def test_architecture_gradient_leaves_the_weights_unchanged(order) -> None:
-    """A virtual step that assigned weights, and did not, was NNI's mistake for years."""
+    """NNI's virtual step seemed to change the weights but, for years, had no effect."""
     w, alpha = _variables()
     before = w.numpy()
     arguments = {"train": _batch(1), "val": _batch(2), "weights": [w], "alphas": [alpha]}
@@ -285,7 +285,7 @@ def test_architecture_gradient_leaves_the_weights_unchanged(order) -> None:
     )
     np.testing.assert_array_equal(w.numpy(), before)
     first = differentiable.first_order(_loss_fn(w, alpha), val=_batch(2), alphas=[alpha])[0]
-    # Five examples of two numbers.
+    # The loss sums over five examples of two numbers.
     rounding.assert_close(near, first, roundings=5 * 2, scale=1.0)
     assert np.max(np.abs(near - far)) > 1e-2
 
@@ -319,7 +319,7 @@ def test_gradient_over_replicas_equals_the_gradient_of_the_whole_batch(order, tw
         w, alpha = _variables()
     parts = two_replicas.run(tf.function(of_replica))
     found = two_replicas.reduce(tf.distribute.ReduceOp.SUM, parts, axis=None)
-    # Two passes over ten examples of two numbers. Finite differences divide errors by 0.01.
+    # Two passes sum over ten examples of two numbers. Finite differences divide errors by 0.01.
     scale = np.max(np.abs(whole)) / (1.0 if order == "second" else 0.01)
     rounding.assert_close(found, whole, roundings=2 * 10 * 2, scale=scale)
 

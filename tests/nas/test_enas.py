@@ -25,7 +25,7 @@ def _along(**indices):
 
 def test_lstm_path_probabilities_sum_to_one_and_logits_stay_within_tanh_constant(lstm) -> None:
     walks = [lstm.walk(_along(first=i, second=j)) for i in range(3) for j in range(2)]
-    # Six paths with two logarithms each.
+    # The sum is over six paths with two logarithms each.
     rounding.assert_close(sum(np.exp(walk.log_prob) for walk in walks), 1.0, roundings=6 * 2)
     # The logits of a later label depend on the options chosen for earlier labels.
     np.testing.assert_array_equal(walks[0].logits["first"], walks[-1].logits["first"])

@@ -11,9 +11,9 @@ from official_lite.core import base_task
 from official_lite.nas import probes
 from tests import rounding
 
-# Three layers with sums over four inputs, for six examples.
+# Three layers sum over four inputs, and the loss sums over six examples.
 ROUNDINGS = 3 * 4 * 6
-# Three layers with sums over four inputs, for four examples.
+# Three layers sum over four inputs, and the reward averages four examples.
 REWARD_ROUNDINGS = 3 * 4 * 4
 
 
@@ -200,7 +200,7 @@ def test_expected_cost_is_differentiable_in_the_option_probabilities() -> None:
     with tf.GradientTape() as tape:
         tape.watch(probs)
         expected = cost(probs)
-    # One block, half of the dense layer, a quarter of the inner one.
+    # The cost of one block, half of the dense layer and a quarter of the inner layer.
     rounding.assert_close(expected, 2.0 * (1.0 + 0.5 + 0.25), roundings=3)
     rounding.assert_close(tape.gradient(expected, probs)["in"], [1.0, 0.0], roundings=3)
 

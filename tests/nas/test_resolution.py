@@ -12,7 +12,7 @@ from official_lite.nas import resolution
 from tests import rounding
 
 ARCH = {"op": "dense", "in": [1], "depth": 2, "inner": "b"}
-# Five dense layers of four inputs and a bias.
+# Five dense layers sum over four inputs and a bias.
 ROUNDINGS = 5 * (4 + 1)
 
 
@@ -255,7 +255,7 @@ def test_options_that_were_not_drawn_have_no_gradient() -> None:
 
 
 def test_gate_gradient_matches_the_formula_of_the_proxylessnas_paper() -> None:
-    """∂L/∂α_i = Σ_j ∂L/∂g_j p_j (δ_ij − p_i), while the output is the drawn option's alone."""
+    """∂L/∂α_i = Σ_j ∂L/∂g_j p_j (δ_ij − p_i), although the output is that of the drawn option."""
     choice = _choice()
     resolver = _with_alpha(resolution.GateResolver(choice))
     choice.set_resolver(resolver)

@@ -101,7 +101,7 @@ def test_evaluation_rate_counts_only_the_steps_that_ran(make_trainer, make_contr
     seconds = itertools.count()
     monkeypatch.setattr("time.monotonic", lambda: next(seconds))
     controller = make_controller(make_trainer())
-    # There are 4 batches.
+    # The evaluation data have 4 batches.
     rates = [controller.evaluate(steps)["steps_per_second"] for steps in (4, 100)]
     assert rates[0] == rates[1] > 0
 

@@ -82,7 +82,7 @@ def test_is_chief_is_true_for_the_chief_or_first_worker_and_for_the_evaluator(
     _cluster(monkeypatch, task, index, **jobs)
     multi = cfg.RuntimeConfig(distribution_strategy="multi_worker_mirrored")
     assert stages.is_chief(multi) is expected
-    # A strategy of one process never looks at the cluster.
+    # A single-process strategy ignores the cluster.
     assert stages.is_chief(cfg.RuntimeConfig(distribution_strategy="mirrored"))
 
 

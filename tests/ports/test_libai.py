@@ -195,7 +195,7 @@ def test_libai_trainer_provides_the_output_of_the_last_step(tmp_path, run_eagerl
     before = trained(9)
     batch = next(iter(before.task.build_inputs(params.task.train_data).skip(9)))
     expected = before.task.train_step(batch, before.model, before.optimizer)["loss"]
-    # Ten steps of 64 examples each.
+    # The loss follows from ten steps of 64 examples each.
     rounding.assert_close(trained(10).previous_output["loss"], expected, roundings=10 * 64)
 
 
@@ -209,7 +209,7 @@ def test_model_records_numbers_in_the_event_storage(tmp_path, two_replicas, repl
     dataset = digits_task.DigitsTask(params.task).build_inputs(params.task.train_data)
     means = [float(np.mean(images)) for images, _ in dataset.take(6)]
     logged = [r["some_accuracy"] for r in _records(tmp_path) if r["split"] == "train"]
-    # The means of 64 images of 64 pixels.
+    # Each mean is over 64 images of 64 pixels.
     rounding.assert_close(logged, [np.mean(means[:3]), np.mean(means[3:])], roundings=64 * 64)
 
 

@@ -1,7 +1,7 @@
 """A Model Garden project runs after three textual replacements and no other change.
 
 The texts in `projects/` are whole programs for the published Model Garden and Keras 2, as their
-authors would have written them, and run there as they stand.
+authors would have written them, and run with those unchanged.
 """
 
 import json

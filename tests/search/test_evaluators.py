@@ -89,7 +89,7 @@ def test_final_value_best_checkpoint_takes_the_metric_of_the_best_checkpoint(tmp
     params.override({"trainer": {f"best_checkpoint_{name}": v for name, v in best.items()}})
     (trial,) = search.run_search(params, str(tmp_path)).trials
     info = json.loads((tmp_path / "trials" / "0000" / "best" / "info.json").read_text())
-    # The highest loss is that of the first evaluation.
+    # The first evaluation has the highest loss.
     assert info["best_ckpt_global_step"] == 10
     assert trial.value == info["accuracy"] == trial.intermediate_values[10]
 

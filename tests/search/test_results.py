@@ -1,4 +1,4 @@
-"""Tables, best trials and plots."""
+"""Tables, best trials and plots of a study."""
 
 import math
 import pathlib

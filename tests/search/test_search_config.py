@@ -1,4 +1,4 @@
-"""The block `search` of an experiment's config."""
+"""The `search` block of an experiment config."""
 
 import json
 

@@ -55,7 +55,7 @@ def test_log_shows_the_configured_fields_and_the_remaining_time(monkeypatch):
         (TRAIN, ["b_loss", "*_loss"], ["b_loss 2", "a_loss 0.5"]),
         (TRAIN, ["eta", "steps_per_second"], ["eta 0:01:00", "steps_per_second 10"]),
         (TRAIN, ["absent"], []),
-        # An evaluation that matches no field is shown in full.
+        # An evaluation without any of the configured fields is shown in full.
         (EVAL, ["a_loss", "eta"], ["accuracy 0.5", "steps_per_second 5"]),
         (EVAL, ["acc*"], ["accuracy 0.5"]),
     ],

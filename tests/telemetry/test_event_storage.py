@@ -238,7 +238,7 @@ def test_history_statistics_equal_those_of_numpy(window):
     assert history.latest() == values[-1]
     assert history.median(window) == np.median(values[10:][-window:])
     assert history.mean(window) == pytest.approx(np.mean(values[10:][-window:]))
-    # The mean over all values includes those that are no longer kept.
+    # The global mean includes values that are no longer stored.
     assert history.global_mean() == pytest.approx(values.mean())
     history.add(math.nan, 100)
     numbers = (history.latest(), history.median(), history.mean(), history.global_mean())

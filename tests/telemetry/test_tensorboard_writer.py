@@ -115,7 +115,7 @@ def test_tensorboard_shows_each_step_once_after_a_restore_in_the_same_process(tm
         writer.rewind(10)
         _write(writer, 20, 30)
     assert _as_tensorboard_reads(tmp_path) == {"validation/loss": [10, 20, 30]}
-    # A closed writer opens another file, and may truncate its first one.
+    # A closed writer opens a new file and may truncate its previous one.
     writer.rewind(20)
     with writer:
         _write(writer, 30)

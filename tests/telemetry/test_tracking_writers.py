@@ -55,7 +55,7 @@ def test_restarted_training_resumes_its_mlflow_run(uri, model_dir):
             writer.write(record(step))
             assert found_run(uri, model_dir).info.status == "RUNNING"
     run = found_run(uri, model_dir)
-    # MLflow does not let a parameter change.
+    # MLflow does not allow a logged parameter to change.
     assert run.data.params == {"a": "1", "b": "2", "c": "4"}
     history = mlflow.MlflowClient(uri).get_metric_history(run.info.run_id, "train/loss")
     assert [metric.step for metric in history] == [1, 2]

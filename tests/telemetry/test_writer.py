@@ -124,7 +124,7 @@ def test_multi_writer_calls_its_writers_in_order():
     with telemetry.MultiWriter([Recorder("a", calls), Recorder("b", calls)]) as writer:
         writer.write(RECORD)
         writer.flush()
-    # `close` of the base class flushes.
+    # The `close` method of the base class flushes.
     assert calls == ["write a", "write b", "flush a", "flush b", "flush a", "flush b"]
 
 

@@ -29,7 +29,7 @@ def test_predict_command_uses_the_record_of_the_run_and_repeats_no_rows(
         "_progress.json",
         "predictions-00000.parquet",
     ]
-    # Another seed may be another model.
+    # Another seed may mean another model.
     done = commands.run([*predict, "--set=runtime.seed=5"])
     assert done.returncode == errors.ExitCode.CONFIG
     assert "runtime.seed: 0 -> 5" in done.stderr

@@ -7,7 +7,7 @@ import pytest
 from official_lite.tools import __main__ as tools
 from tests import made_runs
 
-# Command, exit code, and what the message names. `{tmp}` is an empty directory.
+# Each command, its exit code and a text in its message. `{tmp}` is an empty directory.
 REFUSALS = [
     ("lunch", 2, "`launch`"),
     ("launch --workers=1 --max_restarts=1 -- no_such_program", 2, "no_such_program"),

@@ -4,7 +4,7 @@ from official_lite.orbit import actions
 
 
 class Handler:
-    """Replaces TensorFlow's handler, because a test can't cause a preemption."""
+    """A replacement for TensorFlow's handler, because a test can't cause a preemption."""
 
     def __init__(self, cluster_resolver, manager, termination_config=None):
         self.manager, self.termination_config = manager, termination_config

@@ -5,7 +5,7 @@ import tensorflow as tf
 from official_lite.orbit import hooks
 from tests import rounding
 
-# Four steps with eight examples each.
+# The norm is a mean over four steps with eight examples each.
 TOLERANCE = rounding.tolerance(roundings=4 * 8)
 
 
@@ -64,7 +64,7 @@ def test_norm_is_measured_before_clipping_and_unaffected_by_xla_and_ema(
     norm = recording_writer.records[-1].values["gradient_norm"]
     train(hooks.GradientNorm())
     other = recording_writer.records[-1].values["gradient_norm"]
-    # Clipped updates hardly change the gradients of the later steps; others do.
+    # Clipped updates hardly change the weights, so the gradients of later steps differ.
     assert norm == pytest.approx(other, rel=0.5 if clipped else TOLERANCE)
 
 
@@ -83,7 +83,7 @@ def test_norm_is_unscaled_and_ignores_overflowing_steps(train, recording_writer)
     train(hooks.GradientNorm(), runtime={"mixed_precision_dtype": "float16", "loss_scale": 8.0})
     train(hooks.GradientNorm(), runtime={"mixed_precision_dtype": "float16"})
     plain, scaled, overflowing = (r.values.get("gradient_norm") for r in recording_writer.records)
-    # Sums over three inputs and over eight examples.
+    # The loss sums over three inputs and over eight examples.
     assert scaled == pytest.approx(plain, rel=rounding.tolerance("float16", roundings=3 + 8))
     assert overflowing is None or np.isfinite(overflowing)
 

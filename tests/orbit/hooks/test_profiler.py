@@ -82,7 +82,7 @@ def test_profile_is_written_and_its_session_ends_when_the_run_fails(
         make_controller(make_trainer(), hooks=listed, model_dir=tmp_path).train(10)
     assert len(_profiles(tmp_path)) == 1
     with tf.profiler.experimental.Profile(str(tmp_path / "next")):
-        pass  # It would raise if the session were still active.
+        pass  # `Profile` would raise if the session were still active.
 
 
 def test_profile_is_skipped_while_another_session_is_active(

@@ -133,7 +133,7 @@ def test_average_is_computed_from_trained_weights_and_not_from_their_ema(make, r
         make(_swa(), directory=str(len(optimizer)), optimizer=optimizer).train(10)
     losses = [record.values.get("swa/validation_loss") for record in recording_writer.records]
     one, other = [loss for loss in losses if loss is not None]
-    # Ten steps of eight examples each.
+    # Both runs train for ten steps of eight examples each.
     rounding.assert_close(one, other, roundings=10 * 8)
 
 

@@ -17,7 +17,7 @@ OPTIONS = {
 
 
 class Counter:
-    """A step whose side effects, before, within and after it fetches, use no batch values."""
+    """A step whose side effects do not use the values of the batches that it fetches."""
 
     def __init__(self, strategy: tf.distribute.Strategy, style: str) -> None:
         self.strategy, self.style = strategy, style

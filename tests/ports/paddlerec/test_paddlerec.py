@@ -1,4 +1,4 @@
-"""The stage files of PaddleRec's page on custom training flows, run by the command.
+"""The stage files of PaddleRec's page on custom training flows, run by `train.py`.
 
 Each folder here is a user's workspace: a config and its stages. The package does not refer to
 these folders.
