@@ -103,7 +103,7 @@ def test_lock_of_a_killed_process_is_taken_over_at_once(
             process.wait()
         with _lock(tmp_path, clock):
             assert _holder(tmp_path)["pid"] == os.getpid()
-    assert clock.now == 1000.0, "nobody waited"
+    assert clock.now == 1000.0, "the lock must be taken without waiting"
 
 
 @pytest.mark.parametrize("pid", [1, None])

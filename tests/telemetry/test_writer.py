@@ -67,7 +67,7 @@ def test_flat_config_uses_override_paths_and_masks_passwords():
     }
 
 
-def test_evaluation_job_has_its_own_files():
+def test_evaluation_job_writes_separate_metric_files():
     def file(mode):
         return telemetry.RunInfo("/run", 1, {}, mode=mode).file("metrics.json")
 

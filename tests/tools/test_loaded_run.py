@@ -51,7 +51,7 @@ def test_load_run_loads_the_averaged_weights_if_there_are_any(train_run) -> None
     assert (bias != trained).any()
 
 
-def test_best_checkpoint_is_loaded_if_there_is_one_and_the_latest_on_request(train_run) -> None:
+def test_load_run_prefers_the_best_checkpoint_and_loads_the_latest_on_request(train_run) -> None:
     run_dir = train_run(*BEST, mode="train_and_eval")
     best = official_lite.load_run(run_dir)
     assert best.record.best is not None

@@ -76,7 +76,9 @@ def test_flags_of_a_run_that_name_code_must_be_passed_again(read_run, trained, t
         assert read_run(tmp_path, given.format(directory=tmp_path)).params.task.units == 3
 
 
-def test_code_named_in_params_yaml_is_refused_unless_set_names_it(read_run, trained, tmp_path):
+def test_code_named_in_params_yaml_is_refused_unless_the_set_flag_names_it(
+    read_run, trained, tmp_path
+):
     (tmp_path / "params.yaml").write_text("trainer: {name: 'no_such:Trainer'}\n")
     for arguments, problem in (((), "can run code"), (("--set=trainer.name=no_such:Trainer",), "")):
         params = read_run(tmp_path, "--experiment=tests/tools", *arguments).params

@@ -48,7 +48,7 @@ def test_keras_callback_gets_no_on_epoch_end_for_an_interrupted_epoch(interrupt)
     assert ended == [0, "training"]
 
 
-def test_model_of_an_interrupted_epoch_is_not_saved_as_the_best_one(interrupt, tmp_path):
+def test_model_of_an_interrupted_epoch_is_not_saved_as_the_best_model(interrupt, tmp_path):
     path = tmp_path / "{epoch}.weights.h5"
     interrupt(
         hooks.KerasCallback(
