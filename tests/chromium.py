@@ -1,6 +1,6 @@
-"""A real browser for tests: Debian's Chromium without a window, by its DevTools protocol.
+"""A real browser for tests: headless Chromium, controlled by its DevTools protocol.
 
-Over a pipe, so that neither a driver nor a port is needed.
+The protocol uses a pipe, so that neither a driver nor a port is needed.
 """
 
 import base64
@@ -24,7 +24,7 @@ _NAMES = ("chromium", "chromium-browser", "google-chrome")
 _FLAGS = (
     "--headless=new",
     "--remote-debugging-pipe",
-    # A container's root has no other choice, and the pages are our own.
+    # The root user of a container requires this, and all pages are our own.
     "--no-sandbox",
     "--disable-gpu",
     "--disable-dev-shm-usage",
@@ -37,7 +37,7 @@ _FLAGS = (
 
 
 class Tab:
-    """A page that is open, and what has gone wrong with it.
+    """An open page and its problems.
 
     Attributes:
         problems: Errors and warnings of the console, exceptions, and requests to the network.
@@ -49,11 +49,11 @@ class Tab:
         self.problems: list[str] = []
 
     def call(self, method: str, **params: Any) -> dict[str, Any]:
-        """A command of the DevTools protocol."""
+        """Send a command of the DevTools protocol and return its result."""
         return self._browser.call(method, session=self._session, **params)
 
     def evaluate(self, expression: str) -> Any:
-        """The value of an expression in the page."""
+        """Return the value of an expression in the page."""
         answer = self.call(
             "Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True
         )
@@ -62,30 +62,30 @@ class Tab:
         return answer["result"].get("value")
 
     def wait_for(self, expression: str) -> Any:
-        """The value of an expression, as soon as it is true."""
+        """Return the value of an expression as soon as it is true."""
         return waiting.wait_for(
             lambda: self.evaluate(expression), told=lambda: f"{expression}: {self.problems}"
         )
 
     def point_at(self, selector: str, x: float = 0.5, y: float = 0.5) -> None:
-        """Moves the mouse over an element, to a place given in parts of its size."""
+        """Move the mouse to a point of an element; `x` and `y` are fractions of its size."""
         self._mouse("mouseMoved", self._place(selector, x, y))
 
     def drag(self, selector: str, start: float, end: float) -> None:
-        """Drags the mouse over an element, between two parts of its width."""
+        """Drag the mouse over an element; `start` and `end` are fractions of its width."""
         self._mouse("mousePressed", self._place(selector, start), button="left", clickCount=1)
         self._mouse("mouseMoved", self._place(selector, end), button="left")
         self._mouse("mouseReleased", self._place(selector, end), button="left", clickCount=1)
 
     def double_click(self, selector: str) -> None:
-        """Clicks twice in the middle of an element."""
+        """Double-click the middle of an element."""
         place = self._place(selector)
         for count in (1, 2):
             for event in ("mousePressed", "mouseReleased"):
                 self._mouse(event, place, button="left", clickCount=count)
 
     def press(self, key: str) -> None:
-        """Presses a key."""
+        """Press a key."""
         for event in ("keyDown", "keyUp"):
             self.call("Input.dispatchKeyEvent", type=event, key=key)
 
@@ -101,12 +101,12 @@ class Tab:
         self.call("Input.dispatchMouseEvent", type=event, **place, **how)
 
     def screenshot(self, path: str | os.PathLike[str]) -> None:
-        """The whole page as a PNG file."""
+        """Save the whole page as a PNG file."""
         shot = self.call("Page.captureScreenshot", captureBeyondViewport=True)
         pathlib.Path(path).write_bytes(base64.b64decode(shot["data"]))
 
     def note(self, method: str, params: dict[str, Any]) -> None:
-        """Takes an event of the protocol."""
+        """Record a problem if an event of the protocol reports one."""
         if method == "Runtime.exceptionThrown":
             self.problems.append(str(params["exceptionDetails"]))
         elif method == "Runtime.consoleAPICalled" and params["type"] in ("error", "warning"):
@@ -120,12 +120,12 @@ class Tab:
 
 
 class Browser:
-    """Chromium, started."""
+    """A running Chromium process."""
 
     def __init__(self, command: list[str]) -> None:
         to_browser, self._out = os.pipe()
         self._in, from_browser = os.pipe()
-        # The numbers that it reads from and writes to are given.
+        # Chromium reads from file descriptor 3 and writes to file descriptor 4.
         self._process = subprocess.Popen(
             ["bash", "-c", f'exec "$@" 3<&{to_browser} 4>&{from_browser}', "bash", *command],
             pass_fds=(to_browser, from_browser),
@@ -140,7 +140,7 @@ class Browser:
         self._seen: set[tuple[str, str]] = set()
 
     def open(self, path: str | os.PathLike[str], width: int = 1280, *, dark: bool = False) -> Tab:
-        """Opens a file, as wide as asked for, and waits until it is there."""
+        """Open a file in a viewport of the given width and wait until it has loaded."""
         target = self.call("Target.createTarget", url="about:blank")["targetId"]
         session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         tab = self._tabs[session] = Tab(self, session)
@@ -154,12 +154,12 @@ class Browser:
         assert "errorText" not in answer, answer["errorText"]
         while (session, "Page.loadEventFired") not in self._seen:
             self._take(self._receive())
-        # Until what has been laid out has been drawn.
+        # Wait until the page has been painted.
         tab.evaluate("new Promise(done => requestAnimationFrame(() => setTimeout(done, 50)))")
         return tab
 
     def call(self, method: str, *, session: str | None = None, **params: Any) -> dict[str, Any]:
-        """A command of the DevTools protocol, and its answer."""
+        """Send a command of the DevTools protocol and return its result."""
         self._last_id += 1
         number = self._last_id
         message: dict[str, Any] = {"id": number, "method": method, "params": params}
@@ -176,7 +176,7 @@ class Browser:
                 return dict(answer["result"])
 
     def close(self) -> None:
-        """Ends it."""
+        """Close the browser and wait until its process has ended."""
         with contextlib.suppress(OSError):
             os.write(self._out, b'{"id":0,"method":"Browser.close"}\0')
         os.close(self._out)
@@ -207,7 +207,7 @@ class Browser:
 
 @contextlib.contextmanager
 def started() -> Iterator[Browser]:
-    """A browser; skips the test where there is none."""
+    """Yield a browser, or skip the test if none is installed."""
     found = next(filter(None, map(shutil.which, _NAMES)), None)
     if found is None:
         pytest.skip(f"no browser: none of {', '.join(_NAMES)} is installed")

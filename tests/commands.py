@@ -1,8 +1,8 @@
-"""Commands in processes of their own that need not import TensorFlow first.
+"""Commands in separate processes that do not need to import TensorFlow first.
 
-They are forked from a server that has: real processes with real signals, files and exit codes, in a
-third of a second instead of four. All of a session share a seed for hashes; what might depend on a
-new one in each process, such as exact resume, is tested by real starts.
+They are forked from a server that has imported it: real processes with real signals, files and exit
+codes, which start in a third of a second instead of four. All share one hash seed. Tests of results
+that might depend on the seed, such as exact resume, therefore start new interpreters.
 """
 
 import atexit
@@ -28,7 +28,7 @@ _CONTEXT.set_forkserver_preload(
         "tensorflow",
         "keras",
         "official_lite.tools.train",
-        # What a training imports on its way.
+        # Modules that training imports later.
         "official_lite.checkpoint.inspection",
         "official_lite.data.arrays",
         "sklearn.datasets",
@@ -37,13 +37,13 @@ _CONTEXT.set_forkserver_preload(
 
 
 class Command:
-    """`python <args>`, started; as far as tests need it like `subprocess.Popen` in text mode.
+    """A running `python <args>`, with the methods of `subprocess.Popen` that tests need.
 
     Args:
         args: A script and its arguments, or `-m`, a module and its arguments.
-        env: What is added to the environment.
-        cwd: Where it runs.
-        address_space: Its limit in bytes, as of `ulimit -v`.
+        env: Variables that are added to the environment.
+        cwd: The working directory.
+        address_space: The limit of the address space in bytes, as of `ulimit -v`.
     """
 
     def __init__(
@@ -70,33 +70,33 @@ class Command:
 
     @property
     def stdout(self) -> str:
-        """What it has printed so far."""
+        """The text written to standard output so far."""
         return _read(self._outputs[0])
 
     @property
     def stderr(self) -> str:
-        """What it has logged so far."""
+        """The text written to standard error so far."""
         return _read(self._outputs[1])
 
     @property
     def returncode(self) -> int | None:
-        """None while it runs; below zero, the signal that killed it."""
+        """The exit code: None while the process runs, negative if a signal killed it."""
         return self._process.exitcode
 
     def wait_for(self, text: str) -> None:
-        """Until it has logged `text`."""
+        """Wait until the process has logged `text`."""
         waiting.wait_for(
             lambda: text in self.stderr,
             alive=lambda: self.returncode is None,
-            told=lambda: f"it never said {text!r}: {self.stderr[-3000:]}",
+            told=lambda: f"the process never logged {text!r}: {self.stderr[-3000:]}",
         )
 
     def wait(self, timeout: float = waiting.SECONDS) -> int:
-        """Until it has ended, by SIGKILL if that takes too long; its exit code."""
+        """Return the exit code when the process has ended; kill it and raise after `timeout`."""
         self._process.join(timeout)
         if self.returncode is None:
             self.kill()
-            raise AssertionError(f"It never ended: {self.stderr[-3000:]}")
+            raise AssertionError(f"The process did not end: {self.stderr[-3000:]}")
         return self.returncode
 
     def send_signal(self, number: int) -> None:
@@ -114,7 +114,7 @@ def run(
     cwd: str | os.PathLike[str] = ROOT,
     address_space: int = resource.RLIM_INFINITY,
 ) -> subprocess.CompletedProcess[str]:
-    """Like `subprocess.run` with its output captured as text."""
+    """Run a command like `subprocess.run`, with its output captured as text."""
     command = Command(args, env=env, cwd=cwd, address_space=address_space)
     returncode = command.wait()
     return subprocess.CompletedProcess(command.args, returncode, command.stdout, command.stderr)
@@ -147,9 +147,9 @@ def _run(
             sys.argv, sys.path[0] = args, os.path.dirname(os.path.abspath(args[0]))
             runpy.run_path(args[0], run_name="__main__")
     except Exception as error:
-        # As the interpreter does. `multiprocessing` has its own way of showing an error.
+        # Show the error as the interpreter does; `multiprocessing` would show it differently.
         sys.excepthook(type(error), error, error.__traceback__)
         sys.exit(1)
     finally:
-        # The server's children skip them.
+        # Children of the server would skip these functions.
         atexit._run_exitfuncs()

@@ -1,4 +1,4 @@
-"""What every test gets: two logical CPU devices, parsed flags, no state from the test before."""
+"""Fixtures of every test: two logical CPU devices, parsed flags and a clean global state."""
 
 import os
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 pytest_plugins = ["tests.line_experiment"]
 
-# How long an example takes is the machine's affair, and here other tests run beside it.
+# The time of an example depends on the machine, on which other tests run at the same time.
 hypothesis.settings.register_profile("untimed", deadline=None)
 hypothesis.settings.load_profile("untimed")
 
@@ -41,21 +41,21 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         variants[item.nodeid.partition("[")[0]].append(item)
     for group in variants.values():
         if (sample := group[0].get_closest_marker("sample")) is not None:
-            # By a hash, because every second variant of a product may have the same mode.
+            # The order is by hash, since every second variant of a product may have the same mode.
             group.sort(key=lambda item: hashlib.sha256(item.name.encode()).digest())
             for item in group[sample.args[0] :]:
                 item.add_marker("slow")
 
 
 def pytest_collection_finish() -> None:
-    """Keeps the collector from what lasts: a run starts with a full collection."""
+    """Freeze existing objects, because each run starts with a full garbage collection."""
     gc.collect()
     gc.freeze()
 
 
 @pytest.fixture(autouse=True, scope="session")
 def two_cpu_devices() -> None:
-    """A second logical CPU, so that `MirroredStrategy(["CPU:0", "CPU:1"])` works in any test."""
+    """Add a logical CPU, so that `MirroredStrategy(["CPU:0", "CPU:1"])` works in any test."""
     import tensorflow as tf
 
     cpu = tf.config.list_physical_devices("CPU")[0]
@@ -64,9 +64,9 @@ def two_cpu_devices() -> None:
 
 @pytest.fixture(autouse=True, scope="session")
 def no_idle_autotuner() -> Iterator[None]:
-    """Release the iterators of a test at once, although the test does not switch the tuner off.
+    """Disable idle autotuning in all tests, so that dataset iterators are released at once.
 
-    The next collection of garbage, in any other test, would wait for as long as they have lived.
+    Otherwise the next garbage collection, in any test, waits as long as the iterators have lived.
     """
     import tensorflow as tf
 
@@ -91,7 +91,7 @@ def no_idle_autotuner() -> Iterator[None]:
 
 @pytest.fixture(autouse=True, scope="session")
 def in_the_foreground() -> None:
-    """What a shell starts in the background ignores SIGINT, and so would all that it starts."""
+    """Handle SIGINT, which background jobs of a shell and their child processes ignore."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
@@ -103,7 +103,7 @@ def parsed_flags() -> None:
 
 @pytest.fixture(autouse=True)
 def clean_global_state() -> Iterator[None]:
-    """Forgets gin's bindings, `--safe_config`, Keras' precision and the default summary step."""
+    """Reset gin's bindings, `--safe_config`, Keras' precision and the default summary step."""
     yield
     plugins.restrict(None)
     gin.clear_config()
@@ -119,10 +119,10 @@ def clean_global_state() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def bfloat16_kernels() -> None:
-    """Skip a test that computes in bfloat16 where this would end the process.
+    """Skip a test that computes in bfloat16 if this would crash the process.
 
-    TensorFlow asks the processor whether oneDNN can do so, and not oneDNN, which a variable of the
-    environment may limit to older instructions.
+    TensorFlow checks whether the processor supports bfloat16, but an environment variable may limit
+    oneDNN to older instructions.
     """
     limit = os.environ.get("ONEDNN_MAX_CPU_ISA", "DEFAULT").upper()
     if limit.startswith(("SSE", "AVX_", "AVX2")) or limit == "AVX":
@@ -131,9 +131,9 @@ def bfloat16_kernels() -> None:
 
 @pytest.fixture(scope="session")
 def two_replicas() -> "tf.distribute.MirroredStrategy":
-    """Two replicas on two logical CPUs.
+    """Return a strategy with two replicas on two logical CPUs.
 
-    Not by the default collectives: a second strategy in one process would meet the first one's.
+    It avoids the default collectives, which conflict with those of another strategy in the process.
     """
     import tensorflow as tf
 
@@ -144,7 +144,7 @@ def two_replicas() -> "tf.distribute.MirroredStrategy":
 
 @pytest.fixture
 def short_data_search(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A search of training data for bad numbers ends after a batch, instead of after 5 seconds."""
+    """Make the search for bad numbers in training data end after one batch instead of 5 seconds."""
     from official_lite.data import input_errors
 
     seconds = itertools.count(step=100)

@@ -17,7 +17,7 @@ from tests import waiting
 
 
 class ElasticConfig(cfg.TaskConfig):
-    """Has a class of its own, for the registry."""
+    """The config class by which the registry finds `ElasticTask`."""
 
 
 @task_factory.register_task_cls(ElasticConfig)
@@ -78,7 +78,7 @@ class ElasticTask(base_task.Task):
 
 
 class LoneWorkerWaits(orbit.Hook):
-    """Holds a worker without others after a checkpoint, until it is asked to let them come back."""
+    """A hook that makes a lone worker wait after a checkpoint until it is asked to stop."""
 
     def on_checkpoint(self, path: str) -> None:
         workers = json.loads(os.environ.get("TF_CONFIG", "{}")).get("cluster", {}).get("worker", [])

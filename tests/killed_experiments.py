@@ -1,4 +1,4 @@
-"""Toy experiments for trainings that are killed: each has a kind of state that is easy to lose."""
+"""Toy experiments for tests that kill training; each has state that is easy to lose."""
 
 import dataclasses
 import os
@@ -24,7 +24,7 @@ from official_lite.modeling.multitask import base_model, configs, multitask
 from official_lite.modeling.optimization import optimizer_factory
 
 FOLDER = "RECORDS"
-"""The variable of the environment that names the folder of the records."""
+"""The environment variable that names the directory of the records."""
 
 NUM_FEATURES = 3
 
@@ -33,14 +33,14 @@ _WEIGHTS = {"a": 0.6, "b": 0.3, "c": 0.1}
 
 @dataclasses.dataclass
 class NumbersData(cfg.DataConfig):
-    """Records that are numbers, of one source or of several ones with weights."""
+    """The config of records that are numbers, from one source or from several weighted sources."""
 
     weights: hyperparams.Config | None = None
 
 
 @dataclasses.dataclass
 class NumbersConfig(cfg.TaskConfig):
-    """A task with records."""
+    """The config of a task that reads such records."""
 
     train_data: NumbersData = dataclasses.field(default_factory=NumbersData)
     validation_data: NumbersData = dataclasses.field(default_factory=NumbersData)
@@ -48,22 +48,22 @@ class NumbersConfig(cfg.TaskConfig):
 
 @dataclasses.dataclass
 class GanConfig(NumbersConfig):
-    """Selects the task with a generator."""
+    """The config that selects the task with a generator."""
 
 
 @dataclasses.dataclass
 class TableConfig(NumbersConfig):
-    """Selects the task with lookup tables."""
+    """The config that selects the task with lookup tables."""
 
 
 @dataclasses.dataclass
 class GeneratorDataConfig(NumbersConfig):
-    """Selects the task whose data are generated."""
+    """The config that selects the task whose data are generated."""
 
 
 @dataclasses.dataclass
 class PairConfig(configs.MultiTaskConfig):
-    """Selects two tasks with shared layers."""
+    """The config that selects two tasks with shared layers."""
 
 
 def write_records(folder: pathlib.Path) -> None:
@@ -136,7 +136,7 @@ class GanTask(NumbersTask):
 
 @trainer_factory.register_trainer_cls("tests/gan")
 class GanTrainer(base_trainer.Trainer):
-    """Trains a critic and the generator, each from a batch of its own."""
+    """A trainer that trains a critic and a generator, each on its own batch."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -178,7 +178,7 @@ class GanTrainer(base_trainer.Trainer):
 
 @task_factory.register_task_cls(TableConfig)
 class TableTask(NumbersTask):
-    """Weighs an example by how often it was seen, which a table counts."""
+    """A task that weights each example by how often it was seen, which a table counts."""
 
     def build_model(self) -> keras.Model:
         tables = tf.lookup.experimental
@@ -191,7 +191,7 @@ class TableTask(NumbersTask):
             deleted_key=-2,
             initial_num_buckets=128,
         )
-        # Its value depends on the order of all batches.
+        # The value of `sum` depends on the order of all batches.
         self.history = tf.train.Checkpoint(sum=tf.Variable(0, dtype=tf.int64, trainable=False))
         return super().build_model()
 
@@ -218,7 +218,7 @@ class TableTask(NumbersTask):
 
 @task_factory.register_task_cls(GeneratorDataConfig)
 class GeneratorDataTask(NumbersTask):
-    """Reads from a Python generator that has an end, and begins where training stopped."""
+    """A task that reads from a finite Python generator and resumes where training stopped."""
 
     def build_inputs(
         self, params: Any, input_context: tf.distribute.InputContext | None = None
@@ -251,7 +251,7 @@ class PairModel(base_model.MultiTaskBaseModel):
 
 
 class PairOfTasks(multitask.MultiTask):
-    """Two tasks with data of their own."""
+    """Two tasks, each with its own data."""
 
     def build_multitask_model(self) -> PairModel:
         return PairModel()
@@ -296,7 +296,7 @@ def _trainer(cls: type[cfg.TrainerConfig] = cfg.TrainerConfig, **fields: Any) ->
         "train_steps": 300,
         "steps_per_loop": 10,
         "summary_interval": 10,
-        # Neither is a multiple of the other.
+        # Neither of these two intervals is a multiple of the other.
         "checkpoint_interval": 15,
         "validation_interval": 20,
         "writers": ["jsonl"],
@@ -321,7 +321,7 @@ def _best(metric: str) -> dict[str, str]:
 
 @exp_factory.register_config_factory("tests/gan")
 def gan() -> cfg.ExperimentConfig:
-    """Return a GAN: two models, two optimizers and two batches a step."""
+    """Return an experiment with a GAN: two models, two optimizers and two batches per step."""
     return cfg.ExperimentConfig(
         task=GanConfig(**_mixed_data()),
         trainer=_trainer(
@@ -345,7 +345,7 @@ def gan() -> cfg.ExperimentConfig:
 
 @exp_factory.register_config_factory("tests/table")
 def table() -> cfg.ExperimentConfig:
-    """Return a task with lookup tables on which its loss depends."""
+    """Return an experiment whose loss depends on lookup tables."""
     return cfg.ExperimentConfig(
         task=TableConfig(**_data(_path_of("a"))),
         trainer=_trainer(**_best("error")),
@@ -355,7 +355,7 @@ def table() -> cfg.ExperimentConfig:
 
 @exp_factory.register_config_factory("tests/mixture")
 def mixture() -> cfg.ExperimentConfig:
-    """Return a task with mixed sources that have no seed."""
+    """Return an experiment with mixed sources that have no seed."""
     return cfg.ExperimentConfig(
         task=NumbersConfig(**_mixed_data()),
         trainer=_trainer(optimizer_config=_optimizer(ema={"average_decay": 0.9}), **_best("error")),
@@ -365,7 +365,7 @@ def mixture() -> cfg.ExperimentConfig:
 
 @exp_factory.register_config_factory("tests/interleaved")
 def interleaved() -> configs.MultiTaskExperimentConfig:
-    """Return two tasks that are trained in turn, with batch normalization on two replicas."""
+    """Return an experiment with two interleaved tasks and batch normalization on two replicas."""
     return configs.MultiTaskExperimentConfig(
         task=PairConfig(
             task_routines=(
@@ -392,7 +392,7 @@ def interleaved() -> configs.MultiTaskExperimentConfig:
 
 @exp_factory.register_config_factory("tests/generated")
 def generated() -> cfg.ExperimentConfig:
-    """Return generated data, bfloat16, accumulated gradients and averaged weights."""
+    """Return an experiment with generated data, bfloat16, gradient accumulation and EMA weights."""
     return cfg.ExperimentConfig(
         task=GeneratorDataConfig(**_data("")),
         trainer=_trainer(
@@ -406,7 +406,7 @@ def generated() -> cfg.ExperimentConfig:
 
 @exp_factory.register_config_factory("tests/callbacks")
 def callbacks() -> cfg.ExperimentConfig:
-    """Return callbacks of Keras that have a memory, and best checkpoints by two metrics."""
+    """Return an experiment with stateful Keras callbacks and the best checkpoint by a metric."""
     return cfg.ExperimentConfig(
         task=NumbersConfig(**_data(_path_of("a"))),
         trainer=_trainer(

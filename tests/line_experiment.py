@@ -1,4 +1,4 @@
-"""A toy task: a line fitted to points on a line."""
+"""A toy task that fits a line to points on a line."""
 
 import dataclasses
 from collections.abc import Callable
@@ -23,7 +23,7 @@ class LineConfig(cfg.TaskConfig):
 
 
 class LineModel(keras.Model):
-    """Has no variables before its first call."""
+    """A model that has no variables before its first call."""
 
     def __init__(self, dropout_rate: float = 0.0) -> None:
         super().__init__(name="line")
@@ -60,7 +60,7 @@ class LineTask(base_task.Task):
 def short_experiment(
     task_config_cls: type[cfg.TaskConfig], **overrides: Any
 ) -> cfg.ExperimentConfig:
-    """Build the config of a few steps of any task, with overrides by block."""
+    """Build the config of an experiment that trains any task for a few steps, with overrides."""
     params = cfg.ExperimentConfig(
         task=task_config_cls(
             train_data=cfg.DataConfig(global_batch_size=BATCH_SIZE, is_training=True),
@@ -92,7 +92,7 @@ def line_experiment(**overrides: Any) -> cfg.ExperimentConfig:
 
 @pytest.fixture
 def experiment() -> Callable[..., cfg.ExperimentConfig]:
-    """Makes the experiment, with overrides by block."""
+    """Return the function that builds the experiment config, with overrides."""
     return line_experiment
 
 
@@ -103,7 +103,7 @@ def make_task() -> Callable[[cfg.ExperimentConfig], LineTask]:
 
 @pytest.fixture
 def make_trainer() -> Callable[..., base_trainer.Trainer]:
-    """Builds a trainer in the current strategy's scope."""
+    """Return a function that builds a trainer in the current strategy scope."""
 
     def make(
         params: cfg.ExperimentConfig,

@@ -1,4 +1,4 @@
-"""Directories as runs leave them, made without a run."""
+"""Model directories like those of finished runs, written without training."""
 
 import json
 import pathlib
@@ -26,7 +26,7 @@ def make_run(
     num_reports: int = 20,
     offset: float = 0.0,
 ) -> pathlib.Path:
-    """A finished run of 1000 steps with a loss, an accuracy and a rate."""
+    """Write the directory of a finished run of 1000 steps and return the directory."""
     directory.mkdir(parents=True)
     (directory / "params.yaml").write_text(yaml.safe_dump(dict(config)))
     (directory / "run.json").write_text(json.dumps({**_record(), **(record or {})}))
@@ -42,7 +42,7 @@ def make_run(
 
 
 def write_metrics(directory: pathlib.Path, lines: Iterable[Mapping[str, Any]]) -> None:
-    """Writes `metrics.json`."""
+    """Write `metrics.json`."""
     text = "".join(json.dumps(line) + "\n" for line in lines)
     (directory / "metrics.json").write_text(text)
 

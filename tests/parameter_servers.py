@@ -1,4 +1,4 @@
-"""A cluster of parameter servers for a test, in one process or in several."""
+"""A parameter server cluster for tests, in one process or in several."""
 
 import json
 import pathlib
@@ -7,10 +7,10 @@ from typing import Any
 
 from tests import commands
 
-# They serve as long as somebody holds them.
+# These references keep the servers running.
 _servers: list[Any] = []
 
-# Once TensorFlow has connected to a cluster, a process can't do without it: this one is its own.
+# A process can't leave a cluster that TensorFlow has connected to, so a script runs in its own.
 _SCRIPT = """
 import json
 import sys
@@ -30,7 +30,7 @@ parameter_servers.leave()
 def run_script(
     directory: pathlib.Path, text: str, *, num_workers: int = 2, num_ps: int = 1
 ) -> dict[str, Any]:
-    """Runs Python that finds a `strategy`, and puts what it finds out into `results`."""
+    """Run Python code that uses `strategy` and fills `results`; return the results."""
     script = directory / "script.py"
     root = str(commands.ROOT)
     script.write_text(_SCRIPT.format(root=root, workers=num_workers, ps=num_ps, text=text))
@@ -40,7 +40,7 @@ def run_script(
 
 
 def start_in_process(num_workers: int, num_ps: int) -> Any:
-    """Servers in this process, and their strategy."""
+    """Start servers in this process and return their strategy."""
     import tensorflow as tf
 
     spec = tf.train.ClusterSpec(
@@ -61,14 +61,14 @@ def start_in_process(num_workers: int, num_ps: int) -> Any:
 
 
 def leave() -> None:
-    """Ends the process: servers that are still there would keep it."""
+    """Exit immediately, because running servers would keep the process alive."""
     import os
 
     os._exit(0)
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports at which nothing listens."""
+    """Return ports on which no process listens."""
     sockets = [socket.socket() for _ in range(count)]
     try:
         for each in sockets:
@@ -84,8 +84,8 @@ class Cluster:
 
     Args:
         command: A script and its arguments.
-        num_workers: Beside the chief.
-        num_ps: The parameter servers.
+        num_workers: The number of workers besides the chief.
+        num_ps: The number of parameter servers.
     """
 
     def __init__(self, command: list[str], *, num_workers: int = 2, num_ps: int = 1) -> None:
@@ -94,12 +94,12 @@ class Cluster:
         self.jobs = {"chief": [chief], "worker": others[:num_workers], "ps": others[num_workers:]}
 
     def start(self, job: str, index: int = 0, **environment: str) -> commands.Command:
-        """Starts one process of it."""
+        """Start one process of the cluster."""
         config = {"cluster": self.jobs, "task": {"type": job, "index": index}}
         return commands.Command(self._command, env={"TF_CONFIG": json.dumps(config), **environment})
 
     def start_servers(self) -> dict[str, list[commands.Command]]:
-        """Starts all but the chief."""
+        """Start all processes except the chief."""
         return {
             job: [self.start(job, index) for index in range(len(self.jobs[job]))]
             for job in ("ps", "worker")

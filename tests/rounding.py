@@ -1,7 +1,7 @@
 """How far two correct computations of the same number may lie apart.
 
 A program that runs twice on one machine must compute the same bits, so tests compare these results
-exactly. All other tolerances for rounding come from here. None is adjusted until a test passes.
+exactly. All other tolerances for rounding come from here. None is tuned to make a test pass.
 """
 
 import math
@@ -28,7 +28,7 @@ def tolerance(dtype: str = "float32", *, roundings: int = 1) -> float:
     than a multiple of `sqrt(n) * u` (Higham and Mary, "A New Approach to Probabilistic Rounding
     Error Analysis", 2019).
 
-    This is no bound where training amplifies differences. Compare fewer steps there.
+    The bound does not hold if training amplifies differences. Compare fewer steps then.
 
     Args:
         dtype: The least precise data type that a value passes through.

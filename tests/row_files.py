@@ -1,4 +1,4 @@
-"""Files of all sources of rows, with the same numbers."""
+"""Files for all row sources, with the same numbers."""
 
 import pathlib
 

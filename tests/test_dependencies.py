@@ -1,4 +1,4 @@
-"""Everything that the package imports is a dependency that it declares."""
+"""The package declares everything that it imports as a dependency."""
 
 import ast
 import pathlib
@@ -7,7 +7,7 @@ import sys
 import tomllib
 
 ROOT = pathlib.Path(__file__).parent.parent
-# Distributions by the name of what they let one import, where the two differ.
+# Distribution names by import name, where the two differ.
 DISTRIBUTIONS = {
     "PIL": "pillow",
     "absl": "absl-py",
@@ -21,7 +21,7 @@ DISTRIBUTIONS = {
     "tensorflow_datasets": "tensorflow-datasets",
     "yaml": "pyyaml",
 }
-# One of the Model Garden's record formats, which users install by themselves.
+# `riegeli` is one of the Model Garden's record formats, which users install themselves.
 OPTIONAL = {"riegeli"}
 
 

@@ -1,4 +1,4 @@
-"""Configs, listings and errors must not wait for TensorFlow."""
+"""Modules for configs, listings and errors must not import TensorFlow."""
 
 import subprocess
 import sys
@@ -38,16 +38,16 @@ for name in sys.argv[2:]:
 
 
 def _import_all(modules: Sequence[str], heavy: Sequence[str]) -> str:
-    """Return the first module that imports one of the heavy ones, and which; empty if none does."""
+    """Return an error that names the first module with a heavy import, or an empty string."""
     command = [sys.executable, "-c", _IMPORT_ALL, ",".join(heavy), *modules]
     return subprocess.run(command, capture_output=True, text=True).stderr
 
 
-def test_light_modules_import_no_heavy_one() -> None:
+def test_light_modules_import_no_heavy_packages() -> None:
     assert _import_all(LIGHT, HEAVY) == ""
 
 
 @pytest.mark.slow
-def test_core_brings_no_datasets_library() -> None:
+def test_core_does_not_import_tensorflow_datasets() -> None:
     assert "imports" in _import_all(["official_lite.core.train_lib"], ["tensorflow"])
     assert "imports" not in _import_all(["official_lite.core.train_lib"], ["tensorflow_datasets"])

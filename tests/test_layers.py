@@ -1,4 +1,4 @@
-"""A module imports only from its own package and from lower layers, and nothing in a circle."""
+"""Modules import only from their own package and from lower layers, without cycles."""
 
 import ast
 import functools
@@ -6,14 +6,14 @@ import pathlib
 from collections.abc import Iterator
 
 ROOT = pathlib.Path(__file__).parent.parent
-# The schemas of configs. The Model Garden keeps them in `core`, but parsing needs them.
+# Config schemas. The Model Garden keeps them in `core`, but parsing needs them.
 SCHEMAS = (
     "official_lite.config.phase_configs",
     "official_lite.core.config_definitions",
     "official_lite.core.exp_factory",
 )
-# From the bottom up; the longest prefix that fits a module decides. Entries in one row are siblings
-# and know nothing of one another.
+# The layers from the bottom up. A module belongs to the entry that is its longest prefix. Entries
+# of one layer do not import one another.
 LAYERS: list[list[str | tuple[str, ...]]] = [
     ["official_lite.common"],
     ["official_lite.modeling.hyperparams"],
@@ -21,7 +21,7 @@ LAYERS: list[list[str | tuple[str, ...]]] = [
     [f"official_lite.{name}" for name in ("telemetry", "checkpoint", "data", "prediction")],
     [SCHEMAS, "official_lite.keras2"],
     ["official_lite.config", "official_lite.orbit"],
-    # The executors count examples as the trainer does.
+    # The executors use it to count examples as the trainer does.
     ["official_lite.core.step_metrics"],
     ["official_lite.execution"],
     ["official_lite.run"],
@@ -34,7 +34,7 @@ LAYERS: list[list[str | tuple[str, ...]]] = [
     ["registry_imports"],
     ["train"],
 ]
-# The door of the package names what is at the top, and imports it when it is used.
+# The package itself exports names of higher layers, which it imports on first use.
 DOOR = "official_lite"
 _LEVELS = [(entry, level) for level, row in enumerate(LAYERS) for entry in row]
 # The entry and the level of each prefix.
@@ -63,7 +63,7 @@ def _entry_of(module: str) -> tuple[str | tuple[str, ...], int]:
 
 @functools.cache
 def _imports(name: str, *, at_run_time_only: bool = False) -> tuple[str, ...]:
-    """The modules of this project that a module imports, inside functions too."""
+    """Return the modules of this project that a module imports, including inside functions."""
     return tuple(_find_imports(name, at_run_time_only))
 
 
@@ -97,14 +97,14 @@ def _is_below(imported: str, name: str) -> bool:
     return name == DOOR or other == entry or other_level < level
 
 
-def test_modules_import_only_from_below() -> None:
+def test_modules_import_only_from_lower_layers() -> None:
     imports = [(name, imported) for name in sorted(MODULES) for imported in _imports(name)]
     assert [
         f"{name} imports {other}" for name, other in imports if not _is_below(other, name)
     ] == []
 
 
-def test_no_module_imports_in_a_circle() -> None:
+def test_imports_have_no_cycles() -> None:
     finished: set[str] = set()
 
     def visit(name: str, path: list[str]) -> None:

@@ -1,4 +1,4 @@
-"""The list of mutants fits today's code; `python -m benchmarks.mutation` runs them."""
+"""The listed mutants apply to the current code; `python -m benchmarks.mutation` runs them."""
 
 import pytest
 
@@ -17,7 +17,7 @@ def test_mutants_can_be_applied_and_have_tests() -> None:
 
 
 @pytest.mark.parametrize("source", ["", "a = 1\na = 1\n"])
-def test_snippet_that_is_not_found_once_is_an_error(tmp_path, source: str) -> None:
+def test_snippet_that_does_not_occur_exactly_once_raises_an_error(tmp_path, source: str) -> None:
     (tmp_path / "official_lite").mkdir()
     (tmp_path / "official_lite" / "module.py").write_text(source)
     mutant = mutants.Mutant("module.py", "another number", "a = 1", "a = 2", ("test_it.py",))

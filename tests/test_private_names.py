@@ -19,7 +19,7 @@ import tensorflow as tf
 _PACKAGE = pathlib.Path(__file__).parents[1] / "official_lite"
 _OPTIMIZER = "keras.optimizers:Optimizer"
 
-# Where the name is looked up, the name, and what needs it.
+# The module or class that has the name, the name, and what needs it.
 _NAMES = [
     ("keras:Model", "_flatten_layers", "freezing, batch normalization hooks and warm starts"),
     ("keras:Layer", "_default_save_signature", "the base classes of `keras2`"),
@@ -150,7 +150,7 @@ def _checkpoint_manager() -> tf.train.CheckpointManager:
     )
 
 
-# What has private attributes that exist only on instances, the attributes, and what needs them.
+# Objects with private attributes that only instances have, the attributes, and what needs them.
 _INSTANCES: dict[str, tuple[Callable[[], object], list[str], str]] = {
     "a TensorFlow variable": (
         lambda: tf.Variable(0.0),
@@ -321,7 +321,7 @@ def _names_defined(node: ast.AST) -> Iterator[str]:
         if isinstance(node.value, ast.Name) and node.value.id == "self":
             yield node.attr
     elif isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant):
-        # `tf.Module` does not wrap what is put into `__dict__`.
+        # `tf.Module` does not wrap values that are put into `__dict__`.
         if isinstance(node.value, ast.Attribute) and node.value.attr == "__dict__":
             yield str(node.slice.value)
 

@@ -16,7 +16,7 @@ PACKAGES = [n for n in MODULES if (ROOT / n.replace(".", "/") / "__init__.py").e
 
 
 def _public_names(name: str) -> set[str]:
-    """Return the classes and functions that a module defines, but for private ones."""
+    """Return the names of the public classes and functions that a module defines."""
     return {
         attribute
         for attribute, value in vars(importlib.import_module(name)).items()
@@ -34,7 +34,7 @@ _SECTION = re.compile(r"( *)(Args|Attributes|Examples?|Notes?|Raises|Returns|Yie
 
 
 def _docstrings(path: pathlib.Path) -> Iterator[tuple[int, list[str]]]:
-    """Return the first line number and the source lines of each docstring in a file."""
+    """Yield the first line number and the source lines of each docstring in a file."""
     kinds = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
     lines = path.read_text().splitlines()
     for node in ast.walk(ast.parse(path.read_text())):
@@ -44,7 +44,7 @@ def _docstrings(path: pathlib.Path) -> Iterator[tuple[int, list[str]]]:
 
 
 def _badly_indented(docstring: list[str]) -> Iterator[int]:
-    """Return the offsets of lines in sections that are indented by neither 4 nor at least 8."""
+    """Yield the offsets of section lines that are indented by neither 4 nor at least 8 spaces."""
     header = None
     for offset, line in enumerate(docstring):
         indentation = len(line) - len(line.lstrip())
@@ -57,7 +57,7 @@ def _badly_indented(docstring: list[str]) -> Iterator[int]:
                 yield offset
 
 
-def test_sections_of_docstrings_are_indented_by_four() -> None:
+def test_docstring_sections_are_indented_by_four_spaces() -> None:
     found = [
         f"{path.relative_to(ROOT)}:{first + offset}"
         for folder in ("official_lite", "experiments", "benchmarks")
@@ -68,7 +68,7 @@ def test_sections_of_docstrings_are_indented_by_four() -> None:
     assert found == []
 
 
-def test_names_in_all_exist() -> None:
+def test_names_in_dunder_all_exist() -> None:
     missing = []
     for name in MODULES:
         module = importlib.import_module(name)
@@ -81,7 +81,7 @@ def test_names_in_all_exist() -> None:
     assert missing == []
 
 
-def test_lists_of_public_names_are_complete() -> None:
+def test_dunder_all_lists_all_public_names() -> None:
     unlisted = {}
     for name in MODULES:
         module = importlib.import_module(name)
@@ -112,14 +112,14 @@ def _problems_of_reexports(name: str) -> Iterator[str]:
             yield f"{name}.{alias.name} is listed twice"
 
 
-def test_packages_import_a_name_once_as_itself() -> None:
-    """By `from module import name as name`, which type checkers and readers understand."""
-    # All modules are those of the package at the top, which re-exports none of them.
+def test_packages_reexport_each_name_once_under_its_own_name() -> None:
+    """They use `from module import name as name`, which type checkers accept as a re-export."""
+    # All modules belong to the top-level package, which re-exports none of them.
     names = [*PACKAGES, "official_lite.core.train_utils"]
     names.remove("official_lite")
     assert [problem for name in names for problem in _problems_of_reexports(name)] == []
 
 
-def test_init_of_a_package_fits_on_a_screen() -> None:
+def test_init_modules_have_at_most_40_lines() -> None:
     inits = (ROOT / "official_lite").rglob("__init__.py")
     assert [str(p) for p in inits if len(p.read_text().splitlines()) > 40] == []

@@ -1,20 +1,20 @@
-"""Tests wait for a condition, not for some seconds, and give a busy machine time."""
+"""Tests wait for a condition instead of a fixed time, and long enough for a busy machine."""
 
 import ast
 import pathlib
 from collections.abc import Iterator
 
 TESTS = pathlib.Path(__file__).parent
-# The shortest time after which a test may give up.
+# The shortest timeout that a test may have, in seconds.
 LEAST = 60
-# Sleeps of at least this time are those of a process that waits to be ended.
+# A sleep of at least this many seconds is that of a process that waits to be killed.
 FOR_GOOD = 300
-# By file, or file and function, with the reason why a longer time on a busy machine does no harm.
+# Exceptions by file, or by file and function, and why a delay on a busy machine does no harm.
 EXCEPTIONS = {
-    "waiting.py::wait_for": "the pause between two looks",
-    "orbit/hooks/test_iteration_timer.py::after_step": "what is measured, at least",
-    "orbit/hooks/test_input_wait.py::sleep": "what is measured, relative to other steps",
-    "search/toys.py::slow": "leaves time for a kill, for which the test waits by itself",
+    "waiting.py::wait_for": "the pause between two checks of the condition",
+    "orbit/hooks/test_iteration_timer.py::after_step": "the lower bound of a measured time",
+    "orbit/hooks/test_input_wait.py::sleep": "a time that is measured relative to other steps",
+    "search/toys.py::slow": "leaves time for a kill, for which the test waits separately",
     "end_to_end/test_data_faults.py::_hanging": "outlasts a warning that comes after 0.2 seconds",
     "end_to_end/test_storage_faults.py::"
     "test_kills_during_saves_leave_at_most_one_extra_checkpoint": (
@@ -23,9 +23,9 @@ EXCEPTIONS = {
     "end_to_end/test_signals.py::between_two_requests": (
         "signals of the first half second count as one; more time does no harm"
     ),
-    "tools/test_launch.py::send": "the same half second",
-    "tools/test_launch.py::test_processes_that_notice_a_failure_may_end_by_themselves": (
-        "the launcher looks every few milliseconds, and should find one process first"
+    "tools/test_launch.py::send": "the same reason as for `between_two_requests`",
+    "tools/test_launch.py::test_processes_that_notice_a_failure_may_exit_within_the_grace_period": (
+        "the launcher checks every few milliseconds and should find one process first"
     ),
     "telemetry/test_async_writer.py::test_full_queue_makes_write_wait": (
         "nothing should happen in this time"
@@ -48,13 +48,13 @@ def _number(node: ast.AST | None) -> float | None:
 
 
 def _is_short(node: ast.AST | None) -> bool:
-    # Without any time, nothing is waited for.
+    # A timeout of 0 means that nothing is waited for.
     number = _number(node)
     return number is not None and 0 < number < LEAST
 
 
 def _clock(node: ast.AST) -> bool:
-    """Whether this is a call of a clock."""
+    """Return whether a node is a call of a clock."""
     name = _called(node)
     return name in ("monotonic", "perf_counter") or ast.unparse(node) in ("time.time()", "time()")
 
@@ -86,7 +86,7 @@ def _problem(node: ast.AST) -> str:
 
 
 def _code_in(node: ast.AST) -> ast.AST | None:
-    """Return the program that a text is, if it is one that sleeps."""
+    """Return the parsed program in a string if the program sleeps, or None."""
     if isinstance(node, ast.JoinedStr):
         parts = [part.value if isinstance(part, ast.Constant) else "_" for part in node.values]
         text = "".join(map(str, parts))
@@ -101,9 +101,9 @@ def _code_in(node: ast.AST) -> ast.AST | None:
 
 
 def _problems(node: ast.AST, function: str = "", is_program: bool = False) -> Iterator[str]:
-    """Yield what is wrong, with the line and after the name of the function.
+    """Yield the problems in a node, each with the name of the function and the line.
 
-    The test that starts a program from a text gives up itself, so the program may wait in a loop.
+    A program in a string may wait in a loop, because the test that starts it has a timeout.
     """
     if isinstance(node, ast.FunctionDef):
         function = node.name
@@ -130,13 +130,13 @@ def _found() -> dict[str, list[str]]:
     return found
 
 
-def test_tests_wait_for_conditions_and_long_enough() -> None:
+def test_tests_wait_for_conditions_with_long_timeouts() -> None:
     found = _found()
     assert {key: found[key] for key in found if key not in EXCEPTIONS} == {}
-    assert [key for key in EXCEPTIONS if key not in found] == [], "exceptions of nothing"
+    assert [key for key in EXCEPTIONS if key not in found] == [], "these exceptions are unused"
 
 
-def test_waits_for_seconds_are_found_and_others_are_not() -> None:
+def test_fixed_sleeps_and_short_timeouts_are_detected_and_other_waits_are_not() -> None:
     waits = [
         "time.sleep(3)",
         "from time import sleep\nsleep(3)",

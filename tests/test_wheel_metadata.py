@@ -1,4 +1,4 @@
-"""The wheel says what the package is, as installers read it, and holds all its files."""
+"""The wheel has valid metadata, a console script and all files of the package."""
 
 import configparser
 import importlib.metadata
@@ -35,8 +35,8 @@ def _dist_info(wheel: zipfile.ZipFile, name: str) -> str:
 
 
 @pytest.mark.slow
-def test_metadata_are_valid_and_those_of_the_project(wheel: zipfile.ZipFile) -> None:
-    # Raises if a field is unknown or its value is not what the specification allows.
+def test_wheel_metadata_are_valid_and_match_pyproject(wheel: zipfile.ZipFile) -> None:
+    # This raises if a field is unknown or its value violates the specification.
     found = metadata.Metadata.from_email(_dist_info(wheel, "METADATA"), validate=True)
     assert (found.name, found.version) == (
         "official-lite",
@@ -56,7 +56,7 @@ def test_metadata_are_valid_and_those_of_the_project(wheel: zipfile.ZipFile) -> 
 
 
 @pytest.mark.slow
-def test_commands_of_the_wheel_can_be_called(wheel: zipfile.ZipFile) -> None:
+def test_console_script_of_the_wheel_can_be_loaded(wheel: zipfile.ZipFile) -> None:
     parser = configparser.ConfigParser()
     parser.read_string(_dist_info(wheel, "entry_points.txt"))
     assert parser.sections() == ["console_scripts"]
@@ -67,7 +67,7 @@ def test_commands_of_the_wheel_can_be_called(wheel: zipfile.ZipFile) -> None:
 
 
 @pytest.mark.slow
-def test_wheel_has_every_file_of_the_package_and_no_other(wheel: zipfile.ZipFile) -> None:
+def test_wheel_contains_exactly_the_files_of_the_package(wheel: zipfile.ZipFile) -> None:
     files = [path for path in (ROOT / "official_lite").rglob("*") if path.is_file()]
     expected = {
         path.relative_to(ROOT).as_posix() for path in files if "__pycache__" not in path.parts

@@ -1,11 +1,11 @@
-"""Waiting for a condition instead of for some seconds, which are too few on a busy machine."""
+"""Waiting for a condition instead of a fixed time, which may be too short on a busy machine."""
 
 import time
 from collections.abc import Callable
 from typing import TypeVar
 
 SECONDS = 300.0
-"""When a test gives up: long after the slowest machine would be done."""
+"""The timeout of a test, which is long enough for the slowest machine."""
 
 _T = TypeVar("_T")
 
@@ -16,16 +16,16 @@ def wait_for(
     alive: Callable[[], object] = lambda: True,
     told: Callable[[], object] = str,
 ) -> _T:
-    """Return what `condition` returns as soon as that is true.
+    """Return the value of `condition()` as soon as it is true.
 
     Args:
-        condition: Is called again and again.
-        alive: Whether the condition may still become true, such as whether a process still runs.
-        told: Returns what to show if it does not become true.
+        condition: A function that is called repeatedly.
+        alive: Returns whether the condition may still become true, such as whether a process runs.
+        told: Returns the text of the error if the condition does not become true.
     """
     deadline = time.monotonic() + SECONDS
     while True:
-        # Asked first, since the condition may become true just before the process ends.
+        # This is checked first, because the condition may become true just before the process ends.
         is_alive = alive()
         if result := condition():
             return result

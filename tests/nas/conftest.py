@@ -1,4 +1,4 @@
-"""A toy search: two layers to be chosen, of which only one option of each can fit the data."""
+"""A toy search over two layer choices, each with only one option that can fit the data."""
 
 import contextlib
 import dataclasses
@@ -36,7 +36,7 @@ def operations(l2: float = 0.0) -> dict[str, Callable[[], keras.layers.Layer]]:
 
 
 class ToyModel(keras.Model):
-    """The functional model as a class; has no variables before its first call."""
+    """The functional model as a subclass, which has no variables before its first call."""
 
     def __init__(self) -> None:
         super().__init__(name="toy_class")
@@ -136,19 +136,19 @@ def toy_task() -> type[ToyTask]:
 
 @pytest.fixture
 def experiment() -> Callable[..., cfg.ExperimentConfig]:
-    """Makes the experiment of a trainer, with overrides by block."""
+    """Return the function that builds the config of a trainer's experiment, with overrides."""
     return toy_experiment
 
 
 @pytest.fixture
 def make_trainer() -> Callable[..., base_trainer.Trainer]:
-    """Builds the trainer of an experiment."""
+    """Return the function that builds the trainer of an experiment."""
     return toy_trainer
 
 
 @pytest.fixture
 def run_toy() -> Callable[..., Any]:
-    """Runs an experiment with the toy task in a model directory."""
+    """Return a function that runs an experiment with the toy task in a model directory."""
 
     def run(
         params: cfg.ExperimentConfig, model_dir: Any, mode: str = "train", **kwargs: Any

@@ -10,7 +10,7 @@ def _ask(**space):
     return {label: architecture.ask_for(label, options) for label, options in space.items()}
 
 
-def test_option_is_found_by_name_index_or_number_and_nothing_leaves_choices_open() -> None:
+def test_fixed_arch_selects_options_by_value_and_an_empty_arch_fixes_nothing() -> None:
     with architecture.fixed_arch({"op": "b", "inputs": [0, 2], "depth": 3, "digit": 7}):
         asked = _ask(op=["a", "b"], inputs=[[0, 1], [0, 2]], depth=[2, 3], digit=["5", "7"])
     assert asked == {"op": 1, "inputs": 1, "depth": 1, "digit": 1}
@@ -19,7 +19,7 @@ def test_option_is_found_by_name_index_or_number_and_nothing_leaves_choices_open
             assert not architecture.is_fixed()
 
 
-def test_everything_that_does_not_fit_the_model_is_in_one_error() -> None:
+def test_one_error_lists_all_mismatches_between_architecture_and_model() -> None:
     fixed = architecture.fixed_arch({"op": "c", "optt": 1})
     with pytest.raises(errors.ConfigValueError) as caught, fixed:
         _ask(op=["a", "b"], depth=[2], opt=[1])
@@ -47,16 +47,16 @@ def test_architecture_file_records_choices_probabilities_metric_and_step(tmp_pat
         assert architecture.read_arch(path) == {"op": "b"}
 
 
-def test_hash_of_a_search_space_ignores_the_order_of_labels() -> None:
+def test_search_space_hash_ignores_label_order() -> None:
     one = architecture.space_hash({"a": [1, 2], "b": [3]})
     assert one == architecture.space_hash({"b": [3], "a": [1, 2]})
     assert one != architecture.space_hash({"b": [3], "a": [2, 1]})
 
 
-def test_probabilities_come_in_the_order_of_steps(tmp_path) -> None:
+def test_history_is_sorted_by_step_and_keeps_the_last_record_of_a_repeated_step(tmp_path) -> None:
     space = {"first": ["conv", "pool"]}
     architecture.write_arch(str(tmp_path), {"first": "conv"}, space=space, step=20)
-    # The second start went on from step 10.
+    # A restart resumed from step 10, so steps 20 and 30 were recorded twice.
     steps = [10, 20, 30, 20, 30]
     lines = [
         architecture.to_history_line(step, {"first": [n / 10, 1 - n / 10]})
@@ -76,7 +76,7 @@ def test_probabilities_come_in_the_order_of_steps(tmp_path) -> None:
     "text",
     ["", "{", "[1]", '{"format": 9, "arch": {}}', '{"arch": 3}', '{"arch": {}, "options": 3}'],
 )
-def test_file_that_holds_no_architecture_is_refused_by_name(tmp_path, text) -> None:
+def test_missing_or_invalid_architecture_file_raises_an_error_that_names_it(tmp_path, text) -> None:
     assert architecture.read_found_arch(str(tmp_path)) is None
     if text:
         (tmp_path / "arch.json").write_text(text)

@@ -18,13 +18,13 @@ def _fixed(index):
     return lambda choice: lambda choice, inputs, training: choice.branch(index, inputs)
 
 
-def test_calling_a_model_with_open_choices_is_an_error_with_the_remedy(make_ops) -> None:
+def test_calling_an_unresolved_choice_raises_an_error_that_suggests_task_arch(make_ops) -> None:
     choice = nas.LayerChoice(make_ops(), label="conv")
     with pytest.raises(errors.ConfigValueError, match=r"'conv' is still open\. Set `task\.arch`"):
         choice(tf.ones([2, 4]))
 
 
-def test_candidates_of_different_shapes_are_named() -> None:
+def test_candidates_with_different_output_shapes_raise_an_error_that_names_them() -> None:
     candidates = {"four": keras.layers.Dense(4), "five": keras.layers.Dense(5)}
     choice = nas.LayerChoice(candidates, label="units")
     with pytest.raises(errors.ConfigValueError, match=r"'units'.*`four` .*4.*`five` .*5"):
@@ -39,7 +39,7 @@ def test_candidates_of_different_shapes_are_named() -> None:
         lambda: nas.Repeat(lambda index: keras.layers.Identity(), (1, 2), label=""),
     ],
 )
-def test_choices_without_a_label_are_refused_since_they_would_be_one_decision(build) -> None:
+def test_choice_with_an_empty_label_is_refused(build) -> None:
     with pytest.raises(errors.ConfigValueError, match="`label`"):
         build()
 
@@ -50,12 +50,12 @@ def test_summing_inputs_of_different_shapes_is_refused() -> None:
         choice([keras.Input((4,)), keras.Input((4,)), keras.Input((5,))])
 
 
-def test_repeated_blocks_may_be_given_as_functions() -> None:
+def test_repeat_accepts_a_list_of_functions_that_build_blocks() -> None:
     repeat = nas.Repeat([lambda: keras.layers.Dense(4)] * 2, (1, 2), label="depth")
     assert repeat(keras.Input((4,))).shape == (None, 4)
 
 
-def test_resolver_is_swapped_on_a_model_that_was_called(make_ops) -> None:
+def test_resolver_can_be_replaced_after_the_model_was_called(make_ops) -> None:
     inputs = keras.Input((4,))
     model = keras.Model(inputs, nas.LayerChoice(make_ops(), label="conv")(inputs))
     x = tf.ones([2, 4])
@@ -67,9 +67,9 @@ def test_resolver_is_swapped_on_a_model_that_was_called(make_ops) -> None:
     assert not np.any(tf.function(lambda x: model(x))(x))
 
 
-# Keras itself, which saves variables.
+# Keras itself triggers this warning when it saves variables.
 @pytest.mark.filterwarnings("ignore:__array__ implementation")
-def test_model_with_choices_is_saved_and_loaded(make_ops, tmp_path) -> None:
+def test_saved_and_loaded_supernet_keeps_its_outputs_and_search_space(make_ops, tmp_path) -> None:
     inputs = keras.Input((4,))
     x = nas.LayerChoice(make_ops(), label="conv")(inputs)
     x = nas.InputChoice(2, label="input")([x, inputs])
@@ -79,7 +79,7 @@ def test_model_with_choices_is_saved_and_loaded(make_ops, tmp_path) -> None:
     loaded = keras.models.load_model(tmp_path / "supernet.keras")
     for one in (model, loaded):
         nas.resolve_choices(one, {nas.Choice: _fixed(1)})
-    # At most five layers, with sums over four inputs.
+    # The path has at most five layers, each of which sums over four inputs.
     rounding.assert_close(loaded(tf.ones([2, 4])), model(tf.ones([2, 4])), roundings=5 * 4)
     assert resolution.space_of(loaded) == resolution.space_of(model)
     assert len(keras.models.clone_model(model).weights) == len(model.weights)
@@ -90,7 +90,7 @@ def _model(**kwargs) -> keras.Model:
     return keras.Model(inputs, nas.Cell(OPS, num_nodes=2, label="cell", **kwargs)(inputs))
 
 
-def test_cell_has_labels_by_node_and_merges_its_nodes() -> None:
+def test_cell_labels_choices_by_node_and_merges_node_outputs() -> None:
     space = resolution.space_of(_model())
     assert set(space) == {
         f"cell/{kind}_{node}_{op}" for kind in ("op", "input") for node in (2, 3) for op in (0, 1)
@@ -101,7 +101,7 @@ def test_cell_has_labels_by_node_and_merges_its_nodes() -> None:
         assert _model(merge=merge).output_shape == (None, size)
 
 
-def test_found_cell_is_a_plain_keras_model_with_the_same_output(tmp_path) -> None:
+def test_fixed_model_of_a_cell_has_only_keras_layers_and_matches_a_rebuilt_cell(tmp_path) -> None:
     model = _model()
     arch = {label: options[-1] for label, options in resolution.space_of(model).items()}
     arch["cell/op_2_0"] = "dense"
@@ -111,7 +111,7 @@ def test_found_cell_is_a_plain_keras_model_with_the_same_output(tmp_path) -> Non
     assert found.count_params() == anew.count_params() == 20
     nas.inherit_weights(anew, model, arch)
     x = [np.ones((1, 4), np.float32), np.full((1, 4), 2.0, np.float32)]
-    # Three layers, with sums over four inputs and two nodes.
+    # The path has three layers, with sums over four inputs and over two nodes.
     rounding.assert_close(found(x), anew(x), roundings=3 * (4 + 2))
     modules = {type(layer).__module__.partition(".")[0] for layer in found.layers}
     assert modules == {"keras"}

@@ -24,14 +24,14 @@ def test_invalid_one_shot_config_is_refused(wrong) -> None:
 
 
 @pytest.mark.parametrize("arch", ["/tmp/search", {"conv": "conv3", "depth": 2, "inputs": [0, 1]}])
-def test_architecture_is_a_path_or_a_mapping(arch) -> None:
+def test_task_arch_accepts_a_path_or_a_mapping(arch) -> None:
     config = nas.ArchTaskConfig()
     config.override({"arch": arch})
     config.validate()
     assert config.as_dict()["arch"] == arch
 
 
-def test_a_choice_is_a_path_of_the_config_and_an_empty_mapping_is_refused() -> None:
+def test_choice_in_arch_can_be_overridden_and_an_empty_mapping_is_refused() -> None:
     config = nas.ArchTaskConfig(arch={"conv": "conv3"})
     config.override({"arch": {"conv": "skip"}})
     assert config.arch.as_dict() == {"conv": "skip"}

@@ -1,4 +1,4 @@
-"""On functions whose gradients are known, among them the one of the paper on DARTS."""
+"""Architecture gradients of functions with known gradients, such as the DARTS paper's example."""
 
 import keras
 import numpy as np
@@ -27,7 +27,7 @@ def _gradients(trainer, inputs):
 
 
 def _unrolled_loss(trainer, train, val, rate):
-    """The real thing: weights are moved, the loss is taken, and they are put back."""
+    """Take one SGD step on the weights, compute the validation loss and restore the weights."""
     weights = trainer.model.trainable_variables
     before = [w.numpy() for w in weights]
     with tf.GradientTape() as tape:
@@ -42,7 +42,9 @@ def _unrolled_loss(trainer, train, val, rate):
     return loss
 
 
-def test_second_order_of_a_task_is_the_numeric_gradient(experiment, make_trainer) -> None:
+def test_second_order_gradient_of_a_task_matches_the_numeric_gradient(
+    experiment, make_trainer
+) -> None:
     trainer = make_trainer(experiment(trainer=_darts("second", 0.3), task={"l2": 0.05}))
     train, val = _batches()
     found = _gradients(trainer, {one_shot_trainer.TRAIN: train, one_shot_trainer.VAL: val})
@@ -62,7 +64,9 @@ def test_second_order_of_a_task_is_the_numeric_gradient(experiment, make_trainer
     np.testing.assert_allclose(found, numeric, rtol=0.02, atol=2e-3)
 
 
-def test_batch_norm_and_dropout_have_second_derivatives(experiment, make_trainer) -> None:
+def test_second_order_darts_has_a_finite_loss_with_batch_norm_and_dropout(
+    experiment, make_trainer
+) -> None:
     task = {"batch_norm": True, "dropout_rate": 0.2}
     trainer = make_trainer(experiment(trainer=_darts("second"), task=task))
     assert np.isfinite(float(trainer.train(tf.constant(2))["arch_loss"]))
@@ -70,7 +74,7 @@ def test_batch_norm_and_dropout_have_second_derivatives(experiment, make_trainer
 
 @trainer_factory.register_trainer_cls("test/branching_gumbel")
 class Branching(differentiable.GumbelTrainer):
-    """Parts that may be replaced have an `if` on tensors, which AutoGraph has to convert."""
+    """A trainer whose overridden methods have an `if` on tensors, which AutoGraph must convert."""
 
     def is_arch_step_due(self, step):
         if step < 0:
@@ -113,7 +117,7 @@ def test_gumbel_temperature_falls_linearly_to_the_last_step(experiment, make_tra
 @pytest.mark.parametrize(
     ("name", "execution"), [("test/branching_gumbel", "graph"), ("test/branching_draws", "xla")]
 )
-def test_custom_samplers_of_a_search_may_branch_on_tensors(
+def test_overridden_search_methods_may_branch_on_tensors(
     name, execution, experiment, make_trainer
 ) -> None:
     trainer = make_trainer(experiment(name, runtime={"execution": execution}))
@@ -124,7 +128,7 @@ def test_custom_samplers_of_a_search_may_branch_on_tensors(
     assert [alpha.numpy().tolist() for alpha in trainer.alphas] != before
 
 
-def test_proxyless_trains_weights_on_one_path_and_alpha_behind_gates(
+def test_proxyless_uses_gates_for_architecture_steps_but_not_for_weight_steps(
     experiment, make_trainer
 ) -> None:
     trainer = make_trainer(experiment("proxyless"))
@@ -134,7 +138,7 @@ def test_proxyless_trains_weights_on_one_path_and_alpha_behind_gates(
     assert set(arch.paths) == {"first", "second"}
 
 
-def test_paths_are_sampled_by_their_probabilities(experiment, make_trainer) -> None:
+def test_proxyless_samples_paths_according_to_alpha(experiment, make_trainer) -> None:
     trainer = make_trainer(experiment("proxyless"))
     for alpha in trainer.alphas:
         alpha.assign([-20.0, 20.0, -20.0])
@@ -144,7 +148,9 @@ def test_paths_are_sampled_by_their_probabilities(experiment, make_trainer) -> N
     assert trainer.export() == {"first": "linear", "second": "linear"}
 
 
-def test_a_step_changes_the_weights_of_its_path_only(experiment, make_trainer) -> None:
+def test_step_with_frozen_idle_paths_changes_only_the_sampled_candidate(
+    experiment, make_trainer
+) -> None:
     params = experiment("proxyless", trainer={"one_shot": {"idle_paths": "freeze"}})
     trainer = make_trainer(params)
     trainer.train(tf.constant(2))
@@ -179,7 +185,7 @@ def _variables():
 
 
 def _loss_fn(w, alpha):
-    """A mixture of three operations, with values in the place of the weights if they are given."""
+    """Return the loss of a mixture of three operations; `values`, if any, replace the weights."""
 
     def loss_fn(batch, weights=(), values=()):
         matrix = values[0] if values else tf.convert_to_tensor(w)
@@ -200,7 +206,7 @@ def _batch(seed):
 
 
 def _unrolled_objective(alpha_value, learning_rate):
-    """In float64 and by hand: the loss of one batch after a step on the other."""
+    """Compute the validation loss after one SGD step on the training batch, in float64."""
     w, _ = _variables()
     matrix = tf.Variable(w.numpy().astype(np.float64))
     batches = [tuple(tf.cast(part, tf.float64) for part in _batch(seed)) for seed in (1, 2)]
@@ -215,7 +221,7 @@ def _unrolled_objective(alpha_value, learning_rate):
 @pytest.mark.parametrize(
     ("order", "in_graph"), [("second", False), ("second", True), ("finite_difference", True)]
 )
-def test_gradient_is_the_numeric_one_of_the_unrolled_loss(order, in_graph) -> None:
+def test_gradient_matches_the_numeric_gradient_of_the_unrolled_loss(order, in_graph) -> None:
     w, alpha = _variables()
 
     def gradient():
@@ -235,15 +241,15 @@ def test_gradient_is_the_numeric_one_of_the_unrolled_loss(order, in_graph) -> No
         step[index] = 1e-5
         there, back = (_unrolled_objective(alpha.numpy() + sign * step, 0.5) for sign in (1, -1))
         numeric.append((there - back) / 2e-5)
-    # Finite differences of a step of 0.01 have a relative error of the magnitude of 1e-4.
+    # Finite differences with a step of 0.01 have a relative error of about 1e-4.
     np.testing.assert_allclose(found, numeric, rtol=2e-3, atol=2e-5)
     first = differentiable.first_order(_loss_fn(w, alpha), val=_batch(2), alphas=[alpha])[0]
     assert np.max(np.abs(first - numeric)) > 1e-2
 
 
 @pytest.mark.parametrize(("order", "xi"), [("second", 0.0), ("finite_difference", 0.5)])
-def test_second_order_darts_reaches_the_fixed_point_of_the_paper(order, xi) -> None:
-    """Of L_val = αw − 2α + 1 and L_train = w² − 2αw + α², from (2, −2)."""
+def test_second_order_darts_converges_to_the_fixed_point_given_in_the_paper(order, xi) -> None:
+    """L_val = αw − 2α + 1 and L_train = w² − 2αw + α², starting from (α, w) = (2, −2)."""
     alpha, w = keras.Variable(2.0), keras.Variable(-2.0)
 
     def loss_fn(batch, weights=(), values=()):
@@ -268,8 +274,8 @@ def test_second_order_darts_reaches_the_fixed_point_of_the_paper(order, xi) -> N
 
 
 @pytest.mark.parametrize("order", ORDERS)
-def test_gradient_of_the_architecture_writes_no_weights(order) -> None:
-    """A virtual step that assigned weights, and did not, was NNI's mistake for years."""
+def test_architecture_gradient_leaves_the_weights_unchanged(order) -> None:
+    """NNI's virtual step seemed to change the weights but, for years, had no effect."""
     w, alpha = _variables()
     before = w.numpy()
     arguments = {"train": _batch(1), "val": _batch(2), "weights": [w], "alphas": [alpha]}
@@ -279,13 +285,13 @@ def test_gradient_of_the_architecture_writes_no_weights(order) -> None:
     )
     np.testing.assert_array_equal(w.numpy(), before)
     first = differentiable.first_order(_loss_fn(w, alpha), val=_batch(2), alphas=[alpha])[0]
-    # Five examples of two numbers.
+    # The loss sums over five examples of two numbers.
     rounding.assert_close(near, first, roundings=5 * 2, scale=1.0)
     assert np.max(np.abs(near - far)) > 1e-2
 
 
 @pytest.mark.parametrize("order", ORDERS)
-def test_gradient_over_replicas_equals_that_of_the_whole_batch(order, two_replicas) -> None:
+def test_gradient_over_replicas_equals_the_gradient_of_the_whole_batch(order, two_replicas) -> None:
     def gradient(train, val, share=1.0):
         loss_fn = _loss_fn(w, alpha)
         return ORDERS[order](
@@ -313,12 +319,12 @@ def test_gradient_over_replicas_equals_that_of_the_whole_batch(order, two_replic
         w, alpha = _variables()
     parts = two_replicas.run(tf.function(of_replica))
     found = two_replicas.reduce(tf.distribute.ReduceOp.SUM, parts, axis=None)
-    # Two passes over ten examples of two numbers. Finite differences divide errors by 0.01.
+    # Two passes sum over ten examples of two numbers. Finite differences divide errors by 0.01.
     scale = np.max(np.abs(whole)) / (1.0 if order == "second" else 0.01)
     rounding.assert_close(found, whole, roundings=2 * 10 * 2, scale=scale)
 
 
-def test_what_the_loss_does_not_depend_on_has_a_gradient_of_zero() -> None:
+def test_alpha_without_influence_on_the_loss_has_a_zero_gradient() -> None:
     w, alpha = _variables()
     other = keras.Variable([1.0])
     found = differentiable.first_order(_loss_fn(w, alpha), val=_batch(2), alphas=[alpha, other])

@@ -23,18 +23,18 @@ def _along(**indices):
     return lambda label, logits: tf.constant(indices[label])
 
 
-def test_lstm_is_a_distribution_over_paths_that_rules_no_option_out(lstm) -> None:
+def test_lstm_path_probabilities_sum_to_one_and_logits_stay_within_tanh_constant(lstm) -> None:
     walks = [lstm.walk(_along(first=i, second=j)) for i in range(3) for j in range(2)]
-    # Of six paths with two logarithms each.
+    # The sum is over six paths with two logarithms each.
     rounding.assert_close(sum(np.exp(walk.log_prob) for walk in walks), 1.0, roundings=6 * 2)
-    # A later label depends on what was taken before.
+    # The logits of a later label depend on the options chosen for earlier labels.
     np.testing.assert_array_equal(walks[0].logits["first"], walks[-1].logits["first"])
     assert not np.allclose(walks[0].logits["second"], walks[-1].logits["second"])
     with tf.GradientTape() as tape:
         loss = lstm.walk(_along(first=1, second=1)).log_prob
     gradients = tape.gradient(loss, [v.value for v in lstm.variables])
     unused = [v.name for v, g in zip(lstm.variables, gradients, strict=True) if g is None]
-    # After the last label there is nobody to be told.
+    # No label follows the last one, so its embedding is unused.
     assert unused == ["enas_embedding_1"]
     for variable in lstm.variables:
         variable.assign(100.0 * variable)
@@ -44,14 +44,14 @@ def test_lstm_is_a_distribution_over_paths_that_rules_no_option_out(lstm) -> Non
 
 
 def _bandit(experiment, make_trainer, reward_of, **enas):
-    """A controller whose rewards are a function of the path."""
+    """Build an ENAS trainer whose reward depends only on the path."""
     settings = {"arch_learning_rate": 0.05, "arch_weight_decay": 0.0, "enas": enas}
     trainer = make_trainer(experiment("enas", trainer={"one_shot": settings}))
     trainer._rate = lambda paths, batch: reward_of(paths)
     return trainer
 
 
-def test_controller_learns_what_is_rewarded(experiment, make_trainer) -> None:
+def test_controller_learns_the_path_with_the_highest_reward(experiment, make_trainer) -> None:
     def reward_of(paths):
         hits = [tf.equal(paths["first"], 1), tf.equal(paths["second"], 0)]
         return tf.add_n([tf.cast(hit, tf.float32) for hit in hits])
@@ -62,7 +62,9 @@ def test_controller_learns_what_is_rewarded(experiment, make_trainer) -> None:
     assert min(max(p) for p in trainer.probs().values()) > 0.9
 
 
-def test_lstm_learns_options_that_are_good_together(experiment, make_trainer) -> None:
+def test_lstm_controller_learns_a_reward_for_combinations_of_options(
+    experiment, make_trainer
+) -> None:
     def reward_of(paths):
         return tf.cast(tf.equal(paths["first"], (paths["second"] + 1) % 3), tf.float32)
 
@@ -74,7 +76,7 @@ def test_lstm_learns_options_that_are_good_together(experiment, make_trainer) ->
     assert [sum(p) for p in trainer.probs().values()] == pytest.approx([1.0, 1.0])
 
 
-def test_skip_penalty_moves_the_number_of_inputs_to_its_target(
+def test_skip_penalty_drives_the_number_of_chosen_inputs_to_skip_target(
     make_trainer, toy_task, experiment
 ) -> None:
     settings = {
@@ -94,13 +96,13 @@ def test_skip_penalty_moves_the_number_of_inputs_to_its_target(
     trainer = make_trainer(params, task_cls=AnyInputs)
     trainer._rate = lambda paths, batch: tf.constant(0.0)
     trainer.train(tf.constant(120))
-    # A set is never empty, so 0.2 of three inputs is one of them.
+    # At least one input is always chosen, so 0.2 of three inputs means one input.
     assert len(trainer.export()["inputs"]) == 1
     probs = dict(zip(map(str, trainer.space["inputs"]), trainer.probs()["inputs"], strict=True))
     assert sum(p for name, p in probs.items() if "," not in name) > 0.9
 
 
-def test_baseline_begins_with_the_first_reward(experiment, make_trainer) -> None:
+def test_first_reward_initializes_the_baseline(experiment, make_trainer) -> None:
     def reward_of(paths):
         return tf.constant(7.0)
 
@@ -108,11 +110,11 @@ def test_baseline_begins_with_the_first_reward(experiment, make_trainer) -> None
     start = [alpha.numpy() for alpha in trainer.alphas]
     trainer.train(tf.constant(1))
     assert float(trainer._baseline.numpy()) == 7.0
-    # Nothing was better than expected, so nothing was learned.
+    # The reward equals the baseline, so the controller does not change.
     np.testing.assert_array_equal([alpha.numpy() for alpha in trainer.alphas], start)
 
 
-def test_controller_avoids_what_has_no_finite_reward(experiment, make_trainer) -> None:
+def test_controller_avoids_paths_with_a_non_finite_reward(experiment, make_trainer) -> None:
     def reward_of(paths):
         reward = tf.gather([math.nan, math.inf, -math.inf], paths["second"])
         return tf.where(tf.equal(paths["first"], 0), reward, 0.5)
@@ -125,20 +127,22 @@ def test_controller_avoids_what_has_no_finite_reward(experiment, make_trainer) -
     assert trainer.probs()["first"][0] < 0.2
 
 
-def test_controller_is_updated_at_its_interval(experiment, make_trainer) -> None:
+def test_controller_every_sets_the_interval_of_controller_updates(experiment, make_trainer) -> None:
     params = experiment("enas", trainer={"one_shot": {"enas": {"controller_every": 3}}})
     trainer = make_trainer(params)
     trainer.train(tf.constant(7))
     assert int(trainer.arch_optimizer.iterations.numpy()) == 3
 
 
-def test_entropy_bonus_keeps_the_controller_undecided(experiment, make_trainer) -> None:
+def test_entropy_bonus_flattens_the_option_probabilities(experiment, make_trainer) -> None:
     trainer = _bandit(experiment, make_trainer, lambda paths: tf.constant(0.0), entropy_weight=1.0)
     trainer.alphas[0].assign([3.0, 0.0, 0.0])
     trainer.train(tf.constant(40))
     assert max(trainer.probs()["first"]) < 0.8
 
 
-def test_unknown_reward_is_answered_with_the_nearest(experiment, make_trainer) -> None:
+def test_unknown_reward_metric_raises_an_error_that_suggests_the_nearest_name(
+    experiment, make_trainer
+) -> None:
     with pytest.raises(errors.ConfigValueError, match=r"`one_shot\.reward` is 'mea'.*`mae`"):
         make_trainer(experiment("enas", trainer={"one_shot": {"reward": "mea"}}))

@@ -1,4 +1,4 @@
-"""What every one-shot strategy promises, whatever it draws and however its architecture learns."""
+"""Properties that all one-shot search strategies share."""
 
 import json
 
@@ -15,7 +15,7 @@ STRATEGIES = ("darts", "gumbel", "proxyless", "enas", "spos")
 
 
 def strategies(*quick):
-    """All strategies, of which those that are not named here are tested nightly."""
+    """Parametrize over all strategies; those not in `quick` run only nightly."""
     params = [n if n in quick else pytest.param(n, marks=pytest.mark.slow) for n in STRATEGIES]
     return pytest.mark.parametrize("name", params)
 
@@ -26,8 +26,8 @@ def _state(trainer):
 
 
 @strategies(*STRATEGIES)
-def test_strategy_learns_and_exports_an_option_per_label(name, experiment, make_trainer) -> None:
-    # The model that is a class has no variables before its first call.
+def test_strategy_learns_and_exports_one_option_per_label(name, experiment, make_trainer) -> None:
+    # The subclassed model has no variables before its first call.
     kind = "class" if name in ("darts", "spos") else "functional"
     trainer = make_trainer(experiment(name, task={"kind": kind}, trainer={"train_steps": 4}))
     assert isinstance(trainer, nas.OneShotTrainer)
@@ -40,7 +40,7 @@ def test_strategy_learns_and_exports_an_option_per_label(name, experiment, make_
         "first": True,
         "second": True,
     }
-    # What is exported is never a sample, and nothing is drawn outside of a step.
+    # `export` does not sample, and no draw is active outside a step.
     assert trainer.export() == found
     assert resolution.current_draw() is None
     assert [sum(p) for p in trainer.probs().values()] == pytest.approx(
@@ -49,7 +49,7 @@ def test_strategy_learns_and_exports_an_option_per_label(name, experiment, make_
 
 
 @strategies("darts")
-def test_interrupted_search_ends_as_an_uninterrupted_one(
+def test_resumed_search_ends_in_the_same_state_as_an_uninterrupted_one(
     name, experiment, make_trainer, run_toy, tmp_path
 ) -> None:
     states = []
@@ -69,10 +69,10 @@ def test_interrupted_search_ends_as_an_uninterrupted_one(
     assert states[0][1] == states[1][1]
 
 
-# Keras itself, which saves variables.
+# Keras itself triggers this warning when it saves variables.
 @pytest.mark.filterwarnings("ignore:__array__ implementation")
 @strategies("proxyless")
-def test_plain_training_takes_the_arch_json_of_a_search(
+def test_training_builds_the_architecture_found_by_a_search(
     name, experiment, run_toy, tmp_path
 ) -> None:
     params = experiment(name, trainer={"train_steps": 4})
@@ -81,7 +81,7 @@ def test_plain_training_takes_the_arch_json_of_a_search(
     assert set(content["arch"]) == {"first", "second"}
     assert content["step"] == 4
     assert "mae" in content["metric"]
-    # The same experiment, the trainer that searches included, with one override.
+    # The same experiment, including the search trainer, with one override.
     found = experiment(name, task={"arch": str(tmp_path / "search")}, trainer={"train_steps": 4})
     model, _ = run_toy(found, tmp_path / "found")
     sizes = {"tanh": 20, "linear": 16, "zero": 0}
@@ -91,7 +91,7 @@ def test_plain_training_takes_the_arch_json_of_a_search(
 
 
 @strategies("spos")
-def test_all_kinds_of_choices_are_searched_and_found(name, experiment, run_toy, tmp_path) -> None:
+def test_search_covers_layer_input_and_repeat_choices(name, experiment, run_toy, tmp_path) -> None:
     params = experiment(name, task={"kind": "all"}, trainer={"train_steps": 4})
     run_toy(params, tmp_path / "search")
     arch = nas.read_arch(tmp_path / "search")
@@ -103,7 +103,9 @@ def test_all_kinds_of_choices_are_searched_and_found(name, experiment, run_toy, 
 
 
 @strategies("darts")
-def test_two_replicas_search_as_one(name, experiment, make_trainer, two_replicas) -> None:
+def test_two_replicas_find_the_same_architecture_as_one(
+    name, experiment, make_trainer, two_replicas
+) -> None:
     trainers, losses = [], []
     for strategy in (None, two_replicas):
         trainer = make_trainer(experiment(name), strategy=strategy)
@@ -125,7 +127,7 @@ def test_two_replicas_search_as_one(name, experiment, make_trainer, two_replicas
     ("name", "execution"),
     [("darts", "eager"), ("darts", "xla_loop"), ("spos", "eager"), ("spos", "xla")],
 )
-def test_all_execution_modes_learn_the_same_architecture(
+def test_search_has_the_same_training_loss_in_all_execution_modes(
     name, execution, experiment, make_trainer
 ) -> None:
     losses = []
@@ -136,7 +138,7 @@ def test_all_execution_modes_learn_the_same_architecture(
 
 
 @strategies(*STRATEGIES)
-def test_epochs_of_a_search_count_the_data_that_train_the_weights(name, experiment) -> None:
+def test_search_epochs_count_only_the_data_that_train_the_weights(name, experiment) -> None:
     def steps(**overrides):
         epochs_given = {"train_epochs": 3, "validate_every_epochs": 1}
         trainer = {**epochs_given, **overrides.pop("trainer", {})}

@@ -19,7 +19,7 @@ from official_lite.nas import architecture, one_shot_trainer
 from official_lite.run import run_record
 
 
-def test_edited_arch_json_never_changes_a_run(experiment, run_toy, tmp_path) -> None:
+def test_resuming_with_an_edited_arch_json_is_refused(experiment, run_toy, tmp_path) -> None:
     arch, found = tmp_path / "arch.json", tmp_path / "found"
     arch.write_text(json.dumps({"arch": {"first": "tanh", "second": "linear"}}))
 
@@ -62,7 +62,7 @@ class NoSearch(base_trainer.Trainer):
         ("tests_no_search", nas.OneShotTrainerConfig, {"first": "tanh", "second": "tanh"}, 8),
     ],
 )
-def test_epoch_of_a_registered_trainer_is_what_its_weights_read(
+def test_registered_trainer_counts_epochs_by_the_data_that_train_its_weights(
     name, config, task, steps, experiment, run_toy, tmp_path
 ) -> None:
     params = experiment(None, task={"arch": task, "train_data": {"num_examples": 64}})
@@ -72,7 +72,7 @@ def test_epoch_of_a_registered_trainer_is_what_its_weights_read(
     assert latest.latest_checkpoint(str(tmp_path)).endswith(f"ckpt-{steps}")
 
 
-def test_model_without_choices_is_refused(experiment, toy_task) -> None:
+def test_search_of_a_model_without_choices_is_refused(experiment, toy_task) -> None:
     class Plain(toy_task):
         def build_model(self):
             return keras.Sequential([keras.Input((4,)), keras.layers.Dense(1)])
@@ -94,7 +94,7 @@ def test_search_in_bfloat16_keeps_float32_alphas_and_finite_losses(
         assert {alpha.dtype for alpha in trainer.alphas} == {"float32"}
 
 
-def test_architecture_is_updated_before_the_weights_and_separately_from_them(
+def test_each_step_first_updates_only_alpha_and_then_only_the_weights(
     experiment, make_trainer
 ) -> None:
     trainer = make_trainer(experiment(runtime={"run_eagerly": True}))
@@ -122,7 +122,7 @@ def _values(trainer):
     ]
 
 
-def test_architecture_is_not_trained_during_the_warm_up(experiment, make_trainer) -> None:
+def test_alpha_is_not_trained_during_the_warmup_steps(experiment, make_trainer) -> None:
     trainer = make_trainer(experiment(trainer={"one_shot": {"warmup_steps": 3}}))
     start = [alpha.numpy() for alpha in trainer.alphas]
     trainer.train(tf.constant(3))
@@ -139,7 +139,7 @@ class _Fail(orbit.Hook):
             raise RuntimeError("broken")
 
 
-def test_architecture_file_is_written_at_checkpoints_and_not_after_a_failure(
+def test_arch_json_is_written_at_checkpoints_but_not_after_a_failure(
     experiment, run_toy, tmp_path
 ) -> None:
     params = experiment("darts")
@@ -202,7 +202,7 @@ def test_frozen_idle_paths_keep_weights_moments_and_averages(averages: bool) -> 
         assert moved() == expected * (4 if averages else 3)
 
 
-def test_shared_weights_are_frozen_only_if_no_user_is_on_the_path(caplog) -> None:
+def test_shared_weights_are_frozen_only_if_no_layer_on_the_path_uses_them(caplog) -> None:
     shared, outside = keras.layers.Dense(2), keras.layers.Dense(2)
     inputs = keras.Input((2,))
     x = inputs
@@ -246,7 +246,7 @@ def _take(dataset, count):
     return [{k: v.tolist() for k, v in b.items()} for b in dataset.take(count).as_numpy_iterator()]
 
 
-def test_streams_split_all_examples_without_overlap() -> None:
+def test_train_and_val_streams_split_all_examples_without_overlap() -> None:
     batches = _take(one_shot_trainer.build_streams(_build_inputs)(_config()), 5)
     train, val = ({x for batch in batches for x in batch[name]} for name in ("train", "val"))
     assert not train & val
@@ -257,7 +257,7 @@ def test_streams_split_all_examples_without_overlap() -> None:
 @pytest.mark.sample(2)
 @pytest.mark.parametrize("replicas", [1, 2, 4])
 @pytest.mark.parametrize("names", [("train", "val"), ("train",)])
-def test_resumed_streams_continue_with_the_next_batch(replicas, names) -> None:
+def test_resumed_train_and_val_streams_continue_with_the_next_batch(replicas, names) -> None:
     context = tf.distribute.InputContext(1, 0, replicas)
     build = one_shot_trainer.build_streams(_build_inputs, names=names)
 
@@ -271,7 +271,7 @@ def test_resumed_streams_continue_with_the_next_batch(replicas, names) -> None:
     np.testing.assert_equal(whole[2 * replicas :], rest[:replicas])
 
 
-def test_stream_that_can_not_resume_is_reported() -> None:
+def test_stream_that_cannot_resume_is_reported() -> None:
     def build_inputs(params, input_context=None):
         if params.seed:
             return _build_inputs(params, input_context)
@@ -283,7 +283,7 @@ def test_stream_that_can_not_resume_is_reported() -> None:
     assert not begin.is_kept
 
 
-def test_separate_architecture_data_leave_the_training_data_whole() -> None:
+def test_separate_arch_data_leaves_all_training_data_to_the_weights() -> None:
     arch_data = dataclasses.replace(_config(), global_batch_size=2)
     batches = _take(
         one_shot_trainer.build_streams(_build_inputs, arch_data=arch_data)(_config()), 10

@@ -11,9 +11,9 @@ from official_lite.core import base_task
 from official_lite.nas import probes
 from tests import rounding
 
-# Of three layers with sums over four inputs, and of six examples.
+# Three layers sum over four inputs, and the loss sums over six examples.
 ROUNDINGS = 3 * 4 * 6
-# Of three layers with sums over four inputs, and of four examples.
+# Three layers sum over four inputs, and the reward averages four examples.
 REWARD_ROUNDINGS = 3 * 4 * 4
 
 
@@ -25,7 +25,7 @@ def _random_batch():
     )
 
 
-def test_loss_probe_changes_no_variable(experiment, make_trainer) -> None:
+def test_loss_probe_leaves_all_model_variables_unchanged(experiment, make_trainer) -> None:
     trainer = make_trainer(experiment(task={"batch_norm": True, "dropout_rate": 0.5}))
     before = [v.numpy() for v in trainer.model.variables]
     compiled = tf.function(lambda batch: trainer.strategy.run(trainer.loss, args=(batch,)))
@@ -34,7 +34,7 @@ def test_loss_probe_changes_no_variable(experiment, make_trainer) -> None:
         np.testing.assert_array_equal(variable.numpy(), value)
 
 
-def test_loss_has_the_penalties_of_layers(experiment, make_trainer) -> None:
+def test_loss_probe_includes_the_regularization_losses_of_layers(experiment, make_trainer) -> None:
     plain, decayed = (make_trainer(experiment(task={"l2": l2})) for l2 in (0.0, 0.5))
     decayed.model.set_weights(plain.model.get_weights())
     for (_, one), (_, other) in zip(plain.resolved, decayed.resolved, strict=True):
@@ -46,7 +46,9 @@ def test_loss_has_the_penalties_of_layers(experiment, make_trainer) -> None:
     rounding.assert_close(losses[1] - losses[0], wanted, roundings=ROUNDINGS, scale=losses[1])
 
 
-def test_loss_is_computed_with_values_in_place_of_weights(experiment, make_trainer) -> None:
+def test_loss_probe_computes_the_loss_with_substituted_weight_values(
+    experiment, make_trainer
+) -> None:
     trainer = make_trainer(experiment(task={"l2": 0.1}))
     weights = trainer.model.trainable_variables
     values = [tf.convert_to_tensor(w) * 2.0 for w in weights]
@@ -57,7 +59,7 @@ def test_loss_is_computed_with_values_in_place_of_weights(experiment, make_train
     rounding.assert_close(there, here, roundings=ROUNDINGS)
 
 
-def test_step_without_its_loss_is_refused(experiment, toy_task) -> None:
+def test_train_step_that_returns_no_loss_is_refused(experiment, toy_task) -> None:
     class Silent(toy_task):
         def train_step(self, inputs, model, optimizer, metrics=None):
             return {"other": tf.constant(0.0)}
@@ -77,7 +79,9 @@ def _batch():
     return tf.ones([4, 4]), tf.zeros([4, 1])
 
 
-def test_reward_is_the_metric_in_its_direction_or_the_loss(experiment, make_trainer) -> None:
+def test_reward_is_the_signed_metric_or_by_default_the_negative_loss(
+    experiment, make_trainer
+) -> None:
     trainer = make_trainer(experiment())
     error = float(tf.reduce_mean(tf.abs(trainer.model(_batch()[0]))))
     loss = float(tf.reduce_mean(tf.square(trainer.model(_batch()[0]))))
@@ -90,13 +94,13 @@ def test_reward_is_the_metric_in_its_direction_or_the_loss(experiment, make_trai
         reward, of_batch = _reward(trainer, **kwargs)
         for _ in range(2):
             rounding.assert_close(of_batch(_batch()), expected, roundings=REWARD_ROUNDINGS)
-        # The metric itself has seen nothing.
+        # Computing the reward does not update the metric.
         assert float(reward._metrics[0].result()) == 0.0
 
 
-def test_reward_covers_only_its_own_batch(experiment, make_trainer) -> None:
+def test_reward_is_computed_from_its_own_batch_only(experiment, make_trainer) -> None:
     trainer = make_trainer(experiment())
-    # A task may keep its metric, which then counts in evaluations, too.
+    # A task may return the same metric object every time; evaluations then update it as well.
     kept = keras.metrics.MeanAbsoluteError(name="mae")
     trainer.task.build_metrics = lambda training=True: [kept]
     _, of_batch = _reward(trainer, metric="mae")
@@ -106,7 +110,7 @@ def test_reward_covers_only_its_own_batch(experiment, make_trainer) -> None:
     assert float(kept.result()) == 100.0
 
 
-def test_reward_leaves_the_metric_that_the_task_keeps(experiment, make_trainer) -> None:
+def test_reward_does_not_replace_metric_attributes_of_the_task(experiment, make_trainer) -> None:
     trainer = make_trainer(experiment())
     task = trainer.task
     task.own = kept = keras.metrics.Mean()
@@ -120,7 +124,7 @@ def test_reward_leaves_the_metric_that_the_task_keeps(experiment, make_trainer) 
     assert task.own is kept
 
 
-def test_replicas_share_the_mean_of_their_rewards(experiment, make_trainer, two_replicas) -> None:
+def test_all_replicas_receive_the_mean_reward(experiment, make_trainer, two_replicas) -> None:
     trainer = make_trainer(experiment(), strategy=two_replicas)
     with two_replicas.scope():
         reward = probes.Reward(trainer.task, trainer.model)
@@ -135,7 +139,7 @@ def test_replicas_share_the_mean_of_their_rewards(experiment, make_trainer, two_
     rounding.assert_close(found, [wanted, wanted], roundings=REWARD_ROUNDINGS)
 
 
-def test_reward_of_a_compiled_model_is_its_compiled_loss(
+def test_reward_of_a_compiled_model_is_its_negative_compiled_loss(
     experiment, make_trainer, monkeypatch
 ) -> None:
     trainer = make_trainer(experiment())
@@ -176,7 +180,7 @@ def _cost(model, picks, **config) -> float:
         ({"out": 1, "in": 0, "depth": 2}, 60),
     ],
 )
-def test_parameters_are_those_of_the_found_model(picks, wanted) -> None:
+def test_parameter_cost_equals_the_parameter_count_of_the_fixed_model(picks, wanted) -> None:
     model = _model()
     assert _cost(model, picks) == wanted
     # By default, the most expensive architecture costs 1.
@@ -186,7 +190,7 @@ def test_parameters_are_those_of_the_found_model(picks, wanted) -> None:
     assert nas.fixed_model(model, arch).count_params() == wanted
 
 
-def test_expected_cost_has_a_gradient() -> None:
+def test_expected_cost_is_differentiable_in_the_option_probabilities() -> None:
     cost = probes.Penalty(_model(), nas.PenaltyConfig({"weight": 2.0, "unit": 20.0}))
     probs = {
         "out": tf.constant([0.5, 0.5]),
@@ -196,12 +200,12 @@ def test_expected_cost_has_a_gradient() -> None:
     with tf.GradientTape() as tape:
         tape.watch(probs)
         expected = cost(probs)
-    # One block, half of the dense layer, a quarter of the inner one.
+    # The cost of one block, half of the dense layer and a quarter of the inner layer.
     rounding.assert_close(expected, 2.0 * (1.0 + 0.5 + 0.25), roundings=3)
     rounding.assert_close(tape.gradient(expected, probs)["in"], [1.0, 0.0], roundings=3)
 
 
-def test_cost_table_gives_the_cost_of_each_label_and_option() -> None:
+def test_cost_table_sets_option_costs_and_an_invalid_table_is_refused() -> None:
     table = {
         "out": {"deep": 5, "skip": 1},
         "in": {"big": 2, "skip": 0},
@@ -220,7 +224,7 @@ def test_cost_table_gives_the_cost_of_each_label_and_option() -> None:
             _cost(_model(), picks, resource="table", table=rest)
 
 
-def test_cost_of_an_architecture_counts_its_operations() -> None:
+def test_flops_cost_counts_the_operations_of_the_chosen_option() -> None:
     inputs = keras.Input((8, 8, 2))
     ops = {
         "conv": keras.layers.Conv2D(2, 3, padding="same", use_bias=False),

@@ -12,7 +12,7 @@ from official_lite.nas import resolution
 from tests import rounding
 
 ARCH = {"op": "dense", "in": [1], "depth": 2, "inner": "b"}
-# Five dense layers of four inputs and a bias.
+# Five dense layers sum over four inputs and a bias.
 ROUNDINGS = 5 * (4 + 1)
 
 
@@ -21,7 +21,7 @@ def _fixed(index):
 
 
 def _nested() -> keras.Model:
-    """A choice within a candidate, and a label that comes up twice."""
+    """Build a model with a choice inside a candidate and a label that two choices share."""
     inputs = keras.Input((4,))
     inner = nas.LayerChoice(
         {"a": keras.layers.Dense(4), "b": keras.layers.Identity()}, label="inner"
@@ -36,7 +36,7 @@ def _nested() -> keras.Model:
     return keras.Model(inputs, x)
 
 
-def test_choices_in_model_order_share_a_resolver_by_label() -> None:
+def test_choices_are_resolved_in_model_order_with_one_resolver_per_label() -> None:
     made = []
     resolved = nas.resolve_choices(
         _nested(), {nas.LayerChoice: lambda c: made.append(c.label) or object()}
@@ -46,7 +46,7 @@ def test_choices_in_model_order_share_a_resolver_by_label() -> None:
     assert resolved[2][1] is resolved[3][1]
 
 
-def test_model_that_can_not_be_resolved_is_refused() -> None:
+def test_choices_that_cannot_be_resolved_raise_an_error_that_names_them() -> None:
     inputs = keras.Input((4,))
     x = nas.LayerChoice({"a": keras.layers.Dense(4)}, label="x")(inputs)
     twice = keras.Model(inputs, nas.LayerChoice({"b": keras.layers.Dense(4)}, label="x")(x))
@@ -66,7 +66,7 @@ def test_choice_inside_an_unchosen_candidate_is_inactive() -> None:
     assert [choice.label for choice in active] == ["outer", "twin", "twin"]
 
 
-def test_nni_names_replace_each_position_and_add_to_the_list() -> None:
+def test_nni_replace_functions_resolve_choices_and_append_to_the_given_list() -> None:
     class Mean:
         def __init__(self, choice) -> None:
             self.ops = list(choice.candidates.values())
@@ -117,21 +117,21 @@ def _decide(model, arch) -> None:
     nas.resolve_choices(model, {nas.Choice: lambda choice: _fixed(picks[choice.label])(choice)})
 
 
-def test_found_model_computes_the_chosen_path_with_its_weights() -> None:
+def test_fixed_model_computes_the_chosen_path_with_the_supernet_weights() -> None:
     model = _model()
     found = nas.fixed_model(model, ARCH)
     _decide(model, ARCH)
     x = np.random.default_rng(0).normal(size=(3, 4)).astype(np.float32)
     rounding.assert_close(found(x), model(x), roundings=ROUNDINGS)
-    # Dense layers of 4 by 4 with a bias: op, two of the depth, inner, and the last.
+    # Five 4-by-4 dense layers with a bias: `op`, two in `depth`, `inner` and the last one.
     assert found.count_params() == 5 * 20 < model.count_params()
     assert not resolution.find_choices(found)
 
 
-# Keras itself, which saves variables.
+# Keras itself triggers this warning when it saves variables.
 @pytest.mark.filterwarnings("ignore:__array__ implementation")
 @pytest.mark.slow
-def test_found_model_loads_without_this_package(tmp_path) -> None:
+def test_fixed_model_loads_without_this_package(tmp_path) -> None:
     found = nas.fixed_model(_model(), ARCH)
     found.save(tmp_path / "found.keras")
     x = np.ones((2, 4), np.float32)
@@ -168,7 +168,7 @@ def test_subclassed_model_inherits_the_weights_of_a_search() -> None:
         nas.fixed_model(model, arch)
 
 
-def test_weights_of_another_model_are_refused() -> None:
+def test_inheriting_weights_for_a_different_architecture_is_refused() -> None:
     with nas.fixed_arch({**ARCH, "depth": 3}):
         anew = _model()
     with pytest.raises(errors.ConfigValueError, match="not match the path"):
@@ -176,7 +176,7 @@ def test_weights_of_another_model_are_refused() -> None:
 
 
 FACTORS = {"one": 1.0, "ten": 10.0, "hundred": 100.0}
-# Of the sums of a softmax and of a mixture.
+# A softmax and a mixture each sum over all factors.
 MIXTURE_ROUNDINGS = 2 * len(FACTORS)
 
 
@@ -202,7 +202,7 @@ def _softmax(values) -> np.ndarray:
     return np.exp(values) / np.exp(values).sum()
 
 
-def test_mixture_is_the_sum_by_the_softmax_of_alpha() -> None:
+def test_mixture_weights_its_options_by_the_softmax_of_alpha() -> None:
     choice = _choice()
     resolver = _with_alpha(resolution.MixtureResolver(choice))
     wanted = _softmax(np.array([0.0, 1.0, 0.5])) @ [1.0, 10.0, 100.0]
@@ -210,13 +210,13 @@ def test_mixture_is_the_sum_by_the_softmax_of_alpha() -> None:
     assert resolver.export() == 1
 
 
-def test_alpha_begins_nearly_even_or_at_the_prior() -> None:
+def test_alpha_is_initialized_nearly_uniform_or_to_the_prior() -> None:
     alphas = np.concatenate(
         [resolution.MixtureResolver(_choice()).alpha.numpy() for _ in range(60)]
     )
     assert 0.5e-3 < alphas.std() < 2e-3
     prior = resolution.MixtureResolver(_choice(prior=[1, 2, 1])).probs()
-    # Alpha is drawn with a standard deviation of 1e-3, the shares with less than half of it.
+    # Alpha has a standard deviation of 1e-3, and the probabilities have less than half of that.
     np.testing.assert_allclose(prior, [0.25, 0.5, 0.25], atol=2e-3)
 
 
@@ -232,7 +232,7 @@ def test_gumbel_softmax_adds_noise_and_divides_by_the_temperature(hard) -> None:
     rounding.assert_close(found, 1.0 if hard else soft, roundings=MIXTURE_ROUNDINGS, scale=100.0)
 
 
-def test_path_is_the_drawn_option_or_the_preferred_one() -> None:
+def test_path_resolver_takes_the_drawn_option_or_else_the_one_with_the_largest_alpha() -> None:
     choice = _choice()
     resolver = _with_alpha(resolution.PathResolver(choice))
     assert _compute(choice, resolver) == 10.0
@@ -254,8 +254,8 @@ def test_options_that_were_not_drawn_have_no_gradient() -> None:
     assert sizes == [0.0, 0.0, 1.0, 1.0]
 
 
-def test_gates_have_the_gradient_of_the_paper() -> None:
-    """∂L/∂α_i = Σ_j ∂L/∂g_j p_j (δ_ij − p_i), with the output of one option."""
+def test_gate_gradient_matches_the_formula_of_the_proxylessnas_paper() -> None:
+    """∂L/∂α_i = Σ_j ∂L/∂g_j p_j (δ_ij − p_i), although the output is that of the drawn option."""
     choice = _choice()
     resolver = _with_alpha(resolution.GateResolver(choice))
     choice.set_resolver(resolver)
@@ -271,7 +271,7 @@ def test_gates_have_the_gradient_of_the_paper() -> None:
     )
 
 
-def test_inputs_that_are_not_added_can_not_be_searched() -> None:
+def test_concatenating_input_choice_cannot_be_searched() -> None:
     choice = nas.InputChoice(2, 2, "concat", label="inputs")
     with pytest.raises(errors.ConfigValueError, match="`reduction='concat'`"):
         resolution.require_sum(choice)
@@ -281,7 +281,7 @@ def _noise(step, seed=1, salt=2):
     return resolution.gumbel_noise([3, 2], seed=seed, step=tf.constant(step, tf.int64), salt=salt)
 
 
-def test_draw_is_a_function_of_seed_step_and_salt() -> None:
+def test_gumbel_noise_is_a_function_of_seed_step_and_salt() -> None:
     first, again = _noise(5), _noise(5)
     np.testing.assert_array_equal(first[0], again[0])
     assert [one.shape[0] for one in first] == [3, 2]
@@ -289,7 +289,7 @@ def test_draw_is_a_function_of_seed_step_and_salt() -> None:
         assert not np.array_equal(first[0], other[0])
 
 
-def test_samples_have_the_distribution_of_the_logits() -> None:
+def test_samples_follow_the_distribution_given_by_the_logits() -> None:
     probs = np.array([0.7, 0.2, 0.1], np.float32)
 
     @tf.function

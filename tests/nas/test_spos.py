@@ -14,7 +14,9 @@ def _spos(**settings):
     return {"one_shot": {"reward": "mae", "reward_direction": "minimize", **settings}}
 
 
-def test_all_of_a_small_space_is_ranked_and_export_is_the_best(experiment, make_trainer) -> None:
+def test_small_space_is_ranked_exhaustively_and_the_best_architecture_is_exported(
+    experiment, make_trainer
+) -> None:
     trainer = make_trainer(experiment("spos", trainer=_spos()))
     trainer.train(tf.constant(40))
     ranking = trainer.rank()
@@ -45,7 +47,7 @@ def test_rating_an_architecture_does_not_change_the_model(experiment, make_train
         np.testing.assert_array_equal(variable.numpy(), value)
 
 
-def test_batch_norm_statistics_are_those_of_the_rated_architecture(
+def test_calibration_recomputes_batch_norm_statistics_for_each_rated_architecture(
     experiment, make_trainer
 ) -> None:
     trainer = make_trainer(experiment("spos", trainer=_spos(), task={"batch_norm": True}))
@@ -53,7 +55,7 @@ def test_batch_norm_statistics_are_those_of_the_rated_architecture(
     rankings = []
     for batches in (0, 8, 8):
         trainer.one_shot.spos.calibration_batches = batches
-        # What was ranked is forgotten when training goes on.
+        # Resuming training discards the previous ranking.
         trainer.train_loop_begin()
         rankings.append(trainer.rank())
     assert rankings[0] != rankings[1]
@@ -83,7 +85,7 @@ def test_momentum_moves_idle_weights_unless_they_are_frozen(mode, experiment, ma
 
 
 class Undefined(keras.layers.Layer):
-    """Multiplies by a number in an evaluation only."""
+    """A layer that multiplies its input by a factor only in evaluation."""
 
     def __init__(self, factor: float) -> None:
         super().__init__()
@@ -113,7 +115,7 @@ def _with_undefined_options(toy_task, *options):
         ("maximize", {"max_exhaustive": 1, "population": 16, "generations": 2}),
     ],
 )
-def test_architecture_without_a_finite_rating_never_wins(
+def test_architecture_without_a_finite_rating_is_never_exported(
     direction, spos, experiment, toy_task, make_trainer
 ) -> None:
     params = experiment("spos", trainer=_spos(spos=spos, reward_direction=direction))
@@ -125,7 +127,7 @@ def test_architecture_without_a_finite_rating_never_wins(
     assert set(ratings[1:]) == {-math.inf}
 
 
-def test_search_without_any_finite_rating_ends_with_an_error(
+def test_search_without_any_finite_rating_raises_diverged_error(
     experiment, toy_task, tmp_path
 ) -> None:
     task = _with_undefined_options(toy_task, "nan", "inf")

@@ -1,4 +1,4 @@
-"""A trainer that counts, and writers and hooks that remember."""
+"""A trainer that counts its steps, and a writer and hooks that record their calls."""
 
 import os
 from collections.abc import Callable
@@ -12,7 +12,7 @@ from official_lite.checkpoint import async_checkpoint_manager
 
 
 class CountingTrainer(orbit.StandardTrainer, orbit.StandardEvaluator):
-    """Each step adds 1 to a sum that its interval resets, and to the global step."""
+    """A trainer that counts steps in total and since the beginning of its train loop."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class CountingTrainer(orbit.StandardTrainer, orbit.StandardEvaluator):
 
 
 class RecordingWriter(telemetry.Writer):
-    """Keeps every record."""
+    """A writer that stores every record."""
 
     def __init__(self) -> None:
         self.records: list[telemetry.Record] = []
@@ -73,7 +73,7 @@ class RecordingWriter(telemetry.Writer):
 
 
 class Log(orbit.Hook):
-    """Writes down its events, with `iter` during a step."""
+    """A hook that records its events, with `iter` for step events."""
 
     def __init__(self, name: str = "hook", every_n_steps: int = 1) -> None:
         self.name, self.every_n_steps = name, every_n_steps
@@ -105,7 +105,7 @@ class Log(orbit.Hook):
 
 
 class FailAt(orbit.Hook):
-    """Fails after a step."""
+    """A hook that raises after the given step."""
 
     every_n_steps = 1
 

@@ -31,7 +31,7 @@ def test_every_checkpoint_is_found_once_and_in_order(tmp_path):
     assert list(watch(tmp_path, timeout=3)) == paths
 
 
-def test_checkpoint_saved_in_the_meantime_is_found_next(tmp_path):
+def test_checkpoint_saved_during_the_watch_is_found_next(tmp_path):
     first = save(tmp_path, [1])
     seen = []
     for path in watch(tmp_path, timeout=3):
@@ -41,17 +41,17 @@ def test_checkpoint_saved_in_the_meantime_is_found_next(tmp_path):
     assert seen == first + later
 
 
-def test_wait_ends_on_timeout(tmp_path):
+def test_watch_ends_on_timeout(tmp_path):
     assert list(watch(tmp_path / "nothing", timeout=10)) == []
 
 
-def test_timeout_function_decides_whether_to_continue(tmp_path):
+def test_watch_continues_after_a_timeout_until_timeout_fn_returns_true(tmp_path):
     answers = [False, False, True]
     assert list(watch(tmp_path, timeout=10, timeout_fn=lambda: answers.pop(0))) == []
     assert answers == []
 
 
-def test_checkpoint_that_is_written_again_is_found_again(tmp_path):
+def test_overwritten_checkpoint_is_found_again(tmp_path):
     seen = []
     save(tmp_path, [1, 2])
     for path in watch(tmp_path, timeout=3):

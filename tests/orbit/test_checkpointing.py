@@ -22,7 +22,7 @@ def make_checkpointing(make_trainer, make_manager):
     return make
 
 
-def test_each_interval_makes_a_checkpoint_due(make_checkpointing):
+def test_checkpoint_is_due_when_any_interval_elapses(make_checkpointing):
     never = make_checkpointing()
     assert not never.has_intervals
     assert never.next_step(0) == float("inf")
@@ -32,7 +32,7 @@ def test_each_interval_makes_a_checkpoint_due(make_checkpointing):
     assert checkpoints.next_step(8) == 10
 
 
-def test_damaged_checkpoint_is_named(make_checkpointing, make_trainer):
+def test_error_for_a_damaged_checkpoint_names_it(make_checkpointing, make_trainer):
     trainer = make_trainer()
     path = make_checkpointing(trainer=trainer).save(step=5)
     with open(path + ".index", "wb") as index:
@@ -44,7 +44,7 @@ def test_damaged_checkpoint_is_named(make_checkpointing, make_trainer):
 
 
 @pytest.mark.parametrize("in_background", [False, True])
-def test_each_checkpoint_is_reported_once_and_complete(in_background, make_checkpointing):
+def test_each_checkpoint_is_reported_once_when_it_is_complete(in_background, make_checkpointing):
     checkpoints = make_checkpointing(in_background=in_background)
     assert checkpoints.take_complete() is None
     path = checkpoints.save(step=5)
@@ -56,7 +56,7 @@ def test_each_checkpoint_is_reported_once_and_complete(in_background, make_check
 
 @pytest.fixture
 def may_write(monkeypatch):
-    """An event for which saves wait after they have read the state."""
+    """Yield an event that saves wait for after they have read the state."""
     may_write = threading.Event()
     write = tf.train.experimental.ShardByTaskPolicy.__call__
     monkeypatch.setattr(
@@ -95,7 +95,7 @@ def test_restore_waits_for_the_save_in_progress(
     assert trainer.weight.numpy() == 3.0
 
 
-def test_checkpoint_that_failed_is_not_reported(make_checkpointing, may_write):
+def test_checkpoint_whose_save_failed_is_not_reported(make_checkpointing, may_write):
     checkpoints = make_checkpointing(in_background=True)
     checkpoints.save(step=5)
     directory = pathlib.Path(checkpoints.directory)
@@ -107,7 +107,7 @@ def test_checkpoint_that_failed_is_not_reported(make_checkpointing, may_write):
     assert checkpoints.take_complete() is None
 
 
-def test_checkpoint_saved_outside_of_training_is_complete_also_without_an_interval(
+def test_checkpoint_saved_outside_training_is_complete_when_save_checkpoint_returns(
     make_trainer, make_controller, make_manager
 ):
     trainer = make_trainer()
@@ -122,7 +122,7 @@ def test_checkpoint_saved_outside_of_training_is_complete_also_without_an_interv
     assert tf.train.latest_checkpoint(manager.directory) == path
 
 
-def test_async_flag_survives_several_saves_of_keras_variables(tmp_path, make_controller):
+def test_repeated_async_checkpoints_contain_the_current_keras_variables(tmp_path, make_controller):
     class Trainer(orbit.StandardTrainer):
         def __init__(self):
             self.weight = keras.Variable(0.0)
@@ -153,7 +153,7 @@ def test_async_flag_survives_several_saves_of_keras_variables(tmp_path, make_con
 
 
 class HoldsSavesUntil(orbit.Hook):
-    """Blocks the writes of checkpoints until a step has ended."""
+    """A hook that blocks checkpoint writes until a step has ended."""
 
     every_n_steps = 1
 
@@ -186,7 +186,7 @@ def test_training_continues_while_a_checkpoint_is_written(
     assert saved == 10
 
 
-def test_hooks_are_notified_once_a_checkpoint_is_complete(
+def test_hooks_are_notified_when_a_checkpoint_is_complete(
     tmp_path, make_trainer, make_controller, monkeypatch
 ):
     class Copy(orbit.Hook):
@@ -216,7 +216,9 @@ def test_hooks_are_notified_once_a_checkpoint_is_complete(
         enable_async_checkpointing=True,
     ).train(40)
     assert [name for name, _ in copy.notified] == ["ckpt-10", "ckpt-20", "ckpt-30", "ckpt-40"]
-    assert copy.notified[0] == ("ckpt-10", 16), "at the first event after it was complete"
+    assert copy.notified[0] == ("ckpt-10", 16), (
+        "the hook must be notified at the first event after the checkpoint was complete"
+    )
 
 
 def test_save_that_fails_in_the_background_ends_training(
@@ -246,7 +248,7 @@ def test_save_that_fails_in_the_background_ends_training(
     ]
 
 
-def test_failed_training_leaves_complete_checkpoints(
+def test_failed_training_completes_a_checkpoint_in_progress(
     make_trainer, make_controller, make_manager, monkeypatch, make_log, fail_at
 ):
     trainer, log = make_trainer(), make_log(every_n_steps=0)
@@ -264,7 +266,7 @@ def test_failed_training_leaves_complete_checkpoints(
     assert log.events[-1] == "after_train False"
 
 
-def test_only_checkpoints_saved_within_the_context_are_marked(tmp_path):
+def test_only_checkpoints_written_inside_the_marked_context_have_the_mark(tmp_path):
     checkpoint = tf.train.Checkpoint(step=tf.Variable(1))
     with checkpointing.marked(checkpoint):
         marked = checkpoint.write(str(tmp_path / "marked"))

@@ -73,7 +73,7 @@ def test_continuous_evaluation_skips_a_removed_checkpoint(
     assert recording_writer.steps("validation") == [2, 6]
 
 
-def test_continuous_evaluation_without_a_checkpoint_is_an_error(
+def test_continuous_evaluation_without_a_checkpoint_raises_an_error(
     make_trainer, make_controller, make_manager
 ):
     trainer = make_trainer()
@@ -101,12 +101,12 @@ def test_evaluation_rate_counts_only_the_steps_that_ran(make_trainer, make_contr
     seconds = itertools.count()
     monkeypatch.setattr("time.monotonic", lambda: next(seconds))
     controller = make_controller(make_trainer())
-    # There are 4 batches.
+    # The evaluation data have 4 batches.
     rates = [controller.evaluate(steps)["steps_per_second"] for steps in (4, 100)]
     assert rates[0] == rates[1] > 0
 
 
-def test_steps_per_loop_is_read_from_a_function_of_the_step(make_trainer, make_controller):
+def test_steps_per_loop_may_be_a_function_of_the_step(make_trainer, make_controller):
     trainer = make_trainer()
     controller = make_controller(trainer, steps_per_loop=lambda step: 2 if step < 4 else 5)
     assert controller.steps_per_loop == 2
@@ -115,7 +115,7 @@ def test_steps_per_loop_is_read_from_a_function_of_the_step(make_trainer, make_c
     assert [event for event in trainer.events if "end" in event] == ["end 2", "end 4", "end 9"]
 
 
-def test_replicas_train_under_one_controller(make_controller, two_replicas):
+def test_controller_trains_on_two_replicas(make_controller, two_replicas):
     strategy = two_replicas
 
     class Trainer(orbit.StandardTrainer):
@@ -146,7 +146,9 @@ def test_second_controller_of_a_trainer_shares_its_storage(make_trainer, make_co
     assert first.storage is second.storage
 
 
-def test_evaluation_logs_nothing_to_the_storage(make_trainer, make_controller, recording_writer):
+def test_scalars_put_during_an_evaluation_step_are_not_recorded(
+    make_trainer, make_controller, recording_writer
+):
     class Loud(make_trainer):
         def eval_step(self, iterator):
             next(iterator)
@@ -157,7 +159,7 @@ def test_evaluation_logs_nothing_to_the_storage(make_trainer, make_controller, r
     assert not any("loud" in record.flat() for record in recording_writer.records)
 
 
-def test_values_logged_by_hooks_of_an_evaluation_without_training_are_reported(
+def test_values_that_hooks_log_in_an_evaluation_without_training_are_recorded(
     make_trainer, make_controller, recording_writer
 ):
     class Counts(orbit.Hook):
@@ -169,7 +171,7 @@ def test_values_logged_by_hooks_of_an_evaluation_without_training_are_reported(
 
 
 class _Rewound(telemetry.Writer):
-    """Records the calls of its methods."""
+    """A writer that records the calls of its methods."""
 
     def __init__(self):
         self.calls = []
@@ -218,7 +220,7 @@ def test_evaluation_job_removes_no_records(make_trainer, make_controller, make_m
 
 
 @pytest.mark.parametrize(("in_background", "is_ours"), [(False, True), (True, True), (True, False)])
-def test_records_are_durable_before_the_checkpoint_of_their_step_is_complete(
+def test_records_are_synced_before_the_checkpoint_of_their_step_is_complete(
     make_trainer, make_controller, make_manager, monkeypatch, tmp_path, in_background, is_ours
 ):
     def committing(source, target):
@@ -248,7 +250,9 @@ def test_records_are_durable_before_the_checkpoint_of_their_step_is_complete(
     assert writer.calls[4:] == (["counts"] if is_ours else ["sync"])
 
 
-def test_records_are_written_before_an_action_saves(make_trainer, make_controller, make_manager):
+def test_records_are_synced_before_an_action_saves_a_checkpoint(
+    make_trainer, make_controller, make_manager
+):
     writer, trainer = _Rewound(), make_trainer()
     manager = make_manager(trainer)
     make_controller(
@@ -260,7 +264,7 @@ def test_records_are_written_before_an_action_saves(make_trainer, make_controlle
     assert writer.calls == ["rewind 0", "write train 2", "sync", manager.latest_checkpoint]
 
 
-def test_steps_that_an_action_repeats_are_recorded_once(
+def test_steps_repeated_after_an_action_restores_a_checkpoint_are_recorded_once(
     make_trainer, make_controller, make_manager, tmp_path
 ):
     def set_back_once(_):
@@ -285,7 +289,7 @@ def test_steps_that_an_action_repeats_are_recorded_once(
     assert went_back == [4, 4]
 
 
-def test_evaluator_is_notified_of_the_states_to_which_training_may_rewind(
+def test_evaluator_is_notified_when_training_begins_and_around_each_checkpoint(
     make_trainer, make_controller, make_manager
 ):
     notified, trainer = [], make_trainer()
@@ -312,7 +316,7 @@ def test_evaluator_is_notified_of_the_states_to_which_training_may_rewind(
         ({}, lambda c: c.evaluate(steps=0), "`steps`"),
     ],
 )
-def test_invalid_or_missing_argument_of_the_controller_is_named(
+def test_invalid_or_missing_controller_argument_is_named_in_the_error(
     make_trainer, make_controller, arguments, act, named
 ):
     def use():

@@ -25,14 +25,16 @@ def test_each_step_is_trained_once(make_trainer, make_controller):
     assert trainer.events == ["begin 0", "end 4", "begin 4", "end 8", "begin 8", "end 10"]
 
 
-def test_resumed_run_evaluates_at_multiples_of_all_steps(make_trainer, make_controller):
+def test_resumed_run_evaluates_at_multiples_of_the_interval_in_global_steps(
+    make_trainer, make_controller
+):
     trainer = make_trainer()
     trainer.global_step.assign(15)
     make_controller(trainer).train_and_evaluate(30, eval_interval=10)
     assert [event for event in trainer.events if "eval" in event] == ["eval 20", "eval 30"]
 
 
-def test_intervals_need_not_divide_each_other(
+def test_evaluation_and_checkpoint_intervals_need_not_divide_each_other(
     make_trainer, make_controller, make_manager, make_log
 ):
     trainer, hook = make_trainer(), make_log(every_n_steps=0)
@@ -46,7 +48,7 @@ def test_intervals_need_not_divide_each_other(
     assert saves == ["ckpt-10", "ckpt-20", "ckpt-25"]
 
 
-def test_stop_for_a_hook_or_a_checkpoint_neither_resets_nor_reports_metrics(
+def test_loop_cut_for_a_hook_or_checkpoint_neither_resets_nor_reports_metrics(
     make_trainer, make_controller, make_manager, recording_writer, make_log
 ):
     trainer = make_trainer()
@@ -133,7 +135,7 @@ def test_stop_at_an_evaluated_step_does_not_evaluate_twice(make_trainer, make_co
     assert [event for event in trainer.events if "eval" in event] == ["eval 10"]
 
 
-def test_next_training_continues_after_a_stop(make_trainer, make_controller):
+def test_next_train_call_continues_after_a_requested_stop(make_trainer, make_controller):
     trainer = make_trainer()
     controller = make_controller(trainer, hooks=[StopAt(5)])
     controller.train(10)
@@ -142,7 +144,7 @@ def test_next_training_continues_after_a_stop(make_trainer, make_controller):
     assert controller.stop_reason is None
 
 
-def test_first_failure_reaches_every_hook_and_the_caller(
+def test_first_error_is_passed_to_every_hook_and_raised(
     make_trainer, make_controller, make_log, fail_at
 ):
     class FailsAgain(orbit.Hook):
@@ -158,7 +160,9 @@ def test_first_failure_reaches_every_hook_and_the_caller(
         assert "after_step 1" in hook.events
 
 
-def test_report_before_a_failure_is_written(make_trainer, make_controller, recording_writer):
+def test_train_report_is_written_although_an_action_fails(
+    make_trainer, make_controller, recording_writer
+):
     def refuse(output):
         raise errors.DivergedError("loss")
 
@@ -169,7 +173,9 @@ def test_report_before_a_failure_is_written(make_trainer, make_controller, recor
     assert not recording_writer.is_closed, "the code that opened a writer closes it"
 
 
-def test_run_after_a_failure_begins_a_new_interval(make_trainer, make_controller, fail_at):
+def test_train_call_after_a_failure_begins_a_new_reporting_interval(
+    make_trainer, make_controller, fail_at
+):
     trainer, hook = make_trainer(), fail_at(2)
     controller = make_controller(trainer, hooks=[hook])
     with pytest.raises(ArithmeticError):
@@ -179,7 +185,9 @@ def test_run_after_a_failure_begins_a_new_interval(make_trainer, make_controller
     assert trainer.events == ["begin 0", "begin 2", "end 5"]
 
 
-def test_plain_trainer_reports_after_every_call(make_controller, recording_writer, make_log):
+def test_trainer_without_separate_steps_is_reported_after_every_train_call(
+    make_controller, recording_writer, make_log
+):
     class Plain(orbit.AbstractTrainer):
         def __init__(self):
             self.global_step = orbit.utils.create_global_step()
@@ -192,7 +200,7 @@ def test_plain_trainer_reports_after_every_call(make_controller, recording_write
     assert [record.values["steps"] for record in recording_writer.records] == [4, 4, 2]
 
 
-def test_nothing_else_happens_at_a_step_from_which_an_action_goes_back(
+def test_step_at_which_an_action_restores_a_checkpoint_runs_no_evaluation_or_hooks(
     make_trainer, make_controller, make_manager, make_log
 ):
     trainer, hook = make_trainer(), make_log(every_n_steps=0)
@@ -224,7 +232,9 @@ def test_nothing_else_happens_at_a_step_from_which_an_action_goes_back(
     ]
 
 
-def test_actions_run_before_each_checkpoint(make_trainer, make_controller, make_manager, make_log):
+def test_train_actions_run_before_each_checkpoint(
+    make_trainer, make_controller, make_manager, make_log
+):
     trainer, order = make_trainer(), []
     hook = make_log(every_n_steps=0)
     hook.events = order
@@ -237,7 +247,7 @@ def test_actions_run_before_each_checkpoint(make_trainer, make_controller, make_
     assert order[1:-1] == ["action 7", "on_checkpoint ckpt-7", "action 7", "on_checkpoint ckpt-14"]
 
 
-def test_finished_run_is_evaluated_once_on_request(make_trainer, make_controller):
+def test_finished_run_is_evaluated_once_by_train_and_evaluate(make_trainer, make_controller):
     trainer = make_trainer()
     trainer.global_step.assign(10)
     controller = make_controller(trainer)
@@ -263,7 +273,7 @@ def test_training_rate_excludes_evaluations(
 
 
 class Puts(orbit.Hook):
-    """Logs a number at each step and one at the end, and may fail."""
+    """A hook that logs a number at each step and one at the end, and may fail at a step."""
 
     every_n_steps = 1
 

@@ -6,7 +6,7 @@ from official_lite.common import errors
 from official_lite.orbit.controller import InnerLoop
 
 
-def test_reporting_interval_ends_at_a_multiple_of_all_steps(make_trainer):
+def test_reporting_interval_ends_at_a_multiple_of_its_length_in_global_steps(make_trainer):
     trainer = make_trainer()
     trainer.global_step.assign(15)
     loop = InnerLoop(trainer, trainer.global_step, 10)
@@ -15,14 +15,16 @@ def test_reporting_interval_ends_at_a_multiple_of_all_steps(make_trainer):
     assert loop.is_report_due(20)
 
 
-def test_stretch_is_never_longer_than_steps_per_loop(make_trainer):
+def test_inner_loop_never_runs_more_than_steps_per_loop_at_a_time(make_trainer):
     trainer = make_trainer()
     loop = InnerLoop(trainer, trainer.global_step, 10, log_interval=25)
     assert [loop.next_step(step) for step in (0, 10, 20)] == [10, 20, 25]
 
 
 @pytest.mark.parametrize("count", [0, 2])
-def test_step_that_adds_another_number_than_one_is_an_error(make_trainer, make_controller, count):
+def test_train_step_that_does_not_add_one_to_global_step_raises_an_error(
+    make_trainer, make_controller, count
+):
     class Miscounting(make_trainer):
         def train_step(self, iterator):
             next(iterator)
@@ -33,18 +35,18 @@ def test_step_that_adds_another_number_than_one_is_an_error(make_trainer, make_c
         make_controller(Miscounting()).train(5)
 
 
-def test_function_sets_the_length_where_an_interval_begins(make_trainer):
+def test_steps_per_loop_function_sets_the_length_only_when_an_interval_begins(make_trainer):
     trainer = make_trainer()
     loop = InnerLoop(trainer, trainer.global_step, lambda step: 2 if step < 4 else 5)
     assert loop.next_step(0) == 2
     loop.run(0, 1)
-    assert loop.next_step(1) == 2, "the interval under way keeps its end"
+    assert loop.next_step(1) == 2, "the current interval must keep its end"
     loop.run(1, 2)
     loop.report()
     assert loop.next_step(4) == 9
 
 
-def test_rate_is_reset_when_it_is_read(make_trainer):
+def test_steps_per_second_are_reset_when_read(make_trainer):
     trainer = make_trainer()
     loop = InnerLoop(trainer, trainer.global_step, 10)
     loop.run(0, 10)
@@ -52,7 +54,9 @@ def test_rate_is_reset_when_it_is_read(make_trainer):
     assert loop.take_steps_per_second() == 0
 
 
-def test_end_of_data_is_an_error_that_names_the_step(make_trainer, make_controller, make_manager):
+def test_end_of_data_raises_an_error_that_names_the_step(
+    make_trainer, make_controller, make_manager
+):
     trainer = make_trainer(tf.data.Dataset.range(4).map(lambda _: 1.0))
     manager = make_manager(trainer, 100)
     controller = make_controller(trainer, checkpoint_manager=manager)
@@ -62,7 +66,7 @@ def test_end_of_data_is_an_error_that_names_the_step(make_trainer, make_controll
     assert manager.latest_checkpoint is None
 
 
-def test_loop_that_hides_the_end_of_the_data_is_an_error(make_trainer, make_controller):
+def test_custom_loop_that_hides_the_end_of_the_data_raises_an_error(make_trainer, make_controller):
     class Swallowing(make_trainer):
         def create_train_loop_fn(self):
             return orbit.utils.create_loop_fn(self.train_step)

@@ -34,7 +34,7 @@ def make_reports(storage, manager):
     return lambda *writers: reports.Reports(storage, writers, manager, Recorder())
 
 
-def test_summaries_are_written_at_once_and_records_on_request(
+def test_summaries_are_written_immediately_and_records_only_by_write(
     recording_writer, make_reports, manager
 ):
     outlet = make_reports(recording_writer)
@@ -47,7 +47,7 @@ def test_summaries_are_written_at_once_and_records_on_request(
     assert recording_writer.records == [expected]
 
 
-def test_values_of_the_trainer_take_precedence_over_the_storage(
+def test_values_of_the_trainer_take_precedence_over_the_event_storage(
     recording_writer, make_reports, storage
 ):
     outlet = make_reports(recording_writer)
@@ -80,7 +80,7 @@ def test_other_writers_still_receive_all_records_if_one_fails(recording_writer, 
     assert [record.split for record in recording_writer.records] == ["train", "validation"]
 
 
-def test_as_numpy_copies_and_keeps_the_nesting():
+def test_as_numpy_returns_a_converted_copy_with_the_same_nesting():
     output = {"a": tf.constant(1.0), "b": {"c": 2}}
     converted = reports.as_numpy(output)
     assert converted == {"a": 1.0, "b": {"c": 2}}
@@ -88,7 +88,7 @@ def test_as_numpy_copies_and_keeps_the_nesting():
     assert converted is not output
 
 
-def test_training_and_evaluation_have_their_summaries_and_records(
+def test_training_and_evaluation_both_write_summaries_and_records(
     tmp_path, make_trainer, make_controller
 ):
     trainer = make_trainer()
@@ -105,7 +105,7 @@ def test_training_and_evaluation_have_their_summaries_and_records(
 
 
 @pytest.mark.parametrize("tpu_programs", [True, False])
-def test_summaries_inside_the_step_are_written_at_their_interval(
+def test_summaries_inside_the_train_step_are_written_at_the_summary_interval(
     tmp_path, make_trainer, make_controller, tpu_programs
 ):
     class Summarizing(make_trainer):
@@ -123,7 +123,7 @@ def test_summaries_inside_the_step_are_written_at_their_interval(
     assert [step for step, tag in tags if tag == "weight"] == [0, 7, 14]
 
 
-def test_evaluations_share_the_event_files_unless_they_have_a_directory(tmp_path):
+def test_evaluations_share_the_event_files_unless_eval_directory_is_set(tmp_path):
     step = tf.Variable(3, dtype=tf.int64)
     shared = reports.Summaries(step, directory=tmp_path)
     assert shared.eval_manager is shared.manager
@@ -131,7 +131,7 @@ def test_evaluations_share_the_event_files_unless_they_have_a_directory(tmp_path
     assert apart.eval_manager is not apart.manager
 
 
-def test_loop_stops_at_steps_that_write_summaries():
+def test_next_summary_step_is_a_multiple_of_the_interval():
     step = tf.Variable(0, dtype=tf.int64)
     assert reports.Summaries(step, interval=4).next_step(5) == 8
     assert reports.Summaries(step).next_step(5) == float("inf")

@@ -10,7 +10,7 @@ from official_lite.orbit.utils import loop_fns
 
 
 class Collector(orbit.StandardEvaluator):
-    """Collects the batches in the state of the loop."""
+    """An evaluator that collects its batches in the loop state."""
 
     def __init__(self, dataset, **options):
         super().__init__(dataset, orbit.StandardEvaluatorOptions(**options))
@@ -37,14 +37,14 @@ OPTIONS = [
 
 
 @pytest.mark.parametrize("options", OPTIONS)
-def test_all_combinations_of_options_train_the_same(make_trainer, options):
+def test_training_is_the_same_with_all_trainer_options(make_trainer, options):
     trainer = make_trainer(options=orbit.StandardTrainerOptions(**options))
     output = trainer.train(tf.constant(5))
     assert (output["loss"], output["steps"]) == (5, 5)
     assert trainer.global_step.numpy() == 5
 
 
-def test_parts_of_train_can_be_called_separately(make_trainer):
+def test_train_loop_begin_run_steps_and_train_loop_end_can_be_called_separately(make_trainer):
     trainer = make_trainer()
     trainer.train_loop_begin()
     trainer.run_steps(tf.constant(2))
@@ -53,7 +53,7 @@ def test_parts_of_train_can_be_called_separately(make_trainer):
     assert trainer.traces == 1
 
 
-def test_trainer_with_its_own_train_is_not_split(make_trainer):
+def test_trainer_that_overrides_train_is_not_splittable(make_trainer):
     class Own(make_trainer):
         def train(self, num_steps):
             return None
@@ -71,7 +71,7 @@ def test_training_never_hides_the_end_of_the_data(make_trainer, options):
     assert trainer.weight.numpy() == 4
 
 
-def test_new_training_data_replace_the_old(make_trainer):
+def test_assigning_train_dataset_replaces_the_training_data(make_trainer):
     trainer = make_trainer()
     trainer.train(tf.constant(1))
     trainer.train_dataset = tf.data.Dataset.from_tensors(10.0).repeat()
@@ -85,7 +85,7 @@ def test_evaluation_passes_the_state_from_step_to_step(while_loop):
 
 
 @pytest.mark.parametrize("num_steps", [-1, 100])
-def test_evaluation_ends_with_the_data(num_steps):
+def test_evaluation_ends_when_the_data_end(num_steps):
     evaluator = Collector(tf.data.Dataset.range(10))
     assert evaluator.evaluate(tf.constant(num_steps))["values"] == list(range(10))
     assert evaluator.steps_run == 10
@@ -98,19 +98,19 @@ def test_evaluation_continues_or_restarts_its_data_as_configured():
     assert [further.evaluate(tf.constant(2))["values"] for _ in range(2)] == [[0, 1], [2, 3]]
 
 
-def test_ended_iterator_is_not_used_again():
+def test_exhausted_iterator_is_recreated_for_the_next_evaluation():
     evaluator = Collector(tf.data.Dataset.range(3), recreate_iterator_for_each_eval=False)
     outputs = [evaluator.evaluate(tf.constant(-1))["values"] for _ in range(2)]
     assert outputs == [[0, 1, 2], [0, 1, 2]]
 
 
 @pytest.mark.parametrize("num_steps", [-1, 5])
-def test_evaluation_of_empty_data_is_an_error(num_steps):
+def test_evaluation_of_empty_data_raises_an_error(num_steps):
     with pytest.raises(errors.DataError, match="empty"):
         Collector(tf.data.Dataset.range(0)).evaluate(tf.constant(num_steps))
 
 
-def test_compiled_evaluation_requires_a_number_of_steps_that_the_data_provide():
+def test_while_loop_evaluation_requires_num_steps_that_the_data_provide():
     evaluator = Collector(tf.data.Dataset.range(3), use_tf_while_loop=True)
     with pytest.raises(errors.ConfigValueError, match="num_steps=-1"):
         evaluator.evaluate(tf.constant(-1))
@@ -118,7 +118,7 @@ def test_compiled_evaluation_requires_a_number_of_steps_that_the_data_provide():
         evaluator.evaluate(tf.constant(5))
 
 
-def test_new_evaluation_data_replace_the_old():
+def test_assigning_eval_dataset_replaces_the_evaluation_data():
     evaluator = Collector(tf.data.Dataset.range(3), recreate_iterator_for_each_eval=False)
     evaluator.evaluate(tf.constant(1))
     evaluator.eval_dataset = tf.data.Dataset.range(7, 9)
@@ -132,13 +132,13 @@ def test_new_evaluation_data_replace_the_old():
         {"use_tf_while_loop": False, "use_tpu_summary_optimization": True},
     ],
 )
-def test_contradicting_options_are_refused(make_trainer, options):
+def test_conflicting_trainer_options_are_refused(make_trainer, options):
     with pytest.raises(errors.ConfigValueError, match="requires"):
         make_trainer(options=orbit.StandardTrainerOptions(**options))
 
 
 class Remembers(orbit.StandardTrainer):
-    """LiBai's `previous_output`: what the model returned in the last step."""
+    """A trainer with LiBai's `previous_output`, the model's output in the last step."""
 
     def __init__(self, dataset, options=None):
         self.global_step = orbit.utils.create_global_step()
@@ -166,7 +166,7 @@ def test_outputs_of_the_last_step_can_be_read(is_compiled):
     assert trainer.previous_output["doubled"].numpy().tolist() == [44.0]
 
 
-def test_outputs_of_the_last_step_are_those_of_every_replica(two_replicas):
+def test_outputs_of_the_last_step_include_every_replica(two_replicas):
     class PerReplica(Remembers):
         def train_step(self, iterator):
             self.global_step.assign_add(1)
@@ -181,7 +181,7 @@ def test_outputs_of_the_last_step_are_those_of_every_replica(two_replicas):
     assert [value.numpy().tolist() for value in values] == [[8.0, 10.0], [12.0, 14.0]]
 
 
-def test_steps_run_eagerly_on_request_for_debugging():
+def test_steps_run_eagerly_with_run_functions_eagerly():
     trainer = Remembers(tf.data.Dataset.range(9, output_type=tf.float32).batch(1))
     eager = []
     trainer.wrap_train_step(
@@ -203,7 +203,7 @@ def test_number_of_steps_may_be_of_any_integer_type(convert):
     assert trainer.last_step_outputs["sum"].numpy() == 3.0
 
 
-def test_loop_keeps_its_position_when_it_is_retraced_and_reads_other_data_from_the_beginning():
+def test_retraced_loop_keeps_its_position_and_a_new_dataset_is_read_from_its_beginning():
     drawn = tf.Variable(0, dtype=tf.int64)
 
     def step(iterator):

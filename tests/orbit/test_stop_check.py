@@ -19,7 +19,7 @@ def check():
     return preemption.StopCheck(tf.distribute.get_strategy())
 
 
-def test_stretch_is_not_divided_if_no_signal_is_caught(check):
+def test_steps_run_as_one_slice_if_signals_are_not_caught(check):
     assert list(check.slices(3, 1000, is_splittable=True)) == [(3, 1000)]
 
 
@@ -27,11 +27,11 @@ def test_slices_grow_while_they_take_little_time(check):
     with preemption.catch_signals():
         slices = list(check.slices(0, 500, is_splittable=True))
         assert slices == [(0, 1), (1, 11), (11, 111), (111, 500)]
-        # The next check is at the same step as in one stretch.
+        # The next check is at the same step as if the call had not ended at step 500.
         assert next(check.slices(500, 5000, is_splittable=True)) == (500, 1111)
 
 
-def test_signals_are_checked_at_the_same_steps_however_a_training_is_divided(check):
+def test_signals_are_checked_at_the_same_steps_however_training_is_split_into_calls(check):
     other = preemption.StopCheck(tf.distribute.get_strategy())
     with preemption.catch_signals():
         ends = {end for _, end in check.slices(0, 2000, is_splittable=True)}
@@ -41,7 +41,7 @@ def test_signals_are_checked_at_the_same_steps_however_a_training_is_divided(che
                     assert end in ends
 
 
-def test_request_stops_between_two_slices_and_not_after_the_last(check):
+def test_stop_request_takes_effect_between_slices_but_not_after_the_last_one(check):
     with preemption.catch_signals():
         slices = check.slices(0, 100, is_splittable=True)
         assert next(slices) == (0, 1)
@@ -53,7 +53,7 @@ def test_request_stops_between_two_slices_and_not_after_the_last(check):
             check.check()
 
 
-def test_interval_that_must_not_be_interrupted_is_not_divided(check):
+def test_unsplittable_interval_is_not_divided_into_slices(check):
     with preemption.catch_signals():
         assert list(check.slices(0, 100, is_splittable=False)) == [(0, 100)]
 
@@ -69,7 +69,7 @@ class SignalAt(orbit.Hook):
             _request_stop()
 
 
-def test_signal_saves_and_ends_training_without_an_evaluation(
+def test_signal_saves_a_checkpoint_and_ends_training_without_an_evaluation(
     make_trainer, make_controller, make_manager, make_log, recording_writer
 ):
     trainer, log = make_trainer(), make_log(every_n_steps=0)
@@ -87,7 +87,7 @@ def test_signal_saves_and_ends_training_without_an_evaluation(
     assert [event for event in trainer.events if "eval" in event] == ["eval 10", "eval 20"]
 
 
-def test_evaluation_that_a_signal_prevented_runs_first_after_the_restart(
+def test_evaluation_prevented_by_a_signal_runs_first_after_the_restart(
     make_trainer, make_controller, make_manager
 ):
     trainer = make_trainer()
@@ -109,7 +109,9 @@ def test_evaluation_that_a_signal_prevented_runs_first_after_the_restart(
     assert [event for event in trainer.events if "eval" in event] == ["eval 30"]
 
 
-def test_signal_before_the_first_step_saves_nothing(make_trainer, make_controller, make_manager):
+def test_signal_before_the_first_step_saves_no_checkpoint(
+    make_trainer, make_controller, make_manager
+):
     trainer = make_trainer()
     controller = make_controller(trainer, checkpoint_manager=make_manager(trainer))
     with preemption.catch_signals():

@@ -20,7 +20,7 @@ def due_steps(trigger: triggers.Trigger, first: int, last: int) -> list[int]:
     return [step for step in range(first, last + 1) if trigger.is_due(step)]
 
 
-def test_every_steps_counts_absolute_multiples():
+def test_every_steps_is_due_at_multiples_of_the_interval():
     trigger = triggers.EverySteps(10)
     assert due_steps(trigger, 0, 30) == [10, 20, 30]
     assert [trigger.next_step(step) for step in (0, 9, 10, 15)] == [10, 10, 20, 20]
@@ -34,7 +34,7 @@ def test_missing_interval_means_never_and_a_negative_one_is_refused():
         triggers.every(-1)
 
 
-def test_at_steps_is_due_at_exactly_these_steps():
+def test_at_steps_is_due_at_exactly_the_given_steps():
     trigger = triggers.AtSteps([3, 7])
     assert due_steps(trigger, 0, 10) == [3, 7]
     assert due_steps(triggers.at_end(8), 0, 10) == [8]
@@ -54,7 +54,7 @@ def test_every_seconds_is_due_when_the_time_has_passed():
     assert trigger.next_step(4) == math.inf
 
 
-def test_any_of_is_due_with_any_of_its_triggers():
+def test_any_of_is_due_when_any_of_its_triggers_is_due():
     trigger = triggers.AnyOf([triggers.EverySteps(7), triggers.EverySteps(10)])
     assert due_steps(trigger, 0, 21) == [7, 10, 14, 20, 21]
     assert [trigger.next_step(step) for step in (0, 7, 14)] == [7, 10, 20]
@@ -72,7 +72,7 @@ def test_all_of_is_due_when_all_its_triggers_are_due():
     assert due_steps(trigger, 0, 12) == [6, 12]
 
 
-def test_all_of_restarts_a_clock_only_at_a_step_that_is_due():
+def test_all_of_restarts_a_clock_only_at_a_due_step():
     clock = Clock()
     trigger = triggers.AllOf([triggers.EverySeconds(60, clock), triggers.EverySteps(10)])
     clock.now = 61

@@ -8,7 +8,7 @@ from official_lite import orbit
 
 
 class Evaluation:
-    """Adds up its batches."""
+    """An evaluation step that adds up its batches."""
 
     def __init__(self, can_compile: bool = True) -> None:
         self.total = tf.Variable(0.0)
@@ -30,7 +30,7 @@ def _dataset(batches: int, last: int) -> tf.data.Dataset:
     ("batches", "last", "needs_outputs"),
     [(6, 0, True), (6, 3, False), (450, 1, False), (0, 2, True)],
 )
-def test_every_example_counts_once(batches, last, needs_outputs) -> None:
+def test_every_example_is_evaluated_once(batches, last, needs_outputs) -> None:
     evaluation = Evaluation()
     loop = orbit.XlaEvalLoop(evaluation.step, needs_outputs=needs_outputs)
     for _ in range(2):
@@ -49,7 +49,7 @@ def test_evaluation_runs_the_requested_number_of_steps() -> None:
     assert loop.calls == 5
 
 
-def test_outputs_are_reduced_in_order() -> None:
+def test_step_outputs_are_reduced_in_order() -> None:
     loop = orbit.XlaEvalLoop(Evaluation().step, needs_outputs=True)
     folded = loop(
         iter(_dataset(3, 1)),

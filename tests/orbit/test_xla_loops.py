@@ -41,7 +41,7 @@ def _sums(count: int, batches_per_step: int = 1) -> list[float]:
     ("lengths", "batches_per_step"),
     [([20], 1), ([1, 2, 3, 14], 2), ([5, 5, 5, 5], 1), ([4, 9, 6, 1], 1)],
 )
-def test_every_division_into_loops_runs_the_same_steps(lengths, batches_per_step) -> None:
+def test_steps_do_not_depend_on_how_they_are_divided_into_loops(lengths, batches_per_step) -> None:
     recorder = Recorder(batches_per_step)
     loop = xla_loops.StackedLoop(
         recorder.step, _batches(), steps=5, batches_per_step=batches_per_step
@@ -51,7 +51,7 @@ def test_every_division_into_loops_runs_the_same_steps(lengths, batches_per_step
     assert recorder.seen() == _sums(20, batches_per_step)
 
 
-def test_last_stack_may_be_incomplete() -> None:
+def test_incomplete_last_stack_runs_before_the_end_of_the_data_is_raised() -> None:
     recorder = Recorder()
     loop = xla_loops.StackedLoop(recorder.step, _batches(7), steps=5)
     with pytest.raises(loop_fns.END_OF_DATA):
@@ -64,7 +64,7 @@ def test_outputs_of_the_last_step_are_returned() -> None:
     assert loop(tf.constant(4))["x"].numpy().tolist() == [12.0, 13.0, 14.0, 15.0]
 
 
-def test_other_data_are_read_from_the_beginning() -> None:
+def test_new_dataset_is_read_from_its_beginning() -> None:
     recorder = Recorder()
     loop = xla_loops.StackedLoop(recorder.step, _batches(), steps=5)
     loop(tf.constant(3))
@@ -73,12 +73,12 @@ def test_other_data_are_read_from_the_beginning() -> None:
     assert recorder.seen() == _sums(3) + _sums(6)
 
 
-def test_fetches_are_wrapped_outside_of_xla() -> None:
+def test_fetch_wrapper_runs_outside_xla() -> None:
     fetched = tf.Variable(0)
 
     def counting(fetch):
         def counted(iterator):
-            tf.print("", end="", output_stream="file:///dev/null")  # Nothing that XLA compiles.
+            tf.print("", end="", output_stream="file:///dev/null")  # XLA can't compile this op.
             fetched.assign_add(1)
             return fetch(iterator)
 
@@ -101,7 +101,7 @@ def test_fetches_are_wrapped_outside_of_xla() -> None:
         (_batches, None),
     ],
 )
-def test_reason_why_data_cannot_be_stacked_is_named(make_dataset, reason) -> None:
+def test_reason_why_data_cannot_be_stacked_is_returned(make_dataset, reason) -> None:
     found = xla_loops.why_not_stackable(make_dataset())
     assert found is None if reason is None else reason in found
 
@@ -110,12 +110,12 @@ def test_reason_why_data_cannot_be_stacked_is_named(make_dataset, reason) -> Non
     ("shape", "steps_per_loop", "steps"),
     [([32], 1000, 200), ([32], 90, 90), ([32], 307, 200), ([2**20], 1000, 10), ([2**26], 1000, 1)],
 )
-def test_size_of_a_stack_fits_the_loop_and_the_memory(shape, steps_per_loop, steps) -> None:
+def test_stack_size_is_limited_by_steps_per_loop_and_memory(shape, steps_per_loop, steps) -> None:
     spec = tf.TensorSpec(shape, tf.float32)
     assert xla_loops.steps_per_stack(spec, steps_per_loop) == steps
 
 
-def test_size_of_a_stack_includes_micro_batches() -> None:
+def test_stack_size_accounts_for_micro_batches() -> None:
     mebibyte = tf.TensorSpec([2**18], tf.float32)
     sizes = [xla_loops.steps_per_stack(mebibyte, 1000, micro_batches) for micro_batches in (1, 4)]
     assert sizes == [50, 10]

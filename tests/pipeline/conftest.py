@@ -26,13 +26,13 @@ class LineConfig(cfg.TaskConfig):
 
 @base_config.bind(LineConfig)
 class LineTask(base_task.Task):
-    """32 examples."""
+    """A task with 32 examples."""
 
     def build_model(self) -> keras.Model:
         return keras.Sequential([keras.Input((2,)), keras.layers.Dense(1, name="line")])
 
     def build_inputs(self, params: Any, input_context: Any = None) -> tf.data.Dataset:
-        # A stage `prepare` may move the data.
+        # A `prepare` stage may change the slope of the data.
         slope = float(os.environ.get("LINE_SLOPE", self.task_config.slope))
         x = tf.random.stateless_normal((32, 2), (1, 2))
         batch_size = params.global_batch_size
@@ -53,13 +53,13 @@ def line_experiment(**overrides: Any) -> cfg.ExperimentConfig:
 
 @pytest.fixture
 def experiment() -> Callable[..., cfg.ExperimentConfig]:
-    """Makes the experiment, with overrides by block."""
+    """Return the function that builds the experiment config, with overrides."""
     return line_experiment
 
 
 @pytest.fixture
 def records() -> Callable[..., list[int]]:
-    """The steps of the records of one split."""
+    """Return a function that reads the steps recorded for one split."""
 
     def read(model_dir: pathlib.Path, split: str, name: str = "metrics.json") -> list[int]:
         lines = (model_dir / name).read_text().splitlines()
@@ -70,7 +70,7 @@ def records() -> Callable[..., list[int]]:
 
 @pytest.fixture
 def context(tmp_path: pathlib.Path) -> Callable[..., pipeline.ExperimentContext]:
-    """Makes a context in which no stage has run."""
+    """Return a function that builds a context in which no stage has run."""
 
     def make(mode: str = "train", **overrides: Any) -> pipeline.ExperimentContext:
         params = line_experiment(**overrides)
@@ -81,7 +81,7 @@ def context(tmp_path: pathlib.Path) -> Callable[..., pipeline.ExperimentContext]
 
 @pytest.fixture
 def log_of(tmp_path: pathlib.Path) -> Iterator[Callable[..., str]]:
-    """The text of `log.txt`, with the lines that a command would have, too."""
+    """Yield a function that reads `log.txt`, which includes INFO lines as in a command."""
     verbosity = logging.get_verbosity()
     logging.set_verbosity(logging.INFO)
     yield lambda path=tmp_path: (path / "log.txt").read_text()
@@ -90,7 +90,7 @@ def log_of(tmp_path: pathlib.Path) -> Iterator[Callable[..., str]]:
 
 @pytest.fixture
 def recorders() -> tuple[list[str], dict[str, type[pipeline.Stage]]]:
-    """A list, and stages that do their work and put their names into it."""
+    """Return a list and the default stages, which also append their names to the list."""
     calls: list[str] = []
 
     def recorder(name: str, base: type[pipeline.Stage]) -> type[pipeline.Stage]:

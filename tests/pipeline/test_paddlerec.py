@@ -19,12 +19,12 @@ from official_lite.pipeline import paddlerec
         (paddlerec.TerminalBase, "terminal"),
     ],
 )
-def test_stage_without_its_method_fails_where_it_is_defined(base, method) -> None:
+def test_stage_class_without_its_required_method_is_refused_when_defined(base, method) -> None:
     with pytest.raises(errors.ConfigTypeError, match=rf"`Forgetful`.*`{method}\(self, context\)`"):
         type("Forgetful", (base,), {})
 
 
-def test_paddlerec_context_has_its_keys_and_our_attributes(context) -> None:
+def test_paddlerec_context_maps_paddlerec_keys_to_context_attributes(context) -> None:
     ctx = context()
     ctx.stage, ctx.model = "initialize", "a model"
     old = paddlerec.Context(ctx)
@@ -41,7 +41,7 @@ def test_paddlerec_context_has_its_keys_and_our_attributes(context) -> None:
     assert "mine" not in old
 
 
-def test_context_of_paddlerec_contains_earlier_phases_by_name(context) -> None:
+def test_paddlerec_context_contains_earlier_phases_by_name(context) -> None:
     ctx = context()
     ctx.phase = "finetune"
     ctx.phases = {
@@ -68,12 +68,14 @@ def test_unknown_context_key_is_refused_with_the_nearest_name(context) -> None:
         old["engine"] = None
 
 
-def test_context_can_be_copied(context) -> None:
+def test_paddlerec_context_can_be_copied(context) -> None:
     old = paddlerec.Context(context())
     assert copy.copy(old).ctx is old.ctx
 
 
-def test_startup_that_loads_logs_the_source_of_the_weights(experiment, log_of, tmp_path) -> None:
+def test_load_in_a_startup_stage_logs_the_source_of_the_weights(
+    experiment, log_of, tmp_path
+) -> None:
     class Startup(paddlerec.StartupBase):
         def startup(self, context):
             self.load(context)
@@ -82,7 +84,7 @@ def test_startup_that_loads_logs_the_source_of_the_weights(experiment, log_of, t
     assert log_of().count("initialize: cold start") == 1
 
 
-def test_status_of_paddlerec_sets_the_next_stage(context) -> None:
+def test_paddlerec_status_selects_the_next_stage(context) -> None:
     class Startup(paddlerec.StartupBase):
         def startup(self, context):
             context["status"] = "terminal_pass"
@@ -92,13 +94,13 @@ def test_status_of_paddlerec_sets_the_next_stage(context) -> None:
     assert Startup(view)(view) == "finalize"
 
 
-def test_unknown_status_of_paddlerec_is_refused_immediately(context) -> None:
+def test_unknown_paddlerec_status_is_refused_immediately(context) -> None:
     old = paddlerec.Context(context())
     with pytest.raises(errors.UnknownNameError, match="`train_pass`"):
         old["status"] = "trian_pass"
 
 
-def test_one_pass_needs_the_length_of_an_epoch(experiment, tmp_path) -> None:
+def test_runner_pass_requires_steps_per_epoch(experiment, tmp_path) -> None:
     class Runner(paddlerec.RunnerBase):
         def run(self, context):
             self._run(context)
@@ -108,7 +110,7 @@ def test_one_pass_needs_the_length_of_an_epoch(experiment, tmp_path) -> None:
 
 
 class _Passes(paddlerec.RunnerBase):
-    """The loop that the docs have."""
+    """The training loop shown in the docs."""
 
     def run(self, context):
         config = context.params.trainer
@@ -127,7 +129,7 @@ class _Ends(paddlerec.TerminalBase):
 
 @pytest.fixture
 def ends_of(experiment, tmp_path):
-    """Where the passes of a run ended: 20 examples in batches of 8, in 10 epochs."""
+    """Return a function that trains 10 epochs of 2.5 batches and returns where its passes ended."""
 
     def run(dies_after=None, **trainer):
         class Prepare(pipeline.Prepare):
@@ -146,17 +148,17 @@ def ends_of(experiment, tmp_path):
     return run
 
 
-def test_passes_end_with_the_training(ends_of) -> None:
-    # 2.5 batches an epoch: 25 steps, in passes of 2 whole ones.
+def test_last_pass_ends_with_the_training(ends_of) -> None:
+    # 10 epochs of 2.5 batches are 25 steps, in passes of 2 whole batches.
     assert ends_of() == [*range(2, 25, 2), 25]
 
 
-def test_resumed_run_makes_only_the_remaining_passes(ends_of) -> None:
+def test_resumed_run_trains_only_the_remaining_passes(ends_of) -> None:
     assert ends_of(dies_after=[2, 4, 6]) == [2, 4, 6]
     assert ends_of() == [*range(8, 25, 2), 25]
 
 
-def test_requested_stop_ends_all_passes(ends_of) -> None:
+def test_requested_stop_ends_the_current_pass_and_skips_the_rest(ends_of) -> None:
     class Stopping(orbit.Hook):
         every_n_steps = 1
 

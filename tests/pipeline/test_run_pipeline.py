@@ -1,4 +1,4 @@
-"""The order of stages and phases, and what holds whatever fails in them."""
+"""The order of stages and phases, and what happens when one of them fails."""
 
 import json
 import sys
@@ -17,7 +17,9 @@ def _run(params, model_dir, mode="train", **stages):
 
 
 @pytest.mark.parametrize("mode", ["train", "eval"])
-def test_stages_run_once_and_in_order_in_every_mode(experiment, recorders, tmp_path, mode) -> None:
+def test_stages_run_once_and_in_order_in_train_and_eval_mode(
+    experiment, recorders, tmp_path, mode
+) -> None:
     calls, stages = recorders
     if mode == "eval":
         _run(experiment(), tmp_path)
@@ -38,7 +40,7 @@ def test_stage_that_returns_a_name_jumps_to_that_stage(experiment, recorders, tm
 
 
 @pytest.mark.parametrize("jump", ["foo", "build"])
-def test_jump_to_anything_but_a_later_stage_fails_and_names_them(
+def test_jump_to_anything_but_a_later_stage_raises_an_error_that_lists_later_stages(
     experiment, recorders, tmp_path, jump
 ) -> None:
     calls, stages = recorders
@@ -83,19 +85,23 @@ def test_finalize_runs_once_whichever_stage_fails(
 
 
 @pytest.mark.parametrize(("code", "said"), [(0, "`run` called `sys.exit`"), (3, "3")])
-def test_sys_exit_in_a_stage_is_never_a_success(experiment, tmp_path, code, said) -> None:
+def test_sys_exit_in_a_stage_fails_the_run_even_with_code_zero(
+    experiment, tmp_path, code, said
+) -> None:
     class Run(pipeline.Run):
         def train(self, ctx):
             sys.exit(code)
 
     with pytest.raises(SystemExit, match=said) as caught:
         _run(experiment(), tmp_path, run=Run)
-    # A text is printed, and makes the exit code 1.
+    # `sys.exit` with a string prints the string and exits with code 1.
     assert caught.value.code
     assert said in json.loads((tmp_path / "run.json").read_text())["exit_reason"]
 
 
-def test_finalize_receives_the_error_and_never_hides_it(experiment, log_of, tmp_path) -> None:
+def test_finalize_receives_the_error_and_its_own_error_does_not_replace_it(
+    experiment, log_of, tmp_path
+) -> None:
     class Run(pipeline.Run):
         def train(self, ctx):
             raise ZeroDivisionError("the first one")
@@ -122,7 +128,7 @@ def test_log_names_the_class_and_file_of_each_stage(experiment, log_of, tmp_path
     assert "stage run: Run (" in lines[3]
 
 
-def test_stages_after_build_are_in_the_scope_of_the_strategy(experiment, tmp_path) -> None:
+def test_stages_after_build_run_in_the_strategy_scope(experiment, tmp_path) -> None:
     def recorder(base):
         class Recorder(base):
             def __call__(self, ctx):
@@ -152,7 +158,7 @@ def test_exit_stack_is_closed_after_finalize(experiment, recorders, tmp_path) ->
 
 
 class _OnlyTrains(pipeline.Run):
-    """Does not ask for the mode."""
+    """A run stage that trains in every mode."""
 
     def __call__(self, ctx):
         while ctx.global_step < ctx.params.trainer.train_steps:
@@ -165,7 +171,7 @@ class _EvaluatesAsWell(pipeline.Run):
 
 
 @pytest.mark.parametrize(("stage", "is_told"), [(_OnlyTrains, True), (_EvaluatesAsWell, False)])
-def test_stage_that_evaluates_nothing_in_eval_mode_is_warned_of(
+def test_run_stage_that_evaluates_nothing_in_eval_mode_logs_a_warning(
     experiment, log_of, tmp_path, stage, is_told
 ) -> None:
     _run(experiment(), tmp_path, run=_OnlyTrains)
@@ -177,7 +183,9 @@ def test_stage_that_evaluates_nothing_in_eval_mode_is_warned_of(
     assert (tmp_path / "metrics.eval.json").exists() != is_told
 
 
-def test_stage_that_trains_in_eval_mode_gets_an_error_with_the_reason(experiment, tmp_path) -> None:
+def test_run_stage_that_trains_in_eval_mode_raises_an_error_with_the_reason(
+    experiment, tmp_path
+) -> None:
     _run(experiment(), tmp_path)
     longer = experiment(trainer={"train_steps": 12})
     with pytest.raises(errors.ConfigValueError, match="only training modes have one"):
@@ -201,7 +209,9 @@ def test_continuous_evaluation_covers_every_checkpoint(experiment, records, tmp_
     assert records(tmp_path, "validation", "metrics.continuous_eval.json") == [4, 8, 12]
 
 
-def test_phases_run_in_order_and_hand_on_weights(experiment, records, log_of, tmp_path) -> None:
+def test_phases_run_in_order_and_pass_on_their_weights(
+    experiment, records, log_of, tmp_path
+) -> None:
     class Initialize(pipeline.Initialize):
         def __call__(self, ctx):
             super().__call__(ctx)
@@ -218,11 +228,11 @@ def test_phases_run_in_order_and_hand_on_weights(experiment, records, log_of, tm
     assert "validation_loss" in logs
     assert f"warm start from {tmp_path / 'first'}" in log_of(tmp_path / "second")
     assert weights[0] != weights[1]
-    assert names[0] == names[1], "Keras counts its names from the start in each phase"
+    assert names[0] == names[1], "Keras must restart the numbering of its names in each phase"
 
 
 @pytest.mark.slow
-def test_later_phase_sees_the_models_and_metrics_of_earlier_ones(experiment, tmp_path) -> None:
+def test_later_phases_can_access_the_models_of_earlier_phases(experiment, tmp_path) -> None:
     class Run(pipeline.Run):
         def __call__(self, ctx):
             super().__call__(ctx)
@@ -234,7 +244,7 @@ def test_later_phase_sees_the_models_and_metrics_of_earlier_ones(experiment, tmp
     _run(experiment(phases=phases), tmp_path, run=Run)
     assert counts == [[], [3], [3, 3]]
     assert [name for name, *_ in names] == ["a", "b", "c"]
-    # What Keras counts up begins anew.
+    # Keras restarts the numbering of its names in each phase.
     assert names[1][1:] == names[2][1:]
 
 
@@ -261,7 +271,7 @@ def test_finished_phase_is_skipped_and_an_unfinished_one_resumes(
     assert (model, logs, calls) == (None, {}, [])
 
 
-def test_finished_phase_in_epochs_of_unknown_length_is_skipped(
+def test_finished_phase_with_train_epochs_of_unknown_length_is_skipped(
     experiment, recorders, tmp_path
 ) -> None:
     calls, stages = recorders
@@ -291,7 +301,7 @@ def test_phases_share_one_strategy_of_two_replicas(experiment, tmp_path) -> None
     assert seen[0][0] is seen[1][0]
 
 
-def test_phases_that_want_different_strategies_fail_before_anything_runs(
+def test_phases_with_different_strategies_are_refused_before_anything_runs(
     experiment, tmp_path
 ) -> None:
     other = {"name": "other", "overrides": {"runtime.distribution_strategy": "one_device"}}
@@ -305,9 +315,7 @@ def test_phases_that_want_different_strategies_fail_before_anything_runs(
     pipeline.RunPipeline(experiment(phases=[{"name": "first"}, seeded]), "train", str(tmp_path))
 
 
-def test_unknown_name_in_a_phase_is_refused_with_the_name_of_the_phase(
-    experiment, tmp_path
-) -> None:
+def test_error_for_an_unknown_name_in_a_phase_names_the_phase(experiment, tmp_path) -> None:
     check = {"name": "check", "overrides": {"pipeline.run": "no_such_stage"}}
     with pytest.raises(errors.UnknownNameError, match=r"'check'.*no_such_stage"):
         pipeline.RunPipeline(experiment(phases=[*TWO, check]), "train", str(tmp_path))
@@ -321,7 +329,7 @@ def test_missing_checkpoint_of_a_later_phase_is_refused_before_the_first_phase(
         pipeline.RunPipeline(params, mode, str(tmp_path / "run"), stages)
 
     class Prepare(pipeline.Prepare):
-        """May fetch it."""
+        """A stage that may fetch the checkpoint."""
 
     with pytest.raises(errors.CheckpointError, match=r"'check': .*'secnd/best_ckpt'.*`second`"):
         plan("secnd/best_ckpt")
@@ -333,7 +341,7 @@ def test_missing_checkpoint_of_a_later_phase_is_refused_before_the_first_phase(
     assert not (tmp_path / "run").exists()
 
 
-def test_phase_that_only_evaluates_because_of_the_command_leaves_no_checkpoint(
+def test_init_from_a_phase_that_only_evaluates_in_eval_mode_is_refused(
     experiment, tmp_path
 ) -> None:
     phases = [{"name": "first"}, {"name": "second", "mode": "train", "init_from": "first"}]
@@ -357,7 +365,7 @@ def test_phase_directory_that_is_a_file_is_refused_before_any_phase(experiment, 
 
 
 @pytest.mark.slow
-def test_finished_phase_keeps_its_weights_and_warns_that_its_start_changed(
+def test_phase_whose_source_was_trained_further_keeps_its_weights_and_logs_a_warning(
     experiment, recorders, caplog, tmp_path
 ) -> None:
     calls, stages = recorders
@@ -372,7 +380,7 @@ def test_finished_phase_keeps_its_weights_and_warns_that_its_start_changed(
 
 
 @pytest.mark.parametrize("wanted", [True, False])
-def test_checkpoints_are_written_in_the_background_on_request(
+def test_enable_async_checkpointing_writes_checkpoints_in_the_background(
     wanted, experiment, tmp_path, monkeypatch
 ) -> None:
     asked = []
@@ -391,9 +399,7 @@ def test_checkpoints_are_written_in_the_background_on_request(
     assert tf.train.latest_checkpoint(str(tmp_path)).endswith("ckpt-8")
 
 
-def test_model_directory_may_begin_with_the_home_directory(
-    experiment, tmp_path, monkeypatch
-) -> None:
+def test_model_directory_may_begin_with_a_tilde(experiment, tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path)
     _run(experiment(), "~/run")

@@ -52,12 +52,12 @@ def test_engine_is_chosen_by_the_number_of_replicas(two_replicas) -> None:
         ({"distribution_strategy": "multi_worker_mirrored"}, Engine.CLUSTER),
     ],
 )
-def test_engine_is_known_from_the_config(monkeypatch, fields, expected) -> None:
+def test_engine_is_predicted_from_the_config(monkeypatch, fields, expected) -> None:
     _cluster(monkeypatch, "worker", 0, worker=HOSTS)
     assert stages.expected_engine(cfg.RuntimeConfig(**fields)) is expected
 
 
-def test_workers_may_be_named_in_the_config(monkeypatch) -> None:
+def test_cluster_can_be_configured_by_worker_hosts_and_task_index(monkeypatch) -> None:
     monkeypatch.setenv("TF_CONFIG", "")
     config = cfg.RuntimeConfig(
         distribution_strategy="multi_worker_mirrored", worker_hosts=",".join(HOSTS), task_index=1
@@ -76,15 +76,19 @@ def test_workers_may_be_named_in_the_config(monkeypatch) -> None:
         ("evaluator", 0, {"worker": HOSTS}, True),
     ],
 )
-def test_one_process_of_a_cluster_writes(monkeypatch, task, index, jobs, expected) -> None:
+def test_is_chief_is_true_for_the_chief_or_first_worker_and_for_the_evaluator(
+    monkeypatch, task, index, jobs, expected
+) -> None:
     _cluster(monkeypatch, task, index, **jobs)
     multi = cfg.RuntimeConfig(distribution_strategy="multi_worker_mirrored")
     assert stages.is_chief(multi) is expected
-    # A strategy of one process never looks at the cluster.
+    # A single-process strategy ignores the cluster.
     assert stages.is_chief(cfg.RuntimeConfig(distribution_strategy="mirrored"))
 
 
-def test_missing_part_is_named_with_the_stage_that_needs_it(experiment, tmp_path) -> None:
+def test_error_for_a_missing_context_attribute_names_the_stage_that_needs_it(
+    experiment, tmp_path
+) -> None:
     class Build(pipeline.Build):
         def __call__(self, ctx):
             return "run"
@@ -93,7 +97,7 @@ def test_missing_part_is_named_with_the_stage_that_needs_it(experiment, tmp_path
         pipeline.RunPipeline(experiment(), "train", str(tmp_path), {"build": Build}).run()
 
 
-def test_reading_the_model_of_a_phase_finished_in_another_process_is_an_error() -> None:
+def test_reading_the_model_of_a_phase_finished_in_another_process_raises_an_error() -> None:
     phase = pipeline.FinishedPhase(name="pretrain", mode="train", model_dir="/runs/pretrain")
     with pytest.raises(errors.CheckpointError, match=r"no model in this process.*/runs/pretrain"):
         phase.model  # noqa: B018  (the access is what fails)
@@ -114,13 +118,13 @@ def _write(path: pathlib.Path, *stages: tuple[str, str], mark: str = "") -> None
 
 @pytest.fixture
 def find(experiment, tmp_path):
-    """The stages of a config with one stage named."""
+    """Return a function that finds the stages of a config in which one stage is set."""
     return lambda stage, spec: stages.find_stages(
         experiment(pipeline={stage: spec}, workspace=str(tmp_path))
     )
 
 
-def test_stages_missing_from_the_config_are_the_default_ones(find, tmp_path) -> None:
+def test_stages_missing_from_the_config_use_the_default_classes(find, tmp_path) -> None:
     _write(tmp_path / "mine.py", ("Mine", "Initialize"))
     stages = find("initialize", "{workspace}/mine.py")
     assert tuple(stages) == pipeline.STAGES
@@ -143,7 +147,7 @@ def test_stage_is_found_by_its_registered_name(find) -> None:
         find("finalize", "tests/quite")
 
 
-def test_two_classes_in_a_file_need_a_name(find, tmp_path) -> None:
+def test_stage_file_with_two_candidate_classes_requires_a_class_name(find, tmp_path) -> None:
     _write(tmp_path / "two.py", ("First", "Run"), ("Second", "Run"), ("Other", "Build"))
     with pytest.raises(errors.ConfigValueError, match="`First` and `Second`"):
         find("run", "{workspace}/two.py")
@@ -194,7 +198,7 @@ def test_error_of_a_stage_without_a_call_method_names_the_stage(context) -> None
         Empty(ctx)(ctx)
 
 
-def test_prepare_runs_before_anything_is_there_and_the_data_see_its_environment(
+def test_prepare_runs_before_anything_is_built_and_the_data_see_its_environment(
     experiment, tmp_path, monkeypatch
 ) -> None:
     class Prepare(pipeline.Prepare):
@@ -212,7 +216,7 @@ def test_prepare_runs_before_anything_is_there_and_the_data_see_its_environment(
 @pytest.mark.parametrize(
     ("trainer", "steps"), [({}, 8), ({"train_epochs": 3, "steps_per_epoch": 0}, 12)]
 )
-def test_prepare_may_find_other_data_and_set_other_epochs(
+def test_prepare_may_change_the_number_of_examples_and_epochs(
     experiment, tmp_path, trainer, steps
 ) -> None:
     class Prepare(pipeline.Prepare):
@@ -275,7 +279,7 @@ def test_build_stage_that_replaces_the_model_does_not_change_the_config(
     assert texts[0] == texts[1]
 
 
-def test_build_may_override_only_the_trainer(experiment, records, tmp_path) -> None:
+def test_build_stage_can_replace_just_the_trainer(experiment, records, tmp_path) -> None:
     class Trainer(base_trainer.Trainer):
         def train_loop_end(self):
             return super().train_loop_end() | {"mine": 1.0}
@@ -299,7 +303,7 @@ def test_build_may_override_only_the_trainer(experiment, records, tmp_path) -> N
     assert tf.train.latest_checkpoint(str(tmp_path)).endswith("ckpt-8")
 
 
-def test_optimizer_of_build_is_the_one_that_trains(experiment, tmp_path) -> None:
+def test_optimizer_made_by_the_build_stage_is_used_for_training(experiment, tmp_path) -> None:
     class Build(pipeline.Build):
         def make_optimizer(self, ctx):
             return keras.optimizers.SGD(0.0)
@@ -317,7 +321,7 @@ def test_optimizer_of_build_is_the_one_that_trains(experiment, tmp_path) -> None
     assert seen == [True]
 
 
-def test_model_and_optimizer_that_a_trainer_brings_are_those_of_the_context(context) -> None:
+def test_context_takes_the_model_and_optimizer_of_a_trainer_with_its_own(context) -> None:
     class Build(pipeline.Build):
         def make_trainer(self, ctx):
             model = ctx.task.build_model()
@@ -426,7 +430,9 @@ def params() -> configs.MultiTaskExperimentConfig:
     return params
 
 
-def test_tasks_are_trained_resumed_and_evaluated(params, tmp_path: pathlib.Path) -> None:
+def test_multitask_build_trains_resumes_and_evaluates_its_tasks(
+    params, tmp_path: pathlib.Path
+) -> None:
     def run(mode: str, train_steps: int):
         params.override({"trainer": {"train_steps": train_steps}})
         return pipeline.RunPipeline(params, mode, str(tmp_path)).run()
@@ -443,13 +449,13 @@ def test_tasks_are_trained_resumed_and_evaluated(params, tmp_path: pathlib.Path)
 
 @pytest.fixture
 def first_run(experiment, tmp_path):
-    """Directory and model of a finished run."""
+    """Return the directory and the model of a finished run."""
     model, _ = pipeline.RunPipeline(experiment(), "train", str(tmp_path / "first")).run()
     return tmp_path / "first", model
 
 
 def _start(params, model_dir):
-    """Step and weights after `initialize`; nothing is run."""
+    """Return the step and the weights after `initialize`, without training."""
 
     class Initialize(pipeline.Initialize):
         def __call__(self, ctx):
@@ -494,7 +500,7 @@ def test_warm_start_reads_the_weights_of_another_run(
 
 @pytest.fixture(params=["off", pytest.param("mirrored", marks=pytest.mark.slow)])
 def averaged(request, experiment):
-    """Makes an experiment with moments and moving averages, on one and on two replicas."""
+    """Return a function that builds an AdamW experiment with EMA, on one or two replicas."""
     devices = {"devices": ["CPU:0", "CPU:1"]} if request.param == "mirrored" else {}
     optimizer = {
         "optimizer": {"type": "adamw"},
@@ -521,9 +527,7 @@ def _state(model_dir):
     return {name: tf.train.load_variable(path, name) for name in names}
 
 
-def test_run_that_loads_the_optimizer_trains_as_the_first_run_would_have_continued(
-    averaged, log_of, tmp_path
-) -> None:
+def test_hot_start_trains_as_the_first_run_would_have_continued(averaged, log_of, tmp_path) -> None:
     def train(name, params):
         pipeline.RunPipeline(params, "train", str(tmp_path / name)).run()
         return _state(tmp_path / name)
@@ -542,7 +546,9 @@ def test_run_that_loads_the_optimizer_trains_as_the_first_run_would_have_continu
     assert "ckpt-4: 8 variables matched" in log
 
 
-def test_run_that_loads_only_the_slots_counts_its_updates_from_zero(averaged, tmp_path) -> None:
+def test_run_that_loads_only_the_optimizer_slots_counts_updates_from_zero(
+    averaged, tmp_path
+) -> None:
     pipeline.RunPipeline(averaged(4), "train", str(tmp_path / "first")).run()
     source = {"init_checkpoint": str(tmp_path / "first")}
     slots = averaged(0, **source, init_checkpoint_optimizer="slots")
@@ -555,7 +561,7 @@ def test_run_that_loads_only_the_slots_counts_its_updates_from_zero(averaged, tm
     assert [loaded[name] for name in saved if "_iterations/" in name] == [0, 0]
 
 
-def test_checkpoint_in_the_model_directory_takes_precedence_over_another_run(
+def test_checkpoint_in_the_model_directory_takes_precedence_over_init_checkpoint(
     experiment, first_run
 ) -> None:
     model_dir, model = first_run
@@ -564,7 +570,7 @@ def test_checkpoint_in_the_model_directory_takes_precedence_over_another_run(
     _assert_equal(weights, model.get_weights())
 
 
-def test_stage_that_loads_its_own_weights_starts_from_an_unrestored_model(
+def test_initialize_stage_that_loads_its_own_weights_gets_an_unrestored_model(
     experiment, first_run
 ) -> None:
     class Initialize(pipeline.Initialize):
@@ -587,7 +593,7 @@ def _checkpoints(model_dir) -> list[int]:
     return sorted(int(path.stem.split("-")[1]) for path in model_dir.glob("ckpt-*.index"))
 
 
-def test_stage_may_replace_only_the_training(experiment, records, tmp_path) -> None:
+def test_run_stage_can_replace_just_the_training(experiment, records, tmp_path) -> None:
     class Run(pipeline.Run):
         def train(self, ctx):
             while ctx.global_step < ctx.params.trainer.train_steps:
@@ -599,7 +605,7 @@ def test_stage_may_replace_only_the_training(experiment, records, tmp_path) -> N
     assert _checkpoints(tmp_path) == [2, 4, 6, 8]
 
 
-def test_passes_of_the_page_end_with_the_training(experiment, tmp_path) -> None:
+def test_passes_example_in_the_docs_ends_with_the_training(experiment, tmp_path) -> None:
     page = (pathlib.Path(__file__).parents[2] / "docs" / "stages.md").read_text()
     (code,) = re.findall(r"```python\n([^`]*class Passes.*?)```", page, re.DOTALL)
     found = {"pipeline": pipeline}
@@ -613,7 +619,7 @@ def test_passes_of_the_page_end_with_the_training(experiment, tmp_path) -> None:
     assert step == 25
 
 
-def test_trainer_may_replace_only_the_inner_loop(experiment, records, tmp_path) -> None:
+def test_trainer_can_replace_just_the_inner_loop(experiment, records, tmp_path) -> None:
     class Eager(base_trainer.Trainer):
         def run_steps(self, num_steps):
             iterator = iter(self.train_dataset)
@@ -629,7 +635,7 @@ def test_trainer_may_replace_only_the_inner_loop(experiment, records, tmp_path) 
 
     passes = []
     _run(experiment(), "train_and_eval", tmp_path, build=Build)
-    # In one pass or in several, between which signals are looked for.
+    # There may be several calls, between which signals are checked.
     assert sum(passes) == 8
     assert records(tmp_path, "validation") == [4, 8]
     assert _checkpoints(tmp_path) == [4, 8]
@@ -661,12 +667,12 @@ def test_two_trainers_that_share_a_model_may_take_turns(experiment, log_of, tmp_
     _run(params, "train", tmp_path, build=Build, run=Run)
     turns = [line.split("] ")[1] for line in log_of().splitlines() if "is done" in line]
     assert turns == [f"epoch {e} of {name} is done" for e in (0, 1) for name in ("up", "down")]
-    # What one has learnt, the other has to unlearn.
+    # The trainers fit opposite slopes, so the second one starts with a higher loss.
     assert losses[1] > losses[0]
     assert _checkpoints(tmp_path) == [8]
 
 
-def test_summary_is_printed_only_after_success(experiment, tmp_path, capsys) -> None:
+def test_metric_summary_is_printed_only_after_success(experiment, tmp_path, capsys) -> None:
     class Failing(pipeline.Run):
         def train(self, ctx):
             super().train(ctx)
@@ -680,7 +686,9 @@ def test_summary_is_printed_only_after_success(experiment, tmp_path, capsys) -> 
 
 
 @pytest.mark.parametrize("fails", [False, True])
-def test_files_are_complete_and_closed_in_finalize(experiment, records, tmp_path, fails) -> None:
+def test_metric_files_are_complete_and_closed_when_finalize_runs(
+    experiment, records, tmp_path, fails
+) -> None:
     class Run(pipeline.Run):
         def train(self, ctx):
             super().train(ctx)

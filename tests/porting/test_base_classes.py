@@ -32,7 +32,7 @@ KERAS2 = {
 }
 
 
-def test_subclasses_and_layers_become_those_of_keras2() -> None:
+def test_base_classes_and_layers_are_replaced_by_their_keras2_counterparts() -> None:
     expected = {
         old: f"from official_lite import keras2\n{HEAD}{new}" for old, new in KERAS2.items()
     }
@@ -40,7 +40,7 @@ def test_subclasses_and_layers_become_those_of_keras2() -> None:
 
 
 @pytest.mark.parametrize("base", ["Optimizer", "Adam"])
-def test_optimizer_with_extension_points_of_keras_2_keeps_them(base: str) -> None:
+def test_optimizer_that_overrides_keras_2_methods_gets_a_keras2_base_class(base: str) -> None:
     text = f"{HEAD}class A(keras.optimizers.{base}):\n  def"
     old = _rewritten(f"{text} _resource_apply_dense(self, grad, var): pass\n")
     assert f"class A(keras2.{base}):" in old
@@ -62,14 +62,14 @@ IMPORTS = {
 }
 
 
-def test_counterparts_are_imported_by_their_names() -> None:
-    # The name of a replaced class makes the module worth a visit.
+def test_imported_names_are_replaced_by_imports_of_their_counterparts() -> None:
+    # Only modules that contain the name of a replaced class are rewritten.
     used = "\nCheckpoint, MultiHeadAttention\n"
     expected = {old: new + used for old, new in IMPORTS.items()}
     assert {old: _rewritten(old + used) for old in IMPORTS} == expected
 
 
-def test_config_classes_become_lenient() -> None:
+def test_config_classes_get_the_lenient_base_class() -> None:
     head = "from official_lite.core import config_definitions as cfg\n"
     text = "class A(cfg.TaskConfig):\n  size: int = 3\n"
     rewritten = _rewritten(head + text)
@@ -80,7 +80,7 @@ def test_config_classes_become_lenient() -> None:
     assert _rewritten(rewritten) == rewritten
 
 
-def test_config_as_a_default_is_created_per_instance() -> None:
+def test_config_default_becomes_a_default_factory() -> None:
     head = "import dataclasses\nfrom official_lite.modeling import optimization\n"
     text = (
         "@dataclasses.dataclass\n"

@@ -22,7 +22,7 @@ OPS = {
 }
 
 
-def test_tensorflow_functions_on_symbolic_tensors_become_those_of_keras_ops() -> None:
+def test_tensorflow_functions_on_symbolic_tensors_become_keras_ops() -> None:
     expected = {old: _module(new).code for old, new in OPS.items()}
     assert {old: functional_ops.rewrite(_module(old)).code for old in OPS} == expected
 
@@ -38,7 +38,7 @@ def test_tensorflow_functions_on_other_tensors_are_not_rewritten() -> None:
     assert functional_ops.rewrite(module).code == module.code
 
 
-def test_losses_and_metrics_of_symbolic_tensors_are_added_by_keras2() -> None:
+def test_add_loss_and_add_metric_of_a_model_become_keras2_functions() -> None:
     before = _module("m = keras.Model(x, x)\nm.add_loss(2 * x)\nm.add_metric(x, name='n')")
     after = functional_ops.rewrite(before)
     wanted = _module(

@@ -52,11 +52,11 @@ IDIOMS = {
 }
 
 
-def test_idioms_of_keras_2_become_those_of_keras_3() -> None:
+def test_keras_2_idioms_become_keras_3_idioms() -> None:
     assert {old: _rewritten(old) for old in IDIOMS} == IDIOMS
 
 
-def test_unscaling_of_gradients_is_removed() -> None:
+def test_calls_that_unscale_gradients_are_removed() -> None:
     after = _rewritten(
         "def step(optimizer, loss):\n"
         "  # Before.\n"
@@ -67,12 +67,12 @@ def test_unscaling_of_gradients_is_removed() -> None:
     assert after == ("def step(optimizer, loss):\n  optimizer.apply_gradients(zip(g, v))\n")
 
 
-def test_compiled_metrics_of_a_model_become_compiled() -> None:
+def test_check_of_model_compiled_metrics_becomes_model_compiled() -> None:
     after = _rewritten("if metrics:\n  a()\nelif model.compiled_metrics:\n  b()\n")
     assert after == "if metrics:\n  a()\nelif model.compiled:\n  b()\n"
 
 
-def test_class_of_synchronized_layers_stays_a_class() -> None:
+def test_reference_to_sync_batch_normalization_becomes_a_partial() -> None:
     before = "import a\nfrom keras import layers\nb = layers.experimental.SyncBatchNormalization\n"
     assert idioms.rewrite(cst.parse_module(before)).code == (
         "import functools\nimport keras\nimport a\nfrom keras import layers\n"
@@ -85,7 +85,7 @@ def test_keras_is_imported_where_it_is_needed() -> None:
     assert after == "import keras\nfrom keras import backend as K\nkeras.ops.reshape(x, [-1])"
 
 
-def test_saved_models_are_saved_by_tensorflow() -> None:
+def test_save_in_tf_format_becomes_tf_saved_model_save() -> None:
     before = "import tensorflow as tf\nm.save(d, include_optimizer=False, save_format='tf')"
     after = "import tensorflow as tf\ntf.saved_model.save(m, d)"
     assert idioms.rewrite(cst.parse_module(before)).code == after

@@ -28,7 +28,7 @@ def test_each_place_that_requires_manual_work_is_listed_with_its_line() -> None:
         assert (line, what in told) == (3, True), told
 
 
-def test_variables_and_properties_that_a_layer_assigns_are_listed() -> None:
+def test_tf_variables_and_keras_properties_assigned_in_a_layer_are_listed() -> None:
     found = _find(
         """
         class Block(keras.layers.Layer):
@@ -46,7 +46,7 @@ def test_variables_and_properties_that_a_layer_assigns_are_listed() -> None:
     assert "`self.losses` is a property in Keras" in found[1][1]
 
 
-def test_local_name_is_not_the_module_of_that_name() -> None:
+def test_local_name_is_not_mistaken_for_the_imported_module() -> None:
     text = """
     from official_lite.core import config_definitions as cfg
     heads = [cfg.no_such_name() for cfg in configs]

@@ -43,7 +43,7 @@ def test_import_of_ported_and_other_names_is_split() -> None:
     )
 
 
-def test_names_follow_the_imports_and_keep_their_layout() -> None:
+def test_names_are_renamed_with_their_imports_and_keep_their_formatting() -> None:
     after = _renamed(
         '''
         """Doc."""
@@ -82,14 +82,14 @@ SYMBOLS = {
 }
 
 
-def test_symbols_of_tf_keras_become_those_of_keras() -> None:
+def test_tf_keras_symbols_become_keras_symbols() -> None:
     head = "import tensorflow as tf\nx = "
     assert {old: _renamed(head + old).splitlines()[-1] for old in SYMBOLS} == {
         old: f"x = {new}" for old, new in SYMBOLS.items()
     }
 
 
-def test_name_that_a_function_binds_is_not_the_imported_one() -> None:
+def test_local_variable_that_shadows_an_import_is_not_renamed() -> None:
     for binding in ("(optimizers):", "(*, optimizers=1):", "():\n  optimizers, b = 1, 2"):
         before = f"from keras import optimizers\ndef f{binding}\n  return optimizers.legacy\n"
         assert _renamed(before) == before

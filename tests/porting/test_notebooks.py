@@ -1,4 +1,4 @@
-"""A notebook is ported like a module, and stays the notebook that it is."""
+"""The code cells of a notebook are ported like a module; the rest of the notebook is kept."""
 
 import json
 import pathlib

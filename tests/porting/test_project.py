@@ -21,10 +21,12 @@ def project(tmp_path: pathlib.Path) -> pathlib.Path:
     return tmp_path
 
 
-def test_porting_a_project_twice_changes_nothing_more(project: pathlib.Path) -> None:
+def test_porting_a_ported_project_again_changes_nothing(project: pathlib.Path) -> None:
     before = {path: path.read_text() for path in project.glob("*.py")}
     port = porting.port_project([str(project)])
-    assert {path: path.read_text() for path in before} == before, "Nothing was asked to be written."
+    assert {path: path.read_text() for path in before} == before, (
+        "Files must not change before `write` is called."
+    )
     port.write()
     again = porting.port_project([str(project)])
     assert again.diff() == ""
@@ -58,7 +60,9 @@ def test_line_ends_and_encoding_of_a_file_are_kept(tmp_path: pathlib.Path) -> No
     assert text == "# -*- coding: latin-1 -*-\r\nimport keras\r\nx = 'é'\r\n"
 
 
-def test_file_that_is_no_python_is_named_and_the_rest_is_ported(tmp_path: pathlib.Path) -> None:
+def test_file_that_is_not_valid_python_is_reported_and_the_rest_is_ported(
+    tmp_path: pathlib.Path,
+) -> None:
     (tmp_path / "bad.py").write_text("print 'old'\n")
     (tmp_path / "good.py").write_text("import tf_keras\n")
     (tmp_path / ".venv").mkdir()
@@ -87,7 +91,7 @@ def test_names_in_gin_and_yaml_files_are_translated(tmp_path: pathlib.Path) -> N
 
 
 @pytest.mark.parametrize("place", ["a package", "a folder of a package", "no package"])
-def test_copied_modules_are_imported_from_where_the_project_is(
+def test_copied_modules_can_be_imported_wherever_the_project_is(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:
     garden = tmp_path / "site" / "official" / "toys"
@@ -195,7 +199,7 @@ def test_only_needed_modules_of_the_model_garden_are_copied() -> None:
 
 
 @pytest.mark.usefixtures("installed")
-def test_copied_packages_import_the_names_that_are_used() -> None:
+def test_copied_packages_import_only_the_names_that_are_used() -> None:
     texts = project_files.gather(["from official import toys\ntoys.shelf.Tin\n"])
     assert "official.toys.shelf.tins" in texts
     assert "official.toys.shelf.boxes" not in texts

@@ -12,11 +12,11 @@ NAMES = {
 }
 
 
-def test_modules_and_names_of_official_lite_are_known() -> None:
+def test_has_name_knows_modules_and_names_of_official_lite() -> None:
     assert {name: has_name(name) for name in NAMES} == NAMES
 
 
-def test_copied_modules_are_found_in_their_package() -> None:
+def test_names_of_copied_modules_are_translated_to_their_package() -> None:
     destinations = Destinations("garden", frozenset({"official.vision.ops.box_ops"}))
     assert destinations.translate("official.vision.ops.box_ops.f") == "garden.vision.ops.box_ops.f"
     assert destinations.translate("official.core.base_task") == "official_lite.core.base_task"
@@ -31,7 +31,7 @@ MERGED = {
 }
 
 
-def test_members_of_merged_modules_are_found() -> None:
+def test_names_in_merged_modules_are_translated() -> None:
     expected = {name: f"official_lite.{new}" for name, new in MERGED.items()}
     assert {name: Destinations().translate(f"official.{name}") for name in MERGED} == expected
 
@@ -45,7 +45,7 @@ PRIVATE = {
 }
 
 
-def test_names_in_private_modules_of_keras_2_become_public() -> None:
+def test_names_in_private_modules_of_keras_2_become_public_names() -> None:
     assert {name: Destinations().translate(name) for name in PRIVATE} == PRIVATE
 
 
@@ -59,7 +59,7 @@ GONE = {
 }
 
 
-def test_shortest_name_that_keras_lacks_is_found() -> None:
+def test_missing_in_keras_returns_the_shortest_missing_name() -> None:
     assert {name: symbol_map.missing_in_keras(name) for name in GONE} == GONE
 
 
@@ -68,12 +68,12 @@ def test_no_layer_of_keras_3_is_reported_as_missing() -> None:
     assert [name for name in shown if symbol_map.missing_in_keras(name)] == []
 
 
-def test_keras_has_every_new_name() -> None:
+def test_keras_has_every_replacement_name() -> None:
     names = {*keras_changes.RENAMED.values(), *keras_changes.BACKEND_TO_OPS.values()}
     ops = {new for new, _ in keras_changes.TF_TO_OPS.values()}
     names |= {op if op.startswith("keras.") else f"keras.ops.{op}" for op in ops}
     assert [name for name in sorted(names) if symbol_map.missing_in_keras(name)] == []
 
 
-def test_no_existing_name_of_keras_is_reported_as_removed() -> None:
+def test_names_that_keras_3_still_has_are_not_listed_as_removed() -> None:
     assert [name for name in keras_changes.ADVICE if not symbol_map.missing_in_keras(name)] == []

@@ -1,4 +1,4 @@
-"""The trainer and the launcher of the Model Garden's page, run by name from everywhere."""
+"""The custom trainer and launcher in the Model Garden's documentation."""
 
 import importlib.machinery
 import importlib.util
@@ -19,14 +19,14 @@ from official_lite.core import train_lib
 from official_lite.data import arrays, tf_data_options
 from tests import commands, rounding
 
-# Of the mean over 360 examples.
+# The metrics are means over 360 examples.
 TOLERANCE = rounding.tolerance(roundings=360)
 SOURCE = pathlib.Path(__file__).parent / "projects" / "custom_launcher.py.txt"
 SHORT = ["--set=trainer.train_steps=40", "--set=trainer.validation_interval=20"]
 
 
 def _launch(directory: pathlib.Path, *args: str) -> dict[str, float]:
-    """Runs the launcher; returns the metrics that it sent to its channel."""
+    """Run the launcher and return the metrics that it sent to its channel."""
     script = directory / "launcher.py"
     script.write_text(SOURCE.read_text())
     command = [str(script), "--experiment=vision/digits_mlp"]
@@ -42,7 +42,9 @@ def _launch(directory: pathlib.Path, *args: str) -> dict[str, float]:
 
 @pytest.mark.parametrize("by", ["yaml", "gin", "python"])
 @pytest.mark.slow
-def test_custom_trainer_is_found_by_name(tmp_path: pathlib.Path, by: str) -> None:
+def test_custom_trainer_can_be_selected_by_yaml_gin_or_python(
+    tmp_path: pathlib.Path, by: str
+) -> None:
     config = tmp_path / "trainer.yaml"
     config.write_text("trainer: {name: custom}")
     flag = {
@@ -63,7 +65,7 @@ def test_custom_trainer_is_found_by_name(tmp_path: pathlib.Path, by: str) -> Non
 
 @pytest.fixture(scope="module")
 def page_trainer() -> Any:
-    """The trainer class of the page, with `train_step` and `eval_step` as printed there."""
+    """Return the page's trainer class, with `train_step` and `eval_step` as printed there."""
     loader = importlib.machinery.SourceFileLoader("page_launcher", str(SOURCE))
     module = importlib.util.module_from_spec(importlib.util.spec_from_loader(loader.name, loader))
     loader.exec_module(module)
@@ -71,7 +73,7 @@ def page_trainer() -> Any:
 
 
 def _expected_metrics(model: keras.Model, num_examples: int) -> tuple[float, float]:
-    """Computes the accuracy and the loss over the first examples, in NumPy."""
+    """Compute the accuracy and the loss over the first examples with NumPy."""
     images, labels = (part[:num_examples] for part in data.load_split("validation"))
     logits = np.asarray(model(images), np.float64)
     losses = np.log(np.exp(logits).sum(-1)) - logits[np.arange(len(labels)), labels]
@@ -89,7 +91,7 @@ def _expected_metrics(model: keras.Model, num_examples: int) -> tuple[float, flo
         pytest.param(2, 120, False, 360, marks=pytest.mark.slow),
     ],
 )
-def test_metrics_of_the_page_are_those_of_all_examples(
+def test_custom_trainer_computes_metrics_over_all_examples(
     tmp_path: pathlib.Path,
     two_replicas: tf.distribute.Strategy,
     page_trainer: Any,
@@ -127,7 +129,7 @@ def test_metrics_of_the_page_are_those_of_all_examples(
 
 @pytest.mark.sample(2)
 @pytest.mark.parametrize(("replicas", "train_tf_while_loop"), [(1, False), (2, True)])
-def test_page_makes_no_update_without_a_batch(
+def test_custom_trainer_makes_no_update_after_the_end_of_the_data(
     two_replicas: tf.distribute.Strategy,
     page_trainer: Any,
     replicas: int,
@@ -164,7 +166,7 @@ def test_page_makes_no_update_without_a_batch(
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("execution", ["xla", "xla_loop", "eager"])
-def test_metrics_of_the_page_are_the_same_however_steps_are_executed(
+def test_custom_trainer_computes_correct_metrics_in_all_execution_modes(
     page_trainer: Any, execution: str
 ) -> None:
     params = configs.digits_mlp()

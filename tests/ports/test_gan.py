@@ -1,4 +1,4 @@
-"""A GAN in one trainer: two models, two optimizers, and dropout, which only attributes hold."""
+"""A GAN trainer whose second model, second optimizer and noise are only attributes."""
 
 import dataclasses
 from typing import Any
@@ -133,7 +133,9 @@ def _state(trainer: Any) -> list[Any]:
 
 
 @pytest.mark.parametrize("replicas", [pytest.param(1, marks=pytest.mark.slow), 2])
-def test_interrupted_gan_training_equals_an_uninterrupted_one(replicas, tmp_path, request) -> None:
+def test_resumed_gan_training_ends_in_the_same_state_as_an_uninterrupted_one(
+    replicas, tmp_path, request
+) -> None:
     strategy = request.getfixturevalue("two_replicas") if replicas == 2 else None
     undisturbed = _run(tmp_path / "undisturbed", strategy)
     with pytest.raises(KeyboardInterrupt):
@@ -157,7 +159,7 @@ def test_second_optimizer_without_variables_is_refused_before_the_first_step(tmp
     assert not list(tmp_path.glob("ckpt*"))
 
 
-def test_checkpoint_from_before_the_second_model_is_refused(tmp_path) -> None:
+def test_checkpoint_without_the_second_model_is_refused(tmp_path) -> None:
     class OneModel(base_trainer.Trainer):
         def train_step(self, iterator: Any) -> None:
             next(iterator)

@@ -101,7 +101,7 @@ class Recorder(orbit.Hook):
 
 
 class StorageHook(orbit.Hook):
-    """Uses what the trainers of LiBai and detectron2 offer to hooks."""
+    """A hook that uses trainer attributes known from LiBai and detectron2."""
 
     every_n_steps = 1
 
@@ -129,7 +129,7 @@ def _records(model_dir):
     return [json.loads(line) for line in lines]
 
 
-def test_hooks_and_steps_alternate_as_in_the_source(tmp_path, monkeypatch):
+def test_hooks_and_steps_alternate_as_in_libai(tmp_path, monkeypatch):
     calls = []
     run_steps = base_trainer.Trainer.run_steps
 
@@ -170,7 +170,7 @@ def test_libai_trainer_builds_its_own_hooks(tmp_path, log_as_a_driver_does):
     assert report["seconds_per_step"] > 0
 
 
-def test_hook_finds_the_names_of_the_source_in_its_trainer(tmp_path):
+def test_hook_can_use_libai_attributes_of_its_trainer(tmp_path):
     _run(_params(train_steps=2, steps_per_loop=1, checkpoint_interval=2), tmp_path)
     params = _params(train_steps=5, steps_per_loop=1)
     _run(params, tmp_path, hooks=[StorageHook()])
@@ -195,7 +195,7 @@ def test_libai_trainer_provides_the_output_of_the_last_step(tmp_path, run_eagerl
     before = trained(9)
     batch = next(iter(before.task.build_inputs(params.task.train_data).skip(9)))
     expected = before.task.train_step(batch, before.model, before.optimizer)["loss"]
-    # Ten steps of 64 examples each.
+    # The loss follows from ten steps of 64 examples each.
     rounding.assert_close(trained(10).previous_output["loss"], expected, roundings=10 * 64)
 
 
@@ -209,7 +209,7 @@ def test_model_records_numbers_in_the_event_storage(tmp_path, two_replicas, repl
     dataset = digits_task.DigitsTask(params.task).build_inputs(params.task.train_data)
     means = [float(np.mean(images)) for images, _ in dataset.take(6)]
     logged = [r["some_accuracy"] for r in _records(tmp_path) if r["split"] == "train"]
-    # The means of 64 images of 64 pixels.
+    # Each mean is over 64 images of 64 pixels.
     rounding.assert_close(logged, [np.mean(means[:3]), np.mean(means[3:])], roundings=64 * 64)
 
 
@@ -227,7 +227,7 @@ def test_eval_mode_repeats_the_last_evaluation_of_the_training(
     evaluations.assert_recorded_as_in_training(tmp_path)
 
 
-def test_model_runs_outside_a_run_as_well():
+def test_model_that_logs_can_be_called_outside_a_training_run():
     assert LoggingModel()(tf.zeros((2, 8, 8, 1)), training=True).shape == (2, 10)
     with pytest.raises(Exception, match="storage"):
         telemetry.get_event_storage(required=True)

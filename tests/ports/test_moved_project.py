@@ -1,4 +1,4 @@
-"""The project in docs/porting.md moves with one command, and trains as it did."""
+"""The project in docs/porting.md is ported by one command and still trains."""
 
 import re
 from pathlib import Path
@@ -12,7 +12,7 @@ BLOCKS = {block.comment: block.text for block in blocks.blocks_of("docs/porting.
 
 
 @pytest.mark.slow
-def test_project_of_the_page_moves_with_one_command_and_trains(tmp_path: Path) -> None:
+def test_project_in_the_porting_docs_is_ported_by_one_command_and_trains(tmp_path: Path) -> None:
     project, model_dir = tmp_path / "project" / "blobs.py", tmp_path / "run"
     project.parent.mkdir()
     project.write_text(BLOCKS["project"])

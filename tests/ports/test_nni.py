@@ -17,7 +17,7 @@ from tests.experiments import evaluations
 
 
 class AutoEncoder(base_task.Task):
-    """Owns the decoder; the encoder is what is searched for."""
+    """A task that owns the decoder; its encoder is searched for."""
 
     def __init__(self, params, **kwargs):
         super().__init__(params, **kwargs)
@@ -65,7 +65,7 @@ class AutoEncoder(base_task.Task):
 
 
 def encoder():
-    """From 64 pixels to an embedding of three numbers."""
+    """Build an encoder from 64 pixels to an embedding of three numbers."""
     inputs = keras.Input((64,))
     x = nas.LayerChoice(
         {
@@ -163,7 +163,7 @@ def test_auto_encoder_trains_its_own_decoder_and_the_given_encoder(tmp_path):
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("trainer", ["darts", f"{__file__}:DartsTrainer"])
-def test_encoder_is_searched_with_the_task_as_it_is(trainer, tmp_path):
+def test_encoder_search_with_the_unchanged_task_finds_the_wide_layer(trainer, tmp_path):
     params = _params(trainer={"name": trainer})
     for mode in ("train_and_eval", "eval"):
         train_lib.run_experiment(None, AutoEncoder(params.task), mode, params, str(tmp_path))
@@ -172,7 +172,7 @@ def test_encoder_is_searched_with_the_task_as_it_is(trainer, tmp_path):
     evaluations.assert_recorded_as_in_training(tmp_path)
 
 
-def test_trainer_is_fitted_and_exports_from_python():
+def test_search_trainer_can_be_fitted_and_exported_from_python():
     params = _params()
     task = AutoEncoder(params.task)
     optimizer = task.create_optimizer(params.trainer.optimizer_config, params.runtime)
@@ -181,8 +181,8 @@ def test_trainer_is_fitted_and_exports_from_python():
     assert trainer.export() == trainer.export() == {"hidden": "wide"}
 
 
-def test_fit_that_wraps_everything_takes_a_model_built_with_an_architecture():
-    """NNI's FunctionalTrainer: `fit(model, dataloader)` does all by itself."""
+def test_user_defined_fit_accepts_a_model_built_with_fixed_arch():
+    """As in NNI's FunctionalTrainer, `fit(model, dataloader)` trains and evaluates the model."""
 
     def fit(model, dataloader):
         model.compile("adam", "mse")
@@ -199,14 +199,14 @@ def test_fit_that_wraps_everything_takes_a_model_built_with_an_architecture():
     assert results["wide"] < results["zero"]
 
 
-def test_labels_of_choices_are_equal_for_each_new_model():
-    """NNI's numbers changed from one model to the next, and no file fitted any more."""
+def test_choice_labels_are_the_same_in_each_new_model():
+    """NNI numbered the labels differently in each new model, so saved files no longer fitted."""
     assert nas.space_of(encoder()) == nas.space_of(encoder()) == {"hidden": ["wide", "zero"]}
 
 
 @pytest.mark.parametrize("name", ["enas", "proxyless", "spos"])
 def test_exported_architecture_is_the_best_one_and_not_a_sample(name):
-    """NNI's trainers of these names drew one, and another one the next time."""
+    """NNI's trainers of these names exported a random sample, another one at each call."""
     params = _params(trainer={"name": name, "train_steps": 2})
     task = AutoEncoder(params.task)
     trainer = trainer_factory.create_trainer(params, task, train=True, evaluate=False)
@@ -218,8 +218,8 @@ def test_exported_architecture_is_the_best_one_and_not_a_sample(name):
         assert exported[0] == {"hidden": "zero"}
 
 
-def test_gradients_are_clipped_as_the_config_says():
-    """NNI's trainer took `grad_clip`, and clipped at 5 whatever it was."""
+def test_gradients_are_clipped_at_the_configured_norm():
+    """NNI's trainer accepted `grad_clip` but always clipped at 5."""
     moved = []
     for norm in (0.0, 1e-6):
         params = _params(trainer={"name": "darts"})
@@ -236,8 +236,8 @@ def test_gradients_are_clipped_as_the_config_says():
     assert moved[1] < 1e-6 < moved[0]
 
 
-def test_a_loss_is_minimized_and_a_metric_has_a_direction():
-    """NNI's strategies disagreed about which way is up."""
+def test_search_without_a_reward_metric_minimizes_the_loss():
+    """NNI's strategies disagreed about whether higher values are better."""
     params = _params(trainer={"name": "spos", "train_steps": 40})
     task = AutoEncoder(params.task)
     trainer = trainer_factory.create_trainer(params, task, train=True, evaluate=False)

@@ -22,7 +22,7 @@ LABELS = (IMAGES.mean(axis=(1, 2)) > 0.5).astype(np.int32)
 
 
 class DataLoader:
-    """Batches of arrays."""
+    """A dataset that yields batches of arrays, as NNI's data loader does."""
 
     def __init__(self, images: np.ndarray, labels: np.ndarray) -> None:
         self.dataset = tf.data.Dataset.from_tensor_slices((images, labels)).batch(16)
@@ -58,7 +58,7 @@ def fit(model, dataloader):
     search.report_final_result(acc)
 
 
-def test_functional_trainer_of_nni_tries_every_model(tmp_path) -> None:
+def test_nni_functional_trainer_evaluates_every_model_of_the_grid(tmp_path) -> None:
     # trainer = FunctionalTrainer(fit, dataloader=DataLoader(foo, bar))
     # experiment = RetiariiExperiment(base_model, trainer, mutators, strategy)
     trainer = FunctionalTrainer(fit, dataloader=DataLoader(IMAGES, LABELS))
@@ -71,7 +71,7 @@ def test_functional_trainer_of_nni_tries_every_model(tmp_path) -> None:
 
 @dataclasses.dataclass
 class AutoEncoderConfig(cfg.TaskConfig):
-    """There is nothing to set."""
+    """A config without fields of its own."""
 
 
 # class AutoEncoder(LightningModule):
@@ -85,7 +85,7 @@ class AutoEncoder(base_task.Task):
             [keras.layers.Dense(8, activation="relu"), keras.layers.Dense(16)], name="decoder"
         )
 
-    # The base class's, which is called after __init__.
+    # The method of the base class, which is called after `__init__`.
     def set_model(self, model: keras.Model) -> None:
         self.model = model
 
@@ -125,7 +125,7 @@ class AutoEncoder(base_task.Task):
     # def teardown(self, stage):
     #     if stage == 'fit':
     #         nni.report_final_result(self.trainer.callback_metrics['val_loss'].item())
-    # The study reports `search.metric` by itself: at each evaluation, and the last one in the end.
+    # The study itself reports `search.metric` at each evaluation, and its last value at the end.
 
 
 def encoder(choices: dict[str, Any]) -> keras.Model:
@@ -133,7 +133,7 @@ def encoder(choices: dict[str, Any]) -> keras.Model:
 
 
 @pytest.mark.slow
-def test_lightning_module_of_nni_is_searched(tmp_path) -> None:
+def test_nni_lightning_module_ported_to_a_task_is_searched(tmp_path) -> None:
     # lightning = pl.Lightning(AutoEncoder(), pl.Trainer(max_epochs=10), train_dataloader=...)
     params = cfg.ExperimentConfig(
         task=AutoEncoderConfig(
@@ -148,7 +148,7 @@ def test_lightning_module_of_nni_is_searched(tmp_path) -> None:
     before: list[float] = []
 
     class Watched(AutoEncoder):
-        """Keeps what the parts began with."""
+        """A task that records the initial weights of its parts."""
 
         def build_model(self) -> keras.Model:
             model = super().build_model()

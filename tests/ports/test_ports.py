@@ -1,7 +1,7 @@
-"""A Model Garden project runs after three textual replacements, and nothing else.
+"""A Model Garden project runs after three textual replacements and no other change.
 
 The texts in `projects/` are whole programs for the published Model Garden and Keras 2, as their
-authors would have written them, and run there as they stand.
+authors would have written them, and run with those unchanged.
 """
 
 import json
@@ -14,7 +14,7 @@ import tensorflow as tf
 from tests import commands, rounding
 
 PROJECTS = Path(__file__).parent / "projects"
-# Of the mean over at least 128 examples.
+# The metrics are means over at least 128 examples.
 TOLERANCE = rounding.tolerance(roundings=128)
 REPOSITORY = Path(__file__).parents[2]
 REPLACEMENTS = {
@@ -29,7 +29,7 @@ MAJORITY_TRAINER = "--gin_params=create_trainer.trainer_cls = @MajorityTrainer"
 def run_port(
     name: str, model_dir: Path, experiment: str, *arguments: str, mode: str = "train_and_eval"
 ) -> None:
-    """Ports the project, writes it next to `model_dir` and runs it there."""
+    """Port the project, write it next to `model_dir` and run it there."""
     text = (PROJECTS / f"{name}.py.txt").read_text()
     for pattern, replacement in REPLACEMENTS.items():
         text = re.sub(pattern, replacement, text, flags=re.MULTILINE)
@@ -53,7 +53,7 @@ def assert_usual_files(model_dir: Path, last_step: int) -> None:
 
 
 def last_scalars(folder: Path) -> dict[str, float]:
-    """The newest value of each scalar in the event files of `folder`."""
+    """Return the latest value of each scalar in the event files of `folder`."""
     scalars = {}
     for record in tf.data.TFRecordDataset([str(path) for path in sorted(folder.glob("events*"))]):
         for value in tf.compat.v1.Event.FromString(record.numpy()).summary.value:
@@ -68,7 +68,7 @@ def pretrained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return model_dir
 
 
-def test_ported_classification_learns_and_leaves_the_usual_files(pretrained: Path) -> None:
+def test_ported_classification_learns_and_writes_the_usual_files(pretrained: Path) -> None:
     assert_usual_files(pretrained, last_step=120)
     final = json.loads((pretrained / "final.json").read_text())
     assert final["accuracy"] >= 0.95
@@ -76,7 +76,7 @@ def test_ported_classification_learns_and_leaves_the_usual_files(pretrained: Pat
     assert final["evaluated_at"] == 120
 
 
-def test_ported_classification_keeps_best_and_averaged_weights(pretrained: Path) -> None:
+def test_ported_classification_saves_best_and_averaged_weights(pretrained: Path) -> None:
     best = json.loads((pretrained / "best_ckpt" / "info.json").read_text())
     assert best["accuracy"] >= 0.95
     assert tf.train.latest_checkpoint(pretrained / "best_ckpt")
@@ -108,7 +108,7 @@ def test_ported_subclassed_model_learns_with_its_own_train_step(majority: Path) 
     assert validation["wrong_examples"] == round(128 * (1 - validation["accuracy"]))
 
 
-def test_ported_trainer_reports_what_it_adds(majority: Path) -> None:
+def test_ported_trainer_reports_its_additional_metrics(majority: Path) -> None:
     train, validation = last_scalars(majority / "train"), last_scalars(majority / "validation")
     assert train["accuracy_percent"] == pytest.approx(100 * train["accuracy"])
     assert train["learning_rate"] == pytest.approx(5e-3)
@@ -120,13 +120,13 @@ def test_ported_subclassed_model_is_restored_for_evaluation(majority: Path) -> N
     trained = last_scalars(majority / "validation")
     run_port("subclassed", majority, "majority", MAJORITY_TRAINER, mode="eval")
     evaluated = last_scalars(majority / "validation")
-    # What the trainer counts in an attribute is in its checkpoints.
+    # The attribute in which the trainer counts evaluations is saved in its checkpoints.
     assert (evaluated.pop("num_evals"), trained.pop("num_evals")) == (4, 3)
     del evaluated["steps_per_second"], trained["steps_per_second"]
     assert evaluated == pytest.approx(trained, rel=TOLERANCE)
 
 
-def test_ported_classification_is_evaluated_as_at_the_end_of_its_training(pretrained: Path) -> None:
+def test_eval_mode_of_ported_classification_repeats_its_last_evaluation(pretrained: Path) -> None:
     trained = last_scalars(pretrained / "validation")
     run_port("classification", pretrained, "stripes_pretrain", mode="eval")
     assert last_scalars(pretrained / "validation") == pytest.approx(trained, rel=TOLERANCE)

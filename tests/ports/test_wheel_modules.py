@@ -1,4 +1,4 @@
-"""Modules of the Model Garden's wheel are ported by `tools port` and train; no hand is lent."""
+"""Modules of the Model Garden's wheel are ported by `tools port` and train without manual work."""
 
 import json
 import pathlib
@@ -24,7 +24,7 @@ def ported(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
 @needs_wheel
 @pytest.mark.slow
 @pytest.mark.parametrize("module", ["resnet", "bert_encoder", "image_classification"])
-def test_ported_module_of_the_wheel_trains(
+def test_ported_model_garden_module_trains(
     ported: pathlib.Path, tmp_path: pathlib.Path, module: str
 ) -> None:
     _run(ported, module, tmp_path)
@@ -40,7 +40,7 @@ def _run(ported: pathlib.Path, *args: str | pathlib.Path) -> None:
 
 @needs_wheel
 @pytest.mark.slow
-def test_porting_the_wheel_twice_changes_nothing_more(
+def test_porting_the_ported_wheel_modules_again_changes_nothing(
     ported: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert tools.main(["port", str(ported), "--json"]) == 0

@@ -23,7 +23,7 @@ def _open(directory, file_format="jsonl", **made_from) -> output.PredictionOutpu
 
 
 def _predict(directory, file_format="jsonl", num_batches: int | None = None) -> None:
-    """Writes batches, all of them or some; without all of them, nothing is finished."""
+    """Write and finish all batches, or write the first `num_batches` without finishing."""
     with _open(directory, file_format) as writer:
         for batch in BATCHES[writer.next_batch : num_batches]:
             writer.write({"x": batch, "y": np.stack([batch, -batch], axis=1)})
@@ -48,7 +48,9 @@ def test_shards_hold_all_rows_in_order(tmp_path) -> None:
 
 
 @pytest.mark.parametrize("file_format", FORMATS)
-def test_resumed_output_has_the_bytes_of_an_unbroken_one(file_format: str, tmp_path) -> None:
+def test_resumed_output_is_byte_identical_to_uninterrupted_output(
+    file_format: str, tmp_path
+) -> None:
     _predict(tmp_path / "unbroken", file_format)
     for num_batches in range(7):
         _predict(tmp_path / "resumed", file_format, num_batches)
@@ -56,7 +58,9 @@ def test_resumed_output_has_the_bytes_of_an_unbroken_one(file_format: str, tmp_p
     assert _contents(tmp_path / "resumed") == _contents(tmp_path / "unbroken")
 
 
-def test_output_killed_at_any_rename_repeats_and_misses_no_row(tmp_path, monkeypatch) -> None:
+def test_output_killed_at_any_rename_resumes_without_duplicate_or_missing_rows(
+    tmp_path, monkeypatch
+) -> None:
     _predict(tmp_path / "unbroken")
     rename, count = files.rename, 0
 
@@ -67,7 +71,7 @@ def test_output_killed_at_any_rename_repeats_and_misses_no_row(tmp_path, monkeyp
             raise KeyError("the end")
         rename(source, target)
 
-    # One for the first progress, and two for each of five shards.
+    # One rename for the initial progress file and two for each of the five shards.
     for last in range(1, 12):
         directory = tmp_path / str(last)
         count = 0
@@ -76,13 +80,13 @@ def test_output_killed_at_any_rename_repeats_and_misses_no_row(tmp_path, monkeyp
             with pytest.raises(KeyError):
                 _predict(directory)
         if last > 1:
-            # What a killed process leaves, beside complete files.
+            # A killed process leaves a temporary file next to complete ones.
             (directory / f"predictions-00009.jsonl.{'0' * 32}.tmp").write_text("half")
         _predict(directory)
         assert _contents(directory) == _contents(tmp_path / "unbroken")
 
 
-def test_rows_that_fill_the_last_shard_leave_no_empty_one(tmp_path) -> None:
+def test_rows_that_exactly_fill_the_last_shard_create_no_empty_shard(tmp_path) -> None:
     with _open(tmp_path) as writer:
         writer.write({"x": np.zeros(20)})
         progress = writer.finish()
@@ -112,20 +116,22 @@ def _damage_progress(text: str):
         (_damage_progress('{"rows": -1, "made_from": {}}'), errors.DataError, output.PROGRESS),
     ],
 )
-def test_directory_that_can_not_be_continued_is_refused(tmp_path, prepare, error, named) -> None:
+def test_directory_with_foreign_missing_or_damaged_files_is_refused(
+    tmp_path, prepare, error, named
+) -> None:
     prepare(tmp_path)
     with pytest.raises(error, match=named):
         _open(tmp_path)
 
 
-def test_predictions_of_other_weights_are_refused_and_kept(tmp_path) -> None:
+def test_resuming_with_different_weights_is_refused_and_deletes_no_predictions(tmp_path) -> None:
     _predict(tmp_path)
     with pytest.raises(errors.ConfigValueError, match=r"weights: \(none\) -> ckpt-9"):
         _open(tmp_path, weights="ckpt-9")
     assert len(list(tmp_path.glob("*.jsonl"))) == 5
 
 
-def test_prediction_without_rows_is_an_error(tmp_path) -> None:
+def test_finishing_without_rows_raises_an_error(tmp_path) -> None:
     with _open(tmp_path) as writer, pytest.raises(errors.DataError, match="empty"):
         writer.finish()
 
@@ -137,7 +143,7 @@ def test_prediction_without_rows_is_an_error(tmp_path) -> None:
         (np.array([b"\xff"], object), errors.DataError, "encode_base64"),
     ],
 )
-def test_column_that_no_file_can_hold_is_named_when_the_output_is_finished(
+def test_column_that_cannot_be_written_raises_when_the_output_is_finished(
     tmp_path, column, error, named
 ) -> None:
     with _open(tmp_path) as writer:
@@ -164,7 +170,7 @@ def _write(file_format: str, path, predictions=None) -> None:
     file.close()
 
 
-def test_json_lines_hold_the_rows(tmp_path) -> None:
+def test_json_lines_file_contains_one_object_per_row(tmp_path) -> None:
     _write("jsonl", tmp_path / "rows")
     lines = (tmp_path / "rows").read_text().splitlines()
     assert [json.loads(line)["score"] for line in lines] == [0.1, None, None]
@@ -173,7 +179,7 @@ def test_json_lines_hold_the_rows(tmp_path) -> None:
     assert json.loads(lines[2])["box"] == _predictions()["box"][2].tolist()
 
 
-def test_parquet_holds_the_columns(tmp_path) -> None:
+def test_parquet_file_contains_all_columns(tmp_path) -> None:
     _write("parquet", tmp_path / "rows")
     table = pq.read_table(tmp_path / "rows").to_pydict()
     assert table["index"] == [0, 1, 2]
@@ -183,7 +189,7 @@ def test_parquet_holds_the_columns(tmp_path) -> None:
     np.testing.assert_array_equal(np.float32(table["score"]), _predictions()["score"])
 
 
-def test_tfrecords_hold_an_example_per_row(tmp_path) -> None:
+def test_tfrecord_file_contains_one_example_per_row(tmp_path) -> None:
     _write("tfrecord", tmp_path / "rows")
     rows = tf.data.TFRecordDataset(str(tmp_path / "rows")).batch(3).get_single_element()
     features = {
@@ -202,13 +208,13 @@ def test_tfrecords_hold_an_example_per_row(tmp_path) -> None:
 
 
 @pytest.mark.parametrize("dtype", [tf.float16, tf.bfloat16])
-def test_short_floats_become_float32(dtype) -> None:
+def test_float16_and_bfloat16_columns_become_float32(dtype) -> None:
     column = output.as_columns({"x": tf.constant([0.5], dtype).numpy()})["x"]
     assert column.dtype == np.float32
     assert column.tolist() == [0.5]
 
 
-def test_rows_of_a_batch_may_be_longer_than_those_of_another(tmp_path) -> None:
+def test_row_length_may_differ_between_batches(tmp_path) -> None:
     file = output.create_shard("parquet", str(tmp_path / "rows"))
     for length in (1, 0, 3):
         file.write({"x": np.ones((2, length), np.int32)})
@@ -224,7 +230,7 @@ def test_large_parquet_has_several_row_groups(tmp_path, monkeypatch) -> None:
     assert [file.metadata.row_group(i).num_rows for i in range(file.num_row_groups)] == [2, 1]
 
 
-def test_missing_library_is_named_with_its_extra(monkeypatch) -> None:
+def test_missing_library_error_names_the_extra_to_install(monkeypatch) -> None:
     monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
     with pytest.raises(errors.ConfigValueError, match=r"official-lite\[parquet\]"):
         output.require_library("parquet")

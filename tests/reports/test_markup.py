@@ -20,14 +20,14 @@ def test_hostile_text_stays_inside_its_element() -> None:
     assert html.unescape(shown).count(HOSTILE) == 2
 
 
-def test_data_cannot_end_its_element() -> None:
+def test_json_data_cannot_close_its_script_element() -> None:
     shown = json_script({"name": HOSTILE})
     inner = shown.removeprefix('<script type="application/json">').removesuffix("</script>")
     assert "<" not in inner
     assert json.loads(inner) == {"name": HOSTILE}
 
 
-def test_characters_that_utf_8_lacks_are_escaped() -> None:
+def test_surrogate_control_and_bidi_characters_are_escaped() -> None:
     shown = tag("p", "\ud800 \x1b \u202e")
     assert shown == "<p>\\ud800 \\x1b \\u202e</p>"
     assert shown.encode("utf-8")
@@ -39,7 +39,7 @@ def _table(cells: list[list], **fields) -> str:
     return markup.table(caption="all", columns=columns, rows=rows, **fields)
 
 
-def test_table_names_its_columns_and_rows_and_sorts_by_all_digits() -> None:
+def test_table_labels_columns_and_rows_and_stores_unrounded_sort_values() -> None:
     shown = _table([[0.123456789, "<b>"], [None, "c"]], is_sortable=True)
     assert shown.count('scope="col"') == 3
     assert shown.count('scope="row"') == 2
@@ -49,7 +49,7 @@ def test_table_names_its_columns_and_rows_and_sorts_by_all_digits() -> None:
     assert 'data-value="">–</td>' in shown
 
 
-def test_facts_and_durations_are_formatted_for_readers() -> None:
+def test_missing_facts_are_omitted_and_durations_are_human_readable() -> None:
     assert "seed" not in markup.facts({"seed": None, "step": 3})
     assert [markup.duration(s) for s in (None, 1.25, 3661)] == [None, "1.2 s", "1:01:01"]
     assert markup.when(None) is None

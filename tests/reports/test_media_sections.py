@@ -40,7 +40,7 @@ def _sections(run) -> dict[str, str]:
     return {one.name: tag("div", one.content) for one in found}
 
 
-def test_images_of_the_first_the_last_and_some_steps_are_shown(run) -> None:
+def test_images_of_the_first_the_last_and_some_steps_in_between_are_shown(run) -> None:
     shown = _sections(run)["images"]
     assert "validation/digit" in shown
     assert shown.count("data:image/png;base64,") == 6
@@ -50,7 +50,9 @@ def test_images_of_the_first_the_last_and_some_steps_are_shown(run) -> None:
     assert steps == sorted(steps)
 
 
-def test_quantiles_and_distribution_are_those_of_the_values(run, monkeypatch) -> None:
+def test_histogram_charts_show_the_quantiles_and_distribution_of_the_values(
+    run, monkeypatch
+) -> None:
     drawn = []
     monkeypatch.setattr(charts, "grid", lambda found: drawn.extend(found) or tag("div"))
     _sections(run)
@@ -65,7 +67,7 @@ def test_quantiles_and_distribution_are_those_of_the_values(run, monkeypatch) ->
         assert sum(share for _, share in one.points) == pytest.approx(1.0, abs=0.01)
 
 
-def test_too_many_bytes_leave_out_the_first_images(run, monkeypatch) -> None:
+def test_earliest_images_are_omitted_when_the_byte_limit_is_exceeded(run, monkeypatch) -> None:
     size = len(re.findall(r"base64,([^\"]+)", _sections(run)["images"])[0]) * 3 // 4
     monkeypatch.setattr(media_sections, "_MAX_IMAGE_BYTES", 3 * size)
     shown = _sections(run)["images"]
@@ -82,7 +84,7 @@ def test_run_without_images_has_no_section_about_them(tmp_path) -> None:
     assert _sections(run) == {}
 
 
-def test_a_browser_shows_the_images(run, tmp_path) -> None:
+def test_browser_renders_images_and_histograms(run, tmp_path) -> None:
     path = tmp_path / "page.html"
     path.write_text(page.build_page([str(run)]))
     with chromium.started() as browser:
@@ -94,7 +96,7 @@ def test_a_browser_shows_the_images(run, tmp_path) -> None:
         assert tab.problems == []
 
 
-def test_unreadable_event_files_are_named_and_hide_no_others(run) -> None:
+def test_unreadable_event_files_are_reported_and_the_others_are_still_shown(run) -> None:
     (run / "train").mkdir()
     (run / "train" / "events.out.tfevents.1.v2").mkdir()
     [good] = (run / "validation").glob("events*")

@@ -1,4 +1,4 @@
-"""The pages, in a real browser: without it nobody would know whether their script works."""
+"""Report pages in a real browser, which executes their script."""
 
 import pathlib
 from collections.abc import Iterator
@@ -30,7 +30,7 @@ def _write(tmp_path: pathlib.Path, *directories: pathlib.Path) -> pathlib.Path:
 
 def _require_soundness(tab: chromium.Tab, width: int) -> None:
     assert tab.problems == []
-    # Not `innerWidth`: on a phone that grows with what does not fit.
+    # Not `innerWidth`, which grows on a phone if the content is too wide.
     assert tab.evaluate("document.documentElement.scrollWidth") <= width
     assert tab.evaluate(
         "[...document.querySelectorAll('.plot')].every(one => !one.clientWidth ||"
@@ -101,7 +101,7 @@ def test_every_chart_has_a_legend_and_ticks(browser, tmp_path) -> None:
     width = WIDTHS[1]
     search.run_study(toys.curve, toys.config(num_trials=5), str(tmp_path / "study"))
     run = made_runs.make_run(tmp_path / "run")
-    # A range that lies around one round number only.
+    # The values span a range that contains only one round number.
     values = [0.4932, 0.5061, 0.51, 0.4991, 0.5044]
     made_runs.write_metrics(
         run,
@@ -121,7 +121,7 @@ def test_every_chart_has_a_legend_and_ticks(browser, tmp_path) -> None:
     _require_soundness(tab, width)
 
 
-def test_values_under_the_pointer_stay_on_the_screen(browser, tmp_path) -> None:
+def test_tooltip_stays_on_the_screen(browser, tmp_path) -> None:
     width = WIDTHS[1]
     runs = [made_runs.make_run(tmp_path / f"run {n}") for n in range(6)]
     tab = browser.open(_write(tmp_path, *runs), width)
@@ -144,7 +144,7 @@ def test_values_under_the_pointer_stay_on_the_screen(browser, tmp_path) -> None:
             assert tab.evaluate(shown), (edge, x)
 
 
-def test_a_chart_zooms_by_mouse_and_by_keyboard(browser, tmp_path) -> None:
+def test_chart_zooms_by_mouse_and_keyboard(browser, tmp_path) -> None:
     width = WIDTHS[0]
     tab = browser.open(_write(tmp_path, made_runs.make_run(tmp_path / "run")), width)
     ticks = (
@@ -182,7 +182,7 @@ def test_a_chart_zooms_by_mouse_and_by_keyboard(browser, tmp_path) -> None:
     assert tab.problems == []
 
 
-def test_text_from_files_is_never_run(browser, tmp_path) -> None:
+def test_text_from_files_is_never_executed_as_script(browser, tmp_path) -> None:
     config = {"task": {HOSTILE: HOSTILE}}
     record = {"exit_reason": HOSTILE, "argv": [HOSTILE], "host": HOSTILE, "status": HOSTILE}
     # No directory can have a slash in its name.
@@ -206,7 +206,7 @@ def test_long_run_makes_a_small_page(tmp_path) -> None:
     assert _write(tmp_path, run).stat().st_size < 200_000
 
 
-def test_runs_with_equal_names_are_distinguishable(tmp_path) -> None:
+def test_runs_with_the_same_name_are_distinguished_by_their_parent_directory(tmp_path) -> None:
     runs = [made_runs.make_run(tmp_path / name / "run") for name in "ab"]
     text = page.build_page([str(one) for one in runs])
     assert "<title>a/run · b/run</title>" in text
@@ -214,7 +214,7 @@ def test_runs_with_equal_names_are_distinguishable(tmp_path) -> None:
         page.build_page([str(runs[0]), str(runs[0])])
 
 
-def test_directory_that_holds_runs_names_them(tmp_path) -> None:
+def test_error_for_a_parent_directory_names_the_runs_in_it(tmp_path) -> None:
     made_runs.make_run(tmp_path / "all" / "pretrain")
     with pytest.raises(errors.ConfigValueError, match=r"Found .*pretrain"):
         page.build_page([str(tmp_path / "all")])
@@ -222,7 +222,7 @@ def test_directory_that_holds_runs_names_them(tmp_path) -> None:
         page.build_page([str(tmp_path / "alll")])
 
 
-def test_runs_and_studies_stand_on_one_page(tmp_path) -> None:
+def test_runs_and_studies_share_one_page_with_unique_ids(tmp_path) -> None:
     run = made_runs.make_run(tmp_path / "a")
     search.run_study(toys.parabola, toys.config(num_trials=2), str(tmp_path / "s"))
     text = page.build_page([str(run), str(tmp_path / "s")])

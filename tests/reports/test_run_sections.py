@@ -15,7 +15,7 @@ def _read(directory) -> run_reading.Run:
     return run_reading.read_run(str(directory))
 
 
-def test_overview_says_how_runs_ended_and_what_cannot_be_read(tmp_path) -> None:
+def test_overview_shows_exit_reasons_and_unreadable_files(tmp_path) -> None:
     reason = "DivergedError: loss is <nan>"
     record = {"status": "failed", "exit_reason": reason, "global_step": 400}
     run = _read(made_runs.make_run(tmp_path / "a", record=record))
@@ -40,7 +40,7 @@ def test_checkpoint_section_shows_the_size_of_each_checkpoint(tmp_path) -> None:
 
 
 def test_time_section_shows_the_share_of_each_state(tmp_path) -> None:
-    """A folder from before goodput was recorded has none, alone and beside others."""
+    """A run without a goodput record has no section of its own but is shown next to others."""
     old = _read(made_runs.make_run(tmp_path / "old"))
     assert run_sections.time_spent([old]) is None
     record = goodput.TimeRecord(begin=100.0, end=100.0, starts=2)
@@ -70,7 +70,7 @@ def test_architecture_section_shows_choices_and_their_history(tmp_path) -> None:
     assert [one["y"] for one in data["series"]] == [[0.5, 0.9], [0.5, 0.1]]
 
 
-def test_damaged_architecture_does_not_hide_the_run(tmp_path) -> None:
+def test_damaged_architecture_file_is_reported_in_its_section(tmp_path) -> None:
     directory = made_runs.make_run(tmp_path / "a")
     (directory / "arch.json").write_text("{torn")
     assert "is not valid JSON" in tag("div", run_sections.architectures([_read(directory)]).content)
@@ -83,7 +83,7 @@ def _content(section: markup.Section) -> str:
 def test_config_fields_that_differ_between_runs_are_highlighted(tmp_path) -> None:
     other = copy.deepcopy(made_runs.CONFIG)
     other["runtime"]["distribution_strategy"] = "one_device"
-    # A text differs from a number.
+    # A string differs from the equal number.
     other["trainer"]["train_steps"] = "1000"
     directories = [
         made_runs.make_run(tmp_path / "a"),
@@ -127,7 +127,7 @@ def test_training_and_validation_share_a_chart_over_steps_or_time(tmp_path) -> N
     assert "data-clock" in tag("div", section.content)
 
 
-def test_rows_of_equal_runs_have_different_names(tmp_path) -> None:
+def test_metrics_with_the_same_display_name_get_different_row_names(tmp_path) -> None:
     run = made_runs.make_run(tmp_path / "run")
     values = {"training_loss": 0.5, "loss": 0.0, "training_accuracy": 0.1, "accuracy": 0.2}
     made_runs.write_metrics(run, [{"step": n, "split": "train", **values} for n in (1, 2)])
@@ -141,7 +141,7 @@ def test_rows_of_equal_runs_have_different_names(tmp_path) -> None:
     ]
 
 
-def test_each_run_has_its_color_and_switch(tmp_path) -> None:
+def test_each_run_has_its_own_color_and_visibility_switch(tmp_path) -> None:
     section = run_sections.curves(_runs(tmp_path, 3))
     series = _charts(section)["loss"]["series"]
     assert {(one["run"], one["colour"]) for one in series} == {(0, 0), (1, 1), (2, 2)}
@@ -149,14 +149,14 @@ def test_each_run_has_its_color_and_switch(tmp_path) -> None:
     assert all(f'data-run="{number}"' in tag("div", section.content) for number in range(3))
 
 
-def test_speed_has_a_section_of_its_own(tmp_path) -> None:
+def test_throughput_has_its_own_section(tmp_path) -> None:
     runs = _runs(tmp_path, 1)
     section = run_sections.throughput(runs)
     assert list(_charts(section)) == ["steps_per_second"]
     assert "6,496" in tag("div", section.content)
 
 
-def test_report_of_a_run_without_metrics_says_so(tmp_path) -> None:
+def test_report_of_a_run_without_metrics_shows_a_message(tmp_path) -> None:
     (tmp_path / "params.yaml").write_text("{}")
     runs = [run_reading.read_run(str(tmp_path))]
     assert "No metrics" in tag("div", run_sections.curves(runs).content)

@@ -13,7 +13,7 @@ def _shown(tmp_path, evaluate, **fields) -> dict[str, str]:
     return {section.name: tag("div", section.content) for section in sections}
 
 
-def test_trials_can_be_sorted_and_the_best_stands_out(tmp_path) -> None:
+def test_trial_table_is_sortable_and_highlights_the_best_trial(tmp_path) -> None:
     shown = _shown(tmp_path, toys.error_in_the_third)
     assert "no such file" in shown["overview"]
     assert "-4 … 4" in shown["space"]
@@ -50,19 +50,19 @@ def test_best_value_so_far_never_gets_worse(tmp_path) -> None:
     assert study_sections.pareto_charts(study) == []
 
 
-def test_axes_of_a_study_fit_the_values_of_its_parameters(tmp_path) -> None:
+def test_slice_charts_use_log_axes_for_log_parameters_and_names_for_categories(tmp_path) -> None:
     by_title = {chart.title: chart for chart in study_sections.slice_charts(_study(tmp_path))}
     assert by_title["rate"].x_is_log
     assert set(by_title["kind"].x_names) == {"a", "[1, 2]"}
     assert {x for one in by_title["kind"].series for x, _ in one.points} == {0, 1}
 
 
-def test_study_of_several_metrics_shows_a_pareto_front(tmp_path) -> None:
+def test_study_with_several_metrics_shows_a_pareto_front(tmp_path) -> None:
     fields = {"metric": ["up", "down"], "direction": ["maximize", "maximize"]}
     study = _study(tmp_path, **fields, strategy="nsga2")
     (chart,) = study_sections.pareto_charts(study)
     assert len(study_sections.history_charts(study)) == 2
-    # What one gains the other loses, so that none is worse in both.
+    # The two metrics always sum to 1, so no trial is dominated by another.
     assert [(one.name, len(one.points)) for one in chart.series] == [("Pareto front", 9)]
 
 
@@ -82,12 +82,12 @@ def test_study_is_read_with_its_values_ranking_and_best_trials(tmp_path) -> None
     assert [trial.values[0] for trial in found.trials] == [t.value for t in study.trials]
     assert found.ranking[0] == study.best_trial.number
     assert [trial.number for trial in found.trials if trial.is_best] == [found.ranking[0]]
-    # The value depends on one of them only.
+    # The value depends on `a.x` only.
     assert [param.short_name for param in found.params] == ["a.x", "b.x"]
     assert sum(param.importance for param in found.params) == pytest.approx(1.0)
 
 
-def test_failed_trial_shows_its_error(tmp_path) -> None:
+def test_failed_trial_is_read_with_its_error(tmp_path) -> None:
     search.run_study(toys.error_in_the_third, toys.config(num_trials=4), str(tmp_path))
     failed = read_study(str(tmp_path)).trials[2]
     assert (failed.state, failed.reason) == ("fail", "DataError: no such file")

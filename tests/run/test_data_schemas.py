@@ -22,7 +22,7 @@ class RowsConfig(cfg.TaskConfig):
 
 @task_factory.register_task_cls(RowsConfig)
 class RowsTask(base_task.Task):
-    """A line fitted to the rows of a source."""
+    """A task that fits a line to the rows of a source."""
 
     def build_model(self):
         dense = keras.layers.Dense(1, kernel_initializer="zeros")
@@ -41,7 +41,7 @@ class RowsTask(base_task.Task):
 
 
 class NumbersTask(RowsTask):
-    """Interprets `source` by itself."""
+    """A task that interprets `source` itself."""
 
     def build_inputs(self, params, input_context=None):
         x = tf.range(1.0, 33.0)[:, tf.newaxis] * {"numbers": 0.1}[params.source]
@@ -55,7 +55,7 @@ class CreatedData(cfg.DataConfig):
 
 
 class CreatingTask(RowsTask):
-    """Writes its files before it reads them."""
+    """A task that writes its input files before it reads them."""
 
     def build_inputs(self, params, input_context=None):
         row_files.write("parquet", pathlib.Path(params.input_path).parent)
@@ -64,7 +64,7 @@ class CreatingTask(RowsTask):
 
 @pytest.fixture
 def run(experiment, tmp_path):
-    """A function that trains on a source, and returns the weights."""
+    """Return a function that trains on a source and returns the weights."""
 
     def run(
         input_path,
@@ -93,7 +93,7 @@ def run(experiment, tmp_path):
     return run
 
 
-def test_the_first_run_writes_the_schema_of_each_block(run, tmp_path):
+def test_first_run_writes_the_schema_of_each_data_block(run, tmp_path):
     path = row_files.write("parquet", tmp_path / "data")
     run(path, mode="train_and_eval", label_column="label")
     for block in ("train_data", "validation_data"):
@@ -102,7 +102,7 @@ def test_the_first_run_writes_the_schema_of_each_block(run, tmp_path):
 
 
 @pytest.mark.parametrize("source", ["parquet", "csv"])
-def test_changed_data_end_a_run_before_its_first_step(run, tmp_path, source):
+def test_data_that_differ_from_the_schema_stop_a_run_before_its_first_step(run, tmp_path, source):
     path = row_files.write(source, tmp_path / "data")
     run(path, source=source, folder="one")
     schema = tmp_path / "one" / "data_schema.train_data.json"
@@ -114,7 +114,7 @@ def test_changed_data_end_a_run_before_its_first_step(run, tmp_path, source):
     assert not (tmp_path / "other").exists()
 
 
-def test_runs_share_a_schema_file(run, tmp_path):
+def test_runs_can_share_a_schema_file(run, tmp_path):
     path = row_files.write("parquet", tmp_path / "data")
     schema = tmp_path / "schemas" / "rows.json"
     run(path, schema=str(schema), folder="one", columns=["x", "label"])
@@ -131,13 +131,13 @@ def test_unknown_label_column_is_refused_with_the_nearest_name(run, tmp_path):
         run(path, label_column="labels")
 
 
-def test_an_unknown_source_is_refused_with_the_nearest_name(run, tmp_path):
+def test_unknown_source_is_refused_with_the_nearest_name(run, tmp_path):
     path = row_files.write("parquet", tmp_path / "data")
     with pytest.raises(errors.UnknownNameError, match=r"'parqet'.*`parquet`"):
         run(path, source="parqet")
 
 
-def test_a_source_that_the_task_interprets_needs_no_schema(run, tmp_path):
+def test_source_that_the_task_interprets_itself_gets_no_schema(run, tmp_path):
     run("anywhere", source="numbers", task_cls=NumbersTask)
     assert not list(tmp_path.rglob("data_schema*"))
 
@@ -148,7 +148,7 @@ def test_files_that_the_task_creates_need_not_exist_before_the_run(run, tmp_path
     assert list((tmp_path / "data").iterdir())
 
 
-def test_a_resumed_run_ends_with_the_same_weights(run, tmp_path):
+def test_resumed_run_ends_with_the_weights_of_an_uninterrupted_one(run, tmp_path):
     path = row_files.write("parquet", tmp_path / "data")
     whole = run(path, 40, folder="whole")
     run(path, 12, folder="parts")
@@ -157,7 +157,7 @@ def test_a_resumed_run_ends_with_the_same_weights(run, tmp_path):
 
 
 @pytest.mark.parametrize("source", ["parquet", "huggingface"])
-def test_a_run_records_the_checksums_of_its_files(run, tmp_path, source):
+def test_run_records_the_checksums_of_its_input_files(run, tmp_path, source):
     path = row_files.write(source, tmp_path / "data")
     run(path, source=source)
     recorded = json.loads((tmp_path / "run" / "run.json").read_text())["inputs"]

@@ -1,4 +1,4 @@
-"""Each entry point keeps the same promises around the work of a run."""
+"""All entry points record, check, lock and stop runs in the same way."""
 
 import json
 import os
@@ -138,7 +138,7 @@ def _with_rate(learning_rate: float) -> dict[str, Any]:
 
 
 @pytest.mark.sample(2)
-def test_run_leaves_its_record_and_another_config_over_its_checkpoints_is_refused(
+def test_run_writes_its_record_and_refuses_a_changed_config_for_its_checkpoints(
     door: Door, tmp_path: pathlib.Path
 ) -> None:
     door(_params(), tmp_path / "run")
@@ -158,7 +158,7 @@ class StopEarly(orbit.Hook):
 
 
 @pytest.mark.sample(2)
-def test_log_of_a_run_that_stops_early_states_the_reason(
+def test_record_of_a_run_that_stops_early_states_the_reason(
     door: Door, tmp_path: pathlib.Path
 ) -> None:
     hooks = [f"{StopEarly.__module__}:StopEarly"]
@@ -169,7 +169,7 @@ def test_log_of_a_run_that_stops_early_states_the_reason(
 
 
 @pytest.mark.sample(2)
-def test_missing_file_and_another_training_in_the_directory_are_refused(
+def test_missing_input_file_and_busy_model_directory_are_refused(
     door: Door, tmp_path: pathlib.Path
 ) -> None:
     missing = {"task": {"train_data": {"input_path": str(tmp_path / "no.tfrecord")}}}
@@ -194,7 +194,9 @@ class TermAtStep4(orbit.Hook):
 
 
 @pytest.mark.sample(2)
-def test_sigterm_saves_a_checkpoint_and_logs_the_stop(door: Door, tmp_path: pathlib.Path) -> None:
+def test_sigterm_saves_a_checkpoint_and_records_the_preemption(
+    door: Door, tmp_path: pathlib.Path
+) -> None:
     hook = f"{__name__}:TermAtStep4"
     with pytest.raises(errors.PreemptedError):
         door(_params(trainer={"hooks": [hook], "train_steps": 400}), tmp_path / "run")

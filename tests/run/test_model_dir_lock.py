@@ -13,7 +13,7 @@ from official_lite.run import model_dir_lock
 
 
 class Clock:
-    """A time that passes when somebody sleeps."""
+    """A clock that advances when `sleep` is called."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -65,7 +65,7 @@ def test_second_training_is_refused_and_names_the_holder_of_the_lock(
             _lock(tmp_path),
         ):
             pass
-        assert _holder(tmp_path)["pid"] == os.getpid(), "the first one keeps it"
+        assert _holder(tmp_path)["pid"] == os.getpid(), "the first process keeps the lock"
     with _lock(tmp_path):
         pass
 
@@ -86,7 +86,7 @@ signal.pause()
 """
 
 
-# The first process of a container may never wait for those whose parents are dead: zombies.
+# The init process of a container may never reap orphaned processes, which stay zombies.
 @pytest.mark.parametrize("is_waited_for", [True, False])
 def test_lock_of_a_killed_process_is_taken_over_at_once(
     tmp_path: pathlib.Path, is_waited_for: bool
@@ -103,7 +103,7 @@ def test_lock_of_a_killed_process_is_taken_over_at_once(
             process.wait()
         with _lock(tmp_path, clock):
             assert _holder(tmp_path)["pid"] == os.getpid()
-    assert clock.now == 1000.0, "nobody waited"
+    assert clock.now == 1000.0, "the lock must be taken without waiting"
 
 
 @pytest.mark.parametrize("pid", [1, None])
@@ -118,7 +118,7 @@ def test_lock_of_a_dead_process_with_a_reused_pid_is_taken_over(
 
 @pytest.mark.parametrize("where", [{}, {"host": socket.gethostname(), "namespace": "a container"}])
 @pytest.mark.parametrize("beat", [900.0, 1000.0, 1e6])
-def test_process_on_another_host_is_dead_after_three_missed_heartbeats(
+def test_lock_of_another_host_is_taken_over_after_three_missed_heartbeats(
     tmp_path: pathlib.Path, where: dict[str, str], beat: float
 ) -> None:
     _write(tmp_path, beat=beat, **where)
@@ -128,7 +128,7 @@ def test_process_on_another_host_is_dead_after_three_missed_heartbeats(
     assert clock.now == 1000.0 + 3 * model_dir_lock.BEAT_SECS
 
 
-def test_process_on_another_host_is_alive_while_its_heartbeat_changes(
+def test_lock_of_another_host_is_respected_while_its_heartbeat_changes(
     tmp_path: pathlib.Path,
 ) -> None:
     _write(tmp_path, beat=900.0)
@@ -152,7 +152,7 @@ def test_lock_just_taken_over_by_a_live_process_is_respected(
 ) -> None:
     def rename(source: str, target: str) -> None:
         if not seen:
-            # In this moment, another process finds the stale lock, too, and is faster.
+            # At this moment, another process replaces the stale lock first.
             start = model_dir_lock._process_start(os.getppid())
             newer = {"host": socket.gethostname(), "pid": os.getppid(), "process_start": start}
             _write(tmp_path, id="newer", **newer)
@@ -189,7 +189,7 @@ def test_lock_taken_over_by_another_process_is_not_removed(
     assert _holder(tmp_path)["id"] == "other"
 
 
-def test_asking_whether_a_lock_is_held_changes_nothing(tmp_path: pathlib.Path) -> None:
+def test_is_held_reports_the_lock_state_without_changing_the_lock(tmp_path: pathlib.Path) -> None:
     assert model_dir_lock.is_held(str(tmp_path)) is False
     with _lock(tmp_path):
         assert model_dir_lock.is_held(str(tmp_path)) is True

@@ -1,4 +1,4 @@
-"""What a run was made from: its own code, not that of libraries or of AutoGraph."""
+"""Provenance of a run: the user's code, repository state and installed packages."""
 
 import os
 import pathlib
@@ -32,7 +32,7 @@ def test_imported_user_code_is_recorded_and_its_changes_are_found(
     assert [path for path, *_ in provenance.find_code_differences(described)] == [str(own)]
 
 
-def test_commit_and_changes_of_a_repository_are_described(
+def test_commit_and_uncommitted_changes_of_a_repository_are_recorded(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     own = tmp_path / "my_code.py"
@@ -57,7 +57,7 @@ def test_package_missing_from_the_record_is_reported_as_a_difference() -> None:
     assert (name, recorded) == ("pytest", "not installed")
 
 
-def test_code_that_can_not_be_read_is_compared_by_existence(
+def test_unreadable_code_file_is_compared_only_by_its_existence(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     own = tmp_path / "my_lost_task.py"
@@ -71,7 +71,7 @@ def test_code_that_can_not_be_read_is_compared_by_existence(
     assert [path for path, *_ in provenance.find_code_differences(described)] == [str(own)]
 
 
-def test_unreadable_directory_of_packages_is_skipped(
+def test_unreadable_package_directory_is_skipped(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     described = provenance.describe_environment()

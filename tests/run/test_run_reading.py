@@ -18,7 +18,7 @@ from official_lite.tools import smoke_run
 from tests import made_runs
 
 
-def test_finished_training_is_read_from_its_directory(tmp_path: pathlib.Path) -> None:
+def test_read_run_returns_the_data_of_a_finished_training(tmp_path: pathlib.Path) -> None:
     before = time.time()
     params = smoke_run.experiment(20)
     pipeline.RunPipeline(params, "train_and_eval", str(tmp_path / "run")).run()
@@ -36,7 +36,7 @@ def test_finished_training_is_read_from_its_directory(tmp_path: pathlib.Path) ->
     assert run.start_time <= run.end_time
 
 
-def test_run_has_its_experiment_execution_mode_best_checkpoint_and_last_metrics(
+def test_read_run_returns_experiment_execution_mode_best_checkpoint_and_last_metrics(
     tmp_path: pathlib.Path,
 ) -> None:
     directory = str(made_runs.make_run(tmp_path / "a"))
@@ -53,7 +53,9 @@ def test_run_has_its_experiment_execution_mode_best_checkpoint_and_last_metrics(
     assert run_reading.read_run(str(tmp_path / "b")).experiment == "other"
 
 
-def test_runs_are_found_however_deep(tmp_path: pathlib.Path) -> None:
+def test_runs_are_found_in_nested_directories_despite_a_symlink_loop(
+    tmp_path: pathlib.Path,
+) -> None:
     for name in ("b", "study/trials/0000", "study/trials/0001"):
         made_runs.make_run(tmp_path / name)
     (tmp_path / "loop").symlink_to(tmp_path)
@@ -78,7 +80,7 @@ def test_truncated_files_of_a_run_are_reported_and_the_others_are_read(
     assert len(run.problems) == 3
 
 
-def test_run_whose_process_is_gone_was_killed(tmp_path: pathlib.Path) -> None:
+def test_running_status_without_a_live_process_is_read_as_killed(tmp_path: pathlib.Path) -> None:
     directory = made_runs.make_run(tmp_path / "a", record={"status": "running"})
     assert run_reading.read_run(str(directory)).status == "killed"
     with model_dir_lock.ModelDirLock(str(directory)):
@@ -89,7 +91,9 @@ def test_run_whose_process_is_gone_was_killed(tmp_path: pathlib.Path) -> None:
     assert os.listdir(directory).count(".lock") == 1
 
 
-def test_evaluations_beside_the_training_are_read_with_it(tmp_path: pathlib.Path) -> None:
+def test_metrics_of_a_separate_evaluation_job_are_read_with_the_training_metrics(
+    tmp_path: pathlib.Path,
+) -> None:
     trained = {"step": 10, "split": "train", "loss": 1.0}
     evaluated = {"step": 10, "split": "validation", "accuracy": 0.5}
     (tmp_path / "metrics.json").write_text(json.dumps(trained) + "\n")
@@ -101,7 +105,7 @@ def test_evaluations_beside_the_training_are_read_with_it(tmp_path: pathlib.Path
 
 
 @pytest.mark.parametrize("value", [1e308, math.nan, "x", [[1]], True])
-def test_wrong_types_in_the_files_of_a_run_hide_neither_it_nor_others(
+def test_wrong_types_in_run_files_are_reported_and_hide_no_runs(
     tmp_path: pathlib.Path, value: Any
 ) -> None:
     (tmp_path / "good").mkdir()
@@ -141,7 +145,7 @@ def test_metrics_file_has_one_series_for_each_metric_and_split() -> None:
     assert series["train"]["a"].steps == (2,)
 
 
-def test_values_of_a_restarted_run_replace_those_of_repeated_steps() -> None:
+def test_values_of_a_restarted_run_replace_all_values_from_its_first_step_on() -> None:
     first = [_line(step, loss=float(step)) for step in (10, 20, 30)]
     again = [_line(step, loss=step + 0.5) for step in (20, 25)]
     series, _ = run_reading.parse_metrics(_text(*first, *again).splitlines(keepends=True))
@@ -156,7 +160,7 @@ def test_only_an_incomplete_last_line_of_metrics_is_ignored() -> None:
     assert [problem.partition(" can't")[0] for problem in problems] == ["line 1", "line 2"]
 
 
-def test_reading_metrics_does_not_hold_their_text_in_memory() -> None:
+def test_reading_metrics_does_not_keep_the_file_text_in_memory() -> None:
     def lines() -> Iterator[str]:
         for step in range(20_000):
             yield f'{{"step": {step}, "split": "train", "loss": 0.5, "note": null}}\n'

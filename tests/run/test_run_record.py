@@ -45,7 +45,7 @@ def test_failure_is_recorded_with_its_traceback(tmp_path: pathlib.Path) -> None:
     assert "Traceback" in (tmp_path / "log.txt").read_text()
 
 
-def test_error_without_a_message_is_recorded_by_its_name(tmp_path: pathlib.Path) -> None:
+def test_error_without_a_message_is_recorded_by_its_class_name(tmp_path: pathlib.Path) -> None:
     record = run_record.RunRecord(_params(), "train", str(tmp_path))
     with pytest.raises(KeyboardInterrupt), record:
         raise KeyboardInterrupt
@@ -70,7 +70,7 @@ def test_log_begins_with_the_command_and_the_versions(
     assert re.search(r"Versions: python 3\..*tensorflow \d", second)
 
 
-def test_last_line_of_the_log_says_how_the_run_ended(
+def test_last_log_line_states_the_status_and_step_of_the_run(
     tmp_path: pathlib.Path, log_as_a_driver_does: None
 ) -> None:
     with run_record.RunRecord(_params(), "train", str(tmp_path)) as record:
@@ -83,7 +83,9 @@ def test_last_line_of_the_log_says_how_the_run_ended(
     assert last.endswith("Experiment finished: status=failed, step=0.")
 
 
-def test_log_has_the_lines_of_pythons_own_loggers(tmp_path: pathlib.Path) -> None:
+def test_log_includes_messages_of_standard_library_loggers_during_the_run(
+    tmp_path: pathlib.Path,
+) -> None:
     with run_record.RunRecord(_params(), "train", str(tmp_path)):
         python_logging.getLogger("mine").warning("from a logger of my own")
     python_logging.getLogger("mine").warning("too late")
@@ -99,7 +101,7 @@ def test_only_the_chief_writes_the_record(tmp_path: pathlib.Path) -> None:
     assert os.listdir(tmp_path) == []
 
 
-def test_replaced_config_is_written_to_every_record(tmp_path: pathlib.Path) -> None:
+def test_replaced_config_is_written_to_all_files_of_the_record(tmp_path: pathlib.Path) -> None:
     with run_record.RunRecord(_params(), "train", str(tmp_path)) as record:
         record.replace_params(_params(train_steps=5))
         assert "train_steps: 5" in (tmp_path / "params.yaml").read_text()
@@ -143,7 +145,9 @@ def test_changed_config_of_a_finished_run_is_refused_unless_allowed(
     assert "runtime.seed: 0 -> 5" in caplog.text
 
 
-def test_run_in_epochs_is_finished_if_the_same_config_has_run(tmp_path: pathlib.Path) -> None:
+def test_run_with_train_epochs_is_finished_if_the_same_config_has_run(
+    tmp_path: pathlib.Path,
+) -> None:
     def in_epochs(epochs: float) -> cfg.ExperimentConfig:
         return cfg.ExperimentConfig(trainer=cfg.TrainerConfig(train_epochs=epochs))
 
@@ -165,7 +169,7 @@ def test_run_with_phases_is_never_considered_finished_as_a_whole(tmp_path: pathl
 
 
 @pytest.mark.parametrize("name", ["a*", "[a-z]"])
-def test_model_dir_that_is_a_pattern_is_refused(tmp_path: pathlib.Path, name: str) -> None:
+def test_model_dir_with_glob_characters_is_refused(tmp_path: pathlib.Path, name: str) -> None:
     with pytest.raises(errors.ConfigValueError, match="file pattern"):
         run_record.check_model_dir(str(tmp_path / name))
 
@@ -175,13 +179,15 @@ def test_model_dir_may_be_new_and_is_not_created_by_the_check(tmp_path: pathlib.
     assert not (tmp_path / "a").exists()
 
 
-def test_gin_file_of_a_run_survives_the_model_gardens_call(tmp_path: pathlib.Path) -> None:
+def test_gin_config_is_kept_when_save_gin_config_is_called_without_params(
+    tmp_path: pathlib.Path,
+) -> None:
     run_record.save_gin_config("train", str(tmp_path), _params())
     run_record.save_gin_config("train", str(tmp_path))
     assert "train_steps" in (tmp_path / "operative_config.train.gin").read_text()
 
 
-def test_previous_config_is_kept_when_a_change_is_allowed(tmp_path: pathlib.Path) -> None:
+def test_previous_config_is_saved_when_a_config_change_is_allowed(tmp_path: pathlib.Path) -> None:
     for seed in (0, 1, 2):
         params = _params()
         params.runtime.seed = seed
@@ -192,7 +198,9 @@ def test_previous_config_is_kept_when_a_change_is_allowed(tmp_path: pathlib.Path
     assert _read(tmp_path / "run.json")["config_changes"] == ["runtime.seed: 1 -> 2"]
 
 
-def test_log_says_what_gin_binds_beside_the_config(tmp_path: pathlib.Path, caplog) -> None:
+def test_log_names_gin_bindings_that_do_not_come_from_the_config(
+    tmp_path: pathlib.Path, caplog
+) -> None:
     assert trainer_factory.create_trainer
     gin.parse_config("rate = 0.5\ncreate_trainer.train = True\ntrainer/params.train_steps = 3")
     with run_record.RunRecord(cfg.ExperimentConfig(), "train", str(tmp_path)):
@@ -204,7 +212,7 @@ def test_log_says_what_gin_binds_beside_the_config(tmp_path: pathlib.Path, caplo
     assert "rate" not in said
 
 
-def test_training_removes_temporary_files_of_killed_trainings_only(tmp_path) -> None:
+def test_training_removes_only_temporary_files_of_killed_training_runs(tmp_path) -> None:
     ids = "0123456789abcdef" * 2
     for name in ("params.yaml", ".lock", "run.eval.json", "run.continuous_eval.json"):
         (tmp_path / f"{name}.{ids}.tmp").write_text("")
@@ -215,7 +223,7 @@ def test_training_removes_temporary_files_of_killed_trainings_only(tmp_path) -> 
     assert left == {"run.eval", "run.continuous_eval"}
 
 
-def test_input_that_can_not_be_read_does_not_keep_a_checkpoint_from_being_sealed(
+def test_unreadable_input_file_does_not_prevent_sealing_the_record(
     tmp_path: pathlib.Path,
 ) -> None:
     link = tmp_path / "data"
@@ -232,7 +240,7 @@ def test_input_that_can_not_be_read_does_not_keep_a_checkpoint_from_being_sealed
     ("output_dir", "expected"),
     [("a/b", "/run/a/b"), ("/other", "/other"), ("gs://bucket/out", "gs://bucket/out")],
 )
-def test_predictions_are_written_to_the_configured_directory(
+def test_prediction_directory_is_resolved_relative_to_the_model_directory(
     output_dir: str, expected: str
 ) -> None:
     params = cfg.ExperimentConfig(prediction=cfg.PredictionConfig(output_dir=output_dir))

@@ -30,22 +30,22 @@ def test_config_selects_the_strategy_by_name() -> None:
 @pytest.mark.parametrize(
     ("strategy", "num_gpus"), [("mirrored", 1), ("mirrored", 99), ("one_device", 1)]
 )
-def test_more_gpus_than_there_are_is_refused(strategy: str, num_gpus: int) -> None:
+def test_num_gpus_above_the_available_number_is_refused(strategy: str, num_gpus: int) -> None:
     config = cfg.RuntimeConfig(distribution_strategy=strategy, num_gpus=num_gpus)
     with pytest.raises(errors.ConfigValueError, match=f"num_gpus` is {num_gpus}"):
         runtime.build_strategy(config)
 
 
-def test_an_op_has_as_many_threads_as_configured(tmp_path: pathlib.Path) -> None:
+def test_intra_op_thread_setting_takes_effect(tmp_path: pathlib.Path) -> None:
     script = tmp_path / "show_threads.py"
     script.write_text(SHOW_THREADS)
     assert "threads 1" in commands.run([script]).stdout
 
 
-def test_thread_settings_after_the_start_of_tensorflow_are_reported_as_without_effect(
+def test_thread_settings_after_tensorflow_has_started_warn_that_they_have_no_effect(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    # So that TensorFlow has begun.
+    # This initializes TensorFlow.
     assert float(tf.zeros([])) == 0
     caplog.set_level(logging.WARNING, logger="absl")
     runtime.build_strategy(cfg.RuntimeConfig(intra_op_parallelism_threads=7))
@@ -53,12 +53,12 @@ def test_thread_settings_after_the_start_of_tensorflow_are_reported_as_without_e
 
 
 @pytest.mark.parametrize("field", ["intra_op_parallelism_threads", "dataset_num_private_threads"])
-def test_negative_number_of_threads_is_refused(field: str) -> None:
+def test_non_positive_number_of_threads_is_refused(field: str) -> None:
     with pytest.raises(errors.ConfigValueError, match=f"{field}` is 0; expected a positive"):
         cfg.RuntimeConfig(**{field: 0}).validate()
 
 
-def test_seed_makes_random_numbers_equal() -> None:
+def test_equal_seeds_produce_equal_random_numbers() -> None:
     def draw() -> float:
         with runtime.seed_and_precision(cfg.RuntimeConfig(seed=3)):
             return float(keras.random.normal(()))

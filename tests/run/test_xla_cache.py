@@ -19,11 +19,11 @@ TRAIN = [
 ]
 
 
-def test_second_start_loads_the_programs_of_the_first_and_ends_with_the_same_weights(
+def test_second_run_loads_the_cached_programs_and_ends_with_the_same_weights(
     tmp_path: pathlib.Path,
 ) -> None:
     def start(name: str) -> dict[pathlib.Path, int]:
-        # `commands.run` would fork a process in which TensorFlow has read the setting.
+        # `commands.run` would fork a process in which TensorFlow has already read the setting.
         command = [sys.executable, *TRAIN, f"--model_dir={tmp_path / name}"]
         command.append(f"--set=runtime.xla_cache_dir={tmp_path / 'my programs'}")
         subprocess.run(command, cwd=commands.ROOT, check=True)
@@ -40,7 +40,7 @@ def test_second_start_loads_the_programs_of_the_first_and_ends_with_the_same_wei
     assert weights("first") == weights("second") == weights("without")
 
 
-def test_directory_that_can_not_be_used_is_a_warning(
+def test_unusable_cache_directory_warns_and_leaves_the_xla_flags_unchanged(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.delitem(sys.modules, "tensorflow.python.eager.context", raising=False)
@@ -56,11 +56,11 @@ def test_directory_that_can_not_be_used_is_a_warning(
         assert os.environ["TF_XLA_FLAGS"] == flags
 
 
-def test_programs_of_other_xla_flags_are_kept_apart(
+def test_different_xla_flags_use_different_cache_directories(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for flags in ("", "--xla_cpu_max_isa=AVX2"):
-        # What the function sets is undone, too.
+        # `monkeypatch` then also undoes what `use_directory` sets.
         monkeypatch.setenv("TF_XLA_FLAGS", "")
         monkeypatch.delitem(sys.modules, "tensorflow.python.eager.context", raising=False)
         monkeypatch.setenv("XLA_FLAGS", flags)
@@ -68,7 +68,7 @@ def test_programs_of_other_xla_flags_are_kept_apart(
     assert len(list(tmp_path.iterdir())) == 2
 
 
-def test_directory_in_the_xla_flags_of_the_user_is_kept(
+def test_cache_directory_in_the_users_xla_flags_takes_precedence(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given = f"--tf_xla_persistent_cache_directory={tmp_path / 'mine'}"
@@ -78,7 +78,7 @@ def test_directory_in_the_xla_flags_of_the_user_is_kept(
     assert not (tmp_path / "other").exists()
 
 
-def test_directory_that_comes_too_late_is_said_to_be_without_effect(
+def test_cache_directory_set_after_tensorflow_started_warns_that_it_has_no_effect(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv("TF_XLA_FLAGS", "")
@@ -90,7 +90,7 @@ def test_directory_that_comes_too_late_is_said_to_be_without_effect(
     assert os.environ["TF_XLA_FLAGS"] == ""
 
 
-def test_program_that_a_loss_of_power_has_damaged_is_removed(
+def test_damaged_cached_programs_are_removed(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def use() -> pathlib.Path:
@@ -99,7 +99,7 @@ def test_program_that_a_loss_of_power_has_damaged_is_removed(
         xla_cache.use_directory(str(tmp_path))
         return next(tmp_path.iterdir())
 
-    # A field of 300 bytes with the number 3, as a protocol buffer.
+    # A protocol buffer whose field 3 has 300 bytes.
     whole = b"\x1a\xac\x02" + bytes(range(100)) * 3
     contents = {"whole": whole * 2, "cut": whole[:-1], "length": whole[:2], "zeros": bytes(300)}
     contents |= {"empty": b"", "tag": whole + b"\x1a"}

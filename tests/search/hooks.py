@@ -1,4 +1,4 @@
-"""A hook that breaks trials off."""
+"""A hook that interrupts trials."""
 
 import os
 import pathlib
@@ -8,7 +8,7 @@ from official_lite import orbit
 
 
 class StopOnce(orbit.Hook):
-    """Sends a signal to its process, the first time that any training of a study is at a step."""
+    """A hook that signals its process the first time that any trial of a study reaches a step."""
 
     def __init__(self, marker: str, step: int, number: int) -> None:
         self.every_n_steps = step

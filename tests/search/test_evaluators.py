@@ -1,4 +1,4 @@
-"""Trials that run experiments or functions, and models that are injected."""
+"""Trials that run experiments or functions, and models that are passed to tasks."""
 
 import dataclasses
 import json
@@ -57,7 +57,7 @@ def digits(**fields):
 
 
 @pytest.mark.slow
-def test_trials_train_in_directories_of_their_own(tmp_path) -> None:
+def test_each_trial_trains_in_its_own_directory(tmp_path) -> None:
     study = search.run_search(digits(num_trials=2), str(tmp_path))
     assert [trial.state.name for trial in study.trials] == ["COMPLETE"] * 2
     for trial in study.trials:
@@ -72,7 +72,7 @@ def test_trials_train_in_directories_of_their_own(tmp_path) -> None:
 
 
 @pytest.mark.slow
-def test_trial_is_repeated_by_its_params(tmp_path) -> None:
+def test_rerunning_the_params_yaml_of_a_trial_reproduces_its_value(tmp_path) -> None:
     study = search.run_search(digits(num_trials=1), str(tmp_path))
     params = configs.digits_mlp()
     params.override(yaml_io.read_yaml(tmp_path / "trials" / "0000" / "params.yaml"))
@@ -81,7 +81,7 @@ def test_trial_is_repeated_by_its_params(tmp_path) -> None:
     assert float(logs["accuracy"]) == study.best_value
 
 
-def test_trial_may_be_rated_by_the_evaluation_of_its_best_checkpoint(tmp_path) -> None:
+def test_final_value_best_checkpoint_takes_the_metric_of_the_best_checkpoint(tmp_path) -> None:
     params = digits(num_trials=1, final_value="best_checkpoint")
     with pytest.raises(errors.ConfigValueError, match="keeps no best checkpoint"):
         search.run_search(params, str(tmp_path))
@@ -89,12 +89,12 @@ def test_trial_may_be_rated_by_the_evaluation_of_its_best_checkpoint(tmp_path) -
     params.override({"trainer": {f"best_checkpoint_{name}": v for name, v in best.items()}})
     (trial,) = search.run_search(params, str(tmp_path)).trials
     info = json.loads((tmp_path / "trials" / "0000" / "best" / "info.json").read_text())
-    # The highest loss is that of the first evaluation.
+    # The first evaluation has the highest loss.
     assert info["best_ckpt_global_step"] == 10
     assert trial.value == info["accuracy"] == trial.intermediate_values[10]
 
 
-def test_pruned_trial_ends_in_order_at_its_evaluation(tmp_path) -> None:
+def test_pruned_trial_ends_cleanly_after_its_evaluation(tmp_path) -> None:
     params = digits(pruner={"name": "threshold", "lower": 2.0}, num_trials=1)
     (trial,) = search.run_search(params, str(tmp_path)).trials
     assert trial.state.name == "PRUNED"
@@ -104,7 +104,7 @@ def test_pruned_trial_ends_in_order_at_its_evaluation(tmp_path) -> None:
 
 
 @pytest.mark.slow
-def test_number_of_parameters_is_a_metric(tmp_path) -> None:
+def test_num_parameters_can_be_an_objective(tmp_path) -> None:
     objectives = {"metric": ["accuracy", "num_parameters"], "direction": ["maximize", "minimize"]}
     space = {"task.model.units": [[8], [16]]}
     nsga2 = {"name": "nsga2", "population_size": 2}
@@ -132,7 +132,7 @@ def test_stopped_trial_resumes_from_its_checkpoint(tmp_path) -> None:
 
 
 @pytest.mark.parametrize("batch_size", [16, 256])
-def test_epochs_and_schedules_fit_each_trial(batch_size) -> None:
+def test_epochs_and_schedules_are_resolved_for_the_batch_size_of_each_trial(batch_size) -> None:
     # The decay covers the whole training.
     ratio = {"cosine": {"decay_ratio": 1.0}}
     covering = {"trainer": {"optimizer_config": {"learning_rate": ratio}}}
@@ -151,7 +151,7 @@ def test_epochs_and_schedules_fit_each_trial(batch_size) -> None:
     assert trial.trainer.optimizer_config == same.trainer.optimizer_config
 
 
-def test_config_of_a_trial_may_select_and_set_at_once() -> None:
+def test_trial_params_may_select_a_type_and_set_its_fields_at_once() -> None:
     learning_rate = "trainer.optimizer_config.learning_rate"
     evaluator = evaluators.ExperimentEvaluator(digits())
     tried = {
@@ -175,7 +175,7 @@ def _study(fit: Any, tmp_path, **fields: Any) -> Any:
     return search.run_study(evaluator, config, str(tmp_path))
 
 
-def test_function_that_reports_is_pruned(tmp_path) -> None:
+def test_trial_function_that_reports_values_can_be_pruned(tmp_path) -> None:
     def fit(model: float, report: Any, trial: search.TrialRun) -> float:
         assert trial.params == {"width": model}
         for _ in range(4):
@@ -187,7 +187,7 @@ def test_function_that_reports_is_pruned(tmp_path) -> None:
     assert by_width == {1.0: "COMPLETE", 2.0: "COMPLETE", 3.0: "PRUNED"}
 
 
-def test_function_named_in_a_config_gets_the_model_of_the_task(tmp_path) -> None:
+def test_evaluator_function_in_the_config_receives_the_model_of_the_task(tmp_path) -> None:
     params = cfg.ExperimentConfig(
         task=NumberConfig(),
         search={
@@ -208,7 +208,7 @@ class NumberConfig(cfg.TaskConfig):
 
 @cfg.base_config.bind(NumberConfig)
 class NumberTask:
-    """Its model is a number."""
+    """A task whose model is a number."""
 
     def __init__(self, params: NumberConfig) -> None:
         self._number = params.number
@@ -219,11 +219,11 @@ class NumberTask:
 
 @dataclasses.dataclass
 class LineConfig(cfg.TaskConfig):
-    """There is nothing to set."""
+    """A config without fields of its own."""
 
 
 class Line(base_task.Task):
-    """Fits a line with the model that it is given, and a layer of its own."""
+    """A task that fits a line with the model passed to it and a layer of its own."""
 
     def __init__(self, params: Any, **kwargs: Any) -> None:
         super().__init__(params, **kwargs)
@@ -290,7 +290,7 @@ def functional() -> keras.Model:
         ("functional", BY_LAYERS, "mirrored", None),
     ],
 )
-def test_candidates_are_built_in_the_scope_of_their_run(
+def test_candidate_models_are_built_in_the_strategy_scope_of_their_run(
     base_model, sizes, strategy, devices, tmp_path
 ) -> None:
     base_model = functional() if base_model == "functional" else base_model

@@ -1,4 +1,4 @@
-"""Tables, best trials and plots."""
+"""Tables, best trials and plots of a study."""
 
 import math
 import pathlib
@@ -30,7 +30,7 @@ def test_results_table_has_a_line_for_each_trial(tmp_path) -> None:
     assert (failed["number"], failed["state"], failed["values"]) == (1, "fail", {})
 
 
-def test_parameter_names_are_shortened_while_they_stay_unique() -> None:
+def test_parameter_names_are_shortened_only_if_they_stay_unique() -> None:
     names = ["a.rate", "a.b.units", "c.b.units", "d"]
     assert list(results.short_names(names).values()) == ["rate", "a.b.units", "c.b.units", "d"]
 
@@ -41,7 +41,7 @@ def test_trials_are_ranked_in_the_direction_of_the_metric() -> None:
         for value in (2.0, 1.0, 3.0):
             study.tell(study.ask(), value)
         study.tell(study.ask(), state=optuna.trial.TrialState.FAIL)
-        # Earlier versions completed such trials.
+        # Earlier versions completed trials with an infinite value.
         study.tell(study.ask(), math.inf if direction == "maximize" else -math.inf)
         assert [trial.number for trial in results.best_trials(study)] == expected
 

@@ -1,4 +1,4 @@
-"""Strategies and pruners, and that a strategy's draws depend on the study alone."""
+"""Search strategies, whose samples depend only on the study, and pruners."""
 
 import itertools
 import math
@@ -29,7 +29,7 @@ def _tried(study) -> list[dict]:
 
 
 def _small(strategy: str) -> dict:
-    """A strategy that soon has trials enough to draw from them."""
+    """Return the config of a strategy that samples from earlier trials after a few of them."""
     arguments = {
         "tpe": {"n_startup_trials": 4},
         "nsga2": {"population_size": 4},
@@ -47,13 +47,13 @@ def _run(strategy: str, study_dir: pathlib.Path, num_trials: int) -> list[dict]:
 
 @pytest.mark.sample(2)
 @STRATEGIES
-def test_resumed_study_tries_the_same_values_as_an_uninterrupted_one(
+def test_resumed_study_samples_the_same_values_as_an_uninterrupted_one(
     strategy: str, tmp_path
 ) -> None:
     _run(strategy, tmp_path / "broken", 7)
     whole = _run(strategy, tmp_path / "whole", 14)
     assert _run(strategy, tmp_path / "broken", 14) == whole
-    # Crossing may bring up the same once more.
+    # Crossover may produce the same values again.
     assert len({str(params) for params in whole}) > 10
 
 
@@ -62,7 +62,7 @@ def test_resumed_study_tries_the_same_values_as_an_uninterrupted_one(
     ("strategy", "num_drawn"),
     [("tpe", 1), ("regularized_evolution", 0), ("random", 1), ("cma_es", 1), ("nsga2", 0)],
 )
-def test_trial_interrupted_while_sampling_gets_the_same_values(
+def test_trial_interrupted_while_sampling_gets_the_same_values_when_resumed(
     strategy: str, num_drawn: int, tmp_path, monkeypatch
 ) -> None:
     _run(strategy, tmp_path / "broken", 7)
@@ -79,7 +79,7 @@ def test_trial_interrupted_while_sampling_gets_the_same_values(
     assert _run(strategy, tmp_path / "broken", 9) == _run(strategy, tmp_path / "whole", 9)
 
 
-def test_grid_tries_each_point_once_and_ends(tmp_path) -> None:
+def test_grid_strategy_evaluates_each_point_once_and_ends(tmp_path) -> None:
     config = toys.config(space=POINTS, strategy="grid", num_trials=100)
     study = search.run_study(lambda trial: trial.params["a"], config, str(tmp_path))
     assert len(study.trials) == 9
@@ -115,7 +115,7 @@ def _study(num_trials: int, seed: int = 0, **sizes: int) -> optuna.Study:
     return study
 
 
-def test_child_differs_from_a_living_trial_in_one_value() -> None:
+def test_child_differs_in_one_value_from_a_trial_in_the_population() -> None:
     trials = _study(40, population_size=10, sample_size=3).trials
     for index, trial in enumerate(trials[10:], start=10):
         differences = [
@@ -126,7 +126,7 @@ def test_child_differs_from_a_living_trial_in_one_value() -> None:
 
 
 def test_evolution_selects_the_best_of_its_sample_as_parent() -> None:
-    """With a sample as large as the population it is the best one that lives."""
+    """A sample as large as the population contains the best trial of the population."""
     trials = _study(30, population_size=5, sample_size=5).trials
     for index, trial in enumerate(trials[5:], start=5):
         best = max(trials[index - 5 : index], key=lambda t: t.values)
@@ -150,7 +150,7 @@ def test_pruned_trial_without_a_finite_value_is_never_a_parent(value: float) -> 
         assert sum(parent.params[name] != child.params[name] for name in SPACE) == 1
 
 
-def test_regularized_evolution_finds_the_minimum() -> None:
+def test_regularized_evolution_approaches_the_minimum() -> None:
     sampler = samplers.RegularizedEvolutionSampler(population_size=5, sample_size=5, seed=1)
     study = optuna.create_study(sampler=sampler)
     for _ in range(60):
@@ -165,7 +165,7 @@ def _steps(study_dir: pathlib.Path) -> int:
 
 
 @pytest.mark.parametrize("pruner", list(SETTINGS))
-def test_bad_trials_end_early_and_the_best_one_does_not(pruner: str, tmp_path) -> None:
+def test_pruner_ends_bad_trials_early_and_completes_the_best_one(pruner: str, tmp_path) -> None:
     config = toys.config(pruner={"name": pruner, **SETTINGS[pruner]}, num_trials=20)
     study = search.run_study(toys.curve, config, str(tmp_path))
     states = [trial.state.name for trial in study.trials]

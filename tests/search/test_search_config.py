@@ -1,4 +1,4 @@
-"""The block `search` of an experiment's config."""
+"""The `search` block of an experiment config."""
 
 import json
 
@@ -13,7 +13,7 @@ from official_lite.search import search_config
 from tests.search import toys
 
 
-def test_higher_and_lower_of_the_model_garden_are_directions() -> None:
+def test_model_garden_directions_higher_and_lower_are_accepted() -> None:
     config = toys.config(metric=["accuracy", "loss"], direction=["higher", "lower"])
     assert config.directions == ["maximize", "minimize"]
 
@@ -39,7 +39,7 @@ def test_invalid_search_config_is_refused(fields: dict[str, object]) -> None:
         toys.config(**fields).validate()
 
 
-def test_experiment_without_a_search_is_told_what_to_write() -> None:
+def test_errors_for_a_missing_search_block_or_a_misspelled_field_suggest_the_remedy() -> None:
     with pytest.raises(errors.ConfigValueError, match="Set its `space`"):
         search_config.search_config_of(cfg.ExperimentConfig())
     with pytest.raises(errors.UnknownKeyError, match="`direction`"):
@@ -56,7 +56,7 @@ ENTRIES = {
 }
 
 
-def test_drawn_values_are_in_the_space_and_keep_their_types() -> None:
+def test_sampled_values_are_in_the_space_and_keep_their_types() -> None:
     space = search_config.Space(ENTRIES)
     study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=1))
     for _ in range(20):

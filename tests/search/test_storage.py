@@ -1,4 +1,4 @@
-"""Where a study is kept: a journal, SQLite, PostgreSQL."""
+"""Storages of a study: a journal, SQLite and PostgreSQL."""
 
 import contextlib
 import json
@@ -23,7 +23,7 @@ SERVER = shutil.which("postgres") or next(
 
 @pytest.fixture
 def postgresql(tmp_path_factory) -> Iterator[str]:
-    """The URL of a server of its own."""
+    """Yield the URL of a PostgreSQL server that is started for the test."""
     pytest.importorskip("psycopg", reason="psycopg is not installed")
     if SERVER is None:
         pytest.skip("PostgreSQL is not installed: apt-get install postgresql")
@@ -35,7 +35,7 @@ def postgresql(tmp_path_factory) -> Iterator[str]:
 
 def _start_server(stack: contextlib.ExitStack) -> str:
     directory = pathlib.Path(os.path.realpath(SERVER)).parent
-    # The user `postgres` has to reach it: not below the directories of pytest's.
+    # The user `postgres` needs access, which it does not have to the directories of pytest.
     home = pathlib.Path(subprocess.check_output(["mktemp", "-d"], text=True).strip())
     stack.callback(shutil.rmtree, home)
     as_user = []
@@ -80,12 +80,12 @@ def _goes_on(url: str, study_dir: pathlib.Path) -> None:
 
 
 @pytest.mark.slow
-def test_sqlite_keeps_a_study_of_two_workers(tmp_path) -> None:
+def test_sqlite_stores_a_resumed_study_with_two_workers(tmp_path) -> None:
     _goes_on(f"sqlite:///{tmp_path}/study.db", tmp_path / "study")
 
 
 @pytest.mark.slow
-def test_postgresql_keeps_a_study_of_two_workers(postgresql: str, tmp_path) -> None:
+def test_postgresql_stores_a_resumed_study_with_two_workers(postgresql: str, tmp_path) -> None:
     _goes_on(postgresql, tmp_path / "study")
 
 
@@ -103,7 +103,7 @@ def test_study_with_another_objective_or_space_is_refused(tmp_path) -> None:
             search.run_study(toys.parabola, toys.config(**fields), str(tmp_path))
 
 
-def test_study_with_a_changed_experiment_requires_permission(tmp_path) -> None:
+def test_study_with_a_changed_experiment_is_refused_unless_allowed(tmp_path) -> None:
     def run(rate: float, **allowed: bool) -> None:
         origin = {"trainer.rate": rate}
         search.run_study(toys.parabola, toys.config(), str(tmp_path), origin=origin, **allowed)
@@ -115,7 +115,7 @@ def test_study_with_a_changed_experiment_requires_permission(tmp_path) -> None:
 
 
 @pytest.mark.parametrize("url", ["mysql+nothing://x", "sqlite:////no/such/dir/a.db"])
-def test_storage_that_can_not_be_opened_is_an_error_of_the_config(url: str, tmp_path) -> None:
+def test_storage_that_cannot_be_opened_raises_a_config_error(url: str, tmp_path) -> None:
     with pytest.raises(errors.ConfigValueError, match="'study'"):
         storage.open_study(toys.config(), str(tmp_path))
     with pytest.raises(errors.ConfigValueError, match=r"search\.storage"):
@@ -127,8 +127,8 @@ def test_storage_error_hides_the_password() -> None:
 
 
 @pytest.mark.parametrize("rest", ['{"op_code":6,"work', '{"op_code"' + " " * 100_000])
-def test_incomplete_last_line_of_the_journal_is_no_damage(tmp_path, rest):
-    """A killed process or a full disk leaves one."""
+def test_incomplete_last_line_of_the_journal_is_removed(tmp_path, rest):
+    """A killed process or a full disk leaves an incomplete line."""
     study_dir = str(tmp_path / "study")
     search.run_study(toys.parabola, toys.config(num_trials=2), study_dir)
     with (tmp_path / "study" / "study.journal").open("a") as file:
@@ -140,7 +140,7 @@ def test_incomplete_last_line_of_the_journal_is_no_damage(tmp_path, rest):
     assert all(json.loads(line) for line in lines)
 
 
-def test_full_disk_ends_the_study_and_fails_no_trial(tmp_path):
+def test_full_disk_ends_the_study_without_failing_a_trial(tmp_path):
     config = toys.config(num_trials=3)
     with pytest.raises(errors.DiskFullError, match="could not be written"):
         search.run_study(toys.full_disk_in_the_third, config, str(tmp_path / "study"))

@@ -1,4 +1,4 @@
-"""A study from its config to its results, also through kills."""
+"""Whole studies, from the config to the results, including killed ones."""
 
 import json
 import os
@@ -33,12 +33,12 @@ def _steps(study_dir: pathlib.Path) -> dict[str, list[str]]:
 
 
 def _wait_for_steps(study_dir: pathlib.Path, count: int, process: subprocess.Popen[Any]) -> None:
-    """Until so many trials have written a step."""
+    """Wait until `count` trials have written a step."""
     waiting.wait_for(lambda: len(_steps(study_dir)) >= count, alive=lambda: process.poll() is None)
 
 
 def _has_ended(group: int) -> bool:
-    """Whether the last process of a group has ended."""
+    """Return whether all processes of a group have ended."""
     try:
         os.killpg(group, 0)
     except ProcessLookupError:
@@ -47,7 +47,7 @@ def _has_ended(group: int) -> bool:
 
 
 @pytest.mark.slow
-def test_study_of_two_workers_survives_sigterm_and_kill_9(tmp_path) -> None:
+def test_study_of_two_workers_survives_sigterm_and_sigkill(tmp_path) -> None:
     command = [sys.executable, "-c", _STUDY, str(tmp_path)]
     process = subprocess.Popen(
         command, cwd=ROOT, stderr=subprocess.PIPE, text=True, start_new_session=True
@@ -72,7 +72,7 @@ def test_study_of_two_workers_survives_sigterm_and_kill_9(tmp_path) -> None:
     assert [trial.value for trial in study.trials] == [trial.value for trial in whole.trials]
 
 
-def test_trial_that_another_process_runs_is_named(tmp_path, caplog) -> None:
+def test_trial_still_running_in_another_process_is_named_in_the_log(tmp_path, caplog) -> None:
     def evaluate(trial: search.TrialRun) -> float:
         if trial.number == 1:
             search.run_study(toys.parabola, toys.config(), str(tmp_path))
@@ -83,7 +83,7 @@ def test_trial_that_another_process_runs_is_named(tmp_path, caplog) -> None:
     assert [trial.state.name for trial in study.trials] == ["COMPLETE"] * 5
 
 
-def test_top_k_has_the_best_trials_in_order(tmp_path) -> None:
+def test_top_k_file_lists_the_best_trials_in_order(tmp_path) -> None:
     config = toys.config(num_trials=12, top_k=3)
     search.run_study(toys.parabola, config, str(tmp_path))
     top = json.loads((tmp_path / "top_k.json").read_text())
@@ -94,11 +94,11 @@ def test_top_k_has_the_best_trials_in_order(tmp_path) -> None:
     assert (top[0]["params"]["x"] - 2) ** 2 == pytest.approx(values[0])
     written = yaml.safe_load((tmp_path / storage.CONFIG_FILE).read_text())
     assert written["space"] == toys.SPACE
-    # A finished study runs nothing.
+    # A finished study runs no further trials.
     assert len(search.run_study(lambda trial: 1 / 0, config, str(tmp_path)).trials) == 12
 
 
-def test_study_without_any_value_is_an_error(tmp_path) -> None:
+def test_study_without_any_complete_trial_raises_an_error(tmp_path) -> None:
     with pytest.raises(errors.OfficialLiteError, match="None of the 2 trials"):
         search.run_study(lambda trial: 1 / 0, toys.config(num_trials=2), str(tmp_path))
 
@@ -125,7 +125,7 @@ def test_invalid_search_is_refused_before_anything_is_written(
     assert not (tmp_path / "study").exists()
 
 
-def test_cluster_that_trains_together_is_refused(tmp_path, monkeypatch) -> None:
+def test_search_in_a_multi_worker_cluster_is_refused(tmp_path, monkeypatch) -> None:
     hosts = {"worker": ["127.0.0.1:1", "127.0.0.1:2"]}
     task = {"type": "worker", "index": 0}
     monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": hosts, "task": task}))
@@ -147,7 +147,7 @@ def test_experiment_exports_the_choices_of_its_best_trials(tmp_path) -> None:
     assert experiment.export_top_models(1) == [{"x": study.best_value}]
 
 
-def test_without_optuna_the_extra_is_named() -> None:
+def test_error_without_optuna_names_the_extra_to_install() -> None:
     code = "import sys; sys.modules['optuna'] = None; import official_lite.search"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 1

@@ -1,4 +1,4 @@
-"""What a trial reports, and what comes of it."""
+"""The values that a trial reports, and the state in which it ends."""
 
 import json
 import math
@@ -31,7 +31,7 @@ def test_trial_may_return_a_number_several_numbers_or_named_metrics(result, fiel
     assert _outcome(result, **fields).values == values
 
 
-def test_restarted_trial_reports_each_step_once(tmp_path) -> None:
+def test_restarted_trial_records_each_reported_step_once(tmp_path) -> None:
     stops = iter([True, False])
 
     def evaluate(trial: search.TrialRun) -> float:
@@ -48,7 +48,7 @@ def test_restarted_trial_reports_each_step_once(tmp_path) -> None:
 
 
 @pytest.mark.parametrize("result", [None, [1.0, 2.0], {"accuracy": 0.5}])
-def test_result_of_an_invalid_type_fails_the_trial(result, tmp_path) -> None:
+def test_invalid_result_fails_only_its_trial(result, tmp_path) -> None:
     config = toys.config(metric="loss", num_trials=2)
     results = iter([result, 1.0])
     study = search.run_study(lambda trial: next(results), config, str(tmp_path))
@@ -63,7 +63,7 @@ def _refuse(constant: str) -> None:
     ("value", "direction"),
     [(math.nan, "minimize"), (-math.inf, "minimize"), (math.inf, "maximize")],
 )
-def test_value_that_is_not_finite_fails_the_trial(value, direction, tmp_path) -> None:
+def test_non_finite_value_fails_only_its_trial(value, direction, tmp_path) -> None:
     values = iter([value, 1.0])
     config = toys.config(direction=direction, metric="loss", num_trials=2)
     study = search.run_study(lambda trial: {"loss": next(values)}, config, str(tmp_path))
@@ -77,7 +77,9 @@ def test_value_that_is_not_finite_fails_the_trial(value, direction, tmp_path) ->
     ("final_value", "returned", "expected"),
     [("last", 2.0, 2.0), ("best", 2.0, 1.0), ("best", 0.5, 0.5), ("best", math.nan, 1.0)],
 )
-def test_final_value_is_the_last_or_the_best(final_value, returned, expected, tmp_path) -> None:
+def test_final_value_setting_selects_the_returned_or_the_best_value(
+    final_value, returned, expected, tmp_path
+) -> None:
     def evaluate(trial: search.TrialRun) -> float:
         for value in (3.0, 1.0, 2.0):
             trial.report(value)
@@ -89,7 +91,7 @@ def test_final_value_is_the_last_or_the_best(final_value, returned, expected, tm
     assert study.trials[0].intermediate_values == {0: 3.0, 1: 1.0, 2: 2.0}
 
 
-def test_functions_report_to_the_trial_that_runs(tmp_path) -> None:
+def test_report_functions_apply_to_the_current_trial(tmp_path) -> None:
     def evaluate(trial: search.TrialRun) -> None:
         assert search.current_trial() is trial
         search.report_intermediate_result(7.0)
@@ -98,13 +100,13 @@ def test_functions_report_to_the_trial_that_runs(tmp_path) -> None:
     study = search.run_study(evaluate, toys.config(num_trials=1), str(tmp_path))
     assert study.trials[0].intermediate_values == {0: 7.0}
     assert study.best_value == 9.0
-    # Outside of a study they do nothing.
+    # Outside a study, these functions do nothing.
     assert search.current_trial() is None
     search.report_intermediate_result(1.0)
     search.report_final_result(1.0)
 
 
-def test_directory_of_a_trial_says_how_it_has_ended(tmp_path) -> None:
+def test_trial_json_records_how_the_trial_ended(tmp_path) -> None:
     search.run_study(toys.error_in_the_third, toys.config(), str(tmp_path))
     record = json.loads((tmp_path / "trials" / "0002" / "trial.json").read_text())
     assert record["state"] == "fail"
@@ -135,7 +137,7 @@ def _run(act, tmp_path, **fields):
     return search.run_study(evaluate, config, str(tmp_path)).trials[0]
 
 
-def test_metric_is_reported_at_its_step(tmp_path) -> None:
+def test_report_hook_reports_the_metric_at_the_current_step(tmp_path) -> None:
     trial = _run(lambda hook: hook.after_eval({"a": {"loss": 3.0}}), tmp_path)
     assert trial.intermediate_values == {7: 3.0}
 

@@ -1,4 +1,4 @@
-"""Workers: what they take, and what becomes of trials that were broken off."""
+"""Workers: the trials that they run, and what happens to interrupted trials."""
 
 import os
 import pathlib
@@ -26,7 +26,7 @@ def _starts(study_dir: pathlib.Path) -> dict[int, int]:
 
 
 @pytest.mark.slow
-def test_crash_in_a_process_of_its_own_fails_its_trial_only(tmp_path) -> None:
+def test_crash_of_an_isolated_trial_fails_only_that_trial(tmp_path) -> None:
     config = toys.config(isolation="process", num_trials=4)
     study = search.run_study(toys.crash_of_the_third, config, str(tmp_path / "process"))
     assert _states(study) == ["COMPLETE", "COMPLETE", "FAIL", "COMPLETE"]
@@ -35,8 +35,8 @@ def test_crash_in_a_process_of_its_own_fails_its_trial_only(tmp_path) -> None:
     assert [t.value for t in same.trials] == [t.value for t in study.trials[:2]]
 
 
-def test_stopped_trial_resumes_however_often_and_no_other_runs_twice(tmp_path) -> None:
-    # More stops than starts that a trial has: a stop is no kill.
+def test_stopped_trial_resumes_any_number_of_times_and_others_run_once(tmp_path) -> None:
+    # There are more stops than `max_starts`, because stops do not count as kills.
     stops = iter([False, True, True, True, False, False])
 
     def evaluate(trial: search.TrialRun) -> float:
@@ -54,9 +54,9 @@ def test_stopped_trial_resumes_however_often_and_no_other_runs_twice(tmp_path) -
     assert _starts(tmp_path) == {0: 1, 1: 4, 2: 1}
 
 
-def test_trial_is_given_up_after_its_last_start(tmp_path) -> None:
+def test_killed_trial_fails_after_max_starts(tmp_path) -> None:
     class Killed(BaseException):
-        """Leaves everything as it is, as SIGKILL does."""
+        """An exception after which nothing is cleaned up, as after SIGKILL."""
 
     def evaluate(trial: search.TrialRun) -> float:
         toys._note(trial, "started")
@@ -72,7 +72,7 @@ def test_trial_is_given_up_after_its_last_start(tmp_path) -> None:
     assert _starts(tmp_path) == {0: 2, 1: 1}
 
 
-def test_trial_whose_process_outlived_its_worker_is_left_to_it(tmp_path) -> None:
+def test_trial_whose_process_outlived_its_worker_is_not_restarted(tmp_path) -> None:
     config = toys.config(num_trials=2)
     search.run_study(toys.parabola, config.replace(num_trials=1), str(tmp_path))
     number = storage.open_study(config, str(tmp_path)).ask().number
@@ -84,7 +84,7 @@ def test_trial_whose_process_outlived_its_worker_is_left_to_it(tmp_path) -> None
 
 
 @pytest.mark.slow
-def test_trial_that_always_kills_its_worker_fails_in_the_end(tmp_path) -> None:
+def test_trial_that_always_kills_its_worker_fails_after_max_starts(tmp_path) -> None:
     config = toys.config(num_workers=2, max_starts=2, num_trials=4)
     study = search.run_study(toys.crash_of_the_third, config, str(tmp_path))
     assert _states(study) == ["COMPLETE", "COMPLETE", "FAIL", "COMPLETE"]
@@ -96,7 +96,7 @@ def test_killed_worker_is_restarted_and_its_trial_resumes(
     is_taken_up: bool, tmp_path, monkeypatch
 ) -> None:
     if is_taken_up:
-        # As it looks if the other worker was faster.
+        # As if the other worker had already taken over the trial.
         monkeypatch.setattr(worker, "has_broken_off_trials", lambda *_: False)
     config = toys.config(num_workers=2, num_trials=6)
     study = search.run_study(toys.killed_once, config, str(tmp_path))
@@ -104,7 +104,7 @@ def test_killed_worker_is_restarted_and_its_trial_resumes(
     assert _starts(tmp_path) == {0: 1, 1: 1, 2: 2, 3: 1, 4: 1, 5: 1}
 
 
-def test_trial_that_another_worker_ended_meanwhile_is_not_opened_again(
+def test_trial_that_another_worker_has_just_finished_is_not_run_again(
     tmp_path, monkeypatch
 ) -> None:
     config = toys.config(num_trials=3)
@@ -127,7 +127,7 @@ def test_trial_that_another_worker_ended_meanwhile_is_not_opened_again(
     assert again.trials[number].value == 1.0
 
 
-def test_trial_is_claimed_once_until_it_is_given_back(tmp_path) -> None:
+def test_trial_can_be_claimed_again_only_after_its_release(tmp_path) -> None:
     mine, yours = worker.TrialLocks(str(tmp_path)), worker.TrialLocks(str(tmp_path))
     held = mine.claim(3)
     assert held is not None
@@ -141,7 +141,7 @@ def test_trial_is_claimed_once_until_it_is_given_back(tmp_path) -> None:
     again.__exit__(None, None, None)
 
 
-def test_one_worker_at_a_time_chooses_a_trial(tmp_path) -> None:
+def test_only_one_worker_at_a_time_chooses_a_trial(tmp_path) -> None:
     import threading
 
     inside: list[int] = []
@@ -211,7 +211,7 @@ def test_output_and_exit_code_of_a_started_process_are_available(tmp_path) -> No
     process = worker.start_process(write, str(tmp_path / "a"), output_path=str(output))
     assert worker.wait_for_any([process]) is process
     assert process.exitcode == 0
-    # TensorFlow may have said something before, if a plugin imports it.
+    # TensorFlow may have printed something before, if a plugin imports it.
     assert output.read_text().endswith("written\n")
     failed = worker.start_process(refuse, output_path=str(output))
     worker.wait_for_any([failed])
@@ -245,7 +245,7 @@ def test_error_terminates_the_started_processes(tmp_path) -> None:
 
 
 @pytest.mark.slow
-def test_process_ends_with_a_parent_that_was_killed(tmp_path) -> None:
+def test_started_process_ends_when_its_parent_is_killed(tmp_path) -> None:
     parent = worker.start_process(
         parent_of_one, str(tmp_path / "a"), output_path=str(tmp_path / "b")
     )
@@ -255,11 +255,11 @@ def test_process_ends_with_a_parent_that_was_killed(tmp_path) -> None:
     waiting.wait_for(lambda: not _is_alive(pid))
 
 
-def test_sigterm_raises_an_error_that_asks_to_resume() -> None:
+def test_sigterm_raises_preempted_error() -> None:
     with pytest.raises(errors.PreemptedError, match="SIGTERM"), worker.raise_on_sigterm():
         signal.raise_signal(signal.SIGTERM)
 
 
-def test_function_that_can_not_be_pickled_is_refused(tmp_path) -> None:
+def test_function_that_cannot_be_pickled_is_refused(tmp_path) -> None:
     with pytest.raises(errors.ConfigTypeError, match="to a module"):
         worker.start_process(lambda: None, output_path=str(tmp_path / "a"))

@@ -1,4 +1,4 @@
-"""Trials without TensorFlow, importable by processes of their own."""
+"""Trial functions without TensorFlow, which other processes can import."""
 
 import errno
 import os
@@ -14,7 +14,7 @@ SPACE = {"x": {"type": "float", "low": -4.0, "high": 4.0}}
 
 
 def config(**fields: Any) -> search.SearchConfig:
-    """A small study of x in [-4, 4]."""
+    """Return the config of a small study of x in [-4, 4]."""
     given = {"space": SPACE, "direction": "minimize", "strategy": "random", "num_trials": 5}
     return search.SearchConfig({**given, **fields})
 
@@ -24,7 +24,7 @@ def parabola(trial: search.TrialRun) -> float:
 
 
 def curve(trial: search.TrialRun) -> float:
-    """Reports nine values that all say the same, and leaves the number of them."""
+    """Report the same value at nine steps, and write each step to a file."""
     for step in range(1, 10):
         _note(trial, str(step))
         trial.report(abs(trial.params["x"]), step)
@@ -50,7 +50,7 @@ def full_disk_in_the_third(trial: search.TrialRun) -> float:
 
 
 def killed_once(trial: search.TrialRun) -> float:
-    """Ends its process the first time that the trial 2 runs; goes on from there the second time."""
+    """Kill the process the first time that trial 2 runs; return a value the second time."""
     path = pathlib.Path(trial.model_dir, "state.txt")
     _note(trial, "started")
     if trial.number == 2 and not path.exists():
@@ -60,7 +60,7 @@ def killed_once(trial: search.TrialRun) -> float:
 
 
 def slow(trial: search.TrialRun) -> float:
-    """Ten short steps, each of which it remembers."""
+    """Run ten short steps and write each of them to a file."""
     path = pathlib.Path(trial.model_dir, "steps.txt")
     path.parent.mkdir(parents=True, exist_ok=True)
     done = len(path.read_text().splitlines()) if path.exists() else 0
@@ -73,7 +73,7 @@ def slow(trial: search.TrialRun) -> float:
 
 
 def fit(model: float, report: Any, target: float = 0.0) -> float:
-    """The model is a number; reports how far it is off."""
+    """Report and return the distance from the model, which is a number, to `target`."""
     report(abs(model - target))
     return abs(model - target)
 

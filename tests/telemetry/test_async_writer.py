@@ -13,7 +13,7 @@ def record(step):
 
 
 class Recorder(telemetry.Writer):
-    """Records its calls, can be blocked, and fails at some steps."""
+    """A writer that records its calls, can be blocked and fails at some steps."""
 
     def __init__(self, failing=()):
         self.calls = []
@@ -44,7 +44,7 @@ def test_records_and_flushes_keep_their_order():
     assert inner.calls == [*range(50), "flush", 50, "close"]
 
 
-def test_only_close_waits_for_the_writer():
+def test_write_and_flush_return_immediately_and_only_close_waits():
     inner = Recorder()
     inner.may_write.clear()
     with telemetry.AsyncWriter(inner) as writer:
@@ -69,7 +69,7 @@ def test_full_queue_makes_write_wait():
     thread = threading.Thread(target=write)
     thread.start()
     thread.join(timeout=0.2)
-    # One is being written, one waits, and there is no room for a third.
+    # One record is being written, one is queued, and there is no room for a third.
     assert len(written) <= 2
     inner.may_write.set()
     thread.join()
@@ -82,7 +82,7 @@ def _call_until_it_fails(call):
     waiting.wait_for(lambda: call(next(numbers)))
 
 
-def test_later_flush_raises_the_error_and_the_rest_is_written():
+def test_flush_raises_an_earlier_write_error_and_the_rest_is_written():
     inner = Recorder(failing=[1])
     inner.may_write.clear()
     writer = telemetry.AsyncWriter(inner)
@@ -95,7 +95,7 @@ def test_later_flush_raises_the_error_and_the_rest_is_written():
     assert [call for call in inner.calls if call != "flush"] == [1, 2, 3, "close"]
 
 
-def test_later_write_raises_the_error_and_is_still_done():
+def test_write_raises_an_earlier_error_but_still_writes_its_record():
     inner = Recorder(failing=[1])
     writer = telemetry.AsyncWriter(inner)
     written = []
@@ -110,7 +110,7 @@ def test_later_write_raises_the_error_and_is_still_done():
     assert inner.calls == [*written, "close"]
 
 
-def test_close_after_errors_writes_the_rest_closes_and_raises_all():
+def test_close_after_errors_writes_the_rest_and_raises_all_errors():
     inner = Recorder(failing=[1, 3])
     inner.may_write.clear()
     writer = telemetry.AsyncWriter(inner)
@@ -157,7 +157,7 @@ def test_process_that_exits_without_close_loses_no_record(tmp_path):
     assert (steps, num_closed) == ([*range(100)], 1)
 
 
-def test_forked_process_leaves_the_writer_to_its_parent_unless_it_writes_itself(tmp_path):
+def test_forked_process_closes_the_writer_only_if_it_has_written_itself(tmp_path):
     body = """
 for step in range(20): write(step)
 while not os.path.exists(sys.argv[1]) or sum(1 for _ in open(sys.argv[1])) < 20:

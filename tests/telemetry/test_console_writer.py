@@ -24,7 +24,7 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_terminal_gets_a_bar_and_a_file_gets_lines():
+def test_terminal_gets_a_progress_bar_and_a_file_gets_lines():
     assert isinstance(telemetry.build_console_writer(10, Terminal()), telemetry.ProgressWriter)
     assert isinstance(telemetry.build_console_writer(10, io.StringIO()), telemetry.ConsoleWriter)
 
@@ -36,7 +36,7 @@ def test_notebook_gets_lines_on_stdout(monkeypatch, capsys):
     assert capsys.readouterr().out == "train | step 3 | loss 0.5\n"
 
 
-def test_log_shows_the_configured_fields_with_the_time_left_of_the_run(monkeypatch):
+def test_log_shows_the_configured_fields_and_the_remaining_time(monkeypatch):
     lines = []
     monkeypatch.setattr(logging, "info", lambda text, *args: lines.append(text % args))
     run = telemetry.RunInfo(model_dir="/run", total_steps=700, config={})
@@ -55,7 +55,7 @@ def test_log_shows_the_configured_fields_with_the_time_left_of_the_run(monkeypat
         (TRAIN, ["b_loss", "*_loss"], ["b_loss 2", "a_loss 0.5"]),
         (TRAIN, ["eta", "steps_per_second"], ["eta 0:01:00", "steps_per_second 10"]),
         (TRAIN, ["absent"], []),
-        # An evaluation that matches no field is shown in full.
+        # An evaluation without any of the configured fields is shown in full.
         (EVAL, ["a_loss", "eta"], ["accuracy 0.5", "steps_per_second 5"]),
         (EVAL, ["acc*"], ["accuracy 0.5"]),
     ],
@@ -67,7 +67,7 @@ def test_fields_are_shown_in_the_order_in_which_they_are_chosen(record, fields, 
 
 @pytest.fixture
 def drawn(monkeypatch):
-    """Draw records and steps on a terminal of some columns, and return what it shows."""
+    """Return a function that draws records and steps on a terminal and returns the output."""
 
     def draw(columns, *records, fields=None):
         monkeypatch.setenv("TERM", "xterm")
@@ -87,7 +87,7 @@ def drawn(monkeypatch):
     return draw
 
 
-def test_bar_shows_steps_rate_time_left_and_the_chosen_metrics(drawn):
+def test_progress_bar_shows_steps_rate_remaining_time_and_the_chosen_metrics(drawn):
     values = {"loss": 0.5, "accuracy": 0.25, "steps_per_second": 10.0}
     shown = drawn(160, values, fields=["loss"])
     for part in ("400/1000", "loss 0.5", "10.0 steps/s", "ETA 0:01:00"):
@@ -95,25 +95,27 @@ def test_bar_shows_steps_rate_time_left_and_the_chosen_metrics(drawn):
     assert "accuracy" not in shown
 
 
-def test_evaluation_stays_above_the_bar(drawn):
+def test_evaluation_line_stays_above_the_progress_bar(drawn):
     shown = drawn(160, telemetry.Record(step=5, split="validation", values={"[x]": 0.5}))
     assert "validation | step 5 | [x] 0.5" in shown
 
 
-def test_bar_moves_between_records(drawn):
+def test_progress_bar_moves_between_records(drawn):
     shown = drawn(160, 100, 300)
     assert "300/1000" in shown
     assert "steps/s, ETA" in shown
 
 
 @pytest.mark.parametrize("columns", [40, 80])
-def test_narrow_terminal_shows_the_metric_and_no_bar(drawn, columns):
+def test_narrow_terminal_shows_the_metric_without_a_progress_bar(drawn, columns):
     shown = drawn(columns, {"training_loss": 0.034025, "steps_per_second": 10.0})
     assert "training_loss 0.034025" in shown
     assert "━" not in shown
 
 
-def test_table_shows_every_row_once_and_goes_to_stderr_by_default(monkeypatch, capsys):
+def test_summary_table_shows_every_row_once_and_is_written_to_stderr_by_default(
+    monkeypatch, capsys
+):
     monkeypatch.setenv("COLUMNS", "100")
     rows = {"model_dir": "/runs/[a]", "best": {"accuracy": 0.987654321}, "steps": 100}
     telemetry.summary_table(rows, title="mnist")

@@ -34,7 +34,7 @@ class Probe(keras.layers.Layer):
 
 
 @pytest.mark.parametrize("jit_compile", [False, True])
-def test_report_has_the_mean_of_what_a_layer_logs_inside_a_loop(storage, jit_compile):
+def test_taken_scalar_is_the_mean_of_the_values_that_a_layer_logs_in_a_loop(storage, jit_compile):
     probe = Probe()
     data = np.random.default_rng(0).normal(size=[50, 8]).astype(np.float32)
 
@@ -73,7 +73,7 @@ def test_eager_code_graphs_and_xla_log_the_same_values(storage):
         np.testing.assert_array_equal(events.images["image"], np.full([4, 4, 3], 191))
 
 
-def test_name_logged_by_python_and_by_a_graph_is_one_number(storage):
+def test_values_logged_eagerly_and_in_a_graph_under_one_name_are_combined(storage):
     mean = tf.function(lambda: telemetry.put_scalar("mean", 1.0))
     latest = tf.function(lambda: telemetry.put_scalar("latest", 1.0, smoothing_hint=False))
     mean()
@@ -86,13 +86,13 @@ def test_name_logged_by_python_and_by_a_graph_is_one_number(storage):
     assert storage.take().scalars == {"latest": 1.0}
 
 
-def test_eager_image_is_later_than_one_from_a_graph(storage):
+def test_eager_image_replaces_an_earlier_one_from_a_graph(storage):
     tf.function(lambda: telemetry.put_image("x", tf.zeros([1, 1, 1])))()
     telemetry.put_image("x", np.ones([1, 1, 1]))
     assert storage.take().images["x"].item() == 255
 
 
-def test_latest_value_is_either_of_the_replicas_or_of_the_host(storage, two_replicas):
+def test_latest_value_is_the_replica_mean_or_the_host_value(storage, two_replicas):
     def put_on_replica():
         replica = tf.distribute.get_replica_context().replica_id_in_sync_group
         telemetry.put_scalar("x", float(replica) + 1.0, smoothing_hint=False)
@@ -105,14 +105,14 @@ def test_latest_value_is_either_of_the_replicas_or_of_the_host(storage, two_repl
     assert storage.take().scalars == {"x": 1.5}
 
 
-def test_values_of_graphs_stay_until_they_are_requested(storage):
+def test_values_logged_in_graphs_are_kept_until_they_are_taken(storage):
     telemetry.put_scalar("python", 1.0)
     tf.function(lambda: telemetry.put_scalar("graph", 2.0))()
     assert storage.take(from_graphs=False).scalars == {"python": 1.0}
     assert storage.take().scalars == {"graph": 2.0}
 
 
-def test_report_has_only_names_with_new_values(storage):
+def test_take_returns_only_names_with_new_values(storage):
     put = tf.function(lambda: telemetry.put_scalar("x", 1.0))
     put()
     telemetry.put_histogram("h", [1.0])
@@ -156,13 +156,13 @@ def _put_in_graph(put, value, signature=None):
         ),
     ],
 )
-def test_value_that_can_not_be_logged_is_refused_by_name(storage, act, named):
+def test_value_that_cannot_be_logged_raises_an_error_that_names_it(storage, act, named):
     telemetry.put_scalar("old", 1.0)
     with pytest.raises(errors.ConfigValueError, match=named):
         act()
 
 
-def test_without_a_storage_everything_is_dropped_unless_one_is_required():
+def test_values_are_dropped_without_a_storage_unless_one_is_required():
     tf.function(lambda: telemetry.put_scalar("x", 1.0))()
     telemetry.put_scalar("x", object())
     telemetry.put_image("x", np.zeros([1]))
@@ -190,7 +190,7 @@ def test_storage_is_current_in_every_thread(storage):
     assert storage.take().scalars == {"x": 1.0}
 
 
-def test_muted_storage_drops_values_also_those_of_graphs_traced_while_muted(storage):
+def test_muted_storage_drops_values_including_those_of_graphs_traced_while_muted(storage):
     step = tf.function(lambda: telemetry.put_scalar("x", 1.0))
     with storage.muted():
         step()
@@ -203,7 +203,7 @@ def test_muted_storage_drops_values_also_those_of_graphs_traced_while_muted(stor
     assert storage.take().scalars == {"y": 1.0}
 
 
-def test_functional_model_can_be_built_within_a_storage(storage):
+def test_functional_model_that_logs_can_be_built_within_a_storage(storage):
     inputs = keras.Input([3])
     model = keras.Model(inputs, Probe()(inputs, training=True))
     tf.function(model)(tf.fill([2, 3], 7.0), training=True)
@@ -213,7 +213,7 @@ def test_functional_model_can_be_built_within_a_storage(storage):
 # Histories.
 
 
-def test_history_has_single_eager_values_and_means_of_graphs(storage):
+def test_history_contains_each_eager_value_and_the_means_of_graph_values(storage):
     put = tf.function(lambda x: telemetry.put_scalar("traced", x))
     for step, value in enumerate([1.0, 3.0, 8.0], start=1):
         storage.step = step
@@ -229,7 +229,7 @@ def test_history_has_single_eager_values_and_means_of_graphs(storage):
 
 
 @pytest.mark.parametrize("window", [1, 20, 1000])
-def test_statistics_of_a_history_equal_numpy(window):
+def test_history_statistics_equal_those_of_numpy(window):
     values = np.random.default_rng(0).normal(size=100)
     history = telemetry.ScalarHistory(max_length=90)
     for step, value in enumerate(values):
@@ -238,7 +238,7 @@ def test_statistics_of_a_history_equal_numpy(window):
     assert history.latest() == values[-1]
     assert history.median(window) == np.median(values[10:][-window:])
     assert history.mean(window) == pytest.approx(np.mean(values[10:][-window:]))
-    # The mean over all values includes those that are no longer kept.
+    # The global mean includes values that are no longer stored.
     assert history.global_mean() == pytest.approx(values.mean())
     history.add(math.nan, 100)
     numbers = (history.latest(), history.median(), history.mean(), history.global_mean())
@@ -269,7 +269,7 @@ def _assert_is_mean(found, values):
 
 
 @pytest.mark.parametrize("jit_compile", [False, True])
-def test_report_covers_all_steps_and_replicas(storage, two_replicas, jit_compile):
+def test_taken_values_cover_all_steps_and_replicas(storage, two_replicas, jit_compile):
     def put(value, i):
         def first():
             telemetry.put_scalar("first", value)
@@ -286,7 +286,7 @@ def test_report_covers_all_steps_and_replicas(storage, two_replicas, jit_compile
         telemetry.put_scalar("latest", value, smoothing_hint=False)
         telemetry.put_histogram("h", value)
         telemetry.put_image("i", tf.ones([1, 2, 2, 1]) * tf.abs(value) / 10)
-        # A branch counts only where it is taken.
+        # A branch logs its value only at the steps that take it.
         tf.switch_case(i % 3, [first, second, third])
         if value > 0:
             telemetry.put_scalar("positive", value)
@@ -332,7 +332,7 @@ def test_image_of_the_second_replica_is_reported_if_the_first_has_none(storage, 
     assert storage.take().images == {}
 
 
-def test_code_that_runs_once_for_all_replicas_counts_once(storage, two_replicas):
+def test_value_logged_outside_replica_code_is_counted_once(storage, two_replicas):
     @tf.function
     def loop():
         two_replicas.run(lambda: telemetry.put_scalar("latest", 1.0, smoothing_hint=False))
@@ -349,7 +349,7 @@ def test_code_that_runs_once_for_all_replicas_counts_once(storage, two_replicas)
     assert taken.images["i"].item() == 255
 
 
-def test_second_trace_and_later_names_are_reported_too(storage, two_replicas):
+def test_values_of_a_second_trace_and_of_new_names_are_reported(storage, two_replicas):
     @tf.function
     def loop(values):
         two_replicas.run(lambda: telemetry.put_scalar("x", tf.reduce_mean(values)))
@@ -362,14 +362,14 @@ def test_second_trace_and_later_names_are_reported_too(storage, two_replicas):
     assert storage.take().scalars == {"a": 1.0}
 
 
-def test_one_name_under_two_strategies_is_one_number(storage, two_replicas):
+def test_values_logged_under_one_name_in_two_strategies_are_averaged(storage, two_replicas):
     put = tf.function(lambda x: telemetry.put_scalar("x", x))
     put(tf.constant(5.0))
     tf.function(lambda: two_replicas.run(telemetry.put_scalar, ("x", 2.0)))()
     assert storage.take().scalars == {"x": 3.0}
 
 
-def test_latest_of_images_of_several_sizes_is_reported(storage, two_replicas):
+def test_latest_image_is_reported_even_if_image_sizes_differ(storage, two_replicas):
     put = tf.function(lambda image: two_replicas.run(telemetry.put_image, ("i", image)))
     for size in (2, 3, 2):
         put(tf.fill([size, size, 1], size / 255.0))
@@ -380,7 +380,7 @@ def test_latest_of_images_of_several_sizes_is_reported(storage, two_replicas):
 # Name scopes.
 
 
-def test_name_scopes_of_the_storage_nest_and_end(storage):
+def test_name_scopes_nest_and_end_even_after_an_error(storage):
     with telemetry.name_scope("a"):
         with contextlib.suppress(ZeroDivisionError), telemetry.name_scope("b"):
             telemetry.put_scalar("x", 1.0)
@@ -391,7 +391,7 @@ def test_name_scopes_of_the_storage_nest_and_end(storage):
     assert [*events.scalars, *events.histograms, *events.images] == ["a/b/x", "a/x", "x"]
 
 
-def test_replicas_that_take_turns_inside_a_scope_keep_their_names(storage, two_replicas):
+def test_name_scopes_are_kept_when_replicas_alternate_inside_them(storage, two_replicas):
     def step():
         with telemetry.name_scope("inner"):
             context = tf.distribute.get_replica_context()
@@ -431,14 +431,14 @@ def test_batch_of_images_in_a_graph_may_have_any_size():
 
 
 @pytest.mark.parametrize("scale", [1e-13, 1.0, 1e6])
-def test_counts_of_a_histogram_equal_numpy(scale):
+def test_histogram_counts_equal_those_of_numpy(scale):
     values = (np.random.default_rng(0).normal(size=[100, 10]) * scale).astype(np.float32)
     found = writer.histogram_of(writer.bucket_counts(values))
     np.testing.assert_array_equal(found.counts, np.histogram(values, found.edges)[0])
     assert found.counts.sum() == values.size
 
 
-def test_buckets_are_narrow_but_not_too_many_for_wandb():
+def test_histogram_buckets_are_narrow_but_not_too_many_for_wandb():
     edges = writer.histogram_of(np.ones(writer.NUM_BUCKETS)).edges
     positive = edges[edges > 0]
     assert np.max(positive[1:] / positive[:-1]) <= 1.25
@@ -446,14 +446,14 @@ def test_buckets_are_narrow_but_not_too_many_for_wandb():
     assert writer.NUM_BUCKETS <= 512
 
 
-def test_value_on_the_edge_of_a_bucket_belongs_to_the_one_away_from_zero():
+def test_value_on_a_bucket_edge_belongs_to_the_bucket_away_from_zero():
     [above] = writer.histogram_of(writer.bucket_counts([1.0])).edges.reshape([1, 2])
     [below] = writer.histogram_of(writer.bucket_counts([-1.0])).edges.reshape([1, 2])
     assert above.tolist() == [1.0, 1.25]
     assert below.tolist() == [-1.25, -1.0]
 
 
-def test_histogram_takes_any_values_shapes_and_types():
+def test_histogram_accepts_any_values_shapes_and_types():
     values = [np.nan, np.inf, -np.inf, 1e30, -1e30, 0.0, -0.0]
     counts = writer.bucket_counts(np.array(values)).numpy()
     assert counts.sum() == 6

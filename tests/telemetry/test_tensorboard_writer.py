@@ -1,4 +1,4 @@
-"""What TensorBoard reads of event files."""
+"""Event files as TensorBoard reads them."""
 
 import numpy as np
 import tensorflow as tf
@@ -23,7 +23,7 @@ def read(directory):
     ]
 
 
-def test_splits_and_nested_names_are_folders(tmp_path):
+def test_splits_and_nested_names_are_written_to_subdirectories(tmp_path):
     with telemetry.TensorBoardWriter(tmp_path) as writer:
         writer.write(telemetry.Record(step=2, split="train", values={"loss": 0.5}))
         values = {"accuracy": 0.75, "noisy": {"accuracy": 0.25}}
@@ -33,7 +33,7 @@ def test_splits_and_nested_names_are_folders(tmp_path):
     assert read(tmp_path / "validation" / "noisy") == [(3, "accuracy", 0.25)]
 
 
-def test_scalars_are_what_tensorflow_writes(tmp_path):
+def test_scalar_summaries_equal_those_written_by_tensorflow(tmp_path):
     values = {"loss": np.float32(0.3), "a/b": tf.constant(2), "nan": float("nan")}
     step = tf.Variable(7, dtype=tf.int64)
     with telemetry.TensorBoardWriter(tmp_path / "own") as writer:
@@ -67,7 +67,7 @@ def test_writer_without_records_creates_no_files(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_value_that_is_no_scalar_is_omitted(tmp_path):
+def test_value_that_is_not_a_scalar_is_omitted(tmp_path):
     with telemetry.TensorBoardWriter(tmp_path) as writer:
         writer.write_values({"matrix": np.zeros([2, 2]), "loss": 0.5}, step=1)
     assert read(tmp_path) == [(1, "loss", 0.5)]
@@ -86,7 +86,7 @@ def _in_files(directory):
 
 
 def _as_tensorboard_reads(directory):
-    """The steps of each tag in each folder, from the provider behind TensorBoard's pages."""
+    """Return the steps of each tag in each run, as TensorBoard's data provider reads them."""
     multiplexer = plugin_event_multiplexer.EventMultiplexer().AddRunsFromDirectory(str(directory))
     provider = data_provider.MultiplexerDataProvider(multiplexer.Reload(), str(directory))
     read = provider.read_scalars(
@@ -99,7 +99,7 @@ def _as_tensorboard_reads(directory):
     }
 
 
-def test_running_tensorboard_forgets_the_steps_that_are_repeated(tmp_path):
+def test_running_tensorboard_drops_the_old_values_of_repeated_steps(tmp_path):
     read = plugin_event_accumulator.EventAccumulator(str(tmp_path / "validation"))
     _write(telemetry.TensorBoardWriter(tmp_path), 10, 20, 30)
     assert [e.step for e in read.Reload().Tensors("loss")] == [10, 20, 30]
@@ -115,14 +115,14 @@ def test_tensorboard_shows_each_step_once_after_a_restore_in_the_same_process(tm
         writer.rewind(10)
         _write(writer, 20, 30)
     assert _as_tensorboard_reads(tmp_path) == {"validation/loss": [10, 20, 30]}
-    # A closed writer opens another file, and may truncate its first one.
+    # A closed writer opens a new file and may truncate its previous one.
     writer.rewind(20)
     with writer:
         _write(writer, 30)
     assert _as_tensorboard_reads(tmp_path) == {"validation/loss": [10, 20, 30]}
 
 
-def test_summary_inside_the_step_after_the_checkpoint_is_repeated(tmp_path):
+def test_summary_of_the_step_after_the_checkpoint_is_replaced_when_repeated(tmp_path):
     # A summary inside a step carries the number of the preceding step.
     def step_after(writer, step):
         with writer.file_writer("train").as_default():
@@ -140,7 +140,7 @@ def test_summary_inside_the_step_after_the_checkpoint_is_repeated(tmp_path):
     assert _in_files(tmp_path / "train") == [(10, "norm"), (20, "loss"), (20, "norm")]
 
 
-def test_training_and_an_evaluation_job_do_not_change_the_files_of_each_other(tmp_path):
+def test_training_and_an_evaluation_job_do_not_change_each_others_files(tmp_path):
     with telemetry.TensorBoardWriter(tmp_path, job="eval") as evaluation:
         _write(evaluation, 10, 20, 30)
     for _ in range(2):
@@ -153,7 +153,7 @@ def test_training_and_an_evaluation_job_do_not_change_the_files_of_each_other(tm
     assert 30 in _as_tensorboard_reads(tmp_path)["validation/loss"]
 
 
-def test_rewind_changes_no_other_run_in_a_folder_below(tmp_path):
+def test_rewind_does_not_change_another_run_in_a_subdirectory(tmp_path):
     for folder in ("nested", "other_run"):
         _write(telemetry.TensorBoardWriter(tmp_path / folder), 10, 20)
     (tmp_path / "other_run" / "params.yaml").write_text("")
@@ -170,7 +170,7 @@ def _accumulated(directory):
     return event_accumulator.EventAccumulator(str(directory)).Reload()
 
 
-def test_images_and_histograms_of_a_record_are_those_of_tensorflow(tmp_path):
+def test_image_and_histogram_summaries_have_the_formats_of_tensorflow(tmp_path):
     with tf.summary.create_file_writer(str(tmp_path / "theirs")).as_default():
         tf.summary.image("i", IMAGE[None], step=7)
         tf.summary.histogram("h", [1.0, 2.0], step=7)

@@ -1,4 +1,4 @@
-"""The formats of text files, and what their writers promise beyond `test_writer_contract.py`."""
+"""Text file formats, and properties of their writers beyond `test_writer_contract.py`."""
 
 import csv
 import json
@@ -29,7 +29,7 @@ def read_table(path):
         return list(csv.DictReader(file))
 
 
-# Files of lines.
+# Line files.
 
 
 @pytest.mark.parametrize(
@@ -47,7 +47,7 @@ def test_incomplete_last_line_is_removed(tmp_path, before, kept):
     assert path.read_text(encoding="utf-8") == kept + "next\nlast\n"
 
 
-def test_lost_lines_are_warned_of_once_until_one_is_written(tmp_path, monkeypatch, caplog):
+def test_lost_lines_log_one_warning_until_a_line_is_written(tmp_path, monkeypatch, caplog):
     def fail(path, mode):
         raise OSError("disk full")
 
@@ -63,7 +63,7 @@ def test_lost_lines_are_warned_of_once_until_one_is_written(tmp_path, monkeypatc
     assert (tmp_path / "lines").read_text() == "kept\nkept\n"
 
 
-def test_lines_are_flushed_to_the_disk_once(tmp_path, monkeypatch):
+def test_sync_calls_fsync_only_after_new_lines(tmp_path, monkeypatch):
     synced = []
     monkeypatch.setattr("os.fsync", synced.append)
     file = text_file_writers.LineFile(tmp_path / "lines")
@@ -75,7 +75,7 @@ def test_lines_are_flushed_to_the_disk_once(tmp_path, monkeypatch):
     assert len(synced) == 1
 
 
-# Lines of JSON.
+# JSON Lines files.
 
 
 def test_each_line_is_one_object_with_step_split_and_time_first(tmp_path):
@@ -97,7 +97,7 @@ def test_any_names_and_values_make_valid_json_lines(tmp_path_factory, values):
     assert json.loads(line)["step"] == 1
 
 
-def test_kill_while_records_are_removed_loses_none(tmp_path, monkeypatch):
+def test_kill_during_rewind_loses_no_record(tmp_path, monkeypatch):
     def killed(source, target):
         raise KeyboardInterrupt
 
@@ -109,7 +109,7 @@ def test_kill_while_records_are_removed_loses_none(tmp_path, monkeypatch):
     assert [line["step"] for line in read_lines(path)] == [10, 20]
 
 
-def test_rewind_keeps_lines_that_others_wrote(tmp_path):
+def test_rewind_keeps_lines_that_are_not_records(tmp_path):
     path = tmp_path / "m"
     path.write_bytes(b'\xff not ours\n[1]\n{"step": 30, "split": "train"}\n')
     with telemetry.JsonLinesWriter(path) as writer:
@@ -117,7 +117,7 @@ def test_rewind_keeps_lines_that_others_wrote(tmp_path):
     assert path.read_bytes() == b"\xff not ours\n[1]\n"
 
 
-# Tables.
+# CSV files.
 
 
 def test_csv_writer_has_one_file_for_each_split(tmp_path):
@@ -165,7 +165,7 @@ def test_header_that_could_not_be_written_is_written_with_the_next_row(
     ]
 
 
-def test_time_of_a_row_does_not_grow_with_the_square_of_its_columns(tmp_path):
+def test_time_to_write_a_csv_row_is_not_quadratic_in_its_columns(tmp_path):
     def fastest_row(num_columns):
         values = {f"value_{index}": float(index) for index in range(num_columns)}
         seconds = []

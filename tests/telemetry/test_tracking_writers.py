@@ -1,4 +1,4 @@
-"""The writers to experiment trackers: MLflow, and Weights & Biases."""
+"""Writers for the experiment trackers MLflow and Weights & Biases."""
 
 import sys
 
@@ -38,7 +38,7 @@ def found_run(uri, model_dir):
     return mlflow.MlflowClient(uri).get_run((model_dir / "mlflow_run_id").read_text())
 
 
-def test_mlflow_gets_the_values_with_split_and_step(uri, model_dir):
+def test_mlflow_metrics_have_the_split_in_their_name_and_their_step(uri, model_dir):
     with telemetry.MlflowWriter(model_dir, experiment="e", tracking_uri=uri) as writer:
         writer.write(record(3))
         writer.write(record(4, "validation", values={"clean": {"auc[0]": 0.25}}))
@@ -55,13 +55,13 @@ def test_restarted_training_resumes_its_mlflow_run(uri, model_dir):
             writer.write(record(step))
             assert found_run(uri, model_dir).info.status == "RUNNING"
     run = found_run(uri, model_dir)
-    # MLflow does not let a parameter change.
+    # MLflow does not allow a logged parameter to change.
     assert run.data.params == {"a": "1", "b": "2", "c": "4"}
     history = mlflow.MlflowClient(uri).get_metric_history(run.info.run_id, "train/loss")
     assert [metric.step for metric in history] == [1, 2]
 
 
-def test_images_and_histograms_are_artifacts_of_mlflow(uri, model_dir):
+def test_images_and_histograms_are_logged_as_mlflow_artifacts(uri, model_dir):
     histogram = telemetry.Histogram(edges=np.array([0.0, 1.0]), counts=np.array([2.0]))
     image = np.zeros([4, 4, 3], np.uint8)
     with telemetry.MlflowWriter(model_dir, tracking_uri=uri) as writer:
@@ -82,7 +82,7 @@ def test_values_beyond_the_batch_limit_of_mlflow_are_all_logged(uri, model_dir):
     assert (len(run.data.metrics), len(run.data.params)) == (1001, 101)
 
 
-def test_failed_training_is_a_failed_mlflow_run(uri, model_dir):
+def test_failed_training_marks_its_mlflow_run_as_failed(uri, model_dir):
     with (
         pytest.raises(ZeroDivisionError),
         telemetry.MultiWriter(
@@ -93,7 +93,7 @@ def test_failed_training_is_a_failed_mlflow_run(uri, model_dir):
     assert found_run(uri, model_dir).info.status == "FAILED"
 
 
-# MLflow's own queries cause it.
+# MLflow's own queries trigger this warning.
 @pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy")
 def test_default_store_of_mlflow_is_inside_the_model_dir(model_dir, tmp_path, monkeypatch):
     for name in ("MLFLOW_TRACKING_URI", "MLFLOW_EXPERIMENT_NAME"):
@@ -123,7 +123,7 @@ def _write_run_id(model_dir):
     ],
     ids=["run is missing", "store can't be opened", "not installed"],
 )
-def test_mlflow_that_can_not_log_is_an_error_at_the_start(
+def test_mlflow_writer_that_cannot_log_raises_when_created(
     uri, model_dir, monkeypatch, prepare, named
 ):
     monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
@@ -132,21 +132,21 @@ def test_mlflow_that_can_not_log_is_an_error_at_the_start(
         telemetry.MlflowWriter(model_dir)
 
 
-def test_missing_wandb_is_named_with_its_extra(model_dir, monkeypatch):
+def test_error_for_missing_wandb_names_the_extra_to_install(model_dir, monkeypatch):
     monkeypatch.setitem(sys.modules, "wandb", None)
     with pytest.raises(errors.ConfigValueError, match=r"official-lite\[wandb\]"):
         telemetry.WandbWriter(model_dir)
 
 
 def transaction_logs(model_dir):
-    """The files that `wandb sync` uploads."""
+    """Return the files that `wandb sync` uploads."""
     # A process of W&B writes the files, and may lag behind until it has ended.
     wandb.teardown()
     return sorted(model_dir.glob("wandb/offline-run-*/*.wandb"))
 
 
 @pytest.mark.slow
-def test_wandb_is_offline_without_a_key(model_dir):
+def test_wandb_is_offline_without_an_api_key(model_dir):
     config = {"task.units": 77}
     with telemetry.WandbWriter(model_dir, project="p", config=config) as writer:
         writer.write(record(3, values={"clean": {"loss": 0.625}}))
@@ -176,7 +176,7 @@ def test_images_and_histograms_are_logged_to_wandb(model_dir):
     assert list(path.parent.glob("files/media/images/train/i_*.png"))
 
 
-def test_mode_of_wandb_comes_from_the_environment(model_dir, monkeypatch):
+def test_wandb_mode_is_read_from_the_environment(model_dir, monkeypatch):
     monkeypatch.setenv("WANDB_MODE", "disabled")
     with telemetry.WandbWriter(model_dir) as writer:
         writer.write(record(1))

@@ -13,7 +13,7 @@ from official_lite.telemetry import text_file_writers, tracking_writers
 RECORD = telemetry.Record(step=1, split="train", values={})
 
 
-def test_flat_values_have_joined_names_and_a_record_does_not_change():
+def test_flat_record_joins_nested_names_and_records_are_immutable():
     record = telemetry.Record(step=1, split="train", values={"a": 1, "b": {"c": 2, "d": {"e": 3}}})
     assert record.flat() == {"a": 1, "b/c": 2, "b/d/e": 3}
     with pytest.raises(dataclasses.FrozenInstanceError):
@@ -34,7 +34,7 @@ def test_numbers_of_numpy_and_ml_dtypes_become_python_numbers():
     assert {type(found["loss"]), type(found["count"])} == {float, int}
 
 
-def test_value_that_is_no_number_is_omitted_with_one_warning(monkeypatch):
+def test_value_that_is_not_a_number_is_omitted_with_one_warning(monkeypatch):
     warnings = []
     monkeypatch.setattr(logging, "warning", lambda text, *args: warnings.append(text % args))
     for _ in range(2):
@@ -47,14 +47,14 @@ def test_value_that_is_no_number_is_omitted_with_one_warning(monkeypatch):
     ("step", "total_steps", "rate", "expected"),
     [(40, 100, 2.0, 30.0), (120, 100, 2.0, 0.0), (40, None, 2.0, None), (40, 100, 0.0, None)],
 )
-def test_remaining_time_follows_from_the_rate(step, total_steps, rate, expected):
+def test_eta_is_computed_from_the_remaining_steps_and_the_rate(step, total_steps, rate, expected):
     values = {"steps_per_second": rate}
     record = telemetry.Record(step=step, split="train", values=values, total_steps=total_steps)
     assert record.eta_seconds == expected
     assert dataclasses.replace(record, values={}).eta_seconds is None
 
 
-def test_flat_config_has_the_names_of_overrides_and_no_passwords():
+def test_flat_config_uses_override_paths_and_masks_passwords():
     config = {"task": {"model": {"units": 3}, "losses": ["a", {"b": 1}]}, "seed": None}
     url = "mysql://me:secret@host/a"
     run = telemetry.RunInfo("/runs/a", 10, {**config, "url": url, "urls": [url]})
@@ -67,7 +67,7 @@ def test_flat_config_has_the_names_of_overrides_and_no_passwords():
     }
 
 
-def test_evaluation_job_has_its_own_files():
+def test_evaluation_job_writes_separate_metric_files():
     def file(mode):
         return telemetry.RunInfo("/run", 1, {}, mode=mode).file("metrics.json")
 
@@ -109,7 +109,7 @@ class Recorder(telemetry.Writer):
             raise self.failure
 
 
-def test_writer_needs_only_write_and_is_flushed_by_sync_and_after_an_error():
+def test_writer_subclass_requires_only_write_and_flushes_on_sync_and_after_errors():
     with pytest.raises(TypeError, match="write"):
         telemetry.Writer()
     writer = Recorder()
@@ -119,12 +119,12 @@ def test_writer_needs_only_write_and_is_flushed_by_sync_and_after_an_error():
     assert writer.calls == ["flush", "flush"]
 
 
-def test_several_writers_are_called_in_order():
+def test_multi_writer_calls_its_writers_in_order():
     calls = []
     with telemetry.MultiWriter([Recorder("a", calls), Recorder("b", calls)]) as writer:
         writer.write(RECORD)
         writer.flush()
-    # `close` of the base class flushes.
+    # The `close` method of the base class flushes.
     assert calls == ["write a", "write b", "flush a", "flush b", "flush a", "flush b"]
 
 

@@ -1,4 +1,4 @@
-"""What all writers promise: records are kept, survive restarts, and are recorded once."""
+"""Properties of all writers: records survive restarts, and each is written once."""
 
 import contextlib
 import csv
@@ -55,7 +55,7 @@ def _whole_events(path):
 
 @dataclasses.dataclass(frozen=True)
 class Kind:
-    """A writer of files: how it is built, what it wrote, and how a full disk shows."""
+    """A file writer: how it is built, how its records are read, and the pattern of its files."""
 
     build: Callable[[pathlib.Path], telemetry.Writer]
     read: Callable[[pathlib.Path], list[tuple[int, str, float | None]]]
@@ -152,7 +152,7 @@ def test_repeated_steps_are_recorded_once(kind, tmp_path):
     ]
 
 
-def test_values_of_a_hook_at_the_restored_step_replace_no_others(kind, tmp_path):
+def test_values_added_at_the_restored_step_do_not_replace_its_record(kind, tmp_path):
     with kind.build(tmp_path) as writer:
         writer.write(record(10))
     with kind.build(tmp_path) as writer:
@@ -161,7 +161,7 @@ def test_values_of_a_hook_at_the_restored_step_replace_no_others(kind, tmp_path)
     assert (10, "train", 10.0) in kind.read(tmp_path)
 
 
-def test_record_that_a_kill_cut_off_is_removed(kind, tmp_path):
+def test_record_truncated_by_a_kill_is_removed(kind, tmp_path):
     with kind.build(tmp_path) as writer:
         writer.write(record(1))
         writer.write(record(2))
@@ -180,7 +180,7 @@ def test_full_disk_loses_records_with_a_warning_and_training_continues(
         raise OSError("disk full")
 
     writer = kind.build(tmp_path)
-    # It would log only a few times per process.
+    # `log_first_n` would log only a few times per process.
     monkeypatch.setattr(
         logging, "log_first_n", lambda level, text, n, *a: logging.log(level, text, *a)
     )

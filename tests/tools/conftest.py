@@ -1,4 +1,4 @@
-"""Runs of an experiment that was registered by a file of one's own."""
+"""Runs of an experiment that a user's file registers."""
 
 import argparse
 import pathlib
@@ -92,8 +92,10 @@ def experiment():
 
 @pytest.fixture(scope="session")
 def train_run(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., str]:
-    """Trains the experiment for six steps, with a checkpoint after every second; once for each set
-    of overrides, `path=value`. Returns the folder."""
+    """Return a function that trains six steps, saves every two steps and returns the directory.
+
+    It trains only once for each set of `path=value` overrides.
+    """
     root = tmp_path_factory.mktemp("runs")
     file = root / "mine.py"
     file.write_text(EXPERIMENT)
@@ -111,7 +113,7 @@ def train_run(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., str]:
         params = sources.read_params("tests/tools", parse(*given, source="tests/tools")).params
         model_dir = str(root / f"run{len(runs)}")
         with pytest.MonkeyPatch.context() as patch:
-            # What `run.json` keeps; the experiment is registered here by now, without `--import`.
+            # `run.json` records this command. The experiment is already registered.
             patch.setattr(sys, "argv", ["train.py", "--experiment", "tests/tools", *sets])
             pipeline.RunPipeline(params, mode, model_dir).run()
         runs[key] = model_dir
@@ -122,7 +124,7 @@ def train_run(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., str]:
 
 @pytest.fixture
 def trained(train_run: Callable[..., str]) -> str:
-    """The folder of a run."""
+    """Return the directory of a run."""
     return train_run()
 
 
@@ -137,7 +139,7 @@ def parse(*arguments: str, source: str) -> argparse.Namespace:
 
 @pytest.fixture
 def read_run() -> Callable[..., object]:
-    """Reads the config of a run, with arguments on top."""
+    """Return a function that reads the config of a run and applies command line arguments."""
     from official_lite.tools import sources
 
     def read(source: str | pathlib.Path, *arguments: str) -> sources.RunSource:

@@ -17,7 +17,7 @@ def test_help_lists_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
     assert listed == sorted(COMMANDS) * 2
 
 
-def test_version_is_that_of_the_package(capsys: pytest.CaptureFixture[str]) -> None:
+def test_version_flag_prints_the_package_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert tools.main(["--version"]) == 0
     assert capsys.readouterr().out == f"official-lite {official_lite.__version__}\n"
 
@@ -31,7 +31,7 @@ def bad():
 """
 
 
-def test_error_of_the_users_code_ends_with_its_line(tmp_path: pathlib.Path) -> None:
+def test_error_in_user_code_ends_with_its_file_and_line(tmp_path: pathlib.Path) -> None:
     file = tmp_path / "mine.py"
     file.write_text(BAD_EXPERIMENT)
     show = ["-m", "official_lite.tools", "config", "show", "mine/bad", f"--import={file}"]
@@ -46,13 +46,15 @@ def test_error_of_the_users_code_ends_with_its_line(tmp_path: pathlib.Path) -> N
     assert "tools/config.py" in whole.stderr
 
 
-def test_verbosity_of_another_program_is_left_to_it(capsys: pytest.CaptureFixture[str]) -> None:
+def test_verbosity_flag_of_a_launched_program_is_passed_to_it(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     shown = ["-c", "import sys; print(sys.argv[1:])", "--verbosity=1"]
     assert tools.main(["launch", "--workers=1", "--", sys.executable, *shown]) == 0
     assert "['--verbosity=1']" in capsys.readouterr().out
 
 
-def test_closed_pipe_is_no_error() -> None:
+def test_closed_pipe_causes_no_error() -> None:
     command = f"{sys.executable} -m official_lite.tools config show vision/digits_mlp | true"
     done = subprocess.run(["bash", "-c", f"set -o pipefail; {command}"], capture_output=True)
     assert (done.returncode, done.stderr) == (0, b"")
@@ -70,7 +72,7 @@ assert not {"tensorflow", "keras", "numpy"} & set(sys.modules)
 """
 
 
-def test_help_of_the_commands_does_not_wait_for_tensorflow() -> None:
+def test_command_help_does_not_import_tensorflow() -> None:
     result = subprocess.run([sys.executable, "-c", HELP], capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
     assert [name for name in COMMANDS if f"official_lite.tools {name}" not in result.stdout] == []

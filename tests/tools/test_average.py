@@ -9,7 +9,7 @@ import tensorflow as tf
 from official_lite.tools import __main__ as tools
 from tests import commands, rounding
 
-# Keras itself, with NumPy 2.
+# Keras itself triggers this warning with NumPy 2.
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
 
 
@@ -25,13 +25,13 @@ def test_last_checkpoints_of_a_run_are_averaged(trained, tmp_path, capsys):
     assert "Averaged 2 checkpoints into" in capsys.readouterr().out
 
 
-def test_single_checkpoint_is_refused(trained, capsys):
+def test_averaging_a_single_checkpoint_is_refused(trained, capsys):
     assert tools.main(["average", trained, "--last=1"]) == 5
     assert "ckpt-6" in capsys.readouterr().err
 
 
 @pytest.mark.slow
-def test_run_of_several_tasks_is_read_by_the_tools_and_averaged(tmp_path, capsys):
+def test_multitask_run_is_read_and_averaged_by_the_tools(tmp_path, capsys):
     run_dir = str(tmp_path / "run")
     settings = [
         "task.model={filters: [4], units: [8]}",
@@ -49,7 +49,7 @@ def test_run_of_several_tasks_is_read_by_the_tools_and_averaged(tmp_path, capsys
     paths = [f"{run_dir}/ckpt-2", f"{run_dir}/ckpt-4", str(tmp_path / "mean" / "ckpt-4")]
     one, two, mean = (tf.train.load_checkpoint(path) for path in paths)
     names = [name for name in mean.get_variable_to_shape_map() if "_trainable_variables" in name]
-    # Of a convolution and a dense layer in common, and of the last layer of each task.
+    # Kernels and biases of two shared layers and of the last layer of each task.
     assert len(names) == 8
     for name in names:
         expected = (one.get_tensor(name) + two.get_tensor(name)) / 2

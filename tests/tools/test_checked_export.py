@@ -1,4 +1,4 @@
-"""What calls an export; all formats are in `test_checked_export`."""
+"""Exports in all formats, which are compared with the model."""
 
 import os
 import sys
@@ -11,14 +11,14 @@ from official_lite.common import errors
 from official_lite.tools import checked_export, run_model
 from tests import rounding
 
-# Keras itself, and those who load what it has written.
+# Keras triggers these warnings, as do the libraries that load the exports.
 pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
     pytest.mark.filterwarnings("ignore::UserWarning"),
 ]
 
 
-def test_every_format_computes_what_the_model_does(read_run, trained, tmp_path):
+def test_exports_in_all_formats_compute_the_outputs_of_the_model(read_run, trained, tmp_path):
     pytest.importorskip("onnxruntime")
     pytest.importorskip("ai_edge_litert")
     params, directory = read_run(trained).params, str(tmp_path)
@@ -30,7 +30,7 @@ def test_every_format_computes_what_the_model_does(read_run, trained, tmp_path):
         directory=directory,
     )
     assert sorted(os.listdir(tmp_path)) == ["4", "4.keras", "4.onnx", "4.tflite"]
-    # The longest sum is that of the seven inputs of a layer.
+    # The longest sum is over the seven inputs of the dense layer.
     tolerance = rounding.tolerance(roundings=7)
     for export in exports:
         assert export.size > 500
@@ -39,7 +39,9 @@ def test_every_format_computes_what_the_model_does(read_run, trained, tmp_path):
         assert not export.is_within(-tolerance)
 
 
-def test_model_that_can_not_be_loaded_back_is_an_error(read_run, trained, tmp_path, monkeypatch):
+def test_export_that_cannot_be_loaded_back_raises_an_error(
+    read_run, trained, tmp_path, monkeypatch
+):
     def load_exported(path, format):
         raise TypeError("unknown class")
 
@@ -86,7 +88,7 @@ DIFFERENCES = [
 ]
 
 
-def test_largest_difference_is_relative_to_the_largest_output() -> None:
+def test_largest_difference_is_infinite_unless_shapes_and_non_finite_values_match() -> None:
     for expected, found, difference in DIFFERENCES:
         arrays = [np.asarray(each) for each in (expected, found)]
         assert checked_export.largest_difference(arrays[:1], arrays[1:]) == difference
@@ -105,14 +107,14 @@ def test_exported_inputs_are_matched_by_name_or_position():
 @pytest.mark.parametrize(
     ("format", "package"), [("litert", "ai_edge_litert"), ("onnx", "onnxruntime")]
 )
-def test_missing_package_is_named(monkeypatch, format, package):
+def test_error_for_a_missing_package_names_it(monkeypatch, format, package):
     monkeypatch.setitem(sys.modules, package, None)
     monkeypatch.delitem(sys.modules, f"{package}.interpreter", raising=False)
     with pytest.raises(errors.ConfigValueError, match=package):
         checked_export.load_exported("none", format)
 
 
-def test_exported_model_is_evaluated_as_the_model_is(read_run, trained) -> None:
+def test_exported_outputs_are_evaluated_with_the_metrics_of_the_task(read_run, trained) -> None:
     with run_model.built(read_run(trained).params) as (ctx, _):
         run_model.load_weights(ctx, run_model.find_checkpoint(trained))
         model, inputs = ctx.require("model"), run_model.real_inputs(ctx)
@@ -128,7 +130,7 @@ def test_exported_model_is_evaluated_as_the_model_is(read_run, trained) -> None:
     assert own["validation_loss"] != other["validation_loss"]
 
 
-def test_latency_is_that_of_one_example() -> None:
+def test_latency_is_measured_for_one_example() -> None:
     sizes = []
     inputs = run_model.ModelInputs(args=[np.zeros((8, 3), np.float32)], names=["x"])
 
@@ -141,7 +143,7 @@ def test_latency_is_that_of_one_example() -> None:
 
 
 def model_outputs(model):
-    """The outputs in the order in which exported models return them."""
+    """Return a function that computes the outputs in the order of exported models."""
     call = type(model).call
 
     def outputs(given):

@@ -11,7 +11,7 @@ from official_lite.common import errors
 from official_lite.tools import checkpoint_average, run_model
 from tests import rounding
 
-# Keras itself, with NumPy 2.
+# Keras itself triggers this warning with NumPy 2.
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
 
 EMA = "trainer.optimizer_config.ema.average_decay=0.5"
@@ -19,7 +19,7 @@ EMA = "trainer.optimizer_config.ema.average_decay=0.5"
 
 @pytest.fixture
 def weights(read_run, trained):
-    """The weights that an evaluation of a checkpoint has, in float64."""
+    """Return a function that reads the weights used to evaluate a checkpoint, in float64."""
 
     def read(path, run_dir=trained):
         with run_model.built(read_run(run_dir).params) as (ctx, _):
@@ -33,7 +33,7 @@ def _paths(run_dir, *steps):
     return [os.path.join(run_dir, f"ckpt-{step}") for step in steps]
 
 
-def test_average_takes_the_place_of_the_weights_of_the_last_checkpoint(
+def test_average_is_written_as_a_checkpoint_of_the_last_averaged_step(
     read_run, trained, weights, tmp_path
 ):
     params, paths, output = read_run(trained).params, _paths(trained, 2, 4, 6), str(tmp_path)
@@ -46,7 +46,7 @@ def test_average_takes_the_place_of_the_weights_of_the_last_checkpoint(
     singles = [list(weights(path).values()) for path in paths]
     for average, *each in zip(weights(written).values(), *singles, strict=True):
         np.testing.assert_array_equal(average, np.mean(each, axis=0).astype(np.float32))
-    # As of a run: an evaluation and a warm start take it.
+    # The average can be evaluated and can initialize a model, like a checkpoint of a run.
     _, logs = pipeline.RunPipeline(params, "eval", output).run()
     assert np.isfinite(logs["validation_loss"])
     with run_model.built(params) as (ctx, _):
@@ -54,7 +54,7 @@ def test_average_takes_the_place_of_the_weights_of_the_last_checkpoint(
     assert not report.missing
 
 
-def test_keras_files_hold_the_same_average(read_run, trained, weights, tmp_path):
+def test_keras_files_contain_the_same_average(read_run, trained, weights, tmp_path):
     params, paths = read_run(trained).params, _paths(trained, 2, 6)
     checkpoint = checkpoint_average.write_average(params, paths, str(tmp_path / "average"))
     path = str(tmp_path / "files" / "mean.weights.h5")
@@ -69,7 +69,7 @@ def test_keras_files_hold_the_same_average(read_run, trained, weights, tmp_path)
     assert os.path.getsize(archive) > 1000
 
 
-def test_batch_normalization_gets_the_statistics_of_the_average(
+def test_recalibration_computes_batch_norm_statistics_for_the_averaged_weights(
     read_run, trained, weights, tmp_path
 ):
     params, paths = read_run(trained).params, _paths(trained, 2, 6)
@@ -77,11 +77,11 @@ def test_batch_normalization_gets_the_statistics_of_the_average(
     data = np.random.default_rng(0).normal(3.0, 2.0, (48, 5)).astype(np.float32)
     found = weights(written)
     (mean,) = [value for name, value in found.items() if name.endswith("moving_mean")]
-    # All 48 examples; an embedding of two numbers comes after these five.
+    # The mean covers all 48 examples. Two features of the embedding follow these five.
     rounding.assert_close(mean[:5], data.mean(axis=0), roundings=len(data))
 
 
-def test_moving_average_of_the_optimizer_is_the_average_too(read_run, train_run, weights, tmp_path):
+def test_written_average_also_replaces_the_ema_weights(read_run, train_run, weights, tmp_path):
     run_dir = train_run(EMA)
     params, paths = read_run(run_dir).params, _paths(run_dir, 4, 6)
     written = checkpoint_average.write_average(params, paths, str(tmp_path))
@@ -93,7 +93,7 @@ def test_moving_average_of_the_optimizer_is_the_average_too(read_run, train_run,
         np.testing.assert_array_equal(one, other)
 
 
-def test_different_models_are_refused_by_the_first_variable_that_differs(
+def test_error_for_different_models_names_the_first_variable_that_differs(
     read_run, trained, train_run, tmp_path
 ):
     paths = [*_paths(trained, 6), *_paths(train_run("task.units=2"), 6)]
@@ -105,13 +105,13 @@ def test_different_models_are_refused_by_the_first_variable_that_differs(
     assert os.listdir(tmp_path) == []
 
 
-def test_folder_of_a_run_is_not_written_into(read_run, trained, tmp_path):
+def test_writing_the_average_into_a_run_directory_is_refused(read_run, trained, tmp_path):
     params, paths = read_run(trained).params, _paths(trained, 2, 6)
     with pytest.raises(errors.ConfigValueError, match="Use another directory"):
         checkpoint_average.write_average(params, paths, trained)
 
 
-def test_checkpoints_are_found_in_folders_once_each(trained, tmp_path):
+def test_checkpoints_are_found_in_directories_without_duplicates(trained, tmp_path):
     find = checkpoint_average.find_checkpoints
     assert find([trained]) == _paths(trained, 2, 4, 6)
     assert find([trained], 2) == _paths(trained, 4, 6)

@@ -10,7 +10,7 @@ from official_lite.tools import __main__ as tools
 
 @pytest.fixture
 def model_dir(tmp_path: pathlib.Path) -> pathlib.Path:
-    """Checkpoints of the steps 1 and 2, and a best one."""
+    """Return a directory with checkpoints of steps 1 and 2 and a best checkpoint."""
     weight = tf.Variable([1.0, 2.0])
     checkpoint = tf.train.Checkpoint(weight=weight, bias=tf.Variable(0.5))
     manager = committed_checkpoint_manager.CommittedCheckpointManager(
@@ -30,7 +30,7 @@ def _json(capsys: pytest.CaptureFixture[str], *arguments: str) -> object:
     return json.loads(capsys.readouterr().out)
 
 
-def test_list_includes_subdirectories_and_names_damage(
+def test_checkpoints_list_includes_subdirectories_and_reports_damage(
     model_dir: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     rows = _json(capsys, "list", str(model_dir))
@@ -45,7 +45,7 @@ def test_list_includes_subdirectories_and_names_damage(
     assert "0 bytes" in capsys.readouterr().out
 
 
-def test_checkpoints_inspect_shows_the_newest_of_a_directory(
+def test_checkpoints_inspect_shows_the_latest_checkpoint_of_a_directory(
     model_dir: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     document = _json(capsys, "inspect", str(model_dir))
@@ -80,7 +80,7 @@ def test_checkpoints_diff_shows_how_much_variables_differ(
     assert (document["num_equal"], len(document["variables"])) == (1, 2)
 
 
-def test_missing_checkpoint_is_answered_with_the_nearest(
+def test_error_for_a_missing_checkpoint_suggests_the_nearest_one(
     model_dir: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert tools.main(["checkpoints", "inspect", f"{model_dir}/ckpt-3"]) == 5

@@ -57,7 +57,7 @@ def test_bash_completes_commands_flags_and_experiments(
         assert wanted <= answer, words
 
 
-def test_other_shells_get_scripts_with_all_commands(capsys: pytest.CaptureFixture[str]) -> None:
+def test_zsh_and_fish_scripts_contain_all_commands(capsys: pytest.CaptureFixture[str]) -> None:
     for shell in ("zsh", "fish"):
         script = _script(shell, capsys)
         assert [name for name in tools.commands() if name not in script] == []

@@ -14,7 +14,9 @@ def _out(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     return capsys.readouterr().out
 
 
-def test_config_is_shown_as_yaml_or_json_and_in_part(capsys: pytest.CaptureFixture[str]) -> None:
+def test_config_show_prints_all_or_a_part_as_yaml_or_json(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     whole = yaml_io.parse_yaml(_out(capsys, "show", NAME), "shown")
     assert whole["trainer"]["train_steps"] == 600
     steps = "--set=trainer.train_steps=5"

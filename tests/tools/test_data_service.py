@@ -8,7 +8,7 @@ from official_lite.tools import __main__ as tools
 
 @pytest.fixture(autouse=True)
 def signals():
-    """The handlers are those that were there before."""
+    """Restore the previous signal handlers after each test."""
     kept = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
     yield
     for number, handler in kept.items():
@@ -23,7 +23,7 @@ def taken_port():
         yield taken.getsockname()[1]
 
 
-def test_used_port_is_refused(taken_port, capsys):
+def test_dispatcher_on_a_used_port_is_refused(taken_port, capsys):
     assert tools.main(["data_service", "dispatcher", f"--port={taken_port}"]) == 2
     assert f"Can't listen at port {taken_port}" in capsys.readouterr().err
 

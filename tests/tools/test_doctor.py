@@ -15,7 +15,7 @@ def _checks(capsys: pytest.CaptureFixture[str]) -> dict[str, dict[str, object]]:
     return {check["name"]: check for check in json.loads(capsys.readouterr().out)["checks"]}
 
 
-def test_doctor_shows_versions_devices_strategy_and_space(
+def test_doctor_shows_versions_devices_strategy_and_disk_space(
     tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert tools.main([*LOOK, f"--model_dir={tmp_path / 'new' / 'run'}"]) == 0
@@ -27,7 +27,7 @@ def test_doctor_shows_versions_devices_strategy_and_space(
     assert not (tmp_path / "new").exists()
 
 
-def test_doctor_reads_the_cluster_as_a_training_does(
+def test_doctor_shows_the_cluster_and_reports_an_invalid_tf_config(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     hosts = {"worker": ["a:1", "b:1"], "ps": ["c:1"]}

@@ -9,7 +9,7 @@ from official_lite.tools import __main__ as tools
 from tests import commands
 
 
-def test_list_shows_names_and_summaries_without_tensorflow() -> None:
+def test_experiments_list_shows_names_and_summaries_without_tensorflow() -> None:
     code = (
         "import sys\n"
         "from official_lite.tools import __main__ as tools\n"
@@ -28,7 +28,7 @@ def test_list_shows_names_and_summaries_without_tensorflow() -> None:
     }
 
 
-def test_list_accepts_a_part_of_a_name_and_prints_only_names(
+def test_experiments_list_accepts_part_of_a_name_and_can_print_only_names(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert tools.main(["experiments", "list", "digits_", "--names"]) == 0
@@ -37,7 +37,9 @@ def test_list_accepts_a_part_of_a_name_and_prints_only_names(
     assert all("digits_" in name for name in names)
 
 
-def test_show_says_what_is_trained_and_for_how_long(capsys: pytest.CaptureFixture[str]) -> None:
+def test_experiments_show_prints_the_task_the_optimizer_and_the_train_steps(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     assert tools.main(["experiments", "show", "vision/digits_mlp"]) == 0
     shown = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines() if line)
     assert shown["train_steps"] == "600"
@@ -49,7 +51,7 @@ def test_show_says_what_is_trained_and_for_how_long(capsys: pytest.CaptureFixtur
     assert document["config"]["trainer"]["train_steps"] == 600
 
 
-def test_experiment_of_a_file_is_shown_by_its_path(
+def test_experiment_registered_in_a_file_is_shown_with_the_path_of_the_file(
     tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "shown.py"

@@ -12,7 +12,7 @@ from official_lite.tools import export
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
 
-def test_model_of_a_run_is_exported_and_compared(trained, capsys):
+def test_export_writes_the_latest_model_and_compares_its_outputs(trained, capsys):
     assert tools.main(["export", trained, "--json"]) == 0
     (row,) = json.loads(capsys.readouterr().out)
     assert row["path"] == os.path.join(trained, "export", "6")
@@ -38,5 +38,5 @@ def test_export_check_measures_every_format(trained, capsys, tmp_path):
     assert exported["metrics"] == pytest.approx(model["metrics"], abs=1e-5)
 
 
-def test_export_supports_every_format():
+def test_export_command_supports_every_format():
     assert sorted(export._FORMATS) == sorted(model_export.FORMATS)

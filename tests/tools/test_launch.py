@@ -20,7 +20,7 @@ def _tf_configs(specs: list) -> dict[str, dict]:
     return {name: json.loads(env["TF_CONFIG"]) for name, env in environments.items() if env}
 
 
-def test_workers_share_a_cluster_and_have_an_index_each() -> None:
+def test_workers_share_a_cluster_and_have_different_indices() -> None:
     specs = launch.plan(["train.py", "--mode=train"], workers=2)
     assert all(spec.role is Role.TRAINER for spec in specs)
     assert all(spec.command == [sys.executable, "train.py", "--mode=train"] for spec in specs)
@@ -60,7 +60,7 @@ def test_data_service_is_started_and_its_address_passed_on() -> None:
     assert specs[-1].command[0] == "my_program"
 
 
-# Fails as its first argument says the first time, and is done the second time.
+# Worker 1 fails as its first argument says the first time, and succeeds the second time.
 SCRIPT = """
 import json, os, pathlib, signal, sys
 index = json.loads(os.environ["TF_CONFIG"])["task"]["index"]
@@ -84,7 +84,7 @@ def _launch(tmp_path: pathlib.Path, how: str, max_restarts: int) -> int:
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize(("how", "code"), [("killed", 137), ("42", 42)])
-def test_failed_cluster_is_restarted_as_often_as_allowed(
+def test_failed_cluster_is_restarted_up_to_max_restarts(
     tmp_path: pathlib.Path, capfd: pytest.CaptureFixture[str], how: str, code: int
 ) -> None:
     assert _launch(tmp_path, how, max_restarts=0) == code
@@ -102,7 +102,7 @@ def test_process_that_ends_with_a_user_error_is_not_restarted(tmp_path: pathlib.
 
 WAIT = "import signal; signal.pause()"
 KILLED = "import os; os.kill(os.getpid(), 9)"
-# As train.py does with it.
+# Exits with code 42 on SIGTERM, as train.py does.
 UNTIL_SIGTERM = """
 import pathlib, signal, sys
 def stop(*_):
@@ -125,12 +125,12 @@ def _spec(name: str, code: str, role: Role = Role.TRAINER) -> ProcessSpec:
 
 
 def _killed(file: pathlib.Path) -> str:
-    """Code that leaves its process number in a file and is killed."""
+    """Return code that writes its process ID to a file and is then killed."""
     return f"import os, pathlib; pathlib.Path({str(file)!r}).write_text(str(os.getpid())); {KILLED}"
 
 
 def _until_killed(file: pathlib.Path) -> str:
-    """Code that waits until the process of `_killed` has ended."""
+    """Return code that waits until the process of `_killed` has ended."""
     return f"""
 import pathlib, time
 file = pathlib.Path({str(file)!r})
@@ -155,7 +155,7 @@ def test_servers_are_stopped_when_all_trainers_have_ended() -> None:
     assert _run_cluster(server, _spec("worker 0", ""), _spec("worker 1", "")) is None
 
 
-def test_first_failure_is_named_and_the_others_are_stopped(
+def test_first_process_to_fail_is_reported_and_the_others_are_stopped(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     end = _run_cluster(_spec("worker 0", WAIT), _spec("worker 1", "raise SystemExit(3)"))
@@ -165,10 +165,10 @@ def test_first_failure_is_named_and_the_others_are_stopped(
     assert "worker 0 did not stop in time. Killing it." in said
 
 
-def test_killed_process_is_named_and_not_the_one_that_lost_it(
+def test_killed_process_is_reported_rather_than_the_peer_that_failed_because_of_it(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Nobody looks before both have ended.
+    # The launcher does not check its processes before both have ended.
     monkeypatch.setattr(launch, "_SECONDS_BETWEEN_LOOKS", 1.0)
     file = tmp_path / "killed"
     end = _run_cluster(
@@ -178,11 +178,11 @@ def test_killed_process_is_named_and_not_the_one_that_lost_it(
     assert end == ProcessEnd(name="worker 1", code=-9)
 
 
-def test_processes_that_notice_a_failure_may_end_by_themselves(
+def test_processes_that_notice_a_failure_may_exit_within_the_grace_period(
     tmp_path: pathlib.Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "killed"
-    # Later than the launcher looks.
+    # Worker 0 exits after the launcher has noticed the failure.
     late = f"{_until_killed(file)}\ntime.sleep(0.5); print('noticed'); raise SystemExit(7)"
     end = _run_cluster(
         _spec("worker 0", late), _spec("worker 1", _killed(file)), grace_secs=waiting.SECONDS
@@ -193,11 +193,11 @@ def test_processes_that_notice_a_failure_may_end_by_themselves(
     assert "worker 0 ended with exit code 7." in captured.err
 
 
-def test_replaceable_process_is_replaced_and_the_trainers_continue(
+def test_replaceable_process_is_restarted_while_the_trainers_continue(
     tmp_path: pathlib.Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "came_again"
-    # Killed the first time; the chief ends when it has come again.
+    # The worker is killed the first time. The chief ends when the worker has restarted.
     code = f"import os, pathlib, signal; p = pathlib.Path({str(file)!r} + '.1')\n"
     code += f"if p.exists(): pathlib.Path({str(file)!r}).touch(); signal.pause()\n"
     code += "p.touch(); os.kill(os.getpid(), 9)"
@@ -214,7 +214,7 @@ def test_replaceable_process_is_replaced_and_the_trainers_continue(
 
 
 def _signal_when(files: list[pathlib.Path], *pauses: float) -> threading.Thread:
-    """Sends SIGTERM to this process once the files are there, and again after each pause."""
+    """Send SIGTERM to this process after each of the pauses, once all files exist."""
 
     def send() -> None:
         waiting.wait_for(lambda: all(file.exists() for file in files))
@@ -227,7 +227,9 @@ def _signal_when(files: list[pathlib.Path], *pauses: float) -> threading.Thread:
     return thread
 
 
-def test_signal_reaches_all_trainers_and_a_second_one_kills_them(tmp_path: pathlib.Path) -> None:
+def test_signal_is_forwarded_to_all_trainers_and_a_second_one_kills_them(
+    tmp_path: pathlib.Path,
+) -> None:
     files = [tmp_path / "0", tmp_path / "1"]
     specs = [
         _spec(f"worker {i}", UNTIL_SIGTERM.replace("FILE", repr(str(file))))
@@ -264,7 +266,7 @@ def _run_process(code: str, log_dir: pathlib.Path | None = None) -> ProcessEnd:
     return end
 
 
-def test_output_is_forwarded_with_the_name_and_logged(
+def test_output_is_forwarded_with_the_process_name_and_logged(
     tmp_path: pathlib.Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     code = "import os, sys; print(os.environ['ANSWER']); print('é', file=sys.stderr)"
@@ -273,7 +275,7 @@ def test_output_is_forwarded_with_the_name_and_logged(
     assert sorted((tmp_path / "worker_1.log").read_text().split()) == ["42", "é"]
 
 
-def test_output_that_is_no_text_or_has_no_line_feed_is_forwarded(
+def test_output_with_invalid_utf_8_or_without_a_final_newline_is_forwarded(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     _run_process("import sys; sys.stdout.buffer.write(b'a\\xff\\nend')")
@@ -293,7 +295,7 @@ ENDS = {
 }
 
 
-def test_end_of_a_process_has_a_description_and_an_exit_code() -> None:
+def test_process_end_has_a_description_an_exit_code_and_a_restart_rule() -> None:
     found = {code: ProcessEnd(name="worker 1", code=code) for code in ENDS}
     assert {
         code: (str(end).removeprefix("worker 1 "), end.exit_code, end.may_restart)
@@ -323,7 +325,7 @@ def _is_running(process: pathlib.Path) -> bool:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the signal is sent by Linux")
-def test_process_ends_with_a_launcher_that_was_killed() -> None:
+def test_process_ends_when_its_launcher_is_killed() -> None:
     command = [sys.executable, "-c", _LAUNCHER]
     with subprocess.Popen(
         command, cwd=commands.ROOT, stdout=subprocess.PIPE, text=True

@@ -22,7 +22,7 @@ def test_table_has_aligned_columns_and_dashes_for_missing_values(
         ["0.12346", "10", "-"],
         ["-", "2000", "1,", "2"],
     ]
-    # Texts begin, and numbers end, at the same place.
+    # Text is left-aligned and numbers are right-aligned.
     assert len({line.index(end) for line, end in zip(lines, ("note", "-", "1,"), strict=True)}) == 1
     assert (
         len({line.index(end) for line, end in zip(lines, ("p ", "0  -", "0  1"), strict=True)}) == 1
@@ -38,10 +38,10 @@ def test_table_written_to_a_pipe_has_unshortened_values(
     assert capsys.readouterr().out.splitlines()[1].split() == [row["path"], "1"]
 
 
-def test_narrow_terminal_folds_long_values_and_loses_nothing(
+def test_narrow_terminal_wraps_long_values_without_loss(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # rich treats stdout as a terminal then.
+    # This makes rich treat stdout as a terminal.
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "20")
@@ -53,19 +53,19 @@ def test_narrow_terminal_folds_long_values_and_loses_nothing(
     assert capsys.readouterr().out.count("界") == 20
 
 
-def test_control_characters_and_markup_have_no_effect(
+def test_control_characters_are_escaped_and_markup_is_printed_literally(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     listing.print_table([{"name": "a\x1b[31m\nb [red]c"}], ["name"])
     assert capsys.readouterr().out.splitlines() == ["name", "a\\x1b[31m b [red]c"]
 
 
-def test_json_has_null_for_numbers_that_are_not_finite(capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_output_has_null_for_non_finite_numbers(capsys: pytest.CaptureFixture[str]) -> None:
     listing.print_json([{"a": math.inf, "b": (1, {"c": math.nan})}])
     assert json.loads(capsys.readouterr().out) == [{"a": None, "b": [1, {"c": None}]}]
 
 
-def test_quantities_are_shown_in_their_units() -> None:
+def test_sizes_durations_and_times_are_formatted_for_readers() -> None:
     assert listing.bytes_text(1_400_000) == "1.4 MB"
     assert [listing.duration_text(s) for s in (2.5, 3700, None)] == ["2.5 s", "1:01:40", "-"]
     assert listing.time_text(0).startswith(("1970-01-01", "1969-12-31"))

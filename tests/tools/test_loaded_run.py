@@ -1,4 +1,4 @@
-"""A run opened in Python in one line."""
+"""Opening a run in Python with `load_run`."""
 
 import json
 import os
@@ -23,7 +23,7 @@ EMA = "trainer.optimizer_config.ema.average_decay=0.5"
 INPUTS = {"x": np.ones((2, 5), np.float32), "row": np.arange(2)}
 
 
-def test_opened_run_has_config_task_model_and_record_of_the_latest_checkpoint(trained) -> None:
+def test_load_run_returns_config_task_model_and_record_of_the_latest_checkpoint(trained) -> None:
     run = official_lite.load_run(trained)
     assert (run.step, run.checkpoint) == (6, os.path.join(trained, "ckpt-6"))
     assert run.params.task.units == 3
@@ -32,12 +32,12 @@ def test_opened_run_has_config_task_model_and_record_of_the_latest_checkpoint(tr
     assert run.model(INPUTS)["logits"].shape == (2, 3)
 
 
-def test_checkpoint_may_be_named_instead_of_the_run(trained) -> None:
+def test_load_run_accepts_a_checkpoint_path(trained) -> None:
     steps = [official_lite.load_run(os.path.join(trained, f"ckpt-{step}")).step for step in (2, 4)]
     assert steps == [2, 4]
 
 
-def test_outputs_are_those_of_an_evaluation_with_averaged_weights(train_run) -> None:
+def test_load_run_loads_the_averaged_weights_if_there_are_any(train_run) -> None:
     run_dir = train_run(EMA)
     bias = official_lite.load_run(run_dir).model.blocks[1].bias.numpy()
     reader = tf.train.load_checkpoint(os.path.join(run_dir, "ckpt-6"))
@@ -51,7 +51,7 @@ def test_outputs_are_those_of_an_evaluation_with_averaged_weights(train_run) -> 
     assert (bias != trained).any()
 
 
-def test_best_checkpoint_is_loaded_if_there_is_one_and_the_latest_on_request(train_run) -> None:
+def test_load_run_prefers_the_best_checkpoint_and_loads_the_latest_on_request(train_run) -> None:
     run_dir = train_run(*BEST, mode="train_and_eval")
     best = official_lite.load_run(run_dir)
     assert best.record.best is not None
@@ -79,7 +79,7 @@ def test_code_in_a_config_runs_only_if_it_is_trusted(trained, tmp_path: pathlib.
     assert (tmp_path / "ran").exists()
 
 
-def test_experiment_that_the_record_does_not_name_is_an_argument(trained, tmp_path) -> None:
+def test_experiment_must_be_passed_if_the_record_does_not_name_it(trained, tmp_path) -> None:
     run_dir = tmp_path / "run"
     shutil.copytree(trained, run_dir)
     record = json.loads((run_dir / "run.json").read_text())
@@ -100,7 +100,9 @@ def test_experiment_that_the_record_does_not_name_is_an_argument(trained, tmp_pa
         ("run/ckpt-5", "", "ckpt-5 is not in a model directory"),
     ],
 )
-def test_what_does_not_exist_is_named(trained, tmp_path, path, checkpoint, message) -> None:
+def test_error_for_a_missing_run_or_checkpoint_names_the_problem(
+    trained, tmp_path, path, checkpoint, message
+) -> None:
     (tmp_path / "run").symlink_to(trained)
     (tmp_path / "phases").mkdir()
     (tmp_path / "phases" / "training").symlink_to(trained)
@@ -118,7 +120,7 @@ def test_lost_best_checkpoint_is_not_replaced_by_the_latest(train_run, tmp_path)
     assert official_lite.load_run(str(run_dir), checkpoint="latest").step == 6
 
 
-def test_opening_a_run_changes_neither_numpys_random_state_nor_uses_other_gin(trained) -> None:
+def test_load_run_keeps_the_numpy_random_state_and_ignores_gin_bindings(trained) -> None:
     np.random.seed(3)
     expected = np.random.random(2)[1]
     np.random.seed(3)
@@ -131,7 +133,7 @@ def test_opening_a_run_changes_neither_numpys_random_state_nor_uses_other_gin(tr
     assert np.random.random() == expected
 
 
-def test_run_with_gin_is_opened_once_its_bindings_are_parsed(trained, tmp_path) -> None:
+def test_run_with_gin_bindings_is_refused_until_they_are_parsed(trained, tmp_path) -> None:
     run_dir = tmp_path / "run"
     shutil.copytree(trained, run_dir)
     record = json.loads((run_dir / "run.json").read_text())

@@ -48,7 +48,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     return folder
 
 
-def test_project_trains_and_registers_its_experiment_as_a_plugin(
+def test_generated_project_trains_and_registers_its_experiment_as_a_plugin(
     project: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:
     model_dir = tmp_path / "run"
@@ -71,14 +71,14 @@ def test_project_trains_and_registers_its_experiment_as_a_plugin(
 
 
 @pytest.mark.slow
-def test_tests_of_the_project_pass(project: pathlib.Path) -> None:
+def test_generated_project_passes_its_own_tests(project: pathlib.Path) -> None:
     done = commands.run(["-m", "pytest", "-q", "-p", "no:cacheprovider"], cwd=project)
     assert done.returncode == 0, done.stdout[-3000:]
     assert "2 passed" in done.stdout
 
 
 @pytest.mark.slow
-def test_project_passes_ruff_and_mypy(project: pathlib.Path) -> None:
+def test_generated_project_passes_ruff_and_mypy(project: pathlib.Path) -> None:
     _check_by_tools_of_the_user(project)
 
 
@@ -92,7 +92,7 @@ def kind_of_project(
 
 
 def _shown(project: pathlib.Path, language: str, tmp: pathlib.Path) -> list[str]:
-    """The blocks of code in the README, with what is in `/tmp` in another place."""
+    """Return the code blocks of the README, with `/tmp` replaced by another directory."""
     readme = (project / "README.md").read_text()
     blocks = re.findall(rf"```{language}\n(.*?)```", readme, re.DOTALL)
     return [block.replace("/tmp/", f"{tmp}/") for block in blocks]
@@ -100,7 +100,7 @@ def _shown(project: pathlib.Path, language: str, tmp: pathlib.Path) -> list[str]
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_kind_trains_resumes_after_a_kill_and_predicts_as_its_readme_says(
+def test_project_of_each_kind_trains_resumes_after_a_kill_and_predicts(
     kind_of_project: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:
     training, export = _shown(kind_of_project, "bash", tmp_path)
@@ -109,7 +109,7 @@ def test_kind_trains_resumes_after_a_kill_and_predicts_as_its_readme_says(
     assert f"--model_dir={unbroken}" in command
 
     def start(model_dir: pathlib.Path, *flags: str) -> int:
-        # A real start, since the hashes of strings must not matter.
+        # A new process, because the results must not depend on the hashes of strings.
         often = ["--set=trainer.checkpoint_interval=20", "--set=runtime.execution=graph"]
         return subprocess.run(
             [sys.executable, *command, *often, f"--model_dir={model_dir}", *flags],
@@ -151,7 +151,7 @@ def test_project_of_each_kind_passes_its_own_checks(kind_of_project: pathlib.Pat
     assert "2 passed" in done.stdout
 
 
-def test_value_that_is_not_a_number_is_named_with_its_row(
+def test_error_for_a_value_that_is_not_a_number_names_its_row_and_column(
     tmp_path: pathlib.Path,
 ) -> None:
     project = tmp_path / "demo"

@@ -16,7 +16,7 @@ def _write(path: pathlib.Path) -> pathlib.Path:
     return path
 
 
-def test_changes_are_shown_and_only_written_on_request(
+def test_port_shows_changes_and_writes_them_only_with_the_write_flag(
     tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = _write(tmp_path / "old.py")
@@ -40,7 +40,7 @@ def test_json_output_of_port_is_one_object(
     assert report["written"] is False
 
 
-def test_file_that_is_no_python_fails_the_command_after_the_others_are_written(
+def test_invalid_python_file_fails_the_command_after_the_others_are_written(
     tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = _write(tmp_path / "old.py")

@@ -1,4 +1,4 @@
-"""A command that can't be run says why before it writes anything, and has the exit code for it."""
+"""Commands that can't run print the reason, write nothing and return the fitting exit code."""
 
 import pathlib
 
@@ -7,7 +7,7 @@ import pytest
 from official_lite.tools import __main__ as tools
 from tests import made_runs
 
-# Command, exit code, and what the message names. `{tmp}` is an empty directory.
+# Each command, its exit code and a text in its message. `{tmp}` is an empty directory.
 REFUSALS = [
     ("lunch", 2, "`launch`"),
     ("launch --workers=1 --max_restarts=1 -- no_such_program", 2, "no_such_program"),
@@ -38,7 +38,7 @@ REFUSALS = [
     ("new {tmp}/json", 2, "`my_json`"),
     ("new {tmp}/train", 2, "`my_train`"),
 ]
-# Commands with a mistyped name of a run, beside which `{tmp}/digits` is a run.
+# Commands with a mistyped run directory; the run is in `{tmp}/digits`.
 MISTYPED = [
     "config show {tmp}/digit",
     "config diff vision/digits_mlp {tmp}/digit",
@@ -82,7 +82,7 @@ def test_mistyped_run_directory_is_refused_with_the_nearest_one(
         assert f"Did you mean `{tmp_path}/digits`?" in said, f"{command}: {said}"
 
 
-def test_name_that_is_neither_an_experiment_nor_a_run_is_refused_as_both(
+def test_error_for_an_unknown_source_mentions_experiments_and_run_directories(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert tools.main(["config", "show", "vision/digits_mpl"]) == 2
@@ -91,7 +91,7 @@ def test_name_that_is_neither_an_experiment_nor_a_run_is_refused_as_both(
     assert "There is no run directory 'vision/digits_mpl' either." in said
 
 
-def test_wrong_arguments_have_the_exit_code_of_a_wrong_config(
+def test_invalid_arguments_exit_with_the_code_of_config_errors(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     for command in USAGE_ERRORS:

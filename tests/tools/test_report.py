@@ -11,11 +11,11 @@ def test_report_is_written_and_its_path_printed(tmp_path, capsys) -> None:
     assert capsys.readouterr().out.strip() == str(output)
     text = output.read_text()
     assert "<title>A &amp; B</title>" in text
-    # Of the network it only has addresses that are names.
+    # The page refers to nothing on the network; its only URLs are XML namespaces.
     assert text.count("http") == text.count("http-equiv") + text.count("http://www.w3.org/2000/svg")
 
 
-def test_output_that_can_not_be_written_is_refused(tmp_path, capsys) -> None:
+def test_output_path_that_cannot_be_written_is_refused(tmp_path, capsys) -> None:
     run = made_runs.make_run(tmp_path / "digits")
     (tmp_path / "file").write_text("")
     assert tools.main(["report", str(run), "--output", str(tmp_path / "file" / "p.html")]) == 2

@@ -29,13 +29,13 @@ def test_reproduced_run_is_the_same_bit_for_bit(run: pathlib.Path, tmp_path: pat
     done = commands.run(arguments)
     assert done.returncode == 0, done.stderr
     assert chaos.differences(chaos.what_is_left(run), chaos.what_is_left(again)) == []
-    # The command that is printed resumes it, and so does the one in its record.
+    # Both the printed and the recorded command resume the reproduced run.
     assert f"--config_file={run}/params.yaml" in done.stderr
     recorded = json.loads((again / "run.json").read_text())["argv"]
     assert f"--model_dir={again}" in recorded
 
 
-def test_directory_that_is_in_use_is_refused(
+def test_reproducing_into_a_nonempty_or_busy_directory_is_refused(
     run: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert tools.main(["reproduce", str(run), f"--model_dir={run}"]) == 2
@@ -45,7 +45,7 @@ def test_directory_that_is_in_use_is_refused(
     assert f"Another run is training in {tmp_path}" in capsys.readouterr().err
 
 
-def test_reproduced_run_uses_the_execution_modes_of_the_run_unless_set(
+def test_reproduced_run_uses_the_recorded_execution_mode_unless_it_is_set(
     run: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     started: list[list[str]] = []

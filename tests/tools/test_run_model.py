@@ -17,7 +17,7 @@ def _kernel(ctx):
     return ctx.model.blocks[1].kernel.numpy()
 
 
-def test_model_gets_its_variables_and_the_weights_of_a_checkpoint(read_run, trained):
+def test_built_model_loads_the_weights_of_a_checkpoint(read_run, trained):
     with run_model.built(read_run(trained).params) as (ctx, _):
         kernels = []
         for step in (2, 6):
@@ -42,7 +42,9 @@ def test_averaged_weights_are_loaded_if_there_are_any(read_run, train_run):
     assert (averaged != trained).all()
 
 
-def test_unusable_checkpoint_is_refused(read_run, trained, train_run, tmp_path):
+def test_mismatched_damaged_or_missing_checkpoint_is_refused(
+    read_run, trained, train_run, tmp_path
+):
     with run_model.built(read_run(train_run("task.units=2")).params) as (ctx, _):
         with pytest.raises(errors.CheckpointError, match="can't be restored"):
             run_model.load_weights(ctx, os.path.join(trained, "ckpt-6"))
@@ -54,7 +56,7 @@ def test_unusable_checkpoint_is_refused(read_run, trained, train_run, tmp_path):
         run_model.find_checkpoint(str(tmp_path / "none"))
 
 
-def test_example_inputs_are_those_of_the_task(read_run, trained):
+def test_real_inputs_are_the_inputs_that_the_task_passes_to_its_model(read_run, trained):
     with run_model.built(read_run(trained).params) as (ctx, _):
         inputs = run_model.real_inputs(ctx)
         data, _ = next(iter(run_model.evaluation_data(ctx)))
@@ -62,7 +64,7 @@ def test_example_inputs_are_those_of_the_task(read_run, trained):
             run_model.random_inputs(ctx.model)
         assert "call" not in ctx.model.__dict__
     assert [*inputs.arrays()] == ["row", "x"]
-    # A few examples, as the task has made them.
+    # The inputs are a few examples as the task passes them to its model.
     np.testing.assert_array_equal(inputs.args[0]["x"], 2.0 * data["x"][:8])
     assert inputs.args[0]["row"].dtype == np.int32
     (signature,) = inputs.signature

@@ -14,7 +14,7 @@ from tests import made_runs
 
 @pytest.fixture
 def folder(tmp_path: pathlib.Path) -> str:
-    """Two runs, of which b is better, has another config, and is one level deeper."""
+    """Return a directory with two runs; b is better, has another config and is nested deeper."""
     made_runs.make_run(tmp_path / "a")
     config = {**made_runs.CONFIG, "task": {"model": {"units": [8]}}}
     record = {"versions": {"python": "3.12.0"}, "seconds": 3700.0}
@@ -37,7 +37,7 @@ def test_runs_list_has_a_line_for_each_run(folder: str, capsys: pytest.CaptureFi
     assert "1:01:40" in rows[0]
 
 
-def test_goodput_is_a_column_and_a_condition(
+def test_runs_list_shows_goodput_and_filters_by_it(
     folder: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert "goodput" not in _out(capsys, "list", folder)
@@ -95,7 +95,7 @@ def test_runs_compare_shows_the_fields_that_differ(
 
 @pytest.fixture
 def runs(tmp_path: pathlib.Path) -> list[Facts]:
-    """Of the three, c has no metrics and failed."""
+    """Return three runs, of which c has failed and has no metrics."""
     made_runs.make_run(tmp_path / "a", offset=0.0)
     made_runs.make_run(tmp_path / "b", offset=0.05, record={"seed": 1})
     directory = made_runs.make_run(tmp_path / "c", record={"status": "failed"})
@@ -107,7 +107,7 @@ def _names(runs: list[Facts]) -> list[str]:
     return [facts.run.name for facts in runs]
 
 
-def test_short_name_of_a_metric_prefers_validation(runs: list[Facts]) -> None:
+def test_short_metric_name_prefers_the_validation_metric(runs: list[Facts]) -> None:
     assert runs_tool.resolve("accuracy", runs) == "validation/accuracy"
     assert runs_tool.resolve("training_loss", runs) == "train/training_loss"
     assert runs_tool.resolve("model.units", runs) == "task.model.units"
@@ -135,18 +135,18 @@ CONDITIONS = [
 ]
 
 
-def test_runs_are_selected_by_all_conditions(runs: list[Facts]) -> None:
+def test_only_runs_that_satisfy_all_conditions_are_selected(runs: list[Facts]) -> None:
     for conditions, names in CONDITIONS:
         assert _names(runs_tool.select(runs, conditions)) == names, conditions
 
 
-def test_condition_that_makes_no_sense_is_refused(runs: list[Facts]) -> None:
+def test_invalid_condition_is_refused(runs: list[Facts]) -> None:
     for condition in ("status", "status>1", "nothing=1"):
         with pytest.raises(errors.ConfigError, match=condition.partition("=")[0]):
             runs_tool.select(runs, [condition])
 
 
-def test_runs_without_the_value_come_last_whatever_the_order(runs: list[Facts]) -> None:
+def test_runs_without_the_sort_value_come_last_in_both_orders(runs: list[Facts]) -> None:
     assert _names(runs_tool.sort(runs, "accuracy")) == ["a", "b", "c"]
     assert _names(runs_tool.sort(runs, "accuracy", descending=True)) == ["b", "a", "c"]
     assert _names(runs_tool.sort(runs, "status", descending=True)) == ["c", "a", "b"]

@@ -38,7 +38,9 @@ def test_registered_experiment_is_found_by_its_name(read_run):
         read_run("vision/digit_mlp")
 
 
-def test_run_without_a_recorded_experiment_requires_one(read_run, trained, tmp_path):
+def test_run_without_a_recorded_experiment_requires_the_experiment_flag(
+    read_run, trained, tmp_path
+):
     shutil.copy(os.path.join(trained, "params.yaml"), tmp_path)
     with pytest.raises(errors.ConfigValueError, match="Pass it as --experiment"):
         read_run(tmp_path)
@@ -60,7 +62,7 @@ CODE = {
 }
 
 
-def test_code_that_a_run_was_started_with_must_be_given_again(read_run, trained, tmp_path):
+def test_flags_of_a_run_that_name_code_must_be_passed_again(read_run, trained, tmp_path):
     shutil.copy(os.path.join(trained, "params.yaml"), tmp_path)
     for name in ("task.py", "my.gin"):
         (tmp_path / name).touch()
@@ -74,7 +76,9 @@ def test_code_that_a_run_was_started_with_must_be_given_again(read_run, trained,
         assert read_run(tmp_path, given.format(directory=tmp_path)).params.task.units == 3
 
 
-def test_params_of_a_run_name_no_code_that_set_does_not_name(read_run, trained, tmp_path):
+def test_code_named_in_params_yaml_is_refused_unless_the_set_flag_names_it(
+    read_run, trained, tmp_path
+):
     (tmp_path / "params.yaml").write_text("trainer: {name: 'no_such:Trainer'}\n")
     for arguments, problem in (((), "can run code"), (("--set=trainer.name=no_such:Trainer",), "")):
         params = read_run(tmp_path, "--experiment=tests/tools", *arguments).params
@@ -91,7 +95,7 @@ def _changed(a: str, b: str) -> dict[str, tuple[object, object]]:
 
 
 def _run(directory: pathlib.Path, **given: object) -> str:
-    """A run of the experiment, in which `auto` has become `graph`."""
+    """Make a run of the experiment in which the execution mode `auto` was resolved to `graph`."""
     params = exp_factory.get_exp_config(NAME)
     params.override({"trainer": given})
     fields = params.as_dict()
@@ -113,13 +117,15 @@ def test_run_does_not_differ_from_its_experiment(tmp_path: pathlib.Path) -> None
     assert _changed(NAME, _run(tmp_path)) == {}
 
 
-def test_fields_that_differ_have_paths_and_both_values(tmp_path: pathlib.Path) -> None:
+def test_changes_contain_the_path_and_both_values_of_each_field(tmp_path: pathlib.Path) -> None:
     assert _changed(NAME, _run(tmp_path, train_steps=7)) == {"trainer.train_steps": (600, 7)}
     changed = _changed("vision/digits_cnn", NAME)
     assert changed["task.model.units"] == ([128], [64, 64])
 
 
-def test_fields_that_a_file_lacks_count_as_equal(tmp_path: pathlib.Path) -> None:
+def test_fields_missing_from_a_config_file_are_not_reported_as_changes(
+    tmp_path: pathlib.Path,
+) -> None:
     file = tmp_path / "few.yaml"
     file.write_text("trainer: {train_steps: 7, steps_per_loop: 100}\n")
     assert _changed(NAME, str(file)) == {"trainer.train_steps": (600, 7)}
@@ -154,7 +160,7 @@ exp_factory.register_config_factory("tests/{name}")(config_definitions.Experimen
 
 @pytest.fixture
 def another_directory(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A directory of another project, and nothing registered."""
+    """Change to the directory of another project, with nothing registered."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
     monkeypatch.delitem(sys.modules, "registry_imports", raising=False)
@@ -162,7 +168,7 @@ def another_directory(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.usefixtures("another_directory")
-def test_registrations_of_the_directory_and_named_modules_are_imported(
+def test_registrations_in_the_working_directory_and_named_modules_are_imported(
     tmp_path: pathlib.Path,
 ) -> None:
     (tmp_path / "registry_imports.py").write_text(REGISTRATION.format(name="here"))
@@ -177,7 +183,7 @@ def test_registrations_of_the_directory_and_named_modules_are_imported(
 
 
 @pytest.mark.usefixtures("another_directory")
-def test_directory_without_registrations_needs_none() -> None:
+def test_working_directory_without_registrations_is_accepted() -> None:
     sources.load_registrations([])
     with pytest.raises(errors.UnknownNameError, match="no module"):
         sources.load_registrations(["no_such_module"])

@@ -10,7 +10,7 @@ from tests.tools.conftest import EXPERIMENT
 TOOLS = ["-m", "official_lite.tools"]
 
 
-def test_experiment_of_another_directory_trains(
+def test_train_command_trains_an_experiment_of_another_directory(
     tmp_path: pathlib.Path,
 ) -> None:
     (tmp_path / "mine.py").write_text(EXPERIMENT)
@@ -23,7 +23,7 @@ def test_experiment_of_another_directory_trains(
     assert "finished" in again.stderr
 
 
-def test_registrations_of_the_current_folder_are_known() -> None:
+def test_train_command_knows_the_registrations_of_the_working_directory() -> None:
     flags = ["--experiment=vision/digits_mlp", "--mode=train", "--model_dir=/none"]
     shown, expected = (
         subprocess.run(

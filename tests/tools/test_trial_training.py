@@ -1,4 +1,4 @@
-"""A size of a real experiment."""
+"""Short trainings of an experiment that measure learning rates and batch sizes."""
 
 import argparse
 import math
@@ -14,7 +14,7 @@ from official_lite.common import errors
 from official_lite.tools import sources, trial_training
 
 
-def test_training_is_built_as_configured_but_writes_nothing(monkeypatch, tmp_path, capsys):
+def test_trial_training_is_built_as_configured_but_leaves_no_files(monkeypatch, tmp_path, capsys):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     params = configs.digits_mlp()
     params.override({"trainer": {"hooks": ["no_such_hook"]}, "task": {"model": {"units": [4]}}})
@@ -35,7 +35,7 @@ def test_training_is_built_as_configured_but_writes_nothing(monkeypatch, tmp_pat
     assert params.trainer.train_steps == 600
 
 
-def test_experiment_with_phases_is_refused():
+def test_trial_training_of_an_experiment_with_phases_is_refused():
     params = configs.digits_mlp()
     params.phases = [{"name": "one"}]
     with pytest.raises(errors.ConfigValueError, match="Pass the model directory of one phase"):
@@ -43,7 +43,7 @@ def test_experiment_with_phases_is_refused():
 
 
 def _curve(rate):
-    """Flat, falling around 0.001, blowing up at 1."""
+    """Return a loss that is flat, falls around a rate of 0.001 and diverges above 1."""
     return 2.0 - 1.5 / (1.0 + (0.001 / rate) ** 2) + 20.0 * max(0.0, math.log10(rate))
 
 
@@ -53,7 +53,7 @@ def _params(units=(8,)):
     return params
 
 
-def test_suggestion_is_where_the_loss_falls_the_fastest():
+def test_suggested_rate_is_where_the_loss_falls_fastest():
     rates = [1e-6 * 10 ** (step / 20) for step in range(140)]
     sweep = trial_training.analyze(rates, [_curve(rate) for rate in rates])
     assert sweep.has_diverged
@@ -74,9 +74,9 @@ CURVES = [
     ([1.0] * 20, False),
     ([1.0] * 19 + [math.nan], True),
     ([2.0 - 0.1 * step for step in range(20)], False),
-    # As far above its beginning as it had been below it.
+    # The loss rises further above its first value than it had fallen below it.
     ([1.0] * 5 + [0.2] * 10 + [1.9] * 5, True),
-    # Also where the numbers are far from 0, or below it.
+    # Losses that are negative or far from 0.
     ([-100.0] * 5 + [-101.0] * 10 + [-99.5] * 5, False),
     ([-1.0] * 10 + [-0.4] * 5, True),
 ]
@@ -88,20 +88,20 @@ def test_divergence_is_distinguished_from_noise() -> None:
         assert trial_training.analyze(rates, losses).has_diverged is has_diverged, losses
 
 
-def test_loss_that_only_rises_has_no_suggestion():
+def test_sweep_with_a_rising_loss_suggests_no_rate():
     sweep = trial_training.analyze([0.1 * n for n in range(1, 31)], [1.0 * n for n in range(30)])
     assert sweep.suggestion is None
     assert "never decreased" in sweep.describe()
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_experiment_is_swept_until_it_blows_up_and_drawn(tmp_path):
+def test_sweep_ends_where_the_loss_diverges_and_can_be_drawn(tmp_path):
     pytest.importorskip("matplotlib")
     optimizer = {"trainer": {"optimizer_config": {"optimizer": {"type": "sgd"}}}}
     params = _params().replace(**optimizer)
     sweep = trial_training.run_sweep(params, min_rate=1e-3, max_rate=1e9, num_steps=60)
     assert sweep.has_diverged
-    assert len(sweep.losses) < 60, "it ends where the loss has diverged"
+    assert len(sweep.losses) < 60, "the sweep must end where the loss diverges"
     ratios = [b / a for a, b in zip(sweep.learning_rates, sweep.learning_rates[1:], strict=False)]
     assert ratios == pytest.approx([10 ** (12 / 59)] * len(ratios), rel=1e-3)
     assert 1e-3 < sweep.suggestion < 1e3
@@ -112,7 +112,7 @@ def test_experiment_is_swept_until_it_blows_up_and_drawn(tmp_path):
         trial_training.draw(sweep, str(tmp_path / "rates.gif"))
 
 
-def test_schedule_of_the_experiment_is_ignored():
+def test_sweep_ignores_the_learning_rate_schedule_of_the_experiment():
     schedule = {"decay_steps": 5, "decay_rate": 0.5, "offset": 1000, "staircase": True}
     schedule["initial_learning_rate"] = 0.1
     rate = {"type": "exponential", "exponential": schedule}
@@ -123,7 +123,7 @@ def test_schedule_of_the_experiment_is_ignored():
     assert len(set(rates)) == 30
 
 
-def test_task_with_a_learning_rate_of_its_own_is_refused(monkeypatch):
+def test_sweep_of_a_task_that_fixes_its_learning_rate_is_refused(monkeypatch):
     def fixed(cls, optimizer_config, runtime_config=None):
         return keras.optimizers.SGD(0.01)
 
@@ -171,7 +171,7 @@ def test_batch_size_that_contradicts_the_config_is_reported():
     assert found.is_of_config
 
 
-def test_exhausted_memory_is_no_error_of_the_config(monkeypatch):
+def test_exhausted_memory_is_not_reported_as_a_config_error(monkeypatch):
     def exhaust(ctx, batch_size):
         raise tf.errors.ResourceExhaustedError(None, None, "OOM when allocating")
 

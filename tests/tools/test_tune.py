@@ -23,14 +23,14 @@ SIZES = {
 }
 
 
-def test_sizes_of_memory_are_parsed_with_their_units() -> None:
+def test_memory_sizes_are_parsed_with_their_units() -> None:
     assert {text: tune._bytes(text) for text in SIZES} == SIZES
     for text in ("", "GB", "4 apples", "-1GB"):
         with pytest.raises(argparse.ArgumentTypeError):
             tune._bytes(text)
 
 
-def test_learning_rate_is_suggested(capsys):
+def test_tune_lr_prints_the_sweep_and_a_suggestion_as_json(capsys):
     arguments = ["tune", "lr", "vision/digits_mlp", SMALL, "--steps=40"]
     assert tools.main([*arguments, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
@@ -40,7 +40,7 @@ def test_learning_rate_is_suggested(capsys):
 
 
 @pytest.mark.slow
-def test_batch_sizes_are_tried_in_separate_processes(capsys):
+def test_tune_batch_size_doubles_the_size_up_to_the_maximum(capsys):
     arguments = ["vision/digits_mlp", SMALL, "--max_batch_size=200"]
     assert tools.main(["tune", "batch_size", *arguments, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
@@ -75,7 +75,7 @@ def test_searched_batch_sizes_are_multiples_of_the_unit():
     assert not [size for size in tried if size % 6]
 
 
-def test_largest_allowed_batch_size_is_tried() -> None:
+def test_search_of_batch_sizes_includes_the_largest_allowed_size() -> None:
     for most in (96, 100, 128, 150):
         tried = []
 
@@ -88,7 +88,7 @@ def test_largest_allowed_batch_size_is_tried() -> None:
 
 
 def _act(args, size):
-    """In the place of `probe`, in a process of its own."""
+    """Act as `probe` does in its process, or fail as `args` says for this size."""
     if size >= args.hungry_from:
         kept = [b"x" * 10**8 for _ in range(15)]
         time.sleep(300)
@@ -128,7 +128,7 @@ def test_batch_size_that_fails_is_reported_with_the_reason(monkeypatch, what, wh
     assert "The largest batch that fits into" in found.describe()
 
 
-def test_config_that_cannot_be_trained_at_all_is_an_immediate_error(monkeypatch):
+def test_config_that_cannot_be_trained_at_all_raises_immediately(monkeypatch):
     monkeypatch.setattr(tune, "_run_probe", _run_act)
     never = dict.fromkeys(("hungry_from", "slow_from", "killed_from"), 10**9)
     args = argparse.Namespace(**never, wrong_from=1)

@@ -1,4 +1,4 @@
-"""`verify` finds every change of a run's files, and nothing in a run that was only killed."""
+"""`verify` finds every change to the files of a run and accepts a run that was only killed."""
 
 import dataclasses
 import hashlib
@@ -99,7 +99,7 @@ def experiment():
 
 @dataclasses.dataclass(frozen=True)
 class Trained:
-    """A run that has ended, and what it was made from."""
+    """A finished run with its code and its data."""
 
     root: pathlib.Path
 
@@ -133,14 +133,14 @@ class Trained:
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Trained:
-    """A run that was killed twice, and another one, `other`, that has read the same files."""
+    """Train a run that is killed twice, and another run, `other`, with the same input files."""
     made = Trained(tmp_path_factory.mktemp("verify"))
     made.plugin.write_text(PLUGIN)
     made.data.parent.mkdir()
     for part in range(2):
         lines = [f"{x},{2 * x + part}\n" for x in range(24)]
         made.data.with_name(f"part-{part}.csv").write_text("".join(lines))
-    # In the foreground, so that the first checkpoint is complete.
+    # Checkpoints are saved in the foreground, so that the first one is complete.
     assert made.train("run", "--noenable_async_checkpointing", KILL_AT="6") == -9
     shutil.copytree(made.run, made.root / "killed")
     assert made.train("run", KILL_AT="15") == -9
@@ -151,7 +151,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Trained:
 
 @pytest.fixture
 def trained(made: Trained) -> Iterator[Trained]:
-    """The run, which may be changed: everything is put back afterwards."""
+    """Yield the runs, which a test may change; they are restored afterwards."""
     copy = made.root.with_name(f"{made.root.name}_copy")
     shutil.copytree(made.root, copy)
     yield made
@@ -164,7 +164,7 @@ Verify = Callable[..., tuple[int, list[dict[str, Any]]]]
 
 @pytest.fixture
 def verify(capsys: pytest.CaptureFixture[str]) -> Verify:
-    """The exit code of `verify --json`, and the links that do not hold."""
+    """Return a function that returns the exit code of `verify --json` and the failed checks."""
 
     def verify(run: pathlib.Path, *flags: str) -> tuple[int, list[dict[str, Any]]]:
         capsys.readouterr()
@@ -223,7 +223,7 @@ def _forge_line(trained: Trained) -> None:
 
 
 def _install(trained: Trained) -> None:
-    """What `run.json` does not name is installed, or the other way round."""
+    """Remove an installed package from `run.json`."""
     record = trained.run / "run.json"
     content = json.loads(record.read_text())
     del content["environment"]["packages"]["absl_py"]
@@ -234,7 +234,7 @@ DATA = "data-00000-of-00001"
 COMMIT = "ckpt-16.commit.json"
 CHAIN = "checkpoints.chain.jsonl"
 
-# What is done, and the link and the file that are named.
+# Each kind of tampering, with the link and the file that `verify` must name.
 TAMPERINGS: dict[str, tuple[Callable[[Trained], object], str, str]] = {
     "a bit in a data file": (lambda t: _flip(t.file(DATA)), "ckpt-16", f"ckpt-16.{DATA}"),
     "a bit in an index": (lambda t: _flip(t.file("index")), "ckpt-16", "ckpt-16.index"),
@@ -313,7 +313,9 @@ TAMPERINGS: dict[str, tuple[Callable[[Trained], object], str, str]] = {
 
 @pytest.mark.sample(9)
 @pytest.mark.parametrize("name", TAMPERINGS)
-def test_link_that_was_tampered_with_is_named(name: str, trained: Trained, verify: Verify) -> None:
+def test_verify_names_the_link_and_file_that_were_tampered_with(
+    name: str, trained: Trained, verify: Verify
+) -> None:
     tamper, link, file = TAMPERINGS[name]
     tamper(trained)
     code, broken = verify(trained.run, "--no-replay")
@@ -335,7 +337,7 @@ def test_verify_accepts_a_run_that_was_killed(
     chain = killed / CHAIN
     lines = chain.read_text().splitlines(keepends=True)
     assert '"ckpt-4"' in lines[-1]
-    # Killed in the middle of the line of the checkpoint, and before it.
+    # The run was killed while it wrote the line of the checkpoint, or before.
     for left in ("".join(lines)[:-9], "".join(lines[:-1])):
         chain.write_text(left)
         assert verify(killed, "--no-replay")[1] == []
@@ -349,7 +351,7 @@ def test_verify_accepts_a_run_that_was_killed(
 def test_verify_shows_and_accepts_a_fork_after_a_damaged_checkpoint(
     trained: Trained, verify: Verify, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    # The newest checkpoint is damaged, so the run resumes from the one before.
+    # The latest checkpoint is damaged, so the run resumes from the previous one.
     os.truncate(trained.file(DATA, 20), 0)
     assert trained.train("run", "--set=trainer.train_steps=24") == 0
     assert verify(trained.run, "--no-replay") == (0, [])
@@ -359,7 +361,7 @@ def test_verify_shows_and_accepts_a_fork_after_a_damaged_checkpoint(
     assert "after ckpt-16; removed (damaged)" in said
 
 
-def test_checkpoint_of_an_older_version_is_shown_and_verifies(
+def test_verify_accepts_and_marks_a_checkpoint_written_by_an_older_version(
     trained: Trained, verify: Verify, capsys: pytest.CaptureFixture[str]
 ) -> None:
     commit = trained.file("commit.json", 20)
@@ -376,7 +378,7 @@ def test_checkpoint_of_an_older_version_is_shown_and_verifies(
 
 
 @pytest.mark.slow
-def test_replay_of_a_run_stopped_in_an_evaluation_is_equal(
+def test_replay_reproduces_a_run_that_was_stopped_in_an_evaluation(
     trained: Trained, verify: Verify
 ) -> None:
     assert trained.train("stopped", "--set=runtime.execution=graph", STOP="1") == 42
@@ -384,7 +386,7 @@ def test_replay_of_a_run_stopped_in_an_evaluation_is_equal(
     assert verify(trained.root / "stopped", f"--import={trained.plugin}") == (0, [])
 
 
-def test_package_that_was_installed_later_is_named(
+def test_verify_reports_a_package_that_was_installed_later(
     made: Trained,
     verify: Verify,
     tmp_path: pathlib.Path,
@@ -403,7 +405,7 @@ def test_package_that_was_installed_later_is_named(
 
 
 @pytest.mark.slow
-def test_replay_of_a_segment_is_equal(
+def test_replayed_segment_reproduces_the_recorded_weights(
     made: Trained, verify: Verify, capsys: pytest.CaptureFixture[str]
 ) -> None:
     flag = f"--import={made.plugin}"
@@ -414,7 +416,7 @@ def test_replay_of_a_segment_is_equal(
 
 
 @pytest.mark.slow
-def test_replay_finds_other_inputs_that_no_checksum_shows(
+def test_replay_detects_changed_inputs_that_no_checksum_covers(
     made: Trained, verify: Verify, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SCALE", "1.5")
@@ -424,14 +426,14 @@ def test_replay_finds_other_inputs_that_no_checksum_shows(
     assert "kernel" in broken["recorded"]
 
 
-def test_code_of_a_run_is_replayed_only_on_request(
+def test_replay_is_refused_unless_the_code_of_the_run_is_imported(
     made: Trained, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert tools.main(["verify", str(made.run)]) == 2
     assert f"If you trust it, pass --import={made.plugin}" in capsys.readouterr().err
 
 
-def test_step_without_a_successor_is_answered_with_those_that_have_one(
+def test_error_for_a_step_that_cannot_be_replayed_lists_the_possible_steps(
     made: Trained, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert tools.main(["verify", str(made.run), f"--import={made.plugin}", "--step=20"]) == 5
@@ -441,11 +443,11 @@ def test_step_without_a_successor_is_answered_with_those_that_have_one(
 SEGMENTS = [("/run/ckpt-4", "/run/ckpt-8"), ("/run/ckpt-8", "/run/ckpt-12")]
 
 
-def test_newest_segment_is_replayed_unless_another_is_requested() -> None:
+def test_latest_segment_is_replayed_unless_another_is_requested() -> None:
     assert [verify_tool.choose(SEGMENTS, step) for step in (None, 4)] == [SEGMENTS[1], SEGMENTS[0]]
 
 
-def test_runs_of_several_processes_are_not_replayed(tmp_path: pathlib.Path) -> None:
+def test_only_cluster_strategies_need_a_cluster_for_replay(tmp_path: pathlib.Path) -> None:
     for strategy, expected in (("mirrored", False), ("tpu", True)):
         config = f"runtime: {{distribution_strategy: {strategy}}}\n"
         (tmp_path / "params.yaml").write_text(config)

@@ -26,7 +26,7 @@ def remaining(base):
 @pytest.mark.parametrize(
     ("max_to_keep", "kept"), [(2, [9, 10]), (0, []), (5, [1, 9, 10]), (-1, [1, 9, 10])]
 )
-def test_latest_exports_are_kept(tmp_path, max_to_keep, kept):
+def test_export_clean_up_keeps_the_latest_exports_up_to_max_to_keep(tmp_path, max_to_keep, kept):
     base = tmp_path / "model"
     make_exports(base, [9, 1, 10])
     actions.ExportFileManager(str(base), max_to_keep).clean_up()
@@ -40,7 +40,7 @@ def test_export_counter_continues_after_a_restart(tmp_path):
     assert [manager.next_name() for _ in range(2)] == [f"{base}-4", f"{base}-5"]
 
 
-def test_export_removes_only_its_own_files(tmp_path):
+def test_export_clean_up_removes_only_export_directories(tmp_path):
     base = tmp_path / "model"
     make_exports(base, [1])
     (tmp_path / "model-1-notes").mkdir()
@@ -50,7 +50,7 @@ def test_export_removes_only_its_own_files(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["model-1-notes"]
 
 
-def test_export_manages_only_its_subdirectory(tmp_path):
+def test_export_clean_up_removes_only_the_configured_subdirectory(tmp_path):
     base = tmp_path / "model"
     manager = actions.ExportFileManager(
         str(base), max_to_keep=0, next_id_fn=lambda: 7, subdirectory="saved"
@@ -61,7 +61,7 @@ def test_export_manages_only_its_subdirectory(tmp_path):
     assert list((tmp_path / "model-7").iterdir()) == []
 
 
-def test_export_has_the_current_values(tmp_path):
+def test_export_contains_the_current_variable_values(tmp_path):
     model = Model()
     manager = actions.ExportFileManager(str(tmp_path / "model"), max_to_keep=1)
     export = actions.ExportSavedModel(model, manager, model.__call__)
@@ -72,5 +72,5 @@ def test_export_has_the_current_values(tmp_path):
     assert tf.saved_model.load(path)().numpy() == 5
 
 
-def test_paths_of_buckets_keep_their_slashes():
+def test_bucket_paths_keep_the_double_slash_of_their_scheme():
     assert export_saved_model.safe_normpath("gs://bucket//a/../b") == "gs://bucket/b"

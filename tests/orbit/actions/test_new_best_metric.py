@@ -8,7 +8,7 @@ from official_lite.common import errors
 from official_lite.orbit import actions
 
 
-def test_direction_decides_which_value_is_better():
+def test_higher_is_better_sets_the_direction_of_the_comparison():
     highest = actions.NewBestMetric("x")
     lowest = actions.NewBestMetric("x", higher_is_better=False)
     values = [{"x": value} for value in (1.0, 0.0, 2.0, 2.0)]
@@ -16,7 +16,7 @@ def test_direction_decides_which_value_is_better():
     assert [lowest(output) for output in values] == [True, True, False, False]
 
 
-def test_new_best_metric_is_stored_by_commit_and_not_by_test():
+def test_commit_stores_the_new_best_value_but_test_does_not():
     best = actions.NewBestMetric(lambda output: tf.constant(output["x"]))
     assert [best.test({"x": 1.0}) for _ in range(2)] == [True, True]
     assert [best.commit({"x": 1.0}) for _ in range(2)] == [True, False]
@@ -30,7 +30,7 @@ def test_non_finite_value_is_never_the_best():
         assert best.commit({"x": 0.0})
 
 
-def test_best_value_survives_a_restart(tmp_path):
+def test_best_value_is_restored_from_its_file_after_a_restart(tmp_path):
     filename = str(tmp_path / "new" / "best.json")
     actions.NewBestMetric("x", filename=filename).commit({"x": 5.0})
     restarted = actions.NewBestMetric("x", filename=filename)
@@ -45,12 +45,12 @@ def test_new_best_metric_without_write_metric_writes_no_file(tmp_path):
     assert not filename.exists()
 
 
-def test_error_for_an_unknown_metric_names_the_nearest():
+def test_error_for_an_unknown_metric_suggests_the_nearest_name():
     with pytest.raises(errors.UnknownKeyError, match="Did you mean `accuracy`"):
         actions.NewBestMetric("acuracy").test({"accuracy": 1.0})
 
 
-def test_file_is_replaced_atomically(tmp_path):
+def test_json_persisted_value_replaces_its_file_and_leaves_no_temporary_file(tmp_path):
     path = tmp_path / "value.json"
     value = actions.JSONPersistedValue({"a": 1}, str(path))
     value.write({"a": 2})

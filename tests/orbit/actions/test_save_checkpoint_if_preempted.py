@@ -4,7 +4,7 @@ from official_lite.orbit import actions
 
 
 class Handler:
-    """Replaces TensorFlow's handler, because a test can't cause a preemption."""
+    """A replacement for TensorFlow's handler, because a test can't cause a preemption."""
 
     def __init__(self, cluster_resolver, manager, termination_config=None):
         self.manager, self.termination_config = manager, termination_config
@@ -23,7 +23,7 @@ def test_action_calls_the_handler_with_the_current_step(monkeypatch):
     assert saves[0]["check_interval"] is False
 
 
-def test_process_continues_after_the_save_on_request(monkeypatch):
+def test_keep_running_after_save_does_not_exit_the_process(monkeypatch):
     monkeypatch.setattr(tf.distribute.experimental, "PreemptionCheckpointHandler", Handler)
     configs = []
     monkeypatch.setattr(

@@ -1,4 +1,4 @@
-"""Trainers with a Keras model, with scripted evaluations, and with a task; and the log."""
+"""Fixtures for trainers with a Keras model, scripted evaluations or a task, and for log lines."""
 
 import contextlib
 from collections.abc import Callable, Mapping
@@ -16,7 +16,7 @@ from official_lite.modeling import performance
 
 
 class KerasTrainer(orbit.StandardTrainer, orbit.StandardEvaluator):
-    """Fits y = 2x with one weight, which starts at 1."""
+    """A trainer that fits y = 2x with one weight, which starts at 1."""
 
     def __init__(self, optimizer: Any = None, strategy: Any = None) -> None:
         self.strategy = strategy or tf.distribute.get_strategy()
@@ -79,7 +79,7 @@ def make_keras_trainer() -> type[KerasTrainer]:
 
 @pytest.fixture
 def make_scripted_trainer(make_trainer: Any) -> Callable[..., Any]:
-    """Of a function of the step, which returns the logs of the evaluation there."""
+    """Return a function that builds a trainer whose evaluation logs are `logs_at(step)`."""
 
     def make(logs_at: Callable[[int], Mapping[str, Any]]) -> Any:
         class Scripted(make_trainer):
@@ -100,9 +100,9 @@ def log_lines(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 class PointsTask(base_task.Task):
-    """Fits a plane through 64 points, which come in another order in each epoch."""
+    """A task that fits a plane to 64 points, which are reshuffled in each epoch."""
 
-    # What makes the layers between the three inputs and the one output.
+    # Builds the layers between the three inputs and the one output.
     layers: Callable[[], list[Any]] = staticmethod(list)
 
     def build_model(self) -> keras.Model:
@@ -128,7 +128,7 @@ def points_task() -> type[PointsTask]:
 
 @pytest.fixture
 def make_task_trainer() -> Callable[..., base_trainer.Trainer]:
-    """The framework's trainer, of a task of the class given; `optimizer` is its config."""
+    """Return a function that builds the framework's trainer for a task and an optimizer config."""
 
     def make(
         task_cls: type[PointsTask] = PointsTask,

@@ -14,15 +14,13 @@ class Alert:
 """
 
 
-def test_action_of_orbit_runs_unchanged_after_each_evaluation(
-    make_trainer, make_controller, tmp_path
-):
+def test_orbit_action_runs_unchanged_after_each_evaluation(make_trainer, make_controller, tmp_path):
     best = actions.NewBestMetric("accuracy", filename=str(tmp_path / "best.json"))
     make_controller(make_trainer(), hooks=[hooks.ActionHook(best)]).train_and_evaluate(5)
     assert best.best_value == 5
 
 
-def test_action_receives_each_report_before_the_checkpoint(
+def test_report_action_receives_the_logs_of_each_report(
     make_trainer, make_controller, make_manager
 ):
     outputs = []
@@ -37,7 +35,7 @@ def test_action_receives_each_report_before_the_checkpoint(
     assert [float(output["loss"]) for output in outputs] == [2, 4]
 
 
-def test_action_at_the_end_receives_the_last_report(make_trainer, make_controller):
+def test_end_action_receives_the_last_report(make_trainer, make_controller):
     outputs = []
     hook = hooks.ActionHook(outputs.append, when="end")
     make_controller(make_trainer(), hooks=[hook]).train(4)
@@ -45,7 +43,7 @@ def test_action_at_the_end_receives_the_last_report(make_trainer, make_controlle
 
 
 @pytest.mark.parametrize(("above", "expected"), [(None, 0.0), (10.0, 10.0)])
-def test_action_is_found_by_its_path_with_arguments(
+def test_action_is_imported_by_its_path_and_receives_its_arguments(
     make_trainer, make_controller, tmp_path, above, expected
 ):
     (tmp_path / "alerts.py").write_text(ALERT)

@@ -12,7 +12,7 @@ BATCH_SIZE = 8
 
 @pytest.fixture
 def make_normalized(make_task_trainer, points_task):
-    """A trainer of a model with batch normalization as its first layer, and what surrounds it."""
+    """Return a function that builds a trainer whose model begins with batch normalization."""
 
     def make(*others, strategy=None, task_cls=points_task, **kwargs):
         class Task(task_cls):
@@ -41,12 +41,12 @@ def _statistics(trainer, steps, layer="normalize"):
 
 
 @pytest.mark.parametrize("kwargs", [{}, {"synchronized": True}, {"renorm": True}])
-def test_mean_and_variance_are_those_of_all_examples(make_normalized, kwargs):
+def test_moving_mean_and_variance_equal_those_of_all_examples(make_normalized, kwargs):
     trainer = make_normalized(**kwargs)
     mean, variance = _statistics(trainer, 3)
     examples = _examples(trainer, 3)
     rounding.assert_close(mean, examples.mean(0), roundings=len(examples))
-    # Variances are differences of squares.
+    # A variance is a difference of squares, so its error scales with the squares.
     terms = {"roundings": len(examples), "scale": _mean_square(examples)}
     rounding.assert_close(variance, examples.var(0), **terms)
     if "renorm" in kwargs:
@@ -54,7 +54,7 @@ def test_mean_and_variance_are_those_of_all_examples(make_normalized, kwargs):
         rounding.assert_close(np.square(stddev), examples.var(0) + 1e-3, **terms)
 
 
-def test_second_update_replaces_the_first(make_normalized):
+def test_second_update_replaces_the_statistics_of_the_first(make_normalized):
     trainer = make_normalized()
     statistics = batch_norm_statistics.BatchNormStatistics(trainer)
     statistics.update(8)
@@ -76,7 +76,7 @@ def test_statistics_cover_all_replicas(make_normalized, two_replicas, synchroniz
         np.testing.assert_array_equal(one.numpy(), found[1])
 
 
-def test_metric_stored_by_the_task_is_kept(make_normalized, points_task):
+def test_update_does_not_replace_a_metric_attribute_of_the_task(make_normalized, points_task):
     class KeepsItsMetric(points_task):
         def build_metrics(self, training=True):
             self.own = None if training else keras.metrics.Mean()
@@ -89,7 +89,7 @@ def test_metric_stored_by_the_task_is_kept(make_normalized, points_task):
     assert trainer.task.own is kept
 
 
-def test_masked_examples_do_not_count(make_normalized, points_task):
+def test_masked_examples_are_excluded_from_the_statistics(make_normalized, points_task):
     class Masked(points_task):
         def train_step(self, inputs, model, optimizer, metrics=None):
             model.get_layer("normalize")(inputs[0], training=True, mask=tf.range(8) < 6)
@@ -100,7 +100,7 @@ def test_masked_examples_do_not_count(make_normalized, points_task):
     rounding.assert_close(mean, _examples(trainer, 1)[:6].mean(0), roundings=6)
 
 
-def test_calls_in_inference_mode_do_not_count(make_normalized, points_task):
+def test_calls_in_inference_mode_are_excluded_from_the_statistics(make_normalized, points_task):
     class Twice(points_task):
         def train_step(self, inputs, model, optimizer, metrics=None):
             normalize = model.get_layer("normalize")
@@ -113,7 +113,7 @@ def test_calls_in_inference_mode_do_not_count(make_normalized, points_task):
     rounding.assert_close(mean, _examples(trainer, 1).mean(0), roundings=BATCH_SIZE)
 
 
-def test_later_layers_receive_the_same_inputs_as_in_training(make_normalized):
+def test_later_normalization_layers_receive_the_same_inputs_as_in_training(make_normalized):
     trainer = make_normalized(lambda: keras.layers.BatchNormalization(name="second"))
     mean, variance = _statistics(trainer, 8, "second")
     # The inputs of the first layer are up to 4 standard deviations from zero.
@@ -122,7 +122,7 @@ def test_later_layers_receive_the_same_inputs_as_in_training(make_normalized):
     np.testing.assert_allclose(variance, 1.0, rtol=0.01)
 
 
-def test_small_variance_around_a_large_mean_is_precise(make_normalized, points_task):
+def test_small_variance_around_a_large_mean_is_computed_precisely(make_normalized, points_task):
     class Far(points_task):
         def build_inputs(self, params, input_context=None):
             data = super().build_inputs(params, input_context)
@@ -136,7 +136,7 @@ def test_small_variance_around_a_large_mean_is_precise(make_normalized, points_t
     rounding.assert_close(np.sqrt(variance), stddev, scale=1000.0)
 
 
-def test_only_the_statistics_change(make_normalized):
+def test_update_changes_only_the_moving_statistics(make_normalized):
     trainer = make_normalized(lambda: keras.layers.Dropout(0.5, seed=1))
     before = {v.path: v.numpy() for v in trainer.model.variables}
     _statistics(trainer, 3)
@@ -145,7 +145,7 @@ def test_only_the_statistics_change(make_normalized):
     assert int(trainer.optimizer.iterations) == int(trainer.global_step) == 0
 
 
-def test_data_of_training_keep_their_position_and_order(make_normalized):
+def test_update_does_not_change_the_position_or_order_of_the_training_data(make_normalized):
     drawn = []
     for reads_between in (False, True):
         trainer = make_normalized()
@@ -165,7 +165,7 @@ def test_frozen_layers_keep_their_statistics(make_normalized):
     np.testing.assert_array_equal(mean, 0.0)
 
 
-def test_dataset_passed_to_the_trainer_is_read_from_the_beginning(make_normalized):
+def test_dataset_assigned_to_the_trainer_is_read_from_its_beginning(make_normalized):
     trainer = make_normalized()
     trainer.train_dataset = tf.data.Dataset.from_tensors((tf.ones((4, 3)), tf.ones((4, 1))))
     mean, variance = _statistics(trainer, 5)
@@ -173,7 +173,7 @@ def test_dataset_passed_to_the_trainer_is_read_from_the_beginning(make_normalize
     rounding.assert_close(variance, 0.0, roundings=5 * 4, scale=1.0)
 
 
-def test_data_without_a_batch_are_an_error(make_normalized):
+def test_empty_training_data_raise_an_error(make_normalized):
     trainer = make_normalized()
     trainer.train_dataset = trainer.train_dataset.take(0)
     with pytest.raises(errors.DataError, match="training data are empty"):

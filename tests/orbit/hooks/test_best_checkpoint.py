@@ -12,7 +12,7 @@ from official_lite.orbit import hooks
 
 @pytest.fixture
 def run(make_scripted_trainer, make_controller, make_manager):
-    """Trains to `steps` with an evaluation every 10 steps, whose accuracy is scripted."""
+    """Return a function that trains to `steps` with a scripted evaluation every 10 steps."""
 
     def run(accuracies, steps, interval=10, **arguments):
         trainer = make_scripted_trainer(lambda step: {"accuracy": accuracies[step], "loss": step})
@@ -36,7 +36,7 @@ def test_best_checkpoint_is_kept_with_its_metrics(run, tmp_path):
     assert (info["best_ckpt_global_step"], info["accuracy"], info["loss"]) == (20, 0.9, 20)
 
 
-def test_earlier_best_checkpoints_can_be_kept_too(run, tmp_path):
+def test_max_to_keep_keeps_earlier_best_checkpoints(run, tmp_path):
     run({10: 0.5, 20: 0.7, 30: 0.9}, 30, max_to_keep=2)
     assert _checkpoints(tmp_path) == ["best_ckpt-20", "best_ckpt-30"]
 
@@ -46,13 +46,13 @@ def test_non_finite_metric_is_never_the_best(run, tmp_path):
     assert _checkpoints(tmp_path) == ["best_ckpt-10"]
 
 
-def test_restarted_run_does_not_replace_a_better_one(run, tmp_path):
+def test_restarted_run_does_not_replace_a_better_checkpoint(run, tmp_path):
     run({10: 0.5, 20: 0.9}, 20)
     run({20: 0.9, 30: 0.7, 40: 0.8}, 40)
     assert _checkpoints(tmp_path) == ["best_ckpt-20"]
 
 
-def test_run_without_a_checkpoint_keeps_the_earlier_best_one_until_it_has_its_own(run, tmp_path):
+def test_new_run_keeps_the_previous_best_checkpoint_until_it_saves_its_own(run, tmp_path):
     run({10: 0.5, 20: 0.9}, 20, interval=None)
     run({10: math.nan}, 10, interval=None)
     assert _checkpoints(tmp_path) == ["best_ckpt-20"]
@@ -73,7 +73,7 @@ def test_direction_decides_which_value_is_the_best(run, tmp_path):
     assert _checkpoints(tmp_path) == ["best_ckpt-20"]
 
 
-def test_averaged_weights_that_were_evaluated_are_saved(
+def test_best_checkpoint_contains_the_averaged_weights_that_were_evaluated(
     make_keras_trainer, make_controller, tmp_path
 ):
     trainer = make_keras_trainer(

@@ -39,7 +39,7 @@ class KillAfterCheckpoint(orbit.Hook):
 
 @pytest.fixture
 def run(make_scripted_trainer, make_controller, make_manager):
-    """Starts, or restarts, a process that trains to step 100; returns the controller."""
+    """Return a function that starts or resumes training to step 100 and returns the controller."""
 
     def run(*others, checkpoint_interval=5, patience=3):
         trainer = make_scripted_trainer(_accuracy_at)
@@ -54,7 +54,7 @@ def run(make_scripted_trainer, make_controller, make_manager):
     return run
 
 
-def test_training_stops_after_the_patience_with_a_reason(run):
+def test_training_stops_with_a_reason_when_the_patience_is_used_up(run):
     controller = run()
     assert controller.global_step.numpy() == 50
     assert controller.stop_reason == (
@@ -64,7 +64,7 @@ def test_training_stops_after_the_patience_with_a_reason(run):
 
 @pytest.mark.sample(2)
 @pytest.mark.parametrize("killed_at", [12, 30, 50])
-def test_killed_run_stops_where_an_unbroken_one_does(run, killed_at):
+def test_killed_and_resumed_run_stops_at_the_step_of_an_uninterrupted_one(run, killed_at):
     with pytest.raises(Killed):
         run(KillAfterStep(killed_at))
     controller = run()
@@ -72,7 +72,7 @@ def test_killed_run_stops_where_an_unbroken_one_does(run, killed_at):
     assert "0.7 of step 20" in controller.stop_reason
 
 
-def test_run_killed_after_the_decision_trains_no_further(run):
+def test_run_killed_after_deciding_to_stop_trains_no_further(run):
     with pytest.raises(Killed):
         run(KillAfterCheckpoint(50))
     controller = run()
@@ -89,7 +89,7 @@ def test_stopped_run_stays_stopped_when_it_is_restarted(run):
         assert controller.global_step.numpy() == 50
 
 
-def test_second_evaluation_of_a_step_does_not_count(run):
+def test_repeated_evaluation_of_a_step_does_not_use_up_patience(run):
     controller = run()
     hook = hooks.EarlyStopping("accuracy", 1, direction="maximize")
     hook.controller = controller
@@ -103,7 +103,7 @@ def test_more_patience_lets_a_stopped_run_continue(run):
     assert run(patience=5).global_step.numpy() == 70
 
 
-def test_state_of_another_metric_is_reset():
+def test_state_saved_for_another_metric_is_reset():
     hook = hooks.EarlyStopping("accuracy", 3)
     hook.load_state_dict(
         {**hook.state_dict(), "metric": "loss", "best_value": 0.1, "bad_evaluations": 3}

@@ -10,7 +10,7 @@ from official_lite.modeling import optimization
 from official_lite.orbit import hooks
 from tests import rounding
 
-# Keras itself, with NumPy 2.
+# Keras itself triggers this warning with NumPy 2.
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
 
 INPUTS = np.float32([[1.0], [3.0]])
@@ -31,7 +31,9 @@ def _names(tmp_path):
     return sorted(path.name for path in (tmp_path / "export").iterdir())
 
 
-def test_exports_at_the_interval_and_at_the_end(make_keras_trainer, make_controller, tmp_path):
+def test_model_is_exported_at_the_interval_and_at_the_end(
+    make_keras_trainer, make_controller, tmp_path
+):
     trainer = make_keras_trainer()
     hook = hooks.ExportModel(every_n_steps=2)
     make_controller(trainer, hooks=[hook], model_dir=tmp_path).train(5)
@@ -40,14 +42,16 @@ def test_exports_at_the_interval_and_at_the_end(make_keras_trainer, make_control
     np.testing.assert_array_equal(exported(INPUTS), trainer.model(INPUTS))
 
 
-def test_restarted_run_exports_again(make_keras_trainer, make_controller, tmp_path):
+def test_restarted_run_replaces_the_export_of_the_same_step(
+    make_keras_trainer, make_controller, tmp_path
+):
     for _ in range(2):
         hook = hooks.ExportModel(format="tf_saved_model")
         make_controller(make_keras_trainer(), hooks=[hook], model_dir=tmp_path).train(3)
     assert _names(tmp_path) == ["3"]
 
 
-def test_failed_run_exports_nothing_at_its_end(make_keras_trainer, make_controller, tmp_path):
+def test_failed_run_exports_no_model(make_keras_trainer, make_controller, tmp_path):
     def fail(hook):
         raise ArithmeticError
 
@@ -57,13 +61,15 @@ def test_failed_run_exports_nothing_at_its_end(make_keras_trainer, make_controll
     assert not (tmp_path / "export").exists()
 
 
-def test_saved_model_of_two_replicas_predicts_the_same(
+def test_saved_model_exported_from_two_replicas_predicts_like_the_trained_model(
     make_keras_trainer, make_controller, two_replicas, tmp_path
 ):
     trainer = make_keras_trainer(strategy=two_replicas)
     hook = hooks.ExportModel(format="tf_saved_model")
     make_controller(trainer, hooks=[hook], strategy=two_replicas, model_dir=tmp_path).train(3)
-    loaded = tf.saved_model.load(str(tmp_path / "export/3"))  # Its functions don't keep it alive.
+    loaded = tf.saved_model.load(
+        str(tmp_path / "export/3")
+    )  # Its functions don't keep the model alive.
     rounding.assert_close(loaded.serve(INPUTS), trainer.model(INPUTS), roundings=4)
 
 
@@ -81,7 +87,7 @@ def test_averaged_weights_are_exported(make_keras_trainer, make_controller, tmp_
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("format", "name"), [("keras", "3.keras"), ("tf_saved_model", "3")])
-def test_export_predicts_the_same_in_a_fresh_process(
+def test_exported_model_predicts_the_same_in_a_new_process(
     make_keras_trainer, make_controller, tmp_path, format, name
 ):
     trainer = make_keras_trainer()

@@ -5,13 +5,13 @@ import tensorflow as tf
 from official_lite.orbit import hooks
 from tests import rounding
 
-# Of four steps of eight examples each.
+# The norm is a mean over four steps with eight examples each.
 TOLERANCE = rounding.tolerance(roundings=4 * 8)
 
 
 @pytest.fixture
 def train(make_controller, make_task_trainer):
-    """Trains four steps and returns the trainer."""
+    """Return a function that trains for four steps and returns the trainer."""
 
     def run(hook, strategy=None, **kwargs):
         strategy = strategy or tf.distribute.get_strategy()
@@ -24,7 +24,7 @@ def train(make_controller, make_task_trainer):
 
 
 def _expected(trainer_of, steps=4):
-    """The norms of the gradients of each step, and of the kernel's, by hand."""
+    """Compute the mean norms of all gradients and of the kernel's gradient over the steps."""
     trainer = trainer_of()
     norms = []
     for x, y in trainer.train_dataset.take(steps):
@@ -37,7 +37,7 @@ def _expected(trainer_of, steps=4):
     return np.mean(norms, axis=0)
 
 
-def test_report_has_the_mean_norm_of_the_steps_of_its_interval(
+def test_reported_norm_is_the_mean_over_the_steps_of_the_interval(
     train, make_task_trainer, recording_writer
 ):
     train(hooks.GradientNorm(per_variable=True))
@@ -56,17 +56,21 @@ def test_report_has_the_mean_norm_of_the_steps_of_its_interval(
         {"optimizer": {"ema": {}}},
     ],
 )
-def test_norm_is_that_of_the_update_before_clipping(train, recording_writer, kwargs):
+def test_norm_is_measured_before_clipping_and_unaffected_by_xla_and_ema(
+    train, recording_writer, kwargs
+):
     clipped = "sgd" in str(kwargs)
     train(hooks.GradientNorm(), **kwargs)
     norm = recording_writer.records[-1].values["gradient_norm"]
     train(hooks.GradientNorm())
     other = recording_writer.records[-1].values["gradient_norm"]
-    # Clipped updates hardly change the gradients of the later steps; others do.
+    # Clipped updates hardly change the weights, so the gradients of later steps differ.
     assert norm == pytest.approx(other, rel=0.5 if clipped else TOLERANCE)
 
 
-def test_norm_does_not_depend_on_replicas_and_micro_batches(train, recording_writer, two_replicas):
+def test_gradient_norm_does_not_depend_on_replicas_and_micro_batches(
+    train, recording_writer, two_replicas
+):
     train(hooks.GradientNorm())
     train(hooks.GradientNorm(), grad_accum_steps=2)
     train(hooks.GradientNorm(), strategy=two_replicas)
@@ -74,17 +78,17 @@ def test_norm_does_not_depend_on_replicas_and_micro_batches(train, recording_wri
     np.testing.assert_allclose(norms, norms[0], rtol=TOLERANCE)
 
 
-def test_loss_scale_is_divided_out_and_overflows_do_not_count(train, recording_writer):
+def test_norm_is_unscaled_and_ignores_overflowing_steps(train, recording_writer):
     train(hooks.GradientNorm())
     train(hooks.GradientNorm(), runtime={"mixed_precision_dtype": "float16", "loss_scale": 8.0})
     train(hooks.GradientNorm(), runtime={"mixed_precision_dtype": "float16"})
     plain, scaled, overflowing = (r.values.get("gradient_norm") for r in recording_writer.records)
-    # Sums over three inputs and over eight examples.
+    # The loss sums over three inputs and over eight examples.
     assert scaled == pytest.approx(plain, rel=rounding.tolerance("float16", roundings=3 + 8))
     assert overflowing is None or np.isfinite(overflowing)
 
 
-def test_pattern_selects_the_variables_of_histograms(train, recording_writer):
+def test_pattern_selects_the_variables_for_histograms(train, recording_writer):
     train(hooks.GradientNorm(pattern="kernel", histograms=True))
     record = recording_writer.records[-1]
     assert list(record.histograms) == ["gradients/net/top/kernel"]

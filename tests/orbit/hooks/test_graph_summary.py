@@ -7,7 +7,7 @@ from official_lite.orbit import hooks
 
 
 def _graphs(directory) -> dict[str, str]:
-    """The graphs that TensorBoard's page shows, by run."""
+    """Return the graphs that TensorBoard shows, by run."""
     events = plugin_event_multiplexer.EventMultiplexer()
     events.AddRunsFromDirectory(str(directory))
     events.Reload()
@@ -25,7 +25,9 @@ def _read(provider, blobs) -> bytes:
     return provider.read_blob(context.RequestContext(), blob_key=key)
 
 
-def test_tensorboard_shows_the_graph_of_the_step(make_keras_trainer, make_controller, tmp_path):
+def test_tensorboard_shows_the_graph_of_the_train_step(
+    make_keras_trainer, make_controller, tmp_path
+):
     trainer = make_keras_trainer()
     hook = hooks.GraphSummary()
     make_controller(trainer, hooks=[hook], steps_per_loop=4, model_dir=str(tmp_path)).train(8)
@@ -36,7 +38,9 @@ def test_tensorboard_shows_the_graph_of_the_step(make_keras_trainer, make_contro
     assert int(trainer.global_step) == 8
 
 
-def test_summaries_of_the_step_are_still_written(make_keras_trainer, make_controller, tmp_path):
+def test_summaries_of_the_train_step_are_still_written(
+    make_keras_trainer, make_controller, tmp_path
+):
     class Trainer(make_keras_trainer):
         def train_step(self, iterator):
             tf.summary.scalar("own", 1.0)
@@ -53,7 +57,9 @@ def test_summaries_of_the_step_are_still_written(make_keras_trainer, make_contro
     assert [e.step for e in events for v in e.summary.value if v.tag == "own"]
 
 
-def test_eager_training_has_no_graph(make_keras_trainer, make_controller, tmp_path, log_lines):
+def test_eager_training_writes_no_graph_and_logs_why(
+    make_keras_trainer, make_controller, tmp_path, log_lines
+):
     tf.config.run_functions_eagerly(True)
     try:
         hook = hooks.GraphSummary(str(tmp_path / "graph"))

@@ -1,4 +1,4 @@
-"""What all hooks promise: they do not change training, resume with it, and refuse bad arguments."""
+"""Hooks do not change training, are restored when it resumes, and refuse bad arguments."""
 
 import threading
 
@@ -13,7 +13,7 @@ from official_lite.common import errors
 from official_lite.orbit import hooks
 from official_lite.orbit.hooks import hook as hook_module
 
-# Keras itself, with NumPy 2.
+# Keras itself triggers this warning with NumPy 2.
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
 
 HOOKS = {
@@ -79,7 +79,7 @@ def _states(listed):
 
 
 @pytest.mark.parametrize("is_distributed", [False, True])
-def test_training_with_all_hooks_is_the_same_as_without_and_resumes_with_their_states(
+def test_hooks_do_not_change_training_and_resume_with_their_saved_states(
     make, two_replicas, recording_writer, tmp_path, is_distributed
 ):
     strategy = two_replicas if is_distributed else None
@@ -149,7 +149,7 @@ def test_training_with_all_hooks_is_the_same_as_without_and_resumes_with_their_s
         (lambda: hooks.StochasticWeightAveraging(4, every_n_steps=0), "`every_n_steps`"),
     ],
 )
-def test_bad_argument_is_refused_by_name_when_the_hook_is_created(build, named):
+def test_bad_argument_raises_an_error_that_names_it_when_the_hook_is_created(build, named):
     with pytest.raises(errors.ConfigError, match=named):
         build()
 

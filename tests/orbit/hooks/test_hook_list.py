@@ -16,7 +16,7 @@ class EveryStep(orbit.Hook):
 @pytest.mark.parametrize(
     ("build", "next_steps", "num_warnings"),
     [
-        # Without an interval, a hook with a method of steps is called at every step.
+        # Without an interval, a hook with a step method is called at every step.
         (EveryStep, [1, 151], 1),
         (lambda: hooks.LambdaHook(after_step=lambda hook: None), [1, 151], 1),
         (lambda: hooks.LambdaHook(after_step=lambda hook: None, every_n_steps=7), [7, 154], 0),
@@ -24,7 +24,7 @@ class EveryStep(orbit.Hook):
         (orbit.Hook, [math.inf, math.inf], 0),
     ],
 )
-def test_loop_stops_only_where_a_hook_is_due(build, next_steps, num_warnings, caplog):
+def test_train_loop_is_cut_only_at_steps_where_a_hook_runs(build, next_steps, num_warnings, caplog):
     listed = hook_module.HookList([build(), orbit.Hook()], steps_per_epoch=5)
     assert [listed.next_step(step) for step in (0, 150)] == next_steps
     assert caplog.text.count("several times slower") == num_warnings
@@ -66,7 +66,7 @@ def test_first_error_of_several_hooks_is_raised_and_the_others_are_logged(caplog
     assert logged == ["two", "three"]
 
 
-def test_object_that_is_no_hook_is_refused():
+def test_object_that_is_not_a_hook_is_refused():
     with pytest.raises(errors.ConfigTypeError, match="contains a str"):
         hook_module.HookList(["not a hook"])
 
@@ -79,7 +79,7 @@ EVENTS = {
 
 
 @pytest.mark.parametrize("as_lambda", [False, True])
-def test_methods_of_events_may_omit_their_argument(as_lambda):
+def test_event_methods_may_omit_their_argument(as_lambda):
     calls = []
     functions = dict.fromkeys(ARGUMENTS, lambda hook: calls.append(hook))
     hook = hooks.LambdaHook(**functions) if as_lambda else type("Short", (orbit.Hook,), functions)()
@@ -89,7 +89,7 @@ def test_methods_of_events_may_omit_their_argument(as_lambda):
 
 
 @pytest.mark.parametrize("as_lambda", [False, True])
-def test_method_with_other_arguments_is_refused_before_the_first_step(as_lambda):
+def test_event_method_with_wrong_arguments_is_refused_before_the_first_step(as_lambda):
     def method(self, one, two):
         pass
 
@@ -102,7 +102,7 @@ def test_method_with_other_arguments_is_refused_before_the_first_step(as_lambda)
             hook_module.HookList([hook])
 
 
-def test_type_error_of_a_method_is_raised_unchanged():
+def test_type_error_inside_an_event_method_is_raised_unchanged():
     class Failing(orbit.Hook):
         def after_train(self, success):
             raise TypeError("mine")
@@ -119,7 +119,7 @@ def test_type_error_of_a_method_is_raised_unchanged():
         (None, "gs://bucket/profile", "gs://bucket/profile"),
     ],
 )
-def test_relative_directory_of_a_hook_is_in_the_model_directory(
+def test_relative_output_directory_of_a_hook_is_inside_the_model_directory(
     make_trainer, make_controller, model_dir, directory, expected
 ):
     hook = orbit.Hook()

@@ -25,7 +25,7 @@ class Counter(orbit.Hook):
         self.seen, self.average = state["seen"], state["average"]
 
 
-def test_states_of_hooks_continue_after_a_restart(make_trainer, make_controller, make_manager):
+def test_hook_states_are_restored_after_a_restart(make_trainer, make_controller, make_manager):
     for last_step in (3, 7):
         trainer, hooks = make_trainer(), [orbit.Hook(), Counter(), Counter()]
         manager = make_manager(trainer, interval=100)
@@ -36,7 +36,7 @@ def test_states_of_hooks_continue_after_a_restart(make_trainer, make_controller,
     assert type(hooks[1].seen) is int
 
 
-def test_hook_added_at_a_restart_begins_without_a_state(
+def test_hook_added_at_a_restart_starts_with_its_initial_state(
     make_trainer, make_controller, make_manager
 ):
     for hooks in ([], [Counter()]):
@@ -70,12 +70,12 @@ def test_hooks_without_a_state_do_not_change_the_checkpoint(
 @pytest.mark.parametrize(
     "value", [object(), np.array([{}, None]), [np.zeros(2)], np.complex64(1), np.longdouble(1)]
 )
-def test_value_that_could_not_be_loaded_is_not_saved(value):
+def test_saving_an_unsupported_hook_state_value_raises_an_error(value):
     with pytest.raises(errors.ConfigTypeError, match="NumPy arrays"):
         hook_module.pack({"Hook": {"file": value}})
 
 
-def test_names_distinguish_the_states_of_hooks_of_one_class():
+def test_hook_names_distinguish_the_states_of_hooks_of_the_same_class():
     def named(name, seen):
         hook = Counter()
         hook.name, hook.seen, hook.average = name, seen, np.full(1, float(seen))
@@ -88,7 +88,7 @@ def test_names_distinguish_the_states_of_hooks_of_one_class():
     assert [hook.average.tolist() for hook in restored] == [[0.0], [2.0], [1.0]]
 
 
-def test_duplicate_name_is_refused():
+def test_duplicate_hook_state_name_is_refused():
     hooks = [Counter(), Counter(), Counter()]
     hooks[2].name = "Counter_1"
     with pytest.raises(errors.ConfigValueError, match="saved under the name `Counter_1`"):

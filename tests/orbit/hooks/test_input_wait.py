@@ -12,7 +12,7 @@ pytestmark = pytest.mark.timing
 
 
 def _sleeping(seconds, then=lambda: None):
-    """A function of a tensor that takes so long, in the graph."""
+    """Return a graph function that sleeps for `seconds` and returns its input."""
 
     def sleep(x):
         time.sleep(seconds)
@@ -24,7 +24,7 @@ def _sleeping(seconds, then=lambda: None):
 
 @pytest.fixture
 def train(make_trainer, make_controller):
-    """Trains 40 steps; returns the medians, over windows of 10 steps, of what was put in."""
+    """Return a function that trains 40 steps and returns the median wait share and seconds."""
 
     class Trainer(make_trainer):
         step_seconds = 0.001
@@ -71,13 +71,13 @@ OPTIONS = [
 
 
 @pytest.mark.parametrize("options", OPTIONS)
-def test_step_that_waits_for_data_has_a_large_share(train, options):
+def test_wait_share_is_large_when_steps_wait_for_data(train, options):
     share, seconds = train(data_seconds=0.02, options=options)
     assert 0.6 < share <= 1
     assert seconds > 0.01
 
 
-def test_step_that_finds_its_data_has_a_small_share_and_no_warning(train, log_lines):
+def test_wait_share_is_small_without_a_warning_when_data_are_ready(train, log_lines):
     share, seconds = train(data_seconds=0, step_seconds=0.03)
     assert 0 < share < 0.3
     assert seconds < 0.03
@@ -91,11 +91,11 @@ def test_data_prepared_during_a_step_do_not_count_as_a_wait(train):
         assert made.acquire(timeout=60)
 
     def when_made() -> None:
-        # Nothing runs while the batch of the first step is made.
+        # No step runs while the batch of the first step is made.
         if not next(first, False):
             made.release()
 
-    # One after the other would be a share of 0.5.
+    # Without overlap, the share would be 0.5.
     share, _ = train(
         data_seconds=0.03, step_seconds=0.03, at_the_end=wait_for_the_next, when_made=when_made
     )
@@ -113,7 +113,7 @@ def test_wait_for_distributed_data_is_measured(train, two_replicas, make_trainer
     assert share > 0.6
 
 
-def test_long_wait_for_data_is_warned_of_once_with_advice(train, log_lines):
+def test_long_waits_for_data_log_one_warning_with_advice(train, log_lines):
     train(data_seconds=0.005)
     advice = [line for line in log_lines if "waiting for data" in line]
     assert len(advice) == 1
@@ -121,7 +121,7 @@ def test_long_wait_for_data_is_warned_of_once_with_advice(train, log_lines):
     assert "prefetch_buffer_size" in advice[0]
 
 
-def test_step_that_never_calls_next_is_warned_of_once(train, make_trainer, log_lines):
+def test_step_that_never_calls_next_logs_one_warning(train, make_trainer, log_lines):
     class Blind(make_trainer):
         def train_step(self, iterator):
             self.global_step.assign_add(1)
@@ -130,7 +130,7 @@ def test_step_that_never_calls_next_is_warned_of_once(train, make_trainer, log_l
     assert sum("does not call `next(iterator)`" in line for line in log_lines) == 1
 
 
-def test_unsupported_trainer_is_warned_of_once(make_controller, log_lines):
+def test_unsupported_trainer_logs_one_warning(make_controller, log_lines):
     class Other(orbit.AbstractTrainer):
         def __init__(self):
             self.global_step = orbit.utils.create_global_step()

@@ -1,4 +1,4 @@
-"""A signal interrupts a run; what a hook does at the end of training waits for that end."""
+"""Hooks skip their end-of-training output when a signal interrupts the run."""
 
 import os
 import signal
@@ -10,7 +10,7 @@ from official_lite import orbit
 from official_lite.common import errors, preemption
 from official_lite.orbit import hooks
 
-# Keras itself, with NumPy 2.
+# Keras itself triggers this warning with NumPy 2.
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
 
 
@@ -38,7 +38,7 @@ def interrupt(make_scripted_trainer, make_keras_trainer, make_controller, tmp_pa
     return interrupt
 
 
-def test_signal_does_not_end_the_epoch_of_a_keras_callback(interrupt):
+def test_keras_callback_gets_no_on_epoch_end_for_an_interrupted_epoch(interrupt):
     ended = []
     callback = keras.callbacks.LambdaCallback(
         on_epoch_end=lambda epoch, logs: ended.append(epoch),
@@ -48,7 +48,7 @@ def test_signal_does_not_end_the_epoch_of_a_keras_callback(interrupt):
     assert ended == [0, "training"]
 
 
-def test_signal_makes_no_unevaluated_state_the_best_one(interrupt, tmp_path):
+def test_model_of_an_interrupted_epoch_is_not_saved_as_the_best_model(interrupt, tmp_path):
     path = tmp_path / "{epoch}.weights.h5"
     interrupt(
         hooks.KerasCallback(
@@ -58,12 +58,12 @@ def test_signal_makes_no_unevaluated_state_the_best_one(interrupt, tmp_path):
     assert [found.name for found in tmp_path.glob("*.h5")] == ["1.weights.h5"]
 
 
-def test_signal_exports_no_model(interrupt, tmp_path):
+def test_interrupted_run_exports_no_model(interrupt, tmp_path):
     interrupt(hooks.ExportModel())
     assert [found.name for found in tmp_path.rglob("*.keras")] == []
 
 
-def test_signal_calls_no_action_of_the_end(interrupt):
+def test_interrupted_run_calls_no_end_action(interrupt):
     called = []
     interrupt(hooks.ActionHook(called.append, when="end"))
     assert called == []

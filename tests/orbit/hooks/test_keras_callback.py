@@ -10,12 +10,12 @@ from official_lite.common import errors
 from official_lite.orbit import hooks
 from tests import rounding
 
-# Keras itself, with NumPy 2.
+# Keras itself triggers this warning with NumPy 2.
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
 
 
 class Events(keras.callbacks.Callback):
-    """Records its events; the subclass below also records those of batches."""
+    """A callback that records its events; the subclass below also records batch events."""
 
     def __init__(self):
         super().__init__()
@@ -74,14 +74,12 @@ def train(make_keras_trainer, make_controller):
     ("steps", "eval_interval", "steps_per_epoch", "expected"),
     [
         (6, 6, 3, "epoch_begin 0, epoch_end 0, epoch_begin 1, test_begin, test_end, epoch_end 1"),
-        # Without a length, an epoch ends with each evaluation.
+        # Without `steps_per_epoch`, each evaluation ends an epoch.
         (4, 4, None, "epoch_begin 0, test_begin, test_end, epoch_end 0"),
         (5, None, None, "epoch_begin 0, epoch_end 0"),
     ],
 )
-def test_events_of_epochs_have_the_order_of_keras(
-    train, steps, eval_interval, steps_per_epoch, expected
-):
+def test_epoch_events_fire_in_keras_order(train, steps, eval_interval, steps_per_epoch, expected):
     callback = Events()
     train(callback, steps, eval_interval=eval_interval, steps_per_epoch=steps_per_epoch)
     assert ", ".join(callback.events) == f"train_begin, {expected}, train_end"
@@ -89,7 +87,7 @@ def test_events_of_epochs_have_the_order_of_keras(
     assert callback.params == {"epochs": epochs, "steps": steps_per_epoch, "verbose": 0}
 
 
-def test_logs_contain_the_report_and_the_evaluation(train):
+def test_epoch_logs_contain_the_train_report_and_the_evaluation(train):
     callback = Events()
     train(callback, 4, eval_interval=4, steps_per_epoch=2, steps_per_loop=2)
     assert callback.logs["epoch_end 0"].keys() == {"loss", "steps_per_second"}
@@ -98,7 +96,9 @@ def test_logs_contain_the_report_and_the_evaluation(train):
     assert callback.logs["test_end"]["loss"] == last["val_loss"]
 
 
-def test_losses_have_the_names_of_keras(train, make_scripted_trainer, make_keras_trainer):
+def test_evaluation_logs_have_the_val_prefix_of_keras(
+    train, make_scripted_trainer, make_keras_trainer
+):
     callback = Events()
     trainer = make_scripted_trainer(lambda step: {"validation_loss": 0.5, "a": {"f1": 0.25}})
     trainer.model = make_keras_trainer().model
@@ -128,7 +128,9 @@ def test_on_train_end_is_not_called_after_an_error(train):
     assert "train_end" not in callback.events
 
 
-def test_evaluation_runs_between_its_events(train, make_scripted_trainer, make_keras_trainer):
+def test_evaluation_runs_between_on_test_begin_and_on_test_end(
+    train, make_scripted_trainer, make_keras_trainer
+):
     callback = Events()
     trainer = make_scripted_trainer(lambda step: callback.events.append("evaluated") or {"loss": 1})
     trainer.model = make_keras_trainer().model
@@ -136,7 +138,9 @@ def test_evaluation_runs_between_its_events(train, make_scripted_trainer, make_k
     assert callback.events[2:5] == ["test_begin", "evaluated", "test_end"]
 
 
-def test_evaluation_without_training_is_passed_to_the_callback(make_keras_trainer, make_controller):
+def test_callback_receives_the_test_events_of_an_evaluation_without_training(
+    make_keras_trainer, make_controller
+):
     callback, trainer = Events(), make_keras_trainer()
     make_controller(trainer, hooks=[hooks.KerasCallback(callback)]).evaluate()
     assert callback.events == ["test_begin", "test_end"]
@@ -201,7 +205,9 @@ def _without_speed(path):
     return [{k: v for k, v in row.items() if "second" not in k} for row in rows]
 
 
-def test_early_stopping_stops_at_its_epoch(train, make_scripted_trainer, make_keras_trainer):
+def test_keras_early_stopping_ends_the_training_and_sets_the_stop_reason(
+    train, make_scripted_trainer, make_keras_trainer
+):
     trainer = make_scripted_trainer(lambda step: {"loss": {2: 2.0, 4: 1.0}.get(step, 3.0)})
     trainer.model = make_keras_trainer().model
     controller = train(
@@ -240,7 +246,7 @@ def test_best_weights_of_early_stopping_are_in_the_last_checkpoint(
 ):
     trainer = make_keras_trainer()
     manager = make_model_manager(trainer, interval)
-    # The loss only falls, so that the first epoch is the best one.
+    # The loss only falls, so that with mode "max" the first epoch is the best one.
     callback = keras.callbacks.EarlyStopping(
         "val_loss", mode="max", patience=2, restore_best_weights=True
     )
@@ -259,7 +265,7 @@ def test_best_weights_of_early_stopping_are_in_the_last_checkpoint(
     assert _saved_weight(manager) == pytest.approx(after_two_steps)
 
 
-def test_weights_that_change_after_the_last_checkpoint_are_a_warning(
+def test_callback_that_changes_weights_after_the_last_checkpoint_logs_a_warning(
     train, make_keras_trainer, make_model_manager, log_lines
 ):
     class Resets(keras.callbacks.Callback):
@@ -273,7 +279,7 @@ def test_weights_that_change_after_the_last_checkpoint_are_a_warning(
         assert warns == any("Resets changed the weights" in line for line in log_lines)
 
 
-def test_callback_that_stops_training_receives_nothing_after_its_last_epoch(train):
+def test_callback_that_stops_training_receives_only_on_train_end_afterwards(train):
     class Stops(Events):
         def on_epoch_end(self, epoch, logs=None):
             super().on_epoch_end(epoch, logs)
@@ -287,7 +293,7 @@ def test_callback_that_stops_training_receives_nothing_after_its_last_epoch(trai
     assert callback.events[4:] == ["test_begin", "test_end"]
 
 
-def test_model_checkpoint_saves_models_that_load(train, make_keras_trainer, tmp_path):
+def test_model_checkpoint_saves_loadable_models(train, make_keras_trainer, tmp_path):
     trainer = make_keras_trainer()
     whole = keras.callbacks.ModelCheckpoint(str(tmp_path / "{epoch}.keras"))
     train(whole, 4, eval_interval=2, trainer=trainer)
@@ -327,13 +333,13 @@ def test_learning_rate_scheduler_sets_the_rate_before_the_epoch(train, make_kera
         trainer=trainer,
         steps_per_epoch=2,
     )
-    # Nothing in the first epoch; at a rate of 0.5 one step of the second is enough.
+    # The first epoch has a rate of 0. At a rate of 0.5, the first step of the second fits y = 2x.
     assert trainer.model.get_weights()[0].item() == pytest.approx(2.0)
     assert float(trainer.loss.result()) == pytest.approx((1 + 1 + 1 + 0) / 4)
 
 
 class RestoresOnce(hooks.Hook):
-    """Goes back to the latest checkpoint at a step, as the recovery of a training does."""
+    """A hook that restores the latest checkpoint once at the given step, as recovery does."""
 
     def __init__(self, step):
         self.every_n_steps, self._is_due = step, True
@@ -421,7 +427,9 @@ def test_learning_rates_do_not_depend_on_interruptions(
     assert len(set(rates["unbroken"].values())) > 2
 
 
-def test_plateau_is_found_over_several_consecutive_trainings(make_keras_trainer, make_controller):
+def test_reduce_lr_on_plateau_counts_epochs_across_consecutive_train_calls(
+    make_keras_trainer, make_controller
+):
     rates = []
     for ends in ([16], [4, 8, 12, 16]):
         trainer = make_keras_trainer()
@@ -436,7 +444,7 @@ def test_plateau_is_found_over_several_consecutive_trainings(make_keras_trainer,
 def test_terminate_on_nan_stops_the_training_at_the_first_nan(train, make_keras_trainer):
     trainer = make_keras_trainer(lambda: keras.optimizers.SGD(math.nan))
     controller = train(keras.callbacks.TerminateOnNaN(), 10, trainer=trainer)
-    # The first step makes the weight NaN, the second one sees it.
+    # The first step makes the weight NaN, so the loss of the second step is NaN.
     assert controller.step == 2
 
 
@@ -446,7 +454,9 @@ def test_callbacks_receive_losses_of_two_replicas(train, make_keras_trainer, two
     assert callback.logs["end 1"]["loss"] > callback.logs["epoch_end 1"]["val_loss"] > 0
 
 
-def test_optimizer_is_not_added_to_the_checkpoint_of_the_model(train, make_keras_trainer, tmp_path):
+def test_callback_does_not_add_the_optimizer_to_the_model_checkpoint(
+    train, make_keras_trainer, tmp_path
+):
     trainer = make_keras_trainer()
     train(Events(), 2, trainer=trainer)
     assert trainer.model.optimizer is trainer.optimizer
@@ -464,12 +474,12 @@ def test_optimizer_is_not_added_to_the_checkpoint_of_the_model(train, make_keras
         "earlystopping",
     ],
 )
-def test_only_the_classes_of_keras_have_a_bare_name(name):
+def test_bare_name_that_is_not_a_keras_callback_class_is_refused(name):
     with pytest.raises(errors.UnknownNameError, match=f"no Keras callback '{name}'"):
         hooks.KerasCallback(name)
 
 
-def test_loop_stops_at_every_step_only_for_a_callback_with_batch_events():
+def test_train_loop_is_cut_at_every_step_only_for_callbacks_with_batch_events():
     assert hooks.KerasCallback(Events()).every_n_steps == 0
     assert hooks.KerasCallback(BatchEvents()).every_n_steps == 1
     assert hooks.KerasCallback(BatchEvents(), every_n_steps=50).every_n_steps == 50

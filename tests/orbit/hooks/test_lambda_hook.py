@@ -59,7 +59,7 @@ def test_function_receives_the_error_of_a_failed_training(make_trainer, make_con
     assert received == ["bad step"]
 
 
-def test_function_is_found_by_its_path(make_trainer, make_controller, tmp_path):
+def test_function_is_imported_by_its_path(make_trainer, make_controller, tmp_path):
     (tmp_path / "notify.py").write_text(NOTIFY)
     hook = hooks.LambdaHook(after_train=f"{tmp_path}/notify.py:to_file")
     make_controller(make_trainer(), hooks=[hook], model_dir=tmp_path).train(3)

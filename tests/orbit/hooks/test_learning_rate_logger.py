@@ -12,7 +12,9 @@ def _logged(recording_writer, name="learning_rate"):
     return [(r.step, r.values[name]) for r in recording_writer.records if name in r.values]
 
 
-def test_logged_rate_is_that_of_the_schedule(make_keras_trainer, make_controller, recording_writer):
+def test_logged_learning_rate_follows_the_schedule(
+    make_keras_trainer, make_controller, recording_writer
+):
     trainer = make_keras_trainer(lambda: keras.optimizers.SGD(_schedule()))
     hook = hooks.LearningRateLogger(every_n_steps=2)
     make_controller(trainer, hooks=[hook], steps_per_loop=2).train(6)
@@ -23,7 +25,7 @@ def test_logged_rate_is_that_of_the_schedule(make_keras_trainer, make_controller
 
 
 @pytest.mark.parametrize("as_list", [True, False])
-def test_rate_of_each_of_several_optimizers_is_logged_by_name(
+def test_learning_rate_of_each_optimizer_is_logged_by_name(
     make_trainer, make_controller, recording_writer, as_list
 ):
     trainer = make_trainer()

@@ -15,7 +15,7 @@ def _values(make_trainer, make_controller, recording_writer):
 @pytest.mark.skipif(sys.platform != "linux", reason="/proc is Linux")
 def test_memory_of_the_process_is_logged(make_trainer, make_controller, recording_writer):
     values = _values(make_trainer, make_controller, recording_writer)
-    # TensorFlow alone takes more than 100 MiB; more than 1 TiB would be another unit.
+    # TensorFlow alone takes more than 100 MiB; more than 1 TiB would mean a wrong unit.
     assert 100 < values["memory/rss_mib"] <= values["memory/peak_rss_mib"] < 2**20
 
 

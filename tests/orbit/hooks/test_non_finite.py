@@ -9,7 +9,7 @@ INF = float("inf")
 
 
 class Burst(keras.layers.Layer):
-    """Lets everything through; at one call in training it multiplies it by a factor."""
+    """A layer that multiplies its output or gradient by `factor` at one call in training."""
 
     def __init__(self, call_number, factor=INF, backward=False, name="burst"):
         super().__init__(name=name)
@@ -37,7 +37,7 @@ def _backward_times(x, factor):
 
 @pytest.fixture
 def train(make_controller, make_task_trainer, points_task):
-    """Trains 20 steps in one compiled call, with some layers between two dense ones."""
+    """Return a function that trains 20 steps in one call, with `layers` between two dense ones."""
 
     def run(hook, *layers, strategy=None, others=(), task_cls=points_task, **kwargs):
         class Task(task_cls):
@@ -60,7 +60,7 @@ def _report(train, *layers, hook=None, **kwargs):
     return str(error.value)
 
 
-def test_report_names_the_step_and_the_layer_within_one_compiled_call(train):
+def test_non_finite_report_names_the_step_and_layer_within_one_compiled_call(train):
     report = _report(train, lambda: Burst(5))
     assert "Step 5 is the first" in report
     assert "the first non-finite output is the output of the layer net/burst (Burst)" in report
@@ -77,19 +77,19 @@ def test_report_names_the_step_and_the_layer_within_one_compiled_call(train):
         {"train_tf_function": False, "train_tf_while_loop": False},
     ],
 )
-def test_report_is_the_same_in_each_mode_of_execution(train, kwargs):
+def test_report_is_the_same_in_all_execution_modes(train, kwargs):
     report = _report(train, lambda: Burst(5), **kwargs)
     assert "Step 5 is" in report
     assert "net/burst (Burst)" in report
 
 
-def test_step_counts_updates_and_not_micro_batches(train):
+def test_reported_step_counts_updates_rather_than_micro_batches(train):
     report = _report(train, lambda: Burst(6), grad_accum_steps=2)
     assert "Step 3 is" in report
     assert "loss is nan" in report or "loss is inf" in report
 
 
-def test_report_names_the_replica(train, points_task, two_replicas):
+def test_non_finite_report_names_the_replica(train, points_task, two_replicas):
     class OneBadHalf(points_task):
         def train_step(self, inputs, model, optimizer, metrics=None):
             x, y = inputs
@@ -103,7 +103,7 @@ def test_report_names_the_replica(train, points_task, two_replicas):
     assert "the inputs of the model are not" in report
 
 
-def test_bad_gradients_of_a_finite_loss_point_to_the_backward_pass(train):
+def test_non_finite_gradients_of_a_finite_loss_point_to_the_backward_pass(train):
     report = _report(train, lambda: Burst(5, backward=True))
     assert "Step 5 is" in report
     assert "the loss are finite, so the backward pass is the cause" in report
@@ -111,7 +111,7 @@ def test_bad_gradients_of_a_finite_loss_point_to_the_backward_pass(train):
     assert "check net/burst/scale" in report
 
 
-def test_bad_loss_of_finite_outputs_points_to_the_loss_function(train, points_task):
+def test_non_finite_loss_of_finite_outputs_points_to_the_loss_function(train, points_task):
     class BadLoss(points_task):
         def build_losses(self, labels, model_outputs, aux_losses=None):
             return super().build_losses(labels, model_outputs) + tf.stop_gradient(
@@ -124,7 +124,7 @@ def test_bad_loss_of_finite_outputs_points_to_the_loss_function(train, points_ta
     assert "All gradients are finite." in report
 
 
-def test_bad_update_of_the_step_before_is_recognized(train):
+def test_variable_that_was_non_finite_before_the_step_is_named(train):
     class Exploding(hooks.GraphHook):
         def call(self, logs):
             bias = self.trainer.model.get_layer("top").bias
@@ -134,13 +134,13 @@ def test_bad_update_of_the_step_before_is_recognized(train):
         train(hooks.NonFinite(), others=[Exploding()])
 
 
-def test_report_without_layers_names_the_step_and_the_option(train):
+def test_non_finite_report_without_layers_names_the_step_and_suggests_layers_true(train):
     report = _report(train, lambda: Burst(5), hook=hooks.NonFinite(layers=False))
     assert "Step 5 is" in report
     assert "(`layers=True`)" in report
 
 
-def test_overflow_that_loss_scaling_skips_is_no_divergence(train):
+def test_overflow_skipped_by_loss_scaling_is_not_reported_as_divergence(train):
     trainer = train(
         hooks.NonFinite(),
         runtime={"mixed_precision_dtype": "float16"},
@@ -150,18 +150,18 @@ def test_overflow_that_loss_scaling_skips_is_no_divergence(train):
     assert int(trainer.global_step) == 20
 
 
-def test_bad_loss_is_reported_under_loss_scaling_too(train):
+def test_non_finite_loss_is_reported_with_loss_scaling_too(train):
     report = _report(train, lambda: Burst(5), runtime={"mixed_precision_dtype": "float16"})
     assert "Step 5 is" in report
     assert "Loss scaling skips" in report
 
 
-def test_report_is_only_logged_on_request(train, log_lines):
+def test_report_is_logged_but_not_raised_if_stop_is_false(train, log_lines):
     train(hooks.NonFinite(stop=False), lambda: Burst(5))
     assert sum("Step 5 is the first" in line for line in log_lines) == 1
 
 
-def test_report_is_added_to_another_error_that_is_raised_first(train):
+def test_non_finite_report_is_added_as_a_note_to_an_earlier_error(train):
     class Failing(hooks.NonFinite):
         def after_step(self):
             raise KeyError("x")
@@ -171,7 +171,7 @@ def test_report_is_added_to_another_error_that_is_raised_first(train):
     assert "Step 5 is" in error.value.__notes__[0]
 
 
-def test_search_for_a_bad_layer_restarts_with_an_older_checkpoint(
+def test_non_finite_step_is_reported_again_after_an_older_checkpoint_is_restored(
     train, make_controller, log_lines, tmp_path
 ):
     hook = hooks.NonFinite(stop=False)
@@ -185,6 +185,6 @@ def test_search_for_a_bad_layer_restarts_with_an_older_checkpoint(
     assert sum("Step 25 is the first" in line for line in log_lines) == 2
 
 
-def test_layers_have_their_own_call_again_after_tracing(train):
+def test_layers_have_their_original_call_method_after_tracing(train):
     trainer = train(hooks.NonFinite())
     assert all("call" not in vars(layer) for layer in trainer.model.layers)

@@ -11,7 +11,7 @@ def _steps(manager):
 
 
 @pytest.mark.parametrize("interval", [None, 5])
-def test_checkpoints_are_saved_at_the_multiples_and_at_the_end(
+def test_checkpoints_are_saved_at_multiples_of_the_interval_and_at_the_end(
     make_trainer, make_controller, make_manager, interval
 ):
     saved = []
@@ -30,7 +30,9 @@ def test_checkpoints_are_saved_at_the_multiples_and_at_the_end(
     assert len(saved) == len(set(saved)) == len(manager.checkpoints)
 
 
-def test_evaluation_of_the_step_is_in_the_checkpoint(make_trainer, make_controller, make_manager):
+def test_checkpoint_includes_hook_states_after_the_evaluation_of_its_step(
+    make_trainer, make_controller, make_manager
+):
     trainer = make_trainer()
     manager = make_manager(trainer)
     listed = [hooks.PeriodicCheckpoint(10), hooks.EarlyStopping("accuracy", 5, direction="max")]

@@ -7,12 +7,12 @@ from official_lite import orbit
 from official_lite.orbit import hooks
 from tests import rounding
 
-# Of 64 examples of three numbers.
+# 64 examples with three numbers each.
 ROUNDINGS = 64 * 3
 
 
 class Seen(orbit.Hook):
-    """Keeps the statistics that each evaluation has used."""
+    """A hook that records the statistics used by each evaluation."""
 
     def __init__(self):
         self.means = []
@@ -23,7 +23,7 @@ class Seen(orbit.Hook):
 
 @pytest.fixture
 def train(make_controller, make_task_trainer, points_task):
-    """Twelve steps with evaluations at 4, 8 and 12."""
+    """Return a function that trains for 12 steps and evaluates at steps 4, 8 and 12."""
 
     class Task(points_task):
         def layers(self):
@@ -45,13 +45,13 @@ def train(make_controller, make_task_trainer, points_task):
 
 
 def _mean(trainer, weights=None):
-    """Return the mean input of the layer, with the last weights or others."""
+    """Return the mean input of the normalization layer with the current or the given weights."""
     kernel, bias = weights or trainer.model.get_layer("bottom").get_weights()
     examples = np.concatenate([x for x, _ in trainer.build_train_dataset().take(8)])
     return (examples @ kernel + bias).mean(0)
 
 
-def test_each_evaluation_has_the_statistics_of_its_weights(train):
+def test_each_evaluation_uses_statistics_computed_with_its_weights(train):
     seen = Seen()
     trainer = train(hooks.PreciseBatchNorm(num_steps=8), seen)
     assert len(seen.means) == 3
@@ -59,7 +59,7 @@ def test_each_evaluation_has_the_statistics_of_its_weights(train):
     assert (seen.means[0] != seen.means[1]).any()
 
 
-def test_statistics_are_updated_at_the_interval_of_the_hook(train):
+def test_batch_norm_statistics_are_updated_every_n_steps(train):
     seen = Seen()
     trainer = train(hooks.PreciseBatchNorm(num_steps=8, every_n_steps=12), seen)
     lagging, _, precise = seen.means
@@ -67,7 +67,7 @@ def test_statistics_are_updated_at_the_interval_of_the_hook(train):
     rounding.assert_close(precise, _mean(trainer), roundings=ROUNDINGS)
 
 
-def test_averaged_weights_get_their_own_statistics(train):
+def test_evaluation_of_averaged_weights_uses_their_own_batch_norm_statistics(train):
     class Averages(orbit.Hook):
         def after_eval(self, logs):
             optimizer = self.trainer.optimizer
@@ -81,7 +81,7 @@ def test_averaged_weights_get_their_own_statistics(train):
     assert np.abs(seen.means[-1] - _mean(trainer)).max() > 1e-4
 
 
-def test_evaluation_without_training_changes_nothing(make_controller, train):
+def test_evaluation_without_training_does_not_change_the_statistics(make_controller, train):
     trainer = train()
     before = trainer.model.get_layer("normalize").moving_mean.numpy()
     make_controller(trainer, hooks=[hooks.PreciseBatchNorm(8)]).evaluate()

@@ -7,7 +7,7 @@ from official_lite.orbit import hooks
 
 @pytest.fixture
 def profiled(monkeypatch):
-    """The steps at which TensorFlow's profiler was started and stopped."""
+    """Return a function that records the steps at which the profiler is started and stopped."""
     events = []
 
     def attach(controller):
@@ -56,7 +56,9 @@ def test_profiles_begin_and_end_at_exactly_the_selected_steps(
     ]
 
 
-def test_loop_stops_only_where_a_profile_begins_or_ends(make_trainer, make_controller, tmp_path):
+def test_train_loop_is_cut_only_where_a_profile_begins_or_ends(
+    make_trainer, make_controller, tmp_path
+):
     controller = make_controller(make_trainer(), hooks=[hooks.Profiler(3, 2)], model_dir=tmp_path)
     assert [controller._hooks.next_step(step) for step in (0, 3, 5)] == [3, 5, float("inf")]
 
@@ -72,13 +74,15 @@ def test_run_that_resumes_within_a_profile_profiles_the_rest(
     assert events == [("start", 4), ("stop", 7)]
 
 
-def test_profile_of_a_failed_run_ends(make_trainer, make_controller, tmp_path):
+def test_profile_is_written_and_its_session_ends_when_the_run_fails(
+    make_trainer, make_controller, tmp_path
+):
     listed = [hooks.Profiler(start_step=2, num_steps=100), FailsAtStep4()]
     with pytest.raises(ArithmeticError):
         make_controller(make_trainer(), hooks=listed, model_dir=tmp_path).train(10)
     assert len(_profiles(tmp_path)) == 1
     with tf.profiler.experimental.Profile(str(tmp_path / "next")):
-        pass  # It would raise if the session were still active.
+        pass  # `Profile` would raise if the session were still active.
 
 
 def test_profile_is_skipped_while_another_session_is_active(
@@ -92,7 +96,7 @@ def test_profile_is_skipped_while_another_session_is_active(
     assert not _profiles(tmp_path)
 
 
-def test_session_that_other_code_stops_is_no_error(
+def test_profiler_session_stopped_by_other_code_is_logged_and_does_not_fail(
     make_trainer, make_controller, log_lines, tmp_path
 ):
     def stop(hook):

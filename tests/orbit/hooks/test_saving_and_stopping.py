@@ -8,12 +8,12 @@ from official_lite.orbit.hooks.saving_and_stopping import WatchedMetric
 
 
 @pytest.mark.parametrize("name", ["squad/f1", "squad|f1"])
-def test_nested_metric_is_found(name):
+def test_nested_metric_is_found_by_its_path(name):
     logs = {"squad": {"f1": np.float32(0.5)}}
     assert WatchedMetric(name, "maximize").value(logs) == 0.5
 
 
-def test_error_for_an_unknown_metric_names_the_nearest():
+def test_error_for_an_unknown_watched_metric_suggests_the_nearest_name():
     with pytest.raises(errors.UnknownKeyError, match="Did you mean `accuracy`"):
         WatchedMetric("acuracy", "maximize").value({"accuracy": 1.0})
 
@@ -23,7 +23,7 @@ def test_metric_with_several_numbers_is_refused():
         WatchedMetric("table", "maximize").value({"table": np.zeros(2)})
 
 
-def test_small_differences_do_not_count():
+def test_improvement_must_exceed_the_minimum_difference():
     metric = WatchedMetric("loss", "minimize")
     assert not metric.is_better(1.5, than=2.0, by_more_than=0.5)
     assert metric.is_better(1.4, than=2.0, by_more_than=0.5)
@@ -33,7 +33,9 @@ def test_small_differences_do_not_count():
     ("words", "lower_is_better"),
     [(("minimize", "min", "lower"), True), (("maximize", "max", "higher"), False)],
 )
-def test_direction_decides_which_value_is_better(words, lower_is_better):
+def test_direction_sets_which_value_is_better_and_non_finite_values_never_are(
+    words, lower_is_better
+):
     for direction in words:
         metric = WatchedMetric("loss", direction)
         assert metric.is_better(1.0, than=2.0) == lower_is_better
@@ -60,7 +62,7 @@ def test_unknown_direction_is_refused():
         ("true_negatives top_5_accuracy digits|accuracy loss/precision psnr", "maximize"),
     ],
 )
-def test_name_of_a_metric_decides_its_direction(names, direction):
+def test_direction_is_inferred_from_the_metric_name(names, direction):
     for name in names.split():
         for default in ("minimize", "maximize"):
             found = WatchedMetric(name, default=default)
@@ -68,7 +70,7 @@ def test_name_of_a_metric_decides_its_direction(names, direction):
 
 
 @pytest.mark.parametrize("default", ["minimize", "maximize"])
-def test_name_without_a_direction_has_the_default_with_one_warning(default, caplog):
+def test_unknown_metric_name_uses_the_default_direction_and_warns_once(default, caplog):
     for _ in range(2):
         assert WatchedMetric(f"quantity_{default}", default=default).maximizes == (
             default == "maximize"

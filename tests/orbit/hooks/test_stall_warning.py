@@ -9,7 +9,7 @@ from tests import waiting
 
 
 class Waits(orbit.Hook):
-    """Completes no step until a condition holds."""
+    """A hook that blocks after a step until a condition holds."""
 
     every_n_steps = 2
 
@@ -31,7 +31,7 @@ def threads():
     return [thread for thread in threading.enumerate() if thread.name == "stall_warning"]
 
 
-def test_stalled_training_is_warned_of_with_the_stacks_of_all_threads(
+def test_stalled_training_logs_warnings_with_the_stacks_of_all_threads(
     make_trainer, make_controller, caplog
 ):
     stall = hooks.StallWarning(seconds=0.05)
@@ -40,17 +40,17 @@ def test_stalled_training_is_warned_of_with_the_stacks_of_all_threads(
     make_controller(make_trainer(), hooks=[stall, waits]).train(4)
     assert "No step was completed for" in caplog.text
     assert "waiting.wait_for(self.condition)" in caplog.text
-    # After 0.05, 0.1 and 0.2 seconds.
+    # The warnings are logged after 0.05, 0.1 and 0.2 seconds.
     assert time.monotonic() - began >= 0.2
 
 
-def test_training_that_progresses_causes_no_warning(make_trainer, make_controller, caplog):
+def test_training_that_progresses_logs_no_stall_warning(make_trainer, make_controller, caplog):
     make_controller(make_trainer(), hooks=[hooks.StallWarning()]).train(4)
     assert "No step has" not in caplog.text
     assert not threads()
 
 
-def test_watching_thread_ends_with_a_failed_training(make_trainer, make_controller):
+def test_watchdog_thread_ends_when_training_fails(make_trainer, make_controller):
     controller = make_controller(make_trainer(), hooks=[hooks.StallWarning(), Fails()])
     with pytest.raises(ArithmeticError):
         controller.train(4)

@@ -14,7 +14,7 @@ from tests import rounding
 
 
 class Weights(orbit.Hook):
-    """Keeps the trainable weights after each step; fails at one, if wanted."""
+    """A hook that stores the trainable weights after each step and may fail at one of them."""
 
     every_n_steps = 1
 
@@ -31,7 +31,7 @@ class Weights(orbit.Hook):
 
 @pytest.fixture
 def make(make_controller, make_task_trainer, points_task, tmp_path):
-    """A controller of a model with batch normalization, in a directory of its own."""
+    """Return a function that builds a controller whose model has batch normalization."""
 
     class Task(points_task):
         def layers(self):
@@ -64,7 +64,7 @@ def _values(controller):
 
 
 def _loaded(make, directory):
-    """A fresh controller with the weights of the averaged checkpoint."""
+    """Return a new controller with the averaged weights and the path of their checkpoint."""
     controller = make(directory="other")
     path = tf.train.latest_checkpoint(directory)
     controller.restore_checkpoint(path)
@@ -78,7 +78,9 @@ def _assert_equal(ones, others):
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("is_distributed", [False, True])
-def test_checkpoint_contains_the_mean_of_the_weights(make, tmp_path, two_replicas, is_distributed):
+def test_averaged_checkpoint_contains_the_mean_of_the_weights(
+    make, tmp_path, two_replicas, is_distributed
+):
     weights = Weights()
     strategy = two_replicas if is_distributed else None
     make(_swa(), weights, strategy=strategy).train(11)
@@ -89,7 +91,7 @@ def test_checkpoint_contains_the_mean_of_the_weights(make, tmp_path, two_replica
         rounding.assert_close(averaged.numpy(), expected, roundings=4)
 
 
-def test_batch_normalization_fits_the_average(make, tmp_path):
+def test_batch_norm_statistics_are_recalibrated_for_the_averaged_weights(make, tmp_path):
     make(_swa()).train(8)
     model = (trainer := _loaded(make, str(tmp_path / "run" / "swa"))[0].trainer).model
     kernel, bias = model.get_layer("bottom").get_weights()
@@ -101,7 +103,7 @@ def test_batch_normalization_fits_the_average(make, tmp_path):
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("optimizer", [{}, {"ema": {}}])
-def test_training_ends_with_its_own_weights(make, optimizer):
+def test_averaging_does_not_change_the_final_weights_and_optimizer_state(make, optimizer):
     ends = []
     for name, used in (("plain", []), ("averaged", [_swa()])):
         controller = make(*used, directory=name, optimizer=optimizer)
@@ -113,27 +115,29 @@ def test_training_ends_with_its_own_weights(make, optimizer):
 
 
 @pytest.mark.parametrize("optimizer", [{}, {"ema": {}}])
-def test_reported_loss_is_that_of_the_saved_model(make, tmp_path, recording_writer, optimizer):
+def test_reported_loss_equals_the_loss_of_the_saved_averaged_model(
+    make, tmp_path, recording_writer, optimizer
+):
     controller = make(_swa(), optimizer=optimizer)
     controller.train_and_evaluate(train_steps=10, eval_interval=5)
     reported = recording_writer.records[-1].values["swa/validation_loss"]
     assert reported != controller.eval_logs["validation_loss"]
     fresh = make(directory="other", optimizer=optimizer)
     fresh.restore_checkpoint(tf.train.latest_checkpoint(str(tmp_path / "run" / "swa")))
-    # Of 64 examples.
+    # The loss is a mean over 64 examples.
     rounding.assert_close(fresh.evaluate()["validation_loss"], reported, roundings=64)
 
 
-def test_moving_average_of_the_optimizer_is_not_used(make, recording_writer):
+def test_average_is_computed_from_trained_weights_and_not_from_their_ema(make, recording_writer):
     for optimizer in ({}, {"ema": {}}):
         make(_swa(), directory=str(len(optimizer)), optimizer=optimizer).train(10)
     losses = [record.values.get("swa/validation_loss") for record in recording_writer.records]
     one, other = [loss for loss in losses if loss is not None]
-    # Ten steps of eight examples each.
+    # Both runs train for ten steps of eight examples each.
     rounding.assert_close(one, other, roundings=10 * 8)
 
 
-def test_average_survives_a_restart_exactly(make, tmp_path):
+def test_resumed_run_saves_the_same_average_as_an_uninterrupted_run(make, tmp_path):
     make(_swa(), directory="unbroken").train(12)
     with pytest.raises(KeyError):
         make(_swa(), Weights(fails_at=9), directory="broken").train(12)
@@ -148,7 +152,7 @@ def test_average_survives_a_restart_exactly(make, tmp_path):
     _assert_equal(*map(_values, averages))
 
 
-def test_restoring_a_checkpoint_from_before_the_average_discards_it(make):
+def test_restoring_a_checkpoint_from_before_averaging_began_discards_the_average(make):
     hook = _swa()
     controller = make(hook, Weights())
     controller.train(3)
@@ -165,7 +169,7 @@ def test_averaged_weights_are_not_written_after_a_failed_training(make, tmp_path
     assert not (tmp_path / "run" / "swa").exists()
 
 
-def test_trained_weights_are_restored_if_an_evaluation_fails(make):
+def test_trained_weights_are_restored_if_the_evaluation_of_the_average_fails(make):
     class Failing(orbit.Hook):
         def before_train(self):
             self.controller.evaluator = self
@@ -180,13 +184,13 @@ def test_trained_weights_are_restored_if_an_evaluation_fails(make):
     _assert_equal(weights.at[8], [w.numpy() for w in controller.trainer.model.trainable_variables])
 
 
-def test_training_that_ends_before_the_first_average_is_a_warning(make, tmp_path, log_lines):
+def test_training_that_ends_before_the_first_average_logs_a_warning(make, tmp_path, log_lines):
     make(_swa(start_step=100)).train(8)
     assert any("averaged nothing" in line for line in log_lines)
     assert not (tmp_path / "run" / "swa").exists()
 
 
-def test_training_without_evaluation_keeps_the_average(tmp_path):
+def test_training_without_evaluation_saves_the_average(tmp_path):
     params = digits_configs.digits_mlp()
     params.override({"trainer": {"train_steps": 8}})
     task = digits_task.DigitsTask(params.task)
@@ -195,13 +199,13 @@ def test_training_without_evaluation_keeps_the_average(tmp_path):
     assert (tmp_path / "swa" / "ckpt-8.index").exists()
 
 
-def test_average_is_never_the_best_evaluation(tmp_path):
+def test_evaluation_of_the_average_is_never_saved_as_the_best(tmp_path):
     params = digits_configs.digits_mlp()
     best = {"eval_metric": "validation_loss", "export_subdir": "best", "metric_comp": "higher"}
     fields = {f"best_checkpoint_{name}": value for name, value in best.items()}
     params.override({"trainer": {"train_steps": 8, "validation_interval": 8, **fields}})
     task = digits_task.DigitsTask(params.task)
-    # The loss of the average is higher, because the first steps are in it.
+    # The loss of the average is higher because the average includes the first steps.
     swa = _swa(start_step=0, every_n_steps=1)
     _, logs = train_lib.run_experiment(
         None, task, "train_and_eval", params, str(tmp_path), hooks=[swa], run_post_eval=True

@@ -37,22 +37,22 @@ def test_dataset_is_split_over_the_replicas(two_replicas):
     assert [part.numpy().tolist() for part in parts] == [[0, 1], [2, 3]]
 
 
-def test_current_strategy_is_the_default():
+def test_make_distributed_dataset_uses_the_current_strategy_by_default():
     dataset = utils.make_distributed_dataset(None, lambda size: tf.data.Dataset.range(size), 3)
     assert [int(value) for value in dataset] == [0, 1, 2]
 
 
-def test_object_that_is_no_data_is_refused():
+def test_object_that_is_not_a_dataset_is_refused():
     with pytest.raises(errors.ConfigValueError, match="is a list"):
         utils.make_distributed_dataset(None, [1, 2, 3])
 
 
-def test_get_value_returns_other_objects_unchanged():
+def test_get_value_converts_tensors_and_returns_other_objects_unchanged():
     assert utils.get_value(tf.constant(2.0)) == 2.0
     assert utils.get_value("text") == "text"
 
 
-def test_as_tf_variable_accepts_variables_of_tensorflow_and_keras():
+def test_as_tf_variable_accepts_tensorflow_and_keras_variables():
     variable = tf.Variable(1)
     assert utils.as_tf_variable(variable) is variable
     assert isinstance(utils.as_tf_variable(keras.Variable(1, dtype="int64")), tf.Variable)

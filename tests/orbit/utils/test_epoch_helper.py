@@ -20,7 +20,7 @@ def test_epochs_begin_and_end_at_their_steps():
     assert ends == [3, 6]
 
 
-def test_epoch_end_outside_an_epoch_is_an_error():
+def test_epoch_end_outside_an_epoch_raises_an_error():
     epochs = utils.EpochHelper(3, tf.Variable(0))
     assert epochs.current_epoch is None
     with pytest.raises(errors.ConfigValueError, match="outside an epoch"):

@@ -36,7 +36,7 @@ def test_exact_loop_raises_when_the_data_end(step_fn):
         loop_fns.create_exact_loop_fn(step_fn)(data(3), tf.constant(4))
 
 
-def test_while_loop_needs_one_trace_for_all_lengths():
+def test_while_loop_is_traced_once_for_all_lengths():
     total, traces = tf.Variable(0, dtype=tf.int64), []
 
     def step_fn(iterator):
@@ -50,7 +50,7 @@ def test_while_loop_needs_one_trace_for_all_lengths():
     assert (total.numpy(), len(traces)) == (45, 1)
 
 
-def test_state_of_a_while_loop_may_grow():
+def test_state_of_a_while_loop_may_change_its_shape():
     def append(state, outputs):
         return tf.concat([state, [outputs]], 0)
 
@@ -66,13 +66,13 @@ def test_python_number_as_the_length_of_a_while_loop_is_refused():
             create(draw)(data(9), 3, *arguments)
 
 
-def test_only_completed_steps_are_counted():
+def test_counted_step_counts_only_completed_steps():
     step_fn = loop_fns.CountedStep(draw)
     utils.create_loop_fn(step_fn)(data(3), -1)
     assert step_fn.calls == 3
 
 
-def test_summaries_are_written_in_the_first_step_only(tmp_path):
+def test_while_loop_writes_summaries_only_in_its_first_step(tmp_path):
     step = tf.Variable(0, dtype=tf.int64)
 
     def step_fn(iterator):

@@ -17,7 +17,7 @@ OPTIONS = {
 
 
 class Counter:
-    """Has side effects everywhere in a step, none of which uses the values of a batch."""
+    """A step whose side effects do not use the values of the batches that it fetches."""
 
     def __init__(self, strategy: tf.distribute.Strategy, style: str) -> None:
         self.strategy, self.style = strategy, style
@@ -106,7 +106,7 @@ class Trainer(Counter, orbit.StandardTrainer):
 
 @pytest.fixture
 def make_data(two_replicas: tf.distribute.Strategy) -> Callable[[int, bool, int], Any]:
-    """Return a strategy of some replicas and a distributed dataset of some batches."""
+    """Return a function that builds a strategy and a distributed dataset for it."""
 
     def make(replicas: int, is_static: bool, count: int) -> Any:
         strategy = two_replicas if replicas == 2 else tf.distribute.OneDeviceStrategy("CPU:0")
@@ -118,7 +118,7 @@ def make_data(two_replicas: tf.distribute.Strategy) -> Callable[[int, bool, int]
     return make
 
 
-# How many batches a step fetches.
+# The number of batches that a step of each style fetches.
 STYLES = {"one_fetch": 1, "get_next": 1, "two_fetches": 2, "in_a_loop": 2, "in_a_branch": 1}
 
 
@@ -142,7 +142,9 @@ CASES = [
 
 @pytest.mark.sample(5)
 @pytest.mark.parametrize(("style", "replicas", "is_static"), CASES)
-def test_evaluation_counts_every_batch_once(make_data, style, replicas, is_static) -> None:
+def test_evaluation_applies_the_side_effects_of_each_step_once(
+    make_data, style, replicas, is_static
+) -> None:
     num_batches = NUM_BATCHES * STYLES[style]
     strategy, dataset = make_data(replicas, is_static, num_batches)
     evaluator = Evaluator(strategy, style, dataset)
@@ -156,7 +158,7 @@ def test_evaluation_counts_every_batch_once(make_data, style, replicas, is_stati
 @pytest.mark.sample(8)
 @pytest.mark.parametrize(("style", "replicas", "is_static"), CASES)
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
-def test_training_that_reaches_the_end_of_its_data_ends_at_the_last_step(
+def test_end_of_the_training_data_raises_after_the_last_complete_step(
     make_data, style, replicas, is_static, options
 ) -> None:
     num_batches = NUM_BATCHES * STYLES[style]
@@ -168,7 +170,7 @@ def test_training_that_reaches_the_end_of_its_data_ends_at_the_last_step(
     assert int(trainer.global_step.numpy()) == NUM_BATCHES
 
 
-def test_steps_that_are_already_functions_are_guarded_too(make_data) -> None:
+def test_steps_decorated_with_tf_function_are_guarded_too(make_data) -> None:
     class Decorated(Evaluator, Trainer):
         @tf.function
         def eval_step(self, iterator: Any) -> None:
@@ -188,7 +190,7 @@ def test_steps_that_are_already_functions_are_guarded_too(make_data) -> None:
     assert decorated.read() == _expected("one_fetch", 2 * NUM_BATCHES)
 
 
-def test_iterators_of_a_dict_end_with_the_shortest() -> None:
+def test_dict_of_iterators_ends_with_its_shortest_dataset() -> None:
     data = {"a": tf.data.Dataset.range(8).batch(1), "b": tf.data.Dataset.range(3).batch(1)}
     strategy = tf.distribute.get_strategy()
     count = tf.Variable(0)
@@ -203,7 +205,7 @@ def test_iterators_of_a_dict_end_with_the_shortest() -> None:
     assert count.numpy() == 3
 
 
-def test_batch_that_cannot_be_read_changes_nothing() -> None:
+def test_step_whose_batch_cannot_be_read_has_no_side_effects() -> None:
     def fail_at_two(x: tf.Tensor) -> tf.Tensor:
         with tf.control_dependencies([tf.debugging.assert_less(x, tf.constant(2, tf.int64))]):
             return x[tf.newaxis]
@@ -216,7 +218,7 @@ def test_batch_that_cannot_be_read_changes_nothing() -> None:
     assert trainer.read() == _expected("one_fetch", 2)
 
 
-def test_side_effect_on_which_the_fetch_depends_runs_first() -> None:
+def test_side_effect_that_the_fetch_depends_on_runs_before_the_fetch() -> None:
     order = tf.Variable([0, 0])
     strategy = tf.distribute.get_strategy()
 
@@ -230,7 +232,7 @@ def test_side_effect_on_which_the_fetch_depends_runs_first() -> None:
     assert order.numpy().tolist() == [4, 4]
 
 
-def test_side_effects_keep_their_order() -> None:
+def test_side_effects_and_fetches_keep_their_order() -> None:
     value = tf.Variable(1)
     strategy = tf.distribute.get_strategy()
 
@@ -246,7 +248,7 @@ def test_side_effects_keep_their_order() -> None:
     assert value.numpy() == 9
 
 
-def test_fetch_inside_a_loop_is_a_warning(caplog) -> None:
+def test_fetch_inside_a_loop_logs_a_warning(caplog) -> None:
     class Looping(Evaluator):
         def eval_step(self, iterator: Any) -> None:
             for _ in tf.range(2):
@@ -272,7 +274,7 @@ def test_step_may_loop_over_the_rest_of_its_data() -> None:
     assert total.numpy() == 1 + 2 + 3 + 4
 
 
-def test_tensorflow_accepts_the_iterator_of_a_step() -> None:
+def test_step_iterator_is_a_tf_data_iterator_that_functions_accept() -> None:
     @tf.function
     def draw(iterator: Any) -> tf.Tensor:
         return next(iterator)

@@ -11,7 +11,7 @@ def tags(directory):
     return [(e.step, v.tag) for e in events for v in e.summary.value]
 
 
-def test_nested_outputs_are_written_to_folders(tmp_path):
+def test_nested_outputs_are_written_to_subdirectories(tmp_path):
     step = tf.Variable(7, dtype=tf.int64)
     manager = utils.SummaryManager(tmp_path, tf.summary.scalar, global_step=step)
     manager.write_summaries({"loss": 0.5, "clean": {"accuracy": np.float32(0.9)}})
@@ -20,7 +20,7 @@ def test_nested_outputs_are_written_to_folders(tmp_path):
     assert tags(tmp_path / "clean") == [(7, "accuracy")]
 
 
-def test_default_step_is_the_one_of_tf_summary(tmp_path):
+def test_default_step_is_the_tf_summary_step(tmp_path):
     tf.summary.experimental.set_step(tf.Variable(3, dtype=tf.int64))
     manager = utils.SummaryManager(tmp_path, tf.summary.scalar)
     manager.write_summaries({"loss": 0.5})
@@ -37,7 +37,7 @@ def test_summary_function_receives_every_value(tmp_path):
     assert seen == [("image/x", [1, 2], 5)]
 
 
-def test_interface_requires_all_abstract_methods():
+def test_summary_manager_interface_requires_all_abstract_methods():
     class Half(utils.SummaryManagerInterface):
         def flush(self):
             pass

@@ -24,7 +24,7 @@ def count_events(directory):
     return sum(len(event.summary.value) for event in events)
 
 
-def test_only_one_of_the_two_programs_writes(tmp_path):
+def test_only_the_program_with_summaries_writes_events(tmp_path):
     function = TwoPrograms(lambda: tf.summary.scalar("x", 1.0, step=0))
     with tf.summary.create_file_writer(str(tmp_path)).as_default():
         for record in (False, True, False):
@@ -32,12 +32,12 @@ def test_only_one_of_the_two_programs_writes(tmp_path):
     assert count_events(tmp_path) == 1
 
 
-def test_method_is_bound_to_its_instance():
+def test_decorated_method_is_bound_to_its_instance():
     trainers = [Trainer(1.0), Trainer(2.0)]
     assert [trainer.step(False) for trainer in trainers] == [1.0, 2.0]
 
 
-def test_soft_placement_is_restored():
+def test_soft_device_placement_is_restored():
     before = tf.config.get_soft_device_placement()
     TwoPrograms(lambda: None)(True)
     assert tf.config.get_soft_device_placement() == before

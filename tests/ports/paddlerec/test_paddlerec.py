@@ -1,7 +1,7 @@
-"""The stage files of PaddleRec's page on custom training flows, run by the command.
+"""The stage files of PaddleRec's page on custom training flows, run by `train.py`.
 
-Each folder here is what a user would have: a config, and stages beside it. Nothing in the package
-knows of them.
+Each folder here is a user's workspace: a config and its stages. The package does not refer to
+these folders.
 """
 
 import json
@@ -21,7 +21,7 @@ HERE = pathlib.Path(__file__).parent
 def _train(
     workspace: pathlib.Path, model_dir: pathlib.Path, *args: str, mode: str = "train"
 ) -> str:
-    """Runs the command in the folder of the run's parent; returns what it printed."""
+    """Run the command in the parent directory of `model_dir` and return its output."""
     command = [str(ROOT / "train.py"), f"--mode={mode}"]
     command += [f"--config_file={workspace / 'config.yaml'}", f"--model_dir={model_dir}"]
     if not any(arg.startswith("--experiment") for arg in args):
@@ -32,7 +32,7 @@ def _train(
 
 
 def _stages(model_dir: pathlib.Path) -> list[tuple[str, str]]:
-    """Stage and class, as the log has them."""
+    """Return the names of the stages and of their classes from the log."""
     return re.findall(r"\] stage (\w+): (\w+) \(", (model_dir / "log.txt").read_text())
 
 
@@ -43,7 +43,7 @@ def _records(model_dir: pathlib.Path, split: str) -> list[dict]:
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("is_copied", [False, True])
-def test_five_stages_of_the_page_replace_the_default_ones(
+def test_five_stages_of_the_paddlerec_page_replace_the_default_stages(
     tmp_path: pathlib.Path, is_copied: bool
 ) -> None:
     workspace = HERE / "five_stages"
@@ -69,7 +69,7 @@ def test_five_stages_of_the_page_replace_the_default_ones(
         "Terminal",
     ]
     assert f"({workspace / 'your_runner.py'})" in (tmp_path / "run" / "log.txt").read_text()
-    # 1437 examples in batches of 64 are 22 steps; a line for each, and a checkpoint an epoch.
+    # 1437 examples are 22 steps per epoch, with a record per step and a checkpoint per epoch.
     assert [r["step"] for r in _records(tmp_path / "run", "train")] == list(range(1, 45))
     assert {p.name for p in (tmp_path / "run").glob("*.index")} == {
         "ckpt-22.index",
@@ -78,12 +78,14 @@ def test_five_stages_of_the_page_replace_the_default_ones(
 
 
 @pytest.mark.slow
-def test_epochs_that_are_no_whole_batches_are_trained_to_the_end(tmp_path: pathlib.Path) -> None:
+def test_epochs_with_a_fractional_number_of_batches_are_trained_to_the_end(
+    tmp_path: pathlib.Path,
+) -> None:
     workspace, run = HERE / "five_stages", tmp_path / "run"
     data = ("--set=task.train_data.num_examples=1437", "--set=trainer.steps_per_epoch=0")
     first = _train(workspace, run, *data, "--set=trainer.train_epochs=1")
     assert re.findall(r"epoch (\d+) done", first) == ["0", "1"]
-    # 10 epochs are 224.5 batches; the second command has 23 of them behind it.
+    # 10 epochs are 224.5 batches; the first command has trained on 23 of them.
     second = _train(workspace, run, *data, "--set=trainer.train_epochs=10")
     assert len(re.findall(r"epoch \d+ done", second)) == 10
     assert [r["step"] for r in _records(run, "train")] == list(range(1, 226))
@@ -96,7 +98,9 @@ def test_epochs_that_are_no_whole_batches_are_trained_to_the_end(tmp_path: pathl
         ("[CPU:0, CPU:1]", "cluster startup of 2 replicas"),
     ],
 )
-def test_tdm_replaces_only_the_startup(tmp_path: pathlib.Path, devices: str, said: str) -> None:
+def test_tdm_workspace_replaces_only_the_startup_stage(
+    tmp_path: pathlib.Path, devices: str, said: str
+) -> None:
     args = (HERE / "tdm", tmp_path / "run", f"--set=runtime.devices={devices}")
     _train(*args, mode="train_and_eval")
     assert _stages(tmp_path / "run") == [
@@ -114,17 +118,17 @@ def test_tdm_replaces_only_the_startup(tmp_path: pathlib.Path, devices: str, sai
     evaluations.assert_recorded_as_in_training(tmp_path / "run")
 
 
-def test_model_learns_day_by_day(tmp_path: pathlib.Path) -> None:
+def test_online_learning_predicts_each_day_before_training_on_it(tmp_path: pathlib.Path) -> None:
     workspace = HERE / "online_learning"
     args = (f"--import={workspace / 'experiment.py'}", "--experiment=clicks")
     _train(workspace, tmp_path / "run", *args, mode="train_and_eval")
     days = _records(tmp_path / "run", "validation")
     assert [day["step"] for day in days] == [0, 20, 40]
-    # From one day to the next the slope grows by one, and was learnt the day before.
+    # The slope grows by one each day, and the model has learned that of the day before.
     for day in days[1:]:
         assert 0.5 < day["validation_loss"] < 1.5
     assert len(list((tmp_path / "run").glob("ckpt-*.index"))) == 3
-    # The last evaluation was before the last day: back to its checkpoint.
+    # The last evaluation was before the last day, so remove the checkpoint of that day.
     for path in (tmp_path / "run").glob("ckpt-60.*"):
         path.unlink()
     _train(workspace, tmp_path / "run", *args, mode="eval")

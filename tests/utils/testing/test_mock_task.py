@@ -21,13 +21,13 @@ def test_mock_config_creates_the_mock_task() -> None:
     assert task.name == "mine"
 
 
-def test_loss_of_the_mock_task_equals_the_bias_of_its_model() -> None:
+def test_mock_task_loss_equals_the_model_bias() -> None:
     task = mock_task.MockTask(mock_task.MockTaskConfig())
     batch = next(iter(task.build_inputs(None)))
     assert float(task.validation_step(batch, task.build_model())["loss"]) == 1.0
 
 
-def test_experiment_trains_and_counts_evaluation_steps(tmp_path: pathlib.Path) -> None:
+def test_mock_experiment_trains_and_counts_evaluation_steps(tmp_path: pathlib.Path) -> None:
     params = _experiment()
     task = task_factory.get_task(params.task)
     strategy = tf.distribute.get_strategy()

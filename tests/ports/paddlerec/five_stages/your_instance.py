@@ -1,4 +1,4 @@
-"""Before the network is built."""
+"""Prepare the environment before the network is built."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""Builds the network; only the model is another one."""
+"""Build the default network with another model."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""Trains epoch by epoch, as PaddleRec's runner for parameter servers does."""
+"""Train epoch by epoch, as PaddleRec's runner for parameter servers does."""
 
 import time
 

@@ -1,4 +1,4 @@
-"""Gives the weights their values."""
+"""Initialize the weights."""
 
 from official_lite.pipeline.paddlerec import StartupBase
 

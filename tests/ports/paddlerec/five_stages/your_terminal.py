@@ -1,4 +1,4 @@
-"""After the training."""
+"""Run after the training."""
 
 from official_lite.pipeline.paddlerec import TerminalBase
 

@@ -1,4 +1,4 @@
-"""Clicks whose meaning changes from day to day: a line whose slope grows."""
+"""Clicks on a line whose slope grows from day to day."""
 
 import dataclasses
 
@@ -13,7 +13,7 @@ from official_lite.modeling.hyperparams import base_config
 
 @dataclasses.dataclass
 class ClicksConfig(cfg.TaskConfig):
-    """Files of lines `position,clicks`."""
+    """The config of a task that reads files with lines `position,clicks`."""
 
 
 @base_config.bind(ClicksConfig)
@@ -22,7 +22,7 @@ class ClicksTask(base_task.Task):
         return keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
 
     def build_inputs(self, params, input_context=None):
-        # Nothing to train on before the first day has come.
+        # There is no training data before the first day.
         files = [params.input_path] if params.input_path else []
         dataset = tf.data.experimental.CsvDataset(files, [tf.float32, tf.float32])
         return dataset.map(lambda x, y: (x[None], y[None])).batch(params.global_batch_size)

@@ -1,4 +1,4 @@
-"""Online learning: each day's clicks are first predicted, then learnt."""
+"""Online learning: the clicks of each day are first predicted and then learned."""
 
 import pathlib
 
@@ -12,7 +12,7 @@ DAYS = ("2026-01-01", "2026-01-02", "2026-01-03")
 
 
 class Download(pipeline.Prepare):
-    """What would come from elsewhere."""
+    """A `prepare` stage that writes the files that a real one would download."""
 
     def __call__(self, ctx):
         folder = pathlib.Path(ctx.model_dir, "clicks")
@@ -24,7 +24,7 @@ class Download(pipeline.Prepare):
 
 
 class DayByDay(pipeline.Run):
-    """An epoch a day."""
+    """A `run` stage that trains one epoch per day."""
 
     def train(self, ctx):
         config = ctx.params.trainer
@@ -32,7 +32,7 @@ class DayByDay(pipeline.Run):
         while ctx.global_step < config.train_steps and not ctx.controller.stop_reason:
             number, steps_done = divmod(ctx.global_step, config.steps_per_epoch)
             self._turn_to(ctx, DAYS[number])
-            # A day that was broken off has been predicted before.
+            # An interrupted day was already predicted before the interruption.
             if steps_done == 0:
                 logs = super().evaluate(ctx)
             logging.info("Learns %s.", DAYS[number])
@@ -41,7 +41,7 @@ class DayByDay(pipeline.Run):
         return logs
 
     def evaluate(self, ctx):
-        """Predicts the next day; the last one again if there is none."""
+        """Predict the next day, or the last day again if there is no next one."""
         number = ctx.global_step // ctx.params.trainer.steps_per_epoch
         self._turn_to(ctx, DAYS[min(number, len(DAYS) - 1)])
         return super().evaluate(ctx)

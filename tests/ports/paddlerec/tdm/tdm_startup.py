@@ -1,4 +1,4 @@
-"""A start that depends on whether there is a cluster."""
+"""A startup stage that distinguishes a single device from a cluster."""
 
 import logging
 
@@ -28,11 +28,11 @@ class Startup(StartupBase):
         logger.info("cluster startup of %d replicas", context.strategy.num_replicas_in_sync)
 
     def _load_all(self, context):
-        # A checkpoint has the tree in it, with what was learnt since.
+        # A checkpoint already contains the tree and what was learned since.
         if self.load(context) is None and not context.params.task.init_checkpoint:
             self._load_tree(context)
 
     def _load_tree(self, context):
-        """TDM's tree: here the biases of the last layer."""
+        """Load TDM's tree, here the biases of the last layer."""
         bias = context.model.get_layer("logits").bias
         bias.assign(tf.range(10, dtype=bias.dtype))
