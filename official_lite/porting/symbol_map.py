@@ -15,11 +15,11 @@ LITE = pathlib.Path(__file__).parents[1]
 
 @dataclasses.dataclass(frozen=True)
 class Destinations:
-    """Translates dotted names.
+    """A translation of dotted names.
 
     Attributes:
         alongside: Name of the package that holds the copied Model Garden modules which the project
-            needs and `official_lite` lacks; empty without one.
+            needs and `official_lite` lacks; empty if there is no such package.
         brought: Model Garden names of the modules that this package contains or will contain.
     """
 
@@ -64,7 +64,7 @@ def has_name(name: str) -> bool:
 
 
 def _without_merged_module(name: str) -> str:
-    """Return `package.member` for `package.module.member` if the package is one module here."""
+    """Return `package.member` for `package.module.member` if `package` is now one module."""
     parent, _, member = name.rpartition(".")
     package, _, module = parent.rpartition(".")
     file = module_file(LITE, package) if package else None
@@ -175,7 +175,7 @@ def _keras_api() -> dict[str, frozenset[str]]:
 
 
 def _listed(node: ast.Assign | ast.AnnAssign) -> set[str]:
-    """Return the names in `__all__`, which a module may define in other ways."""
+    """Return the names in `__all__`, some of which the module may define dynamically."""
     targets = node.targets if isinstance(node, ast.Assign) else [node.target]
     if not any(isinstance(t, ast.Name) and t.id == "__all__" for t in targets):
         return set()
