@@ -1,4 +1,4 @@
-"""Trains or evaluates a registered experiment, or predicts with it.
+"""Train or evaluate a registered experiment, or predict with it.
 
     python train.py --experiment=vision/digits_cnn --mode=train_and_eval --model_dir=/tmp/digits
     official-lite train --import=mine.py --experiment=mine --mode=train --model_dir=/tmp/mine
@@ -55,7 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _define_flags() -> None:
     experiment_flags.define_flags()
-    # Drivers of the Model Garden define this one themselves.
+    # Drivers of the Model Garden define this flag themselves.
     if "enable_async_checkpointing" not in FLAGS:
         flags.DEFINE_bool(
             "enable_async_checkpointing",
@@ -83,7 +83,7 @@ def _main(argv: list[str]) -> None:
 
 
 def _dry_run(params: config_definitions.ExperimentConfig) -> None:
-    """Run one step of each kind; with `--mode=train`, the task may have no evaluation."""
+    """Run one step of training and of evaluation, which may be missing with `--mode=train`."""
     with tempfile.TemporaryDirectory() as model_dir:
         try:
             _run(params, "train_and_eval", model_dir)
@@ -94,7 +94,7 @@ def _dry_run(params: config_definitions.ExperimentConfig) -> None:
 
 
 def _refuse_positional(arguments: Sequence[str]) -> None:
-    """Refuse arguments without `--`, which absl passes on and nothing would read."""
+    """Raise an error for arguments without `--`, which absl accepts but nothing reads."""
     for argument in arguments:
         hint = ""
         if "=" in argument.lstrip("="):
@@ -113,7 +113,7 @@ def _run(params: config_definitions.ExperimentConfig, mode: str, model_dir: str)
 
         search.run_search(params, model_dir, allow_config_change=FLAGS.allow_config_change)
         return
-    # TensorFlow takes seconds to import. A typo should be reported before that.
+    # Imported late, because TensorFlow takes seconds to import, and typos are reported before.
     logging.info("%s of %s in %s", mode, FLAGS.experiment, model_dir)
     with app.lasting_imports(), terminal.without_startup_messages():
         import tensorflow as tf
