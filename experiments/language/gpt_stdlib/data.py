@@ -12,7 +12,7 @@ from official_lite.common import errors
 
 __all__ = ["gzip_bits_per_byte", "load_bytes", "list_files"]
 
-# Installed packages, and tests, which some systems leave out.
+# Folders that are skipped: installed packages, and tests, which some systems lack.
 _LEFT_OUT = {"site-packages", "dist-packages", "test", "tests", "idle_test", "__pycache__"}
 
 # A byte that source text does not contain.
@@ -65,6 +65,6 @@ def _root(source_dir: str) -> pathlib.Path:
 
 
 def _percentile(path: pathlib.Path) -> int:
-    """Return a number from 0 to 99 that is the same on every machine."""
+    """Return a number from 0 to 99 by a hash of the path, which is the same on every machine."""
     digest = hashlib.sha256(path.as_posix().encode()).digest()
     return int.from_bytes(digest[:8], "big") % 100

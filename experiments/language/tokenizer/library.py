@@ -36,7 +36,7 @@ def import_library() -> ModuleType:
 
 @functools.lru_cache(maxsize=2)
 def load_tokenizer(path: str) -> Any:
-    """Load the `tokenizers.Tokenizer` of a file `tokenizer.json`, of any kind.
+    """Load a `tokenizers.Tokenizer` of any kind from a file `tokenizer.json`.
 
     Raises:
         ConfigValueError: If no path is given.
@@ -51,7 +51,7 @@ def load_tokenizer(path: str) -> Any:
         raise errors.DataError(f"`task.tokenizer_path` is {path!r}, which does not exist.")
     try:
         return import_library().Tokenizer.from_file(path)
-    except Exception as error:  # The library has no type of its own for it.
+    except Exception as error:  # The library raises a plain `Exception` for a bad file.
         if type(error) is not Exception:
             raise
         raise errors.DataError(
@@ -87,7 +87,7 @@ def read_lines(paths: Iterable[str]) -> Iterator[str]:
 
 
 def encode_lines(tokenizer: Any, lines: Iterable[str]) -> Iterator[np.ndarray]:
-    """Return the tokens of each line, int32."""
+    """Yield the tokens of each line, int32."""
     lines = iter(lines)
     while batch := list(itertools.islice(lines, _LINES_AT_ONCE)):
         for encoding in tokenizer.encode_batch(batch, add_special_tokens=False):
