@@ -111,5 +111,5 @@ class _ArrayUnpickler(pickle.Unpickler):
         if module.split(".")[0] == "numpy" and name in self._ALLOWED:
             return self._ALLOWED[name]
         raise errors.DataError(
-            f"A CIFAR-10 file contains {module}.{name}; expected only NumPy arrays."
+            f"{module}.{name} is not allowed in a CIFAR-10 file; expected only NumPy arrays."
         )
