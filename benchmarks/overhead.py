@@ -22,7 +22,7 @@ STEPS = 2000
 STEPS_PER_LOOP = 1000
 # The interval of hooks that run rarely, and of reports.
 INTERVAL = 100
-# Some seconds, because the record of the goodput is written every second.
+# These take several seconds, because the goodput is recorded every second.
 GOODPUT_STEPS = 20_000
 
 
@@ -72,7 +72,7 @@ def build_run(
 
 
 def create_series(directory: pathlib.Path) -> Mapping[str, Mapping[str, Callable[[], None]]]:
-    """Return what is varied, and a run for each count of it."""
+    """Return, by varied quantity, a run for each count of it."""
     kinds: dict[str, Callable[[int], dict[str, int]]] = {
         "hooks, every step": lambda count: {"hooks": count},
         f"hooks, every {INTERVAL} steps": lambda count: {
@@ -95,8 +95,8 @@ def create_series(directory: pathlib.Path) -> Mapping[str, Mapping[str, Callable
 
 
 def create_goodput_runs(directory: pathlib.Path) -> Mapping[str, Callable[[], None]]:
-    """Return runs without and with a record of where the time went."""
-    # The same for both, because two of the same kind may differ for as long as they live.
+    """Return a run without and a run with a recorded goodput."""
+    # Both share one run, because two equal runs may differ in speed for their whole lifetime.
     train = build_run(directory / "run", steps=GOODPUT_STEPS)
 
     def record() -> None:

@@ -8,7 +8,7 @@ __all__ = ["EndAtFirstStep"]
 
 
 class EndAtFirstStep(orbit.Hook):
-    """A hook that ends the process at once, so that shutdown does not count."""
+    """A hook that ends the process after its first step, without the time of a shutdown."""
 
     def after_step(self) -> None:
         print("first step", flush=True)

@@ -61,7 +61,7 @@ def create_params(cfg: Any, optimization: Any, model: models.Model, interval: in
 
     Args:
         cfg: The module `config_definitions` of either framework.
-        optimization: Its package `modeling.optimization`.
+        optimization: The package `modeling.optimization` of the same framework.
         model: The model to train.
         interval: The number of steps between two reports.
     """
