@@ -355,7 +355,7 @@ def main() -> int:
 
 
 def _record_times(model_dir: pathlib.Path, started: float) -> list[tuple[int, float]]:
-    """Return the steps of a training's records, with the seconds since the start of each."""
+    """Return the steps of the records, with their seconds since the start of the training."""
     # `params.yaml` is written after the imports. A kill during the imports would test nothing.
     times = {0: (model_dir / "params.yaml").stat().st_mtime - started}
     path = model_dir / "metrics.json"
@@ -399,7 +399,7 @@ def _run_killed(
 
 
 def _copy_execution(source: pathlib.Path, target: pathlib.Path) -> None:
-    """Copy the execution modes that another training chose: modes differ in the last bit."""
+    """Copy the modes that another training chose: results of modes differ in the last bit."""
     target.mkdir()
     if (source / "execution.json").exists():
         shutil.copy(source / "execution.json", target)

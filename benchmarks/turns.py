@@ -159,8 +159,8 @@ class Workers:
         Returns:
             The answers of the counted rounds and of the warm-up rounds, by name.
         """
-        # The other workers still import during the first warm-up. It should not be that of the
-        # baseline, which comes first and benchmarks execution modes in its first round.
+        # While the first worker warms up, the others still import. The baseline, which heads the
+        # list, comes last, because it benchmarks execution modes in its first round.
         for name in reversed(list(self._processes)):
             self._warm_up(name, warmup)
         counted: Answers = {name: [] for name in self._processes}

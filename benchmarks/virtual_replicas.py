@@ -17,7 +17,7 @@ from benchmarks import exactness, paired, report, toy_runs
 from benchmarks.steps import models
 from official_lite.data import arrays
 
-# By the number of replicas: the numbers of virtual replicas that are compared.
+# The compared numbers of virtual replicas, by the number of replicas.
 COUNTS = {1: (0, 1, 2, 4), 2: (0, 2, 4)}
 
 STEPS = 30

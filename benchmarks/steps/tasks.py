@@ -74,7 +74,7 @@ def create_params(cfg: Any, optimization: Any, model: models.Model, interval: in
         optimizer = {
             "weight_decay_rate": models.WEIGHT_DECAY,
             "epsilon": models.EPSILON,
-            # Neither framework's default, because the other contestants do not clip.
+            # Both frameworks clip by default, but the other contestants do not.
             "gradient_clip_norm": 0.0,
         }
     return cfg.ExperimentConfig(

@@ -179,7 +179,7 @@ class Training:
     def _update_adagrad_rows(
         self, weight: tf.Variable, accumulator: tf.Variable, gradient: tf.IndexedSlices
     ) -> None:
-        """Update only the rows in the batch, whose number varies, which XLA does not support."""
+        """Update only the rows in the batch; XLA can't, because their number varies."""
         rows, places = tf.unique(gradient.indices)
         summed = tf.math.unsorted_segment_sum(gradient.values, places, tf.size(rows))
         accumulator.scatter_add(tf.IndexedSlices(tf.square(summed), rows))

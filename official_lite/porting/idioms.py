@@ -22,7 +22,7 @@ from official_lite.porting.syntax import (
     without_last_comma,
 )
 
-# Matches `x.shape` and names that end in `shape`.
+# Matches the name `shape`, and names that end in `_shape`.
 _SHAPE = re.compile(r"(^|_)shape$")
 _OPTIMIZER = re.compile(r"(^|_)(opt|optimizer)$")
 
@@ -446,8 +446,8 @@ def _last_name(node: cst.BaseExpression) -> str:
     return node.value if isinstance(node, cst.Name) else ""
 
 
-# Templates that replace functions of `keras.backend`. Functions that only have another name are
-# already renamed.
+# The number of arguments of functions of `keras.backend`, and templates that replace them.
+# Functions that differ only in their name are already renamed.
 _BACKEND_TEMPLATES = {
     "keras.backend.cast_to_floatx": (1, "keras.ops.cast(a, keras.backend.floatx())"),
     "keras.backend.dtype": (1, "keras.backend.standardize_dtype(a.dtype)"),
@@ -513,7 +513,7 @@ def _with_new_arguments(call: cst.Call, name: str) -> cst.Call:
 
 
 def _has_no_effect(arg: cst.Arg, called: str) -> bool:
-    """Return whether an argument that Keras 3 does not have is switched off, as in `decay=0`."""
+    """Return whether Keras 3 lacks an argument whose value has no effect, as in `decay=0`."""
     beginning, _ = keras_changes.GONE_ARGUMENTS.get(keyword_of(arg), (None, ""))
     if not beginning or not called.startswith(beginning):
         return False

@@ -99,7 +99,7 @@ class _Renamer(NamesTransformer):
         return _dotted(expression).with_changes(lpar=original_node.lpar, rpar=original_node.rpar)
 
     def _in_terms_of(self, root: str, new: str) -> str | None:
-        """Return the new dotted name, which starts with `root` if an import still binds that."""
+        """Return the new dotted name, which starts with `root` if an import still binds it."""
         stands_for = self._bindings.imported[root]
         begin = self._translate(stands_for) or stands_for
         keeps_its_name = root != stands_for or root == "orbit"

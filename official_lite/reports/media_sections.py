@@ -132,7 +132,7 @@ def _image(name: str, step: int, width: int, png: bytes) -> Markup:
 
 
 def _chosen(steps: Mapping[int, Any]) -> list[int]:
-    """Return the first and the last step, and some between them at equal distances."""
+    """Return the first and the last step, and evenly spaced steps between them."""
     known = sorted(steps)
     indices = np.linspace(0, len(known) - 1, min(len(known), _MAX_STEPS)).round().astype(int)
     return [known[index] for index in indices]

@@ -23,7 +23,7 @@ _NUM_BEST_TRIALS = 5
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Part:
-    """Sections about the same runs: the switches of a part affect only its own charts."""
+    """A group of sections about the same runs, with switches for its charts."""
 
     title: str
     sections: Sequence[markup.Section]

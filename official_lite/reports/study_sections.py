@@ -339,7 +339,7 @@ def _tried(study: Study, trial: Trial) -> list[Any]:
 
 
 def _shown(value: object) -> Child:
-    """Return numbers and strings unchanged, so that tables sort numbers; others as JSON."""
+    """Return a number or string unchanged, so that tables can sort it; other values as JSON."""
     if value is None or (isinstance(value, str | int | float) and not isinstance(value, bool)):
         return value
     return json.dumps(value)

@@ -55,7 +55,7 @@ def run(args: argparse.Namespace) -> int:
     is_over = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: is_over.set())
-    # Printed after the handlers are installed, so that its reader may send a signal.
+    # Printed after the handlers are installed: a process that reads this may send a signal.
     terminal.say(what)
     is_over.wait()
     server.stop()

@@ -38,7 +38,7 @@ from typing import IO
 from official_lite.common import cluster, errors, tf_config
 
 _HOST = "127.0.0.1"
-# Below the ephemeral ports: an outgoing connection might take one of those in the meantime.
+# Below the ephemeral ports, which an outgoing connection might use before the process starts.
 _PORTS = range(10000, 32000)
 _MAX_TRIES = 1000
 
@@ -46,7 +46,7 @@ _MAX_TRIES = 1000
 # child of the process may keep the pipe open.
 _SECONDS_TO_READ_THE_REST = 2.0
 
-# From prctl(2).
+# The option `PR_SET_PDEATHSIG` of prctl(2).
 _PR_SET_PDEATHSIG = 1
 
 # Signals handled by the launcher, and the signals it forwards. SIGHUP becomes SIGTERM, so that a
@@ -437,7 +437,8 @@ class LaunchedProcess:
 class _Log:
     """A log file of a process's output. Errors when writing it do not stop the process.
 
-    If they ended the thread that reads the output, the process would fail at its next line.
+    Otherwise, an error would end the thread that reads the output, and the process would fail when
+    it prints its next line.
     """
 
     def __init__(self, path: pathlib.Path) -> None:

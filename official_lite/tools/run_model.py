@@ -299,7 +299,7 @@ def _names(specs: Any) -> list[str]:
 
 
 def _few(args: Any, arrays: Sequence[Any], specs: Any) -> Any:
-    """Return the first examples, with the dtypes of the specs."""
+    """Return the first examples of the arguments, with the dtypes of the specs."""
     sizes = {array.shape[0] if array.ndim else None for array in arrays}
     rows = slice(_MAX_EXAMPLES if len(sizes) == 1 and None not in sizes else None)
     leaves = [
@@ -319,5 +319,5 @@ def _draw(spec: tf.TensorSpec, generator: np.random.Generator) -> Any:
 
 
 def _portable(dtype: tf.DType) -> tf.DType:
-    """Return float32 for half precision: under mixed precision, a model converts its inputs."""
+    """Return float32 for half precision, to which a model converts its inputs by itself."""
     return tf.float32 if dtype in (tf.float16, tf.bfloat16) else dtype

@@ -35,7 +35,7 @@ from official_lite.run import run_reading
 _REGISTRATIONS = "registry_imports"
 _CONFIG = "params.yaml"
 _RECORD = "run.json"
-# `best_ckpt/best_ckpt-300` is two levels below the run.
+# The number of paths to check, from a checkpoint such as `best_ckpt/best_ckpt-300` upwards.
 _LEVELS = 3
 _FILES = (".yaml", ".yml", ".json")
 _AS_OF = "Same as in train.py."
@@ -314,7 +314,7 @@ def changes(old: ConfigSource, new: ConfigSource) -> list[compatibility.Change]:
 
 
 def _require_given(command: argparse.Namespace, args: argparse.Namespace, run_dir: str) -> None:
-    """Raise an error if a run was started with code flags that the arguments do not repeat."""
+    """Raise an error if a run was started with flags for code that the arguments lack."""
     missing = [
         f"{flag}={shlex.quote(value)}"
         for name, flag in _CODE.items()

@@ -33,7 +33,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         argv: The name of the program and its flags. Defaults to `sys.argv`.
     """
     _define_flags()
-    # absl shows the docstring and the key flags of the program for `--help`, whatever its name.
+    # For `--help`, absl shows the docstring and the key flags of the script that was started.
     sys.modules["__main__"].__doc__ = __doc__
     for module in (experiment_flags.__name__, __name__):
         for flag in FLAGS.get_key_flags_for_module(module):
@@ -83,7 +83,7 @@ def _main(argv: list[str]) -> None:
 
 
 def _dry_run(params: config_definitions.ExperimentConfig) -> None:
-    """Run one step of training and of evaluation, which may be missing with `--mode=train`."""
+    """Run a step of training and one of evaluation, which a task may lack in `--mode=train`."""
     with tempfile.TemporaryDirectory() as model_dir:
         try:
             _run(params, "train_and_eval", model_dir)
@@ -113,7 +113,7 @@ def _run(params: config_definitions.ExperimentConfig, mode: str, model_dir: str)
 
         search.run_search(params, model_dir, allow_config_change=FLAGS.allow_config_change)
         return
-    # Imported late, because TensorFlow takes seconds to import, and typos are reported before.
+    # Imported late, so that a typo in the config is reported before TensorFlow's slow import.
     logging.info("%s of %s in %s", mode, FLAGS.experiment, model_dir)
     with app.lasting_imports(), terminal.without_startup_messages():
         import tensorflow as tf

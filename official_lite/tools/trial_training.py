@@ -158,7 +158,7 @@ def run_sweep(params: Any, *, min_rate: float, max_rate: float, num_steps: int) 
     def sweep(ctx: pipeline.ExperimentContext) -> None:
         _sweep(ctx.require("trainer"), num_steps, rates, losses)
 
-    # All fields are given, because the schedule of the experiment may have set any of them.
+    # All fields are set, because the schedule of the experiment may have changed any of them.
     schedule = learning_rate_config.ExponentialLrConfig(
         initial_learning_rate=min_rate,
         decay_rate=max_rate / min_rate,
@@ -218,7 +218,7 @@ def draw(sweep: RateSweep, path: str, *, title: str = "") -> None:
     axes.semilogx(sweep.learning_rates, sweep.smoothed, color="C0", label="smoothed")
     if sweep.suggestion is not None:
         axes.axvline(sweep.suggestion, color="C3", linestyle="--", label=f"{sweep.suggestion:.2g}")
-    # The limits follow the smoothed losses, since single steps may be far outside.
+    # The y axis covers the smoothed losses, because the losses of single steps may be far higher.
     top, bottom = max(sweep.smoothed), min(sweep.smoothed)
     margin = 0.1 * (top - bottom) or 1.0
     axes.set_ylim(bottom - margin, top + margin)

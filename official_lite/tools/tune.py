@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 _OF_SEVERAL_TASKS = "Train a few short runs and compare them with `tools runs compare`."
 _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9}
 
-# The search stops when the interval is smaller than the size divided by this number.
+# The search stops when its bounds differ by less than the size divided by this number.
 _RESOLUTION = 8
 _SECONDS_BETWEEN_LOOKS = 0.01
 _PART_OF_FREE = 0.9
@@ -320,7 +320,7 @@ class _Trials:
         return SizeTrial(batch_size=size, result=result, memory=memory)
 
     def _judge(self, size: int, probe: "trial_training.Probe") -> SizeTrial:
-        # Until a size has fit, the unit is unknown, so sizes may have the wrong divisor.
+        # Until a size has fit, the unit is unknown, so a size that is not a multiple is no mistake.
         is_mistake = probe.is_of_config and any(trial.fits for trial in self.by_size.values())
         if probe.problem and (is_mistake or not self.by_size):
             raise errors.ConfigValueError(f"Can't train with batches of {size}: {probe.problem}")
@@ -346,7 +346,7 @@ def _context() -> Any:
 
 
 def _run_probe(sender: Any, args: argparse.Namespace, size: int) -> None:
-    # Imported here because the process that starts these processes does not need TensorFlow.
+    # Imported here because the parent process does not need TensorFlow.
     from official_lite.tools import trial_training
 
     # Ctrl-C is handled by the parent process, which kills this one.

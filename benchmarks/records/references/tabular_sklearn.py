@@ -37,7 +37,7 @@ def load(table: str, data_dir: pathlib.Path) -> tuple[np.ndarray, np.ndarray, li
     """Return features, labels, and the indices of the columns of categories."""
     if table == "breast_cancer":
         cancer = datasets.load_breast_cancer()
-        # The classes in the order of their names: benign is 0.
+        # Labels follow the order of the class names, so benign is 0.
         return cancer.data, 1 - cancer.target, []
     with (data_dir / f"{table}.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))

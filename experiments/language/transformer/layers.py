@@ -102,7 +102,7 @@ class Attention(keras.layers.Layer):
         return ops.reshape(attended, (-1, length, width // 3))
 
     def _hide(self, scores: Any, visible: Any) -> Any:
-        """Set scores of shape (batch, heads, time, time) to a very low value where not visible."""
+        """Lower scores of shape (batch, heads, time, time) to -1e9 at invisible positions."""
         hidden = -1e9
         if self.is_causal:
             length = scores.shape[-1]
@@ -122,7 +122,7 @@ class Attention(keras.layers.Layer):
 
 
 def _turn(x: Any) -> Any:
-    """Rotate vectors of shape (…, time, width) by their position; the halves form the pairs."""
+    """Apply rotary positions to (…, time, width), where the halves of the width form pairs."""
     _, _, length, width = x.shape
     frequencies = 10_000.0 ** -(np.arange(width // 2) / (width // 2))
     angles = np.arange(length)[:, np.newaxis] * frequencies

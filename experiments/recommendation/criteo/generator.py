@@ -153,7 +153,7 @@ def _value_table(count: int) -> np.ndarray:
 
 
 def _tokens(count: int) -> np.ndarray:
-    # An odd factor ensures that no two 32-bit numbers have the same product.
+    # With an odd factor, no two 32-bit numbers have the same product modulo 2**32.
     numbers = (np.arange(1, count + 1, dtype=np.uint64) * 2654435761) % 2**32
     return np.array([f"{number:08x}" for number in numbers], dtype=object)
 

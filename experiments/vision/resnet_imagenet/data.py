@@ -35,7 +35,7 @@ def build_dataset(
         return _read(params, input_context, parser_fn=center)
     change = functools.partial(_change_at_random, params, input_size)
     if params.enable_tf_data_service:
-        # Each run has another order anyway, so the changes need no seed; the workers perform them.
+        # The workers make the random changes, without a seed, as the order differs in each run.
         return _read(params, input_context, parser_fn=lambda example: change(_any_seed(), example))
     encoded = _read(params, input_context)
     numbered = position.enumerate_batches(encoded, input_context)
