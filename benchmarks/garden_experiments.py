@@ -509,7 +509,7 @@ def run(folder: pathlib.Path, output: pathlib.Path, names: list[str]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     errors = register_all()
     for module, error in errors.items():
-        print(f"{module} does not import: {error}")
+        print(f"{module} can't be imported: {error}")
     for name in names or sorted(experiments(factory()._REGISTERED_CONFIGS)):
         if name in results and not names:
             continue
@@ -524,7 +524,7 @@ def compare(keras2: pathlib.Path, keras3: pathlib.Path) -> None:
         print(name, _state(old.get(name)), _state(new.get(name)), sep=" | ")
     there = [name for name, result in old.items() if result["passes"]]
     here = [name for name in there if new.get(name, {}).get("passes")]
-    print(f"{len(here)} of {len(there)} that pass with Keras 2")
+    print(f"{len(here)} of the {len(there)} experiments that pass with Keras 2 pass with Keras 3")
 
 
 def _state(result: dict[str, Any] | None) -> str:

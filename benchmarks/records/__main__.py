@@ -131,7 +131,10 @@ def _timed(command: Sequence[str]) -> tuple[float, str]:
     finished = subprocess.run(command, cwd=turns.REPOSITORY, capture_output=True, text=True)
     seconds = time.perf_counter() - began
     if finished.returncode:
-        raise RuntimeError(f"{' '.join(command)}\n{finished.stderr[-2000:]}")
+        raise RuntimeError(
+            f"{' '.join(command)} ended with exit code {finished.returncode}:\n"
+            f"{finished.stderr[-2000:]}"
+        )
     return seconds, finished.stdout
 
 

@@ -99,7 +99,10 @@ def run(name: str, command: Sequence[str]) -> None:
     if finished.returncode not in _EXIT_CODES.get(what, (0,)) or _EVIDENCE.get(what, "") not in (
         finished.stdout + finished.stderr
     ):
-        raise RuntimeError(f"{name}: exit code {finished.returncode}\n{finished.stderr[-2000:]}")
+        raise RuntimeError(
+            f"`{name}` ended with exit code {finished.returncode} or without the expected output:\n"
+            f"{finished.stderr[-2000:]}"
+        )
 
 
 def _environment() -> dict[str, str]:

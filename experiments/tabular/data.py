@@ -68,7 +68,7 @@ def read_csv(path: str) -> Columns:
         reader = csv.reader(file)
         names = next(reader, [])
         if len(set(names)) != len(names):
-            raise errors.DataError(f"{path} names a column twice: {names}.")
+            raise errors.DataError(f"{path} names a column twice: {names}. Rename one.")
         rows = []
         for row in filter(None, reader):
             if len(row) != len(names):
@@ -130,7 +130,8 @@ def build_table(columns: Columns, config: configs.TableConfig) -> Table:
     cells = columns[config.target]
     if "" in cells:
         raise errors.DataError(
-            f"The column {config.target!r} of `task.target` is empty in row {cells.index('') + 1}."
+            f"The column {config.target!r}, which `task.target` names, is empty in row "
+            f"{cells.index('') + 1}; expected a class."
         )
     class_names, labels = np.unique(np.array(cells), return_inverse=True)
     numbers = [_numbers(name, columns[name]) for name in numeric]

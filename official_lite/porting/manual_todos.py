@@ -133,7 +133,7 @@ class _Finder(ast.NodeVisitor):
             kinds = [kind for kind in ast.walk(node.args[1]) if isinstance(kind, ast.expr)]
             names = map(self._qualified, kinds)
             if "tensorflow.TensorShape" in names and not self._has_habits[-1]:
-                self._tell(node, "shapes are tuples, not `tf.TensorShape`")
+                self._tell(node, "in Keras 3, shapes are tuples, not `tf.TensorShape`")
         for keyword in node.keywords:
             self._look_at_argument(node, name, keyword)
         self.generic_visit(node)
@@ -172,7 +172,9 @@ class _Finder(ast.NodeVisitor):
         argument = keyword.arg or ""
         if argument == "name" and idioms.takes_layer_name(_called(node.func), name):
             if any("/" in text for text in _texts(keyword.value)):
-                self._tell(keyword.value, "names of layers and weights can't contain a slash")
+                self._tell(
+                    keyword.value, "in Keras 3, names of layers and weights can't contain a slash"
+                )
         beginning, advice = keras_changes.GONE_ARGUMENTS.get(argument, ("", ""))
         if advice and name.startswith(beginning):
             self._tell(keyword.value, f"Keras 3 has no argument `{argument}`: {advice}")

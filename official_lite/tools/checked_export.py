@@ -251,8 +251,8 @@ def _loader(module: str, what: str) -> Any:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
         raise errors.ConfigValueError(
-            f"{what} was written, but can't be loaded and compared: {error.name} is not installed. "
-            "pip install 'official-lite[export]'"
+            f"The {what} file was written, but can't be loaded and compared, because {error.name} "
+            "is not installed: pip install 'official-lite[export]'"
         ) from error
 
 

@@ -49,7 +49,9 @@ def find_checkpoints(sources: Sequence[str], last: int = 0) -> list[str]:
         found |= dict.fromkeys(prefixes)
     for prefix in found:
         if damage := commit.find_damage(prefix):
-            raise errors.CheckpointError(f"{prefix} is damaged: {damage}.")
+            raise errors.CheckpointError(
+                f"{prefix} is damaged: {damage}. Pass only intact checkpoints."
+            )
     if len(found) < 2:
         raise errors.CheckpointError(
             f"Found only {', '.join(found)}; expected at least two checkpoints. "

@@ -50,7 +50,9 @@ def _list(args: argparse.Namespace) -> errors.ExitCode:
     directories = [args.model_dir, *_subdirectories(args.model_dir)]
     found = [each for path in directories for each in run_reading.list_checkpoints(path)]
     if not found:
-        raise errors.CheckpointError(f"No checkpoint found in {args.model_dir}.")
+        raise errors.CheckpointError(
+            f"Found no checkpoint in {args.model_dir}. Pass a directory with checkpoints."
+        )
     rows = [_row(each, args.model_dir) for each in found]
     if args.json:
         listing.print_json(rows)
@@ -196,7 +198,9 @@ def _find(path: str) -> str:
     if os.path.isdir(path):
         found = run_reading.list_checkpoints(path)
         if not found:
-            raise errors.CheckpointError(f"No checkpoint found in {path}.")
+            raise errors.CheckpointError(
+                f"Found no checkpoint in {path}. Pass a directory with checkpoints."
+            )
         return found[-1].path
     prefix = path.removesuffix(".commit.json").removesuffix(".index")
     if files.exists(f"{prefix}.index") or files.exists(commit.path_of(prefix)):

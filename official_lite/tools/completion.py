@@ -75,7 +75,8 @@ def run(args: argparse.Namespace) -> int:
         import shtab
     except ModuleNotFoundError as error:
         raise errors.ConfigValueError(
-            "Completion requires shtab: pip install 'official-lite[completion]'"
+            "Completion requires shtab, which is not installed: pip install "
+            "'official-lite[completion]'"
         ) from error
     train_parser = argparse.ArgumentParser(prog="train.py")
     train.add_arguments(train_parser)

@@ -361,19 +361,22 @@ def _free_ports(count: int) -> list[int]:
             with contextlib.suppress(OSError):
                 one.bind((_HOST, port))
                 found.append(port)
-    raise errors.ClusterError(f"Found fewer than {count} free ports in {_PORTS}.")
+    raise errors.ClusterError(
+        f"Found fewer than {count} free ports from {_PORTS.start} to {_PORTS.stop - 1}. End "
+        "programs that use them."
+    )
 
 
 def _count(text: str) -> int:
     if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of processes")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of processes, such as 2")
     return int(text)
 
 
 def _range(text: str) -> tuple[int, int]:
     least, _, most = text.partition(":")
     if not (least.isdecimal() and most.isdecimal() and 0 < int(least) <= int(most)):
-        raise argparse.ArgumentTypeError(f"{text!r} is not MIN:MAX, such as 1:4")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a range MIN:MAX, such as 1:4")
     return int(least), int(most)
 
 

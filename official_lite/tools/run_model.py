@@ -141,7 +141,7 @@ def read_checkpoint(
     """
     damage = commit.find_damage(prefix)
     if damage is not None:
-        raise errors.CheckpointError(f"{prefix} is damaged: {damage}.")
+        raise errors.CheckpointError(f"{prefix} is damaged: {damage}. Use another checkpoint.")
     try:
         fallback.restore(checkpoint, prefix, optional=optional, is_partial=True)
     except errors.CheckpointError:
@@ -199,7 +199,9 @@ def real_inputs(ctx: ExperimentContext) -> ModelInputs:
     dataset = evaluation_data(ctx)
     batch = next(iter(dataset), None)
     if batch is None:
-        raise errors.DataError("The validation data are empty, so there is no example input.")
+        raise errors.DataError(
+            "The validation data are empty; expected at least one batch as an example."
+        )
     args = _args_of_call(ctx, batch)
     arrays = [np.asarray(each) for each in keras.tree.flatten(args)]
     own_specs = _own_specs(model)

@@ -162,7 +162,7 @@ def _list(runs: Sequence[Facts], args: argparse.Namespace) -> None:
         listing.print_json([_as_json(facts) for facts in shown])
         return
     if not runs:
-        print("There are no such runs.")
+        print("Found no matching runs.")
         return
     names = args.columns.split(",") if args.columns else _usual_columns(runs)
     full = [resolve(name.strip(), runs) for name in names]
@@ -216,7 +216,7 @@ def _compare(runs: Sequence[Facts], args: argparse.Namespace) -> None:
         listing.print_json({"differing": config, "runs": documents})
         return
     if not runs:
-        print("There are no such runs.")
+        print("Found no matching runs.")
         return
     fields = [name for name in FIELDS if name not in ("name", "model_dir")]
     environment = _differing([facts.run.environment for facts in runs])

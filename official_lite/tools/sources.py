@@ -246,8 +246,8 @@ def read_run_params(path: str, experiment: str = "", *, trust: bool = False) -> 
     command = _read_command(run_dir)
     if (command.gin_file or command.gin_params) and not gin.config_str():
         raise errors.ConfigValueError(
-            f"The run in {run_dir} was started with gin, whose bindings of functions {_CONFIG} "
-            "does not hold. Call `gin_config.parse_gin(files, bindings)` with "
+            f"The run in {run_dir} was started with gin bindings of functions, which {_CONFIG} "
+            "does not contain. Call `gin_config.parse_gin(files, bindings)` with "
             f"{command.gin_file} and {command.gin_params} first."
         )
     recorded = command.experiment or ""
@@ -386,7 +386,7 @@ def _read_command(run_dir: str) -> argparse.Namespace:
     argv = _read_record(run_dir).get("argv", [])
     if not isinstance(argv, list):
         raise errors.ConfigValueError(
-            f"{os.path.join(run_dir, _RECORD)} can't be read: `argv` should be a list; got {argv!r}"
+            f"{os.path.join(run_dir, _RECORD)} can't be read: `argv` is {argv!r}; expected a list"
         )
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--experiment")

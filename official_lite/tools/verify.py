@@ -122,7 +122,7 @@ def _replay(args: argparse.Namespace, *, is_sound: bool) -> Check:
     steps = f"from step {commit.step_of(before)} to {commit.step_of(after)}"
     if unequal:
         recorded = f"the variables {', '.join(unequal[:5])}{' …' if unequal[5:] else ''}"
-        return _broken("replay", after, recorded, f"other bits after a training {steps}")
+        return _broken("replay", after, recorded, f"different bits after the replay {steps}")
     return Check(link="replay", note=f"{steps}: equal bit for bit")
 
 
@@ -290,7 +290,7 @@ def _check_order(links: Sequence[chain.Link]) -> Iterator[Check]:
         after = link.entries.get("after")
         if link.kind not in _KINDS:
             is_sound = False
-            yield _broken("chain", _place_of(link), "a line of the chain", "something else")
+            yield _broken("chain", _place_of(link), "a line of the chain", "a line of another kind")
         elif after != before:
             is_sound = False
             found = f"a line before it with sha256 {before}" if before else "no line before it"

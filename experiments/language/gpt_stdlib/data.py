@@ -32,7 +32,9 @@ def list_files(source_dir: str = "") -> list[pathlib.Path]:
     found = (path.relative_to(root) for path in root.rglob("*.py"))
     kept = sorted(path for path in found if not _LEFT_OUT & set(path.parts))
     if not kept:
-        raise errors.DataError(f"Found no `*.py` files in {root}.")
+        raise errors.DataError(
+            f"Found no `*.py` files in {root}. Set `task.source_dir` to a directory that has some."
+        )
     return kept
 
 

@@ -48,7 +48,9 @@ def load_tokenizer(path: str) -> Any:
             "train one on your text, run `python -m experiments.language.tokenizer.train`."
         )
     if not os.path.isfile(path):
-        raise errors.DataError(f"`task.tokenizer_path` is {path!r}, which does not exist.")
+        raise errors.DataError(
+            f"`task.tokenizer_path` is {path!r}, which does not exist; expected a `tokenizer.json`."
+        )
     try:
         return import_library().Tokenizer.from_file(path)
     except Exception as error:  # The library raises a plain `Exception` for a bad file.
@@ -83,7 +85,9 @@ def read_lines(paths: Iterable[str]) -> Iterator[str]:
                 try:
                     yield line.decode("utf-8")
                 except UnicodeDecodeError as error:
-                    raise errors.DataError(f"{path} is not UTF-8 text: {error}.") from error
+                    raise errors.DataError(
+                        f"{path} is not UTF-8 text: {error}. Convert it to UTF-8."
+                    ) from error
 
 
 def encode_lines(tokenizer: Any, lines: Iterable[str]) -> Iterator[np.ndarray]:
