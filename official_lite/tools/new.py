@@ -50,7 +50,7 @@ KINDS = {
         "images",
         ("common", "classifier", "image"),
         {
-            "title": "Classifies the images of a folder.",
+            "title": "Classification of images in folders.",
             "accuracy": "about 0.99",
             "train_path": "data/train",
             "validation_path": "data/validation",
@@ -61,7 +61,7 @@ KINDS = {
         "table",
         ("common", "classifier", "csv", "tabular"),
         {
-            "title": "Predicts a column of a CSV file from the others.",
+            "title": "Prediction of a column of a CSV file from the others.",
             "accuracy": "about 0.92",
             "imports": _TENSORS,
             **_CSV,
@@ -71,7 +71,7 @@ KINDS = {
         "texts",
         ("common", "classifier", "csv", "text"),
         {
-            "title": "Classifies texts.",
+            "title": "Classification of texts.",
             "accuracy": "about 0.97",
             "imports": _TENSORS,
             **_CSV,
