@@ -153,8 +153,8 @@ def tabulate(
         title=f"ms/step by rows of a table of width {WIDTH}, of which {num_ids:,} are looked up",
         columns=("optimizer", *(f"{n:,}" for n in sizes), "largest / smallest", "of the best"),
         rows=rows,
-        note="All rows of a batch are different, and lie anywhere in the table. Ratios are medians "
-        "of paired rounds, and of the best round of each.",
+        note="All rows of a batch are different and randomly distributed over the table. Ratios "
+        "are medians of paired rounds, and of the best round of each.",
     )
 
 
@@ -185,7 +185,8 @@ def main() -> None:
         title="Once in a run",
         columns=("optimizer", "rows", "build s", "first step s", "save s"),
         rows=facts,
-        note="A checkpoint pauses the training for `save s`; the rest runs in the background.",
+        note="A checkpoint pauses the training for `save s` and is then written while the training "
+        "continues.",
     )
     report.Report(
         benchmark="embedding_rows",

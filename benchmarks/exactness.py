@@ -126,11 +126,11 @@ def main() -> None:
         ratio = paired.ratio(seconds, "exact", "not exact")
         rows.append((name, *milliseconds, ratio, ours, plain, ours / plain))
     table = report.Table(
-        title="Milliseconds a step, and bytes of a checkpoint",
+        title="Milliseconds per step, and bytes per checkpoint",
         columns=("", "exact", "not exact", "÷", "checkpoint", "plain", "÷"),
         rows=rows,
-        note="Not exact: data without position, seeds of layers as Keras keeps them. Plain: model, "
-        "optimizer and step alone, in one `tf.train.Checkpoint`.",
+        note="Not exact: the data have no saved position, and layers use Keras' own seeds. Plain: "
+        "only model, optimizer and step, in one `tf.train.Checkpoint`.",
     )
     report.Report(
         benchmark="exactness",

@@ -110,7 +110,7 @@ def tabulate_goodput(seconds: Mapping[str, list[float]]) -> report.Table:
     microseconds = [1e6 * statistics.median(times) / GOODPUT_STEPS for times in seconds.values()]
     ratio = paired.ratio(seconds, "recorded", "unrecorded")
     return report.Table(
-        title="µs a step of the same MLP, by whether the goodput is recorded every second",
+        title="µs per step of the same MLP, without and with a goodput record every second",
         columns=("", "unrecorded", "recorded", "recorded ÷ unrecorded"),
         rows=[("goodput", *microseconds, f"{ratio:.4f}")],
     )
@@ -123,7 +123,7 @@ def tabulate(measured: Mapping[str, Mapping[str, list[float]]]) -> report.Table:
         microseconds = [1e6 * statistics.median(times) / STEPS for times in seconds.values()]
         rows.append((kind, *microseconds, paired.ratio(seconds, str(COUNTS[-1]), base)))
     return report.Table(
-        title="µs a step of a small MLP, by how many there are",
+        title="µs per step of a small MLP, by the number of hooks, metrics or writers",
         columns=("", *map(str, COUNTS), f"{COUNTS[-1]} ÷ {COUNTS[0]}"),
         rows=rows,
     )

@@ -80,11 +80,11 @@ def main() -> None:
                 ratio = paired.ratio(seconds, count, "0")
                 rows.append((num_replicas, execution, count, milliseconds, ratio))
     table = report.Table(
-        title="Milliseconds a step",
+        title="Milliseconds per step",
         columns=("replicas", "execution", "virtual replicas", "step", "÷ without"),
         rows=rows,
         note="The convolutional network of `steps` with dropout and batch normalization, "
-        f"{BATCH_SIZE} images a step, on two cores that the replicas share.",
+        f"{BATCH_SIZE} images per step, on two cores that the replicas share.",
     )
     report.Report(
         benchmark="virtual_replicas",

@@ -53,8 +53,9 @@ def tabulate(answers: turns.Answers, num_records: int, num_files: int) -> report
         title=f"{num_records:,} records in {num_files} files, batches of {records.BATCH_SIZE}",
         columns=("", "records/s", f"× {BASELINE}", "peak MB"),
         rows=rows,
-        note="All readers shuffle, and parse the same examples; `grain_array_record` reads "
-        "plain bytes, and `memory_*` arrays in memory. Peak memory is without worker processes.",
+        note="All contestants shuffle and parse the same examples. `grain_array_record` reads "
+        "plain bytes, and `memory_*` reads arrays in memory. Peak memory excludes worker "
+        "processes.",
     )
 
 

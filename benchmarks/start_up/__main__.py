@@ -127,8 +127,8 @@ def tabulate(seconds: Mapping[str, list[float]]) -> report.Table:
         title="Seconds in a new process",
         columns=("", "s", "fastest", f"× {baseline}"),
         rows=rows,
-        note="The first step: from the command to the end of the first training step of "
-        "`vision/digits_mlp`, which was reimplemented for the Model Garden.",
+        note="The first step: the time from the command to the end of the first training step of "
+        "`vision/digits_mlp`, which was also written for the Model Garden.",
     )
 
 
@@ -147,8 +147,8 @@ def tabulate_starts(seconds: Mapping[str, list[float]]) -> report.Table:
         title="The first step, less `import tensorflow`",
         columns=("", "s of the first start", "s of the second start"),
         rows=rows,
-        note="The second start has a new model directory, and in `runtime.xla_cache_dir` the "
-        "programs that the first one compiled.",
+        note="The second start has a new model directory, but finds the programs that the first "
+        "one compiled in `runtime.xla_cache_dir`.",
     )
 
 
@@ -178,10 +178,10 @@ def tabulate_beside_tfm(seconds: Mapping[str, list[float]]) -> report.Table:
         for name, (own, tfm) in pairs.items()
     ]
     return report.Table(
-        title="Beside the Model Garden",
+        title="Compared with the Model Garden",
         columns=("", "s here", "s there", "times sooner"),
         rows=rows,
-        note="Each has the TensorFlow of its own environment.",
+        note="Each framework uses the TensorFlow of its own environment.",
     )
 
 

@@ -132,7 +132,7 @@ def tabulate(
             )
         )
     return report.Table(
-        title=f"{model.name}, {steps} steps a round, processes of each: {processes}",
+        title=f"{model.name}, {steps} steps per round, processes per contestant: {processes}",
         columns=(
             "",
             "µs/step",

@@ -110,11 +110,12 @@ def tabulate(
             )
         )
     return report.Table(
-        title="Milliseconds a step",
+        title="Milliseconds per step",
         columns=("workers", "gradients MB", "alone", "together", "model", "model ÷ together"),
         rows=rows,
-        note=f"Fitted to two workers: {1e6 * latency:.0f} µs a message, "
-        f"{1e-6 / per_byte:,.0f} MB/s. Alone: as many processes at once, without a cluster.",
+        note=f"Fitted to two workers: {1e6 * latency:.0f} µs per message, "
+        f"{1e-6 / per_byte:,.0f} MB/s. Alone: the same number of processes at once, without a "
+        "cluster.",
     )
 
 
