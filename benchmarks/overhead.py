@@ -72,7 +72,7 @@ def build_run(
 
 
 def create_series(directory: pathlib.Path) -> Mapping[str, Mapping[str, Callable[[], None]]]:
-    """Return, by varied quantity, a run for each count of it."""
+    """Return runs by the quantity that is varied and by its count."""
     kinds: dict[str, Callable[[int], dict[str, int]]] = {
         "hooks, every step": lambda count: {"hooks": count},
         f"hooks, every {INTERVAL} steps": lambda count: {

@@ -67,6 +67,6 @@ def _root(source_dir: str) -> pathlib.Path:
 
 
 def _percentile(path: pathlib.Path) -> int:
-    """Return a number from 0 to 99 by a hash of the path, which is the same on every machine."""
+    """Hash a path to a number from 0 to 99, which is the same on every machine."""
     digest = hashlib.sha256(path.as_posix().encode()).digest()
     return int.from_bytes(digest[:8], "big") % 100
