@@ -1,4 +1,4 @@
-"""Import all modules that register experiments. They contain only configs, without TensorFlow.
+"""Import all modules that register experiments. These contain configs and need no TensorFlow.
 
 Your own project needs a file like this one, or passes `--import my_package` on the command line.
 """

@@ -6,12 +6,13 @@ python -m benchmarks.chaos --workers 2 --kills 3 -- --experiment=mine --import=m
 python -m benchmarks.chaos --elastic 1,2,4 --kills 2 -- --experiment=vision/digits_cnn ...
 
 With `--elastic`, every start has a random number of workers (set `trainer.virtual_replicas` and
-`runtime.distribution_strategy=multi_worker_mirrored`); the undisturbed training has the first.
-The arguments after `--` are those of `train.py`, without `--model_dir`. The training runs once to
-its end. Then each further run is killed (SIGKILL) `--kills` times, at a random moment around each
-of as many random steps, and restarted until it ends. The last and the best checkpoint and the
-records of `metrics.json`, CSV tables and event files must be equal bit for bit, with each step
-recorded once. Wall-clock values and the order of rows in lookup tables are ignored.
+`runtime.distribution_strategy=multi_worker_mirrored`); the undisturbed training has the first of
+the listed numbers. The arguments after `--` are those of `train.py`, without `--model_dir`. The
+training runs once to its end. Then each further run is killed (SIGKILL) `--kills` times, each time
+at a random moment near a random step, and restarted until it ends. The last and the best checkpoint
+and the records of `metrics.json`, CSV tables and event files must be equal bit for bit to those of
+the undisturbed training, with each step recorded once. Wall-clock values and the order of rows in
+lookup tables are ignored.
 """
 
 import argparse
@@ -41,7 +42,7 @@ from tensorboard.backend.event_processing import event_accumulator, event_file_l
 _CLOCKED = ("steps_per_second", "wall_time")
 _BOOKKEEPING = ("_CHECKPOINTABLE_OBJECT_GRAPH", "save_counter/.ATTRIBUTES/VARIABLE_VALUE")
 
-# The time that workers may take to notice that one of them is gone.
+# The time that workers may take to notice that another worker was killed.
 _SECONDS_TO_NOTICE = 60.0
 
 # A start that takes longer is considered hung.
@@ -56,8 +57,9 @@ class Kill:
     """The moment at which a training is killed.
 
     Attributes:
-        step: The kill waits for a record of this or a later step; 0 is the start of the processes.
-        seconds: The time between that and the kill.
+        step: The kill waits for a record of this or a later step; with 0, for the start of the
+            processes.
+        seconds: The time between that event and the kill.
     """
 
     step: int
@@ -108,11 +110,16 @@ class Training:
                         return not _have_noticed(processes[:-1])
                     return False
                 if now > started + _MAX_SECONDS:
-                    raise RuntimeError(f"It does not end; see {log}.")
+                    raise RuntimeError(
+                        f"The training takes more than {_MAX_SECONDS:g} s; see {log}."
+                    )
                 time.sleep(0.002)
             codes = [process.wait() for process in processes]
         if any(codes):
-            raise RuntimeError(f"It ended with {codes}; see {log}:\n{log.read_text()[-2000:]}")
+            raise RuntimeError(
+                f"The training ended with the exit codes {codes}; see {log}:\n"
+                f"{log.read_text()[-2000:]}"
+            )
         return True
 
     def _start(
@@ -129,7 +136,7 @@ class Training:
 
 
 def _environments(workers: int) -> Iterator[dict[str, str]]:
-    """Return the `TF_CONFIG` of each worker, or nothing for a single process."""
+    """Yield the `TF_CONFIG` variable of each worker, or no variable for a single process."""
     if workers == 1:
         yield {}
         return
@@ -155,16 +162,18 @@ def _kill(processes: Sequence[subprocess.Popen[bytes]]) -> None:
 
 
 def _have_noticed(processes: Sequence[subprocess.Popen[bytes]]) -> bool:
-    """Return whether the other workers failed as expected, not if all had already ended."""
+    """Return whether all other workers failed, as expected; False if all had already ended."""
     deadline = time.monotonic() + _SECONDS_TO_NOTICE
     codes = [process.wait(max(0.1, deadline - time.monotonic())) for process in processes]
     if any(codes) and not all(codes):
-        raise RuntimeError(f"A worker was killed, and the others ended with {codes}.")
+        raise RuntimeError(
+            f"After a worker was killed, the others ended with {codes}; expected all to fail."
+        )
     return all(codes)
 
 
 def last_step(model_dir: pathlib.Path, since: float) -> int:
-    """Return the step of the last record; 0 if no record was written after a time."""
+    """Return the step of the last record; 0 if it was not written after the time `since`."""
     path = model_dir / "metrics.json"
     # What follows the last line break is still being written.
     lines = path.read_bytes().split(b"\n")[:-1] if path.exists() else []
@@ -196,9 +205,10 @@ def _tensors(name: str, directory: pathlib.Path) -> dict[str, Any]:
 
 
 def _with_sorted_tables(tensors: dict[str, Any]) -> dict[str, Any]:
-    """Sort the rows of lookup tables by their keys: a table has no order.
+    """Sort the rows of lookup tables by their keys, because a table has no order.
 
-    A dense table also saves its empty buckets. Their key repeats, and their values mean nothing.
+    A dense table also saves its empty buckets, which are dropped: they share one key, and their
+    values are meaningless.
     """
     for name, keys in tensors.items():
         if name.endswith("/table-keys"):
@@ -211,7 +221,7 @@ def _with_sorted_tables(tensors: dict[str, Any]) -> dict[str, Any]:
 
 
 def _metrics(model_dir: pathlib.Path) -> dict[str, Any]:
-    """Return the records of each step and split; there must be exactly one."""
+    """Return the records by split and step; a correct run has exactly one of each."""
     records: dict[str, Any] = {}
     path = model_dir / "metrics.json"
     for line in path.read_text().splitlines() if path.exists() else ():
@@ -222,7 +232,7 @@ def _metrics(model_dir: pathlib.Path) -> dict[str, Any]:
 
 
 def _tables(model_dir: pathlib.Path) -> dict[str, Any]:
-    """Return the rows of each step of the CSV tables."""
+    """Return the rows of the CSV tables by table and step."""
     rows: dict[str, Any] = {}
     for path in sorted(model_dir.glob("metrics_*.csv")):
         with path.open(newline="") as file:
@@ -250,7 +260,7 @@ def _events(model_dir: pathlib.Path) -> dict[str, Any]:
 
 
 def _without_values(tag: str, found: Sequence[tuple[int, bytes]]) -> list[Any]:
-    """Keep only the steps of wall-clock values."""
+    """Return the steps and values of a tag; only the steps if the values are wall-clock times."""
     return [step for step, _ in found] if tag in _CLOCKED else list(found)
 
 
@@ -283,7 +293,7 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--runs", type=int, default=20)
-    parser.add_argument("--kills", type=int, default=1, help="How often each run is killed.")
+    parser.add_argument("--kills", type=int, default=1, help="The number of kills of each run.")
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument(
         "--elastic", help="The numbers of workers of which each start draws one, such as 1,2,4."
@@ -291,9 +301,9 @@ def main() -> int:
     parser.add_argument(
         "--kill_one", action="store_true", help="Kill one worker; the others have to end then."
     )
-    parser.add_argument("--seed", default="0", help="Of the moments: a number or a name.")
+    parser.add_argument("--seed", default="0", help="The seed of the moments: any text.")
     parser.add_argument("--keep", action="store_true", help="Keep the directories.")
-    parser.add_argument("arguments", nargs="+", help="Of train.py.")
+    parser.add_argument("arguments", nargs="+", help="The arguments of train.py.")
     args = parser.parse_args()
     root = pathlib.Path(tempfile.mkdtemp(prefix="chaos_"))
     moments = random.Random(args.seed)
@@ -305,7 +315,7 @@ def main() -> int:
     seconds = time.time() - started
     times = _record_times(unbroken.model_dir, started)
     expected = what_is_left(unbroken.model_dir)
-    print(f"unbroken: {seconds:.1f} s, {len(expected)} tensors and records")
+    print(f"undisturbed: {seconds:.1f} s, {len(expected)} tensors and records")
     num_unequal = num_kills = 0
     for index in range(args.runs):
         training = dataclasses.replace(unbroken, model_dir=root / f"run_{index}")
@@ -318,7 +328,10 @@ def main() -> int:
                 break
             shutil.rmtree(training.model_dir)
         else:
-            raise RuntimeError(f"{_MAX_ATTEMPTS} runs ended before their last kill.")
+            raise RuntimeError(
+                f"{_MAX_ATTEMPTS} runs ended before their last kill. Use a longer training, or "
+                "fewer --kills."
+            )
         num_kills += len(steps)
         unequal = differences(expected, what_is_left(training.model_dir))
         num_unequal += bool(unequal)
@@ -333,14 +346,16 @@ def main() -> int:
         if not unequal and not args.keep:
             shutil.rmtree(training.model_dir)
     num_equal = args.runs - num_unequal
-    print(f"{num_kills} kills; {num_equal} of {args.runs} runs equal the unbroken one, bit for bit")
+    print(
+        f"{num_kills} kills; {num_equal} of {args.runs} runs equal the undisturbed one, bit for bit"
+    )
     if not num_unequal and not args.keep:
         shutil.rmtree(root)
     return 1 if num_unequal else 0
 
 
 def _record_times(model_dir: pathlib.Path, started: float) -> list[tuple[int, float]]:
-    """Return the steps of an undisturbed training's records, with their times after its start."""
+    """Return the steps of the records, with their seconds since the start of the training."""
     # `params.yaml` is written after the imports. A kill during the imports would test nothing.
     times = {0: (model_dir / "params.yaml").stat().st_mtime - started}
     path = model_dir / "metrics.json"
@@ -363,7 +378,7 @@ def _draw_kill(times: Sequence[tuple[int, float]], moments: random.Random) -> Ki
 def _run_killed(
     training: Training, kills: Sequence[Kill], workers: Sequence[int]
 ) -> list[int] | None:
-    """Kill a training again and again, then let it end.
+    """Kill a training repeatedly, then let it run to its end.
 
     Args:
         training: The training.
@@ -384,7 +399,7 @@ def _run_killed(
 
 
 def _copy_execution(source: pathlib.Path, target: pathlib.Path) -> None:
-    """Let a training use the modes that another one chose; other modes differ in the last bit."""
+    """Copy the modes that another training chose: results of modes differ in the last bit."""
     target.mkdir()
     if (source / "execution.json").exists():
         shutil.copy(source / "execution.json", target)

@@ -74,7 +74,7 @@ class SaveOnce(orbit.Hook):
             BASELINE: lambda: None,
             "tf.train.CheckpointManager.save": manager.save,
             "controller.save_checkpoint": runner.controller.save_checkpoint,
-            "the same with the priority of the training": functools.partial(
+            "controller.save_checkpoint, at the training's priority": functools.partial(
                 _save_at_equal_priority, runner.controller
             ),
         }
@@ -89,13 +89,13 @@ class SaveOnce(orbit.Hook):
 
 
 def _save_at_equal_priority(controller: orbit.Controller) -> None:
-    # The priority is set before the call returns.
+    # The patch may end with the call, which sets the priority before it returns.
     with mock.patch.object(async_checkpoint_manager, "NICENESS", 0):
         controller.save_checkpoint()
 
 
 class _AtStepOf(triggers.Trigger):
-    """A trigger that is due at the step that the hook currently has."""
+    """A trigger that fires at the step to which the hook is currently set."""
 
     def __init__(self, hook: SaveOnce) -> None:
         self._hook = hook
@@ -110,9 +110,9 @@ class _AtStepOf(triggers.Trigger):
 def measure(
     runner: train_lib.OrbitExperimentRunner, saving: SaveOnce, steps: int, rounds: int
 ) -> dict[str, list[float]]:
-    """Return the seconds of `steps` steps with a save after the first few, by way of saving."""
+    """Return the seconds of `steps` steps with a save near their start, by way of saving."""
     seconds: dict[str, list[float]] = {name: [] for name in saving.ways}
-    # The extra round does not count: the first save builds what later saves use.
+    # The extra round is not counted, because the first save creates what later saves reuse.
     for index in range(rounds + 1):
         for name in saving.ways:
             saving.way, saving.step = name, runner.controller.step + steps // 10
@@ -156,9 +156,9 @@ def tabulate(
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--gigabytes", type=float, default=1.0)
-    parser.add_argument("--seconds", type=float, default=10.0, help="Of training in a round.")
+    parser.add_argument("--seconds", type=float, default=10.0, help="The training time per round.")
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--directory", help="On the disk that checkpoints are to be written to.")
+    parser.add_argument("--directory", help="A directory on the disk to write checkpoints to.")
     parser.add_argument("--set", action="append", default=[], metavar="PATH=VALUE")
     report.add_arguments(parser)
     args = parser.parse_args()

@@ -103,7 +103,7 @@ def take(batches: Iterator[Any], count: int) -> None:
 def measure(
     directory: pathlib.Path, kind: str, names: Mapping[str, int], args: argparse.Namespace
 ) -> report.Table:
-    """Measure each service; it only runs while it is measured, so it cannot prefetch beforehand."""
+    """Measure each service. It runs only for its own rounds, so that it cannot prefetch before."""
     seconds: dict[str, list[float]] = {name: [] for name in names}
     for _ in range(args.rounds):
         for name, num_workers in names.items():
@@ -116,7 +116,7 @@ def measure(
 def measure_once(
     directory: pathlib.Path, kind: str, address: str | None, args: argparse.Namespace
 ) -> float:
-    """Return the seconds for a number of batches. The reader ends before its service does."""
+    """Return the seconds for reading batches; the reader ends before its service."""
     batches = read(directory, KINDS[kind], address)
     # Consume the prefetched batches first.
     take(batches, args.warmup)
@@ -140,10 +140,16 @@ def tabulate(kind: str, seconds: Mapping[str, Sequence[float]], num_records: int
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--workers", type=int, nargs="+", default=[1, 2])
-    parser.add_argument("--num_records", type=int, default=200_000, help="In the files.")
+    parser.add_argument(
+        "--num_records", type=int, default=200_000, help="The number of records in the files."
+    )
     parser.add_argument("--num_files", type=int, default=8)
-    parser.add_argument("--batches", type=int, default=100, help="Read in a round.")
-    parser.add_argument("--warmup", type=int, default=40, help="Batches read before it.")
+    parser.add_argument(
+        "--batches", type=int, default=100, help="The number of batches in a round."
+    )
+    parser.add_argument(
+        "--warmup", type=int, default=40, help="The number of batches before a round."
+    )
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument(
         "--data_dir",

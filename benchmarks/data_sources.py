@@ -1,4 +1,4 @@
-"""A benchmark of rows per second of the sources of rows, beside their own libraries.
+"""A benchmark of row sources in rows per second, compared with the libraries that they use.
 
 Every library reads the same files in batches of the same size, with its own batch reader, in order:
 once as it hands out batches, and once with each column converted to NumPy, which a training needs.
@@ -103,7 +103,7 @@ def _read_arrow(path: pathlib.Path, batch_size: int) -> Iterable[Any]:
 def _read_csv(path: pathlib.Path, batch_size: int) -> Iterable[Any]:
     from pyarrow import csv
 
-    # This reader has batches of a number of bytes, here of about 1 MiB.
+    # This reader limits batches by bytes, by default to about 1 MiB.
     del batch_size
     return csv.open_csv(path)
 
@@ -136,7 +136,7 @@ def _to_numpy(batch: Any) -> Any:
 Writer = Callable[[Columns, pathlib.Path], None]
 Reader = Callable[[pathlib.Path, int], Iterable[Any]]
 
-# The functions that write and read each format, and the share of the rows that it gets.
+# The functions that write, read and convert each format, and its fraction of the rows.
 FORMATS: Mapping[str, tuple[Writer, Reader, Callable[[Any], Any], float]] = {
     "parquet": (_write_parquet, _read_parquet, _to_numpy, 1.0),
     "arrow": (_write_arrow, _read_arrow, _to_numpy, 1.0),
@@ -149,7 +149,7 @@ FORMATS: Mapping[str, tuple[Writer, Reader, Callable[[Any], Any], float]] = {
 def build_epoch(name: str, path: pathlib.Path, batch_size: int, *, shuffle: bool) -> Any:
     """Build the dataset of one epoch, as `InputReader` reads it.
 
-    Its own dataset of a training would read ahead between the rounds.
+    The infinite training dataset of an `InputReader` would read ahead between the rounds.
     """
     source = registry.open_source(name, [str(path)])
     order = reading.EpochOrder(
@@ -162,7 +162,7 @@ def build_epoch(name: str, path: pathlib.Path, batch_size: int, *, shuffle: bool
 
 
 def measure(name: str, path: pathlib.Path, num_rows: int, args: argparse.Namespace) -> list[Any]:
-    """Return the rows of one format in the three tables."""
+    """Return the row of one format for each of the three tables."""
     _, read, convert, _ = FORMATS[name]
     size = args.batch_size
 
@@ -198,7 +198,7 @@ def measure(name: str, path: pathlib.Path, num_rows: int, args: argparse.Namespa
 def _time_in_turn(
     variants: Mapping[str, Callable[[], None]], rounds: int
 ) -> tuple[dict[str, list[float]], dict[str, list[float]]]:
-    """Return the seconds and the CPU seconds of all threads, of each call of each variant."""
+    """Return the wall-clock and the CPU seconds (of all threads) of each call, by variant."""
     cpu_seconds: dict[str, list[float]] = {name: [] for name in variants}
 
     def timed(name: str) -> Callable[[], None]:
@@ -216,7 +216,9 @@ def _time_in_turn(
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--formats", nargs="+", choices=list(FORMATS), default=list(FORMATS))
-    parser.add_argument("--num_rows", type=int, default=1_000_000, help="CSV has a quarter.")
+    parser.add_argument(
+        "--num_rows", type=int, default=1_000_000, help="CSV gets a quarter of them."
+    )
     parser.add_argument("--batch_size", type=int, default=512)
     parser.add_argument("--rounds", type=int, default=9)
     report.add_arguments(parser)
@@ -253,8 +255,8 @@ def main() -> None:
                 ),
                 rows=ratios,
                 note="Medians of the ratios of rounds in turn. Arrow maps files into memory: its "
-                "batches, and their NumPy arrays, are views of bytes that nobody has read yet. "
-                "Hugging Face is asked for NumPy batches (`with_format`).",
+                "batches, and their NumPy arrays, are views of bytes that have not been read yet. "
+                "Hugging Face returns NumPy batches (`with_format`).",
             ),
             report.Table(
                 title="CPU time of all threads, μs per row",

@@ -3,9 +3,10 @@
 python -m benchmarks.elastic --execution graph -- --experiment=language/char_gpt
 python -m benchmarks.elastic --execution xla -- --experiment=vision/digits_cnn --set=...
 
-Trains with four virtual replicas, in one process with 1, 2 and 4 replicas and in 1, 2 and 4
-processes. Prints the SHA-256 of all tensors of the last and the best checkpoint and of all records
-of each training. Wall-clock values are ignored. The arguments after `--` are those of `train.py`.
+It trains with four virtual replicas, in one process with 1, 2 and 4 replicas and in 1, 2 and 4
+processes. For each training, it prints the SHA-256 of all tensors of the last and the best
+checkpoint and of all records. Wall-clock values are ignored. The arguments after `--` are those of
+`train.py`.
 """
 
 import argparse
@@ -56,7 +57,7 @@ def main() -> int:
     )
     parser.add_argument("--execution", default="graph", choices=("graph", "xla"))
     parser.add_argument("--steps", type=int, default=200)
-    parser.add_argument("arguments", nargs="+", help="Of train.py.")
+    parser.add_argument("arguments", nargs="+", help="The arguments of train.py.")
     args = parser.parse_args()
     common = [
         "--mode=train_and_eval",

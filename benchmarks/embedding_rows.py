@@ -1,4 +1,4 @@
-"""A benchmark of the cost of a step by the number of rows of an embedding, for fixed lookups.
+"""A benchmark of step time by the number of embedding rows, with a fixed number of lookups.
 
 One table in front of a small network trains in the loop that `train.py` runs. Tables of all sizes
 take turns, one round each.
@@ -29,7 +29,7 @@ NUM_BATCHES = 50
 
 
 class Variant(NamedTuple):
-    """An optimizer.
+    """An optimizer to measure.
 
     Attributes:
         optimizer: The type of the optimizer.
@@ -52,7 +52,7 @@ VARIANTS: Mapping[str, Variant] = {
 
 
 def build_model(rows: int, ids_per_example: int) -> keras.Model:
-    """Build a model from rows of a table to a number."""
+    """Build a model from row numbers of an embedding to a number."""
     ids = keras.Input((ids_per_example,), dtype="int32")
     x = keras.layers.Flatten()(keras.layers.Embedding(rows, WIDTH)(ids))
     for units in (256, 128):
@@ -130,7 +130,7 @@ def save(
 ) -> float:
     """Return the seconds for which a checkpoint pauses a running training.
 
-    The first checkpoint builds what later ones use.
+    The second checkpoint is measured, because the first one creates what later ones reuse.
     """
     saving.way = "controller.save_checkpoint"
     for _ in range(2):
@@ -153,8 +153,8 @@ def tabulate(
         title=f"ms/step by rows of a table of width {WIDTH}, of which {num_ids:,} are looked up",
         columns=("optimizer", *(f"{n:,}" for n in sizes), "largest / smallest", "of the best"),
         rows=rows,
-        note="All rows of a batch are different, and lie anywhere in the table. Ratios are medians "
-        "of paired rounds, and of the best round of each.",
+        note="All rows of a batch are different and randomly distributed over the table. Ratios "
+        "are medians of paired rounds, and of the best round of each.",
     )
 
 
@@ -162,8 +162,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, nargs="+", default=[10**4, 10**5, 10**6, 10**7])
     parser.add_argument("--optimizers", nargs="+", choices=VARIANTS, default=list(VARIANTS))
-    parser.add_argument("--ids", type=int, nargs="+", default=[1, 8], help="Of an example.")
-    parser.add_argument("--steps", type=int, default=100, help="In a round.")
+    parser.add_argument("--ids", type=int, nargs="+", default=[1, 8], help="The ids per example.")
+    parser.add_argument("--steps", type=int, default=100, help="The steps per round.")
     parser.add_argument("--rounds", type=int, default=15)
     report.add_arguments(parser)
     args = parser.parse_args()
@@ -185,7 +185,8 @@ def main() -> None:
         title="Once in a run",
         columns=("optimizer", "rows", "build s", "first step s", "save s"),
         rows=facts,
-        note="A checkpoint holds up the training for `save s`; then it goes on beside it.",
+        note="A checkpoint pauses the training for `save s` and is then written while the training "
+        "continues.",
     )
     report.Report(
         benchmark="embedding_rows",

@@ -21,7 +21,7 @@ REQUIREMENTS: Mapping[str, tuple[str, ...]] = {
     "tfm": ("tf-models-official==2.20.0", "tensorflow==2.20.*", "scikit-learn>=1.5"),
     "jax": ("jax==0.10.2",),
     "torch": ("torch==2.13.0", "lightning==2.6.6", "protobuf>=5"),
-    # RecBole uses `np.float`, which NumPy 1.24 has removed; the other versions go with this NumPy.
+    # RecBole uses `np.float`, which NumPy 1.24 has removed; the other versions match this NumPy.
     "recbole": (
         "recbole==1.2.1",
         "torch==2.13.0",
@@ -29,7 +29,7 @@ REQUIREMENTS: Mapping[str, tuple[str, ...]] = {
         "pandas==2.2.3",
         "scipy==1.13.1",
         "scikit-learn==1.5.2",
-        # `pkg_resources`, which was part of it.
+        # Later versions lack `pkg_resources`.
         "setuptools<81",
     ),
     "grain": ("grain==0.2.18", "protobuf>=5"),
@@ -81,7 +81,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=[],
         type=lambda text: tuple(text.split("=", 1)),
         metavar="NAME=PATH",
-        help="An interpreter to take for an environment, such as tfm=/venvs/tfm/bin/python.",
+        help="An interpreter to use for an environment, such as tfm=/venvs/tfm/bin/python.",
     )
 
 

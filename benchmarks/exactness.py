@@ -28,7 +28,7 @@ from official_lite.core import config_definitions as cfg
 from official_lite.data import arrays
 from official_lite.modeling import replica_state
 
-# The steps of a round, enough to take seconds.
+# The number of steps in a round, which takes seconds.
 STEPS = {"digits": 400, "convnet": 60}
 
 
@@ -68,7 +68,7 @@ def create_task(name: str) -> tuple[base_task.Task, cfg.ExperimentConfig]:
 
 
 def build_controller(name: str, *, exact: bool) -> orbit.Controller:
-    """Build a training; unless `exact`, without data position and the seeds of its layers."""
+    """Build a training; unless `exact`, without data positions and seeds by step."""
     toy, params = create_task(name)
     build_inputs, take_seeds = toy.build_inputs, replica_state.StepSeeds
     if exact:
@@ -77,7 +77,7 @@ def build_controller(name: str, *, exact: bool) -> orbit.Controller:
     def build_without_position(params: Any, input_context: Any = None) -> tf.data.Dataset:
         return contextvars.Context().run(build_inputs, params, input_context)
 
-    # The task keeps its function: the input may be built again later.
+    # Replaced permanently, because the input may be built again later.
     setattr(toy, "build_inputs", build_without_position)  # noqa: B010
     with mock.patch.object(
         replica_state, "StepSeeds", lambda _, seed, **_kwargs: take_seeds(None, seed)
@@ -95,7 +95,7 @@ def create_variants(name: str) -> Mapping[str, Callable[[], None]]:
 
 
 def checkpoint_bytes(name: str) -> tuple[int, int]:
-    """Return the size of a checkpoint as saved, and of one with only model, optimizer and step."""
+    """Return the sizes of a run's checkpoint and of one with only model, optimizer and step."""
     trainer: Any = build_controller(name, exact=True).trainer
     plain = tf.train.Checkpoint(
         model=trainer.model, optimizer=trainer.optimizer, global_step=trainer.global_step
@@ -126,11 +126,11 @@ def main() -> None:
         ratio = paired.ratio(seconds, "exact", "not exact")
         rows.append((name, *milliseconds, ratio, ours, plain, ours / plain))
     table = report.Table(
-        title="Milliseconds a step, and bytes of a checkpoint",
+        title="Milliseconds per step, and bytes per checkpoint",
         columns=("", "exact", "not exact", "÷", "checkpoint", "plain", "÷"),
         rows=rows,
-        note="Not exact: data without position, seeds of layers as Keras keeps them. Plain: model, "
-        "optimizer and step alone, in one `tf.train.Checkpoint`.",
+        note="Not exact: the data have no saved position, and layers use Keras' own seeds. Plain: "
+        "only model, optimizer and step, in one `tf.train.Checkpoint`.",
     )
     report.Report(
         benchmark="exactness",

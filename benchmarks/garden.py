@@ -10,8 +10,8 @@ records the outputs, and trains for another 50 steps. `read` resumes from the ch
 compares the outputs and the losses of the 50 steps. The models are tiny, and dropout is off.
 
 To tell rounding from other differences, `write` trains the 50 steps twice. The second time, each
-weight starts from the float next to its value. The distance between the two shows how much of a
-difference rounding alone makes with Keras 2.
+weight starts from the float next to its value. The distance between the losses of both trainings
+shows how much of a difference rounding alone makes with Keras 2.
 """
 
 import importlib
@@ -302,7 +302,7 @@ class Run:
         return [float(step()) for _ in range(steps)]
 
     def nudge(self) -> None:
-        """Move each weight to the nearest other float, half of them up and half of them down."""
+        """Move each weight to the next float, about half of them up and the others down."""
         for weight in self.case.model.trainable_variables:
             value = weight.numpy()
             target = np.where(rng().random(value.shape) < 0.5, -np.inf, np.inf)
@@ -364,7 +364,7 @@ def main() -> None:
                 print(name, "written", flush=True)
             else:
                 print(json.dumps(read(folder, name)), flush=True)
-        except Exception:  # The other models are still of interest.
+        except Exception:  # A failure must not keep the other models from running.
             traceback.print_exc()
             print(name, "failed", flush=True)
 

@@ -7,8 +7,9 @@ Run `run` with Keras 2 and the wheel, and with `official_lite` and the port; the
     python benchmarks/garden_experiments.py compare keras2.json keras3.json
 
 With `official_lite`, an experiment is run by `train.py --dry_run`, otherwise by `run_experiment`.
-Data sets are replaced by a few generated records with the same features; `overrides` says what
-else is changed so that an experiment fits a small machine. `run` continues an earlier result.
+Data sets are replaced by a few generated records with the same features; `overrides` makes further
+changes so that an experiment fits a small machine. `run` skips experiments that the output file
+already contains.
 """
 
 import importlib
@@ -144,7 +145,7 @@ def sentence(rng: np.random.Generator) -> str:
 
 
 class Data:
-    """Generated files, each written when it is first asked for."""
+    """Generated files, each written when it is first requested."""
 
     def __init__(self, folder: pathlib.Path) -> None:
         self._folder = folder
@@ -264,7 +265,7 @@ def overrides(config: dict[str, Any], data: Data) -> dict[str, Any]:
     for split in ("train_data", "validation_data"):
         if (given := task.get(split)) is not None:
             if encoder.get("type") == "bigbird":
-                # It attends to random positions up to this length.
+                # BigBird attends to random positions up to this length.
                 given = {**given, "seq_length": 1024}
             changed[split] = _data_overrides(given, data, training=split == "train_data")
             if given.get("output_size") == []:
@@ -277,7 +278,7 @@ def overrides(config: dict[str, Any], data: Data) -> dict[str, Any]:
     if "class_names" in task:
         changed["class_names"] = ["one", "two"]
     if not task.get("train_data", {}).get("is_ssl", True):
-        # A linear layer classifies, although its size has a name and a default of its own.
+        # The linear classifier takes its size from this field instead of `num_classes`.
         changed["model"]["projection_dim"] = task["train_data"]["num_classes"]
     runtime: dict[str, Any] = {"distribution_strategy": "off"}
     if config["runtime"].get("mixed_precision_dtype"):
@@ -296,7 +297,7 @@ def _model_overrides(model: dict[str, Any]) -> dict[str, Any]:
         changed["detection_generator"] = {"pre_nms_top_k": 100}
     size = model.get("input_size")
     backbone = model.get("backbone") or {}
-    # Windows of attention and learned positions need the size that they were made for.
+    # Attention windows and learned positions require the configured image size.
     fixed = backbone.get("type") in ("maxvit", "vit", "detr")
     windows = (backbone.get("maxvit") or {}).get("window_size")
     if backbone.get("type") == "maxvit" and windows and size and size[0] % (32 * windows):
@@ -387,12 +388,12 @@ def _data_overrides(given: dict[str, Any], data: Data, *, training: bool) -> dic
     return new
 
 
-# What registers experiments, tasks, models or optimizers.
+# Patterns of modules that register experiments, tasks, models or optimizers.
 _PLACES = ["tasks/*.py", "modeling/*.py", "modeling/*/*.py", "optimization/*.py", "*_task.py"]
 
 
 def register_all() -> dict[str, str]:
-    """Import what registers experiments and what they need; the errors of modules that fail."""
+    """Import all modules that register something, and return the errors of those that fail."""
     root = pathlib.Path(importlib.import_module("official").__path__[0])
     paths = [path for path in root.rglob("*.py") if "register_config_factory(" in path.read_text()]
     for place in _PLACES:
@@ -406,7 +407,7 @@ def register_all() -> dict[str, str]:
         name = ".".join(["official", *path.relative_to(root).with_suffix("").parts])
         try:
             importlib.import_module(name)
-        except Exception as error:  # One of the results.
+        except Exception as error:  # Import errors are part of the results.
             errors[name] = f"{type(error).__name__}: {error}"
     return errors
 
@@ -440,7 +441,7 @@ def run_one(name: str, folder: pathlib.Path) -> None:
 
 
 def _mode(config: Any) -> str:
-    """Return the mode; there are no evaluations of a task that learns without labels."""
+    """Return the mode: a task that learns without labels has no evaluation."""
     is_ssl = config.task.as_dict().get("train_data", {}).get("is_ssl")
     return "train" if is_ssl else "train_and_eval"
 
@@ -508,7 +509,7 @@ def run(folder: pathlib.Path, output: pathlib.Path, names: list[str]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     errors = register_all()
     for module, error in errors.items():
-        print(f"{module} does not import: {error}")
+        print(f"{module} can't be imported: {error}")
     for name in names or sorted(experiments(factory()._REGISTERED_CONFIGS)):
         if name in results and not names:
             continue
@@ -523,7 +524,7 @@ def compare(keras2: pathlib.Path, keras3: pathlib.Path) -> None:
         print(name, _state(old.get(name)), _state(new.get(name)), sep=" | ")
     there = [name for name, result in old.items() if result["passes"]]
     here = [name for name in there if new.get(name, {}).get("passes")]
-    print(f"{len(here)} of {len(there)} that pass with Keras 2")
+    print(f"{len(here)} of the {len(there)} experiments that pass with Keras 2 pass with Keras 3")
 
 
 def _state(result: dict[str, Any] | None) -> str:

@@ -80,7 +80,7 @@ def run(work: pathlib.Path, path: str, seconds: float) -> Outcome:
 
 
 def read(report: pathlib.Path) -> Outcome:
-    """Read the report of a test file. Tests that skip themselves do not count."""
+    """Read the report of a test file, without the tests that were skipped."""
     passes, errors = 0, {}
     for case in ElementTree.parse(report).getroot().iter("testcase"):
         problem = case.find("error") if case.find("failure") is None else case.find("failure")
@@ -100,13 +100,13 @@ def _last_line(text: str) -> str:
 def losses(found: Outcome, recorded: Mapping[str, Any]) -> Iterator[str]:
     """Yield what a file has lost since its counts were recorded."""
     if found.passes < recorded["passes"]:
-        yield f"{found.passes} tests pass, and {recorded['passes']} did."
+        yield f"{found.passes} tests pass; {recorded['passes']} are recorded as passing."
     for name in sorted(found.errors.keys() - recorded.get("excluded", {}).keys()):
         yield f"{name}: {found.errors[name]}"
 
 
 def record(found: Mapping[str, Outcome], records: dict[str, Any]) -> None:
-    """Write the counts, with the reasons that are recorded already."""
+    """Write the counts, and keep the reasons that are already recorded."""
     for path, outcome in found.items():
         reasons = records.get(path, {}).get("excluded", {})
         excluded = {name: reasons.get(name, error) for name, error in outcome.errors.items()}

@@ -19,7 +19,7 @@ from official_lite.core import config_definitions as cfg
 ROUNDS = flags.DEFINE_integer("rounds", 15, "Counted rounds of each variant.")
 
 NUM_FEATURES = NUM_CLASSES = 10
-# The width, the batch size and the steps of a round. The ratios depend on the first two.
+# The width, the batch size and the steps of a round. Ratios depend on width and batch size.
 MODELS = ((32, 32, 2000), (32, 64, 2000), (512, 32, 500), (512, 64, 500))
 
 

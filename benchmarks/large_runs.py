@@ -1,6 +1,6 @@
 """A benchmark of long and large runs: steps, scalars, records and trials in great numbers.
 
-It shows whether memory, open files, threads and the time of a unit stay flat.
+It shows whether memory, open files, threads, and the time per step, record or trial stay flat.
 
 python -m benchmarks.large_runs steps
 python -m benchmarks.large_runs scalars
@@ -43,7 +43,7 @@ def num_threads() -> int:
 
 def measure_steps(args: argparse.Namespace) -> report.Table:
     """Train a small model with hooks, all local writers, evaluations and checkpoints."""
-    # The child processes of other measurements do not need TensorFlow.
+    # Imported here, because other measurements start child processes without TensorFlow.
     from benchmarks import toy_runs
     from official_lite import orbit
 
@@ -51,7 +51,7 @@ def measure_steps(args: argparse.Namespace) -> report.Table:
     began = time.perf_counter()
 
     class Count(orbit.Hook):
-        """Counts what the process holds, after the given steps."""
+        """A hook that records memory, open files and threads at the given steps."""
 
         every_n_steps = min(args.at)
 
@@ -137,7 +137,7 @@ def write_records(model_dir: pathlib.Path, count: int) -> None:
 
 
 def measure_records(args: argparse.Namespace) -> report.Table:
-    """Read a run with a number of records by the commands that read runs."""
+    """Run the commands that read runs on a run with many records."""
     rows: list[Sequence[Any]] = []
     with tempfile.TemporaryDirectory() as directory:
         folder = pathlib.Path(directory)

@@ -51,7 +51,7 @@ def retrain(arch: dict[str, str], seed: int) -> tuple[float, int]:
 
 
 def tau_of(trainer: Any) -> float:
-    """Return the agreement between the ranking by shared weights and the table."""
+    """Return Kendall's tau between the ranking by shared weights and that of the table."""
     alone = {name: float(np.mean(values)) for name, values in table.accuracies().items()}
     ranking = trainer.rank()
     return table.kendall_tau(
@@ -65,7 +65,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--first_seed", type=int, default=0)
     parser.add_argument("--set", action="append", default=[], help="path=value, for experiments")
-    parser.add_argument("--retrain", action="store_true", help="trains what was found by itself")
+    parser.add_argument("--retrain", action="store_true", help="train the found architecture alone")
     options = parser.parse_args()
     overrides = dict(one.split("=", 1) for one in options.set)
     for name in options.trainers.split(","):

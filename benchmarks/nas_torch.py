@@ -59,7 +59,8 @@ class Search:
         weights = [p for p in self.model.parameters() if all(p is not a for a in alphas)]
         self.weights = torch.optim.Adam(weights, 3e-3)
         self.arch = torch.optim.Adam(alphas, 5e-3, betas=(0.5, 0.999), weight_decay=1e-3)
-        # As many images as the training digits and the digits that evaluate architectures.
+        # Two sets of random images, as large as the halves of the digits that train the weights and
+        # the architecture.
         self.x = torch.rand(2, 718, 1, 8, 8)
         self.y = torch.randint(10, (2, 718))
 

@@ -22,7 +22,7 @@ STEPS = 2000
 STEPS_PER_LOOP = 1000
 # The interval of hooks that run rarely, and of reports.
 INTERVAL = 100
-# Some seconds, because the record of the goodput is written every second.
+# These take several seconds, because the goodput is recorded every second.
 GOODPUT_STEPS = 20_000
 
 
@@ -72,7 +72,7 @@ def build_run(
 
 
 def create_series(directory: pathlib.Path) -> Mapping[str, Mapping[str, Callable[[], None]]]:
-    """Return what is varied, and a run for each count of it."""
+    """Return runs by the quantity that is varied and by its count."""
     kinds: dict[str, Callable[[int], dict[str, int]]] = {
         "hooks, every step": lambda count: {"hooks": count},
         f"hooks, every {INTERVAL} steps": lambda count: {
@@ -95,8 +95,8 @@ def create_series(directory: pathlib.Path) -> Mapping[str, Mapping[str, Callable
 
 
 def create_goodput_runs(directory: pathlib.Path) -> Mapping[str, Callable[[], None]]:
-    """Return runs without and with a record of where the time went."""
-    # The same for both, because two of the same kind may differ for as long as they live.
+    """Return a run without and a run with a recorded goodput."""
+    # Both share one run, because two equal runs may differ in speed for their whole lifetime.
     train = build_run(directory / "run", steps=GOODPUT_STEPS)
 
     def record() -> None:
@@ -110,7 +110,7 @@ def tabulate_goodput(seconds: Mapping[str, list[float]]) -> report.Table:
     microseconds = [1e6 * statistics.median(times) / GOODPUT_STEPS for times in seconds.values()]
     ratio = paired.ratio(seconds, "recorded", "unrecorded")
     return report.Table(
-        title="µs a step of the same MLP, by whether the goodput is recorded every second",
+        title="µs per step of the same MLP, without and with a goodput record every second",
         columns=("", "unrecorded", "recorded", "recorded ÷ unrecorded"),
         rows=[("goodput", *microseconds, f"{ratio:.4f}")],
     )
@@ -123,7 +123,7 @@ def tabulate(measured: Mapping[str, Mapping[str, list[float]]]) -> report.Table:
         microseconds = [1e6 * statistics.median(times) / STEPS for times in seconds.values()]
         rows.append((kind, *microseconds, paired.ratio(seconds, str(COUNTS[-1]), base)))
     return report.Table(
-        title="µs a step of a small MLP, by how many there are",
+        title="µs per step of a small MLP, by the number of hooks, metrics or writers",
         columns=("", *map(str, COUNTS), f"{COUNTS[-1]} ÷ {COUNTS[0]}"),
         rows=rows,
     )

@@ -15,8 +15,8 @@ def time_in_turn(
 
     Args:
         variants: The functions to call, by name.
-        rounds: The number of counted calls of each.
-        warmup: The number of calls of each that do not count.
+        rounds: The number of counted calls of each variant.
+        warmup: The number of calls of each variant before these.
     """
     seconds: dict[str, list[float]] = {name: [] for name in variants}
     for index in range(warmup + rounds):

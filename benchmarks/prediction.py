@@ -1,4 +1,4 @@
-"""A benchmark of `--mode=predict`: its speed beside Keras' `predict`, and its output after kills.
+"""A benchmark of `--mode=predict`: its speed relative to Keras, and its output after kills.
 
 python -m benchmarks.prediction
 python -m benchmarks.prediction --rows=1000000 --kills=5 --format=parquet
@@ -6,7 +6,7 @@ python -m benchmarks.prediction --rows=1000000 --kills=5 --format=parquet
 The speed is measured in one process, in turn: official_lite predicts and writes files, Keras
 predicts and keeps the outputs in memory. Then a prediction of the same rows runs once to its end,
 and once more while it is killed (SIGKILL) at random moments and restarted. The files of both must
-be equal, and each row must be there once, in order.
+be equal, and contain each row once, in order.
 """
 
 import argparse
@@ -200,12 +200,14 @@ def kill_repeatedly(
         _wait(functools.partial(_has_shards, directory / "killed", wanted), process)
         time.sleep(draw.uniform(0, 0.05))
         if process.poll() is not None:
-            raise RuntimeError(f"The prediction ended before kill {number + 1}.")
+            raise RuntimeError(
+                f"The prediction ended before kill {number + 1}. Use more --rows or fewer --kills."
+            )
         process.send_signal(signal.SIGKILL)
         process.wait()
         killed_at.append(_rows(directory / "killed"))
     if _start(directory, "killed", assignments).wait():
-        raise RuntimeError(f"The last start failed; see {directory}/killed.log.")
+        raise RuntimeError(f"The start after the last kill failed; see {directory}/killed.log.")
     indices = np.concatenate(list(_indices(directory / "killed")))
     return {
         "killed at rows": killed_at,
@@ -235,12 +237,12 @@ def _wait(condition: Callable[[], bool], process: subprocess.Popen[bytes]) -> No
     while process.poll() is None and not condition():
         if time.monotonic() > deadline:
             process.kill()
-            raise RuntimeError("The prediction makes no progress.")
+            raise RuntimeError(f"The prediction did not write enough shards in {_MAX_SECONDS:g} s.")
         time.sleep(0.002)
 
 
 def _shards(directory: pathlib.Path) -> int:
-    # A running process writes the file; `read_progress` reads one state of it or the next.
+    # If a running process replaces the file, `read_progress` reads its old or its new state.
     found = output.read_progress(str(directory))
     return -1 if found is None else found.shards
 

@@ -25,7 +25,7 @@ def read_texts(path: str) -> list[str]:
 def _entries(content: bytes) -> Iterator[bytes]:
     """Decompress the entries, each of which begins with its length and a letter for its kind."""
     while content:
-        # Without a letter, the entry is compressed by zlib, whose first byte is no letter here.
+        # An entry without a letter is compressed by zlib, whose data do not begin with Z or 2.
         kind = content[4:5]
         decompressor: Any
         if kind == b"Z":
@@ -38,7 +38,7 @@ def _entries(content: bytes) -> Iterator[bytes]:
 
 
 def _strings(data: bytes) -> list[str]:
-    """Parse a serialized vector of strings; any other object is no text."""
+    """Parse a serialized vector of strings; return an empty list for any other object."""
     if not data.startswith(b"X\n"):
         return []
     (version,) = struct.unpack_from(">i", data, 2)

@@ -23,7 +23,7 @@ WIDTH = 8
 
 
 class ManyWeights(keras.layers.Layer):
-    """A model with a given number of small variables."""
+    """A layer with a given number of small variables."""
 
     def __init__(self, count: int) -> None:
         super().__init__()
@@ -84,7 +84,7 @@ def measure_variables(counts: Sequence[int], steps: int, rounds: int) -> report.
             saved = seconds_of(checkpoint.write, path)
             restored = seconds_of(checkpoint.read, path)
         rows.append((f"{count:,}", built, first, 1e6 * step, 1e6 * step / count, saved, restored))
-        # Large models take minutes.
+        # Progress is printed, because large models take minutes.
         print(f"{count:,} variables: the first step took {first:.0f} s", flush=True)
     return report.Table(
         title=f"Variables of {WIDTH} numbers each, AdamW",
@@ -143,7 +143,7 @@ def measure_steps(lengths: Sequence[int], rounds: int) -> report.Table:
         title="Steps of a small MLP",
         columns=("steps", "µs/step in one loop", "µs/step in loops of 1,000 or less"),
         rows=rows,
-        note="Each training ends with a report; short ones show what that costs.",
+        note="Each training ends with a report. Short trainings show what the report costs.",
     )
 
 
@@ -152,7 +152,9 @@ def main() -> None:
     parser.add_argument("--variables", type=int, nargs="*", default=[10, 100, 1000, 10_000])
     parser.add_argument("--metrics", type=int, nargs="*", default=[1, 4, 16, 64])
     parser.add_argument("--lengths", type=int, nargs="*", default=[1, 10, 100, 1000, 10_000])
-    parser.add_argument("--steps", type=int, default=50, help="In a round, where it is fixed.")
+    parser.add_argument(
+        "--steps", type=int, default=50, help="The steps per round, where they do not vary."
+    )
     parser.add_argument("--rounds", type=int, default=7)
     report.add_arguments(parser)
     args = parser.parse_args()

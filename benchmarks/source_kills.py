@@ -1,7 +1,7 @@
-"""A benchmark that kills a training on each source of rows again and again, and compares the end.
+"""A benchmark that repeatedly kills a training on each row source, and compares the results.
 
 Each training is a process that kills itself (SIGKILL) at a random step after new checkpoints, and
-is started again. At the end, its last checkpoint and its records must equal those of an undisturbed
+is restarted. At the end, its last checkpoint and its records must equal those of an undisturbed
 training bit for bit. The processes are forks of this one, which has imported TensorFlow already.
 
 python -m benchmarks.source_kills --kills 10
@@ -100,7 +100,7 @@ def create_params(source: str, input_path: str, train_steps: int) -> cfg.Experim
 
 
 class Kill(orbit.Hook):
-    """Kills this process at a step.
+    """A hook that kills this process at a step.
 
     Args:
         step: The step.
@@ -123,7 +123,7 @@ def train(
     model_dir: pathlib.Path,
     hooks: Sequence[orbit.Hook] = (),
 ) -> None:
-    """Train to the end, or resume."""
+    """Train to the last step, starting from the latest checkpoint in `model_dir`, if any."""
     params = create_params(source, input_path, train_steps)
     strategy = tf.distribute.OneDeviceStrategy("CPU:0")
     with strategy.scope():
@@ -132,7 +132,7 @@ def train(
 
 
 def write_files(source: str, folder: pathlib.Path) -> None:
-    """Write `rows-*`."""
+    """Write the files `rows-*` to a new folder."""
     write = data_sources.FORMATS[source][0]
     columns = data_sources.create_columns(_NUM_ROWS)
     folder.mkdir(parents=True)
@@ -142,7 +142,7 @@ def write_files(source: str, folder: pathlib.Path) -> None:
 
 
 def fork(work: Callable[[], object], log: pathlib.Path) -> int:
-    """Do some work in a fork of this process, and return its process id."""
+    """Do some work in a fork of this process, and return the id of the fork."""
     if pid := os.fork():
         return pid
     os.setsid()
@@ -169,23 +169,26 @@ def run(work: Callable[[], object], log: pathlib.Path, exit_code: int = 0) -> No
     """
     _, status = os.waitpid(fork(work, log), 0)
     if (ended := os.waitstatus_to_exitcode(status)) != exit_code:
-        raise RuntimeError(f"A process ended with {ended}:\n{log.read_text()[-3000:]}")
+        raise RuntimeError(
+            f"A process ended with exit code {ended}; expected {exit_code}:\n"
+            f"{log.read_text()[-3000:]}"
+        )
 
 
 def kill_and_compare(
     source: str, folder: pathlib.Path, kills: int, seed: int = 0
 ) -> tuple[list[int], list[str]]:
-    """Train twice on a source, once undisturbed, and once killed again and again.
+    """Train twice on a source: once undisturbed, and once with repeated kills.
 
     Returns:
         The steps at which the training was killed, and the names of the values that differ.
     """
     pattern = str(folder / "data" / "rows-*")
     folder.mkdir(parents=True, exist_ok=True)
-    # Libraries start threads, which a fork would not have. This process uses none of them.
+    # Libraries start threads, which forks lack, so this process does not call the libraries.
     run(lambda: write_files(source, folder / "data"), folder / "write.log")
-    # A start saves two checkpoints. The first one is complete before the second one is written,
-    # which the kill may interrupt.
+    # Each start saves two checkpoints before the kill, which may interrupt the write of the second
+    # one. The first one is complete by then.
     interval, random_steps = _STEPS_BETWEEN_CHECKPOINTS, random.Random(seed)
     steps = [(3 * kill + 2) * interval + random_steps.randint(1, interval) for kill in range(kills)]
     train_steps = (3 * kills + 1) * interval

@@ -1,4 +1,4 @@
-"""Measures how much of the code a reader has to hold in mind.
+"""A measurement of how much code a reader has to keep in mind.
 
 The static part reads the source: files and lines of each package, modules that only one neighbor
 imports, import circles, `getattr` on defaults, arguments typed `Any`, the longest `__init__`. The
@@ -127,7 +127,7 @@ def _parse(path: pathlib.Path) -> ast.Module:
 
 
 def _imports_by_module(trees: dict[pathlib.Path, ast.Module]) -> dict[str, set[str]]:
-    """Return what each module imports of the package, inside functions and for types too."""
+    """Return the modules that each module imports, including imports in functions or for types."""
     modules = {_module_name(path): tree for path, tree in trees.items()}
 
     def targets(tree: ast.Module) -> Iterator[str]:
@@ -150,7 +150,7 @@ def _module_name(path: pathlib.Path) -> str:
 def _single_importers(
     imports: dict[str, set[str]], lines: dict[pathlib.Path, int]
 ) -> dict[str, int]:
-    """Return the modules that exactly one module, of their own package, imports; with lines."""
+    """Return the line counts of modules that only one module, in the same package, imports."""
     importers: dict[str, list[str]] = collections.defaultdict(list)
     for name, imported in imports.items():
         for target in imported:
@@ -244,7 +244,7 @@ def _touched(act: Callable[[], Any]) -> dict[str, int]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--static", action="store_true", help="leave out what has to run")
+    parser.add_argument("--static", action="store_true", help="skip measurements that run code")
     measured = measure_static()
     if not parser.parse_args().static:
         measured |= measure_trainer() | measure_touched()

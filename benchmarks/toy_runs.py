@@ -30,7 +30,7 @@ _NEVER = 10**9
 
 
 class ToyTask(base_task.Task):
-    """A regression.
+    """A regression task that is composed of functions.
 
     Args:
         build_model: A function that returns the model.

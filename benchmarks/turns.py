@@ -159,8 +159,8 @@ class Workers:
         Returns:
             The answers of the counted rounds and of the warm-up rounds, by name.
         """
-        # The first worker still runs while the others import. This should not be the baseline,
-        # which looks for the fastest mode in its first round.
+        # While the first worker warms up, the others still import. The baseline, which heads the
+        # list, comes last, because it benchmarks execution modes in its first round.
         for name in reversed(list(self._processes)):
             self._warm_up(name, warmup)
         counted: Answers = {name: [] for name in self._processes}
@@ -192,7 +192,7 @@ class Workers:
         del self._processes[name]
         _end(process)
         log = self._log_dir / f"{name}.log"
-        print(f"{name} failed; its last words, from {log}:\n{_tail(log)}", file=sys.stderr)
+        print(f"{name} failed; the end of {log}:\n{_tail(log)}", file=sys.stderr)
         return None
 
 
@@ -202,7 +202,7 @@ def medians(answers: Answers, key: str) -> dict[str, float]:
 
 
 def ratio_to(answers: Answers, name: str, baseline: str, key: str) -> float | None:
-    """Return the median over the rounds of `name` divided by `baseline`, if that exists."""
+    """Return the median over rounds of `name` divided by `baseline`; None without a baseline."""
     if baseline not in answers:
         return None
     pairs = zip(answers[name], answers[baseline], strict=True)
@@ -210,7 +210,7 @@ def ratio_to(answers: Answers, name: str, baseline: str, key: str) -> float | No
 
 
 def _say_and_listen(process: subprocess.Popen[str]) -> str:
-    """Start a round and return its answer, or nothing if the worker is gone."""
+    """Start a round and return its answer, or an empty string if the worker has ended."""
     with contextlib.suppress(BrokenPipeError):
         print("go", file=process.stdin, flush=True)
         for line in process.stdout or ():

@@ -17,7 +17,7 @@ from benchmarks import exactness, paired, report, toy_runs
 from benchmarks.steps import models
 from official_lite.data import arrays
 
-# By the number of replicas: the numbers of virtual replicas that are compared.
+# The compared numbers of virtual replicas, by the number of replicas.
 COUNTS = {1: (0, 1, 2, 4), 2: (0, 2, 4)}
 
 STEPS = 30
@@ -80,11 +80,11 @@ def main() -> None:
                 ratio = paired.ratio(seconds, count, "0")
                 rows.append((num_replicas, execution, count, milliseconds, ratio))
     table = report.Table(
-        title="Milliseconds a step",
+        title="Milliseconds per step",
         columns=("replicas", "execution", "virtual replicas", "step", "÷ without"),
         rows=rows,
         note="The convolutional network of `steps` with dropout and batch normalization, "
-        f"{BATCH_SIZE} images a step, on two cores that the replicas share.",
+        f"{BATCH_SIZE} images per step, on two cores that the replicas share.",
     )
     report.Report(
         benchmark="virtual_replicas",

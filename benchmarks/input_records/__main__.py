@@ -53,8 +53,9 @@ def tabulate(answers: turns.Answers, num_records: int, num_files: int) -> report
         title=f"{num_records:,} records in {num_files} files, batches of {records.BATCH_SIZE}",
         columns=("", "records/s", f"× {BASELINE}", "peak MB"),
         rows=rows,
-        note="Everyone shuffles, and parses the same examples; `grain_array_record` reads "
-        "plain bytes, and `memory_*` arrays in memory. Peak memory is without worker processes.",
+        note="All contestants shuffle and parse the same examples. `grain_array_record` reads "
+        "plain bytes, and `memory_*` reads arrays in memory. Peak memory excludes worker "
+        "processes.",
     )
 
 
@@ -65,9 +66,13 @@ def _speed_up(ratio: float | None) -> float | None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--readers", nargs="+", choices=list(READERS), default=list(READERS))
-    parser.add_argument("--num_records", type=int, default=200_000, help="In the files.")
+    parser.add_argument(
+        "--num_records", type=int, default=200_000, help="The number of records in the files."
+    )
     parser.add_argument("--num_files", type=int, default=8)
-    parser.add_argument("--records", type=int, default=50_000, help="Read in a round.")
+    parser.add_argument(
+        "--records", type=int, default=50_000, help="The number of records in a round."
+    )
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--warmup", type=int, default=2, help="Rounds that are not counted.")
     parser.add_argument(

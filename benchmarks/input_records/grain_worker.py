@@ -1,4 +1,4 @@
-"""A Grain reader of the same TFRecord files, or of ArrayRecord files of plain bytes, its best case.
+"""A Grain reader of the TFRecord files or, as its best case, of ArrayRecord files of plain bytes.
 
 python -m benchmarks.input_records.grain_worker --format=tfrecord --directory=...
 """

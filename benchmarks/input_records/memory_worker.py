@@ -44,7 +44,7 @@ def gather_official_lite(columns: records.Columns) -> Iterator[records.Columns]:
 
 
 def slice_tf(columns: records.Columns) -> Iterator[records.Columns]:
-    """Return a `from_tensor_slices` dataset, one example at a time, as in most programs."""
+    """Return batches of a `from_tensor_slices` dataset of examples, as in most programs."""
     dataset = tf.data.Dataset.from_tensor_slices(dict(columns))
     dataset = dataset.shuffle(records.SHUFFLE_BUFFER).repeat()
     dataset = dataset.batch(records.BATCH_SIZE, drop_remainder=True)

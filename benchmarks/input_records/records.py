@@ -48,7 +48,7 @@ def make_columns(num_records: int) -> Columns:
 
 
 def write(directory: pathlib.Path, num_records: int, num_files: int) -> pathlib.Path:
-    """Write TFRecord files of `tf.train.Example`s unless they exist, and return their paths."""
+    """Write TFRecord files of `tf.train.Example`s unless they exist, and return their directory."""
     import tensorflow as tf
 
     key = f"{num_records}-{num_files}-{NUM_DENSE}-{NUM_CATEGORICAL}-{NUM_CATEGORIES}"
@@ -93,7 +93,7 @@ def run_rounds(args: argparse.Namespace, batches: Iterator[Columns]) -> None:
     """
     num_batches = args.records // BATCH_SIZE
     for measured in args.rounds:
-        # Batches that were prefetched during the turns of others do not count.
+        # Skips the batches that were prefetched during the turns of other workers.
         for _ in range(MOST_PREPARED):
             next(batches)
         with measured:
@@ -114,4 +114,4 @@ def check(batch: Columns) -> None:
     wanted = {"label": 1, "dense": NUM_DENSE, "categorical": NUM_CATEGORICAL}
     got = {name: tuple(batch[name].shape) for name in wanted}
     if got != {name: (BATCH_SIZE, size) for name, size in wanted.items()}:
-        raise ValueError(f"A batch has the shapes {got}.")
+        raise ValueError(f"A batch has the shapes {got}; expected {BATCH_SIZE} rows of {wanted}.")

@@ -46,7 +46,7 @@ class TFRecords(torch.utils.data.IterableDataset):
 
 
 def gather(num_records: int) -> Iterator[Any]:
-    """Yield batches of random rows of tensors in memory."""
+    """Yield batches of random rows from tensors in memory."""
     columns = {
         name: torch.from_numpy(column) for name, column in records.make_columns(num_records).items()
     }
@@ -57,7 +57,7 @@ def gather(num_records: int) -> Iterator[Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--processes", type=int, default=0, help="Of the `DataLoader`.")
+    parser.add_argument("--processes", type=int, default=0, help="The workers of the `DataLoader`.")
     parser.add_argument("--in_memory", action="store_true")
     args = records.parse_args(parser)
     if args.in_memory:

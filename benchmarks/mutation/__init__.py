@@ -1,1 +1,1 @@
-"""Measures the tests: whether they notice deliberate errors in the package."""
+"""A measurement of the tests: whether they notice deliberate errors in the package."""

@@ -1,4 +1,4 @@
-"""Checks whether the tests notice deliberate errors (mutants) in the package.
+"""Check whether the tests notice deliberate errors (mutants) in the package.
 
     python -m benchmarks.mutation
     python -m benchmarks.mutation trial_training "same step"
@@ -23,7 +23,7 @@ from benchmarks.mutation import mutants
 
 ROOT = pathlib.Path(__file__).parents[2]
 
-# What the copy does not need.
+# Files that the copy does not need.
 _LEFT_OUT = shutil.ignore_patterns(".*", "__pycache__", "results", "*.egg-info")
 
 _MAX_SECONDS = 900
@@ -31,12 +31,14 @@ _TESTS_FAILED = 1
 
 
 class BrokenTestsError(Exception):
-    """The tests say nothing about a mutant: they fail without it, or can't run."""
+    """The tests can't judge a mutant, because they fail without it or can't run."""
 
 
 def main() -> None:
     """Run the selected mutants, print a line for each, and the score."""
-    parser = argparse.ArgumentParser(description="Checks whether the tests notice errors.")
+    parser = argparse.ArgumentParser(
+        description="Check whether the tests notice deliberate errors."
+    )
     parser.add_argument("words", nargs="*", help="parts of modules or descriptions; default: all")
     chosen = select(parser.parse_args().words)
     for mutant in chosen:
@@ -74,7 +76,7 @@ def mutated(mutant: mutants.Mutant, root: pathlib.Path) -> str:
     if (count := source.count(mutant.snippet)) != 1:
         raise ValueError(
             f"The snippet of the mutant `{mutant}` occurs {count} times in {path}; expected once. "
-            "Express the mutant in today's code, or move it to `EXCLUDED` with the reason."
+            "Update the snippet to the current code, or move the mutant to `EXCLUDED`."
         )
     return source.replace(mutant.snippet, mutant.replacement)
 
@@ -101,8 +103,8 @@ def _is_killed(mutant: mutants.Mutant, copy: pathlib.Path) -> bool:
     started = time.monotonic()
     with _applied(mutant, copy):
         code, output = _run_tests(mutant.tests, copy)
-    # A test also notices by hanging or by a crash of its process. Other codes of pytest mean that
-    # it did not run the tests.
+    # A mutant is also killed if it makes a test hang or its process crash. Other exit codes of
+    # pytest mean that it did not run the tests.
     is_killed = code is None or code < 0 or code == _TESTS_FAILED
     if not is_killed and code != 0:
         raise BrokenTestsError(f"The tests can't run with the mutant `{mutant}`:\n{output}")
@@ -114,8 +116,8 @@ def _is_killed(mutant: mutants.Mutant, copy: pathlib.Path) -> bool:
 def _run_tests(tests: Sequence[str], copy: pathlib.Path) -> tuple[int | None, str]:
     """Return the exit code of pytest, or `None` if it takes too long, and the end of its output."""
     command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *tests]
-    # The copy goes before an installed package. Bytecode is not cached, because a mutant may have
-    # the size and time of the original file.
+    # The copy takes precedence over an installed package. Bytecode is not cached, because a mutant
+    # may have the size and the modification time of the original file.
     environment = {**os.environ, "PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1"}
     try:
         done = subprocess.run(

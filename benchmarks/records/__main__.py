@@ -69,8 +69,8 @@ def check_data(records: Sequence[Record], data: Mapping[str, pathlib.Path]) -> N
     for record in records:
         if record.data and record.data not in data:
             raise errors.ConfigValueError(
-                f"{record.experiment} needs --data {record.data}=DIR, a directory with "
-                f"{DATA_SETS[record.data]}."
+                f"{record.experiment} requires data. Pass --data {record.data}=DIR, a directory "
+                f"with {DATA_SETS[record.data]}."
             )
 
 
@@ -126,12 +126,15 @@ def run_reference(
 
 
 def _timed(command: Sequence[str]) -> tuple[float, str]:
-    """Run a command to its end, and return its seconds and what it printed."""
+    """Run a command to its end, and return its duration in seconds and its output."""
     began = time.perf_counter()
     finished = subprocess.run(command, cwd=turns.REPOSITORY, capture_output=True, text=True)
     seconds = time.perf_counter() - began
     if finished.returncode:
-        raise RuntimeError(f"{' '.join(command)}\n{finished.stderr[-2000:]}")
+        raise RuntimeError(
+            f"{' '.join(command)} ended with exit code {finished.returncode}:\n"
+            f"{finished.stderr[-2000:]}"
+        )
     return seconds, finished.stdout
 
 
@@ -216,7 +219,7 @@ def _seconds(record: Record, found: Mapping[str, Sequence[Training]]) -> list[re
         record.experiment,
         _median([_or_never(one.seconds_to_target) for one in ours]),
         _median([_or_never(one.seconds_to_target) for one in reference]),
-        # A pair whose reference never arrived has no ratio, and neither has the record then.
+        # If a reference did not reach the target, the pair has no ratio, and the record has none.
         _median(ratios) if len(ratios) == len(ours) else None,
         record.bar,
         _median([one.seconds for one in ours]),
@@ -277,7 +280,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         try:
             found[record.experiment] = measure(record, python, data.get(record.data), seeds)
         except RuntimeError as error:
-            # The others have taken too long to lose them.
+            # The results of the other records took too long to discard them.
             print(f"{record.experiment} failed and is left out: {error}", file=sys.stderr)
     report.Report(
         benchmark="records",

@@ -24,7 +24,7 @@ class Record:
         reference: The file name of the reference in `references`; empty if there is none.
         environment: The environment of the reference, one of `environments.REQUIREMENTS`.
         reference_flags: Further flags of the reference.
-        reference_metric: The name under which the reference prints the metric, if it is another.
+        reference_metric: The name under which the reference prints the metric, if it differs.
         bar: The allowed time to the target, as a fraction of the reference's time; None allows any.
     """
 
@@ -60,7 +60,7 @@ _DIRECTORY = ("--set=task.input_path={data}",)
 
 _SHAKESPEARE = (
     "--set=task.input_path={data}/tinyshakespeare.txt",
-    # As often as the reference.
+    # Evaluates as often as the reference does.
     "--set=trainer.validation_interval=250",
 )
 
@@ -95,7 +95,7 @@ RECORDS: Sequence[Record] = (
     Record(
         experiment="recommendation/ml100k_bpr",
         metric="recall",
-        # RecBole publishes 0.2368, from which a run differs by its seed.
+        # RecBole publishes 0.2368; runs with other seeds deviate from it.
         target=0.23,
         data="ml-100k",
         flags=_DIRECTORY,

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from benchmarks import environments, machine, paired, report, turns
 
 _EXPERIMENT = ("--experiment=vision/digits_mlp", "--mode=train")
-# Experiments whose first step is also measured with XLA's programs of an earlier start.
+# Experiments whose first step is also measured with XLA programs compiled by an earlier start.
 _STARTED_TWICE = ("vision/digits_mlp", "vision/digits_cnn", "language/char_gpt")
 _ONE_STEP_A_LOOP = "trainer.steps_per_loop=1"
 _HOOK = 'trainer.hooks=["benchmarks.start_up.first_step:EndAtFirstStep"]'
@@ -57,7 +57,7 @@ def create_commands(own: str, tfm: str | None, directory: str) -> Mapping[str, S
         command += [f"--set={_ONE_STEP_A_LOOP}", f"--set={_HOOK}"]
         if experiment.startswith("language/"):
             command.append(f"--set=task.input_path={text}")
-        # The call that does not count compiles what the others find.
+        # The warm-up call compiles the programs that the counted calls load.
         cached = f"--set=runtime.xla_cache_dir={directory}/xla"
         commands |= {
             f"{experiment}: first start": command,
@@ -99,7 +99,10 @@ def run(name: str, command: Sequence[str]) -> None:
     if finished.returncode not in _EXIT_CODES.get(what, (0,)) or _EVIDENCE.get(what, "") not in (
         finished.stdout + finished.stderr
     ):
-        raise RuntimeError(f"{name}: exit code {finished.returncode}\n{finished.stderr[-2000:]}")
+        raise RuntimeError(
+            f"`{name}` ended with exit code {finished.returncode} or without the expected output:\n"
+            f"{finished.stderr[-2000:]}"
+        )
 
 
 def _environment() -> dict[str, str]:
@@ -124,13 +127,13 @@ def tabulate(seconds: Mapping[str, list[float]]) -> report.Table:
         title="Seconds in a new process",
         columns=("", "s", "fastest", f"× {baseline}"),
         rows=rows,
-        note="The first step: from the command to the end of the first training step of "
-        "`vision/digits_mlp`, which the Model Garden has been given, too.",
+        note="The first step: the time from the command to the end of the first training step of "
+        "`vision/digits_mlp`, which was also written for the Model Garden.",
     )
 
 
 def tabulate_starts(seconds: Mapping[str, list[float]]) -> report.Table:
-    """Return a table of the seconds from the command to the first step, beyond TensorFlow's."""
+    """Return a table of the seconds to the first step, less those to import TensorFlow."""
     rows = []
     for experiment in _STARTED_TWICE:
         first, second = (
@@ -144,8 +147,8 @@ def tabulate_starts(seconds: Mapping[str, list[float]]) -> report.Table:
         title="The first step, less `import tensorflow`",
         columns=("", "s of the first start", "s of the second start"),
         rows=rows,
-        note="The second start has a new model directory, and in `runtime.xla_cache_dir` the "
-        "programs that the first one compiled.",
+        note="The second start has a new model directory, but finds the programs that the first "
+        "one compiled in `runtime.xla_cache_dir`.",
     )
 
 
@@ -175,10 +178,10 @@ def tabulate_beside_tfm(seconds: Mapping[str, list[float]]) -> report.Table:
         for name, (own, tfm) in pairs.items()
     ]
     return report.Table(
-        title="Beside the Model Garden",
+        title="Compared with the Model Garden",
         columns=("", "s here", "s there", "times sooner"),
         rows=rows,
-        note="Each has the TensorFlow of its own environment.",
+        note="Each framework uses the TensorFlow of its own environment.",
     )
 
 
@@ -189,7 +192,7 @@ def _difference(times: Sequence[float], others: Sequence[float]) -> list[float]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--no_tfm", action="store_true", help="Leave the Model Garden out.")
+    parser.add_argument("--no_tfm", action="store_true", help="Skip the Model Garden.")
     environments.add_arguments(parser)
     report.add_arguments(parser)
     args = parser.parse_args()
@@ -203,7 +206,7 @@ def main() -> None:
         variants = {
             name: functools.partial(run, name, command) for name, command in commands.items()
         }
-        # The first call of each reads files from the disk that later calls find in memory.
+        # The first call of each command reads files from disk that later calls find in memory.
         seconds = paired.time_in_turn(variants, args.rounds, warmup=1)
     report.Report(
         benchmark="start_up",

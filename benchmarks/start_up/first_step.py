@@ -8,7 +8,7 @@ __all__ = ["EndAtFirstStep"]
 
 
 class EndAtFirstStep(orbit.Hook):
-    """A hook that ends the process at once, so that shutdown does not count."""
+    """A hook that ends the process right after the first step, so that shutdown is not timed."""
 
     def after_step(self) -> None:
         print("first step", flush=True)

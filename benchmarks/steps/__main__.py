@@ -132,7 +132,7 @@ def tabulate(
             )
         )
     return report.Table(
-        title=f"{model.name}, {steps} steps a round, processes of each: {processes}",
+        title=f"{model.name}, {steps} steps per round, processes per contestant: {processes}",
         columns=(
             "",
             "µs/step",
@@ -150,7 +150,7 @@ def tabulate(
 
 
 def _spread(times: Sequence[float]) -> str:
-    """Return the distance from the median within which half of the rounds lie."""
+    """Return half the interquartile range of the rounds, as a percentage of the median."""
     if len(times) < 2:
         return "–"
     low, median, high = statistics.quantiles(times, n=4)
@@ -158,7 +158,7 @@ def _spread(times: Sequence[float]) -> str:
 
 
 def _disagreements(answers: turns.Answers, tolerance: float = 0.02) -> Iterator[str]:
-    """Return the contestants whose loss differs from the majority: they computed something else."""
+    """Yield a note on each contestant whose loss differs from the median of all losses."""
     if not answers:
         return
     losses = {name: found[-1]["loss"] for name, found in answers.items()}
@@ -175,7 +175,9 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=0, help="Steps in a round.")
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--warmup", type=int, default=2, help="Rounds that are not counted.")
-    parser.add_argument("--processes", type=int, default=1, help="Of each, one after the other.")
+    parser.add_argument(
+        "--processes", type=int, default=1, help="The number per contestant, run in turn."
+    )
     environments.add_arguments(parser)
     report.add_arguments(parser)
     args = parser.parse_args()

@@ -70,7 +70,9 @@ def main() -> None:
     args = worker.parse_args(parser)
     intervals = models.intervals(args.steps)
     if len(set(intervals)) > 1:
-        raise SystemExit(f"--steps: expected a multiple of {models.STEPS_PER_REPORT}, or less.")
+        raise SystemExit(
+            f"--steps={args.steps}: expected a multiple of {models.STEPS_PER_REPORT}, or fewer."
+        )
     built = compile_model(
         args.model,
         min(args.steps_per_execution, intervals[0]),

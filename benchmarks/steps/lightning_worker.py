@@ -82,7 +82,9 @@ def main() -> None:
     args = worker.parse_args()
     intervals = models.intervals(args.steps)
     if len(set(intervals)) > 1:
-        raise SystemExit(f"--steps: expected a multiple of {models.STEPS_PER_REPORT}, or less.")
+        raise SystemExit(
+            f"--steps={args.steps}: expected a multiple of {models.STEPS_PER_REPORT}, or fewer."
+        )
     warnings.filterwarnings("ignore", module="lightning")
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
     trainer = lightning.Trainer(

@@ -22,7 +22,7 @@ STEPS_PER_REPORT = 1000
 
 # The axes of every array begin with batch and example. Features are a tuple of one or two arrays.
 Batches = tuple[tuple[np.ndarray, ...], np.ndarray]
-# By `layer/weight`, in the order in which Keras lists a layer's weights.
+# Arrays by `layer/weight`, in the order in which Keras lists a layer's weights.
 Parameters = dict[str, np.ndarray]
 
 
@@ -90,7 +90,7 @@ def auc(positives: np.ndarray, negatives: np.ndarray) -> float:
 
     Args:
         positives: The number of positive examples in each bin of predictions, in rising order.
-        negatives: The same for negative examples.
+        negatives: The number of negative examples in each of these bins.
     """
     above = np.cumsum(positives[::-1])[::-1] - positives
     ranked = np.sum(negatives * (above + positives / 2))

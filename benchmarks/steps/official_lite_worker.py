@@ -35,8 +35,8 @@ def main() -> None:
         for measured in args.rounds:
             with measured:
                 if not step:
-                    # Called where `train.py` calls it; this is in the first round, when the others
-                    # are idle.
+                    # Called before the first step, as in `train.py`, but within a round, so that
+                    # the other workers are idle.
                     runner.choose_execution()
                 step += args.steps
                 controller.train(step, checkpoint_at_completion=False)

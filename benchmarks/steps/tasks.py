@@ -61,7 +61,7 @@ def create_params(cfg: Any, optimization: Any, model: models.Model, interval: in
 
     Args:
         cfg: The module `config_definitions` of either framework.
-        optimization: Its package `modeling.optimization`.
+        optimization: The package `modeling.optimization` of the same framework.
         model: The model to train.
         interval: The number of steps between two reports.
     """
@@ -74,7 +74,7 @@ def create_params(cfg: Any, optimization: Any, model: models.Model, interval: in
         optimizer = {
             "weight_decay_rate": models.WEIGHT_DECAY,
             "epsilon": models.EPSILON,
-            # Neither framework's default, because the other contestants do not clip.
+            # Both frameworks clip by default, but the other contestants do not.
             "gradient_clip_norm": 0.0,
         }
     return cfg.ExperimentConfig(

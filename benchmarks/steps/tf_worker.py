@@ -179,7 +179,7 @@ class Training:
     def _update_adagrad_rows(
         self, weight: tf.Variable, accumulator: tf.Variable, gradient: tf.IndexedSlices
     ) -> None:
-        """Update only the rows in the batch; XLA cannot, as it does not know their number."""
+        """Update only the rows in the batch; XLA can't, because their number varies."""
         rows, places = tf.unique(gradient.indices)
         summed = tf.math.unsorted_segment_sum(gradient.values, places, tf.size(rows))
         accumulator.scatter_add(tf.IndexedSlices(tf.square(summed), rows))
@@ -188,7 +188,7 @@ class Training:
 
 
 def create_train_fn(training: Training, execution: str) -> Callable[[Iterator[Any], Any], None]:
-    """Return the compiled `(iterator, num_calls)`; `xla_loop` draws `STACKED` batches at once."""
+    """Return a compiled `train(iterator, num_calls)`; `xla_loop` runs `STACKED` steps per call."""
     step = training.step
     if execution == "xla":
         step = tf.function(training.step, jit_compile=True)
@@ -221,7 +221,10 @@ def main() -> None:
 
     def train_steps(num_steps: int) -> dict[str, float]:
         if num_steps % stacked:
-            raise SystemExit(f"--steps: expected a multiple of {stacked} in {args.execution}.")
+            raise SystemExit(
+                f"--steps={args.steps}: expected a multiple of {stacked} for "
+                f"--execution={args.execution}."
+            )
         train(iterator, tf.constant(num_steps // stacked))
         return training.take_report()
 

@@ -34,7 +34,7 @@ def main() -> None:
             "train",
             params,
             model_dir,
-            # The controller does not keep reports, so an action does.
+            # The controller does not store its reports, so an action stores the last one.
             train_actions=[last_logs.update],
         )
         step = 0

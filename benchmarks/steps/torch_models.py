@@ -168,7 +168,7 @@ def mean_loss(model: models.Model, logits: torch.Tensor, labels: torch.Tensor) -
 
 
 class Score:
-    """The metric, kept in tensors until it is requested."""
+    """The metric, accumulated in tensors until it is requested."""
 
     def __init__(self, model: models.Model) -> None:
         self._is_auc = model.metric == "auc"

@@ -23,7 +23,7 @@ def parse_args(parser: argparse.ArgumentParser | None = None) -> argparse.Namesp
 
 
 def run_rounds(args: argparse.Namespace, train: Callable[[int], Mapping[str, float]]) -> None:
-    """Run the rounds.
+    """Train in each round, and answer with the report of its last interval.
 
     Args:
         args: The result of `parse_args`.

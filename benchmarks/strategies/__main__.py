@@ -47,7 +47,9 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=0, help="Steps in a round.")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--warmup", type=int, default=2, help="Rounds that are not counted.")
-    parser.add_argument("--processes", type=int, default=3, help="Of each, one after the other.")
+    parser.add_argument(
+        "--processes", type=int, default=3, help="The number per loop, run in turn."
+    )
     report.add_arguments(parser)
     args = parser.parse_args()
     rows, measurements = [], {}
@@ -65,7 +67,7 @@ def main() -> None:
         title="Two replicas: two logical devices, or two processes",
         columns=("", "model", "loop", "µs/step", f"× {BASELINE}", "loss"),
         rows=rows,
-        note="Each replica has a batch of its own, of the size in the README.",
+        note="Each replica has its own batch, of the size given in the README.",
     )
     report.Report(
         benchmark="strategies",

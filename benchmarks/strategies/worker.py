@@ -35,7 +35,7 @@ Train = Callable[[int], dict[str, float]]
 
 
 def by_hand(args: argparse.Namespace) -> Train:
-    """Train as in TensorFlow's guide to custom training loops, with a loop in the graph."""
+    """Return a training as in TensorFlow's custom training guide, with a loop in the graph."""
     strategy = _create_strategy(args.strategy)
     with strategy.scope():
         model = keras_models.build(args.model, keras)
@@ -78,7 +78,7 @@ def by_hand(args: argparse.Namespace) -> Train:
 
 
 def by_official_lite(args: argparse.Namespace, model_dir: str) -> Train:
-    """Train as `train.py` would."""
+    """Return a training as in `train.py`."""
     params = tasks.create_params(cfg, optimization, args.model, models.intervals(args.steps)[0])
     params.runtime.distribution_strategy = args.strategy
     params.runtime.devices = DEVICES if args.strategy == "mirrored" else None
@@ -136,7 +136,7 @@ def main() -> None:
     parser.add_argument("--loop", choices=["official_lite", "by_hand"], required=True)
     parser.add_argument("--strategy", choices=STRATEGIES, required=True)
     parser.add_argument("--set", action="append", default=[], metavar="PATH=VALUE")
-    parser.add_argument("--model_dir", help="Given to the second process.")
+    parser.add_argument("--model_dir", help="Passed to the second process only.")
     args = worker.parse_args(parser)
     logging.set_verbosity(logging.ERROR)
     with contextlib.ExitStack() as on_exit:

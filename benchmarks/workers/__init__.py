@@ -1,1 +1,1 @@
-"""Step time by number of workers and size of gradients, compared with a model of it."""
+"""Step time by number of workers and size of gradients, compared with a cost model."""

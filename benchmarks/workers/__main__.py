@@ -1,4 +1,4 @@
-"""A benchmark of step time by number of workers and size of gradients, compared with a model of it.
+"""A benchmark of step time by number of workers and size of gradients, and of a cost model.
 
 A step of n workers takes the time of n independent processes on the same machine, plus the time of
 a ring all-reduce of the gradients::
@@ -24,14 +24,14 @@ import portpicker
 
 from benchmarks import report, turns
 
-# The first rounds, which do not count.
+# The number of first rounds that are not counted.
 _WARMUP = 2
 
 
 def seconds_per_step(
     num_processes: int, width: int, args: argparse.Namespace, *, together: bool
 ) -> float:
-    """Return the median over the rounds of the mean over the processes."""
+    """Return the mean over the processes of their medians over the rounds."""
     hosts = [f"localhost:{portpicker.pick_unused_port()}" for _ in range(num_processes)]
     command = [
         *(sys.executable, "-m", "benchmarks.workers.worker", f"--width={width}"),
@@ -54,7 +54,9 @@ def seconds_per_step(
             processes.append(process)
         printed = [process.communicate()[0] for process in processes]
     if any(process.returncode for process in processes):
-        raise SystemExit(f"A worker failed: {[process.returncode for process in processes]}.")
+        raise SystemExit(
+            f"The workers ended with {[process.returncode for process in processes]}; expected 0."
+        )
     return statistics.mean(_median(text) for text in printed)
 
 
@@ -69,7 +71,7 @@ def gradient_bytes(width: int) -> int:
 
 
 def terms(num_workers: int, size: int) -> tuple[float, float]:
-    """Return how often a message has to wait, and how many bytes each link carries."""
+    """Return the number of consecutive messages, and the bytes that each link carries."""
     return 2.0 * (num_workers - 1), 2 * (num_workers - 1) / num_workers * size
 
 
@@ -108,11 +110,12 @@ def tabulate(
             )
         )
     return report.Table(
-        title="Milliseconds a step",
+        title="Milliseconds per step",
         columns=("workers", "gradients MB", "alone", "together", "model", "model ÷ together"),
         rows=rows,
-        note=f"Fitted to two workers: {1e6 * latency:.0f} µs a message, "
-        f"{1e-6 / per_byte:,.0f} MB/s. Alone: as many processes at once, without a cluster.",
+        note=f"Fitted to two workers: {1e6 * latency:.0f} µs per message, "
+        f"{1e-6 / per_byte:,.0f} MB/s. Alone: the same number of processes at once, without a "
+        "cluster.",
     )
 
 

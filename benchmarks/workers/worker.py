@@ -1,4 +1,4 @@
-"""One of several processes: a worker of the cluster in `TF_CONFIG`, or independent without one.
+"""One of several processes: a worker of the cluster in `TF_CONFIG` or, without it, independent.
 
 python -m benchmarks.workers.worker --width=512 --steps=50
 """

@@ -68,7 +68,7 @@ def read_csv(path: str) -> Columns:
         reader = csv.reader(file)
         names = next(reader, [])
         if len(set(names)) != len(names):
-            raise errors.DataError(f"{path} names a column twice: {names}.")
+            raise errors.DataError(f"{path} names a column twice: {names}. Rename one.")
         rows = []
         for row in filter(None, reader):
             if len(row) != len(names):
@@ -78,7 +78,7 @@ def read_csv(path: str) -> Columns:
                 )
             rows.append(row)
     if not rows:
-        raise errors.DataError(f"{path} has no rows.")
+        raise errors.DataError(f"{path} has no rows; expected some after the line with the names.")
     return dict(zip(names, zip(*rows, strict=True), strict=True))
 
 
@@ -100,7 +100,7 @@ def load_breast_cancer() -> Columns:
 
 
 def build_table(columns: Columns, config: configs.TableConfig) -> Table:
-    """Parse the columns of a table; columns that the config doesn't name get their kind by cells.
+    """Parse the columns of a table; the cells of columns that are not configured decide their kind.
 
     Raises:
         ConfigValueError: If no target is named.
@@ -116,7 +116,10 @@ def build_table(columns: Columns, config: configs.TableConfig) -> Table:
     left_out = {config.target, *config.ignored}
     features = [name for name in columns if name not in left_out]
     if not features:
-        raise errors.DataError(f"The table has no column besides {sorted(left_out)}.")
+        raise errors.DataError(
+            f"The table has only the target and ignored columns, {sorted(left_out)}; expected at "
+            "least one other column."
+        )
     numeric = [
         name
         for name in features
@@ -127,7 +130,8 @@ def build_table(columns: Columns, config: configs.TableConfig) -> Table:
     cells = columns[config.target]
     if "" in cells:
         raise errors.DataError(
-            f"The column {config.target!r} of `task.target` is empty in row {cells.index('') + 1}."
+            f"The column {config.target!r}, which `task.target` names, is empty in row "
+            f"{cells.index('') + 1}; expected a class."
         )
     class_names, labels = np.unique(np.array(cells), return_inverse=True)
     numbers = [_numbers(name, columns[name]) for name in numeric]
@@ -155,7 +159,7 @@ def split_rows(num_rows: int, config: configs.TableConfig) -> Mapping[str, np.nd
 
 
 def vocabulary_of(categories: np.ndarray) -> list[str]:
-    """Return the distinct values of a column in their order. An empty cell is a value, too."""
+    """Return the sorted distinct values of a column, of which an empty cell is one, too."""
     # `StringLookup` reserves the empty string.
     return sorted({_category(cell) for cell in categories})
 

@@ -21,7 +21,7 @@ def build_model(
     Args:
         config: The layers.
         training_numbers: The numbers of the training rows, whose means and variances the model
-            uses. A missing number becomes the mean, and a flag tells it from one.
+            uses. A missing number is replaced by the mean, and marked by a flag.
         vocabulary_sizes: The number of known categories in each column of categories.
         num_classes: The number of classes.
     """
@@ -32,9 +32,9 @@ def build_model(
         variance = present.var(axis=0, dtype=np.float64).filled(1)
         normalization = keras.layers.Normalization(
             mean=present.mean(axis=0, dtype=np.float64).filled(0),
-            # Otherwise another value in a column that is constant here would become a huge number.
+            # Otherwise a new value in a column that is constant in training would become huge.
             variance=np.where(variance > 0, variance, 1),
-            # Numbers of any size may come in, and lower precisions would not tell years apart.
+            # Inputs may be of any magnitude; in half precision, two years may become equal.
             dtype="float32",
         )
         is_missing = keras.ops.isnan(numbers)
@@ -51,6 +51,6 @@ def build_model(
     for units in config.units:
         x = keras.layers.Dense(units, activation="relu")(x)
         x = keras.layers.Dropout(config.dropout_rate)(x)
-    # Logits are float32 also under mixed precision, because the loss is sensitive to rounding.
+    # Logits are float32 even under mixed precision, because the loss is sensitive to rounding.
     logits = keras.layers.Dense(num_classes, dtype="float32", name="logits")(x)
     return keras.Model(inputs, logits, name="table")

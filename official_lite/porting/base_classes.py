@@ -20,7 +20,7 @@ _PACKAGES = {
     "keras2": "official_lite.keras2",
 }
 _MODELS = ("keras.Model", "keras.models.Model", "keras.Sequential", "keras.models.Sequential")
-# Classes that take other arguments in Keras 3, start with other weights, or are not public there.
+# Classes whose arguments or initial weights differ in Keras 3, or that are not public there.
 _REPLACED = {
     "keras.__internal__.losses.LossFunctionWrapper": "keras2.LossFunctionWrapper",
     "keras.layers.EinsumDense": "keras2.EinsumDense",
@@ -39,17 +39,17 @@ _REPLACED = {
         for name in ("BinaryIoU", "IoU", "MeanIoU", "OneHotIoU", "OneHotMeanIoU")
     },
 }
-# Classes for which only a subclass can tell the difference.
+# Classes that are replaced only as base classes: their own instances behave alike in Keras 3.
 _BASES = dict.fromkeys(("keras.Layer", "keras.layers.Layer"), "keras2.Layer") | {
     "keras.Loss": "keras2.Loss",
     "keras.losses.Loss": "keras2.Loss",
     **{f"keras.layers.{name}": f"keras2.{name}" for name in ("Conv2D", "Conv3D")},
 }
-# Classes whose subclasses have extension points of Keras 2.
+# Optimizers that are replaced as bases of subclasses with extension points of Keras 2.
 _OPTIMIZERS = {f"keras.optimizers.{name}": f"keras2.{name}" for name in ("Adam", "Optimizer")}
-# Visiting a module is slow.
+# A module in which this finds nothing is skipped, because a visit is slow.
 _MAY_CHANGE = re.compile("|".join([r"\bclass \w+\(", *(n.split(".")[-1] for n in _REPLACED)]))
-# The config classes, whose subclasses put None and numbers of other types into their fields.
+# Config classes. Their subclasses may assign None, or a number of another type, to a field.
 _CONFIG = re.compile(
     r"official_lite\.(modeling\.hyperparams|core\.config_definitions|modeling\.multitask\.configs)"
     r"\.(\w+\.)?\w*(Config|Params|ParamsDict)$"
@@ -58,7 +58,7 @@ _DONE = ("official_lite.keras2.", "official_lite.modeling.hyperparams.Lenient")
 
 
 def rewrite(module: cst.Module) -> cst.Module:
-    """Replace base classes of layers, models and optimizers, and layers that have a counterpart."""
+    """Replace base classes of layers, models and optimizers, and classes with a counterpart."""
     if not _MAY_CHANGE.search(module.code):
         return module
     bindings = Bindings()
@@ -72,7 +72,7 @@ class _Rewriter(NamesTransformer):
     def __init__(self, bindings: Bindings) -> None:
         super().__init__(bindings)
         self.needed: list[str] = []
-        # Whether each of the classes around a node is a dataclass.
+        # For each class that encloses the current node: whether it is a dataclass.
         self._fields: list[bool] = []
 
     def visit_ImportFrom(self, node: cst.ImportFrom) -> bool:
@@ -81,7 +81,7 @@ class _Rewriter(NamesTransformer):
     def leave_SimpleStatementLine(
         self, original_node: cst.SimpleStatementLine, updated_node: cst.SimpleStatementLine
     ) -> cst.SimpleStatementLine | cst.FlattenSentinel[cst.SimpleStatementLine]:
-        """Import the counterparts, as in `from keras.layers import MultiHeadAttention`."""
+        """Import counterparts from `official_lite.keras2` instead of the classes they replace."""
         statement = original_node.body[0]
         if not isinstance(statement, cst.ImportFrom) or isinstance(statement.names, cst.ImportStar):
             return updated_node
@@ -116,7 +116,7 @@ class _Rewriter(NamesTransformer):
     def leave_AnnAssign(
         self, original_node: cst.AnnAssign, updated_node: cst.AnnAssign
     ) -> cst.AnnAssign:
-        """Create the default of a field per instance: Python 3.11 refuses a config as a default."""
+        """Turn a config default into a `default_factory`: Python 3.11 rejects mutable defaults."""
         default = original_node.value
         if not (self._fields and self._fields[-1] and isinstance(default, cst.Call)):
             return updated_node
@@ -161,7 +161,7 @@ class _Rewriter(NamesTransformer):
         return updated_node
 
     def _from(self, name: str) -> cst.BaseExpression:
-        """Return the expression for a member of a package, whose import is then needed."""
+        """Return the expression for a member of a package, and request the package's import."""
         package = _PACKAGES[name.partition(".")[0]]
         if package not in self.needed:
             self.needed.append(package)

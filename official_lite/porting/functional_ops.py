@@ -20,9 +20,9 @@ from official_lite.porting.syntax import (
     without_last_comma,
 )
 
-# Methods of a functional model that add a symbolic tensor to what it computes.
+# Methods that add a loss or a metric, given as a symbolic tensor, to a functional model.
 _ENDPOINTS = ("add_loss", "add_metric")
-# These functions only use the structure that contains the tensors.
+# Functions that accept symbolic tensors, because they do not compute with them.
 _HARMLESS = ("tensorflow.nest.", "tensorflow.TensorShape", "tensorflow.function")
 
 _INPUTS = ("keras.Input", "keras.layers.Input")
@@ -35,11 +35,11 @@ _Key = tuple[str, str]
 
 
 def rewrite(module: cst.Module) -> cst.Module:
-    """Replace calls by `keras.ops` wherever an equivalent exists.
+    """Replace TensorFlow calls on symbolic tensors by `keras.ops` where an equivalent exists.
 
-    The other calls work once `official_lite.keras2` is imported, so the module imports it for them.
+    The remaining calls work once `official_lite.keras2` is imported, so its import is added.
     """
-    # Following tensors is slow, and most modules contain none.
+    # Following symbolic tensors is slow, and most modules contain none.
     if "Input(" not in module.code:
         return module
     rewriter = _Rewriter(module)
@@ -49,7 +49,7 @@ def rewrite(module: cst.Module) -> cst.Module:
 
 
 class SymbolicTensors:
-    """Determines which names are symbolic in each function of a module."""
+    """The names of symbolic tensors in each function of a module."""
 
     def __init__(self, module: cst.Module, bindings: Bindings) -> None:
         self._bindings = bindings
@@ -62,7 +62,7 @@ class SymbolicTensors:
         self._follow()
 
     def names_in(self, function: cst.FunctionDef | None) -> set[str]:
-        """Return the symbolic names in a function; at module level there are none."""
+        """Return the names of symbolic tensors in a function; an empty set at module level."""
         return self._names.get(function, set()) if function else set()
 
     def is_symbolic(self, node: cst.CSTNode, names: set[str]) -> bool:
@@ -104,7 +104,7 @@ class SymbolicTensors:
             names = collector.names
 
     def _handed_on(self, key: _Key, names: set[str]) -> Iterator[tuple[_Key, str]]:
-        """Yield the parameters of the module's functions that receive symbolic tensors."""
+        """Yield the callee and its parameter for each call that passes it a symbolic tensor."""
         calls = _Calls()
         self._functions[key].body.visit(calls)
         for call in calls.found:
@@ -159,7 +159,7 @@ class _Calls(cst.CSTVisitor):
 
 
 class _Made(cst.CSTVisitor):
-    """A visitor that adds the names which are assigned from symbolic ones."""
+    """A visitor that collects the names to which symbolic tensors are assigned."""
 
     def __init__(self, tensors: SymbolicTensors, names: set[str]) -> None:
         super().__init__()
@@ -239,7 +239,7 @@ class _Rewriter(cst.CSTTransformer):
 
 
 def _endpoint(call: cst.Call) -> cst.Call:
-    """Return `keras2.add_loss(model, x)` for `model.add_loss(x)`, which Keras 3 refuses."""
+    """Rewrite `model.add_loss(x)`, which Keras 3 rejects, as `keras2.add_loss(model, x)`."""
     method = cst.ensure_type(call.func, cst.Attribute)
     if dotted_name(method.value) == "keras2":
         return call
@@ -249,7 +249,7 @@ def _endpoint(call: cst.Call) -> cst.Call:
 
 
 def _identity(call: cst.Call) -> cst.Call | None:
-    """Build the `Identity` layer that names a tensor; `keras.ops` has no equivalent."""
+    """Rewrite `tf.identity(x, name)` as an `Identity` layer: `keras.ops` has no equivalent."""
     tensors = [arg for arg in call.args if not arg.keyword]
     names = [arg for arg in call.args if keyword_of(arg) == "name"]
     if len(tensors) != 1 or len(tensors) + len(names) != len(call.args):

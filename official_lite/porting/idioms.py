@@ -22,7 +22,7 @@ from official_lite.porting.syntax import (
     without_last_comma,
 )
 
-# Matches `x.shape` and names that end in `shape`.
+# Matches the name `shape`, and names that end in `_shape`.
 _SHAPE = re.compile(r"(^|_)shape$")
 _OPTIMIZER = re.compile(r"(^|_)(opt|optimizer)$")
 
@@ -31,7 +31,7 @@ _ADD_WEIGHT = ("name", "shape", "dtype", "initializer")
 _SYNCHRONIZED = "keras.layers.experimental.SyncBatchNormalization"
 _SYNCHRONIZED_CLASS = "functools.partial(keras.layers.BatchNormalization, synchronized=True)"
 _INPUTS = ("keras.Input", "keras.layers.Input")
-# The sign of a keyword argument, without spaces.
+# The `=` of a keyword argument, without spaces around it.
 _EQUAL = cst.AssignEqual(cst.SimpleWhitespace(""), cst.SimpleWhitespace(""))
 _COMPILED = ("compiled_loss", "compiled_metrics")
 # Suffixes of the classes whose `name` may contain a slash.
@@ -57,8 +57,10 @@ class _NameGivers(cst.CSTVisitor):
     """A visitor that finds the parameters and variables that become the name of a layer.
 
     Attributes:
-        found: The functions and methods that pass on their `name`, without `self.`.
-        variables: Pairs of a function, "" for the module, and a local variable that it passes on.
+        found: The functions and methods that pass their parameter `name` to a layer, without the
+            prefix `self.`.
+        variables: Pairs of the name of a function ("" at module level) and of a variable that the
+            function passes to a layer as its name.
     """
 
     def __init__(self, bindings: Bindings) -> None:
@@ -195,7 +197,7 @@ class _Idioms(NamesTransformer):
     def leave_If(self, original_node: cst.If, updated_node: cst.If) -> cst.If | cst.RemovalSentinel:
         test = updated_node.test
         if isinstance(test, cst.Attribute) and test.attr.value in _COMPILED:
-            # In Keras 3 the attribute is also true for a model that was never compiled.
+            # In Keras 3, these attributes are also true for a model that was never compiled.
             return updated_node.with_changes(test=test.with_changes(attr=cst.Name("compiled")))
         is_empty = isinstance(updated_node.body, cst.IndentedBlock) and not updated_node.body.body
         if is_empty and updated_node.orelse is None:
@@ -269,7 +271,7 @@ def _of_super(func: cst.BaseExpression) -> str:
 
 
 def _without_slash(value: cst.BaseExpression) -> cst.BaseExpression:
-    """Replace slashes in a literal, which may be formatted; return other expressions unchanged."""
+    """Replace `/` by `_` in string literals and f-strings; return other values unchanged."""
     if isinstance(value, cst.SimpleString):
         return value.with_changes(value=value.value.replace("/", "_"))
     if isinstance(value, cst.FormattedString):
@@ -296,9 +298,9 @@ def _without_slash(value: cst.BaseExpression) -> cst.BaseExpression:
 
 
 def _comparable_with_shapes(values: Sequence[cst.BaseExpression]) -> list[cst.BaseExpression]:
-    """Return the operands of a comparison with lists as tuples if one of them is `x.shape`.
+    """Return a comparison's operands, with lists turned into tuples if an operand is `x.shape`.
 
-    A `tf.TensorShape` is equal to a list, but the shapes of Keras 3 are tuples.
+    A `tf.TensorShape` equals a list, but Keras 3's shapes are tuples, which do not.
     """
     if not any(map(_is_shape_of_tensor, values)):
         return list(values)
@@ -328,7 +330,7 @@ def _assert_equal(call: cst.Call) -> cst.BaseExpression:
 
 
 def _with_lower_case_padding(call: cst.Call) -> cst.Call:
-    """Return `MaxPool2D(padding="same")` for "SAME", which layers for pooling refuse in Keras 3."""
+    """Convert the `padding` argument to lower case: Keras 3's pooling layers reject "SAME"."""
     args = [
         arg.with_deep_changes(arg.value, value=arg.value.value.lower())
         if keyword_of(arg) == "padding" and isinstance(arg.value, cst.SimpleString)
@@ -339,7 +341,7 @@ def _with_lower_case_padding(call: cst.Call) -> cst.Call:
 
 
 def _saved_model(call: cst.Call, tensorflow: str) -> cst.BaseExpression | None:
-    """Return `tf.saved_model.save(model, path)` for `model.save(path, save_format="tf")`."""
+    """Rewrite `model.save(path, save_format="tf")` as `tf.saved_model.save(model, path)`."""
     by_name = {keyword_of(arg): arg for arg in call.args if arg.keyword}
     save_format = by_name.get("save_format")
     if save_format is None or not isinstance(save_format.value, cst.SimpleString):
@@ -347,7 +349,7 @@ def _saved_model(call: cst.Call, tensorflow: str) -> cst.BaseExpression | None:
     if save_format.value.evaluated_value != "tf" or not tensorflow:
         return None
     func = cst.ensure_type(call.func, cst.Attribute)
-    # The optimizer of a model is part of its SavedModel, if it has one.
+    # A SavedModel always includes the optimizer, if the model has one.
     left_out = ("save_format", "include_optimizer", "overwrite")
     args = [arg for arg in call.args if keyword_of(arg) not in left_out]
     model = cst.Arg(func.value, comma=COMMA)
@@ -356,7 +358,7 @@ def _saved_model(call: cst.Call, tensorflow: str) -> cst.BaseExpression | None:
 
 
 def _with_tuple_shape(call: cst.Call) -> cst.Call:
-    """Return `Input(shape=(n,))` for `Input(shape=(n))`, which Keras 2 takes for the same."""
+    """Rewrite `Input(shape=(n))`, which Keras 2 accepts, as `Input(shape=(n,))`."""
     args = []
     for index, arg in enumerate(call.args):
         value = arg.value
@@ -393,7 +395,7 @@ def _get_shape(call: cst.Call) -> cst.BaseExpression:
 def _listed_shape(
     before: cst.BaseExpression, after: cst.BaseExpression
 ) -> cst.BaseExpression | None:
-    """Return the shape in `list(shape)` if it was `shape.as_list()`; otherwise None."""
+    """Return `shape` if `shape.as_list()` was rewritten as `list(shape)`; otherwise None."""
     if not isinstance(before, cst.Call) or called_method(before) != "as_list":
         return None
     if not isinstance(after, cst.Call) or dotted_name(after.func) != "list":
@@ -402,7 +404,7 @@ def _listed_shape(
 
 
 def _unscaled(call: cst.Call) -> cst.BaseExpression:
-    """Return the gradients themselves: Keras 3's `apply_gradients` divides by the scale."""
+    """Return the argument of `get_unscaled_gradients`: Keras 3 unscales in `apply_gradients`."""
     values = positional(call, 1)
     return values[0] if values else call
 
@@ -430,7 +432,7 @@ _METHODS: dict[str, Callable[[cst.Call], cst.BaseExpression]] = {
     "get_shape": _get_shape,
     "get_unscaled_gradients": _unscaled,
 }
-# The replacements for the methods of a `tf.TensorShape`.
+# Templates that replace methods of `tf.TensorShape`.
 _SHAPE_METHODS = {"as_list": "list(shape)", "is_fully_defined": "(None not in shape)"}
 
 
@@ -444,15 +446,15 @@ def _last_name(node: cst.BaseExpression) -> str:
     return node.value if isinstance(node, cst.Name) else ""
 
 
-# Templates that replace functions of `keras.backend`. Functions that only have another name are
-# already renamed.
+# The number of arguments of functions of `keras.backend`, and templates that replace them.
+# Functions that differ only in their name are already renamed.
 _BACKEND_TEMPLATES = {
     "keras.backend.cast_to_floatx": (1, "keras.ops.cast(a, keras.backend.floatx())"),
     "keras.backend.dtype": (1, "keras.backend.standardize_dtype(a.dtype)"),
     "keras.backend.flatten": (1, "keras.ops.reshape(a, [-1])"),
     "keras.backend.gather": (2, "keras.ops.take(a, b, axis=0)"),
     "keras.backend.int_shape": (1, "tuple(a.shape)"),
-    # Keras 3 passes `training` on to inner layers.
+    # No phase is needed, because Keras 3 passes `training` on to inner layers.
     "keras.backend.learning_phase": (0, "False"),
     "keras.backend.ndim": (1, "len(a.shape)"),
     "keras.backend.relu": (1, "keras.ops.relu(a)"),
@@ -478,9 +480,9 @@ def _synchronized(call: cst.Call) -> cst.Call:
 
 
 def _with_argument(args: Sequence[cst.Arg], added: cst.Arg) -> list[cst.Arg]:
-    """Add an argument, before the others if they are all keywords, and otherwise at the end.
+    """Add a keyword argument: first if all others are keyword arguments, too; otherwise last.
 
-    Adding it at the front preserves the layout of the last argument.
+    At the front, the new argument preserves the layout of the last one.
     """
     if not args:
         return [added]
@@ -511,7 +513,7 @@ def _with_new_arguments(call: cst.Call, name: str) -> cst.Call:
 
 
 def _has_no_effect(arg: cst.Arg, called: str) -> bool:
-    """Return whether an argument that Keras 3 does not have is switched off, as in `decay=0`."""
+    """Return whether Keras 3 lacks an argument whose value has no effect, as in `decay=0`."""
     beginning, _ = keras_changes.GONE_ARGUMENTS.get(keyword_of(arg), (None, ""))
     if not beginning or not called.startswith(beginning):
         return False

@@ -3,7 +3,7 @@
 Names are written as after `import keras`, no matter how a program imports Keras.
 """
 
-# Names under which Keras 2 is imported.
+# Prefixes under which programs import Keras 2, each with its prefix in Keras 3.
 KERAS_2_ROOTS = {
     "tf_keras": "keras",
     "tensorflow.keras": "keras",
@@ -15,7 +15,7 @@ KERAS_2_ROOTS = {
     "tensorflow.initializers": "keras.initializers",
 }
 
-# Functions of `keras.backend` that exist in `keras.ops`, with the new name where it differs.
+# Functions of `keras.backend` that have the same name in `keras.ops`.
 _SAME_IN_OPS = (
     "abs all any cast clip cos cumprod cumsum elu equal exp eye greater greater_equal less "
     "less_equal log logsumexp max maximum mean min minimum not_equal one_hot ones ones_like prod "
@@ -36,7 +36,7 @@ BACKEND_TO_OPS = {
     "truncated_normal": "keras.random.truncated_normal",
 }
 
-# Functions that `keras.backend` of Keras 3 lacks, but `tf.keras.backend` has as in Keras 2.
+# Functions that Keras 3 lacks in `keras.backend` but keeps in `tf.keras.backend`.
 _OF_TF_KERAS = (
     "arange argmax argmin batch_dot batch_flatten batch_get_value batch_normalization "
     "batch_set_value bias_add concatenate constant conv1d conv2d conv2d_transpose conv3d "
@@ -61,7 +61,7 @@ _SHORT_LOSSES = {
 # Names in private modules of Keras 2, below `keras.src`, whose public names differ.
 PRIVATE = {"LossFunctionWrapper": "keras.__internal__.losses.LossFunctionWrapper"}
 
-# The longest matching prefix of a name is used.
+# Renamed prefixes of names. The longest prefix that matches a name is used.
 RENAMED = {
     "keras.__internal__.enable_unsafe_deserialization": (
         "keras.config.enable_unsafe_deserialization"
@@ -90,7 +90,7 @@ RENAMED = {
     **{f"keras.backend.{old}": new for old, new in BACKEND_TO_OPS.items()},
 }
 
-# Class members that are strings now.
+# Class members that are strings in Keras 3.
 STRINGS = {
     "keras.losses.Reduction.AUTO": "sum_over_batch_size",
     "keras.losses.Reduction.NONE": "none",
@@ -98,7 +98,7 @@ STRINGS = {
     "keras.losses.Reduction.SUM_OVER_BATCH_SIZE": "sum_over_batch_size",
 }
 
-# For calls of names with this prefix: the old argument, and the new one or None if it is removed.
+# Per prefix of the called name: renamed arguments, with None for an argument to remove.
 RENAMED_ARGUMENTS: dict[str, dict[str, str | None]] = {
     "keras.optimizers.": {"lr": "learning_rate", "jit_compile": None},
     "keras.layers.BatchNormalization": {"fused": None},
@@ -115,19 +115,19 @@ RENAMED_ARGUMENTS: dict[str, dict[str, str | None]] = {
     },
 }
 
-# Removed arguments: the prefix of the affected calls, and advice for the user. The argument is left
-# out if it is None, False or 0.
+# Removed arguments: the prefix of the affected calls, and advice for the user. The port drops an
+# argument whose value is None, False or 0.
 GONE_ARGUMENTS: dict[str, tuple[str, str]] = {
     "batch_input_shape": ("keras.", "start the model with `keras.Input(batch_shape=...)`"),
     "decay": ("keras.optimizers.", "use a schedule of `keras.optimizers.schedules`"),
-    "ragged": ("keras.", "there are no ragged inputs"),
-    "renorm": ("keras.layers.", "there is no batch renormalization"),
+    "ragged": ("keras.", "ragged inputs are not supported"),
+    "renorm": ("keras.layers.", "batch renormalization is not supported"),
     "save_format": (
         "",
         "use a path that ends in `.keras`, or call `model.export(directory)`",
     ),
     "time_major": ("keras.layers.", "transpose before and after the layer"),
-    "virtual_batch_size": ("keras.layers.", "there is no ghost batch normalization"),
+    "virtual_batch_size": ("keras.layers.", "ghost batch normalization is not supported"),
     "weights": ("keras.layers.", "call `set_weights` once the layer is built"),
 }
 
@@ -145,19 +145,19 @@ GONE_METHODS = {
     "_create_slots": "override `build(self, variables)`",
     "_prepare_local": "override `update_step(self, gradient, variable, learning_rate)`",
     "_built_from_signature": "the layer is built before `call`",
-    "_compute_dtype": "say `compute_dtype`",
+    "_compute_dtype": "use `compute_dtype`",
     "_decayed_lr": "use `optimizer.learning_rate`, which is the value at this step",
     "add_metric": "keep a `keras.metrics.Mean()` as an attribute and call `update_state`",
     "add_update": "assign to the variable in `call`",
     "compiled_loss": "call `model.compute_loss(x, y, y_pred)`",
-    "get_input_at": "layers have no nodes by number",
-    "get_output_at": "layers have no nodes by number",
+    "get_input_at": "layers have no numbered nodes",
+    "get_output_at": "layers have no numbered nodes",
     "get_updates": "call `apply_gradients`",
     "predict_generator": "call `predict`",
     "fit_generator": "call `fit`",
 }
 
-# The extension points of Keras 2 for optimizers.
+# Methods by which custom optimizers extend Keras 2.
 OF_KERAS_2_OPTIMIZERS = frozenset(
     (
         *("_create_slots", "_get_hyper", "_prepare_local", "_resource_apply_dense"),
@@ -165,7 +165,7 @@ OF_KERAS_2_OPTIMIZERS = frozenset(
     )
 )
 
-# Members that the base classes of `official_lite.keras2` have.
+# Members of Keras 2 that the base classes of `official_lite.keras2` provide.
 OF_KERAS_2_HABITS = OF_KERAS_2_OPTIMIZERS | {
     *("_build_from_signature", "_built_from_signature", "_compute_dtype", "_decayed_lr"),
     *("add_metric", "add_update"),
@@ -178,8 +178,8 @@ ADVICE = {
     "keras.backend.in_train_phase": "the argument `training` of `call`",
     "keras.backend.learning_phase_scope": "the argument `training` of `call`",
     "keras.backend.set_learning_phase": "the argument `training` of the call",
-    "keras.layers.LocallyConnected1D": "nothing takes its place",
-    "keras.layers.LocallyConnected2D": "nothing takes its place",
+    "keras.layers.LocallyConnected1D": "it has no replacement",
+    "keras.layers.LocallyConnected2D": "it has no replacement",
     "keras.layers.ThresholdedReLU": "`keras.layers.ReLU(threshold=...)`",
     "keras.layers.experimental.RandomFourierFeatures": "your own `RandomFourierFeatures`",
     "keras.layers.experimental.SyncBatchNormalization": (

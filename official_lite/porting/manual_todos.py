@@ -106,7 +106,7 @@ class _Finder(ast.NodeVisitor):
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
         if advice := self._advice_for(node.name):
-            self._tell(node, f"nothing calls `{node.name}`: {advice}")
+            self._tell(node, f"Keras 3 never calls `{node.name}`: {advice}")
         self._visit_inside(node)
 
     def _advice_for(self, member: str) -> str | None:
@@ -133,7 +133,7 @@ class _Finder(ast.NodeVisitor):
             kinds = [kind for kind in ast.walk(node.args[1]) if isinstance(kind, ast.expr)]
             names = map(self._qualified, kinds)
             if "tensorflow.TensorShape" in names and not self._has_habits[-1]:
-                self._tell(node, "shapes are tuples, not `tf.TensorShape`")
+                self._tell(node, "in Keras 3, shapes are tuples, not `tf.TensorShape`")
         for keyword in node.keywords:
             self._look_at_argument(node, name, keyword)
         self.generic_visit(node)
@@ -155,7 +155,7 @@ class _Finder(ast.NodeVisitor):
         elif _begins(name, _OF_KERAS_2):
             self._tell(node, f"`{name}` is Keras 2: use `keras`")
         elif _begins(name, _PACKAGES_OF_KERAS_2):
-            self._tell(node, f"`{name}` depends on Keras 2: replace it")
+            self._tell(node, f"`{name}` depends on Keras 2: use another package")
 
     def _look_at_attribute(self, node: ast.Assign, name: str, value: ast.expr) -> None:
         if not self._in_keras_class[-1]:
@@ -172,15 +172,17 @@ class _Finder(ast.NodeVisitor):
         argument = keyword.arg or ""
         if argument == "name" and idioms.takes_layer_name(_called(node.func), name):
             if any("/" in text for text in _texts(keyword.value)):
-                self._tell(keyword.value, "names of layers and weights can't contain a slash")
+                self._tell(
+                    keyword.value, "in Keras 3, names of layers and weights can't contain a slash"
+                )
         beginning, advice = keras_changes.GONE_ARGUMENTS.get(argument, ("", ""))
         if advice and name.startswith(beginning):
-            self._tell(keyword.value, f"there is no argument `{argument}`: {advice}")
+            self._tell(keyword.value, f"Keras 3 has no argument `{argument}`: {advice}")
 
     def _is_own(self, name: str) -> bool:
         *_, package = ("", *(one for one in (*parents(name), name) if one in self._own_packages))
         member = name.removeprefix(f"{package}.").partition(".")[0]
-        # A package may import everything from a module.
+        # After a star import, the package may have any member.
         listed = {f"{package}.{member}", f"{package}.*"}
         return bool(package) and (name == package or not listed.isdisjoint(self._own_names))
 
@@ -206,7 +208,7 @@ def _missing_in_lite(name: str) -> str | None:
         module, _, last = module.rpartition(".")
         rest = last
     names = top_level_names(file)
-    # Lazily loaded names are not in the source text.
+    # A module with `__getattr__` may have names that are not in its source text.
     if not rest or rest in names or "__getattr__" in names or rest.startswith("__"):
         return None
     return f"{module}.{rest}"

@@ -72,7 +72,7 @@ class _NewImport(NamedTuple):
 
     @property
     def local(self) -> str:
-        """The name that is bound without an alias."""
+        """The name that the import binds unless it has an alias."""
         return self.name or self.module
 
 
@@ -99,7 +99,7 @@ class _Renamer(NamesTransformer):
         return _dotted(expression).with_changes(lpar=original_node.lpar, rpar=original_node.rpar)
 
     def _in_terms_of(self, root: str, new: str) -> str | None:
-        """Return the new dotted name, using the name that the import still binds if possible."""
+        """Return the new dotted name, which starts with `root` if an import still binds it."""
         stands_for = self._bindings.imported[root]
         begin = self._translate(stands_for) or stands_for
         keeps_its_name = root != stands_for or root == "orbit"
@@ -108,8 +108,7 @@ class _Renamer(NamesTransformer):
         if new.partition(".")[0] == "keras":
             self.needs_keras = True
             return new
-        # `import official.core.x` binds the top-level package, and so does the import that replaces
-        # it.
+        # `import a.b.c` binds only `a`, so the module uses full names, before and after the port.
         return new if root == stands_for else None
 
     def leave_SimpleStatementLine(
@@ -160,7 +159,7 @@ class _Renamer(NamesTransformer):
         if new.startswith("official_lite.orbit"):
             return _NewImport("official_lite", "orbit", old.alias)
         if new.startswith("keras") and not old.alias and "." in old.module:
-            # `import tensorflow.keras` binds the name `tensorflow`.
+            # `import tensorflow.keras` binds `tensorflow`, so `import tensorflow` must remain.
             self.needs_keras = True
             return _NewImport(old.module.partition(".")[0])
         return _NewImport(new, alias=old.alias)
@@ -199,7 +198,7 @@ def _replaced(
         return line.with_changes(body=[moved])
     texts = list(dict.fromkeys(one.text() for one in new))
     parsed = [cst.ensure_type(cst.parse_statement(t), cst.SimpleStatementLine) for t in texts]
-    # Comments above the line stay above the first statement, a trailing comment after the last.
+    # Comments above the line go above the first new statement, a trailing one after the last.
     parsed[0] = parsed[0].with_changes(leading_lines=line.leading_lines)
     parsed[-1] = parsed[-1].with_changes(trailing_whitespace=line.trailing_whitespace)
     return parsed[0] if len(parsed) == 1 else cst.FlattenSentinel(parsed)

@@ -38,16 +38,17 @@ from official_lite.porting.symbol_map import (
 )
 
 _SKIPPED_FOLDERS = frozenset({"__pycache__", "build", "dist", "node_modules"})
-# From this number of files on, starting processes saves time.
+# With at least this many files, porting in several processes is faster.
 _MANY_FILES = 50
 _PathAndText: TypeAlias = tuple[pathlib.Path, bytes]
 _Ported: TypeAlias = tuple[bytes, list[manual_todos.Remaining]]
 _CONFIGS = (".gin", ".yaml", ".yml")
 _SUFFIXES = (".py", ".ipynb", *_CONFIGS)
 _DOTTED = re.compile(r"(?<![\w./-])(?:official|orbit|tf_keras|tensorflow\.keras)(?:\.\w+)+")
-# Marks in the code of a notebook.
+# The start of a cell in the code of a notebook.
 _CELL = "# The cell "
-# Use a statement, because a line for IPython may be the only line of a block.
+# The start of a line that only IPython understands. It is a statement rather than a comment,
+# because such a line may be the only one of a block.
 _FOR_IPYTHON = "pass  # For IPython: "
 _NOT_A_FOLDER_NAME = re.compile(r"\W")
 
@@ -124,7 +125,10 @@ def port_project(paths: Sequence[str], *, alongside: str = "") -> Port:
         ConfigValueError: A path does not exist, or `alongside` is not a valid package name.
     """
     if _NOT_A_FOLDER_NAME.search(alongside) or alongside in ("official", "official_lite"):
-        raise errors.ConfigValueError(f"{alongside!r} is not a valid package name.")
+        raise errors.ConfigValueError(
+            f"`alongside` is {alongside!r}; expected the name of a package such as `model_garden`, "
+            "other than `official` and `official_lite`."
+        )
     sources = {path: path.read_bytes() for path in _files_to_port(paths)}
     skipped = {str(path): why for path, text in sources.items() if (why := _unreadable(path, text))}
     sources = {path: text for path, text in sources.items() if str(path) not in skipped}
@@ -151,7 +155,7 @@ def _map(
 ) -> Iterable[_Ported]:
     if len(files) < _MANY_FILES:
         return map(port, files)
-    # A fork of a process that runs TensorFlow's threads can die.
+    # Forking is not safe in a process that runs TensorFlow's threads.
     spawn = multiprocessing.get_context("spawn")
     with concurrent.futures.ProcessPoolExecutor(mp_context=spawn) as pool:
         return list(pool.map(port, files, chunksize=8))
@@ -176,7 +180,7 @@ def _ported(file: _PathAndText, destinations: Destinations, own_names: frozenset
 
 
 def _with_new_names(text: str, destinations: Destinations) -> str:
-    """Return a gin or YAML text with the dotted names of modules translated."""
+    """Translate the dotted names of modules in a gin or YAML text."""
     return _DOTTED.sub(lambda match: destinations.translate(match[0]) or match[0], text)
 
 
@@ -189,7 +193,7 @@ def _files_to_port(paths: Sequence[str]) -> Iterator[pathlib.Path]:
     seen: set[pathlib.Path] = set()
     for path in map(pathlib.Path, paths):
         if not path.exists():
-            raise errors.ConfigValueError(f"{path} does not exist.")
+            raise errors.ConfigValueError(f"{path} does not exist. Pass existing files or folders.")
         found = sorted(_below(path)) if path.is_dir() else [path]
         yield from (file for file in found if file not in seen)
         seen.update(found)
@@ -231,10 +235,10 @@ def _code_of(path: pathlib.Path, text: bytes) -> str:
 
 
 def _imported_as(name: str, folder: pathlib.Path, codes: Iterable[str]) -> str:
-    """Return the dotted name by which a project imports the package `name` in its folder.
+    """Return the dotted name under which a project imports the package `name` in `folder`.
 
-    The name begins with that of the folder if the folder is a package, or if the project imports
-    its modules in this way. Otherwise, Python finds modules in the folder itself.
+    The name starts with the folder's name if the folder is a package, or if the project imports
+    the folder's modules that way. Otherwise it is `name`, because Python searches the folder.
     """
     folder = folder.resolve()
     is_package = ((path / "__init__.py").is_file() for path in (folder, *folder.parents))
@@ -256,9 +260,9 @@ def _path_of(module: str, alongside: str, brought: Iterable[str]) -> pathlib.Pat
 
 
 def _names_below_official(path: pathlib.Path) -> Iterator[str]:
-    """Yield the module of a file in the project's own folder `official`, or its members.
+    """Yield the dotted names that a file below the project's own folder `official` defines.
 
-    A package is represented by the members that its `__init__` defines or imports.
+    These are its module and, for an `__init__.py`, the names that it defines or imports.
     """
     folders = path.resolve().parent.parts
     if "official" not in folders or path.suffix != ".py":
@@ -352,9 +356,9 @@ def _with_magic(line: str) -> str:
 
 
 def gather(sources: Iterable[str]) -> Mapping[str, str]:
-    """Return the source of the modules that the given sources need, by module name.
+    """Return the source of each Model Garden module that the sources need, by module name.
 
-    The sources are unchanged, except for the `__init__` files of packages.
+    The returned sources are unchanged, except for the `__init__` files of packages.
 
     Raises:
         ConfigValueError: The Model Garden is not installed.
@@ -362,8 +366,8 @@ def gather(sources: Iterable[str]) -> Mapping[str, str]:
     folder = package_folder("official")
     if folder is None:
         raise errors.ConfigValueError(
-            "The port copies modules from the installed Model Garden, which was not found: pip "
-            "install --no-deps tf-models-official"
+            "The port copies modules from the Model Garden, which is not installed: pip install "
+            "--no-deps tf-models-official"
         )
     gatherer = _Gatherer(folder)
     for source in sources:
@@ -403,8 +407,8 @@ class _Gatherer:
         Args:
             name: For example `official.nlp.modeling.layers.MaskedLM`.
             bound_from: The package that an attribute is accessed on, such as `official.nlp`. The
-                rest of the name must be bound in it. Not needed for an import, which finds
-                submodules itself.
+                rest of the name must be bound in it. Empty for an import, which finds submodules
+                itself.
         """
         if not name.startswith("official.") or has_name(_in_lite(name)):
             return
@@ -474,7 +478,7 @@ class _Gatherer:
 def _package_text(package: str, imports: Mapping[str, str]) -> str:
     lines = sorted(set(imports.values()))
     return "\n".join(
-        [f'"""Of `{package}`, what is needed here."""', *[""][: len(lines)], *lines, ""]
+        [f'"""The names of `{package}` that this project uses."""', *[""][: len(lines)], *lines, ""]
     )
 
 

@@ -9,17 +9,17 @@ from collections.abc import Iterable, Iterator
 
 from official_lite.porting.keras_changes import KERAS_2_ROOTS, PRIVATE, RENAMED
 
-# The folder of `official_lite`, whose files are read and not imported.
+# The folder of `official_lite`, whose files are read rather than imported.
 LITE = pathlib.Path(__file__).parents[1]
 
 
 @dataclasses.dataclass(frozen=True)
 class Destinations:
-    """Translates dotted names.
+    """A translation of dotted names.
 
     Attributes:
         alongside: Name of the package that holds the copied Model Garden modules which the project
-            needs and `official_lite` lacks; empty without one.
+            needs and `official_lite` lacks; empty if there is no such package.
         brought: Model Garden names of the modules that this package contains or will contain.
     """
 
@@ -64,7 +64,7 @@ def has_name(name: str) -> bool:
 
 
 def _without_merged_module(name: str) -> str:
-    """Return `package.member` for `package.module.member` if the package is one module here."""
+    """Return `package.member` for `package.module.member` if `package` is a single module."""
     parent, _, member = name.rpartition(".")
     package, _, module = parent.rpartition(".")
     file = module_file(LITE, package) if package else None
@@ -125,7 +125,7 @@ def parents(name: str) -> Iterator[str]:
 def top_level_names(file: pathlib.Path) -> frozenset[str]:
     """Return the names that a module defines or imports at its top level."""
     names: set[str] = set()
-    # The stub lists what the module imports on first use.
+    # A stub lists the names that its module imports lazily.
     files = [path for path in (file, file.with_suffix(".pyi")) if path.is_file()]
     for node in (n for path in files for n in ast.parse(path.read_text(encoding="utf-8")).body):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
@@ -175,7 +175,7 @@ def _keras_api() -> dict[str, frozenset[str]]:
 
 
 def _listed(node: ast.Assign | ast.AnnAssign) -> set[str]:
-    """Return the names in `__all__`, which a module may define in other ways."""
+    """Return the names in `__all__`, some of which the module may define dynamically."""
     targets = node.targets if isinstance(node, ast.Assign) else [node.target]
     if not any(isinstance(t, ast.Name) and t.id == "__all__" for t in targets):
         return set()

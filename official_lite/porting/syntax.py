@@ -90,10 +90,10 @@ class LocalNames:
 
 
 class NamesTransformer(cst.CSTTransformer):
-    """Base class of transformers that ask for the full names of expressions.
+    """Base class of transformers that look up the full names of expressions.
 
     Args:
-        bindings: The imports of the module, which was visited.
+        bindings: The imports of the module, after they have visited it.
     """
 
     def __init__(self, bindings: Bindings) -> None:
@@ -173,7 +173,7 @@ def keyword_of(arg: cst.Arg) -> str:
 
 
 def positional(call: cst.Call, count: int) -> list[cst.BaseExpression] | None:
-    """Return the arguments of a call that has exactly `count`, all positional; otherwise None."""
+    """Return the arguments of a call if it has `count`, all positional; otherwise None."""
     plain = [arg.value for arg in call.args if not arg.keyword and not arg.star]
     return plain if len(plain) == len(call.args) == count else None
 

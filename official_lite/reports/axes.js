@@ -1,12 +1,12 @@
-// Numbers for people, and axes that show them.
+// Number formatting, and axes with ticks.
 
 function exact(value) {
   if (Number.isInteger(value)) return value.toLocaleString("en");
   return String(Number(value.toPrecision(5)));
 }
 
-// A number on an axis: in the unit that fits the largest one there, with the digits that tell it from
-// the next one.
+// Format a tick: in the unit that suits the largest number of the axis, with enough digits to
+// distinguish neighboring ticks.
 function short(value, step, largest) {
   if (Math.abs(value) < step * 1e-6) return "0";
   if (largest >= 1e9 || largest < 1e-3) {
@@ -17,7 +17,7 @@ function short(value, step, largest) {
   return (value / unit).toFixed(Math.min(decimals, 6)) + name;
 }
 
-// The mean of all values before, of which older ones count less.
+// Return the exponential moving average of the values up to each one.
 function smoothed(values, weight) {
   let sum = 0;
   let share = 0;
@@ -29,7 +29,7 @@ function smoothed(values, weight) {
   });
 }
 
-// One tick alone gives no scale, so a small chart has more ticks than `count` if it has to.
+// A single tick shows no scale, so a small chart may have more ticks than `count`.
 function linearTicks(low, high, count, leastStep) {
   const rough = Math.max((high - low) / Math.max(1, count), leastStep);
   const power = 10 ** Math.floor(Math.log10(rough));
@@ -63,14 +63,14 @@ function logTicks(low, high, count) {
   return ticks;
 }
 
-// An axis from `start` to `end` (pixels) that shows all values.
+// Build an axis from `start` to `end` (pixels) that shows `range`, or else all values.
 function axis(values, { isLog, range, start, end, count, margin, leastStep = 0 }) {
   let [low, high] = range || [Infinity, -Infinity];
   for (const value of range ? [] : values) {
     low = Math.min(low, value);
     high = Math.max(high, value);
   }
-  // A constant may come out of the smoothing with a difference in its last digit.
+  // Smoothing may change the last digit of a constant.
   const isConstant = high - low <= 1e-9 * Math.abs(high);
   if (isLog) {
     if (isConstant) [low, high] = [low / 2, high * 2];
@@ -85,7 +85,7 @@ function axis(values, { isLog, range, start, end, count, margin, leastStep = 0 }
   const scale = (end - start) / (map(high) - map(low));
   return {
     place: (value) => start + (map(value) - map(low)) * scale,
-    // The value at a pixel.
+    // Return the value at a pixel.
     valueAt: (pixel) => unmap(map(low) + (pixel - start) / scale),
     ticks: isLog ? logTicks(low, high, count) : linearTicks(low, high, count, leastStep),
   };

@@ -13,7 +13,7 @@ Look: TypeAlias = Literal["solid", "dashed", "dots", "rings", "steps"]
 """A line, a less prominent (dashed) line, points, less prominent points, or a step function."""
 
 _SIGNIFICANT_DIGITS = 6
-# More charts than this are closed at first.
+# A grid with more charts than this is collapsed at first.
 _MAX_OPEN_CHARTS = 6
 
 
@@ -128,7 +128,7 @@ def grid(charts: Sequence[Chart]) -> Markup:
 
 
 def foldable_grid(charts: Sequence[Chart], kind: str = "charts") -> Markup:
-    """Build a grid that is closed at first if it has many charts; `kind` says what they show."""
+    """Build a grid that is collapsed at first if it has many charts; `kind` names them."""
     shown = grid(charts)
     if len(charts) <= _MAX_OPEN_CHARTS:
         return shown
@@ -189,7 +189,7 @@ def _finite(value: float | None) -> float | None:
 
 
 def _rounded(value: float | None) -> float | None:
-    """Round to the number of digits that can be seen; integers are returned unchanged."""
+    """Round to the digits that a chart can show; integers are returned unchanged."""
     if value is None or isinstance(value, int):
         return value
     return float(f"{value:.{_SIGNIFICANT_DIGITS}g}")

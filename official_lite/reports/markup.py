@@ -58,7 +58,7 @@ def tag(element: str, /, *children: Child, **attributes: Any) -> Markup:
 
 
 def json_script(data: object) -> Markup:
-    """Build an element with data for the page's script, which browsers never execute."""
+    """Build an element with JSON for the page's script; browsers do not execute the element."""
     text = json.dumps(data, allow_nan=False, separators=(",", ":"))
     for sign in "<>&":
         text = text.replace(sign, f"\\u{ord(sign):04x}")
@@ -186,7 +186,7 @@ def note(*children: Child) -> Markup:
 
 
 def share(part: float, text: str) -> Markup:
-    """Build a bar that is filled to the fraction `part`, with a text beside it."""
+    """Build a bar that is filled to the fraction `part`, with a text next to it."""
     bar = tag("span", class_="share", style=f"background-size:{100 * part:.1f}% 100%")
     return tag("span", bar, text)
 

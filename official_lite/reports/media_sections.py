@@ -16,10 +16,10 @@ from official_lite.run.run_reading import Run, is_run
 
 __all__ = ["media"]
 
-# Of each tag, the first and the last step are shown, and some between them.
+# The number of steps to show for each tag: the first, the last and some in between.
 _MAX_STEPS = 6
 _MAX_IMAGES_PER_STEP = 4
-# A page has to remain small enough to be sent.
+# Limits the size of the page, so that it can be sent.
 _MAX_IMAGE_BYTES = 6_000_000
 _SMALL, _LARGE = 96, 400
 _NUM_BINS = 30
@@ -30,7 +30,7 @@ _Values = dict[str, dict[int, npt.NDArray[Any]]]
 
 
 def media(runs: Sequence[Run]) -> list[markup.Section]:
-    """Build the sections with images and histograms; there is none for a kind without any."""
+    """Build a section with images and one with histograms, each only if there are any."""
     images: list[Markup] = []
     drawn: list[charts.Chart] = []
     for run in runs:
@@ -76,7 +76,10 @@ def _read_file(path: str, prefix: str, found: Mapping[str, _Values]) -> None:
                 continue
             tensor = tf.make_ndarray(value.tensor)
             if kind == "images" and (tensor.ndim != 1 or tensor.size < 3):
-                raise ValueError(f"{value.tag} has the shape {tensor.shape}")
+                raise ValueError(
+                    f"the image {value.tag!r} has the shape {tensor.shape}; expected a vector of "
+                    "width, height and at least one encoded image"
+                )
             found[kind].setdefault(f"{prefix}{value.tag}", {})[event.step] = tensor
 
 
@@ -97,13 +100,13 @@ def _has_media(path: str) -> bool:
 
 
 def _images(prefix: str, found: _Values) -> Iterator[Markup]:
-    """Yield a title and a row of images for each tag; if room is short, the last steps."""
+    """Yield a title and a row of images for each tag; over the size limit, the last steps."""
     room = _MAX_IMAGE_BYTES
     for name, steps in found.items():
         row: collections.deque[Markup] = collections.deque()
         number = 0
         for step in reversed(_chosen(steps)):
-            # The tensor is the width, the height, and the encoded images.
+            # The tensor contains the width, the height, and the encoded images.
             width, _, *pngs = steps[step].tolist()
             for png in pngs[:_MAX_IMAGES_PER_STEP]:
                 if png.startswith(_PNG) and (room := room - len(png)) >= 0:
@@ -118,7 +121,7 @@ def _image(name: str, step: int, width: int, png: bytes) -> Markup:
     caption = f"step {step:,}"
     source = f"data:image/png;base64,{base64.b64encode(png).decode()}"
     image = tag("img", src=source, alt=f"{name} at {caption}")
-    # Small images are enlarged, and then show their pixels.
+    # Small images are enlarged without smoothing, so that their pixels are visible.
     return tag(
         "figure",
         image,
@@ -129,7 +132,7 @@ def _image(name: str, step: int, width: int, png: bytes) -> Markup:
 
 
 def _chosen(steps: Mapping[int, Any]) -> list[int]:
-    """Return the first and the last step, and some between them at equal distances."""
+    """Return the first and the last step, and evenly spaced steps between them."""
     known = sorted(steps)
     indices = np.linspace(0, len(known) - 1, min(len(known), _MAX_STEPS)).round().astype(int)
     return [known[index] for index in indices]
@@ -138,7 +141,7 @@ def _chosen(steps: Mapping[int, Any]) -> list[int]:
 def _histogram_charts(
     name: str, histograms: Mapping[int, npt.NDArray[Any]]
 ) -> Iterator[charts.Chart]:
-    """Yield a chart of the quantiles over the steps, and one of the values at some steps."""
+    """Yield a chart of quantiles by step, and one of the first and last distribution."""
     known = {step: rows for step, rows in histograms.items() if _is_histogram(rows)}
     if not known:
         return

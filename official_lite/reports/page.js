@@ -1,4 +1,4 @@
-// Sets up the page: its charts, switches and tables.
+// Set up the page: its charts, switches and tables.
 
 const plots = [];
 
@@ -13,7 +13,7 @@ function connectSwitches() {
         act(input);
         redraw();
       });
-      // A browser may remember what it was when the page was loaded again.
+      // After a reload, browsers may restore the input's last value.
       act(input);
     });
   const toggle = (set, value, isShown) => (isShown ? set.delete(value) : set.add(value));
@@ -32,7 +32,7 @@ function connectSwitches() {
   );
 }
 
-// On paper nothing can be opened.
+// Open all closed sections for printing, because a reader of paper cannot open them.
 function openForPrinting() {
   let opened = [];
   window.addEventListener("beforeprint", () => {

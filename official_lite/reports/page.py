@@ -17,13 +17,13 @@ __all__ = ["build_page"]
 
 _HERE = pathlib.Path(__file__).parent
 _SCRIPTS = ("axes.js", "plot.js", "tables.js", "page.js")
-# The number of trials of a study whose curves are shown.
+# The number of best trials of a study whose curves are shown.
 _NUM_BEST_TRIALS = 5
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Part:
-    """Sections about the same runs: the switches of a part affect only its own charts."""
+    """A group of sections about the same runs, with switches for its charts."""
 
     title: str
     sections: Sequence[markup.Section]
@@ -114,7 +114,7 @@ def _study_part(study: study_sections.Study) -> _Part:
 
 
 def _best_runs(study: study_sections.Study) -> list[run_reading.Run]:
-    """Read the runs of the best trials that were trainings."""
+    """Read the runs of the best trials, except for trials that did not train."""
     by_number = {trial.number: trial for trial in study.trials}
     best = [by_number[number] for number in study.ranking[:_NUM_BEST_TRIALS]]
     return [
@@ -148,7 +148,7 @@ def _document(title: str, parts: Sequence[_Part]) -> str:
 
 
 def _policy(script: str) -> str:
-    """Build a policy that allows only this script, embedded images, and no network access."""
+    """Build a policy that allows this script and embedded images, but no network access."""
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     script_source = f"script-src 'sha256-{digest}'"
     return f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; {script_source}"

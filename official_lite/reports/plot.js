@@ -1,14 +1,14 @@
-// A chart: draws its data as SVG, and says what is under the pointer. Text that comes from files
-// only ever becomes text: nothing here reads it as HTML.
+// A chart: its data drawn as SVG, and a tooltip for the values under the pointer. Text from files
+// is only inserted as text, never parsed as HTML.
 
 const SVG = "http://www.w3.org/2000/svg";
 const PALETTE = 8;
 const MOST_TIP_ROWS = 10;
 const MOST_MARKED_POINTS = 60;
-// In pixels; a shorter drag is a click.
+// The minimum length of a drag in pixels; a shorter one is a click.
 const LEAST_DRAG = 8;
 
-// What the switches of a part of the page say.
+// The states of the switches, by the part of the page that they belong to.
 const switches = new Map();
 
 function switchesOf(node) {
@@ -37,7 +37,7 @@ class Plot {
     this.switches = switchesOf(figure);
     this.hidden = new Set();
     this.isLog = false;
-    // The part of the horizontal axis that is shown, as a pair of values; null shows all of it.
+    // The visible range of the horizontal axis as a pair of values; null shows the whole axis.
     this.zoom = null;
     this.drawnWidth = 0;
     this.tip = add(figure, "div", { class: "tip", role: "status", hidden: "" });
@@ -96,7 +96,7 @@ class Plot {
     });
   }
 
-  // What is to be seen, as numbers.
+  // Return the visible series with the values to draw.
   visible() {
     const shown = this.data.series.filter(
       (one) =>
@@ -152,7 +152,7 @@ class Plot {
     const height = Math.round(Math.min(280, Math.max(190, width * 0.6)));
     this.layOut(xs, ys, width, height);
     this.drawFrame(series, width, height);
-    // Lines that come from outside of the view end at its edge; points on the edge are shown whole.
+    // When zoomed, lines are cut off at the edge; otherwise, there is room for markers on the edge.
     const room = this.zoom ? 0 : 6;
     const [x, w] = [this.left - room, this.right - this.left + 2 * room];
     const h = this.bottom + 6;
@@ -185,7 +185,7 @@ class Plot {
       end: this.right,
       count: Math.floor((this.right - this.left) / 60),
       margin: this.hasNamedPoints && !this.zoom ? 0.04 : 0,
-      // There is no half of a step or of a trial.
+      // Steps and trials are integers, so their ticks are, too.
       leastStep: xs.every(Number.isInteger) ? 1 : 0,
     });
     if (names.length) this.x.ticks = this.nameTicks(names);
@@ -224,7 +224,7 @@ class Plot {
     add(texts, "text", { x: middle, y: height - 3, "text-anchor": "middle" }, this.xLabel);
   }
 
-  // The outermost ones stay within the picture.
+  // Draw the ticks of the x axis; the outermost labels are kept within the chart.
   drawXTicks(texts) {
     let free = -Infinity;
     for (const tick of this.x.ticks) {
@@ -262,7 +262,7 @@ class Plot {
     let isDown = false;
     one.x.forEach((x, index) => {
       if (!this.canPlace(x, values[index])) {
-        // A staircase goes on; a curve has a hole where there was no number.
+        // A step function continues over missing values; a curve has a gap there.
         isDown = isDown && one.look === "steps";
         return;
       }
@@ -274,7 +274,7 @@ class Plot {
     return text;
   }
 
-  // Colours that come again have another sign.
+  // Draw a marker; series that share a color have different shapes.
   mark(parent, one, x, y, size) {
     const [px, py] = [this.x.place(x), this.y.place(y)];
     const shape = Math.floor(one.colour / PALETTE) % 4;
@@ -289,7 +289,7 @@ class Plot {
 
   listen(width, height) {
     const hit = add(this.svg, "rect", { class: "hit", x: 0, y: 0, width, height });
-    // Without it, the title of the picture would come up beside the values.
+    // Without an empty title, browsers would show the title of the SVG next to the tooltip.
     add(hit, "title");
     const place = (event) => {
       const box = this.svg.getBoundingClientRect();
@@ -301,14 +301,14 @@ class Plot {
     this.svg.addEventListener("pointerdown", point);
     if (this.canZoom) this.listenForZoom(place);
     this.svg.addEventListener("pointerleave", (event) => {
-      // A finger is lifted to look.
+      // After a touch, the tooltip stays, because the finger hides it while touching.
       if (event.pointerType === "mouse") this.hideTip();
     });
     this.svg.addEventListener("blur", () => this.hideTip());
     this.svg.addEventListener("keydown", (event) => this.moveCursor(event));
   }
 
-  // Dragging selects the range to zoom to.
+  // Let dragging select the range to zoom to.
   listenForZoom(place) {
     const selection = add(this.svg, "rect", { class: "selection", y: 0, height: this.bottom });
     let start = null;
@@ -335,7 +335,7 @@ class Plot {
       select(0, 0);
       if (to - from >= LEAST_DRAG) this.zoomTo([from, to].map(this.x.valueAt));
     });
-    // A touch that scrolls the page selects nothing.
+    // If a touch turns into scrolling, nothing is selected.
     this.svg.addEventListener("pointercancel", () => {
       start = null;
       select(0, 0);
@@ -343,17 +343,17 @@ class Plot {
     this.svg.addEventListener("dblclick", () => this.zoomTo(null));
   }
 
-  // Shows a range of x values, if there is something to see in it; null shows all.
+  // Show a range of x values if it contains at least two of them; null shows all values.
   zoomTo(range) {
     if (range && this.xs.filter((x) => x >= range[0] && x <= range[1]).length < 2) return;
     const hadFocus = this.figure.contains(document.activeElement);
     this.zoom = range;
     this.draw();
-    // Drawing has replaced what had the focus.
+    // `draw` has replaced the element that had the focus.
     if (hadFocus) this.svg.focus({ preventScroll: true });
   }
 
-  // Zooms around the cursor, or around the middle.
+  // Zoom around the cursor, or around the middle if there is no cursor.
   zoomBy(factor) {
     const column = this.column;
     const middle = column === undefined ? (this.left + this.right) / 2 : this.x.place(column);
@@ -445,7 +445,7 @@ class Plot {
     this.showTip(`${this.xLabel} ${exact(x)}`, shown, at);
   }
 
-  // The point of a series that is nearest, unless the series is elsewhere.
+  // Return the point of a series that is nearest to `x`, or null if `x` is outside of its range.
   nearestIn(one, x) {
     let best = null;
     one.x.forEach((own, index) => {
@@ -476,8 +476,8 @@ class Plot {
     const left = this.area.offsetLeft + at;
     const beside = left + 14 > room ? left - 14 - this.tip.offsetWidth : left + 14;
     this.tip.style.left = `${Math.max(0, Math.min(beside, room))}px`;
-    // On a small screen there is no room beside the pointer: the values are below the chart, or
-    // above it if that is beyond the edge of the screen.
+    // A small screen has no room next to the pointer: the tooltip is then below the chart, or above
+    // it if there is no room below.
     const isNarrow = this.tip.offsetWidth > this.figure.clientWidth / 2;
     const top = this.area.offsetTop;
     const places = isNarrow ? [top + this.bottom + 20, top - this.tip.offsetHeight - 4] : [top + 4];

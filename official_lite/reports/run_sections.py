@@ -240,7 +240,7 @@ def _history_chart(found: architecture.FoundArch, label: str) -> charts.Chart:
 
 
 def config(runs: Sequence[Run]) -> markup.Section:
-    """Build the config section: of a single run, all fields; of several, the differences."""
+    """Build the config section: the fields of one run, or the differences between several."""
     rows = _rows([compatibility.flatten(run.config or run.given) for run in runs])
     content = _fields(runs, rows) if rows else markup.note("No config was found.")
     return markup.Section(name="config", title="Config", content=content)
@@ -360,7 +360,7 @@ def curves(runs: Sequence[Run]) -> markup.Section:
 
 
 def throughput(runs: Sequence[Run]) -> markup.Section | None:
-    """Build the section about speed; return None if nothing is known about it."""
+    """Build the section about speed; return None if no speed was recorded."""
     found = [curve for curve in _curves(runs) if _is_speed(curve.quantity)]
     rows = [
         markup.Row(
@@ -387,7 +387,7 @@ def _curves(runs: Sequence[Run]) -> Iterator[_Curve]:
     for number, run in enumerate(runs):
         for split, named in run.series.items():
             for name, series in named.items():
-                # The curve itself shows its best value so far.
+                # Skipped, because the metric's own curve already shows its best value so far.
                 if name.startswith("best_") and name.removeprefix("best_") in named:
                     continue
                 yield _Curve(
@@ -411,7 +411,8 @@ def _minutes(run: Run, series: Series) -> list[float]:
 def _quantity(split: str, name: str, others: Container[str]) -> str:
     """Return the name without `training_` or `validation_`, so that splits share a chart.
 
-    A metric that already has the short name keeps a chart separate from the loss of the trainer.
+    A metric whose own name is the short name is marked by `(metric)`, so that it has a chart
+    separate from that of the trainer's loss.
     """
     prefix = {"train": "training_", "validation": "validation_"}.get(split, "")
     if prefix and f"{prefix}{name}" in others:
@@ -428,7 +429,7 @@ def _grid(runs: Sequence[Run], found: Sequence[_Curve]) -> Markup:
 
 
 def _quantities(found: Sequence[_Curve]) -> list[str]:
-    """Return the quantities measured in several splits first, and losses before others."""
+    """Sort quantities: first those measured in several splits, and losses before others."""
     splits: dict[str, set[str]] = {}
     for curve in found:
         splits.setdefault(curve.quantity, set()).add(curve.split)

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 _CONFIG = "search.yaml"
 _COLOUR, _BEST_COLOUR = 0, 1
-# More lines than this can't be distinguished.
+# The maximum number of lines in a chart; more could not be distinguished.
 _MAX_LINES = 40
 
 
@@ -49,7 +49,7 @@ class Param:
         definition: Description of the possible values.
         choices: The possible values of a categorical parameter, or else empty.
         is_log: Whether values are drawn on a logarithmic scale.
-        importance: Share of the parameter in the results of trials; None if unknown.
+        importance: Optuna's estimate of the parameter's effect, from 0 to 1; None if unknown.
     """
 
     path: str
@@ -60,7 +60,7 @@ class Param:
     importance: float | None
 
     def position(self, value: Any) -> float:
-        """Return the place of a value on an axis: that of a choice, or the number itself."""
+        """Return the position of a value on an axis: a choice's index, or the number itself."""
         return self.choices.index(_named(value)) if self.choices else value
 
 
@@ -72,7 +72,7 @@ class Trial:
         number: Number of the trial.
         state: `complete`, `pruned`, `fail`, `running` or `waiting`.
         values: One value per metric; empty if the trial has none.
-        params: The values tried, by path.
+        params: The sampled parameter values, by path.
         seconds: Duration in seconds; None while it runs.
         reports: Steps with the values reported at them.
         is_best: Whether no other trial is better or, with several metrics, whether it is on the
@@ -193,11 +193,11 @@ def _range(distribution: Any) -> str:
 
 
 def _importances(study: "optuna.Study") -> dict[str, float]:
-    """Return Optuna's own estimate of importances; empty if there are too few trials."""
+    """Return Optuna's estimate of parameter importances; empty if there are too few trials."""
     import optuna
 
     with warnings.catch_warnings():
-        # Optuna warns about the accuracy of its estimate.
+        # Suppresses Optuna's warning about the accuracy of its estimate.
         warnings.simplefilter("ignore")
         try:
             return dict(optuna.importance.get_param_importances(study))
@@ -339,7 +339,7 @@ def _tried(study: Study, trial: Trial) -> list[Any]:
 
 
 def _shown(value: object) -> Child:
-    """Return numbers and strings unchanged, so that tables sort numbers as such; others as JSON."""
+    """Return a number or string unchanged, so that tables can sort it; other values as JSON."""
     if value is None or (isinstance(value, str | int | float) and not isinstance(value, bool)):
         return value
     return json.dumps(value)
@@ -381,7 +381,7 @@ def report_chart(study: Study) -> charts.Chart | None:
 
 
 def slice_charts(study: Study) -> list[charts.Chart]:
-    """Build a chart for each path of the space: the first metric by the value of the path."""
+    """Build a chart for each parameter: the first metric over the values of the parameter."""
     return [_slice_chart(study, param) for param in study.params]
 
 
@@ -461,7 +461,7 @@ def _pareto_chart(study: Study, x: int, y: int) -> charts.Chart:
 def _by_state(
     trials: Sequence[Trial], point: Callable[[Trial], tuple[float, float]]
 ) -> list[charts.Series]:
-    """Build one series per state.
+    """Build one series per trial state.
 
     Pruned trials are less prominent, because their values are not final.
     """

@@ -21,7 +21,7 @@ function sortBy(table, cells, column) {
   const compare = (a, b) =>
     areNumbers ? Number(a) - Number(b) : a.localeCompare(b, "en", { numeric: true });
   keyed.sort(({ key: a }, { key: b }) => {
-    // What is missing stands last either way.
+    // Missing values come last in either direction.
     if (a === "" || b === "") return (a === "") - (b === "");
     return isFalling ? compare(b, a) : compare(a, b);
   });

@@ -1,4 +1,4 @@
 """Command-line tools: `official-lite COMMAND …` or `python -m official_lite.tools COMMAND …`.
 
-They start runs or inspect them from outside; no run depends on them.
+The tools start runs or inspect them from outside; no run depends on them.
 """

@@ -61,7 +61,7 @@ def commands() -> Mapping[str, str]:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command named by the arguments and return its exit code."""
     if argv is None:
-        # Installed only when this is the program, not when another program calls it.
+        # Installed only for the command line, not when another program calls this function.
         sys.excepthook = app.show_error
     name, *arguments = list(sys.argv[1:] if argv is None else argv) or ["--help"]
     if name in ("--help", "-h", "help"):

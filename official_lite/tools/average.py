@@ -1,16 +1,16 @@
-"""Averages the weights of checkpoints of one model, often better than each of them by itself.
+"""Average the weights of several checkpoints of one model, which often improves the model.
 
     python -m official_lite.tools average runs/digits --last=3
     python -m official_lite.tools average runs/digits/ckpt-500 runs/digits/ckpt-1500
 
-The average goes to RUN/averaged/ckpt-<step>. It holds what the last of the checkpoints holds, with
-the averaged weights in the place of its own: `task.init_checkpoint` takes it, and so does
+The average is written to RUN/averaged/ckpt-<step>. Apart from its weights, this checkpoint equals
+the last of the averaged ones. Set `task.init_checkpoint` to it, or evaluate it:
 
     train.py --experiment=… --mode=eval --model_dir=RUN/averaged --config_file=RUN/params.yaml
 
-All weights that are numbers with a fraction are averaged, the moving statistics of batch
-normalization too; --recalibration_steps takes these from training data instead, which is better.
-What is averaged is the weights that were trained, not those that an optimizer has averaged.
+All floating-point weights are averaged, including the moving statistics of batch normalization.
+With --recalibration_steps, these statistics are computed from training data instead, which is
+better. If the optimizer keeps a moving average of the weights, it is not used.
 """
 
 import argparse
@@ -28,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="RUN|CHECKPOINT",
         help=(
             "Checkpoints, or directories of checkpoints. The config is taken from the run of the "
-            "first one."
+            "first source."
         ),
     )
     parser.add_argument(
@@ -63,12 +63,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Write the average and print the checkpoints that were averaged."""
     if args.last < 0 or args.recalibration_steps < 0:
-        raise errors.ConfigValueError("--last and --recalibration_steps must not be negative.")
+        raise errors.ConfigValueError(
+            f"--last is {args.last} and --recalibration_steps is {args.recalibration_steps}; "
+            "expected 0 or more."
+        )
     source = sources.read_params(args.sources[0], args)
     if not source.run_dir:
         raise errors.ConfigValueError(
-            f"{args.sources[0]} is an experiment, which has no checkpoints. Expected checkpoints "
-            "of a run."
+            f"{args.sources[0]} is an experiment, which has no checkpoints. Pass checkpoints of a "
+            "run, or its model directory."
         )
     from official_lite.tools import checkpoint_average
 

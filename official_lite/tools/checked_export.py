@@ -1,8 +1,8 @@
 """Export of a run's model to a format, and verification of the result.
 
 An exported model is called as a server would call it: without the code that built it. The task's
-own validation step evaluates it: while that runs, calls of the task's model are answered by the
-exported one. The metrics are therefore those of the task, whatever it does with a batch.
+own validation step evaluates it, with all calls of the task's model redirected to the exported
+model. The metrics are therefore those of the task, whatever the task does with a batch.
 """
 
 import contextlib
@@ -32,7 +32,7 @@ from official_lite.tools import run_model
 Outputs = list[Any]
 ExportedCall = Callable[[run_model.ModelInputs], Outputs]
 
-# The number of timed calls of the model: many, but not for long.
+# The timing of a model ends after so many calls or seconds, whichever comes first.
 _MAX_CALLS = 200
 _MAX_SECONDS = 2.0
 _WARM_UP_CALLS = 5
@@ -88,7 +88,7 @@ def export_checkpoint(
         directory: Where to write the exports.
         is_random: Whether to compare on random inputs instead of the first examples of the data.
         measure: Whether to measure the metrics and the latency of each export. The first element of
-            the result is then the model itself, with the format `model`.
+            the result then describes the original model, with the format `model`.
 
     Raises:
         errors.OfficialLiteError: The model can't be written in a format, or can't be loaded back.
@@ -126,7 +126,7 @@ def export_checkpoint(
 def _measure_model(
     ctx: ExperimentContext, prefix: str, inputs: run_model.ModelInputs, max_output: float
 ) -> Export:
-    """Measure the model of the run itself, for comparison."""
+    """Measure the original model, for comparison with its exports."""
     model = ctx.require("model")
     call = tf.function(lambda *args: model(*args, training=False))
     return Export(
@@ -164,7 +164,7 @@ def _write_and_call(
 
 
 def _name(prefix: str, run_dir: str) -> str:
-    """Return `500` for a checkpoint of the run itself, `best_ckpt-500` for one in a subfolder."""
+    """Return the step of a checkpoint, preceded by its subfolder, if any: `best_ckpt-500`."""
     folder, base = os.path.split(prefix)
     place = os.path.relpath(folder or os.curdir, run_dir)
     step = base.rpartition("-")[2]
@@ -204,7 +204,7 @@ def outputs_of(result: Any) -> Outputs:
 def largest_difference(expected: Outputs, found: Outputs) -> float:
     """Return the largest absolute difference of corresponding outputs.
 
-    It is infinite if the shapes differ or if other values than numbers differ.
+    It is infinite if the shapes differ or if non-numeric values differ.
     """
     if [each.shape for each in expected] != [each.shape for each in found]:
         return float("inf")
@@ -251,8 +251,8 @@ def _loader(module: str, what: str) -> Any:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
         raise errors.ConfigValueError(
-            f"{what} was written, but can't be loaded and compared: {error.name} is not installed. "
-            "pip install 'official-lite[export]'"
+            f"The {what} file was written, but can't be loaded and compared, because {error.name} "
+            "is not installed: pip install 'official-lite[export]'"
         ) from error
 
 
@@ -270,9 +270,10 @@ def _tensors(inputs: run_model.ModelInputs) -> list[Any]:
 
 
 def _by_name(wanted: Sequence[str], arrays: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the wanted inputs; a converter removes inputs that have no effect.
+    """Return the inputs that an exported model expects, by the names that it expects.
 
-    A converter also renames inputs whose names are taken. They are then matched by position.
+    Converters remove inputs that have no effect. They also rename inputs whose names are taken; all
+    inputs are then matched by position.
     """
     if set(wanted) <= set(arrays):
         return {name: arrays[name] for name in wanted}
@@ -298,7 +299,7 @@ def _difference(expected: Any, found: Any) -> float:
             return 0.0 if np.array_equal(expected, found) else float("inf")
         expected, found = expected.astype(np.float32), np.asarray(found).astype(np.float32)
     one, two = (np.asarray(each).astype(np.float64) for each in (expected, found))
-    # Equal infinities and pairs of NaN count as equal.
+    # The difference of two equal infinities, or of two NaN, is 0.
     same = (one == two) | (np.isnan(one) & np.isnan(two))
     gaps = np.abs(np.subtract(one, two, out=np.zeros_like(one), where=~same))
     return float(np.nan_to_num(gaps, nan=np.inf, posinf=np.inf).max())
@@ -309,7 +310,7 @@ def measure_metrics(
     inputs: run_model.ModelInputs,
     call: ExportedCall | None = None,
 ) -> dict[str, float]:
-    """Evaluate an exported model on the validation data; without `call`, the model itself.
+    """Evaluate an exported model on the validation data; without `call`, the original model.
 
     Args:
         ctx: The context with task and model, whose weights are those of the exported model.
@@ -364,7 +365,7 @@ def measure_latency(call: ExportedCall, inputs: run_model.ModelInputs) -> float:
 def _answered_by(
     model: keras.Model, inputs: run_model.ModelInputs, call: ExportedCall
 ) -> Iterator[None]:
-    """Let an exported model answer the calls of a model."""
+    """Redirect the calls of a model to its exported version within the context."""
     own_call: Callable[..., Any] = model.call
     signature = inspect.signature(own_call)
     dtypes = [np.asarray(x).dtype for x in keras.tree.flatten(list(inputs.args))]
@@ -378,7 +379,7 @@ def _answered_by(
         packed = keras.tree.pack_sequence_as(given, leaves)
         outputs = call(dataclasses.replace(inputs, args=packed))
         if not structure:
-            # The exported model returns a list.
+            # The exported model returns a flat list, so the original model shows the structure.
             structure.append(own_call(*args, **kwargs))
         return keras.tree.pack_sequence_as(structure[0], [tf.constant(x) for x in outputs])
 

@@ -49,11 +49,13 @@ def find_checkpoints(sources: Sequence[str], last: int = 0) -> list[str]:
         found |= dict.fromkeys(prefixes)
     for prefix in found:
         if damage := commit.find_damage(prefix):
-            raise errors.CheckpointError(f"{prefix} is damaged: {damage}.")
+            raise errors.CheckpointError(
+                f"{prefix} is damaged: {damage}. Pass only intact checkpoints."
+            )
     if len(found) < 2:
         raise errors.CheckpointError(
             f"Found only {', '.join(found)}; expected at least two checkpoints. "
-            "`trainer.max_to_keep` sets how many a run keeps."
+            "Pass more checkpoints, or train with a larger `trainer.max_to_keep`."
         )
     return list(found)
 
@@ -106,8 +108,8 @@ def _parts(ctx: Any, build: Any, recalibration_steps: int) -> Any:
         return trainer
     if recalibration_steps:
         raise errors.ConfigValueError(
-            "--recalibration_steps supports only experiments with one task. Without it, the "
-            "moving statistics of batch normalization are averaged."
+            "--recalibration_steps supports only experiments with one task. Omit it to average the "
+            "moving statistics of batch normalization."
         )
     optimizer = optimizer_factory.prepare_optimizer(ctx.optimizer, ctx.model)
     global_step = orbit.utils.create_global_step()
@@ -143,7 +145,7 @@ def _require_one_model(paths: Sequence[str]) -> None:
 
 
 def _saved_weights(path: str) -> list[saved_graph.Tensor]:
-    """Return the model's tensors in a checkpoint, in the order of its objects."""
+    """Return the model's tensors in a checkpoint, in the order of the saved objects."""
     top = saved_graph.SavedGraph(path).node(0).children
     parts = [top[name] for name in ("model", "hidden_weights", "hidden_items") if name in top]
     return [tensor for part in parts for tensor in part.tensors()]

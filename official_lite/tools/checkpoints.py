@@ -1,12 +1,12 @@
-"""Lists the checkpoints of a run, looks into one, or tells in what two of them differ.
+"""List the checkpoints of a run, inspect one, or compare two.
 
     python -m official_lite.tools checkpoints list /tmp/digits
     python -m official_lite.tools checkpoints inspect /tmp/digits/ckpt-600
     python -m official_lite.tools checkpoints diff /tmp/digits/ckpt-500 /tmp/digits/ckpt-600
 
-A checkpoint is named by its path without the endings of its files; a folder stands for the newest
-one in it. `inspect` reads every tensor, so that it finds whatever is damaged. One that is damaged
-ends the command with exit code 5.
+A checkpoint is named by the path of its files without their suffixes; a directory stands for the
+newest checkpoint in it. `inspect` reads every tensor, so that it finds any damage. The exit code is
+5 if a checkpoint is damaged.
 """
 
 import argparse
@@ -33,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     one.add_argument("path", help="A checkpoint, or a folder.")
     two = acts.add_parser("diff", help="Show the variables in which two checkpoints differ.")
     two.add_argument("a", help="A checkpoint, or a folder.")
-    two.add_argument("b", help="Another one.")
+    two.add_argument("b", help="The checkpoint to compare with, or a folder.")
     two.add_argument("--all", action="store_true", help="Show equal variables, too.")
     for parser_of_act in (every, one, two):
         listing.add_json_argument(parser_of_act)
@@ -50,7 +50,9 @@ def _list(args: argparse.Namespace) -> errors.ExitCode:
     directories = [args.model_dir, *_subdirectories(args.model_dir)]
     found = [each for path in directories for each in run_reading.list_checkpoints(path)]
     if not found:
-        raise errors.CheckpointError(f"No checkpoint found in {args.model_dir}.")
+        raise errors.CheckpointError(
+            f"Found no checkpoint in {args.model_dir}. Pass a directory with checkpoints."
+        )
     rows = [_row(each, args.model_dir) for each in found]
     if args.json:
         listing.print_json(rows)
@@ -62,7 +64,7 @@ def _list(args: argparse.Namespace) -> errors.ExitCode:
 
 
 def _subdirectories(model_dir: str) -> list[str]:
-    """Return folders with further checkpoints, such as the best one, but not other runs."""
+    """Return subfolders that may contain checkpoints, such as the best one; skip other runs."""
     paths = [os.path.join(model_dir, name) for name in files.list_names(model_dir)]
     return [path for path in paths if os.path.isdir(path) and not run_reading.is_run(path)]
 
@@ -81,7 +83,7 @@ def _row(checkpoint: run_reading.SavedCheckpoint, model_dir: str) -> dict[str, A
 
 
 def _state(checkpoint: run_reading.SavedCheckpoint) -> str:
-    """Check sizes and the checksum of the index only; no tensor is read."""
+    """Return the state according to file sizes and the checksum of the index."""
     if not checkpoint.is_committed:
         return "not committed"
     return commit.find_damage(checkpoint.path) or "sound"
@@ -196,7 +198,9 @@ def _find(path: str) -> str:
     if os.path.isdir(path):
         found = run_reading.list_checkpoints(path)
         if not found:
-            raise errors.CheckpointError(f"No checkpoint found in {path}.")
+            raise errors.CheckpointError(
+                f"Found no checkpoint in {path}. Pass a directory with checkpoints."
+            )
         return found[-1].path
     prefix = path.removesuffix(".commit.json").removesuffix(".index")
     if files.exists(f"{prefix}.index") or files.exists(commit.path_of(prefix)):

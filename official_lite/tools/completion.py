@@ -1,12 +1,12 @@
-"""Prints a script by which a shell completes these commands, and the flags of train.py.
+"""Print a shell completion script for these commands and the flags of train.py.
 
     source <(python -m official_lite.tools completion bash)            in ~/.bashrc
     python -m official_lite.tools completion zsh > ~/.zsh/_official-lite
     python -m official_lite.tools completion fish > ~/.config/fish/completions/official-lite.fish
 
-It completes commands, arguments, folders and names of experiments after `official-lite`, which pip
-installs, and flags and names of experiments after `train.py`; under bash also after
-`python -m official_lite.tools` and `python train.py`. It needs shtab:
+The script completes commands, arguments, directories and experiment names after `official-lite`,
+and flags and experiment names after `train.py`. Under bash, it does so after
+`python -m official_lite.tools` and `python train.py`, too. It requires shtab:
 pip install 'official-lite[completion]'.
 """
 
@@ -23,12 +23,12 @@ SHELLS = ("bash", "zsh", "fish")
 _A_NAME = "The name of the experiment."
 _NAMES = "python -m official_lite.tools experiments list --names 2>/dev/null"
 
-# Names of arguments, the same for all commands.
+# Names of arguments, which mean the same in all commands.
 _DIRECTORIES = {"directories", "folder", "folders", "log_dir", "model_dir", "study_dir"}
 _FILES = {"a", "b", "config_file", "gin_file", "output", "path", "source"}
 
-# With `python`, the program comes first on the command line. Bash splits `--mode=train` into three
-# words.
+# With `python`, other words precede the program. Bash splits `--mode=train` into three words, of
+# which shtab's functions must not see the `=`.
 _MORE_BASH = """
 _official_lite_call() {
   local words=() index word
@@ -61,7 +61,7 @@ complete -o bashdefault -o default -F _official_lite_python python python3
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the shell."""
+    """Add the argument `shell`."""
     parser.add_argument("shell", choices=SHELLS)
 
 
@@ -75,7 +75,8 @@ def run(args: argparse.Namespace) -> int:
         import shtab
     except ModuleNotFoundError as error:
         raise errors.ConfigValueError(
-            "Completion requires shtab: pip install 'official-lite[completion]'"
+            "Completion requires shtab, which is not installed: pip install "
+            "'official-lite[completion]'"
         ) from error
     train_parser = argparse.ArgumentParser(prog="train.py")
     train.add_arguments(train_parser)

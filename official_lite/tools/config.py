@@ -1,12 +1,12 @@
-"""Shows a config, or in which fields two of them differ.
+"""Show a config, or the fields in which two configs differ.
 
     python -m official_lite.tools config show vision/digits_cnn
     python -m official_lite.tools config show /tmp/digits trainer.optimizer_config
     python -m official_lite.tools config diff vision/digits_cnn /tmp/digits
 
-A config is an experiment by its name, a YAML or JSON file, or the folder of a run. --config_file
-and --set are laid over that of an experiment, as train.py does. A file may hold a few fields only:
-the others are taken for the same in a diff.
+A config is given by the name of an experiment, a YAML or JSON file, or the directory of a run.
+--config_file and --set change the config of an experiment, as in train.py. A file may contain only
+some of the fields; `diff` treats the others as equal.
 """
 
 import argparse
@@ -33,7 +33,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     show.add_argument("--set", action="append", default=[], metavar="PATH=VALUE")
     diff = acts.add_parser("diff", help="Show the fields in which two configs differ.")
     diff.add_argument("a", help="An experiment, a file, or the folder of a run.")
-    diff.add_argument("b", help="Another one.")
+    diff.add_argument(
+        "b", help="The config to compare with: an experiment, a file, or the folder of a run."
+    )
     for parser_of_act in (show, diff):
         sources.add_import_argument(parser_of_act)
         listing.add_json_argument(parser_of_act)

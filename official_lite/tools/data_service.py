@@ -1,13 +1,13 @@
-"""Starts a part of a tf.data service, whose processes prepare the data of trainings elsewhere.
+"""Start a dispatcher or a worker of a tf.data service, which prepares data for trainings.
 
-One dispatcher, of which trainings are told, and any number of workers:
+Start one dispatcher, whose address is passed to the trainings, and any number of workers:
 
     python -m official_lite.tools data_service dispatcher --port=5000
     python -m official_lite.tools data_service worker --dispatcher=HOST:5000 --host=THIS_HOST
     python train.py --tf_data_service=grpc://HOST:5000 ...
 
-Workers see the files under the same paths as the training. They may come and go while it is under
-way. SIGTERM and Ctrl-C end a dispatcher or a worker, with exit code 0.
+Workers must see the files under the same paths as the training. They may join and leave while it
+runs. SIGTERM and Ctrl-C stop a dispatcher or a worker, with exit code 0.
 """
 
 import argparse
@@ -33,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="",
         help="The directory in which the dispatcher stores its state for restarts.",
     )
-    worker = roles.add_parser("worker", help="Prepares data.")
+    worker = roles.add_parser("worker", help="Start a worker, which prepares data.")
     worker.add_argument("--dispatcher", required=True, metavar="HOST:PORT")
     worker.add_argument("--port", type=int, default=0, help="Default: any free port.")
     worker.add_argument(
@@ -55,7 +55,7 @@ def run(args: argparse.Namespace) -> int:
     is_over = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: is_over.set())
-    # Printed after the handlers are installed, so that a process that reads it may send a signal.
+    # Printed after the handlers are installed: a process that reads this may send a signal.
     terminal.say(what)
     is_over.wait()
     server.stop()

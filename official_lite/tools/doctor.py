@@ -1,11 +1,11 @@
-"""Looks at what a training would find on this machine, and lets a small one run.
+"""Check this machine and run a small training job.
 
     python -m official_lite.tools doctor
     python -m official_lite.tools doctor --model_dir=/data/runs --json
 
-Versions of what is installed, devices and the strategy that would be chosen, the cluster in
-TF_CONFIG, room on the disk and in memory, and a training of a few seconds on made-up numbers.
-The exit code is 0 if nothing is wrong, 1 if something is.
+The command checks the versions of packages, the devices and the strategy that would be selected,
+the cluster in TF_CONFIG, and the free disk space and memory. It then trains for a few seconds on
+generated data. The exit code is 0 if all checks pass, and 1 otherwise.
 """
 
 import argparse
@@ -26,7 +26,7 @@ from official_lite.run import run_record
 from official_lite.tools import listing
 
 _PACKAGE = "official-lite"
-# Less than this is reported as a problem.
+# Fewer free bytes than these are reported as a problem.
 _MIN_DISK = 1_000_000_000
 _MIN_MEMORY = 1_000_000_000
 _MARKS = {True: "ok", False: "WRONG", None: ""}
@@ -39,7 +39,7 @@ class Check:
     Attributes:
         name: What was checked.
         value: What was found.
-        ok: Whether it is as it should be; None if there is no right or wrong.
+        ok: Whether the check passed; None if it only informs.
     """
 
     name: str

@@ -1,11 +1,11 @@
-"""Lists the registered experiments, or shows one of them.
+"""List the registered experiments, or show one of them.
 
     python -m official_lite.tools experiments list
     python -m official_lite.tools experiments list 'vision/*'
     python -m official_lite.tools experiments show vision/digits_cnn
 
-They are those that train.py knows when it is started in the same directory: what its
-`registry_imports.py` imports, and what --import names.
+The experiments are those that train.py would find in the same directory: those registered by the
+imports of `registry_imports.py` and by the modules that --import names.
 """
 
 import argparse

@@ -1,14 +1,15 @@
-"""Exports the model of a run: as a SavedModel, `.keras`, LiteRT or ONNX.
+"""Export the model of a run as a SavedModel, or to a `.keras`, LiteRT or ONNX file.
 
     python -m official_lite.tools export runs/digits
     python -m official_lite.tools export runs/digits/best_ckpt --format=litert --format=onnx
     python -m official_lite.tools export runs/digits --check
 
-What is written is loaded back, called with the first examples of the validation data, and compared
-with the model; if they differ by more than --tolerance, the command ends with exit code 1. The
-model has the weights that an evaluation of the checkpoint has: the averaged ones if there are any.
-With --check, each exported model is evaluated on the validation data and timed, too.
-LiteRT and ONNX need: pip install 'official-lite[export]'
+Each exported model is loaded back, called with the first examples of the validation data, and
+compared with the original. If an output differs by more than --tolerance, the exit code is 1. The
+exported weights are those that an evaluation of the checkpoint uses: the averaged weights, if the
+optimizer keeps a moving average. With --check, each exported model is also evaluated on the
+validation data, and timed.
+LiteRT and ONNX require: pip install 'official-lite[export]'
 """
 
 import argparse
@@ -77,7 +78,7 @@ def run(args: argparse.Namespace) -> int:
     source = sources.read_params(args.source, args, instead=_OF_SEVERAL_TASKS)
     if not source.run_dir:
         raise errors.ConfigValueError(
-            f"{args.source} is an experiment, which has no weights. Expected a model directory."
+            f"{args.source} is an experiment, which has no weights. Pass a model directory."
         )
     from official_lite.tools import checked_export, run_model
 

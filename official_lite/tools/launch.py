@@ -5,9 +5,9 @@
     python -m official_lite.tools launch --elastic=1:4 --max_restarts=9 -- train.py …
 
 The first command starts a cluster for `multi_worker_mirrored`. The second one also starts a chief
-and a parameter server, for `parameter_server`. The third one continues with fewer workers after it
-has lost one, and with all of them when it is back; see docs/elastic.md. The config selects the
-strategy: --set=runtime.distribution_strategy=…
+and a parameter server, for `parameter_server`. The third one continues with fewer workers after
+losing one, and with all of them when the lost worker is back; see docs/elastic.md. The config
+selects the strategy: --set=runtime.distribution_strategy=…
 
 TF_CONFIG gives each process the addresses of the cluster, which are free ports of 127.0.0.1. Each
 line of output starts with the name of its process: `worker 1 | …`. SIGTERM and Ctrl-C are passed
@@ -38,15 +38,15 @@ from typing import IO
 from official_lite.common import cluster, errors, tf_config
 
 _HOST = "127.0.0.1"
-# Below the ports used for outgoing connections, which might take a port before its process does.
+# Below the ephemeral ports, which an outgoing connection might use before the process starts.
 _PORTS = range(10000, 32000)
 _MAX_TRIES = 1000
 
-# The time to wait for output after the process has ended. The output is complete then, unless a
-# child process keeps the pipe open.
+# The time to wait for the output of a process that has ended. The output is usually complete, but a
+# child of the process may keep the pipe open.
 _SECONDS_TO_READ_THE_REST = 2.0
 
-# From prctl(2).
+# The option `PR_SET_PDEATHSIG` of prctl(2).
 _PR_SET_PDEATHSIG = 1
 
 # Signals handled by the launcher, and the signals it forwards. SIGHUP becomes SIGTERM, so that a
@@ -58,8 +58,8 @@ _SIGNALS = {
 }
 _SECONDS_BETWEEN_LOOKS = 0.05
 
-# A scheduler may send its signal to all processes while a launcher forwards it as well. Signals
-# within this time count as one.
+# A scheduler may send its signal to all processes while the launcher forwards it as well. Signals
+# within this time are treated as one.
 _SECONDS_OF_ONE_WISH = 0.5
 
 _output_lock = threading.Lock()
@@ -68,9 +68,9 @@ _output_lock = threading.Lock()
 class Role(enum.Enum):
     """What the end of a process means for the other processes."""
 
-    TRAINER = "ends by itself, and the training has ended when all of them have"
-    REPLACEABLE = "serves the trainers; another process may take its place while they go on"
-    SERVER = "serves the trainers; without it they can't go on"
+    TRAINER = "ends by itself; the training has ended when all trainers have"
+    REPLACEABLE = "serves the trainers; another process may replace it while they continue"
+    SERVER = "serves the trainers, which can't continue without it"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -120,7 +120,7 @@ class ProcessEnd:
 
     def __str__(self) -> str:
         if self.code < 0:
-            # The kernel gives no other sign when it ends a process for lack of memory.
+            # A SIGKILL is the only sign that the kernel has ended a process for lack of memory.
             why = " (perhaps out of memory)" if -self.code == signal.SIGKILL else ""
             return f"{self.name} was killed by {_signal_name(-self.code)}{why}"
         return f"{self.name} ended with exit code {self.code}"
@@ -238,11 +238,12 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _sizes(args: argparse.Namespace) -> list[int]:
-    """Return the numbers of workers to use, the largest first."""
+    """Return the numbers of workers to use, in decreasing order."""
     if args.elastic is None:
         if not args.workers:
             raise errors.ConfigValueError(
-                f"--workers must be at least 1, got {args.workers}. Or use --elastic=MIN:MAX."
+                f"--workers is {args.workers}; expected at least 1. Pass --workers=N or "
+                "--elastic=MIN:MAX."
             )
         return [args.workers]
     if args.workers is not None or args.ps:
@@ -252,7 +253,7 @@ def _sizes(args: argparse.Namespace) -> list[int]:
         )
     if not args.max_restarts:
         raise errors.ConfigValueError(
-            "--elastic requires --max_restarts, the number of restarts after a lost worker."
+            "--elastic requires --max_restarts. Set it to the allowed number of restarts."
         )
     least, most = args.elastic
     sizes = [size for size in range(most, least - 1, -1) if most % size == 0]
@@ -360,24 +361,27 @@ def _free_ports(count: int) -> list[int]:
             with contextlib.suppress(OSError):
                 one.bind((_HOST, port))
                 found.append(port)
-    raise errors.ClusterError(f"Found fewer than {count} free ports in {_PORTS}.")
+    raise errors.ClusterError(
+        f"Found fewer than {count} free ports from {_PORTS.start} to {_PORTS.stop - 1}. End "
+        "programs that use them."
+    )
 
 
 def _count(text: str) -> int:
     if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of processes")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of processes, such as 2")
     return int(text)
 
 
 def _range(text: str) -> tuple[int, int]:
     least, _, most = text.partition(":")
     if not (least.isdecimal() and most.isdecimal() and 0 < int(least) <= int(most)):
-        raise argparse.ArgumentTypeError(f"{text!r} is not MIN:MAX, such as 1:4")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a range MIN:MAX, such as 1:4")
     return int(least), int(most)
 
 
 class LaunchedProcess:
-    """Starts a process and forwards its output line by line.
+    """A process that is started with its output forwarded line by line.
 
     Raises:
         errors.ConfigValueError: The program can't be started.
@@ -434,9 +438,10 @@ class LaunchedProcess:
 
 
 class _Log:
-    """A file with the output of a process, which continues if the file can't be written.
+    """A log file of a process's output. Errors when writing it do not stop the process.
 
-    If the reading thread failed instead, the process would die at the next line that it prints.
+    Otherwise, an error would end the thread that reads the output, and the process would fail when
+    it prints its next line.
     """
 
     def __init__(self, path: pathlib.Path) -> None:
@@ -445,7 +450,7 @@ class _Log:
         self._is_losing = self._is_torn = False
 
     def append(self, line: str) -> None:
-        """Append a line; if that fails, it is lost, with a warning for the first of several."""
+        """Append a line; if that fails, lose it, and warn unless the last line was lost, too."""
         data = b"\n" * self._is_torn + line.encode() + b"\n"
         try:
             self._is_torn = self._file.write(data) < len(data)
@@ -480,7 +485,7 @@ def _start(spec: ProcessSpec) -> subprocess.Popen[bytes]:
 
 
 def _end_with_launcher() -> None:
-    """Make the kernel send SIGTERM when the launcher dies, even by `kill -9`."""
+    """Make the kernel send SIGTERM to this process when the launcher dies, even by SIGKILL."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
@@ -490,7 +495,7 @@ def say(text: str, width: int = 0) -> None:
 
 
 def _write(name: str, text: str, target: IO[str], width: int) -> None:
-    # The reader of the output is gone, or it goes to a full disk.
+    # Writing fails if the reader of the output has exited or the disk is full.
     with _output_lock, contextlib.suppress(OSError):
         target.write(f"{name:<{width}} | {text}\n")
         target.flush()
@@ -504,7 +509,7 @@ def _signal_name(number: int) -> str:
 
 
 class Restarts:
-    """The total number of restarts that are allowed and taken."""
+    """The number of allowed restarts, and of those already taken."""
 
     def __init__(self, most: int) -> None:
         self.most = most
@@ -519,7 +524,7 @@ class Restarts:
 
 
 class LaunchedCluster:
-    """Runs the processes of a cluster until all trainers have ended or one process has failed.
+    """The processes of a cluster, run until all trainers have ended or one process has failed.
 
     ::
 
@@ -655,7 +660,7 @@ class LaunchedCluster:
 
 
 def _as_consequence(end: ProcessEnd) -> int:
-    """Return a sort key, which is higher the likelier another process caused this end."""
+    """Return a sort key: the higher, the likelier another process caused this end."""
     if end.code < 0:
         return 0
     return 2 if end.code == errors.ExitCode.CLUSTER else 1

@@ -39,7 +39,7 @@ def print_table(
     *,
     formats: Mapping[str, Format] | None = None,
 ) -> None:
-    """Print rows; a terminal that is too narrow folds long values, a pipe gets one line per row.
+    """Print rows: long values are folded to fit a terminal; a pipe gets one line per row.
 
     Args:
         rows: The rows.
@@ -60,7 +60,7 @@ def print_table(
         console.width = _UNLIMITED
     with console.capture() as printed:
         console.print(table)
-    # Remove the spaces at the end. `main` handles a closed pipe, not rich.
+    # Printed here, without trailing spaces, so that `main` rather than rich handles a closed pipe.
     print("\n".join(line.rstrip() for line in printed.get().splitlines()))
 
 

@@ -1,4 +1,4 @@
-"""Writes a project to start from: an experiment of its own that trains at once, with its test.
+"""Create a new project: an experiment that trains right away, with sample data and a test.
 
     python -m official_lite.tools new demo
     python -m official_lite.tools new demo --kind=image
@@ -6,8 +6,8 @@
 
 The kinds `image`, `tabular` and `text` classify a folder of images, the rows of a CSV file, or
 texts. Without --kind, the project reads from memory or from TFRecord files. Every project has its
-own config, task, model and reading of data, and sample data; nothing is downloaded. The name
-becomes that of the folder, the package, the experiment and, in CamelCase, the task.
+own config, task, model and data reading; nothing is downloaded. The name becomes the name of the
+directory, the package, the experiment and, in CamelCase, the task.
 """
 
 import argparse
@@ -50,7 +50,7 @@ KINDS = {
         "images",
         ("common", "classifier", "image"),
         {
-            "title": "Classifies the images of a folder.",
+            "title": "Classification of images in folders.",
             "accuracy": "about 0.99",
             "train_path": "data/train",
             "validation_path": "data/validation",
@@ -61,7 +61,7 @@ KINDS = {
         "table",
         ("common", "classifier", "csv", "tabular"),
         {
-            "title": "Predicts a column of a CSV file from the others.",
+            "title": "Prediction of a column of a CSV file from the others.",
             "accuracy": "about 0.92",
             "imports": _TENSORS,
             **_CSV,
@@ -71,7 +71,7 @@ KINDS = {
         "texts",
         ("common", "classifier", "csv", "text"),
         {
-            "title": "Classifies texts.",
+            "title": "Classification of texts.",
             "accuracy": "about 0.97",
             "imports": _TENSORS,
             **_CSV,
@@ -81,7 +81,7 @@ KINDS = {
 
 _DEFAULT = "lines"
 
-# Names of the project's own files.
+# Names of the project's own files, with which a package would conflict.
 _TAKEN = frozenset({"data", "make_data", "registry_imports", "tests", "train"})
 
 
@@ -125,10 +125,12 @@ def write_project(folder: pathlib.Path, kind: str = _DEFAULT) -> None:
     """
     if kind not in KINDS:
         raise errors.UnknownNameError(
-            f"There is no --kind={kind}. {suggestions.did_you_mean(kind, KINDS)}"
+            f"There is no project kind {kind!r}. {suggestions.did_you_mean(kind, KINDS)}"
         )
     if folder.exists():
-        raise errors.ConfigValueError(f"{folder} already exists. Nothing was changed.")
+        raise errors.ConfigValueError(
+            f"{folder} already exists, so nothing was written. Use another name."
+        )
     name = folder.name
     _check(name)
     camel = "".join(map(_capitalized, name.split("_")))
@@ -173,7 +175,7 @@ def _target(template: pathlib.PurePath, name: str) -> pathlib.PurePath:
 def _check(name: str) -> None:
     if not name.isidentifier() or not name.isascii():
         wish = re.sub(r"\W+", "_", name, flags=re.ASCII).strip("_")
-        hint = f" `{wish}` can." if wish.isidentifier() else ""
+        hint = f" Use `{wish}`." if wish.isidentifier() else ""
         raise errors.ConfigValueError(f"{name!r} is not a valid name of a Python package.{hint}")
     if keyword.iskeyword(name):
         raise errors.ConfigValueError(

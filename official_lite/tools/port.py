@@ -1,15 +1,14 @@
-"""Ports a project of the Model Garden, on Keras 2, to official_lite and Keras 3.
+"""Port a Model Garden project from Keras 2 to official_lite and Keras 3.
 
 python -m official_lite.tools port my_project             # shows what would change
 python -m official_lite.tools port my_project --check     # counts what would change
 python -m official_lite.tools port my_project --write
 
-Imports, renamed symbols and idioms are rewritten, in Python files, notebooks, and gin and YAML
-files; formatting and comments stay. What it takes a human for is listed with file and line, as
-lines are after the port; another run lists what is left.
-With `--alongside FOLDER` the modules of the Model Garden that the project imports, and that
-official_lite does not have, are copied from the installed one to that folder in the project, and
-ported too.
+Imports, renamed symbols and idioms are rewritten in Python files, notebooks, and gin and YAML
+files; formatting and comments are preserved. Places that require manual work are listed with their
+file and with their line after the port; another run lists the remaining ones.
+With `--alongside FOLDER`, Model Garden modules that the project imports and official_lite lacks are
+copied from the installed Model Garden to that folder in the project, and ported, too.
 """
 
 import argparse

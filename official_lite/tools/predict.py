@@ -1,12 +1,13 @@
-r"""Predicts with a trained run, and writes the predictions to files.
+r"""Predict with a trained run, and write the predictions to files.
 
     python -m official_lite.tools predict runs/digits
     python -m official_lite.tools predict runs/digits --format=parquet --checkpoint=best \
         --output=predictions/digits --set=task.validation_data.input_path=new.tfrecord
 
-The command reads the experiment and the config from the record of the run. It prints and runs the
-command that predicts; use either to resume after an interruption. The input is `task.predict_data`,
-or the validation data. Parquet needs: pip install 'official-lite[parquet]'
+The command reads the experiment and the config from the record of the run. It prints the training
+command that predicts, and runs it; repeat either command to resume after an interruption. The input
+is `task.predict_data`, or the validation data. Parquet requires:
+pip install 'official-lite[parquet]'
 """
 
 import argparse

@@ -1,10 +1,10 @@
-"""Writes a page about runs and studies: curves, configs, checkpoints, trials, in one HTML file.
+"""Write a page about runs and studies: curves, configs, checkpoints and trials in one HTML file.
 
     python -m official_lite.tools report /tmp/digits --output page.html
     python -m official_lite.tools report runs/a runs/b /tmp/study --output page.html
 
-Several runs stand side by side. The page needs no network and no server: open the file, send it, or
-print it. docs/tools.md says what is in it.
+Several runs are shown side by side. The page needs no network and no server: open the file, send
+it, or print it. docs/tools.md describes its content.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""Starts a run again from its record, in another model directory.
+"""Start a run again from its record, in another model directory.
 
     python -m official_lite.tools reproduce runs/digits --model_dir=runs/digits_again
     python -m official_lite.tools reproduce runs/mine --model_dir=runs/mine_again --trust
@@ -34,7 +34,7 @@ def run(args: argparse.Namespace) -> NoReturn:
     _require_unused(args.model_dir)
     for check in verify.check_sources(args.run):
         if check.state == verify.BROKEN:
-            terminal.say(f"Warning: this is not as recorded: {check.link}: {check.differs}")
+            terminal.say(f"Warning: {check.link} differs from the record: {check.differs}")
     if chosen is not None:
         files.makedirs(args.model_dir)
         execution_record.save(chosen, args.model_dir)

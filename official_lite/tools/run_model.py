@@ -25,7 +25,7 @@ from official_lite.modeling.optimization import ema_optimizer, optimizer_factory
 from official_lite.pipeline.stages import Build, ExperimentContext, find_stages
 from official_lite.run import runtime
 
-# More examples would only take longer.
+# The number of example inputs; more would only take longer.
 _MAX_EXAMPLES = 8
 # Size of unknown dimensions in random inputs.
 _OPEN_SIZE = 4
@@ -37,7 +37,7 @@ def built(params: Any, mode: str = "") -> Iterator[tuple[ExperimentContext, Buil
 
     Args:
         params: The config.
-        mode: Purpose of a trainer that is made of them: `train`, `eval`, or neither.
+        mode: Purpose of a trainer built from these parts: `train`, `eval`, or empty for neither.
 
     Yields:
         The context with task, model and optimizer, and the `build` stage.
@@ -59,7 +59,7 @@ def built(params: Any, mode: str = "") -> Iterator[tuple[ExperimentContext, Buil
 
 
 def evaluation_data(ctx: ExperimentContext) -> tf.data.Dataset:
-    """Return the task's validation data, or its training data if it has no other."""
+    """Return the task's validation data, or its training data if it has no validation data."""
     return _evaluation_data(ctx.require("task"), ctx.params.task)
 
 
@@ -141,7 +141,7 @@ def read_checkpoint(
     """
     damage = commit.find_damage(prefix)
     if damage is not None:
-        raise errors.CheckpointError(f"{prefix} is damaged: {damage}.")
+        raise errors.CheckpointError(f"{prefix} is damaged: {damage}. Use another checkpoint.")
     try:
         fallback.restore(checkpoint, prefix, optional=optional, is_partial=True)
     except errors.CheckpointError:
@@ -181,7 +181,7 @@ def random_inputs(model: keras.Model, seed: int = 0) -> ModelInputs:
     if specs is None:
         raise errors.ConfigValueError(
             f"The inputs of {type(model).__name__} are unknown, because it is not a functional "
-            "model. They are derived from the data of the task."
+            "model. Use real inputs, which the data of the task provide."
         )
     generator = np.random.default_rng(seed)
     args = keras.tree.map_structure(lambda spec: _draw(spec, generator), specs)
@@ -199,7 +199,9 @@ def real_inputs(ctx: ExperimentContext) -> ModelInputs:
     dataset = evaluation_data(ctx)
     batch = next(iter(dataset), None)
     if batch is None:
-        raise errors.DataError("The validation data are empty, so there is no example input.")
+        raise errors.DataError(
+            "The validation data are empty; expected at least one batch as an example."
+        )
     args = _args_of_call(ctx, batch)
     arrays = [np.asarray(each) for each in keras.tree.flatten(args)]
     own_specs = _own_specs(model)
@@ -255,7 +257,7 @@ def _watching(model: keras.Model) -> Iterator[list[list[Any]]]:
 
 @contextlib.contextmanager
 def calls_replaced(model: keras.Model, call: Callable[..., Any]) -> Iterator[None]:
-    """Let a function answer the calls of a model within the context."""
+    """Redirect the calls of a model to a function within the context."""
     # Bypasses Keras' `__setattr__`, which would try to track the function.
     model.__dict__["call"] = call
     try:
@@ -267,7 +269,7 @@ def calls_replaced(model: keras.Model, call: Callable[..., Any]) -> Iterator[Non
 def tensors_of_call(
     signature: inspect.Signature, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> list[Any]:
-    """Return the arguments of a call of the model that hold tensors, without masks."""
+    """Return the arguments of a model call that contain tensors, except for masks."""
     given = signature.bind(*args, **kwargs).arguments
     return [value for name, value in given.items() if _is_input(name, value)]
 
@@ -299,7 +301,7 @@ def _names(specs: Any) -> list[str]:
 
 
 def _few(args: Any, arrays: Sequence[Any], specs: Any) -> Any:
-    """Return the first examples, with the dtypes of the specs."""
+    """Return the first examples of the arguments, with the dtypes of the specs."""
     sizes = {array.shape[0] if array.ndim else None for array in arrays}
     rows = slice(_MAX_EXAMPLES if len(sizes) == 1 and None not in sizes else None)
     leaves = [
@@ -319,5 +321,5 @@ def _draw(spec: tf.TensorSpec, generator: np.random.Generator) -> Any:
 
 
 def _portable(dtype: tf.DType) -> tf.DType:
-    """Return float32 for half precision: under mixed precision, a model converts its inputs."""
+    """Return float32 for half precision, to which a model converts its inputs by itself."""
     return tf.float32 if dtype in (tf.float16, tf.bfloat16) else dtype

@@ -1,14 +1,14 @@
-"""Lists the runs below a folder, or puts some of them side by side.
+"""List the runs below a directory, or compare some of them side by side.
 
     python -m official_lite.tools runs list /tmp/runs --sort=accuracy --descending
     python -m official_lite.tools runs list /tmp/runs --where=status=done --where='accuracy>0.9'
     python -m official_lite.tools runs list /tmp/runs --columns=name,step,accuracy,task.model.units
     python -m official_lite.tools runs compare /tmp/runs/a /tmp/runs/b
 
-A column, a condition or an order names a field (name, status, experiment, step, seconds, …), a
-metric (`accuracy` is the last one of validation; `train/accuracy` and `best/accuracy` are others),
-or a field of the config by its path or the end of it (`task.model.units`, `units`). Metrics are
-those in `metrics.json`, which the writer `jsonl` leaves.
+--columns, --where and --sort accept a field (name, status, experiment, step, seconds, …), a metric,
+and a config field by its path or the end of its path (`task.model.units`, `units`). The metric
+`accuracy` is the last value of validation; `train/accuracy` and `best/accuracy` are others. Metrics
+are read from `metrics.json`, which the writer `jsonl` writes.
 """
 
 import argparse
@@ -152,7 +152,7 @@ def _read(folders: Sequence[str]) -> list[run_reading.Run]:
     if len(folders) == 1:
         return run_reading.read_runs(folders[0])
     found = [path for folder in folders for path in run_reading.find_runs(folder)]
-    # Paths as given distinguish runs that have the same name in two folders.
+    # The paths on the command line distinguish runs of the same name in two folders.
     return [run_reading.read_run(path, name=path) for path in dict.fromkeys(found)]
 
 
@@ -162,7 +162,7 @@ def _list(runs: Sequence[Facts], args: argparse.Namespace) -> None:
         listing.print_json([_as_json(facts) for facts in shown])
         return
     if not runs:
-        print("There are no such runs.")
+        print("Found no matching runs.")
         return
     names = args.columns.split(",") if args.columns else _usual_columns(runs)
     full = [resolve(name.strip(), runs) for name in names]
@@ -186,18 +186,18 @@ def _is_a_result(name: str) -> bool:
 
 
 def _rank_of(runs: Sequence[Facts]) -> Callable[[str], tuple[bool, int]]:
-    """Return a sort key: first the metrics that select the best checkpoint, then common ones."""
+    """Return a sort key: first metrics that select the best checkpoint, then the most common."""
     judged_by = {facts.get("trainer.best_checkpoint_eval_metric") for facts in runs}
     wanted = {f"validation/{name}" for name in judged_by}
     return lambda name: (name not in wanted, -sum(name in facts.metrics for facts in runs))
 
 
 def _in_short(facts: Facts) -> dict[str, str]:
-    """Return the values for which a column of the default table has other texts."""
+    """Return the shortened texts that the default table shows in place of some values."""
     step, total = facts.run.step, facts.run.train_steps
     return {
         "step": f"{step}/{total}" if total else str(step),
-        # There is room for the kind only, such as `early_stopping`; the report has the whole text.
+        # There is room only for the kind, such as `early_stopping`; the report has the whole text.
         "exit_reason": str(facts.get("exit_reason") or "").partition(":")[0],
     }
 
@@ -216,7 +216,7 @@ def _compare(runs: Sequence[Facts], args: argparse.Namespace) -> None:
         listing.print_json({"differing": config, "runs": documents})
         return
     if not runs:
-        print("There are no such runs.")
+        print("Found no matching runs.")
         return
     fields = [name for name in FIELDS if name not in ("name", "model_dir")]
     environment = _differing([facts.run.environment for facts in runs])
@@ -243,7 +243,7 @@ def _differing(configs: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _rows(names: Sequence[str], sources: Sequence[Mapping[str, Any]]) -> list[list[str]]:
-    """Return a row of strings for each name that has a value, as a column has mixed types."""
+    """Return a row for each name that has a value: strings, because types differ by row."""
     rows = []
     for name in names:
         texts = [_FORMATS.get(name, listing.value_text)(source.get(name)) for source in sources]

@@ -1,4 +1,4 @@
-"""Shows a study of `--mode=search`: all trials in a table, and pictures if asked for.
+"""Show a study of `--mode=search`: all trials in a table, and plots if requested.
 
 python -m official_lite.tools search /tmp/study --plots
 """

@@ -1,10 +1,10 @@
-"""What a name on a command line means: an experiment, a config file, or a run.
+"""Resolution of a name on a command line to an experiment, a config file, or a run.
 
 `read_params` returns the typed config of an experiment, or of any path in the folder of a run. Such
-a folder does not contain the classes of its `params.yaml`; the experiment on the command line in
-its `run.json` determines them. Modules that the run's command line imported are not imported here,
-because a folder may come from an untrusted source. The command line of the tool must name them
-again. `read_config` returns plain values, which need no classes.
+a folder does not contain the config classes of its `params.yaml`; the experiment that its
+`run.json` names determines them. Modules that the run's command line imported are not imported
+here, because a folder may come from an untrusted source. The command line of the tool must name
+them again. `read_config` returns plain values, which need no classes.
 """
 
 import argparse
@@ -35,7 +35,7 @@ from official_lite.run import run_reading
 _REGISTRATIONS = "registry_imports"
 _CONFIG = "params.yaml"
 _RECORD = "run.json"
-# `best_ckpt/best_ckpt-300` is two levels below the run.
+# The number of paths to check, from a checkpoint such as `best_ckpt/best_ckpt-300` upwards.
 _LEVELS = 3
 _FILES = (".yaml", ".yml", ".json")
 _AS_OF = "Same as in train.py."
@@ -131,7 +131,7 @@ def add_trust_argument(parser: argparse.ArgumentParser) -> None:
 
 
 def train_command(run_dir: str, args: argparse.Namespace, mode: str | None = None) -> list[str]:
-    """Return the command that starts with the config of a run, without a model directory.
+    """Return the command that starts another run with the config of a run, without `--model_dir`.
 
     The command imports what the arguments name and, under `--trust`, what the record of the run
     names. Without `--trust`, it has `--safe_config`, so that `params.yaml` can't run code.
@@ -212,7 +212,7 @@ def read_params(name: str, args: argparse.Namespace, *, instead: str | None = No
             "as --experiment."
         )
     else:
-        remedy = "If you trust these values, repeat them by --set."
+        remedy = "If you trust these values, repeat them with --set."
         params = _read_run(run_dir, experiment, args.set, remedy).params
     if instead is not None and not isinstance(params.task, config_definitions.TaskConfig):
         raise errors.ConfigValueError(
@@ -246,8 +246,8 @@ def read_run_params(path: str, experiment: str = "", *, trust: bool = False) -> 
     command = _read_command(run_dir)
     if (command.gin_file or command.gin_params) and not gin.config_str():
         raise errors.ConfigValueError(
-            f"The run in {run_dir} was started with gin, whose bindings of functions {_CONFIG} "
-            "does not hold. Call `gin_config.parse_gin(files, bindings)` with "
+            f"The run in {run_dir} was started with gin bindings of functions, which {_CONFIG} "
+            "does not contain. Call `gin_config.parse_gin(files, bindings)` with "
             f"{command.gin_file} and {command.gin_params} first."
         )
     recorded = command.experiment or ""
@@ -259,7 +259,7 @@ def read_run_params(path: str, experiment: str = "", *, trust: bool = False) -> 
         )
     load_registrations([])
     remedy = "" if trust else "If it is a run of yours, pass trust=True."
-    # The file has all bindings of the run. Others may be meant for the next run of this process.
+    # The file has all gin bindings of the run. This process may have others, for its next run.
     return _read_run(run_dir, experiment or recorded, [], remedy, apply_gin=False)
 
 
@@ -293,11 +293,11 @@ def read_config(
 def changes(old: ConfigSource, new: ConfigSource) -> list[compatibility.Change]:
     """Return the fields that differ, sorted by path.
 
-    A field of a run counts as equal if either its given or its resolved value agrees, as when a run
-    is restarted. Fields that a file does not contain count as equal.
+    A field of a run is considered equal if either its given or its resolved value agrees, as when a
+    run is restarted. Fields that a file does not contain are considered equal.
     """
     if {old.kind, new.kind} == {"experiment", "file"}:
-        # Apply the file to the experiment, which converts types and TF Model Garden field names.
+        # Applying the file to the experiment converts types and the Model Garden's field names.
         old, new = _laid_over(old, new), _laid_over(new, old)
     (became, given), (new_became, new_given) = old.values(), new.values()
     paths = {*became, *given} | {*new_became, *new_given}
@@ -314,7 +314,7 @@ def changes(old: ConfigSource, new: ConfigSource) -> list[compatibility.Change]:
 
 
 def _require_given(command: argparse.Namespace, args: argparse.Namespace, run_dir: str) -> None:
-    """Refuse a run that was started with code, unless the arguments name such code themselves."""
+    """Raise an error if a run was started with flags for code that the arguments lack."""
     missing = [
         f"{flag}={shlex.quote(value)}"
         for name, flag in _CODE.items()
@@ -333,9 +333,9 @@ def _require_given(command: argparse.Namespace, args: argparse.Namespace, run_di
 def _read_run(
     run_dir: str, experiment: str, sets: Sequence[str], remedy: str, *, apply_gin: bool = True
 ) -> RunSource:
-    """Read the config of a run and, if there is a remedy, restrict what its values may name.
+    """Read the config of a run and, if `remedy` is not empty, restrict the code it may name.
 
-    They may then name only what is registered, and what `--set` names as well.
+    Its values may then name only registered code, and code that the experiment or `sets` names.
     """
     path = os.path.join(run_dir, _CONFIG)
     params = _parse(experiment, [path], sets, apply_gin=apply_gin)
@@ -362,7 +362,7 @@ def _is_path(name: str) -> bool:
 
 
 def _require_experiment(name: str) -> None:
-    """Raise an error about experiments and runs unless the name is that of an experiment."""
+    """Raise an error, which also suggests run directories, unless the experiment exists."""
     try:
         exp_factory.get_config_factory(name)
     except errors.UnknownNameError as error:
@@ -386,7 +386,7 @@ def _read_command(run_dir: str) -> argparse.Namespace:
     argv = _read_record(run_dir).get("argv", [])
     if not isinstance(argv, list):
         raise errors.ConfigValueError(
-            f"{os.path.join(run_dir, _RECORD)} can't be read: `argv` should be a list; got {argv!r}"
+            f"{os.path.join(run_dir, _RECORD)} can't be read: `argv` is {argv!r}; expected a list"
         )
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--experiment")
@@ -425,5 +425,5 @@ def _read_path(name: str) -> ConfigSource | None:
 
 
 def _laid_over(one: ConfigSource, other: ConfigSource) -> ConfigSource:
-    """Return a file applied to the experiment `other`; return an experiment unchanged."""
+    """Return `one` applied to the experiment `other` if it is a file; otherwise unchanged."""
     return read_config(other.name, config_files=[one.name]) if one.kind == "file" else one

@@ -1,4 +1,4 @@
-"""Trains or evaluates a registered experiment, or predicts with it.
+"""Train or evaluate a registered experiment, or predict with it.
 
     python train.py --experiment=vision/digits_cnn --mode=train_and_eval --model_dir=/tmp/digits
     official-lite train --import=mine.py --experiment=mine --mode=train --model_dir=/tmp/mine
@@ -33,7 +33,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         argv: The name of the program and its flags. Defaults to `sys.argv`.
     """
     _define_flags()
-    # absl shows the docstring and the key flags of the program for `--help`, whatever its name.
+    # For `--help`, absl shows the docstring and the key flags of the script that was started.
     sys.modules["__main__"].__doc__ = __doc__
     for module in (experiment_flags.__name__, __name__):
         for flag in FLAGS.get_key_flags_for_module(module):
@@ -55,7 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _define_flags() -> None:
     experiment_flags.define_flags()
-    # Drivers of the Model Garden define this one themselves.
+    # Drivers of the Model Garden define this flag themselves.
     if "enable_async_checkpointing" not in FLAGS:
         flags.DEFINE_bool(
             "enable_async_checkpointing",
@@ -83,7 +83,7 @@ def _main(argv: list[str]) -> None:
 
 
 def _dry_run(params: config_definitions.ExperimentConfig) -> None:
-    """Run one step of each kind; with `--mode=train`, the task may have no evaluation."""
+    """Run a step of training and one of evaluation, which a task may lack in `--mode=train`."""
     with tempfile.TemporaryDirectory() as model_dir:
         try:
             _run(params, "train_and_eval", model_dir)
@@ -94,7 +94,7 @@ def _dry_run(params: config_definitions.ExperimentConfig) -> None:
 
 
 def _refuse_positional(arguments: Sequence[str]) -> None:
-    """Refuse arguments without `--`, which absl passes on and nothing would read."""
+    """Raise an error for arguments without `--`, which absl accepts but nothing reads."""
     for argument in arguments:
         hint = ""
         if "=" in argument.lstrip("="):
@@ -113,7 +113,7 @@ def _run(params: config_definitions.ExperimentConfig, mode: str, model_dir: str)
 
         search.run_search(params, model_dir, allow_config_change=FLAGS.allow_config_change)
         return
-    # TensorFlow takes seconds to import. A typo should be reported before that.
+    # Imported late, so that a typo in the config is reported before TensorFlow's slow import.
     logging.info("%s of %s in %s", mode, FLAGS.experiment, model_dir)
     with app.lasting_imports(), terminal.without_startup_messages():
         import tensorflow as tf

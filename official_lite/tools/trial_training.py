@@ -1,7 +1,7 @@
-"""Trial trainings, built as by `train.py` in a temporary directory, and what `tune` learns by them.
+"""Short trial trainings in a temporary directory, on which `tune` bases its results.
 
-A sweep is a learning-rate range test (Smith, 2015): the loss while the rate grows from step to
-step. A probe measures the speed and memory of a few steps with a given batch size.
+A sweep is a learning-rate range test (Smith, 2015): it records the loss while the learning rate
+grows from step to step. A probe measures the speed and memory of a few steps with one batch size.
 """
 
 import argparse
@@ -46,7 +46,7 @@ _LAST_STEPS = 5
 _MIN_RATES = 30
 _ROWS = 12
 
-# Duration of the measurement of a probe in seconds, after first loops that trace the step.
+# Duration of a probe's measurement in seconds, without the two steps before it.
 _SECONDS = 1.0
 _SECONDS_PER_LOOP = 0.2
 _MIN_TIMED_STEPS = 2
@@ -125,7 +125,7 @@ class RateSweep:
         """Describe the result in one or two sentences."""
         end = self.learning_rates[-1]
         limit = (
-            f"The loss blew up at {end:.2g}."
+            f"The loss diverged at {end:.2g}."
             if self.has_diverged
             else f"The sweep ended at {end:.2g}."
         )
@@ -158,7 +158,7 @@ def run_sweep(params: Any, *, min_rate: float, max_rate: float, num_steps: int) 
     def sweep(ctx: pipeline.ExperimentContext) -> None:
         _sweep(ctx.require("trainer"), num_steps, rates, losses)
 
-    # All fields are given, because the schedule of the experiment may have set any of them.
+    # All fields are set, because the schedule of the experiment may have changed any of them.
     schedule = learning_rate_config.ExponentialLrConfig(
         initial_learning_rate=min_rate,
         decay_rate=max_rate / min_rate,
@@ -218,7 +218,7 @@ def draw(sweep: RateSweep, path: str, *, title: str = "") -> None:
     axes.semilogx(sweep.learning_rates, sweep.smoothed, color="C0", label="smoothed")
     if sweep.suggestion is not None:
         axes.axvline(sweep.suggestion, color="C3", linestyle="--", label=f"{sweep.suggestion:.2g}")
-    # The limits follow the smoothed losses, since single steps may be far outside.
+    # The y axis covers the smoothed losses, because the losses of single steps may be far higher.
     top, bottom = max(sweep.smoothed), min(sweep.smoothed)
     margin = 0.1 * (top - bottom) or 1.0
     axes.set_ylim(bottom - margin, top + margin)
@@ -250,8 +250,8 @@ def _sweep(
 def _smooth(losses: Sequence[float]) -> list[float]:
     """Return the mean of each loss and its neighbors.
 
-    The window is centered: a trailing window would delay the curve. Non-finite losses, such as a
-    last one, are ignored.
+    The window is centered: a trailing window would delay the curve. Non-finite losses are ignored;
+    the last one may be non-finite.
     """
     reach = max(1, round(_WINDOW * len(losses)))
     windows = [losses[max(0, n - reach) : n + reach + 1] for n in range(len(losses))]
@@ -261,8 +261,8 @@ def _smooth(losses: Sequence[float]) -> list[float]:
 def _has_diverged(losses: Sequence[float]) -> bool:
     """Return whether the loss has diverged.
 
-    It has if it is not finite, or if the mean of the last steps exceeds that of the first steps by
-    the amount that the loss had fallen, and by at least half of its initial value.
+    It has diverged if the last loss is not finite, or if the mean of the last steps exceeds that of
+    the first steps by the amount that the loss had fallen, and by at least half of the first mean.
     """
     if not math.isfinite(losses[-1]):
         return True
@@ -275,7 +275,7 @@ def _has_diverged(losses: Sequence[float]) -> bool:
 def _steepest(learning_rates: Sequence[float], smoothed: Sequence[float]) -> float | None:
     """Return the rate at which the loss falls fastest with the logarithm of the rate.
 
-    Only rates up to the lowest loss count: a fall after the loss has risen is meaningless.
+    Rates after the lowest loss are ignored: a fall after the loss has risen is meaningless.
     """
     lowest = int(np.argmin(smoothed))
     if lowest < 1:
@@ -298,7 +298,7 @@ class Probe:
         memory: Peak memory of the process in bytes.
         unit: Batch sizes must be a multiple of this: the number of replicas times the number of
             micro-batches.
-        problem: Why the data or config do not allow such steps; empty if they do.
+        problem: Why the data or config do not allow the batch size; empty if they do.
         is_of_config: Whether the problem is an error in the config.
         is_exhausted: Whether the process ran out of memory.
     """

@@ -1,13 +1,13 @@
-"""Finds a learning rate, or the largest batch size, for an experiment, by trying.
+"""Find a learning rate or the largest batch size for an experiment by short trainings.
 
     python -m official_lite.tools tune lr vision/digits_cnn --plot=rates.png
     python -m official_lite.tools tune batch_size vision/digits_cnn --memory_limit=4GB
 
-`lr` trains for some steps with a learning rate that grows from step to step, until the loss blows
-up, and suggests the rate at which it fell the fastest: one to begin with. `batch_size` trains some
-steps with larger and larger batches, each size in a process of its own, until the memory is
-exhausted. The experiment is the name of one, or the folder of a run, which stays as it is; both
-start from the beginning, or from `task.init_checkpoint`.
+`lr` trains with a learning rate that grows from step to step until the loss diverges. It suggests
+the rate at which the loss fell fastest, as a first choice. `batch_size` trains some steps with
+larger and larger batches, each size in its own process, until memory is exhausted. The source is
+the name of an experiment or the model directory of a run, which is not changed. Training starts
+from new weights or from `task.init_checkpoint`.
 """
 
 import argparse
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 _OF_SEVERAL_TASKS = "Train a few short runs and compare them with `tools runs compare`."
 _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9}
 
-# The search stops when the interval is smaller than the size divided by this number.
+# The search stops when its bounds differ by less than the size divided by this number.
 _RESOLUTION = 8
 _SECONDS_BETWEEN_LOOKS = 0.01
 _PART_OF_FREE = 0.9
@@ -94,7 +94,7 @@ def _add_size_arguments(parser: argparse.ArgumentParser) -> None:
         default=300.0,
         metavar="S",
         help=(
-            "The time limit in seconds per size; slower sizes count as too large. Default: "
+            "The time limit in seconds per size; slower sizes are considered too large. Default: "
             "%(default)g."
         ),
     )
@@ -150,7 +150,7 @@ def _bytes(text: str) -> int:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SizeTrial:
-    """A batch size that was tried.
+    """The result of a trial of one batch size.
 
     Attributes:
         batch_size: Examples per update.
@@ -175,7 +175,7 @@ class SizeSearch:
     """The result of a search.
 
     Attributes:
-        trials: The sizes that were tried, in increasing order.
+        trials: The trials, in increasing order of their batch sizes.
         memory_limit: Memory limit in bytes.
         largest: The largest size that fits.
     """
@@ -225,7 +225,7 @@ def search_sizes(
     """
     if start < 1:
         raise errors.ConfigValueError(
-            f"`task.train_data.global_batch_size` is {start}; expected the size to start with."
+            f"`task.train_data.global_batch_size` is {start}; set it to the size to start with."
         )
     limit = memory_limit or int(_PART_OF_FREE * _free_memory())
     trials = _Trials(args, limit, timeout_secs)
@@ -248,7 +248,7 @@ def find_largest(
         fits: Tries a size and returns whether it fits.
         start: The first size to try.
         most: The largest size to try.
-        unit: Returns the number of which sizes must be multiples; called after the first try.
+        unit: Returns the number that sizes must be a multiple of; called after the first trial.
     """
     low, high = 0, start
     if fits(start):
@@ -278,7 +278,7 @@ def _multiple(size: int, unit: int) -> int:
 
 
 class _Trials:
-    """Tries sizes and stores the results.
+    """Trials of batch sizes, and their results.
 
     Attributes:
         by_size: Results by size.
@@ -315,12 +315,12 @@ class _Trials:
             raise errors.OfficialLiteError(
                 f"Can't train with batches of {size}; see the error above."
             )
-        # This is how the operating system reacts when it is out of memory.
+        # The operating system kills processes when it runs out of memory.
         result = f"killed by {signal.Signals(-process.exitcode).name}"
         return SizeTrial(batch_size=size, result=result, memory=memory)
 
     def _judge(self, size: int, probe: "trial_training.Probe") -> SizeTrial:
-        # If no size has fit yet, the smaller sizes need not be multiples of the unit.
+        # Until a size has fit, the unit is unknown, so a size that is not a multiple is no mistake.
         is_mistake = probe.is_of_config and any(trial.fits for trial in self.by_size.values())
         if probe.problem and (is_mistake or not self.by_size):
             raise errors.ConfigValueError(f"Can't train with batches of {size}: {probe.problem}")
@@ -346,7 +346,7 @@ def _context() -> Any:
 
 
 def _run_probe(sender: Any, args: argparse.Namespace, size: int) -> None:
-    # Imported here because the process that starts these processes does not need TensorFlow.
+    # Imported here because the parent process does not need TensorFlow.
     from official_lite.tools import trial_training
 
     # Ctrl-C is handled by the parent process, which kills this one.

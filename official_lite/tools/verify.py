@@ -1,13 +1,13 @@
-"""Checks that the files of a run are those that it wrote and read, and replays a part of it.
+"""Check that the files of a run are those that it wrote and read, and replay a part of it.
 
     python -m official_lite.tools verify runs/digits
     python -m official_lite.tools verify runs/digits --no-replay
     python -m official_lite.tools verify runs/mine --step=400 --import=my_tasks.py
 
 The command prints one line for each link: the chain, each record and checkpoint in it, the config,
-run.json, the input files, the code and the installed packages. It then trains again from the newest
-checkpoint that has a successor to that successor, in a temporary directory, and compares the two
-bit for bit. The exit code is 0 if all links hold, and 8 otherwise.
+run.json, the input files, the code and the installed packages. It then replays the training from
+the newest checkpoint that has a successor, in a temporary directory, and compares the result with
+the successor bit for bit. The exit code is 0 if all links hold, and 8 otherwise.
 """
 
 import argparse
@@ -111,20 +111,18 @@ def run(args: argparse.Namespace) -> int:
 
 def _replay(args: argparse.Namespace, *, is_sound: bool) -> Check:
     if not is_sound:
-        return _unchecked("a link before it is broken")
+        return _unchecked("an earlier link is broken")
     if needs_a_cluster(args.model_dir):
         return _unchecked("a run of several processes can't be replayed; pass --no-replay")
     segment = choose(find_segments(args.model_dir), args.step)
     if segment is None:
-        return _unchecked(
-            "no two checkpoints that follow each other are kept; see `trainer.max_to_keep`"
-        )
+        return _unchecked("the run has no two consecutive checkpoints; see `trainer.max_to_keep`")
     before, after = segment
     unequal = replay(args.model_dir, before, after, args)
     steps = f"from step {commit.step_of(before)} to {commit.step_of(after)}"
     if unequal:
         recorded = f"the variables {', '.join(unequal[:5])}{' …' if unequal[5:] else ''}"
-        return _broken("replay", after, recorded, f"other bits after a training {steps}")
+        return _broken("replay", after, recorded, f"different bits after the replay {steps}")
     return Check(link="replay", note=f"{steps}: equal bit for bit")
 
 
@@ -154,9 +152,9 @@ def choose(segments: Sequence[tuple[str, str]], step: int | None) -> tuple[str, 
     found = [segment for segment in segments if commit.step_of(segment[0]) == step]
     if not found:
         begins = [str(commit.step_of(before)) for before, _ in segments]
-        valid = f"--step can be {', '.join(begins)}." if begins else "No other step has one."
+        valid = f"--step can be {', '.join(begins)}." if begins else "No other one has, either."
         raise errors.CheckpointError(
-            f"No checkpoint at step {step} is kept together with its successor. {valid}"
+            f"Found no checkpoint at step {step} that has a successor. {valid}"
         )
     return found[-1]
 
@@ -193,7 +191,7 @@ def replay(run_dir: str, before: str, after: str, args: argparse.Namespace) -> l
             shutil.copy(path, model_dir)
         command += [
             f"--model_dir={model_dir}",
-            # Other fields stay as they are: the length of the training may determine its schedule.
+            # Other fields are unchanged: `train_steps` may determine the learning rate schedule.
             f"--set=trainer.checkpoint_interval={step}",
             "--set=trainer.writers=[]",
         ]
@@ -203,7 +201,7 @@ def replay(run_dir: str, before: str, after: str, args: argparse.Namespace) -> l
 
 
 def _train_until(command: Sequence[str], path: str, log: str) -> None:
-    """Run a command until a file exists, and kill it then."""
+    """Run a command, and kill it as soon as a file exists."""
     with open(log, "wb") as output:
         process = subprocess.Popen(
             command, stdout=subprocess.DEVNULL, stderr=output, start_new_session=True
@@ -254,7 +252,7 @@ def check_sources(run_dir: str) -> Iterator[Check]:
 
 
 def find_segments(run_dir: str) -> list[tuple[str, str]]:
-    """Return pairs of checkpoints that are both kept, the second of which came from the first."""
+    """Return pairs of existing checkpoints, the second of which was trained from the first."""
     listed = chain.listed(chain.read(run_dir))
     by_sha256 = {str(link.entries.get("sha256")): name for name, link in listed.items()}
     pairs = [
@@ -285,14 +283,14 @@ def _has_lost_its_chain(run_dir: str) -> bool:
 
 
 def _check_order(links: Sequence[chain.Link]) -> Iterator[Check]:
-    """Check that each line names the line before it, which no line after the first may lack."""
+    """Check that each line after the first names the line before it."""
     is_sound = True
     before: str | None = None
     for link in links:
         after = link.entries.get("after")
         if link.kind not in _KINDS:
             is_sound = False
-            yield _broken("chain", _place_of(link), "a line of the chain", "something else")
+            yield _broken("chain", _place_of(link), "a line of the chain", "a line of another kind")
         elif after != before:
             is_sound = False
             found = f"a line before it with sha256 {before}" if before else "no line before it"
@@ -303,7 +301,7 @@ def _check_order(links: Sequence[chain.Link]) -> Iterator[Check]:
 
 
 def _describe_start(link: chain.Link, links: Sequence[chain.Link]) -> str:
-    """Return when a record was written, and whether its run had changed since the record before."""
+    """Return the time of the start that a record describes, and changes since the last record."""
     texts = [f"of the start at {link.entries.get('start_time')}"]
     earlier = [e for e in links[: link.number - 1] if "code_sha256" in e.entries]
     for name in ("code", "environment", "inputs"):
@@ -326,12 +324,12 @@ def _check_checkpoint(run_dir: str, link: chain.Link, links: Sequence[chain.Link
         return _broken("chain", _place_of(link), "the name of a checkpoint", repr(name))
     if previous is not None and not came_from:
         recorded = f"a previous checkpoint with sha256 {previous}"
-        return _broken(name, _place_of(link), recorded, "no line of it before")
+        return _broken(name, _place_of(link), recorded, "no earlier line with that sha256")
     note = f"after {came_from[-1].checkpoint}" if came_from else "the first one"
     if link.entries.get("adopted"):
         note = "written by another program or version"
     elif earlier and (not came_from or came_from[-1].number != earlier[-1].number):
-        note += f"; forks from the chain, which had come to {earlier[-1].checkpoint}"
+        note += f"; forks from the chain, which had reached {earlier[-1].checkpoint}"
     if chain.listed(links).get(name) is not link:
         return Check(link=name, note=f"{note}; {_describe_removal(link, links)}")
     prefix = os.path.join(run_dir, name)
@@ -398,7 +396,7 @@ def _check_unlisted(run_dir: str, links: Sequence[chain.Link]) -> Iterator[Check
             note = "the process was killed before it listed this checkpoint"
             yield _check_commit(prefix, previous, links) or Check(link=name, note=note)
         else:
-            recorded = "no line of this checkpoint"
+            recorded = "no line about this checkpoint"
             yield _broken(name, chain.FILE, recorded, os.path.basename(commit.path_of(prefix)))
 
 
@@ -412,8 +410,8 @@ def _check_file(
 ) -> Check:
     """Compare a file with the last record.
 
-    A start that was killed between its line in the chain and its files leaves those of a record
-    before. It has then saved no checkpoint.
+    If a start is killed after it added its line to the chain but before it wrote its files, the
+    files still match the previous record. Such a start has saved no checkpoint.
     """
     path = os.path.join(run_dir, file)
     wanted: list[str] = []

@@ -76,5 +76,5 @@ def test_edited_files_of_the_run_cause_a_warning(
     with pytest.raises(SystemExit):
         tools.main(["reproduce", str(edited), f"--model_dir={tmp_path / 'again'}"])
     said = capsys.readouterr().err
-    assert "Warning: this is not as recorded: config: params.yaml: recorded sha256" in said
+    assert "Warning: config differs from the record: params.yaml: recorded sha256" in said
     assert "--safe_config" in started[0]

@@ -61,7 +61,7 @@ def test_runs_list_selects_columns_rows_and_a_limit(
         *("more/b", "0.93", "8"),
     ]
     assert len(_out(capsys, "list", folder, "--limit=1").splitlines()) == 2
-    assert _out(capsys, "list", folder, "--where=status=failed") == "There are no such runs.\n"
+    assert _out(capsys, "list", folder, "--where=status=failed") == "Found no matching runs.\n"
     assert tools.main(["runs", "list", folder, "--sort=acuracy"]) == 2
     assert "`accuracy`" in capsys.readouterr().err
 

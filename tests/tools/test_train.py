@@ -43,6 +43,6 @@ def test_help_of_train_explains_each_flag() -> None:
         done = commands.run([*program, "--help"])
         assert done.returncode == 0
         said = done.stdout
-        assert said.startswith("Trains or evaluates a registered experiment, or predicts with it.")
+        assert said.startswith("Train or evaluate a registered experiment, or predict with it.")
         assert "--experiment: " in said
         assert "enable_async_checkpointing: " in said

@@ -357,7 +357,7 @@ def test_verify_shows_and_accepts_a_fork_after_a_damaged_checkpoint(
     assert verify(trained.run, "--no-replay") == (0, [])
     assert tools.main(["verify", str(trained.run), "--no-replay"]) == 0
     said = capsys.readouterr().out
-    assert "after ckpt-16; forks from the chain, which had come to ckpt-20" in said
+    assert "after ckpt-16; forks from the chain, which had reached ckpt-20" in said
     assert "after ckpt-16; removed (damaged)" in said
 
 

@@ -149,7 +149,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data_dir", type=pathlib.Path, required=True)
     parser.add_argument("--seed", type=int, default=1337)
-    parser.add_argument("--max_epochs", type=float, default=math.inf, help="At most so many.")
+    parser.add_argument(
+        "--max_epochs", type=float, default=math.inf, help="The maximum number of epochs."
+    )
     parser.add_argument("--recipe", choices=RECIPES, default="char_gpt")
     args = parser.parse_args()
     torch.manual_seed(args.seed)

@@ -2,8 +2,8 @@
 
 The network, its initial weights, the optimizer, the learning rates and the random changes of images
 are the same, with two small differences: a convolution with a stride of two pads both sides, and
-PyTorch's momentum does not contain the learning rate. Images are changed by whole batches of
-tensors, without a `DataLoader`, and convolutions run with `channels_last`.
+PyTorch's momentum does not contain the learning rate. Images are changed batch by batch as tensors,
+without a `DataLoader`, and convolutions run with `channels_last`.
 
 python fashion_mnist_torch.py --data_dir=/data/fashion-mnist
 """
@@ -28,7 +28,7 @@ from torch import nn  # noqa: E402
 MEAN, DEVIATION = 72.94, 90.02
 BATCH, EVAL_BATCH = 128, 500
 LEARNING_RATE, WARMUP, MOMENTUM, WEIGHT_DECAY, SMOOTHING = 0.1, 0.1, 0.9, 5e-4, 0.1
-# The deviation of a normal distribution that is cut off at twice the deviation.
+# The standard deviation of a unit normal distribution that is truncated at two deviations.
 TRUNCATED = 0.87962566103423978
 
 

@@ -1,7 +1,8 @@
 """RecBole's own training on MovieLens-100k, with its default protocol.
 
-Prints one line of JSON per evaluation: the seconds since the process began and the metrics, those
-of the validation split after each epoch, and those of the test split, named `test_…`, at the end.
+It prints one line of JSON per evaluation: the seconds since the process began and the metrics.
+These are of the validation split after each epoch, and of the test split, named `test_…`, at the
+end.
 
 ~/.cache/official_lite/environments/recbole/bin/python ml100k_recbole.py --data_dir=ml-100k
 """
@@ -53,10 +54,10 @@ def _train(model_name: str, data_dir: str, seed: int, max_epochs: int) -> None:
         "show_progress": False,
     }
     if model_name == "SASRec":
-        # Its loss is over all items, and RecBole then refuses to sample some.
+        # The loss covers all items, for which RecBole rejects negative sampling.
         settings["train_neg_sample_args"] = None
     params = config.Config(model=model_name, dataset="ml-100k", config_dict=settings)
-    # RecBole has replaced the path of this dataset by that of its own copy.
+    # For this dataset, RecBole has set the path to that of its own copy.
     params["data_path"] = data_dir
     utils.init_seed(params["seed"], params["reproducibility"])
     train, valid, test = data.data_preparation(params, data.create_dataset(params))

@@ -3,8 +3,8 @@
 python benchmarks/records/references/tabular_sklearn.py --table=breast_cancer --fold=0
 python benchmarks/records/references/tabular_sklearn.py --table=fair --data_dir=/tmp --fold=0
 
-Both models learn from the training and the validation rows of ours. Each line of output is the
-evaluation of one model on the test rows.
+Both models are trained on the training and the validation rows of the experiments. Each line of
+output is the evaluation of one model on the test rows.
 """
 
 import time
@@ -37,7 +37,7 @@ def load(table: str, data_dir: pathlib.Path) -> tuple[np.ndarray, np.ndarray, li
     """Return features, labels, and the indices of the columns of categories."""
     if table == "breast_cancer":
         cancer = datasets.load_breast_cancer()
-        # The classes in the order of their names: benign is 0.
+        # Labels follow the order of the class names, so benign is 0.
         return cancer.data, 1 - cancer.target, []
     with (data_dir / f"{table}.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
@@ -73,7 +73,7 @@ def main() -> None:
     parser.add_argument("--max_epochs", type=int, default=1000)
     args = parser.parse_args()
     features, labels, categorical = load(args.table, args.data_dir)
-    # As `split_rows` of experiments/tabular/data.py.
+    # The same folds as `split_rows` of experiments/tabular/data.py.
     order = np.random.default_rng(0).permutation(len(labels))
     is_test = np.arange(len(labels)) % NUM_FOLDS == args.fold
     train, test = order[~is_test], order[is_test]

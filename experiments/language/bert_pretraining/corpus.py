@@ -32,7 +32,7 @@ class Corpus(NamedTuple):
 
 
 class SpecialTokens(NamedTuple):
-    """The numbers of the tokens that do not stand for text."""
+    """The numbers of the tokens that do not represent text."""
 
     padding: int
     first: int
@@ -41,7 +41,7 @@ class SpecialTokens(NamedTuple):
 
 
 def special_tokens(tokenizer_path: str) -> SpecialTokens:
-    """Return the special tokens of a tokenizer, which must have BERT's names."""
+    """Return the numbers of BERT's special tokens, which the tokenizer must have."""
     tokenizer = library.load_tokenizer(tokenizer_path)
     names = ("[PAD]", "[CLS]", "[SEP]", "[MASK]")
     return SpecialTokens(*(library.require_token(tokenizer, name) for name in names))

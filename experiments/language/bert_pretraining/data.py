@@ -13,7 +13,7 @@ __all__ = ["build_examples", "hide", "read_records", "read_text"]
 
 Tensors = dict[str, tf.Tensor]
 
-# Of the masked words, these fractions become [MASK] and another word; the rest stay unchanged.
+# The fractions of masked words that become [MASK], or a random word. The rest stay unchanged.
 _SHARE_MASKED, _SHARE_CHANGED = 0.8, 0.1
 
 _LABELS = ("masked_lm_ids", "masked_lm_weights", "next_sentence_labels")
@@ -36,7 +36,7 @@ def read_text(
         vocab_size: The vocabulary size of the model.
         input_context: The index of this input pipeline and the number of pipelines.
     """
-    # Only a single source: `match_files` refuses a config of several.
+    # A single source, because `match_files` rejects a config with several.
     files = input_reader.match_files(cast("Sequence[str] | str", params.input_path))
     text = corpus.load_corpus(tuple(files), tokenizer_path)
     special = corpus.special_tokens(tokenizer_path)
@@ -85,7 +85,7 @@ def build_examples(
     count = tf.shape(rows)[0]
     seeds = tf.random.split(seed, 3)
     room = tf.constant(seq_length - 3, tf.int64)
-    # The first part leaves at least one sentence of its document, and room for one token, to the
+    # The first part leaves at least one sentence of its document, and room for one token, for the
     # second part.
     wanted = tf.random.stateless_uniform([count], seeds[0], 1, room, tf.int64)
     begins = tf.gather(text.begins, rows)

@@ -45,7 +45,7 @@ def build_model(
         encoder.vocab_size,
         encoder.hidden_size,
         embeddings_initializer=layers.normal(encoder.initializer_range),
-        # Logits are float32 also under mixed precision, because the loss is sensitive to rounding.
+        # Logits are float32 even under mixed precision, because the loss is sensitive to rounding.
         reverse_dtype="float32",
         name="word_embeddings",
     )

@@ -30,8 +30,8 @@ class MaskedLMTask(base_task.Task):
         validation = config.validation_data
         if validation is not None and _sizes(validation) != _sizes(params):
             raise errors.ConfigValueError(
-                "`train_data` and `validation_data` differ in `seq_length` or "
-                f"`max_predictions_per_seq`: {_sizes(params)} and {_sizes(validation)}."
+                "`seq_length` and `max_predictions_per_seq` of `train_data` and `validation_data` "
+                f"are {_sizes(params)} and {_sizes(validation)}. Set them to the same values."
             )
         return model.build_model(config.model, *_sizes(params))
 

@@ -19,7 +19,7 @@ __all__ = [
 SPLITS = ("train", "validation")
 POSITIONS = ("learned", "rotary")
 
-# Products with a row's number must fit into an int32.
+# Row numbers are multiplied for the hash, and the products must fit into an int32.
 _MAX_NGRAM_ROWS = 2**16
 
 
@@ -43,9 +43,8 @@ class GptModelConfig(hyperparams.Config):
         layer_norm_epsilon: A number added to the variance.
         positions: `learned`, which adds a vector for each position, or `rotary`, with which
             attention depends on distances.
-        ngram_sizes: For each n of these, the embedding of the n tokens that end with a token is
-            added to the embedding of that token. All n-grams share the rows of a table by their
-            hash.
+        ngram_sizes: The values of n for which the embedding of the last n tokens is added to the
+            embedding of each token. N-grams are mapped to the rows of a table by a hash.
         ngram_rows: The number of rows of this table for each n.
     """
 
@@ -94,7 +93,7 @@ class GptModelConfig(hyperparams.Config):
 
 
 def small_gpt(**fields: Any) -> GptModelConfig:
-    """Return a GPT that CPUs train in minutes, without dropout, since it sees its text few times.
+    """Return a GPT that trains on a CPU in minutes; its few epochs need no dropout.
 
     Args:
         **fields: Fields of `GptModelConfig` that override the values chosen here.

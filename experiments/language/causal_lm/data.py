@@ -10,7 +10,7 @@ from official_lite.data import arrays, position
 __all__ = ["NOT_COUNTED", "build_dataset", "evaluation_stretches"]
 
 NOT_COUNTED = -1
-"""The label of a token that is not to be predicted."""
+"""The label of a token that is not predicted."""
 
 
 def build_dataset(
@@ -53,8 +53,8 @@ def evaluation_stretches(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return a whole text as rows of `seq_length` tokens: inputs and labels.
 
-    Each token but the first is predicted once, by a row with at least `context` tokens before it,
-    or with all tokens that there are.
+    Each token but the first is predicted once, in a row that has at least `context` tokens before
+    it, or all tokens before it if there are fewer.
     """
     if not 0 <= context < seq_length:
         raise errors.ConfigValueError(
@@ -75,7 +75,7 @@ def _random_stretches(
     params: configs.CausalLmDataConfig,
     input_context: tf.distribute.InputContext | None,
 ) -> tf.data.Dataset:
-    """Return random sequences, one from every `seq_length` tokens per epoch, in random order.
+    """Build batches of random sequences: one per epoch starts in each block of `seq_length` tokens.
 
     The positions depend only on the seed and the number of the batch.
     """

@@ -54,7 +54,7 @@ def generate(
     tokens = [int(token) for token in prompt]
     for number in range(num_tokens):
         seen = tokens[-length:]
-        # The model ignores what follows the last token.
+        # The padding has no effect, because the model ignores what follows the last token.
         window = tf.constant(seen + [0] * (length - len(seen)), tf.int32)
         tokens.append(int(draw(window, tf.constant(len(seen) - 1), tf.constant(number))))
     return tokens[len(prompt) :]
@@ -68,7 +68,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--model_dir", required=True, help="The model directory of the run.")
-    parser.add_argument("--experiment", default="", help="If the record of the run has none.")
+    parser.add_argument(
+        "--experiment", default="", help="The experiment, if the run's record lacks it."
+    )
     parser.add_argument("--prompt", default="\n", help="The text to continue.")
     parser.add_argument("--tokens", type=int, default=500, help="The number of tokens to generate.")
     parser.add_argument("--temperature", type=float, default=0.8)

@@ -10,7 +10,7 @@ from experiments.language.transformer import layers
 
 __all__ = ["NgramRows", "build_model"]
 
-# Smaller than 2**15, so products with a row's number fit into an int32.
+# Smaller than 2**15, so that products with a row number fit into an int32.
 _MULTIPLIER = 31337
 
 
@@ -40,7 +40,7 @@ class NgramRows(keras.layers.Layer):
         hashed = ops.zeros_like(inputs)
         rows = {}
         for size in range(1, max(self.sizes) + 1):
-            # Positions before the first token count as token 0.
+            # Positions before the first token are treated as token 0.
             oldest = ops.pad(inputs, ((0, 0), (size - 1, 0)))[:, : inputs.shape[1]]
             hashed = ops.mod(hashed * _MULTIPLIER + oldest + 1, self.num_rows)
             rows[size] = hashed
@@ -69,7 +69,7 @@ def build_model(config: configs.GptModelConfig, vocab_size: int) -> keras.Model:
         vocab_size,
         config.hidden_size,
         embeddings_initializer=layers.normal(config.initializer_range),
-        # Logits are float32 also under mixed precision, because the loss is sensitive to rounding.
+        # Logits are float32 even under mixed precision, because the loss is sensitive to rounding.
         reverse_dtype="float32",
         name="embedding",
     )
@@ -91,7 +91,7 @@ def build_model(config: configs.GptModelConfig, vocab_size: int) -> keras.Model:
             is_causal=True,
             norm_first=True,
             is_rotary=is_rotary,
-            # Each block has two sums.
+            # Each block adds to its residual stream twice.
             residual_stddev=config.initializer_range / (2 * config.num_layers) ** 0.5,
         )
     norm = keras.layers.LayerNormalization(

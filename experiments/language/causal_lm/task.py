@@ -68,22 +68,22 @@ class CausalLmTask(base_task.Task):
 
 
 def mean_cross_entropy(labels: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:
-    """Return the mean over the labels that count, in nats, or 0 if none counts."""
+    """Return the mean cross-entropy in nats of labels other than `NOT_COUNTED`; 0 if none."""
     losses, counts = _cross_entropy(labels, logits)
     return tf.math.divide_no_nan(tf.reduce_sum(losses), tf.reduce_sum(counts))
 
 
 class BitsPerToken(keras.metrics.Mean):
-    """A metric of the mean over all counted labels, regardless of the batches, in bits."""
+    """The cross-entropy in bits, averaged over counted labels rather than over batches."""
 
     def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
         losses, counts = _cross_entropy(y_true, y_pred)
-        # Labels that do not count already have a loss of 0.
+        # The losses of labels that are not counted are already 0.
         super().update_state(losses / math.log(2), sample_weight=counts)
 
 
 def _cross_entropy(labels: tf.Tensor, logits: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Return the nats of each label, and 1 for each that counts; both are 0 for the others."""
+    """Return each label's cross-entropy in nats, and 1; both are 0 for `NOT_COUNTED`."""
     counts = tf.cast(labels != data.NOT_COUNTED, tf.float32)
     losses = tf.nn.sparse_softmax_cross_entropy_with_logits(tf.maximum(labels, 0), logits)
     return losses * counts, counts

@@ -50,4 +50,6 @@ def _read(path: str) -> str:
         # Line endings are not converted: a Windows line ending is two characters.
         return tf.io.gfile.GFile(path, "rb").read().decode("utf-8")
     except UnicodeDecodeError as error:
-        raise errors.DataError(f"{path} is not UTF-8 text: {error}.") from error
+        raise errors.DataError(
+            f"{path} is not UTF-8 text: {error}. Convert it to UTF-8."
+        ) from error

@@ -15,7 +15,7 @@ __all__ = ["FEATURE", "load_tokens", "matched_paths", "read_records"]
 
 FEATURE = "ids"
 
-# The separator between documents; any of these that the tokenizer knows.
+# The separator between files is the first of these tokens that the tokenizer has.
 _BETWEEN_FILES = ("<|endoftext|>", "</s>", "[SEP]")
 
 

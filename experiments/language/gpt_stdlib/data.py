@@ -12,7 +12,7 @@ from official_lite.common import errors
 
 __all__ = ["gzip_bits_per_byte", "load_bytes", "list_files"]
 
-# Installed packages, and tests, which some systems leave out.
+# Folders that are skipped: installed packages, and tests, which some systems lack.
 _LEFT_OUT = {"site-packages", "dist-packages", "test", "tests", "idle_test", "__pycache__"}
 
 # A byte that source text does not contain.
@@ -32,7 +32,9 @@ def list_files(source_dir: str = "") -> list[pathlib.Path]:
     found = (path.relative_to(root) for path in root.rglob("*.py"))
     kept = sorted(path for path in found if not _LEFT_OUT & set(path.parts))
     if not kept:
-        raise errors.DataError(f"Found no `*.py` files in {root}.")
+        raise errors.DataError(
+            f"Found no `*.py` files in {root}. Set `task.source_dir` to a directory that has some."
+        )
     return kept
 
 
@@ -65,6 +67,6 @@ def _root(source_dir: str) -> pathlib.Path:
 
 
 def _percentile(path: pathlib.Path) -> int:
-    """Return a number from 0 to 99 that is the same on every machine."""
+    """Hash a path to a number from 0 to 99, which is the same on every machine."""
     digest = hashlib.sha256(path.as_posix().encode()).digest()
     return int.from_bytes(digest[:8], "big") % 100

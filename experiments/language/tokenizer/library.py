@@ -36,7 +36,7 @@ def import_library() -> ModuleType:
 
 @functools.lru_cache(maxsize=2)
 def load_tokenizer(path: str) -> Any:
-    """Load the `tokenizers.Tokenizer` of a file `tokenizer.json`, of any kind.
+    """Load a `tokenizers.Tokenizer` of any kind from a file `tokenizer.json`.
 
     Raises:
         ConfigValueError: If no path is given.
@@ -48,10 +48,12 @@ def load_tokenizer(path: str) -> Any:
             "train one on your text, run `python -m experiments.language.tokenizer.train`."
         )
     if not os.path.isfile(path):
-        raise errors.DataError(f"`task.tokenizer_path` is {path!r}, which does not exist.")
+        raise errors.DataError(
+            f"`task.tokenizer_path` is {path!r}, which does not exist; expected a `tokenizer.json`."
+        )
     try:
         return import_library().Tokenizer.from_file(path)
-    except Exception as error:  # The library has no type of its own for it.
+    except Exception as error:  # The library raises a plain `Exception` for a bad file.
         if type(error) is not Exception:
             raise
         raise errors.DataError(
@@ -83,11 +85,13 @@ def read_lines(paths: Iterable[str]) -> Iterator[str]:
                 try:
                     yield line.decode("utf-8")
                 except UnicodeDecodeError as error:
-                    raise errors.DataError(f"{path} is not UTF-8 text: {error}.") from error
+                    raise errors.DataError(
+                        f"{path} is not UTF-8 text: {error}. Convert it to UTF-8."
+                    ) from error
 
 
 def encode_lines(tokenizer: Any, lines: Iterable[str]) -> Iterator[np.ndarray]:
-    """Return the tokens of each line, int32."""
+    """Yield the tokens of each line, int32."""
     lines = iter(lines)
     while batch := list(itertools.islice(lines, _LINES_AT_ONCE)):
         for encoding in tokenizer.encode_batch(batch, add_special_tokens=False):

@@ -40,7 +40,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--input_path", required=True, help="Text files, as in a config.")
     parser.add_argument("--output", required=True, help="The file to write.")
-    parser.add_argument("--kind", choices=KINDS, default="bpe", help="bpe for GPT-2.")
+    parser.add_argument(
+        "--kind", choices=KINDS, default="bpe", help="bpe for GPT-2, wordpiece for BERT."
+    )
     parser.add_argument("--vocab_size", type=int, default=8192)
     args = parser.parse_args(arguments)
     paths = file_patterns.match_files(args.input_path)

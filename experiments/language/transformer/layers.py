@@ -93,7 +93,7 @@ class Attention(keras.layers.Layer):
         if self.is_rotary:
             query, key = _turn(query), _turn(key)
         scores = ops.matmul(query * d_head**-0.5, ops.swapaxes(key, 2, 3))
-        # The softmax is a sum over many positions, so it uses float32 also under mixed precision.
+        # The softmax is a sum over many positions, so it uses float32 even under mixed precision.
         weights = ops.softmax(self._hide(ops.cast(scores, "float32"), visible))
         weights = ops.cast(weights, self.compute_dtype)
         if self._dropout is not None:
@@ -102,7 +102,7 @@ class Attention(keras.layers.Layer):
         return ops.reshape(attended, (-1, length, width // 3))
 
     def _hide(self, scores: Any, visible: Any) -> Any:
-        """Mask scores of (batch, heads, time, time) with very low values at invisible positions."""
+        """Lower scores of shape (batch, heads, time, time) to -1e9 at invisible positions."""
         hidden = -1e9
         if self.is_causal:
             length = scores.shape[-1]
@@ -122,7 +122,7 @@ class Attention(keras.layers.Layer):
 
 
 def _turn(x: Any) -> Any:
-    """Rotate vectors of (…, time, width), each half of the numbers with the other half."""
+    """Apply rotary positions to (…, time, width), where the halves of the width form pairs."""
     _, _, length, width = x.shape
     frequencies = 10_000.0 ** -(np.arange(width // 2) / (width // 2))
     angles = np.arange(length)[:, np.newaxis] * frequencies

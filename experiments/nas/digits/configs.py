@@ -70,7 +70,7 @@ def nas_digits_darts_second_order() -> cfg.ExperimentConfig:
 
 @exp_factory.register_config_factory("nas/digits_gumbel")
 def nas_digits_gumbel() -> cfg.ExperimentConfig:
-    """Return a Gumbel softmax search with a falling temperature."""
+    """Return a Gumbel softmax search with a decreasing temperature."""
     return _experiment("gumbel", train_steps=600, arch_learning_rate=0.02)
 
 
@@ -82,7 +82,7 @@ def nas_digits_proxyless() -> cfg.ExperimentConfig:
 
 @exp_factory.register_config_factory("nas/digits_enas")
 def nas_digits_enas() -> cfg.ExperimentConfig:
-    """Return an ENAS search; the controller starts when the weights can tell paths apart."""
+    """Return an ENAS search, whose controller starts once the shared weights are trained."""
     return _experiment(
         "enas", train_steps=3000, warmup_steps=1500, reward="accuracy", arch_learning_rate=0.01
     )
@@ -99,8 +99,8 @@ def _experiment(name: str | None, *, train_steps: int, **one_shot: Any) -> cfg.E
         task=NasDigitsConfig(),
         trainer=nas.OneShotTrainerConfig(
             name=name,
-            # These are only twelve numbers and some hundred steps, so they may learn faster than
-            # the numbers of a large space.
+            # The twelve architecture parameters are trained for only some hundred steps, so they
+            # may learn faster than those of a large search space.
             one_shot=nas.OneShotConfig({"arch_learning_rate": 0.005, **one_shot}),
             train_steps=train_steps,
             steps_per_loop=200,

@@ -1,4 +1,4 @@
-"""A small network whose layers are to be chosen."""
+"""A small network whose layers an architecture search chooses."""
 
 import functools
 

@@ -1,10 +1,10 @@
 """The accuracy of each of the 64 architectures, and functions that compare a search with them.
 
-python -m experiments.nas.digits.table      computes them anew, and writes table.json: two minutes
+python -m experiments.nas.digits.table      trains all of them, and writes table.json: two minutes
 
-Each architecture is trained as `nas/digits` trains it, from weights and an order of batches of its
-own. All of them are paths through one model with choices, so that nothing has to be traced 128
-times.
+Each architecture is trained as by `nas/digits`, with its own initial weights and order of batches.
+All architectures are paths through one model with choices, so that the model is traced only once
+instead of 128 times.
 """
 
 import functools
@@ -56,7 +56,7 @@ def rank_of(arch: Mapping[str, str]) -> int:
 
 
 def kendall_tau(one: Sequence[float], other: Sequence[float]) -> float:
-    """Return the agreement of two rankings from -1 to 1; ties count for neither (tau-b)."""
+    """Return Kendall's tau-b, the agreement of two rankings with ties, from -1 to 1."""
     pairs = list(itertools.combinations(range(len(one)), 2))
     signs = [(np.sign(one[i] - one[j]), np.sign(other[i] - other[j])) for i, j in pairs]
     total = sum(a * b for a, b in signs)
@@ -74,7 +74,7 @@ def compute(seeds: Sequence[int] = SEEDS) -> dict[str, list[float]]:
         digits = task.NasDigitsTask(params.task)
         choices = digits.build_model()
         index = tf.Variable([0] * digits.task_config.model.num_choices)
-        # `type[Choice]` is for concrete classes only; here the base class stands for all of them.
+        # `type[Choice]` would exclude the abstract base class, which represents all choices here.
         makers: dict[Any, Any] = {nas.Choice: functools.partial(_Path, index)}
         nas.resolve_choices(choices, makers)
         optimizer = trainer_factory.create_optimizer(digits, params)
@@ -86,7 +86,7 @@ def compute(seeds: Sequence[int] = SEEDS) -> dict[str, list[float]]:
 
 
 class _Path:
-    """A selector that computes the option given by a variable."""
+    """A selector that computes the option whose index a variable contains."""
 
     def __init__(self, index: tf.Variable, choice: Any) -> None:
         self._index = index
@@ -103,7 +103,10 @@ class _Path:
 def _train(
     trainer: base_trainer.Trainer, index: tf.Variable, arch: Mapping[str, str], num_steps: int
 ) -> float:
-    """Train from the start. The data continue, so each training has its own order of examples."""
+    """Train an architecture from new weights, and return its validation accuracy.
+
+    The data are not restarted, so each training has its own order of examples.
+    """
     index.assign([model.OPERATIONS.index(arch[label]) for label in sorted(arch)])
     fresh = keras.models.clone_model(trainer.model)
     for variable, value in zip(trainer.model.variables, fresh.variables, strict=True):

@@ -12,7 +12,7 @@ __all__ = ["CriteoConfig", "CriteoDataConfig", "criteo_experiment"]
 FORMATS = ("tsv", "tfrecord")
 SPLITS = ("train", "validation")
 
-# The rows of the single table for all 26 categories must fit into an int32.
+# The row numbers of the single table for all 26 categories must fit into an int32.
 _MAX_TABLE_ROWS = 2**31 // 26
 
 _BATCH_SIZE = 1024
@@ -25,9 +25,10 @@ class CriteoDataConfig(cfg.DataConfig):
 
     Attributes:
         file_format: `tsv` as Criteo publishes it, or `tfrecord` as `criteo.generate` writes it.
-        split: The generated examples to use: `train` or `validation`. Both follow one truth.
+        split: The generated examples to use: `train` or `validation`. Both are drawn from the same
+            truth.
         num_generated: The number of generated examples.
-        truth_seed: The seed of the truth.
+        truth_seed: The seed of the truth, which is the model that labels are drawn from.
     """
 
     file_format: str = "tsv"
@@ -101,7 +102,7 @@ def criteo_experiment(task: CriteoConfig, learning_rate: float) -> cfg.Experimen
                     "optimizer": {
                         "type": "adagrad",
                         # The gradient of a row that occurs in one example of a batch is tiny, and
-                        # would be lost beside a larger number.
+                        # would be negligible compared with a larger initial value.
                         "adagrad": {"initial_accumulator_value": 1e-6},
                     },
                     "learning_rate": {

@@ -40,8 +40,8 @@ def build_dataset(
     return arrays.from_arrays(
         _generated_inputs(_generate(params), params.truth_seed, table_rows),
         params.global_batch_size,
-        # The examples are independent, so any order is as good. This order gives the same batches
-        # under every strategy.
+        # The examples are independent, so they need no shuffling. A fixed order gives the same
+        # batches under every strategy.
         shuffle=False,
         repeat=bool(params.is_training),
         drop_remainder=params.drop_remainder,

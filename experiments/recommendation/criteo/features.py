@@ -21,7 +21,7 @@ RECORD_FEATURES = {
     "integers": tf.io.FixedLenFeature((generator.NUM_INTEGERS,), tf.float32),
     "categories": tf.io.FixedLenFeature((generator.NUM_CATEGORIES,), tf.string),
 }
-"""A `tf.train.Example`: as a line, but NaN for a missing integer."""
+"""The features of a `tf.train.Example`: those of a line, with NaN for a missing integer."""
 
 
 @input_reader.takes_batches
@@ -56,13 +56,13 @@ def to_model_inputs(raw: dict[str, tf.Tensor], table_rows: int) -> tuple[Any, tf
 
 
 def log_integers(integers: tf.Tensor) -> tf.Tensor:
-    """Return log(1 + n), or 0 for negative and missing integers, as for 0."""
+    """Return log(1 + n) of each integer n; negative and missing ones are treated as 0."""
     is_counted = integers > 0
     return tf.math.log1p(tf.where(is_counted, integers, 0.0))
 
 
 def hash_tokens(tokens: tf.Tensor, categories: tf.Tensor, table_rows: int) -> tf.Tensor:
-    """Return rows of one table that holds the rows of all categories one after the other.
+    """Return row numbers of one table that contains the rows of all categories in turn.
 
     Args:
         tokens: Values of categories. An empty value is missing and has its own row, the first.

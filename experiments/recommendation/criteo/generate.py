@@ -44,7 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--split", choices=configs.SPLITS, default="train")
     parser.add_argument("--examples", type=int, default=100_000)
     parser.add_argument("--files", type=int, default=1)
-    parser.add_argument("--seed", type=int, default=0, help="Of the truth.")
+    parser.add_argument("--seed", type=int, default=0, help="The seed of the truth.")
     args = parser.parse_args(arguments)
     examples = generator.generate(args.seed, args.split, args.examples)
     args.output.mkdir(parents=True, exist_ok=True)
@@ -80,7 +80,7 @@ def _write_lines(path: str, rows: Iterator[_Row]) -> None:
 
 
 def _write_records(path: str, rows: Iterator[_Row]) -> None:
-    # Lines are written without it.
+    # Imported here because only this format requires TensorFlow.
     import tensorflow as tf
 
     with tf.io.TFRecordWriter(path) as writer:

@@ -24,10 +24,10 @@ __all__ = [
 NUM_INTEGERS = 13
 NUM_CATEGORIES = 26
 
-# The number of different values of the first category and of the last.
+# The numbers of different values of the first and of the last category.
 _MIN_VALUES, _MAX_VALUES = 4, 400
 _ZIPF_EXPONENT = 1.1
-# The value of each category, by frequency, that is missing in the files.
+# The frequency rank of the value of each category that the files leave empty.
 _MISSING_RANK = 2
 _MISSING_INTEGERS = 0.1
 
@@ -39,7 +39,7 @@ _VECTOR_WIDTH = 4
 _INTEGERS_STD, _WEIGHTS_STD, _PAIRS_STD = 0.6, 0.9, 0.9
 _BIAS = -1.4
 
-# Examples are drawn in blocks of this size, so a larger number begins with the same examples.
+# Examples are drawn in blocks of this size, so the first ones do not depend on their number.
 _BLOCK = 2**14
 _TRUTH = 2**32
 
@@ -131,7 +131,7 @@ def generate(seed: int, split: str, count: int) -> Examples:
 
 
 def log_integers(integers: np.ndarray) -> np.ndarray:
-    """Return the integers as models see them: log(1 + n), 0 for negative and missing ones."""
+    """Return log(1 + n) of each integer n, as models see it; 0 for negative and missing ones."""
     return np.log1p(np.maximum(np.nan_to_num(integers), 0))
 
 
@@ -145,7 +145,7 @@ def area_under_curve(labels: np.ndarray, scores: np.ndarray) -> float:
 
 
 def _value_table(count: int) -> np.ndarray:
-    """Return the values by frequency, each as often as it is to be drawn."""
+    """Return a table in which each value occurs in proportion to its frequency."""
     frequencies = np.arange(1, count + 1) ** -_ZIPF_EXPONENT
     shares = np.cumsum(frequencies) / frequencies.sum()
     places = np.linspace(0, 1, 2**16, endpoint=False)
@@ -153,7 +153,7 @@ def _value_table(count: int) -> np.ndarray:
 
 
 def _tokens(count: int) -> np.ndarray:
-    # An odd factor ensures that no two 32-bit numbers have the same product.
+    # With an odd factor, no two 32-bit numbers have the same product modulo 2**32.
     numbers = (np.arange(1, count + 1, dtype=np.uint64) * 2654435761) % 2**32
     return np.array([f"{number:08x}" for number in numbers], dtype=object)
 

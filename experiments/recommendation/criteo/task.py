@@ -12,7 +12,7 @@ from official_lite.core import base_task
 
 __all__ = ["CriteoTask"]
 
-# With thresholds at every thousandth, the AUC matches that of all examples to 1e-4.
+# With a threshold at every thousandth, the AUC differs from the exact one by at most 1e-4.
 _NUM_THRESHOLDS = 1001
 
 

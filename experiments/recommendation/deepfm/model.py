@@ -54,7 +54,7 @@ def build_model(config: configs.DeepFmModelConfig, num_rows: int) -> keras.Model
     for units in config.units:
         x = layers.Dense(units, activation="relu")(x)
         x = layers.Dropout(config.dropout_rate)(x)
-    # Logits are float32 also under mixed precision, because the loss is sensitive to rounding.
+    # Logits are float32 even under mixed precision, because the loss is sensitive to rounding.
     deep = layers.Dense(1, dtype="float32", name="deep_logits")(x)
     shallow = FactorizationMachine(dtype="float32")(fields)
     logits = layers.Add(dtype="float32", name="logits")([deep, shallow])

@@ -45,6 +45,6 @@ def build_model(config: configs.DlrmModelConfig, num_rows: int) -> keras.Model:
     x = layers.Concatenate()([x, PairwiseProducts()(vectors)])
     for units in config.top_units:
         x = layers.Dense(units, activation="relu")(x)
-    # Logits are float32 also under mixed precision, because the loss is sensitive to rounding.
+    # Logits are float32 even under mixed precision, because the loss is sensitive to rounding.
     logits = layers.Dense(1, dtype="float32", name="logits")(x)
     return keras.Model({"integers": integers, "rows": rows}, logits, name="dlrm")

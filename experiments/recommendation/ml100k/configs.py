@@ -188,10 +188,10 @@ task_factory.register_task_cls(SasRecConfig, "experiments.recommendation.ml100k.
 
 @exp_factory.register_config_factory("recommendation/ml100k_bpr")
 def ml100k_bpr() -> cfg.ExperimentConfig:
-    """Return a matrix factorization with the results of RecBole's: a test MRR@10 of about 0.45."""
+    """Return a matrix factorization that matches RecBole's test MRR@10 of about 0.45."""
     # 80,808 ratings in batches of 2,048, rounded up.
     params = _experiment(BprConfig(), steps_per_epoch=40)
-    # The steps are tiny, and the training is too short for `auto` to find this out.
+    # The fastest mode for such tiny steps. The training is too short for `auto` to benchmark modes.
     params.runtime.execution = "xla_loop"
     return params
 
@@ -213,7 +213,7 @@ def _experiment(task: Ml100kConfig, steps_per_epoch: int) -> cfg.ExperimentConfi
             validation_interval=steps_per_epoch,
             best_checkpoint_export_subdir="best_ckpt",
             best_checkpoint_eval_metric="mrr",
-            # RecBole stops one evaluation later than its `stopping_step` of 10 says.
+            # RecBole stops one evaluation later than its default `stopping_step` of 10.
             hooks=[
                 hyperparams.PluginConfig(
                     {"name": "early_stopping", "metric": "mrr", "patience": 11}
@@ -221,7 +221,7 @@ def _experiment(task: Ml100kConfig, steps_per_epoch: int) -> cfg.ExperimentConfi
             ],
             optimizer_config=optimization.OptimizationConfig(
                 {
-                    # The epsilon of PyTorch.
+                    # PyTorch's default epsilon.
                     "optimizer": {"type": "adam", "adam": {"epsilon": 1e-8}},
                     "learning_rate": {
                         "type": "constant",
@@ -245,7 +245,7 @@ def _experiment(task: Ml100kConfig, steps_per_epoch: int) -> cfg.ExperimentConfi
 
 @exp_factory.register_config_factory("recommendation/ml100k_two_tower")
 def ml100k_two_tower() -> cfg.ExperimentConfig:
-    """Return a network of users and one of items, trained with the items of a batch."""
+    """Return a network of users and one of items, trained against the other items of a batch."""
     params = _experiment(TwoTowerConfig(), steps_per_epoch=158)
     params.override({"task": {"train_data": {"global_batch_size": 512}}})
     return params

@@ -168,7 +168,7 @@ def split_at_random(directory: str, seed: int) -> Mapping[str, Ratings]:
     order, users = order[by_user], users[by_user]
     counts = np.bincount(users)
     num_held = np.maximum((counts * _HELD_OUT_SHARE).astype(int), 1) * (counts >= 3)
-    # How many ratings of the same user follow, including this one.
+    # The number of ratings of the same user from this one on.
     place = np.cumsum(counts)[users] - np.arange(len(users))
     part = (place <= 2 * num_held[users]).astype(int) + (place <= num_held[users])
     return {
@@ -190,7 +190,7 @@ def split_by_time(directory: str) -> Mapping[str, Ratings]:
     order = np.lexsort((ratings.timestamps, ratings.users))
     users = ratings.users[order]
     counts = np.bincount(users)
-    # How many ratings of the same user follow, including this one.
+    # The number of ratings of the same user from this one on.
     place = np.cumsum(counts)[users] - np.arange(len(users))
     is_split = counts[users] >= 3
     part = ((place <= 2) & is_split).astype(int) + ((place == 1) & is_split)
@@ -222,7 +222,7 @@ def build_pairs(
 ) -> tf.data.Dataset:
     """Build batches of training ratings, each with an item that the user has not rated.
 
-    Such an item is drawn uniformly, and another one in each epoch.
+    The unrated items are drawn uniformly, and differently in each epoch.
 
     Returns:
         Batches of `user` of shape (batch,), and `items` of shape (batch, 2), the rated one first.
@@ -266,7 +266,7 @@ def build_windows(
     """
     ends = np.cumsum(np.bincount(train.users))
     begins = np.concatenate([[0], ends[:-1]])
-    # As many windows as a user needs at any shift.
+    # Enough windows for each user at any shift.
     num_windows = (np.maximum(ends - begins - 2, -1) + length - 1) // length + 1
     user = np.repeat(np.arange(len(ends)), num_windows)
     index = np.arange(len(user)) - np.repeat(np.cumsum(num_windows) - num_windows, num_windows)
@@ -324,7 +324,7 @@ def build_next_items(
 
     Returns:
         Batches like those of `build_evaluation`, with `history` of shape (batch, length) instead of
-        `user`. In it, items are numbered from 1, and 0 is before the first one.
+        `user`. In `history`, items are numbered from 1, and 0 is padding before the first one.
     """
     split = params.split.lower()
     if split == configs.SPLITS[0]:
@@ -356,9 +356,9 @@ def _batches_of(
 
 
 def _last_items(splits: Mapping[str, Ratings], split: str, length: int) -> np.ndarray:
-    """Return the last items of each user before a split, from 1, int32 of shape (users, length).
+    """Return each user's last items before a split, int32 of shape (users, length).
 
-    Shorter histories are preceded by 0.
+    Items are numbered from 1. Shorter histories are padded with 0 on the left.
     """
     earlier = [splits[name] for name in configs.SPLITS[: configs.SPLITS.index(split)]]
     users = np.concatenate([ratings.users for ratings in earlier])
@@ -374,7 +374,7 @@ def _last_items(splits: Mapping[str, Ratings], split: str, length: int) -> np.nd
 
 
 def _number(ids: np.ndarray, rows: list[list[str]], wanted: np.ndarray) -> Features:
-    """Return the values of features as numbers, with one row for each of the wanted ids."""
+    """Convert feature values to numbers, with one row for each of the wanted ids."""
     names = sorted({name for row in rows for name in row})
     numbers = {name: number for number, name in enumerate(names, start=1)}
     row_of = dict(zip(ids.tolist(), rows, strict=True))

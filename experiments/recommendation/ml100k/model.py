@@ -52,7 +52,7 @@ class TwoTower(keras.Model):
     Args:
         config: The layers.
         users: The id and the features of each user.
-        items: The same of each item.
+        items: The id and the features of each item.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class TwoTower(keras.Model):
 
 
 class _Tower(keras.layers.Layer):
-    """A network from numbers of users or items to vectors of length 1."""
+    """A network that maps the numbers of users or items to vectors of length 1."""
 
     def __init__(
         self, config: configs.TwoTowerModelConfig, features: data.Features, name: str

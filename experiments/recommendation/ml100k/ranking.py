@@ -26,7 +26,7 @@ def recommend(scores: tf.Tensor, is_known: tf.Tensor, count: int) -> tf.Tensor:
 
 
 class RankingMetric(keras.metrics.Mean):
-    """A mean over users of a function of which recommended items are wanted.
+    """The mean over users of a function of their hits among the recommended items.
 
     Args:
         function: Maps hits, float32 of shape (batch, k) with 1 for each wanted item, the best item
@@ -39,7 +39,7 @@ class RankingMetric(keras.metrics.Mean):
         self._function = function
 
     def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
-        """Add users.
+        """Add the users of a batch.
 
         Args:
             y_true: Whether an item is wanted, bool of shape (batch, items).

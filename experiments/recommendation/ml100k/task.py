@@ -62,7 +62,7 @@ class RecommendationTask(base_task.Task):
 
 
 class BprTask(RecommendationTask):
-    """A task that learns to rank items that a user has rated above the others."""
+    """A task that learns to rank the items rated by a user above all others."""
 
     def build_model(self) -> keras.Model:
         ratings = data.load_ratings(self.task_config.input_path)
@@ -85,10 +85,10 @@ class BprTask(RecommendationTask):
 
 
 class TwoTowerTask(RecommendationTask):
-    """A task that finds the item of each rating among those of the batch.
+    """A task that finds the item of each rating among all items of the batch.
 
-    Popular items are among them more often. Their scores are corrected for this, as in
-    https://research.google/pubs/pub48840. Other items that the user has rated do not count.
+    Popular items occur in batches more often, for which their scores are corrected, as in
+    https://research.google/pubs/pub48840. Other items that the user has rated are ignored.
     """
 
     def build_model(self) -> keras.Model:

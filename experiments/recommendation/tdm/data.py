@@ -33,7 +33,7 @@ class Histories(NamedTuple):
 
 @functools.lru_cache(maxsize=2)
 def load_split(split: str, count: int, num_topics: int) -> Histories:
-    """Return `count` users, the same ones on every call.
+    """Return the histories of `count` users, which are the same on every call.
 
     Args:
         split: `train` or `validation`.
@@ -72,7 +72,7 @@ def build_dataset(
     return arrays.from_arrays(
         (features, histories.next_items),
         params.global_batch_size,
-        # The examples are independent, so any order is as good.
+        # The examples are independent, so they need no shuffling.
         shuffle=False,
         repeat=bool(params.is_training),
         drop_remainder=params.drop_remainder,

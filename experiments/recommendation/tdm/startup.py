@@ -43,7 +43,7 @@ class TreeStartup(paddlerec.StartupBase):
         logging.info("All workers built the same tree of depth %d.", context.model.depth)
 
     def _load(self, context: Any) -> bool:
-        """Restore weights if there are any, and return whether a tree was restored with them."""
+        """Restore saved weights, if any, and return whether a tree was restored with them."""
         return self.load(context) is not None or bool(context.params.task.init_checkpoint)
 
 

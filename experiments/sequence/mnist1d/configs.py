@@ -47,7 +47,7 @@ class Mnist1dDataConfig(cfg.DataConfig):
 
     Attributes:
         split: `train` or `test`.
-        max_shift: The maximum shift of a curve around its ends, in points.
+        max_shift: The maximum circular shift of a curve, in points.
         max_scale: The maximum relative change of the height of a curve.
         max_shear: The maximum height of a straight line that is added to a curve.
         noise: The standard deviation of the noise that is added to each point.

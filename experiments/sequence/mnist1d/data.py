@@ -17,7 +17,7 @@ FILE = "mnist1d.npz"
 NUM_POINTS = 40
 NUM_CLASSES = 10
 
-# The names of the curves and the labels in the file, which are those of the generator.
+# The names that the generator gives to the curves and the labels of each split.
 _NAMES = {"train": ("x", "y"), "test": ("x_test", "y_test")}
 
 

@@ -18,7 +18,7 @@ def build_model(
         x = _add_block(x, filters, 1 if index == 0 else 2, config.kernel_size, f"block{index + 1}")
     x = keras.layers.GlobalAveragePooling1D()(x)
     x = keras.layers.Dropout(config.dropout_rate)(x)
-    # Logits are float32 also under mixed precision, because the loss is sensitive to rounding.
+    # Logits are float32 even under mixed precision, because the loss is sensitive to rounding.
     logits = keras.layers.Dense(num_classes, dtype="float32", name="logits")(x)
     return keras.Model(inputs, logits, name="mnist1d")
 

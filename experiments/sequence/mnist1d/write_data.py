@@ -11,7 +11,7 @@ import numpy as np
 
 __all__ = ["write"]
 
-# Known here without an import of TensorFlow; `data.FILE` is the same.
+# Equal to `data.FILE`, whose import would require TensorFlow.
 _FILE = "mnist1d.npz"
 
 

@@ -1,1 +1,1 @@
-"""The parts that photo classification experiments share; nothing is registered here."""
+"""The parts that classification experiments share; nothing is registered here."""

@@ -19,6 +19,6 @@ def build_model(
     for units in config.units:
         x = keras.layers.Dense(units, activation="relu")(x)
     x = keras.layers.Dropout(config.dropout_rate)(x)
-    # Logits are float32 also under mixed precision, because the loss is sensitive to rounding.
+    # Logits are float32 even under mixed precision, because the loss is sensitive to rounding.
     logits = keras.layers.Dense(num_classes, dtype="float32", name="logits")(x)
     return keras.Model(inputs, logits, name="digits")

@@ -36,7 +36,7 @@ class FewLabelsDataConfig(digits.DigitsDataConfig):
 
 @dataclasses.dataclass
 class FewLabelsConfig(cfg.TaskConfig):
-    """The config of learning from a digit.
+    """The config of classifying or reconstructing digits.
 
     Attributes:
         objective: `class`, which requires labels, or `image`, which reconstructs the digit from the

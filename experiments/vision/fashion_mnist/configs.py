@@ -60,7 +60,7 @@ class FashionMnistModelConfig(hyperparams.Config):
 
 @dataclasses.dataclass
 class FashionMnistDataConfig(cfg.DataConfig):
-    """The images of Fashion-MNIST; `FashionMnistConfig` says where they are.
+    """The images of Fashion-MNIST, from `FashionMnistConfig.input_path`.
 
     Attributes:
         max_shift: The maximum random shift of training images in each direction, in pixels.
@@ -86,8 +86,9 @@ class FashionMnistConfig(classification.ClassificationConfig):
         input_path: The directory of the four original files, `train-images-idx3-ubyte.gz` and so
             on.
         num_held_out: The number of training images, the last ones, that are held out and evaluated
-            on, to compare settings without looking at the test images. With 0 all are trained on,
-            and the test images are evaluated. An epoch always has the steps of all 60,000 images.
+            on, to compare settings without looking at the test images. With 0, all of them are used
+            for training, and the test images are evaluated. An epoch always has the steps of all
+            60,000 images.
     """
 
     input_path: str = DEBIAN_DIRECTORY
@@ -149,7 +150,7 @@ def _experiment(task: FashionMnistConfig, train_epochs: int) -> cfg.ExperimentCo
             validate_every_epochs=1,
             checkpoint_every_epochs=1,
             steps_per_loop=100,
-            # No best checkpoint: the test images would choose it.
+            # No best checkpoint is kept, because the test images would select it.
             optimizer_config=optimization.OptimizationConfig(
                 {
                     "optimizer": {"type": "sgd", "sgd": {"momentum": 0.9, "nesterov": True}},
@@ -161,6 +162,6 @@ def _experiment(task: FashionMnistConfig, train_epochs: int) -> cfg.ExperimentCo
                 }
             ),
         ),
-        # `auto` would choose this mode, too: convolutions are its strength.
+        # `auto` would choose this mode, too, which is the fastest for convolutions.
         runtime=cfg.RuntimeConfig(distribution_strategy="one_device", execution="graph"),
     )

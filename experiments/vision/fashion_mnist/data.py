@@ -97,7 +97,7 @@ def load_split(directory: str, split: str) -> tuple[npt.NDArray[np.uint8], npt.N
 
 
 def _read_idx(path: pathlib.Path) -> npt.NDArray[np.uint8]:
-    """Read an array of bytes: two zeros, the type, the rank, the shape (big-endian), the bytes."""
+    """Read an IDX file: two zeros, the type, the rank, the shape (big-endian) and the bytes."""
     try:
         content = gzip.decompress(path.read_bytes())
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:

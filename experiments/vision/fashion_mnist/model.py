@@ -31,7 +31,7 @@ def build_model(
             x = _add_block(x, filters, 2 if is_smaller else 1, name)
     x = keras.layers.GlobalAveragePooling2D()(x)
     x = keras.layers.Dropout(config.dropout_rate)(x)
-    # Logits are float32 also under mixed precision, because the loss is sensitive to rounding.
+    # Logits are float32 even under mixed precision, because the loss is sensitive to rounding.
     logits = keras.layers.Dense(
         num_classes, kernel_initializer="he_normal", dtype="float32", name="logits"
     )(x)
@@ -61,7 +61,7 @@ def _convolve(x: Any, filters: int, strides: int, name: str, kernel_size: int = 
 
 @keras.saving.register_keras_serializable("official_lite")
 class FusedBatchNormalization(keras.layers.BatchNormalization):
-    """Keras' layer on the channels of images, computed by a single op in training.
+    """Keras' normalization of image channels, computed by a single op in training.
 
     Keras computes mean, variance and the normalized images in a dozen ops, each of which reads all
     images from memory. As in Keras 2 and PyTorch, the moving variance is that of a sample: n / (n -

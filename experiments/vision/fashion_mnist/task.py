@@ -34,8 +34,8 @@ class FashionMnistTask(task.ClassificationTask):
         images, labels = data.load_split(directory, "train")
         if held_out >= len(labels):
             raise errors.ConfigValueError(
-                f"`task.num_held_out` is {held_out}; expected less than the {len(labels)} training "
-                "images."
+                f"`task.num_held_out` is {held_out}; expected fewer than the {len(labels)} "
+                "training images."
             )
         rows = slice(None, -held_out) if is_training else slice(-held_out, None)
         return images[rows], labels[rows]

@@ -99,7 +99,7 @@ def _read_file(path: pathlib.Path) -> tuple[np.ndarray, np.ndarray]:
 
 
 class _ArrayUnpickler(pickle.Unpickler):
-    """An unpickler that only builds arrays of numbers; other pickles could run any code."""
+    """An unpickler that builds only arrays of numbers, so that a file can't run code."""
 
     _ALLOWED: ClassVar[Mapping[str, Any]] = {
         "_reconstruct": np.empty(0).__reduce__()[0],
@@ -110,4 +110,6 @@ class _ArrayUnpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         if module.split(".")[0] == "numpy" and name in self._ALLOWED:
             return self._ALLOWED[name]
-        raise errors.DataError(f"{module}.{name} is not allowed in a CIFAR-10 file.")
+        raise errors.DataError(
+            f"{module}.{name} is not allowed in a CIFAR-10 file; expected only NumPy arrays."
+        )

@@ -29,7 +29,7 @@ def build_model(
             name = f"size{size + 1}_block{block + 1}"
             x = _add_block(x, config.filters * 2**size, 2 if is_smaller else 1, name)
     x = keras.layers.GlobalAveragePooling2D()(x)
-    # Logits are float32 also under mixed precision, because the loss is sensitive to rounding.
+    # Logits are float32 even under mixed precision, because the loss is sensitive to rounding.
     logits = keras.layers.Dense(
         num_classes, kernel_initializer="he_normal", dtype="float32", name="logits"
     )(x)
@@ -46,7 +46,7 @@ def _add_block(x: Any, filters: int, strides: int, name: str) -> Any:
 
 
 def _shortcut(x: Any, filters: int, strides: int) -> Any:
-    """Return every other pixel, with zeros in the additional channels; it has no weights."""
+    """Return every other pixel, with zeros in additional channels: a shortcut without weights."""
     x = keras.layers.MaxPooling2D(1, strides)(x)
     missing = filters - x.shape[-1]
     return keras.ops.pad(x, [[0, 0], [0, 0], [0, 0], [missing // 2, missing - missing // 2]])

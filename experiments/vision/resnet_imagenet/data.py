@@ -35,7 +35,7 @@ def build_dataset(
         return _read(params, input_context, parser_fn=center)
     change = functools.partial(_change_at_random, params, input_size)
     if params.enable_tf_data_service:
-        # The order is another one each time, anyway; and this is the work that the workers are for.
+        # The workers make the random changes, without a seed, as the order differs in each run.
         return _read(params, input_context, parser_fn=lambda example: change(_any_seed(), example))
     encoded = _read(params, input_context)
     numbered = position.enumerate_batches(encoded, input_context)
@@ -63,7 +63,7 @@ def _read(
 
 
 def _seed_each(seed: int) -> Callable[..., Any]:
-    """Map numbered batches to batches of `(seed, example)`."""
+    """Return a function from numbered batches to batches of `(seed, example)`."""
 
     def number(batch_number: tf.Tensor, batch: Example) -> tuple[tf.Tensor, Example]:
         size = tf.shape(next(iter(batch.values())), out_type=tf.int64)[0]

@@ -26,7 +26,7 @@ def build_model(config: configs.ImageNetResNetConfig) -> keras.Model:
     x = keras.layers.Normalization(mean=_MEAN, variance=variances)(x)
     x = _build_backbone(config)(x)
     x = keras.layers.GlobalAveragePooling2D()(x)
-    # Logits are float32 also under mixed precision, because the loss is sensitive to rounding.
+    # Logits are float32 even under mixed precision, because the loss is sensitive to rounding.
     logits = keras.layers.Dense(
         config.num_classes,
         kernel_initializer=keras.initializers.RandomNormal(stddev=0.01),

@@ -142,7 +142,7 @@ def test_held_out_images_are_the_last_training_images_and_not_trained_on(
     # The epoch contains each remaining training image once, in a different order.
     assert sorted(map(bytes, trained.astype(np.uint8))) == sorted(map(bytes, images[:-20]))
     config.num_held_out = 90
-    with pytest.raises(errors.ConfigValueError, match="less than the 90 training images"):
+    with pytest.raises(errors.ConfigValueError, match="fewer than the 90 training images"):
         built.build_inputs(config.validation_data)
 
 
