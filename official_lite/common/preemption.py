@@ -230,7 +230,7 @@ class StopCheck:
             raise error_of(asked)
 
     def _next_look(self, step: int) -> int:
-        # In a new training, or after a checkpoint was restored, `_due` is out of date.
+        # `_due` is out of date when a new training run starts or a checkpoint is restored.
         if not step < self._due <= step + self._length:
             self._due = step + self._length
         return self._due

@@ -199,8 +199,8 @@ def find_unneeded(
     needed_ids = {id(variable) for variable in needed}
     for part in tf.train.TrackableView(checkpoint).descendants():
         if isinstance(part, keras.optimizers.Optimizer):
-            # The optimizer's children also include the weights of the model, so only its own
-            # variables are taken.
+            # The optimizer's children include the model's weights, so take only the optimizer's own
+            # variables.
             yield from (v for v in part.variables if id(v) not in needed_ids)
         elif isinstance(part, keras.Variable) and replica_state.is_seed(part):
             yield part

@@ -377,7 +377,7 @@ class TrainerConfig(base_config.Config):
         if self.validation_steps != -1 and self.validation_steps < 1:
             raise errors.ConfigValueError(
                 f"`validation_steps` is {self.validation_steps}; expected a number of batches, or "
-                "-1 for the whole validation data."
+                "-1 for all validation data."
             )
         if math.isnan(self.loss_upper_bound):
             raise errors.ConfigValueError("`loss_upper_bound` is NaN; expected a number.")

@@ -213,7 +213,7 @@ def _write_summaries(model_dir: str, step: int, task_name: str, logs: Logs) -> N
     }
     values = {tag: value for tag, value in flat.items() if np.ndim(value) == 0}
     with telemetry.TensorBoardWriter(os.path.join(model_dir, "eval")) as writer:
-        # Drop the values of an earlier start that was killed before it wrote the file below.
+        # Drop values left by an earlier attempt that was killed before it wrote the file below.
         writer.rewind(step)
         writer.write_values(values, step=step)
     # Write this file last, because it marks the checkpoint as done.

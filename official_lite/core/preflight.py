@@ -593,7 +593,7 @@ def require_agreement(
 
 
 def _parts(params: config_definitions.ExperimentConfig, mode: str) -> dict[str, list[str]]:
-    """Return the parts of a run that all workers must have in common, each as lines of text."""
+    """Return the properties of a run that must match on all workers, each as lines of text."""
     runtime = params.runtime.replace(task_index=-1, worker_hosts=None)
     config = hyperparams.flatten(params.replace(runtime=runtime))
     return {

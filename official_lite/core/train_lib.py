@@ -524,7 +524,7 @@ class OrbitExperimentRunner:
             telemetry.write_hparams(self.model_dir, self._run_info().flat_config())
 
     def _warn_of_no_checkpoint(self) -> None:
-        """Warn if a long training saves no checkpoint from which it could resume."""
+        """Warn if a long training run saves no checkpoint to resume from."""
         config, manager = self.params.trainer, self.checkpoint_manager
         has_one = manager is None or manager.latest_checkpoint
         saves = any(isinstance(h, orbit.hooks.PeriodicCheckpoint) for h in self._all_hooks)

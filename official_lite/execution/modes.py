@@ -137,8 +137,9 @@ def check_overrides(
             if getattr(trainer_cls, name) is not getattr(base, name):
                 raise errors.ConfigValueError(
                     f"`trainer.{field}` is {getattr(config, field)}, but {trainer_cls.__name__} "
-                    f"overrides `{name}`, which does not divide its batches. Set the field to its "
-                    "default, or override `train_step` or `validation_step` of the task instead."
+                    f"overrides `{name}`, and its override does not divide the batches. Set the "
+                    "field to its default, or override the task's `train_step` or "
+                    "`validation_step` instead."
                 )
 
 

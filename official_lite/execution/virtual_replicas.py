@@ -464,7 +464,7 @@ def _is_number(value: Any) -> bool:
 
 
 def _merged(logs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Merge the logs of the shards of this replica; concatenate tensors that are not scalars."""
+    """Merge the logs of this replica's shards: concatenate tensors, and keep the first scalar."""
     merged = {}
     for name in logs[0]:
         values = [tf.convert_to_tensor(one[name]) for one in logs]
@@ -506,8 +506,8 @@ def _empty(spec: nests.Nest) -> nests.Nest:
         if not isinstance(spec, tf.TensorSpec) or not spec.shape.rank:
             raise errors.ConfigValueError(
                 "`trainer.virtual_replicas`: the virtual replicas read different numbers of "
-                f"batches, and no empty batch can be made of {spec}. Return dense tensors with a "
-                "batch dimension from `build_inputs`."
+                f"batches, and no empty batch can be created for {spec}. Return dense tensors with "
+                "a batch dimension from `build_inputs`."
             )
         return tf.zeros([0, *(size or 0 for size in spec.shape[1:])], spec.dtype)
 
@@ -518,7 +518,7 @@ def _watch_for_equal_data(shards: tf.data.Dataset) -> tf.data.Dataset:
     """Warn if the first two virtual replicas read the same first batch.
 
     The batches are compared when the step reads them. Reading them earlier could change later
-    batches, for example the order in which a source shuffles.
+    batches, for example if a source shuffles in the order of its reads.
     """
     is_first = tf.data.Dataset.from_tensors(True)
     is_first = is_first.concatenate(tf.data.Dataset.from_tensors(False).repeat())

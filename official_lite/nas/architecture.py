@@ -123,7 +123,7 @@ def require_label(label: str) -> None:
     """Check that a choice has a label; choices with the same label are one decision."""
     if not label:
         raise errors.ConfigValueError(
-            "The `label` of a choice is empty. Set a name, by which an architecture refers to the "
+            "The `label` of a choice is empty. Set a name; architectures use it to refer to the "
             "choice."
         )
 

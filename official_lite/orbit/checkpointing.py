@@ -231,7 +231,7 @@ def _asynchronously(manager: tf.train.CheckpointManager) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def _explained(path: str | None) -> Iterator[None]:
-    """Convert errors of a restore to a `CheckpointError` that names the checkpoint."""
+    """Convert errors raised during a restore to a `CheckpointError` that names the checkpoint."""
     try:
         yield
     except (errors.OfficialLiteError, tf.errors.NotFoundError):

@@ -172,7 +172,7 @@ def compile_steps(
 
 
 class _BatchesOfStep:
-    """An iterator over the batches of one step, whose number XLA needs at compile time."""
+    """An iterator over the batches of one step. XLA needs their number at compile time."""
 
     def __init__(self, batches_per_step: int) -> None:
         self._batches_per_step = batches_per_step

@@ -161,7 +161,7 @@ class _Rewriter(NamesTransformer):
         return updated_node
 
     def _from(self, name: str) -> cst.BaseExpression:
-        """Return the expression for a member of a package, and request the package's import."""
+        """Return the expression for a member of a package, whose import is added to the module."""
         package = _PACKAGES[name.partition(".")[0]]
         if package not in self.needed:
             self.needed.append(package)

@@ -90,7 +90,7 @@ RENAMED = {
     **{f"keras.backend.{old}": new for old, new in BACKEND_TO_OPS.items()},
 }
 
-# Class members that are strings in Keras 3.
+# Class attributes that Keras 3 replaces with strings.
 STRINGS = {
     "keras.losses.Reduction.AUTO": "sum_over_batch_size",
     "keras.losses.Reduction.NONE": "none",

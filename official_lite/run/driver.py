@@ -17,7 +17,7 @@ from official_lite.run import data_schemas, run_record
 # The ways in which a run can end before its last step without an error, besides `stop_requested`.
 STOPS = ("early stopping", "pruned", "completed")
 
-# A part of a run, called with the record, and with the error that ended the run or None.
+# A callback at the end of a run. It receives the record, and the error that ended the run or None.
 Part: TypeAlias = Callable[[run_record.RunRecord, BaseException | None], None]
 
 # The record of the run that this thread is executing.

@@ -283,7 +283,7 @@ def _has_lost_its_chain(run_dir: str) -> bool:
 
 
 def _check_order(links: Sequence[chain.Link]) -> Iterator[Check]:
-    """Check that each line after the first names the line before it."""
+    """Check that each line after the first holds the SHA-256 of the preceding line."""
     is_sound = True
     before: str | None = None
     for link in links:

@@ -197,7 +197,7 @@ def test_summary_of_a_framework_error_keeps_its_full_message() -> None:
     assert error_report.summary(errors.DataError("one\ntwo")) == "DataError: one\ntwo"
 
 
-def test_summary_of_a_missing_config_attribute_names_the_users_line() -> None:
+def test_error_summary_for_a_missing_config_attribute_shows_the_users_line_of_code() -> None:
     def builds():
         return hyperparams.Config({"model": 1}).modle
 

@@ -168,7 +168,7 @@ def test_gin_binding_of_an_unselected_alternative_is_skipped_with_a_warning(
         _bound(rate)
 
 
-def test_epochs_in_an_exported_gin_file_are_not_replaced_by_its_steps() -> None:
+def test_exported_gin_file_keeps_train_epochs_instead_of_derived_steps() -> None:
     params = cfg.ExperimentConfig(trainer=cfg.TrainerConfig(train_epochs=3))
     gin_config.parse_gin([], gin_config.operative_config(params).splitlines())
     assert gin_config.apply_bindings(cfg.ExperimentConfig()) == params

@@ -43,6 +43,7 @@ NOT_RUN = {
     ("docs/coming_from_libai.md", "from libai"): "LiBai is not installed",
     ("docs/coming_from_paddlerec.md", "from paddlerec"): "PaddleRec is not installed",
     ("docs/coming_from_nni.md", "import nni"): "NNI is not installed",
+    ("experiments/tabular/README.md", "from statsmodels"): "statsmodels is not installed",
     ("docs/coming_from_tfm.md", "from official_lite.checkpoint import keras2"): (
         "needs a checkpoint of Keras 2; tests/checkpoint/test_keras2_converter.py makes some"
     ),

@@ -138,7 +138,7 @@ def test_hook_that_runs_its_own_steps_is_refused_before_the_first_step(
     params = exp_factory.get_exp_config("tests/elastic")
     task = task_factory.get_task(params.task)
     strategy = tf.distribute.get_strategy()
-    with pytest.raises(errors.ConfigValueError, match="no exact statistics"):
+    with pytest.raises(errors.ConfigValueError, match="exact batch normalization statistics"):
         train_lib.run_experiment(strategy, task, "train", params, str(tmp_path), hooks=[hook])
     assert not list(tmp_path.glob("ckpt-*"))
 

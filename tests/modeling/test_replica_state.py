@@ -144,7 +144,7 @@ def test_additions_to_atomic_variables_use_one_atomic_op():
     assert type(counter).__name__ == "Variable"
 
 
-def test_other_assignments_to_atomic_variables_are_unchanged():
+def test_assignments_other_than_additions_to_atomic_variables_keep_their_effect():
     variable = keras.Variable(np.zeros([2], np.float32), name="v")
     replica_state.make_atomic([variable])
     variable.assign(variable * 0.5 + 1.0)

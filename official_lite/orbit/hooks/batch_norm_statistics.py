@@ -221,8 +221,9 @@ def refuse_virtual_replicas(trainer: Any) -> None:
     count = hyperparams.get_by_path(getattr(trainer, "config", None), "trainer.virtual_replicas")
     if count and _batch_norm_layers(trainer.model):
         raise errors.ConfigValueError(
-            f"`trainer.virtual_replicas` is {count}, so no exact statistics of batch normalization "
-            "can be computed: the computation runs the task's step on whole batches. Set "
+            f"`trainer.virtual_replicas` is {count}, but exact batch normalization statistics "
+            "can't be computed with virtual replicas, because the task's step then runs on whole "
+            "batches. Set "
             "`trainer.virtual_replicas` to 0, remove the hook `precise_batch_norm`, or set "
             "`recalibration_steps` to 0."
         )

@@ -639,7 +639,9 @@ class InputWait(Hook):
     def _warn(self, reason: str) -> None:
         if not self._has_warned:
             self._has_warned = True
-            logging.warning("InputWait can't measure the time spent waiting for data: %s.", reason)
+            logging.warning(
+                "`InputWait` can't measure the time spent waiting for data: %s.", reason
+            )
 
 
 _ADVICE = (

@@ -726,7 +726,7 @@ def test_only_the_selected_alternative_is_returned_and_exported():
 
 
 @pytest.mark.parametrize("nothing", [None, ""])
-def test_one_of_config_may_select_no_alternative(nothing):
+def test_selecting_no_alternative_in_a_one_of_config_is_allowed(nothing):
     assert Warmup(type=nothing).get() is None
     assert Warmup(type=nothing).as_dict() == {"type": nothing}
 

@@ -212,7 +212,7 @@ def test_satisfied_restrictions_are_accepted(restriction):
     _check(restriction, a={"b": 1}, c=2, n=None, s="off", t=True)
 
 
-def test_violated_restriction_of_nested_parameters_names_the_path():
+def test_error_for_a_violated_restriction_names_the_path_of_the_nested_parameters():
     params = hyperparams.ParamsDict({"outer": {"inner": {"x": 1}}})
     params.outer.inner._restrictions.append("x == 2")
     with pytest.raises(hyperparams.RestrictionError, match=r"in `outer\.inner` of ParamsDict"):

@@ -128,7 +128,7 @@ REFUSALS: list[tuple[Any, dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("config_cls", "values", "named"), REFUSALS)
-def test_invalid_optimization_value_is_refused(
+def test_invalid_value_in_the_optimization_config_raises(
     config_cls: Any, values: dict[str, Any], named: str
 ) -> None:
     config = config_cls(PARAMS) if config_cls is optimization.OptimizationConfig else config_cls()

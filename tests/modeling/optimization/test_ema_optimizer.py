@@ -130,7 +130,9 @@ def test_moving_statistics_are_averaged_if_trainable_weights_only_is_false() -> 
     assert counts == [4, 6]
 
 
-def test_overflow_skips_both_the_update_and_its_averaging(train_on: Callable[..., Any]) -> None:
+def test_overflow_skips_the_weight_update_and_the_moving_average_update(
+    train_on: Callable[..., Any],
+) -> None:
     def optimizer() -> Any:
         inner = ExponentialMovingAverage(keras.optimizers.SGD(0.1, global_clipnorm=1.0))
         return performance.configure_optimizer(inner, use_float16=True)

@@ -36,7 +36,7 @@ def test_best_checkpoint_is_kept_with_its_metrics(run, tmp_path):
     assert (info["best_ckpt_global_step"], info["accuracy"], info["loss"]) == (20, 0.9, 20)
 
 
-def test_max_to_keep_keeps_earlier_best_checkpoints(run, tmp_path):
+def test_former_best_checkpoints_are_kept_up_to_max_to_keep(run, tmp_path):
     run({10: 0.5, 20: 0.7, 30: 0.9}, 30, max_to_keep=2)
     assert _checkpoints(tmp_path) == ["best_ckpt-20", "best_ckpt-30"]
 

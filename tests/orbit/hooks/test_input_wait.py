@@ -84,7 +84,7 @@ def test_wait_share_is_small_without_a_warning_when_data_are_ready(train, log_li
     assert not any("waiting for data" in line for line in log_lines)
 
 
-def test_data_prepared_during_a_step_do_not_count_as_a_wait(train):
+def test_data_prepared_during_a_step_does_not_count_as_waiting(train):
     made, first = threading.Semaphore(0), iter([True])
 
     def wait_for_the_next() -> None:
