@@ -66,8 +66,8 @@ class MultiTaskInterleavingTrainer(base_trainer.MultiTaskBaseTrainer):
             )
         if execution == "xla_loop":
             raise errors.ConfigValueError(
-                "`runtime.execution` is `xla_loop`, in which each step reads the same datasets, but a "
-                "step of the interleaving trainer reads the data of one task only. Use `xla` or "
+                "`runtime.execution` is `xla_loop`, in which each step reads the same datasets, but "
+                "a step of the interleaving trainer reads the data of one task only. Use `xla` or "
                 "`graph`."
             )
         self._task_sampler = task_sampler
