@@ -66,7 +66,7 @@ class MultiTaskInterleavingTrainer(base_trainer.MultiTaskBaseTrainer):
             )
         if execution == "xla_loop":
             raise errors.ConfigValueError(
-                "`runtime.execution` is `xla_loop`, in which each step reads the same datasets, but "
+                "`runtime.execution` is `xla_loop`, whose steps all read the same datasets, but "
                 "a step of the interleaving trainer reads the data of one task only. Use `xla` or "
                 "`graph`."
             )
