@@ -204,8 +204,8 @@ def test_step_on_two_replicas_logs_a_training_mode_warning_only_once(
 @pytest.mark.parametrize(
     ("options", "instead"),
     [
-        ({"gradient_accumulation_steps": 2}, "Use `trainer.grad_accum_steps`"),
-        ({"use_ema": True, "ema_overwrite_frequency": 4}, "Use `trainer.optimizer_config.ema`"),
+        ({"gradient_accumulation_steps": 2}, "Set `trainer.grad_accum_steps`"),
+        ({"use_ema": True, "ema_overwrite_frequency": 4}, "Set `trainer.optimizer_config.ema`"),
         ({"ema_overwrite_frequency": 4}, ""),
     ],
 )
