@@ -66,7 +66,9 @@ def test_train_step_that_returns_no_loss_is_refused(experiment, toy_task) -> Non
 
     task = Silent(experiment().task)
     probe = probes.LossProbe(task, task.build_model(), None)
-    with pytest.raises(errors.ConfigValueError, match=r"returns \['other'\]; it must also return 'loss'"):
+    with pytest.raises(
+        errors.ConfigValueError, match=r"returns \['other'\]; it must also return 'loss'"
+    ):
         probe(_random_batch())
 
 
