@@ -10,17 +10,17 @@ import time
 # Read before the imports below, which take seconds.
 _BEGAN = time.perf_counter()
 
-import argparse  # noqa: E402
-import dataclasses  # noqa: E402
-import json  # noqa: E402
-import math  # noqa: E402
-import pathlib  # noqa: E402
-from collections.abc import Iterator  # noqa: E402
+import argparse
+import dataclasses
+import json
+import math
+import pathlib
+from collections.abc import Iterator
 
-import numpy as np  # noqa: E402
-import torch  # noqa: E402
-import torch.nn.functional as F  # noqa: E402
-from torch import nn  # noqa: E402
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import nn
 
 LEARNING_RATE, LEAST_LEARNING_RATE, WARMUP = 1e-3, 1e-4, 100
 EVAL_INTERVAL, EVAL_TOKENS = 250, 6400

@@ -13,17 +13,17 @@ import time
 # Read before the imports below, which take seconds.
 _BEGAN = time.perf_counter()
 
-import argparse  # noqa: E402
-import dataclasses  # noqa: E402
-import gzip  # noqa: E402
-import json  # noqa: E402
-import math  # noqa: E402
-import pathlib  # noqa: E402
+import argparse
+import dataclasses
+import gzip
+import json
+import math
+import pathlib
 
-import numpy as np  # noqa: E402
-import torch  # noqa: E402
-import torch.nn.functional as F  # noqa: E402
-from torch import nn  # noqa: E402
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import nn
 
 MEAN, DEVIATION = 72.94, 90.02
 BATCH, EVAL_BATCH = 128, 500

@@ -7,14 +7,14 @@ import time
 
 _BEGIN = time.perf_counter()
 
-import argparse  # noqa: E402
-import json  # noqa: E402
-import math  # noqa: E402
-import pathlib  # noqa: E402
+import argparse
+import json
+import math
+import pathlib
 
-import numpy as np  # noqa: E402
-import torch  # noqa: E402
-from torch import nn  # noqa: E402
+import numpy as np
+import torch
+from torch import nn
 
 EPOCHS = 20
 EPOCHS_PER_EVALUATION = 5

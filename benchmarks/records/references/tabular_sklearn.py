@@ -11,14 +11,14 @@ import time
 
 _BEGIN = time.perf_counter()
 
-import argparse  # noqa: E402
-import csv  # noqa: E402
-import json  # noqa: E402
-import pathlib  # noqa: E402
-from typing import Any  # noqa: E402
+import argparse
+import csv
+import json
+import pathlib
+from typing import Any
 
-import numpy as np  # noqa: E402
-from sklearn import (  # noqa: E402
+import numpy as np
+from sklearn import (
     compose,
     datasets,
     ensemble,
