@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from experiments.tabular import configs
 from official_lite.common import errors, suggestions
-from official_lite.data import arrays
+from official_lite.core import input_reader
 
 __all__ = [
     "Table",
@@ -182,15 +182,7 @@ def build_dataset(
     if table.categorical_names:
         indices = [_look_up(column[rows["train"]], column[chosen]) for column in table.categories.T]
         features["categories"] = np.stack(indices, axis=1)
-    return arrays.from_arrays(
-        (features, table.labels[chosen]),
-        params.global_batch_size,
-        shuffle=bool(params.is_training),
-        seed=params.seed,
-        repeat=bool(params.is_training),
-        drop_remainder=params.drop_remainder,
-        input_context=input_context,
-    )
+    return input_reader.from_arrays((features, table.labels[chosen]), params, input_context)
 
 
 def _look_up(training: np.ndarray, cells: np.ndarray) -> np.ndarray:

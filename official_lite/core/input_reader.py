@@ -23,9 +23,10 @@ from typing import Any, cast
 import tensorflow as tf
 from absl import logging
 
-from official_lite.common import errors
+from official_lite.common import errors, nests
 from official_lite.core import config_definitions as cfg
 from official_lite.data import (
+    arrays,
     data_service,
     file_reading,
     input_errors,
@@ -50,6 +51,7 @@ __all__ = [
     "InputReader",
     "build_weighted_sampling_combine_fn",
     "create_combine_fn",
+    "from_arrays",
     "match_files",
     "takes_batches",
     "vectorize",
@@ -67,6 +69,38 @@ _PREFETCHED_BATCHES = 2
 
 # The number of examples decoded in one call if the batch size is unknown.
 _CHUNK_SIZE = 256
+
+
+def from_arrays(
+    examples: nests.Nest,
+    params: cfg.DataConfig,
+    input_context: tf.distribute.InputContext | None = None,
+) -> tf.data.Dataset:
+    """Build the dataset of batches that a `DataConfig` describes from arrays in memory.
+
+    The rows are shuffled in every epoch and repeated if `params.is_training`. A run that resumes
+    continues with the next batch.
+
+    Args:
+        examples: An array, or a nest of arrays in tuples and dicts, all with one row per example;
+            see `data.arrays.from_arrays`.
+        params: `global_batch_size`, `is_training`, `seed` and `drop_remainder` are used.
+        input_context: The argument of `Task.build_inputs`.
+
+    Raises:
+        ConfigValueError: `global_batch_size` is not divisible by the number of replicas.
+        DataError: There are no rows, the arrays differ in length, or, with `drop_remainder`, the
+            rows do not fill one batch.
+    """
+    return arrays.from_arrays(
+        examples,
+        params.global_batch_size,
+        shuffle=bool(params.is_training),
+        seed=params.seed,
+        repeat=bool(params.is_training),
+        drop_remainder=params.drop_remainder,
+        input_context=input_context,
+    )
 
 
 class InputReader:

@@ -47,18 +47,8 @@ def from_arrays(
     """Build a dataset of batches from arrays, gathering all rows of a batch at once.
 
     This is many times faster than `from_tensor_slices`, `shuffle` and `batch`, which handle each
-    example separately. It also shuffles all rows rather than only the rows in a buffer::
-
-        images, labels = load()
-        dataset = arrays.from_arrays(
-            {"image": images, "label": labels},
-            params.global_batch_size,
-            shuffle=params.is_training,
-            seed=params.seed,
-            repeat=params.is_training,
-            drop_remainder=params.drop_remainder,
-            input_context=input_context,
-        )
+    example separately. It also shuffles all rows rather than only the rows in a buffer. In
+    `Task.build_inputs`, `core.input_reader.from_arrays` takes most arguments from the data config.
 
     Args:
         arrays: An array, or a nest of arrays in tuples and dicts, all with one row per example. Do

@@ -17,7 +17,6 @@ import tensorflow as tf
 from official_lite.common import errors
 from official_lite.core import base_task, input_reader, prediction_run, train_lib
 from official_lite.core import config_definitions as cfg
-from official_lite.data import arrays
 from official_lite.modeling.hyperparams import base_config
 from official_lite.run import model_dir_lock
 from tests.line_experiment import short_experiment
@@ -66,14 +65,7 @@ class ClassesTask(base_task.Task):
     def build_inputs(self, params: Any, input_context: Any = None) -> tf.data.Dataset:
         labels = np.arange(NUM_ROWS) % 3
         data = (_features(), labels) if self.task_config.has_labels else _features()
-        dataset = arrays.from_arrays(
-            data,
-            params.global_batch_size,
-            shuffle=bool(params.is_training),
-            repeat=bool(params.is_training),
-            drop_remainder=params.drop_remainder,
-            input_context=input_context,
-        )
+        dataset = input_reader.from_arrays(data, params, input_context)
         return dataset.map(self._stop) if self.stop_at >= 0 else dataset
 
     def _stop(self, features: Any, labels: Any) -> Any:

@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from experiments.language.bert_pretraining import configs, corpus
 from official_lite.core import input_reader
-from official_lite.data import arrays, position
+from official_lite.data import position
 
 __all__ = ["build_examples", "hide", "read_records", "read_text"]
 
@@ -40,15 +40,7 @@ def read_text(
     files = input_reader.match_files(cast("Sequence[str] | str", params.input_path))
     text = corpus.load_corpus(tuple(files), tokenizer_path)
     special = corpus.special_tokens(tokenizer_path)
-    rows = arrays.from_arrays(
-        text.first_parts(),
-        params.global_batch_size,
-        shuffle=bool(params.is_training),
-        seed=params.seed,
-        repeat=bool(params.is_training),
-        drop_remainder=params.drop_remainder,
-        input_context=input_context,
-    )
+    rows = input_reader.from_arrays(text.first_parts(), params, input_context)
     # In GPU memory, the text would have to be copied back for every batch.
     with tf.device("CPU"):
         tensors = corpus.Corpus(*map(tf.convert_to_tensor, text))

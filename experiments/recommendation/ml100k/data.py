@@ -11,7 +11,8 @@ import tensorflow as tf
 
 from experiments.recommendation.ml100k import configs
 from official_lite.common import errors, suggestions
-from official_lite.data import arrays, position
+from official_lite.core import input_reader
+from official_lite.data import position
 
 __all__ = [
     "Features",
@@ -344,15 +345,7 @@ def _batches_of(
     params: configs.Ml100kDataConfig,
     input_context: tf.distribute.InputContext | None,
 ) -> tf.data.Dataset:
-    return arrays.from_arrays(
-        examples,
-        params.global_batch_size,
-        shuffle=bool(params.is_training),
-        seed=params.seed,
-        repeat=bool(params.is_training),
-        drop_remainder=params.drop_remainder,
-        input_context=input_context,
-    )
+    return input_reader.from_arrays(examples, params, input_context)
 
 
 def _last_items(splits: Mapping[str, Ratings], split: str, length: int) -> np.ndarray:

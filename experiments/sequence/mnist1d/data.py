@@ -9,7 +9,8 @@ import tensorflow as tf
 
 from experiments.sequence.mnist1d import configs
 from official_lite.common import errors
-from official_lite.data import arrays, position
+from official_lite.core import input_reader
+from official_lite.data import position
 
 __all__ = ["FILE", "NUM_CLASSES", "NUM_POINTS", "build_dataset", "change_at_random", "load_split"]
 
@@ -30,14 +31,8 @@ def build_dataset(
 
     Curves are float32 of shape `(batch, 40, 1)`, labels are int32.
     """
-    batches = arrays.from_arrays(
-        load_split(directory, params.split.lower()),
-        params.global_batch_size,
-        shuffle=bool(params.is_training),
-        seed=params.seed,
-        repeat=bool(params.is_training),
-        drop_remainder=params.drop_remainder,
-        input_context=input_context,
+    batches = input_reader.from_arrays(
+        load_split(directory, params.split.lower()), params, input_context
     )
     if params.is_training:
         change = functools.partial(change_at_random, params)

@@ -8,7 +8,8 @@ import tensorflow as tf
 from experiments.vision.classification import random_images
 from experiments.vision.digits import configs
 from official_lite.common import errors, suggestions
-from official_lite.data import arrays, position
+from official_lite.core import input_reader
+from official_lite.data import position
 
 __all__ = ["IMAGE_SHAPE", "NUM_CLASSES", "batches_of", "build_dataset", "load_split"]
 
@@ -50,15 +51,7 @@ def batches_of(
         images, labels = batch
         return random_images.shift(images, params.max_shift, seed), labels
 
-    dataset = arrays.from_arrays(
-        examples,
-        params.global_batch_size,
-        shuffle=bool(params.is_training),
-        seed=params.seed,
-        repeat=bool(params.is_training),
-        drop_remainder=params.drop_remainder,
-        input_context=input_context,
-    )
+    dataset = input_reader.from_arrays(examples, params, input_context)
     if params.max_shift:
         seed = params.seed or 0
         dataset = position.map_batches(dataset, shift, input_context, seed=seed)

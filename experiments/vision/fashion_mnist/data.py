@@ -15,7 +15,8 @@ import tensorflow as tf
 from experiments.vision.classification import random_images
 from experiments.vision.fashion_mnist import configs
 from official_lite.common import errors
-from official_lite.data import arrays, position
+from official_lite.core import input_reader
+from official_lite.data import position
 
 __all__ = ["IMAGE_SHAPE", "NUM_CLASSES", "build_dataset", "load_split"]
 
@@ -43,15 +44,7 @@ def build_dataset(
         params: The config of the data.
         input_context: The index of this input pipeline and the number of pipelines.
     """
-    batches = arrays.from_arrays(
-        examples,
-        params.global_batch_size,
-        shuffle=bool(params.is_training),
-        seed=params.seed,
-        repeat=bool(params.is_training),
-        drop_remainder=params.drop_remainder,
-        input_context=input_context,
-    )
+    batches = input_reader.from_arrays(examples, params, input_context)
     if params.is_training:
         change = _change_at_random(params)
         batches = position.map_batches(batches, change, input_context, seed=params.seed)

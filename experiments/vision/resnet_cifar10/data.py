@@ -13,7 +13,7 @@ from experiments.vision.classification import random_images
 from experiments.vision.resnet_cifar10 import configs
 from official_lite.common import errors
 from official_lite.core import input_reader
-from official_lite.data import arrays, position
+from official_lite.data import position
 
 __all__ = ["IMAGE_SHAPE", "NUM_CLASSES", "build_dataset", "load_split"]
 
@@ -34,14 +34,8 @@ def build_dataset(
         examples = input_reader.InputReader(params).read(input_context)
         batches = examples.map(lambda batch: (batch["image"], batch["label"]))
     else:
-        batches = arrays.from_arrays(
-            load_split(str(params.input_path), params.split),
-            params.global_batch_size,
-            shuffle=bool(params.is_training),
-            seed=params.seed,
-            repeat=bool(params.is_training),
-            drop_remainder=params.drop_remainder,
-            input_context=input_context,
+        batches = input_reader.from_arrays(
+            load_split(str(params.input_path), params.split), params, input_context
         )
     if params.is_training:
         change = _change_at_random(params)
