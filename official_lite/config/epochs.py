@@ -313,16 +313,16 @@ def _length_of_dataset(params: Any, task: Any, own_config: str) -> Fraction:
     hint = hint if own_config else ""
     if not hasattr(params.task, "train_data"):
         raise _unknown_length(_SEVERAL_TASKS, hint=hint)
+    from official_lite.data import length
+
     dataset = task.build_inputs(params.task.train_data)
-    cardinality = getattr(dataset, "cardinality", None)
-    num_batches = int(cardinality()) if cardinality else -2
-    if num_batches < 0:
-        kind = {-1: "has no end", -2: "has an unknown length"}[num_batches]
-        reason = f"The training dataset {kind}."
+    num_batches = length.epoch_length(dataset) if hasattr(dataset, "cardinality") else None
+    if num_batches is None:
+        reason = "The training dataset does not tell how many batches an epoch has."
         raise _unknown_length(reason, "task.train_data.num_examples", hint=hint)
     if num_batches == 0:
         raise errors.DataError("The training dataset is empty.")
-    return Fraction(num_batches)
+    return num_batches
 
 
 def _share_of_data(params: Any, divides_data: bool | None) -> Fraction:

@@ -427,6 +427,7 @@ class OrbitExperimentRunner:
             total_steps=self.params.trainer.train_steps,
             config=self.params.as_dict(),
             mode=self._mode,
+            train_epochs=getattr(epochs.given(self.params).trainer, "train_epochs", None),
         )
 
     def _build_hooks(self, trainer: base_trainer.Trainer | None) -> list[orbit.Hook]:

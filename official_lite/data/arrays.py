@@ -3,6 +3,7 @@
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any, Protocol
 
 import numpy as np
@@ -10,7 +11,7 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from official_lite.common import errors, nests, user_code
-from official_lite.data import position, replicas, stacking
+from official_lite.data import length, position, replicas, stacking
 
 __all__ = ["from_arrays"]
 
@@ -115,6 +116,8 @@ def from_arrays(
         dataset = order.build_stacks(1).map(gather_batch).prefetch(2)
     dataset = dataset.apply(tf.data.experimental.assert_cardinality(order.num_stacks(1)))
     stacking.offer_stacks(dataset, build_stacks)
+    if repeat:
+        length.set_epoch_length(dataset, Fraction(num_rows, batch_size))
     if begin is not None:
         position.mark_begin(dataset)
     return dataset

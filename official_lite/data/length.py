@@ -1,8 +1,10 @@
-"""The length of a dataset: endless for training, finite for evaluation, or its first batches."""
+"""The length of a dataset: of an epoch, endless for training, or finite for evaluation."""
 
 import functools
 import time
+import weakref
 from collections.abc import Callable
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -12,7 +14,57 @@ from absl import logging
 from official_lite.common import errors, nests
 from official_lite.data import position
 
-__all__ = ["is_infinite", "repeat", "require_end", "watch_cardinality", "first_batches"]
+__all__ = [
+    "epoch_length",
+    "first_batches",
+    "is_infinite",
+    "repeat",
+    "require_end",
+    "set_epoch_length",
+    "watch_cardinality",
+]
+
+# The epoch lengths of sources that repeat their data themselves.
+_EPOCH_LENGTHS: weakref.WeakKeyDictionary[tf.data.Dataset, Fraction] = weakref.WeakKeyDictionary()
+
+# The types of datasets whose epochs have as many elements as those of their input.
+_SAME_LENGTH = position.ONE_TO_ONE | {"CacheDataset", "RepeatDataset", "ShuffleDataset"}
+
+_BATCHES = ("BatchDataset", "ParallelBatchDataset")
+
+
+def set_epoch_length(dataset: tf.data.Dataset, num_batches: Fraction) -> None:
+    """Record the number of batches in an epoch of a source that repeats its data."""
+    _EPOCH_LENGTHS[dataset] = num_batches
+
+
+def epoch_length(dataset: tf.data.Dataset) -> Fraction | None:
+    """Return the number of elements in one pass over the data; None if it is unknown.
+
+    If a dataset repeats a dataset of known length, this is the length of one repetition. It need
+    not be an integer, because a batch may hold the last examples of one epoch and the first of the
+    next.
+    """
+    if dataset in _EPOCH_LENGTHS:
+        return _EPOCH_LENGTHS[dataset]
+    cardinality = int(dataset.cardinality())
+    if cardinality >= 0:
+        return Fraction(cardinality)
+    if cardinality != tf.data.INFINITE_CARDINALITY:
+        return None
+    name = type(dataset).__name__.strip("_")
+    if name not in (*_SAME_LENGTH, *_BATCHES):
+        return None
+    # `enumerate` zips the data with a counter.
+    lengths = {epoch_length(each) for each in dataset._inputs() if not _is_counter(each)}
+    length = lengths.pop() if len(lengths) == 1 else None
+    if length is None or name in _SAME_LENGTH:
+        return length
+    return length / int(dataset._batch_size)
+
+
+def _is_counter(dataset: tf.data.Dataset) -> bool:
+    return type(dataset).__name__ == "_VariantDataset" and is_infinite(dataset)
 
 
 def repeat(build_inputs: Callable[..., Any]) -> Callable[..., Any]:

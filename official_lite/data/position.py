@@ -23,6 +23,7 @@ from absl import logging
 from official_lite.common import user_code
 
 __all__ = [
+    "ONE_TO_ONE",
     "Position",
     "begin_at",
     "current",
@@ -189,7 +190,7 @@ def map_batches(
 _begun: weakref.WeakSet[tf.data.Dataset] = weakref.WeakSet()
 
 # The types of datasets that have exactly one element for each element of their input.
-_ALIGNED = frozenset(
+ONE_TO_ONE = frozenset(
     f"{name}Dataset"
     for name in ("AssertCardinality", "Map", "Options", "ParallelMap", "Prefetch", "Zip")
 )
@@ -245,4 +246,4 @@ def _is_aligned(dataset: tf.data.Dataset) -> bool | None:
         return None
     name = type(dataset).__name__.strip("_")
     is_endless = dataset.cardinality() == tf.data.INFINITE_CARDINALITY
-    return all(sources) and (name in _ALIGNED or (name == "RepeatDataset" and bool(is_endless)))
+    return all(sources) and (name in ONE_TO_ONE or (name == "RepeatDataset" and bool(is_endless)))

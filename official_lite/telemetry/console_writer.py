@@ -72,11 +72,16 @@ def _choose(texts: Mapping[str, str], fields: Sequence[str]) -> dict[str, str]:
 class ConsoleWriter(Writer):
     """Logs one plain line per record: `train | step 100 | loss 0.51 | steps_per_second 812`.
 
+    If the length of training is given in epochs, the lines also count epochs, and an evaluation
+    shares a line with the training report of its step:
+    `train | epoch 2/5 | step 100 | loss 0.51 | validation | accuracy 0.93`.
+
     Args:
         fields: Names of the values to show, or patterns such as `*loss`, in display order; `eta` is
             the remaining time. By default all values are shown. An evaluation record that matches
             no field is shown in full.
         total_steps: The step at which training ends, for records that do not contain it.
+        train_epochs: The number of epochs in `total_steps`, if the config gives it.
         stream: Where to print instead of logging, for example in a notebook, which shows no log.
     """
 
@@ -85,32 +90,93 @@ class ConsoleWriter(Writer):
         fields: Sequence[str] | None = None,
         *,
         total_steps: int | None = None,
+        train_epochs: float | None = None,
         stream: TextIO | None = None,
     ) -> None:
-        self._fields = fields
         self._stream = stream
         self._total_steps = total_steps
+        self._lines = _Lines(fields, total_steps, train_epochs)
+        self._waiting: Record | None = None
 
     def write(self, record: Record) -> None:
-        if record.split == "train" and record.total_steps is None:
-            record = dataclasses.replace(record, total_steps=self._total_steps)
-        line = format_record(record, self._fields)
-        if self._stream is None:
-            logging.info("%s", line)
-        else:
-            print(line, file=self._stream, flush=True)
+        if record.split == "train":
+            if record.total_steps is None:
+                record = dataclasses.replace(record, total_steps=self._total_steps)
+            self.flush()
+            self._waiting = record
+            if not self._lines.count_epochs:
+                self.flush()
+            return
+        train, self._waiting = self._waiting, None
+        self._print(*self._lines.join(train, record))
+
+    def flush(self) -> None:
+        train, self._waiting = self._waiting, None
+        if train is not None:
+            self._print(self._lines.format(train))
+
+    def close(self) -> None:
+        self.flush()
+
+    def _print(self, *lines: str) -> None:
+        for line in lines:
+            if self._stream is None:
+                logging.info("%s", line)
+            else:
+                print(line, file=self._stream, flush=True)
 
 
-def format_record(record: Record, fields: Sequence[str] | None = None) -> str:
-    """Return the record, or its selected fields, as one line."""
-    shown = shown_fields(record, fields)
-    pairs = [f"{name} {text}" for name, text in shown.items()]
-    split = terminal.escape_controls(record.split)
-    return " | ".join([split, f"step {record.step}", *pairs])
+class _Lines:
+    """Formats records as lines that count epochs if their number is known.
+
+    Args:
+        fields: As in `ConsoleWriter`.
+        total_steps: The step at which training ends.
+        train_epochs: The number of epochs in `total_steps`.
+    """
+
+    def __init__(
+        self, fields: Sequence[str] | None, total_steps: int | None, train_epochs: float | None
+    ) -> None:
+        self._fields = fields
+        self._total_steps = total_steps
+        self._train_epochs = train_epochs
+        self.count_epochs = bool(total_steps and train_epochs)
+
+    def format(self, record: Record) -> str:
+        """Return the record, or its selected fields, as one line."""
+        progress = (self.epoch(record.step), f"step {record.step}")
+        split, *pairs = self._values(record)
+        return " | ".join([split, *filter(None, progress), *pairs])
+
+    def join(self, train: Record | None, evaluation: Record) -> list[str]:
+        """Return the lines of an evaluation and of the training report before it, if there is one.
+
+        They share a line if the lines count epochs and both records are of the same step.
+        """
+        if train is None or train.step != evaluation.step or not self.count_epochs:
+            return [self.format(record) for record in (train, evaluation) if record is not None]
+        return [" | ".join([self.format(train), *self._values(evaluation)])]
+
+    def epoch(self, step: int) -> str:
+        """Return the epoch of a step, such as `epoch 2.5/60`; empty if epochs are not counted."""
+        if not self._total_steps or not self._train_epochs:
+            return ""
+        epoch = round(step / self._total_steps * self._train_epochs, 1)
+        return f"epoch {epoch:.12g}/{self._train_epochs:.12g}"
+
+    def _values(self, record: Record) -> list[str]:
+        shown = shown_fields(record, self._fields)
+        pairs = [f"{name} {text}" for name, text in shown.items()]
+        return [terminal.escape_controls(record.split), *pairs]
 
 
 def build_console_writer(
-    total_steps: int, stream: TextIO | None = None, *, fields: Sequence[str] | None = None
+    total_steps: int,
+    stream: TextIO | None = None,
+    *,
+    fields: Sequence[str] | None = None,
+    train_epochs: float | None = None,
 ) -> Writer:
     """Build a progress bar if `stream` is a terminal, or else a `ConsoleWriter`.
 
@@ -120,32 +186,36 @@ def build_console_writer(
         total_steps: The step at which the run ends.
         stream: Where to draw the bar. Defaults to stderr.
         fields: Which values to show, as in `ConsoleWriter`.
+        train_epochs: The number of epochs in `total_steps`, if the config gives it.
     """
     stream = stream or sys.stderr
     if stream.isatty():
-        return ProgressWriter(total_steps, stream, fields=fields)
+        return ProgressWriter(total_steps, stream, fields=fields, train_epochs=train_epochs)
     notebook_stream = sys.stdout if terminal.ipython_shell() is not None else None
-    return ConsoleWriter(fields, total_steps=total_steps, stream=notebook_stream)
+    return ConsoleWriter(
+        fields, total_steps=total_steps, train_epochs=train_epochs, stream=notebook_stream
+    )
 
 
 def console_of(run: RunInfo, fields: Sequence[str] | None = None) -> Writer:
     """Build a progress bar on a terminal, or else a `ConsoleWriter` with `fields`."""
-    return build_console_writer(run.total_steps, fields=fields)
+    return build_console_writer(run.total_steps, fields=fields, train_epochs=run.train_epochs)
 
 
 class ProgressWriter(Writer):
     """A live progress bar: step, elapsed time, steps per second, remaining time and metrics.
 
     The bar appears when training begins, and moves between the records, too. Records of other
-    splits, such as those of an evaluation, are printed above the bar. To leave room for metrics, a
-    terminal of fewer than 100 columns shows no bar and no elapsed time, and one of fewer than 60
-    columns no steps per second and no remaining time either.
+    splits, such as those of an evaluation, are printed above the bar, as by `ConsoleWriter`. To
+    leave room for metrics, a terminal of fewer than 100 columns shows no bar and no elapsed time,
+    and one of fewer than 60 columns no steps per second and no remaining time either.
 
     Args:
         total_steps: The step at which the run ends.
         stream: Where to draw. Defaults to stderr.
         fields: Which metrics to show, as in `ConsoleWriter`. Steps per second and the remaining
             time do not depend on it.
+        train_epochs: The number of epochs in `total_steps`, if the config gives it.
     """
 
     def __init__(
@@ -154,16 +224,21 @@ class ProgressWriter(Writer):
         stream: TextIO | None = None,
         *,
         fields: Sequence[str] | None = None,
+        train_epochs: float | None = None,
     ) -> None:
         self._total_steps = total_steps
         self._fields = fields
+        self._lines = _Lines(fields, total_steps, train_epochs)
+        self._last_train: Record | None = None
         console = rich.console.Console(file=stream or sys.stderr)
         decoration: list[rich.progress.ProgressColumn] = [
             rich.progress.BarColumn(bar_width=max(10, console.width // 6)),
             rich.progress.TimeElapsedColumn(),
         ]
+        epoch = rich.progress.TextColumn("{task.fields[epoch]}", markup=False)
         pace = rich.progress.TextColumn("{task.fields[pace]}", markup=False)
         self._progress = rich.progress.Progress(
+            *([epoch] if self._lines.count_epochs else []),
             rich.progress.MofNCompleteColumn(),
             *(decoration if console.width >= _WIDTH_FOR_DECORATION else []),
             *([pace] if console.width >= _WIDTH_FOR_PACE else []),
@@ -185,25 +260,25 @@ class ProgressWriter(Writer):
 
     def write(self, record: Record) -> None:
         if record.split != "train":
-            line = rich.text.Text(format_record(record, self._fields))
-            self._progress.console.print(line)
+            # Without epochs, the bar alone shows the training report.
+            train = self._last_train if self._lines.count_epochs else None
+            for line in self._lines.join(train, record)[-1:]:
+                self._progress.console.print(rich.text.Text(line))
             return
+        self._last_train = record
         pace, metrics = self._describe(record)
         self._has_pace = bool(pace)
-        self._progress.update(
-            self._started_task(), completed=record.step, pace=pace, metrics=metrics
-        )
+        self._update(record.step, pace=pace, metrics=metrics)
 
     def progress(self, step: int) -> None:
         now = time.monotonic()
         if self._start is None:
             self._start = step, now
-        task = self._started_task()
-        self._progress.update(task, completed=step)
+        self._update(step)
         first, began = self._start
         if not self._has_pace and step > first and now > began:
             rate = (step - first) / (now - began)
-            self._progress.update(task, pace=_pace(rate, (self._total_steps - step) / rate))
+            self._update(step, pace=_pace(rate, (self._total_steps - step) / rate))
 
     def flush(self) -> None:
         if self._task is not None:
@@ -222,8 +297,14 @@ class ProgressWriter(Writer):
             # While the bar is live, `sys.stderr` is a proxy that prints above the bar. The log
             # handler still holds the real stream and would write into the bar.
             self._log_stream = _absl_handler().setStream(sys.stderr)
-            self._task = self._progress.add_task("", total=self._total_steps, pace="", metrics="")
+            self._task = self._progress.add_task(
+                "", total=self._total_steps, epoch="", pace="", metrics=""
+            )
         return self._task
+
+    def _update(self, step: int, **texts: str) -> None:
+        epoch = self._lines.epoch(step)
+        self._progress.update(self._started_task(), completed=step, epoch=epoch, **texts)
 
     def _describe(self, record: Record) -> tuple[str, str]:
         if record.total_steps is None:

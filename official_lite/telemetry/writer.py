@@ -222,12 +222,14 @@ class RunInfo:
         total_steps: The step at which training ends.
         config: The config, as nested mappings of plain values.
         mode: The mode of the run, such as `train_and_eval`.
+        train_epochs: The number of epochs in `total_steps`; `None` if the config gives steps.
     """
 
     model_dir: str
     total_steps: int
     config: Mapping[str, Any]
     mode: str = "train"
+    train_epochs: float | None = None
 
     def file(self, name: str) -> str:
         """Return the path of a record file in the model directory.

@@ -1,11 +1,14 @@
 import logging
 
+import numpy as np
 import pytest
 import tensorflow as tf
 
 from official_lite.common import errors
 from official_lite.config import epochs
 from official_lite.core import config_definitions as cfg
+from official_lite.core import input_reader
+from official_lite.data import position
 from official_lite.modeling.multitask import configs as multitask_configs
 
 
@@ -94,13 +97,43 @@ def test_dataset_length_is_used_for_epochs_if_the_config_has_no_num_examples() -
 
 @pytest.mark.parametrize(
     "without_length",
-    [lambda data: data.repeat(), lambda data: data.filter(lambda x: x > 2)],
-    ids=["endless", "unknown"],
+    [
+        lambda data: data.filter(lambda x: x > 2).repeat(),
+        lambda data: data.filter(lambda x: x > 2),
+        lambda data: tf.data.Dataset.sample_from_datasets([data.repeat(), data.repeat()]),
+    ],
+    ids=["endless", "unknown", "mixed"],
 )
 def test_train_epochs_raise_for_a_dataset_without_a_known_length(without_length) -> None:
     task = Data(without_length(tf.data.Dataset.range(9)))
     with pytest.raises(errors.ConfigValueError, match=r"num_examples` or `trainer\.steps"):
         epochs.resolve(_params(None, train_epochs=1), task)
+
+
+@pytest.mark.parametrize(
+    "repeat",
+    [
+        lambda data: data.repeat(),
+        lambda data: data.cache().shuffle(9).repeat().map(lambda x: x + 1).prefetch(2),
+        lambda data: tf.data.Dataset.zip((data.repeat(), data.repeat())),
+    ],
+    ids=["repeat", "shuffle", "zip"],
+)
+def test_epoch_of_repeated_data_is_one_repetition(repeat) -> None:
+    task = Data(repeat(tf.data.Dataset.range(45)))
+    resolved = epochs.resolve(_params(None, train_epochs=2, validate_every_epochs=1), task)
+    assert (resolved.trainer.train_steps, resolved.trainer.validation_interval) == (9, 4)
+
+
+def test_epoch_of_arrays_has_their_number_of_rows() -> None:
+    class Arrays:
+        def build_inputs(self, params: cfg.DataConfig) -> tf.data.Dataset:
+            rows = input_reader.from_arrays(np.arange(45), params)
+            return position.map_batches(rows, lambda batch, seed: batch).prefetch(2)
+
+    params = _params(None, train_epochs=2)
+    params.task.train_data.is_training = True
+    assert epochs.resolve(params, Arrays()).trainer.train_steps == 9
 
 
 @pytest.mark.parametrize("unknown", [None, -1])

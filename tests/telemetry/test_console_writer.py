@@ -1,5 +1,6 @@
 """What a terminal, a log and a notebook show of a run."""
 
+import dataclasses
 import io
 
 import pytest
@@ -69,11 +70,11 @@ def test_fields_are_shown_in_the_order_in_which_they_are_chosen(record, fields, 
 def drawn(monkeypatch):
     """Return a function that draws records and steps on a terminal and returns the output."""
 
-    def draw(columns, *records, fields=None):
+    def draw(columns, *records, **options):
         monkeypatch.setenv("TERM", "xterm")
         monkeypatch.setenv("COLUMNS", str(columns))
         terminal = Terminal()
-        with telemetry.build_console_writer(1000, terminal, fields=fields) as writer:
+        with telemetry.build_console_writer(1000, terminal, **options) as writer:
             for record in records:
                 if isinstance(record, int):
                     writer.progress(record)
@@ -104,6 +105,30 @@ def test_progress_bar_moves_between_records(drawn):
     shown = drawn(160, 100, 300)
     assert "300/1000" in shown
     assert "steps/s, ETA" in shown
+
+
+def test_lines_count_epochs_and_join_the_evaluation_of_a_step(monkeypatch):
+    lines = []
+    monkeypatch.setattr(logging, "info", lambda text, *args: lines.append(text % args))
+    run = telemetry.RunInfo(model_dir="/run", total_steps=700, config={}, train_epochs=14)
+    with console_writer.console_of(run, fields=["*loss", "accuracy"]) as writer:
+        for step in (25, 100):
+            writer.write(telemetry.Record(step=step, split="train", values={"loss": 0.5}))
+        writer.write(EVAL)
+        writer.flush()
+        writer.write(telemetry.Record(step=700, split="train", values={"loss": 0.25}))
+    assert lines == [
+        "train | epoch 0.5/14 | step 25 | loss 0.5",
+        "train | epoch 2/14 | step 100 | loss 0.5 | validation | accuracy 0.5",
+        "train | epoch 14/14 | step 700 | loss 0.25",
+    ]
+
+
+def test_terminal_shows_one_line_per_evaluated_epoch_above_the_bar(drawn):
+    shown = drawn(160, {"loss": 0.5}, dataclasses.replace(EVAL, step=400), train_epochs=5)
+    assert "train | epoch 2/5 | step 400 | loss 0.5 | validation | accuracy 0.5" in shown
+    last_bar = shown.rpartition("epoch 2/5")[2]
+    assert "400/1000" in last_bar
 
 
 @pytest.mark.parametrize("columns", [40, 80])

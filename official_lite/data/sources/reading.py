@@ -8,12 +8,14 @@ window can therefore be read without those before it, which is how a resumed run
 import dataclasses
 import functools
 from collections.abc import Iterator
+from fractions import Fraction
 
 import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
 from official_lite.common import errors, user_code
+from official_lite.data import length
 from official_lite.data.sources.registry import Source
 
 __all__ = ["EpochOrder", "read_batches"]
@@ -198,7 +200,10 @@ def read_batches(
     if not repeat:
         num_full, remainder = divmod(order.num_rows(0) - first_row, batch_size)
         count = num_full + (remainder > 0 and not drop_remainder)
-    return batches.apply(tf.data.experimental.assert_cardinality(count))
+    batches = batches.apply(tf.data.experimental.assert_cardinality(count))
+    if repeat:
+        length.set_epoch_length(batches, Fraction(order.num_rows(0), batch_size))
+    return batches
 
 
 class _WindowReader:
