@@ -59,6 +59,21 @@ def is_variable(trackable: object) -> bool:
     return isinstance(trackable, keras.Variable | tf.Variable)
 
 
+def is_training_call(arguments: Mapping[str, Any]) -> bool:
+    """Return whether the running `call` of a layer is in training mode.
+
+    `stateless_call`, and user code that calls `call` itself, pass `training` as an argument and
+    create no call context.
+
+    Args:
+        arguments: The keyword arguments of `call`.
+    """
+    if (training := arguments.get("training")) is not None:
+        return bool(training)
+    context = global_state.get_global_attribute("current_call_ctx")
+    return context is not None and bool(context.get_value("training"))
+
+
 def written_handles(graph: tf.__internal__.FuncGraph) -> list[tf.Tensor]:
     """Return the handles of the variables that a function may write.
 

@@ -382,7 +382,7 @@ def watched_for_training_mode(model: keras.Model | tf.Module, task_name: str) ->
     call = model.call
 
     def noting_call(*args: Any, **kwargs: Any) -> Any:
-        modes.append(bool(model._get_call_context().training))
+        modes.append(keras_variables.is_training_call(kwargs))
         return call(*args, **kwargs)
 
     # Write to `__dict__` to bypass Keras' `__setattr__`, which would track the value.

@@ -15,7 +15,7 @@ from absl import logging
 from keras.src.backend.common import stateless_scope
 from tensorflow.python.ops import control_flow_util
 
-from official_lite.common import errors, nests, suggestions
+from official_lite.common import errors, keras_variables, nests, suggestions
 
 __all__ = ["rematerialize"]
 
@@ -99,7 +99,7 @@ def _recomputed(layer: keras.Layer, call: Callable[..., Any]) -> Callable[..., A
         is_symbolic = stateless_scope.in_stateless_scope() or any(
             isinstance(value, keras.KerasTensor) for value in flat
         )
-        if is_symbolic or not layer._get_call_context().training:
+        if is_symbolic or not keras_variables.is_training_call(kwargs):
             return call(*args, **kwargs)
         return _Call(layer, call, structure).run()
 

@@ -125,9 +125,36 @@ class Mindful(Forgetful):
     training = True
 
 
+class Stateless(Mindful):
+    """A task whose steps call the model with other values of its weights."""
+
+    def train_step(self, inputs, model, optimizer, metrics=None):
+        x, y = inputs
+        weights = [tf.identity(weight) for weight in model.trainable_variables]
+        with tf.GradientTape() as tape:
+            tape.watch(weights)
+            outputs, _ = model.stateless_call(
+                weights, model.non_trainable_variables, x, training=self.training
+            )
+            loss = self.build_losses(y, outputs)
+        variables = model.trainable_variables
+        optimizer.apply_gradients(zip(tape.gradient(loss, weights), variables, strict=True))
+        return {self.loss: loss}
+
+
+class ForgetfulStateless(Stateless):
+    training = False
+
+
 @pytest.mark.parametrize(
     ("task_cls", "rate", "is_told"),
-    [(Forgetful, 0.5, True), (Forgetful, 0.0, False), (Mindful, 0.5, False)],
+    [
+        (Forgetful, 0.5, True),
+        (Forgetful, 0.0, False),
+        (Mindful, 0.5, False),
+        (Stateless, 0.5, False),
+        (ForgetfulStateless, 0.5, True),
+    ],
 )
 def test_step_that_never_calls_a_model_with_dropout_in_training_mode_logs_a_warning(
     experiment, make_trainer, caplog, task_cls, rate, is_told
