@@ -104,7 +104,7 @@ class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
     _built_train_dataset: Dataset | None = None
     # Whether the step was searched for ops whose results a resumed run would not reproduce.
     _is_searched = False
-    # Whether a reporting interval has begun.
+    # Whether a reporting interval is in progress.
     _is_reporting = False
 
     def __init__(
@@ -181,7 +181,7 @@ class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
         check_train_data: bool = True,
         check_validation_data: bool = True,
     ) -> None:
-        """Raise an `AttributeError` if the config lacks a part that the trainer reads."""
+        """Raise an `AttributeError` if the config lacks a block that the trainer reads."""
         fields = ["trainer", "task", "runtime"]
         fields += ["task.train_data"] * check_train_data
         fields += ["task.validation_data"] * check_validation_data
@@ -539,7 +539,7 @@ class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
     def _checked_step(
         self, inputs: nests.Nest, model: keras.Model, optimizer: Any, metrics: Metrics
     ) -> Mapping[str, Any]:
-        """Call the task's step, and add the loss that it returns to the training loss."""
+        """Call the task's step, and add the returned loss to the training loss."""
         logs = step_checks.call_train_step(self.task, inputs, model, optimizer, metrics)
         loss = step_checks.training_loss(self.task, logs)
         weight = self._weight_of_part(inputs, self.global_batch_size)
@@ -616,7 +616,8 @@ class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
         logs = self._eval_executor.run_eval_step(eval_step, inputs)
         if clashes := sorted(logs.keys() & passthrough_logs.keys()):
             logging.warning(
-                "`next_eval_inputs` and the task both report %s. The values of the task are used.",
+                "`next_eval_inputs` and the task both report %s. The task's values are used. Use "
+                "other names in `next_eval_inputs`.",
                 ", ".join(clashes),
             )
         return {**passthrough_logs, **logs}
@@ -691,7 +692,7 @@ class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
     # Checkpoints.
 
     def after_restore(self) -> None:
-        """Continue the data where the checkpoint was saved; called after it is restored.
+        """Resume the training data at the restored position; called after a checkpoint is restored.
 
         The data of a trainer that was given its dataset start from the beginning.
         """
@@ -774,7 +775,7 @@ class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
         return train_data.TrainData(self.config, self.task.build_inputs, self.distribute_dataset)
 
     def _prepare_step(self) -> None:
-        """Check the training step of the task, and build the training metrics of the task."""
+        """Check the task's training step, and build the task's training metrics."""
         self._require_step("train_step", "_learn", model="", optimizer="", metrics="")
         self._task_metrics[True] = step_checks.build_metrics(self.task, training=True)
 

@@ -36,7 +36,7 @@ PREDICTION_FORMATS = ("jsonl", "parquet", "tfrecord")
 
 PREDICTION_CHECKPOINTS = ("latest", "best", "init")
 
-# Hints for the keys of PaddleRec configs that have no counterpart of the same name here.
+# Hints for PaddleRec config keys that have no counterpart of the same name here.
 _HINTS_FOR_PADDLEREC = {
     "runner": (
         "PaddleRec's `runner` has several counterparts: the classes of its stages are named under "
@@ -429,8 +429,8 @@ class TaskConfig(base_config.Config):
     def validate_fields(self) -> None:
         field_checks.require_one_of(self, "init_checkpoint_optimizer", ("none", "slots", "all"))
 
-    # Fields with the path of a file on which the model depends, such as a vocabulary. If the
-    # contents of such a file change, the run is not resumed or evaluated.
+    # Names of fields that contain the path of a file on which the model depends, such as a
+    # vocabulary. If the contents of such a file change, the run is not resumed or evaluated.
     MODEL_FILES: ClassVar[tuple[str, ...]] = ()
 
     def read_model_files(self) -> dict[str, Any]:
@@ -558,7 +558,7 @@ def _dead_fields_in_use(params: hyperparams.Config) -> Iterator[tuple[str, Any, 
         value = hyperparams.get_by_path(optimizer, name)
         if value is not None and 0 < limit <= value:
             hint = (
-                f"`gradient_clip_norm: {limit:g}` clips all gradients first; set it to 0 to "
-                "disable it"
+                f"`gradient_clip_norm: {limit:g}` clips all gradients first; set it to 0 to use "
+                f"`{name}` instead"
             )
             yield f"{path}.{choice.type}.{name}", value, hint

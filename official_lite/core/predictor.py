@@ -172,7 +172,8 @@ def as_arrays(
                 f"{plugins.described(method)} returned {sum(counts)} rows as {name!r} for a "
                 f"batch of {sum(wanted)} examples; expected one row per example."
             )
-        # Drop empty parts, whose other dimensions may differ from those of the parts with rows.
+        # Drop arrays without rows, whose other dimensions may differ from those of the other
+        # arrays.
         arrays = [array for array in arrays if len(array)] or arrays[:1]
         columns[name] = arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
     return columns

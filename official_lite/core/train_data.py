@@ -64,7 +64,8 @@ def micro_batch_data(
     if data is None:
         raise errors.ConfigValueError(
             f"`trainer.grad_accum_steps` is {count}, but `task.train_data` is missing, so there "
-            "are no batches to divide."
+            "are no batches to divide. Set `task.train_data`, or set `trainer.grad_accum_steps` "
+            "to 1."
         )
     if data.global_batch_size % (count * num_replicas):
         raise errors.ConfigValueError(
@@ -249,7 +250,8 @@ class TrainData:
         self._distribute = distribute
         prefix = f"{task_name}/" if task_name else ""
         self.batches_read = _create_counter(f"{prefix}batches_read")
-        # The number of batches read before the checkpoint, if the checkpoint does not contain it.
+        # The number of batches read before the checkpoint, if the checkpoint does not contain this
+        # number.
         self._uncounted = 0
         self.skipped = _create_counter("skipped_batches")
         self.micro_batches = _create_counter("micro_batches")
@@ -286,7 +288,7 @@ class TrainData:
             is_counted: Whether the loop counts the batches that it reads.
         """
         if not is_counted:
-            # The count is from another execution mode, and nothing would increase it any more.
+            # The count is from another execution mode and would no longer increase.
             self.batches_read.assign(0)
         self._convert_counts()
         # Checkpoints of older versions contain no count, so compute it from the step.
@@ -339,7 +341,7 @@ class TrainData:
         )
 
     def _convert_counts(self) -> None:
-        """Convert the counts of a checkpoint with another number of micro-batches per update."""
+        """Convert counts that were saved with another number of micro-batches per update."""
         saved, count = int(self.micro_batches.numpy()), count_micro_batches(self._config)
         if saved != count:
             for counted in (self.batches_read, self.skipped):

@@ -214,7 +214,8 @@ class ExperimentContext:
         if value is None:
             raise errors.ConfigValueError(
                 f"The stage `{self.stage}` needs `ctx.{field}`, which no earlier stage has set. "
-                "The default `build` sets it; check whether it was replaced or skipped."
+                "The default `build` stage sets it; check whether that stage was replaced or "
+                "skipped."
             )
         return value
 

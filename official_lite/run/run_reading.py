@@ -228,7 +228,7 @@ def read_runs(folder: str) -> list[Run]:
 
 
 def _read_or_explain(path: str, name: str) -> Run:
-    """Read a run; if that fails, return a `Run` that contains only the error, as its problem."""
+    """Read a run; if that fails, return a `Run` with only the error in `problems`."""
     try:
         return read_run(path, name=name)
     except (OSError, errors.OfficialLiteError) as error:
@@ -340,7 +340,9 @@ class _Reader:
             return {}
         for block in ("task", "trainer", "runtime", "search"):
             if not isinstance(config.get(block) or {}, dict):
-                self.problems.append(f"{name}: `{block}` is no mapping: {config.pop(block)!r:.60}")
+                self.problems.append(
+                    f"{name}: `{block}` isn't a mapping: {config.pop(block)!r:.60}"
+                )
         return config
 
     def execution(self) -> execution_record.ExecutionRecord | None:
@@ -421,7 +423,7 @@ def _walk(folder: str) -> Iterator[str]:
         yield folder
     for name in files.list_names(folder):
         path = os.path.join(folder, name)
-        # Links are skipped because they may form a cycle.
+        # Skip links, because they may form a cycle.
         if name.startswith(".") or name in _NOT_RUNS or os.path.islink(path):
             continue
         if os.path.isdir(path):
