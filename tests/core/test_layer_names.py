@@ -1,4 +1,4 @@
-"""Tests that unnamed layers get the same names in every run, whatever was built before it."""
+"""Tests that unnamed layers get the same names in every run, whatever was built earlier."""
 
 import json
 import pathlib
@@ -71,7 +71,7 @@ def test_model_returned_by_build_model_can_be_extended_later() -> None:
         assert extended(np.ones([1, 2])).shape == (1, 1)
 
 
-def test_error_of_build_model_is_raised_unchanged() -> None:
+def test_build_model_error_is_raised_unchanged() -> None:
     class Fails(LineTask):
         def build_model(self) -> keras.Model:
             raise ValueError("no units")

@@ -79,7 +79,7 @@ def test_unnamed_metrics_get_the_same_names_in_every_mode_and_run(
         assert all(found == NAMES for found in names)
 
 
-def test_value_of_a_dict_metric_can_select_the_best_checkpoint_and_stop_early(
+def test_value_of_a_dict_metric_can_select_the_best_checkpoint_and_drive_early_stopping(
     tmp_path: pathlib.Path,
 ) -> None:
     metric = "twice"

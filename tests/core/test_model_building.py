@@ -8,7 +8,7 @@ from tests.line_experiment import LineTask
 
 
 class Picky(keras.Model):
-    """A model that is built on its first call, with one entry of the batch."""
+    """A model that is built on its first call and takes only one entry of the batch."""
 
     def __init__(self) -> None:
         super().__init__()

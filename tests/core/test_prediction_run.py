@@ -138,7 +138,7 @@ def _contents(directory: pathlib.Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in directory.glob("predictions-*")}
 
 
-def test_every_row_is_predicted_once_and_in_order(trained, tmp_path) -> None:
+def test_every_input_row_is_predicted_once_and_in_input_order(trained, tmp_path) -> None:
     model, counts = _run(_experiment(tmp_path), "predict", trained)
     assert (counts["rows"], counts["shards"], counts["new_rows"]) == (NUM_ROWS, 6, NUM_ROWS)
     rows = _rows(tmp_path)
@@ -149,7 +149,7 @@ def test_every_row_is_predicted_once_and_in_order(trained, tmp_path) -> None:
     np.testing.assert_allclose([row["probability"] for row in rows], expected.max(axis=1), 1e-5)
 
 
-def test_prediction_writes_its_own_record_and_leaves_the_record_of_training_unchanged(
+def test_prediction_writes_its_own_record_and_leaves_the_training_record_unchanged(
     trained, tmp_path
 ) -> None:
     before = (trained / "run.json").read_bytes()
@@ -162,7 +162,7 @@ def test_prediction_writes_its_own_record_and_leaves_the_record_of_training_unch
     assert not list(trained.glob("*tfevents*predict*"))
 
 
-def test_two_replicas_predict_the_same_rows_in_the_same_order_as_one(
+def test_two_replicas_predict_the_same_rows_in_the_same_order_as_one_replica(
     trained, tmp_path, two_replicas
 ) -> None:
     _run(_experiment(tmp_path / "one"), "predict", trained)
@@ -268,7 +268,7 @@ def test_prediction_checkpoint_selects_latest_best_or_init_checkpoint_weights(
     assert best == _contents(tmp_path / "init") == _contents(tmp_path / "other")
 
 
-def test_unbuilt_model_and_data_without_labels_give_the_same_predictions(
+def test_predictions_do_not_depend_on_labels_or_on_when_the_model_is_built(
     predicted, tmp_path
 ) -> None:
     model_dir, output_dir = predicted
@@ -339,7 +339,7 @@ def test_prediction_source_includes_init_checkpoint_modules_but_not_the_train_da
     ]
 
 
-def test_prediction_source_changes_with_a_file_in_an_input_directory(tmp_path) -> None:
+def test_prediction_source_changes_when_a_file_in_an_input_directory_changes(tmp_path) -> None:
     (tmp_path / "README").touch()
     for name in ("part-0", "part-1"):
         (tmp_path / name).mkdir()
@@ -370,7 +370,7 @@ def test_prediction_source_identifies_remote_files_by_name_and_size() -> None:
     assert _describe(validation_data={"input_path": "unknown://a/b"})["input files"] == "none"
 
 
-def test_prediction_source_changes_with_the_training_files(tmp_path) -> None:
+def test_prediction_source_changes_when_the_training_files_change(tmp_path) -> None:
     path = tmp_path / "train.txt"
     path.write_text("a b")
     before = _describe(train_data={"input_path": str(path)})

@@ -74,7 +74,7 @@ def test_recovery_without_a_checkpoint_raises_diverged_error(tmp_path) -> None:
 
 
 def _poison(task, losses=(), gradients=(), left_out=range(0)):
-    """Replace a task's data by numbered batches, of which those in `losses` or `gradients` are bad.
+    """Replace a task's data with numbered batches; those in `losses` or `gradients` are bad.
 
     Batches whose numbers are in `left_out` are never drawn.
     """

@@ -48,7 +48,7 @@ def test_saved_models_are_removed_with_their_checkpoints_and_listed_by_step(tmp_
     assert manager.savedmodels == make_manager(tmp_path).savedmodels
 
 
-def test_iterator_yields_saved_models_in_order(tmp_path):
+def test_iterator_yields_saved_models_in_step_order(tmp_path):
     manager = make_manager(tmp_path)
     for number in (9, 10):
         manager.save(checkpoint_number=number)

@@ -23,7 +23,7 @@ def own_registry(monkeypatch):
     monkeypatch.setattr(task_factory, "_REGISTERED_TASK_CLS", {})
 
 
-def test_task_is_created_from_its_config():
+def test_get_task_creates_the_registered_task_from_its_config():
     assert task_factory.register_task_cls(Config)(Task) is Task
     task = task_factory.get_task(config := Config(), logging_dir="logs")
     assert (type(task), task.config, task.logging_dir) == (Task, config, "logs")

@@ -18,7 +18,8 @@ from official_lite.core import config_definitions as cfg
 from official_lite.core import exp_factory, preflight, task_factory
 from tests import commands
 
-# The config names input files, unlike that of the digits. Workers are compared before they read.
+# Unlike the digits config, this config names input files. Workers are compared before any file is
+# read.
 EXPERIMENT = """
 from experiments.vision.digits import configs
 from official_lite.core import exp_factory

@@ -1,4 +1,4 @@
-"""Virtual replicas give bit-identical results on any number of replicas, or a clear error."""
+"""Tests that virtual replicas give identical bits on any number of replicas, or a clear error."""
 
 import itertools
 import logging
@@ -33,7 +33,7 @@ def _train(
 
 
 @pytest.mark.slow
-def test_run_on_two_replicas_is_bit_identical_to_a_run_on_one(
+def test_run_on_two_replicas_is_bit_identical_to_a_run_on_one_replica(
     tmp_path: pathlib.Path, two_replicas: tf.distribute.Strategy
 ) -> None:
     one = _train(tf.distribute.get_strategy(), tmp_path / "one")
@@ -43,7 +43,7 @@ def test_run_on_two_replicas_is_bit_identical_to_a_run_on_one(
 
 
 @pytest.mark.slow
-def test_run_resumed_on_a_different_number_of_replicas_is_bit_identical(
+def test_run_resumed_on_fewer_replicas_is_bit_identical_to_an_uninterrupted_run(
     tmp_path: pathlib.Path,
     two_replicas: tf.distribute.Strategy,
     caplog: pytest.LogCaptureFixture,
@@ -57,7 +57,9 @@ def test_run_resumed_on_a_different_number_of_replicas_is_bit_identical(
     assert "will not be bit for bit the same" not in caplog.text
 
 
-def test_evaluation_gives_the_same_metrics_with_virtual_replicas(tmp_path: pathlib.Path) -> None:
+def test_evaluation_metrics_are_the_same_with_and_without_virtual_replicas(
+    tmp_path: pathlib.Path,
+) -> None:
     params = exp_factory.get_exp_config("tests/elastic")
     results = []
     for count in (0, 4):
@@ -310,7 +312,7 @@ def test_incomplete_batches_are_weighted_by_their_number_of_examples(
     (loss, weights), (virtual_loss, virtual_weights) = results
     rounding.assert_close(virtual_loss, loss, roundings=2 * 12)
     if task_cls is IncompleteTask:
-        # Otherwise the mean includes pipelines without examples, as on real replicas.
+        # In the other task, the mean includes pipelines without examples, as on real replicas.
         rounding.assert_close(virtual_weights, weights, roundings=2 * 12)
 
 

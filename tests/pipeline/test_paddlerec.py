@@ -129,7 +129,7 @@ class _Ends(paddlerec.TerminalBase):
 
 @pytest.fixture
 def ends_of(experiment, tmp_path):
-    """Return a function that trains 10 epochs of 2.5 batches and returns where its passes ended."""
+    """Return a function that trains 10 epochs of 2.5 batches and lists where the passes end."""
 
     def run(dies_after=None, **trainer):
         class Prepare(pipeline.Prepare):
@@ -148,7 +148,7 @@ def ends_of(experiment, tmp_path):
     return run
 
 
-def test_last_pass_ends_with_the_training(ends_of) -> None:
+def test_last_pass_ends_at_the_last_training_step(ends_of) -> None:
     # 10 epochs of 2.5 batches are 25 steps, in passes of 2 whole batches.
     assert ends_of() == [*range(2, 25, 2), 25]
 
@@ -158,7 +158,7 @@ def test_resumed_run_trains_only_the_remaining_passes(ends_of) -> None:
     assert ends_of() == [*range(8, 25, 2), 25]
 
 
-def test_requested_stop_ends_the_current_pass_and_skips_the_rest(ends_of) -> None:
+def test_requested_stop_ends_the_current_pass_and_skips_the_remaining_passes(ends_of) -> None:
     class Stopping(orbit.Hook):
         every_n_steps = 1
 

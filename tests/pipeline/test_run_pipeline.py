@@ -99,7 +99,7 @@ def test_sys_exit_in_a_stage_fails_the_run_even_with_code_zero(
     assert said in json.loads((tmp_path / "run.json").read_text())["exit_reason"]
 
 
-def test_finalize_receives_the_error_and_its_own_error_does_not_replace_it(
+def test_finalize_receives_the_run_error_and_its_own_error_does_not_replace_it(
     experiment, log_of, tmp_path
 ) -> None:
     class Run(pipeline.Run):
@@ -202,14 +202,14 @@ def _global_step(model_dir) -> int:
     return json.loads((model_dir / "run.json").read_text())["global_step"]
 
 
-def test_continuous_evaluation_covers_every_checkpoint(experiment, records, tmp_path) -> None:
+def test_continuous_eval_mode_evaluates_every_checkpoint(experiment, records, tmp_path) -> None:
     params = experiment(trainer={"train_steps": 12})
     _run(params, tmp_path)
     _run(params, tmp_path, "continuous_eval")
     assert records(tmp_path, "validation", "metrics.continuous_eval.json") == [4, 8, 12]
 
 
-def test_phases_run_in_order_and_pass_on_their_weights(
+def test_phases_run_in_order_and_start_from_the_weights_of_the_previous_phase(
     experiment, records, log_of, tmp_path
 ) -> None:
     class Initialize(pipeline.Initialize):
@@ -249,7 +249,7 @@ def test_later_phases_can_access_the_models_of_earlier_phases(experiment, tmp_pa
 
 
 @pytest.mark.slow
-def test_finished_phase_is_skipped_and_an_unfinished_one_resumes(
+def test_finished_phase_is_skipped_and_an_unfinished_phase_resumes(
     experiment, recorders, log_of, tmp_path
 ) -> None:
     calls, stages = recorders
@@ -341,9 +341,7 @@ def test_missing_checkpoint_of_a_later_phase_is_refused_before_the_first_phase(
     assert not (tmp_path / "run").exists()
 
 
-def test_init_from_a_phase_that_only_evaluates_in_eval_mode_is_refused(
-    experiment, tmp_path
-) -> None:
+def test_init_from_a_phase_that_only_evaluates_is_refused(experiment, tmp_path) -> None:
     phases = [{"name": "first"}, {"name": "second", "mode": "train", "init_from": "first"}]
     with pytest.raises(errors.CheckpointError, match=r"'second': .*/first'"):
         pipeline.RunPipeline(
@@ -380,7 +378,7 @@ def test_phase_whose_source_was_trained_further_keeps_its_weights_and_logs_a_war
 
 
 @pytest.mark.parametrize("wanted", [True, False])
-def test_enable_async_checkpointing_writes_checkpoints_in_the_background(
+def test_enable_async_checkpointing_selects_background_or_blocking_saves(
     wanted, experiment, tmp_path, monkeypatch
 ) -> None:
     asked = []

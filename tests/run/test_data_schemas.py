@@ -148,7 +148,7 @@ def test_files_that_the_task_creates_need_not_exist_before_the_run(run, tmp_path
     assert list((tmp_path / "data").iterdir())
 
 
-def test_resumed_run_ends_with_the_weights_of_an_uninterrupted_one(run, tmp_path):
+def test_resumed_run_ends_with_the_weights_of_an_uninterrupted_run(run, tmp_path):
     path = row_files.write("parquet", tmp_path / "data")
     whole = run(path, 40, folder="whole")
     run(path, 12, folder="parts")

@@ -1,4 +1,4 @@
-"""All entry points record, check, lock and stop runs in the same way."""
+"""Tests that all entry points record, check, lock and stop runs in the same way."""
 
 import json
 import os
@@ -205,7 +205,9 @@ def test_sigterm_saves_a_checkpoint_and_records_the_preemption(
     assert (tmp_path / "run" / f"ckpt-{record['global_step']}.index").exists()
 
 
-def test_continuous_finetuning_writes_the_record_of_each_run(tmp_path: pathlib.Path) -> None:
+def test_continuous_finetuning_writes_a_record_for_each_finetuning_run(
+    tmp_path: pathlib.Path,
+) -> None:
     through_run_experiment(_params(), tmp_path / "pretraining")
     params = _params(
         task={"init_checkpoint": str(tmp_path / "pretraining")},

@@ -66,7 +66,7 @@ def test_equal_seeds_produce_equal_random_numbers() -> None:
     assert draw() == draw()
 
 
-def test_precision_is_restored_after_the_block() -> None:
+def test_precision_is_restored_when_the_context_ends() -> None:
     with runtime.seed_and_precision(cfg.RuntimeConfig(mixed_precision_dtype="bfloat16")):
         assert keras.layers.Dense(1).compute_dtype == "bfloat16"
     assert keras.layers.Dense(1).compute_dtype == "float32"
