@@ -81,7 +81,8 @@ class NonfiniteCheck:
         if bad or not self._is_time_for_tables(step):
             return bad
         bad = tables.bad_variables()
-        # A bad result makes the recovery repeat the steps one by one; check the tables after each.
+        # After a bad result, recovery repeats the steps one by one; check the tables after each of
+        # them.
         self._last_look = None if bad else step
         return bad
 
@@ -123,7 +124,8 @@ class _Search:
             return tf.stack(flags) if flags else tf.constant([True])
 
         self._are_finite = are_finite.get_concrete_function()
-        # The tensors with infinite or NaN elements when training began, by index in `_values`.
+        # Copies of the tensors that had infinite or NaN elements when training began, by index in
+        # `_values`.
         self._at_start: dict[int, npt.NDArray[Any]] = {}
 
     def begin(self) -> None:
@@ -142,7 +144,7 @@ class _Search:
 
 
 def _has_changed_badly(before: npt.NDArray[Any], now: npt.NDArray[Any]) -> bool:
-    # Convert first, because not every NumPy function supports bfloat16.
+    # Convert to float64 first, because not all NumPy functions support bfloat16.
     before, now = before.astype(np.float64), now.astype(np.float64)
     is_bad = ~np.isfinite(now) & np.isfinite(before) | np.isnan(now) & ~np.isnan(before)
     return bool(is_bad.any())

@@ -333,8 +333,7 @@ class Task(tf.Module, metaclass=abc.ABCMeta):
             if "training" in inspect.signature(model.compute_loss).parameters:
                 loss = compute_loss(training=training)
             else:
-                # The model overrides `compute_loss` with its signature from an earlier Keras
-                # version.
+                # The model overrides `compute_loss` with the signature of an earlier Keras version.
                 loss = compute_loss()
         loss = tf.cast(loss, tf.float32)
         if aux_losses is not None:

@@ -254,7 +254,8 @@ class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
     @property
     def batch_counts(self) -> Any:
         """The variable that counts the batches read; None if they can't be counted."""
-        # Parameter-server workers may repeat steps, and a nest of datasets has several positions.
+        # Batches can't be counted on parameter-server workers, which may repeat steps, or in a nest
+        # of datasets, which has several positions.
         is_counted = not self.has_coordinator and not tf.nest.is_nested(self.train_dataset)
         return self._train_data.variables["batches_read"] if is_counted else None
 
@@ -490,7 +491,7 @@ class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
         return logs
 
     def _train_groups(self) -> dict[str, step_metrics.MetricGroup]:
-        """Return the groups of training metrics by name."""
+        """Return the training metric groups by name."""
         return {"": self._metric_groups.get("train", [self.train_loss, *self.train_metrics])}
 
     def _training_logs(self, groups: Mapping[str, step_metrics.MetricGroup]) -> dict[str, Any]:
@@ -825,7 +826,7 @@ class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
             model_building.build_for_prediction(self.model, self.task, spec)
 
     def _replica_spec(self, training: bool) -> nests.Nest:
-        """Return the specs of the inputs of the task's training or validation step."""
+        """Return the input specs of the task's training or validation step."""
         return self._executor.replica_spec(self.train_dataset if training else self.eval_dataset)
 
 

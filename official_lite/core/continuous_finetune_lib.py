@@ -113,7 +113,8 @@ def _finetune_all(
         raise errors.CheckpointError(
             f"No checkpoint appeared in {params.task.init_checkpoint} for "
             f"{params.trainer.continuous_eval_timeout} seconds "
-            "(`trainer.continuous_eval_timeout`)."
+            "(`trainer.continuous_eval_timeout`). Check that the pretraining job saves its "
+            "checkpoints there, or increase the timeout."
         )
     return logs
 
@@ -214,7 +215,7 @@ def _write_summaries(model_dir: str, step: int, task_name: str, logs: Logs) -> N
     }
     values = {tag: value for tag, value in flat.items() if np.ndim(value) == 0}
     with telemetry.TensorBoardWriter(os.path.join(model_dir, "eval")) as writer:
-        # Drop values left by an earlier attempt that was killed before it wrote the file below.
+        # Drop values from an earlier attempt that was killed before it wrote the file below.
         writer.rewind(step)
         writer.write_values(values, step=step)
     # Write this file last, because it marks the checkpoint as done.

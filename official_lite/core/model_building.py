@@ -260,7 +260,7 @@ _METHODS = frozenset({"update_state", "add_variable"})
 def _create_on_request(
     metric: keras.metrics.Metric, requests: list[Callable[[], None]], tried: set[int]
 ) -> Iterator[None]:
-    """Stop the trace if `metric` creates variables within the context; record a request for it."""
+    """Stop the trace if `metric` creates variables in the context; record a request to do so."""
     update_state = metric.update_state
     calls: list[Any] = []
 
@@ -294,7 +294,7 @@ def _create_variables(
     metric: keras.metrics.Metric, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> None:
     """Let a metric create its variables in an update without effect, as Keras does in `fit`."""
-    # Keras initializes the variables when the `StatelessScope` ends, outside of the graph.
+    # Keras initializes the variables when the `StatelessScope` ends, outside the graph.
     with keras.StatelessScope(), tf.__internal__.FuncGraph("update").as_default():
         args, kwargs = tf.nest.map_structure(_placeholder, (args, kwargs), expand_composites=True)
         metric.update_state(*args, **kwargs)

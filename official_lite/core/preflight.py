@@ -177,7 +177,7 @@ def check_prediction(params: config_definitions.ExperimentConfig) -> None:
 
 
 def _require_one_process(runtime: config_definitions.RuntimeConfig) -> None:
-    """Check that a prediction runs in one process, so that the rows stay in input order.
+    """Check that predictions run in a single process, so that the rows stay in input order.
 
     Raises:
         errors.ConfigValueError: If there are several processes.
@@ -313,8 +313,8 @@ def check_directories(
         if other is not None:
             raise errors.ConfigValueError(
                 f"The directory `{directory}` would be shared by {other} and {owner}. Use "
-                "separate directories, none inside another: "
-                "`trainer.best_checkpoint_export_subdir`, or `directory` of the hook."
+                "separate directories, none inside another, for "
+                "`trainer.best_checkpoint_export_subdir` and for the `directory` of each hook."
             )
         owners[path] = owner
 
@@ -448,7 +448,8 @@ def _check_mode(name: str) -> None:
     if not mode.is_a_single_run:
         single = [mode.value for mode in flags.Mode if mode.is_a_single_run]
         raise errors.UnknownNameError(
-            f"The mode {name!r} is not supported here. {suggestions.did_you_mean(name, single)}"
+            f"The mode {name!r} starts several runs; expected the mode of a single run. "
+            f"{suggestions.did_you_mean(name, single)}"
         )
 
 

@@ -326,7 +326,7 @@ class TrainData:
         remedy = "let `task.build_inputs` build them with a source that keeps the position"
         if not is_given:
             because = "`build_inputs` does not keep the position"
-            remedy = "use a source that keeps it"
+            remedy = "use a source that keeps the position"
         happens = f"restart from the beginning at step {step}"
         if not step:
             happens = "will start again from the first batch if this run is interrupted and resumed"

@@ -85,7 +85,7 @@ _MIN_MEASUREMENTS = 3
 # measurements.
 _MIN_SECONDS = 0.1
 
-# The number of first measurements for which the larger time limit applies; see `_measure`.
+# The number of initial measurements to which the larger time limit applies; see `_measure`.
 _GROWING_MEASUREMENTS = 9
 
 
@@ -226,7 +226,7 @@ class _Tuner:
         return not is_long or seconds_per_step < 10 * min(self._seconds.values())
 
     def _pays_for_another(self, graph_seconds: float) -> bool:
-        """Return whether the training is long enough to benchmark one more mode."""
+        """Return whether the training run is long enough to benchmark one more mode."""
         spent = time.monotonic() - self._started
         expected = spent + _TRACES_PER_COMPILATION * self._trace_seconds
         return expected < _BUDGET * graph_seconds * self._num_steps
@@ -237,7 +237,7 @@ class _Tuner:
         return fastest if gains else "graph"
 
     def _eval_execution(self, mode: str) -> str:
-        """Return the mode for evaluation: `mode` if compiling the evaluation for it pays off."""
+        """Return the mode for evaluation: `mode` if compiling for it pays off, else `graph`."""
         if mode == "graph":
             return mode
         # An evaluation step, without backward pass and update, takes about a third of the time of a

@@ -394,8 +394,8 @@ def _serialize(dataset: tf.data.Dataset) -> tf.Tensor:
         )
     except tf.errors.OpError as error:
         raise errors.ConfigValueError(
-            "The training data can't be sent to the workers of a parameter server: "
-            f"{error.message[:300]}"
+            "The training data can't be sent to the workers of a parameter server. Use a dataset "
+            f"that TensorFlow can serialize. The error is: {error.message[:300]}"
         ) from error
     definition = tf.compat.v1.GraphDef.FromString(graph.numpy())
     nodes = [definition.node, *(function.node_def for function in definition.library.function)]

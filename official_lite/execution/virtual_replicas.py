@@ -269,7 +269,7 @@ class _State:
 
     Every shard starts with the values from before the step. After the step,
 
-    * a metric, which Keras sums over replicas, has the sum of all changes, in the first replica,
+    * a metric, which Keras sums over replicas, has the sum of all changes, on the first replica,
     * a random state has advanced once; within a shard, it depends on the shard's number,
     * a variable whose aggregation is `ONLY_FIRST_REPLICA` has the value of the first shard,
     * any other variable, such as a moving average, has changed by the mean of all changes; where it
@@ -355,7 +355,7 @@ class _State:
         raise errors.ConfigValueError(
             f"`trainer.virtual_replicas`: the step changes the variable {variable.name}, whose "
             f"dtype is {variable.dtype.name}, so its mean over the virtual replicas can't be "
-            "taken. Create it with `aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA`."
+            "computed. Create it with `aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA`."
         )
 
 
@@ -443,7 +443,7 @@ class _VirtualReplica(tf.distribute.ReplicaContext):
 
 @functools.cache
 def _virtual_class(strategy_cls: Any) -> Any:
-    """Return a subclass whose `num_replicas_in_sync` counts virtual replicas within their steps."""
+    """Return a strategy subclass that counts virtual replicas as replicas within their steps."""
 
     def num_replicas_in_sync(self: tf.distribute.Strategy) -> int:
         return _count_in_step.get() or int(strategy_cls.num_replicas_in_sync.fget(self))

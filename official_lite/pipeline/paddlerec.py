@@ -92,7 +92,9 @@ class Context(MutableMapping[str, Any]):
         if key == "status":
             self._set_status(value)
         elif key in self._KEYS:
-            raise errors.ConfigValueError(f"`context[{key!r}]` is read-only and can't be replaced.")
+            raise errors.ConfigValueError(
+                f"`context[{key!r}]` is read-only. Set only `status` or keys of your own."
+            )
         else:
             self.ctx.extras[key] = value
 

@@ -135,7 +135,7 @@ def _next_stage(name: str, jump: str | None) -> str:
         return later[0]
     if jump not in later:
         raise errors.UnknownNameError(
-            f"The stage `{name}` returned {jump!r}; expected nothing, or the name of a later "
+            f"The stage `{name}` returned {jump!r}; expected None, or the name of a later "
             f"stage. {suggestions.did_you_mean(str(jump), later)}"
         )
     logging.info("Stage %s: continuing with the stage %s.", name, jump)
@@ -324,7 +324,7 @@ def _check(plan: _Plan, earlier: Sequence[_Plan]) -> None:
         plan.mode,
         plan.model_dir,
         earlier_phases={other.phase: other.model_dir for other in earlier if other.trains},
-        # Custom stages may download weights and files.
+        # Custom stages may download weights and files, so these may not exist yet.
         reads_weights=all(is_default(name, plan.stages[name]) for name in _BRING_WEIGHTS),
         # Skip the check of input files in a cluster: if one process failed alone, the others would
         # wait for it.
@@ -334,7 +334,7 @@ def _check(plan: _Plan, earlier: Sequence[_Plan]) -> None:
 
 
 def _warn_of_an_old_start(plan: _Plan, trained: Sequence[_Plan]) -> None:
-    """Warn if a phase resumes although the phase from which it started was trained since then."""
+    """Warn if a phase resumes although the phase from which it started has been trained further."""
     path = plan.params.task.init_checkpoint
     if not path or not plan.trains or not latest.latest_checkpoint(plan.model_dir):
         return

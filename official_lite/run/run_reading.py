@@ -249,7 +249,7 @@ def read_run(model_dir: str, *, name: str | None = None) -> Run:
     if not is_run(model_dir) and not checkpoints:
         raise errors.ConfigValueError(
             f"{model_dir} is not a model directory: it contains none of {', '.join(_RECORDS)} and "
-            "no checkpoint."
+            "no checkpoint. Pass the model directory of a run."
         )
     reader = _Reader(model_dir)
     record, series = reader.record(), reader.series()
@@ -329,7 +329,9 @@ class _Reader:
                 self.problems.append(f"run.json: `{name}` has the unexpected value {value!r:.60}")
                 del record[name]
         if not 0 <= record.get("seconds", 0) < 2**31:
-            self.problems.append(f"run.json: `seconds` is {record.pop('seconds')!r:.60}")
+            self.problems.append(
+                f"run.json: `seconds` is {record.pop('seconds')!r:.60}, which is out of range"
+            )
         return record
 
     def yaml(self, name: str) -> dict[str, Any]:
@@ -341,7 +343,7 @@ class _Reader:
         for block in ("task", "trainer", "runtime", "search"):
             if not isinstance(config.get(block) or {}, dict):
                 self.problems.append(
-                    f"{name}: `{block}` isn't a mapping: {config.pop(block)!r:.60}"
+                    f"{name}: `{block}` is not a mapping: {config.pop(block)!r:.60}"
                 )
         return config
 
@@ -521,7 +523,7 @@ class _SeriesBuilder:
         self._wall_times: list[float | None] = []
 
     def add(self, step: int, value: float, wall_time: float | None) -> None:
-        """Add a value; drop earlier values at this or later steps, which an earlier start wrote."""
+        """Add a value; drop values that an earlier start wrote for this or later steps."""
         while self._steps and self._steps[-1] >= step:
             for column in (self._steps, self._values, self._wall_times):
                 column.pop()

@@ -59,7 +59,11 @@ def use_directory(directory: str | None) -> None:
         files.makedirs(path)
         _remove_damaged(path)
     except OSError as error:
-        logging.warning("`runtime.xla_cache_dir` has no effect: %s", error)
+        logging.warning(
+            "`runtime.xla_cache_dir` has no effect: %s. Use a directory in which you can create "
+            "files.",
+            error,
+        )
         return
     os.environ["TF_XLA_FLAGS"] = flags
 

@@ -153,7 +153,8 @@ def test_graph_hook_receives_equal_gradients_with_and_without_replicas_and_micro
         params = experiment(trainer={"grad_accum_steps": steps})
         with strategy.scope():
             trainer, hook = make_trainer(params, evaluate=False), Watching()
-            # Every replica receives the summed gradients, so add the norms of the first one only.
+            # Every replica receives the summed gradients, so add only the norms on the first
+            # replica.
             hook.norm = tf.Variable(0.0, aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA)
             hook.call = lambda logs: None
             _watched(trainer, hook)

@@ -40,7 +40,7 @@ def params(tmp_path: pathlib.Path) -> cfg.ExperimentConfig:
 
 @pytest.fixture
 def pretrain(params: cfg.ExperimentConfig, tmp_path: pathlib.Path) -> Pretrain:
-    """Return a function that pretrains; each step is saved and lowers the bias by 0.25."""
+    """Return a pretraining function; each step saves a checkpoint and lowers the bias by 0.25."""
 
     def run(steps: int) -> pathlib.Path:
         own = params.replace(task={"init_checkpoint": ""}, trainer={"train_steps": steps})

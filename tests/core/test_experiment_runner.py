@@ -22,7 +22,7 @@ class Noting(orbit.Hook):
 
 @pytest.fixture
 def runner(experiment, make_task, tmp_path):
-    """Return a function that makes an `OrbitExperimentRunner`."""
+    """Return a function that builds an `OrbitExperimentRunner`."""
 
     def make(mode="train", trainer=None, **kwargs):
         params = experiment(trainer=trainer or {})

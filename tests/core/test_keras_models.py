@@ -1,4 +1,4 @@
-"""Tests that a run calls the methods a model may override for `fit`, or warns if it does not."""
+"""Tests that a run calls the methods that a model overrides for `fit`, or warns otherwise."""
 
 import keras
 import pytest

@@ -127,7 +127,7 @@ def test_two_metrics_with_the_same_name_raise_before_training(
 
 
 class Awkward(LineTask):
-    """A task with a metric that cannot be traced, one that is always 0, and one with a vector."""
+    """A task with a metric that can't be traced, one that is always 0, and one that is a vector."""
 
     def build_metrics(self, training: bool = True) -> list[keras.metrics.Metric]:
         class Nothing(keras.metrics.Mean):

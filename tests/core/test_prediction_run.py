@@ -102,7 +102,7 @@ def _experiment(output_dir: pathlib.Path | str = "predictions", **overrides) -> 
             "validation_interval": 2,
             "best_checkpoint_export_subdir": "best",
             "best_checkpoint_eval_metric": "validation_loss",
-            # The first evaluation has a lower loss than the second one.
+            # The first evaluation has a lower loss than the second evaluation.
             "best_checkpoint_metric_comp": "lower",
             "writers": [],
             "optimizer_config": {"learning_rate": {"constant": {"learning_rate": 30.0}}},

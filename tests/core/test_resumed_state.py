@@ -62,7 +62,7 @@ class Critics(base_trainer.Trainer):
 
 
 class Varying(base_trainer.Trainer):
-    """A trainer that draws two batches in every third step and one batch in the others."""
+    """A trainer that draws two batches in every third step and one batch in all other steps."""
 
     def train_step(self, iterator: Iterator[Any]) -> None:
         if self.global_step % 3 == 0:
@@ -287,7 +287,7 @@ def test_data_that_cannot_resume_are_reported_once_at_the_start_and_once_on_resu
 
 
 class _Counting(orbit.Hook):
-    """A hook with a `tf.Variable` that no `state_dict` returns; it raises at a given step."""
+    """A hook with a `tf.Variable` that no `state_dict` returns; the hook raises at a given step."""
 
     every_n_steps = 1
 

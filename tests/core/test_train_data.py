@@ -131,7 +131,7 @@ def test_training_resumed_on_more_replicas_reads_the_same_examples_and_logs_a_wa
     resumed = _train(two_replicas, params, 20, tmp_path / "broken", _PlainTask)
     assert "will not be bit for bit the same: replicas 1 → 2." in caplog.text
     for expected, got in zip(unbroken[:2], resumed[0:4:2], strict=True):
-        # 12 steps follow the resume, with 12 examples each.
+        # The resumed run makes 12 steps with 12 examples each.
         rounding.assert_close(got, expected, roundings=12 * 12)
 
 

@@ -110,7 +110,7 @@ def test_single_process_skips_the_comparison_of_workers() -> None:
 
 
 class _TwoWorkers(tf.distribute.MultiWorkerMirroredStrategy):
-    """The strategy of one of two workers with two replicas each; replays the other's messages."""
+    """The strategy of a worker with two replicas; it replays the messages of a second worker."""
 
     def __init__(self, others: Sequence[np.ndarray] = ()) -> None:
         self._others = iter(others)

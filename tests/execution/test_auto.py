@@ -221,7 +221,7 @@ def test_resumed_run_uses_the_recorded_execution_mode(experiment, make_task, tmp
     (tmp_path / "execution.json").write_text(json.dumps(record))
     runner = _run(params, make_task(params, EndlessTask), tmp_path)
     assert runner.trainer.execution == "xla"
-    # `params.yaml` receives the mode, so that it reproduces the run.
+    # The mode is written to `params.yaml`, so that this file reproduces the run.
     assert runner.params.runtime.execution == "xla"
     assert params.runtime.execution == "auto"
 
@@ -343,7 +343,7 @@ def test_modes_are_benchmarked_in_the_state_at_the_start_of_training(experiment,
     )
     runner.run()
     assert "graph" in runner.execution_record.seconds_per_step
-    # As without a benchmark, the value is 1 for each interval of 4 steps, less 0.5 by the hook.
+    # As without a benchmark, the value is 1 per interval of 4 steps, minus the 0.5 of the hook.
     assert seen == [25 - 0.5, 50 - 0.5]
 
 

@@ -122,7 +122,7 @@ def test_config_that_virtual_replicas_do_not_support_is_refused(
 def test_strategy_that_virtual_replicas_do_not_support_is_refused(
     strategy_cls: type[tf.distribute.Strategy], name: str
 ) -> None:
-    strategy = strategy_cls.__new__(strategy_cls)  # Creates no devices.
+    strategy = strategy_cls.__new__(strategy_cls)  # This creates no devices.
     with pytest.raises(errors.ConfigValueError, match=f"the strategy `{name}`"):
         modes.check_virtual_replicas(4, "graph", strategy)
 

@@ -244,7 +244,7 @@ def test_later_phases_can_access_the_models_of_earlier_phases(experiment, tmp_pa
     _run(experiment(phases=phases), tmp_path, run=Run)
     assert counts == [[], [3], [3, 3]]
     assert [name for name, *_ in names] == ["a", "b", "c"]
-    # Keras restarts the numbering of its names in each phase.
+    # The numbering of Keras names restarts in each phase.
     assert names[1][1:] == names[2][1:]
 
 

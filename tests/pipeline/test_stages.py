@@ -669,7 +669,7 @@ def test_two_trainers_that_share_a_model_may_take_turns(experiment, log_of, tmp_
     _run(params, "train", tmp_path, build=Build, run=Run)
     turns = [line.split("] ")[1] for line in log_of().splitlines() if "is done" in line]
     assert turns == [f"epoch {e} of {name} is done" for e in (0, 1) for name in ("up", "down")]
-    # The trainers fit opposite slopes, so the second one starts with a higher loss.
+    # The trainers fit opposite slopes, so the second trainer starts with a higher loss.
     assert losses[1] > losses[0]
     assert _checkpoints(tmp_path) == [8]
 
