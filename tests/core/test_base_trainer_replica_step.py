@@ -67,7 +67,7 @@ def test_metrics_count_every_example_once_on_one_or_two_replicas(
     rounding.assert_close(results[0]["auc"], results[1]["auc"], roundings=200)
 
 
-def test_batch_normalization_statistics_on_two_replicas_equal_those_on_one(
+def test_batch_normalization_statistics_on_two_replicas_equal_those_on_one_replica(
     experiment, make_trainer, two_replicas
 ) -> None:
     class Normalized(LineTask):

@@ -32,7 +32,7 @@ def test_models_and_optimizers_built_twice_in_a_process_have_equal_variable_name
     assert "sequential/dense_1/kernel" in first
 
 
-def test_second_run_in_a_process_freezes_and_reports_the_same_layers_as_the_first(
+def test_second_run_in_a_process_freezes_and_reports_the_same_layers_as_the_first_run(
     tmp_path: pathlib.Path,
 ) -> None:
     hooks = [{"name": "weight_norms", "every_n_steps": 4}]

@@ -45,7 +45,7 @@ def test_preflight_rejects_an_unknown_mode_and_an_evaluation_without_weights(
     preflight.check_evaluation(params, "eval", str(tmp_path))
 
 
-def test_evaluating_a_best_checkpoint_directory_suggests_init_checkpoint(
+def test_error_for_evaluating_a_best_checkpoint_directory_suggests_init_checkpoint(
     experiment, tmp_path
 ) -> None:
     directory = str(tmp_path / "best_ckpt")

@@ -250,11 +250,13 @@ class _ShuffledBatches(ArrayTask):
         )
 
 
-def test_shuffle_and_zip_after_a_dataset_that_can_resume_also_resume_exactly(tmp_path) -> None:
+def test_shuffle_and_zip_of_a_dataset_that_can_resume_also_resume_exactly(tmp_path) -> None:
     _assert_resumes_exactly(tmp_path, _ShuffledBatches)
 
 
-def test_checkpoint_without_batches_read_resumes_at_the_batch_of_its_step(tmp_path) -> None:
+def test_data_of_a_checkpoint_without_batches_read_resume_at_the_batch_of_its_step(
+    tmp_path,
+) -> None:
     class Old(base_trainer.Trainer):
         def _checkpoint_items(self) -> dict[str, Any]:
             items = super()._checkpoint_items()

@@ -80,6 +80,6 @@ def test_modules_without_signatures_are_not_exported(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["..", "a/b"])
-def test_unsafe_name_of_an_exported_module_raises(tmp_path, name):
+def test_exported_module_name_that_is_not_a_directory_name_raises(tmp_path, name):
     with pytest.raises(errors.ConfigValueError, match="not a valid name for an exported module"):
         make_manager(tmp_path, modules={name: Scaler()})

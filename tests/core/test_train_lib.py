@@ -83,7 +83,7 @@ def test_unknown_mode_raises_before_anything_is_written(experiment, tmp_path) ->
     assert not (tmp_path / "run").exists()
 
 
-def test_intervals_that_do_not_divide_each_other_are_accepted(
+def test_intervals_that_do_not_divide_each_other_evaluate_and_save_at_their_own_steps(
     experiment, make_task, tmp_path
 ) -> None:
     params = experiment(

@@ -374,7 +374,7 @@ class UnevenTask(LineTask):
         )
 
 
-def test_xla_with_many_batch_sizes_warns_once_and_is_not_chosen(
+def test_xla_with_many_batch_sizes_warns_once_and_is_not_chosen_by_auto(
     experiment, make_trainer, caplog
 ) -> None:
     trainer = make_trainer(experiment(runtime={"execution": "xla"}), task_cls=UnevenTask)
@@ -440,7 +440,7 @@ def test_recorded_mode_is_valid_for_longer_runs_only_if_modes_were_compared() ->
 
 
 @pytest.mark.parametrize("text", ["{", '{"execution": "xla"}'])
-def test_damaged_execution_record_is_named_in_the_error(tmp_path, text) -> None:
+def test_error_for_a_damaged_execution_record_names_its_file(tmp_path, text) -> None:
     (tmp_path / "execution.json").write_text(text)
     with pytest.raises(errors.ConfigValueError, match=r"execution\.json"):
         execution_record.load(str(tmp_path))

@@ -202,7 +202,7 @@ def test_each_parameter_server_worker_reads_its_own_share_of_the_data(tmp_path):
         assert max(map(own.count, share)) - min(map(own.count, share)) <= 1
 
 
-def test_serializing_a_dataset_that_runs_python_is_refused():
+def test_serializing_a_dataset_that_runs_python_raises():
     def read(index):
         return tf.numpy_function(lambda i: i, [index], tf.int64)
 

@@ -99,7 +99,7 @@ class OwnTrainer(base_trainer.Trainer):
         ({"task": {"train_data": {"global_batch_size": 4}}}, base_trainer.Trainer, "multiple of 8"),
     ],
 )
-def test_config_that_virtual_replicas_do_not_support_is_refused(
+def test_config_that_virtual_replicas_do_not_support_raises(
     overrides: dict[str, Any],
     trainer_cls: type[base_trainer.Trainer],
     message: str,
@@ -119,7 +119,7 @@ def test_config_that_virtual_replicas_do_not_support_is_refused(
         (tf.distribute.experimental.CentralStorageStrategy, "central_storage"),
     ],
 )
-def test_strategy_that_virtual_replicas_do_not_support_is_refused(
+def test_strategy_that_virtual_replicas_do_not_support_raises(
     strategy_cls: type[tf.distribute.Strategy], name: str
 ) -> None:
     strategy = strategy_cls.__new__(strategy_cls)  # This creates no devices.
@@ -134,7 +134,7 @@ def test_strategy_that_virtual_replicas_do_not_support_is_refused(
         orbit.hooks.StochasticWeightAveraging(start_step=0, every_n_steps=5),
     ],
 )
-def test_hook_that_runs_its_own_steps_is_refused_before_the_first_step(
+def test_hook_that_runs_its_own_steps_with_virtual_replicas_raises_before_training(
     tmp_path: pathlib.Path, hook: orbit.Hook
 ) -> None:
     params = exp_factory.get_exp_config("tests/elastic")
@@ -145,7 +145,7 @@ def test_hook_that_runs_its_own_steps_is_refused_before_the_first_step(
     assert not list(tmp_path.glob("ckpt-*"))
 
 
-def test_dataset_passed_to_distribute_dataset_is_refused_with_virtual_replicas() -> None:
+def test_passing_a_dataset_to_distribute_dataset_with_virtual_replicas_raises() -> None:
     params = exp_factory.get_exp_config("tests/elastic")
     trainer = _create_trainer(params, task_factory.get_task(params.task))
     with pytest.raises(errors.ConfigValueError, match="a dataset was given"):
@@ -188,7 +188,7 @@ class DrawingTask(elastic_experiment.ElasticTask):
         (DrawingTask, "SeedGenerator"),
     ],
 )
-def test_step_with_replica_dependent_state_or_communication_is_refused(
+def test_step_with_replica_dependent_state_or_communication_raises_with_virtual_replicas(
     task_cls: Callable[..., Any], message: str
 ) -> None:
     params = exp_factory.get_exp_config("tests/elastic")
@@ -263,7 +263,7 @@ class LimitsTask(elastic_experiment.ElasticTask):
         return super().build_losses(labels, model_outputs, aux_losses)
 
 
-def test_variable_initialized_to_infinity_does_not_become_nan() -> None:
+def test_variable_initialized_to_infinity_does_not_become_nan_with_virtual_replicas() -> None:
     params = exp_factory.get_exp_config("tests/elastic")
     task = LimitsTask(params.task)
     _create_trainer(params, task, evaluate=False).train(tf.constant(1))

@@ -183,7 +183,7 @@ def test_run_stage_that_evaluates_nothing_in_eval_mode_logs_a_warning(
     assert (tmp_path / "metrics.eval.json").exists() != is_told
 
 
-def test_run_stage_that_trains_in_eval_mode_raises_an_error_with_the_reason(
+def test_error_for_a_run_stage_that_trains_in_eval_mode_explains_the_missing_trainer(
     experiment, tmp_path
 ) -> None:
     _run(experiment(), tmp_path)
@@ -301,9 +301,7 @@ def test_phases_share_one_strategy_of_two_replicas(experiment, tmp_path) -> None
     assert seen[0][0] is seen[1][0]
 
 
-def test_phases_with_different_strategies_are_refused_before_anything_runs(
-    experiment, tmp_path
-) -> None:
+def test_phases_with_different_strategies_raise_before_anything_runs(experiment, tmp_path) -> None:
     other = {"name": "other", "overrides": {"runtime.distribution_strategy": "one_device"}}
     with pytest.raises(errors.ConfigValueError, match=r"runtime.distribution_strategy.*one_device"):
         _run(experiment(phases=[{"name": "first"}, other]), tmp_path / "run")
@@ -321,7 +319,7 @@ def test_error_for_an_unknown_name_in_a_phase_names_the_phase(experiment, tmp_pa
         pipeline.RunPipeline(experiment(phases=[*TWO, check]), "train", str(tmp_path))
 
 
-def test_missing_checkpoint_of_a_later_phase_is_refused_before_the_first_phase(
+def test_missing_checkpoint_of_a_later_phase_raises_before_the_first_phase_runs(
     experiment, tmp_path
 ) -> None:
     def plan(init_from, mode="train", **stages):
@@ -341,7 +339,7 @@ def test_missing_checkpoint_of_a_later_phase_is_refused_before_the_first_phase(
     assert not (tmp_path / "run").exists()
 
 
-def test_init_from_a_phase_that_only_evaluates_is_refused(experiment, tmp_path) -> None:
+def test_init_from_a_phase_that_only_evaluates_raises(experiment, tmp_path) -> None:
     phases = [{"name": "first"}, {"name": "second", "mode": "train", "init_from": "first"}]
     with pytest.raises(errors.CheckpointError, match=r"'second': .*/first'"):
         pipeline.RunPipeline(
@@ -355,7 +353,7 @@ def _checkpoint(directory) -> str:
     return tf.train.Checkpoint(v=tf.Variable(1.0)).save(str(directory / "other" / "ckpt"))
 
 
-def test_phase_directory_that_is_a_file_is_refused_before_any_phase(experiment, tmp_path) -> None:
+def test_phase_directory_that_is_a_file_raises_before_any_phase_runs(experiment, tmp_path) -> None:
     (tmp_path / "second").touch()
     with pytest.raises(errors.ConfigValueError, match=r"'second': .*is a file"):
         pipeline.RunPipeline(experiment(phases=TWO), "train", str(tmp_path))

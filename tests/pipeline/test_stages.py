@@ -154,7 +154,7 @@ def test_stage_file_with_two_candidate_classes_requires_a_class_name(find, tmp_p
     assert find("run", "{workspace}/two.py:Second")["run"].__name__ == "Second"
 
 
-def test_unknown_or_unsuitable_stage_class_is_refused_with_file_and_name(find, tmp_path) -> None:
+def test_error_for_an_unknown_or_unsuitable_stage_class_names_its_file(find, tmp_path) -> None:
     _write(tmp_path / "build.py", ("Mine", "Build"))
     with pytest.raises(errors.ConfigTypeError, match=r"build\.py:Mine.*Run"):
         find("run", "{workspace}/build.py:Mine")
@@ -188,7 +188,7 @@ def test_stage_class_without_a_file_is_described_by_its_module() -> None:
     assert stages.describe("run", nowhere) == "stage run: Typed (nowhere)"
 
 
-def test_error_of_a_stage_without_a_call_method_names_the_stage(context) -> None:
+def test_error_for_a_stage_without_a_call_method_names_the_stage(context) -> None:
     class Empty(pipeline.Stage):
         pass
 
@@ -250,7 +250,7 @@ def test_prepare_stage_may_download_the_checkpoint_to_evaluate(experiment, tmp_p
     assert logs["validation_loss"] > 0
 
 
-def test_evaluation_is_refused_if_prepare_downloads_no_checkpoint(experiment, tmp_path) -> None:
+def test_eval_mode_raises_if_prepare_downloads_no_checkpoint(experiment, tmp_path) -> None:
     class Prepare(pipeline.Prepare):
         pass
 
@@ -474,7 +474,7 @@ def _assert_equal(weights, others) -> None:
         np.testing.assert_array_equal(ours, theirs)
 
 
-def test_log_of_a_new_run_states_that_it_starts_at_step_zero(experiment, log_of, tmp_path) -> None:
+def test_log_of_a_new_run_reports_a_cold_start(experiment, log_of, tmp_path) -> None:
     assert _start(experiment(), tmp_path)[0] == 0
     assert "initialize: cold start" in log_of()
 

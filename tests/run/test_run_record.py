@@ -128,7 +128,7 @@ def test_run_is_finished_only_with_its_checkpoint_and_enough_steps(
     assert not run_record.is_finished(_params(), "eval", str(tmp_path))
 
 
-def test_changed_config_of_a_finished_run_is_refused_unless_allowed(
+def test_changed_config_of_a_finished_run_raises_unless_allowed(
     tmp_path: pathlib.Path, caplog
 ) -> None:
     with run_record.RunRecord(_params(), "train", str(tmp_path)) as record:
@@ -169,7 +169,7 @@ def test_run_with_phases_is_never_considered_finished_as_a_whole(tmp_path: pathl
 
 
 @pytest.mark.parametrize("name", ["a*", "[a-z]"])
-def test_model_dir_with_glob_characters_is_refused(tmp_path: pathlib.Path, name: str) -> None:
+def test_model_dir_with_glob_characters_raises(tmp_path: pathlib.Path, name: str) -> None:
     with pytest.raises(errors.ConfigValueError, match="file pattern"):
         run_record.check_model_dir(str(tmp_path / name))
 
