@@ -266,7 +266,7 @@ class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
 
     @property
     def folds_outputs(self) -> bool:
-        """Whether the host needs the outputs of each step of an evaluation."""
+        """Whether the host needs the outputs of each evaluation step."""
         return (
             type(self).eval_reduce is not Trainer.eval_reduce
             or type(self.task).aggregate_logs is not base_task.Task.aggregate_logs
@@ -348,7 +348,7 @@ class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
 
     @property
     def eval_execution(self) -> str:
-        """How the steps of an evaluation are executed."""
+        """How evaluation steps are executed."""
         return self._eval_executor.mode
 
     @eval_execution.setter
@@ -666,7 +666,8 @@ class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
         the training weights are restored.
 
         Args:
-            first_batch: The number of global batches to skip, which changes no bit of the others.
+            first_batch: The number of global batches to skip. Skipping changes no bit of the other
+                predictions.
 
         Yields:
             One array per column, with one row per example of the batch.

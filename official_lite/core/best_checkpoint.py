@@ -30,7 +30,7 @@ class BestCheckpointExporter(best_checkpoints.BestCheckpoints):
         export_dir: The directory; results of an earlier run in it are read.
         metric_name: The metric to compare; `a|b` is key `b` of the dictionary under `a`.
         metric_comp: Whether a `higher` or a `lower` value is better. If it is empty, the name of
-            the metric decides, as in the hook `early_stopping`; if the name does not say it,
+            the metric decides, as in the hook `early_stopping`; if the name suggests no direction,
             `higher` is used.
     """
 

@@ -207,7 +207,7 @@ def find_unneeded(
 
 
 def find_new_kinds(checkpoint: tf.train.Checkpoint) -> Iterator[Any]:
-    """Yield the variables of a checkpoint that checkpoints of older versions lack."""
+    """Yield a checkpoint's variables that older versions did not save."""
     for name, part in tf.train.TrackableView.children(checkpoint).items():
         if name.startswith(("trainer_attributes", "task_attributes")):
             yield from _below_new_kinds(part)

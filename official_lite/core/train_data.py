@@ -111,7 +111,7 @@ def training_inputs(config: config_definitions.ExperimentConfig, build_inputs: _
 def build_evaluation(
     config: config_definitions.ExperimentConfig, build_inputs: _Inputs, distribute: _Inputs
 ) -> Dataset:
-    """Build the distributed dataset of an evaluation.
+    """Build the distributed evaluation dataset.
 
     Args:
         config: The experiment's config.

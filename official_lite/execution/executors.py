@@ -121,7 +121,7 @@ class GraphExecutor:
     def run_eval_step(
         self, step: EvalStep, inputs: nests.Nest
     ) -> dict[str, tuple[nests.Nest, ...]]:
-        """Run a step of an evaluation on all replicas.
+        """Run an evaluation step on all replicas.
 
         Returns:
             Each output of the step, as a tuple with one element per replica of this host.
