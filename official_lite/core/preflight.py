@@ -631,7 +631,7 @@ def _sizes(input_path: Sequence[str] | str | hyperparams.ParamsDict) -> list[str
 def _describe_difference(
     part: str, lines: Sequence[str], names: Sequence[str], gather: _Gather
 ) -> str:
-    """Describe the first line that differs between workers, and what each worker has instead."""
+    """Describe the first line that differs between workers, and the text that each worker has."""
     length = int(gather([len(lines)]).max())
     padded = [*lines, *[""] * (length - len(lines))]
     numbers = gather([_number_of(line) for line in padded])

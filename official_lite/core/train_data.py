@@ -158,7 +158,7 @@ def predict_data(
             f"`task.{block}.enable_tf_data_service` is set, but the mode `predict` requires the "
             "examples in order, which the service does not preserve. Set it to false."
         )
-    # Read the files one after another, and mix several sources in the same way each time.
+    # Read the files one after another, and mix several sources in the same order each time.
     seed = config.runtime.seed if data.seed is None else data.seed
     return data.replace(
         is_training=False, drop_remainder=False, deterministic=True, cycle_length=1, seed=seed

@@ -478,7 +478,7 @@ def check_model_dir(model_dir: str) -> None:
 
 
 def _require_regular_files(model_dir: str) -> None:
-    """Check that the files that TensorFlow opens are regular; others would fail late or block."""
+    """Check that the files that TensorFlow opens are regular; other files would fail or block."""
     if files.is_remote(model_dir):
         return
     paths = [os.path.join(model_dir, name) for name in files.list_names(model_dir)]
