@@ -31,7 +31,7 @@ EXCEPTIONS = {
         "nothing should happen in this time"
     ),
     "orbit/test_checkpoint_watcher.py": "the clock is a fake",
-    "core/test_savedmodel_checkpoint_manager.py::test_iterator_yields_saved_models_in_order": (
+    "core/test_savedmodel_checkpoint_manager.py::test_iterator_yields_saved_models_in_step_order": (
         "starts again with each model; both are there from the start"
     ),
 }

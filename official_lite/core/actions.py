@@ -38,8 +38,8 @@ __all__ = [
 ]
 
 
-# Large tables are checked so rarely that the checks read at most this many numbers per step on
-# average, fewer than an optimizer update reads and writes.
+# The maximum number of table elements that the checks read per step, on average. It is less than
+# what an optimizer update reads and writes.
 _NUMBERS_A_STEP = 50_000
 
 # The number of table rows in each block that `_rows_are_finite` reads.
@@ -81,7 +81,8 @@ class NonfiniteCheck:
         if bad or not self._is_time_for_tables(step):
             return bad
         bad = tables.bad_variables()
-        # A bad result makes the recovery repeat the steps one by one; check the tables after each.
+        # After a bad result, recovery repeats the steps one by one; check the tables after each of
+        # them.
         self._last_look = None if bad else step
         return bad
 
@@ -123,7 +124,8 @@ class _Search:
             return tf.stack(flags) if flags else tf.constant([True])
 
         self._are_finite = are_finite.get_concrete_function()
-        # The tensors with infinite or NaN elements when training began, by index in `_values`.
+        # Copies of the tensors that had infinite or NaN elements when training began, by index in
+        # `_values`.
         self._at_start: dict[int, npt.NDArray[Any]] = {}
 
     def begin(self) -> None:
@@ -142,7 +144,7 @@ class _Search:
 
 
 def _has_changed_badly(before: npt.NDArray[Any], now: npt.NDArray[Any]) -> bool:
-    # Convert first, because not every NumPy function supports bfloat16.
+    # Convert to float64 first, because not all NumPy functions support bfloat16.
     before, now = before.astype(np.float64), now.astype(np.float64)
     is_bad = ~np.isfinite(now) & np.isfinite(before) | np.isnan(now) & ~np.isnan(before)
     return bool(is_bad.any())
@@ -153,7 +155,7 @@ def _is_finite(variable: tf.Variable) -> tf.Tensor:
 
 
 def _rows_are_finite(table: tf.Variable) -> tf.Tensor:
-    """Return whether all rows are finite; read blocks, because reading a table copies it."""
+    """Return whether all rows are finite; read them in blocks, because each read makes a copy."""
     num_rows = table.shape[0]
 
     def look(first: tf.Tensor, _: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
@@ -197,7 +199,7 @@ class BadStep:
 
 
 class RecoveryAction:
-    """Action that restores the last checkpoint and skips the batches up to the bad one.
+    """Action that restores the last checkpoint and skips the batches up to the bad step.
 
     Args:
         checkpoint_manager: The manager of the training checkpoints.
@@ -239,7 +241,7 @@ class RecoveryAction:
         self._skip_batches(found.num_batches)
 
     def find_bad_step(self) -> BadStep | None:
-        """Restore the last checkpoint and repeat the steps after it one by one, up to the bad one.
+        """Restore the last checkpoint and repeat the steps after it one by one, up to the bad step.
 
         Returns:
             The bad step. None if the blow-up did not occur again, in which case the training is at
@@ -270,8 +272,8 @@ class RecoveryAction:
         """Search the training data for non-finite numbers, for a few seconds.
 
         Returns:
-            A sentence that names the place. None if nothing was found, or if several processes
-            read the data, because they would have to read the same number of batches.
+            A sentence that says where the numbers are. None if none were found, or if several
+            processes read the data, because they would have to read the same number of batches.
         """
         trainer = self._repeating_trainer
         if trainer is None:
@@ -284,7 +286,7 @@ class RecoveryAction:
     def _restore(self) -> None:
         skipped = self._skipped
         if self._trainer is not None:
-            # Reset the count, because checkpoints of older versions contain none to restore.
+            # Reset the count, because checkpoints of older versions do not contain it.
             self._trainer.checkpoint.batches_read.assign(0)
         path = self.checkpoint_manager.restore_or_initialize()
         if path is None:
@@ -362,7 +364,7 @@ class RecoveryCondition:
         self._last_good_step: int | None = None
 
     def before_train(self) -> None:
-        """Record the state in which training begins."""
+        """Record which variables are not finite when training begins."""
         if self._state is not None:
             self._state.begin()
 
@@ -544,8 +546,8 @@ def _recovery(
     model_dir: str,
     checkpoint_manager: tf.train.CheckpointManager,
 ) -> orbit.actions.ConditionalAction:
-    # Steps can be repeated only by a `Trainer` of a single task: a plain Orbit trainer does not
-    # expose its data or weights, and the data of several tasks have several positions.
+    # Only a `Trainer` with a single task can repeat steps: a plain Orbit trainer does not expose
+    # its data or weights, and a multi-task trainer has a separate data position for each task.
     is_ours = isinstance(trainer, base_trainer.Trainer) and hasattr(trainer, "task")
 
     # Checking variables that live on parameter servers would require fetching them first.

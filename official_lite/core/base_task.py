@@ -211,7 +211,8 @@ class Task(tf.Module, metaclass=abc.ABCMeta):
         del labels, model_outputs
         if type(self).build_losses is Task.build_losses and not aux_losses:
             terminal.warn_once(
-                "%s has no `build_losses`, so its loss is 0 and the model learns nothing.",
+                "%s has no `build_losses`, so its loss is 0 and the model learns nothing. Override "
+                "it to return the loss of a batch.",
                 type(self).__name__,
             )
         return _total(aux_losses or ())
@@ -332,7 +333,7 @@ class Task(tf.Module, metaclass=abc.ABCMeta):
             if "training" in inspect.signature(model.compute_loss).parameters:
                 loss = compute_loss(training=training)
             else:
-                # The model overrides `compute_loss` as an earlier Keras version defined it.
+                # The model overrides `compute_loss` with the signature of an earlier Keras version.
                 loss = compute_loss()
         loss = tf.cast(loss, tf.float32)
         if aux_losses is not None:
@@ -619,7 +620,7 @@ def warn_of_overridden_step(model: keras.Model | tf.Module, task: Task, name: st
 
 
 def _warn_of_lookalikes(task_cls: type[Task]) -> None:
-    """Warn about methods that are never called: their names are misspelled or Lightning's."""
+    """Warn about methods that are never called because of a misspelled name or a Lightning name."""
     methods = [name for name, value in vars(Task).items() if callable(value) and name[0] != "_"]
     for name, value in vars(task_cls).items():
         if name.startswith("_") or not callable(value) or hasattr(Task, name):
@@ -638,7 +639,7 @@ def _warn_of_lookalikes(task_cls: type[Task]) -> None:
 
 
 def _warn_of_unreported(model: keras.Model, results: Any) -> None:
-    """Warn once per model about `compute_metrics` results that none of its metrics reports."""
+    """Warn once per model about `compute_metrics` results that no metric of the model reports."""
     if model in _unreported:
         return
     _unreported.add(model)

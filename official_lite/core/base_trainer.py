@@ -104,7 +104,7 @@ class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
     _built_train_dataset: Dataset | None = None
     # Whether the step was searched for ops whose results a resumed run would not reproduce.
     _is_searched = False
-    # Whether a reporting interval has begun.
+    # Whether a reporting interval is in progress.
     _is_reporting = False
 
     def __init__(
@@ -181,7 +181,7 @@ class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
         check_train_data: bool = True,
         check_validation_data: bool = True,
     ) -> None:
-        """Raise an `AttributeError` if the config lacks a part that the trainer reads."""
+        """Raise an `AttributeError` if the config lacks a block that the trainer reads."""
         fields = ["trainer", "task", "runtime"]
         fields += ["task.train_data"] * check_train_data
         fields += ["task.validation_data"] * check_validation_data
@@ -254,7 +254,8 @@ class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
     @property
     def batch_counts(self) -> Any:
         """The variable that counts the batches read; None if they can't be counted."""
-        # Parameter-server workers may repeat steps, and a nest of datasets has several positions.
+        # Batches can't be counted on parameter-server workers, which may repeat steps, or in a nest
+        # of datasets, which has several positions.
         is_counted = not self.has_coordinator and not tf.nest.is_nested(self.train_dataset)
         return self._train_data.variables["batches_read"] if is_counted else None
 
@@ -265,7 +266,7 @@ class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
 
     @property
     def folds_outputs(self) -> bool:
-        """Whether the host needs the outputs of each step of an evaluation."""
+        """Whether the host needs the outputs of each evaluation step."""
         return (
             type(self).eval_reduce is not Trainer.eval_reduce
             or type(self.task).aggregate_logs is not base_task.Task.aggregate_logs
@@ -347,7 +348,7 @@ class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
 
     @property
     def eval_execution(self) -> str:
-        """How the steps of an evaluation are executed."""
+        """How evaluation steps are executed."""
         return self._eval_executor.mode
 
     @eval_execution.setter
@@ -490,7 +491,7 @@ class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
         return logs
 
     def _train_groups(self) -> dict[str, step_metrics.MetricGroup]:
-        """Return the groups of training metrics by name."""
+        """Return the training metric groups by name."""
         return {"": self._metric_groups.get("train", [self.train_loss, *self.train_metrics])}
 
     def _training_logs(self, groups: Mapping[str, step_metrics.MetricGroup]) -> dict[str, Any]:
@@ -539,7 +540,7 @@ class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
     def _checked_step(
         self, inputs: nests.Nest, model: keras.Model, optimizer: Any, metrics: Metrics
     ) -> Mapping[str, Any]:
-        """Call the task's step, and add the loss that it returns to the training loss."""
+        """Call the task's step, and add the returned loss to the training loss."""
         logs = step_checks.call_train_step(self.task, inputs, model, optimizer, metrics)
         loss = step_checks.training_loss(self.task, logs)
         weight = self._weight_of_part(inputs, self.global_batch_size)
@@ -616,7 +617,8 @@ class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
         logs = self._eval_executor.run_eval_step(eval_step, inputs)
         if clashes := sorted(logs.keys() & passthrough_logs.keys()):
             logging.warning(
-                "`next_eval_inputs` and the task both report %s. The values of the task are used.",
+                "`next_eval_inputs` and the task both report %s. The task's values are used. Use "
+                "other names in `next_eval_inputs`.",
                 ", ".join(clashes),
             )
         return {**passthrough_logs, **logs}
@@ -664,7 +666,8 @@ class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
         the training weights are restored.
 
         Args:
-            first_batch: The number of global batches to skip, which changes no bit of the others.
+            first_batch: The number of global batches to skip. Skipping changes no bit of the other
+                predictions.
 
         Yields:
             One array per column, with one row per example of the batch.
@@ -691,7 +694,7 @@ class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
     # Checkpoints.
 
     def after_restore(self) -> None:
-        """Continue the data where the checkpoint was saved; called after it is restored.
+        """Resume the training data at the restored position; called after a checkpoint is restored.
 
         The data of a trainer that was given its dataset start from the beginning.
         """
@@ -774,7 +777,7 @@ class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
         return train_data.TrainData(self.config, self.task.build_inputs, self.distribute_dataset)
 
     def _prepare_step(self) -> None:
-        """Check the training step of the task, and build the training metrics of the task."""
+        """Check the task's training step, and build the task's training metrics."""
         self._require_step("train_step", "_learn", model="", optimizer="", metrics="")
         self._task_metrics[True] = step_checks.build_metrics(self.task, training=True)
 
@@ -824,7 +827,7 @@ class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
             model_building.build_for_prediction(self.model, self.task, spec)
 
     def _replica_spec(self, training: bool) -> nests.Nest:
-        """Return the specs of the inputs of the task's training or validation step."""
+        """Return the input specs of the task's training or validation step."""
         return self._executor.replica_spec(self.train_dataset if training else self.eval_dataset)
 
 

@@ -30,7 +30,7 @@ class BestCheckpointExporter(best_checkpoints.BestCheckpoints):
         export_dir: The directory; results of an earlier run in it are read.
         metric_name: The metric to compare; `a|b` is key `b` of the dictionary under `a`.
         metric_comp: Whether a `higher` or a `lower` value is better. If it is empty, the name of
-            the metric decides, as in the hook `early_stopping`; if the name does not say it,
+            the metric decides, as in the hook `early_stopping`; if the name suggests no direction,
             `higher` is used.
     """
 
@@ -134,13 +134,14 @@ def read_best_logs(
     if best is None:
         raise errors.CheckpointError(
             f"There is no best checkpoint in {directory}: no evaluation has had a finite value of "
-            f"`{params.trainer.best_checkpoint_eval_metric}`."
+            f"`{params.trainer.best_checkpoint_eval_metric}`. Train with evaluations first, for "
+            "example in the mode `train_and_eval`."
         )
     return best
 
 
 def _is_scalar(value: tf.Tensor | float) -> bool:
-    # `info.json` is a small text file, so it excludes images and tables.
+    # Exclude images and tables, because `info.json` is a small text file.
     return bool(np.size(orbit.utils.get_value(value)) == 1)
 
 

@@ -20,7 +20,7 @@ from official_lite.run import run_record
 # `tf.train.Checkpoint`.
 _STATE = (tf.__internal__.tracking.Trackable, keras.Variable)
 
-# Of the attributes of trainers and tasks, older versions saved only objects of these classes.
+# Older versions saved only trainer and task attributes of these classes.
 _ALWAYS_SAVED = (
     keras.Layer,
     keras.optimizers.Optimizer,
@@ -35,14 +35,14 @@ _NOT_STATE = (
     orbit.AbstractTrainer,
     orbit.AbstractEvaluator,
     tf.data.Dataset,
-    # An iterator would save all examples in its buffers.
+    # Saving an iterator would save all examples in its buffers.
     tf.data.Iterator,
     tf.distribute.DistributedDataset,
     tf.distribute.DistributedIterator,
     tf.summary.SummaryWriter,
     tf.types.experimental.GenericFunction,
     tf.types.experimental.ConcreteFunction,
-    # A sink for gradients, which has no state.
+    # A gradient sink has no state.
     gradient_accumulator.GradientSink,
 )
 
@@ -106,7 +106,7 @@ def _parts_of(checkpoint: tf.train.Checkpoint) -> set[int]:
 
 
 def _attributes_of(owner: object) -> dict[str, Any]:
-    """Return an object's attributes, except those in which TensorFlow tracks the same objects."""
+    """Return an object's attributes, except the duplicates that TensorFlow tracks as `_self_*`."""
     attributes = getattr(owner, "__dict__", {})
     return {name: value for name, value in attributes.items() if not name.startswith("_self_")}
 
@@ -141,7 +141,7 @@ def _tasks(trainer: orbit.AbstractTrainer) -> dict[str, Any]:
 
 
 def _find_state(value: object, known: set[int]) -> Any:
-    """Return the parts of a value that a checkpoint must save; None if there are none."""
+    """Return the state in a value that a checkpoint must save; None if there is none."""
     if isinstance(value, list | tuple):
         value = dict(enumerate(value))
     if isinstance(value, Mapping):
@@ -207,7 +207,7 @@ def find_unneeded(
 
 
 def find_new_kinds(checkpoint: tf.train.Checkpoint) -> Iterator[Any]:
-    """Yield the variables of a checkpoint that checkpoints of older versions lack."""
+    """Yield a checkpoint's variables that older versions did not save."""
     for name, part in tf.train.TrackableView.children(checkpoint).items():
         if name.startswith(("trainer_attributes", "task_attributes")):
             yield from _below_new_kinds(part)

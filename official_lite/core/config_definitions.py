@@ -36,7 +36,7 @@ PREDICTION_FORMATS = ("jsonl", "parquet", "tfrecord")
 
 PREDICTION_CHECKPOINTS = ("latest", "best", "init")
 
-# Hints for the keys of PaddleRec configs that have no counterpart of the same name here.
+# Hints for PaddleRec config keys that have no counterpart of the same name here.
 _HINTS_FOR_PADDLEREC = {
     "runner": (
         "PaddleRec's `runner` has several counterparts: the classes of its stages are named under "
@@ -275,7 +275,7 @@ class TrainerConfig(base_config.Config):
             is metric `b` of task `a`.
         best_checkpoint_metric_comp: Whether a `higher` or a `lower` value is better. If it is
             empty, the name of the metric decides: `lower` for a loss or an error, else `higher`.
-        loss_upper_bound: A training loss above this bound counts as a blow-up.
+        loss_upper_bound: A training loss above this bound is treated as a blow-up.
         recovery_begin_steps: The step from which `loss_upper_bound` applies.
         recovery_max_trials: How many times to restore the last checkpoint after a blow-up; 0 fails
             at the first blow-up, -1 disables the check.
@@ -408,7 +408,7 @@ class TaskConfig(base_config.Config):
             it in another shape; False loads the weights that match and reports the rest.
         init_checkpoint_modules: The parts of the model to load: `all`, or the names of
             `model.checkpoint_items` or of layers, as a list or separated by commas.
-        init_checkpoint_optimizer: What to load of the optimizer in `init_checkpoint`, for the
+        init_checkpoint_optimizer: What to load from the optimizer in `init_checkpoint`, for the
             weights that are loaded: `none`; `slots`, which are the moments of the optimizer and the
             moving averages of the weights; or `all`, which adds its step count and its loss scale.
             The learning rate is always that of the config.
@@ -429,8 +429,8 @@ class TaskConfig(base_config.Config):
     def validate_fields(self) -> None:
         field_checks.require_one_of(self, "init_checkpoint_optimizer", ("none", "slots", "all"))
 
-    # Fields with the path of a file on which the model depends, such as a vocabulary. If the
-    # contents of such a file change, the run is not resumed or evaluated.
+    # Names of fields that contain the path of a file on which the model depends, such as a
+    # vocabulary. If the contents of such a file change, the run is not resumed or evaluated.
     MODEL_FILES: ClassVar[tuple[str, ...]] = ()
 
     def read_model_files(self) -> dict[str, Any]:
@@ -479,7 +479,7 @@ class PipelineConfig(base_config.Config):
 
 @dataclasses.dataclass
 class PredictionConfig(base_config.Config):
-    """The config of `--mode=predict`: which weights predict, and where the predictions go.
+    """The config of `--mode=predict`: the weights to use and the files to write.
 
     Attributes:
         output_dir: The directory of the predictions. A relative path is in the model directory.
@@ -558,7 +558,7 @@ def _dead_fields_in_use(params: hyperparams.Config) -> Iterator[tuple[str, Any, 
         value = hyperparams.get_by_path(optimizer, name)
         if value is not None and 0 < limit <= value:
             hint = (
-                f"`gradient_clip_norm: {limit:g}` clips all gradients first; set it to 0 to "
-                "disable it"
+                f"`gradient_clip_norm: {limit:g}` clips all gradients first; set it to 0 to use "
+                f"`{name}` instead"
             )
             yield f"{path}.{choice.type}.{name}", value, hint

@@ -53,8 +53,8 @@ def run_continuous_finetune(
         params: The experiment's config; `task.init_checkpoint` is the directory in which the
             pretraining job saves its checkpoints.
         model_dir: The model directory of this job.
-        run_post_eval: Whether to return the metrics of the last fine-tuning.
-        pretrain_steps: The last step of the pretraining.
+        run_post_eval: Whether to return the metrics of the last fine-tuning run.
+        pretrain_steps: The last pretraining step.
         finetune: A function to call instead of `train_lib.run_experiment`. It takes the strategy,
             the task, the config and the model directory, and returns the metrics.
 
@@ -77,7 +77,8 @@ def run_continuous_finetune(
         model_dir,
         # The checkpoints may not exist yet.
         reads_weights=False,
-        # Skip this check in a cluster: if one process failed alone, the others would wait for it.
+        # Skip the check of input files in a cluster: if one process failed alone, the others would
+        # wait for it.
         reads_files=tf_config.read_tf_config() is None,
     )
     with preemption.catch_signals():
@@ -112,7 +113,8 @@ def _finetune_all(
         raise errors.CheckpointError(
             f"No checkpoint appeared in {params.task.init_checkpoint} for "
             f"{params.trainer.continuous_eval_timeout} seconds "
-            "(`trainer.continuous_eval_timeout`)."
+            "(`trainer.continuous_eval_timeout`). Check that the pretraining job saves its "
+            "checkpoints there, or increase the timeout."
         )
     return logs
 
@@ -149,14 +151,14 @@ def _check_arguments(mode: str, pretrain_dir: str) -> None:
     if not pretrain_dir or tf.io.gfile.exists(pretrain_dir + ".index"):
         raise errors.ConfigValueError(
             f"`task.init_checkpoint` is {pretrain_dir!r}; expected the directory in which the "
-            "pretraining saves its checkpoints. It does not have to exist yet."
+            "pretraining job saves its checkpoints. It does not have to exist yet."
         )
 
 
 def _pretrain_checkpoints(
     params: config_definitions.ExperimentConfig, last_step: int | None
 ) -> Iterator[tuple[int, str]]:
-    """Yield the step and the path of each checkpoint."""
+    """Yield the step and the path of each pretraining checkpoint."""
     paths = checkpointing.watch_checkpoints(
         params.task.init_checkpoint, params.trainer.continuous_eval_timeout
     )
@@ -197,7 +199,7 @@ def _read_json_summary(log_dir: str, step: int) -> Logs | None:
 def _number(text: str) -> float | str:
     try:
         return float(text)
-    except ValueError:  # The text may represent an array, for example.
+    except ValueError:  # The text may, for example, represent an array.
         return text
 
 
@@ -213,7 +215,7 @@ def _write_summaries(model_dir: str, step: int, task_name: str, logs: Logs) -> N
     }
     values = {tag: value for tag, value in flat.items() if np.ndim(value) == 0}
     with telemetry.TensorBoardWriter(os.path.join(model_dir, "eval")) as writer:
-        # Drop values left by an earlier attempt that was killed before it wrote the file below.
+        # Drop values from an earlier attempt that was killed before it wrote the file below.
         writer.rewind(step)
         writer.write_values(values, step=step)
     # Write this file last, because it marks the checkpoint as done.

@@ -104,7 +104,7 @@ def export(
     if timestamped:
         export_dir = get_timestamped_export_dir(export_savedmodel_dir)
     # Mute the event storage. Otherwise a model that writes scalars to the storage would be saved
-    # together with it.
+    # together with the storage.
     with telemetry.get_event_storage().muted():
         signatures = export_module.get_inference_signatures(keys)
         tf.saved_model.save(export_module, export_dir, signatures=signatures, options=save_options)
@@ -127,7 +127,8 @@ def get_timestamped_export_dir(export_dir_base: str) -> str:
             return export_dir
     raise RuntimeError(
         f"Failed to obtain a unique export directory name in {export_dir_base!r} after "
-        f"{MAX_DIRECTORY_CREATION_ATTEMPTS} attempts."
+        f"{MAX_DIRECTORY_CREATION_ATTEMPTS} attempts. Export to another directory, or try again "
+        "later."
     )
 
 
@@ -154,7 +155,9 @@ def _checked_keys(function_keys: list[str] | dict[str, str]) -> dict[str, str]:
 
 def _check_path(path: str) -> None:
     if not path.isprintable():
-        raise errors.ConfigValueError(f"The export path {path!r} contains control characters.")
+        raise errors.ConfigValueError(
+            f"The export path {path!r} contains control characters. Use only printable characters."
+        )
 
 
 def _newest_checkpoint(checkpoint_path: str) -> str:

@@ -48,7 +48,7 @@ _HOOKS: plugins.Collection = {
         "weight_norms": "monitors:WeightNorms",
     }.items()
 }
-# `--mode=search` adds this hook to the hooks of its trials.
+# `--mode=search` adds this hook to every trial.
 _HOOKS["report_trial"] = "official_lite.search.report_hook:ReportTrial"
 
 # A restricted config may name only these callbacks, which write no files and contact no server.

@@ -167,7 +167,7 @@ class InputReader:
         self._seed = self._begin.seed if self._begin and params.seed is None else params.seed
         # Whether records are read by `read_epochs`, which can start at any record of an epoch.
         self._in_epochs = False
-        # Whether the dataset consists of chunks of rows of a `source`.
+        # Whether the dataset consists of row chunks from a `source`.
         self._reads_source = False
         # Whether the workers of a tf.data service can divide the files among themselves. A custom
         # `dataset_fn` opens a single file, and its dataset may not be divisible.
@@ -258,7 +258,7 @@ class InputReader:
         return _for_each(matched_files, read_files)
 
     def _batches_are_records(self) -> bool:
-        """Return whether the number of batches determines the number of records read so far."""
+        """Return whether the number of batches read determines the number of records read."""
         has_one_source = isinstance(self._matched_files, list)
         others = (self._sample_fn, self._filter_fn, self._transform_and_batch_fn)
         return has_one_source and not self._cache and not any(others)
@@ -284,7 +284,7 @@ class InputReader:
     def _read_rows(
         self, files: list[str], input_context: tf.distribute.InputContext | None
     ) -> tf.data.Dataset:
-        """Build a dataset of chunks of rows, which are batches if `_batches_are_records`."""
+        """Build a dataset of row chunks, which are whole batches if `_batches_are_records()`."""
         source = registry.open_source(self._params.source, files, self._params.columns)
         options = self._reading_options()
         pipelines = file_reading.num_sharing_pipelines(options, input_context)
@@ -387,7 +387,7 @@ class InputReader:
 
     def _maybe_shuffle(self, dataset: tf.data.Dataset) -> tf.data.Dataset:
         # With a cache, shuffle later, in `_cache_and_repeat`; otherwise the cache would keep the
-        # order of the first epoch. Epochs and the rows of a source are shuffled as they are read.
+        # order of the first epoch. `_read_epochs` and `_read_rows` shuffle while they read.
         is_in_order = not self._in_epochs and not self._reads_source
         is_shuffled_here = self._is_training and not self._cache and is_in_order
         return self._shuffle(dataset) if is_shuffled_here else dataset
@@ -469,7 +469,7 @@ def _check_source(params: cfg.DataConfig, dataset_fn: Callable[..., tf.data.Data
 
 
 def _take_position(params: cfg.DataConfig) -> position.Position | None:
-    """Return the data position of the training, if the data order depends only on seeds."""
+    """Return the training data position if the data order depends only on seeds, else None."""
     if (
         params.is_training
         and not params.enable_tf_data_service

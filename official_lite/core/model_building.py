@@ -95,7 +95,7 @@ def build_for_prediction(
 def _explained(
     task: base_task.Task, step: Callable[..., Any], **kwargs: Any
 ) -> Callable[[nests.Nest], Any]:
-    """Wrap a step as a function of its inputs, with errors that explain missing keys and steps."""
+    """Return a function of the inputs that runs a step and explains missing keys and steps."""
 
     @user_code.not_converted
     def run(inputs: nests.Nest) -> Any:
@@ -132,8 +132,8 @@ def build_variables(
         return
     tried: set[int] = set()
     try:
-        # Each iteration builds one more part outside the replicas. The last iteration finds
-        # nothing left to build.
+        # Each iteration builds one more layer or metric outside the replica context. The last
+        # iteration finds nothing left to build.
         while _stops_at_unbuilt_part(model, step_fn, element_spec, metrics, tried):
             pass
     except errors.ConfigError:
@@ -170,7 +170,7 @@ def _is_built(model: keras.Model | tf.Module) -> bool:
 
 
 def _unbuilt_metrics(model: keras.Model) -> list[Any]:
-    """Return the unbuilt metrics and losses of `compile`; a compiled loss contains metrics, too."""
+    """Return the unbuilt metrics and loss of `compile`; a compiled loss contains metrics, too."""
     parts = (getattr(model, name, None) for name in ("_compile_metrics", "_compile_loss"))
     return [part for part in parts if part is not None and not part.built]
 
@@ -198,12 +198,12 @@ def _stops_at_unbuilt_part(
     metrics: Sequence[Any],
     tried: set[int],
 ) -> bool:
-    """Trace the step; if it stops at an unbuilt part, build that part and return True.
+    """Trace the step; if an unbuilt layer or metric stops the trace, build it and return True.
 
     A `Sequential` builds an internal functional model on its first call, and mirrored variables
-    can't be created in that model's graph. The variables of metrics can't be created inside the
-    step either. The trace is therefore stopped at such a part, which is then built outside the
-    trace.
+    can't be created in that model's graph. Metric variables can't be created inside the step
+    either. The trace is therefore stopped at such a layer or metric, which is then built outside
+    the trace.
     """
     strategy = tf.distribute.get_strategy()
     requests: list[Callable[[], None]] = []
@@ -224,7 +224,7 @@ def _stops_at_unbuilt_part(
             )
         except Exception:  # Keras may wrap the error that stops the trace in any other error.
             # If the error comes from the step itself, it is raised again in the next iteration, in
-            # which this part no longer stops the trace.
+            # which this layer or metric no longer stops the trace.
             if not requests:
                 raise
     for build in requests[:1]:
@@ -236,7 +236,7 @@ def _stops_at_unbuilt_part(
 def _build_on_request(
     part: keras.layers.Layer | keras.metrics.Metric, requests: list[Callable[[], None]]
 ) -> Iterator[None]:
-    """While active, stop the trace when `part` is built, and record a request to build it."""
+    """Stop the trace if it builds `part` within the context, and record a request to build it."""
     build = part.build
 
     def note_and_stop(*args: Any, **kwargs: Any) -> None:
@@ -244,7 +244,7 @@ def _build_on_request(
         requests.append(lambda: build(*specs, **kwargs))
         raise RuntimeError(f"Building {part.name} outside the replica context.")
 
-    # Keras chooses the shapes to pass by the parameter names, which `wraps` preserves.
+    # Keras chooses the shapes to pass from the parameter names, which `wraps` preserves.
     part.build = functools.wraps(build)(note_and_stop)
     try:
         yield
@@ -260,7 +260,7 @@ _METHODS = frozenset({"update_state", "add_variable"})
 def _create_on_request(
     metric: keras.metrics.Metric, requests: list[Callable[[], None]], tried: set[int]
 ) -> Iterator[None]:
-    """While active, stop the trace when `metric` creates variables, and record a request for it."""
+    """Stop the trace if `metric` creates variables in the context; record a request to do so."""
     update_state = metric.update_state
     calls: list[Any] = []
 
@@ -294,7 +294,7 @@ def _create_variables(
     metric: keras.metrics.Metric, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> None:
     """Let a metric create its variables in an update without effect, as Keras does in `fit`."""
-    # Keras initializes the variables when the `StatelessScope` ends, outside of the graph.
+    # Keras initializes the variables when the `StatelessScope` ends, outside the graph.
     with keras.StatelessScope(), tf.__internal__.FuncGraph("update").as_default():
         args, kwargs = tf.nest.map_structure(_placeholder, (args, kwargs), expand_composites=True)
         metric.update_state(*args, **kwargs)
@@ -310,7 +310,7 @@ def _placeholder(value: Any) -> Any:
 
 
 def _without_graph(value: nests.Nest) -> nests.Nest:
-    """Replace a tensor of the trace by its shape and dtype; return any other value unchanged."""
+    """Replace a traced tensor with its shape and dtype; return any other value unchanged."""
     return keras.KerasTensor(value.shape, value.dtype.name) if tf.is_tensor(value) else value
 
 
@@ -326,16 +326,16 @@ def freeze(model: keras.Model | tf.Module, patterns: Sequence[str]) -> None:
         patterns: Regular expressions, searched for anywhere in `variable.path`.
 
     Raises:
-        errors.ConfigValueError: A pattern matches no variable. The patterns match statistics that a
-            layer would continue to update, but not the whole layer. No trainable variable would
-            remain.
+        errors.ConfigValueError: If a pattern matches no variable, if the patterns match statistics
+            that a layer would continue to update but not the whole layer, or if no trainable
+            variable would remain.
     """
     if not patterns:
         return
     if not isinstance(model, keras.Model):
         raise errors.ConfigValueError(
             "`trainer.freeze` supports only Keras models, but the task's model is a "
-            f"{type(model).__name__}."
+            f"{type(model).__name__}. Remove the field."
         )
     meant = {id(v): v for pattern in patterns for v in _fitting(model, pattern)}
     for layer in model._flatten_layers(include_self=False):

@@ -1,4 +1,4 @@
-"""The mode `predict`: writes the predictions of a trainer to the files of the output."""
+"""The mode `predict`, which writes the predictions of a trainer to files."""
 
 import contextlib
 import glob
@@ -22,12 +22,12 @@ from official_lite.modeling import hyperparams
 from official_lite.prediction import output
 from official_lite.run import driver, run_record
 
-# The parts of the task config that do not affect predictions, or that `describe_source` adds
-# separately.
+# The fields and blocks of the task config that do not affect predictions, or that `describe_source`
+# adds separately.
 _UNUSED = ("task.train_data", "task.validation_data", "task.predict_data", "task.init_checkpoint")
 
-# Fields in `_UNUSED` that may affect predictions, because a task may build its vocabulary from the
-# training data.
+# Fields within `_UNUSED` blocks that may still affect predictions, because a task may build its
+# vocabulary from the training data.
 _TRAINING_INPUT = tuple(
     f"task.train_data.{name}" for name in ("input_path", "tfds_name", "tfds_split")
 )
@@ -200,7 +200,7 @@ def _patterns(data: Any) -> Iterator[str]:
             yield pattern
             matched = sorted(glob.glob(pattern))
             directories = list(filter(os.path.isdir, matched))
-            # If a pattern matches anything else, most readers ignore the directories.
+            # If a pattern also matches files, most readers ignore the directories.
             if reads_directories or directories == matched:
                 yield from directories
 

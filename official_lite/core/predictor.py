@@ -115,7 +115,8 @@ class Predictor:
         """Predict a batch on all replicas; see `Trainer.predict_step`."""
         step: Callable[..., Any] = self._replica_step
         if execution in ("xla", "xla_loop"):
-            # Wrap the function, because `strategy.run` would compile one program for all replicas.
+            # Wrap the function; otherwise `strategy.run` would compile one program for all
+            # replicas.
             step = functools.partial(tf.function(step, autograph=False, jit_compile=True))
         outputs = self.strategy.run(step, args=(inputs, number))
         return tf.nest.map_structure(self.strategy.experimental_local_results, outputs)
@@ -172,7 +173,8 @@ def as_arrays(
                 f"{plugins.described(method)} returned {sum(counts)} rows as {name!r} for a "
                 f"batch of {sum(wanted)} examples; expected one row per example."
             )
-        # Drop empty parts, whose other dimensions may differ from those of the parts with rows.
+        # Drop arrays without rows, whose other dimensions may differ from those of the other
+        # arrays.
         arrays = [array for array in arrays if len(array)] or arrays[:1]
         columns[name] = arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
     return columns

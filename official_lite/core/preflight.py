@@ -1,4 +1,4 @@
-"""Checks that find errors of a run before anything is built or written.
+"""Checks that find errors in a run before anything is built or written.
 
 They include the check that all workers were started with the same config, code and data.
 """
@@ -177,7 +177,7 @@ def check_prediction(params: config_definitions.ExperimentConfig) -> None:
 
 
 def _require_one_process(runtime: config_definitions.RuntimeConfig) -> None:
-    """Check that a prediction runs in one process, so that the rows stay in input order.
+    """Check that predictions run in a single process, so that the rows stay in input order.
 
     Raises:
         errors.ConfigValueError: If there are several processes.
@@ -313,8 +313,8 @@ def check_directories(
         if other is not None:
             raise errors.ConfigValueError(
                 f"The directory `{directory}` would be shared by {other} and {owner}. Use "
-                "separate directories, none inside another: "
-                "`trainer.best_checkpoint_export_subdir`, or `directory` of the hook."
+                "separate directories, none inside another, for "
+                "`trainer.best_checkpoint_export_subdir` and for the `directory` of each hook."
             )
         owners[path] = owner
 
@@ -409,7 +409,9 @@ def check_input_files(
                 continue
             if files.exists(name) or tf.io.gfile.glob(name):
                 continue
-            raise errors.DataError(f"`{path}`: The input file `{name}` does not exist.")
+            raise errors.DataError(
+                f"`{path}`: The input file `{name}` does not exist. Correct the path."
+            )
 
 
 def find_hooks(params: config_definitions.ExperimentConfig) -> list[hook_factory.HookFactory]:
@@ -420,7 +422,7 @@ def find_hooks(params: config_definitions.ExperimentConfig) -> list[hook_factory
 def _best_checkpoint_hooks(params: Any) -> list[orbit.hooks.BestCheckpoint]:
     """Return the hooks of the config that keep a best checkpoint, whatever their names are.
 
-    The other hooks are not created, because their constructors may have effects.
+    The other hooks are not created, because their constructors may have side effects.
     """
     created = [create() for create in find_hooks(params) if _is_best_checkpoint(create)]
     return [hook for hook in created if isinstance(hook, orbit.hooks.BestCheckpoint)]
@@ -446,7 +448,8 @@ def _check_mode(name: str) -> None:
     if not mode.is_a_single_run:
         single = [mode.value for mode in flags.Mode if mode.is_a_single_run]
         raise errors.UnknownNameError(
-            f"The mode {name!r} is not supported here. {suggestions.did_you_mean(name, single)}"
+            f"The mode {name!r} starts several runs; expected the mode of a single run. "
+            f"{suggestions.did_you_mean(name, single)}"
         )
 
 
@@ -474,7 +477,7 @@ def _task_cls(params: Any, task_cls: type[base_task.Task] | None) -> type[base_t
 
 def _input_paths(task: config_definitions.TaskConfig, mode: str) -> Iterator[tuple[str, list[str]]]:
     """Yield the config path and the values of each `input_path` of one or several tasks."""
-    # A task config may itself have a field `input_path`, in addition to those of its data.
+    # A task config may itself have a field `input_path`, in addition to those of its data configs.
     blocks: list[tuple[str, Any]] = [*data_schemas.task_configs(task)]
     blocks += data_schemas.data_blocks(task, mode)
     for place, block in blocks:
@@ -541,7 +544,7 @@ def _configs_in(value: object) -> Iterator[Any]:
 
 
 def _files_of(module_name: str) -> dict[str, pathlib.Path]:
-    """Return the files of a module's top-level package, or of a top-level module, by name."""
+    """Return the files of a module's top-level package, or the file of a lone module, by name."""
     top = module_name.partition(".")[0]
     package = sys.modules.get(top)
     roots = [pathlib.Path(root) for root in getattr(package, "__path__", ())]
@@ -628,7 +631,7 @@ def _sizes(input_path: Sequence[str] | str | hyperparams.ParamsDict) -> list[str
 def _describe_difference(
     part: str, lines: Sequence[str], names: Sequence[str], gather: _Gather
 ) -> str:
-    """Describe the first line that differs between workers, and what each worker has instead."""
+    """Describe the first line that differs between workers, and the text that each worker has."""
     length = int(gather([len(lines)]).max())
     padded = [*lines, *[""] * (length - len(lines))]
     numbers = gather([_number_of(line) for line in padded])

@@ -175,7 +175,8 @@ class SavedModelCheckpointManager(committed_checkpoint_manager.CommittedCheckpoi
         return None
 
     def _export_modules(self, directory: str) -> None:
-        # Rename the directory at the end: readers take the final name to mean that it is complete.
+        # Rename the directory last, because readers assume that a directory with the final name is
+        # complete.
         unfinished = f"{directory}_temp"
         if tf.io.gfile.exists(unfinished):
             files.remove_all(unfinished)
@@ -184,7 +185,7 @@ class SavedModelCheckpointManager(committed_checkpoint_manager.CommittedCheckpoi
             if signatures is not None:
                 path = os.path.join(unfinished, name)
                 # Mute the event storage. Otherwise a model that writes scalars to the storage
-                # would be saved together with it.
+                # would be saved together with the storage.
                 with telemetry.get_event_storage().muted():
                     tf.saved_model.save(module, path, signatures=signatures)
         if not tf.io.gfile.exists(unfinished):
@@ -213,6 +214,6 @@ class SavedModelCheckpointManager(committed_checkpoint_manager.CommittedCheckpoi
 def _check_name(name: str) -> None:
     if not name.isprintable() or "/" in name or name in ("", ".", ".."):
         raise errors.ConfigValueError(
-            f"{name!r} is not a valid name for an exported module, because it must be the name of "
-            "a directory."
+            f"{name!r} is not a valid name for an exported module; expected a directory name of "
+            "printable characters without `/`."
         )

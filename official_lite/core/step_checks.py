@@ -202,7 +202,8 @@ def warn_of_compiled_optimizer(
     )
 
 
-# The options that a Keras optimizer applies only in some steps, and the field to set instead.
+# The options that a Keras optimizer applies only in some steps, each with the config field to set
+# instead.
 _NOT_IN_EACH_STEP = {
     "gradient_accumulation_steps": "`trainer.grad_accum_steps`",
     "ema_overwrite_frequency": "`trainer.optimizer_config.ema`, whose averages are evaluated",
@@ -282,7 +283,7 @@ def naming_the_block(build_inputs: Callable[..., Any], path: str, data: Any) -> 
     try:
         yield
     except errors.DataError as error:
-        # An error that begins with a name, such as a file name, needs no further name.
+        # A message that begins with a name, such as a file name, needs no config path.
         if str(error).startswith("`"):
             raise
         raise errors.DataError(f"`{path}`: {error}") from error
@@ -373,7 +374,7 @@ def watched_for_training_mode(model: keras.Model | tf.Module, task_name: str) ->
 
     Only models with layers that behave differently in training, such as dropout, are checked.
     """
-    # The thread of another replica may already be watching the model.
+    # Another replica's thread may already be watching the model.
     is_watched = "call" in getattr(model, "__dict__", ())
     if is_watched or not isinstance(model, keras.Model) or not _has_layers_that_differ(model):
         yield

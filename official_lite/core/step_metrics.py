@@ -1,4 +1,4 @@
-"""Utilities for the metrics of steps: groups of metrics, and means over examples."""
+"""Utilities for step metrics: metric groups, and means over examples."""
 
 import collections
 import contextlib
@@ -63,7 +63,7 @@ def kept(metrics: Sequence[Any]) -> Iterator[None]:
     finally:
         for metric, variables in zip(metrics, before, strict=True):
             if len(getattr(metric, "variables", ())) > len(variables):
-                # The metric created variables inside the context, which have no earlier values.
+                # The variables that the metric created inside the context have no earlier values.
                 reset_metric(metric)
         for copy, value in zip(copies, values, strict=True):
             copy.assign(value)
@@ -95,7 +95,7 @@ def name_apart(
     parts = [] if compiled is None else compiled.metrics
     layers = [one for one in found if one is not compiled]
     _number(parts, [])
-    # With several outputs, Keras puts the name of the output before that of the metric.
+    # If a model has several outputs, Keras prefixes the metric names with the output names.
     has_outputs = compiled is not None and len(compiled.output_names or ()) > 1
     taken = set() if has_outputs else {one.name for one in parts}
     # Several layers of one class may each have a metric of the same name.
@@ -163,8 +163,9 @@ _CALLS_BEFORE_TRACING = 20
 # The metrics whose `update_state` has been called, eagerly or while a graph was traced.
 _updated: weakref.WeakSet[Any] = weakref.WeakSet()
 
-# Metrics whose original `update_state` always changes a variable, unless all sample weights are 0.
-# In other metrics, such as a sum or a recall, all variables may still be 0 after an update.
+# Metrics whose `update_state`, unless a subclass overrides it, always changes a variable if any
+# sample weight is positive. In other metrics, such as a sum or a recall, all variables may still be
+# 0 after an update.
 _COUNTING = (
     keras.metrics.Mean,
     keras.metrics.AUC,
@@ -212,11 +213,11 @@ class MetricGroup:
         self._traceable = [one for one in metrics if is_single and _is_of_keras(one)]
         self._calls = 0
         self._has_traced = False
-        # The ids of the metrics that a step has updated, and of those about which a warning was
-        # logged, because no step has updated them.
+        # The ids of the metrics that a step has updated.
         self._updated: set[int] = set()
         for metric in self.metrics:
             _note_updates(metric)
+        # The ids of the metrics that no step has updated, each reported in a warning.
         self._missed: set[int] = set()
         self._reset: Any = tf.function(self._reset_traceable, autograph=False)
         self._read: Any = tf.function(self._read_traceable, autograph=False)
@@ -250,8 +251,8 @@ class MetricGroup:
             if repeated := sorted(values.keys() & logs.keys()):
                 raise errors.ConfigValueError(
                     f"Two metrics report a value named `{repeated[0]}`, so one of the two would be "
-                    "lost. Give each metric its own name, and also each key of a dictionary that "
-                    "`result` returns."
+                    "lost. Use a different name for each metric and for each key of a dictionary "
+                    "that `result` returns."
                 )
             logs |= values
         return logs
@@ -264,9 +265,9 @@ class MetricGroup:
             try:
                 self._reset.get_concrete_function()
                 self._read.get_concrete_function()
-            except Exception:  # Tracing may raise anything that eager calls do not.
+            except Exception:  # Tracing may raise errors that eager calls do not.
                 self._traceable = []
-            # Trace only once: finding a concrete function takes longer than calling it.
+            # Trace only once, because looking up a concrete function takes longer than calling it.
             self._has_traced = True
         return bool(self._traceable)
 
@@ -320,7 +321,7 @@ def _is_of_keras(metric: keras.metrics.Metric) -> bool:
 
 
 def _note_updates(metric: Any) -> None:
-    """Record when `update_state` is called, which in a graph happens while it is traced."""
+    """Record that `update_state` was called; in a graph, it is called during tracing."""
     if not _is_certain(metric) or "update_state" in vars(metric):
         return
     update = metric.update_state
@@ -347,10 +348,10 @@ def _may_have_counted(metric: Any) -> bool:
 
 
 def _values(name: str, result: Any) -> dict[str, Any]:
-    """Return the values of a metric by name; as in `fit`, the keys of a dictionary are names."""
+    """Return a metric's values by name; as in `fit`, a dictionary result keeps its keys."""
     if not isinstance(result, Mapping):
         return {name: result}
-    # The result of a compiled model contains the dictionaries of its metrics.
+    # The result of the compiled metrics contains any dictionaries that single metrics return.
     return {k: v for own, value in result.items() for k, v in _values(own, value).items()}
 
 

@@ -64,7 +64,8 @@ def micro_batch_data(
     if data is None:
         raise errors.ConfigValueError(
             f"`trainer.grad_accum_steps` is {count}, but `task.train_data` is missing, so there "
-            "are no batches to divide."
+            "are no batches to divide. Set `task.train_data`, or set `trainer.grad_accum_steps` "
+            "to 1."
         )
     if data.global_batch_size % (count * num_replicas):
         raise errors.ConfigValueError(
@@ -110,7 +111,7 @@ def training_inputs(config: config_definitions.ExperimentConfig, build_inputs: _
 def build_evaluation(
     config: config_definitions.ExperimentConfig, build_inputs: _Inputs, distribute: _Inputs
 ) -> Dataset:
-    """Build the distributed dataset of an evaluation.
+    """Build the distributed evaluation dataset.
 
     Args:
         config: The experiment's config.
@@ -157,7 +158,7 @@ def predict_data(
             f"`task.{block}.enable_tf_data_service` is set, but the mode `predict` requires the "
             "examples in order, which the service does not preserve. Set it to false."
         )
-    # Read the files one after another, and mix several sources in the same way each time.
+    # Read the files one after another, and mix several sources in the same order each time.
     seed = config.runtime.seed if data.seed is None else data.seed
     return data.replace(
         is_training=False, drop_remainder=False, deterministic=True, cycle_length=1, seed=seed
@@ -249,7 +250,8 @@ class TrainData:
         self._distribute = distribute
         prefix = f"{task_name}/" if task_name else ""
         self.batches_read = _create_counter(f"{prefix}batches_read")
-        # The number of batches read before the checkpoint, if the checkpoint does not contain it.
+        # The number of batches read before the checkpoint, if the checkpoint does not contain this
+        # number.
         self._uncounted = 0
         self.skipped = _create_counter("skipped_batches")
         self.micro_batches = _create_counter("micro_batches")
@@ -286,7 +288,7 @@ class TrainData:
             is_counted: Whether the loop counts the batches that it reads.
         """
         if not is_counted:
-            # The count is from another execution mode, and nothing would increase it any more.
+            # The count is from another execution mode and would no longer increase.
             self.batches_read.assign(0)
         self._convert_counts()
         # Checkpoints of older versions contain no count, so compute it from the step.
@@ -324,7 +326,7 @@ class TrainData:
         remedy = "let `task.build_inputs` build them with a source that keeps the position"
         if not is_given:
             because = "`build_inputs` does not keep the position"
-            remedy = "use a source that keeps it"
+            remedy = "use a source that keeps the position"
         happens = f"restart from the beginning at step {step}"
         if not step:
             happens = "will start again from the first batch if this run is interrupted and resumed"
@@ -339,7 +341,7 @@ class TrainData:
         )
 
     def _convert_counts(self) -> None:
-        """Convert the counts of a checkpoint with another number of micro-batches per update."""
+        """Convert counts that were saved with another number of micro-batches per update."""
         saved, count = int(self.micro_batches.numpy()), count_micro_batches(self._config)
         if saved != count:
             for counted in (self.batches_read, self.skipped):

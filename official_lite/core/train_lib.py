@@ -47,7 +47,7 @@ Logs = Mapping[str, Any]
 _Arguments = ParamSpec("_Arguments")
 _Result = TypeVar("_Result")
 
-# A shorter training is cheap to repeat, so there is no warning that it saves no checkpoint.
+# Runs with fewer steps are cheap to repeat, so no warning is logged if they save no checkpoint.
 _STEPS_WORTH_SAVING = 100
 
 
@@ -119,7 +119,7 @@ class OrbitExperimentRunner:
         self._restore = restore
         self._execution_record: execution_record.ExecutionRecord | None = None
         self._writes_events = False
-        # A prediction has no metrics to write.
+        # The mode `predict` has no metrics to write.
         save_summary = save_summary and not self._mode.predicts
         self._restored_path: str | None = None
         self._trainer = trainer or self._build_trainer(
@@ -327,7 +327,7 @@ class OrbitExperimentRunner:
         The modes are benchmarked in the state in which training begins: after `before_train` of all
         other hooks and `train_loop_begin` of the trainer.
         """
-        # A plain Orbit trainer has no modes, and a trainer of several tasks is not benchmarked.
+        # A plain Orbit trainer has no execution modes, and multi-task trainers are not benchmarked.
         has_modes = isinstance(self.trainer, base_trainer.Trainer) and hasattr(self.trainer, "task")
         num_steps = self.params.trainer.train_steps - self.controller.step
         if not has_modes or modes.execution_of(self.params.runtime) != "auto":
@@ -405,7 +405,7 @@ class OrbitExperimentRunner:
         )
 
     def _describe_model(self) -> Mapping[str, Any]:
-        """Describe the properties of the model that evaluation and training must have in common."""
+        """Describe the model properties that must be equal in training and evaluation."""
         return model_state.describe(orbit.runner.model_of(self.trainer), None)
 
     def _find_unneeded(self) -> Iterable[Any]:
@@ -488,8 +488,8 @@ class OrbitExperimentRunner:
                 if self._writes_events
                 else None
             ),
-            # Set the interval on all workers, because it splits loops, and workers whose loops
-            # differ in length would wait for each other.
+            # Set the interval on all workers, because it splits loops; workers with loops of
+            # different lengths would wait for each other.
             summary_interval=(config.summary_interval or None) if has_events else None,
             train_actions=all_train_actions,
             eval_actions=all_eval_actions,
@@ -510,7 +510,7 @@ class OrbitExperimentRunner:
         )
 
     def _build_eval_actions(self, evaluator: base_trainer.Trainer) -> list[orbit.Action]:
-        # A job that only evaluates must not write to the directory of the training job.
+        # An evaluation-only job must not write to the training job's directory.
         if not self._mode.trains:
             return []
         return actions.get_eval_actions(self.params, evaluator, self.model_dir)
@@ -568,7 +568,7 @@ maybe_create_best_ckpt_exporter = best_checkpoint.maybe_create_best_ckpt_exporte
 def _with_arguments_of(
     cls: Callable[_Arguments, Any],
 ) -> Callable[[Callable[[dict[str, Any]], _Result]], Callable[_Arguments, _Result]]:
-    """Return a decorator that replaces a dictionary parameter by the parameters of a class."""
+    """Return a decorator that replaces a dictionary parameter with a class's parameters."""
     signature = inspect.signature(cls)
 
     def decorate(function: Callable[[dict[str, Any]], _Result]) -> Callable[_Arguments, _Result]:
@@ -676,7 +676,8 @@ def _check(
     reads_weights: bool = True,
     reads_files: bool = True,
 ) -> None:
-    # Skip this check in a cluster: if one process failed alone, the others would wait for it.
+    # Skip the check of input files in a cluster: if one process failed alone, the others would wait
+    # for it.
     is_alone = not (strategy and strategy.cluster_resolver)
     preflight.check_run(
         params,

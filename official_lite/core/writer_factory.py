@@ -97,7 +97,8 @@ def _is_tensorboard(entry: object) -> bool:
     if arguments := sorted(named.keys() - {"name"}):
         raise errors.UnknownNameError(
             f"The writer {TENSORBOARD!r} takes no arguments, not even `async`: the controller "
-            f"writes the event files itself. Got {', '.join(f'`{name}`' for name in arguments)}."
+            "writes the event files itself. Remove "
+            f"{', '.join(f'`{name}`' for name in arguments)}."
         )
     return True
 

@@ -56,24 +56,24 @@ def _value_dtype(handle: tf.Tensor) -> tf.DType | None:
     return tf.dtypes.as_dtype(data.shape_and_type[0].dtype)
 
 
-# A training with fewer steps would end before the modes could be compared.
+# A training run with fewer steps would end before the modes could be compared.
 _MIN_STEPS = 100
 
-# The maximum cost of the comparison, as a fraction of the training time in graph mode.
+# The maximum duration of the benchmarks, as a fraction of the training time in graph mode.
 _BUDGET = 0.05
 
-# Compiling with XLA takes about as long as two or three traces.
+# Compiling a step with XLA takes about as long as tracing it two or three times.
 _TRACES_PER_COMPILATION = 3.0
 
-# Steps shorter than this consist mostly of overhead, which a loop inside XLA avoids.
+# Steps shorter than this consist mostly of overhead, which the mode `xla_loop` avoids.
 _SHORT_STEP_SECONDS = 2e-3
 
-# A mode is chosen only if a step takes less than this fraction of the time in graph mode, so that
-# the choice does not depend on measurement noise.
+# A mode other than `graph` is chosen only if its steps take less than this fraction of the time in
+# graph mode, so that the choice does not depend on measurement noise.
 _GAIN = 0.95
 
-# The time for measuring a mode in many short measurements. The fastest measurement is used, because
-# some of them find the machine idle.
+# The time in which a mode is measured repeatedly. The shortest measurement is used, because other
+# processes may slow down the others.
 _SECONDS_PER_TRIAL = 0.5
 
 _SECONDS_PER_MEASUREMENT = 0.02
@@ -85,7 +85,7 @@ _MIN_MEASUREMENTS = 3
 # measurements.
 _MIN_SECONDS = 0.1
 
-# The number of measurements that may grow up to the larger limit; see `_measure`.
+# The number of initial measurements to which the larger time limit applies; see `_measure`.
 _GROWING_MEASUREMENTS = 9
 
 
@@ -113,12 +113,12 @@ class _Tuner:
         self._seconds: dict[str, float] = {}
         self._functions: Sequence[Any] = ()
         self._trace_seconds = 0.0
-        # The names of the ops in the step whose effects can't be undone.
+        # The names of the step's ops whose effects can't be undone.
         self._effects: list[str] = []
 
     def choose(self) -> ExecutionRecord:
         if self._num_steps < _MIN_STEPS:
-            return self._decide("graph", "the training is short")
+            return self._decide("graph", "the training run is short")
         reason = modes.why_not_xla(self._trainer) or self._why_not_tried()
         if reason is not None:
             return self._decide("graph", reason)
@@ -226,7 +226,7 @@ class _Tuner:
         return not is_long or seconds_per_step < 10 * min(self._seconds.values())
 
     def _pays_for_another(self, graph_seconds: float) -> bool:
-        """Return whether the training is long enough to benchmark one more mode."""
+        """Return whether the training run is long enough to benchmark one more mode."""
         spent = time.monotonic() - self._started
         expected = spent + _TRACES_PER_COMPILATION * self._trace_seconds
         return expected < _BUDGET * graph_seconds * self._num_steps
@@ -237,7 +237,7 @@ class _Tuner:
         return fastest if gains else "graph"
 
     def _eval_execution(self, mode: str) -> str:
-        """Return the mode for evaluation: `mode` if compiling the evaluation for it pays off."""
+        """Return the mode for evaluation: `mode` if compiling for it pays off, else `graph`."""
         if mode == "graph":
             return mode
         # An evaluation step, without backward pass and update, takes about a third of the time of a

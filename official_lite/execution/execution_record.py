@@ -1,4 +1,4 @@
-"""The record of the execution mode chosen for a run, and why; it is kept in `model_dir`."""
+"""The record of a run's execution mode and of why it was chosen, stored in `model_dir`."""
 
 import dataclasses
 import json
@@ -39,7 +39,7 @@ class ExecutionRecord:
         return len(self.seconds_per_step) > 1
 
     def holds_for(self, train_steps: int) -> bool:
-        """Return whether the choice is still valid for a training of `train_steps` steps."""
+        """Return whether the choice is still valid if training takes `train_steps` steps."""
         return self.was_compared or train_steps <= self.train_steps
 
     def describe(self) -> str:

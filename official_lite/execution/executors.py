@@ -41,18 +41,19 @@ EvalStep = Callable[[nests.Nest], Mapping[str, Any]]
 # The metrics of a task, or of several tasks by name.
 Metrics: TypeAlias = Sequence[keras.metrics.Metric] | Mapping[str, Sequence[keras.metrics.Metric]]
 
-# The number of different batch sizes that causes a warning. It exceeds what a partial last batch or
-# a few buckets require.
+# The number of different batch sizes at which a warning is logged. It exceeds the number of sizes
+# that a partial last batch or a few length buckets cause.
 _MANY_SIZES = 8
 
-# Each call of the loop is divided into this many parts per worker, so that no worker waits long for
-# the slowest one, and little work is repeated if a worker is lost.
+# Each loop call is divided into this many parts per worker, so that no worker waits long for the
+# slowest one, and little work is repeated if a worker is lost.
 _PARTS_PER_WORKER = 4
 
-# A part of the names of all ops that call Python functions, which exist only in this process.
+# A substring of the names of all ops that call Python functions. Such functions exist only in this
+# process.
 _PYTHON = "PyFunc"
 
-# The `external_state_policy` by which a stateful dataset, such as a shuffle, gets a new state.
+# The `external_state_policy` that gives a stateful dataset, such as a shuffle, a new state.
 _NEW_STATE = 1
 
 
@@ -120,7 +121,7 @@ class GraphExecutor:
     def run_eval_step(
         self, step: EvalStep, inputs: nests.Nest
     ) -> dict[str, tuple[nests.Nest, ...]]:
-        """Run a step of an evaluation on all replicas.
+        """Run an evaluation step on all replicas.
 
         Returns:
             Each output of the step, as a tuple with one element per replica of this host.
@@ -140,8 +141,8 @@ class GraphExecutor:
         """
         if self.coordinator is None:
             raise ValueError(
-                f"`coordinator` is not available under {type(self.strategy).__name__}; only "
-                "`parameter_server` has one."
+                f"{type(self.strategy).__name__} has no `ClusterCoordinator`. Use the strategy "
+                "`parameter_server`."
             )
         return self.coordinator
 
@@ -191,7 +192,7 @@ class XlaExecutor(GraphExecutor):
     def replica_step(self, step: TrainStep, metrics: Metrics) -> TrainStep:
         if self.strategy.num_replicas_in_sync == 1:
             return super().replica_step(step, metrics)
-        # Reuse the split step, because each new one would be compiled again.
+        # Reuse the split step, because a new one would be compiled again.
         if step not in self._split_steps:
             self._split_steps[step] = _split_train_step(step, metrics)
         return self._split_steps[step]
@@ -208,14 +209,14 @@ class XlaExecutor(GraphExecutor):
         if self.num_sizes == _MANY_SIZES:
             terminal.warn_once(
                 "`runtime.execution` is xla, and the batches have had %d different sizes so far. "
-                "XLA compiles a program for each of them. Pad the batches to one size or a few, or "
-                "use the execution mode `graph`.",
+                "XLA compiles a program for each of them. Pad the batches to one or a few sizes, "
+                "or use the execution mode `graph`.",
                 _MANY_SIZES,
             )
 
 
 def _split_train_step(step: TrainStep, metrics: Metrics) -> TrainStep:
-    """Return a step with its forward and backward passes compiled, but not the update.
+    """Return a step whose forward and backward passes are compiled, but not its update.
 
     The returned function takes the arguments of `step`, but always updates the metrics given here.
     """
@@ -271,7 +272,7 @@ class ParameterServerExecutor(GraphExecutor):
         try:
             self.coordinator.join()
         except Exception as error:
-            # The coordinator wraps errors of creating an iterator; raise the original error.
+            # The coordinator wraps errors from iterator creation; raise the original error.
             cause = getattr(error, "original_exception", None)
             if not isinstance(cause, tf.errors.OpError):
                 raise
@@ -356,7 +357,7 @@ class WorkerDatasets:
         def build(graph: tf.Tensor) -> Any:
             variant = tf.raw_ops.DatasetFromGraph(graph_def=graph)
             dataset = tf.data.experimental.from_variant(variant, spec)
-            # Distribute the dataset over the worker's GPUs, if it has several.
+            # Distribute the dataset over the worker's GPUs, if the worker has several.
             return strategy.distribute_datasets_from_function(lambda _: dataset)
 
         with strategy.scope():
@@ -393,8 +394,8 @@ def _serialize(dataset: tf.data.Dataset) -> tf.Tensor:
         )
     except tf.errors.OpError as error:
         raise errors.ConfigValueError(
-            "The training data can't be sent to the workers of a parameter server: "
-            f"{error.message[:300]}"
+            "The training data can't be sent to the workers of a parameter server. Use a dataset "
+            f"that TensorFlow can serialize. The error is: {error.message[:300]}"
         ) from error
     definition = tf.compat.v1.GraphDef.FromString(graph.numpy())
     nodes = [definition.node, *(function.node_def for function in definition.library.function)]

@@ -35,7 +35,7 @@ _OPS = frozenset(
     )
 )
 
-# Prefixes of the ops that change something other than a variable, which can't be restored.
+# Name prefixes of ops that change something other than a variable. Such changes can't be undone.
 _LASTING_EFFECTS = (
     "LookupTableImport",
     "LookupTableInsert",

@@ -38,9 +38,8 @@ class VirtualReplicasExecutor(executors.GraphExecutor):
 
     The elements of a dataset are tuples with one batch per virtual replica. Within a step of a
     task, the replica context is that of a virtual replica, and the number of replicas is the number
-    of virtual replicas. The mode
-    `xla` compiles the forward and backward passes, but neither the reduction nor the update, which
-    may involve several replicas.
+    of virtual replicas. The mode `xla` compiles the forward and backward passes, but neither the
+    reduction nor the update, which may involve several replicas.
 
     Args:
         count: The number of virtual replicas in total; a multiple of the number of replicas.
@@ -133,7 +132,7 @@ class VirtualReplicasExecutor(executors.GraphExecutor):
         local = self.strategy.experimental_local_results
 
         def in_order(*outputs: Any) -> tuple[Any, ...]:
-            """Return the outputs of all shards of the first replica, then those of the next."""
+            """Return all outputs of the first replica's shards, then of the second's, and so on."""
             return tuple(itertools.chain.from_iterable(zip(*map(local, outputs), strict=True)))
 
         return tf.nest.map_structure(in_order, *shards)
@@ -146,7 +145,7 @@ class VirtualReplicasExecutor(executors.GraphExecutor):
         build: Callable[[tf.distribute.InputContext], tf.data.Dataset],
         input_context: tf.distribute.InputContext,
     ) -> tf.data.Dataset:
-        """Build the data of this process; each element is the tuple of the shards of a replica."""
+        """Build the data of this process; each element is a tuple of one replica's shards."""
         num_replicas = input_context.num_replicas_in_sync // input_context.num_input_pipelines
         num_shards = num_replicas * self._num_local
         first = input_context.input_pipeline_id * num_shards
@@ -266,11 +265,11 @@ def _total(rows: tf.Tensor) -> tf.Tensor:
 
 
 class _State:
-    """The variables of this replica that the step of a shard changes.
+    """The variables of this replica that a shard's step changes.
 
     Every shard starts with the values from before the step. After the step,
 
-    * a metric, which Keras sums over replicas, has the sum of all changes, in the first replica,
+    * a metric, which Keras sums over replicas, has the sum of all changes, on the first replica,
     * a random state has advanced once; within a shard, it depends on the shard's number,
     * a variable whose aggregation is `ONLY_FIRST_REPLICA` has the value of the first shard,
     * any other variable, such as a moving average, has changed by the mean of all changes; where it
@@ -308,7 +307,7 @@ class _State:
             variable.assign(_random_state(self._starts[variable.ref()], index))
 
     def take(self, index: tf.Tensor) -> list[tf.Tensor]:
-        """Return the changes by a shard, as tensors to sum over all shards."""
+        """Return a shard's changes as tensors to sum over all shards."""
         return [
             *(variable.read_value() for variable in self._metrics),
             *(v.read_value() - self._base(v) for v in self._averages),
@@ -331,7 +330,7 @@ class _State:
             variable.assign(_random_state(self._starts[variable.ref()], tf.constant(count)))
 
     def _base(self, variable: tf.Variable) -> tf.Tensor:
-        """Return the value from which to measure changes: the start, or 0 where it isn't finite."""
+        """Return the start values from which changes are measured, with 0 for non-finite values."""
         start = self._starts[variable.ref()]
         return _only_if(tf.math.is_finite(start), start)
 
@@ -356,7 +355,7 @@ class _State:
         raise errors.ConfigValueError(
             f"`trainer.virtual_replicas`: the step changes the variable {variable.name}, whose "
             f"dtype is {variable.dtype.name}, so its mean over the virtual replicas can't be "
-            "taken. Create it with `aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA`."
+            "computed. Create it with `aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA`."
         )
 
 
@@ -371,8 +370,8 @@ def _only_if(condition: tf.Tensor, value: tf.Tensor) -> tf.Tensor:
 
 def _changed_variables(function: tf.types.experimental.ConcreteFunction) -> Iterator[tf.Variable]:
     """Yield the variables that a traced function may write."""
-    # Follow the order of `written_handles`, because that of `graph.variables` is arbitrary and the
-    # replicas must agree on an order.
+    # Follow the order of `written_handles`, because the order of `graph.variables` is arbitrary and
+    # the replicas must agree on an order.
     variables = {id(variable.handle): variable for variable in function.graph.variables}
     for handle in keras_variables.written_handles(function.graph):
         if id(handle) in variables:
@@ -444,7 +443,7 @@ class _VirtualReplica(tf.distribute.ReplicaContext):
 
 @functools.cache
 def _virtual_class(strategy_cls: Any) -> Any:
-    """Return a subclass whose `num_replicas_in_sync` counts virtual replicas within their steps."""
+    """Return a strategy subclass that counts virtual replicas as replicas within their steps."""
 
     def num_replicas_in_sync(self: tf.distribute.Strategy) -> int:
         return _count_in_step.get() or int(strategy_cls.num_replicas_in_sync.fget(self))

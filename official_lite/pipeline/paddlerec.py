@@ -8,8 +8,9 @@
 | `RunnerBase.run`, `_run`, `save` | `Run`        |
 | `TerminalBase.terminal`          | `Finalize`   |
 
-The method replaces everything that the default stage does, but can call parts of the default stage:
-`self.build(context)` in a `NetworkBase`, `self.load(context)` in a `StartupBase`.
+A method in the first column replaces everything that the default stage does, but can call methods
+of the default stage: `self.build(context)` in a `NetworkBase`, `self.load(context)` in a
+`StartupBase`.
 """
 
 from collections.abc import Iterator, Mapping, MutableMapping
@@ -91,7 +92,9 @@ class Context(MutableMapping[str, Any]):
         if key == "status":
             self._set_status(value)
         elif key in self._KEYS:
-            raise errors.ConfigValueError(f"`context[{key!r}]` is read-only and can't be replaced.")
+            raise errors.ConfigValueError(
+                f"`context[{key!r}]` is read-only. Set only `status` or keys of your own."
+            )
         else:
             self.ctx.extras[key] = value
 
@@ -144,7 +147,8 @@ class _FinishedParts:
 
     def __setitem__(self, name: str, value: Any) -> None:
         raise errors.ConfigValueError(
-            f"The {name!r} of the finished phase `{self._owner.name}` can't be replaced."
+            f"The {name!r} of the finished phase `{self._owner.name}` can't be replaced. Replace "
+            "it while the phase runs."
         )
 
     def _checked(self, name: str) -> str:
@@ -175,7 +179,8 @@ class _NamedMethod(Stage):
         is_base = "METHOD" in vars(cls)
         if not is_base and not hasattr(cls, cls.METHOD):
             raise errors.ConfigTypeError(
-                f"`{cls.__name__}` in {cls.__module__} has no method `{cls.METHOD}(self, context)`."
+                f"`{cls.__name__}` in {cls.__module__} has no method "
+                f"`{cls.METHOD}(self, context)`. Define this method."
             )
 
     def __call__(self, ctx: Any) -> str | None:
@@ -217,10 +222,10 @@ class RunnerBase(_NamedMethod, Run):
     METHOD = "run"
 
     def _run(self, context: Any, model_dict: Mapping[str, Any] | None = None) -> None:
-        """Train for one pass over the data, or until the training ends, if that is earlier.
+        """Train for one pass over the data, or until training ends if that is earlier.
 
         This saves no checkpoint. Write a loop of passes with the global step in its condition, so
-        that a resumed training runs only the remaining passes. End the loop when a hook requests a
+        that a resumed run makes only the remaining passes. End the loop when a hook requests a
         stop::
 
             while context.global_step < config.train_steps and not context.controller.stop_reason:
@@ -231,7 +236,7 @@ class RunnerBase(_NamedMethod, Run):
         if not config.steps_per_epoch:
             raise errors.ConfigValueError(
                 "The length of an epoch is unknown. Set `trainer.steps_per_epoch`, or set the "
-                "length of the training in `trainer.train_epochs`."
+                "training length in `trainer.train_epochs`."
             )
         last_step = min(context.global_step + config.steps_per_epoch, config.train_steps)
         context.controller.train(last_step, checkpoint_at_completion=False)

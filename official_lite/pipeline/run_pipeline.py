@@ -58,7 +58,8 @@ def run_stages(stages: Mapping[str, type[Stage]], ctx: ExperimentContext) -> Non
             code, or with 0, is replaced by one with the exit code 1.
     """
     chief = is_chief(ctx.params.runtime)
-    # Wait before signals are caught, because there is nothing to save yet.
+    # Wait for the workers before signals are caught, so that a signal ends this process at once.
+    # There is nothing to save yet.
     meet_workers(ctx.params.runtime)
 
     def work(record: run_record.RunRecord) -> None:
@@ -134,7 +135,7 @@ def _next_stage(name: str, jump: str | None) -> str:
         return later[0]
     if jump not in later:
         raise errors.UnknownNameError(
-            f"The stage `{name}` returned {jump!r}; expected nothing, or the name of a later "
+            f"The stage `{name}` returned {jump!r}; expected None, or the name of a later "
             f"stage. {suggestions.did_you_mean(str(jump), later)}"
         )
     logging.info("Stage %s: continuing with the stage %s.", name, jump)
@@ -170,9 +171,9 @@ class RunPipeline:
 
         model, logs = RunPipeline(params, "train_and_eval", "/tmp/digits").run()
 
-    If `params.phases` is set, each phase runs in `model_dir/<name>`. Trainings that an earlier
-    process has finished are skipped. A phase that has a checkpoint resumes from it, even if the
-    phase from which it started has been trained again since; this is logged as a warning.
+    If `params.phases` is set, each phase runs in `model_dir/<name>`. Phases whose training an
+    earlier process has finished are skipped. A phase that has a checkpoint resumes from it, even if
+    the phase from which it started has been trained again since; this is logged as a warning.
 
     The constructor looks up and checks everything that the config names, and builds or writes
     nothing.
@@ -203,7 +204,7 @@ class RunPipeline:
         self._allow_config_change = allow_config_change
         params, model_dir = parsing.expand_home(params), files.expand_home(model_dir)
         self._plans = list(_plans(params, mode, model_dir, stages))
-        # Set the cache first, because the checks may look for devices.
+        # Set the XLA cache first, because the checks may make TensorFlow look for devices.
         runtime.use_xla_cache(self._plans[0].params.runtime)
         for index, plan in enumerate(self._plans):
             with phase_configs.in_phase(plan.phase):
@@ -323,16 +324,17 @@ def _check(plan: _Plan, earlier: Sequence[_Plan]) -> None:
         plan.mode,
         plan.model_dir,
         earlier_phases={other.phase: other.model_dir for other in earlier if other.trains},
-        # Custom stages may download weights and files.
+        # Custom stages may download weights and files, so these may not exist yet.
         reads_weights=all(is_default(name, plan.stages[name]) for name in _BRING_WEIGHTS),
-        # Skip this check in a cluster: if one process failed alone, the others would wait for it.
+        # Skip the check of input files in a cluster: if one process failed alone, the others would
+        # wait for it.
         reads_files=is_alone
         and all(is_default(name, plan.stages[name]) for name in ("prepare", "build")),
     )
 
 
 def _warn_of_an_old_start(plan: _Plan, trained: Sequence[_Plan]) -> None:
-    """Warn if a phase resumes although the phase from which it started was trained since then."""
+    """Warn if a phase resumes although the phase from which it started has been trained further."""
     path = plan.params.task.init_checkpoint
     if not path or not plan.trains or not latest.latest_checkpoint(plan.model_dir):
         return
@@ -359,6 +361,6 @@ def _check_that_one_strategy_serves_all(plans: Sequence[_Plan]) -> None:
             if wanted != got:
                 raise errors.ConfigValueError(
                     f"The phases `{first.phase}` and `{plan.phase}` differ in `runtime.{field}`: "
-                    f"{wanted!r} and {got!r}. All phases use the strategy of the first one. Run a "
-                    "phase that needs another strategy with a separate command."
+                    f"{wanted!r} and {got!r}. All phases use the strategy of the first phase. Run "
+                    "a phase that needs another strategy with a separate command."
                 )

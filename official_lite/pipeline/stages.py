@@ -124,8 +124,8 @@ class FinishedPhase:
         """
         if self.trained_model is None:
             raise errors.CheckpointError(
-                f"The phase `{self.name}` has no model in this process. Its checkpoints are in "
-                f"{self.model_dir}."
+                f"The phase `{self.name}` has no model in this process. Restore its model from a "
+                f"checkpoint in {self.model_dir}."
             )
         return self.trained_model
 
@@ -214,7 +214,8 @@ class ExperimentContext:
         if value is None:
             raise errors.ConfigValueError(
                 f"The stage `{self.stage}` needs `ctx.{field}`, which no earlier stage has set. "
-                "The default `build` sets it; check whether it was replaced or skipped."
+                "The default `build` stage sets it; check whether that stage was replaced or "
+                "skipped."
             )
         return value
 
@@ -279,8 +280,8 @@ class Build(Stage):
         """Build all parts in order and store them in the context."""
         ctx.strategy = self.make_strategy(ctx)
         with ctx.strategy.scope():
-            # Set the seed before the task is built, because setting it deletes the resources of
-            # ops, such as tokenizers.
+            # Set the seed before the task is built, because setting the seed deletes the resources
+            # of ops such as tokenizers.
             ctx.exit_stack.enter_context(runtime.seed_and_precision(ctx.params.runtime))
             # Read the model files only now, because the stage `prepare` may have created them.
             ctx.params = parsing.read_model_files(ctx.params)

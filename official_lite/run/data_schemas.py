@@ -131,7 +131,7 @@ def _describe(
         yield block.schema or os.path.join(model_dir, file), found
 
 
-# Replacements in the file name for the brackets around the index of a task.
+# Replacements for the brackets around a task index in a file name.
 _IN_FILE_NAMES = str.maketrans({"[": ".", "]": None})
 
 

@@ -217,10 +217,13 @@ class ModelDirLock(contextlib.AbstractContextManager["ModelDirLock"]):
         while not self._stop.wait(BEAT_SECS):
             try:
                 if not self._is_mine():
-                    logging.error("Another run has taken the lock of %s.", self._directory)
+                    logging.error(
+                        "Another run has taken the lock of %s. Stop one of the two runs.",
+                        self._directory,
+                    )
                     return
                 files.write_text(self._path, self._text())
-            except OSError as error:  # For example, a full disk; the next heartbeat may succeed.
+            except OSError as error:  # The disk may be full; the next heartbeat may succeed.
                 logging.warning("The lock of %s can't be written: %s", self._directory, error)
 
     def _is_mine(self) -> bool:

@@ -14,7 +14,7 @@ from official_lite.common import files
 from official_lite.data import file_patterns
 from official_lite.modeling import hyperparams
 
-# A difference: the name of what differs, the recorded value, and the found value.
+# A difference: the name of the item that differs, its recorded value, and its current value.
 Difference = tuple[str, str, str]
 
 _INSTALLED = {"site-packages", "dist-packages"}
@@ -134,7 +134,7 @@ def _find_repository(path: str) -> str | None:
 
 
 def _describe_repository(root: str) -> dict[str, Any] | None:
-    """Return the commit and a checksum of the changes of a repository; None if git fails."""
+    """Return the commit and a checksum of a repository's uncommitted changes; None if git fails."""
     commit = _run_git(root, "rev-parse", "HEAD")
     changes = _run_git(root, "diff", "HEAD", "--no-ext-diff", "--no-textconv", "--binary")
     if commit is None or changes is None:

@@ -228,7 +228,7 @@ def read_runs(folder: str) -> list[Run]:
 
 
 def _read_or_explain(path: str, name: str) -> Run:
-    """Read a run; if that fails, return a `Run` that contains only the error, as its problem."""
+    """Read a run; if that fails, return a `Run` with only the error in `problems`."""
     try:
         return read_run(path, name=name)
     except (OSError, errors.OfficialLiteError) as error:
@@ -249,7 +249,7 @@ def read_run(model_dir: str, *, name: str | None = None) -> Run:
     if not is_run(model_dir) and not checkpoints:
         raise errors.ConfigValueError(
             f"{model_dir} is not a model directory: it contains none of {', '.join(_RECORDS)} and "
-            "no checkpoint."
+            "no checkpoint. Pass the model directory of a run."
         )
     reader = _Reader(model_dir)
     record, series = reader.record(), reader.series()
@@ -329,7 +329,9 @@ class _Reader:
                 self.problems.append(f"run.json: `{name}` has the unexpected value {value!r:.60}")
                 del record[name]
         if not 0 <= record.get("seconds", 0) < 2**31:
-            self.problems.append(f"run.json: `seconds` is {record.pop('seconds')!r:.60}")
+            self.problems.append(
+                f"run.json: `seconds` is {record.pop('seconds')!r:.60}, which is out of range"
+            )
         return record
 
     def yaml(self, name: str) -> dict[str, Any]:
@@ -340,7 +342,9 @@ class _Reader:
             return {}
         for block in ("task", "trainer", "runtime", "search"):
             if not isinstance(config.get(block) or {}, dict):
-                self.problems.append(f"{name}: `{block}` is no mapping: {config.pop(block)!r:.60}")
+                self.problems.append(
+                    f"{name}: `{block}` is not a mapping: {config.pop(block)!r:.60}"
+                )
         return config
 
     def execution(self) -> execution_record.ExecutionRecord | None:
@@ -421,7 +425,7 @@ def _walk(folder: str) -> Iterator[str]:
         yield folder
     for name in files.list_names(folder):
         path = os.path.join(folder, name)
-        # Links are skipped because they may form a cycle.
+        # Skip links, because they may form a cycle.
         if name.startswith(".") or name in _NOT_RUNS or os.path.islink(path):
             continue
         if os.path.isdir(path):
@@ -519,7 +523,7 @@ class _SeriesBuilder:
         self._wall_times: list[float | None] = []
 
     def add(self, step: int, value: float, wall_time: float | None) -> None:
-        """Add a value; drop earlier values at this or later steps, which an earlier start wrote."""
+        """Add a value; drop values that an earlier start wrote for this or later steps."""
         while self._steps and self._steps[-1] >= step:
             for column in (self._steps, self._values, self._wall_times):
                 column.pop()

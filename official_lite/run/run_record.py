@@ -57,8 +57,8 @@ from official_lite.run import model_dir_lock, provenance
 _PACKAGES = ("official-lite", "tensorflow", "keras", "numpy", "gin-config")
 
 
-# The entries of `run.json` that describe the start of a run. Their checksum is in the chain; the
-# other entries describe the progress and the end of the run.
+# The entries of `run.json` that describe the start of a run. Their checksum is in the checksum
+# chain; the other entries describe the progress and the end of the run.
 _OF_START = (
     "mode",
     "argv",
@@ -395,7 +395,8 @@ def is_finished(
         return False
     if not _has_reached_the_end(record, params, mode, model_dir):
         return False
-    # Check this even if the config is unchanged, because a file that it names may have changed.
+    # Check this even if the config is unchanged, because a file named in the config may have
+    # changed.
     compatibility.check(params, model_dir, is_allowed=allow_config_change)
     logging.info("The run in %s is already finished. Nothing to do.", model_dir)
     return True
@@ -465,18 +466,19 @@ def check_model_dir(model_dir: str) -> None:
     path = os.path.abspath(model_dir)
     if os.path.exists(path) and not os.path.isdir(path):
         raise errors.ConfigValueError(
-            f"The model directory {model_dir} is a file; expected a directory."
+            f"The model directory {model_dir} is a file; expected a directory. Use another path."
         )
     while not os.path.exists(path):
         path = os.path.dirname(path)
     if not os.path.isdir(path) or not os.access(path, os.W_OK | os.X_OK):
         raise errors.ConfigValueError(
-            f"The model directory {model_dir}: The directory {path} is not writable."
+            f"The model directory {model_dir} can't be used, because the directory {path} is not "
+            "writable. Use a directory in which you can create files."
         )
 
 
 def _require_regular_files(model_dir: str) -> None:
-    """Require regular files where TensorFlow opens them; others would fail late or block."""
+    """Check that the files that TensorFlow opens are regular; other files would fail or block."""
     if files.is_remote(model_dir):
         return
     paths = [os.path.join(model_dir, name) for name in files.list_names(model_dir)]

@@ -59,7 +59,7 @@ def set_intra_op_threads(num_threads: int | None) -> None:
         # A warning is enough, because the setting affects only speed.
         logging.warning(
             "`runtime.intra_op_parallelism_threads` is %d, which has no effect, because "
-            "TensorFlow has already started its threads.",
+            "TensorFlow has already started its threads. Start another process to apply it.",
             num_threads,
         )
 

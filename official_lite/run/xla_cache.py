@@ -41,7 +41,8 @@ def use_directory(directory: str | None) -> None:
     # Warnings are enough, because the setting affects only the startup time.
     if flags and not flags.startswith("-"):
         logging.warning(
-            "`runtime.xla_cache_dir` has no effect, because TF_XLA_FLAGS names a file of flags."
+            "`runtime.xla_cache_dir` has no effect, because TF_XLA_FLAGS names a file of flags. "
+            "Put the flags themselves into TF_XLA_FLAGS."
         )
         return
     try:
@@ -58,7 +59,11 @@ def use_directory(directory: str | None) -> None:
         files.makedirs(path)
         _remove_damaged(path)
     except OSError as error:
-        logging.warning("`runtime.xla_cache_dir` has no effect: %s", error)
+        logging.warning(
+            "`runtime.xla_cache_dir` has no effect: %s. Use a directory in which you can create "
+            "files.",
+            error,
+        )
         return
     os.environ["TF_XLA_FLAGS"] = flags
 
@@ -69,7 +74,7 @@ def _has_started() -> bool:
 
 
 def _remove_damaged(directory: str) -> None:
-    """Remove files that a power loss has truncated, because TensorFlow would end the run."""
+    """Remove files truncated by a power loss, because TensorFlow would abort when reading them."""
     for name in files.list_names(directory):
         path = os.path.join(directory, name)
         # Another process may remove the file at the same time.
@@ -107,7 +112,7 @@ def _compiler_id() -> str:
     flags = [os.environ.get(name, "") for name in ("XLA_FLAGS", "TF_XLA_FLAGS")]
     parts += [platform.machine(), *flags]
     if files.exists(_PROCESSORS):
-        # Skip the other fields, such as the current speed and the number of the processor.
+        # Skip the other fields, such as the current clock speed and the processor number.
         first = files.read_text(_PROCESSORS).partition("\n\n")[0]
         parts += re.findall(r"(?im)^(?:model name|cpu part|flags|features)\s*:.*$", first)
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]

@@ -10,7 +10,7 @@ from tests.line_experiment import NUM_EXAMPLES
 EMA = {"optimizer": {"type": "sgd"}, "ema": {"average_decay": 0.9}}
 
 
-def test_ema_checkpointing_saves_averaged_weights_and_keeps_the_trained_ones(
+def test_ema_checkpointing_saves_averaged_weights_and_leaves_the_trained_weights_unchanged(
     experiment, make_trainer, tmp_path
 ) -> None:
     trainer = make_trainer(experiment(trainer={"optimizer_config": EMA}))
@@ -32,7 +32,7 @@ def test_ema_checkpointing_without_averaged_weights_raises(
         actions.EMACheckpointing(str(tmp_path), trainer.optimizer, trainer.checkpoint)
 
 
-def test_saved_averaged_weights_evaluate_to_the_same_loss(
+def test_ema_checkpoint_evaluates_to_the_loss_of_the_averaged_weights(
     experiment, make_trainer, tmp_path
 ) -> None:
     params = experiment(trainer={"optimizer_config": EMA})
@@ -42,7 +42,8 @@ def test_saved_averaged_weights_evaluate_to_the_same_loss(
     actions.EMACheckpointing(str(tmp_path), trainer.optimizer, trainer.checkpoint)({})
     restored = make_trainer(params, train=False)
     restored.checkpoint.restore(tf.train.latest_checkpoint(str(tmp_path / "ema_checkpoints")))
-    # An evaluation uses the averages, which the checkpoint contains as weights and as averages.
+    # The checkpoint contains the averages twice: as weights and as averages. Evaluation uses the
+    # latter.
     loss = restored.evaluate(tf.constant(-1))["validation_loss"]
     rounding.assert_close(loss, average, roundings=NUM_EXAMPLES)
 

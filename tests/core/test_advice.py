@@ -39,7 +39,7 @@ class Stuck(LineTask):
         (LineTask, 110, 0, 0),
     ],
 )
-def test_only_a_loss_that_stays_nearly_constant_logs_a_warning_and_only_once(
+def test_warning_is_logged_once_and_only_if_the_loss_stays_nearly_constant(
     tmp_path: pathlib.Path, task_cls: type[LineTask], steps: int, steps_per_epoch: int, count: int
 ) -> None:
     lengths = {"train_steps": steps, "steps_per_epoch": steps_per_epoch, "steps_per_loop": 1}
@@ -58,7 +58,7 @@ def test_only_a_loss_that_stays_nearly_constant_logs_a_warning_and_only_once(
         ({"checkpoint_interval": 0}, ""),
     ],
 )
-def test_only_a_run_without_a_checkpoint_before_its_end_logs_a_warning_and_only_once(
+def test_long_run_without_intermediate_checkpoints_logs_one_warning_unless_they_are_disabled(
     tmp_path: pathlib.Path, trainer: dict[str, Any], advice: str
 ) -> None:
     log = _run(tmp_path, **{"train_steps": 100, **trainer})

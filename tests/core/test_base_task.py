@@ -26,7 +26,7 @@ def _model() -> keras.Model:
     return keras.Sequential([keras.Input((2,)), keras.layers.Dense(1, kernel_regularizer="l2")])
 
 
-def test_build_losses_of_a_task_without_a_loss_sums_the_auxiliary_losses() -> None:
+def test_default_build_losses_returns_the_sum_of_the_auxiliary_losses() -> None:
     task = Bare(cfg.TaskConfig())
     assert float(task.build_losses(None, None, [tf.constant(1.0), tf.constant(2.0)])) == 3.0
     assert float(task.build_losses(None, None, [])) == 0.0
@@ -66,7 +66,7 @@ def test_initialize_without_an_init_checkpoint_logs_that_weights_are_random(capl
     assert [r.message for r in caplog.records if "random weights" in r.message]
 
 
-def test_initialize_uses_the_modules_and_the_strictness_of_the_config(tmp_path) -> None:
+def test_initialize_applies_init_checkpoint_modules_and_init_checkpoint_strict(tmp_path) -> None:
     source, target = _model(), keras.Sequential([keras.Input((2,)), keras.layers.Dense(5)])
     tf.train.Checkpoint(model=source).save(str(tmp_path / "ckpt"))
     config = cfg.TaskConfig(init_checkpoint=str(tmp_path), init_checkpoint_strict=False)

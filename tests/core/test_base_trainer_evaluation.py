@@ -10,7 +10,7 @@ from tests.line_experiment import NUM_EXAMPLES, LineTask
 EMA = {"optimizer": {"type": "sgd"}, "ema": {"average_decay": 0.9}}
 
 
-def test_evaluation_uses_averaged_weights_and_restores_the_trained_ones(
+def test_evaluation_uses_averaged_weights_and_restores_the_trained_weights(
     experiment, make_trainer
 ) -> None:
     trainer = make_trainer(experiment(trainer={"optimizer_config": EMA}))
@@ -38,7 +38,7 @@ def test_trained_weights_are_restored_if_an_evaluation_of_averaged_weights_fails
     np.testing.assert_array_equal(trainer.model.dense.kernel, before)
 
 
-def test_passthrough_logs_reach_eval_reduce_but_do_not_replace_logs_of_the_model(
+def test_passthrough_logs_reach_eval_reduce_but_do_not_replace_the_logs_of_the_task(
     experiment, make_trainer, caplog
 ) -> None:
     seen = []

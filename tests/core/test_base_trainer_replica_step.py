@@ -67,7 +67,7 @@ def test_metrics_count_every_example_once_on_one_or_two_replicas(
     rounding.assert_close(results[0]["auc"], results[1]["auc"], roundings=200)
 
 
-def test_batch_normalization_statistics_on_two_replicas_equal_those_on_one(
+def test_batch_normalization_statistics_on_two_replicas_equal_those_on_one_replica(
     experiment, make_trainer, two_replicas
 ) -> None:
     class Normalized(LineTask):
@@ -89,7 +89,9 @@ def test_batch_normalization_statistics_on_two_replicas_equal_those_on_one(
     rounding.assert_close(means[1:], [means[0]] * 2, roundings=2 * BATCH_SIZE, scale=1.0)
 
 
-def test_dropout_of_a_step_does_not_depend_on_earlier_steps(experiment, make_trainer) -> None:
+def test_dropout_depends_on_the_step_number_but_not_on_earlier_steps(
+    experiment, make_trainer
+) -> None:
     constant = {"learning_rate": {"constant": {"learning_rate": 0.0}}}
     params = experiment(
         task={"dropout_rate": 0.5}, trainer={"optimizer_config": constant, "steps_per_loop": 1}
@@ -143,7 +145,7 @@ def test_graph_hook_is_called_at_every_step_and_does_not_change_the_losses(
     rounding.assert_close(hook.losses, sum(watched), roundings=len(watched))
 
 
-def test_graph_hook_receives_the_same_gradients_with_replicas_and_micro_batches(
+def test_graph_hook_receives_equal_gradients_with_and_without_replicas_and_micro_batches(
     experiment, make_trainer, two_replicas
 ) -> None:
     norms = []
@@ -151,7 +153,8 @@ def test_graph_hook_receives_the_same_gradients_with_replicas_and_micro_batches(
         params = experiment(trainer={"grad_accum_steps": steps})
         with strategy.scope():
             trainer, hook = make_trainer(params, evaluate=False), Watching()
-            # Every replica receives the summed gradients, so add the norms of the first one only.
+            # Every replica receives the summed gradients, so add only the norms on the first
+            # replica.
             hook.norm = tf.Variable(0.0, aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA)
             hook.call = lambda logs: None
             _watched(trainer, hook)
@@ -160,7 +163,7 @@ def test_graph_hook_receives_the_same_gradients_with_replicas_and_micro_batches(
     rounding.assert_close(*norms, roundings=5 * BATCH_SIZE)
 
 
-def test_new_graph_hooks_replace_earlier_ones(experiment, make_trainer) -> None:
+def test_set_graph_hooks_replaces_the_earlier_hooks(experiment, make_trainer) -> None:
     trainer, first, second = make_trainer(experiment(), evaluate=False), Watching(), Watching()
     _watched(trainer, first)
     calls = first.calls.numpy()
@@ -259,7 +262,7 @@ class _NegativeTask(LineTask):
 
 
 class _TableTask(LineTask):
-    """A task with an embedding, of which a batch looks up few rows, some of them twice."""
+    """A task with an embedding table; a batch looks up few of its rows, some of them twice."""
 
     def build_model(self):
         layers = keras.layers

@@ -57,9 +57,7 @@ def test_lower_validation_loss_breaks_a_tie_of_the_best_metric(tmp_path, checkpo
     assert best == [True, True, False, False]
 
 
-def test_first_checkpoint_wins_a_tie_of_the_best_metric_without_a_loss(
-    tmp_path, checkpoint
-) -> None:
+def test_first_checkpoint_wins_a_tie_if_no_validation_loss_is_logged(tmp_path, checkpoint) -> None:
     exporter = _exporter(tmp_path)
     assert _exports(exporter, checkpoint, [0.5, 0.5]) == [True, False]
     assert exporter.best_ckpt_path == str(tmp_path / "best_ckpt-0")

@@ -118,13 +118,13 @@ def test_model_directory_is_unchanged_if_its_checkpoint_does_not_match_the_model
     after = _files(tmp_path)
     assert after.items() >= before.items()
     added = set(after) - set(before)
-    # The attempt may add only its own records.
+    # The failed run may add only its own record files.
     record = ("run.", "log.", "params.yaml", "operative_config", ".lock", "goodput.")
     record += ("checkpoints.chain.jsonl",)
     assert all(name.startswith(record) for name in added)
 
 
-def test_keras2_model_directory_is_evaluated_and_resumed_and_keeps_its_files(tmp_path) -> None:
+def test_keras2_checkpoint_can_be_evaluated_and_resumed_and_its_files_are_kept(tmp_path) -> None:
     _keras2(tmp_path)
     before = _files(tmp_path)
     del before["checkpoint"]  # TensorFlow's list of checkpoints, which each save rewrites.

@@ -88,7 +88,7 @@ def test_error_for_a_hook_without_a_name_contains_its_config_path() -> None:
 
 
 @pytest.mark.parametrize("suffix", ["", "_class_path"])
-def test_stage_names_of_paddlerec_are_accepted(suffix: str) -> None:
+def test_paddlerec_stage_names_are_accepted(suffix: str) -> None:
     names = ["instance", "network", "startup", "runner", "terminal"]
     config = cfg.PipelineConfig({name + suffix: name for name in names})
     fields = ["prepare", "build", "initialize", "run", "finalize"]

@@ -40,7 +40,7 @@ def params(tmp_path: pathlib.Path) -> cfg.ExperimentConfig:
 
 @pytest.fixture
 def pretrain(params: cfg.ExperimentConfig, tmp_path: pathlib.Path) -> Pretrain:
-    """Return a function that pretrains `steps` steps; each saves and lowers the bias by 0.25."""
+    """Return a pretraining function; each step saves a checkpoint and lowers the bias by 0.25."""
 
     def run(steps: int) -> pathlib.Path:
         own = params.replace(task={"init_checkpoint": ""}, trainer={"train_steps": steps})
@@ -74,7 +74,7 @@ def test_each_pretraining_checkpoint_is_finetuned_from_its_own_weights(
 
 
 @pytest.mark.slow
-def test_each_finetuning_writes_run_files_and_leaves_the_pretraining_unchanged(
+def test_finetuning_run_writes_its_files_and_leaves_the_pretraining_directory_unchanged(
     params: cfg.ExperimentConfig, pretrain: Pretrain, tmp_path: pathlib.Path
 ) -> None:
     pretrained = pretrain(1)
@@ -142,7 +142,7 @@ def test_continuous_finetuning_raises_if_no_checkpoint_appears(
         _run(params, tmp_path)
 
 
-def test_init_checkpoint_that_is_not_a_directory_or_a_different_mode_raises(
+def test_continuous_finetuning_from_a_single_checkpoint_or_in_another_mode_raises(
     params: cfg.ExperimentConfig, pretrain: Pretrain, tmp_path: pathlib.Path
 ) -> None:
     checkpoint = str(pretrain(1) / "ckpt-1")

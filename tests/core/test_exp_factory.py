@@ -22,7 +22,7 @@ def test_get_exp_config_returns_a_new_config_at_every_call():
     assert exp_factory.list_experiments() == ["vision/digits"]
 
 
-def test_registered_config_factory_is_returned_by_its_name():
+def test_get_config_factory_returns_the_registered_factory():
     exp_factory.register_config_factory("vision/digits")(make_config)
     assert exp_factory.get_config_factory("vision/digits") is make_config
 

@@ -22,7 +22,7 @@ class Noting(orbit.Hook):
 
 @pytest.fixture
 def runner(experiment, make_task, tmp_path):
-    """Return a function that makes an `OrbitExperimentRunner`."""
+    """Return a function that builds an `OrbitExperimentRunner`."""
 
     def make(mode="train", trainer=None, **kwargs):
         params = experiment(trainer=trainer or {})
@@ -133,5 +133,5 @@ def test_zero_intervals_disable_checkpoints_and_all_but_the_final_evaluation(
 def test_runner_reports_metrics_at_the_log_interval(runner, tmp_path) -> None:
     runner(trainer={"log_interval": 3, "steps_per_loop": 100}).run()
     records = map(json.loads, (tmp_path / "metrics.json").read_text().splitlines())
-    # The checkpoint of step 4 and the end of training add a report each.
+    # The checkpoint at step 4 and the end of training each add a report.
     assert [r["step"] for r in records] == [3, 4, 6, 8]

@@ -141,7 +141,9 @@ class GinTrainer(base_trainer.Trainer):
         self.extra = extra
 
 
-def test_trainer_is_built_from_the_config(experiment, make_task) -> None:
+def test_create_trainer_builds_the_default_trainer_and_the_configured_optimizer(
+    experiment, make_task
+) -> None:
     params = experiment()
     trainer = trainer_factory.create_trainer(params, make_task(params), train=True, evaluate=False)
     assert type(trainer) is base_trainer.Trainer
@@ -168,7 +170,7 @@ def test_create_optimizer_of_a_task_may_omit_dp_config_unless_it_is_set(
         trainer_factory.create_optimizer(task, params)
 
 
-def test_trainer_uses_the_model_and_the_optimizer_of_the_caller(experiment, make_task) -> None:
+def test_create_trainer_uses_the_given_model_and_the_given_optimizer(experiment, make_task) -> None:
     params = experiment()
     task = make_task(params)
     model, optimizer = task.build_model(), keras.optimizers.Adam()

@@ -53,9 +53,9 @@ STEM_AND_NORM = ["^net/stem/", "norm"]
 HEAD = {"head/kernel", "head/bias"}
 
 
-def test_frozen_weights_stay_bit_identical_while_others_train(experiment, tmp_path) -> None:
+def test_frozen_weights_stay_bit_identical_while_other_weights_train(experiment, tmp_path) -> None:
     start = _values(_train(experiment, tmp_path, 1, STEM_AND_NORM))
-    # The second run resumes at the step where the first one ended.
+    # The second run resumes at the step where the first run ended.
     end = _values(_train(experiment, tmp_path, 8, STEM_AND_NORM))
     assert _changed(start, end) == HEAD
     np.testing.assert_array_equal(end["net/norm/moving_mean"], np.zeros(3))

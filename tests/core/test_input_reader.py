@@ -350,7 +350,7 @@ def test_evaluation_data_are_read_locally_if_the_tf_data_service_would_repeat_ex
     )
     dataset = read.read(tf.distribute.InputContext(pipelines, 0, pipelines))
     assert asked == ([True] if is_served else [])
-    # Read locally, the dataset of each pipeline has its share of the 32 examples.
+    # If the data are read locally, each pipeline reads its share of the 32 examples.
     if not is_served:
         assert len(np.concatenate(batches(dataset))) == 32 // pipelines
 

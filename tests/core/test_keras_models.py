@@ -1,4 +1,4 @@
-"""Tests that a run calls the methods a model may override for `fit`, or warns if it does not."""
+"""Tests that a run calls the methods that a model overrides for `fit`, or warns otherwise."""
 
 import keras
 import pytest
@@ -66,7 +66,7 @@ def _warnings(caplog, text: str) -> list[str]:
     return [record.message for record in caplog.records if text in record.message]
 
 
-def test_compute_loss_of_a_model_without_a_training_parameter_is_called(tmp_path) -> None:
+def test_overridden_compute_loss_without_a_training_parameter_is_called(tmp_path) -> None:
     logs = _run(WithoutTraining, tmp_path / "double", trainer={"train_steps": 0})
     plain = _run(Linear, tmp_path / "plain", trainer={"train_steps": 0})
     rounding.assert_close(
@@ -75,7 +75,7 @@ def test_compute_loss_of_a_model_without_a_training_parameter_is_called(tmp_path
 
 
 @pytest.mark.parametrize("execution", ["eager", "xla"])
-def test_compute_metrics_of_a_model_is_called_and_values_without_a_metric_log_a_warning(
+def test_compute_metrics_is_called_and_a_warning_names_its_values_without_a_metric(
     tmp_path, caplog, execution
 ) -> None:
     logs = _run(OwnMetrics, tmp_path, runtime={"execution": execution})
@@ -103,7 +103,7 @@ class OtherOrder(LineTask):
         return tf.reduce_mean(tf.square(labels - model_outputs))
 
 
-def test_build_losses_with_other_parameter_names_raises_before_training(
+def test_build_losses_with_unexpected_parameter_names_raises_before_training(
     experiment, make_trainer
 ) -> None:
     with pytest.raises(errors.ConfigTypeError, match=r"`OtherNames\.build_losses` \(.*labels=…"):

@@ -1,4 +1,4 @@
-"""Tests that unnamed layers get the same names in every run, whatever was built before it."""
+"""Tests that unnamed layers get the same names in every run, whatever was built earlier."""
 
 import json
 import pathlib
@@ -32,7 +32,7 @@ def test_models_and_optimizers_built_twice_in_a_process_have_equal_variable_name
     assert "sequential/dense_1/kernel" in first
 
 
-def test_second_run_in_a_process_freezes_and_reports_the_same_layers_as_the_first(
+def test_second_run_in_a_process_freezes_and_reports_the_same_layers_as_the_first_run(
     tmp_path: pathlib.Path,
 ) -> None:
     hooks = [{"name": "weight_norms", "every_n_steps": 4}]
@@ -71,7 +71,7 @@ def test_model_returned_by_build_model_can_be_extended_later() -> None:
         assert extended(np.ones([1, 2])).shape == (1, 1)
 
 
-def test_error_of_build_model_is_raised_unchanged() -> None:
+def test_build_model_error_is_raised_unchanged() -> None:
     class Fails(LineTask):
         def build_model(self) -> keras.Model:
             raise ValueError("no units")

@@ -79,7 +79,7 @@ def test_unnamed_metrics_get_the_same_names_in_every_mode_and_run(
         assert all(found == NAMES for found in names)
 
 
-def test_value_of_a_dict_metric_can_select_the_best_checkpoint_and_stop_early(
+def test_value_of_a_dict_metric_can_select_the_best_checkpoint_and_drive_early_stopping(
     tmp_path: pathlib.Path,
 ) -> None:
     metric = "twice"
@@ -127,7 +127,7 @@ def test_two_metrics_with_the_same_name_raise_before_training(
 
 
 class Awkward(LineTask):
-    """A task with a metric that cannot be traced, one that is always 0, and one with a vector."""
+    """A task with a metric that can't be traced, one that is always 0, and one that is a vector."""
 
     def build_metrics(self, training: bool = True) -> list[keras.metrics.Metric]:
         class Nothing(keras.metrics.Mean):

@@ -51,7 +51,7 @@ def test_gradient_accumulation_without_train_data_in_the_config_raises(experimen
         train_data.micro_batch_data(params, num_replicas=1)
 
 
-def test_default_is_one_micro_batch_of_the_whole_batch(experiment) -> None:
+def test_default_config_has_one_micro_batch_with_the_whole_batch(experiment) -> None:
     params = experiment()
     assert train_data.count_micro_batches(params) == 1
     assert train_data.micro_batch_data(params, num_replicas=3) is params.task.train_data

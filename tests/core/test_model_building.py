@@ -8,7 +8,7 @@ from tests.line_experiment import LineTask
 
 
 class Picky(keras.Model):
-    """A model that is built on its first call, with one entry of the batch."""
+    """A model that is built on its first call and takes only one entry of the batch."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -74,7 +74,7 @@ def test_build_variables_creates_mirrored_variables_on_two_replicas(two_replicas
 
 
 class Compiled(LineTask):
-    """A task whose compiled model names a metric, which Keras creates at its first update."""
+    """A task that compiles its model with a metric name; Keras builds the metric when needed."""
 
     def build_model(self):
         model = super().build_model()

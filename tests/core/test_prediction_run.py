@@ -94,7 +94,7 @@ def _experiment(output_dir: pathlib.Path | str = "predictions", **overrides) -> 
             "validation_interval": 2,
             "best_checkpoint_export_subdir": "best",
             "best_checkpoint_eval_metric": "validation_loss",
-            # The first evaluation has a lower loss than the second one.
+            # The first evaluation has a lower loss than the second evaluation.
             "best_checkpoint_metric_comp": "lower",
             "writers": [],
             "optimizer_config": {"learning_rate": {"constant": {"learning_rate": 30.0}}},
@@ -130,7 +130,7 @@ def _contents(directory: pathlib.Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in directory.glob("predictions-*")}
 
 
-def test_every_row_is_predicted_once_and_in_order(trained, tmp_path) -> None:
+def test_every_input_row_is_predicted_once_and_in_input_order(trained, tmp_path) -> None:
     model, counts = _run(_experiment(tmp_path), "predict", trained)
     assert (counts["rows"], counts["shards"], counts["new_rows"]) == (NUM_ROWS, 6, NUM_ROWS)
     rows = _rows(tmp_path)
@@ -141,7 +141,7 @@ def test_every_row_is_predicted_once_and_in_order(trained, tmp_path) -> None:
     np.testing.assert_allclose([row["probability"] for row in rows], expected.max(axis=1), 1e-5)
 
 
-def test_prediction_writes_its_own_record_and_leaves_the_record_of_training_unchanged(
+def test_prediction_writes_its_own_record_and_leaves_the_training_record_unchanged(
     trained, tmp_path
 ) -> None:
     before = (trained / "run.json").read_bytes()
@@ -154,7 +154,7 @@ def test_prediction_writes_its_own_record_and_leaves_the_record_of_training_unch
     assert not list(trained.glob("*tfevents*predict*"))
 
 
-def test_two_replicas_predict_the_same_rows_in_the_same_order_as_one(
+def test_two_replicas_predict_the_same_rows_in_the_same_order_as_one_replica(
     trained, tmp_path, two_replicas
 ) -> None:
     _run(_experiment(tmp_path / "one"), "predict", trained)
@@ -260,7 +260,7 @@ def test_prediction_checkpoint_selects_latest_best_or_init_checkpoint_weights(
     assert best == _contents(tmp_path / "init") == _contents(tmp_path / "other")
 
 
-def test_unbuilt_model_and_data_without_labels_give_the_same_predictions(
+def test_predictions_do_not_depend_on_labels_or_on_when_the_model_is_built(
     predicted, tmp_path
 ) -> None:
     model_dir, output_dir = predicted
@@ -331,7 +331,7 @@ def test_prediction_source_includes_init_checkpoint_modules_but_not_the_train_da
     ]
 
 
-def test_prediction_source_changes_with_a_file_in_an_input_directory(tmp_path) -> None:
+def test_prediction_source_changes_when_a_file_in_an_input_directory_changes(tmp_path) -> None:
     (tmp_path / "README").touch()
     for name in ("part-0", "part-1"):
         (tmp_path / name).mkdir()
@@ -362,7 +362,7 @@ def test_prediction_source_identifies_remote_files_by_name_and_size() -> None:
     assert _describe(validation_data={"input_path": "unknown://a/b"})["input files"] == "none"
 
 
-def test_prediction_source_changes_with_the_training_files(tmp_path) -> None:
+def test_prediction_source_changes_when_the_training_files_change(tmp_path) -> None:
     path = tmp_path / "train.txt"
     path.write_text("a b")
     before = _describe(train_data={"input_path": str(path)})

@@ -60,7 +60,7 @@ def test_error_for_invalid_predictions_names_the_file_of_the_step(returned, mess
     assert "test_predictor.py" in str(caught.value)
 
 
-def test_predictions_of_replicas_are_joined_in_order_even_if_one_is_empty() -> None:
+def test_replica_predictions_are_joined_in_replica_order_even_if_one_is_empty() -> None:
     predictions = {"x": (tf.constant([[1, 2]]), tf.zeros([0, 5], tf.int32))}
     counts = (tf.constant(1), tf.constant(0))
     columns = predictor.as_arrays(

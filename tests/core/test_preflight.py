@@ -45,7 +45,7 @@ def test_preflight_rejects_an_unknown_mode_and_an_evaluation_without_weights(
     preflight.check_evaluation(params, "eval", str(tmp_path))
 
 
-def test_evaluating_a_best_checkpoint_directory_suggests_init_checkpoint(
+def test_error_for_evaluating_a_best_checkpoint_directory_suggests_init_checkpoint(
     experiment, tmp_path
 ) -> None:
     directory = str(tmp_path / "best_ckpt")
@@ -119,7 +119,7 @@ class _Task(base_task.Task):
 
 @pytest.fixture
 def starting(experiment):
-    """Return a function that makes the config of a given task class with an init checkpoint."""
+    """Return a function that builds the config of a task class with an init checkpoint."""
 
     def make(task_cls=_Task, **overrides):
         class TaskConfig(cfg.TaskConfig):
@@ -154,11 +154,11 @@ def test_missing_init_checkpoint_raises_unless_an_earlier_phase_may_write_it(
 def test_init_checkpoint_read_by_a_custom_initialize_is_not_checked(starting, tmp_path) -> None:
     class Task(_Task):
         def initialize(self, model):
-            """Stand in for a method that reads the field as the name of a model on the web."""
+            """Stand in for a method that reads `init_checkpoint` as the name of an online model."""
 
     class Trainer(base_trainer.Trainer):
         def initialize(self):
-            """Stand in for a method that does not read the field as a path."""
+            """Stand in for a method that does not read `init_checkpoint` as a path."""
 
     trainer_factory.register_trainer_cls("tests/starts_by_itself")(Trainer)
     preflight.check_init_checkpoint(starting(Task), str(tmp_path))

@@ -34,7 +34,7 @@ def test_blow_up_triggers_recovery_until_the_trials_are_exhausted(loss) -> None:
         condition({"training_loss": loss})
 
 
-def test_loss_upper_bound_applies_only_from_its_begin_step() -> None:
+def test_loss_upper_bound_applies_only_from_recovery_begin_steps_on() -> None:
     assert not _condition(trials=0, begin=6)({"training_loss": 1e9})
 
 
@@ -44,7 +44,7 @@ def test_blow_up_on_one_replica_triggers_recovery() -> None:
     assert not _condition(trials=1)({"training_loss": np.array([1.0, 2.0])})
 
 
-def test_steps_repeated_to_find_the_bad_step_report_nothing(
+def test_steps_repeated_to_find_the_bad_step_report_no_values(
     experiment, make_trainer, tmp_path
 ) -> None:
     class Loud(LineTask):
@@ -74,7 +74,7 @@ def test_recovery_without_a_checkpoint_raises_diverged_error(tmp_path) -> None:
 
 
 def _poison(task, losses=(), gradients=(), left_out=range(0)):
-    """Replace a task's data by numbered batches, of which those in `losses` or `gradients` are bad.
+    """Replace a task's data with numbered batches; those in `losses` or `gradients` are bad.
 
     Batches whose numbers are in `left_out` are never drawn.
     """
@@ -165,7 +165,7 @@ def test_recovery_skips_both_batches_of_a_bad_step_that_draws_two_batches(
 
 
 @pytest.mark.slow
-def test_recovery_skips_a_second_bad_batch_before_the_next_checkpoint(
+def test_recovery_also_skips_a_second_bad_batch_before_the_next_checkpoint(
     experiment, make_task, tmp_path
 ) -> None:
     params = experiment(trainer={**RECOVERING, "recovery_max_trials": 2})
@@ -175,7 +175,7 @@ def test_recovery_skips_a_second_bad_batch_before_the_next_checkpoint(
     assert reader.get_tensor("skipped_batches/.ATTRIBUTES/VARIABLE_VALUE") == 5
 
 
-def test_nonfinite_weights_from_the_last_step_before_a_save_are_not_saved(
+def test_nonfinite_weights_after_the_last_step_before_a_checkpoint_are_not_saved(
     experiment, make_task, tmp_path
 ) -> None:
     params = experiment(trainer=RECOVERING)
@@ -185,7 +185,9 @@ def test_nonfinite_weights_from_the_last_step_before_a_save_are_not_saved(
     assert all(np.isfinite(value).all() for value in saved)
 
 
-def test_error_after_failed_recovery_names_step_and_batch(experiment, make_task, tmp_path) -> None:
+def test_error_after_a_failed_recovery_names_the_bad_step_and_batch(
+    experiment, make_task, tmp_path
+) -> None:
     params = experiment(trainer=RECOVERING)
     task = _poison(make_task(params), losses=range(5, 50))
     # The first blow-up is at step 6 with batch 5; after recovery, step 5 draws batch 6.

@@ -1,4 +1,4 @@
-"""Tests that an interrupted and resumed run ends with the state of an uninterrupted one."""
+"""Tests that an interrupted and resumed run ends with the state of an uninterrupted run."""
 
 import logging
 import pathlib
@@ -22,7 +22,7 @@ LABELS = (3 * ROWS[:, :1] + 1).astype("float32")
 
 
 class ArrayTask(line_experiment.LineTask):
-    """A task that reads arrays, which can resume without reading the earlier batches."""
+    """A task that reads arrays and can therefore resume without rereading earlier batches."""
 
     def build_inputs(self, params: Any, input_context: Any = None) -> tf.data.Dataset:
         return arrays.from_arrays(
@@ -62,7 +62,7 @@ class Critics(base_trainer.Trainer):
 
 
 class Varying(base_trainer.Trainer):
-    """A trainer that draws two batches in every third step and one batch in the others."""
+    """A trainer that draws two batches in every third step and one batch in all other steps."""
 
     def train_step(self, iterator: Iterator[Any]) -> None:
         if self.global_step % 3 == 0:
@@ -250,11 +250,13 @@ class _ShuffledBatches(ArrayTask):
         )
 
 
-def test_shuffle_and_zip_after_a_dataset_that_can_resume_also_resume_exactly(tmp_path) -> None:
+def test_shuffle_and_zip_of_a_dataset_that_can_resume_also_resume_exactly(tmp_path) -> None:
     _assert_resumes_exactly(tmp_path, _ShuffledBatches)
 
 
-def test_checkpoint_without_batches_read_resumes_at_the_batch_of_its_step(tmp_path) -> None:
+def test_data_of_a_checkpoint_without_batches_read_resume_at_the_batch_of_its_step(
+    tmp_path,
+) -> None:
     class Old(base_trainer.Trainer):
         def _checkpoint_items(self) -> dict[str, Any]:
             items = super()._checkpoint_items()
@@ -270,7 +272,7 @@ def test_checkpoint_without_batches_read_resumes_at_the_batch_of_its_step(tmp_pa
 
 
 @pytest.mark.parametrize("is_given", [True, False])
-def test_data_that_cannot_resume_are_logged_once_at_the_start_and_once_at_the_resume(
+def test_data_that_cannot_resume_are_reported_once_at_the_start_and_once_on_resuming(
     is_given, tmp_path, caplog
 ) -> None:
     dataset = tf.data.Dataset.from_tensor_slices((ROWS, LABELS)).batch(5).repeat()
@@ -287,7 +289,7 @@ def test_data_that_cannot_resume_are_logged_once_at_the_start_and_once_at_the_re
 
 
 class _Counting(orbit.Hook):
-    """A hook with a `tf.Variable` that no `state_dict` returns; it raises at a given step."""
+    """A hook with a `tf.Variable` that no `state_dict` returns; the hook raises at a given step."""
 
     every_n_steps = 1
 
@@ -330,7 +332,7 @@ def _run_with_callbacks(directory: pathlib.Path, fails_at: int = 0) -> tuple[Any
 
 # Keras causes this warning with NumPy 2.
 @pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
-def test_keras_callbacks_and_variables_of_hooks_resume_exactly(tmp_path) -> None:
+def test_keras_callbacks_and_hook_variables_resume_exactly(tmp_path) -> None:
     unbroken = _run_with_callbacks(tmp_path / "unbroken")
     for step in (3, 7):
         with pytest.raises(RuntimeError, match="killed"):

@@ -48,7 +48,7 @@ def test_saved_models_are_removed_with_their_checkpoints_and_listed_by_step(tmp_
     assert manager.savedmodels == make_manager(tmp_path).savedmodels
 
 
-def test_iterator_yields_saved_models_in_order(tmp_path):
+def test_iterator_yields_saved_models_in_step_order(tmp_path):
     manager = make_manager(tmp_path)
     for number in (9, 10):
         manager.save(checkpoint_number=number)
@@ -80,6 +80,6 @@ def test_modules_without_signatures_are_not_exported(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["..", "a/b"])
-def test_unsafe_name_of_an_exported_module_raises(tmp_path, name):
+def test_exported_module_name_that_is_not_a_directory_name_raises(tmp_path, name):
     with pytest.raises(errors.ConfigValueError, match="not a valid name for an exported module"):
         make_manager(tmp_path, modules={name: Scaler()})

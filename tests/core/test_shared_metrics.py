@@ -11,7 +11,7 @@ from official_lite import orbit
 from official_lite.core import base_task, train_lib
 from tests.line_experiment import line_experiment
 
-# The model always outputs 0, so that these labels are also the errors of the two splits.
+# The model always outputs 0, so these labels are also the absolute errors on the two splits.
 OF_TRAINING, OF_VALIDATION = 1.0, 3.0
 
 

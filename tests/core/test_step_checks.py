@@ -35,7 +35,7 @@ def test_loss_that_broadcasts_labels_against_outputs_trains_with_one_warning(
     assert "labels[:, tf.newaxis]" in told
 
 
-def test_labels_with_the_shape_of_the_outputs_log_no_warning(
+def test_labels_with_the_same_shape_as_the_outputs_log_no_warning(
     experiment, make_trainer, caplog
 ) -> None:
     make_trainer(experiment()).train(tf.constant(1))
@@ -236,7 +236,7 @@ def test_step_on_two_replicas_logs_a_training_mode_warning_only_once(
         ({"ema_overwrite_frequency": 4}, ""),
     ],
 )
-def test_optimizer_option_that_supports_only_one_replica_raises_on_two(
+def test_optimizer_option_that_supports_only_one_replica_raises_on_two_replicas(
     experiment, make_trainer, two_replicas, options, instead
 ) -> None:
     class Task(LineTask):

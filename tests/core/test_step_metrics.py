@@ -77,7 +77,7 @@ def test_metric_group_resets_metrics_eagerly_only_with_several_replicas(
     assert all(calls) == (num_replicas == 2)
 
 
-def test_reset_of_a_metric_group_after_tracing_resets_every_metric() -> None:
+def test_metric_group_resets_every_metric_after_tracing() -> None:
     metrics = _metrics()
     group = step_metrics.MetricGroup(metrics)
     for _ in range(30):
@@ -150,7 +150,7 @@ def test_batch_mean_averages_vectors_and_weighted_values_like_keras(
 
 
 @pytest.mark.parametrize(("replicas", "compiled"), [(1, False), (2, True)])
-def test_batch_mean_weights_a_value_by_the_batch_that_the_step_fetched(
+def test_batch_mean_weights_a_value_by_the_size_of_the_fetched_batch(
     two_replicas: tf.distribute.Strategy, replicas: int, compiled: bool
 ) -> None:
     strategy = two_replicas if replicas == 2 else tf.distribute.get_strategy()

@@ -23,13 +23,13 @@ def own_registry(monkeypatch):
     monkeypatch.setattr(task_factory, "_REGISTERED_TASK_CLS", {})
 
 
-def test_task_is_created_from_its_config():
+def test_get_task_creates_the_registered_task_from_its_config():
     assert task_factory.register_task_cls(Config)(Task) is Task
     task = task_factory.get_task(config := Config(), logging_dir="logs")
     assert (type(task), task.config, task.logging_dir) == (Task, config, "logs")
 
 
-def test_config_subclass_uses_the_task_of_its_nearest_base():
+def test_config_subclass_uses_the_task_of_its_nearest_registered_base_class():
     task_factory.register_task_cls(Config)(Task)
     assert task_factory.get_task_cls(SpecialConfig) is Task
     task_factory.register_task_cls(SpecialConfig)(dict)
@@ -44,7 +44,7 @@ def test_task_class_registered_by_name_is_imported_only_when_it_is_needed():
     assert task_factory.get_task_cls(SpecialConfig) is collections.OrderedDict
 
 
-def test_builder_of_a_config_takes_precedence_over_the_registered_task():
+def test_config_builder_takes_precedence_over_the_registered_task():
     task_factory.register_task_cls(Config)(Task)
     config = Config()
     config.BUILDER = lambda config, **kwargs: ("built", config, kwargs)
@@ -57,7 +57,7 @@ def test_registering_a_second_task_for_a_config_raises():
         task_factory.register_task_cls(Config, "another:Task")
 
 
-def test_error_for_a_config_without_a_task_says_how_to_register_one():
+def test_error_for_a_config_without_a_task_says_how_to_register_a_task():
     task_factory.register_task_cls(SpecialConfig)(Task)
     wanted = r"\.Config`\. .*register_task_cls\(Config\).*--import"
     with pytest.raises(LookupError, match=wanted):

@@ -108,7 +108,7 @@ def _train(strategy, params, steps, model_dir, task_cls=_Task):
     ("execution", "replicas", "micro_batches"),
     [("xla", 1, 1), ("xla_loop", 1, 1), ("graph", 1, 3), ("graph", 2, 1), ("xla", 2, 1)],
 )
-def test_resumed_training_equals_an_uninterrupted_one_bit_for_bit(
+def test_resumed_run_equals_an_uninterrupted_run_bit_for_bit(
     execution, replicas, micro_batches, tmp_path, two_replicas
 ):
     strategy = two_replicas if replicas == 2 else tf.distribute.OneDeviceStrategy("CPU:0")
@@ -121,7 +121,7 @@ def test_resumed_training_equals_an_uninterrupted_one_bit_for_bit(
         np.testing.assert_array_equal(got, expected)
 
 
-def test_training_resumed_on_more_replicas_reads_the_same_examples_and_warns(
+def test_training_resumed_on_more_replicas_reads_the_same_examples_and_logs_a_warning(
     tmp_path, two_replicas, caplog
 ):
     strategy = tf.distribute.OneDeviceStrategy("CPU:0")
@@ -131,7 +131,7 @@ def test_training_resumed_on_more_replicas_reads_the_same_examples_and_warns(
     resumed = _train(two_replicas, params, 20, tmp_path / "broken", _PlainTask)
     assert "will not be bit for bit the same: replicas 1 → 2." in caplog.text
     for expected, got in zip(unbroken[:2], resumed[0:4:2], strict=True):
-        # 12 steps follow the resume, with 12 examples each.
+        # The resumed run makes 12 steps with 12 examples each.
         rounding.assert_close(got, expected, roundings=12 * 12)
 
 

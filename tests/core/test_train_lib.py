@@ -27,7 +27,7 @@ def _steps(model_dir, split, name="metrics.json") -> list[int]:
     ("mode", "evaluated"),
     [("train", []), ("train_and_eval", [4, 8]), ("train_and_post_eval", [8])],
 )
-def test_each_training_mode_evaluates_at_its_steps(
+def test_each_training_mode_evaluates_at_the_expected_steps(
     experiment, make_task, tmp_path, mode, evaluated
 ) -> None:
     params = experiment()
@@ -83,7 +83,7 @@ def test_unknown_mode_raises_before_anything_is_written(experiment, tmp_path) ->
     assert not (tmp_path / "run").exists()
 
 
-def test_intervals_that_do_not_divide_each_other_are_accepted(
+def test_intervals_that_do_not_divide_each_other_evaluate_and_save_at_their_own_steps(
     experiment, make_task, tmp_path
 ) -> None:
     params = experiment(
@@ -101,7 +101,7 @@ def test_intervals_that_do_not_divide_each_other_are_accepted(
     assert saved == {9, 18, 20}
 
 
-def test_training_recovers_from_a_nan_loss_at_the_last_checkpoint(
+def test_training_recovers_from_a_nan_loss_by_restoring_the_last_checkpoint(
     experiment, make_task, tmp_path
 ) -> None:
     params = experiment(
@@ -168,7 +168,7 @@ def test_float16_training_uses_loss_scaling(experiment, make_task, tmp_path) -> 
     assert list((tmp_path / "ema_checkpoints").glob("*.index"))
 
 
-def test_equal_seeds_give_equal_initial_weights(experiment, make_task, tmp_path) -> None:
+def test_trained_weights_are_equal_only_for_equal_seeds(experiment, make_task, tmp_path) -> None:
     def kernel(seed: int, name: str) -> np.ndarray:
         params = experiment(runtime={"seed": seed}, task={"dropout_rate": 0.5})
         task = make_task(params)
@@ -220,7 +220,9 @@ def test_runner_subclass_can_replace_the_checkpoint_manager(
     assert list((tmp_path / "elsewhere").glob("ckpt-8.index"))
 
 
-def test_list_of_actions_passed_by_the_caller_is_unchanged(experiment, make_task, tmp_path) -> None:
+def test_run_does_not_change_the_callers_list_of_train_actions(
+    experiment, make_task, tmp_path
+) -> None:
     params, mine = experiment(), []
     _run(params, make_task(params), "train", tmp_path, train_actions=mine)
     assert mine == []
@@ -266,7 +268,7 @@ def test_eval_mode_writes_no_averaged_weights(experiment, make_task, tmp_path) -
     assert not list((tmp_path / "ema_checkpoints").glob("*.index"))
 
 
-def test_train_epochs_become_steps_and_the_callers_hooks_run_after_each_epoch(
+def test_train_epochs_are_converted_to_steps_and_hooks_run_after_each_epoch(
     experiment, make_task, tmp_path
 ) -> None:
     class Epochs(orbit.Hook):

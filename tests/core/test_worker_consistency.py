@@ -18,7 +18,8 @@ from official_lite.core import config_definitions as cfg
 from official_lite.core import exp_factory, preflight, task_factory
 from tests import commands
 
-# The config names input files, unlike that of the digits. Workers are compared before they read.
+# Unlike the digits config, this config names input files. Workers are compared before any file is
+# read.
 EXPERIMENT = """
 from experiments.vision.digits import configs
 from official_lite.core import exp_factory
@@ -109,7 +110,7 @@ def test_single_process_skips_the_comparison_of_workers() -> None:
 
 
 class _TwoWorkers(tf.distribute.MultiWorkerMirroredStrategy):
-    """The strategy of one of two workers with two replicas each; replays the other's messages."""
+    """The strategy of a worker with two replicas; it replays the messages of a second worker."""
 
     def __init__(self, others: Sequence[np.ndarray] = ()) -> None:
         self._others = iter(others)

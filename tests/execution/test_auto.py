@@ -38,7 +38,9 @@ def _state(trainer) -> list[np.ndarray]:
 
 
 @pytest.mark.slow
-def test_training_after_auto_equals_the_chosen_mode_bit_for_bit(experiment, make_trainer) -> None:
+def test_training_after_auto_equals_training_in_the_chosen_mode_bit_for_bit(
+    experiment, make_trainer
+) -> None:
     overrides = {"task": {"dropout_rate": 0.5}}
     tuned = make_trainer(experiment(**overrides), task_cls=EndlessTask)
     before = _state(tuned)
@@ -71,7 +73,7 @@ def test_auto_chooses_xla_loop_for_tiny_steps(experiment, make_trainer, monkeypa
     assert record.seconds_per_step["xla_loop"] < record.seconds_per_step["graph"]
 
 
-def test_mode_that_cannot_compile_is_skipped_with_a_warning(
+def test_modes_that_cannot_compile_the_step_are_skipped_with_a_warning(
     experiment, make_trainer, caplog
 ) -> None:
     trainer = make_trainer(experiment(), task_cls=NotForXlaTask)
@@ -89,7 +91,7 @@ def test_mode_that_cannot_compile_is_skipped_with_a_warning(
 
 
 def _pretend(monkeypatch, trainer, **seconds) -> None:
-    """Simulate the given seconds per step of each mode."""
+    """Replace the measured seconds per step of each mode with the given ones."""
     monkeypatch.setattr(
         auto, "_seconds_of", lambda loop, num_steps: num_steps * seconds[trainer.execution]
     )
@@ -134,7 +136,7 @@ def test_training_reads_every_batch_after_modes_were_benchmarked(
 
 
 @pytest.mark.parametrize(("steps", "measured"), [(20, []), (500, ["graph"])])
-def test_short_training_benchmarks_only_the_graph_mode_or_none(
+def test_short_training_run_benchmarks_no_mode_or_only_graph(
     experiment, make_trainer, steps, measured
 ) -> None:
     trainer = make_trainer(experiment(), task_cls=EndlessTask)
@@ -219,12 +221,12 @@ def test_resumed_run_uses_the_recorded_execution_mode(experiment, make_task, tmp
     (tmp_path / "execution.json").write_text(json.dumps(record))
     runner = _run(params, make_task(params, EndlessTask), tmp_path)
     assert runner.trainer.execution == "xla"
-    # `params.yaml` receives the mode, so that it reproduces the run.
+    # The mode is written to `params.yaml`, so that this file reproduces the run.
     assert runner.params.runtime.execution == "xla"
     assert params.runtime.execution == "auto"
 
 
-def test_configured_execution_mode_takes_precedence_over_a_recorded_one(
+def test_configured_execution_mode_takes_precedence_over_the_recorded_mode(
     experiment, make_task, tmp_path
 ) -> None:
     (tmp_path / "execution.json").write_text("damaged")
@@ -251,7 +253,7 @@ def test_short_runs_write_no_execution_record(experiment, make_task, tmp_path) -
     assert not (tmp_path / "execution.json").exists()
 
 
-def test_recorded_mode_that_two_replicas_cannot_use_is_chosen_again(
+def test_recorded_mode_that_two_replicas_do_not_support_is_replaced(
     experiment, make_trainer, two_replicas, tmp_path
 ) -> None:
     record = execution_record.ExecutionRecord(
@@ -267,7 +269,7 @@ def test_recorded_mode_that_two_replicas_cannot_use_is_chosen_again(
     assert found.execution == trainer.execution == "graph"
 
 
-def test_mode_recorded_without_comparison_is_chosen_again_for_a_longer_training(
+def test_mode_recorded_without_a_comparison_is_chosen_again_for_a_longer_run(
     experiment, make_trainer, tmp_path
 ) -> None:
     record = execution_record.ExecutionRecord(
@@ -341,7 +343,7 @@ def test_modes_are_benchmarked_in_the_state_at_the_start_of_training(experiment,
     )
     runner.run()
     assert "graph" in runner.execution_record.seconds_per_step
-    # As without a benchmark: 0.5 less by the hook, and 1 more for each interval of 4 steps.
+    # As without a benchmark, the value is 1 per interval of 4 steps, minus the 0.5 of the hook.
     assert seen == [25 - 0.5, 50 - 0.5]
 
 
@@ -372,7 +374,7 @@ class UnevenTask(LineTask):
         )
 
 
-def test_xla_with_many_batch_sizes_warns_once_and_is_not_chosen(
+def test_xla_with_many_batch_sizes_warns_once_and_is_not_chosen_by_auto(
     experiment, make_trainer, caplog
 ) -> None:
     trainer = make_trainer(experiment(runtime={"execution": "xla"}), task_cls=UnevenTask)
@@ -386,7 +388,7 @@ def test_xla_with_many_batch_sizes_warns_once_and_is_not_chosen(
     assert (record.execution, set(record.seconds_per_step)) == ("graph", {"graph"})
 
 
-def test_snapshot_restores_variables_changed_while_comparing_modes(two_replicas) -> None:
+def test_variable_snapshot_restores_the_variables_that_its_functions_changed(two_replicas) -> None:
     with two_replicas.scope():
         dense, table = tf.Variable(tf.zeros([3])), tf.Variable(tf.ones([10, 2]))
     fused, unused = tf.Variable(0.0), tf.Variable(5.0)
@@ -431,16 +433,14 @@ def test_saved_execution_record_is_loaded_unchanged(tmp_path) -> None:
     assert execution_record.load(str(tmp_path)) == MEASURED
 
 
-def test_compared_mode_is_reused_for_any_length_and_an_uncompared_one_only_up_to_its_length() -> (
-    None
-):
+def test_recorded_mode_is_valid_for_longer_runs_only_if_modes_were_compared() -> None:
     assert MEASURED.holds_for(10**9)
     assert SHORT.holds_for(500)
     assert not SHORT.holds_for(501)
 
 
 @pytest.mark.parametrize("text", ["{", '{"execution": "xla"}'])
-def test_damaged_execution_record_is_named_in_the_error(tmp_path, text) -> None:
+def test_error_for_a_damaged_execution_record_names_its_file(tmp_path, text) -> None:
     (tmp_path / "execution.json").write_text(text)
     with pytest.raises(errors.ConfigValueError, match=r"execution\.json"):
         execution_record.load(str(tmp_path))
@@ -488,7 +488,7 @@ def _what_xla_compiles(trainer) -> str:
         ("auto", "xla_loop", "loop"),
     ],
 )
-def test_directly_called_trainer_uses_its_mode_and_trains_the_weights_of_a_run(
+def test_directly_called_trainer_uses_its_mode_and_trains_the_same_weights_as_a_run(
     experiment, tmp_path, monkeypatch, given, mode, compiled
 ) -> None:
     overrides = {"task": {"dropout_rate": 0.5}, "trainer": {"train_steps": 12}}
@@ -519,7 +519,7 @@ def test_directly_called_trainer_uses_its_mode_and_trains_the_weights_of_a_run(
         np.testing.assert_array_equal(one, other)
 
 
-def test_choose_execution_is_refused_after_training_or_without_training_data(
+def test_choose_execution_raises_after_training_or_with_train_false(
     experiment, make_trainer
 ) -> None:
     trainer = make_trainer(experiment(), task_cls=EndlessTask)

@@ -61,7 +61,7 @@ def test_xla_step_on_one_replica_may_update_more_than_once(experiment, make_trai
     assert int(trainer.optimizer.iterations) == 6
 
 
-def test_split_xla_step_on_two_replicas_trains_like_the_graph_step(
+def test_split_xla_step_on_two_replicas_trains_the_same_weights_as_the_graph_step(
     experiment, make_trainer, two_replicas
 ) -> None:
     weights = []
@@ -86,7 +86,7 @@ def test_split_xla_step_updates_the_metrics_it_was_built_with(experiment, make_t
     assert float(trainer.train_metrics[0].result()) > 0
 
 
-# Trains with two workers and records all counters.
+# A script that trains with two workers and records all counters.
 COUNTS = """
 import tensorflow as tf
 
@@ -133,7 +133,7 @@ class Minimal(base_trainer._AsyncTrainer):
     def __init__(self):
         self._strategy = tf.distribute.get_strategy()
         self.init_async()
-        # Set after `init_async`, as by Model Garden trainers.
+        # Model Garden trainers also set these attributes after `init_async`.
         self.global_step = tf.Variable(0, dtype=tf.int64)
         self.model, self.optimizer, self.config = keras.Sequential(), keras.optimizers.SGD(), None
 
@@ -147,7 +147,7 @@ class Minimal(base_trainer._AsyncTrainer):
 def test_only_a_parameter_server_strategy_has_a_coordinator() -> None:
     trainer = Minimal()
     trainer.join()
-    # The attribute's name in the Model Garden.
+    # The Model Garden uses this attribute name.
     assert trainer._coordinator is None
     with pytest.raises(ValueError, match="parameter_server"):
         trainer.coordinator_for_async()
@@ -172,7 +172,7 @@ def test_two_workers_count_every_step_and_the_chief_evaluates_each_example_once(
     assert "graph" in found["xla"]
 
 
-# The coordinator gives each draw to whichever worker is free.
+# A script that draws examples. The coordinator gives each draw to any free worker.
 DRAW = """
 import tensorflow as tf
 
@@ -192,7 +192,7 @@ results["values"] = values
 
 
 @pytest.mark.slow
-def test_each_parameter_server_worker_reads_its_own_share(tmp_path):
+def test_each_parameter_server_worker_reads_its_own_share_of_the_data(tmp_path):
     found = parameter_servers.run_script(tmp_path, DRAW)
     assert found["spec"] == str(tf.TensorSpec([], tf.int64))
     assert set(found["values"]) == set(range(20))
@@ -202,7 +202,7 @@ def test_each_parameter_server_worker_reads_its_own_share(tmp_path):
         assert max(map(own.count, share)) - min(map(own.count, share)) <= 1
 
 
-def test_serializing_a_dataset_that_runs_python_is_refused():
+def test_serializing_a_dataset_that_runs_python_raises():
     def read(index):
         return tf.numpy_function(lambda i: i, [index], tf.int64)
 

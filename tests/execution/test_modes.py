@@ -63,7 +63,7 @@ def _params(experiment, mode: str, **overrides) -> cfg.ExperimentConfig:
 
 
 def _train(trainer: base_trainer.Trainer, lengths=(2, 3, 1, 6)):
-    """Return the training reports, the final variables and the metrics of an evaluation."""
+    """Train and evaluate; return the reports, the final variables and the evaluation metrics."""
     controller = orbit.Controller(
         trainer=trainer, evaluator=trainer, global_step=trainer.global_step, steps_per_loop=5
     )
@@ -83,7 +83,9 @@ def _train(trainer: base_trainer.Trainer, lengths=(2, 3, 1, 6)):
     ("mode", "accumulation"),
     [pytest.param("eager", 1, marks=pytest.mark.slow), ("xla", 2), ("xla_loop", 1)],
 )
-def test_every_mode_trains_like_graph_mode(experiment, make_trainer, mode, accumulation) -> None:
+def test_every_mode_trains_the_same_weights_and_metrics_as_graph_mode(
+    experiment, make_trainer, mode, accumulation
+) -> None:
     outcomes = []
     for one in ("graph", mode):
         params = _params(experiment, one, trainer={"grad_accum_steps": accumulation})
@@ -93,7 +95,7 @@ def test_every_mode_trains_like_graph_mode(experiment, make_trainer, mode, accum
         assert set(found) == {"training_loss", "mae", "learning_rate", "norm"}
         assert found == pytest.approx(expected, rel=rounding.tolerance(roundings=ROUNDINGS))
     for expected, found in zip(graph_state, state, strict=True):
-        # Moments are sums of gradients of the magnitude of 1, some of which cancel.
+        # Moments are sums of gradients of magnitude 1, some of which cancel.
         scale = max(1.0, np.max(np.abs(expected)))
         rounding.assert_close(found, expected, roundings=ROUNDINGS, scale=scale)
     assert logs == pytest.approx(graph_logs, rel=rounding.tolerance(roundings=ROUNDINGS))
@@ -112,7 +114,7 @@ def test_dropout_in_xla_draws_the_same_numbers_in_each_run(experiment, make_trai
 
 
 @pytest.mark.slow
-def test_loop_length_does_not_change_the_results(experiment, make_trainer) -> None:
+def test_xla_loop_length_does_not_change_the_trained_weights(experiment, make_trainer) -> None:
     params = _params(experiment, "xla_loop", task={"dropout_rate": 0.5})
     states = [
         _train(make_trainer(params, task_cls=BusyTask), lengths)[1]
@@ -165,7 +167,9 @@ def test_graph_hooks_run_at_every_step_of_an_xla_loop(experiment, make_trainer) 
         ({"execution": "xla_loop"}, "xla_loop"),
     ],
 )
-def test_run_eagerly_and_enable_xla_of_the_model_garden_select_modes(runtime, mode) -> None:
+def test_model_garden_fields_run_eagerly_and_enable_xla_select_the_execution_mode(
+    runtime, mode
+) -> None:
     assert modes.execution_of(cfg.RuntimeConfig(**runtime)) == mode
 
 
@@ -173,7 +177,7 @@ def test_run_eagerly_and_enable_xla_of_the_model_garden_select_modes(runtime, mo
     ("replicas", "task_cls", "reason"),
     [(2, BusyTask, "between replicas"), (1, LineTask, "drop_remainder")],
 )
-def test_unsupported_xla_loop_is_refused_with_the_reason(
+def test_error_for_an_unsupported_xla_loop_states_the_reason(
     experiment, make_trainer, two_replicas, replicas, task_cls, reason
 ) -> None:
     scope = two_replicas.scope() if replicas == 2 else contextlib.nullcontext()

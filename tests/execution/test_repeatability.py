@@ -49,7 +49,7 @@ def test_generator_in_the_checkpoint_is_repeatable(kind):
     assert _find(draw, checkpoint=tf.train.Checkpoint(state=state)) == []
 
 
-def test_dropout_of_the_model_and_stateless_numbers_are_repeatable():
+def test_model_dropout_and_stateless_random_ops_are_repeatable():
     model = keras.Sequential([keras.Input((2,)), keras.layers.Dropout(0.5)])
 
     def step():

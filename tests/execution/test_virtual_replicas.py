@@ -1,4 +1,4 @@
-"""Virtual replicas give bit-identical results on any number of replicas, or a clear error."""
+"""Tests that virtual replicas give identical bits on any number of replicas, or a clear error."""
 
 import itertools
 import logging
@@ -33,7 +33,7 @@ def _train(
 
 
 @pytest.mark.slow
-def test_run_on_two_replicas_is_bit_identical_to_a_run_on_one(
+def test_run_on_two_replicas_is_bit_identical_to_a_run_on_one_replica(
     tmp_path: pathlib.Path, two_replicas: tf.distribute.Strategy
 ) -> None:
     one = _train(tf.distribute.get_strategy(), tmp_path / "one")
@@ -43,7 +43,7 @@ def test_run_on_two_replicas_is_bit_identical_to_a_run_on_one(
 
 
 @pytest.mark.slow
-def test_run_resumed_on_a_different_number_of_replicas_is_bit_identical(
+def test_run_resumed_on_fewer_replicas_is_bit_identical_to_an_uninterrupted_run(
     tmp_path: pathlib.Path,
     two_replicas: tf.distribute.Strategy,
     caplog: pytest.LogCaptureFixture,
@@ -57,7 +57,9 @@ def test_run_resumed_on_a_different_number_of_replicas_is_bit_identical(
     assert "will not be bit for bit the same" not in caplog.text
 
 
-def test_evaluation_gives_the_same_metrics_with_virtual_replicas(tmp_path: pathlib.Path) -> None:
+def test_evaluation_metrics_are_the_same_with_and_without_virtual_replicas(
+    tmp_path: pathlib.Path,
+) -> None:
     params = exp_factory.get_exp_config("tests/elastic")
     results = []
     for count in (0, 4):
@@ -97,7 +99,7 @@ class OwnTrainer(base_trainer.Trainer):
         ({"task": {"train_data": {"global_batch_size": 4}}}, base_trainer.Trainer, "multiple of 8"),
     ],
 )
-def test_config_that_virtual_replicas_do_not_support_is_refused(
+def test_config_that_virtual_replicas_do_not_support_raises(
     overrides: dict[str, Any],
     trainer_cls: type[base_trainer.Trainer],
     message: str,
@@ -117,10 +119,10 @@ def test_config_that_virtual_replicas_do_not_support_is_refused(
         (tf.distribute.experimental.CentralStorageStrategy, "central_storage"),
     ],
 )
-def test_strategy_that_virtual_replicas_do_not_support_is_refused(
+def test_strategy_that_virtual_replicas_do_not_support_raises(
     strategy_cls: type[tf.distribute.Strategy], name: str
 ) -> None:
-    strategy = strategy_cls.__new__(strategy_cls)  # Creates no devices.
+    strategy = strategy_cls.__new__(strategy_cls)  # This creates no devices.
     with pytest.raises(errors.ConfigValueError, match=f"the strategy `{name}`"):
         modes.check_virtual_replicas(4, "graph", strategy)
 
@@ -132,7 +134,7 @@ def test_strategy_that_virtual_replicas_do_not_support_is_refused(
         orbit.hooks.StochasticWeightAveraging(start_step=0, every_n_steps=5),
     ],
 )
-def test_hook_that_runs_its_own_steps_is_refused_before_the_first_step(
+def test_hook_that_runs_its_own_steps_with_virtual_replicas_raises_before_training(
     tmp_path: pathlib.Path, hook: orbit.Hook
 ) -> None:
     params = exp_factory.get_exp_config("tests/elastic")
@@ -143,7 +145,7 @@ def test_hook_that_runs_its_own_steps_is_refused_before_the_first_step(
     assert not list(tmp_path.glob("ckpt-*"))
 
 
-def test_dataset_passed_to_distribute_dataset_is_refused_with_virtual_replicas() -> None:
+def test_passing_a_dataset_to_distribute_dataset_with_virtual_replicas_raises() -> None:
     params = exp_factory.get_exp_config("tests/elastic")
     trainer = _create_trainer(params, task_factory.get_task(params.task))
     with pytest.raises(errors.ConfigValueError, match="a dataset was given"):
@@ -186,7 +188,7 @@ class DrawingTask(elastic_experiment.ElasticTask):
         (DrawingTask, "SeedGenerator"),
     ],
 )
-def test_step_with_replica_dependent_state_or_communication_is_refused(
+def test_step_with_replica_dependent_state_or_communication_raises_with_virtual_replicas(
     task_cls: Callable[..., Any], message: str
 ) -> None:
     params = exp_factory.get_exp_config("tests/elastic")
@@ -261,7 +263,7 @@ class LimitsTask(elastic_experiment.ElasticTask):
         return super().build_losses(labels, model_outputs, aux_losses)
 
 
-def test_variable_initialized_to_infinity_does_not_become_nan() -> None:
+def test_variable_initialized_to_infinity_does_not_become_nan_with_virtual_replicas() -> None:
     params = exp_factory.get_exp_config("tests/elastic")
     task = LimitsTask(params.task)
     _create_trainer(params, task, evaluate=False).train(tf.constant(1))
@@ -310,7 +312,7 @@ def test_incomplete_batches_are_weighted_by_their_number_of_examples(
     (loss, weights), (virtual_loss, virtual_weights) = results
     rounding.assert_close(virtual_loss, loss, roundings=2 * 12)
     if task_cls is IncompleteTask:
-        # Otherwise the mean includes pipelines without examples, as on real replicas.
+        # In the other task, the mean includes pipelines without examples, as on real replicas.
         rounding.assert_close(virtual_weights, weights, roundings=2 * 12)
 
 

@@ -90,7 +90,7 @@ def log_of(tmp_path: pathlib.Path) -> Iterator[Callable[..., str]]:
 
 @pytest.fixture
 def recorders() -> tuple[list[str], dict[str, type[pipeline.Stage]]]:
-    """Return a list and the default stages, which also append their names to the list."""
+    """Return a list, and subclasses of the default stages that append their names to it."""
     calls: list[str] = []
 
     def recorder(name: str, base: type[pipeline.Stage]) -> type[pipeline.Stage]:

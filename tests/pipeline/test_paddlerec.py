@@ -19,7 +19,7 @@ from official_lite.pipeline import paddlerec
         (paddlerec.TerminalBase, "terminal"),
     ],
 )
-def test_stage_class_without_its_required_method_is_refused_when_defined(base, method) -> None:
+def test_defining_a_paddlerec_stage_without_its_required_method_raises(base, method) -> None:
     with pytest.raises(errors.ConfigTypeError, match=rf"`Forgetful`.*`{method}\(self, context\)`"):
         type("Forgetful", (base,), {})
 
@@ -58,7 +58,7 @@ def test_paddlerec_context_contains_earlier_phases_by_name(context) -> None:
     assert paddlerec.Context(ctx)["env"]["phase"] == [{"name": "finetune", "mode": "train"}]
 
 
-def test_unknown_context_key_is_refused_with_the_nearest_name(context) -> None:
+def test_paddlerec_context_raises_for_unknown_and_read_only_keys(context) -> None:
     old = paddlerec.Context(context())
     with pytest.raises(errors.UnknownKeyError, match="`engine`"):
         old["engnie"]
@@ -94,7 +94,7 @@ def test_paddlerec_status_selects_the_next_stage(context) -> None:
     assert Startup(view)(view) == "finalize"
 
 
-def test_unknown_paddlerec_status_is_refused_immediately(context) -> None:
+def test_setting_an_unknown_paddlerec_status_raises_immediately(context) -> None:
     old = paddlerec.Context(context())
     with pytest.raises(errors.UnknownNameError, match="`train_pass`"):
         old["status"] = "trian_pass"
@@ -129,7 +129,7 @@ class _Ends(paddlerec.TerminalBase):
 
 @pytest.fixture
 def ends_of(experiment, tmp_path):
-    """Return a function that trains 10 epochs of 2.5 batches and returns where its passes ended."""
+    """Return a function that trains 10 epochs of 2.5 batches and lists where the passes end."""
 
     def run(dies_after=None, **trainer):
         class Prepare(pipeline.Prepare):
@@ -148,7 +148,7 @@ def ends_of(experiment, tmp_path):
     return run
 
 
-def test_last_pass_ends_with_the_training(ends_of) -> None:
+def test_last_pass_ends_at_the_last_training_step(ends_of) -> None:
     # 10 epochs of 2.5 batches are 25 steps, in passes of 2 whole batches.
     assert ends_of() == [*range(2, 25, 2), 25]
 
@@ -158,7 +158,7 @@ def test_resumed_run_trains_only_the_remaining_passes(ends_of) -> None:
     assert ends_of() == [*range(8, 25, 2), 25]
 
 
-def test_requested_stop_ends_the_current_pass_and_skips_the_rest(ends_of) -> None:
+def test_requested_stop_ends_the_current_pass_and_skips_the_remaining_passes(ends_of) -> None:
     class Stopping(orbit.Hook):
         every_n_steps = 1
 

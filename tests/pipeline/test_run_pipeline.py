@@ -99,7 +99,7 @@ def test_sys_exit_in_a_stage_fails_the_run_even_with_code_zero(
     assert said in json.loads((tmp_path / "run.json").read_text())["exit_reason"]
 
 
-def test_finalize_receives_the_error_and_its_own_error_does_not_replace_it(
+def test_finalize_receives_the_run_error_and_its_own_error_does_not_replace_it(
     experiment, log_of, tmp_path
 ) -> None:
     class Run(pipeline.Run):
@@ -183,7 +183,7 @@ def test_run_stage_that_evaluates_nothing_in_eval_mode_logs_a_warning(
     assert (tmp_path / "metrics.eval.json").exists() != is_told
 
 
-def test_run_stage_that_trains_in_eval_mode_raises_an_error_with_the_reason(
+def test_error_for_a_run_stage_that_trains_in_eval_mode_explains_the_missing_trainer(
     experiment, tmp_path
 ) -> None:
     _run(experiment(), tmp_path)
@@ -202,14 +202,14 @@ def _global_step(model_dir) -> int:
     return json.loads((model_dir / "run.json").read_text())["global_step"]
 
 
-def test_continuous_evaluation_covers_every_checkpoint(experiment, records, tmp_path) -> None:
+def test_continuous_eval_mode_evaluates_every_checkpoint(experiment, records, tmp_path) -> None:
     params = experiment(trainer={"train_steps": 12})
     _run(params, tmp_path)
     _run(params, tmp_path, "continuous_eval")
     assert records(tmp_path, "validation", "metrics.continuous_eval.json") == [4, 8, 12]
 
 
-def test_phases_run_in_order_and_pass_on_their_weights(
+def test_phases_run_in_order_and_start_from_the_weights_of_the_previous_phase(
     experiment, records, log_of, tmp_path
 ) -> None:
     class Initialize(pipeline.Initialize):
@@ -244,12 +244,12 @@ def test_later_phases_can_access_the_models_of_earlier_phases(experiment, tmp_pa
     _run(experiment(phases=phases), tmp_path, run=Run)
     assert counts == [[], [3], [3, 3]]
     assert [name for name, *_ in names] == ["a", "b", "c"]
-    # Keras restarts the numbering of its names in each phase.
+    # The numbering of Keras names restarts in each phase.
     assert names[1][1:] == names[2][1:]
 
 
 @pytest.mark.slow
-def test_finished_phase_is_skipped_and_an_unfinished_one_resumes(
+def test_finished_phase_is_skipped_and_an_unfinished_phase_resumes(
     experiment, recorders, log_of, tmp_path
 ) -> None:
     calls, stages = recorders
@@ -301,9 +301,7 @@ def test_phases_share_one_strategy_of_two_replicas(experiment, tmp_path) -> None
     assert seen[0][0] is seen[1][0]
 
 
-def test_phases_with_different_strategies_are_refused_before_anything_runs(
-    experiment, tmp_path
-) -> None:
+def test_phases_with_different_strategies_raise_before_anything_runs(experiment, tmp_path) -> None:
     other = {"name": "other", "overrides": {"runtime.distribution_strategy": "one_device"}}
     with pytest.raises(errors.ConfigValueError, match=r"runtime.distribution_strategy.*one_device"):
         _run(experiment(phases=[{"name": "first"}, other]), tmp_path / "run")
@@ -321,7 +319,7 @@ def test_error_for_an_unknown_name_in_a_phase_names_the_phase(experiment, tmp_pa
         pipeline.RunPipeline(experiment(phases=[*TWO, check]), "train", str(tmp_path))
 
 
-def test_missing_checkpoint_of_a_later_phase_is_refused_before_the_first_phase(
+def test_missing_checkpoint_of_a_later_phase_raises_before_the_first_phase_runs(
     experiment, tmp_path
 ) -> None:
     def plan(init_from, mode="train", **stages):
@@ -341,9 +339,7 @@ def test_missing_checkpoint_of_a_later_phase_is_refused_before_the_first_phase(
     assert not (tmp_path / "run").exists()
 
 
-def test_init_from_a_phase_that_only_evaluates_in_eval_mode_is_refused(
-    experiment, tmp_path
-) -> None:
+def test_init_from_a_phase_that_only_evaluates_raises(experiment, tmp_path) -> None:
     phases = [{"name": "first"}, {"name": "second", "mode": "train", "init_from": "first"}]
     with pytest.raises(errors.CheckpointError, match=r"'second': .*/first'"):
         pipeline.RunPipeline(
@@ -357,7 +353,7 @@ def _checkpoint(directory) -> str:
     return tf.train.Checkpoint(v=tf.Variable(1.0)).save(str(directory / "other" / "ckpt"))
 
 
-def test_phase_directory_that_is_a_file_is_refused_before_any_phase(experiment, tmp_path) -> None:
+def test_phase_directory_that_is_a_file_raises_before_any_phase_runs(experiment, tmp_path) -> None:
     (tmp_path / "second").touch()
     with pytest.raises(errors.ConfigValueError, match=r"'second': .*is a file"):
         pipeline.RunPipeline(experiment(phases=TWO), "train", str(tmp_path))
@@ -380,7 +376,7 @@ def test_phase_whose_source_was_trained_further_keeps_its_weights_and_logs_a_war
 
 
 @pytest.mark.parametrize("wanted", [True, False])
-def test_enable_async_checkpointing_writes_checkpoints_in_the_background(
+def test_enable_async_checkpointing_selects_background_or_blocking_saves(
     wanted, experiment, tmp_path, monkeypatch
 ) -> None:
     asked = []

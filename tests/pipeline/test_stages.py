@@ -154,7 +154,7 @@ def test_stage_file_with_two_candidate_classes_requires_a_class_name(find, tmp_p
     assert find("run", "{workspace}/two.py:Second")["run"].__name__ == "Second"
 
 
-def test_unknown_or_unsuitable_stage_class_is_refused_with_file_and_name(find, tmp_path) -> None:
+def test_error_for_an_unknown_or_unsuitable_stage_class_names_its_file(find, tmp_path) -> None:
     _write(tmp_path / "build.py", ("Mine", "Build"))
     with pytest.raises(errors.ConfigTypeError, match=r"build\.py:Mine.*Run"):
         find("run", "{workspace}/build.py:Mine")
@@ -171,7 +171,7 @@ def test_stage_files_with_equal_names_do_not_collide(find, tmp_path) -> None:
     assert marks == ["a", "b"]
 
 
-def test_stages_argument_overrides_the_config_and_unknown_stages_fail(experiment) -> None:
+def test_stages_argument_overrides_the_config_and_an_unknown_stage_name_raises(experiment) -> None:
     class Mine(pipeline.Run):
         pass
 
@@ -188,7 +188,7 @@ def test_stage_class_without_a_file_is_described_by_its_module() -> None:
     assert stages.describe("run", nowhere) == "stage run: Typed (nowhere)"
 
 
-def test_error_of_a_stage_without_a_call_method_names_the_stage(context) -> None:
+def test_error_for_a_stage_without_a_call_method_names_the_stage(context) -> None:
     class Empty(pipeline.Stage):
         pass
 
@@ -198,7 +198,7 @@ def test_error_of_a_stage_without_a_call_method_names_the_stage(context) -> None
         Empty(ctx)(ctx)
 
 
-def test_prepare_runs_before_anything_is_built_and_the_data_see_its_environment(
+def test_prepare_runs_before_anything_is_built_and_may_set_environment_variables(
     experiment, tmp_path, monkeypatch
 ) -> None:
     class Prepare(pipeline.Prepare):
@@ -250,7 +250,7 @@ def test_prepare_stage_may_download_the_checkpoint_to_evaluate(experiment, tmp_p
     assert logs["validation_loss"] > 0
 
 
-def test_evaluation_is_refused_if_prepare_downloads_no_checkpoint(experiment, tmp_path) -> None:
+def test_eval_mode_raises_if_prepare_downloads_no_checkpoint(experiment, tmp_path) -> None:
     class Prepare(pipeline.Prepare):
         pass
 
@@ -279,7 +279,7 @@ def test_build_stage_that_replaces_the_model_does_not_change_the_config(
     assert texts[0] == texts[1]
 
 
-def test_build_stage_can_replace_just_the_trainer(experiment, records, tmp_path) -> None:
+def test_build_stage_can_replace_only_the_trainer(experiment, records, tmp_path) -> None:
     class Trainer(base_trainer.Trainer):
         def train_loop_end(self):
             return super().train_loop_end() | {"mine": 1.0}
@@ -321,7 +321,7 @@ def test_optimizer_made_by_the_build_stage_is_used_for_training(experiment, tmp_
     assert seen == [True]
 
 
-def test_context_takes_the_model_and_optimizer_of_a_trainer_with_its_own(context) -> None:
+def test_context_gets_the_model_and_optimizer_that_make_trainer_replaces(context) -> None:
     class Build(pipeline.Build):
         def make_trainer(self, ctx):
             model = ctx.task.build_model()
@@ -362,7 +362,7 @@ def test_seed_is_set_before_the_task_is_built(experiment, tmp_path) -> None:
 
 
 @pytest.mark.usefixtures("bfloat16_kernels")
-def test_precision_is_set_after_prepare_and_until_finalize(experiment, tmp_path) -> None:
+def test_precision_is_set_after_prepare_and_reset_after_finalize(experiment, tmp_path) -> None:
     def recorder(base):
         class Recorder(base):
             def __call__(self, ctx):
@@ -474,7 +474,7 @@ def _assert_equal(weights, others) -> None:
         np.testing.assert_array_equal(ours, theirs)
 
 
-def test_log_of_a_new_run_states_that_it_starts_at_step_zero(experiment, log_of, tmp_path) -> None:
+def test_log_of_a_new_run_reports_a_cold_start(experiment, log_of, tmp_path) -> None:
     assert _start(experiment(), tmp_path)[0] == 0
     assert "initialize: cold start" in log_of()
 
@@ -527,12 +527,14 @@ def _state(model_dir):
     return {name: tf.train.load_variable(path, name) for name in names}
 
 
-def test_hot_start_trains_as_the_first_run_would_have_continued(averaged, log_of, tmp_path) -> None:
+def test_hot_start_trains_the_same_weights_as_continuing_the_first_run(
+    averaged, log_of, tmp_path
+) -> None:
     def train(name, params):
         pipeline.RunPipeline(params, "train", str(tmp_path / name)).run()
         return _state(tmp_path / name)
 
-    # Four steps are an epoch, and each epoch has the same order.
+    # An epoch has four steps, and all epochs read the examples in the same order.
     train("first", averaged(4))
     expected = train("whole", averaged(8))
     source = str(tmp_path / "first")
@@ -593,7 +595,7 @@ def _checkpoints(model_dir) -> list[int]:
     return sorted(int(path.stem.split("-")[1]) for path in model_dir.glob("ckpt-*.index"))
 
 
-def test_run_stage_can_replace_just_the_training(experiment, records, tmp_path) -> None:
+def test_run_stage_can_replace_only_the_training_loop(experiment, records, tmp_path) -> None:
     class Run(pipeline.Run):
         def train(self, ctx):
             while ctx.global_step < ctx.params.trainer.train_steps:
@@ -605,7 +607,7 @@ def test_run_stage_can_replace_just_the_training(experiment, records, tmp_path) 
     assert _checkpoints(tmp_path) == [2, 4, 6, 8]
 
 
-def test_passes_example_in_the_docs_ends_with_the_training(experiment, tmp_path) -> None:
+def test_passes_example_in_the_docs_trains_to_the_last_step(experiment, tmp_path) -> None:
     page = (pathlib.Path(__file__).parents[2] / "docs" / "stages.md").read_text()
     (code,) = re.findall(r"```python\n([^`]*class Passes.*?)```", page, re.DOTALL)
     found = {"pipeline": pipeline}
@@ -619,7 +621,7 @@ def test_passes_example_in_the_docs_ends_with_the_training(experiment, tmp_path)
     assert step == 25
 
 
-def test_trainer_can_replace_just_the_inner_loop(experiment, records, tmp_path) -> None:
+def test_trainer_can_replace_only_the_inner_loop(experiment, records, tmp_path) -> None:
     class Eager(base_trainer.Trainer):
         def run_steps(self, num_steps):
             iterator = iter(self.train_dataset)
@@ -635,7 +637,7 @@ def test_trainer_can_replace_just_the_inner_loop(experiment, records, tmp_path) 
 
     passes = []
     _run(experiment(), "train_and_eval", tmp_path, build=Build)
-    # There may be several calls, between which signals are checked.
+    # `run_steps` may be called several times; signals are checked between the calls.
     assert sum(passes) == 8
     assert records(tmp_path, "validation") == [4, 8]
     assert _checkpoints(tmp_path) == [4, 8]
@@ -667,7 +669,7 @@ def test_two_trainers_that_share_a_model_may_take_turns(experiment, log_of, tmp_
     _run(params, "train", tmp_path, build=Build, run=Run)
     turns = [line.split("] ")[1] for line in log_of().splitlines() if "is done" in line]
     assert turns == [f"epoch {e} of {name} is done" for e in (0, 1) for name in ("up", "down")]
-    # The trainers fit opposite slopes, so the second one starts with a higher loss.
+    # The trainers fit opposite slopes, so the second trainer starts with a higher loss.
     assert losses[1] > losses[0]
     assert _checkpoints(tmp_path) == [8]
 

@@ -102,7 +102,9 @@ def test_first_run_writes_the_schema_of_each_data_block(run, tmp_path):
 
 
 @pytest.mark.parametrize("source", ["parquet", "csv"])
-def test_data_that_differ_from_the_schema_stop_a_run_before_its_first_step(run, tmp_path, source):
+def test_data_that_differ_from_the_schema_raise_before_the_run_writes_anything(
+    run, tmp_path, source
+):
     path = row_files.write(source, tmp_path / "data")
     run(path, source=source, folder="one")
     schema = tmp_path / "one" / "data_schema.train_data.json"
@@ -125,13 +127,13 @@ def test_runs_can_share_a_schema_file(run, tmp_path):
         run(path, schema=str(schema), folder="third", columns=["x", "label", "name"])
 
 
-def test_unknown_label_column_is_refused_with_the_nearest_name(run, tmp_path):
+def test_error_for_an_unknown_label_column_suggests_the_nearest_name(run, tmp_path):
     path = row_files.write("parquet", tmp_path / "data")
     with pytest.raises(errors.ConfigValueError, match=r"'labels', .* Did you mean `label`"):
         run(path, label_column="labels")
 
 
-def test_unknown_source_is_refused_with_the_nearest_name(run, tmp_path):
+def test_error_for_an_unknown_source_suggests_the_nearest_name(run, tmp_path):
     path = row_files.write("parquet", tmp_path / "data")
     with pytest.raises(errors.UnknownNameError, match=r"'parqet'.*`parquet`"):
         run(path, source="parqet")
@@ -148,7 +150,7 @@ def test_files_that_the_task_creates_need_not_exist_before_the_run(run, tmp_path
     assert list((tmp_path / "data").iterdir())
 
 
-def test_resumed_run_ends_with_the_weights_of_an_uninterrupted_one(run, tmp_path):
+def test_resumed_run_ends_with_the_weights_of_an_uninterrupted_run(run, tmp_path):
     path = row_files.write("parquet", tmp_path / "data")
     whole = run(path, 40, folder="whole")
     run(path, 12, folder="parts")

@@ -1,4 +1,4 @@
-"""All entry points record, check, lock and stop runs in the same way."""
+"""Tests that all entry points record, check, lock and stop runs in the same way."""
 
 import json
 import os
@@ -138,7 +138,7 @@ def _with_rate(learning_rate: float) -> dict[str, Any]:
 
 
 @pytest.mark.sample(2)
-def test_run_writes_its_record_and_refuses_a_changed_config_for_its_checkpoints(
+def test_every_entry_point_writes_a_record_and_raises_for_a_changed_config(
     door: Door, tmp_path: pathlib.Path
 ) -> None:
     door(_params(), tmp_path / "run")
@@ -169,7 +169,7 @@ def test_record_of_a_run_that_stops_early_states_the_reason(
 
 
 @pytest.mark.sample(2)
-def test_missing_input_file_and_busy_model_directory_are_refused(
+def test_every_entry_point_raises_for_a_missing_input_file_or_a_busy_model_directory(
     door: Door, tmp_path: pathlib.Path
 ) -> None:
     missing = {"task": {"train_data": {"input_path": str(tmp_path / "no.tfrecord")}}}
@@ -205,7 +205,9 @@ def test_sigterm_saves_a_checkpoint_and_records_the_preemption(
     assert (tmp_path / "run" / f"ckpt-{record['global_step']}.index").exists()
 
 
-def test_continuous_finetuning_writes_the_record_of_each_run(tmp_path: pathlib.Path) -> None:
+def test_continuous_finetuning_writes_a_record_for_each_finetuning_run(
+    tmp_path: pathlib.Path,
+) -> None:
     through_run_experiment(_params(), tmp_path / "pretraining")
     params = _params(
         task={"init_checkpoint": str(tmp_path / "pretraining")},

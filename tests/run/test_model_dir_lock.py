@@ -56,7 +56,7 @@ def test_lock_names_its_holder_and_is_removed_at_the_end(tmp_path: pathlib.Path)
     assert os.listdir(tmp_path) == []
 
 
-def test_second_training_is_refused_and_names_the_holder_of_the_lock(
+def test_error_for_a_second_training_run_names_the_holder_of_the_lock(
     tmp_path: pathlib.Path,
 ) -> None:
     with _lock(tmp_path):
@@ -152,7 +152,7 @@ def test_lock_just_taken_over_by_a_live_process_is_respected(
 ) -> None:
     def rename(source: str, target: str) -> None:
         if not seen:
-            # At this moment, another process replaces the stale lock first.
+            # Meanwhile, another process replaces the stale lock.
             start = model_dir_lock._process_start(os.getppid())
             newer = {"host": socket.gethostname(), "pid": os.getppid(), "process_start": start}
             _write(tmp_path, id="newer", **newer)

@@ -18,7 +18,7 @@ from official_lite.tools import smoke_run
 from tests import made_runs
 
 
-def test_read_run_returns_the_data_of_a_finished_training(tmp_path: pathlib.Path) -> None:
+def test_read_run_returns_the_data_of_a_finished_training_run(tmp_path: pathlib.Path) -> None:
     before = time.time()
     params = smoke_run.experiment(20)
     pipeline.RunPipeline(params, "train_and_eval", str(tmp_path / "run")).run()
@@ -66,7 +66,7 @@ def test_runs_are_found_in_nested_directories_despite_a_symlink_loop(
         run_reading.read_runs(str(tmp_path / "c"))
 
 
-def test_truncated_files_of_a_run_are_reported_and_the_others_are_read(
+def test_truncated_files_of_a_run_are_reported_and_the_other_files_are_read(
     tmp_path: pathlib.Path,
 ) -> None:
     directory = made_runs.make_run(tmp_path / "a")
@@ -153,7 +153,7 @@ def test_values_of_a_restarted_run_replace_all_values_from_its_first_step_on() -
     assert (loss.steps, loss.values) == ((10, 20, 25), (10.0, 20.5, 25.5))
 
 
-def test_only_an_incomplete_last_line_of_metrics_is_ignored() -> None:
+def test_only_an_incomplete_last_line_of_a_metrics_file_is_ignored() -> None:
     text = '{"split": "train"}\n' + _text(_line(1, loss="high"), _line(2, loss=1.0)) + '{"step": 3'
     series, problems = run_reading.parse_metrics(text.splitlines(keepends=True))
     assert series["train"]["loss"].steps == (2,)

@@ -23,7 +23,7 @@ def _read(path: pathlib.Path) -> dict:
     return json.loads(path.read_text())
 
 
-def test_training_writes_its_config_environment_and_status(tmp_path: pathlib.Path) -> None:
+def test_training_run_writes_its_config_environment_and_status(tmp_path: pathlib.Path) -> None:
     with run_record.RunRecord(_params(), "train", str(tmp_path)) as record:
         assert _read(tmp_path / "run.json")["status"] == "running"
         logging.error("something to remember")
@@ -109,7 +109,7 @@ def test_replaced_config_is_written_to_all_files_of_the_record(tmp_path: pathlib
     assert "train_steps = 5" in (tmp_path / "operative_config.train.gin").read_text()
 
 
-def test_evaluation_does_not_change_the_record_of_the_training(tmp_path: pathlib.Path) -> None:
+def test_evaluation_does_not_change_the_training_record(tmp_path: pathlib.Path) -> None:
     with run_record.RunRecord(_params(), "eval", str(tmp_path)):
         pass
     left = {"log.eval.txt", "operative_config.eval.gin", "run.eval.json"}
@@ -128,7 +128,7 @@ def test_run_is_finished_only_with_its_checkpoint_and_enough_steps(
     assert not run_record.is_finished(_params(), "eval", str(tmp_path))
 
 
-def test_changed_config_of_a_finished_run_is_refused_unless_allowed(
+def test_changed_config_of_a_finished_run_raises_unless_allowed(
     tmp_path: pathlib.Path, caplog
 ) -> None:
     with run_record.RunRecord(_params(), "train", str(tmp_path)) as record:
@@ -145,7 +145,7 @@ def test_changed_config_of_a_finished_run_is_refused_unless_allowed(
     assert "runtime.seed: 0 -> 5" in caplog.text
 
 
-def test_run_with_train_epochs_is_finished_if_the_same_config_has_run(
+def test_run_with_train_epochs_is_finished_only_if_the_same_config_has_run(
     tmp_path: pathlib.Path,
 ) -> None:
     def in_epochs(epochs: float) -> cfg.ExperimentConfig:
@@ -169,12 +169,14 @@ def test_run_with_phases_is_never_considered_finished_as_a_whole(tmp_path: pathl
 
 
 @pytest.mark.parametrize("name", ["a*", "[a-z]"])
-def test_model_dir_with_glob_characters_is_refused(tmp_path: pathlib.Path, name: str) -> None:
+def test_model_dir_with_glob_characters_raises(tmp_path: pathlib.Path, name: str) -> None:
     with pytest.raises(errors.ConfigValueError, match="file pattern"):
         run_record.check_model_dir(str(tmp_path / name))
 
 
-def test_model_dir_may_be_new_and_is_not_created_by_the_check(tmp_path: pathlib.Path) -> None:
+def test_model_dir_check_accepts_a_missing_directory_and_does_not_create_it(
+    tmp_path: pathlib.Path,
+) -> None:
     run_record.check_model_dir(str(tmp_path / "a" / "b"))
     assert not (tmp_path / "a").exists()
 

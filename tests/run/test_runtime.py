@@ -30,7 +30,7 @@ def test_config_selects_the_strategy_by_name() -> None:
 @pytest.mark.parametrize(
     ("strategy", "num_gpus"), [("mirrored", 1), ("mirrored", 99), ("one_device", 1)]
 )
-def test_num_gpus_above_the_available_number_is_refused(strategy: str, num_gpus: int) -> None:
+def test_num_gpus_above_the_available_number_raises(strategy: str, num_gpus: int) -> None:
     config = cfg.RuntimeConfig(distribution_strategy=strategy, num_gpus=num_gpus)
     with pytest.raises(errors.ConfigValueError, match=f"num_gpus` is {num_gpus}"):
         runtime.build_strategy(config)
@@ -53,7 +53,7 @@ def test_thread_settings_after_tensorflow_has_started_warn_that_they_have_no_eff
 
 
 @pytest.mark.parametrize("field", ["intra_op_parallelism_threads", "dataset_num_private_threads"])
-def test_non_positive_number_of_threads_is_refused(field: str) -> None:
+def test_non_positive_number_of_threads_raises(field: str) -> None:
     with pytest.raises(errors.ConfigValueError, match=f"{field}` is 0; expected a positive"):
         cfg.RuntimeConfig(**{field: 0}).validate()
 
@@ -66,13 +66,13 @@ def test_equal_seeds_produce_equal_random_numbers() -> None:
     assert draw() == draw()
 
 
-def test_precision_is_restored_after_the_block() -> None:
+def test_precision_is_restored_when_the_context_ends() -> None:
     with runtime.seed_and_precision(cfg.RuntimeConfig(mixed_precision_dtype="bfloat16")):
         assert keras.layers.Dense(1).compute_dtype == "bfloat16"
     assert keras.layers.Dense(1).compute_dtype == "float32"
 
 
-def test_precision_is_unchanged_if_the_config_sets_none() -> None:
+def test_precision_is_unchanged_if_the_config_sets_no_precision() -> None:
     keras.mixed_precision.set_dtype_policy("mixed_bfloat16")
     with runtime.seed_and_precision(cfg.RuntimeConfig()):
         assert keras.layers.Dense(1).compute_dtype == "bfloat16"

@@ -60,7 +60,7 @@ def test_different_xla_flags_use_different_cache_directories(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for flags in ("", "--xla_cpu_max_isa=AVX2"):
-        # `monkeypatch` then also undoes what `use_directory` sets.
+        # Set the variable with `monkeypatch`, which then also undoes the change by `use_directory`.
         monkeypatch.setenv("TF_XLA_FLAGS", "")
         monkeypatch.delitem(sys.modules, "tensorflow.python.eager.context", raising=False)
         monkeypatch.setenv("XLA_FLAGS", flags)
@@ -68,7 +68,7 @@ def test_different_xla_flags_use_different_cache_directories(
     assert len(list(tmp_path.iterdir())) == 2
 
 
-def test_cache_directory_in_the_users_xla_flags_takes_precedence(
+def test_xla_cache_dir_does_not_override_a_directory_in_tf_xla_flags(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given = f"--tf_xla_persistent_cache_directory={tmp_path / 'mine'}"
