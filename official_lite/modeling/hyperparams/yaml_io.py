@@ -65,7 +65,7 @@ def is_plain_text(text: str) -> bool:
 
 
 def _bounded_int(text: str, where: str) -> int:
-    # Python refuses to parse integers of thousands of digits, so check the length first.
+    # Python refuses to parse integers with thousands of digits, so check the length first.
     value = int(text) if len(text) <= 20 else INT64_MAX + 1
     if not INT64_MIN <= value <= INT64_MAX:
         raise errors.ConfigValueError(
@@ -119,7 +119,7 @@ class Text:
     Attributes:
         text: The text.
         parsed: The text parsed as YAML.
-        problem: The error of parsing the text as YAML, or None.
+        problem: The error raised by parsing the text as YAML, or None.
     """
 
     text: str
@@ -186,7 +186,7 @@ def pair_elements(
 
 
 def merge(old: Any, new: Any, cursor: Cursor) -> Any:
-    """Return one override with the effect of two, whose order does not matter.
+    """Merge two overrides into one with the same effect, whatever their order.
 
     If both set the same field, the new value wins.
 
@@ -248,7 +248,9 @@ def plain_scalar(value: ForeignScalar, cursor: Cursor) -> Scalar:
         return float(value)
     number = int(value)
     if not INT64_MIN <= number <= INT64_MAX:
-        raise errors.ConfigValueError(f"{cursor}: the integer does not fit into 64 bits.")
+        raise errors.ConfigValueError(
+            f"{cursor}: the integer does not fit into 64 bits. Use a float instead."
+        )
     return number
 
 
@@ -380,7 +382,8 @@ def mask_passwords(text: str) -> str:
 def _decode(content: bytes, path: str) -> str:
     if len(content) > MAX_BYTES:
         raise errors.ConfigValueError(
-            f"{path} is larger than {MAX_BYTES:,} bytes, so it is not read as a config."
+            f"{path} is larger than {MAX_BYTES:,} bytes, the limit for config files. Make sure "
+            "that it is a config file, and shorten it."
         )
     if content.startswith(_BYTE_ORDER_MARKS):
         raise errors.ConfigValueError(
@@ -510,7 +513,7 @@ class _Dumper(yaml.SafeDumper):
 
 def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.Node:
     style = None if is_plain_text(text) else "'"
-    # From single quotes, PyYAML would read these line breaks back as different ones.
+    # In single quotes, PyYAML would change these line breaks when it reads them back.
     if any(line_break in text for line_break in "\n\r\x85\u2028\u2029"):
         style = '"'
     return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
@@ -555,7 +558,7 @@ def _compose(text: str, source: str) -> yaml.Node | None:
             f"{source}:{line}: the character {chr(int(error.character))!r} is not allowed in YAML."
         ) from error
     except (ValueError, OverflowError) as error:
-        # PyYAML does not catch the error of `chr` for an escape such as "\Uffffffff".
+        # PyYAML does not catch the error that `chr` raises for an escape such as "\Uffffffff".
         raise errors.ConfigValueError(
             f"{source}: an escape sequence is not a valid character: {error}"
         ) from error

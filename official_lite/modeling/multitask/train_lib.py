@@ -70,12 +70,12 @@ class MultiTaskRunner(core_lib.OrbitExperimentRunner):
         self._evaluator: Any = evaluator
         self._train_actions_factory = train_actions_factory
         self._eval_actions_factory = eval_actions_factory
-        # The runner needs the task only to build a trainer, which already exists here.
+        # The runner needs the task only to build a trainer or evaluator, which are passed here.
         super().__init__(task=cast(base_task.Task, None), trainer=trainer or evaluator, **kwargs)
 
     def run(self) -> tuple[Any, core_lib.Logs]:
         model, logs = super().run()
-        # Omit the controller's own values: callers expect one entry per task.
+        # Omit the controller's own entries: callers expect one entry per task.
         return model, {name: value for name, value in logs.items() if isinstance(value, Mapping)}
 
     def _find_evaluator(self) -> Any:
@@ -424,7 +424,7 @@ def _build_evaluator(
 def _optimizer(
     trainer: Any, task: Any, params: Any, given: keras.optimizers.Optimizer | None = None
 ) -> keras.optimizers.Optimizer:
-    """Return the trainer's optimizer; without a trainer, one for the averages of the weights."""
+    """Return the trainer's optimizer; without a trainer, one that can hold weight averages."""
     if trainer:
         return trainer.optimizer
     return given or trainer_factory.create_optimizer(task, params)

@@ -63,7 +63,7 @@ def test_partial_batch_is_weighted_by_its_size(
     assert float(results["foo"]["validation_loss"]) == pytest.approx((0 + 0 + 0 + 9) / 4)
 
 
-def test_averages_are_evaluated_and_the_trained_weights_restored_even_after_an_error(
+def test_averaged_weights_are_evaluated_and_trained_weights_restored_even_after_an_error(
     tasks: Any, make_evaluator: Callable[..., Any]
 ) -> None:
     averaged = _Averaged(make_evaluator)
@@ -96,7 +96,7 @@ def test_best_checkpoint_contains_the_averaged_weights(
     assert float(evaluating.evaluate(ALL)["foo"]["validation_loss"]) == 25.0
 
 
-def test_initialize_calls_the_model_or_the_init_fn(
+def test_evaluator_initialize_calls_model_initialize_and_the_init_fn(
     make_evaluator: Callable[..., Any],
 ) -> None:
     evaluating = make_evaluator()
@@ -161,7 +161,7 @@ def test_compiled_models_train_and_evaluate_like_tasks_with_losses(
             del trained["learning_rate"]
         flat = {**_flat(before, "before"), **_flat(trained, "trained")}
         results.append({**flat, "weight": float(model.shared.get_weights()[0][0, 0])})
-    # Two updates, each with means over two examples, and penalties.
+    # The roundings of two updates, each with penalties and with means over two examples.
     assert results[1] == pytest.approx(results[0], rel=rounding.tolerance(roundings=2 * 2 * 4))
     assert results[0]["before/bar/mae"] == pytest.approx(2.0)
 
@@ -187,7 +187,7 @@ class CompiledModels(base_model.MultiTaskBaseModel):
 
 
 class SplitTask(PullTask):
-    """A task whose validation labels are larger by 3; the third part of each batch is `None`."""
+    """A task whose validation labels exceed the training labels by 3; sample weights are None."""
 
     build_losses = base_task.Task.build_losses
 
