@@ -168,8 +168,8 @@ def different_options(
 ) -> errors.ConfigValueError:
     """Return the error for a label that is used with two different lists of options."""
     return errors.ConfigValueError(
-        f"Two choices share the label {label!r}, so they must have the same options, but these "
-        f"differ: {list(known)} and {list(options)}."
+        f"Two choices share the label {label!r}, but have different options: {list(known)} and "
+        f"{list(options)}. Use the same options, or different labels."
     )
 
 

@@ -18,8 +18,8 @@ from official_lite.orbit.hooks import batch_norm_statistics
 
 __all__ = ["Ranked", "SposTrainer"]
 
-# The share of a generation that become parents, and the probability that a label of a child is
-# drawn at random.
+# The fraction of a generation that becomes parents, and the probability that a child's option for a
+# label is drawn at random.
 _PARENTS = 0.25
 _MUTATION = 0.1
 
@@ -225,9 +225,9 @@ def _random_path(generator: np.random.Generator, sizes: list[int]) -> tuple[int,
 def _children(
     generator: np.random.Generator, parents: list[tuple[int, ...]], sizes: list[int]
 ) -> Iterator[tuple[int, ...]]:
-    """Yield children endlessly.
+    """Yield an endless sequence of child architectures.
 
-    For each label, a child has the option of one of two random parents, or a random one.
+    For each label, a child has the option of one of two random parents, or a random option.
     """
     while True:
         first, second = (parents[int(i)] for i in generator.integers(len(parents), size=2))

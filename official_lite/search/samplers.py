@@ -35,7 +35,7 @@ _SAMPLERS: plugins.Collection = {
     "regularized_evolution": "official_lite.search.samplers:RegularizedEvolutionSampler",
 }
 _OF_ONE_OBJECTIVE = ("cma_es", "regularized_evolution")
-# With two choices, all of these draws equal the parent's choice only with a probability of about
+# With two choices, the probability that all of these draws equal the parent's choice is about
 # 1e-30.
 _MAX_DRAWS = 100
 _PRUNERS: plugins.Collection = {
@@ -263,15 +263,16 @@ def _has_value(trial: trial.FrozenTrial) -> bool:
 def _require_one_objective(study: optuna.Study) -> None:
     if len(study.directions) > 1:
         raise errors.ConfigValueError(
-            f"Regularized evolution supports only one objective, got {len(study.directions)}."
+            f"Regularized evolution supports only one objective, got {len(study.directions)}. Use "
+            "`nsga2` for several objectives."
         )
 
 
 def create_pruner(config: search_config.SearchConfig) -> pruners.BasePruner:
     """Create the pruner that `search.pruner` names.
 
-    The pruner sees the global step of the training. Its arguments `n_warmup_steps`, `min_resource`
-    and `max_resource` therefore count training steps.
+    The pruner sees the global training step. Its arguments `n_warmup_steps`, `min_resource` and
+    `max_resource` therefore count training steps.
 
     Raises:
         errors.ConfigError: If the pruner is unknown or does not accept the arguments.

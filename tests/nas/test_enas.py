@@ -141,7 +141,7 @@ def test_entropy_bonus_flattens_the_option_probabilities(experiment, make_traine
     assert max(trainer.probs()["first"]) < 0.8
 
 
-def test_unknown_reward_metric_raises_an_error_that_suggests_the_nearest_name(
+def test_error_for_an_unknown_reward_metric_suggests_the_most_similar_metric(
     experiment, make_trainer
 ) -> None:
     with pytest.raises(errors.ConfigValueError, match=r"`one_shot\.reward` is 'mea'.*`mae`"):

@@ -169,7 +169,7 @@ def _model_and_optimizer(averages=False):
 
 
 @pytest.mark.parametrize("averages", [False, True])
-def test_frozen_idle_paths_keep_weights_moments_and_averages(averages: bool) -> None:
+def test_frozen_idle_paths_keep_their_weights_moments_and_averages(averages: bool) -> None:
     model, optimizer = _model_and_optimizer(averages)
     idle = one_shot_trainer.IdlePaths(model, optimizer)
     adam = optimizer.inner_optimizer if averages else optimizer
@@ -192,7 +192,7 @@ def test_frozen_idle_paths_keep_weights_moments_and_averages(averages: bool) -> 
             variable.assign(value)
         return changed
 
-    # Weights: inner a (2), outer y (2), the head (2).
+    # Option `a` of `inner`, option `y` of `outer` and the head have two weights each.
     for path, expected in {
         (0, 0): [True, True, False, False, True, True],
         (0, 1): [False, False, False, False, True, True],
