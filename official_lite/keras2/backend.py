@@ -1,4 +1,4 @@
-"""Functions of `keras.backend` that Keras 3 has for `tf.keras` only."""
+"""Functions of `keras.backend` that Keras 3 provides only in `tf.keras`."""
 
 import functools
 from typing import Any

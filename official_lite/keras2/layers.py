@@ -114,7 +114,7 @@ class Keras2Habits(_LayerHalf):
         return outputs
 
     def _track_containers(self) -> None:
-        """Track the items of nested containers, because Keras 3 does not notice added ones."""
+        """Track the items of nested containers, because Keras 3 misses items added later."""
         for container in saving.containers_of(self).values():
             for one in keras_variables.parts_of(container):
                 self._tracker.track(one)
@@ -544,7 +544,7 @@ class _Causal(Keras2Habits, _ConvolutionHalf):
             )
 
     def _compute_causal_padding(self, inputs: tf.Tensor) -> Any:
-        # Reached only if the `_validate_init` of a subclass accepts causal padding.
+        # This is reached only if a subclass's `_validate_init` accepts causal padding.
         raise NotImplementedError(
             f"{type(self).__name__} must override `_compute_causal_padding` for causal padding."
         )

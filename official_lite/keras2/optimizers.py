@@ -166,7 +166,7 @@ class Optimizer(keras.optimizers.Optimizer):
     ) -> Any:
         """Update the variables; see `keras.optimizers.Optimizer.apply_gradients`."""
         grads, variables = zip(*grads_and_vars, strict=True)
-        # Not `self.apply`, which calls the `apply_gradients` of a subclass.
+        # Do not call `self.apply`, which calls the `apply_gradients` of a subclass.
         super().apply(grads, variables)
         return self.iterations
 
@@ -347,7 +347,7 @@ class Adam(Optimizer):
         indices: tf.Tensor,
         apply_state: dict[Any, Any] | None = None,
     ) -> Any:
-        # Not `self._resource_apply_dense`, because a subclass often overrides both methods.
+        # Do not call `self._resource_apply_dense`: a subclass often overrides both methods.
         return Adam._resource_apply_dense(self, _dense(grad, var, indices), var, apply_state)
 
 
@@ -437,7 +437,7 @@ def _no_learning_rate() -> float:
 
 
 def _apply_by(apply_gradients: Callable[..., Any]) -> Callable[..., None]:
-    """Return an `apply` that calls `apply_gradients`: optimizer wrappers call only `apply`."""
+    """Return an `apply` that calls `apply_gradients`, for wrappers, which call only `apply`."""
 
     def apply(self: Any, grads: Sequence[Any], trainable_variables: Any = None) -> None:
         variables = (

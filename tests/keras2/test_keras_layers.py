@@ -134,7 +134,7 @@ def test_custom_build_works_with_a_call_of_a_different_signature(inputs, cls) ->
     assert layer.extra.shape == (1,)
 
 
-def test_attention_call_may_name_its_inputs_differently(inputs) -> None:
+def test_attention_subclass_may_rename_the_inputs_of_call(inputs) -> None:
     assert TwoStreams(2, 4)(inputs, inputs[:, :1]).shape == (2, 1, 8)
 
 

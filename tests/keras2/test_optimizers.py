@@ -14,7 +14,7 @@ from tests import rounding
 
 
 class Momentum(keras2.Optimizer):
-    """Momentum with weight decay for kernels, whose momentum may change during training."""
+    """An optimizer with weight decay for kernels and a momentum that may change in training."""
 
     def __init__(self, learning_rate=0.1, momentum=0.9, weight_decay=0.0, name="Momentum", **kw):
         super().__init__(name, **kw)
@@ -165,7 +165,7 @@ def test_sparse_gradient_sums_repeated_rows_and_updates_each_row_once() -> None:
 
 
 @pytest.mark.parametrize("is_sparse", [False, True])
-def test_subclass_that_extends_dense_and_sparse_updates_applies_once(is_sparse: bool) -> None:
+def test_override_of_both_dense_and_sparse_updates_takes_effect_only_once(is_sparse: bool) -> None:
     table = keras.Variable(np.ones([3, 1], "float32"), name="table")
     rows = tf.IndexedSlices(tf.constant([[1.0]]), tf.constant([1]), tf.constant([3, 1]))
     optimizer = distributed_gradients.make_distributed(Decaying(0.25, epsilon=1e-12))
@@ -191,14 +191,14 @@ def test_custom_apply_gradients_is_called_once_under_every_wrapper(wrap: str) ->
         optimizer.shadow_copy(model)
     if wrap == "scaled":
         optimizer = keras.optimizers.LossScaleOptimizer(optimizer, initial_scale=1.0)
-    # The moments of the first step are m = 0.1 and v = 0.001, before their correction.
+    # The moments of the first step are m = 0.1 and v = 0.001 before bias correction.
     correction = np.sqrt(1 - 0.999) / (1 - 0.9)
     step = 0.1 * correction * 0.1 / (np.sqrt(0.001) + 1.0)
     weights = train(optimizer, model, steps=1)
     rounding.assert_close(weights[1], [3.0 - step], roundings=4)
 
 
-def test_unknown_argument_error_suggests_the_nearest_name() -> None:
+def test_error_for_an_unknown_optimizer_argument_suggests_the_most_similar_argument() -> None:
     with pytest.raises(errors.ConfigValueError, match=r"clip_norm.*clipnorm"):
         Momentum(clip_norm=1.0)
 
