@@ -3,7 +3,7 @@
 import functools
 from typing import Any
 
-# Not `tf.keras`, which is Keras 2 if the environment variable `TF_USE_LEGACY_KERAS` is set.
+# Avoid `tf.keras`, which is Keras 2 if the environment variable `TF_USE_LEGACY_KERAS` is set.
 from keras._tf_keras.keras import backend
 
 from official_lite.keras2 import interop

@@ -136,7 +136,7 @@ class _LossEndpoint(_Endpoint):
 
 
 class _MetricEndpoint(_Endpoint):
-    """A layer that adds its input to a mean that the model reports, and returns the input."""
+    """A layer that updates a mean metric of the model with its input and returns the input."""
 
     def __init__(self, metric_name: str) -> None:
         super().__init__(name=metric_name)

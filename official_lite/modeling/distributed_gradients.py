@@ -255,7 +255,7 @@ class DistributedOptimizer(_OptimizerHalf):
             summed = iter(_all_reduce([gradient for gradient, _ in pairs]))
         return [None if gradient is None else next(summed) for gradient in gradients]
 
-    # The methods below override steps of Keras' `apply`, in the order in which it calls them.
+    # The methods below override steps of Keras' `apply`, in call order.
 
     def _filter_empty_gradients(
         self, grads: Sequence[Any], trainable_variables: Sequence[Any]
@@ -311,8 +311,8 @@ class DistributedOptimizer(_OptimizerHalf):
             return "it has gradient transformers"
         if self.gradient_accumulation_steps:
             return "it has `gradient_accumulation_steps`"
-        # XLA does not know the number of distinct rows, so it would process as many rows as there
-        # are look-ups, one after the other.
+        # XLA does not know the number of distinct rows, so it would process one row per look-up,
+        # one after the other.
         if control_flow_util.GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph()):
             return "XLA compiles the update (use `runtime.execution=graph` instead)"
         return None
@@ -341,7 +341,7 @@ class DistributedOptimizer(_OptimizerHalf):
     def _backend_update_step(
         self, grads: Sequence[Any], trainable_variables: Sequence[Any], learning_rate: tf.Tensor
     ) -> None:
-        # Convert to a tensor, so that the rate is not read once per variable.
+        # Convert the rate to a tensor, so that it is not read once per variable.
         rate = tf.convert_to_tensor(learning_rate)
         super()._backend_update_step(grads, trainable_variables, rate)
 
@@ -441,7 +441,7 @@ class _WeightDecay(_OptimizerHalf):
     lazy_rows = False
 
     def _apply_weight_decay(self, variables: Sequence[Any]) -> None:
-        # With lazy rows, the gradients determine which variables decay as a whole.
+        # With lazy rows, `_backend_update_step` selects the variables that decay as a whole.
         if not self.lazy_rows:
             self._decay_whole(variables)
 

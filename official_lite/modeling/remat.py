@@ -205,7 +205,7 @@ class _Call:
         states: Sequence[tf.Tensor],
         upstream: Sequence[tf.Tensor],
     ) -> list[tf.Tensor | None]:
-        """Return the same as `_gradients`, but recompute in a loop of one iteration.
+        """Return the gradients like `_gradients`, but recompute in a loop of one iteration.
 
         XLA ignores control dependencies and merges identical computations, but not across a loop
         boundary. It cannot remove the loop, because it does not know that a hyperbolic tangent
@@ -222,7 +222,7 @@ class _Call:
             )
             # Tracing the loop already determines which gradients are None.
             is_used[:] = [gradient is not None for gradient in gradients]
-            # A loop can't carry None.
+            # A `tf.while_loop` can't carry None.
             dense = [
                 tf.zeros_like(value) if gradient is None else gradient
                 for gradient, value in zip(gradients, carried, strict=False)

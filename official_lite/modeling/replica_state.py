@@ -247,7 +247,7 @@ class MovingStatistics:
             )
 
     def _unsynchronized(self) -> Iterator[Any]:
-        """Yield the variables that may differ between replicas, each of which assigns its own."""
+        """Yield the variables that may differ because each replica assigns its own value."""
         parts = tf.train.TrackableView(self._checkpoint).descendants()
         # Variables that optimizers own or update have the same value on all replicas, except for
         # averages of variables that no optimizer updates.

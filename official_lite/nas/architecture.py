@@ -197,7 +197,9 @@ def read_arch(path: str | os.PathLike[str]) -> Arch:
     try:
         content = files.read_json(file)
     except ValueError as error:
-        raise errors.ConfigValueError(f"{file} is not valid JSON: {error}") from error
+        raise errors.ConfigValueError(
+            f"{file} is not valid JSON: {error}. Correct the file."
+        ) from error
     # A file written by hand may contain only the chosen options, without the key `arch`.
     arch = content.get("arch", content)
     if not isinstance(arch, dict) or content.get("format", _FORMAT) != _FORMAT:

@@ -33,7 +33,7 @@ Block: TypeAlias = (
     Callable[[int], keras.layers.Layer] | list[keras.layers.Layer] | tuple[keras.layers.Layer, ...]
 )
 
-# Each set of inputs is an option of its own, so the number of sets must be limited.
+# Each set of inputs is a separate option, so the number of sets must be limited.
 _MAX_SETS_OF_INPUTS = 128
 _REDUCTIONS = ("sum", "mean", "concat", "none")
 

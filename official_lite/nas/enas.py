@@ -18,7 +18,7 @@ Choose = Callable[[str, tf.Tensor], tf.Tensor]
 """Function that takes a label and its logits and returns the int32 index of an option."""
 
 _INITIAL_SCALE = 0.1
-# Salt of the first architecture that an update samples. Later samples use the numbers after it.
+# Salt of the first architecture that an update samples. Later samples use the numbers that follow.
 _FIRST_SAMPLE = 10
 # The baseline before the first reward. NaN would fail the check for non-finite variables.
 _NO_REWARD = tf.float32.min
@@ -242,7 +242,7 @@ class EnasTrainer(one_shot_trainer.OneShotTrainer):
         return tf.where(tf.equal(after, _NO_REWARD), 0.0, after)
 
     def _finite_rewards(self, rewards: Sequence[tf.Tensor], baseline: tf.Tensor) -> list[tf.Tensor]:
-        """Replace the rewards that are not finite by a low reward.
+        """Replace the rewards that are not finite with a low reward.
 
         The controller thereby learns to avoid these architectures. The low reward is at most the
         lowest finite reward of this update, and at most `baseline - max(abs(baseline), 1)`.

@@ -133,7 +133,7 @@ class OneShotTrainer(base_trainer.Trainer):
 
     def make_resolver(self, choice: choices.Choice) -> Any:
         """Return the resolver that computes the open choices of a label."""
-        # Not abstract: a trainer may override `resolve` instead.
+        # This method is not abstract, because a trainer may override `resolve` instead.
         raise NotImplementedError(
             f"{type(self).__name__} must override `make_resolver` or `resolve`."
         )
@@ -256,7 +256,7 @@ class OneShotTrainer(base_trainer.Trainer):
 
     def arch_gradients(self, inputs: Mapping[str, Any]) -> list[tf.Tensor]:
         """Return this replica's gradients of `alphas`, which are summed over the replicas."""
-        # Not abstract: a trainer with `has_arch_step = False` does not need this method.
+        # This method is not abstract, because trainers with `has_arch_step = False` do not need it.
         raise NotImplementedError(f"{type(self).__name__} must override `arch_gradients`.")
 
     def loss(

@@ -191,7 +191,7 @@ class SposTrainer(one_shot_trainer.OneShotTrainer):
 
 
 class _EvenPath(resolution.PathResolver):
-    """A path resolver without trainable variables, whose logits follow from the prior."""
+    """A path resolver without trainable variables that derives its logits from the prior."""
 
     def __init__(self, choice: choices.Choice) -> None:
         resolution.require_sum(choice)

@@ -309,8 +309,8 @@ def _encode(choices: Sequence[object]) -> list[optuna.distributions.CategoricalC
     """Return the choices as Optuna stores them: lists and dicts as JSON, others as they are.
 
     Optuna compares choices by `==`. A choice that equals the stored form of an earlier choice is
-    therefore also stored as JSON, such as False after 0, or a string that is the JSON of an earlier
-    list.
+    therefore also stored as JSON: for example False after 0, or a string that is the JSON of an
+    earlier list.
     """
     encoded: list[optuna.distributions.CategoricalChoiceType] = []
     for choice in choices:

@@ -170,7 +170,9 @@ def _run_workers(job: worker.StudyJob, study: optuna.Study) -> None:
             else:
                 failures.append(how)
     if failures:
-        raise errors.OfficialLiteError(f"{', '.join(failures)}; see {outputs}.")
+        raise errors.OfficialLiteError(
+            f"Some workers failed: {', '.join(failures)}. See their output in {outputs}."
+        )
 
 
 def _tell_of_running_trials(study: optuna.Study) -> None:

@@ -242,8 +242,8 @@ def report_final_result(value: object) -> None:
         _current.report_final(value)
 
 
-# Global rather than per thread: a process runs one trial at a time, and any of its threads may
-# report.
+# This variable is global rather than per thread: a process runs one trial at a time, and any of its
+# threads may report.
 _current: TrialRun | None = None
 
 

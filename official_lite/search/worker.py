@@ -199,7 +199,8 @@ class _Queue:
         claim = self._claims.claim(trial.number)
         if claim is None:
             raise errors.ModelDirBusyError(
-                f"Another process is running the trial {trial.number} in {self._job.study_dir}."
+                f"Another process is running the trial {trial.number} in {self._job.study_dir}. "
+                "Use another `model_dir`."
             )
         with contextlib.ExitStack() as on_failure:
             on_failure.enter_context(claim)
@@ -331,7 +332,7 @@ def _tell(study: optuna.Study, number: int, outcome: Outcome) -> None:
     logging.info("Trial %d: %s %s %s", number, outcome.state, shown, outcome.reason)
 
 
-# Spawn, because a fork of a process that has imported TensorFlow hangs.
+# Use `spawn`, because a fork of a process that has imported TensorFlow hangs.
 _CONTEXT = multiprocessing.get_context("spawn")
 
 

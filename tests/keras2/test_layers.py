@@ -48,7 +48,7 @@ def test_build_receives_tensor_shapes() -> None:
         assert shapes[0] == tf.TensorShape([2, 3])
 
 
-def test_layer_accepts_a_number_as_positional_call_argument() -> None:
+def test_layer_accepts_a_number_as_a_positional_call_argument() -> None:
     np.testing.assert_array_equal(Scale(1.0)(tf.ones([1, 2]), 3), [[3.0, 3.0]])
 
 

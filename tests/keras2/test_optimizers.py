@@ -93,7 +93,9 @@ def train(optimizer: keras.optimizers.Optimizer, model: keras.Model, steps: int 
 
 
 @pytest.mark.parametrize("num_replicas", [1, 2])
-def test_slots_and_hyperparameters_implement_momentum(num_replicas, two_replicas) -> None:
+def test_momentum_optimizer_with_slots_and_hyperparameters_follows_its_formula(
+    num_replicas, two_replicas
+) -> None:
     strategy = two_replicas if num_replicas == 2 else tf.distribute.get_strategy()
     schedule = keras.optimizers.schedules.ExponentialDecay(0.1, 1, 0.5)
     with strategy.scope():
@@ -117,7 +119,7 @@ def test_variable_names_seen_by_the_optimizer_are_paths() -> None:
     rounding.assert_close(weights[1], [3.0 - 0.2], roundings=4)
 
 
-def test_hyperparameter_may_change_after_tracing_and_is_in_the_config() -> None:
+def test_hyperparameter_may_change_after_tracing_and_is_saved_in_the_config() -> None:
     optimizer, model = Momentum(0.1, momentum=0.5, clipnorm=9.0), dense()
     step = tf.function(lambda: optimizer.apply_gradients(gradients(model)))
     step()
@@ -131,7 +133,7 @@ def test_hyperparameter_may_change_after_tracing_and_is_in_the_config() -> None:
 
 
 @pytest.mark.parametrize("kind", ["number", "schedule"])
-def test_resumed_training_restores_the_slots(kind, tmp_path) -> None:
+def test_resumed_training_with_restored_slots_equals_uninterrupted_training(kind, tmp_path) -> None:
     schedule = keras.optimizers.schedules.ExponentialDecay(0.1, 1, 0.5)
     rate = schedule if kind == "schedule" else 0.1
     optimizer, model = Momentum(rate), dense()

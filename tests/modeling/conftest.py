@@ -16,7 +16,7 @@ from tests import rounding
 FEATURES = np.array([[1.0, 2.0], [3.0, -1.0]], np.float32)
 # The number of roundings in four updates, each with a norm over six gradient elements.
 ROUNDINGS = 4 * 6
-# Adam's `1 - beta_2` is small but has the rounding error of 1. Its second moments have this
+# Adam's `1 - beta_2` is small but has the rounding error of 1. The second moments have this
 # relative error, and each update has an error of this fraction of the learning rate.
 ADAM_ERROR = rounding.unit_roundoff("float32") / (1 - 0.999)
 

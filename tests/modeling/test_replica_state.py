@@ -41,7 +41,7 @@ def test_replicas_draw_different_random_numbers(two_replicas):
     assert (first.numpy() != second.numpy()).any()
 
 
-def test_each_seed_generator_gets_its_own_state_which_is_the_same_with_xla():
+def test_seed_generators_get_distinct_states_that_are_equal_with_and_without_xla():
     model = _model()
     seeds = replica_state.StepSeeds(model, seed=1)
     states = []

@@ -34,7 +34,7 @@ def test_lstm_path_probabilities_sum_to_one_and_logits_stay_within_tanh_constant
         loss = lstm.walk(_along(first=1, second=1)).log_prob
     gradients = tape.gradient(loss, [v.value for v in lstm.variables])
     unused = [v.name for v, g in zip(lstm.variables, gradients, strict=True) if g is None]
-    # No label follows the last one, so its embedding is unused.
+    # No label follows the last label, so the embedding of its options is unused.
     assert unused == ["enas_embedding_1"]
     for variable in lstm.variables:
         variable.assign(100.0 * variable)

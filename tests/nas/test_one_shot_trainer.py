@@ -271,7 +271,7 @@ def test_resumed_train_and_val_streams_continue_with_the_next_batch(replicas, na
     np.testing.assert_equal(whole[2 * replicas :], rest[:replicas])
 
 
-def test_stream_that_cannot_resume_is_reported() -> None:
+def test_build_streams_reports_a_stream_that_cannot_resume() -> None:
     def build_inputs(params, input_context=None):
         if params.seed:
             return _build_inputs(params, input_context)
@@ -283,7 +283,7 @@ def test_stream_that_cannot_resume_is_reported() -> None:
     assert not begin.is_kept
 
 
-def test_separate_arch_data_leaves_all_training_data_to_the_weights() -> None:
+def test_weights_train_on_all_training_data_if_arch_data_is_separate() -> None:
     arch_data = dataclasses.replace(_config(), global_batch_size=2)
     batches = _take(
         one_shot_trainer.build_streams(_build_inputs, arch_data=arch_data)(_config()), 10

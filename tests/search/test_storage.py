@@ -122,7 +122,7 @@ def test_storage_that_cannot_be_opened_raises_a_config_error(url: str, tmp_path)
         search.run_study(toys.parabola, toys.config(storage=url), str(tmp_path))
 
 
-def test_storage_error_hides_the_password() -> None:
+def test_storage_description_hides_the_user_name_and_password() -> None:
     assert storage._describe(toys.config(storage="mysql://me:secret@host/db")) == "mysql://host/db"
 
 
@@ -150,7 +150,7 @@ def test_full_disk_ends_the_study_without_failing_a_trial(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["", "sqlite"])
-def test_hundreds_of_trials_of_eight_workers_are_each_run_once(tmp_path, name):
+def test_eight_workers_run_each_of_hundreds_of_trials_exactly_once(tmp_path, name):
     url = f"sqlite:///{tmp_path}/study.db" if name else ""
     config = toys.config(storage=url, num_trials=300, num_workers=8)
     study = search.run_study(toys.parabola, config, str(tmp_path / "study"))

@@ -35,7 +35,7 @@ def test_crash_of_an_isolated_trial_fails_only_that_trial(tmp_path) -> None:
     assert [t.value for t in same.trials] == [t.value for t in study.trials[:2]]
 
 
-def test_stopped_trial_resumes_any_number_of_times_and_others_run_once(tmp_path) -> None:
+def test_stopped_trial_resumes_any_number_of_times_and_other_trials_run_once(tmp_path) -> None:
     # There may be more stops than `max_starts`, because only kills count toward this limit.
     stops = iter([False, True, True, True, False, False])
 
@@ -221,7 +221,7 @@ def test_output_and_exit_code_of_a_started_process_are_available(tmp_path) -> No
 
 
 @pytest.mark.slow
-def test_started_process_has_the_gin_bindings_and_loaded_files_of_its_parent(tmp_path) -> None:
+def test_started_process_has_the_gin_bindings_and_plugin_files_of_its_parent(tmp_path) -> None:
     (tmp_path / "my_hooks.py").write_text("")
     plugins.load_module(str(tmp_path / "my_hooks.py"))
     gin.parse_config("bound_in_gin.value = 7")
@@ -233,7 +233,7 @@ def test_started_process_has_the_gin_bindings_and_loaded_files_of_its_parent(tmp
 
 
 @pytest.mark.slow
-def test_error_terminates_the_started_processes(tmp_path) -> None:
+def test_error_in_the_parent_terminates_the_started_processes(tmp_path) -> None:
     process = worker.start_process(
         write_and_wait, str(tmp_path / "a"), output_path=str(tmp_path / "b")
     )

@@ -56,7 +56,7 @@ def bind(config_cls: type[Config]) -> Callable[[_Builder], _Builder]:
             raise errors.ConfigValueError(
                 f"A builder must be a class or a function, got {builder!r}."
             )
-        # Static, so that a function does not receive the config as its first argument.
+        # `staticmethod` prevents a function from receiving the config as its first argument.
         config_cls._BUILDER = staticmethod(builder)
         return builder
 
@@ -144,7 +144,7 @@ class Config(params_dict.ParamsDict):
             self._clear_rivals({key: value})
 
     def __eq__(self, other: object) -> bool:
-        # Used by open configs only: `dataclasses` generates a field-wise `__eq__` for the others.
+        # Only open configs use this method: `dataclasses` generates `__eq__` for all other configs.
         return type(other) is type(self) and other.as_dict() == self.as_dict()
 
     def __repr__(self) -> str:
@@ -218,7 +218,7 @@ class Config(params_dict.ParamsDict):
 
     def _refuse_rivals(self, given: Mapping[str, Any], cursor: Cursor) -> None:
         for name, rival in self.CLEARS.items():
-            # A serialized config contains a field's default even if the rival field is set.
+            # A serialized config contains a field's default even if the rival field replaces it.
             is_given = given.get(name) not in (None, getattr(type(self), name))
             if is_given and given.get(rival) is not None:
                 raise errors.ConfigValueError(

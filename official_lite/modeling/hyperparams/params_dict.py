@@ -49,7 +49,7 @@ class RestrictionError(errors.ConfigValueError, KeyError):
 
 
 class _Method:
-    """Method of a config that stays callable if the config has a key of the same name.
+    """Config method that stays callable even if the config has a key of the same name.
 
     Python looks up a descriptor with `__set__` in the class before it looks at the instance.
     """
@@ -198,7 +198,7 @@ class ParamsDict:
         self._merge(params, cursor)
 
     def _read(self, key: str, value: yaml_io.Text) -> Any:
-        """Convert a text from a command line to a value for a key."""
+        """Convert a command-line text to a value for `key`."""
         del key
         return value.value
 
@@ -258,7 +258,7 @@ class ParamsDict:
                 if not current._is_open():
                     new.__dict__[key] = current._of_same_classes(value)
             elif isinstance(current, list | tuple) and isinstance(value, list | tuple):
-                # The caller then replaces each element with the corresponding one of `given`.
+                # The caller then replaces each element with the corresponding element of `given`.
                 new.__dict__[key] = current
         return new
 
@@ -565,7 +565,7 @@ def _check(restriction: Restriction, config: ParamsDict, cursor: Cursor) -> None
     if callable(restriction):
         if restriction(config) is False:
             name = getattr(restriction, "__name__", repr(restriction))
-            raise RestrictionError(f"The restriction `{name}`{inside} is violated.")
+            raise RestrictionError(f"The config violates the restriction `{name}`{inside}.")
         return
     left, symbol, right = _split(restriction)
     values = config.as_dict()

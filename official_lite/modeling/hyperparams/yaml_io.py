@@ -408,7 +408,7 @@ class _Loader(yaml.SafeLoader):
         self._count = 0
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
-        # The stubs do not annotate this method.
+        # PyYAML's type stubs do not annotate this method.
         event = self.peek_event()  # type: ignore[no-untyped-call]
         self._refuse_tag(event)
         self._depth += 1

@@ -220,7 +220,7 @@ class MultiTaskBaseTrainer(base_trainer.Trainer):
         }
 
     def _training_logs(self, groups: Mapping[str, step_metrics.MetricGroup]) -> dict[str, Any]:
-        """Return losses and metrics; a task without a step in this interval is omitted."""
+        """Return losses and metrics, without tasks that made no step in this interval."""
         logs: dict[str, Any] = {
             name: group.results()
             for name, group in groups.items()

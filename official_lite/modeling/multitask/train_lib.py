@@ -70,7 +70,7 @@ class MultiTaskRunner(core_lib.OrbitExperimentRunner):
         self._evaluator: Any = evaluator
         self._train_actions_factory = train_actions_factory
         self._eval_actions_factory = eval_actions_factory
-        # The runner needs the task only to build a trainer or evaluator, which are passed here.
+        # The runner needs a task only to build a trainer or evaluator, but gets built ones here.
         super().__init__(task=cast(base_task.Task, None), trainer=trainer or evaluator, **kwargs)
 
     def run(self) -> tuple[Any, core_lib.Logs]:

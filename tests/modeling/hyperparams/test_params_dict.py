@@ -250,7 +250,7 @@ def test_index_at_the_end_of_a_list_appends_a_config():
     assert config.routines == (Routine(), Routine(weight=2.0))
 
 
-def test_set_by_path_respects_the_lock():
+def test_set_by_path_on_a_locked_config_raises_locked_config_error():
     config = Experiment()
     config.lock()
     with pytest.raises(errors.LockedConfigError):
@@ -272,7 +272,7 @@ def test_flatten_lists_the_leaves_in_field_order():
     ]
 
 
-def test_diff_shows_each_path_that_differs():
+def test_diff_shows_each_path_whose_value_differs():
     old = Experiment()
     new = Experiment(train_steps=5, choice=Choice(type="b"))
     assert hyperparams.diff(old.as_dict(), new) == [

@@ -40,7 +40,7 @@ class _Averaged:
 
 
 @pytest.mark.parametrize("num_replicas", [1, 2])
-def test_results_are_nested_by_task_and_each_task_has_its_own_eval_steps(
+def test_evaluation_results_are_nested_by_task_and_eval_steps_are_set_per_task(
     make_evaluator: Callable[..., Any], two_replicas: tf.distribute.Strategy, num_replicas: int
 ) -> None:
     with two_replicas.scope() if num_replicas == 2 else contextlib.nullcontext():
@@ -107,7 +107,9 @@ def test_evaluator_initialize_calls_model_initialize_and_the_init_fn(
     assert calls == ["model", "function"]
 
 
-def test_task_with_an_empty_dataset_raises(tasks: Any, make_evaluator: Callable[..., Any]) -> None:
+def test_evaluating_a_task_with_an_empty_dataset_raises_data_error(
+    tasks: Any, make_evaluator: Callable[..., Any]
+) -> None:
     data = tf.data.Dataset.from_tensor_slices((tf.ones([1, 1]), tf.ones([1, 1])))
     tasks["bar"].build_inputs = lambda params: data.batch(2, drop_remainder=True)
     with pytest.raises(errors.DataError, match="empty"):

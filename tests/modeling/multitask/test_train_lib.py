@@ -42,7 +42,7 @@ def run(make_model: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _multi_eval_experiment(**trainer: Any) -> configs.MultiEvalExperimentConfig:
-    """Return an experiment that trains on the first task and is evaluated on both."""
+    """Return an experiment that trains on the first task and is evaluated on both tasks."""
     params = configs.MultiEvalExperimentConfig(
         task=pull_config(0.0),
         eval_tasks=routines(),

@@ -64,7 +64,7 @@ def test_accumulated_gradients_are_summed_over_replicas_once(two_replicas) -> No
     np.testing.assert_allclose(variable.numpy(), [-2.0])
 
 
-def test_collector_keeps_only_variables_with_a_gradient() -> None:
+def test_gradient_collector_keeps_only_pairs_with_a_gradient() -> None:
     one, other = keras.Variable([0.0]), keras.Variable([0.0])
     collector = gradient_accumulator.GradientCollector(keras.optimizers.SGD())
     collector.apply_gradients([(tf.constant([1.0]), one), (None, other)])
