@@ -89,7 +89,7 @@ class Keras2Habits(_LayerHalf):
             # TensorFlow rejects a name scope that begins with an underscore. Keras 2 adds the same
             # prefix.
             self.name = f"private{self.name}"
-        # Disable conversion: Keras 3 would convert all arguments and thereby copy dictionaries.
+        # Disable Keras 3's conversion of all arguments, which would copy dictionaries among them.
         self._convert_input_args = False
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:

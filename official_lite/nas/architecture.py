@@ -372,4 +372,4 @@ def read_found_arch(model_dir: str) -> FoundArch | None:
             history=read_history(model_dir),
         )
     except (AttributeError, TypeError, ValueError) as error:
-        raise errors.ConfigValueError(f"{path} is damaged: {error}") from error
+        raise errors.ConfigValueError(f"{path} is damaged: {error}. Correct the file.") from error

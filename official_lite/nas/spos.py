@@ -55,9 +55,9 @@ class SposTrainer(one_shot_trainer.OneShotTrainer):
         rating, arch = self.rank()[0]
         if not math.isfinite(rating):
             raise errors.DivergedError(
-                f"None of the {len(self.rank())} rated architectures has a finite rating, so none "
-                "of them is the best. Check the metric of `one_shot.reward`, or lower the learning "
-                "rate."
+                f"None of the {len(self.rank())} rated architectures has a finite rating, so there "
+                "is no best architecture. Check the metric of `one_shot.reward`, or lower the "
+                "learning rate."
             )
         return arch
 

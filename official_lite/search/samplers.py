@@ -74,7 +74,9 @@ def create_sampler(config: search_config.SearchConfig, space: Space) -> samplers
     try:
         return SeededSampler(create, config.seed)
     except (ImportError, TypeError, ValueError) as error:
-        raise errors.ConfigValueError(f"`search.strategy` {name!r}: {error}") from error
+        raise errors.ConfigValueError(
+            f"`search.strategy` is {name!r}, which can't be created: {error}"
+        ) from error
 
 
 def num_points(config: search_config.SearchConfig, space: Space) -> int:
@@ -289,5 +291,7 @@ def create_pruner(config: search_config.SearchConfig) -> pruners.BasePruner:
             pruner: pruners.BasePruner = create()
     except (TypeError, ValueError) as error:
         name = search_config.name_of(config.pruner)
-        raise errors.ConfigValueError(f"`search.pruner` {name!r}: {error}") from error
+        raise errors.ConfigValueError(
+            f"`search.pruner` is {name!r}, which can't be created: {error}"
+        ) from error
     return pruner

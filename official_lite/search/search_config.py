@@ -280,7 +280,9 @@ def _checked(name: str, make: Callable[[], _Distribution]) -> _Distribution:
             warnings.simplefilter("error")
             return make()
     except (TypeError, ValueError, UserWarning) as error:
-        raise errors.ConfigValueError(f"`search.space`: `{name}`: {error}") from error
+        raise errors.ConfigValueError(
+            f"`search.space`: the definition of `{name}` is invalid: {error}"
+        ) from error
 
 
 def _suggest(trial: optuna.trial.Trial, name: str, one: _Distribution) -> Any:

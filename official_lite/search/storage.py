@@ -208,7 +208,7 @@ def _open_storage(config: search_config.SearchConfig, study_dir: str) -> storage
         return storages.RDBStorage(config.storage, engine_kwargs={"poolclass": pool.NullPool})
     except (ImportError, ValueError, sqlalchemy.exc.SQLAlchemyError) as error:
         raise errors.ConfigValueError(
-            f"`search.storage`: {_describe(config)} can't be opened: {error}"
+            f"`search.storage` is {_describe(config)}, which can't be opened: {error}"
         ) from error
 
 

@@ -199,7 +199,7 @@ class _Queue:
         claim = self._claims.claim(trial.number)
         if claim is None:
             raise errors.ModelDirBusyError(
-                f"Another process is running the trial {trial.number} in {self._job.study_dir}. "
+                f"Another process is running trial {trial.number} in {self._job.study_dir}. "
                 "Use another `model_dir`."
             )
         with contextlib.ExitStack() as on_failure:

@@ -585,8 +585,8 @@ def _split(restriction: str) -> tuple[str, str, str]:
     parts = re.split(r"(==|!=|<=|>=|<|>)", restriction)
     if len(parts) != 3:
         raise errors.ConfigValueError(
-            f"The restriction {restriction!r} is not of the form `a.b <= c.d` "
-            f"with one of {' '.join(_OPERATORS)}."
+            f"The restriction {restriction!r} does not have the form `a.b <= c.d`. Write two "
+            f"operands joined by one of {' '.join(_OPERATORS)}."
         )
     return parts[0].strip(), parts[1], parts[2].strip()
 

@@ -387,7 +387,7 @@ def _decode(content: bytes, path: str) -> str:
         )
     if content.startswith(_BYTE_ORDER_MARKS):
         raise errors.ConfigValueError(
-            f"{path}:1: the file starts with a byte order mark. Save it as UTF-8 without one."
+            f"{path}:1: the file starts with a byte order mark. Save it as UTF-8 without the mark."
         )
     try:
         return content.decode()
@@ -414,9 +414,13 @@ class _Loader(yaml.SafeLoader):
         self._depth += 1
         self._count += 1
         if self._depth > MAX_DEPTH:
-            raise _problem(f"the nesting is deeper than {MAX_DEPTH} levels", event.start_mark)
+            raise _problem(
+                f"the nesting is deeper than {MAX_DEPTH} levels; reduce it", event.start_mark
+            )
         if self._count > MAX_NODES:
-            raise _problem(f"there are more than {MAX_NODES:,} values", event.start_mark)
+            raise _problem(
+                f"there are more than {MAX_NODES:,} values; remove some", event.start_mark
+            )
         node = super().compose_node(parent, index)
         self._depth -= 1
         return node
@@ -443,7 +447,9 @@ class _Builder:
     def build(self, node: yaml.Node, depth: int = 0) -> Any:
         self._count += 1
         if depth > MAX_DEPTH or self._count > MAX_NODES:
-            raise self._error(node, f"the aliases expand to more than {MAX_NODES:,} values")
+            raise self._error(
+                node, f"the aliases expand to more than {MAX_NODES:,} values; use fewer aliases"
+            )
         if isinstance(node, yaml.ScalarNode):
             return self._scalar(node)
         if isinstance(node, yaml.SequenceNode):
@@ -453,7 +459,9 @@ class _Builder:
     def _scalar(self, node: yaml.ScalarNode) -> Scalar:
         text: str = node.value
         if any("\ud800" <= character <= "\udfff" for character in text):
-            raise self._error(node, "the text contains half of a surrogate pair")
+            raise self._error(
+                node, "the text contains half of a surrogate pair; write the character itself"
+            )
         if node.style is not None:
             return text
         return resolve_scalar(text, self._at(node))
@@ -469,7 +477,9 @@ class _Builder:
             key = self._key(key_node)
             if key in result:
                 raise self._error(
-                    key_node, f"the key {key!r} is already set in line {result.lines[key]}"
+                    key_node,
+                    f"the key {key!r} is already set in line {result.lines[key]}; remove one of "
+                    "the two",
                 )
             result[key] = value
             result.lines[key] = _line(key_node)
@@ -494,7 +504,9 @@ class _Builder:
         values = value if isinstance(value, list) else [value]
         mappings = [one for one in values if isinstance(one, LocatedDict)]
         if len(mappings) < len(values):
-            raise self._error(node, "`<<` can only merge mappings")
+            raise self._error(
+                node, "`<<` can merge only mappings; give it a mapping or a list of mappings"
+            )
         return mappings
 
     def _error(self, node: yaml.Node, problem: str) -> errors.ConfigValueError:
@@ -555,12 +567,13 @@ def _compose(text: str, source: str) -> yaml.Node | None:
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
         raise errors.ConfigValueError(
-            f"{source}:{line}: the character {chr(int(error.character))!r} is not allowed in YAML."
+            f"{source}:{line}: the character {chr(int(error.character))!r} is not allowed in YAML. "
+            "Remove it, or write it as an escape sequence in double quotes."
         ) from error
     except (ValueError, OverflowError) as error:
         # PyYAML does not catch the error that `chr` raises for an escape such as "\Uffffffff".
         raise errors.ConfigValueError(
-            f"{source}: an escape sequence is not a valid character: {error}"
+            f"{source}: an escape sequence is not a valid character: {error}. Correct it."
         ) from error
 
 

@@ -70,7 +70,7 @@ class MultiTaskRunner(core_lib.OrbitExperimentRunner):
         self._evaluator: Any = evaluator
         self._train_actions_factory = train_actions_factory
         self._eval_actions_factory = eval_actions_factory
-        # The runner needs a task only to build a trainer or evaluator, but gets built ones here.
+        # The runner uses its task only to build a trainer or evaluator, which it receives here.
         super().__init__(task=cast(base_task.Task, None), trainer=trainer or evaluator, **kwargs)
 
     def run(self) -> tuple[Any, core_lib.Logs]:
@@ -254,7 +254,9 @@ def get_trainer(
     if execution == "auto":
         execution = "graph"
     if params.runtime.dataset_num_private_threads:
-        logging.warning("`runtime.dataset_num_private_threads` has no effect with several tasks.")
+        logging.warning(
+            "`runtime.dataset_num_private_threads` has no effect with several tasks; remove it."
+        )
     kwargs: dict[str, Any] = {}
     if config.trainer_type == "interleaving":
         kwargs["task_sampler"] = task_sampler.get_task_sampler(
