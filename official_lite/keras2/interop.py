@@ -9,7 +9,8 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-# `tf.gather` would call these to read the variable directly, without stateless scope or autocast.
+# `tf.gather` would use these methods to read the variable directly, bypassing stateless scopes and
+# autocasting.
 _READS = ("gather_nd", "sparse_read")
 
 
@@ -91,7 +92,7 @@ def have_attributes_of_tensorflow() -> None:
 
 def _attribute(variable: keras.Variable, name: str) -> Any:
     value = vars(variable).get("_value")
-    # Special methods and checkpoint state must not be shared between the two variables.
+    # The two variables must not share special methods and checkpoint state.
     if value is None or name.startswith(("__", "_self_", *_READS)):
         raise AttributeError(f"{type(variable).__name__!r} object has no attribute {name!r}")
     return getattr(value, name)

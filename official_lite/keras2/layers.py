@@ -25,7 +25,7 @@ else:
     # At runtime, the mixins derive from `object`. Subclasses also derive from a layer or a model.
     _LayerHalf = _ConvolutionHalf = object
 
-# Arguments of `add_weight` in the order of Keras 2, which begins with the name.
+# Arguments of `add_weight` in their Keras 2 order, which begins with the name.
 _ADD_WEIGHT = ("name", "shape", "dtype", "initializer", "regularizer", "trainable", "constraint")
 # Arguments that `_IgnoresKernel` drops.
 _IGNORED = ("kernel_initializer", "kernel_regularizer", "kernel_constraint")
@@ -89,7 +89,7 @@ class Keras2Habits(_LayerHalf):
             # TensorFlow rejects a name scope that begins with an underscore. Keras 2 adds the same
             # prefix.
             self.name = f"private{self.name}"
-        # Keras 3 would convert all arguments, and so copy the dictionaries among them.
+        # Disable Keras 3's conversion of all arguments, which would copy dictionaries among them.
         self._convert_input_args = False
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -114,7 +114,7 @@ class Keras2Habits(_LayerHalf):
         return outputs
 
     def _track_containers(self) -> None:
-        """Track the items of nested containers, because Keras 3 does not notice added ones."""
+        """Track the items of nested containers, because Keras 3 misses items added later."""
         for container in saving.containers_of(self).values():
             for one in keras_variables.parts_of(container):
                 self._tracker.track(one)
@@ -142,7 +142,7 @@ class Keras2Habits(_LayerHalf):
         """Convert numbers and arrays in a call's first argument to tensors of the layer's dtype."""
         wanted = getattr(self, "_inputs_struct", None)
         if isinstance(inputs, dict) and isinstance(wanted, dict) and wanted.keys() < inputs.keys():
-            # Keras 3 would match the entries to the model's inputs by their order.
+            # Keras 3 would match the entries to the model's inputs by order instead of by name.
             inputs = {name: inputs[name] for name in wanted}
         return keras.tree.map_structure(self._as_tensor, inputs)
 
@@ -265,7 +265,7 @@ class Keras2Habits(_LayerHalf):
         for metric in metrics:
             if metric.name == name:
                 return metric
-        # Append the metric by hand, because Keras does not track metrics that `call` creates.
+        # Append the metric explicitly, because Keras does not track metrics that `call` creates.
         metrics.append(keras.metrics.Mean(name))
         return metrics[-1]
 
@@ -322,7 +322,7 @@ class Layer(Keras2Habits, keras.layers.Layer):
 
 
 def _as_tensor_shapes(shapes: Any) -> Any:
-    """Return a nest of shapes with each shape as a `tf.TensorShape`."""
+    """Convert each shape in a nested structure to a `tf.TensorShape`."""
     if shapes is None or isinstance(shapes, tf.TensorShape):
         return shapes
     if isinstance(shapes, dict):
@@ -399,7 +399,7 @@ class MultiHeadAttention(Keras2Habits, keras.layers.MultiHeadAttention):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        # Code for Keras 2 concatenates the output shape with lists.
+        # Code for Keras 2 concatenates the output shape with lists, so store it as a list.
         self._output_shape = list(self._output_shape) if self._output_shape else None
 
     def build(self, query_shape: Any, value_shape: Any, key_shape: Any = None) -> None:
@@ -544,7 +544,7 @@ class _Causal(Keras2Habits, _ConvolutionHalf):
             )
 
     def _compute_causal_padding(self, inputs: tf.Tensor) -> Any:
-        # Reached only if the `_validate_init` of a subclass accepts causal padding.
+        # This is reached only if a subclass's `_validate_init` accepts causal padding.
         raise NotImplementedError(
             f"{type(self).__name__} must override `_compute_causal_padding` for causal padding."
         )

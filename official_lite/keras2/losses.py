@@ -34,7 +34,7 @@ class Loss(keras.losses.Loss):
     def __call__(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> tf.Tensor:
         losses = tf.convert_to_tensor(user_code.converted(self.call)(y_true, y_pred))
         mask = getattr(y_pred, "_keras_mask", None)
-        # Not written with `:=`, which AutoGraph does not support.
+        # Do not use `:=` here, because AutoGraph does not support it.
         if mask is not None:
             losses._keras_mask = _expanded(mask, losses)
         weights = None if sample_weight is None else _expanded(sample_weight, losses)
@@ -136,7 +136,7 @@ class _LossEndpoint(_Endpoint):
 
 
 class _MetricEndpoint(_Endpoint):
-    """A layer that adds its input to a mean that the model reports, and returns the input."""
+    """A layer that updates a mean metric of the model with its input and returns the input."""
 
     def __init__(self, metric_name: str) -> None:
         super().__init__(name=metric_name)

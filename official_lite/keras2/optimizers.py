@@ -64,7 +64,7 @@ class Optimizer(keras.optimizers.Optimizer):
                     f"A Keras 2 optimizer has no argument {argument!r}. "
                     f"{suggestions.did_you_mean(argument, _CONSTRUCTOR)}"
                 )
-        # Bypass `__setattr__`: Keras tracks slots as variables of the optimizer already.
+        # Bypass `__setattr__`, because Keras already tracks slots as variables of the optimizer.
         self.__dict__.update(_hyper={}, _slots={}, _apply_state={})
         clipping = {key: kwargs.get(key) for key in _CLIPPING}
         super().__init__(learning_rate=_no_learning_rate, name=name, **clipping)
@@ -166,7 +166,7 @@ class Optimizer(keras.optimizers.Optimizer):
     ) -> Any:
         """Update the variables; see `keras.optimizers.Optimizer.apply_gradients`."""
         grads, variables = zip(*grads_and_vars, strict=True)
-        # Not `self.apply`, which calls the `apply_gradients` of a subclass.
+        # Do not call `self.apply`, which calls the `apply_gradients` of a subclass.
         super().apply(grads, variables)
         return self.iterations
 
@@ -347,7 +347,7 @@ class Adam(Optimizer):
         indices: tf.Tensor,
         apply_state: dict[Any, Any] | None = None,
     ) -> Any:
-        # Not `self._resource_apply_dense`, because a subclass often overrides both methods.
+        # Do not call `self._resource_apply_dense`: a subclass often overrides both methods.
         return Adam._resource_apply_dense(self, _dense(grad, var, indices), var, apply_state)
 
 
@@ -437,7 +437,7 @@ def _no_learning_rate() -> float:
 
 
 def _apply_by(apply_gradients: Callable[..., Any]) -> Callable[..., None]:
-    """Return an `apply` that calls `apply_gradients`: optimizer wrappers call only `apply`."""
+    """Return an `apply` that calls `apply_gradients`, because wrappers call only `apply`."""
 
     def apply(self: Any, grads: Sequence[Any], trainable_variables: Any = None) -> None:
         variables = (

@@ -46,7 +46,7 @@ def tracked_containers(layer: keras.Layer) -> dict[str, Any]:
         parts = [*keras_variables.parts_of(container)]
         if not any(isinstance(one, keras.Layer | keras.Variable | tf.Variable) for one in parts):
             continue
-        # Reuse the wrapper while its parts are the same, because a restore relies on its identity.
+        # Reuse the wrapper until its parts change, because restoring relies on its identity.
         if name not in wrapped or wrapped[name][0] != [*map(id, parts)]:
             plain = model_state.plain_containers(container)
             wrapped[name] = [*map(id, parts)], tf.__internal__.tracking.wrap(plain)
@@ -147,7 +147,7 @@ def _spec_of(model: keras.Model, tensor: Any, name: str) -> tf.TensorSpec:
     if shape.rank:
         shape = tf.TensorShape([None]).concatenate(shape[1:])
     if dtype.is_floating and model.autocast:
-        # The model casts the tensor itself; under mixed precision, to a dtype with fewer bits.
+        # Under mixed precision, the model itself casts the tensor to a dtype with fewer bits.
         dtype = tf.as_dtype(model.variable_dtype)
     return tf.TensorSpec(shape, dtype, name)
 

@@ -1,4 +1,4 @@
-"""Optimizers that sum gradients over replicas before clipping, and a matching scale of losses.
+"""Optimizers that sum gradients over replicas before clipping, and losses scaled to match.
 
 Their update steps have fewer ops than Keras'. Keras 3 writes the update of a variable as a dozen
 ops, most of which traverse the whole variable, and it recomputes shared values for each variable.
@@ -49,7 +49,7 @@ _undivided = contextvars.ContextVar("undivided", default=False)
 if TYPE_CHECKING:
 
     class _OptimizerHalf(keras.optimizers.Optimizer):
-        """An optimizer whose attributes are those of any Keras optimizer."""
+        """Base class of the mixins for type checkers; allows access to any optimizer attribute."""
 
         def __getattr__(self, name: str) -> Any: ...
 else:
@@ -131,7 +131,7 @@ def updates_rows(optimizer: keras.optimizers.Optimizer) -> bool:
 
 
 def has_lazy_rows(optimizer: keras.optimizers.Optimizer) -> bool:
-    """Return whether `lazy_rows` is set, so that rows the optimizer would move stay unchanged."""
+    """Return whether `lazy_rows` is set, which leaves rows without a gradient unchanged."""
     return any(getattr(one, "lazy_rows", False) for one in innermost_optimizers(optimizer))
 
 
@@ -255,7 +255,7 @@ class DistributedOptimizer(_OptimizerHalf):
             summed = iter(_all_reduce([gradient for gradient, _ in pairs]))
         return [None if gradient is None else next(summed) for gradient in gradients]
 
-    # The methods below override steps of Keras' `apply`, in the order in which it calls them.
+    # The methods below override steps of Keras' `apply`, in call order.
 
     def _filter_empty_gradients(
         self, grads: Sequence[Any], trainable_variables: Sequence[Any]
@@ -311,8 +311,8 @@ class DistributedOptimizer(_OptimizerHalf):
             return "it has gradient transformers"
         if self.gradient_accumulation_steps:
             return "it has `gradient_accumulation_steps`"
-        # XLA does not know the number of distinct rows, so it would process as many rows as there
-        # are look-ups, one after the other.
+        # XLA does not know the number of distinct rows, so it would process one row per look-up,
+        # one after the other.
         if control_flow_util.GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph()):
             return "XLA compiles the update (use `runtime.execution=graph` instead)"
         return None
@@ -322,7 +322,8 @@ class DistributedOptimizer(_OptimizerHalf):
         is_sparse = any(isinstance(gradient, tf.IndexedSlices) for gradient in gradients)
         if is_sparse and has_lazy_rows(self):
             raise errors.ConfigValueError(
-                f"The optimizer has `lazy_rows`, but can't update individual rows: {reason}."
+                f"The optimizer has `lazy_rows`, but cannot update individual rows: {reason}. "
+                "Change this or set `lazy_rows` to false."
             )
         return [None if g is None else tf.convert_to_tensor(g) for g in gradients]
 
@@ -340,7 +341,7 @@ class DistributedOptimizer(_OptimizerHalf):
     def _backend_update_step(
         self, grads: Sequence[Any], trainable_variables: Sequence[Any], learning_rate: tf.Tensor
     ) -> None:
-        # Convert to a tensor, so that the rate is not read once per variable.
+        # Convert the rate to a tensor, so that it is not read once per variable.
         rate = tf.convert_to_tensor(learning_rate)
         super()._backend_update_step(grads, trainable_variables, rate)
 
@@ -440,7 +441,7 @@ class _WeightDecay(_OptimizerHalf):
     lazy_rows = False
 
     def _apply_weight_decay(self, variables: Sequence[Any]) -> None:
-        # With lazy rows, the gradients determine which variables decay as a whole.
+        # With lazy rows, `_backend_update_step` selects the variables that decay as a whole.
         if not self.lazy_rows:
             self._decay_whole(variables)
 
@@ -478,8 +479,8 @@ class _RowUpdate(_OptimizerHalf):
     """Base class of mixins that can update individual rows of a variable.
 
     Attributes:
-        lazy_rows: Whether a row without a gradient and its moments stay unchanged even if the
-            optimizer's formula would move them.
+        lazy_rows: Whether rows without a gradient, and their moments, stay unchanged even if the
+            optimizer's formula would change them.
     """
 
     lazy_rows = False
@@ -538,9 +539,9 @@ class _AdamScalars(NamedTuple):
 class _AdamUpdate(_RowUpdate):
     """Mixin for `keras.optimizers.Adam` and its subclasses that updates a variable with one kernel.
 
-    This class computes `1 - beta` in float32, as it does the powers of beta. Keras uses float32
-    only for the powers, which makes its updates inexact by 7 parts per million for a `beta_2` of
-    0.999. The updates of this class are closer to the formula.
+    This class computes both `1 - beta` and the powers of beta in float32. Keras uses float32 only
+    for the powers, so with a `beta_2` of 0.999 its updates are off by 7 parts per million. The
+    updates of this class are closer to the exact formula.
     """
 
     def _backend_update_step(
@@ -636,7 +637,7 @@ def _has_fast_kernel(variable: tf.Variable) -> bool:
 
 
 class _SGDUpdate(_RowUpdate):
-    """Mixin for `keras.optimizers.SGD` that updates single rows, or a variable with one kernel."""
+    """Mixin for `keras.optimizers.SGD` with one-kernel updates and updates of individual rows."""
 
     @property
     def leaves_other_rows(self) -> bool:
@@ -757,7 +758,7 @@ def _unless_told(scale: Callable[[tf.Tensor], tf.Tensor]) -> Callable[[tf.Tensor
     return scale_unless_told
 
 
-# Keras has no option to skip the division. It looks these functions up in their module on each
-# call, so replace them there.
+# Keras has no option to skip the division by the number of replicas. It looks these functions up in
+# their module on each call, so replace them there.
 for _name in ("scale_loss_for_distribution", "unscale_loss_for_distribution"):
     setattr(keras_loss, _name, _unless_told(getattr(keras_loss, _name)))

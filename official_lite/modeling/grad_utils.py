@@ -72,7 +72,7 @@ def minimize_using_explicit_allreduce(
 
 
 def _loss_scale(optimizer: keras.optimizers.Optimizer) -> tf.Tensor | None:
-    """Return the factor by which the optimizer divides gradients, or None if it does not."""
+    """Return the factor by which the optimizer divides gradients, or None without loss scaling."""
     is_dynamic = isinstance(optimizer, keras.optimizers.LossScaleOptimizer)
     if not is_dynamic and optimizer.loss_scale_factor is None:
         return None
@@ -88,7 +88,7 @@ def _run_callbacks(
 
 
 def _all_reduce(gradients: list[Any], bytes_per_pack: int, dtype: tf.DType | None) -> list[Any]:
-    """Sum gradients over replicas, in `dtype` if given, and return them in their own dtypes."""
+    """Sum gradients over replicas, in `dtype` if it is set, and restore their original dtypes."""
     if not gradients:
         return []
     options = tf.distribute.experimental.CommunicationOptions(bytes_per_pack=bytes_per_pack)

@@ -184,7 +184,7 @@ class _Call:
         states: Sequence[tf.Tensor],
         upstream: Sequence[tf.Tensor],
     ) -> list[tf.Tensor | None]:
-        """Return the gradients for `values`: the inputs and then the weights; None if unused.
+        """Return the gradients of `values` (inputs, then weights), or None for an unused value.
 
         A gradient of zero would be wrong for an unused weight, because optimizers skip a weight
         only if it has no gradient. With a zero gradient, weight decay would move it.
@@ -193,8 +193,8 @@ class _Call:
         graph = tf.compat.v1.get_default_graph()
         if not tf.executing_eagerly() and control_flow_util.GraphOrParentsInXlaContext(graph):
             return self._gradients_in_xla(values, states, upstream)
-        # The dependency keeps the recomputation from running right after the first pass, and
-        # TensorFlow from merging the two passes.
+        # The dependency prevents TensorFlow from recomputing right after the first pass and from
+        # merging the two passes.
         with tf.control_dependencies(upstream):
             values, states = ([tf.identity(v) for v in part] for part in (values, states))
         return self._recompute(values, states, upstream)[0]
@@ -205,11 +205,11 @@ class _Call:
         states: Sequence[tf.Tensor],
         upstream: Sequence[tf.Tensor],
     ) -> list[tf.Tensor | None]:
-        """Recompute in a loop of one iteration.
+        """Return the gradients like `_gradients`, but recompute in a loop of one iteration.
 
-        XLA ignores control dependencies and merges equal computations, but not across the boundary
-        of a loop. It cannot remove the loop, because it does not know that a hyperbolic tangent
-        is at most 1. It cannot move the recomputation in front of the loop either, because each
+        XLA ignores control dependencies and merges identical computations, but not across a loop
+        boundary. It cannot remove the loop, because it does not know that a hyperbolic tangent
+        is at most 1. It cannot move the recomputation out of the loop either, because each
         iteration replaces all loop variables: `values` by gradients, and `states` by new states.
         """
         sample = tf.reshape(tf.cast(upstream[0], tf.float32), [-1])[:1]
@@ -222,7 +222,7 @@ class _Call:
             )
             # Tracing the loop already determines which gradients are None.
             is_used[:] = [gradient is not None for gradient in gradients]
-            # A loop can't carry None.
+            # A `tf.while_loop` can't carry None.
             dense = [
                 tf.zeros_like(value) if gradient is None else gradient
                 for gradient, value in zip(gradients, carried, strict=False)

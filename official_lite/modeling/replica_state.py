@@ -110,7 +110,7 @@ def is_seed(variable: keras.Variable) -> bool:
 
 def is_random_state(variable: tf.Variable) -> bool:
     """Return whether a variable is the state of a Keras or TensorFlow random number generator."""
-    # The copies on other replicas are called `name/replica_1:0`.
+    # The copies on other replicas have names such as `name/replica_1:0`.
     name = str(variable.name).split(":")[0].split("/replica_")[0]
     return name.endswith(_STATE_NAMES)
 
@@ -195,7 +195,7 @@ class MovingStatistics:
     step is equivalent to averaging the values that enter them. Integer variables are not averaged;
     their differences are only reported.
 
-    Create it in the strategy's scope.
+    Create the synchronizer in the strategy's scope.
 
     Args:
         checkpoint: The trainer's checkpoint, which contains everything that has to be the same on
@@ -247,10 +247,10 @@ class MovingStatistics:
             )
 
     def _unsynchronized(self) -> Iterator[Any]:
-        """Yield the variables whose values may differ, because each replica assigns its own."""
+        """Yield the variables that may differ because each replica assigns its own value."""
         parts = tf.train.TrackableView(self._checkpoint).descendants()
-        # Variables that optimizers own or update are equal on all replicas, except for averages of
-        # variables that no optimizer updates.
+        # Variables that optimizers own or update have the same value on all replicas, except for
+        # averages of variables that no optimizer updates.
         known: set[int] = set()
         averages: dict[int, int] = {}
         for part in parts:

@@ -135,8 +135,8 @@ def cross_replica_concat(
         )
     if value.shape.rank and value.shape[0] is None:
         raise RuntimeError(
-            f"cross_replica_concat() requires a static batch size, but that of {value} is unknown. "
-            "Batch the dataset with `drop_remainder=True`."
+            "cross_replica_concat() requires a static batch size, but the batch size of "
+            f"{value} is unknown. Batch the dataset with `drop_remainder=True`."
         )
     with tf.name_scope(name):
         return context.all_gather(value, axis=axis)

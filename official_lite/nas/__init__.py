@@ -15,8 +15,8 @@
     train.py --experiment=nas/digits --set=trainer.name=darts --model_dir=/tmp/search
     train.py --experiment=nas/digits --set=task.arch=/tmp/search --model_dir=/tmp/found
 
-The trainers `darts`, `gumbel`, `proxyless`, `enas` and `spos` search within a single training and
-work with any task. The names of this package are imported on first use.
+The trainers `darts`, `gumbel`, `proxyless`, `enas` and `spos` search within a single training run
+and work with any task. The names of this package are imported on first use.
 """
 
 from official_lite.common import plugins

@@ -168,8 +168,8 @@ def different_options(
 ) -> errors.ConfigValueError:
     """Return the error for a label that is used with two different lists of options."""
     return errors.ConfigValueError(
-        f"Two choices share the label {label!r}, so they must have the same options, but these "
-        f"differ: {list(known)} and {list(options)}."
+        f"Two choices share the label {label!r}, but have different options: {list(known)} and "
+        f"{list(options)}. Use the same options, or different labels."
     )
 
 
@@ -197,7 +197,9 @@ def read_arch(path: str | os.PathLike[str]) -> Arch:
     try:
         content = files.read_json(file)
     except ValueError as error:
-        raise errors.ConfigValueError(f"{file} is not valid JSON: {error}") from error
+        raise errors.ConfigValueError(
+            f"{file} is not valid JSON: {error}. Correct the file."
+        ) from error
     # A file written by hand may contain only the chosen options, without the key `arch`.
     arch = content.get("arch", content)
     if not isinstance(arch, dict) or content.get("format", _FORMAT) != _FORMAT:
@@ -370,4 +372,4 @@ def read_found_arch(model_dir: str) -> FoundArch | None:
             history=read_history(model_dir),
         )
     except (AttributeError, TypeError, ValueError) as error:
-        raise errors.ConfigValueError(f"{path} is damaged: {error}") from error
+        raise errors.ConfigValueError(f"{path} is damaged: {error}. Correct the file.") from error

@@ -33,7 +33,7 @@ Block: TypeAlias = (
     Callable[[int], keras.layers.Layer] | list[keras.layers.Layer] | tuple[keras.layers.Layer, ...]
 )
 
-# Each set of inputs is an option of its own, so the number of sets must be limited.
+# Each set of inputs is a separate option, so the number of sets must be limited.
 _MAX_SETS_OF_INPUTS = 128
 _REDUCTIONS = ("sum", "mean", "concat", "none")
 
@@ -106,7 +106,8 @@ class Choice(keras.layers.Layer, abc.ABC):
             if tuple(spec.shape) != tuple(wanted.shape):
                 raise errors.ConfigValueError(
                     f"The options of the choice {self.label!r} have different output shapes: "
-                    f"`{first}` {tuple(wanted.shape)}, `{option}` {tuple(spec.shape)}."
+                    f"`{first}` {tuple(wanted.shape)}, `{option}` {tuple(spec.shape)}. Make all "
+                    "options return the same shape."
                 )
         # Return a new tensor: the input itself would create a cycle in a functional model.
         return keras.KerasTensor(wanted.shape, dtype=wanted.dtype)
@@ -308,8 +309,8 @@ class InputChoice(Choice):
         n_chosen: Number of inputs to choose; None allows any number of at least 1.
         reduction: How the chosen inputs are combined: `sum`, `mean`, `concat` (along the last axis)
             or `none`, which returns them as a list. With `sum`, `mean` and `concat`, a single
-            chosen input is returned as it is. Trainers that search within one training support only
-            `sum` and `mean`.
+            chosen input is returned as it is. Trainers that search within one training run support
+            only `sum` and `mean`.
         label: The name of the choice.
     """
 
@@ -367,7 +368,8 @@ class InputChoice(Choice):
         if not isinstance(inputs, list | tuple) or len(inputs) != self.n_candidates:
             given = len(inputs) if isinstance(inputs, list | tuple) else "no list of"
             raise errors.ConfigValueError(
-                f"The choice {self.label!r} expects {self.n_candidates} inputs, got {given} inputs."
+                f"The choice {self.label!r} expects a list of {self.n_candidates} inputs, got "
+                f"{given} inputs."
             )
 
 

@@ -156,7 +156,7 @@ class PenaltyConfig(hyperparams.Config):
 
 @dataclasses.dataclass
 class OneShotConfig(hyperparams.Config):
-    """The config of a search within a single training.
+    """The config of a search within a single training run.
 
     Attributes:
         arch_data: The data on which architectures are judged, as a `DataConfig` for the task's

@@ -53,7 +53,7 @@ class DartsTrainer(_FirstOrderTrainer):
         train, val = inputs[one_shot_trainer.TRAIN], inputs[one_shot_trainer.VAL]
 
         def loss_fn(batch: nests.Nest, *others: Any) -> tf.Tensor:
-            # Only the loss of the architecture's batch is recorded and includes the penalty.
+            # Only the loss on the architecture batch is recorded and includes the penalty.
             return (self.arch_loss if batch is val else self.loss)(batch, *others)
 
         return estimate(
@@ -79,7 +79,7 @@ class GumbelTrainer(_FirstOrderTrainer):
         return self._draw(step, one_shot_trainer.WEIGHTS)
 
     def temperature(self, step: tf.Tensor) -> tf.Tensor:
-        """Return the temperature at a step. It falls linearly over the whole training."""
+        """Return the temperature at a step. It falls linearly over the whole run."""
         config = self.one_shot.gumbel
         done = tf.cast(step, tf.float32) / float(max(1, self.config.trainer.train_steps))
         fallen = (config.temperature - config.final_temperature) * tf.minimum(done, 1.0)

@@ -18,9 +18,9 @@ Choose = Callable[[str, tf.Tensor], tf.Tensor]
 """Function that takes a label and its logits and returns the int32 index of an option."""
 
 _INITIAL_SCALE = 0.1
-# Salt of the first architecture that an update samples; further ones use the following numbers.
+# Salt of the first architecture that an update samples. Later samples use the numbers that follow.
 _FIRST_SAMPLE = 10
-# The baseline before the first reward. Not NaN, which the check for non-finite variables rejects.
+# The baseline before the first reward. NaN would fail the check for non-finite variables.
 _NO_REWARD = tf.float32.min
 # Smallest probability that is passed to a logarithm.
 _MIN_PROBABILITY = 1e-6
@@ -214,7 +214,8 @@ class EnasTrainer(one_shot_trainer.OneShotTrainer):
                 loss -= (reward - baseline) * walk.log_prob
                 loss -= config.entropy_weight * walk.entropy
                 loss += config.skip_weight * self._skip_cost(walk)
-            # All replicas compute the same loss, and gradients are summed, so divide the loss.
+            # All replicas compute the same loss, and their gradients are summed, so divide the loss
+            # by the number of replicas.
             loss /= config.samples * self.strategy.num_replicas_in_sync
         return differentiable.gradients_or_zeros(tape, loss, self.alphas)
 
@@ -226,7 +227,7 @@ class EnasTrainer(one_shot_trainer.OneShotTrainer):
         return reward - tf.cast(self.arch_cost(one_hot), tf.float32)
 
     def _update_baseline(self, rewards: Sequence[tf.Tensor]) -> tf.Tensor:
-        """Update the moving average by the mean of the finite rewards, and return it."""
+        """Update the baseline with the mean of the finite rewards, and return the baseline."""
         decay = self.one_shot.enas.baseline_decay
         before = self._baseline.read_value()
         is_finite = tf.math.is_finite(tf.stack(rewards))
@@ -241,7 +242,7 @@ class EnasTrainer(one_shot_trainer.OneShotTrainer):
         return tf.where(tf.equal(after, _NO_REWARD), 0.0, after)
 
     def _finite_rewards(self, rewards: Sequence[tf.Tensor], baseline: tf.Tensor) -> list[tf.Tensor]:
-        """Replace the rewards that are not finite by a low reward.
+        """Replace the rewards that are not finite with a low reward.
 
         The controller thereby learns to avoid these architectures. The low reward is at most the
         lowest finite reward of this update, and at most `baseline - max(abs(baseline), 1)`.
@@ -274,7 +275,7 @@ class EnasTrainer(one_shot_trainer.OneShotTrainer):
                 sets = tf.nn.softmax(walk.logits[choice.label])
                 members = [[i in one for i in range(choice.n_candidates)] for one in choice.options]
                 taken = tf.linalg.matvec(tf.constant(members, tf.float32), sets, transpose_a=True)
-                # The probability of an input may be exactly 1, because a set is never empty.
+                # An input's probability may be exactly 1, because a set of inputs is never empty.
                 taken = tf.clip_by_value(taken, _MIN_PROBABILITY, 1.0 - _MIN_PROBABILITY)
                 cost += tf.reduce_sum(
                     taken * tf.math.log(taken / target)
@@ -293,7 +294,7 @@ class EnasTrainer(one_shot_trainer.OneShotTrainer):
 
 
 class _WalkedPath(resolution.PathResolver):
-    """A path resolver whose logits come from the controller of all labels."""
+    """A path resolver whose logits come from a controller that all labels share."""
 
     def __init__(self, choice: choices.Choice, preferred: Callable[[], Walk]) -> None:
         resolution.require_sum(choice)

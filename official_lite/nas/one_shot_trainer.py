@@ -1,4 +1,4 @@
-"""The base class of trainers that search an architecture within a single training."""
+"""The base class of trainers that search an architecture within a single training run."""
 
 from __future__ import annotations
 
@@ -40,15 +40,15 @@ TRAIN, VAL = "train", "val"
 ARCH, WEIGHTS = 1, 2
 """Salts of the random numbers for a step of the architecture and for a step of the weights."""
 
-# A place in the model, as pairs of a label and some of its options. A step uses the place if it
-# uses one of the given options of every label.
+# A location in the model, as pairs of a label and the indices of some of its options. A step uses
+# the location if, for every label, it uses one of these options.
 _Place = tuple[tuple[str, frozenset[int]], ...]
 
 
 class OneShotTrainer(base_trainer.Trainer):
     """A trainer that learns the weights of a model with choices and its architecture in each step.
 
-    It works with any task whose model has choices. The task does not need to know of the search::
+    It works with any task whose model has choices. The task need not know about the search::
 
         train_step(iterator)                in the compiled loop
           arch_step({"train", "val"})       on every replica: a step of the architecture
@@ -133,7 +133,7 @@ class OneShotTrainer(base_trainer.Trainer):
 
     def make_resolver(self, choice: choices.Choice) -> Any:
         """Return the resolver that computes the open choices of a label."""
-        # Not abstract: a trainer may override `resolve` instead.
+        # This method is not abstract, because a trainer may override `resolve` instead.
         raise NotImplementedError(
             f"{type(self).__name__} must override `make_resolver` or `resolve`."
         )
@@ -256,7 +256,7 @@ class OneShotTrainer(base_trainer.Trainer):
 
     def arch_gradients(self, inputs: Mapping[str, Any]) -> list[tf.Tensor]:
         """Return this replica's gradients of `alphas`, which are summed over the replicas."""
-        # Not abstract: a trainer with `has_arch_step = False` does not need this method.
+        # This method is not abstract, because trainers with `has_arch_step = False` do not need it.
         raise NotImplementedError(f"{type(self).__name__} must override `arch_gradients`.")
 
     def loss(
@@ -471,7 +471,7 @@ class IdlePaths:
 
     def __init__(self, model: keras.Model, optimizer: keras.optimizers.Optimizer) -> None:
         places = _places_of_weights(model)
-        # Group variables by their places, so a step evaluates each condition only once.
+        # Group variables by their locations, so that a step evaluates each condition only once.
         self._variables: dict[tuple[_Place, ...], list[Any]] = {}
         outside: list[str] = []
         for weight in model.trainable_variables:
@@ -511,9 +511,10 @@ def _is_used(place: _Place, paths: Mapping[str, tf.Tensor]) -> tf.Tensor:
 
 
 def _places_of_weights(model: keras.Model) -> dict[int, list[_Place]]:
-    """Return the places where each weight is used, by the weight's id.
+    """Return the locations where each weight is used, by the weight's id.
 
-    A layer has several places if choices share it. The place outside of all choices is empty.
+    A layer has several locations if choices share it. The location outside of all choices is an
+    empty tuple.
     """
     found: dict[int, list[_Place]] = {}
     seen: set[tuple[int, _Place]] = set()
@@ -566,7 +567,7 @@ def build_streams(
 
     One stream trains the weights, the other the architecture: each element is `{"train": batch,
     "val": batch}`. Each stream repeats independently, so the shorter one does not end the epoch of
-    the other. A resumed training continues both streams where it was interrupted.
+    the other. A resumed run continues both streams where it was interrupted.
 
     Args:
         build_inputs: The method of the task.
@@ -610,7 +611,8 @@ def _part(
     if arch_data is not None:
         return (params if name == TRAIN else arch_data), input_context
     context = input_context or tf.distribute.InputContext()
-    # Double all numbers, so the batch of each replica and the replicas per pipeline stay the same.
+    # Double all numbers, so that the batch size per replica and the number of replicas per pipeline
+    # stay the same.
     twice = tf.distribute.InputContext(
         num_input_pipelines=2 * context.num_input_pipelines,
         input_pipeline_id=2 * context.input_pipeline_id + (name == VAL),

@@ -87,8 +87,8 @@ def unchanged(
     """
     scope = keras.StatelessScope(collect_losses=True, initialize_variables=False)
     # Set the mapping directly, because the constructor would convert its values to tensors. The
-    # mapping must contain variables, because a train step takes gradients with respect to them, and
-    # all of them, because regularizers read all variables.
+    # mapping must contain variables, because a train step takes gradients with respect to them. It
+    # must contain all variables of the model, because regularizers read all of them.
     scope.state_mapping = {id(v): v.value for v in model.variables}
     scope.state_mapping |= {
         id(variable): _as_variable(value) for variable, value in zip(variables, values, strict=True)
@@ -98,7 +98,7 @@ def unchanged(
 
 
 def _as_variable(value: tf.Tensor) -> tf.Tensor:
-    """Return a copy of a tensor that can stand for a variable as a source of gradients."""
+    """Return a copy of a tensor that can replace a variable as a source of gradients."""
     tensor: Any = tf.identity(value)
     tensor.handle = tensor
     return tensor
@@ -117,7 +117,7 @@ class _Unscaled(gradient_accumulator.GradientSink):
 class Reward:
     """A reward for the output of a model with choices, based on the task's validation step.
 
-    Create it in the strategy's scope.
+    Create the reward in the strategy's scope.
 
     Args:
         task: The task.
@@ -269,7 +269,7 @@ def _from_table(choice: choices.Choice, table: Mapping[str, Any]) -> list[float]
     for option in choice.options:
         if str(option) not in row:
             raise errors.ConfigValueError(
-                f"`penalty.table.{choice.label}` has no cost for {option!r}."
+                f"`penalty.table.{choice.label}` has no cost for {option!r}. Add its cost."
             )
         if not math.isfinite(row[str(option)]):
             raise errors.ConfigValueError(

@@ -85,7 +85,7 @@ def space_of(model: keras.Model) -> dict[str, list[Any]]:
 
 
 def decided_by(model: keras.Model, arch: Mapping[str, Any]) -> dict[str, int]:
-    """Return the index of the option that an architecture chooses, by label; 0 if it is missing.
+    """Return the index of the option that an architecture chooses, by label; 0 by default.
 
     Raises:
         errors.ConfigValueError: If the architecture names an unknown option.
@@ -280,7 +280,8 @@ def inherit_weights(model: keras.Model, searched: keras.Model, arch: Mapping[str
     if given != wanted:
         raise errors.ConfigValueError(
             f"The weights of {model.name!r} do not match the path through {searched.name!r}. "
-            f"Expected the shapes {wanted}, got {given}."
+            f"Expected the shapes {wanted}, got {given}. Build the model within `fixed_arch` with "
+            "the same architecture."
         )
     for weight, value in zip(model.weights, source, strict=True):
         weight.assign(value)
@@ -360,7 +361,7 @@ _INITIAL_SPREAD = 1e-3
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Draw:
-    """The draws that resolvers use in one part of a step.
+    """The random draws that resolvers use in a step of the architecture or of the weights.
 
     Attributes:
         paths: The index of the drawn option for each label.
@@ -425,7 +426,7 @@ def sample(logits: Sequence[tf.Tensor], noise: Sequence[tf.Tensor]) -> list[tf.T
 class MixtureResolver:
     """A resolver that sums all options, weighted by the softmax of α (DARTS).
 
-    Create it in the strategy's scope.
+    Create the resolver in the strategy's scope.
 
     Attributes:
         alpha: The architecture parameters α, of shape `[options]`.
@@ -488,7 +489,7 @@ class GumbelResolver(MixtureResolver):
 
 
 class PathResolver(MixtureResolver):
-    """A resolver that computes one option: the drawn one in a step, else the preferred one."""
+    """A resolver that computes the drawn option in a training step, else the preferred option."""
 
     def __call__(self, choice: Choice, inputs: nests.Nest, training: bool | None) -> Any:
         draw = current_draw()

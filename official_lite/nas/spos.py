@@ -18,8 +18,8 @@ from official_lite.orbit.hooks import batch_norm_statistics
 
 __all__ = ["Ranked", "SposTrainer"]
 
-# The share of a generation that become parents, and the probability that a label of a child is
-# drawn at random.
+# The fraction of a generation that becomes parents, and the probability that a child's option for a
+# label is drawn at random.
 _PARENTS = 0.25
 _MUTATION = 0.1
 
@@ -55,9 +55,9 @@ class SposTrainer(one_shot_trainer.OneShotTrainer):
         rating, arch = self.rank()[0]
         if not math.isfinite(rating):
             raise errors.DivergedError(
-                f"None of the {len(self.rank())} rated architectures has a finite rating, so none "
-                "of them is the best. Check the metric of `one_shot.reward`, or lower the learning "
-                "rate."
+                f"None of the {len(self.rank())} rated architectures has a finite rating, so there "
+                "is no best architecture. Check the metric of `one_shot.reward`, or lower the "
+                "learning rate."
             )
         return arch
 
@@ -191,7 +191,7 @@ class SposTrainer(one_shot_trainer.OneShotTrainer):
 
 
 class _EvenPath(resolution.PathResolver):
-    """A path resolver without trainable variables, whose logits follow from the prior."""
+    """A path resolver without trainable variables that derives its logits from the prior."""
 
     def __init__(self, choice: choices.Choice) -> None:
         resolution.require_sum(choice)
@@ -225,9 +225,9 @@ def _random_path(generator: np.random.Generator, sizes: list[int]) -> tuple[int,
 def _children(
     generator: np.random.Generator, parents: list[tuple[int, ...]], sizes: list[int]
 ) -> Iterator[tuple[int, ...]]:
-    """Yield children endlessly.
+    """Yield an endless sequence of child architectures.
 
-    For each label, a child has the option of one of two random parents, or a random one.
+    For each label, a child has the option of one of two random parents, or a random option.
     """
     while True:
         first, second = (parents[int(i)] for i in generator.integers(len(parents), size=2))

@@ -165,7 +165,7 @@ def metrics_of(logs: Mapping[str, Any]) -> dict[str, float]:
     import numpy as np
 
     leaves = nested_dict.flatten_nested_dict(logs, "/")
-    # Files store a value that is not finite as null.
+    # Result files store a value that is not finite as null.
     flat = {n: np.asarray(np.nan if v is None else v) for n, v in leaves.items()}
     return {name: float(value.reshape(())) for name, value in flat.items() if value.size == 1}
 
@@ -228,7 +228,7 @@ class TaskTrainer:
                 task.set_model(model.build() if isinstance(model, Candidate) else model)
                 return task
 
-        # A mode that only trains has no metrics.
+        # A mode that only trains returns no evaluation metrics.
         mode = "train_and_post_eval" if trial.config.mode == "train" else trial.config.mode
         evaluator = ExperimentEvaluator(self._params)
         return evaluator.run(trial, {}, mode, {"build": Build})

@@ -35,7 +35,7 @@ _SAMPLERS: plugins.Collection = {
     "regularized_evolution": "official_lite.search.samplers:RegularizedEvolutionSampler",
 }
 _OF_ONE_OBJECTIVE = ("cma_es", "regularized_evolution")
-# With two choices, all of these draws equal the parent's choice only with a probability of about
+# With two choices, the probability that all of these draws equal the parent's choice is about
 # 1e-30.
 _MAX_DRAWS = 100
 _PRUNERS: plugins.Collection = {
@@ -74,7 +74,9 @@ def create_sampler(config: search_config.SearchConfig, space: Space) -> samplers
     try:
         return SeededSampler(create, config.seed)
     except (ImportError, TypeError, ValueError) as error:
-        raise errors.ConfigValueError(f"`search.strategy` {name!r}: {error}") from error
+        raise errors.ConfigValueError(
+            f"`search.strategy` is {name!r}, which can't be created: {error}"
+        ) from error
 
 
 def num_points(config: search_config.SearchConfig, space: Space) -> int:
@@ -263,15 +265,16 @@ def _has_value(trial: trial.FrozenTrial) -> bool:
 def _require_one_objective(study: optuna.Study) -> None:
     if len(study.directions) > 1:
         raise errors.ConfigValueError(
-            f"Regularized evolution supports only one objective, got {len(study.directions)}."
+            f"Regularized evolution supports only one objective, got {len(study.directions)}. Use "
+            "`nsga2` for several objectives."
         )
 
 
 def create_pruner(config: search_config.SearchConfig) -> pruners.BasePruner:
     """Create the pruner that `search.pruner` names.
 
-    The pruner sees the global step of the training. Its arguments `n_warmup_steps`, `min_resource`
-    and `max_resource` therefore count training steps.
+    The pruner sees the global training step. Its arguments `n_warmup_steps`, `min_resource` and
+    `max_resource` therefore count training steps.
 
     Raises:
         errors.ConfigError: If the pruner is unknown or does not accept the arguments.
@@ -288,5 +291,7 @@ def create_pruner(config: search_config.SearchConfig) -> pruners.BasePruner:
             pruner: pruners.BasePruner = create()
     except (TypeError, ValueError) as error:
         name = search_config.name_of(config.pruner)
-        raise errors.ConfigValueError(f"`search.pruner` {name!r}: {error}") from error
+        raise errors.ConfigValueError(
+            f"`search.pruner` is {name!r}, which can't be created: {error}"
+        ) from error
     return pruner

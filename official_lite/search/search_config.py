@@ -22,7 +22,7 @@ from official_lite.modeling.hyperparams import field_checks, params_dict
 
 __all__ = ["SearchConfig", "Space", "entry_of", "name_of", "path_of", "search_config_of"]
 
-# Accept the words of the Model Garden as well as those of Optuna.
+# Accept the direction names of both the Model Garden and Optuna.
 _Direction = Literal["minimize", "maximize"]
 _DIRECTIONS: dict[str, _Direction] = {
     "minimize": "minimize",
@@ -276,11 +276,13 @@ def path_of(name: str) -> list[str | int]:
 def _checked(name: str, make: Callable[[], _Distribution]) -> _Distribution:
     try:
         with warnings.catch_warnings():
-            # Optuna only warns when it replaces a given value; make that an error.
+            # Optuna only warns when it changes a configured value; turn the warning into an error.
             warnings.simplefilter("error")
             return make()
     except (TypeError, ValueError, UserWarning) as error:
-        raise errors.ConfigValueError(f"`search.space`: `{name}`: {error}") from error
+        raise errors.ConfigValueError(
+            f"`search.space`: the definition of `{name}` is invalid: {error}"
+        ) from error
 
 
 def _suggest(trial: optuna.trial.Trial, name: str, one: _Distribution) -> Any:
@@ -309,8 +311,8 @@ def _encode(choices: Sequence[object]) -> list[optuna.distributions.CategoricalC
     """Return the choices as Optuna stores them: lists and dicts as JSON, others as they are.
 
     Optuna compares choices by `==`. A choice that equals the stored form of an earlier choice is
-    therefore also stored as JSON, such as False after 0, or a string that is the JSON of an earlier
-    list.
+    therefore also stored as JSON: for example False after 0, or a string that is the JSON of an
+    earlier list.
     """
     encoded: list[optuna.distributions.CategoricalChoiceType] = []
     for choice in choices:
@@ -322,5 +324,5 @@ def _encode(choices: Sequence[object]) -> list[optuna.distributions.CategoricalC
 
 
 def _key(choice: object) -> tuple[type, object]:
-    # Include the type, because 1, 1.0 and True are the same key of a dict.
+    # Include the type, because 1, 1.0 and True are the same dict key.
     return (type(choice), choice)

@@ -26,7 +26,8 @@ class _Journal(journal.JournalFileBackend):
     """The journal file of a study.
 
     A killed process or a full disk may leave an incomplete last line. Optuna would append to that
-    line and could then no longer read the journal. This class removes the line before it appends.
+    line and could then no longer read the journal. This class removes the incomplete line before it
+    appends.
 
     Args:
         path: The path of the file.
@@ -133,7 +134,8 @@ def open_study(
         )
     except KeyError as error:
         raise errors.ConfigValueError(
-            f"There is no study {_study_name(config, study_dir)!r} in {_describe(config)}."
+            f"There is no study {_study_name(config, study_dir)!r} in {_describe(config)}. Check "
+            "the study's directory and `search.study_name`."
         ) from error
 
 
@@ -152,7 +154,8 @@ def read_config(study_dir: str, given_storages: Sequence[str] = ()) -> search_co
     if not files.exists(path):
         files.require_directory(study_dir)
         raise errors.ConfigValueError(
-            f"{study_dir} is not the directory of a study: {path} does not exist."
+            f"{study_dir} is not the directory of a study: {path} does not exist. Pass the "
+            "`model_dir` of a search."
         )
     config = search_config.SearchConfig.from_yaml(path)
     if config.storage:
@@ -178,8 +181,8 @@ def _check_origin(
     shown = "\n".join(f"  {p}: {recorded.get(p)!r} -> {wanted.get(p)!r}" for p in changed)
     raise errors.ConfigValueError(
         (
-            f"{study_dir} contains a study with a different config:\n{shown}\nIts values can't be "
-            "compared with the values of this study. Use another `model_dir`"
+            f"{study_dir} contains a study with a different config:\n{shown}\nThe trial values of "
+            "the two studies can't be compared. Use another `model_dir`"
         )
         + (
             ", or pass --allow_config_change (in Python: `allow_config_change=True`)."
@@ -205,15 +208,15 @@ def _open_storage(config: search_config.SearchConfig, study_dir: str) -> storage
         return storages.RDBStorage(config.storage, engine_kwargs={"poolclass": pool.NullPool})
     except (ImportError, ValueError, sqlalchemy.exc.SQLAlchemyError) as error:
         raise errors.ConfigValueError(
-            f"`search.storage`: {_describe(config)} can't be opened: {error}"
+            f"`search.storage` is {_describe(config)}, which can't be opened: {error}"
         ) from error
 
 
 def _study_name(config: search_config.SearchConfig, study_dir: str) -> str:
     if config.study_name:
         return config.study_name
-    # A journal holds a single study and may be moved together with its directory, so the name must
-    # not depend on the path.
+    # A journal holds a single study and may be moved together with its directory, so the study's
+    # name must not depend on the path.
     return os.path.abspath(study_dir) if config.storage else "study"
 
 

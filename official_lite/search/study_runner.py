@@ -135,7 +135,7 @@ def _run_workers(job: worker.StudyJob, study: optuna.Study) -> None:
     """Run the study with several worker processes.
 
     A worker that was killed is restarted if trials have started since the last failure or an
-    interrupted trial is left. The number of restarts is limited.
+    interrupted trial remains. The number of restarts is limited.
     """
     outputs = os.path.join(job.study_dir, "workers")
     running: list[SpawnProcess] = []
@@ -170,7 +170,9 @@ def _run_workers(job: worker.StudyJob, study: optuna.Study) -> None:
             else:
                 failures.append(how)
     if failures:
-        raise errors.OfficialLiteError(f"{', '.join(failures)}; see {outputs}.")
+        raise errors.OfficialLiteError(
+            f"Some workers failed: {', '.join(failures)}. See their output in {outputs}."
+        )
 
 
 def _tell_of_running_trials(study: optuna.Study) -> None:

@@ -129,7 +129,7 @@ class TrialRun:
             self._end(f"pruned: at step {step} with {number:g}")
 
     def report_final(self, value: object) -> None:
-        """Report the result: a number, a sequence with one per metric, or a dict of metrics."""
+        """Report the result: a number, a sequence of one number per metric, or a metrics dict."""
         self.final_result = value
 
     def outcome_of(self, result: object) -> Outcome:
@@ -206,7 +206,7 @@ def run_trial(evaluate: Callable[[TrialRun], Any], trial: TrialRun) -> Outcome:
         outcome = Outcome(state="pruned")
     except (errors.PreemptedError, errors.DiskFullError):
         raise
-    except (Exception, SystemExit) as error:  # No error of a trial may end the other trials.
+    except (Exception, SystemExit) as error:  # An error in one trial must not end the others.
         logging.exception("Trial %d failed.", trial.number)
         outcome = Outcome(state="fail", reason=f"{type(error).__name__}: {error}")
     finally:
@@ -242,8 +242,8 @@ def report_final_result(value: object) -> None:
         _current.report_final(value)
 
 
-# Global rather than per thread: a process runs one trial at a time, and any of its threads may
-# report.
+# This variable is global rather than per thread: a process runs one trial at a time, and any of its
+# threads may report.
 _current: TrialRun | None = None
 
 

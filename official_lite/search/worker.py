@@ -199,7 +199,8 @@ class _Queue:
         claim = self._claims.claim(trial.number)
         if claim is None:
             raise errors.ModelDirBusyError(
-                f"Another process is running the trial {trial.number} in {self._job.study_dir}."
+                f"Another process is running trial {trial.number} in {self._job.study_dir}. "
+                "Use another `model_dir`."
             )
         with contextlib.ExitStack() as on_failure:
             on_failure.enter_context(claim)
@@ -285,7 +286,7 @@ def _run_in_process(job: StudyJob, number: int, model_dir: str) -> Outcome:
     ended = Outcome.read(model_dir)
     if ended is not None:
         return ended
-    # Other errors have the exit code of a full disk, too, but only a full disk leaves no outcome.
+    # Other errors share the exit code of a full disk, but only a full disk leaves no `trial.json`.
     raise_if_stopped(process, f"Trial {number}", output_path)
     reason = f"its process ended {describe_end(process)}; see {output_path}"
     return Outcome(state="fail", reason=reason)
@@ -331,7 +332,7 @@ def _tell(study: optuna.Study, number: int, outcome: Outcome) -> None:
     logging.info("Trial %d: %s %s %s", number, outcome.state, shown, outcome.reason)
 
 
-# Spawn, because a fork of a process that has imported TensorFlow hangs.
+# Use `spawn`, because a fork of a process that has imported TensorFlow hangs.
 _CONTEXT = multiprocessing.get_context("spawn")
 
 

@@ -145,7 +145,7 @@ def _refusals() -> Iterator[Refusal]:
     for trainer in ("joint", "interleaving"):
         yield Refusal(
             {"virtual": 2, "trainer": trainer},
-            "which supports only experiments with one task",
+            "this field supports only experiments with one task",
             "`trainer.virtual_replicas` supports one task.",
         )
         yield Refusal(
@@ -155,7 +155,7 @@ def _refusals() -> Iterator[Refusal]:
         )
         yield Refusal(
             {"model": "frozen", "trainer": trainer},
-            "which supports only experiments with one task",
+            "this field supports only experiments with one task",
             "`trainer.freeze` supports one task.",
         )
         yield Refusal(

@@ -1,4 +1,4 @@
-"""TensorFlow functions take part in functional models, as with Keras 2."""
+"""TensorFlow functions can be used in functional models, as in Keras 2."""
 
 import keras
 import numpy as np
@@ -25,7 +25,7 @@ FUNCTIONS = {
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
-def test_functional_model_of_a_tensorflow_function_computes_its_result(name: str) -> None:
+def test_tensorflow_function_gives_the_same_result_within_a_functional_model(name: str) -> None:
     function = FUNCTIONS[name]
     tensor = keras.Input((4, 3))
     inputs = tf.random.stateless_normal([2, 4, 3], seed=[1, 2])
@@ -62,11 +62,13 @@ def test_keras_variable_has_the_attributes_of_its_tensorflow_variable(
     assert variable.numpy().tolist() == [1.0, 3.0]
 
 
-def test_attribute_that_neither_variable_has_is_missing(variable: keras.Variable) -> None:
+def test_attribute_unknown_to_the_keras_and_tensorflow_variables_is_missing(
+    variable: keras.Variable,
+) -> None:
     assert not hasattr(variable, "no_such_attribute")
 
 
-def test_stateless_embedding_call_uses_the_given_weights() -> None:
+def test_stateless_embedding_call_uses_the_weights_passed_to_it() -> None:
     embedding = keras.layers.Embedding(4, 2)
     embedding.build()
     rows, _ = embedding.stateless_call([tf.ones((4, 2))], [], tf.constant([1, 3]))

@@ -25,7 +25,7 @@ def test_attention_outputs_and_scores_match_keras_3(inputs, arguments) -> None:
     ours.set_weights(theirs.get_weights())
     outputs = ours(inputs, inputs, return_attention_scores=True, **arguments)
     for one, other in zip(outputs, expected, strict=True):
-        # Sums over the inputs, a key, three positions, and the values of two heads.
+        # The roundings of sums over the inputs, a key, three positions, and two heads' values.
         rounding.assert_close(one, other, roundings=8 + 4 + 3 + 2 * 4)
 
 
@@ -134,12 +134,12 @@ def test_custom_build_works_with_a_call_of_a_different_signature(inputs, cls) ->
     assert layer.extra.shape == (1,)
 
 
-def test_attention_call_may_name_its_inputs_differently(inputs) -> None:
+def test_attention_subclass_may_rename_the_inputs_of_call(inputs) -> None:
     assert TwoStreams(2, 4)(inputs, inputs[:, :1]).shape == (2, 1, 8)
 
 
 @pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
-def test_saved_attention_layer_is_loaded_with_the_same_outputs(inputs, tmp_path) -> None:
+def test_loaded_attention_layer_reproduces_the_outputs_of_the_saved_layer(inputs, tmp_path) -> None:
     tensor = keras.Input((3, 8))
     layer = keras2.MultiHeadAttention(2, 4, output_shape=6, name="attention")
     model = keras.Model(tensor, layer(tensor, tensor))

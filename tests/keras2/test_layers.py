@@ -48,7 +48,7 @@ def test_build_receives_tensor_shapes() -> None:
         assert shapes[0] == tf.TensorShape([2, 3])
 
 
-def test_layer_accepts_a_number_as_positional_call_argument() -> None:
+def test_layer_accepts_a_number_as_a_positional_call_argument() -> None:
     np.testing.assert_array_equal(Scale(1.0)(tf.ones([1, 2]), 3), [[3.0, 3.0]])
 
 
@@ -121,7 +121,7 @@ class Halves(keras2.Keras2Habits, keras.layers.Dense):
         return super().call(inputs) / 2
 
 
-def test_mixin_works_with_other_keras_layers() -> None:
+def test_keras2_habits_mixin_works_with_other_keras_layers() -> None:
     layer = Halves(2, kernel_initializer="ones", name="a/b")
     np.testing.assert_array_equal(layer(tf.ones([1, 4])), [[2.0, 2.0]])
 
@@ -142,7 +142,7 @@ class Functional(keras2.Keras2Habits, keras.Model):
 
 
 @pytest.mark.parametrize("cls", [Functional, Doubles])
-def test_mixin_works_with_functional_and_subclassed_models(cls) -> None:
+def test_keras2_habits_mixin_works_with_functional_and_subclassed_models(cls) -> None:
     model = cls(3, name="a/b")
     assert hasattr(model, "inputs") == (cls is Functional)
     model.inputs = {"x": keras.Input((2,))}

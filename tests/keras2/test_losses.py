@@ -86,7 +86,7 @@ def test_loss_may_branch_on_a_tensor_in_a_graph(loss_cls: type) -> None:
 def test_metric_sample_weights_below_one_are_applied() -> None:
     metric = keras2.MeanIoU(num_classes=2)
     metric.update_state([0, 0, 1, 1], [0, 1, 0, 1], sample_weight=[0.2, 0.3, 0.4, 0.1])
-    # Sums over four weights for each of two classes.
+    # The roundings of sums over four weights for each of two classes.
     rounding.assert_close(metric.result(), (0.2 / 0.9 + 0.1 / 0.8) / 2, roundings=4 * 2)
 
 

@@ -14,7 +14,7 @@ from tests import rounding
 
 
 class Momentum(keras2.Optimizer):
-    """Momentum with weight decay for kernels, whose momentum may change during training."""
+    """An optimizer with weight decay for kernels and a momentum that may change in training."""
 
     def __init__(self, learning_rate=0.1, momentum=0.9, weight_decay=0.0, name="Momentum", **kw):
         super().__init__(name, **kw)
@@ -93,7 +93,9 @@ def train(optimizer: keras.optimizers.Optimizer, model: keras.Model, steps: int 
 
 
 @pytest.mark.parametrize("num_replicas", [1, 2])
-def test_slots_and_hyperparameters_implement_momentum(num_replicas, two_replicas) -> None:
+def test_momentum_optimizer_with_slots_and_hyperparameters_follows_its_formula(
+    num_replicas, two_replicas
+) -> None:
     strategy = two_replicas if num_replicas == 2 else tf.distribute.get_strategy()
     schedule = keras.optimizers.schedules.ExponentialDecay(0.1, 1, 0.5)
     with strategy.scope():
@@ -117,7 +119,7 @@ def test_variable_names_seen_by_the_optimizer_are_paths() -> None:
     rounding.assert_close(weights[1], [3.0 - 0.2], roundings=4)
 
 
-def test_hyperparameter_may_change_after_tracing_and_is_in_the_config() -> None:
+def test_hyperparameter_may_change_after_tracing_and_is_saved_in_the_config() -> None:
     optimizer, model = Momentum(0.1, momentum=0.5, clipnorm=9.0), dense()
     step = tf.function(lambda: optimizer.apply_gradients(gradients(model)))
     step()
@@ -131,7 +133,7 @@ def test_hyperparameter_may_change_after_tracing_and_is_in_the_config() -> None:
 
 
 @pytest.mark.parametrize("kind", ["number", "schedule"])
-def test_resumed_training_restores_the_slots(kind, tmp_path) -> None:
+def test_resumed_training_with_restored_slots_equals_uninterrupted_training(kind, tmp_path) -> None:
     schedule = keras.optimizers.schedules.ExponentialDecay(0.1, 1, 0.5)
     rate = schedule if kind == "schedule" else 0.1
     optimizer, model = Momentum(rate), dense()
@@ -165,7 +167,7 @@ def test_sparse_gradient_sums_repeated_rows_and_updates_each_row_once() -> None:
 
 
 @pytest.mark.parametrize("is_sparse", [False, True])
-def test_subclass_that_extends_dense_and_sparse_updates_applies_once(is_sparse: bool) -> None:
+def test_override_of_both_dense_and_sparse_updates_takes_effect_only_once(is_sparse: bool) -> None:
     table = keras.Variable(np.ones([3, 1], "float32"), name="table")
     rows = tf.IndexedSlices(tf.constant([[1.0]]), tf.constant([1]), tf.constant([3, 1]))
     optimizer = distributed_gradients.make_distributed(Decaying(0.25, epsilon=1e-12))
@@ -191,14 +193,14 @@ def test_custom_apply_gradients_is_called_once_under_every_wrapper(wrap: str) ->
         optimizer.shadow_copy(model)
     if wrap == "scaled":
         optimizer = keras.optimizers.LossScaleOptimizer(optimizer, initial_scale=1.0)
-    # The moments of the first step are m = 0.1 and v = 0.001, before their correction.
+    # The moments of the first step are m = 0.1 and v = 0.001 before bias correction.
     correction = np.sqrt(1 - 0.999) / (1 - 0.9)
     step = 0.1 * correction * 0.1 / (np.sqrt(0.001) + 1.0)
     weights = train(optimizer, model, steps=1)
     rounding.assert_close(weights[1], [3.0 - step], roundings=4)
 
 
-def test_unknown_argument_error_suggests_the_nearest_name() -> None:
+def test_error_for_an_unknown_optimizer_argument_suggests_the_most_similar_argument() -> None:
     with pytest.raises(errors.ConfigValueError, match=r"clip_norm.*clipnorm"):
         Momentum(clip_norm=1.0)
 

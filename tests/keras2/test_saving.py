@@ -58,7 +58,7 @@ class Twice(keras2.Keras2Habits, keras.Model):
 def test_saved_model_takes_and_returns_tensors_by_name(tmp_path) -> None:
     image = keras.Input([1], name="image")
     first, second = keras.layers.Rescaling(2.0, name="first"), keras.layers.ReLU(name="second")
-    # A layer that is used twice returns two outputs.
+    # A layer that is used twice has two outputs.
     Twice(image, [first(image), second(image), first(first(image))]).save(tmp_path / "saved")
     serve = tf.saved_model.load(tmp_path / "saved").signatures["serving_default"]
     outputs = serve(image=tf.constant([[-3.0]]))
@@ -127,7 +127,7 @@ def test_backbone_weights_are_read_from_a_keras_2_checkpoint(of_keras2: str) -> 
     assert float(model.weights[0][0, 0]) == 3.0
 
 
-def test_reading_a_missing_part_of_a_checkpoint_is_refused(of_keras2: str) -> None:
+def test_restoring_an_object_missing_from_a_keras_2_checkpoint_is_refused(of_keras2: str) -> None:
     with pytest.raises(errors.CheckpointError, match="It contains `backbone`"):
         keras2.Checkpoint(head=_model()).restore(of_keras2)
 

@@ -1,4 +1,4 @@
-"""A small problem that one replica can solve, or two with half of the batch each."""
+"""A small problem that one replica can solve, or two replicas with half of the batch each."""
 
 import dataclasses
 from collections.abc import Callable
@@ -11,11 +11,12 @@ import tensorflow as tf
 
 from tests import rounding
 
-# One row for each replica, so different that clipping each gradient is not clipping their sum.
+# One row per replica. The rows differ so much that clipping each gradient is not equivalent to
+# clipping their sum.
 FEATURES = np.array([[1.0, 2.0], [3.0, -1.0]], np.float32)
-# The roundings in four updates, each with a norm over six gradients.
+# The number of roundings in four updates, each with a norm over six gradient elements.
 ROUNDINGS = 4 * 6
-# Adam's `1 - beta_2` is small but has the rounding error of 1. Its second moments have this
+# Adam's `1 - beta_2` is small but has the rounding error of 1. The second moments have this
 # relative error, and each update has an error of this fraction of the learning rate.
 ADAM_ERROR = rounding.unit_roundoff("float32") / (1 - 0.999)
 
@@ -50,7 +51,7 @@ def _gradients(row: tf.Tensor) -> list[tf.Tensor]:
 
 @pytest.fixture
 def train_on(two_replicas: tf.distribute.Strategy) -> Callable[..., Trained]:
-    """Return a function that trains on `num_replicas`; the gradients overflow at `poison_at`."""
+    """Return a function that trains on `num_replicas`; step `poison_at` has a gradient overflow."""
 
     def train(
         num_replicas: int,

@@ -28,7 +28,7 @@ EXPECTED = {
 @pytest.mark.parametrize("name", activations.__all__)
 def test_activation_follows_its_formula_and_survives_serialization_in_a_layer(name):
     activation = getattr(activations, name)
-    # About eight operations; some subtract numbers of the magnitude of 1.
+    # Each formula has about eight operations, some of which subtract numbers of magnitude 1.
     tolerance = rounding.tolerance(roundings=8)
     np.testing.assert_allclose(activation(X), EXPECTED[name], rtol=tolerance, atol=tolerance)
     layer = keras.layers.Activation(activation)

@@ -1,4 +1,4 @@
-"""Updates do not depend on the number of replicas, even if code calls them as in Keras 2."""
+"""Optimizer updates do not depend on the number of replicas, even if called as in Keras 2."""
 
 from collections.abc import Callable
 from typing import Any

@@ -77,7 +77,7 @@ def test_row_lookups_on_two_replicas_match_keras(two_replicas: tf.distribute.Str
         np.testing.assert_array_equal(one, expected)
 
 
-def test_stateless_call_uses_the_given_table() -> None:
+def test_stateless_call_looks_up_rows_in_the_table_passed_to_it() -> None:
     model = _model()
     embedding_lookups.read_rows_only(model)
     rows, _ = model.stateless_call([tf.ones((4, 2))], [], tf.constant(IDS))
@@ -95,7 +95,7 @@ def test_model_can_be_exported_and_lora_enabled_after_read_rows_only(tmp_path: A
     assert [gradient is None for gradient in gradients] == [False, False]
 
 
-def test_subclassed_and_small_embeddings_are_not_changed() -> None:
+def test_read_rows_only_does_not_change_subclassed_embeddings() -> None:
     class Doubled(keras.layers.Embedding):
         def call(self, inputs: Any) -> Any:
             return 2.0 * super().call(inputs)

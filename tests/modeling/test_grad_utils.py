@@ -10,7 +10,7 @@ from tests.modeling.conftest import copy_on_each
 
 @pytest.fixture
 def step_on(two_replicas):
-    """Return a function that makes a step from `w = 0` on the loss `w * value` of each replica."""
+    """Return a function that takes one step from `w = 0` on each replica's loss `w * value`."""
 
     def step(values, optimizer_fn, **kwargs):
         strategy = two_replicas if len(values) == 2 else tf.distribute.get_strategy()
@@ -71,7 +71,7 @@ def test_loss_scaling_does_not_change_the_update(step_on, optimizer_fn):
     np.testing.assert_allclose(step_on(GRADIENTS, optimizer_fn), [-2.0, -2.0])
 
 
-def test_overflow_on_one_replica_skips_the_step_on_all(step_on):
+def test_overflow_on_one_replica_skips_the_step_on_all_replicas(step_on):
     def optimizer_fn():
         return keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(1.0), initial_scale=16.0)
 

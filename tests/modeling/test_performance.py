@@ -1,4 +1,4 @@
-"""Precision policies, and loss scaling on one replica and two."""
+"""Precision policies, and loss scaling on one and two replicas."""
 
 import contextlib
 from collections.abc import Callable
@@ -57,7 +57,7 @@ def test_dtype_policy_is_restored_after_an_error() -> None:
     assert keras.config.dtype_policy().name == "float32"
 
 
-def test_only_float16_needs_a_loss_scale() -> None:
+def test_configure_optimizer_adds_loss_scaling_only_for_float16() -> None:
     optimizer = keras.optimizers.SGD(0.1)
     assert performance.configure_optimizer(optimizer) is optimizer
     wrapped = performance.configure_optimizer(optimizer, use_float16=True)
@@ -89,7 +89,7 @@ def test_loss_scaling_does_not_change_the_update(
     ("num_replicas", "wrap"),
     [(1, performance.LossScaleOptimizer), (2, keras.optimizers.LossScaleOptimizer)],
 )
-def test_overflow_on_one_replica_skips_the_step_on_all(
+def test_overflow_on_one_replica_skips_the_step_on_all_replicas(
     train_on: Callable[..., Any], num_replicas: int, wrap: Any
 ) -> None:
     def optimizer() -> Any:
@@ -146,7 +146,7 @@ def test_loss_scale_never_becomes_zero_or_infinite(gradient: float, bound: float
     assert optimizer.dynamic_scale.numpy() == bound
 
 
-def test_keras_2_train_step_with_explicit_unscaling_unscales_once() -> None:
+def test_keras_2_train_step_with_explicit_unscaling_unscales_gradients_only_once() -> None:
     weight = keras.Variable([3.0])
     optimizer = performance.configure_optimizer(keras.optimizers.SGD(0.5), use_float16=True)
     for _ in range(2):

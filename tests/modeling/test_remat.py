@@ -70,7 +70,7 @@ def _assert_close(got: list[np.ndarray], expected: list[np.ndarray]) -> None:
     ("execution", "num_replicas"),
     [("eager", 1), ("graph", 1), ("xla", 1), ("xla_loop", 1), ("graph", 2), ("xla", 2)],
 )
-def test_rematerialized_layers_train_to_the_same_weights(
+def test_rematerialization_does_not_change_the_trained_weights(
     experiment, tmp_path, two_replicas, execution, num_replicas
 ) -> None:
     options = {"execution": execution, "strategy": two_replicas if num_replicas == 2 else None}
@@ -81,7 +81,7 @@ def test_rematerialized_layers_train_to_the_same_weights(
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("execution", ["graph", "xla"])
-def test_resumed_run_with_rematerialization_is_bit_identical(
+def test_resumed_run_with_rematerialization_equals_an_uninterrupted_run_bit_for_bit(
     experiment, tmp_path, execution
 ) -> None:
     _weights(experiment, tmp_path / "resumed", 2, ["block"], execution=execution)

@@ -41,7 +41,7 @@ def test_replicas_draw_different_random_numbers(two_replicas):
     assert (first.numpy() != second.numpy()).any()
 
 
-def test_each_seed_generator_gets_its_own_state_which_is_the_same_with_xla():
+def test_seed_generators_get_distinct_states_that_are_equal_with_and_without_xla():
     model = _model()
     seeds = replica_state.StepSeeds(model, seed=1)
     states = []
@@ -82,7 +82,7 @@ def _train_on(strategy, batches, **kwargs):
 
 
 @pytest.mark.parametrize(("trainable", "expected"), [(True, 2.0), (False, 0.0)])
-def test_moving_mean_is_averaged_over_replicas_unless_it_is_frozen(
+def test_moving_mean_is_averaged_over_replicas_unless_the_layer_is_frozen(
     two_replicas, trainable, expected
 ):
     batches = [[[2.0], [2.0]], [[6.0], [6.0]]]
@@ -101,7 +101,7 @@ def test_variables_that_the_step_does_not_write_are_not_averaged(two_replicas):
     assert [float(mean.numpy()[0]) for mean in on_replicas] == [0.0, 1.0]
 
 
-def test_all_moving_statistics_are_averaged_in_one_reduction(two_replicas):
+def test_all_moving_statistics_are_averaged_in_a_single_all_reduce(two_replicas):
     with two_replicas.scope():
         layers = [keras.layers.BatchNormalization() for _ in range(3)]
         model = keras.Sequential([keras.Input((4,)), *layers])
@@ -144,7 +144,7 @@ def test_additions_to_atomic_variables_use_one_atomic_op():
     assert type(counter).__name__ == "Variable"
 
 
-def test_assignments_other_than_additions_to_atomic_variables_keep_their_effect():
+def test_assignments_that_are_not_additions_work_on_atomic_variables():
     variable = keras.Variable(np.zeros([2], np.float32), name="v")
     replica_state.make_atomic([variable])
     variable.assign(variable * 0.5 + 1.0)
@@ -158,7 +158,7 @@ def test_assignments_other_than_additions_to_atomic_variables_keep_their_effect(
     np.testing.assert_array_equal(variable.numpy(), [7.0, 7.0])
 
 
-def test_keras_metrics_have_the_same_results_with_atomic_updates():
+def test_atomic_updates_do_not_change_the_results_of_keras_metrics():
     metrics = [keras.metrics.AUC(), keras.metrics.MeanIoU(2), keras.metrics.Mean()]
     others = [keras.metrics.AUC(), keras.metrics.MeanIoU(2), keras.metrics.Mean()]
     replica_state.make_atomic(v for metric in metrics for v in metric.variables)

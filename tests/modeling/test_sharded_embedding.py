@@ -6,7 +6,7 @@ import tensorflow as tf
 from official_lite.modeling import distributed_gradients, sharded_embedding
 from tests import parameter_servers, rounding
 
-# Two servers and a table of 1 MB; a worker makes one update of three rows.
+# A script for two parameter servers. It creates a table of 1 MB and updates three rows once.
 UPDATE = """
 import keras
 import numpy as np
@@ -69,7 +69,7 @@ def test_sharded_embedding_looks_up_and_trains_like_the_keras_embedding(num_shar
         optimizer.apply_gradients(zip(gradients, layer.trainable_variables, strict=True))
         results.append((output.numpy(), tf.convert_to_tensor(layer.embeddings).numpy()))
     np.testing.assert_array_equal(results[0][0], results[1][0])
-    # One update, with sums over at most two rows.
+    # The roundings of one update with sums over at most two rows.
     rounding.assert_close(results[0][1], results[1][1], roundings=2)
 
 
@@ -94,7 +94,7 @@ def test_sharded_embedding_masks_ids_and_accepts_empty_batches():
     assert layer.compute_mask(tf.constant([0, 2])).numpy().tolist() == [False, True]
 
 
-def test_each_parameter_server_stores_a_shard_and_only_rows_are_read(tmp_path):
+def test_each_parameter_server_stores_a_shard_and_only_looked_up_rows_are_read(tmp_path):
     found = parameter_servers.run_script(tmp_path, UPDATE, num_ps=2)
     servers = [f"/job:ps/replica:0/task:{index}/" for index in range(2)]
     assert all(s in device for s, device in zip(servers, sorted(found["devices"]), strict=True))

@@ -84,7 +84,7 @@ def test_serialized_keras_objects_are_restored_by_keras(kind, thing):
     assert type(restored) is type(thing)
 
 
-def test_custom_objects_are_found_by_either_argument():
+def test_deserialization_accepts_custom_objects_and_module_objects():
     class Mine(keras.layers.Layer): ...
 
     config = tf_utils.serialize_keras_object(Mine())

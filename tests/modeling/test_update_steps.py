@@ -1,4 +1,4 @@
-"""Updates with fewer ops, and updates of single table rows, give the results of Keras."""
+"""Updates with fewer ops, and updates of single table rows, give the same results as Keras."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -146,7 +146,7 @@ def _scaled(gradient: Any, scale: tf.Tensor) -> Any:
 
 def _assert_equal(run: _Run, expected: _Run) -> None:
     for one, other in zip(run.values, expected.values, strict=True):
-        # Three updates, with sums over six rows of two numbers.
+        # The roundings of three updates with sums over six rows of two numbers.
         rounding.assert_close(one, other, roundings=3 * 6 * 2)
 
 
@@ -195,7 +195,7 @@ def _lazy(name: str) -> Callable[[], Any]:
 
 @pytest.mark.sample(4)
 @pytest.mark.parametrize("name", LAZY)
-def test_lazy_update_equals_the_dense_update_for_the_rows_looked_up(
+def test_lazy_update_equals_the_dense_update_for_looked_up_rows(
     name: str, two_replicas: tf.distribute.Strategy
 ) -> None:
     lazy = _Run(_lazy(name))
@@ -206,7 +206,7 @@ def test_lazy_update_equals_the_dense_update_for_the_rows_looked_up(
     _assert_equal(_Run(_lazy(name), two_replicas), lazy)
 
 
-def test_lazy_update_leaves_other_rows_bit_identical() -> None:
+def test_lazy_update_leaves_rows_that_are_not_looked_up_bit_identical() -> None:
     before, after = (_Run(_lazy("adamw"), batches=BATCHES[:count]).values for count in (1, 2))
     tables = [i for i, value in enumerate(before) if value.shape == (6, 2)]
     # The table and its two moments.
@@ -248,7 +248,7 @@ def test_batch_without_tokens_updates_the_table_like_keras() -> None:
     _assert_equal(run, _Run(BY_ROWS["adagrad"], batches=no_tokens, is_dense=True))
 
 
-def test_transformers_receive_dense_gradients_and_observers_each_row_once() -> None:
+def test_gradient_transformers_receive_dense_gradients_and_observers_each_row_once() -> None:
     seen: list[Any] = []
     observed: list[Any] = []
 
@@ -308,7 +308,7 @@ def test_learning_rate_is_computed_once_for_all_variables() -> None:
     traced = tf.function(
         lambda: optimizer.apply_gradients([(tf.ones(v.shape), v) for v in variables])
     ).get_concrete_function()
-    # Once for the weight decay and once for the update.
+    # The rate is computed once for the weight decay and once for the update.
     assert len(calls) == 2
     op_types = [op.type for op in traced.graph.get_operations()]
     assert op_types.count("Pow") == 2

@@ -36,7 +36,7 @@ def operations(l2: float = 0.0) -> dict[str, Callable[[], keras.layers.Layer]]:
 
 
 class ToyModel(keras.Model):
-    """The functional model as a subclass, which has no variables before its first call."""
+    """The functional toy model as a subclass, which has no variables before its first call."""
 
     def __init__(self) -> None:
         super().__init__(name="toy_class")

@@ -221,7 +221,9 @@ def _unrolled_objective(alpha_value, learning_rate):
 @pytest.mark.parametrize(
     ("order", "in_graph"), [("second", False), ("second", True), ("finite_difference", True)]
 )
-def test_gradient_matches_the_numeric_gradient_of_the_unrolled_loss(order, in_graph) -> None:
+def test_architecture_gradient_matches_the_numeric_gradient_of_the_unrolled_loss(
+    order, in_graph
+) -> None:
     w, alpha = _variables()
 
     def gradient():

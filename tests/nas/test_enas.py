@@ -34,7 +34,7 @@ def test_lstm_path_probabilities_sum_to_one_and_logits_stay_within_tanh_constant
         loss = lstm.walk(_along(first=1, second=1)).log_prob
     gradients = tape.gradient(loss, [v.value for v in lstm.variables])
     unused = [v.name for v, g in zip(lstm.variables, gradients, strict=True) if g is None]
-    # No label follows the last one, so its embedding is unused.
+    # No label follows the last label, so the embedding of its options is unused.
     assert unused == ["enas_embedding_1"]
     for variable in lstm.variables:
         variable.assign(100.0 * variable)
@@ -141,7 +141,7 @@ def test_entropy_bonus_flattens_the_option_probabilities(experiment, make_traine
     assert max(trainer.probs()["first"]) < 0.8
 
 
-def test_unknown_reward_metric_raises_an_error_that_suggests_the_nearest_name(
+def test_error_for_an_unknown_reward_metric_suggests_the_most_similar_metric(
     experiment, make_trainer
 ) -> None:
     with pytest.raises(errors.ConfigValueError, match=r"`one_shot\.reward` is 'mea'.*`mae`"):

@@ -81,7 +81,7 @@ def test_training_builds_the_architecture_found_by_a_search(
     assert set(content["arch"]) == {"first", "second"}
     assert content["step"] == 4
     assert "mae" in content["metric"]
-    # The same experiment, including the search trainer, with one override.
+    # This is the same experiment, including the search trainer, with one override.
     found = experiment(name, task={"arch": str(tmp_path / "search")}, trainer={"train_steps": 4})
     model, _ = run_toy(found, tmp_path / "found")
     sizes = {"tanh": 20, "linear": 16, "zero": 0}
@@ -103,7 +103,7 @@ def test_search_covers_layer_input_and_repeat_choices(name, experiment, run_toy,
 
 
 @strategies("darts")
-def test_two_replicas_find_the_same_architecture_as_one(
+def test_two_replicas_find_the_same_architecture_as_one_replica(
     name, experiment, make_trainer, two_replicas
 ) -> None:
     trainers, losses = [], []

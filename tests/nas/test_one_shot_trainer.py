@@ -169,7 +169,7 @@ def _model_and_optimizer(averages=False):
 
 
 @pytest.mark.parametrize("averages", [False, True])
-def test_frozen_idle_paths_keep_weights_moments_and_averages(averages: bool) -> None:
+def test_frozen_idle_paths_keep_their_weights_moments_and_averages(averages: bool) -> None:
     model, optimizer = _model_and_optimizer(averages)
     idle = one_shot_trainer.IdlePaths(model, optimizer)
     adam = optimizer.inner_optimizer if averages else optimizer
@@ -192,7 +192,7 @@ def test_frozen_idle_paths_keep_weights_moments_and_averages(averages: bool) -> 
             variable.assign(value)
         return changed
 
-    # Weights: inner a (2), outer y (2), the head (2).
+    # Option `a` of `inner`, option `y` of `outer` and the head have two weights each.
     for path, expected in {
         (0, 0): [True, True, False, False, True, True],
         (0, 1): [False, False, False, False, True, True],
@@ -271,7 +271,7 @@ def test_resumed_train_and_val_streams_continue_with_the_next_batch(replicas, na
     np.testing.assert_equal(whole[2 * replicas :], rest[:replicas])
 
 
-def test_stream_that_cannot_resume_is_reported() -> None:
+def test_build_streams_reports_a_stream_that_cannot_resume() -> None:
     def build_inputs(params, input_context=None):
         if params.seed:
             return _build_inputs(params, input_context)
@@ -283,7 +283,7 @@ def test_stream_that_cannot_resume_is_reported() -> None:
     assert not begin.is_kept
 
 
-def test_separate_arch_data_leaves_all_training_data_to_the_weights() -> None:
+def test_weights_train_on_all_training_data_if_arch_data_is_separate() -> None:
     arch_data = dataclasses.replace(_config(), global_batch_size=2)
     batches = _take(
         one_shot_trainer.build_streams(_build_inputs, arch_data=arch_data)(_config()), 10

@@ -66,7 +66,7 @@ def test_choice_inside_an_unchosen_candidate_is_inactive() -> None:
     assert [choice.label for choice in active] == ["outer", "twin", "twin"]
 
 
-def test_nni_replace_functions_resolve_choices_and_append_to_the_given_list() -> None:
+def test_nni_replace_functions_resolve_choices_and_append_to_the_modules_list() -> None:
     class Mean:
         def __init__(self, choice) -> None:
             self.ops = list(choice.candidates.values())
@@ -202,7 +202,7 @@ def _softmax(values) -> np.ndarray:
     return np.exp(values) / np.exp(values).sum()
 
 
-def test_mixture_weights_its_options_by_the_softmax_of_alpha() -> None:
+def test_mixture_resolver_weights_options_by_the_softmax_of_alpha() -> None:
     choice = _choice()
     resolver = _with_alpha(resolution.MixtureResolver(choice))
     wanted = _softmax(np.array([0.0, 1.0, 0.5])) @ [1.0, 10.0, 100.0]
@@ -210,7 +210,7 @@ def test_mixture_weights_its_options_by_the_softmax_of_alpha() -> None:
     assert resolver.export() == 1
 
 
-def test_alpha_is_initialized_nearly_uniform_or_to_the_prior() -> None:
+def test_initial_alpha_is_nearly_uniform_or_follows_the_prior() -> None:
     alphas = np.concatenate(
         [resolution.MixtureResolver(_choice()).alpha.numpy() for _ in range(60)]
     )
@@ -232,7 +232,7 @@ def test_gumbel_softmax_adds_noise_and_divides_by_the_temperature(hard) -> None:
     rounding.assert_close(found, 1.0 if hard else soft, roundings=MIXTURE_ROUNDINGS, scale=100.0)
 
 
-def test_path_resolver_takes_the_drawn_option_or_else_the_one_with_the_largest_alpha() -> None:
+def test_path_resolver_takes_the_drawn_option_or_else_the_option_with_the_largest_alpha() -> None:
     choice = _choice()
     resolver = _with_alpha(resolution.PathResolver(choice))
     assert _compute(choice, resolver) == 10.0
@@ -289,7 +289,7 @@ def test_gumbel_noise_is_a_function_of_seed_step_and_salt() -> None:
         assert not np.array_equal(first[0], other[0])
 
 
-def test_samples_follow_the_distribution_given_by_the_logits() -> None:
+def test_sampled_options_follow_the_distribution_of_the_logits() -> None:
     probs = np.array([0.7, 0.2, 0.1], np.float32)
 
     @tf.function

@@ -133,7 +133,7 @@ def test_stopped_trial_resumes_from_its_checkpoint(tmp_path) -> None:
 
 @pytest.mark.parametrize("batch_size", [16, 256])
 def test_epochs_and_schedules_are_resolved_for_the_batch_size_of_each_trial(batch_size) -> None:
-    # The decay covers the whole training.
+    # The decay covers the whole training run.
     ratio = {"cosine": {"decay_ratio": 1.0}}
     covering = {"trainer": {"optimizer_config": {"learning_rate": ratio}}}
     data = {"train_data": {"num_examples": 1437, "global_batch_size": 32}}

@@ -29,7 +29,7 @@ def _tried(study) -> list[dict]:
 
 
 def _small(strategy: str) -> dict:
-    """Return the config of a strategy that samples from earlier trials after a few of them."""
+    """Return the config of a strategy that learns from earlier trials after only a few trials."""
     arguments = {
         "tpe": {"n_startup_trials": 4},
         "nsga2": {"population_size": 4},
@@ -100,7 +100,7 @@ def test_grid_strategy_evaluates_each_point_once_and_ends(tmp_path) -> None:
         ({"pruner": {"name": "hyperband", "max_resource": "x"}}, "hyperband"),
     ],
 )
-def test_invalid_strategy_or_pruner_is_refused_with_the_remedy(fields, words: str) -> None:
+def test_error_for_an_invalid_strategy_or_pruner_suggests_the_remedy(fields, words: str) -> None:
     config = toys.config(**fields)
     with pytest.raises(errors.ConfigError, match=words):
         samplers.create_sampler(config, search.Space(config.space)), samplers.create_pruner(config)
@@ -115,7 +115,7 @@ def _study(num_trials: int, seed: int = 0, **sizes: int) -> optuna.Study:
     return study
 
 
-def test_child_differs_in_one_value_from_a_trial_in_the_population() -> None:
+def test_evolved_trial_differs_in_one_value_from_a_trial_in_the_population() -> None:
     trials = _study(40, population_size=10, sample_size=3).trials
     for index, trial in enumerate(trials[10:], start=10):
         differences = [
@@ -125,7 +125,7 @@ def test_child_differs_in_one_value_from_a_trial_in_the_population() -> None:
         assert 1 in differences
 
 
-def test_evolution_selects_the_best_of_its_sample_as_parent() -> None:
+def test_evolution_selects_the_best_trial_of_its_sample_as_parent() -> None:
     """A sample as large as the population contains the best trial of the population."""
     trials = _study(30, population_size=5, sample_size=5).trials
     for index, trial in enumerate(trials[5:], start=5):
@@ -165,7 +165,7 @@ def _steps(study_dir: pathlib.Path) -> int:
 
 
 @pytest.mark.parametrize("pruner", list(SETTINGS))
-def test_pruner_ends_bad_trials_early_and_completes_the_best_one(pruner: str, tmp_path) -> None:
+def test_pruner_ends_bad_trials_early_but_not_the_best_trial(pruner: str, tmp_path) -> None:
     config = toys.config(pruner={"name": pruner, **SETTINGS[pruner]}, num_trials=20)
     study = search.run_study(toys.curve, config, str(tmp_path))
     states = [trial.state.name for trial in study.trials]

@@ -35,7 +35,7 @@ def postgresql(tmp_path_factory) -> Iterator[str]:
 
 def _start_server(stack: contextlib.ExitStack) -> str:
     directory = pathlib.Path(os.path.realpath(SERVER)).parent
-    # The user `postgres` needs access, which it does not have to the directories of pytest.
+    # The user `postgres` has no access to pytest's directories, so create another directory.
     home = pathlib.Path(subprocess.check_output(["mktemp", "-d"], text=True).strip())
     stack.callback(shutil.rmtree, home)
     as_user = []
@@ -74,7 +74,7 @@ def _goes_on(url: str, study_dir: pathlib.Path) -> None:
     assert len({trial.params["x"] for trial in study.trials}) == 4
     with pytest.raises(errors.ConfigValueError, match="is not in the storage"):
         search.run_study(toys.parabola, toys.config(), str(study_dir))
-    # Two studies share a database.
+    # Two studies may share a database.
     other = search.run_study(toys.parabola, config, f"{study_dir}2")
     assert len(other.trials) == 2
 
@@ -89,21 +89,21 @@ def test_postgresql_stores_a_resumed_study_with_two_workers(postgresql: str, tmp
     _goes_on(postgresql, tmp_path / "study")
 
 
-def test_study_in_a_moved_journal_can_be_opened(tmp_path) -> None:
+def test_study_can_be_resumed_after_its_directory_has_been_moved(tmp_path) -> None:
     search.run_study(toys.parabola, toys.config(num_trials=2), str(tmp_path / "old"))
     (tmp_path / "old").rename(tmp_path / "new")
     study = search.run_study(toys.parabola, toys.config(num_trials=3), str(tmp_path / "new"))
     assert len(study.trials) == 3
 
 
-def test_study_with_another_objective_or_space_is_refused(tmp_path) -> None:
+def test_resuming_a_study_with_another_objective_or_space_is_refused(tmp_path) -> None:
     search.run_study(toys.parabola, toys.config(), str(tmp_path))
     for fields in ({"direction": "maximize"}, {"space": {"y": [1, 2]}}):
         with pytest.raises(errors.ConfigValueError, match="a study with a different config"):
             search.run_study(toys.parabola, toys.config(**fields), str(tmp_path))
 
 
-def test_study_with_a_changed_experiment_is_refused_unless_allowed(tmp_path) -> None:
+def test_resuming_a_study_with_a_changed_experiment_is_refused_unless_allowed(tmp_path) -> None:
     def run(rate: float, **allowed: bool) -> None:
         origin = {"trainer.rate": rate}
         search.run_study(toys.parabola, toys.config(), str(tmp_path), origin=origin, **allowed)
@@ -122,13 +122,13 @@ def test_storage_that_cannot_be_opened_raises_a_config_error(url: str, tmp_path)
         search.run_study(toys.parabola, toys.config(storage=url), str(tmp_path))
 
 
-def test_storage_error_hides_the_password() -> None:
+def test_storage_description_hides_the_user_name_and_password() -> None:
     assert storage._describe(toys.config(storage="mysql://me:secret@host/db")) == "mysql://host/db"
 
 
 @pytest.mark.parametrize("rest", ['{"op_code":6,"work', '{"op_code"' + " " * 100_000])
 def test_incomplete_last_line_of_the_journal_is_removed(tmp_path, rest):
-    """A killed process or a full disk leaves an incomplete line."""
+    """A killed process or a full disk may leave an incomplete line."""
     study_dir = str(tmp_path / "study")
     search.run_study(toys.parabola, toys.config(num_trials=2), study_dir)
     with (tmp_path / "study" / "study.journal").open("a") as file:
@@ -150,7 +150,7 @@ def test_full_disk_ends_the_study_without_failing_a_trial(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["", "sqlite"])
-def test_hundreds_of_trials_of_eight_workers_are_each_run_once(tmp_path, name):
+def test_eight_workers_run_each_of_hundreds_of_trials_exactly_once(tmp_path, name):
     url = f"sqlite:///{tmp_path}/study.db" if name else ""
     config = toys.config(storage=url, num_trials=300, num_workers=8)
     study = search.run_study(toys.parabola, config, str(tmp_path / "study"))

@@ -1,4 +1,4 @@
-"""Whole studies, from the config to the results, including killed ones."""
+"""Whole studies, including killed studies, from the config to the results."""
 
 import json
 import os
@@ -83,7 +83,7 @@ def test_trial_still_running_in_another_process_is_named_in_the_log(tmp_path, ca
     assert [trial.state.name for trial in study.trials] == ["COMPLETE"] * 5
 
 
-def test_top_k_file_lists_the_best_trials_in_order(tmp_path) -> None:
+def test_top_k_file_lists_the_best_trials_best_first(tmp_path) -> None:
     config = toys.config(num_trials=12, top_k=3)
     search.run_study(toys.parabola, config, str(tmp_path))
     top = json.loads((tmp_path / "top_k.json").read_text())

@@ -100,7 +100,7 @@ def test_report_functions_apply_to_the_current_trial(tmp_path) -> None:
     study = search.run_study(evaluate, toys.config(num_trials=1), str(tmp_path))
     assert study.trials[0].intermediate_values == {0: 7.0}
     assert study.best_value == 9.0
-    # Outside a study, these functions do nothing.
+    # Outside a study, there is no current trial, and the report functions only log.
     assert search.current_trial() is None
     search.report_intermediate_result(1.0)
     search.report_final_result(1.0)

@@ -35,8 +35,8 @@ def test_crash_of_an_isolated_trial_fails_only_that_trial(tmp_path) -> None:
     assert [t.value for t in same.trials] == [t.value for t in study.trials[:2]]
 
 
-def test_stopped_trial_resumes_any_number_of_times_and_others_run_once(tmp_path) -> None:
-    # There are more stops than `max_starts`, because stops do not count as kills.
+def test_stopped_trial_resumes_any_number_of_times_and_other_trials_run_once(tmp_path) -> None:
+    # There may be more stops than `max_starts`, because only kills count toward this limit.
     stops = iter([False, True, True, True, False, False])
 
     def evaluate(trial: search.TrialRun) -> float:
@@ -96,7 +96,7 @@ def test_killed_worker_is_restarted_and_its_trial_resumes(
     is_taken_up: bool, tmp_path, monkeypatch
 ) -> None:
     if is_taken_up:
-        # As if the other worker had already taken over the trial.
+        # Act as if the other worker had already taken over the trial.
         monkeypatch.setattr(worker, "has_broken_off_trials", lambda *_: False)
     config = toys.config(num_workers=2, num_trials=6)
     study = search.run_study(toys.killed_once, config, str(tmp_path))
@@ -211,7 +211,7 @@ def test_output_and_exit_code_of_a_started_process_are_available(tmp_path) -> No
     process = worker.start_process(write, str(tmp_path / "a"), output_path=str(output))
     assert worker.wait_for_any([process]) is process
     assert process.exitcode == 0
-    # TensorFlow may have printed something before, if a plugin imports it.
+    # If a plugin imports TensorFlow, the output may start with messages from TensorFlow.
     assert output.read_text().endswith("written\n")
     failed = worker.start_process(refuse, output_path=str(output))
     worker.wait_for_any([failed])
@@ -221,7 +221,7 @@ def test_output_and_exit_code_of_a_started_process_are_available(tmp_path) -> No
 
 
 @pytest.mark.slow
-def test_started_process_has_the_gin_bindings_and_loaded_files_of_its_parent(tmp_path) -> None:
+def test_started_process_has_the_gin_bindings_and_plugin_files_of_its_parent(tmp_path) -> None:
     (tmp_path / "my_hooks.py").write_text("")
     plugins.load_module(str(tmp_path / "my_hooks.py"))
     gin.parse_config("bound_in_gin.value = 7")
@@ -233,7 +233,7 @@ def test_started_process_has_the_gin_bindings_and_loaded_files_of_its_parent(tmp
 
 
 @pytest.mark.slow
-def test_error_terminates_the_started_processes(tmp_path) -> None:
+def test_error_in_the_parent_terminates_the_started_processes(tmp_path) -> None:
     process = worker.start_process(
         write_and_wait, str(tmp_path / "a"), output_path=str(tmp_path / "b")
     )

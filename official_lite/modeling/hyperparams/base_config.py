@@ -49,13 +49,14 @@ def bind(config_cls: type[Config]) -> Callable[[_Builder], _Builder]:
         if config_cls.__dict__.get("_BUILDER") is not None:
             raise errors.ConfigValueError(
                 "Inside a program, we should not bind a config to a class twice; "
-                f"{config_cls.__name__} is already bound to {config_cls._BUILDER!r}."
+                f"{config_cls.__name__} is already bound to {config_cls._BUILDER!r}. Bind a "
+                "subclass of the config instead."
             )
         if not (inspect.isclass(builder) or inspect.isfunction(builder)):
             raise errors.ConfigValueError(
                 f"A builder must be a class or a function, got {builder!r}."
             )
-        # Static, so that a function does not receive the config as its first argument.
+        # `staticmethod` prevents a function from receiving the config as its first argument.
         config_cls._BUILDER = staticmethod(builder)
         return builder
 
@@ -128,7 +129,7 @@ class Config(params_dict.ParamsDict):
         if key in ("BUILDER", "_BUILDER"):
             raise AttributeError(
                 "`BUILDER` is a property and `_BUILDER` is the reserved class attribute. "
-                "Set the builder of a config class by `bind`."
+                "Set the builder of a config class with `bind`."
             )
         if key in self.RESERVED_ATTR:
             self.__dict__[key] = value
@@ -143,7 +144,7 @@ class Config(params_dict.ParamsDict):
             self._clear_rivals({key: value})
 
     def __eq__(self, other: object) -> bool:
-        # Used by open configs only: `dataclasses` generates a field-wise `__eq__` for the others.
+        # Only open configs use this method: `dataclasses` generates `__eq__` for all other configs.
         return type(other) is type(self) and other.as_dict() == self.as_dict()
 
     def __repr__(self) -> str:
@@ -188,7 +189,8 @@ class Config(params_dict.ParamsDict):
         names = list(inspect.get_annotations(cls))
         if len(args) > len(names):
             raise errors.ConfigTypeError(
-                f"{cls.__name__} has {len(names)} fields, but got {len(args)} values."
+                f"{cls.__name__} declares {len(names)} fields, but got {len(args)} positional "
+                "values. Pass at most one value per field."
             )
         return cls(default_params=dict(zip(names, args, strict=False)) | kwargs)
 
@@ -216,7 +218,7 @@ class Config(params_dict.ParamsDict):
 
     def _refuse_rivals(self, given: Mapping[str, Any], cursor: Cursor) -> None:
         for name, rival in self.CLEARS.items():
-            # A serialized config contains the default of a field even if its rival replaces it.
+            # A serialized config contains a field's default even if the rival field replaces it.
             is_given = given.get(name) not in (None, getattr(type(self), name))
             if is_given and given.get(rival) is not None:
                 raise errors.ConfigValueError(
@@ -291,7 +293,8 @@ def _refuse_nested_sequence(value: object, cursor: Cursor) -> None:
         if any(isinstance(element, list | tuple) for element in value):
             raise errors.ConfigTypeError(
                 f"{cursor}: Invalid sequence: only supports single level lists and tuples where "
-                f"no field is declared; got {_described(value)}."
+                f"no field is declared; got {_described(value)}. Declare a field for a nested "
+                "sequence."
             )
 
 
@@ -362,7 +365,7 @@ class FieldType(abc.ABC):
 
     @abc.abstractmethod
     def convert(self, value: object, current: object, cursor: Cursor) -> Any:
-        """Return the value to store in place of `current` (None if nothing is stored).
+        """Return the value to store in place of `current`, which is None if nothing is stored.
 
         Raises:
             ConfigTypeError: The value has the wrong type.
@@ -371,7 +374,7 @@ class FieldType(abc.ABC):
         """
 
     def read(self, value: object) -> Any:
-        """Convert a text from a command line: as YAML, or unparsed if only that is accepted.
+        """Return a command-line text parsed as YAML, or the text itself if only that is accepted.
 
         Raises:
             ConfigValueError: The text is not valid YAML, and this type does not accept strings.
@@ -477,7 +480,7 @@ class LiteralType(FieldType):
 
 
 class ConfigType(FieldType):
-    """Type of a config of one class or its subclasses; dicts are merged or built."""
+    """Type of configs of one class or its subclasses; a dict updates or creates a config."""
 
     def __init__(self, config_class: type[params_dict.ParamsDict]) -> None:
         self.name = config_class.__name__
@@ -666,11 +669,11 @@ def _hint(wanted: str, value: object) -> str:
 class Lenient:
     """Mixin for config classes ported from the Model Garden, whose fields accept any value.
 
-    List it before the base class. Values that fit their annotation are converted as usual. Others,
-    such as None or a float for an `int`, are kept as they are. A dict from which such a config is
-    built may contain other keys, and code may assign to them: `config.key = value`. Overriding a
-    key that does not exist is still an error.
-    Locking the config that contains it does not lock it, because models change their configs.
+    List the mixin before the base class. Values that fit their annotation are converted as usual.
+    Others, such as None or a float for an `int`, are kept as they are. A dict from which such a
+    config is built may contain other keys, and code may assign to them: `config.key = value`.
+    Overriding a key that does not exist is still an error.
+    Locking an outer config does not lock a lenient one, because models change their configs.
     """
 
     IS_LENIENT: ClassVar[bool] = True

@@ -49,7 +49,7 @@ class RestrictionError(errors.ConfigValueError, KeyError):
 
 
 class _Method:
-    """Method of a config that stays callable if the config has a key of the same name.
+    """Config method that stays callable even if the config has a key of the same name.
 
     Python looks up a descriptor with `__set__` in the class before it looks at the instance.
     """
@@ -62,7 +62,7 @@ class _Method:
 
     def __set__(self, config: object, value: object) -> None:
         raise AttributeError(
-            "A method of a config can't be replaced. Set the key of this name by `override`."
+            "A config method cannot be replaced. To set a key of the same name, call `override`."
         )
 
 
@@ -86,8 +86,8 @@ class ParamsDict:
         restrictions: Rules that `validate` checks; see `Restriction`.
     """
 
-    # `_conversions`, which the module `config.epochs` sets, is a dict by the path of a field whose
-    # value was derived.
+    # `_conversions`, set by the module `config.epochs`, is a dict keyed by the paths of the fields
+    # that were converted to steps.
     RESERVED_ATTR = ("_locked", "_restrictions", "_conversions")
     ALIASES: ClassVar[Mapping[str, str]] = {}
     IS_LENIENT: ClassVar[bool] = False
@@ -198,7 +198,7 @@ class ParamsDict:
         self._merge(params, cursor)
 
     def _read(self, key: str, value: yaml_io.Text) -> Any:
-        """Convert a text from a command line to a value for a key."""
+        """Convert a command-line text to a value for `key`."""
         del key
         return value.value
 
@@ -206,7 +206,9 @@ class ParamsDict:
         for key, value in params.items():
             below = cursor.key(key, params)
             if key in self.RESERVED_ATTR:
-                raise errors.UnknownKeyError(f"{below}: The key {key!r} is internally reserved.")
+                raise errors.UnknownKeyError(
+                    f"{below}: The key {key!r} is internally reserved. Use another name."
+                )
             if cursor.strict and key not in self:
                 raise self._unknown_key(key, below)
             current = self.__dict__.get(key)
@@ -238,15 +240,15 @@ class ParamsDict:
 
     @classmethod
     def _explain_mismatch(cls, value: object, path: str) -> str:
-        """Return a hint, with a space before it, for a value given in place of this config."""
+        """Return a hint, with a leading space, for a value that is neither a config nor a dict."""
         del value, path
         return ""
 
     def _of_same_classes(self: _Params, given: Mapping[str, Any]) -> _Params:
         """Return a new config of this class.
 
-        Nested configs that `given` sets have the same classes as in this config, which may be
-        subclasses of the annotated ones. All values are defaults.
+        Each nested config that `given` sets has the same class as in this config, even if that
+        class is a subclass of the annotated one. All fields have their default values.
         """
         new = type(self)()
         for name, value in given.items():
@@ -256,7 +258,7 @@ class ParamsDict:
                 if not current._is_open():
                     new.__dict__[key] = current._of_same_classes(value)
             elif isinstance(current, list | tuple) and isinstance(value, list | tuple):
-                # The caller then replaces these elements by those of `given`, one by one.
+                # The caller then replaces each element with the corresponding element of `given`.
                 new.__dict__[key] = current
         return new
 
@@ -563,7 +565,7 @@ def _check(restriction: Restriction, config: ParamsDict, cursor: Cursor) -> None
     if callable(restriction):
         if restriction(config) is False:
             name = getattr(restriction, "__name__", repr(restriction))
-            raise RestrictionError(f"The restriction `{name}`{inside} is violated.")
+            raise RestrictionError(f"The config violates the restriction `{name}`{inside}.")
         return
     left, symbol, right = _split(restriction)
     values = config.as_dict()
@@ -574,8 +576,8 @@ def _check(restriction: Restriction, config: ParamsDict, cursor: Cursor) -> None
         is_met = False
     if not is_met:
         raise RestrictionError(
-            f"Found inconsistency between keys: the restriction `{restriction}`{inside} is "
-            f"violated: the values are {left_value!r} and {right_value!r}."
+            f"Found inconsistency between keys: the values {left_value!r} and {right_value!r} "
+            f"violate the restriction `{restriction}`{inside}."
         )
 
 
@@ -583,8 +585,8 @@ def _split(restriction: str) -> tuple[str, str, str]:
     parts = re.split(r"(==|!=|<=|>=|<|>)", restriction)
     if len(parts) != 3:
         raise errors.ConfigValueError(
-            f"The restriction {restriction!r} is not of the form `a.b <= c.d` "
-            f"with one of {' '.join(_OPERATORS)}."
+            f"The restriction {restriction!r} does not have the form `a.b <= c.d`. Write two "
+            f"operands joined by one of {' '.join(_OPERATORS)}."
         )
     return parts[0].strip(), parts[1], parts[2].strip()
 
@@ -602,7 +604,7 @@ def _operand(text: str, values: Mapping[str, Any]) -> Any:
             known = node if isinstance(node, Mapping) else ()
             raise errors.UnknownKeyError(
                 (
-                    f"A restriction uses `{text}`, but there is no {key!r}. "
+                    f"A restriction uses `{text}`, but the config has no {key!r}. "
                     f"{suggestions.did_you_mean(key, known)}"
                 ).rstrip()
             )
@@ -615,7 +617,7 @@ def _number(text: str) -> float:
         return float(text)
     except ValueError as error:
         raise errors.ConfigValueError(
-            f"A restriction compares with {text!r}, which is not a number."
+            f"A restriction compares with {text!r}, which is not a number. Put strings in quotes."
         ) from error
 
 

@@ -65,7 +65,7 @@ def is_plain_text(text: str) -> bool:
 
 
 def _bounded_int(text: str, where: str) -> int:
-    # Python refuses to parse integers of thousands of digits, so check the length first.
+    # Python refuses to parse integers with thousands of digits, so check the length first.
     value = int(text) if len(text) <= 20 else INT64_MAX + 1
     if not INT64_MIN <= value <= INT64_MAX:
         raise errors.ConfigValueError(
@@ -119,7 +119,7 @@ class Text:
     Attributes:
         text: The text.
         parsed: The text parsed as YAML.
-        problem: The error of parsing the text as YAML, or None.
+        problem: The error raised by parsing the text as YAML, or None.
     """
 
     text: str
@@ -186,7 +186,7 @@ def pair_elements(
 
 
 def merge(old: Any, new: Any, cursor: Cursor) -> Any:
-    """Return one override with the effect of two, whose order does not matter.
+    """Merge two overrides into one with the same effect, whatever their order.
 
     If both set the same field, the new value wins.
 
@@ -248,7 +248,9 @@ def plain_scalar(value: ForeignScalar, cursor: Cursor) -> Scalar:
         return float(value)
     number = int(value)
     if not INT64_MIN <= number <= INT64_MAX:
-        raise errors.ConfigValueError(f"{cursor}: the integer does not fit into 64 bits.")
+        raise errors.ConfigValueError(
+            f"{cursor}: the integer does not fit into 64 bits. Use a float instead."
+        )
     return number
 
 
@@ -380,11 +382,12 @@ def mask_passwords(text: str) -> str:
 def _decode(content: bytes, path: str) -> str:
     if len(content) > MAX_BYTES:
         raise errors.ConfigValueError(
-            f"{path} is larger than {MAX_BYTES:,} bytes, so it is not read as a config."
+            f"{path} is larger than {MAX_BYTES:,} bytes, the limit for config files. Make sure "
+            "that it is a config file, and shorten it."
         )
     if content.startswith(_BYTE_ORDER_MARKS):
         raise errors.ConfigValueError(
-            f"{path}:1: the file starts with a byte order mark. Save it as UTF-8 without one."
+            f"{path}:1: the file starts with a byte order mark. Save it as UTF-8 without the mark."
         )
     try:
         return content.decode()
@@ -405,15 +408,19 @@ class _Loader(yaml.SafeLoader):
         self._count = 0
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
-        # The stubs do not annotate this method.
+        # PyYAML's type stubs do not annotate this method.
         event = self.peek_event()  # type: ignore[no-untyped-call]
         self._refuse_tag(event)
         self._depth += 1
         self._count += 1
         if self._depth > MAX_DEPTH:
-            raise _problem(f"the nesting is deeper than {MAX_DEPTH} levels", event.start_mark)
+            raise _problem(
+                f"the nesting is deeper than {MAX_DEPTH} levels; reduce it", event.start_mark
+            )
         if self._count > MAX_NODES:
-            raise _problem(f"there are more than {MAX_NODES:,} values", event.start_mark)
+            raise _problem(
+                f"there are more than {MAX_NODES:,} values; remove some", event.start_mark
+            )
         node = super().compose_node(parent, index)
         self._depth -= 1
         return node
@@ -440,7 +447,9 @@ class _Builder:
     def build(self, node: yaml.Node, depth: int = 0) -> Any:
         self._count += 1
         if depth > MAX_DEPTH or self._count > MAX_NODES:
-            raise self._error(node, f"the aliases expand to more than {MAX_NODES:,} values")
+            raise self._error(
+                node, f"the aliases expand to more than {MAX_NODES:,} values; use fewer aliases"
+            )
         if isinstance(node, yaml.ScalarNode):
             return self._scalar(node)
         if isinstance(node, yaml.SequenceNode):
@@ -450,7 +459,9 @@ class _Builder:
     def _scalar(self, node: yaml.ScalarNode) -> Scalar:
         text: str = node.value
         if any("\ud800" <= character <= "\udfff" for character in text):
-            raise self._error(node, "the text contains half of a surrogate pair")
+            raise self._error(
+                node, "the text contains half of a surrogate pair; write the character itself"
+            )
         if node.style is not None:
             return text
         return resolve_scalar(text, self._at(node))
@@ -466,7 +477,9 @@ class _Builder:
             key = self._key(key_node)
             if key in result:
                 raise self._error(
-                    key_node, f"the key {key!r} is already set in line {result.lines[key]}"
+                    key_node,
+                    f"the key {key!r} is already set in line {result.lines[key]}; remove one of "
+                    "the two",
                 )
             result[key] = value
             result.lines[key] = _line(key_node)
@@ -491,7 +504,9 @@ class _Builder:
         values = value if isinstance(value, list) else [value]
         mappings = [one for one in values if isinstance(one, LocatedDict)]
         if len(mappings) < len(values):
-            raise self._error(node, "`<<` can only merge mappings")
+            raise self._error(
+                node, "`<<` can merge only mappings; give it a mapping or a list of mappings"
+            )
         return mappings
 
     def _error(self, node: yaml.Node, problem: str) -> errors.ConfigValueError:
@@ -510,7 +525,7 @@ class _Dumper(yaml.SafeDumper):
 
 def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.Node:
     style = None if is_plain_text(text) else "'"
-    # From single quotes, PyYAML would read these line breaks back as different ones.
+    # In single quotes, PyYAML would change these line breaks when it reads them back.
     if any(line_break in text for line_break in "\n\r\x85\u2028\u2029"):
         style = '"'
     return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
@@ -552,12 +567,13 @@ def _compose(text: str, source: str) -> yaml.Node | None:
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
         raise errors.ConfigValueError(
-            f"{source}:{line}: the character {chr(int(error.character))!r} is not allowed in YAML."
+            f"{source}:{line}: the character {chr(int(error.character))!r} is not allowed in YAML. "
+            "Remove it, or write it as an escape sequence in double quotes."
         ) from error
     except (ValueError, OverflowError) as error:
-        # PyYAML does not catch the error of `chr` for an escape such as "\Uffffffff".
+        # PyYAML does not catch the error that `chr` raises for an escape such as "\Uffffffff".
         raise errors.ConfigValueError(
-            f"{source}: an escape sequence is not a valid character: {error}"
+            f"{source}: an escape sequence is not a valid character: {error}. Correct it."
         ) from error
 
 

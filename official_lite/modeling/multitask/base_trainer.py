@@ -129,7 +129,7 @@ class MultiTaskBaseTrainer(base_trainer.Trainer):
         initialize_model(self.multi_task_model, self.optimizer)
 
     def after_restore(self) -> None:
-        """Continue the data of each task at its position; called after a checkpoint is restored."""
+        """Resume each task's data at the restored position; called after a restore."""
         for name in self.multi_task.tasks:
             model_state.follow_statistics(task_model(self.multi_task_model, name))
         super().after_restore()
@@ -220,7 +220,7 @@ class MultiTaskBaseTrainer(base_trainer.Trainer):
         }
 
     def _training_logs(self, groups: Mapping[str, step_metrics.MetricGroup]) -> dict[str, Any]:
-        """Return losses and metrics; a task without a step in this interval is omitted."""
+        """Return losses and metrics, without tasks that made no step in this interval."""
         logs: dict[str, Any] = {
             name: group.results()
             for name, group in groups.items()
@@ -244,7 +244,7 @@ class MultiTaskBaseTrainer(base_trainer.Trainer):
         return losses
 
     def _weight_in(self, name: str, batch: nests.Nest) -> Any:
-        """Return the size of a task's batch as a fraction of the largest batch size of any task."""
+        """Return a task's batch size as a fraction of the largest batch size among all tasks."""
         sizes = self._batch_sizes
         weight = self._weight_of_part(batch, sizes[name])
         share = sizes[name] / max(sizes.values()) if all(sizes.values()) else 1.0
@@ -268,7 +268,7 @@ def task_model(model: Model, task_name: str) -> keras.Model:
 
 
 def initialize_model(model: Model, optimizer: keras.optimizers.Optimizer | None) -> None:
-    """Let a model load pretrained weights, then set the averages of the weights to the weights."""
+    """Let a model load pretrained weights, then reset the weight averages to these weights."""
     if isinstance(model, base_model.MultiTaskBaseModel):
         model.initialize()
     optimizer_factory.follow_weights(optimizer)

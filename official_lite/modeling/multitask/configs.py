@@ -160,8 +160,8 @@ class MultiTaskTrainerConfig(cfg.TrainerConfig):
         for name, default in _ONE_TASK_ONLY.items():
             if getattr(self, name):
                 raise errors.ConfigValueError(
-                    f"`{name}` is {getattr(self, name)}, which supports only experiments with one "
-                    f"task. Set it to {default}."
+                    f"`{name}` is {getattr(self, name)}, but this field supports only experiments "
+                    f"with one task. Set it to {default}."
                 )
 
 

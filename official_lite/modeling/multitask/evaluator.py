@@ -28,18 +28,18 @@ class MultiTaskEvaluator(orbit.AbstractEvaluator):
     Args:
         eval_tasks: The tasks; each is identified by its `name`.
         model: The models of the tasks, or one Keras model for all of them.
-        global_step: The step counter of the training, if the same process trains.
+        global_step: The step counter of the training run, if the same process trains.
         eval_steps: The number of batches in an evaluation of a task, by task name. For None or a
             missing task, the number passed to `evaluate` is used.
         checkpoint_exporter: An object whose `maybe_export_checkpoint` is called after every
             evaluation.
-        optimizer: The optimizer of the training. Without it, averages of the weights in a
-            checkpoint are not found.
+        optimizer: The training optimizer. Without it, weight averages in a checkpoint are not
+            restored.
         evaluator_options: How the evaluation loops are executed.
         init_fn: A function that loads weights if there is no checkpoint. The model's `initialize`
             is called in any case.
-        checkpoint: The checkpoint of the training, if the same process trains. It is saved as the
-            best, so that training can resume from it.
+        checkpoint: The training checkpoint, if the same process trains. It is saved as the best
+            checkpoint, so that training can resume from it.
 
     Raises:
         errors.UnknownKeyError: A task has no model.
@@ -161,7 +161,7 @@ class MultiTaskEvaluator(orbit.AbstractEvaluator):
 
 
 class _TaskEvaluator(core_trainer.Trainer):
-    """Evaluator of a single task, without an optimizer and without anything to save."""
+    """Evaluator of a single task that has no optimizer and saves nothing in checkpoints."""
 
     def __init__(
         self,

@@ -107,7 +107,7 @@ class MultiTaskInterleavingTrainer(base_trainer.MultiTaskBaseTrainer):
         return results
 
     def _check_step(self) -> None:
-        # Each task has a step of its own, so one Keras model for all tasks is accepted, too.
+        # Each task has its own train step, so a single Keras model for all tasks is accepted, too.
         for task in self.multi_task.tasks.values():
             step_checks.require_signature(
                 task.train_step, "inputs", model="", optimizer="", metrics=""
@@ -130,7 +130,7 @@ class MultiTaskInterleavingTrainer(base_trainer.MultiTaskBaseTrainer):
     def _draw_task(self) -> tf.Tensor:
         number = tf.random.stateless_uniform(shape=[], seed=(0, self.global_step))
         cumulative = self._task_sampler.task_cumulative_distribution(self.global_step)
-        # The last task gets the remaining probability, so that every number selects a task.
+        # The last task gets the remaining probability, so that every random number selects a task.
         return tf.reduce_sum(tf.cast(number >= cumulative[:-1], tf.int32))
 
     def _train_task(self, name: str, iterator_map: Mapping[str, Iterator[Any]]) -> None:

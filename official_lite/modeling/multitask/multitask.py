@@ -19,7 +19,7 @@ RuntimeConfig = config_definitions.RuntimeConfig
 
 
 class MultiTask(tf.Module, metaclass=abc.ABCMeta):
-    """Collection of tasks that are trained together, with the names of the model's `sub_tasks`.
+    """Collection of tasks that are trained together and named like the model's `sub_tasks`.
 
     Args:
         tasks: The tasks by name, or a sequence of tasks that are identified by their own names.
@@ -155,7 +155,8 @@ def _by_name(tasks: Any) -> dict[str, base_task.Task]:
         return dict(tasks)
     if not isinstance(tasks, Sequence):
         raise errors.ConfigValueError(
-            f"`tasks` is a {type(tasks).__name__}; expected a list of tasks, or a dict of them."
+            f"`tasks` is a {type(tasks).__name__}; expected a list of tasks, or a dict from name "
+            "to task."
         )
     by_name: dict[str, base_task.Task] = {}
     for task in tasks:

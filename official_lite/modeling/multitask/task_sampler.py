@@ -35,7 +35,7 @@ class TaskSampler(tf.Module, metaclass=abc.ABCMeta):
         weights = task_weights.values()
         if not any(weight > 0 for weight in weights) or not all(weight >= 0 for weight in weights):
             raise errors.ConfigValueError(
-                f"The weights of the tasks are {dict(task_weights)}; expected non-negative "
+                f"The task weights are {dict(task_weights)}; expected non-negative "
                 "numbers, at least one of them positive."
             )
         self._task_weights = task_weights

@@ -70,12 +70,12 @@ class MultiTaskRunner(core_lib.OrbitExperimentRunner):
         self._evaluator: Any = evaluator
         self._train_actions_factory = train_actions_factory
         self._eval_actions_factory = eval_actions_factory
-        # The runner needs the task only to build a trainer, which already exists here.
+        # The runner uses its task only to build a trainer or evaluator, which it receives here.
         super().__init__(task=cast(base_task.Task, None), trainer=trainer or evaluator, **kwargs)
 
     def run(self) -> tuple[Any, core_lib.Logs]:
         model, logs = super().run()
-        # Omit the controller's own values: callers expect one entry per task.
+        # Omit the controller's own entries: callers expect one entry per task.
         return model, {name: value for name, value in logs.items() if isinstance(value, Mapping)}
 
     def _find_evaluator(self) -> Any:
@@ -254,7 +254,9 @@ def get_trainer(
     if execution == "auto":
         execution = "graph"
     if params.runtime.dataset_num_private_threads:
-        logging.warning("`runtime.dataset_num_private_threads` has no effect with several tasks.")
+        logging.warning(
+            "`runtime.dataset_num_private_threads` has no effect with several tasks; remove it."
+        )
     kwargs: dict[str, Any] = {}
     if config.trainer_type == "interleaving":
         kwargs["task_sampler"] = task_sampler.get_task_sampler(
@@ -424,7 +426,7 @@ def _build_evaluator(
 def _optimizer(
     trainer: Any, task: Any, params: Any, given: keras.optimizers.Optimizer | None = None
 ) -> keras.optimizers.Optimizer:
-    """Return the trainer's optimizer; without a trainer, one for the averages of the weights."""
+    """Return the trainer's optimizer; without a trainer, one that can hold weight averages."""
     if trainer:
         return trainer.optimizer
     return given or trainer_factory.create_optimizer(task, params)

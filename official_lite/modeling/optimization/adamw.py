@@ -24,7 +24,7 @@ class AdamWeightDecay(keras.optimizers.AdamW):
         beta_1: The decay of the first moment.
         beta_2: The decay of the second moment.
         epsilon: A small number added to the square root of the second moment.
-        amsgrad: Whether to use the maximum of all second moments so far, so that it never shrinks.
+        amsgrad: Whether to use the maximum of all second moments so far, which never shrinks.
         weight_decay_rate: The fraction of a weight to subtract, before multiplying by the learning
             rate.
         include_in_weight_decay: Patterns of variables that always decay; they take precedence over

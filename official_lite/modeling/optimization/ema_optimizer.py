@@ -25,7 +25,7 @@ __all__ = [
     "weights_and_averages",
 ]
 
-# Pairs of a weight of the model and its average.
+# Pairs of a model weight and its average.
 Pairs: TypeAlias = Sequence[tuple[Any, Any]]
 
 
@@ -101,7 +101,7 @@ def following_weights(optimizer: keras.optimizers.Optimizer | None) -> Iterator[
     """Make the averages equal to the weights within the `with` block, and restore them on exit.
 
     Use this to save averaged weights in place of the trained ones. A program that restores the
-    checkpoint and evaluates it, which swaps the weights, then gets the same model.
+    checkpoint and swaps the weights for an evaluation then gets the same model.
     """
     averages = [average for _, average in weights_and_averages(optimizer)]
     kept = [
@@ -120,8 +120,8 @@ def following_weights(optimizer: keras.optimizers.Optimizer | None) -> Iterator[
 def evaluated_state(optimizer: keras.optimizers.Optimizer | None) -> Iterator[None]:
     """Replace the trained weights by the evaluated ones within the `with` block.
 
-    A checkpoint that is saved because of an evaluation result is saved in this context. In it, the
-    averages are the weights of the model as well as their averages.
+    A checkpoint that is saved because of an evaluation result is saved in this context. Within the
+    context, both the model's weights and their averages have the averaged values.
     """
     with averaged_weights(optimizer), following_weights(optimizer):
         yield
@@ -275,7 +275,8 @@ class ExponentialMovingAverage(
         context = tf.distribute.get_replica_context()
         if context is not None and context.num_replicas_in_sync > 1:
             raise ValueError(
-                "Weights can only be swapped outside `strategy.run`, on all replicas at once."
+                "`swap_weights` was called in a replica, but weights are swapped on all replicas "
+                "at once. Call it outside `strategy.run`."
             )
         if not self.has_shadow_copy:
             raise ValueError("There are no averages yet. Call `shadow_copy(model)` first.")
@@ -400,5 +401,5 @@ def _value_of(weight: keras.Variable, shape: Sequence[int], dtype: str) -> tf.Te
 
 
 def _move_average(average: tf.Variable, weight: tf.Variable, decay: tf.Tensor) -> None:
-    # In this form, a decay of 0 reproduces the weight bit for bit.
+    # With this formula, a decay of 0 reproduces the weight bit for bit.
     average.assign(weight + tf.cast(decay, average.dtype) * (average - weight))

@@ -23,9 +23,9 @@ GradientsAndVariables = Iterable[tuple[Any, keras.Variable]]
 class GradientSink:
     """Stand-in for the optimizer in a task's `train_step` that discards the gradients.
 
-    Every other attribute, including the result of `isinstance`, is the optimizer's. A task that
-    queries loss scaling or the learning rate therefore cannot tell the difference. On its own, a
-    sink is useful for tracing a train step without training.
+    All other attributes are the optimizer's, and `isinstance` accepts the sink as the optimizer. A
+    task that queries loss scaling or the learning rate therefore cannot tell the difference. On its
+    own, a sink is useful for tracing a train step without training.
     """
 
     def __init__(self, optimizer: keras.optimizers.Optimizer) -> None:
@@ -99,8 +99,8 @@ class GradientAccumulator(GradientSink):
             if id(variable) not in self._sums:
                 raise errors.ConfigValueError(
                     f"`train_step` passes a gradient for the variable "
-                    f"{keras_variables.path_of(variable)} to the optimizer, which was built "
-                    "without it. Build the optimizer on all variables in `create_optimizer`, or "
+                    f"{keras_variables.path_of(variable)}, but the optimizer was built without "
+                    "this variable. Build the optimizer on all variables in `create_optimizer`, or "
                     "make the variable a weight of the model."
                 )
             if isinstance(gradient, tf.IndexedSlices):
@@ -109,7 +109,7 @@ class GradientAccumulator(GradientSink):
             self._sums[id(variable)].add(_weighted(gradient, _weight.get()))
 
     def add_weight(self, weight: tf.Tensor) -> None:
-        """Add the weight of a micro-batch to that of the update."""
+        """Add the weight of a micro-batch to the total weight of the update."""
         self._is_weighted = True
         self._total_weight.assign_add(weight)
 
@@ -194,7 +194,7 @@ class _DenseSum:
 
 
 class _RowSum:
-    """Sum of a table's gradients as the looked-up rows, concatenated as in `tf.IndexedSlices`."""
+    """Sum of a table's gradients, stored like `tf.IndexedSlices` as concatenated rows."""
 
     def __init__(self, table: keras.Variable) -> None:
         self._num_rows, *width = table.shape
@@ -204,7 +204,7 @@ class _RowSum:
 
     def add(self, gradient: tf.Tensor | tf.IndexedSlices) -> None:
         if not isinstance(gradient, tf.IndexedSlices):
-            # The gradient is dense if the table is not only used for lookups.
+            # The gradient is dense if the table has uses other than lookups.
             gradient = tf.IndexedSlices(gradient, tf.range(self._num_rows))
         for kept, new in ((self._rows, gradient.indices), (self._values, gradient.values)):
             kept.assign(tf.concat([kept.read_value(), tf.cast(new, kept.dtype)], 0))

@@ -239,7 +239,7 @@ class PowerDecayWithOffset(_Schedule):
     """Power-law schedule that starts after `offset` steps.
 
     After `offset` steps the learning rate is `initial_learning_rate * (step - offset) ** power`, at
-    most `pre_offset_learning_rate`. Up to then it is `pre_offset_learning_rate`.
+    most `pre_offset_learning_rate`. Until then it is `pre_offset_learning_rate`.
     """
 
     initial_learning_rate: float

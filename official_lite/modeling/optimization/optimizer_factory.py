@@ -286,7 +286,7 @@ def _adafactor_arguments(fields: Mapping[str, Any], path: str) -> dict[str, Any]
         if fields[name] != defaults[name]:
             raise errors.ConfigValueError(
                 f"`{path}.{name}` is {fields[name]!r}, but Keras' Adafactor supports only "
-                f"{defaults[name]!r}."
+                f"{defaults[name]!r}. Remove the setting."
             )
     arguments = {
         _ADAFACTOR_NAMES.get(name, name): value
@@ -319,7 +319,7 @@ def prepare_optimizer(
         average.shadow_copy(model)
     if not optimizer.built:
         optimizer.build(list(model.trainable_variables))
-        # The averages of Keras (`use_ema`) are zeros until the first update.
+        # Keras' own averages (`use_ema`) are zeros until the first update.
         follow_weights(optimizer)
     if distributed_gradients.updates_rows(optimizer):
         embedding_lookups.read_rows_only(model)

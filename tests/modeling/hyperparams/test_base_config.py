@@ -243,7 +243,7 @@ REFUSALS: list[tuple[Callable[[], object], type[Exception], str]] = [
         "`routines[0].trian_steps`",
     ),
     (lambda: StagesConfig(**{"step": 5}), errors.ConfigTypeError, "`steps`"),
-    (lambda: TrainerConfig.from_args(1, 2, 3), errors.ConfigTypeError, "3 values"),
+    (lambda: TrainerConfig.from_args(1, 2, 3), errors.ConfigTypeError, "3 positional"),
     (lambda: hyperparams.bind("Bound"), ValueError, "'Bound'"),
     (lambda: hyperparams.bind(TrainerConfig)(5), ValueError, "got 5"),
     # Two mutually exclusive fields are both set.
@@ -309,7 +309,7 @@ REFUSALS: list[tuple[Callable[[], object], type[Exception], str]] = [
 
 
 @pytest.mark.parametrize(("change", "error", "named"), REFUSALS)
-def test_invalid_config_change_is_refused_with_its_cause(change, error, named) -> None:
+def test_error_for_an_invalid_config_change_names_its_cause(change, error, named) -> None:
     with pytest.raises(error) as caught:
         change()
     assert named in str(caught.value)
@@ -349,7 +349,7 @@ def test_notebook_shows_a_config_as_yaml():
     display = formatters.DisplayFormatter().format
     shown, _ = display(hyperparams.Config({"a": {"b": 1}, "c": 2}))
     assert shown == {"text/plain": "a:\n  b: 1\nc: 2"}
-    # A dataclass, whose `__repr__` IPython would otherwise prefer.
+    # This config is a dataclass, whose `__repr__` IPython would otherwise prefer.
     assert "train_steps: 0\n" in display(TrainerConfig())[0]["text/plain"]
 
 
@@ -383,7 +383,7 @@ def test_validate_checks_restrictions_of_nested_configs():
     trainer = TrainerConfig(restrictions=["train_steps > 0"])
     config = ExperimentConfig(routines=[trainer])
     with pytest.raises(
-        KeyError, match=r"`train_steps > 0` in `routines\[0\]` .*values are 0 and 0"
+        KeyError, match=r"values 0 and 0 violate .* `train_steps > 0` in `routines\[0\]`"
     ):
         config.validate()
     config.routines[0].train_steps = 1
@@ -417,7 +417,7 @@ def test_yaml_round_trip_keeps_the_subclass_of_a_nested_config(tmp_path):
     strategy=st.sampled_from(["off", "1e-3", "010", "null", "12:30"]) | st.text(),
     model=st.none() | st.dictionaries(st.from_regex(r"[a-z]+", fullmatch=True), st.text()),
 )
-def test_yaml_round_trip_is_a_fixed_point(
+def test_yaml_round_trip_preserves_the_config_and_writes_identical_bytes(
     tmp_path_factory, steps, rate, name, sizes, strategy, model
 ):
     path = tmp_path_factory.mktemp("yaml") / "params.yaml"
@@ -440,7 +440,7 @@ def test_list_elements_can_be_overridden_by_index():
     assert config.routines == [*expected, TrainerConfig(train_steps=3)]
 
 
-def test_positional_values_set_only_the_fields_of_the_class_itself() -> None:
+def test_from_args_sets_only_fields_that_the_class_itself_declares() -> None:
     assert DigitsTaskConfig.from_args([5], name="x") == DigitsTaskConfig(sizes=(5,), name="x")
 
 
@@ -457,7 +457,7 @@ def test_copied_and_pickled_configs_are_equal_to_the_original():
         assert twin.routines[0] is not config.routines[0]
 
 
-def test_bound_builder_belongs_to_one_class():
+def test_bind_sets_the_builder_of_one_config_class_only_once():
     @dataclasses.dataclass
     class Bound(hyperparams.Config):
         pass
@@ -523,7 +523,7 @@ def test_setting_a_field_resets_the_mutually_exclusive_one(tmp_path):
     assert StagesConfig.from_yaml(path) == config
 
 
-def test_null_does_not_conflict_with_a_mutually_exclusive_field():
+def test_null_or_default_does_not_conflict_with_a_mutually_exclusive_field():
     assert StagesConfig({"steps": 5, "epochs": None}).steps == 5
     assert StagesConfig(steps=0, epochs=3).epochs == 3
 
@@ -548,7 +548,7 @@ def test_config_may_define_a_constructor_whose_arguments_are_not_fields():
         {"shape": [None, 2.5], "patterns": "all"},
     ],
 )
-def test_lenient_config_keeps_values_of_other_types(values, tmp_path) -> None:
+def test_lenient_config_keeps_values_that_do_not_match_their_annotations(values, tmp_path) -> None:
     config = PortedConfig(**values)
     assert {name: getattr(config, name) for name in values} == values
     hyperparams.save_params_dict_to_yaml(config, str(tmp_path / "params.yaml"))

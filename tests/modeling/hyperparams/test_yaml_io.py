@@ -54,7 +54,7 @@ def test_plain_yaml_scalar_is_resolved_to_its_type(text, value):
     "text",
     ["off", "on", "yes", "no", "12:30", "1_000", "2024-01-01", "0x1F", "1.2.3", "None", "e5", "."],
 )
-def test_yaml_scalars_that_are_not_resolved_are_strings(text):
+def test_yaml_text_that_matches_no_scalar_type_resolves_to_itself(text):
     assert resolve(text) == text
     assert yaml_io.is_plain_text(text)
 
@@ -107,7 +107,7 @@ REFUSALS = [
 
 
 @pytest.mark.parametrize(("read", "text", "named"), REFUSALS)
-def test_invalid_config_text_is_refused_with_its_location(read, text, named) -> None:
+def test_error_for_invalid_config_text_names_the_location_or_the_problem(read, text, named) -> None:
     with pytest.raises(errors.ConfigValueError) as caught:
         read(text)
     assert named in str(caught.value)
@@ -149,7 +149,7 @@ def alias_bomb():
     ids=["aliases", "cycle", "flow depth", "block depth"],
 )
 def test_text_that_expands_or_nests_too_far_is_refused_within_a_second(text, message):
-    # The CPU time of this thread only, because other threads may be running.
+    # Measure the CPU time of this thread only, because other threads may be running.
     start = time.thread_time()
     with pytest.raises(errors.ConfigValueError, match=message):
         parse(text)
@@ -241,7 +241,7 @@ def test_any_text_is_parsed_or_refused_with_a_config_error(text):
         assert isinstance(parse(text), dict)
 
 
-def test_written_strings_are_strings_for_pyyaml_too():
+def test_pyyaml_reads_written_strings_back_as_strings():
     texts = ["off", "12:30", "2024-01-01", "1_000", "1e-3", "010"]
     assert yaml.safe_load(yaml_io.to_yaml({"a": texts})) == {"a": texts}
 
@@ -324,7 +324,7 @@ def test_cursor_shows_path_config_name_and_line():
     assert str(yaml_io.Cursor("Top")) == "Top"
 
 
-def test_renamed_mapping_keeps_its_lines():
+def test_renamed_mapping_keeps_its_line_numbers():
     mapping = yaml_io.LocatedDict("a.yaml")
     mapping["old"] = 1
     mapping.lines["old"] = 7

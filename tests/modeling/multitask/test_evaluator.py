@@ -40,7 +40,7 @@ class _Averaged:
 
 
 @pytest.mark.parametrize("num_replicas", [1, 2])
-def test_results_are_nested_by_task_and_each_task_has_its_own_eval_steps(
+def test_evaluation_results_are_nested_by_task_and_eval_steps_are_set_per_task(
     make_evaluator: Callable[..., Any], two_replicas: tf.distribute.Strategy, num_replicas: int
 ) -> None:
     with two_replicas.scope() if num_replicas == 2 else contextlib.nullcontext():
@@ -63,7 +63,7 @@ def test_partial_batch_is_weighted_by_its_size(
     assert float(results["foo"]["validation_loss"]) == pytest.approx((0 + 0 + 0 + 9) / 4)
 
 
-def test_averages_are_evaluated_and_the_trained_weights_restored_even_after_an_error(
+def test_averaged_weights_are_evaluated_and_trained_weights_restored_even_after_an_error(
     tasks: Any, make_evaluator: Callable[..., Any]
 ) -> None:
     averaged = _Averaged(make_evaluator)
@@ -96,7 +96,7 @@ def test_best_checkpoint_contains_the_averaged_weights(
     assert float(evaluating.evaluate(ALL)["foo"]["validation_loss"]) == 25.0
 
 
-def test_initialize_calls_the_model_or_the_init_fn(
+def test_evaluator_initialize_calls_model_initialize_and_the_init_fn(
     make_evaluator: Callable[..., Any],
 ) -> None:
     evaluating = make_evaluator()
@@ -107,7 +107,9 @@ def test_initialize_calls_the_model_or_the_init_fn(
     assert calls == ["model", "function"]
 
 
-def test_task_with_an_empty_dataset_raises(tasks: Any, make_evaluator: Callable[..., Any]) -> None:
+def test_evaluating_a_task_with_an_empty_dataset_raises_data_error(
+    tasks: Any, make_evaluator: Callable[..., Any]
+) -> None:
     data = tf.data.Dataset.from_tensor_slices((tf.ones([1, 1]), tf.ones([1, 1])))
     tasks["bar"].build_inputs = lambda params: data.batch(2, drop_remainder=True)
     with pytest.raises(errors.DataError, match="empty"):
@@ -161,7 +163,7 @@ def test_compiled_models_train_and_evaluate_like_tasks_with_losses(
             del trained["learning_rate"]
         flat = {**_flat(before, "before"), **_flat(trained, "trained")}
         results.append({**flat, "weight": float(model.shared.get_weights()[0][0, 0])})
-    # Two updates, each with means over two examples, and penalties.
+    # The roundings of two updates, each with penalties and with means over two examples.
     assert results[1] == pytest.approx(results[0], rel=rounding.tolerance(roundings=2 * 2 * 4))
     assert results[0]["before/bar/mae"] == pytest.approx(2.0)
 
@@ -187,7 +189,7 @@ class CompiledModels(base_model.MultiTaskBaseModel):
 
 
 class SplitTask(PullTask):
-    """A task whose validation labels are larger by 3; the third part of each batch is `None`."""
+    """A task whose validation labels exceed the training labels by 3; sample weights are None."""
 
     build_losses = base_task.Task.build_losses
 

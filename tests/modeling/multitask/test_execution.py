@@ -75,7 +75,7 @@ def test_all_execution_modes_give_the_same_multitask_weights(
     expected = train("graph", trainer_type, strategy)
     trained = train(execution, trainer_type, strategy)
     assert trained.global_step.numpy() == 8
-    # Eight updates of about four roundings.
+    # Each of the eight updates has about four roundings.
     rounding.assert_close(trained.model.weight, expected.model.weight, roundings=8 * 4)
 
 
@@ -114,6 +114,6 @@ def test_resumed_multitask_run_equals_an_uninterrupted_one(
     assert run("resumed", 8) == run("unbroken", 8)
 
 
-def test_unknown_trainer_type_suggests_the_nearest_name(train) -> None:
+def test_error_for_an_unknown_trainer_type_suggests_the_most_similar_type(train) -> None:
     with pytest.raises(errors.UnknownNameError, match="joint"):
         train("graph", "jonit")

@@ -46,7 +46,7 @@ def test_layer_loss_is_added_only_to_the_loss_of_its_task(
     assert model.weight == pytest.approx(1 - 0.1 * (0.2 + 2.0))
 
 
-def test_update_does_not_depend_on_loss_scaling_or_the_number_of_replicas(
+def test_joint_update_does_not_depend_on_loss_scaling_or_the_number_of_replicas(
     tasks: Any, make_model: Callable[..., Any], two_replicas: tf.distribute.Strategy
 ) -> None:
     with two_replicas.scope():

@@ -35,7 +35,7 @@ def test_task_probability_is_proportional_to_a_power_of_its_weight(
     rounding.assert_close(_cumulative(config, step), expected, roundings=len(WEIGHTS))
 
 
-def test_probabilities_sum_to_exactly_one() -> None:
+def test_task_probabilities_sum_to_exactly_one() -> None:
     weights = {str(i): 1.0 for i in range(49)}
     # A plain float32 sum of forty-nine forty-ninths is not 1.
     assert np.cumsum(np.full(49, 1 / 49, np.float32))[-1] != 1.0

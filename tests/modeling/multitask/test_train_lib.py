@@ -42,7 +42,7 @@ def run(make_model: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _multi_eval_experiment(**trainer: Any) -> configs.MultiEvalExperimentConfig:
-    """Return an experiment that trains on the first task and is evaluated on both."""
+    """Return an experiment that trains on the first task and is evaluated on both tasks."""
     params = configs.MultiEvalExperimentConfig(
         task=pull_config(0.0),
         eval_tasks=routines(),
@@ -72,7 +72,7 @@ def _reports(model_dir: pathlib.Path, name: str = "metrics.json") -> list[dict[s
     return [json.loads(line) for line in (model_dir / name).read_text().splitlines()]
 
 
-def test_joint_run_writes_the_usual_files_and_the_best_checkpoint_of_a_task(
+def test_joint_run_writes_its_records_and_the_best_checkpoint_by_a_task_metric(
     run: Callable[..., Any], experiment: Experiment, tmp_path: pathlib.Path
 ) -> None:
     params = experiment(
@@ -82,7 +82,7 @@ def test_joint_run_writes_the_usual_files_and_the_best_checkpoint_of_a_task(
         best_checkpoint_metric_comp="lower",
     )
     model, logs = run(params, "train_and_eval", tmp_path, run_post_eval=True)
-    # The mean over six examples.
+    # `validation_loss` is a mean over six examples.
     rounding.assert_close(logs["foo"]["validation_loss"], model.weight**2, roundings=6)
     record = json.loads((tmp_path / "run.json").read_text())
     assert (record["status"], record["global_step"], record["num_parameters"]) == ("done", 8, 1)
@@ -150,7 +150,7 @@ class DroppingModels(base_model.MultiTaskBaseModel):
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("trainer_type", ["joint", "interleaving"])
-def test_resumed_run_continues_with_the_next_data_and_random_numbers(
+def test_resumed_run_with_shuffling_and_dropout_matches_an_uninterrupted_run(
     run: Callable[..., Any], experiment: Experiment, tmp_path: pathlib.Path, trainer_type: str
 ) -> None:
     def train(name: str, train_steps: int) -> list[np.ndarray]:
@@ -169,7 +169,7 @@ def test_resumed_run_continues_with_the_next_data_and_random_numbers(
         np.testing.assert_array_equal(a, b)
 
 
-def test_diverging_multitask_training_ends_the_run(
+def test_diverging_multitask_run_raises_and_is_recorded_as_failed(
     run: Callable[..., Any], experiment: Experiment, tmp_path: pathlib.Path
 ) -> None:
     params = experiment(trainer_type="joint", loss_upper_bound=1.0)
@@ -271,7 +271,7 @@ def test_init_checkpoint_requires_a_model_that_defines_initialize(
     assert float(logs["bar"]["validation_loss"]) == 9.0
 
 
-def test_model_trained_on_one_task_is_evaluated_on_several(tmp_path: pathlib.Path) -> None:
+def test_model_trained_on_one_task_is_evaluated_on_several_tasks(tmp_path: pathlib.Path) -> None:
     params = _multi_eval_experiment()
     params.eval_tasks[1].eval_steps = 1
     trained_steps: list[int] = []
@@ -314,5 +314,5 @@ def test_fine_tuned_model_is_evaluated_on_several_tasks(tmp_path: pathlib.Path) 
         pretrain_steps=4,
         finetune=train_lib.finetune_with_multitask_eval,
     )
-    # A square has twice the relative error.
+    # Squaring doubles the relative error.
     rounding.assert_close(logs["foo"]["validation_loss"], (0.8**8) ** 2, roundings=4 * ROUNDINGS)

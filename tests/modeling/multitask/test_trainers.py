@@ -93,7 +93,7 @@ def test_multitask_metrics_are_nested_by_task_and_reset_in_each_interval(
 
 
 @KINDS
-def test_two_replicas_train_to_the_weights_of_one(
+def test_two_replicas_train_to_the_same_weights_as_one_replica(
     make_trainer: Callable[..., Any], two_replicas: tf.distribute.Strategy, kind: str
 ) -> None:
     alone = make_trainer(kind)
@@ -101,7 +101,7 @@ def test_two_replicas_train_to_the_weights_of_one(
     with two_replicas.scope():
         trainer = make_trainer(kind)
         _train(trainer, 6)
-    # Six updates of about four roundings.
+    # Each of the six updates has about four roundings.
     rounding.assert_close(trainer.model.weight, alone.model.weight, roundings=6 * 4)
     assert trainer.global_step.numpy() == 6
     if kind == "interleaving":
@@ -131,7 +131,9 @@ def test_resumed_trainer_equals_an_uninterrupted_one(
         assert _counts(resumed) == _counts(uninterrupted)
 
 
-def test_averages_start_at_the_weights_set_by_initialize(make_trainer: Callable[..., Any]) -> None:
+def test_weight_averages_start_at_the_weights_set_by_initialize(
+    make_trainer: Callable[..., Any],
+) -> None:
     average = optimization.ExponentialMovingAverage(keras.optimizers.SGD(0.1))
     trainer = make_trainer("joint", average)
     trainer.model.initialize = lambda: trainer.model.shared.kernel.assign([[7.0]])
@@ -190,7 +192,7 @@ def test_each_interleaved_step_trains_one_task_drawn_by_weight(
     trainer = make_trainer("interleaving", keras.optimizers.Adam(0.1), weights={"foo": 3.0})
     results = _train(trainer, 400)
     assert sum(_counts(trainer)) == trainer.global_step.numpy() == 400
-    # The draws depend only on the step. The standard error is 9.
+    # The draws depend only on the step, so the counts are reproducible. Their standard error is 9.
     assert _counts(trainer)[0] == pytest.approx(300, abs=30)
     assert {"foo", "bar"} <= results.keys()
     assert "total_loss" not in results
@@ -201,14 +203,15 @@ def test_task_with_a_weight_of_zero_is_never_trained(make_trainer: Callable[...,
     trainer = make_trainer("interleaving", weights={"foo": foo, "bar": bar})
     results = _train(trainer, 20)
     assert _counts(trainer) == [20 * foo, 20 * bar]
-    # The task does not report a loss of zero either.
+    # A task that is never trained does not report a loss of zero either.
     assert ("foo" in results, "bar" in results) == (foo > 0, bar > 0)
 
 
 def test_training_loss_is_the_mean_over_the_examples_of_all_tasks(
     make_trainer: Callable[..., Any], tasks: Any
 ) -> None:
-    # The first task has batches of two examples and one, the second of four and two.
+    # The first task alternates between batches of two examples and of one, the second between
+    # batches of four and of two.
     for task, size, last in ((tasks["foo"], 2, 4.0), (tasks["bar"], 4, 7.0)):
         labels = tf.concat([tf.ones([size, 1]), tf.fill([size // 2, 1], last)], 0)
         data = tf.data.Dataset.from_tensor_slices((tf.ones([len(labels), 1]), labels)).batch(size)

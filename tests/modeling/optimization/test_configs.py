@@ -94,7 +94,7 @@ def test_optimizer_and_schedule_are_unselected_by_default() -> None:
     assert config.ema is None
 
 
-def test_steps_set_later_replace_a_ratio() -> None:
+def test_setting_decay_steps_clears_the_decay_ratio() -> None:
     config = optimization.CosineLrConfig(decay_ratio=0.5)
     config.override({"decay_steps": 10})
     assert (config.decay_steps, config.decay_ratio) == (10, None)

@@ -54,7 +54,7 @@ def test_moving_average_follows_its_formula(dynamic_decay: bool, start_step: int
         t = step - start_step
         decay = 0.0 if t < 0 else min(0.3, (1 + t) / (10 + t)) if dynamic_decay else 0.3
         a = decay * a + (1 - decay) * w
-    # Seven updates of about four roundings.
+    # Each of the seven updates has about four roundings.
     rounding.assert_close(weight.numpy(), w, roundings=7 * 4)
     average.assign_average_vars([weight])
     rounding.assert_close(weight.numpy(), a, roundings=7 * 4)
@@ -84,7 +84,7 @@ def test_moving_average_is_equal_on_one_and_two_replicas(train_on: Callable[...,
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float64"])
-def test_swapping_averaged_weights_twice_changes_no_bit(
+def test_swapping_averaged_weights_twice_restores_the_trained_weights_bit_for_bit(
     two_replicas: tf.distribute.Strategy, dtype: str
 ) -> None:
     values = np.array([1.0, -1e-8, 3e4, np.inf, 0.1], np.float32)
@@ -120,12 +120,12 @@ def test_swapping_twice_restores_weights_that_differ_between_replicas(
 
 def test_moving_statistics_are_averaged_if_trainable_weights_only_is_false() -> None:
     model = _model()
-    model.add(keras.layers.Dropout(0.5))  # its seed must be left alone
+    model.add(keras.layers.Dropout(0.5))  # its seed must not be averaged
     counts = []
     for trainable_only in (True, False):
         average = ExponentialMovingAverage(keras.optimizers.SGD(0.1), trainable_only)
         average.shadow_copy(model)
-        average.shadow_copy(model)  # a second time adds nothing
+        average.shadow_copy(model)  # the second call adds no averages
         counts.append(len(average._shadows))
     assert counts == [4, 6]
 
@@ -174,7 +174,7 @@ def test_moving_average_is_restored_from_a_checkpoint(
     assert fresh.iterations.numpy() == 4
 
 
-def test_serialized_average_is_restored_with_all_its_arguments() -> None:
+def test_serialized_moving_average_is_restored_with_all_its_arguments() -> None:
     average = ExponentialMovingAverage(keras.optimizers.Adam(0.5), False, 0.9, 7, False, "mean")
     restored = keras.optimizers.deserialize(keras.optimizers.serialize(average))
     assert type(restored) is ExponentialMovingAverage
@@ -188,7 +188,7 @@ def test_keras_fit_trains_with_a_moving_average() -> None:
     assert model.optimizer.iterations.numpy() == 2
 
 
-def test_following_and_averaged_weights_apply_only_within_their_blocks() -> None:
+def test_following_weights_and_averaged_weights_apply_only_within_their_with_blocks() -> None:
     model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
     optimizer = ExponentialMovingAverage(keras.optimizers.SGD(1.0))
     optimizer.shadow_copy(model)
@@ -203,7 +203,7 @@ def test_following_and_averaged_weights_apply_only_within_their_blocks() -> None
     np.testing.assert_array_equal(model.layers[0].kernel, before + 1.0)
 
 
-def test_average_is_found_in_wrappers_and_shares_the_inner_learning_rate() -> None:
+def test_moving_average_is_found_in_wrappers_and_shares_the_inner_learning_rate() -> None:
     average = ExponentialMovingAverage(keras.optimizers.SGD(0.5))
     for wrapper in (average, performance.LossScaleOptimizer(average), make_distributed(average)):
         assert get_moving_average(wrapper) is average

@@ -64,7 +64,7 @@ def test_accumulated_gradients_are_summed_over_replicas_once(two_replicas) -> No
     np.testing.assert_allclose(variable.numpy(), [-2.0])
 
 
-def test_collector_keeps_only_variables_with_a_gradient() -> None:
+def test_gradient_collector_keeps_only_pairs_with_a_gradient() -> None:
     one, other = keras.Variable([0.0]), keras.Variable([0.0])
     collector = gradient_accumulator.GradientCollector(keras.optimizers.SGD())
     collector.apply_gradients([(tf.constant([1.0]), one), (None, other)])
@@ -77,7 +77,7 @@ def test_lazy_rows_accumulated_over_micro_batches_update_like_the_whole_batch(
     num_replicas: int, two_replicas: tf.distribute.Strategy
 ) -> None:
     strategy = two_replicas if num_replicas == 2 else tf.distribute.get_strategy()
-    # The rows of two micro-batches, some of which occur repeatedly.
+    # The table rows that two micro-batches look up. Some rows occur repeatedly.
     indices = tf.constant([[1, 1, 4], [4, 0, 1]])
     with strategy.scope():
         tables = [keras.Variable(np.ones([6, 2], np.float32)) for _ in range(2)]
@@ -112,13 +112,13 @@ def test_lazy_rows_accumulated_over_micro_batches_update_like_the_whole_batch(
 
     for _ in range(2):
         update()
-    # Two updates, of six rows each.
+    # The roundings of two updates with six rows each.
     rounding.assert_close(tables[0].numpy(), tables[1].numpy(), roundings=2 * 6)
     np.testing.assert_array_equal(tables[0].numpy()[[2, 3, 5]], np.ones([3, 2]))
     assert (tables[0].numpy()[[0, 1, 4]] != 1.0).all()
 
 
-def test_lazy_rows_of_an_unknown_table_are_refused() -> None:
+def test_lazy_rows_gradient_for_a_table_missing_from_tables_is_refused() -> None:
     table = keras.Variable(np.ones([6, 2], np.float32), name="table")
     optimizer = distributed_gradients.make_distributed(keras.optimizers.Adam(), lazy_rows=True)
     optimizer.build([table])

@@ -99,9 +99,9 @@ SCHEDULES: dict[str, tuple[Any, Callable[[int], float]]] = {
     ),
 }
 
-# The values of the Model Garden's classes of the same names. None where ours differ on purpose:
-# before an offset, the Model Garden's decays continue backwards, above the initial learning rate or
-# down again.
+# The values of the Model Garden's classes of the same names. None marks steps at which this package
+# differs on purpose: before an offset, the Model Garden's decays continue backwards, above the
+# initial learning rate or down again.
 GARDEN: dict[str, list[float | None]] = {
     "piecewise": [1.0, 1.0, 1.0, 1.0, 1.0, 0.5, 0.5, 0.25],
     "polynomial": [None, None, 1.0, 0.980102, 0.360064, 0.01219879, 0.010099, 0.0001],

@@ -164,7 +164,7 @@ def test_missing_or_unknown_optimizer_is_refused(monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize("name", ["linear", "polynomial"])
-def test_warmup_precedes_a_constant_rate(name: str) -> None:
+def test_warmup_precedes_a_constant_learning_rate(name: str) -> None:
     warmup = {"type": name, name: {"warmup_steps": 4}}
     schedule = _factory({"type": "sgd"}, warmup=warmup).build_learning_rate()
     assert [float(schedule(t)) for t in (2, 4, 9)] == pytest.approx([0.05, 0.1, 0.1])
@@ -234,7 +234,7 @@ def _dense_model() -> keras.Model:
     return keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
 
 
-def test_prepared_optimizer_is_built_and_sums_over_replicas() -> None:
+def test_prepared_optimizer_is_built_and_sums_gradients_over_replicas() -> None:
     optimizer = keras.optimizers.Adam()
     assert optimizer_factory.prepare_optimizer(optimizer, _dense_model()) is optimizer
     assert optimizer.built
@@ -301,7 +301,7 @@ def test_moving_average_over_a_large_embedding_table_logs_a_warning(warnings: li
         (lambda: _lazy(keras.optimizers.Adam()), True),
     ],
 )
-def test_embedding_tables_are_read_by_rows_only_if_updated_by_rows(
+def test_embedding_rows_are_read_individually_only_if_they_are_updated_individually(
     optimizer_fn: Callable[[], keras.optimizers.Optimizer], expected: bool
 ) -> None:
     model = keras.Sequential([keras.Input((3,)), keras.layers.Embedding(4, 2)])

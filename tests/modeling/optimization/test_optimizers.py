@@ -64,7 +64,7 @@ def test_every_optimizer_that_a_config_can_name_is_tested() -> None:
 
 @pytest.mark.sample(11)
 @pytest.mark.parametrize("name", OPTIMIZERS)
-def test_two_replicas_update_like_one_on_the_whole_batch(
+def test_two_replicas_update_like_one_replica_on_the_whole_batch(
     name: str, train_on: Callable[..., Any]
 ) -> None:
     one, two = (train_on(n, lambda: _built(name)) for n in (1, 2))
@@ -95,7 +95,7 @@ BIAS_GRADIENT = np.array([1.0, -2.0], np.float32)
 
 
 def _train(optimizer: Any) -> np.ndarray:
-    """Return the kernel and bias after the updates in one flat array."""
+    """Return the updated kernel and bias in one flat array."""
     kernel, bias = keras.Variable(KERNEL, name="kernel"), keras.Variable(BIAS, name="bias")
     for step in range(1, 4):
         gradients = [KERNEL_GRADIENT * step, BIAS_GRADIENT / step]
@@ -286,14 +286,14 @@ def test_weight_decay_is_chosen_by_path_on_every_replica(train_on: Callable[...,
     ("weights", "update", "expected"),
     [([3.0, 4.0], [0.0, 2.0], 1.25), ([0.0, 0.0], [1.0, 1.0], 1.0), ([3.0, 4.0], [0.0, 0.0], 1.0)],
 )
-def test_trust_ratio_is_one_where_a_norm_is_zero(
+def test_trust_ratio_is_one_if_either_norm_is_zero(
     weights: list[float], update: list[float], expected: float
 ) -> None:
     ratio = lamb.trust_ratio(tf.constant(weights), tf.constant(update), coefficient=0.5)
     assert float(ratio) == expected
 
 
-def test_weights_loaded_after_the_build_are_trained_like_initial_weights() -> None:
+def test_weights_loaded_after_building_the_optimizer_train_like_initial_weights() -> None:
     def update(weight: keras.Variable, optimizer: Any) -> np.ndarray:
         optimizer.apply_gradients([(np.array([1.0, -1.0], np.float32), weight)])
         return weight.numpy()
@@ -315,7 +315,7 @@ def test_weights_loaded_after_the_build_are_trained_like_initial_weights() -> No
         (["encoder/.*/gamma"], True),
         (["beta", "bias"], False),
         (None, False),
-        # As in Keras 2, whose variable names end in `:0`.
+        # Patterns for Keras 2 variable names, which end in `:0`.
         (".*(gamma|kernel):0$", True),
         (["bias:0", "gamma:0"], True),
         ("bias:0", False),

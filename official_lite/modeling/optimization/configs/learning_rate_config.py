@@ -28,7 +28,7 @@ __all__ = [
     "PolynomialWarmupConfig",
 ]
 
-# Maps a field in steps to the ratio that may replace it.
+# Each dict maps a field in steps to the ratio field that may replace it.
 _WARMUP = {"warmup_steps": "warmup_ratio"}
 _DECAY = {"decay_steps": "decay_ratio"}
 _TOTAL_DECAY = {"total_decay_steps": "decay_ratio"}
@@ -36,7 +36,7 @@ _BOUNDARIES = {"boundaries": "boundary_ratios"}
 
 
 class _WithRatios(base_config.Config):
-    """Config that validates the ratios listed in `CLEARS`: a single ratio or an ascending list."""
+    """Base config that checks the ratio fields in `CLEARS`: single ratios or ascending lists."""
 
     def validate_fields(self) -> None:
         for name in self.CLEARS.values():
@@ -44,7 +44,8 @@ class _WithRatios(base_config.Config):
             values = ratios if isinstance(ratios, list) else [ratios or 0.0]
             if not all(0 <= value <= 1 for value in values):
                 raise errors.ConfigValueError(
-                    f"`{name}` is {ratios}; expected a fraction of the training, from 0 to 1."
+                    f"`{name}` is {ratios}; expected fractions of `trainer.train_steps`, from 0 to "
+                    "1."
                 )
             if any(before >= after for before, after in itertools.pairwise(values)):
                 raise errors.ConfigValueError(
@@ -68,7 +69,7 @@ class StepwiseLrConfig(_WithRatios):
         boundaries: The last step of each value except the final one, in ascending order.
         values: The learning rates, one more than there are boundaries.
         offset: A number of steps added to every boundary.
-        boundary_ratios: The boundaries as fractions of the training.
+        boundary_ratios: The boundaries as fractions of `trainer.train_steps`.
     """
 
     CLEARS: ClassVar[Mapping[str, str]] = _BOUNDARIES
@@ -87,7 +88,7 @@ class ExponentialLrConfig(_WithRatios):
     Attributes:
         staircase: Whether the exponent is rounded down; None means False.
         offset: The step at which the decay begins.
-        decay_ratio: `decay_steps` as a fraction of the training.
+        decay_ratio: `decay_steps` as a fraction of `trainer.train_steps`.
     """
 
     CLEARS: ClassVar[Mapping[str, str]] = _DECAY
@@ -110,7 +111,7 @@ class PolynomialLrConfig(_WithRatios):
         cycle: Whether the decay restarts after `decay_steps`. The next multiple of `decay_steps`
             after the current step then becomes the length of the decay.
         offset: The step at which the decay begins.
-        decay_ratio: `decay_steps` as a fraction of the training.
+        decay_ratio: `decay_steps` as a fraction of `trainer.train_steps`.
     """
 
     CLEARS: ClassVar[Mapping[str, str]] = _DECAY
@@ -132,7 +133,7 @@ class CosineLrConfig(_WithRatios):
     Attributes:
         alpha: The final learning rate as a fraction of `initial_learning_rate`.
         offset: The step at which the decay begins.
-        decay_ratio: `decay_steps` as a fraction of the training.
+        decay_ratio: `decay_steps` as a fraction of `trainer.train_steps`.
     """
 
     CLEARS: ClassVar[Mapping[str, str]] = _DECAY
@@ -163,7 +164,7 @@ class PowerAndLinearDecayLrConfig(_WithRatios):
         linear_decay_fraction: The fraction of `total_decay_steps` over which the rate also decays
             linearly to zero.
         offset: The step at which the decay begins.
-        decay_ratio: `total_decay_steps` as a fraction of the training.
+        decay_ratio: `total_decay_steps` as a fraction of `trainer.train_steps`.
     """
 
     CLEARS: ClassVar[Mapping[str, str]] = _TOTAL_DECAY
@@ -200,7 +201,7 @@ class StepCosineLrConfig(_WithRatios):
         boundaries: The steps at which the values are reached, in ascending order.
         values: The learning rates, one for each boundary.
         offset: A number of steps added to every boundary.
-        boundary_ratios: The boundaries as fractions of the training.
+        boundary_ratios: The boundaries as fractions of `trainer.train_steps`.
     """
 
     CLEARS: ClassVar[Mapping[str, str]] = _BOUNDARIES
@@ -219,7 +220,7 @@ class LinearWarmupConfig(_WithRatios):
     Attributes:
         warmup_learning_rate: The learning rate at step 0.
         warmup_steps: The length of the warm-up. The warm-up does not delay the schedule.
-        warmup_ratio: `warmup_steps` as a fraction of the training.
+        warmup_ratio: `warmup_steps` as a fraction of `trainer.train_steps`.
     """
 
     CLEARS: ClassVar[Mapping[str, str]] = _WARMUP
@@ -235,7 +236,7 @@ class PolynomialWarmupConfig(_WithRatios):
     """Polynomial warm-up: `(step / warmup_steps) ** power` times the schedule's value at its end.
 
     Attributes:
-        warmup_ratio: `warmup_steps` as a fraction of the training.
+        warmup_ratio: `warmup_steps` as a fraction of `trainer.train_steps`.
     """
 
     CLEARS: ClassVar[Mapping[str, str]] = _WARMUP
