@@ -44,7 +44,7 @@ def test_layers_in_lists_and_dicts_are_saved_and_restored(model, tmp_path) -> No
         np.testing.assert_array_equal(variable, value)
 
 
-def test_hidden_items_are_only_the_state_that_tensorflow_omits(model) -> None:
+def test_hidden_items_contain_only_state_that_tensorflow_omits(model) -> None:
     items = model_state.hidden_items(model)
     assert len(items["hidden_weights"]) == 2 + 4 + 2
     assert [v.path.endswith("seed_generator_state") for v in items["random_state"]] == [True]

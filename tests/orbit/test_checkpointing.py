@@ -266,7 +266,7 @@ def test_failed_training_completes_a_checkpoint_in_progress(
     assert log.events[-1] == "after_train False"
 
 
-def test_only_checkpoints_written_inside_the_marked_context_have_the_mark(tmp_path):
+def test_only_checkpoints_written_inside_marked_have_a_pending_evaluation_mark(tmp_path):
     checkpoint = tf.train.Checkpoint(step=tf.Variable(1))
     with checkpointing.marked(checkpoint):
         marked = checkpoint.write(str(tmp_path / "marked"))
@@ -275,7 +275,7 @@ def test_only_checkpoints_written_inside_the_marked_context_have_the_mark(tmp_pa
     assert checkpointing.find_mark(checkpoint, plain) is None
 
 
-def test_marked_checkpoint_is_restored_like_any_other(tmp_path):
+def test_checkpoint_with_a_pending_evaluation_mark_is_restored_like_any_other(tmp_path):
     checkpoint = tf.train.Checkpoint(step=tf.Variable(7))
     with checkpointing.marked(checkpoint):
         path = checkpoint.write(str(tmp_path / "marked"))

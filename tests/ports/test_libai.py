@@ -217,7 +217,7 @@ def test_model_records_numbers_in_the_event_storage(tmp_path, two_replicas, repl
 @pytest.mark.parametrize(
     ("trainer", "replicas"), [("test/libai", 2), (f"{__name__}:MyEagerTrainer", 1)]
 )
-def test_eval_mode_repeats_the_last_evaluation_of_the_training(
+def test_eval_mode_of_a_libai_trainer_reproduces_its_last_evaluation(
     tmp_path, two_replicas, replicas, trainer
 ):
     params = _params(name=trainer, train_steps=4, validation_interval=2, checkpoint_interval=4)

@@ -143,7 +143,7 @@ def _params(**overrides):
     return params
 
 
-def test_auto_encoder_trains_its_own_decoder_and_the_given_encoder(tmp_path):
+def test_auto_encoder_task_trains_the_encoder_passed_to_set_model(tmp_path):
     params = _params(task={"arch": {"hidden": "wide"}})
     task = AutoEncoder(params.task)
     with nas.fixed_arch({"hidden": "wide"}):
@@ -172,7 +172,7 @@ def test_encoder_search_with_the_unchanged_task_finds_the_wide_layer(trainer, tm
     evaluations.assert_recorded_as_in_training(tmp_path)
 
 
-def test_search_trainer_can_be_fitted_and_exported_from_python():
+def test_search_trainer_fits_and_exports_its_architecture_from_python():
     params = _params()
     task = AutoEncoder(params.task)
     optimizer = task.create_optimizer(params.trainer.optimizer_config, params.runtime)
@@ -199,7 +199,7 @@ def test_user_defined_fit_accepts_a_model_built_with_fixed_arch():
     assert results["wide"] < results["zero"]
 
 
-def test_choice_labels_are_the_same_in_each_new_model():
+def test_layer_choice_labels_are_the_same_in_each_new_model():
     """NNI numbered the labels differently in each new model, so saved files no longer fitted."""
     assert nas.space_of(encoder()) == nas.space_of(encoder()) == {"hidden": ["wide", "zero"]}
 

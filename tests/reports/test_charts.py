@@ -21,7 +21,7 @@ def test_floats_are_shortened_but_integers_keep_all_digits() -> None:
     assert shown == ["1,234,567", "2", "0.12346", "1e-09", "nan", "–"]
 
 
-def test_long_series_is_thinned_unless_its_points_have_names() -> None:
+def test_long_series_is_thinned_unless_its_points_have_labels() -> None:
     points = [(float(n), 0.5) for n in range(3000)]
     for labels, is_thinned in (((), True), ([f"trial {n}" for n in range(3000)], False)):
         series = charts.Series(name="b", points=points, labels=labels)

@@ -39,7 +39,7 @@ def test_checkpoint_section_shows_the_size_of_each_checkpoint(tmp_path) -> None:
     assert "0.052" in shown
 
 
-def test_time_section_shows_the_share_of_each_state(tmp_path) -> None:
+def test_time_section_shows_the_share_of_time_in_each_state(tmp_path) -> None:
     """A run without a goodput record has no section of its own but is shown next to others."""
     old = _read(made_runs.make_run(tmp_path / "old"))
     assert run_sections.time_spent([old]) is None

@@ -60,7 +60,7 @@ def test_log_shows_the_configured_fields_and_the_remaining_time(monkeypatch):
         (EVAL, ["acc*"], ["accuracy 0.5"]),
     ],
 )
-def test_fields_are_shown_in_the_order_in_which_they_are_chosen(record, fields, expected):
+def test_console_shows_fields_in_their_configured_order(record, fields, expected):
     shown = console_writer.shown_fields(record, fields)
     assert [f"{name} {text}" for name, text in shown.items()] == expected
 

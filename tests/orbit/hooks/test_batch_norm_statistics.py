@@ -41,7 +41,9 @@ def _statistics(trainer, steps, layer="normalize"):
 
 
 @pytest.mark.parametrize("kwargs", [{}, {"synchronized": True}, {"renorm": True}])
-def test_moving_mean_and_variance_equal_those_of_all_examples(make_normalized, kwargs):
+def test_moving_statistics_equal_the_exact_mean_and_variance_of_all_examples(
+    make_normalized, kwargs
+):
     trainer = make_normalized(**kwargs)
     mean, variance = _statistics(trainer, 3)
     examples = _examples(trainer, 3)
@@ -64,7 +66,9 @@ def test_second_update_replaces_the_statistics_of_the_first(make_normalized):
 
 
 @pytest.mark.parametrize("synchronized", [False, True])
-def test_statistics_cover_all_replicas(make_normalized, two_replicas, synchronized):
+def test_batch_norm_statistics_cover_the_examples_of_all_replicas(
+    make_normalized, two_replicas, synchronized
+):
     trainer = make_normalized()
     expected = _statistics(trainer, 8)
     scale = _mean_square(_examples(trainer, 8))
@@ -165,7 +169,7 @@ def test_frozen_layers_keep_their_statistics(make_normalized):
     np.testing.assert_array_equal(mean, 0.0)
 
 
-def test_dataset_assigned_to_the_trainer_is_read_from_its_beginning(make_normalized):
+def test_update_reads_a_dataset_assigned_to_the_trainer_from_its_beginning(make_normalized):
     trainer = make_normalized()
     trainer.train_dataset = tf.data.Dataset.from_tensors((tf.ones((4, 3)), tf.ones((4, 1))))
     mean, variance = _statistics(trainer, 5)
@@ -173,7 +177,7 @@ def test_dataset_assigned_to_the_trainer_is_read_from_its_beginning(make_normali
     rounding.assert_close(variance, 0.0, roundings=5 * 4, scale=1.0)
 
 
-def test_empty_training_data_raise_an_error(make_normalized):
+def test_computing_batch_norm_statistics_of_empty_training_data_raises(make_normalized):
     trainer = make_normalized()
     trainer.train_dataset = trainer.train_dataset.take(0)
     with pytest.raises(errors.DataError, match="training data are empty"):

@@ -68,7 +68,7 @@ def test_resumed_run_knows_the_best_value_without_the_info_file(run, tmp_path):
     assert _checkpoints(tmp_path) == ["best_ckpt-20"]
 
 
-def test_direction_decides_which_value_is_the_best(run, tmp_path):
+def test_minimize_direction_keeps_the_checkpoint_with_the_lowest_value(run, tmp_path):
     run({10: 0.5, 20: 0.2, 30: 0.7}, 30, direction="minimize")
     assert _checkpoints(tmp_path) == ["best_ckpt-20"]
 

@@ -38,7 +38,7 @@ def test_tensorboard_shows_the_graph_of_the_train_step(
     assert int(trainer.global_step) == 8
 
 
-def test_summaries_of_the_train_step_are_still_written(
+def test_graph_summary_does_not_suppress_the_summaries_of_the_train_step(
     make_keras_trainer, make_controller, tmp_path
 ):
     class Trainer(make_keras_trainer):

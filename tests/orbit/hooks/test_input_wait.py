@@ -130,7 +130,9 @@ def test_step_that_never_calls_next_logs_one_warning(train, make_trainer, log_li
     assert sum("does not call `next(iterator)`" in line for line in log_lines) == 1
 
 
-def test_unsupported_trainer_logs_one_warning(make_controller, log_lines):
+def test_input_wait_logs_one_warning_for_a_trainer_that_is_not_a_standard_trainer(
+    make_controller, log_lines
+):
     class Other(orbit.AbstractTrainer):
         def __init__(self):
             self.global_step = orbit.utils.create_global_step()
@@ -143,9 +145,7 @@ def test_unsupported_trainer_logs_one_warning(make_controller, log_lines):
     assert sum("Other is not a `StandardTrainer`" in line for line in log_lines) == 1
 
 
-def test_measuring_the_wait_for_data_does_not_change_the_training(
-    make_task_trainer, make_controller
-):
+def test_input_wait_does_not_change_the_trained_weights(make_task_trainer, make_controller):
     weights = []
     for hook in (hooks.InputWait(every_n_steps=2), hooks.GradientNorm()):
         trainer = make_task_trainer()

@@ -37,7 +37,7 @@ def test_decorated_method_is_bound_to_its_instance():
     assert [trainer.step(False) for trainer in trainers] == [1.0, 2.0]
 
 
-def test_soft_device_placement_is_restored():
+def test_soft_device_placement_is_restored_after_a_call_with_summaries():
     before = tf.config.get_soft_device_placement()
     TwoPrograms(lambda: None)(True)
     assert tf.config.get_soft_device_placement() == before
