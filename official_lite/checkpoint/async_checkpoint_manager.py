@@ -22,8 +22,8 @@ __all__ = ["NICENESS", "BackgroundSave", "AsyncCheckpointManager", "SharedCheckp
 
 Save = Callable[[tf.train.CheckpointOptions], str | None]
 
-# The increase in the niceness of a writing thread. The thread then gets the processor time that
-# training leaves idle, and about a tenth of the time of a processor that training could use, too.
+# The increase in the niceness of a writing thread. The thread then gets idle processor time, and
+# about a tenth of the time of a processor for which it competes with training.
 NICENESS = 10
 
 

@@ -154,7 +154,7 @@ class BestCheckpoints:
             self._manager(tf.train.Checkpoint()).keep_only({self._path(step) for step in wanted})
 
     def _wanted(self, known: Sequence[int]) -> set[int]:
-        """Return the last `max_to_keep` known steps up to the current and each protected state."""
+        """Return the last `max_to_keep` known steps up to the best and to each protected step."""
         ends = [self._history[-1][STEP_KEY] if self._history else -1, *self._protected]
         return {
             step

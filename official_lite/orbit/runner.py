@@ -49,7 +49,8 @@ class _OfController:
         if trainer._orbit_controller is None:
             raise AttributeError(
                 f"`{type(trainer).__name__}.{self._own_name}` is only available while a "
-                "controller runs the trainer; this trainer has no controller yet."
+                "controller runs the trainer; this trainer has no controller yet. Pass it to "
+                "`orbit.Controller` first."
             )
         return getattr(trainer._orbit_controller, self._name)
 
@@ -65,8 +66,8 @@ class AbstractTrainer(tf.Module, metaclass=abc.ABCMeta):
             sets it. It is never replaced, because a traced step keeps logging to it.
     """
 
-    # The `orbit.Controller` that runs this trainer; it sets this attribute. The attribute is not
-    # called `controller`, because an architecture search has other controllers.
+    # The `orbit.Controller` that runs this trainer and sets this attribute. The attribute is not
+    # called `controller`, because an architecture search has controllers of another kind.
     _orbit_controller: Any = None
     event_storage: telemetry.EventStorage | None = None
     iter = _OfController("iter")

@@ -333,7 +333,7 @@ class StandardEvaluator(runner.AbstractEvaluator, metaclass=abc.ABCMeta):
         self._eval_dataset = eval_dataset
         self._eval_iter: Any = None
         self._eval_loop_fn: Any = None
-        # An object that counts the steps in its attribute `calls`; None if no object does.
+        # The object that counts the steps in its attribute `calls`; None if steps are not counted.
         self._counted_step: Any = None
 
     def evaluate(self, num_steps: tf.Tensor) -> runner.Output | None:

@@ -231,8 +231,8 @@ class ProgressWriter(Writer):
         shown = shown_fields(record, self._fields)
         in_pace = {RATE, ETA}
         metrics = "  ".join(f"{name} {text}" for name, text in shown.items() if name not in in_pace)
-        # The estimate of `rich` is not used: in a resumed run, it would include the steps of the
-        # earlier run, and it would treat the time of evaluations as training time.
+        # The estimate by `rich` is not used: in a resumed run, it would include the steps of the
+        # earlier run, and it would treat evaluation time as training time.
         seconds = record.eta_seconds
         return "" if seconds is None else _pace(record.flat()[RATE], seconds), metrics
 

@@ -541,7 +541,7 @@ class EventStorage:
 
 
 class _NullStorage(EventStorage):
-    """A storage that drops all values; it is current outside of runs."""
+    """The current storage outside of runs, which drops all values."""
 
     @property
     def is_muted(self) -> bool:

@@ -233,7 +233,7 @@ class RunInfo:
         """Return the path of a record file in the model directory.
 
         An evaluation-only job writes its own file, for example `metrics.eval.json` instead of
-        `metrics.json`: it may share the directory with a running training, which rewinds its own
+        `metrics.json`: it may share the directory with a training job, which rewinds its own
         records when it restarts.
         """
         stem, extension = os.path.splitext(name)
@@ -366,8 +366,8 @@ class AsyncWriter(Writer):
     def _started(self) -> "_Thread":
         if self._thread is None or self._thread.is_of_another_process:
             self._thread = _Thread(self._max_records)
-            # Without this, the daemon thread would be killed in the middle of a write when the
-            # process exits.
+            # Without an exit handler, the daemon thread would be killed in the middle of a write
+            # when the process exits.
             atexit.register(self._close_at_exit)
         return self._thread
 

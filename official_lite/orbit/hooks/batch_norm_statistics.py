@@ -433,8 +433,8 @@ class StochasticWeightAveraging(Hook):
         if evaluator is None or not getattr(evaluator, "evaluates", True):
             return
         steps = self.controller.eval_steps if self._eval_steps is None else self._eval_steps
-        # `controller.evaluate` would also call hooks and actions, which expect the weights of the
-        # run. For the same reason, these results must not be recorded as the best evaluation.
+        # `controller.evaluate` would also call hooks and actions, which expect the trained weights.
+        # For the same reason, these results must not be recorded as the best evaluation.
         apart = getattr(evaluator, "evaluating_apart", contextlib.nullcontext)
         with storage.muted(), apart():
             output = dict(evaluator.evaluate(tf.constant(steps, tf.int32)) or {})

@@ -465,7 +465,7 @@ class GraphSummary(Hook):
 
 
 class _FirstStep(triggers.Trigger):
-    """A trigger that is due at each step until the hook sets `is_over`, after the first step."""
+    """A trigger that is due at each step until the hook sets `is_over` after the first step."""
 
     def __init__(self) -> None:
         self.is_over = False
@@ -699,7 +699,7 @@ class _WaitClock:
 
 
 class _TimedIterator:
-    """An iterator with a clock that times each fetch.
+    """An iterator wrapper that uses a clock to time each fetch.
 
     The class has no `__iter__`, because tracing a Python loop over the iterator would never end.
     """

@@ -118,7 +118,7 @@ class NonFinite(GraphHook):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Finding:
-    """The first step with non-finite numbers, as seen by one replica. Lists are in model order."""
+    """One replica's findings in the first step with non-finite numbers, listed in model order."""
 
     step: int
     loss: float
@@ -220,7 +220,7 @@ class _Watch:
                 one.assign(tf.zeros_like(one))
 
     def _note(self, is_bad: tf.Tensor) -> tf.Tensor:
-        """Store the current step if it is the first bad step; return whether it is that step."""
+        """Store the current step if no bad step is stored; return whether it is the stored step."""
         step = self._next_step()
         is_new = is_bad & (self._step == 0)
         # If the gradients are bad, the weights are checked before the update. They are checked only

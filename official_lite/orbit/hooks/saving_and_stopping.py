@@ -151,7 +151,8 @@ class WatchedMetric:
         array = np.asarray(utils.get_value(find_metric(self.name, logs)), dtype=float)
         if array.size != 1:
             raise errors.ConfigTypeError(
-                f"The metric `{self.name}` has the shape {array.shape}; expected a single number."
+                f"The metric `{self.name}` has the shape {array.shape}; expected a single number. "
+                "Choose a metric with one value."
             )
         return float(array.reshape(()))
 
@@ -358,8 +359,8 @@ class BestCheckpoint(Hook):
         self._open().settle(commit.step_of(path))
 
     def state_dict(self) -> dict[str, Any]:
-        # This method is called just before a checkpoint is saved. A run that restores it requires
-        # the current best checkpoint, which must therefore not be removed.
+        # This method is called just before a checkpoint is saved. A run that restores the
+        # checkpoint requires the current best checkpoint, which must therefore not be removed.
         self._open().protect()
         best = self._open().best
         return {
@@ -471,7 +472,7 @@ class ExportModel(Hook):
         name = f"{self.controller.step}{model_export.FORMATS[self._format]}"
         path = os.path.join(self._directory, name)
         average = ema_optimizer.averaged_weights(runner.optimizer_of(self.trainer))
-        # If the storage were not muted, a model that logs numbers would be saved together with it.
+        # If the storage were not muted, it would be saved together with a model that logs numbers.
         with average, self.controller.storage.muted():
             model_export.write_model(self._model(), path, self._format)
         self._exported_step = self.controller.step

@@ -228,15 +228,15 @@ def _any_size(value: nests.Nest) -> tf.TensorShape | None:
     return tf.TensorShape([None] * rank) if rank else value.shape
 
 
-# The types of ops that TensorFlow considers stateful, but that have no side effect.
+# Op types that TensorFlow considers stateful, although they have no side effects.
 _READS = frozenset({"ReadVariableOp", "ResourceGather", "ResourceGatherNd", "VarHandleOp"})
 
-# The endings of the types of ops that call functions. These functions have been traced before the
-# step can guard the ops in them.
+# The suffixes of op types that call functions, which are traced before the step can guard the ops
+# in them.
 _CALLS = ("Call", "While", "If", "Case")
 
 # The steps that are running or being traced, the innermost last. A context variable would not be
-# visible to the threads of a strategy's replicas.
+# visible to a strategy's replica threads.
 _steps: list["_Step"] = []
 
 
@@ -381,7 +381,7 @@ class _Step:
         return len(self._graph.get_operations()) if self._graph is not None else 0
 
     def _handles(self) -> set[str]:
-        """Return the names of the tensors in the step's graph that are handles of its iterators."""
+        """Return the names of the step's iterator handles in the graph of the step."""
         parts = tf.nest.flatten(self._iterator, expand_composites=True)
         names = {id(outside): inside.name for outside, inside in self._graph.captures}
         return {
@@ -411,7 +411,7 @@ class _Counter:
 
 
 class _WatchedIterator:
-    """A wrapper of an iterator that lets a `_Step` or a `_Counter` fetch the batches."""
+    """An iterator wrapper that lets a `_Step` or a `_Counter` fetch the batches."""
 
     def __init__(self, iterator: Iterator[nests.Nest], step: "_Step | _Counter") -> None:
         self._watched = iterator
@@ -436,7 +436,7 @@ class _WatchedIterator:
 
 
 class _CountedIterator(_WatchedIterator):
-    """A wrapper of an iterator that counts the batches, including those of a `tf.while_loop`."""
+    """An iterator wrapper that counts batches, including those fetched in a `tf.while_loop`."""
 
     def get_next_as_optional(self) -> Any:
         counter: Any = self._step
