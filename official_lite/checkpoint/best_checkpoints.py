@@ -184,7 +184,7 @@ def _read_history(directory: str) -> list[dict[str, Any]]:
             found = commit.read(path)
         except (OSError, ValueError) as error:
             # Another worker may be removing the file.
-            logging.warning("The commit file of %s can't be read: %s", path, error)
+            logging.warning("Skipping %s, whose commit file can't be read: %s", path, error)
             continue
         if found is not None and _HISTORY in found.state:
             return list(found.state[_HISTORY])

@@ -274,7 +274,7 @@ def compare(
     else:
         tensors = checkpoint.named_tensors()
         candidates = match_names(weights, tensors)
-    # A layer may hold a variable that is not one of the model's weights.
+    # Ignore variables that are not weights of the model; a layer may hold such variables.
     ids = {id(variable) for variable in weights}
     candidates = {key: fits for key, fits in candidates.items() if key in ids}
     # Match a variable and a tensor only if neither has another candidate.
@@ -314,7 +314,7 @@ def is_keras2(path: str) -> bool:
     try:
         found = commit.read(path)
         if found is not None and found.state:
-            # Only a run of this package has a description in the commit file.
+            # Only a run of this package writes a description into the commit file.
             return False
         return saved_graph.SavedGraph(path).is_of_keras2
     except (ValueError, IndexError, tf.errors.OpError):

@@ -85,7 +85,7 @@ def pair(
             known = places.get(id(found.variable))
             if known is None or found.evidence < known.evidence:
                 places[id(found.variable)] = found
-    # Weights in lists are saved once for the whole model, even if `items` are only parts of it.
+    # Weights in lists are saved once for the whole model, even if `items` has only parts of it.
     in_list = _hidden_tensors(checkpoint)
     places = _pair_list(hidden, in_list) | places
     variables = {id(v): v for name in common for v in keras_variables.variables_of(items[name])}
@@ -371,7 +371,7 @@ def _tensors_of(
 
 
 def _averages(node: _Node, checkpoint: saved_graph.SavedGraph) -> dict[str, _Tensor]:
-    """Return the saved moving averages by the key of the weight."""
+    """Return the saved moving averages by the keys of their weights."""
     averages = _saved_slots(node)
     trained = _listed(node, _WEIGHTS)
     if [tensor.shape for tensor in averages] == [tensor.shape for tensor in trained]:

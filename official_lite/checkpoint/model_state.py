@@ -54,7 +54,7 @@ _WAY_OUT = (
 
 
 class _Names(tf.train.experimental.PythonState):
-    """The saved names of the weights in a list, whose order alone does not identify them."""
+    """The saved names of weights that are kept in a list, in which positions may change."""
 
     def __init__(self, names: Sequence[str]) -> None:
         self._names = list(names)
@@ -353,7 +353,7 @@ def _require_same_order(
             f"{path} contains the variables of the {part} in a different order: `{old[moved]}` "
             f"would be restored into `{new[moved]}`. {_WAY_OUT}"
         )
-    logging.warning("%s and this run have different names for the variables of the %s.", path, part)
+    logging.warning("%s and this run use different names for variables of the %s.", path, part)
 
 
 def _difference(was: Mapping[str, Any], now: Mapping[str, Any]) -> str:

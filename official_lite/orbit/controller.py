@@ -273,7 +273,9 @@ class Controller:
         """
         evaluator = self._require("evaluator", for_method="evaluate")
         if steps < 1 and steps != -1:
-            raise errors.ConfigValueError(f"`steps` must be a positive number or -1, got {steps}.")
+            raise errors.ConfigValueError(
+                f"`steps` must be a positive number, or -1 for all the data; got {steps}."
+            )
         logging.info("Evaluating at step %d.", self.step, extra=terminal.DETAIL)
         self.eval_steps = steps
         for prepare in self.eval_preparations:
@@ -589,7 +591,7 @@ class Controller:
         )
 
     def _prepare_save(self) -> Callable[[], None]:
-        """Prepare the evaluator and the writers; see `CommittedCheckpointManager.on_save`."""
+        """Prepare evaluator and writers for a save; see `CommittedCheckpointManager.on_save`."""
         goodput.current().keep(self.step)
         self._notify_evaluator("before_checkpoint")
         return self._reports.before_save(step=self.step)
@@ -732,7 +734,7 @@ class Controller:
 
 def missing(argument: str, for_method: str) -> errors.ConfigValueError:
     """Build the error for a controller that lacks an argument that one of its methods needs."""
-    hint = " In a run, only training modes have one." if argument == "trainer" else ""
+    hint = " In a run, only training modes have a trainer." if argument == "trainer" else ""
     return errors.ConfigValueError(
         f"`{for_method}` requires a `{argument}`. Pass one to `Controller`.{hint}"
     )

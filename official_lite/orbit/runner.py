@@ -31,7 +31,7 @@ def optimizer_of(trainer: object) -> keras.optimizers.Optimizer | None:
 
 
 class _OfController:
-    """A trainer attribute that returns an attribute of the controller.
+    """A descriptor that makes an attribute of the controller available on the trainer.
 
     Trainers in LiBai and detectron2 have attributes with the same names. A subclass of a trainer
     may replace the attribute with one of its own.
@@ -86,8 +86,8 @@ class AbstractTrainer(tf.Module, metaclass=abc.ABCMeta):
         """
         if graph_hooks:
             raise errors.ConfigTypeError(
-                f"{type(self).__name__} can't run the graph hook {type(graph_hooks[0]).__name__}, "
-                "because it has no `set_graph_hooks`. Derive the trainer from "
+                f"{type(self).__name__} does not override `set_graph_hooks`, so it can't run the "
+                f"graph hook {type(graph_hooks[0]).__name__}. Derive the trainer from "
                 "`core.base_trainer.Trainer`."
             )
 

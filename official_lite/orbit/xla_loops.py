@@ -159,9 +159,9 @@ def compile_steps(
 
     @tf.function(input_signature=signature, jit_compile=True)
     def run_on_stack(stack: Any, num_steps: tf.Tensor) -> None:
-        # Not a loop over `tf.range`, whose length XLA would need at compile time.
+        # A loop over `tf.range` would not work, because XLA needs its length at compile time.
         while num_steps > 0:
-            # Skip the batches that a step does not fetch, so that the next step starts at its own.
+            # Skip the batches that a step does not fetch, so that steps fetch only their own.
             next_step = drawn.read_value() + batches_per_step
             with tf.name_scope(""):
                 step_fn(_StackIterator(stack, drawn, batches_per_step))
@@ -212,7 +212,7 @@ class _StackIterator(_BatchesOfStep):
     def _next(self) -> Any:
         index = self._drawn.read_value()
         self._drawn.assign_add(1)
-        # Not `part[index]`, for which XLA would need the index at compile time.
+        # `part[index]` would not work, because XLA needs the index at compile time.
         return nests.map_parts(lambda part: tf.gather(part, index), self._stack)
 
 

@@ -267,6 +267,6 @@ def summary_table(
 
 
 def _text(value: object) -> rich.text.Text:
-    # Not a `str`, in which `rich` would interpret brackets, such as those in a path, as markup.
+    # In a plain `str`, `rich` would interpret brackets, such as those in a path, as markup.
     text = format_number(value) if isinstance(value, float) else str(value)
     return rich.text.Text(terminal.escape_controls(text))

@@ -359,7 +359,7 @@ class AsyncWriter(Writer):
         errors = self._stop()
         try:
             self._inner.close()
-        except BaseException as error:  # Raised below, together with the thread's errors.
+        except BaseException as error:  # It is raised below, together with the thread's errors.
             errors.append(error)
         _raise_all(errors)
 
@@ -396,7 +396,7 @@ class _Thread:
         self._process = os.getpid()
         self._errors: list[BaseException] = []
         self._tasks: queue.Queue[Callable[[], None] | None] = queue.Queue(max_waiting)
-        # A daemon thread, because a process that ends without `close` would otherwise wait forever.
+        # The thread is a daemon, because a process that ends without `close` would wait forever.
         self._thread = threading.Thread(target=self._run, name="telemetry", daemon=True)
         self._thread.start()
 
@@ -427,7 +427,7 @@ class _Thread:
         while (task := self._tasks.get()) is not None:
             try:
                 task()
-            except BaseException as error:  # Raised by the next call of the writer.
+            except BaseException as error:  # The writer's next call raises the error.
                 self._errors.append(error)
 
 

@@ -133,7 +133,7 @@ def _scaled(model: keras.Model) -> Any:
 
 
 @pytest.mark.parametrize("makers", [(_averaged, _scaled), (_scaled, _averaged)])
-def test_optimizer_state_loads_if_only_one_side_has_averages_or_a_loss_scale(
+def test_optimizer_state_loads_between_averaging_and_loss_scale_optimizers(
     tmp_path, makers
 ) -> None:
     source, target = Net(seed=1), Net(seed=2)

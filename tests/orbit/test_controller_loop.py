@@ -107,7 +107,7 @@ def test_hooks_actions_writers_and_checkpoint_run_in_the_documented_order(
     ]
 
 
-def test_hooks_are_called_at_the_end_of_each_epoch(make_trainer, make_controller, make_log):
+def test_after_epoch_is_called_at_the_end_of_each_epoch(make_trainer, make_controller, make_log):
     hook = make_log(every_n_steps=0)
     make_controller(make_trainer(), hooks=[hook], steps_per_epoch=4).train(10)
     assert hook.events.count("after_epoch") == 2
@@ -273,7 +273,7 @@ def test_training_steps_per_second_exclude_evaluation_time(
 
 
 class Puts(orbit.Hook):
-    """A hook that logs a number at each step and one at the end, and may fail at a step."""
+    """A hook that logs a number at each step and at the end, and fails at step `fails_at`."""
 
     every_n_steps = 1
 

@@ -132,7 +132,7 @@ def test_assigning_eval_dataset_replaces_the_evaluation_data():
         {"use_tf_while_loop": False, "use_tpu_summary_optimization": True},
     ],
 )
-def test_conflicting_trainer_options_are_refused(make_trainer, options):
+def test_conflicting_trainer_options_raise(make_trainer, options):
     with pytest.raises(errors.ConfigValueError, match="requires"):
         make_trainer(options=orbit.StandardTrainerOptions(**options))
 

@@ -1,4 +1,4 @@
-"""LiBai's page on training, line by line: its hook, its trainers, its model that logs, its loop."""
+"""The code of LiBai's page on training: its hook, its trainers, its logging model and its loop."""
 
 import json
 

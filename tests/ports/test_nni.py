@@ -1,4 +1,4 @@
-"""NNI's page on trainers, line by line: its auto-encoder, its choice of layers, its trainer."""
+"""The code of NNI's page on trainers: its auto-encoder, its layer choice and its trainer."""
 
 import json
 
@@ -17,7 +17,7 @@ from tests.experiments import evaluations
 
 
 class AutoEncoder(base_task.Task):
-    """A task that owns the decoder; its encoder is searched for."""
+    """A task that owns the decoder and is used to search for the encoder."""
 
     def __init__(self, params, **kwargs):
         super().__init__(params, **kwargs)
@@ -206,7 +206,7 @@ def test_layer_choice_labels_are_the_same_in_each_new_model():
 
 @pytest.mark.parametrize("name", ["enas", "proxyless", "spos"])
 def test_exported_architecture_is_the_best_one_and_not_a_sample(name):
-    """NNI's trainers of these names exported a random sample, another one at each call."""
+    """NNI's trainers of these names exported a random sample, a different one at each call."""
     params = _params(trainer={"name": name, "train_steps": 2})
     task = AutoEncoder(params.task)
     trainer = trainer_factory.create_trainer(params, task, train=True, evaluate=False)

@@ -85,7 +85,7 @@ class AutoEncoder(base_task.Task):
             [keras.layers.Dense(8, activation="relu"), keras.layers.Dense(16)], name="decoder"
         )
 
-    # The method of the base class, which is called after `__init__`.
+    # NNI's base class defines this method, which is called after `__init__`.
     def set_model(self, model: keras.Model) -> None:
         self.model = model
 

@@ -185,7 +185,7 @@ def test_chart_zooms_by_mouse_and_keyboard(browser, tmp_path) -> None:
 def test_text_from_files_is_never_executed_as_script(browser, tmp_path) -> None:
     config = {"task": {HOSTILE: HOSTILE}}
     record = {"exit_reason": HOSTILE, "argv": [HOSTILE], "host": HOSTILE, "status": HOSTILE}
-    # No directory can have a slash in its name.
+    # A directory name can't contain a slash.
     run = made_runs.make_run(tmp_path / HOSTILE.replace("/", "|"), config=config, record=record)
     made_runs.write_metrics(run, [{"step": n, "split": HOSTILE, HOSTILE: n} for n in (1, 2)])
     space = {HOSTILE: [HOSTILE, "b"]}

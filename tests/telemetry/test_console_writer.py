@@ -1,4 +1,4 @@
-"""What a terminal, a log and a notebook show of a run."""
+"""The console output of a run in a terminal, a log and a notebook."""
 
 import io
 
@@ -24,7 +24,7 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_terminal_gets_a_progress_bar_and_a_file_gets_lines():
+def test_terminal_output_is_a_progress_bar_and_file_output_is_plain_lines():
     assert isinstance(telemetry.build_console_writer(10, Terminal()), telemetry.ProgressWriter)
     assert isinstance(telemetry.build_console_writer(10, io.StringIO()), telemetry.ConsoleWriter)
 

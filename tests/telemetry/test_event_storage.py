@@ -158,7 +158,7 @@ def _put_in_graph(put, value, signature=None):
         ),
     ],
 )
-def test_value_that_cannot_be_logged_raises_an_error_that_names_it(storage, act, named):
+def test_value_that_cannot_be_logged_is_named_in_the_error(storage, act, named):
     telemetry.put_scalar("old", 1.0)
     with pytest.raises(errors.ConfigValueError, match=named):
         act()
@@ -185,7 +185,7 @@ def test_innermost_storage_is_current_even_when_entered_twice():
     assert inner.take().scalars == {}
 
 
-def test_storage_is_current_in_every_thread(storage):
+def test_entered_event_storage_is_current_in_every_thread(storage):
     thread = threading.Thread(target=lambda: telemetry.put_scalar("x", 1.0))
     thread.start()
     thread.join()

@@ -38,7 +38,7 @@ def found_run(uri, model_dir):
     return mlflow.MlflowClient(uri).get_run((model_dir / "mlflow_run_id").read_text())
 
 
-def test_mlflow_metrics_have_the_split_in_their_name_and_their_step(uri, model_dir):
+def test_mlflow_metrics_are_logged_with_their_split_and_step(uri, model_dir):
     with telemetry.MlflowWriter(model_dir, experiment="e", tracking_uri=uri) as writer:
         writer.write(record(3))
         writer.write(record(4, "validation", values={"clean": {"auc[0]": 0.25}}))
@@ -140,7 +140,7 @@ def test_error_for_missing_wandb_names_the_extra_to_install(model_dir, monkeypat
 
 def transaction_logs(model_dir):
     """Return the files that `wandb sync` uploads."""
-    # A process of W&B writes the files, and may lag behind until it has ended.
+    # A separate W&B process writes the files, and may lag behind until it has ended.
     wandb.teardown()
     return sorted(model_dir.glob("wandb/offline-run-*/*.wandb"))
 

@@ -20,7 +20,7 @@ def test_flat_record_joins_nested_names_and_records_are_immutable():
         record.step = 2
 
 
-def test_numbers_of_numpy_and_ml_dtypes_become_python_numbers():
+def test_numpy_and_ml_dtypes_numbers_become_python_numbers():
     ml_dtypes = pytest.importorskip("ml_dtypes")
     found = telemetry.numbers(
         {

@@ -319,7 +319,7 @@ class KerasCallback(Hook):
         self._has_ended = True
 
     def _saved_weights(self) -> list[bytes]:
-        """Return the model's weights as bytes if this step is already saved, or an empty list."""
+        """Return the model's weights as bytes if this step is already saved, else an empty list."""
         path = getattr(self.controller.checkpoint_manager, "latest_checkpoint", None) or ""
         if not path.endswith(f"-{self.controller.step}"):
             return []
@@ -377,7 +377,8 @@ class KerasCallback(Hook):
         if not isinstance(model, keras.Model):
             raise errors.ConfigValueError(
                 f"{type(self.callback).__name__} requires a Keras model, but the `model` of "
-                f"{type(owner).__name__} is {type(model).__name__}."
+                f"{type(owner).__name__} is {type(model).__name__}. Remove the callback, or set "
+                "`model` to a Keras model."
             )
         if optimizer := runner.optimizer_of(owner):
             # Bypass the model's own `__setattr__`, which would add the optimizer to the model's

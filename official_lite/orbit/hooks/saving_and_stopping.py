@@ -68,7 +68,7 @@ def maximizes(name: str, direction: str = "", *, default: str) -> bool:
     if not direction and said is None:
         terminal.warn_once(
             "The name of the metric `%s` does not say whether higher or lower values are better, "
-            "so `%s` is used. Set the direction: `direction` of a hook, or "
+            "so `%s` is used. Set `direction` of the hook, or "
             "`trainer.best_checkpoint_metric_comp`.",
             name,
             default,
@@ -296,7 +296,7 @@ class EarlyStopping(Hook):
         if not self._is_out_of_patience():
             return
         best = (
-            "" if self.best_value is None else f" on {self.best_value:g} of step {self.best_step}"
+            "" if self.best_value is None else f" on {self.best_value:g} at step {self.best_step}"
         )
         self.controller.request_stop(
             f"early stopping: `{self._metric.name}` has not improved{best} in "
@@ -370,8 +370,8 @@ class BestCheckpoint(Hook):
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        # Rewind only if training goes back within a run. At the start of a run, `before_train`
-        # rewinds.
+        # Rewind only if a run that is in progress restores an earlier checkpoint. At the start of
+        # a run, `before_train` rewinds.
         if self._best is not None and self.trainer is not None and "best_step" in state:
             step = state["best_step"]
             self._best.rewind(-1 if step is None else step)
@@ -491,7 +491,8 @@ class ExportModel(Hook):
         if not isinstance(model, keras.Model):
             raise errors.ConfigValueError(
                 "ExportModel requires a trainer whose `model` is a Keras model; the `model` of "
-                f"{type(self.trainer).__name__} is {type(model).__name__}."
+                f"{type(self.trainer).__name__} is {type(model).__name__}. Remove the hook, or set "
+                "`model` to a Keras model."
             )
         return model
 

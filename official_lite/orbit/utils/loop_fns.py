@@ -96,7 +96,7 @@ def create_tf_while_loop_fn(step_fn: StepFn) -> LoopFn:
         _check_tensor(num_steps)
 
         def run_step(step: tf.Tensor) -> list[tf.Tensor]:
-            # Without this, the names of all ops in the step would begin with "while/".
+            # Without this name scope, the names of all ops in the step would begin with "while/".
             with tf.name_scope(""):
                 last.keep(step_fn(iterator))
             return [step + 1]
@@ -446,7 +446,7 @@ class _CountedIterator(_WatchedIterator):
         if name == "__tf_tracing_type__":
             terminal.warn_once(
                 "The training step passes its iterator to a `tf.function`, in which batches can't "
-                "be counted, so a resumed run may continue at another batch. Pass batches to the "
+                "be counted, so a resumed run may continue at the wrong batch. Pass batches to the "
                 "function, or remove its decorator: the step is compiled anyway."
             )
         return getattr(self._watched, name)

@@ -122,7 +122,7 @@ def test_later_normalization_layers_receive_the_same_inputs_as_in_training(make_
     mean, variance = _statistics(trainer, 8, "second")
     # The inputs of the first layer are up to 4 standard deviations from zero.
     rounding.assert_close(mean, 0.0, roundings=8 * BATCH_SIZE, scale=4.0)
-    # The layer divides by the root of the variance of a batch plus 0.001.
+    # The first layer divides by the square root of the batch variance plus 0.001.
     np.testing.assert_allclose(variance, 1.0, rtol=0.01)
 
 

@@ -5,7 +5,7 @@ import pytest
 from official_lite import orbit
 from official_lite.orbit import hooks
 
-# Evaluated every 10 steps: the best is at step 20, and patience 3 is used up at step 50.
+# The accuracy at each evaluated step: the best is at 20, and a patience of 3 runs out at 50.
 ACCURACY = {10: 0.5, 20: 0.7, 30: 0.6, 40: math.nan, 50: 0.7}
 
 
@@ -58,7 +58,7 @@ def test_early_stopping_stops_training_with_a_reason_when_patience_runs_out(run)
     controller = run()
     assert controller.global_step.numpy() == 50
     assert controller.stop_reason == (
-        "early stopping: `accuracy` has not improved on 0.7 of step 20 in 3 evaluations"
+        "early stopping: `accuracy` has not improved on 0.7 at step 20 in 3 evaluations"
     )
 
 
@@ -71,7 +71,7 @@ def test_killed_and_resumed_run_stops_early_at_the_same_step_as_an_uninterrupted
         run(KillAfterStep(killed_at))
     controller = run()
     assert controller.global_step.numpy() == 50
-    assert "0.7 of step 20" in controller.stop_reason
+    assert "0.7 at step 20" in controller.stop_reason
 
 
 def test_run_killed_after_an_early_stop_trains_no_more_steps_when_resumed(run):

@@ -69,7 +69,7 @@ def test_saved_model_exported_from_two_replicas_predicts_like_the_trained_model(
     make_controller(trainer, hooks=[hook], strategy=two_replicas, model_dir=tmp_path).train(3)
     loaded = tf.saved_model.load(
         str(tmp_path / "export/3")
-    )  # Its functions don't keep the model alive.
+    )  # The functions of a loaded model don't keep the model alive.
     rounding.assert_close(loaded.serve(INPUTS), trainer.model(INPUTS), roundings=4)
 
 

@@ -89,7 +89,7 @@ def test_event_methods_may_omit_their_argument(as_lambda):
 
 
 @pytest.mark.parametrize("as_lambda", [False, True])
-def test_event_method_with_wrong_arguments_is_refused_before_the_first_step(as_lambda):
+def test_event_method_with_wrong_arguments_raises_when_the_hook_list_is_created(as_lambda):
     def method(self, one, two):
         pass
 

@@ -112,7 +112,7 @@ def test_batch_events_have_the_index_and_the_loss_of_each_step(train):
     train(callback, 4, steps_per_epoch=2)
     batches = [event for event in callback.events if event.split()[0] in ("begin", "end")]
     assert batches == ["begin 0", "end 0", "begin 1", "end 1"] * 2
-    # y = 2x, and the weight has gone from 1 to 1.2, 1.36 and 1.488 when the last loss is taken.
+    # y = 2x, and the weight has gone from 1 to 1.2, 1.36 and 1.488 when the last loss is computed.
     # About four roundings in each of four steps.
     rounding.assert_close(callback.logs["end 1"]["loss"], (2 - 1.488) ** 2, roundings=4 * 4)
 
@@ -246,7 +246,7 @@ def test_last_checkpoint_contains_the_best_weights_that_early_stopping_restores(
 ):
     trainer = make_keras_trainer()
     manager = make_model_manager(trainer, interval)
-    # The loss only falls, so that with mode "max" the first epoch is the best one.
+    # The loss always falls, so with mode "max" the first epoch is the best one.
     callback = keras.callbacks.EarlyStopping(
         "val_loss", mode="max", patience=2, restore_best_weights=True
     )
@@ -337,7 +337,7 @@ def test_learning_rate_scheduler_sets_the_rate_before_the_first_step_of_each_epo
         trainer=trainer,
         steps_per_epoch=2,
     )
-    # The first epoch has a rate of 0. At a rate of 0.5, the first step of the second fits y = 2x.
+    # The rate is 0 in the first epoch. At a rate of 0.5, the first step of the next fits y = 2x.
     assert trainer.model.get_weights()[0].item() == pytest.approx(2.0)
     assert float(trainer.loss.result()) == pytest.approx((1 + 1 + 1 + 0) / 4)
 
@@ -356,7 +356,7 @@ class RestoresOnce(hooks.Hook):
 
 CALLBACKS = {
     "scheduler": lambda: keras.callbacks.LearningRateScheduler(lambda epoch, rate: 0.9 * rate),
-    # Every epoch after the first one is worse.
+    # With this `min_delta`, no epoch after the first one is an improvement.
     "plateau": lambda: keras.callbacks.ReduceLROnPlateau("val_loss", 0.5, patience=1, min_delta=9),
     "plateau of training": lambda: keras.callbacks.ReduceLROnPlateau(
         "loss", 0.5, patience=1, min_delta=9
@@ -364,13 +364,13 @@ CALLBACKS = {
 }
 
 
-# A run that is terminated ends its epoch without an evaluation.
+# A terminated run ends its epoch without an evaluation.
 @pytest.mark.filterwarnings("ignore:Learning rate reduction is conditioned:UserWarning")
 @pytest.mark.sample(6)
 @pytest.mark.parametrize(
     ("kind", "steps_per_epoch", "stop", "stop_step"),
     [
-        # Each pair of values occurs at least once.
+        # Each pair of parameter values occurs at least once.
         ("scheduler", None, "killed", 6),
         ("scheduler", 5, "terminated in an evaluation", 8),
         ("scheduler", None, "recovered", 9),
@@ -480,7 +480,7 @@ def test_callback_does_not_add_the_optimizer_to_the_model_checkpoint(
         "earlystopping",
     ],
 )
-def test_bare_name_that_is_not_a_keras_callback_class_is_refused(name):
+def test_bare_name_that_is_not_a_keras_callback_class_raises(name):
     with pytest.raises(errors.UnknownNameError, match=f"no Keras callback '{name}'"):
         hooks.KerasCallback(name)
 

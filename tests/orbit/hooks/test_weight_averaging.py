@@ -14,7 +14,7 @@ from tests import rounding
 
 
 class Weights(orbit.Hook):
-    """A hook that stores the trainable weights after each step and may fail at one of them."""
+    """A hook that stores the trainable weights after each step and fails at step `fails_at`."""
 
     every_n_steps = 1
 
@@ -186,7 +186,7 @@ def test_trained_weights_are_restored_if_evaluating_the_averaged_weights_fails(m
 
 def test_run_that_ends_before_the_first_averaging_step_logs_a_warning(make, tmp_path, log_lines):
     make(_swa(start_step=100)).train(8)
-    assert any("averaged nothing" in line for line in log_lines)
+    assert any("averaged no weights" in line for line in log_lines)
     assert not (tmp_path / "run" / "swa").exists()
 
 

@@ -8,7 +8,7 @@ from official_lite.common import errors
 from official_lite.orbit import utils
 
 
-def test_global_step_counts_from_zero():
+def test_global_step_is_a_non_trainable_int64_that_starts_at_zero():
     step = utils.create_global_step()
     step.assign_add(1)
     assert (step.numpy(), step.dtype, step.trainable) == (1, tf.int64, False)

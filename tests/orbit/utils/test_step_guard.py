@@ -111,7 +111,7 @@ def make_data(two_replicas: tf.distribute.Strategy) -> Callable[[int, bool, int]
     def make(replicas: int, is_static: bool, count: int) -> Any:
         strategy = two_replicas if replicas == 2 else tf.distribute.OneDeviceStrategy("CPU:0")
         dataset = tf.data.Dataset.range(4 * count).batch(4, drop_remainder=is_static)
-        # Otherwise releasing an iterator takes as long as it has existed.
+        # Otherwise, releasing an iterator takes as long as the iterator has existed.
         dataset = tf_data_options.without_idle_autotuner(dataset)
         return strategy, strategy.experimental_distribute_dataset(dataset)
 
