@@ -58,7 +58,7 @@ class Controller:
       the loss diverges, before the bad state is saved.
     * Evaluation runs before the checkpoint, so the best metric value is known when the checkpoint
       is saved.
-    * Writers run last, so they see every record. Before a checkpoint counts as complete, the
+    * Writers run last, so they see every record. Before a checkpoint is marked as complete, the
       writers also record all of its steps.
 
     All intervals count absolute steps. No interval has to divide another.

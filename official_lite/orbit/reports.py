@@ -212,7 +212,7 @@ class Reports:
 
         Returns:
             A function that makes the written data durable. Call it, in any thread, before the
-            checkpoint counts as complete.
+            checkpoint is marked as complete.
         """
         self.write()
         for manager in self._managers():

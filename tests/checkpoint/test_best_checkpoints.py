@@ -63,7 +63,7 @@ def test_rewind_to_an_earlier_step_restores_the_best_checkpoint_of_that_step(kee
     assert tf.train.latest_checkpoint(str(tmp_path)) == str(tmp_path / "best_ckpt-10")
 
 
-def test_former_best_checkpoint_is_removed_once_no_training_checkpoint_needs_it(keep, tmp_path):
+def test_previous_best_checkpoint_is_removed_once_no_training_checkpoint_needs_it(keep, tmp_path):
     best = keep(10, rewound_to=0)
     best.protect()
     best.save(tf.train.Checkpoint(), 20, {"accuracy": 0.2})

@@ -128,7 +128,7 @@ def adapted() -> Adapting:
 
 
 @pytest.mark.parametrize("items", [model_state.hidden_items, model_state.weight_items])
-def test_state_of_adapted_layers_is_restored(adapted, tmp_path, items) -> None:
+def test_state_of_adapted_layers_is_restored_from_a_checkpoint(adapted, tmp_path, items) -> None:
     path = tf.train.Checkpoint(**{"model": adapted, **items(adapted)}).save(tmp_path / "c")
     model = _build()
     again = tf.train.Checkpoint(**{"model": model, **items(model)})

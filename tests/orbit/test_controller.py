@@ -188,7 +188,9 @@ class _Rewound(telemetry.Writer):
         self.calls.append(f"rewind {step}")
 
 
-def test_records_are_rewound_only_when_training_begins(make_trainer, make_controller, make_manager):
+def test_writers_rewind_records_only_when_training_begins(
+    make_trainer, make_controller, make_manager
+):
     trainer = make_trainer()
     make_controller(trainer, checkpoint_manager=make_manager(trainer, 5)).train(5)
     writer, resumed = _Rewound(), make_trainer()

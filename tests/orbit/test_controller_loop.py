@@ -128,7 +128,9 @@ def test_requested_stop_runs_the_final_evaluation_and_saves_a_checkpoint(
     assert hook.events[-1] == "after_train True"
 
 
-def test_stop_at_an_evaluated_step_does_not_evaluate_twice(make_trainer, make_controller):
+def test_stop_requested_at_an_evaluated_step_does_not_repeat_the_evaluation(
+    make_trainer, make_controller
+):
     trainer = make_trainer()
     controller = make_controller(trainer, eval_actions=[lambda _: controller.request_stop("good")])
     controller.train_and_evaluate(100, eval_interval=10)
@@ -312,7 +314,9 @@ def test_failed_training_reports_all_logged_values(make_trainer, make_controller
     assert (last.step, last.flat()) == (5, {"seen": 4.0, "end": 1.0})
 
 
-def test_training_reports_at_the_log_interval(make_trainer, make_controller, recording_writer):
+def test_training_reports_are_written_at_multiples_of_the_log_interval(
+    make_trainer, make_controller, recording_writer
+):
     trainer = make_trainer()
     make_controller(trainer, steps_per_loop=4, log_interval=10).train(25)
     assert recording_writer.steps("train") == [10, 20, 25]

@@ -201,7 +201,9 @@ def test_libai_trainer_provides_the_output_of_the_last_step(tmp_path, run_eagerl
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize(("replicas", "enable_xla"), [(1, True), (2, False)])
-def test_model_records_numbers_in_the_event_storage(tmp_path, two_replicas, replicas, enable_xla):
+def test_model_logs_scalars_to_the_event_storage_during_training(
+    tmp_path, two_replicas, replicas, enable_xla
+):
     params = _params(train_steps=6, steps_per_loop=3)
     params.override({"runtime": {"enable_xla": enable_xla}})
     strategy = two_replicas if replicas == 2 else None

@@ -133,7 +133,7 @@ def encoder(choices: dict[str, Any]) -> keras.Model:
 
 
 @pytest.mark.slow
-def test_nni_lightning_module_ported_to_a_task_is_searched(tmp_path) -> None:
+def test_nni_lightning_module_ported_to_a_task_can_be_searched(tmp_path) -> None:
     # lightning = pl.Lightning(AutoEncoder(), pl.Trainer(max_epochs=10), train_dataloader=...)
     params = cfg.ExperimentConfig(
         task=AutoEncoderConfig(

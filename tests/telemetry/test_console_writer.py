@@ -29,7 +29,7 @@ def test_terminal_output_is_a_progress_bar_and_file_output_is_plain_lines():
     assert isinstance(telemetry.build_console_writer(10, io.StringIO()), telemetry.ConsoleWriter)
 
 
-def test_notebook_gets_lines_on_stdout(monkeypatch, capsys):
+def test_notebook_output_is_plain_lines_on_stdout(monkeypatch, capsys):
     monkeypatch.setattr("builtins.get_ipython", object, raising=False)
     writer = telemetry.build_console_writer(10, io.StringIO())
     writer.write(telemetry.Record(step=3, split="train", values={"loss": 0.5}))

@@ -61,13 +61,13 @@ def _summaries(directory):
     ]
 
 
-def test_writer_without_records_creates_no_files(tmp_path):
+def test_tensorboard_writer_without_records_creates_no_files(tmp_path):
     with telemetry.TensorBoardWriter(tmp_path):
         pass
     assert list(tmp_path.iterdir()) == []
 
 
-def test_value_that_is_not_a_scalar_is_omitted(tmp_path):
+def test_tensorboard_writer_omits_values_that_are_not_scalars(tmp_path):
     with telemetry.TensorBoardWriter(tmp_path) as writer:
         writer.write_values({"matrix": np.zeros([2, 2]), "loss": 0.5}, step=1)
     assert read(tmp_path) == [(1, "loss", 0.5)]

@@ -95,7 +95,7 @@ def test_failed_training_marks_its_mlflow_run_as_failed(uri, model_dir):
 
 # MLflow's own queries trigger this warning.
 @pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy")
-def test_default_store_of_mlflow_is_inside_the_model_dir(model_dir, tmp_path, monkeypatch):
+def test_mlflow_store_is_inside_the_model_dir_by_default(model_dir, tmp_path, monkeypatch):
     for name in ("MLFLOW_TRACKING_URI", "MLFLOW_EXPERIMENT_NAME"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.chdir(tmp_path)

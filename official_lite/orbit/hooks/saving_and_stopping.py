@@ -50,11 +50,12 @@ def maximizes(name: str, direction: str = "", *, default: str) -> bool:
     """Return whether larger values of a metric are better.
 
     Args:
-        name: The name of the metric. For nested metrics, the last part of it counts.
+        name: The name of the metric. For nested metrics, only its last component is used.
         direction: `minimize` (also `min`, `lower`) or `maximize` (also `max`, `higher`). If it is
             empty, the words in the name decide: `loss` and `error` are minimized; `acc`, `auc`,
             `f1` and the like are maximized.
-        default: The direction if neither says it, which is used with a warning.
+        default: The direction to use, with a warning, if `direction` is empty and the name suggests
+            none.
 
     Raises:
         errors.ConfigValueError: The direction is unknown.
@@ -67,7 +68,7 @@ def maximizes(name: str, direction: str = "", *, default: str) -> bool:
     said = _said_by(name)
     if not direction and said is None:
         terminal.warn_once(
-            "The name of the metric `%s` does not say whether higher or lower values are better, "
+            "The name of the metric `%s` does not show whether higher or lower values are better, "
             "so `%s` is used. Set `direction` of the hook, or "
             "`trainer.best_checkpoint_metric_comp`.",
             name,
@@ -217,8 +218,8 @@ class EarlyStopping(Hook):
         patience: The number of evaluations without an improvement that ends training.
         min_delta: An improvement must be larger than this value.
         direction: `minimize` or `maximize`. By default, the name of the metric decides: `loss` and
-            `error` are minimized, `accuracy`, `auc` and the like are maximized. If the name does
-            not say it, the metric is minimized.
+            `error` are minimized, `accuracy`, `auc` and the like are maximized. If the name
+            suggests no direction, the metric is minimized.
         baseline: No evaluation counts as an improvement until the metric beats this value.
         start_step: Evaluations before this step are ignored.
 
@@ -317,8 +318,8 @@ class BestCheckpoint(Hook):
         metric: The name of the metric in the evaluation logs. Use `a/b` or `a|b` for nested
             metrics.
         direction: `minimize` or `maximize`. By default, the name of the metric decides: `loss` and
-            `error` are minimized, `accuracy`, `auc` and the like are maximized. If the name does
-            not say it, the metric is maximized.
+            `error` are minimized, `accuracy`, `auc` and the like are maximized. If the name
+            suggests no direction, the metric is maximized.
         directory: The output directory, relative to the run's `model_dir` unless it is absolute.
         max_to_keep: The number of checkpoints to keep: the best one, and earlier best ones.
     """

@@ -79,7 +79,7 @@ EVENTS = {
 
 
 @pytest.mark.parametrize("as_lambda", [False, True])
-def test_event_methods_may_omit_their_argument(as_lambda):
+def test_hook_event_methods_may_omit_their_argument(as_lambda):
     calls = []
     functions = dict.fromkeys(ARGUMENTS, lambda hook: calls.append(hook))
     hook = hooks.LambdaHook(**functions) if as_lambda else type("Short", (orbit.Hook,), functions)()

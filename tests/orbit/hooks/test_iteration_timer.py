@@ -95,7 +95,7 @@ def test_iteration_timer_does_not_mask_an_error_of_another_hook_in_before_train(
     assert not any("failed as well" in line for line in log_lines)
 
 
-def test_time_of_each_epoch_is_logged_and_recorded(
+def test_epoch_duration_is_logged_and_recorded_at_each_epoch_end(
     make_trainer, make_controller, log_lines, recording_writer
 ):
     controller = make_controller(

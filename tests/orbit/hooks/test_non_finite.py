@@ -83,7 +83,7 @@ def test_non_finite_report_names_the_step_and_layer_in_all_execution_modes(train
     assert "net/burst (Burst)" in report
 
 
-def test_reported_step_counts_updates_rather_than_micro_batches(train):
+def test_non_finite_report_counts_updates_rather_than_micro_batches(train):
     report = _report(train, lambda: Burst(6), grad_accum_steps=2)
     assert "Step 3 is" in report
     assert "loss is nan" in report or "loss is inf" in report
@@ -124,7 +124,7 @@ def test_non_finite_loss_of_finite_outputs_points_to_the_loss_function(train, po
     assert "All gradients are finite." in report
 
 
-def test_variable_that_was_non_finite_before_the_step_is_named(train):
+def test_variable_that_was_non_finite_before_the_step_is_named_in_the_report(train):
     class Exploding(hooks.GraphHook):
         def call(self, logs):
             bias = self.trainer.model.get_layer("top").bias

@@ -75,4 +75,4 @@ def test_metric_name_that_implies_no_direction_uses_the_default_and_warns_once(d
         assert WatchedMetric(f"quantity_{default}", default=default).maximizes == (
             default == "maximize"
         )
-    assert caplog.text.count("does not say whether higher or lower values are better") == 1
+    assert caplog.text.count("does not show whether higher or lower values are better") == 1

@@ -137,7 +137,7 @@ def test_average_is_computed_from_trained_weights_and_not_from_their_ema(make, r
     rounding.assert_close(one, other, roundings=10 * 8)
 
 
-def test_resumed_run_saves_the_same_average_as_an_uninterrupted_run(make, tmp_path):
+def test_resumed_run_saves_the_same_averaged_weights_as_an_uninterrupted_run(make, tmp_path):
     make(_swa(), directory="unbroken").train(12)
     with pytest.raises(KeyError):
         make(_swa(), Weights(fails_at=9), directory="broken").train(12)
