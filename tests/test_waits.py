@@ -27,7 +27,7 @@ EXCEPTIONS = {
     "tools/test_launch.py::test_processes_that_notice_a_failure_may_exit_within_the_grace_period": (
         "the launcher checks every few milliseconds and should find one process first"
     ),
-    "telemetry/test_async_writer.py::test_full_queue_makes_write_wait": (
+    "telemetry/test_async_writer.py::test_async_write_blocks_while_the_queue_is_full": (
         "nothing should happen in this time"
     ),
     "orbit/test_checkpoint_watcher.py": "the clock is a fake",

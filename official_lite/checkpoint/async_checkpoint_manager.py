@@ -22,8 +22,8 @@ __all__ = ["NICENESS", "BackgroundSave", "AsyncCheckpointManager", "SharedCheckp
 
 Save = Callable[[tf.train.CheckpointOptions], str | None]
 
-# The increase in the niceness of a writing thread. The thread then gets the processor time that
-# training leaves idle, and about a tenth of the time of a processor that training could use, too.
+# The increase in the niceness of a writing thread. The thread then gets idle processor time, and
+# about a tenth of the time of a processor for which it competes with training.
 NICENESS = 10
 
 
@@ -129,7 +129,7 @@ class BackgroundSave:
 
 
 class _Snapshot(tf.train.experimental.ShardingCallback):
-    """A sharding callback that receives all tensors of a save between reading and writing them."""
+    """A sharding callback that receives all tensors between reading and writing them."""
 
     def __init__(
         self,
@@ -145,8 +145,8 @@ class _Snapshot(tf.train.experimental.ShardingCallback):
         return self._policy.description
 
     def __call__(self, shardable_tensors: Sequence[Any]) -> Any:
-        # TensorFlow saves the tensors of several hosts inside a `tf.function`. While it is traced,
-        # nothing has been read yet.
+        # TensorFlow saves the tensors of several hosts inside a `tf.function`. While that function
+        # is traced, nothing has been read yet.
         if tf.executing_eagerly():
             # With several replicas, Keras passes the variable itself, so read its value here.
             shardable_tensors = [

@@ -154,7 +154,7 @@ class BestCheckpoints:
             self._manager(tf.train.Checkpoint()).keep_only({self._path(step) for step in wanted})
 
     def _wanted(self, known: Sequence[int]) -> set[int]:
-        """Return the last `max_to_keep` known steps up to the current and each protected state."""
+        """Return the last `max_to_keep` known steps up to the best and to each protected step."""
         ends = [self._history[-1][STEP_KEY] if self._history else -1, *self._protected]
         return {
             step
@@ -184,7 +184,7 @@ def _read_history(directory: str) -> list[dict[str, Any]]:
             found = commit.read(path)
         except (OSError, ValueError) as error:
             # Another worker may be removing the file.
-            logging.warning("The commit file of %s can't be read: %s", path, error)
+            logging.warning("Skipping %s, whose commit file can't be read: %s", path, error)
             continue
         if found is not None and _HISTORY in found.state:
             return list(found.state[_HISTORY])

@@ -219,7 +219,7 @@ class CommittedCheckpointManager(tf.train.CheckpointManager):
             names = ", ".join(map(os.path.basename, damaged))
             raise errors.CheckpointError(
                 f"No checkpoint in {self._source_directory} can be restored: {names}. The log "
-                "describes the problem of each. Nothing was removed. To start from scratch, use "
+                "says what is wrong with each. Nothing was removed. To start from scratch, use "
                 "another directory."
             )
         if self._moves_damaged:
@@ -298,8 +298,8 @@ class CommittedCheckpointManager(tf.train.CheckpointManager):
         self._has_saved = True
         if not commit.list_committed(self._directory):
             unlisted = latest.find_unlisted(self._directory, self._checkpoint_name)
-            # Once one checkpoint of a directory has a commit file, checkpoints without a commit
-            # file are removed as unfinished.
+            # Write commit files for existing checkpoints: once any checkpoint in a directory has a
+            # commit file, those without a commit file are removed as unfinished.
             for path in {*self._maybe_delete, *filter(self._is_foreign, unlisted)}:
                 commit.write(path)
                 chain.adopt(path)

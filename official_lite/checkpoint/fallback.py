@@ -316,7 +316,10 @@ def _compare(
 
 def _remedy(saved: saved_graph.SavedGraph, missing: list[_Place]) -> str:
     if saved.is_of_keras2:
-        return f"The checkpoint was written by Keras 2, which the Model Garden uses: {_CONVERTER}"
+        return (
+            "The checkpoint was written by Keras 2, which the Model Garden uses. To use its "
+            f"weights, {_CONVERTER}"
+        )
     remedy = (
         "It was saved by a different model, optimizer or trainer. To use the original ones, apply "
         f"the config of the run: {suggestions.config_file('params.yaml')}. To load only the "

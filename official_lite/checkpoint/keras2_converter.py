@@ -105,7 +105,7 @@ def match_names(weights: list[Any], tensors: list[saved_graph.Tensor]) -> Candid
 
 
 def _likeness(path: str, full_name: str) -> tuple[int, int]:
-    """Return the number of equal trailing parts, and minus the number of other saved parts."""
+    """Return the number of equal trailing components, and minus the number of other saved ones."""
     ours, theirs = path.split("/")[::-1], full_name.split("/")[::-1]
     pairs = zip(ours, theirs, strict=False)
     equal = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
@@ -113,7 +113,7 @@ def _likeness(path: str, full_name: str) -> tuple[int, int]:
 
 
 class _Walk:
-    """A traversal that visits each pair of objects only once, because layers may be shared."""
+    """A parallel traversal that visits each pair of objects once, because layers may be shared."""
 
     def __init__(self, renamed: Mapping[str, str]) -> None:
         self._renamed = renamed
@@ -274,7 +274,7 @@ def compare(
     else:
         tensors = checkpoint.named_tensors()
         candidates = match_names(weights, tensors)
-    # A layer may hold a variable that is not one of the model's weights.
+    # Ignore variables that are not weights of the model; a layer may hold such variables.
     ids = {id(variable) for variable in weights}
     candidates = {key: fits for key, fits in candidates.items() if key in ids}
     # Match a variable and a tensor only if neither has another candidate.
@@ -314,7 +314,7 @@ def is_keras2(path: str) -> bool:
     try:
         found = commit.read(path)
         if found is not None and found.state:
-            # Only a run of this package has a description in the commit file.
+            # Only a run of this package writes a description into the commit file.
             return False
         return saved_graph.SavedGraph(path).is_of_keras2
     except (ValueError, IndexError, tf.errors.OpError):
@@ -369,7 +369,7 @@ def restore_run(
     if isinstance(optimizer, keras.optimizers.Optimizer):
         slots, unused, fresh = match_optimizer(optimizer, top.get("optimizer"), saved, found)
         optional_ids |= fresh
-        # A run that only evaluates needs no slots.
+        # A run that only evaluates needs no slots, so it may leave saved slots unused.
         unused = unused if trains else []
     others = {
         id(item): tensor

@@ -85,7 +85,7 @@ def pair(
             known = places.get(id(found.variable))
             if known is None or found.evidence < known.evidence:
                 places[id(found.variable)] = found
-    # Weights in lists are saved once for the whole model, even if `items` are only parts of it.
+    # Weights in lists are saved once for the whole model, even if `items` has only parts of it.
     in_list = _hidden_tensors(checkpoint)
     places = _pair_list(hidden, in_list) | places
     variables = {id(v): v for name in common for v in keras_variables.variables_of(items[name])}
@@ -230,7 +230,7 @@ class _Names:
 
 
 def _first_part(names: Sequence[str]) -> str:
-    """Return the first path component, such as the name of the model, if all names share it."""
+    """Return the first path component, such as a model name, if all names share it, else ""."""
     firsts = {name.partition("/")[0] for name in names}
     return firsts.pop() if len(firsts) == 1 else ""
 
@@ -305,7 +305,7 @@ def match_optimizer(
 
 
 class _Place(NamedTuple):
-    """A variable of an optimizer, and the attribute and the weight that it belongs to.
+    """An optimizer variable with its attribute and its weight.
 
     Attributes:
         variable: The variable.
@@ -359,8 +359,8 @@ def _tensors_of(
     tensors = {key: tensor for key, tensor in found.items() if tensor}
     own = [weights.get(id(weight)) for weight in optimizer._trainable_variables]
     if [tensor and tensor.key for tensor in own] == trained:
-        # Both optimizers train the same weights, so the variables that are in no list of slots were
-        # created in the same order.
+        # Both optimizers train the same weights, so they created their variables outside of slot
+        # lists in the same order.
         taken = {tensor.key for tensor in [*tensors.values(), _child(node, _RATE)] if tensor}
         wanted = {id(place.variable) for place in _places(optimizer)} - tensors.keys()
         rest = [v for v in optimizer._variables if id(v) in wanted]
@@ -371,13 +371,13 @@ def _tensors_of(
 
 
 def _averages(node: _Node, checkpoint: saved_graph.SavedGraph) -> dict[str, _Tensor]:
-    """Return the saved moving averages by the key of the weight."""
+    """Return the saved moving averages by the keys of their weights."""
     averages = _saved_slots(node)
     trained = _listed(node, _WEIGHTS)
     if [tensor.shape for tensor in averages] == [tensor.shape for tensor in trained]:
         return {weight.key: average for weight, average in zip(trained, averages, strict=True)}
-    # If weights that are not trained are averaged as well, match each average by its name, which
-    # contains the name of the weight.
+    # If there are also averages of weights that are not trained, match each average by its name,
+    # which contains the name of its weight.
     weights = list(checkpoint.node(0).tensors())
     names = [f"{weight.full_name.replace('/', '_')}_{_AVERAGE}" for weight in weights]
     counts = collections.Counter(names)

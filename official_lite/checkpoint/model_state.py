@@ -54,7 +54,7 @@ _WAY_OUT = (
 
 
 class _Names(tf.train.experimental.PythonState):
-    """The saved names of the weights in a list, whose positions change if layers change."""
+    """The saved names of weights that are kept in a list, in which positions may change."""
 
     def __init__(self, names: Sequence[str]) -> None:
         self._names = list(names)
@@ -82,7 +82,7 @@ def plain_containers(value: Any) -> Any:
     if isinstance(value, list | tuple):
         parts = [plain_containers(part) for part in value]
         if hasattr(value, "_fields"):
-            # TensorFlow wraps a named tuple in an object whose `__class__` is that of the tuple.
+            # TensorFlow wraps a named tuple in an object whose `__class__` is the tuple's class.
             return value.__class__(*parts)
         return parts if isinstance(value, list) else tuple(parts)
     return value
@@ -150,7 +150,8 @@ class AdaptedLayers(tf.train.experimental.PythonState):
         if saved != wanted:
             raise errors.CheckpointError(
                 f"The adapted layers of the checkpoint are {', '.join(saved)}, but the adapted "
-                f"layers of the model are {', '.join(wanted)}."
+                f"layers of the model are {', '.join(wanted)}. To restore their state, build the "
+                "model with the same adapted layers."
             )
         for layer, (_, state) in zip(self._layers, states, strict=True):
             if state is not None:
@@ -190,7 +191,8 @@ def _read_statistics(layer: keras.layers.Normalization) -> list[Any] | None:
 def _write_statistics(layer: keras.layers.Normalization, state: list[Any]) -> None:
     if not layer.built:
         raise errors.CheckpointError(
-            f"The layer {layer.name!r} is not built yet. Call the model once before restoring it."
+            f"The layer {layer.name!r} is not built yet. Call the model once before restoring the "
+            "checkpoint."
         )
     for weight, value in zip((layer.adapt_mean, layer.adapt_variance), state, strict=True):
         weight.assign(np.asarray(value, weight.dtype))
@@ -211,7 +213,7 @@ def _write_vocabulary(layer: Any, state: dict[str, Any]) -> None:
 
 
 _VOCABULARY = _Kind(
-    # The public config does not distinguish a vocabulary from a file from one that is not set.
+    # The layer's public config is the same for a vocabulary from a file and for a missing one.
     learns=lambda layer: not layer._has_input_vocabulary,
     read=_read_vocabulary,
     write=_write_vocabulary,
@@ -237,7 +239,7 @@ _KINDS: dict[type[keras.layers.Layer], _Kind] = {
 
 
 def _name(layer: keras.layers.Layer) -> str:
-    # Use the class name because the number in the name of a layer may differ between processes.
+    # Use the class name, because the number in a layer name may differ between processes.
     return type(layer).__name__
 
 
@@ -351,7 +353,7 @@ def _require_same_order(
             f"{path} contains the variables of the {part} in a different order: `{old[moved]}` "
             f"would be restored into `{new[moved]}`. {_WAY_OUT}"
         )
-    logging.warning("%s and this run have different names for the variables of the %s.", path, part)
+    logging.warning("%s and this run use different names for variables of the %s.", path, part)
 
 
 def _difference(was: Mapping[str, Any], now: Mapping[str, Any]) -> str:

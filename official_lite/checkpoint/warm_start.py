@@ -315,7 +315,7 @@ def _parts(model: keras.Model | tf.Module) -> dict[str, Any]:
     """Return the parts of the model that `modules` can name."""
     layers: dict[str, Any] = {}
     for layer in getattr(model, "layers", []):
-        # A name that several layers share stands for all of them.
+        # A name that several layers share selects all of them.
         layers[layer.name] = [layers[layer.name], layer] if layer.name in layers else layer
     attributes = {
         name: child

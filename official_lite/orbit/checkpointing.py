@@ -206,7 +206,7 @@ class Checkpointing(triggers.Trigger):
             return None
         path, self._unreported = self._unreported, None
         self.wait()
-        # The save may have failed, and another call may have raised its error.
+        # If the save failed, another call may already have raised the error.
         return path if path == self._manager.latest_checkpoint else None
 
     def wait(self) -> None:
@@ -238,8 +238,7 @@ def _explained(path: str | None) -> Iterator[None]:
         raise
     except (ValueError, IndexError, tf.errors.OpError) as error:
         raise errors.CheckpointError(
-            f"{path} can't be restored: {str(error)[:300]} … It is damaged, or was saved by a "
-            "different model or optimizer. To use the original model and optimizer, apply the "
-            "config of the run: "
-            f"{suggestions.config_file('params.yaml')}."
+            f"{path} can't be restored: {str(error)[:300]} … The checkpoint is damaged, or was "
+            "saved by a different model or optimizer. To use the original model and optimizer, "
+            f"apply the config of the run: {suggestions.config_file('params.yaml')}."
         ) from error

@@ -58,7 +58,7 @@ class Controller:
       the loss diverges, before the bad state is saved.
     * Evaluation runs before the checkpoint, so the best metric value is known when the checkpoint
       is saved.
-    * Writers run last, so they see every record. Before a checkpoint counts as complete, the
+    * Writers run last, so they see every record. Before a checkpoint is marked as complete, the
       writers also record all of its steps.
 
     All intervals count absolute steps. No interval has to divide another.
@@ -273,7 +273,9 @@ class Controller:
         """
         evaluator = self._require("evaluator", for_method="evaluate")
         if steps < 1 and steps != -1:
-            raise errors.ConfigValueError(f"`steps` must be a positive number or -1, got {steps}.")
+            raise errors.ConfigValueError(
+                f"`steps` must be a positive number, or -1 for all the data; got {steps}."
+            )
         logging.info("Evaluating at step %d.", self.step, extra=terminal.DETAIL)
         self.eval_steps = steps
         for prepare in self.eval_preparations:
@@ -339,7 +341,10 @@ class Controller:
                 break
         self._take_stop_request()
         if output is None:
-            raise errors.CheckpointError(f"No checkpoint to evaluate appeared in {directory}.")
+            raise errors.CheckpointError(
+                f"No checkpoint to evaluate appeared in {directory}. Check the directory, or "
+                "increase `timeout`."
+            )
         return output
 
     def restore_checkpoint(self, checkpoint_path: str | None = None) -> str | None:
@@ -383,7 +388,7 @@ class Controller:
             The path, or `None` if this step has already been saved.
         """
         checkpoints = self._required_checkpoints("save_checkpoint")
-        # Notify hooks of the previous checkpoint before this one may replace it on the disk.
+        # Notify hooks of the previous checkpoint before the new one may replace it on the disk.
         self._sync_on_async_checkpointing()
         path = checkpoints.save(self.step)
         if path is None:  # This step is already saved, so a restart repeats no earlier work.
@@ -464,7 +469,7 @@ class Controller:
             yield
 
     def _keeping_metrics(self) -> contextlib.AbstractContextManager[None]:
-        """Return a context that protects the metrics of an open interval from an evaluation."""
+        """Return a context in which an evaluation keeps the metrics of an open interval intact."""
         if self.trainer is None or self.trainer is self.evaluator or not self._inner.is_open:
             return contextlib.nullcontext()
         return self.trainer.keeping_metrics()
@@ -536,10 +541,7 @@ class Controller:
         self._reports.write()
 
     def _finish(self, plan: _Plan) -> None:
-        """Run the final report, evaluation and checkpoint, unless they have run at this step.
-
-        After a requested stop, for example, they have not run.
-        """
+        """Run the final report, evaluation and checkpoint, except those already run at the step."""
         if self._has_interval():
             self._report()
         if plan.evaluate_at_end and plan.evaluated_step != self.step:
@@ -589,20 +591,20 @@ class Controller:
         )
 
     def _prepare_save(self) -> Callable[[], None]:
-        """Prepare the evaluator and the writers; see `CommittedCheckpointManager.on_save`."""
+        """Prepare evaluator and writers for a save; see `CommittedCheckpointManager.on_save`."""
         goodput.current().keep(self.step)
         self._notify_evaluator("before_checkpoint")
         return self._reports.before_save(step=self.step)
 
     def _rewind(self) -> None:
-        """Remove all records that an interrupted run wrote for later steps than the current one."""
+        """Remove all records that an interrupted run wrote for steps after the current step."""
         self._must_rewind = False
         goodput.current().rewind(self.step)
         self._reports.rewind(self.step)
         self._notify_evaluator("before_training", self.step)
 
     def _notify_evaluator(self, event: str, *args: Any) -> None:
-        # An evaluator written for Orbit may only have `evaluate`.
+        # An evaluator written for Orbit may have only the method `evaluate`.
         listen = getattr(self.evaluator, event, None)
         if listen is not None:
             with self.strategy.scope():
@@ -732,7 +734,7 @@ class Controller:
 
 def missing(argument: str, for_method: str) -> errors.ConfigValueError:
     """Build the error for a controller that lacks an argument that one of its methods needs."""
-    hint = " In a run, only training modes have one." if argument == "trainer" else ""
+    hint = " In a run, only training modes have a trainer." if argument == "trainer" else ""
     return errors.ConfigValueError(
         f"`{for_method}` requires a `{argument}`. Pass one to `Controller`.{hint}"
     )
@@ -741,7 +743,7 @@ def missing(argument: str, for_method: str) -> errors.ConfigValueError:
 def _attempt(act: Callable[..., None], *args: Any) -> None:
     try:
         act(*args)
-    except Exception:  # The error that ended the training must be raised, not this one.
+    except Exception:  # Only the error that ended training is raised.
         logging.exception(
             "Another error occurred while training was shut down after its first error."
         )

@@ -212,7 +212,7 @@ class Reports:
 
         Returns:
             A function that makes the written data durable. Call it, in any thread, before the
-            checkpoint counts as complete.
+            checkpoint is marked as complete.
         """
         self.write()
         for manager in self._managers():
@@ -221,8 +221,8 @@ class Reports:
 
     def rewind(self, step: int) -> None:
         """Remove the writers' records after `step`, from which training resumes."""
-        # Write the pending records first, so that the terminal shows them even if the writers of
-        # files then remove them.
+        # Write the pending records first, so that the terminal shows them even if file writers
+        # then remove them.
         self.write()
         self._writer.rewind(step)
         for manager in self._managers():

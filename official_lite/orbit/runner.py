@@ -31,7 +31,7 @@ def optimizer_of(trainer: object) -> keras.optimizers.Optimizer | None:
 
 
 class _OfController:
-    """A trainer attribute that returns an attribute of the controller.
+    """A descriptor that makes an attribute of the controller available on the trainer.
 
     Trainers in LiBai and detectron2 have attributes with the same names. A subclass of a trainer
     may replace the attribute with one of its own.
@@ -49,7 +49,8 @@ class _OfController:
         if trainer._orbit_controller is None:
             raise AttributeError(
                 f"`{type(trainer).__name__}.{self._own_name}` is only available while a "
-                "controller runs the trainer; this trainer has no controller yet."
+                "controller runs the trainer; this trainer has no controller yet. Pass it to "
+                "`orbit.Controller` first."
             )
         return getattr(trainer._orbit_controller, self._name)
 
@@ -65,8 +66,8 @@ class AbstractTrainer(tf.Module, metaclass=abc.ABCMeta):
             sets it. It is never replaced, because a traced step keeps logging to it.
     """
 
-    # The `orbit.Controller` that runs this trainer; it sets this attribute. The attribute is not
-    # called `controller`, because an architecture search has other controllers.
+    # The `orbit.Controller` that runs this trainer and sets this attribute. The attribute is not
+    # called `controller`, because an architecture search has controllers of another kind.
     _orbit_controller: Any = None
     event_storage: telemetry.EventStorage | None = None
     iter = _OfController("iter")
@@ -85,8 +86,8 @@ class AbstractTrainer(tf.Module, metaclass=abc.ABCMeta):
         """
         if graph_hooks:
             raise errors.ConfigTypeError(
-                f"{type(self).__name__} can't run the graph hook {type(graph_hooks[0]).__name__}, "
-                "because it has no `set_graph_hooks`. Derive the trainer from "
+                f"{type(self).__name__} does not override `set_graph_hooks`, so it can't run the "
+                f"graph hook {type(graph_hooks[0]).__name__}. Derive the trainer from "
                 "`core.base_trainer.Trainer`."
             )
 

@@ -333,7 +333,7 @@ class StandardEvaluator(runner.AbstractEvaluator, metaclass=abc.ABCMeta):
         self._eval_dataset = eval_dataset
         self._eval_iter: Any = None
         self._eval_loop_fn: Any = None
-        # An object that counts the steps in its attribute `calls`; None if no object does.
+        # The object that counts the steps in its attribute `calls`; None if steps are not counted.
         self._counted_step: Any = None
 
     def evaluate(self, num_steps: tf.Tensor) -> runner.Output | None:
@@ -483,8 +483,8 @@ class StandardEvaluator(runner.AbstractEvaluator, metaclass=abc.ABCMeta):
         self._eval_iter = None
         if self.steps_run == 0:
             raise errors.DataError(
-                "The evaluation data are empty. This also happens if the batch size exceeds the "
-                "number of examples and `drop_remainder` is True."
+                "The evaluation data are empty. Check that they contain examples and, if "
+                "`drop_remainder` is True, that the batch size does not exceed their number."
             )
         if steps_wanted != -1:
             logging.warning(
@@ -509,14 +509,14 @@ def end_of_training_data(global_step: Any) -> errors.DataError:
     step = None if global_step is None else int(global_step.numpy())
     if step == 0:
         return errors.DataError(
-            "The training data ended at step 0, before training did: they contain no batch. They "
-            "are empty, or `drop_remainder` drops a batch that they can't fill."
+            "The training data ended at step 0, before training did: they contain no batch. Check "
+            "that the data are not empty and, if `drop_remainder` is True, that they fill a batch."
         )
     where = "" if step is None else f" at step {step}"
     return errors.DataError(
         f"The training data ended{where}, before training did. Repeat the dataset "
-        "(`dataset.repeat()`), or train for fewer steps. A function given to `from_generator` must "
-        "return a new generator on each call, or the data can be read only once."
+        "(`dataset.repeat()`), or train for fewer steps. A function passed to `from_generator` "
+        "must return a new generator on each call, or the data can be read only once."
     )
 
 

@@ -119,7 +119,7 @@ class StackedLoop(standard_runner.MeasuredLoop):
         self._drawn.assign(0)
 
     def _run_whole_stacks(self, run_on_stack: RunOnStack, num_stacks: tf.Tensor) -> tf.Tensor:
-        """Run stacks; return the number of steps, which is smaller if the last stack is short."""
+        """Run `num_stacks` stacks, of which the last may be short; return their number of steps."""
         num_steps = 0
         for _ in tf.range(num_stacks):
             stack = self._fetch(self._iterator)
@@ -159,9 +159,9 @@ def compile_steps(
 
     @tf.function(input_signature=signature, jit_compile=True)
     def run_on_stack(stack: Any, num_steps: tf.Tensor) -> None:
-        # Not a loop over `tf.range`, whose length XLA would need at compile time.
+        # A loop over `tf.range` would not work, because XLA needs its length at compile time.
         while num_steps > 0:
-            # Skip the batches that a step does not fetch, so that a stack holds whole steps.
+            # Skip the batches that a step does not fetch, so that steps fetch only their own.
             next_step = drawn.read_value() + batches_per_step
             with tf.name_scope(""):
                 step_fn(_StackIterator(stack, drawn, batches_per_step))
@@ -212,7 +212,7 @@ class _StackIterator(_BatchesOfStep):
     def _next(self) -> Any:
         index = self._drawn.read_value()
         self._drawn.assign_add(1)
-        # Not `part[index]`, for which XLA would need the index at compile time.
+        # `part[index]` would not work, because XLA needs the index at compile time.
         return nests.map_parts(lambda part: tf.gather(part, index), self._stack)
 
 
@@ -321,7 +321,7 @@ class XlaEvalLoop:
     def _runs(self, batches: Iterator[Any]) -> Iterator[list[Any]]:
         """Yield the batches in order, in lists that one call of the program can evaluate.
 
-        A batch with other shapes than the first batch is in a list of its own.
+        A batch whose shapes differ from those of the first batch is in its own list.
         """
         run: list[Any] = []
         for batch in batches:

@@ -32,7 +32,7 @@ def thin(values: Sequence[float | None], *, max_points: int = 800) -> list[int]:
     """
     if len(values) <= max_points:
         return list(range(len(values)))
-    # Two points per segment, plus both ends.
+    # Each segment keeps two points, and both ends are kept as well.
     num_stretches = max(1, max_points // 2 - 1)
     length = (len(values) - 2) / num_stretches
     kept = [0]

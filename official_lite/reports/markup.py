@@ -173,7 +173,7 @@ def table(
         "div",
         element,
         class_=f"scroll {class_}".strip(),
-        # Focusable, so that it can be scrolled with the keyboard.
+        # The element is focusable, so that it can be scrolled with the keyboard.
         tabindex=0,
         role="region",
         aria_label=caption,

@@ -19,7 +19,7 @@ __all__ = ["media"]
 # The number of steps to show for each tag: the first, the last and some in between.
 _MAX_STEPS = 6
 _MAX_IMAGES_PER_STEP = 4
-# Limits the size of the page, so that it can be sent.
+# Limits the size of the page, so that it is easy to send.
 _MAX_IMAGE_BYTES = 6_000_000
 _SMALL, _LARGE = 96, 400
 _NUM_BINS = 30
@@ -100,7 +100,7 @@ def _has_media(path: str) -> bool:
 
 
 def _images(prefix: str, found: _Values) -> Iterator[Markup]:
-    """Yield a title and a row of images for each tag; over the size limit, the last steps."""
+    """Yield a title and a row of images for each tag; omit early steps over the size limit."""
     room = _MAX_IMAGE_BYTES
     for name, steps in found.items():
         row: collections.deque[Markup] = collections.deque()

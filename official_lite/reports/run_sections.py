@@ -387,7 +387,7 @@ def _curves(runs: Sequence[Run]) -> Iterator[_Curve]:
     for number, run in enumerate(runs):
         for split, named in run.series.items():
             for name, series in named.items():
-                # Skipped, because the metric's own curve already shows its best value so far.
+                # Skip the best value so far, which the metric's own curve already shows.
                 if name.startswith("best_") and name.removeprefix("best_") in named:
                     continue
                 yield _Curve(
@@ -411,8 +411,8 @@ def _minutes(run: Run, series: Series) -> list[float]:
 def _quantity(split: str, name: str, others: Container[str]) -> str:
     """Return the name without `training_` or `validation_`, so that splits share a chart.
 
-    A metric whose own name is the short name is marked by `(metric)`, so that it has a chart
-    separate from that of the trainer's loss.
+    A metric that already has the shortened name is marked with `(metric)`, so that it is not drawn
+    in the chart of the trainer's loss.
     """
     prefix = {"train": "training_", "validation": "validation_"}.get(split, "")
     if prefix and f"{prefix}{name}" in others:
@@ -429,7 +429,7 @@ def _grid(runs: Sequence[Run], found: Sequence[_Curve]) -> Markup:
 
 
 def _quantities(found: Sequence[_Curve]) -> list[str]:
-    """Sort quantities: first those measured in several splits, and losses before others."""
+    """Return the quantities, those of several splits first, and losses before other metrics."""
     splits: dict[str, set[str]] = {}
     for curve in found:
         splits.setdefault(curve.quantity, set()).add(curve.split)

@@ -197,7 +197,7 @@ def _importances(study: "optuna.Study") -> dict[str, float]:
     import optuna
 
     with warnings.catch_warnings():
-        # Suppresses Optuna's warning about the accuracy of its estimate.
+        # Suppress Optuna's warning about the accuracy of its estimate.
         warnings.simplefilter("ignore")
         try:
             return dict(optuna.importance.get_param_importances(study))

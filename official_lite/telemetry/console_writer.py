@@ -312,8 +312,8 @@ class ProgressWriter(Writer):
         shown = shown_fields(record, self._fields)
         in_pace = {RATE, ETA}
         metrics = "  ".join(f"{name} {text}" for name, text in shown.items() if name not in in_pace)
-        # The estimate of `rich` is not used: in a resumed run, it would include the steps of the
-        # earlier run, and it would treat the time of evaluations as training time.
+        # The estimate by `rich` is not used: in a resumed run, it would include the steps of the
+        # earlier run, and it would treat evaluation time as training time.
         seconds = record.eta_seconds
         return "" if seconds is None else _pace(record.flat()[RATE], seconds), metrics
 
@@ -348,6 +348,6 @@ def summary_table(
 
 
 def _text(value: object) -> rich.text.Text:
-    # Not a `str`, in which `rich` would interpret brackets, such as those in a path, as markup.
+    # In a plain `str`, `rich` would interpret brackets, such as those in a path, as markup.
     text = format_number(value) if isinstance(value, float) else str(value)
     return rich.text.Text(terminal.escape_controls(text))

@@ -149,8 +149,8 @@ def _check_image(name: str, image: tf.Tensor) -> None:
         )
     if not (image.dtype.is_floating or image.dtype == tf.uint8):
         raise errors.ConfigValueError(
-            f"The image `{name}` is of type {image.dtype.name}; expected floating point from 0 to "
-            "1, or uint8."
+            f"The image `{name}` is of type {image.dtype.name}; expected floating-point values "
+            "from 0 to 1, or uint8."
         )
 
 
@@ -541,7 +541,7 @@ class EventStorage:
 
 
 class _NullStorage(EventStorage):
-    """A storage that drops all values; it is current outside of runs."""
+    """The current storage outside of runs, which drops all values."""
 
     @property
     def is_muted(self) -> bool:

@@ -323,7 +323,7 @@ def _unless_disk_is_full() -> Iterator[None]:
 
 
 def _write_start(file_writer: tf.summary.SummaryWriter, step: int) -> None:
-    """Write an event that makes readers discard the events after `step`; if it is 0, all events."""
+    """Write an event that makes readers discard events after `step`, or all if `step` is 0."""
     first = step + 1 if step > 0 else 0
     _write_session_log(file_writer, tf.compat.v1.SessionLog.START, first)
 
@@ -400,7 +400,7 @@ def _cut_off(path: str, size: int | None) -> None:
 
 
 def _write_scalars(values: Mapping[str, Any], step: int | tf.Tensor | tf.Variable | None) -> None:
-    """Write the same summaries as calls of `scalar_summary`, but ten times as fast."""
+    """Write the same summaries as calls to `scalar_summary`, but ten times as fast."""
     summary = tf.compat.v1.Summary()
     for tag, value in values.items():
         tensor = summary.value.add(tag=tag, metadata=_scalar_metadata()).tensor

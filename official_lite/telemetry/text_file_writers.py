@@ -139,7 +139,7 @@ class CsvWriter(Writer):
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self._stem, self._extension = os.path.splitext(os.fspath(path))
-        # The tables by path.
+        # Maps each path to its table.
         self._tables: dict[str, _Table] = {}
         self._rewound_to: int | None = None
 

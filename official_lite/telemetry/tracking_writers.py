@@ -128,7 +128,7 @@ class MlflowWriter(Writer):
         changed = sorted(name for name in texts if logged.get(name, texts[name]) != texts[name])
         if changed:
             logging.warning(
-                "MLflow does not change parameters, so the run keeps the first values of: %s.",
+                "MLflow can't change logged parameters, so the run keeps the first values of: %s.",
                 ", ".join(changed),
             )
         new = [entities.Param(name, text) for name, text in texts.items() if name not in logged]
@@ -284,7 +284,10 @@ def _default_mode() -> str:
         return mode
     if "WANDB_API_KEY" in os.environ:
         return "online"
-    logging.info("W&B runs offline, because neither WANDB_MODE nor WANDB_API_KEY is set.")
+    logging.info(
+        "W&B runs offline, because neither WANDB_MODE nor WANDB_API_KEY is set. Upload the run "
+        "with `wandb sync`."
+    )
     return "offline"
 
 

@@ -235,7 +235,7 @@ class RunInfo:
         """Return the path of a record file in the model directory.
 
         An evaluation-only job writes its own file, for example `metrics.eval.json` instead of
-        `metrics.json`: it may share the directory with a running training, which rewinds its own
+        `metrics.json`: it may share the directory with a training job, which rewinds its own
         records when it restarts.
         """
         stem, extension = os.path.splitext(name)
@@ -361,15 +361,15 @@ class AsyncWriter(Writer):
         errors = self._stop()
         try:
             self._inner.close()
-        except BaseException as error:  # Raised below, together with the thread's errors.
+        except BaseException as error:  # It is raised below, together with the thread's errors.
             errors.append(error)
         _raise_all(errors)
 
     def _started(self) -> "_Thread":
         if self._thread is None or self._thread.is_of_another_process:
             self._thread = _Thread(self._max_records)
-            # Without this, the daemon thread would be killed in the middle of a write when the
-            # process exits.
+            # Without an exit handler, the daemon thread would be killed in the middle of a write
+            # when the process exits.
             atexit.register(self._close_at_exit)
         return self._thread
 
@@ -398,7 +398,7 @@ class _Thread:
         self._process = os.getpid()
         self._errors: list[BaseException] = []
         self._tasks: queue.Queue[Callable[[], None] | None] = queue.Queue(max_waiting)
-        # A daemon thread, because a process that ends without `close` would otherwise wait forever.
+        # The thread is a daemon, because a process that ends without `close` would wait forever.
         self._thread = threading.Thread(target=self._run, name="telemetry", daemon=True)
         self._thread.start()
 
@@ -429,7 +429,7 @@ class _Thread:
         while (task := self._tasks.get()) is not None:
             try:
                 task()
-            except BaseException as error:  # Raised by the next call of the writer.
+            except BaseException as error:  # The writer's next call raises the error.
                 self._errors.append(error)
 
 

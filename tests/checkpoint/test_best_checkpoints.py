@@ -63,7 +63,7 @@ def test_rewind_to_an_earlier_step_restores_the_best_checkpoint_of_that_step(kee
     assert tf.train.latest_checkpoint(str(tmp_path)) == str(tmp_path / "best_ckpt-10")
 
 
-def test_former_best_checkpoint_is_removed_once_no_training_checkpoint_needs_it(keep, tmp_path):
+def test_previous_best_checkpoint_is_removed_once_no_training_checkpoint_needs_it(keep, tmp_path):
     best = keep(10, rewound_to=0)
     best.protect()
     best.save(tf.train.Checkpoint(), 20, {"accuracy": 0.2})
@@ -86,7 +86,7 @@ def test_rewind_restores_the_best_value_even_if_its_checkpoint_was_removed(keep,
     keep(10, 20, 30)
     best = keep(rewound_to=20)
     assert best.best["accuracy"] == 0.2
-    # A best checkpoint from after the step to rewind to is better than none.
+    # A later best checkpoint is kept until a new best checkpoint replaces it.
     assert _steps(tmp_path) == [30]
     best.save(tf.train.Checkpoint(), 25, {"accuracy": 0.25})
     assert _steps(tmp_path) == [25]

@@ -217,7 +217,7 @@ def test_checkpoint_without_adapted_layers_and_random_state_raises(tmp_path) -> 
     ("manager_cls", "which"),
     [("TensorFlow", "newest"), ("AsyncCheckpointManager", "newest"), ("TensorFlow", "named")],
 )
-def test_restoring_the_newest_or_a_named_incomplete_checkpoint_raises(
+def test_restoring_an_incomplete_checkpoint_raises_whether_it_is_named_or_the_newest(
     manager_cls: str, which: str, tmp_path
 ) -> None:
     path = _write_items(tmp_path, a=tf.Variable(1.0))

@@ -20,7 +20,7 @@ class LegacyOptimizer(tf.Module):
         super().__init__()
         self.iter = tf.Variable(steps, dtype=tf.int64)
         self.decay = tf.Variable(0.0)
-        self.__dict__["slots"] = slots  # TensorFlow does not track these.
+        self.__dict__["slots"] = slots  # TensorFlow does not track slots set this way.
 
     def get_slot_names(self) -> list[str]:
         return sorted(self.slots)

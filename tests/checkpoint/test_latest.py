@@ -71,7 +71,7 @@ def test_paths_in_the_checkpoint_state_file_cannot_point_outside_the_directory(
     assert latest.latest_checkpoint(str(tmp_path / "run")) == inside
 
 
-def test_checkpoint_older_than_those_in_the_checkpoint_state_file_is_not_managed(
+def test_checkpoint_older_than_all_in_the_checkpoint_state_file_is_not_managed(
     tmp_path: pathlib.Path,
 ) -> None:
     paths = _save(tmp_path, 1, 2, 3)
@@ -81,11 +81,11 @@ def test_checkpoint_older_than_those_in_the_checkpoint_state_file_is_not_managed
     assert latest.find_managed(str(tmp_path), "ckpt") == paths
 
 
-def test_checkpoint_missing_between_those_in_the_checkpoint_state_file_is_managed(
+def test_checkpoint_newer_than_the_oldest_in_the_checkpoint_state_file_is_managed(
     tmp_path: pathlib.Path,
 ) -> None:
     paths = _save(tmp_path, 1, 2, 3)
-    # A process may be killed after it commits a checkpoint and before it updates this file.
+    # A process may be killed between committing a checkpoint and updating the `checkpoint` file.
     tf.compat.v1.train.update_checkpoint_state(str(tmp_path), paths[2], [paths[0], paths[2]])
     assert latest.find_managed(str(tmp_path), "ckpt") == paths
 

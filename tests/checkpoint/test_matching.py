@@ -93,7 +93,7 @@ def test_swapped_and_removed_layers_are_matched_by_name(tmp_path, build: Callabl
 
 
 @EVERY_KIND
-def test_inserted_layer_raises_if_strict_and_otherwise_keeps_its_values(
+def test_inserted_layer_raises_if_strict_and_otherwise_keeps_its_initial_weights(
     tmp_path, build: Callable
 ) -> None:
     source, target = build(["a", "b"]), build(["new", "a", "b"])

@@ -133,7 +133,7 @@ def _scaled(model: keras.Model) -> Any:
 
 
 @pytest.mark.parametrize("makers", [(_averaged, _scaled), (_scaled, _averaged)])
-def test_optimizer_state_loads_if_only_one_side_has_averages_or_a_loss_scale(
+def test_optimizer_state_loads_between_averaging_and_loss_scale_optimizers(
     tmp_path, makers
 ) -> None:
     source, target = Net(seed=1), Net(seed=2)
@@ -248,7 +248,7 @@ def test_error_for_an_unknown_module_suggests_the_nearest_name(tmp_path) -> None
         warm_start.load_weights(Net(), _save_run(tmp_path, Net()), modules="bakbone")
 
 
-def test_weights_are_loaded_on_all_replicas(tmp_path, two_replicas) -> None:
+def test_warm_start_loads_weights_on_all_replicas(tmp_path, two_replicas) -> None:
     source = Net(seed=1, classes=5)
     path = _save_run(tmp_path, source)
     with two_replicas.scope():

@@ -3,7 +3,7 @@
     python tests/model_garden/run_wheel_test.py official/core/registry_test.py [absl test flags]
 
 The file's text is read from the wheel, its imports are rewritten in memory, and it is run as the
-main module. Nothing of it is stored.
+main module. No part of the text is written to disk.
 """
 
 import importlib.metadata

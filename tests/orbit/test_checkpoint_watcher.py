@@ -26,12 +26,12 @@ def save(directory, numbers, value=0):
     return [manager.save(checkpoint_number=number) for number in numbers]
 
 
-def test_every_checkpoint_is_found_once_and_in_order(tmp_path):
+def test_watch_checkpoints_yields_each_checkpoint_once_in_save_order(tmp_path):
     paths = save(tmp_path, [5, 10, 20])
     assert list(watch(tmp_path, timeout=3)) == paths
 
 
-def test_checkpoint_saved_during_the_watch_is_found_next(tmp_path):
+def test_watch_checkpoints_yields_a_checkpoint_saved_during_the_watch(tmp_path):
     first = save(tmp_path, [1])
     seen = []
     for path in watch(tmp_path, timeout=3):
@@ -41,17 +41,17 @@ def test_checkpoint_saved_during_the_watch_is_found_next(tmp_path):
     assert seen == first + later
 
 
-def test_watch_ends_on_timeout(tmp_path):
+def test_watch_checkpoints_ends_after_a_timeout_without_a_checkpoint(tmp_path):
     assert list(watch(tmp_path / "nothing", timeout=10)) == []
 
 
-def test_watch_continues_after_a_timeout_until_timeout_fn_returns_true(tmp_path):
+def test_watch_checkpoints_continues_after_a_timeout_until_timeout_fn_returns_true(tmp_path):
     answers = [False, False, True]
     assert list(watch(tmp_path, timeout=10, timeout_fn=lambda: answers.pop(0))) == []
     assert answers == []
 
 
-def test_overwritten_checkpoint_is_found_again(tmp_path):
+def test_watch_checkpoints_yields_an_overwritten_checkpoint_again(tmp_path):
     seen = []
     save(tmp_path, [1, 2])
     for path in watch(tmp_path, timeout=3):

@@ -32,7 +32,7 @@ def test_checkpoint_is_due_when_any_interval_elapses(make_checkpointing):
     assert checkpoints.next_step(8) == 10
 
 
-def test_error_for_a_damaged_checkpoint_names_it(make_checkpointing, make_trainer):
+def test_error_for_a_damaged_checkpoint_names_the_checkpoint(make_checkpointing, make_trainer):
     trainer = make_trainer()
     path = make_checkpointing(trainer=trainer).save(step=5)
     with open(path + ".index", "wb") as index:
@@ -56,7 +56,7 @@ def test_each_checkpoint_is_reported_once_when_it_is_complete(in_background, mak
 
 @pytest.fixture
 def may_write(monkeypatch):
-    """Yield an event that saves wait for after they have read the state."""
+    """Yield an event for which saves wait after reading the state and before writing it."""
     may_write = threading.Event()
     write = tf.train.experimental.ShardByTaskPolicy.__call__
     monkeypatch.setattr(
@@ -266,7 +266,7 @@ def test_failed_training_completes_a_checkpoint_in_progress(
     assert log.events[-1] == "after_train False"
 
 
-def test_only_checkpoints_written_inside_the_marked_context_have_the_mark(tmp_path):
+def test_only_checkpoints_written_inside_marked_have_a_pending_evaluation_mark(tmp_path):
     checkpoint = tf.train.Checkpoint(step=tf.Variable(1))
     with checkpointing.marked(checkpoint):
         marked = checkpoint.write(str(tmp_path / "marked"))
@@ -275,7 +275,7 @@ def test_only_checkpoints_written_inside_the_marked_context_have_the_mark(tmp_pa
     assert checkpointing.find_mark(checkpoint, plain) is None
 
 
-def test_marked_checkpoint_is_restored_like_any_other(tmp_path):
+def test_checkpoint_with_a_pending_evaluation_mark_is_restored_like_any_other(tmp_path):
     checkpoint = tf.train.Checkpoint(step=tf.Variable(7))
     with checkpointing.marked(checkpoint):
         path = checkpoint.write(str(tmp_path / "marked"))

@@ -82,7 +82,7 @@ def test_continuous_evaluation_without_a_checkpoint_raises_an_error(
         controller.evaluate_continuously(timeout=0)
 
 
-def test_continuous_evaluation_can_be_stopped(
+def test_request_stop_ends_continuous_evaluation(
     make_trainer, make_controller, make_manager, recording_writer
 ):
     trainer = make_trainer()
@@ -97,7 +97,9 @@ def test_continuous_evaluation_can_be_stopped(
     assert recording_writer.steps("validation") == [2]
 
 
-def test_evaluation_rate_counts_only_the_steps_that_ran(make_trainer, make_controller, monkeypatch):
+def test_evaluation_steps_per_second_count_only_the_steps_that_ran(
+    make_trainer, make_controller, monkeypatch
+):
     seconds = itertools.count()
     monkeypatch.setattr("time.monotonic", lambda: next(seconds))
     controller = make_controller(make_trainer())
@@ -140,7 +142,7 @@ def test_controller_trains_on_two_replicas(make_controller, two_replicas):
     assert float(trainer.weight.numpy()) == pytest.approx(1.0 - 3 * 2 * 0.5)
 
 
-def test_second_controller_of_a_trainer_shares_its_storage(make_trainer, make_controller):
+def test_controllers_of_one_trainer_share_an_event_storage(make_trainer, make_controller):
     trainer = make_trainer()
     first, second = make_controller(trainer), make_controller(trainer)
     assert first.storage is second.storage
@@ -186,7 +188,9 @@ class _Rewound(telemetry.Writer):
         self.calls.append(f"rewind {step}")
 
 
-def test_records_are_rewound_only_when_training_begins(make_trainer, make_controller, make_manager):
+def test_writers_rewind_records_only_when_training_begins(
+    make_trainer, make_controller, make_manager
+):
     trainer = make_trainer()
     make_controller(trainer, checkpoint_manager=make_manager(trainer, 5)).train(5)
     writer, resumed = _Rewound(), make_trainer()

@@ -18,7 +18,7 @@ class StopAt(orbit.Hook):
             self.controller.request_stop("enough")
 
 
-def test_each_step_is_trained_once(make_trainer, make_controller):
+def test_train_runs_each_step_exactly_once(make_trainer, make_controller):
     trainer = make_trainer()
     make_controller(trainer, steps_per_loop=4).train(steps=10)
     assert trainer.weight.numpy() == 10
@@ -48,7 +48,7 @@ def test_evaluation_and_checkpoint_intervals_need_not_divide_each_other(
     assert saves == ["ckpt-10", "ckpt-20", "ckpt-25"]
 
 
-def test_loop_cut_for_a_hook_or_checkpoint_neither_resets_nor_reports_metrics(
+def test_stopping_the_loop_for_a_hook_or_checkpoint_neither_resets_nor_reports_metrics(
     make_trainer, make_controller, make_manager, recording_writer, make_log
 ):
     trainer = make_trainer()
@@ -65,7 +65,7 @@ def test_loop_cut_for_a_hook_or_checkpoint_neither_resets_nor_reports_metrics(
 
 
 @pytest.mark.parametrize("first_step", [0, 50])
-def test_hooks_see_every_remaining_step_in_order(
+def test_step_hooks_run_before_and_after_every_remaining_step_in_order(
     make_trainer, make_controller, make_log, first_step
 ):
     trainer, hook = make_trainer(), make_log()
@@ -107,13 +107,13 @@ def test_hooks_actions_writers_and_checkpoint_run_in_the_documented_order(
     ]
 
 
-def test_hooks_are_called_at_the_end_of_each_epoch(make_trainer, make_controller, make_log):
+def test_after_epoch_is_called_at_the_end_of_each_epoch(make_trainer, make_controller, make_log):
     hook = make_log(every_n_steps=0)
     make_controller(make_trainer(), hooks=[hook], steps_per_epoch=4).train(10)
     assert hook.events.count("after_epoch") == 2
 
 
-def test_requested_stop_ends_with_an_evaluation_and_a_checkpoint(
+def test_requested_stop_runs_the_final_evaluation_and_saves_a_checkpoint(
     make_trainer, make_controller, make_manager, recording_writer, make_log
 ):
     trainer, hook = make_trainer(), make_log(every_n_steps=0)
@@ -128,7 +128,9 @@ def test_requested_stop_ends_with_an_evaluation_and_a_checkpoint(
     assert hook.events[-1] == "after_train True"
 
 
-def test_stop_at_an_evaluated_step_does_not_evaluate_twice(make_trainer, make_controller):
+def test_stop_requested_at_an_evaluated_step_does_not_repeat_the_evaluation(
+    make_trainer, make_controller
+):
     trainer = make_trainer()
     controller = make_controller(trainer, eval_actions=[lambda _: controller.request_stop("good")])
     controller.train_and_evaluate(100, eval_interval=10)
@@ -160,7 +162,7 @@ def test_first_error_is_passed_to_every_hook_and_raised(
         assert "after_step 1" in hook.events
 
 
-def test_train_report_is_written_although_an_action_fails(
+def test_train_report_is_written_even_if_an_action_fails(
     make_trainer, make_controller, recording_writer
 ):
     def refuse(output):
@@ -185,7 +187,7 @@ def test_train_call_after_a_failure_begins_a_new_reporting_interval(
     assert trainer.events == ["begin 0", "begin 2", "end 5"]
 
 
-def test_trainer_without_separate_steps_is_reported_after_every_train_call(
+def test_trainer_that_defines_only_train_is_reported_after_every_train_call(
     make_controller, recording_writer, make_log
 ):
     class Plain(orbit.AbstractTrainer):
@@ -257,7 +259,7 @@ def test_finished_run_is_evaluated_once_by_train_and_evaluate(make_trainer, make
     assert trainer.events == ["eval 10"]
 
 
-def test_training_rate_excludes_evaluations(
+def test_training_steps_per_second_exclude_evaluation_time(
     make_trainer, make_controller, recording_writer, monkeypatch
 ):
     hours, now = [], time.monotonic
@@ -273,7 +275,7 @@ def test_training_rate_excludes_evaluations(
 
 
 class Puts(orbit.Hook):
-    """A hook that logs a number at each step and one at the end, and may fail at a step."""
+    """A hook that logs a number at each step and at the end, and fails at step `fails_at`."""
 
     every_n_steps = 1
 
@@ -312,14 +314,16 @@ def test_failed_training_reports_all_logged_values(make_trainer, make_controller
     assert (last.step, last.flat()) == (5, {"seen": 4.0, "end": 1.0})
 
 
-def test_training_reports_at_the_log_interval(make_trainer, make_controller, recording_writer):
+def test_training_reports_are_written_at_multiples_of_the_log_interval(
+    make_trainer, make_controller, recording_writer
+):
     trainer = make_trainer()
     make_controller(trainer, steps_per_loop=4, log_interval=10).train(25)
     assert recording_writer.steps("train") == [10, 20, 25]
     assert [record.values["steps"] for record in recording_writer.records] == [10, 10, 5]
 
 
-def test_stop_requested_after_the_end_does_not_stop_the_next_training(
+def test_stop_requested_in_after_train_does_not_stop_the_next_train_call(
     make_trainer, make_controller
 ):
     class Late(orbit.Hook):
@@ -332,7 +336,9 @@ def test_stop_requested_after_the_end_does_not_stop_the_next_training(
     assert (controller.step, controller.stop_reason) == (10, None)
 
 
-def test_reason_of_a_stop_requested_at_the_last_step_is_available(make_trainer, make_controller):
+def test_stop_reason_is_set_if_the_stop_is_requested_at_the_last_step(
+    make_trainer, make_controller
+):
     class AtTheEnd(orbit.Hook):
         def after_eval(self, logs):
             self.controller.request_stop("good enough")

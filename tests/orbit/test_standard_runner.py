@@ -37,7 +37,7 @@ OPTIONS = [
 
 
 @pytest.mark.parametrize("options", OPTIONS)
-def test_training_is_the_same_with_all_trainer_options(make_trainer, options):
+def test_training_result_is_the_same_with_all_trainer_options(make_trainer, options):
     trainer = make_trainer(options=orbit.StandardTrainerOptions(**options))
     output = trainer.train(tf.constant(5))
     assert (output["loss"], output["steps"]) == (5, 5)
@@ -63,7 +63,7 @@ def test_trainer_that_overrides_train_is_not_splittable(make_trainer):
 
 
 @pytest.mark.parametrize("options", OPTIONS[:3])
-def test_training_never_hides_the_end_of_the_data(make_trainer, options):
+def test_end_of_the_training_data_raises_with_all_trainer_options(make_trainer, options):
     dataset = tf.data.Dataset.from_tensors(1.0).repeat(4)
     trainer = make_trainer(dataset, orbit.StandardTrainerOptions(**options))
     with pytest.raises(errors.DataError, match="ended at step 4,"):
@@ -91,7 +91,7 @@ def test_evaluation_ends_when_the_data_end(num_steps):
     assert evaluator.steps_run == 10
 
 
-def test_evaluation_continues_or_restarts_its_data_as_configured():
+def test_evaluation_restarts_its_data_only_if_recreate_iterator_for_each_eval_is_true():
     again = Collector(tf.data.Dataset.range(10))
     further = Collector(tf.data.Dataset.range(10), recreate_iterator_for_each_eval=False)
     assert [again.evaluate(tf.constant(2))["values"] for _ in range(2)] == [[0, 1], [0, 1]]
@@ -132,7 +132,7 @@ def test_assigning_eval_dataset_replaces_the_evaluation_data():
         {"use_tf_while_loop": False, "use_tpu_summary_optimization": True},
     ],
 )
-def test_conflicting_trainer_options_are_refused(make_trainer, options):
+def test_conflicting_trainer_options_raise(make_trainer, options):
     with pytest.raises(errors.ConfigValueError, match="requires"):
         make_trainer(options=orbit.StandardTrainerOptions(**options))
 
@@ -155,7 +155,7 @@ class Remembers(orbit.StandardTrainer):
 
 
 @pytest.mark.parametrize("is_compiled", [True, False])
-def test_outputs_of_the_last_step_can_be_read(is_compiled):
+def test_last_step_outputs_are_available_after_each_train_call(is_compiled):
     options = orbit.StandardTrainerOptions(is_compiled, is_compiled)
     dataset = tf.data.Dataset.range(23, output_type=tf.float32).batch(2)
     trainer = Remembers(dataset, options)
@@ -166,7 +166,7 @@ def test_outputs_of_the_last_step_can_be_read(is_compiled):
     assert trainer.previous_output["doubled"].numpy().tolist() == [44.0]
 
 
-def test_outputs_of_the_last_step_include_every_replica(two_replicas):
+def test_last_step_outputs_include_every_replica(two_replicas):
     class PerReplica(Remembers):
         def train_step(self, iterator):
             self.global_step.assign_add(1)
@@ -181,7 +181,7 @@ def test_outputs_of_the_last_step_include_every_replica(two_replicas):
     assert [value.numpy().tolist() for value in values] == [[8.0, 10.0], [12.0, 14.0]]
 
 
-def test_steps_run_eagerly_with_run_functions_eagerly():
+def test_train_steps_run_eagerly_if_run_functions_eagerly_is_set():
     trainer = Remembers(tf.data.Dataset.range(9, output_type=tf.float32).batch(1))
     eager = []
     trainer.wrap_train_step(
@@ -196,7 +196,7 @@ def test_steps_run_eagerly_with_run_functions_eagerly():
 
 
 @pytest.mark.parametrize("convert", [int, np.int64])
-def test_number_of_steps_may_be_of_any_integer_type(convert):
+def test_train_accepts_num_steps_of_any_integer_type(convert):
     trainer = Remembers(tf.data.Dataset.range(9, output_type=tf.float32).batch(1))
     trainer.train(tf.constant(1))
     trainer.train(convert(3))

@@ -23,7 +23,7 @@ def test_steps_run_as_one_slice_if_signals_are_not_caught(check):
     assert list(check.slices(3, 1000, is_splittable=True)) == [(3, 1000)]
 
 
-def test_slices_grow_while_they_take_little_time(check):
+def test_slices_between_signal_checks_grow_while_they_take_little_time(check):
     with preemption.catch_signals():
         slices = list(check.slices(0, 500, is_splittable=True))
         assert slices == [(0, 1), (1, 11), (11, 111), (111, 500)]

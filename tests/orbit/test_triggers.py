@@ -26,7 +26,7 @@ def test_every_steps_is_due_at_multiples_of_the_interval():
     assert [trigger.next_step(step) for step in (0, 9, 10, 15)] == [10, 10, 20, 20]
 
 
-def test_missing_interval_means_never_and_a_negative_one_is_refused():
+def test_trigger_without_an_interval_is_never_due_and_a_negative_interval_raises():
     for trigger in (triggers.every(None), triggers.every(0), triggers.Never()):
         assert not due_steps(trigger, 0, 20)
         assert trigger.next_step(0) == math.inf
@@ -41,7 +41,7 @@ def test_at_steps_is_due_at_exactly_the_given_steps():
     assert [trigger.next_step(step) for step in (0, 3, 7)] == [3, 7, math.inf]
 
 
-def test_every_seconds_is_due_when_the_time_has_passed():
+def test_every_seconds_is_due_once_its_interval_has_elapsed():
     clock = Clock()
     trigger = triggers.EverySeconds(60, clock)
     assert not trigger.is_due(1)
@@ -60,7 +60,7 @@ def test_any_of_is_due_when_any_of_its_triggers_is_due():
     assert [trigger.next_step(step) for step in (0, 7, 14)] == [7, 10, 20]
 
 
-def test_any_of_fires_once_for_two_clocks_due_together():
+def test_any_of_is_due_once_if_two_time_triggers_are_due_at_the_same_step():
     clock = Clock()
     trigger = triggers.AnyOf([triggers.EverySeconds(5, clock), triggers.EverySeconds(5, clock)])
     clock.now = 6
@@ -72,7 +72,7 @@ def test_all_of_is_due_when_all_its_triggers_are_due():
     assert due_steps(trigger, 0, 12) == [6, 12]
 
 
-def test_all_of_restarts_a_clock_only_at_a_due_step():
+def test_all_of_restarts_a_time_trigger_only_when_all_triggers_are_due():
     clock = Clock()
     trigger = triggers.AllOf([triggers.EverySeconds(60, clock), triggers.EverySteps(10)])
     clock.now = 61
@@ -81,7 +81,7 @@ def test_all_of_restarts_a_clock_only_at_a_due_step():
 
 
 @given(st.lists(st.integers(1, 20), min_size=1, max_size=3), st.integers(0, 100))
-def test_next_step_never_passes_a_due_step(intervals, step):
+def test_next_step_never_skips_a_due_step(intervals, step):
     parts = [triggers.EverySteps(interval) for interval in intervals]
     for trigger in (triggers.AnyOf(parts), triggers.AllOf(parts)):
         following = trigger.next_step(step)

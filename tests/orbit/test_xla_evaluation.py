@@ -30,7 +30,7 @@ def _dataset(batches: int, last: int) -> tf.data.Dataset:
     ("batches", "last", "needs_outputs"),
     [(6, 0, True), (6, 3, False), (450, 1, False), (0, 2, True)],
 )
-def test_every_example_is_evaluated_once(batches, last, needs_outputs) -> None:
+def test_xla_eval_loop_evaluates_every_example_once(batches, last, needs_outputs) -> None:
     evaluation = Evaluation()
     loop = orbit.XlaEvalLoop(evaluation.step, needs_outputs=needs_outputs)
     for _ in range(2):
@@ -41,7 +41,7 @@ def test_every_example_is_evaluated_once(batches, last, needs_outputs) -> None:
         assert loop.calls == batches + (last > 0)
 
 
-def test_evaluation_runs_the_requested_number_of_steps() -> None:
+def test_xla_eval_loop_runs_the_requested_number_of_steps() -> None:
     evaluation = Evaluation()
     loop = orbit.XlaEvalLoop(evaluation.step, needs_outputs=False)
     loop(iter(_dataset(9, 1)), tf.constant(5))
@@ -49,7 +49,7 @@ def test_evaluation_runs_the_requested_number_of_steps() -> None:
     assert loop.calls == 5
 
 
-def test_step_outputs_are_reduced_in_order() -> None:
+def test_xla_eval_loop_reduces_step_outputs_in_order() -> None:
     loop = orbit.XlaEvalLoop(Evaluation().step, needs_outputs=True)
     folded = loop(
         iter(_dataset(3, 1)),
@@ -61,7 +61,7 @@ def test_step_outputs_are_reduced_in_order() -> None:
 
 
 @pytest.mark.parametrize("needs_outputs", [False, True])
-def test_step_that_xla_cannot_compile_runs_in_a_graph(needs_outputs, caplog) -> None:
+def test_evaluation_step_that_xla_cannot_compile_runs_in_a_graph(needs_outputs, caplog) -> None:
     evaluation = Evaluation(can_compile=False)
     loop = orbit.XlaEvalLoop(evaluation.step, needs_outputs=needs_outputs)
     with caplog.at_level(logging.WARNING):

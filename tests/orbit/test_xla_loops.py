@@ -41,7 +41,9 @@ def _sums(count: int, batches_per_step: int = 1) -> list[float]:
     ("lengths", "batches_per_step"),
     [([20], 1), ([1, 2, 3, 14], 2), ([5, 5, 5, 5], 1), ([4, 9, 6, 1], 1)],
 )
-def test_steps_do_not_depend_on_how_they_are_divided_into_loops(lengths, batches_per_step) -> None:
+def test_stacked_loop_reads_the_same_batches_regardless_of_its_call_lengths(
+    lengths, batches_per_step
+) -> None:
     recorder = Recorder(batches_per_step)
     loop = xla_loops.StackedLoop(
         recorder.step, _batches(), steps=5, batches_per_step=batches_per_step
@@ -51,7 +53,7 @@ def test_steps_do_not_depend_on_how_they_are_divided_into_loops(lengths, batches
     assert recorder.seen() == _sums(20, batches_per_step)
 
 
-def test_incomplete_last_stack_runs_before_the_end_of_the_data_is_raised() -> None:
+def test_stacked_loop_runs_an_incomplete_last_stack_before_it_raises_end_of_data() -> None:
     recorder = Recorder()
     loop = xla_loops.StackedLoop(recorder.step, _batches(7), steps=5)
     with pytest.raises(loop_fns.END_OF_DATA):
@@ -59,12 +61,12 @@ def test_incomplete_last_stack_runs_before_the_end_of_the_data_is_raised() -> No
     assert recorder.seen() == _sums(7)
 
 
-def test_outputs_of_the_last_step_are_returned() -> None:
+def test_stacked_loop_returns_the_outputs_of_the_last_step() -> None:
     loop = xla_loops.StackedLoop(lambda iterator: {"x": next(iterator)}, _batches(), steps=3)
     assert loop(tf.constant(4))["x"].numpy().tolist() == [12.0, 13.0, 14.0, 15.0]
 
 
-def test_new_dataset_is_read_from_its_beginning() -> None:
+def test_stacked_loop_reads_a_new_dataset_from_its_beginning() -> None:
     recorder = Recorder()
     loop = xla_loops.StackedLoop(recorder.step, _batches(), steps=5)
     loop(tf.constant(3))
@@ -101,7 +103,9 @@ def test_fetch_wrapper_runs_outside_xla() -> None:
         (_batches, None),
     ],
 )
-def test_reason_why_data_cannot_be_stacked_is_returned(make_dataset, reason) -> None:
+def test_why_not_stackable_returns_a_reason_for_unsupported_data_and_otherwise_none(
+    make_dataset, reason
+) -> None:
     found = xla_loops.why_not_stackable(make_dataset())
     assert found is None if reason is None else reason in found
 

@@ -188,7 +188,7 @@ def test_error_for_a_run_stage_that_trains_in_eval_mode_explains_the_missing_tra
 ) -> None:
     _run(experiment(), tmp_path)
     longer = experiment(trainer={"train_steps": 12})
-    with pytest.raises(errors.ConfigValueError, match="only training modes have one"):
+    with pytest.raises(errors.ConfigValueError, match="only training modes have a trainer"):
         _run(longer, tmp_path, "eval", run=_OnlyTrains)
 
 

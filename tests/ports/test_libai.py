@@ -1,4 +1,4 @@
-"""LiBai's page on training, line by line: its hook, its trainers, its model that logs, its loop."""
+"""The code of LiBai's page on training: its hook, its trainers, its logging model and its loop."""
 
 import json
 
@@ -201,7 +201,9 @@ def test_libai_trainer_provides_the_output_of_the_last_step(tmp_path, run_eagerl
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize(("replicas", "enable_xla"), [(1, True), (2, False)])
-def test_model_records_numbers_in_the_event_storage(tmp_path, two_replicas, replicas, enable_xla):
+def test_model_logs_scalars_to_the_event_storage_during_training(
+    tmp_path, two_replicas, replicas, enable_xla
+):
     params = _params(train_steps=6, steps_per_loop=3)
     params.override({"runtime": {"enable_xla": enable_xla}})
     strategy = two_replicas if replicas == 2 else None
@@ -217,7 +219,7 @@ def test_model_records_numbers_in_the_event_storage(tmp_path, two_replicas, repl
 @pytest.mark.parametrize(
     ("trainer", "replicas"), [("test/libai", 2), (f"{__name__}:MyEagerTrainer", 1)]
 )
-def test_eval_mode_repeats_the_last_evaluation_of_the_training(
+def test_eval_mode_of_a_libai_trainer_reproduces_its_last_evaluation(
     tmp_path, two_replicas, replicas, trainer
 ):
     params = _params(name=trainer, train_steps=4, validation_interval=2, checkpoint_interval=4)

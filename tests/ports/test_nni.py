@@ -1,4 +1,4 @@
-"""NNI's page on trainers, line by line: its auto-encoder, its choice of layers, its trainer."""
+"""The code of NNI's page on trainers: its auto-encoder, its layer choice and its trainer."""
 
 import json
 
@@ -17,7 +17,7 @@ from tests.experiments import evaluations
 
 
 class AutoEncoder(base_task.Task):
-    """A task that owns the decoder; its encoder is searched for."""
+    """A task that owns the decoder and is used to search for the encoder."""
 
     def __init__(self, params, **kwargs):
         super().__init__(params, **kwargs)
@@ -143,7 +143,7 @@ def _params(**overrides):
     return params
 
 
-def test_auto_encoder_trains_its_own_decoder_and_the_given_encoder(tmp_path):
+def test_auto_encoder_task_trains_the_encoder_passed_to_set_model(tmp_path):
     params = _params(task={"arch": {"hidden": "wide"}})
     task = AutoEncoder(params.task)
     with nas.fixed_arch({"hidden": "wide"}):
@@ -172,7 +172,7 @@ def test_encoder_search_with_the_unchanged_task_finds_the_wide_layer(trainer, tm
     evaluations.assert_recorded_as_in_training(tmp_path)
 
 
-def test_search_trainer_can_be_fitted_and_exported_from_python():
+def test_search_trainer_fits_and_exports_its_architecture_from_python():
     params = _params()
     task = AutoEncoder(params.task)
     optimizer = task.create_optimizer(params.trainer.optimizer_config, params.runtime)
@@ -199,14 +199,14 @@ def test_user_defined_fit_accepts_a_model_built_with_fixed_arch():
     assert results["wide"] < results["zero"]
 
 
-def test_choice_labels_are_the_same_in_each_new_model():
+def test_layer_choice_labels_are_the_same_in_each_new_model():
     """NNI numbered the labels differently in each new model, so saved files no longer fitted."""
     assert nas.space_of(encoder()) == nas.space_of(encoder()) == {"hidden": ["wide", "zero"]}
 
 
 @pytest.mark.parametrize("name", ["enas", "proxyless", "spos"])
 def test_exported_architecture_is_the_best_one_and_not_a_sample(name):
-    """NNI's trainers of these names exported a random sample, another one at each call."""
+    """NNI's trainers of these names exported a random sample, a different one at each call."""
     params = _params(trainer={"name": name, "train_steps": 2})
     task = AutoEncoder(params.task)
     trainer = trainer_factory.create_trainer(params, task, train=True, evaluate=False)

@@ -85,7 +85,7 @@ class AutoEncoder(base_task.Task):
             [keras.layers.Dense(8, activation="relu"), keras.layers.Dense(16)], name="decoder"
         )
 
-    # The method of the base class, which is called after `__init__`.
+    # NNI's base class defines this method, which is called after `__init__`.
     def set_model(self, model: keras.Model) -> None:
         self.model = model
 
@@ -133,7 +133,7 @@ def encoder(choices: dict[str, Any]) -> keras.Model:
 
 
 @pytest.mark.slow
-def test_nni_lightning_module_ported_to_a_task_is_searched(tmp_path) -> None:
+def test_nni_lightning_module_ported_to_a_task_can_be_searched(tmp_path) -> None:
     # lightning = pl.Lightning(AutoEncoder(), pl.Trainer(max_epochs=10), train_dataloader=...)
     params = cfg.ExperimentConfig(
         task=AutoEncoderConfig(

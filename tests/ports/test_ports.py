@@ -126,7 +126,9 @@ def test_ported_subclassed_model_is_restored_for_evaluation(majority: Path) -> N
     assert evaluated == pytest.approx(trained, rel=TOLERANCE)
 
 
-def test_eval_mode_of_ported_classification_repeats_its_last_evaluation(pretrained: Path) -> None:
+def test_eval_mode_of_ported_classification_reproduces_its_last_evaluation(
+    pretrained: Path,
+) -> None:
     trained = last_scalars(pretrained / "validation")
     run_port("classification", pretrained, "stripes_pretrain", mode="eval")
     assert last_scalars(pretrained / "validation") == pytest.approx(trained, rel=TOLERANCE)

@@ -16,12 +16,12 @@ def test_non_finite_value_is_a_gap_in_the_curve() -> None:
     assert _data(chart)["series"][0]["y"] == [1.0, None, None, 2.0]
 
 
-def test_floats_are_shortened_but_integers_keep_all_digits() -> None:
+def test_floats_are_displayed_with_five_digits_and_integers_in_full() -> None:
     shown = [markup.number(value) for value in (1234567, 2.0, 0.123456789, 1e-9, math.nan, None)]
     assert shown == ["1,234,567", "2", "0.12346", "1e-09", "nan", "–"]
 
 
-def test_long_series_is_thinned_unless_its_points_have_names() -> None:
+def test_long_series_is_thinned_unless_its_points_have_labels() -> None:
     points = [(float(n), 0.5) for n in range(3000)]
     for labels, is_thinned in (((), True), ([f"trial {n}" for n in range(3000)], False)):
         series = charts.Series(name="b", points=points, labels=labels)

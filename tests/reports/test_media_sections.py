@@ -77,7 +77,7 @@ def test_earliest_images_are_omitted_when_the_byte_limit_is_exceeded(run, monkey
     assert f"({len(steps)} of the 6 of these steps)" in shown
 
 
-def test_run_without_images_has_no_section_about_them(tmp_path) -> None:
+def test_run_without_images_and_histograms_has_no_media_section(tmp_path) -> None:
     run = made_runs.make_run(tmp_path / "run")
     with telemetry.TensorBoardWriter(run) as writer:
         writer.write(telemetry.Record(step=1, split="train", values={"loss": 1.0}))

@@ -68,7 +68,7 @@ def test_report_of_runs_draws_curves_and_reacts_to_its_controls(browser, tmp_pat
     _require_soundness(tab, width)
 
 
-def test_page_of_a_study_sorts_its_trials(browser, tmp_path) -> None:
+def test_study_page_sorts_trials_when_a_column_header_is_clicked(browser, tmp_path) -> None:
     width = WIDTHS[1]
     space = {**toys.SPACE, "trainer.optimizer_config.initial_learning_rate": ["a", "b"]}
     search.run_study(toys.curve, toys.config(space=space, num_trials=12), str(tmp_path / "study"))
@@ -185,7 +185,7 @@ def test_chart_zooms_by_mouse_and_keyboard(browser, tmp_path) -> None:
 def test_text_from_files_is_never_executed_as_script(browser, tmp_path) -> None:
     config = {"task": {HOSTILE: HOSTILE}}
     record = {"exit_reason": HOSTILE, "argv": [HOSTILE], "host": HOSTILE, "status": HOSTILE}
-    # No directory can have a slash in its name.
+    # A directory name can't contain a slash.
     run = made_runs.make_run(tmp_path / HOSTILE.replace("/", "|"), config=config, record=record)
     made_runs.write_metrics(run, [{"step": n, "split": HOSTILE, HOSTILE: n} for n in (1, 2)])
     space = {HOSTILE: [HOSTILE, "b"]}
@@ -201,7 +201,7 @@ def test_text_from_files_is_never_executed_as_script(browser, tmp_path) -> None:
     assert HOSTILE in tab.evaluate("document.body.textContent")
 
 
-def test_long_run_makes_a_small_page(tmp_path) -> None:
+def test_page_of_a_run_with_20000_reports_is_smaller_than_200_kb(tmp_path) -> None:
     run = made_runs.make_run(tmp_path / "a", num_reports=20_000)
     assert _write(tmp_path, run).stat().st_size < 200_000
 

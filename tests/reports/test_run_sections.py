@@ -39,7 +39,7 @@ def test_checkpoint_section_shows_the_size_of_each_checkpoint(tmp_path) -> None:
     assert "0.052" in shown
 
 
-def test_time_section_shows_the_share_of_each_state(tmp_path) -> None:
+def test_time_section_shows_the_share_of_time_in_each_state(tmp_path) -> None:
     """A run without a goodput record has no section of its own but is shown next to others."""
     old = _read(made_runs.make_run(tmp_path / "old"))
     assert run_sections.time_spent([old]) is None
@@ -83,7 +83,7 @@ def _content(section: markup.Section) -> str:
 def test_config_fields_that_differ_between_runs_are_highlighted(tmp_path) -> None:
     other = copy.deepcopy(made_runs.CONFIG)
     other["runtime"]["distribution_strategy"] = "one_device"
-    # A string differs from the equal number.
+    # The string "1000" differs from the number 1000.
     other["trainer"]["train_steps"] = "1000"
     directories = [
         made_runs.make_run(tmp_path / "a"),
@@ -149,7 +149,7 @@ def test_each_run_has_its_own_color_and_visibility_switch(tmp_path) -> None:
     assert all(f'data-run="{number}"' in tag("div", section.content) for number in range(3))
 
 
-def test_throughput_has_its_own_section(tmp_path) -> None:
+def test_throughput_metrics_are_shown_in_their_own_section(tmp_path) -> None:
     runs = _runs(tmp_path, 1)
     section = run_sections.throughput(runs)
     assert list(_charts(section)) == ["steps_per_second"]

@@ -39,7 +39,7 @@ def _study(tmp_path, **fields) -> Study:
     return read_study(str(tmp_path))
 
 
-def test_best_value_so_far_never_gets_worse(tmp_path) -> None:
+def test_best_value_so_far_in_the_history_chart_never_gets_worse(tmp_path) -> None:
     study = _study(tmp_path)
     (chart,) = study_sections.history_charts(study)
     best = chart.series[-1]

@@ -34,7 +34,7 @@ class Recorder(telemetry.Writer):
         self.calls.append("close")
 
 
-def test_records_and_flushes_keep_their_order():
+def test_async_writer_keeps_the_order_of_records_and_flushes():
     inner = Recorder()
     with telemetry.AsyncWriter(inner) as writer:
         for step in range(50):
@@ -44,7 +44,7 @@ def test_records_and_flushes_keep_their_order():
     assert inner.calls == [*range(50), "flush", 50, "close"]
 
 
-def test_write_and_flush_return_immediately_and_only_close_waits():
+def test_async_write_and_flush_return_immediately_and_only_close_waits():
     inner = Recorder()
     inner.may_write.clear()
     with telemetry.AsyncWriter(inner) as writer:
@@ -55,7 +55,7 @@ def test_write_and_flush_return_immediately_and_only_close_waits():
     assert inner.calls == [1, "flush", "close"]
 
 
-def test_full_queue_makes_write_wait():
+def test_async_write_blocks_while_the_queue_is_full():
     inner = Recorder()
     inner.may_write.clear()
     writer = telemetry.AsyncWriter(inner, max_records=1)
@@ -82,7 +82,7 @@ def _call_until_it_fails(call):
     waiting.wait_for(lambda: call(next(numbers)))
 
 
-def test_flush_raises_an_earlier_write_error_and_the_rest_is_written():
+def test_async_flush_raises_an_earlier_write_error_and_later_records_are_written():
     inner = Recorder(failing=[1])
     inner.may_write.clear()
     writer = telemetry.AsyncWriter(inner)
@@ -95,7 +95,7 @@ def test_flush_raises_an_earlier_write_error_and_the_rest_is_written():
     assert [call for call in inner.calls if call != "flush"] == [1, 2, 3, "close"]
 
 
-def test_write_raises_an_earlier_error_but_still_writes_its_record():
+def test_async_write_raises_an_earlier_error_but_still_writes_its_record():
     inner = Recorder(failing=[1])
     writer = telemetry.AsyncWriter(inner)
     written = []
@@ -110,7 +110,7 @@ def test_write_raises_an_earlier_error_but_still_writes_its_record():
     assert inner.calls == [*written, "close"]
 
 
-def test_close_after_errors_writes_the_rest_and_raises_all_errors():
+def test_async_close_after_errors_writes_remaining_records_and_raises_all_errors():
     inner = Recorder(failing=[1, 3])
     inner.may_write.clear()
     writer = telemetry.AsyncWriter(inner)
@@ -175,7 +175,7 @@ for to_write in ([], [20]):
     assert (steps, num_closed) == ([*range(21)], 2)
 
 
-def test_sync_waits_for_all_records_and_rewind_keeps_the_order():
+def test_async_sync_waits_for_all_records_and_rewind_keeps_their_order():
     class Durable(Recorder):
         def sync(self):
             self.calls.append("sync")

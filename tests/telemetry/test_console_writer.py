@@ -1,4 +1,4 @@
-"""What a terminal, a log and a notebook show of a run."""
+"""The console output of a run in a terminal, a log and a notebook."""
 
 import dataclasses
 import io
@@ -25,12 +25,12 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_terminal_gets_a_progress_bar_and_a_file_gets_lines():
+def test_terminal_output_is_a_progress_bar_and_file_output_is_plain_lines():
     assert isinstance(telemetry.build_console_writer(10, Terminal()), telemetry.ProgressWriter)
     assert isinstance(telemetry.build_console_writer(10, io.StringIO()), telemetry.ConsoleWriter)
 
 
-def test_notebook_gets_lines_on_stdout(monkeypatch, capsys):
+def test_notebook_output_is_plain_lines_on_stdout(monkeypatch, capsys):
     monkeypatch.setattr("builtins.get_ipython", object, raising=False)
     writer = telemetry.build_console_writer(10, io.StringIO())
     writer.write(telemetry.Record(step=3, split="train", values={"loss": 0.5}))
@@ -61,7 +61,7 @@ def test_log_shows_the_configured_fields_and_the_remaining_time(monkeypatch):
         (EVAL, ["acc*"], ["accuracy 0.5"]),
     ],
 )
-def test_fields_are_shown_in_the_order_in_which_they_are_chosen(record, fields, expected):
+def test_console_shows_fields_in_their_configured_order(record, fields, expected):
     shown = console_writer.shown_fields(record, fields)
     assert [f"{name} {text}" for name, text in shown.items()] == expected
 

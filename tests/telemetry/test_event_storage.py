@@ -92,7 +92,9 @@ def test_eager_image_replaces_an_earlier_one_from_a_graph(storage):
     assert storage.take().images["x"].item() == 255
 
 
-def test_latest_value_is_the_replica_mean_or_the_host_value(storage, two_replicas):
+def test_latest_scalar_is_the_replica_mean_unless_the_host_logs_a_later_value(
+    storage, two_replicas
+):
     def put_on_replica():
         replica = tf.distribute.get_replica_context().replica_id_in_sync_group
         telemetry.put_scalar("x", float(replica) + 1.0, smoothing_hint=False)
@@ -156,7 +158,7 @@ def _put_in_graph(put, value, signature=None):
         ),
     ],
 )
-def test_value_that_cannot_be_logged_raises_an_error_that_names_it(storage, act, named):
+def test_value_that_cannot_be_logged_is_named_in_the_error(storage, act, named):
     telemetry.put_scalar("old", 1.0)
     with pytest.raises(errors.ConfigValueError, match=named):
         act()
@@ -183,7 +185,7 @@ def test_innermost_storage_is_current_even_when_entered_twice():
     assert inner.take().scalars == {}
 
 
-def test_storage_is_current_in_every_thread(storage):
+def test_entered_event_storage_is_current_in_every_thread(storage):
     thread = threading.Thread(target=lambda: telemetry.put_scalar("x", 1.0))
     thread.start()
     thread.join()
@@ -422,7 +424,7 @@ def test_images_are_scaled_and_clipped_and_the_first_of_a_batch_is_used():
     assert event_storage.to_pixels("i", batch).numpy().max() == 0
 
 
-def test_batch_of_images_in_a_graph_may_have_any_size():
+def test_image_batch_in_a_graph_may_have_an_unknown_batch_size():
     step = tf.function(
         lambda images: event_storage.to_pixels("i", images),
         input_signature=[tf.TensorSpec([None, 2, 2, 3])],

@@ -61,13 +61,13 @@ def _summaries(directory):
     ]
 
 
-def test_writer_without_records_creates_no_files(tmp_path):
+def test_tensorboard_writer_without_records_creates_no_files(tmp_path):
     with telemetry.TensorBoardWriter(tmp_path):
         pass
     assert list(tmp_path.iterdir()) == []
 
 
-def test_value_that_is_not_a_scalar_is_omitted(tmp_path):
+def test_tensorboard_writer_omits_values_that_are_not_scalars(tmp_path):
     with telemetry.TensorBoardWriter(tmp_path) as writer:
         writer.write_values({"matrix": np.zeros([2, 2]), "loss": 0.5}, step=1)
     assert read(tmp_path) == [(1, "loss", 0.5)]
@@ -122,7 +122,7 @@ def test_tensorboard_shows_each_step_once_after_a_restore_in_the_same_process(tm
     assert _as_tensorboard_reads(tmp_path) == {"validation/loss": [10, 20, 30]}
 
 
-def test_summary_of_the_step_after_the_checkpoint_is_replaced_when_repeated(tmp_path):
+def test_summary_of_a_step_after_the_checkpoint_is_replaced_when_the_step_is_repeated(tmp_path):
     # A summary inside a step carries the number of the preceding step.
     def step_after(writer, step):
         with writer.file_writer("train").as_default():

@@ -35,7 +35,7 @@ def read_table(path):
 @pytest.mark.parametrize(
     ("before", "kept"), [("", ""), ("one\n", "one\n"), ("on", ""), ("é\né", "é\n")]
 )
-def test_incomplete_last_line_is_removed(tmp_path, before, kept):
+def test_incomplete_last_line_is_removed_when_the_file_is_opened(tmp_path, before, kept):
     path = tmp_path / "lines"
     path.write_text(before, encoding="utf-8")
     file = text_file_writers.LineFile(path)
@@ -78,7 +78,7 @@ def test_sync_calls_fsync_only_after_new_lines(tmp_path, monkeypatch):
 # JSON Lines files.
 
 
-def test_each_line_is_one_object_with_step_split_and_time_first(tmp_path):
+def test_each_json_line_starts_with_step_split_and_wall_time(tmp_path):
     times = iter([1e9, 1e9 + 0.25])
     writer = telemetry.JsonLinesWriter(tmp_path / "m", clock=lambda: next(times))
     values = {"loss": 0.5, "clean": {"accuracy": 0.9}}
@@ -120,7 +120,7 @@ def test_rewind_keeps_lines_that_are_not_records(tmp_path):
 # CSV files.
 
 
-def test_csv_writer_has_one_file_for_each_split(tmp_path):
+def test_csv_writer_writes_one_file_for_each_split(tmp_path):
     values = {"loss": 0.5, "clean": {"accuracy": 0.25}, "bad": float("-inf")}
     splits = ["a/b", "a_b", "a b", "a%2Fb", "é.1-x"]
     write(telemetry.CsvWriter(tmp_path / "m.csv"), *((1, split, values) for split in splits))
@@ -131,7 +131,7 @@ def test_csv_writer_has_one_file_for_each_split(tmp_path):
     assert text == "step,loss,clean/accuracy,bad\n1,0.5,0.25,-inf\n"
 
 
-def test_later_column_is_empty_in_earlier_rows_also_after_a_restart(tmp_path):
+def test_new_csv_column_is_empty_in_earlier_rows_even_after_a_restart(tmp_path):
     write(
         telemetry.CsvWriter(tmp_path / "m.csv"),
         (1, "train", {"a": 1}),

@@ -38,7 +38,7 @@ def found_run(uri, model_dir):
     return mlflow.MlflowClient(uri).get_run((model_dir / "mlflow_run_id").read_text())
 
 
-def test_mlflow_metrics_have_the_split_in_their_name_and_their_step(uri, model_dir):
+def test_mlflow_metrics_are_logged_with_their_split_and_step(uri, model_dir):
     with telemetry.MlflowWriter(model_dir, experiment="e", tracking_uri=uri) as writer:
         writer.write(record(3))
         writer.write(record(4, "validation", values={"clean": {"auc[0]": 0.25}}))
@@ -95,7 +95,7 @@ def test_failed_training_marks_its_mlflow_run_as_failed(uri, model_dir):
 
 # MLflow's own queries trigger this warning.
 @pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy")
-def test_default_store_of_mlflow_is_inside_the_model_dir(model_dir, tmp_path, monkeypatch):
+def test_mlflow_store_is_inside_the_model_dir_by_default(model_dir, tmp_path, monkeypatch):
     for name in ("MLFLOW_TRACKING_URI", "MLFLOW_EXPERIMENT_NAME"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.chdir(tmp_path)
@@ -140,7 +140,7 @@ def test_error_for_missing_wandb_names_the_extra_to_install(model_dir, monkeypat
 
 def transaction_logs(model_dir):
     """Return the files that `wandb sync` uploads."""
-    # A process of W&B writes the files, and may lag behind until it has ended.
+    # A separate W&B process writes the files, and may lag behind until it has ended.
     wandb.teardown()
     return sorted(model_dir.glob("wandb/offline-run-*/*.wandb"))
 

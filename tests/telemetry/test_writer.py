@@ -20,7 +20,7 @@ def test_flat_record_joins_nested_names_and_records_are_immutable():
         record.step = 2
 
 
-def test_numbers_of_numpy_and_ml_dtypes_become_python_numbers():
+def test_numpy_and_ml_dtypes_numbers_become_python_numbers():
     ml_dtypes = pytest.importorskip("ml_dtypes")
     found = telemetry.numbers(
         {
@@ -75,7 +75,7 @@ def test_evaluation_job_writes_separate_metric_files():
     assert file("continuous_eval") == "/run/metrics.continuous_eval.json"
 
 
-def test_writers_of_a_run_write_to_its_directory_and_know_its_config(tmp_path, monkeypatch):
+def test_writers_built_for_a_run_use_its_directory_and_config(tmp_path, monkeypatch):
     run = telemetry.RunInfo(model_dir=str(tmp_path / "run"), total_steps=700, config={"a": 1})
     for build in (text_file_writers.jsonl_of, text_file_writers.csv_of):
         with build(run) as writer:
@@ -129,7 +129,7 @@ def test_multi_writer_calls_its_writers_in_order():
 
 
 @pytest.mark.parametrize("act", ["write", "flush", "close"])
-def test_failing_writer_does_not_stop_the_others(act):
+def test_multi_writer_calls_all_writers_even_if_one_fails(act):
     calls = []
     bad = Recorder("bad", calls, OSError("disk full"))
     writer = telemetry.MultiWriter([bad, Recorder("good", calls)])

@@ -130,7 +130,7 @@ def test_restarted_run_appends_to_earlier_records(kind, tmp_path):
     assert sorted(kind.read(tmp_path)) == [(1, "train", 1.0), (2, "train", 2.0)]
 
 
-def test_repeated_steps_are_recorded_once(kind, tmp_path):
+def test_steps_repeated_after_a_rewind_are_recorded_once(kind, tmp_path):
     with kind.build(tmp_path) as killed:
         for step in (10, 20, 30):
             killed.write(record(step))
@@ -173,7 +173,7 @@ def test_record_truncated_by_a_kill_is_removed(kind, tmp_path):
     assert sorted(kind.read(tmp_path)) == [(1, "train", 1.0), (2, "train", 0.5)]
 
 
-def test_full_disk_loses_records_with_a_warning_and_training_continues(
+def test_full_disk_loses_records_with_a_warning_but_later_records_are_written(
     kind, tmp_path, monkeypatch, caplog
 ):
     def fail(*_, **__):

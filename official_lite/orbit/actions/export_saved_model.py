@@ -91,7 +91,7 @@ class ExportSavedModel:
 
     def __call__(self, output: runner.Output) -> None:
         path = self.file_manager.next_name()
-        # If the storage were not muted, a model that logs numbers would be saved together with it.
+        # If the storage were not muted, it would be saved together with a model that logs numbers.
         muted = telemetry.get_event_storage().muted()
         with muted, ema_optimizer.averaged_weights(self.optimizer):
             tf.saved_model.save(self.model, path, self.signatures, self.options)

@@ -290,8 +290,8 @@ class PreciseBatchNorm(Hook):
     def before_train(self) -> None:
         if self._statistics.is_empty:
             raise errors.ConfigValueError(
-                "PreciseBatchNorm: The model has no trainable `keras.layers.BatchNormalization`. "
-                "Remove the hook."
+                "PreciseBatchNorm requires a trainable `keras.layers.BatchNormalization`, but the "
+                "model has none. Remove the hook."
             )
         self._is_training = True
         if not self.every_n_steps and self._before_eval not in self.controller.eval_preparations:
@@ -357,7 +357,7 @@ class StochasticWeightAveraging(Hook):
             raise errors.ConfigValueError(
                 f"StochasticWeightAveraging: `start_step` is {start_step}, `every_n_steps` is "
                 f"{every_n_steps} and `recalibration_steps` is {recalibration_steps}; expected at "
-                "least 0, 1 and 0."
+                "least 0, 1 and 0, respectively."
             )
         self.every_n_steps = every_n_steps
         self._start_step = start_step
@@ -393,7 +393,7 @@ class StochasticWeightAveraging(Hook):
             return
         if self._num_averaged == 0:
             logging.warning(
-                "StochasticWeightAveraging averaged nothing, because training ended at step %d "
+                "StochasticWeightAveraging averaged no weights: training ended at step %d "
                 "before the first multiple of %d from step %d on. Lower `every_n_steps` or "
                 "`start_step`.",
                 self._step(),
@@ -433,8 +433,8 @@ class StochasticWeightAveraging(Hook):
         if evaluator is None or not getattr(evaluator, "evaluates", True):
             return
         steps = self.controller.eval_steps if self._eval_steps is None else self._eval_steps
-        # `controller.evaluate` would also call hooks and actions, which expect the weights of the
-        # run. For the same reason, these results must not be recorded as the best evaluation.
+        # `controller.evaluate` would also call hooks and actions, which expect the trained weights.
+        # For the same reason, these results must not be recorded as the best evaluation.
         apart = getattr(evaluator, "evaluating_apart", contextlib.nullcontext)
         with storage.muted(), apart():
             output = dict(evaluator.evaluate(tf.constant(steps, tf.int32)) or {})

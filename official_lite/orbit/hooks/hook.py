@@ -320,8 +320,8 @@ class HookStates(tf.train.experimental.PythonState):
                 self._hooks[name].load_state_dict(state)
             else:
                 logging.warning(
-                    "The checkpoint contains the state of the hook %s, which this run does not "
-                    "have.",
+                    "Ignoring the state of the hook %s in the checkpoint, because this run does "
+                    "not have the hook.",
                     name,
                 )
 
@@ -396,7 +396,7 @@ def _as_python(value: object) -> Any:
     raise TypeError(f"got a {type(value).__name__}{kind}")
 
 
-# Maps the name of each method of a hook to the names of the method's arguments.
+# Maps the name of each hook method to the names of its arguments.
 _ARGUMENTS = {
     name: tuple(inspect.signature(method).parameters)[1:]
     for name, method in {**vars(Hook), **vars(GraphHook)}.items()
@@ -425,7 +425,7 @@ class HookList:
         for hook in self._hooks:
             if not isinstance(hook, Hook):
                 raise errors.ConfigTypeError(
-                    f"`hooks` contains a {type(hook).__name__}, which is not a subclass of "
+                    f"`hooks` contains a {type(hook).__name__}; expected only instances of "
                     "`orbit.Hook`."
                 )
             _check_methods(hook)
@@ -471,7 +471,7 @@ class HookList:
 
     @functools.cached_property
     def _triggers(self) -> list[triggers.Trigger]:
-        # Built after the hooks are attached, because a trigger may depend on the controller.
+        # Build the triggers after the hooks are attached, because they may use the controller.
         return [_step_trigger(hook) for hook in self._hooks]
 
     def _due(self, step: int) -> list[Hook]:

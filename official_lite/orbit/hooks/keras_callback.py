@@ -18,7 +18,7 @@ from official_lite.orbit import reports, runner
 from official_lite.orbit.hooks import saving_and_stopping
 from official_lite.orbit.hooks.hook import Hook
 
-# The events in which a callback may act on the results of an evaluation.
+# The events in which a callback may act on evaluation results.
 _AFTER_EVALUATION = ("on_test_end", "on_epoch_end", "on_train_end")
 
 _BATCH_EVENTS = ("on_batch_begin", "on_batch_end", "on_train_batch_begin", "on_train_batch_end")
@@ -141,7 +141,7 @@ class KerasCallback(Hook):
         self._first_step: int | None = None
         self._is_training = False
         self._has_ended = False
-        # The value of the monitored metric in the training reports before the restored checkpoint.
+        # The restored value of the monitored metric in the training reports before the checkpoint.
         self._earlier_logs: dict[str, float] = {}
         self._validation_logs: dict[str, float] = {}
         self._epoch_logs: dict[str, float] = {}
@@ -223,7 +223,7 @@ class KerasCallback(Hook):
         self._has_ended = False
 
     def state_dict(self) -> dict[str, Any]:
-        # Before training begins, the only state is the restored one.
+        # Before training begins, only the restored state exists.
         state, train_logs = self._state.restored, self._earlier_logs
         if self._state.has_begun:
             state, train_logs = self._state.changes(), self._monitored(self._train_logs())
@@ -291,7 +291,7 @@ class KerasCallback(Hook):
         ):
             self._begin_epoch()
         else:
-            # `after_train` would be too late, because the last checkpoint is saved before it.
+            # `after_train` would be too late, because it runs after the last checkpoint is saved.
             self._end_train()
 
     def _has_trained(self) -> bool:
@@ -319,7 +319,7 @@ class KerasCallback(Hook):
         self._has_ended = True
 
     def _saved_weights(self) -> list[bytes]:
-        """Return the model's weights as bytes if this step is already saved, or an empty list."""
+        """Return the model's weights as bytes if this step is already saved, else an empty list."""
         path = getattr(self.controller.checkpoint_manager, "latest_checkpoint", None) or ""
         if not path.endswith(f"-{self.controller.step}"):
             return []
@@ -358,7 +358,7 @@ class KerasCallback(Hook):
 
     @contextlib.contextmanager
     def _evaluated_state(self) -> Iterator[None]:
-        """Enter a context with the evaluated weights in the model.
+        """Enter a context in which the model has the evaluated weights.
 
         Weights that the callback sets in the context stay in the model.
         """
@@ -377,7 +377,8 @@ class KerasCallback(Hook):
         if not isinstance(model, keras.Model):
             raise errors.ConfigValueError(
                 f"{type(self.callback).__name__} requires a Keras model, but the `model` of "
-                f"{type(owner).__name__} is {type(model).__name__}."
+                f"{type(owner).__name__} is {type(model).__name__}. Remove the callback, or set "
+                "`model` to a Keras model."
             )
         if optimizer := runner.optimizer_of(owner):
             # Bypass the model's own `__setattr__`, which would add the optimizer to the model's
@@ -446,7 +447,7 @@ class _CsvFile:
 
 
 class _CallbackState:
-    """The state of a callback: its attributes with plain values that training has changed.
+    """The state of a callback: its plain-valued attributes that have changed during training.
 
     Attributes:
         has_begun: Whether `on_train_begin` has been called.
@@ -500,7 +501,7 @@ def check_schedules(hooks: Sequence[Hook], optimizer: Any) -> None:
         optimizer: The optimizer of the trainer, if it has one.
 
     Raises:
-        errors.ConfigValueError: A callback does; Keras would fail when it sets the rate.
+        errors.ConfigValueError: A callback sets such a rate, which would fail in Keras.
     """
     while hasattr(optimizer, "inner_optimizer"):
         optimizer = optimizer.inner_optimizer
@@ -533,7 +534,7 @@ def _is_plain(value: object) -> bool:
 
 
 def _pack(value: Any, arrays: dict[str, Any]) -> Any:
-    """Return a plain value in JSON form; its arrays and NumPy scalars are added to `arrays`."""
+    """Return a plain value in JSON form, and add its arrays and NumPy scalars to `arrays`."""
     if isinstance(value, Mapping):
         return {"dict": [[_pack(k, arrays), _pack(v, arrays)] for k, v in value.items()]}
     if isinstance(value, list | tuple):
@@ -561,7 +562,7 @@ def _unpack(packed: Any, arrays: Mapping[str, Any]) -> Any:
 
 
 def _packed(value: Any) -> Any:
-    """Return a representation that is equal for equal values, including those with arrays."""
+    """Return a representation that `==` can compare even if the value contains arrays."""
     arrays: dict[str, Any] = {}
     packed = _pack(value, arrays)
     return packed, [(array.dtype, array.shape, array.tobytes()) for array in arrays.values()]

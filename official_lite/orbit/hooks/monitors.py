@@ -77,7 +77,7 @@ class IterationTimer(Hook):
         self._warm: _Mark | None = None
 
     def build_trigger(self) -> triggers.Trigger:
-        # `EverySeconds(0)` is due whenever the loop stops for any other reason.
+        # `EverySeconds(0)` is also due whenever the loop stops because of another trigger.
         return triggers.AnyOf(
             [triggers.every(self.every_n_steps), self._epoch_trigger(), triggers.EverySeconds(0)]
         )
@@ -98,7 +98,7 @@ class IterationTimer(Hook):
     def after_train(self, success: bool) -> None:
         if self._start is None:
             return
-        # A short run may end before its warm-up does.
+        # A short run may end before the warm-up does.
         is_warm = self._warm is not None and self._warm.step < self._now.step
         self._log_pace(self._warm if self._warm is not None and is_warm else self._start)
         end = self._mark()
@@ -156,7 +156,7 @@ class IterationTimer(Hook):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Mark:
-    """The clock readings at a step: wall time, and the part of it spent in training steps."""
+    """The clock reading at a step, and the time spent in training steps so far."""
 
     step: int
     seconds: float
@@ -455,7 +455,10 @@ class GraphSummary(Hook):
         loop: Any = getattr(self.trainer, "train_loop", None)
         functions = [] if loop is None else loop.trace()
         if not functions:
-            logging.warning("GraphSummary writes no graph, because no training loop is compiled.")
+            logging.warning(
+                "GraphSummary writes no graph, because no training loop is compiled. Set "
+                "`use_tf_function=True`, or remove the hook."
+            )
             return
         writer = tf.summary.create_file_writer(output_directory(self, self._directory))
         # Write the graph even if an outer `tf.summary.record_if` disables summaries at this step.
@@ -465,7 +468,7 @@ class GraphSummary(Hook):
 
 
 class _FirstStep(triggers.Trigger):
-    """A trigger that is due at each step until the hook sets `is_over`, after the first step."""
+    """A trigger that is due at each step until the hook sets `is_over` after the first step."""
 
     def __init__(self) -> None:
         self.is_over = False
@@ -656,7 +659,7 @@ _ADVICE = (
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _WaitMark:
-    """The readings of a `_WaitClock`, and the training time, at a step."""
+    """The readings of a `_WaitClock` at a step, and the time spent in training steps so far."""
 
     step: int
     waited: float
@@ -668,12 +671,13 @@ class _WaitClock:
     """A clock that adds up the seconds spent in calls of `next` and counts the calls."""
 
     def __init__(self) -> None:
-        # Create one variable for all replicas outside of the step, on the host that reads the data.
+        # Create the variable outside of the step, once for all replicas, on the host that reads
+        # the data.
         with tf.device("CPU:0"):
             self._sums = tf.Variable([0.0, 0.0], dtype=tf.float64, trainable=False)
 
     def timing(self, step_fn: loop_fns.StepFn) -> loop_fns.StepFn:
-        """Return a step function that lets this clock time the iterators of `step_fn`."""
+        """Return a step function that runs `step_fn` with iterators timed by this clock."""
 
         def timed_step(iterator: Iterator[nests.Nest]) -> Any:
             return step_fn(tf.nest.map_structure(self._timed, iterator))
@@ -685,7 +689,7 @@ class _WaitClock:
         return float(seconds), float(calls)
 
     def time(self, fetch: Callable[[], Any]) -> Any:
-        # A step begins after the previous step has ended, so `started` is never too early.
+        # A step begins only when the previous step has ended, so no part of that step is measured.
         started = tf.timestamp()
         with tf.control_dependencies([started]):
             batch = fetch()
@@ -699,7 +703,7 @@ class _WaitClock:
 
 
 class _TimedIterator:
-    """An iterator with a clock that times each fetch.
+    """An iterator wrapper that uses a clock to time each fetch.
 
     The class has no `__iter__`, because tracing a Python loop over the iterator would never end.
     """

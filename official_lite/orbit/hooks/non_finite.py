@@ -59,7 +59,7 @@ class NonFinite(GraphHook):
         self._has_reported = False
 
     def build_trigger(self) -> triggers.Trigger:
-        # `EverySeconds(0)` is due whenever the loop stops for any other reason.
+        # `EverySeconds(0)` is also due whenever the loop stops because of another trigger.
         return triggers.AnyOf([triggers.every(self.every_n_steps), triggers.EverySeconds(0)])
 
     def before_train(self) -> None:
@@ -118,7 +118,7 @@ class NonFinite(GraphHook):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Finding:
-    """The first step with non-finite numbers, as seen by one replica. Lists are in model order."""
+    """One replica's findings in the first step with non-finite numbers. Lists use model order."""
 
     step: int
     loss: float
@@ -133,7 +133,7 @@ class _Finding:
 
 
 class _Watch:
-    """Variables on each replica that describe the first bad step (with non-finite numbers).
+    """Per-replica variables that describe the first step with non-finite numbers, the bad step.
 
     Step 0 means that there has been no bad step.
 
@@ -197,7 +197,7 @@ class _Watch:
         self._loss.assign(tf.where(is_open, loss, self._loss))
 
     def find(self) -> _Finding | None:
-        """Return what the replica with the most information found in the first bad step, if any."""
+        """Return the most informative replica's finding in the first bad step; None without one."""
         steps = [int(step.numpy()) for step in keras_variables.local_values(self._step)]
         first = min((step for step in steps if step), default=None)
         if first is None:
@@ -220,7 +220,7 @@ class _Watch:
                 one.assign(tf.zeros_like(one))
 
     def _note(self, is_bad: tf.Tensor) -> tf.Tensor:
-        """Store the current step if it is the first bad step; return whether it is that step."""
+        """Store the current step if no bad step is stored; return whether it is the stored step."""
         step = self._next_step()
         is_new = is_bad & (self._step == 0)
         # If the gradients are bad, the weights are checked before the update. They are checked only

@@ -50,11 +50,12 @@ def maximizes(name: str, direction: str = "", *, default: str) -> bool:
     """Return whether larger values of a metric are better.
 
     Args:
-        name: The name of the metric. For nested metrics, the last part of it counts.
+        name: The name of the metric. For nested metrics, only its last component is used.
         direction: `minimize` (also `min`, `lower`) or `maximize` (also `max`, `higher`). If it is
             empty, the words in the name decide: `loss` and `error` are minimized; `acc`, `auc`,
             `f1` and the like are maximized.
-        default: The direction if neither says it, which is used with a warning.
+        default: The direction to use, with a warning, if `direction` is empty and the name suggests
+            none.
 
     Raises:
         errors.ConfigValueError: The direction is unknown.
@@ -67,8 +68,8 @@ def maximizes(name: str, direction: str = "", *, default: str) -> bool:
     said = _said_by(name)
     if not direction and said is None:
         terminal.warn_once(
-            "The name of the metric `%s` does not say whether higher or lower values are better, "
-            "so `%s` is used. Set the direction: `direction` of a hook, or "
+            "The name of the metric `%s` does not show whether higher or lower values are better, "
+            "so `%s` is used. Set `direction` of the hook, or "
             "`trainer.best_checkpoint_metric_comp`.",
             name,
             default,
@@ -151,7 +152,8 @@ class WatchedMetric:
         array = np.asarray(utils.get_value(find_metric(self.name, logs)), dtype=float)
         if array.size != 1:
             raise errors.ConfigTypeError(
-                f"The metric `{self.name}` has the shape {array.shape}; expected a single number."
+                f"The metric `{self.name}` has the shape {array.shape}; expected a single number. "
+                "Choose a metric with one value."
             )
         return float(array.reshape(()))
 
@@ -216,8 +218,8 @@ class EarlyStopping(Hook):
         patience: The number of evaluations without an improvement that ends training.
         min_delta: An improvement must be larger than this value.
         direction: `minimize` or `maximize`. By default, the name of the metric decides: `loss` and
-            `error` are minimized, `accuracy`, `auc` and the like are maximized. If the name does
-            not say it, the metric is minimized.
+            `error` are minimized, `accuracy`, `auc` and the like are maximized. If the name
+            suggests no direction, the metric is minimized.
         baseline: No evaluation counts as an improvement until the metric beats this value.
         start_step: Evaluations before this step are ignored.
 
@@ -295,7 +297,7 @@ class EarlyStopping(Hook):
         if not self._is_out_of_patience():
             return
         best = (
-            "" if self.best_value is None else f" on {self.best_value:g} of step {self.best_step}"
+            "" if self.best_value is None else f" on {self.best_value:g} at step {self.best_step}"
         )
         self.controller.request_stop(
             f"early stopping: `{self._metric.name}` has not improved{best} in "
@@ -316,8 +318,8 @@ class BestCheckpoint(Hook):
         metric: The name of the metric in the evaluation logs. Use `a/b` or `a|b` for nested
             metrics.
         direction: `minimize` or `maximize`. By default, the name of the metric decides: `loss` and
-            `error` are minimized, `accuracy`, `auc` and the like are maximized. If the name does
-            not say it, the metric is maximized.
+            `error` are minimized, `accuracy`, `auc` and the like are maximized. If the name
+            suggests no direction, the metric is maximized.
         directory: The output directory, relative to the run's `model_dir` unless it is absolute.
         max_to_keep: The number of checkpoints to keep: the best one, and earlier best ones.
     """
@@ -358,8 +360,8 @@ class BestCheckpoint(Hook):
         self._open().settle(commit.step_of(path))
 
     def state_dict(self) -> dict[str, Any]:
-        # This method is called just before a checkpoint is saved. A run that restores it requires
-        # the current best checkpoint, which must therefore not be removed.
+        # This method is called just before a checkpoint is saved. A run that restores the
+        # checkpoint requires the current best checkpoint, which must therefore not be removed.
         self._open().protect()
         best = self._open().best
         return {
@@ -369,8 +371,8 @@ class BestCheckpoint(Hook):
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        # Rewind only if training goes back within a run. At the start of a run, `before_train`
-        # rewinds.
+        # Rewind only if a run that is in progress restores an earlier checkpoint. At the start of
+        # a run, `before_train` rewinds.
         if self._best is not None and self.trainer is not None and "best_step" in state:
             step = state["best_step"]
             self._best.rewind(-1 if step is None else step)
@@ -471,7 +473,7 @@ class ExportModel(Hook):
         name = f"{self.controller.step}{model_export.FORMATS[self._format]}"
         path = os.path.join(self._directory, name)
         average = ema_optimizer.averaged_weights(runner.optimizer_of(self.trainer))
-        # If the storage were not muted, a model that logs numbers would be saved together with it.
+        # If the storage were not muted, it would be saved together with a model that logs numbers.
         with average, self.controller.storage.muted():
             model_export.write_model(self._model(), path, self._format)
         self._exported_step = self.controller.step
@@ -490,7 +492,8 @@ class ExportModel(Hook):
         if not isinstance(model, keras.Model):
             raise errors.ConfigValueError(
                 "ExportModel requires a trainer whose `model` is a Keras model; the `model` of "
-                f"{type(self.trainer).__name__} is {type(model).__name__}."
+                f"{type(self.trainer).__name__} is {type(model).__name__}. Remove the hook, or set "
+                "`model` to a Keras model."
             )
         return model
 

@@ -97,7 +97,7 @@ def bind_dataset_fn(
     except TypeError as error:
         raise errors.ConfigTypeError(
             f"{plugins.described(dataset_fn)} can't be called with {len(args)} argument(s): "
-            f"{error}. A task has `build_inputs(self, params, input_context=None)`."
+            f"{error}. In a task, define `build_inputs(self, params, input_context=None)`."
         ) from error
     if not takes_context:
         _refuse_other_names(dataset_fn, list(parameters.values()), len(args), kwargs)

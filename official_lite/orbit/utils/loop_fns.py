@@ -96,7 +96,7 @@ def create_tf_while_loop_fn(step_fn: StepFn) -> LoopFn:
         _check_tensor(num_steps)
 
         def run_step(step: tf.Tensor) -> list[tf.Tensor]:
-            # Without this, the names of all ops in the step would begin with "while/".
+            # Without this name scope, the names of all ops in the step would begin with "while/".
             with tf.name_scope(""):
                 last.keep(step_fn(iterator))
             return [step + 1]
@@ -228,15 +228,15 @@ def _any_size(value: nests.Nest) -> tf.TensorShape | None:
     return tf.TensorShape([None] * rank) if rank else value.shape
 
 
-# The types of ops that TensorFlow considers stateful, but that have no side effect.
+# Op types that TensorFlow considers stateful, although they have no side effects.
 _READS = frozenset({"ReadVariableOp", "ResourceGather", "ResourceGatherNd", "VarHandleOp"})
 
-# The endings of the types of ops that call functions. These functions have been traced before the
-# step can guard the ops in them.
+# The suffixes of op types that call functions, which are traced before the step can guard the ops
+# in them.
 _CALLS = ("Call", "While", "If", "Case")
 
 # The steps that are running or being traced, the innermost last. A context variable would not be
-# visible to the threads of a strategy's replicas.
+# visible to a strategy's replica threads.
 _steps: list["_Step"] = []
 
 
@@ -381,7 +381,7 @@ class _Step:
         return len(self._graph.get_operations()) if self._graph is not None else 0
 
     def _handles(self) -> set[str]:
-        """Return the names of the tensors in the step's graph that are handles of its iterators."""
+        """Return the names of the step's iterator handles in the graph of the step."""
         parts = tf.nest.flatten(self._iterator, expand_composites=True)
         names = {id(outside): inside.name for outside, inside in self._graph.captures}
         return {
@@ -411,7 +411,7 @@ class _Counter:
 
 
 class _WatchedIterator:
-    """A wrapper of an iterator that lets a `_Step` or a `_Counter` fetch the batches."""
+    """An iterator wrapper that lets a `_Step` or a `_Counter` fetch the batches."""
 
     def __init__(self, iterator: Iterator[nests.Nest], step: "_Step | _Counter") -> None:
         self._watched = iterator
@@ -436,7 +436,7 @@ class _WatchedIterator:
 
 
 class _CountedIterator(_WatchedIterator):
-    """A wrapper of an iterator that counts the batches, including those of a `tf.while_loop`."""
+    """An iterator wrapper that counts batches, including those fetched in a `tf.while_loop`."""
 
     def get_next_as_optional(self) -> Any:
         counter: Any = self._step
@@ -446,7 +446,7 @@ class _CountedIterator(_WatchedIterator):
         if name == "__tf_tracing_type__":
             terminal.warn_once(
                 "The training step passes its iterator to a `tf.function`, in which batches can't "
-                "be counted, so a resumed run may continue at another batch. Pass batches to the "
+                "be counted, so a resumed run may continue at the wrong batch. Pass batches to the "
                 "function, or remove its decorator: the step is compiled anyway."
             )
         return getattr(self._watched, name)

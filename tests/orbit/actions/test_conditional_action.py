@@ -3,7 +3,7 @@ import tensorflow as tf
 from official_lite.orbit import actions
 
 
-def test_conditional_actions_run_in_list_order_if_the_condition_holds():
+def test_conditional_actions_run_in_list_order_only_if_the_condition_is_true():
     taken = []
     action = actions.ConditionalAction(
         condition=lambda output: output["go"],

@@ -13,7 +13,7 @@ class Handler:
         self.manager.append(kwargs)
 
 
-def test_action_calls_the_handler_with_the_current_step(monkeypatch):
+def test_preemption_action_passes_the_step_variable_to_the_handler(monkeypatch):
     monkeypatch.setattr(tf.distribute.experimental, "PreemptionCheckpointHandler", Handler)
     saves, step = [], tf.Variable(3)
     action = actions.SaveCheckpointIfPreempted("resolver", saves, checkpoint_number=step)

@@ -41,7 +41,9 @@ def _statistics(trainer, steps, layer="normalize"):
 
 
 @pytest.mark.parametrize("kwargs", [{}, {"synchronized": True}, {"renorm": True}])
-def test_moving_mean_and_variance_equal_those_of_all_examples(make_normalized, kwargs):
+def test_moving_statistics_equal_the_exact_mean_and_variance_of_all_examples(
+    make_normalized, kwargs
+):
     trainer = make_normalized(**kwargs)
     mean, variance = _statistics(trainer, 3)
     examples = _examples(trainer, 3)
@@ -54,7 +56,7 @@ def test_moving_mean_and_variance_equal_those_of_all_examples(make_normalized, k
         rounding.assert_close(np.square(stddev), examples.var(0) + 1e-3, **terms)
 
 
-def test_second_update_replaces_the_statistics_of_the_first(make_normalized):
+def test_second_update_replaces_the_batch_norm_statistics_of_the_first_update(make_normalized):
     trainer = make_normalized()
     statistics = batch_norm_statistics.BatchNormStatistics(trainer)
     statistics.update(8)
@@ -64,7 +66,9 @@ def test_second_update_replaces_the_statistics_of_the_first(make_normalized):
 
 
 @pytest.mark.parametrize("synchronized", [False, True])
-def test_statistics_cover_all_replicas(make_normalized, two_replicas, synchronized):
+def test_batch_norm_statistics_cover_the_examples_of_all_replicas(
+    make_normalized, two_replicas, synchronized
+):
     trainer = make_normalized()
     expected = _statistics(trainer, 8)
     scale = _mean_square(_examples(trainer, 8))
@@ -76,7 +80,9 @@ def test_statistics_cover_all_replicas(make_normalized, two_replicas, synchroniz
         np.testing.assert_array_equal(one.numpy(), found[1])
 
 
-def test_update_does_not_replace_a_metric_attribute_of_the_task(make_normalized, points_task):
+def test_batch_norm_update_does_not_replace_a_metric_attribute_of_the_task(
+    make_normalized, points_task
+):
     class KeepsItsMetric(points_task):
         def build_metrics(self, training=True):
             self.own = None if training else keras.metrics.Mean()
@@ -89,7 +95,7 @@ def test_update_does_not_replace_a_metric_attribute_of_the_task(make_normalized,
     assert trainer.task.own is kept
 
 
-def test_masked_examples_are_excluded_from_the_statistics(make_normalized, points_task):
+def test_masked_examples_are_excluded_from_batch_norm_statistics(make_normalized, points_task):
     class Masked(points_task):
         def train_step(self, inputs, model, optimizer, metrics=None):
             model.get_layer("normalize")(inputs[0], training=True, mask=tf.range(8) < 6)
@@ -100,7 +106,9 @@ def test_masked_examples_are_excluded_from_the_statistics(make_normalized, point
     rounding.assert_close(mean, _examples(trainer, 1)[:6].mean(0), roundings=6)
 
 
-def test_calls_in_inference_mode_are_excluded_from_the_statistics(make_normalized, points_task):
+def test_calls_in_inference_mode_are_excluded_from_batch_norm_statistics(
+    make_normalized, points_task
+):
     class Twice(points_task):
         def train_step(self, inputs, model, optimizer, metrics=None):
             normalize = model.get_layer("normalize")
@@ -118,7 +126,7 @@ def test_later_normalization_layers_receive_the_same_inputs_as_in_training(make_
     mean, variance = _statistics(trainer, 8, "second")
     # The inputs of the first layer are up to 4 standard deviations from zero.
     rounding.assert_close(mean, 0.0, roundings=8 * BATCH_SIZE, scale=4.0)
-    # The layer divides by the root of the variance of a batch plus 0.001.
+    # The first layer divides by the square root of the batch variance plus 0.001.
     np.testing.assert_allclose(variance, 1.0, rtol=0.01)
 
 
@@ -136,7 +144,7 @@ def test_small_variance_around_a_large_mean_is_computed_precisely(make_normalize
     rounding.assert_close(np.sqrt(variance), stddev, scale=1000.0)
 
 
-def test_update_changes_only_the_moving_statistics(make_normalized):
+def test_batch_norm_update_changes_only_the_moving_statistics(make_normalized):
     trainer = make_normalized(lambda: keras.layers.Dropout(0.5, seed=1))
     before = {v.path: v.numpy() for v in trainer.model.variables}
     _statistics(trainer, 3)
@@ -145,7 +153,9 @@ def test_update_changes_only_the_moving_statistics(make_normalized):
     assert int(trainer.optimizer.iterations) == int(trainer.global_step) == 0
 
 
-def test_update_does_not_change_the_position_or_order_of_the_training_data(make_normalized):
+def test_batch_norm_update_does_not_change_the_position_or_order_of_the_training_data(
+    make_normalized,
+):
     drawn = []
     for reads_between in (False, True):
         trainer = make_normalized()
@@ -157,7 +167,7 @@ def test_update_does_not_change_the_position_or_order_of_the_training_data(make_
     np.testing.assert_array_equal(*drawn)
 
 
-def test_frozen_layers_keep_their_statistics(make_normalized):
+def test_frozen_batch_norm_layers_keep_their_statistics(make_normalized):
     trainer = make_normalized()
     trainer.model.get_layer("normalize").trainable = False
     assert batch_norm_statistics.BatchNormStatistics(trainer).is_empty
@@ -165,7 +175,9 @@ def test_frozen_layers_keep_their_statistics(make_normalized):
     np.testing.assert_array_equal(mean, 0.0)
 
 
-def test_dataset_assigned_to_the_trainer_is_read_from_its_beginning(make_normalized):
+def test_batch_norm_update_reads_a_dataset_assigned_to_the_trainer_from_its_beginning(
+    make_normalized,
+):
     trainer = make_normalized()
     trainer.train_dataset = tf.data.Dataset.from_tensors((tf.ones((4, 3)), tf.ones((4, 1))))
     mean, variance = _statistics(trainer, 5)
@@ -173,7 +185,7 @@ def test_dataset_assigned_to_the_trainer_is_read_from_its_beginning(make_normali
     rounding.assert_close(variance, 0.0, roundings=5 * 4, scale=1.0)
 
 
-def test_empty_training_data_raise_an_error(make_normalized):
+def test_computing_batch_norm_statistics_of_empty_training_data_raises(make_normalized):
     trainer = make_normalized()
     trainer.train_dataset = trainer.train_dataset.take(0)
     with pytest.raises(errors.DataError, match="training data are empty"):

@@ -5,7 +5,7 @@ import pytest
 from official_lite import orbit
 from official_lite.orbit import hooks
 
-# Evaluated every 10 steps: the best is at step 20, and patience 3 is used up at step 50.
+# The accuracy at each evaluated step: the best is at 20, and a patience of 3 runs out at 50.
 ACCURACY = {10: 0.5, 20: 0.7, 30: 0.6, 40: math.nan, 50: 0.7}
 
 
@@ -54,25 +54,27 @@ def run(make_scripted_trainer, make_controller, make_manager):
     return run
 
 
-def test_training_stops_with_a_reason_when_the_patience_is_used_up(run):
+def test_early_stopping_stops_training_with_a_reason_when_patience_runs_out(run):
     controller = run()
     assert controller.global_step.numpy() == 50
     assert controller.stop_reason == (
-        "early stopping: `accuracy` has not improved on 0.7 of step 20 in 3 evaluations"
+        "early stopping: `accuracy` has not improved on 0.7 at step 20 in 3 evaluations"
     )
 
 
 @pytest.mark.sample(2)
 @pytest.mark.parametrize("killed_at", [12, 30, 50])
-def test_killed_and_resumed_run_stops_at_the_step_of_an_uninterrupted_one(run, killed_at):
+def test_killed_and_resumed_run_stops_early_at_the_same_step_as_an_uninterrupted_run(
+    run, killed_at
+):
     with pytest.raises(Killed):
         run(KillAfterStep(killed_at))
     controller = run()
     assert controller.global_step.numpy() == 50
-    assert "0.7 of step 20" in controller.stop_reason
+    assert "0.7 at step 20" in controller.stop_reason
 
 
-def test_run_killed_after_deciding_to_stop_trains_no_further(run):
+def test_run_killed_after_an_early_stop_trains_no_more_steps_when_resumed(run):
     with pytest.raises(Killed):
         run(KillAfterCheckpoint(50))
     controller = run()
@@ -81,7 +83,7 @@ def test_run_killed_after_deciding_to_stop_trains_no_further(run):
     assert controller.stop_reason
 
 
-def test_stopped_run_stays_stopped_when_it_is_restarted(run):
+def test_early_stopped_run_trains_no_steps_when_restarted(run):
     run()
     for _ in range(2):
         controller = run()
@@ -89,7 +91,7 @@ def test_stopped_run_stays_stopped_when_it_is_restarted(run):
         assert controller.global_step.numpy() == 50
 
 
-def test_repeated_evaluation_of_a_step_does_not_use_up_patience(run):
+def test_repeated_evaluation_of_a_step_does_not_count_against_patience(run):
     controller = run()
     hook = hooks.EarlyStopping("accuracy", 1, direction="maximize")
     hook.controller = controller
@@ -98,12 +100,12 @@ def test_repeated_evaluation_of_a_step_does_not_use_up_patience(run):
     assert not hook.state_dict()["stopped"]
 
 
-def test_more_patience_lets_a_stopped_run_continue(run):
+def test_increased_patience_lets_an_early_stopped_run_continue(run):
     run()
     assert run(patience=5).global_step.numpy() == 70
 
 
-def test_state_saved_for_another_metric_is_reset():
+def test_early_stopping_state_saved_for_a_different_metric_is_reset():
     hook = hooks.EarlyStopping("accuracy", 3)
     hook.load_state_dict(
         {**hook.state_dict(), "metric": "loss", "best_value": 0.1, "bad_evaluations": 3}
@@ -122,7 +124,7 @@ def test_state_saved_for_another_metric_is_reset():
     ],
     ids=["too small a gain", "below the baseline", "before the start step", "never finite"],
 )
-def test_insufficient_improvement_uses_up_the_patience(
+def test_evaluation_without_sufficient_improvement_counts_against_patience(
     make_scripted_trainer, make_controller, accuracy, arguments, best_step, last_step
 ):
     hook = hooks.EarlyStopping("accuracy", patience=2, direction="maximize", **arguments)

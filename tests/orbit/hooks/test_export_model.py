@@ -31,7 +31,7 @@ def _names(tmp_path):
     return sorted(path.name for path in (tmp_path / "export").iterdir())
 
 
-def test_model_is_exported_at_the_interval_and_at_the_end(
+def test_model_is_exported_every_n_steps_and_at_the_end_of_training(
     make_keras_trainer, make_controller, tmp_path
 ):
     trainer = make_keras_trainer()
@@ -69,11 +69,13 @@ def test_saved_model_exported_from_two_replicas_predicts_like_the_trained_model(
     make_controller(trainer, hooks=[hook], strategy=two_replicas, model_dir=tmp_path).train(3)
     loaded = tf.saved_model.load(
         str(tmp_path / "export/3")
-    )  # Its functions don't keep the model alive.
+    )  # The functions of a loaded model don't keep the model alive.
     rounding.assert_close(loaded.serve(INPUTS), trainer.model(INPUTS), roundings=4)
 
 
-def test_averaged_weights_are_exported(make_keras_trainer, make_controller, tmp_path):
+def test_export_contains_averaged_weights_if_the_optimizer_averages_them(
+    make_keras_trainer, make_controller, tmp_path
+):
     trainer = make_keras_trainer(
         lambda: optimization.ExponentialMovingAverage(keras.optimizers.SGD(0.1), 0.5)
     )

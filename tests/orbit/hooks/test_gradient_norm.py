@@ -37,7 +37,7 @@ def _expected(trainer_of, steps=4):
     return np.mean(norms, axis=0)
 
 
-def test_reported_norm_is_the_mean_over_the_steps_of_the_interval(
+def test_reported_gradient_norm_is_the_mean_over_the_reporting_interval(
     train, make_task_trainer, recording_writer
 ):
     train(hooks.GradientNorm(per_variable=True))
@@ -56,7 +56,7 @@ def test_reported_norm_is_the_mean_over_the_steps_of_the_interval(
         {"optimizer": {"ema": {}}},
     ],
 )
-def test_norm_is_measured_before_clipping_and_unaffected_by_xla_and_ema(
+def test_gradient_norm_is_measured_before_clipping_and_unaffected_by_xla_and_ema(
     train, recording_writer, kwargs
 ):
     clipped = "sgd" in str(kwargs)
@@ -78,7 +78,7 @@ def test_gradient_norm_does_not_depend_on_replicas_and_micro_batches(
     np.testing.assert_allclose(norms, norms[0], rtol=TOLERANCE)
 
 
-def test_norm_is_unscaled_and_ignores_overflowing_steps(train, recording_writer):
+def test_gradient_norm_excludes_the_loss_scale_and_overflowing_steps(train, recording_writer):
     train(hooks.GradientNorm())
     train(hooks.GradientNorm(), runtime={"mixed_precision_dtype": "float16", "loss_scale": 8.0})
     train(hooks.GradientNorm(), runtime={"mixed_precision_dtype": "float16"})
@@ -88,7 +88,9 @@ def test_norm_is_unscaled_and_ignores_overflowing_steps(train, recording_writer)
     assert overflowing is None or np.isfinite(overflowing)
 
 
-def test_pattern_selects_the_variables_for_histograms(train, recording_writer):
+def test_gradient_histograms_are_logged_only_for_variables_that_match_the_pattern(
+    train, recording_writer
+):
     train(hooks.GradientNorm(pattern="kernel", histograms=True))
     record = recording_writer.records[-1]
     assert list(record.histograms) == ["gradients/net/top/kernel"]

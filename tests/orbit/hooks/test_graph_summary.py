@@ -38,7 +38,7 @@ def test_tensorboard_shows_the_graph_of_the_train_step(
     assert int(trainer.global_step) == 8
 
 
-def test_summaries_of_the_train_step_are_still_written(
+def test_graph_summary_does_not_suppress_the_summaries_of_the_train_step(
     make_keras_trainer, make_controller, tmp_path
 ):
     class Trainer(make_keras_trainer):
@@ -57,7 +57,7 @@ def test_summaries_of_the_train_step_are_still_written(
     assert [e.step for e in events for v in e.summary.value if v.tag == "own"]
 
 
-def test_eager_training_writes_no_graph_and_logs_why(
+def test_eager_training_writes_no_graph_and_logs_a_warning(
     make_keras_trainer, make_controller, tmp_path, log_lines
 ):
     tf.config.run_functions_eagerly(True)

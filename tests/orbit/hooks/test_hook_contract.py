@@ -149,7 +149,7 @@ def test_hooks_do_not_change_training_and_resume_with_their_saved_states(
         (lambda: hooks.StochasticWeightAveraging(4, every_n_steps=0), "`every_n_steps`"),
     ],
 )
-def test_bad_argument_raises_an_error_that_names_it_when_the_hook_is_created(build, named):
+def test_invalid_hook_argument_is_named_in_the_error_when_the_hook_is_created(build, named):
     with pytest.raises(errors.ConfigError, match=named):
         build()
 
@@ -173,7 +173,7 @@ def test_bad_argument_raises_an_error_that_names_it_when_the_hook_is_created(bui
         (lambda: hooks.StochasticWeightAveraging(4, 2), "task", "`model_dir`"),
     ],
 )
-def test_trainer_that_lacks_what_a_hook_needs_is_refused_before_the_first_step(
+def test_hook_with_an_unmet_requirement_raises_before_the_first_step(
     make_trainer, make_keras_trainer, make_task_trainer, make_controller, build, kind, named
 ):
     kinds = {"plain": make_trainer, "keras": make_keras_trainer, "task": make_task_trainer}

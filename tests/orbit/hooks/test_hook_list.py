@@ -24,7 +24,7 @@ class EveryStep(orbit.Hook):
         (orbit.Hook, [math.inf, math.inf], 0),
     ],
 )
-def test_train_loop_is_cut_only_at_steps_where_a_hook_runs(build, next_steps, num_warnings, caplog):
+def test_train_loop_stops_only_at_steps_where_a_hook_runs(build, next_steps, num_warnings, caplog):
     listed = hook_module.HookList([build(), orbit.Hook()], steps_per_epoch=5)
     assert [listed.next_step(step) for step in (0, 150)] == next_steps
     assert caplog.text.count("several times slower") == num_warnings
@@ -66,7 +66,7 @@ def test_first_error_of_several_hooks_is_raised_and_the_others_are_logged(caplog
     assert logged == ["two", "three"]
 
 
-def test_object_that_is_not_a_hook_is_refused():
+def test_hook_list_with_an_object_that_is_not_a_hook_raises():
     with pytest.raises(errors.ConfigTypeError, match="contains a str"):
         hook_module.HookList(["not a hook"])
 
@@ -79,7 +79,7 @@ EVENTS = {
 
 
 @pytest.mark.parametrize("as_lambda", [False, True])
-def test_event_methods_may_omit_their_argument(as_lambda):
+def test_hook_event_methods_may_omit_their_argument(as_lambda):
     calls = []
     functions = dict.fromkeys(ARGUMENTS, lambda hook: calls.append(hook))
     hook = hooks.LambdaHook(**functions) if as_lambda else type("Short", (orbit.Hook,), functions)()
@@ -89,7 +89,7 @@ def test_event_methods_may_omit_their_argument(as_lambda):
 
 
 @pytest.mark.parametrize("as_lambda", [False, True])
-def test_event_method_with_wrong_arguments_is_refused_before_the_first_step(as_lambda):
+def test_event_method_with_wrong_arguments_raises_when_the_hook_list_is_created(as_lambda):
     def method(self, one, two):
         pass
 

@@ -88,7 +88,7 @@ def test_hook_names_distinguish_the_states_of_hooks_of_the_same_class():
     assert [hook.average.tolist() for hook in restored] == [[0.0], [2.0], [1.0]]
 
 
-def test_duplicate_hook_state_name_is_refused():
+def test_duplicate_hook_state_name_raises():
     hooks = [Counter(), Counter(), Counter()]
     hooks[2].name = "Counter_1"
     with pytest.raises(errors.ConfigValueError, match="saved under the name `Counter_1`"):

@@ -71,20 +71,20 @@ OPTIONS = [
 
 
 @pytest.mark.parametrize("options", OPTIONS)
-def test_wait_share_is_large_when_steps_wait_for_data(train, options):
+def test_input_wait_share_is_large_when_steps_wait_for_data(train, options):
     share, seconds = train(data_seconds=0.02, options=options)
     assert 0.6 < share <= 1
     assert seconds > 0.01
 
 
-def test_wait_share_is_small_without_a_warning_when_data_are_ready(train, log_lines):
+def test_input_wait_share_is_small_without_a_warning_when_data_are_ready(train, log_lines):
     share, seconds = train(data_seconds=0, step_seconds=0.03)
     assert 0 < share < 0.3
     assert seconds < 0.03
     assert not any("waiting for data" in line for line in log_lines)
 
 
-def test_data_prepared_during_a_step_does_not_count_as_waiting(train):
+def test_data_prepared_during_a_step_does_not_count_as_input_wait(train):
     made, first = threading.Semaphore(0), iter([True])
 
     def wait_for_the_next() -> None:
@@ -102,7 +102,7 @@ def test_data_prepared_during_a_step_does_not_count_as_waiting(train):
     assert share < 0.3
 
 
-def test_wait_for_distributed_data_is_measured(train, two_replicas, make_trainer):
+def test_input_wait_is_measured_for_distributed_data(train, two_replicas, make_trainer):
     class Trainer(make_trainer):
         def train_step(self, iterator):
             batch = next(iterator["data"])
@@ -121,7 +121,9 @@ def test_long_waits_for_data_log_one_warning_with_advice(train, log_lines):
     assert "prefetch_buffer_size" in advice[0]
 
 
-def test_step_that_never_calls_next_logs_one_warning(train, make_trainer, log_lines):
+def test_train_step_that_never_calls_next_logs_one_input_wait_warning(
+    train, make_trainer, log_lines
+):
     class Blind(make_trainer):
         def train_step(self, iterator):
             self.global_step.assign_add(1)
@@ -130,7 +132,9 @@ def test_step_that_never_calls_next_logs_one_warning(train, make_trainer, log_li
     assert sum("does not call `next(iterator)`" in line for line in log_lines) == 1
 
 
-def test_unsupported_trainer_logs_one_warning(make_controller, log_lines):
+def test_input_wait_logs_one_warning_for_a_trainer_that_is_not_a_standard_trainer(
+    make_controller, log_lines
+):
     class Other(orbit.AbstractTrainer):
         def __init__(self):
             self.global_step = orbit.utils.create_global_step()
@@ -143,9 +147,7 @@ def test_unsupported_trainer_logs_one_warning(make_controller, log_lines):
     assert sum("Other is not a `StandardTrainer`" in line for line in log_lines) == 1
 
 
-def test_measuring_the_wait_for_data_does_not_change_the_training(
-    make_task_trainer, make_controller
-):
+def test_input_wait_does_not_change_the_trained_weights(make_task_trainer, make_controller):
     weights = []
     for hook in (hooks.InputWait(every_n_steps=2), hooks.GradientNorm()):
         trainer = make_task_trainer()

@@ -26,7 +26,9 @@ class FailsAtStep5(orbit.Hook):
         raise ArithmeticError("bad step")
 
 
-def test_step_times_are_reported_after_the_warmup(make_trainer, make_controller, recording_writer):
+def test_step_times_are_reported_only_after_the_warmup(
+    make_trainer, make_controller, recording_writer
+):
     timer = hooks.IterationTimer(every_n_steps=5, batch_size=8)
     make_controller(make_trainer(), hooks=[timer], steps_per_loop=5).train(15)
     first, *others = [record.values for record in recording_writer.records]
@@ -39,7 +41,7 @@ def test_step_times_are_reported_after_the_warmup(make_trainer, make_controller,
     assert others[1]["eta_seconds"] == 0
 
 
-def test_examples_per_second_are_computed_from_the_batch_size_of_the_trainer(
+def test_examples_per_second_are_reported_if_the_trainer_has_a_global_batch_size(
     make_trainer, make_controller, recording_writer
 ):
     trainer = make_trainer()
@@ -49,12 +51,14 @@ def test_examples_per_second_are_computed_from_the_batch_size_of_the_trainer(
     assert "examples_per_second" in recording_writer.records[-1].values
 
 
-def test_timer_cuts_the_train_loop_only_at_its_interval(make_trainer, make_controller):
+def test_iteration_timer_stops_the_train_loop_only_at_multiples_of_its_interval(
+    make_trainer, make_controller
+):
     controller = make_controller(make_trainer(), hooks=[hooks.IterationTimer(every_n_steps=40)])
     assert [controller._hooks.next_step(step) for step in (0, 39, 40)] == [40, 40, 80]
 
 
-def test_summary_is_logged_once_with_the_time_spent_in_hooks(
+def test_iteration_timer_logs_one_summary_with_the_time_spent_in_hooks(
     make_trainer, make_controller, log_lines
 ):
     timer = hooks.IterationTimer()
@@ -66,19 +70,21 @@ def test_summary_is_logged_once_with_the_time_spent_in_hooks(
     assert 0.06 <= on_hooks <= seconds
 
 
-def test_run_that_ends_during_the_warmup_logs_a_summary(make_trainer, make_controller, log_lines):
+def test_run_that_ends_during_the_warmup_logs_a_timing_summary(
+    make_trainer, make_controller, log_lines
+):
     make_controller(make_trainer(), hooks=[hooks.IterationTimer()]).train(7)
     assert any(line.startswith("7 iterations in") for line in log_lines)
 
 
-def test_failed_run_logs_a_summary(make_trainer, make_controller, log_lines):
+def test_failed_run_logs_one_timing_summary(make_trainer, make_controller, log_lines):
     with pytest.raises(ArithmeticError, match="bad step"):
         make_controller(make_trainer(), hooks=[FailsAtStep5(), hooks.IterationTimer()]).train(10)
     assert sum("s/it" in line for line in log_lines) == 1
 
 
 @pytest.mark.parametrize("fails_first", [True, False])
-def test_timer_does_not_hide_the_error_of_another_hook_at_the_start(
+def test_iteration_timer_does_not_mask_an_error_of_another_hook_in_before_train(
     make_trainer, make_controller, log_lines, fails_first
 ):
     listed = [hooks.IterationTimer(), FailsAtTheStart()]
@@ -89,7 +95,7 @@ def test_timer_does_not_hide_the_error_of_another_hook_at_the_start(
     assert not any("failed as well" in line for line in log_lines)
 
 
-def test_time_of_each_epoch_is_logged_and_recorded(
+def test_epoch_duration_is_logged_and_recorded_at_each_epoch_end(
     make_trainer, make_controller, log_lines, recording_writer
 ):
     controller = make_controller(

@@ -87,7 +87,7 @@ def test_epoch_events_fire_in_keras_order(train, steps, eval_interval, steps_per
     assert callback.params == {"epochs": epochs, "steps": steps_per_epoch, "verbose": 0}
 
 
-def test_epoch_logs_contain_the_train_report_and_the_evaluation(train):
+def test_epoch_logs_contain_the_training_report_and_evaluation_results(train):
     callback = Events()
     train(callback, 4, eval_interval=4, steps_per_epoch=2, steps_per_loop=2)
     assert callback.logs["epoch_end 0"].keys() == {"loss", "steps_per_second"}
@@ -96,7 +96,7 @@ def test_epoch_logs_contain_the_train_report_and_the_evaluation(train):
     assert callback.logs["test_end"]["loss"] == last["val_loss"]
 
 
-def test_evaluation_logs_have_the_val_prefix_of_keras(
+def test_evaluation_results_in_epoch_logs_have_the_val_prefix(
     train, make_scripted_trainer, make_keras_trainer
 ):
     callback = Events()
@@ -112,7 +112,7 @@ def test_batch_events_have_the_index_and_the_loss_of_each_step(train):
     train(callback, 4, steps_per_epoch=2)
     batches = [event for event in callback.events if event.split()[0] in ("begin", "end")]
     assert batches == ["begin 0", "end 0", "begin 1", "end 1"] * 2
-    # y = 2x, and the weight has gone from 1 to 1.2, 1.36 and 1.488 when the last loss is taken.
+    # y = 2x, and the weight has gone from 1 to 1.2, 1.36 and 1.488 when the last loss is computed.
     # About four roundings in each of four steps.
     rounding.assert_close(callback.logs["end 1"]["loss"], (2 - 1.488) ** 2, roundings=4 * 4)
 
@@ -148,7 +148,7 @@ def test_callback_receives_the_test_events_of_an_evaluation_without_training(
 
 
 @pytest.mark.parametrize("killed_at", [4, 6])
-def test_csv_logger_of_a_resumed_run_continues_its_file(
+def test_csv_log_of_a_resumed_run_equals_that_of_an_uninterrupted_run(
     train, make_keras_trainer, tmp_path, killed_at
 ):
     def start(path, steps, *, first_step=0, state=None):
@@ -205,7 +205,7 @@ def _without_speed(path):
     return [{k: v for k, v in row.items() if "second" not in k} for row in rows]
 
 
-def test_keras_early_stopping_ends_the_training_and_sets_the_stop_reason(
+def test_keras_early_stopping_ends_training_and_sets_the_stop_reason(
     train, make_scripted_trainer, make_keras_trainer
 ):
     trainer = make_scripted_trainer(lambda step: {"loss": {2: 2.0, 4: 1.0}.get(step, 3.0)})
@@ -241,12 +241,12 @@ def _saved_weight(manager):
     ("steps_per_epoch", "interval", "train_steps"),
     [(None, 2, 4), (None, 100, 20), (2, 2, 20), (2, 100, 4)],
 )
-def test_best_weights_of_early_stopping_are_in_the_last_checkpoint(
+def test_last_checkpoint_contains_the_best_weights_that_early_stopping_restores(
     train, make_keras_trainer, make_model_manager, steps_per_epoch, interval, train_steps
 ):
     trainer = make_keras_trainer()
     manager = make_model_manager(trainer, interval)
-    # The loss only falls, so that with mode "max" the first epoch is the best one.
+    # The loss always falls, so with mode "max" the first epoch is the best one.
     callback = keras.callbacks.EarlyStopping(
         "val_loss", mode="max", patience=2, restore_best_weights=True
     )
@@ -293,7 +293,9 @@ def test_callback_that_stops_training_receives_only_on_train_end_afterwards(trai
     assert callback.events[4:] == ["test_begin", "test_end"]
 
 
-def test_model_checkpoint_saves_loadable_models(train, make_keras_trainer, tmp_path):
+def test_model_checkpoint_saves_a_loadable_model_at_each_epoch_end(
+    train, make_keras_trainer, tmp_path
+):
     trainer = make_keras_trainer()
     whole = keras.callbacks.ModelCheckpoint(str(tmp_path / "{epoch}.keras"))
     train(whole, 4, eval_interval=2, trainer=trainer)
@@ -302,7 +304,7 @@ def test_model_checkpoint_saves_loadable_models(train, make_keras_trainer, tmp_p
     np.testing.assert_array_equal(loaded.get_weights()[0], trainer.model.get_weights()[0])
 
 
-def test_model_checkpoint_keeps_the_best_weights(
+def test_model_checkpoint_with_save_best_only_tracks_the_best_loss_and_saves_weights(
     train, make_scripted_trainer, make_keras_trainer, tmp_path
 ):
     weights = make_keras_trainer().model
@@ -325,7 +327,9 @@ def test_model_checkpoint_saves_every_save_freq_batches(train, tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["2.keras", "4.keras"]
 
 
-def test_learning_rate_scheduler_sets_the_rate_before_the_epoch(train, make_keras_trainer):
+def test_learning_rate_scheduler_sets_the_rate_before_the_first_step_of_each_epoch(
+    train, make_keras_trainer
+):
     trainer = make_keras_trainer()
     train(
         keras.callbacks.LearningRateScheduler(lambda epoch, rate: 0.5 if epoch else 0.0),
@@ -333,7 +337,7 @@ def test_learning_rate_scheduler_sets_the_rate_before_the_epoch(train, make_kera
         trainer=trainer,
         steps_per_epoch=2,
     )
-    # The first epoch has a rate of 0. At a rate of 0.5, the first step of the second fits y = 2x.
+    # The rate is 0 in the first epoch. At a rate of 0.5, the first step of the next fits y = 2x.
     assert trainer.model.get_weights()[0].item() == pytest.approx(2.0)
     assert float(trainer.loss.result()) == pytest.approx((1 + 1 + 1 + 0) / 4)
 
@@ -352,7 +356,7 @@ class RestoresOnce(hooks.Hook):
 
 CALLBACKS = {
     "scheduler": lambda: keras.callbacks.LearningRateScheduler(lambda epoch, rate: 0.9 * rate),
-    # Every epoch after the first one is worse.
+    # With this `min_delta`, no epoch after the first one is an improvement.
     "plateau": lambda: keras.callbacks.ReduceLROnPlateau("val_loss", 0.5, patience=1, min_delta=9),
     "plateau of training": lambda: keras.callbacks.ReduceLROnPlateau(
         "loss", 0.5, patience=1, min_delta=9
@@ -360,13 +364,13 @@ CALLBACKS = {
 }
 
 
-# A run that is terminated ends its epoch without an evaluation.
+# A terminated run ends its epoch without an evaluation.
 @pytest.mark.filterwarnings("ignore:Learning rate reduction is conditioned:UserWarning")
 @pytest.mark.sample(6)
 @pytest.mark.parametrize(
     ("kind", "steps_per_epoch", "stop", "stop_step"),
     [
-        # Each pair of values occurs at least once.
+        # Each pair of parameter values occurs at least once.
         ("scheduler", None, "killed", 6),
         ("scheduler", 5, "terminated in an evaluation", 8),
         ("scheduler", None, "recovered", 9),
@@ -378,7 +382,7 @@ CALLBACKS = {
         ("plateau of training", None, "recovered", 8),
     ],
 )
-def test_learning_rates_do_not_depend_on_interruptions(
+def test_learning_rates_set_by_callbacks_are_the_same_after_an_interruption(
     make_keras_trainer, make_controller, tmp_path, kind, steps_per_epoch, stop, stop_step
 ):
     rates = {}
@@ -441,14 +445,16 @@ def test_reduce_lr_on_plateau_counts_epochs_across_consecutive_train_calls(
     assert rates == [pytest.approx(0.05)] * 2
 
 
-def test_terminate_on_nan_stops_the_training_at_the_first_nan(train, make_keras_trainer):
+def test_terminate_on_nan_stops_training_at_the_first_nan_loss(train, make_keras_trainer):
     trainer = make_keras_trainer(lambda: keras.optimizers.SGD(math.nan))
     controller = train(keras.callbacks.TerminateOnNaN(), 10, trainer=trainer)
     # The first step makes the weight NaN, so the loss of the second step is NaN.
     assert controller.step == 2
 
 
-def test_callbacks_receive_losses_of_two_replicas(train, make_keras_trainer, two_replicas):
+def test_callback_logs_contain_losses_when_training_on_two_replicas(
+    train, make_keras_trainer, two_replicas
+):
     trainer, callback = make_keras_trainer(strategy=two_replicas), BatchEvents()
     train(callback, 4, eval_interval=2, trainer=trainer, strategy=two_replicas)
     assert callback.logs["end 1"]["loss"] > callback.logs["epoch_end 1"]["val_loss"] > 0
@@ -474,12 +480,12 @@ def test_callback_does_not_add_the_optimizer_to_the_model_checkpoint(
         "earlystopping",
     ],
 )
-def test_bare_name_that_is_not_a_keras_callback_class_is_refused(name):
+def test_bare_name_that_is_not_a_keras_callback_class_raises(name):
     with pytest.raises(errors.UnknownNameError, match=f"no Keras callback '{name}'"):
         hooks.KerasCallback(name)
 
 
-def test_train_loop_is_cut_at_every_step_only_for_callbacks_with_batch_events():
+def test_callback_runs_at_every_step_by_default_only_if_it_has_batch_methods():
     assert hooks.KerasCallback(Events()).every_n_steps == 0
     assert hooks.KerasCallback(BatchEvents()).every_n_steps == 1
     assert hooks.KerasCallback(BatchEvents(), every_n_steps=50).every_n_steps == 50

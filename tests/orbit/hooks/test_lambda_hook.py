@@ -43,7 +43,9 @@ def test_each_function_receives_the_hook_and_the_arguments_of_its_event(
     ]
 
 
-def test_function_receives_the_error_of_a_failed_training(make_trainer, make_controller):
+def test_on_exception_function_receives_the_error_that_ended_training(
+    make_trainer, make_controller
+):
     received = []
 
     def fail(hook):
@@ -59,7 +61,7 @@ def test_function_receives_the_error_of_a_failed_training(make_trainer, make_con
     assert received == ["bad step"]
 
 
-def test_function_is_imported_by_its_path(make_trainer, make_controller, tmp_path):
+def test_lambda_hook_imports_a_function_by_its_path(make_trainer, make_controller, tmp_path):
     (tmp_path / "notify.py").write_text(NOTIFY)
     hook = hooks.LambdaHook(after_train=f"{tmp_path}/notify.py:to_file")
     make_controller(make_trainer(), hooks=[hook], model_dir=tmp_path).train(3)

@@ -13,13 +13,15 @@ def _values(make_trainer, make_controller, recording_writer):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="/proc is Linux")
-def test_memory_of_the_process_is_logged(make_trainer, make_controller, recording_writer):
+def test_process_memory_is_logged_in_mib(make_trainer, make_controller, recording_writer):
     values = _values(make_trainer, make_controller, recording_writer)
     # TensorFlow alone takes more than 100 MiB; more than 1 TiB would mean a wrong unit.
     assert 100 < values["memory/rss_mib"] <= values["memory/peak_rss_mib"] < 2**20
 
 
-def test_memory_of_each_gpu_is_logged(make_trainer, make_controller, recording_writer, monkeypatch):
+def test_memory_of_each_gpu_is_logged_in_mib(
+    make_trainer, make_controller, recording_writer, monkeypatch
+):
     gpu = types.SimpleNamespace(name="/device:GPU:1")
     monkeypatch.setattr(tf.config, "list_logical_devices", lambda kind: [gpu])
     info = {"GPU:1": {"current": 3 * 2**20, "peak": 2**30}}

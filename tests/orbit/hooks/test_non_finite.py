@@ -77,13 +77,13 @@ def test_non_finite_report_names_the_step_and_layer_within_one_compiled_call(tra
         {"train_tf_function": False, "train_tf_while_loop": False},
     ],
 )
-def test_report_is_the_same_in_all_execution_modes(train, kwargs):
+def test_non_finite_report_names_the_step_and_layer_in_all_execution_modes(train, kwargs):
     report = _report(train, lambda: Burst(5), **kwargs)
     assert "Step 5 is" in report
     assert "net/burst (Burst)" in report
 
 
-def test_reported_step_counts_updates_rather_than_micro_batches(train):
+def test_non_finite_report_counts_updates_rather_than_micro_batches(train):
     report = _report(train, lambda: Burst(6), grad_accum_steps=2)
     assert "Step 3 is" in report
     assert "loss is nan" in report or "loss is inf" in report
@@ -124,7 +124,7 @@ def test_non_finite_loss_of_finite_outputs_points_to_the_loss_function(train, po
     assert "All gradients are finite." in report
 
 
-def test_variable_that_was_non_finite_before_the_step_is_named(train):
+def test_variable_that_was_non_finite_before_the_step_is_named_in_the_report(train):
     class Exploding(hooks.GraphHook):
         def call(self, logs):
             bias = self.trainer.model.get_layer("top").bias
@@ -150,13 +150,13 @@ def test_overflow_skipped_by_loss_scaling_is_not_reported_as_divergence(train):
     assert int(trainer.global_step) == 20
 
 
-def test_non_finite_loss_is_reported_with_loss_scaling_too(train):
+def test_non_finite_loss_is_reported_even_with_loss_scaling(train):
     report = _report(train, lambda: Burst(5), runtime={"mixed_precision_dtype": "float16"})
     assert "Step 5 is" in report
     assert "Loss scaling skips" in report
 
 
-def test_report_is_logged_but_not_raised_if_stop_is_false(train, log_lines):
+def test_non_finite_report_is_logged_but_not_raised_if_stop_is_false(train, log_lines):
     train(hooks.NonFinite(stop=False), lambda: Burst(5))
     assert sum("Step 5 is the first" in line for line in log_lines) == 1
 

@@ -51,7 +51,7 @@ def _mean(trainer, weights=None):
     return (examples @ kernel + bias).mean(0)
 
 
-def test_each_evaluation_uses_statistics_computed_with_its_weights(train):
+def test_each_evaluation_uses_batch_norm_statistics_of_the_evaluated_weights(train):
     seen = Seen()
     trainer = train(hooks.PreciseBatchNorm(num_steps=8), seen)
     assert len(seen.means) == 3
@@ -81,7 +81,9 @@ def test_evaluation_of_averaged_weights_uses_their_own_batch_norm_statistics(tra
     assert np.abs(seen.means[-1] - _mean(trainer)).max() > 1e-4
 
 
-def test_evaluation_without_training_does_not_change_the_statistics(make_controller, train):
+def test_evaluation_without_training_does_not_change_the_batch_norm_statistics(
+    make_controller, train
+):
     trainer = train()
     before = trainer.model.get_layer("normalize").moving_mean.numpy()
     make_controller(trainer, hooks=[hooks.PreciseBatchNorm(8)]).evaluate()

@@ -56,14 +56,14 @@ def test_profiles_begin_and_end_at_exactly_the_selected_steps(
     ]
 
 
-def test_train_loop_is_cut_only_where_a_profile_begins_or_ends(
+def test_train_loop_stops_only_where_a_profile_begins_or_ends(
     make_trainer, make_controller, tmp_path
 ):
     controller = make_controller(make_trainer(), hooks=[hooks.Profiler(3, 2)], model_dir=tmp_path)
     assert [controller._hooks.next_step(step) for step in (0, 3, 5)] == [3, 5, float("inf")]
 
 
-def test_run_that_resumes_within_a_profile_profiles_the_rest(
+def test_run_that_resumes_within_a_profile_profiles_the_remaining_steps(
     make_trainer, make_controller, profiled, tmp_path
 ):
     trainer = make_trainer()

@@ -18,7 +18,7 @@ def test_error_for_an_unknown_watched_metric_suggests_the_nearest_name():
         WatchedMetric("acuracy", "maximize").value({"accuracy": 1.0})
 
 
-def test_metric_with_several_numbers_is_refused():
+def test_watched_metric_that_is_not_a_single_number_raises():
     with pytest.raises(errors.ConfigTypeError, match=r"\(2,\)"):
         WatchedMetric("table", "maximize").value({"table": np.zeros(2)})
 
@@ -33,7 +33,7 @@ def test_improvement_must_exceed_the_minimum_difference():
     ("words", "lower_is_better"),
     [(("minimize", "min", "lower"), True), (("maximize", "max", "higher"), False)],
 )
-def test_direction_sets_which_value_is_better_and_non_finite_values_never_are(
+def test_direction_determines_the_better_value_and_non_finite_values_are_never_better(
     words, lower_is_better
 ):
     for direction in words:
@@ -45,7 +45,7 @@ def test_direction_sets_which_value_is_better_and_non_finite_values_never_are(
         assert not any(metric.is_better(v, than=None) for v in (math.nan, math.inf, -math.inf))
 
 
-def test_unknown_direction_is_refused():
+def test_unknown_metric_direction_raises_and_the_error_suggests_the_nearest_one():
     with pytest.raises(errors.ConfigValueError, match="Did you mean `maximize`"):
         WatchedMetric("accuracy", "maximise")
 
@@ -70,9 +70,9 @@ def test_direction_is_inferred_from_the_metric_name(names, direction):
 
 
 @pytest.mark.parametrize("default", ["minimize", "maximize"])
-def test_unknown_metric_name_uses_the_default_direction_and_warns_once(default, caplog):
+def test_metric_name_that_implies_no_direction_uses_the_default_and_warns_once(default, caplog):
     for _ in range(2):
         assert WatchedMetric(f"quantity_{default}", default=default).maximizes == (
             default == "maximize"
         )
-    assert caplog.text.count("does not say whether higher or lower values are better") == 1
+    assert caplog.text.count("does not show whether higher or lower values are better") == 1

@@ -14,7 +14,7 @@ from tests import rounding
 
 
 class Weights(orbit.Hook):
-    """A hook that stores the trainable weights after each step and may fail at one of them."""
+    """A hook that stores the trainable weights after each step and fails at step `fails_at`."""
 
     every_n_steps = 1
 
@@ -78,7 +78,7 @@ def _assert_equal(ones, others):
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("is_distributed", [False, True])
-def test_averaged_checkpoint_contains_the_mean_of_the_weights(
+def test_averaged_checkpoint_contains_the_mean_of_the_weights_at_averaging_steps(
     make, tmp_path, two_replicas, is_distributed
 ):
     weights = Weights()
@@ -103,7 +103,7 @@ def test_batch_norm_statistics_are_recalibrated_for_the_averaged_weights(make, t
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("optimizer", [{}, {"ema": {}}])
-def test_averaging_does_not_change_the_final_weights_and_optimizer_state(make, optimizer):
+def test_weight_averaging_does_not_change_the_trained_weights_or_optimizer_state(make, optimizer):
     ends = []
     for name, used in (("plain", []), ("averaged", [_swa()])):
         controller = make(*used, directory=name, optimizer=optimizer)
@@ -115,7 +115,7 @@ def test_averaging_does_not_change_the_final_weights_and_optimizer_state(make, o
 
 
 @pytest.mark.parametrize("optimizer", [{}, {"ema": {}}])
-def test_reported_loss_equals_the_loss_of_the_saved_averaged_model(
+def test_reported_swa_loss_equals_the_loss_of_the_saved_averaged_model(
     make, tmp_path, recording_writer, optimizer
 ):
     controller = make(_swa(), optimizer=optimizer)
@@ -137,7 +137,7 @@ def test_average_is_computed_from_trained_weights_and_not_from_their_ema(make, r
     rounding.assert_close(one, other, roundings=10 * 8)
 
 
-def test_resumed_run_saves_the_same_average_as_an_uninterrupted_run(make, tmp_path):
+def test_resumed_run_saves_the_same_averaged_weights_as_an_uninterrupted_run(make, tmp_path):
     make(_swa(), directory="unbroken").train(12)
     with pytest.raises(KeyError):
         make(_swa(), Weights(fails_at=9), directory="broken").train(12)
@@ -163,13 +163,13 @@ def test_restoring_a_checkpoint_from_before_averaging_began_discards_the_average
     assert hook.state_dict() == {"num_averaged": 0}
 
 
-def test_averaged_weights_are_not_written_after_a_failed_training(make, tmp_path):
+def test_failed_training_run_saves_no_averaged_weights(make, tmp_path):
     with pytest.raises(KeyError):
         make(_swa(), Weights(fails_at=6)).train(8)
     assert not (tmp_path / "run" / "swa").exists()
 
 
-def test_trained_weights_are_restored_if_the_evaluation_of_the_average_fails(make):
+def test_trained_weights_are_restored_if_evaluating_the_averaged_weights_fails(make):
     class Failing(orbit.Hook):
         def before_train(self):
             self.controller.evaluator = self
@@ -184,13 +184,13 @@ def test_trained_weights_are_restored_if_the_evaluation_of_the_average_fails(mak
     _assert_equal(weights.at[8], [w.numpy() for w in controller.trainer.model.trainable_variables])
 
 
-def test_training_that_ends_before_the_first_average_logs_a_warning(make, tmp_path, log_lines):
+def test_run_that_ends_before_the_first_averaging_step_logs_a_warning(make, tmp_path, log_lines):
     make(_swa(start_step=100)).train(8)
-    assert any("averaged nothing" in line for line in log_lines)
+    assert any("averaged no weights" in line for line in log_lines)
     assert not (tmp_path / "run" / "swa").exists()
 
 
-def test_training_without_evaluation_saves_the_average(tmp_path):
+def test_train_mode_saves_the_averaged_weights(tmp_path):
     params = digits_configs.digits_mlp()
     params.override({"trainer": {"train_steps": 8}})
     task = digits_task.DigitsTask(params.task)
@@ -199,7 +199,7 @@ def test_training_without_evaluation_saves_the_average(tmp_path):
     assert (tmp_path / "swa" / "ckpt-8.index").exists()
 
 
-def test_evaluation_of_the_average_is_never_saved_as_the_best(tmp_path):
+def test_evaluation_of_averaged_weights_is_never_saved_as_the_best_evaluation(tmp_path):
     params = digits_configs.digits_mlp()
     best = {"eval_metric": "validation_loss", "export_subdir": "best", "metric_comp": "higher"}
     fields = {f"best_checkpoint_{name}": value for name, value in best.items()}

@@ -29,7 +29,7 @@ def test_norm_of_each_weight_that_matches_the_pattern_is_logged(
     assert "weight_norm/global" not in values
 
 
-def test_weight_histograms_are_logged_on_request(
+def test_weight_histograms_are_logged_if_histograms_is_true(
     make_keras_trainer, make_controller, recording_writer
 ):
     hook = hooks.WeightNorms(histograms=True, every_n_steps=2)

@@ -8,7 +8,7 @@ from official_lite.common import errors
 from official_lite.orbit import utils
 
 
-def test_global_step_counts_from_zero():
+def test_global_step_is_a_non_trainable_int64_that_starts_at_zero():
     step = utils.create_global_step()
     step.assign_add(1)
     assert (step.numpy(), step.dtype, step.trainable) == (1, tf.int64, False)
@@ -42,7 +42,7 @@ def test_make_distributed_dataset_uses_the_current_strategy_by_default():
     assert [int(value) for value in dataset] == [0, 1, 2]
 
 
-def test_object_that_is_not_a_dataset_is_refused():
+def test_distributing_an_object_that_is_not_a_dataset_raises():
     with pytest.raises(errors.ConfigValueError, match="is a list"):
         utils.make_distributed_dataset(None, [1, 2, 3])
 

@@ -5,7 +5,7 @@ from official_lite.common import errors
 from official_lite.orbit import utils
 
 
-def test_epochs_begin_and_end_at_their_steps():
+def test_epoch_helper_begins_and_ends_epochs_at_multiples_of_epoch_steps():
     step = tf.Variable(0)
     epochs = utils.EpochHelper(3, step)
     begins, ends = [], []

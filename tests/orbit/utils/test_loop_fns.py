@@ -59,7 +59,7 @@ def test_state_of_a_while_loop_may_change_its_shape():
     assert state.numpy().tolist() == [0, 1, 2]
 
 
-def test_python_number_as_the_length_of_a_while_loop_is_refused():
+def test_while_loop_with_a_python_number_as_num_steps_raises():
     for create in (utils.create_tf_while_loop_fn, utils.create_tf_while_loop_fn_with_state):
         arguments = (0, add) if "state" in create.__name__ else ()
         with pytest.raises(errors.ConfigValueError, match="Python value 3"):

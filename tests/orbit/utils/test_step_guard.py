@@ -111,7 +111,7 @@ def make_data(two_replicas: tf.distribute.Strategy) -> Callable[[int, bool, int]
     def make(replicas: int, is_static: bool, count: int) -> Any:
         strategy = two_replicas if replicas == 2 else tf.distribute.OneDeviceStrategy("CPU:0")
         dataset = tf.data.Dataset.range(4 * count).batch(4, drop_remainder=is_static)
-        # Otherwise releasing an iterator takes as long as it has existed.
+        # Otherwise, releasing an iterator takes as long as the iterator has existed.
         dataset = tf_data_options.without_idle_autotuner(dataset)
         return strategy, strategy.experimental_distribute_dataset(dataset)
 
@@ -170,7 +170,7 @@ def test_end_of_the_training_data_raises_after_the_last_complete_step(
     assert int(trainer.global_step.numpy()) == NUM_BATCHES
 
 
-def test_steps_decorated_with_tf_function_are_guarded_too(make_data) -> None:
+def test_steps_decorated_with_tf_function_have_no_effect_after_the_data_end(make_data) -> None:
     class Decorated(Evaluator, Trainer):
         @tf.function
         def eval_step(self, iterator: Any) -> None:
@@ -248,7 +248,7 @@ def test_side_effects_and_fetches_keep_their_order() -> None:
     assert value.numpy() == 9
 
 
-def test_fetch_inside_a_loop_logs_a_warning(caplog) -> None:
+def test_unguarded_fetch_inside_a_loop_logs_a_warning(caplog) -> None:
     class Looping(Evaluator):
         def eval_step(self, iterator: Any) -> None:
             for _ in tf.range(2):
@@ -274,7 +274,7 @@ def test_step_may_loop_over_the_rest_of_its_data() -> None:
     assert total.numpy() == 1 + 2 + 3 + 4
 
 
-def test_step_iterator_is_a_tf_data_iterator_that_functions_accept() -> None:
+def test_step_receives_a_tf_data_iterator_that_a_tf_function_accepts() -> None:
     @tf.function
     def draw(iterator: Any) -> tf.Tensor:
         return next(iterator)

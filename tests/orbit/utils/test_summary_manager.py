@@ -20,7 +20,7 @@ def test_nested_outputs_are_written_to_subdirectories(tmp_path):
     assert tags(tmp_path / "clean") == [(7, "accuracy")]
 
 
-def test_default_step_is_the_tf_summary_step(tmp_path):
+def test_summary_manager_uses_the_tf_summary_step_by_default(tmp_path):
     tf.summary.experimental.set_step(tf.Variable(3, dtype=tf.int64))
     manager = utils.SummaryManager(tmp_path, tf.summary.scalar)
     manager.write_summaries({"loss": 0.5})

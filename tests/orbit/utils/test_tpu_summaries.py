@@ -32,12 +32,12 @@ def test_only_the_program_with_summaries_writes_events(tmp_path):
     assert count_events(tmp_path) == 1
 
 
-def test_decorated_method_is_bound_to_its_instance():
+def test_method_with_optional_summaries_is_bound_to_its_instance():
     trainers = [Trainer(1.0), Trainer(2.0)]
     assert [trainer.step(False) for trainer in trainers] == [1.0, 2.0]
 
 
-def test_soft_device_placement_is_restored():
+def test_soft_device_placement_is_restored_after_a_call_with_summaries():
     before = tf.config.get_soft_device_placement()
     TwoPrograms(lambda: None)(True)
     assert tf.config.get_soft_device_placement() == before

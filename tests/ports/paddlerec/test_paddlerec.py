@@ -124,7 +124,7 @@ def test_online_learning_predicts_each_day_before_training_on_it(tmp_path: pathl
     _train(workspace, tmp_path / "run", *args, mode="train_and_eval")
     days = _records(tmp_path / "run", "validation")
     assert [day["step"] for day in days] == [0, 20, 40]
-    # The slope grows by one each day, and the model has learned that of the day before.
+    # The slope grows by one each day, and the model has learned the slope of the day before.
     for day in days[1:]:
         assert 0.5 < day["validation_loss"] < 1.5
     assert len(list((tmp_path / "run").glob("ckpt-*.index"))) == 3
