@@ -302,7 +302,7 @@ class ProgressWriter(Writer):
             )
         return self._task
 
-    def _update(self, step: int, **texts: str) -> None:
+    def _update(self, step: int, **texts: Any) -> None:
         epoch = self._lines.epoch(step)
         self._progress.update(self._started_task(), completed=step, epoch=epoch, **texts)
 
