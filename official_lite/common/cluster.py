@@ -197,7 +197,7 @@ def _who_has_gone(addresses: Mapping[str, str]) -> Iterable[str]:
 
 
 def _who_was_lost(error: Exception, addresses: Mapping[str, str]) -> Iterable[str]:
-    """Return the processes that TensorFlow reports although their addresses are reachable.
+    """Return the processes that a TensorFlow error names although their addresses are reachable.
 
     Such a process is frozen or was restarted.
     """
@@ -209,7 +209,7 @@ def _who_was_lost(error: Exception, addresses: Mapping[str, str]) -> Iterable[st
 
 
 def _is_of_tensorflow(error: BaseException | None, *kinds: str) -> bool:
-    """Return whether the error, or one that caused it, is a TensorFlow error of the given kinds."""
+    """Return whether an error or one of its causes is a TensorFlow error of the given kinds."""
     tensorflow = sys.modules.get("tensorflow")
     if tensorflow is None or error is None:
         return False
@@ -219,20 +219,20 @@ def _is_of_tensorflow(error: BaseException | None, *kinds: str) -> bool:
 
 _SECONDS_PER_CALL = 5.0
 
-# With more than 50 workers, the calls are spread out further to limit the load.
+# With more than 50 workers, each worker waits longer between calls to limit the load.
 _SECONDS_BETWEEN_CALLS = 0.2
 
 _CALLS_PER_SECOND = 250
 
 _CALLS_AT_A_TIME = 64
 
-# The time during which a worker with a problem still answers, so that the others learn the problem.
+# How long a worker with a problem still answers, so that the other workers can report the problem.
 _SECONDS_OF_FAREWELL = 1.0
 
 _MAX_BYTES = 2**22
 
-# At this number, a new connection closes the oldest one, so that idle connections neither use up
-# all file descriptors nor keep out workers. A worker sends its message immediately.
+# Beyond this number, each new connection closes the oldest one, so that idle connections neither
+# use up all file descriptors nor keep out workers, which send their message immediately.
 _MAX_CONNECTIONS = 64
 
 # The keys of every message.
@@ -322,8 +322,8 @@ class _RollCall:
         except OSError as error:
             raise errors.ConfigValueError(
                 f"{self._name} can't listen at its address {address}: "
-                f"{reason(error)}. Each process of a cluster needs an index and an "
-                "address of its own."
+                f"{reason(error)}. Give each process of the cluster its own index and "
+                "address."
             ) from error
 
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -585,8 +585,8 @@ def _start(found: tf_config.ClusterConfig) -> Any:
     except tf.errors.OpError as error:
         address = found.members(found.task_type)[found.name]
         raise errors.ConfigValueError(
-            f"{found.name} can't listen at its address {address} ({error.message}). Each process "
-            "of a cluster needs an index and an address of its own."
+            f"{found.name} can't listen at its address {address} ({error.message}). Give each "
+            "process of the cluster its own index and address."
         ) from error
 
 
@@ -604,7 +604,7 @@ def _wait_for_the_end(found: tf_config.ClusterConfig) -> None:
             elif last_seen is None and now - started > _SECONDS_FOR_A_CHIEF_TO_COME:
                 raise errors.ClusterError(
                     f"{found.name} waited {_SECONDS_FOR_A_CHIEF_TO_COME:g} s, but no chief "
-                    f"started at {chief['chief']}."
+                    f"started at {chief['chief']}. Start the chief within this time."
                 )
             elif last_seen is not None and now - last_seen > _SECONDS_FOR_A_CHIEF_TO_COME_BACK:
                 logging.info("The chief is gone. Stopping %s.", found.name)

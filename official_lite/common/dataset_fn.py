@@ -9,8 +9,8 @@ from official_lite.common import errors, suggestions
 
 PossibleDatasetType = Callable[..., tf.data.Dataset]
 
-# Maps each file type to TensorFlow's name of its compression; None for Riegeli, which does not use
-# it.
+# Maps each file type to TensorFlow's name for its compression; None for Riegeli, whose dataset has
+# no such argument.
 FILE_TYPES: dict[str, str | None] = {
     "tfrecord": "",
     "tfrecords": "",

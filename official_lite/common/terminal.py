@@ -62,13 +62,13 @@ def without_startup_messages() -> Iterator[None]:
     if child == 0:
         try:
             # Ignore signals that are sent to both processes: this process has to filter messages
-            # until the other one closes the pipe.
+            # until its parent closes the pipe.
             for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
                 signal.signal(number, signal.SIG_IGN)
             os.close(writing)
             _filter_lines(reading, stderr)
         finally:
-            # Whatever happens, this process must not run the rest of the program.
+            # Even after an error, the forked process must not run the rest of the program.
             os._exit(0)
     os.close(reading)
     os.dup2(writing, 2)
