@@ -200,7 +200,7 @@ def _cluster(listener: socket.socket, *, gone: str) -> tf_config.ClusterConfig:
     return tf_config.ClusterConfig(jobs=jobs, task_type="chief", task_index=0)
 
 
-def test_wait_for_servers_returns_if_all_listen_and_names_a_missing_one(
+def test_wait_for_servers_returns_if_all_servers_listen_and_otherwise_names_the_missing_one(
     listener: socket.socket,
 ) -> None:
     there = tf_config.ClusterConfig(
@@ -306,7 +306,7 @@ def test_serve_outside_a_cluster_raises():
 
 
 @pytest.mark.slow
-def test_server_exits_on_sigterm_or_without_a_chief(tmp_path, monkeypatch):
+def test_parameter_server_exits_on_sigterm_or_if_no_chief_starts(tmp_path, monkeypatch):
     (tmp_path / "serve.py").write_text(SERVE)
     (tmp_path / "impatient.py").write_text(IMPATIENT)
     jobs = _set_task(monkeypatch, "ps")

@@ -46,7 +46,7 @@ def test_failed_write_of_a_file_leaves_no_temporary_file(tmp_path: pathlib.Path)
     assert os.listdir(tmp_path) == ["taken"]
 
 
-def test_remote_paths_are_recognized() -> None:
+def test_is_remote_is_true_only_for_paths_with_a_url_scheme() -> None:
     assert files.is_remote("gs://bucket/run")
     assert not files.is_remote("/tmp/run")
 

@@ -32,7 +32,7 @@ def test_empty_tf_config_describes_no_cluster(monkeypatch, text):
     assert tf_config.configure_cluster() == 1
 
 
-def test_evaluator_need_not_be_in_the_cluster(monkeypatch):
+def test_evaluator_need_not_be_listed_in_the_cluster_of_tf_config(monkeypatch):
     monkeypatch.setenv("TF_CONFIG", make_tf_config(task=("evaluator", 0)))
     assert tf_config.read_tf_config().task_type == "evaluator"
 

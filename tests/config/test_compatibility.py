@@ -26,7 +26,7 @@ def model_dir(tmp_path: pathlib.Path) -> str:
     return str(tmp_path)
 
 
-def test_resolving_auto_to_a_value_is_not_a_config_change(model_dir: str) -> None:
+def test_resolving_execution_auto_to_a_mode_is_not_a_config_change(model_dir: str) -> None:
     params = _params(trainer={"train_steps": 3})
     assert compatibility.check(params, model_dir) == []
     params.override({"runtime": {"execution": "xla"}})

@@ -39,9 +39,7 @@ def test_exports_in_all_formats_compute_the_outputs_of_the_model(read_run, train
         assert not export.is_within(-tolerance)
 
 
-def test_export_that_cannot_be_loaded_back_raises_an_error(
-    read_run, trained, tmp_path, monkeypatch
-):
+def test_export_that_cannot_be_loaded_back_raises(read_run, trained, tmp_path, monkeypatch):
     def load_exported(path, format):
         raise TypeError("unknown class")
 
@@ -107,7 +105,9 @@ def test_exported_inputs_are_matched_by_name_or_position():
 @pytest.mark.parametrize(
     ("format", "package"), [("litert", "ai_edge_litert"), ("onnx", "onnxruntime")]
 )
-def test_error_for_a_missing_package_names_it(monkeypatch, format, package):
+def test_loading_an_export_without_its_package_raises_an_error_that_names_the_package(
+    monkeypatch, format, package
+):
     monkeypatch.setitem(sys.modules, package, None)
     monkeypatch.delitem(sys.modules, f"{package}.interpreter", raising=False)
     with pytest.raises(errors.ConfigValueError, match=package):

@@ -57,7 +57,9 @@ def test_bash_completes_commands_flags_and_experiments(
         assert wanted <= answer, words
 
 
-def test_zsh_and_fish_scripts_contain_all_commands(capsys: pytest.CaptureFixture[str]) -> None:
+def test_zsh_and_fish_completion_scripts_contain_all_commands(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     for shell in ("zsh", "fish"):
         script = _script(shell, capsys)
         assert [name for name in tools.commands() if name not in script] == []

@@ -33,7 +33,7 @@ def test_workers_share_a_cluster_and_have_different_indices() -> None:
     ]
 
 
-def test_parameter_servers_add_a_chief() -> None:
+def test_plan_with_parameter_servers_adds_a_chief() -> None:
     specs = launch.plan(["train.py"], workers=2, ps=1)
     roles = {spec.name: spec.role for spec in specs}
     assert roles == {
@@ -50,7 +50,7 @@ def test_parameter_servers_add_a_chief() -> None:
     }
 
 
-def test_data_service_is_started_and_its_address_passed_on() -> None:
+def test_plan_with_data_workers_starts_a_data_service_and_passes_its_address_on() -> None:
     specs = launch.plan(["my_program"], workers=1, data_workers=2)
     names = [spec.name for spec in specs]
     assert names == ["data dispatcher", "data worker 0", "data worker 1", "worker 0"]
@@ -96,7 +96,7 @@ def test_failed_cluster_is_restarted_up_to_max_restarts(
     assert "done" in (tmp_path / "logs" / "worker_1.log").read_text()
 
 
-def test_process_that_ends_with_a_user_error_is_not_restarted(tmp_path: pathlib.Path) -> None:
+def test_process_that_ends_with_a_config_error_is_not_restarted(tmp_path: pathlib.Path) -> None:
     assert _launch(tmp_path, "2", max_restarts=5) == 2
 
 
@@ -295,7 +295,7 @@ ENDS = {
 }
 
 
-def test_process_end_has_a_description_an_exit_code_and_a_restart_rule() -> None:
+def test_return_code_determines_the_description_exit_code_and_restart_of_a_process() -> None:
     found = {code: ProcessEnd(name="worker 1", code=code) for code in ENDS}
     assert {
         code: (str(end).removeprefix("worker 1 "), end.exit_code, end.may_restart)

@@ -151,7 +151,7 @@ def test_project_of_each_kind_passes_its_own_checks(kind_of_project: pathlib.Pat
     assert "2 passed" in done.stdout
 
 
-def test_error_for_a_value_that_is_not_a_number_names_its_row_and_column(
+def test_error_for_a_non_numeric_csv_value_names_its_row_and_column(
     tmp_path: pathlib.Path,
 ) -> None:
     project = tmp_path / "demo"

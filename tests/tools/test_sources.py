@@ -26,7 +26,7 @@ def test_config_of_a_run_is_found_by_any_path_in_its_directory(read_run, trained
         assert trainer.checkpoint_interval == 2
 
 
-def test_overrides_of_the_run_are_part_of_its_config(read_run, train_run):
+def test_config_of_a_run_includes_the_overrides_of_its_command(read_run, train_run):
     run_dir = train_run("task.units=2")
     assert read_run(run_dir).params.task.units == 2
 
@@ -76,9 +76,7 @@ def test_flags_of_a_run_that_name_code_must_be_passed_again(read_run, trained, t
         assert read_run(tmp_path, given.format(directory=tmp_path)).params.task.units == 3
 
 
-def test_code_named_in_params_yaml_is_refused_unless_the_set_flag_names_it(
-    read_run, trained, tmp_path
-):
+def test_code_named_in_params_yaml_raises_unless_the_set_flag_names_it(read_run, trained, tmp_path):
     (tmp_path / "params.yaml").write_text("trainer: {name: 'no_such:Trainer'}\n")
     for arguments, problem in (((), "can run code"), (("--set=trainer.name=no_such:Trainer",), "")):
         params = read_run(tmp_path, "--experiment=tests/tools", *arguments).params
@@ -113,7 +111,9 @@ def _plain(values: object) -> object:
     return [*map(_plain, values)] if isinstance(values, list | tuple) else values
 
 
-def test_run_does_not_differ_from_its_experiment(tmp_path: pathlib.Path) -> None:
+def test_run_with_a_resolved_execution_mode_does_not_differ_from_its_experiment(
+    tmp_path: pathlib.Path,
+) -> None:
     assert _changed(NAME, _run(tmp_path)) == {}
 
 
@@ -136,7 +136,9 @@ def test_fields_missing_from_a_config_file_are_not_reported_as_changes(
     assert _changed(str(file), str(other)) == {"trainer.steps_per_loop": (100, "(none)")}
 
 
-def test_files_and_overrides_are_applied_to_an_experiment(tmp_path: pathlib.Path) -> None:
+def test_read_config_applies_files_and_overrides_only_to_an_experiment(
+    tmp_path: pathlib.Path,
+) -> None:
     file = tmp_path / "few.yaml"
     file.write_text("trainer: {train_steps: 7}\n")
     sets = ["trainer.steps_per_loop=3"]
@@ -146,7 +148,7 @@ def test_files_and_overrides_are_applied_to_an_experiment(tmp_path: pathlib.Path
         sources.read_config(str(file), sets=sets)
 
 
-def test_run_without_a_config_is_refused(tmp_path: pathlib.Path) -> None:
+def test_reading_the_config_of_a_run_without_params_yaml_raises(tmp_path: pathlib.Path) -> None:
     (tmp_path / "run.json").write_text("{}")
     with pytest.raises(errors.ConfigValueError, match="can't be read"):
         sources.read_config(str(tmp_path))
@@ -183,7 +185,7 @@ def test_registrations_in_the_working_directory_and_named_modules_are_imported(
 
 
 @pytest.mark.usefixtures("another_directory")
-def test_working_directory_without_registrations_is_accepted() -> None:
+def test_load_registrations_accepts_a_directory_without_registry_imports() -> None:
     sources.load_registrations([])
     with pytest.raises(errors.UnknownNameError, match="no module"):
         sources.load_registrations(["no_such_module"])

@@ -75,7 +75,7 @@ def test_searched_batch_sizes_are_multiples_of_the_unit():
     assert not [size for size in tried if size % 6]
 
 
-def test_search_of_batch_sizes_includes_the_largest_allowed_size() -> None:
+def test_batch_size_search_reaches_the_largest_allowed_multiple_of_the_unit() -> None:
     for most in (96, 100, 128, 150):
         tried = []
 

@@ -329,7 +329,7 @@ def test_verify_accepts_a_run_that_was_killed_twice(made: Trained, verify: Verif
     assert verify(made.run, "--no-replay") == (0, [])
 
 
-def test_verify_accepts_a_run_that_was_killed(
+def test_verify_accepts_a_killed_run_whose_last_chain_line_is_incomplete_or_missing(
     trained: Trained, verify: Verify, capsys: pytest.CaptureFixture[str]
 ) -> None:
     killed = trained.root / "killed"
@@ -426,7 +426,7 @@ def test_replay_detects_changed_inputs_that_no_checksum_covers(
     assert "kernel" in broken["recorded"]
 
 
-def test_replay_is_refused_unless_the_code_of_the_run_is_imported(
+def test_replay_fails_unless_the_code_of_the_run_is_imported_again(
     made: Trained, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert tools.main(["verify", str(made.run)]) == 2
@@ -443,7 +443,7 @@ def test_error_for_a_step_that_cannot_be_replayed_lists_the_possible_steps(
 SEGMENTS = [("/run/ckpt-4", "/run/ckpt-8"), ("/run/ckpt-8", "/run/ckpt-12")]
 
 
-def test_latest_segment_is_replayed_unless_another_is_requested() -> None:
+def test_latest_segment_is_replayed_unless_a_step_is_requested() -> None:
     assert [verify_tool.choose(SEGMENTS, step) for step in (None, 4)] == [SEGMENTS[1], SEGMENTS[0]]
 
 
