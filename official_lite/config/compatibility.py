@@ -68,13 +68,13 @@ _HARMFUL = (
     "trainer.grad_accum_steps",
 )
 
-# The block of the schedules, whose steps may depend on the length of the training.
+# The config block of the schedules, whose steps may depend on the training length.
 _SCHEDULES = "trainer.optimizer_config."
 
-# The field of an architecture, whose options are fields below it.
+# The field that contains a searched architecture, with one field for each option.
 _ARCHITECTURE = "task.arch"
 
-# The last part of the path of a `Change` in the contents of a file that a field names.
+# The last component of a `Change.path` if the contents of the file that a field names changed.
 _CONTENT = "(sha256 of the file)"
 
 _CHECKPOINT = re.compile(r"ckpt-\d+\.index")

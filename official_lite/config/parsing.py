@@ -87,7 +87,7 @@ class ExperimentParser:
         params = self.parse_params_override(params)
         params = self.parse_set(params)
         params = expand_home(expand(params, self._default_workspace))
-        # Check the texts only now, when they have their final values.
+        # Check the strings only after all placeholders are replaced.
         for text in hyperparams.texts(params):
             plugins.refuse_code(text)
         refuse_foreign_code(params.runtime)
@@ -202,7 +202,7 @@ def _split(assignment: str) -> tuple[str, str]:
 
 def _refuse_masked_passwords(params: hyperparams.Config) -> None:
     masked = f":{yaml_io.MASK}@"
-    # This also covers alternatives that are not selected, which `flatten` leaves out.
+    # `texts` also covers alternatives that are not selected, which `flatten` leaves out.
     is_masked = any(masked in text for text in hyperparams.texts(params))
     for path, value in hyperparams.flatten(params).items() if is_masked else ():
         if masked in str(value):
@@ -334,7 +334,9 @@ def expand(params: Any, default: str = "") -> Any:
     if not is_used and not given:
         return params
     if PLACEHOLDER in given:
-        raise errors.ConfigValueError(f"`workspace` is {given!r}; expected a directory.")
+        raise errors.ConfigValueError(
+            f"`workspace` is {given!r}; expected a directory without {PLACEHOLDER}."
+        )
     directory = place(given or default)
     if not directory:
         raise errors.ConfigValueError(

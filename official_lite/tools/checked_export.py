@@ -32,7 +32,7 @@ from official_lite.tools import run_model
 Outputs = list[Any]
 ExportedCall = Callable[[run_model.ModelInputs], Outputs]
 
-# The timing of a model ends after so many calls or seconds, whichever comes first.
+# The latency measurement ends after this many calls or seconds, whichever comes first.
 _MAX_CALLS = 200
 _MAX_SECONDS = 2.0
 _WARM_UP_CALLS = 5
@@ -148,7 +148,7 @@ def _write_and_call(
     act = "written"
     try:
         with error_report.naming_the_resource(to_save_memory="End other programs"):
-            # Otherwise a model that records values would be saved together with the event storage.
+            # Without muting, a model that records values would be saved with the event storage.
             with telemetry.get_event_storage().muted():
                 model_export.write_model(model, path, format, input_signature=inputs.signature)
             act = "loaded back"
@@ -299,7 +299,7 @@ def _difference(expected: Any, found: Any) -> float:
             return 0.0 if np.array_equal(expected, found) else float("inf")
         expected, found = expected.astype(np.float32), np.asarray(found).astype(np.float32)
     one, two = (np.asarray(each).astype(np.float64) for each in (expected, found))
-    # The difference of two equal infinities, or of two NaN, is 0.
+    # Define the difference between two equal infinities, or between two NaNs, as 0.
     same = (one == two) | (np.isnan(one) & np.isnan(two))
     gaps = np.abs(np.subtract(one, two, out=np.zeros_like(one), where=~same))
     return float(np.nan_to_num(gaps, nan=np.inf, posinf=np.inf).max())
@@ -379,7 +379,7 @@ def _answered_by(
         packed = keras.tree.pack_sequence_as(given, leaves)
         outputs = call(dataclasses.replace(inputs, args=packed))
         if not structure:
-            # The exported model returns a flat list, so the original model shows the structure.
+            # The exported model returns a flat list, so take the structure from the original model.
             structure.append(own_call(*args, **kwargs))
         return keras.tree.pack_sequence_as(structure[0], [tf.constant(x) for x in outputs])
 

@@ -140,7 +140,8 @@ def _require_one_model(paths: Sequence[str]) -> None:
             if one is None or two is None or one.shape != two.shape:
                 raise errors.CheckpointError(
                     f"{paths[0]} and {path} belong to different models: one contains "
-                    f"{_describe(one)} where the other contains {_describe(two)}."
+                    f"{_describe(one)} where the other contains {_describe(two)}. Pass checkpoints "
+                    "of one model."
                 )
 
 
@@ -203,7 +204,7 @@ def _save_checkpoint(trainer: Any, directory: str, paths: Sequence[str]) -> str:
     manager = async_checkpoint_manager.AsyncCheckpointManager(
         trainer.checkpoint, directory, max_to_keep=1
     )
-    # An evaluation uses the optimizer's moving average, so it must be set to the averaged weights.
+    # An evaluation uses the optimizer's moving average, so set it to the averaged weights as well.
     with ema_optimizer.following_weights(trainer.optimizer):
         written = manager.save(checkpoint_number=step)
     record = {"global_step": step, "checkpoints": list(paths)}

@@ -167,7 +167,7 @@ def _read(path: pathlib.Path) -> str:
 def _target(template: pathlib.PurePath, name: str) -> pathlib.PurePath:
     path = template.with_suffix("")
     if path.name == "gitignore":
-        # Stored without its dot, because it would otherwise apply to this repository.
+        # The template's name has no dot, because the file would otherwise apply to this repository.
         return path.with_name(".gitignore")
     return pathlib.PurePath(name, *path.parts[1:]) if path.parts[0] == "package" else path
 

@@ -312,7 +312,7 @@ def test_parameter_server_exits_on_sigterm_or_if_no_chief_starts(tmp_path, monke
     jobs = _set_task(monkeypatch, "ps")
     server = commands.Command([tmp_path / "serve.py"])
     server.wait_for(f"ps 0 serves at {jobs['ps'][0]}")
-    # The first server occupies the address.
+    # The first server occupies the address that the second server needs.
     second = commands.run([tmp_path / "serve.py"])
     assert second.returncode == errors.ExitCode.CONFIG
     assert f"ps 0 can't listen at its address {jobs['ps'][0]}" in second.stderr

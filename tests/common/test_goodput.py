@@ -201,7 +201,7 @@ def test_goodput_states_sum_to_the_wall_time_after_ten_kills(tmp_path: pathlib.P
     for number in range(10):
         process = commands.Command(command)
         begin = begin or time.time()
-        # If the first process wrote nothing before its kill, the record would begin later.
+        # If the first process were killed before its first write, the record would begin later.
         waiting.wait_for(
             lambda: (model_dir / "goodput.json").exists(),
             alive=lambda process=process: process.returncode is None,

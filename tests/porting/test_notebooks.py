@@ -1,4 +1,4 @@
-"""The code cells of a notebook are ported like a module; the rest of the notebook is kept."""
+"""Tests that a notebook's code cells are ported like a module and that the rest is kept."""
 
 import json
 import pathlib

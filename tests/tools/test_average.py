@@ -1,4 +1,4 @@
-"""`python -m official_lite.tools average`."""
+"""Tests of `python -m official_lite.tools average`."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Exports in all formats, which are compared with the model."""
+"""Tests that exports in all formats match the model."""
 
 import os
 import sys

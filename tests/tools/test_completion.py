@@ -10,7 +10,7 @@ from tests import commands
 
 pytest.importorskip("shtab")
 
-# The program's answer to each command line is one line of output.
+# Prints the completions of a command line as one line.
 PRINT = """
 COMP_WORDS=({words}) COMP_CWORD=$(( ${{#COMP_WORDS[@]}} - 1 )) COMPREPLY=()
 _official_lite_{function}

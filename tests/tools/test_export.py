@@ -1,4 +1,4 @@
-"""`python -m official_lite.tools export`."""
+"""Tests of `python -m official_lite.tools export`."""
 
 import json
 import os

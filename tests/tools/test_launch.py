@@ -60,7 +60,7 @@ def test_plan_with_data_workers_starts_a_data_service_and_passes_its_address_on(
     assert specs[-1].command[0] == "my_program"
 
 
-# Worker 1 fails as its first argument says the first time, and succeeds the second time.
+# Worker 1 fails on its first start, as the first argument specifies, and succeeds on the second.
 SCRIPT = """
 import json, os, pathlib, signal, sys
 index = json.loads(os.environ["TF_CONFIG"])["task"]["index"]
@@ -168,7 +168,7 @@ def test_first_process_to_fail_is_reported_and_the_others_are_stopped(
 def test_killed_process_is_reported_rather_than_the_peer_that_failed_because_of_it(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # The launcher does not check its processes before both have ended.
+    # Make the launcher check its processes only after both have ended.
     monkeypatch.setattr(launch, "_SECONDS_BETWEEN_LOOKS", 1.0)
     file = tmp_path / "killed"
     end = _run_cluster(
@@ -197,7 +197,7 @@ def test_replaceable_process_is_restarted_while_the_trainers_continue(
     tmp_path: pathlib.Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "came_again"
-    # The worker is killed the first time. The chief ends when the worker has restarted.
+    # The worker is killed on its first start. The chief ends when the worker has restarted.
     code = f"import os, pathlib, signal; p = pathlib.Path({str(file)!r} + '.1')\n"
     code += f"if p.exists(): pathlib.Path({str(file)!r}).touch(); signal.pause()\n"
     code += "p.touch(); os.kill(os.getpid(), 9)"

@@ -1,4 +1,4 @@
-"""Opening a run in Python with `load_run`."""
+"""Tests of `load_run`, which opens a run in Python."""
 
 import json
 import os

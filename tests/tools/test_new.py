@@ -1,4 +1,4 @@
-"""`python -m official_lite.tools new`."""
+"""Tests of `python -m official_lite.tools new`."""
 
 import ast
 import json
@@ -109,7 +109,7 @@ def test_project_of_each_kind_trains_resumes_after_a_kill_and_predicts(
     assert f"--model_dir={unbroken}" in command
 
     def start(model_dir: pathlib.Path, *flags: str) -> int:
-        # A new process, because the results must not depend on the hashes of strings.
+        # Start a new process, so that the results would reveal a dependence on string hashes.
         often = ["--set=trainer.checkpoint_interval=20", "--set=runtime.execution=graph"]
         return subprocess.run(
             [sys.executable, *command, *often, f"--model_dir={model_dir}", *flags],

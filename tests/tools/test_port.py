@@ -1,4 +1,4 @@
-"""`python -m official_lite.tools port`."""
+"""Tests of `python -m official_lite.tools port`."""
 
 import json
 import pathlib

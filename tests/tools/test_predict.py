@@ -29,7 +29,7 @@ def test_predict_command_reads_the_record_of_the_run_and_writes_no_row_twice(
         "_progress.json",
         "predictions-00000.parquet",
     ]
-    # Another seed may mean another model.
+    # A config with another seed may belong to another model.
     done = commands.run([*predict, "--set=runtime.seed=5"])
     assert done.returncode == errors.ExitCode.CONFIG
     assert "runtime.seed: 0 -> 5" in done.stderr

@@ -1,4 +1,4 @@
-"""Commands that can't run print the reason, write nothing and return the fitting exit code."""
+"""Tests that a command that can't run prints the reason, writes nothing and returns its code."""
 
 import pathlib
 

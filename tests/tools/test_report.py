@@ -1,4 +1,4 @@
-"""`python -m official_lite.tools report`."""
+"""Tests of `python -m official_lite.tools report`."""
 
 from official_lite.tools import __main__ as tools
 from tests import made_runs

@@ -1,4 +1,4 @@
-"""`python -m official_lite.tools search`."""
+"""Tests of `python -m official_lite.tools search`."""
 
 import json
 

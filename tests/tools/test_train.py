@@ -1,4 +1,4 @@
-"""`python -m official_lite.tools train`, which pip installs as `official-lite train`."""
+"""Tests of `python -m official_lite.tools train`, installed as `official-lite train`."""
 
 import pathlib
 import subprocess

@@ -1,4 +1,4 @@
-"""Short trainings of an experiment that measure learning rates and batch sizes."""
+"""Tests of the short training runs that compare learning rates and batch sizes."""
 
 import argparse
 import math
@@ -64,7 +64,7 @@ def test_suggested_learning_rate_is_the_rate_at_which_the_loss_falls_fastest():
 
 def test_suggested_learning_rate_ignores_a_fall_after_the_lowest_loss():
     steps = np.arange(100)
-    # The fall from 8 to 3 is the fastest one, but it comes after the loss has risen.
+    # The loss falls fastest from 8 to 3, but only after it has risen.
     losses = np.interp(steps, [0, 40, 60, 66, 99], [2.0, 1.0, 8.0, 3.0, 3.0])
     rates = 1e-6 * 10 ** (steps / 20)
     assert trial_training.analyze(rates, losses.tolist()).suggestion <= rates[40]

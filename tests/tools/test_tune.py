@@ -1,4 +1,4 @@
-"""`python -m official_lite.tools tune`."""
+"""Tests of `python -m official_lite.tools tune`."""
 
 import argparse
 import json
@@ -88,7 +88,7 @@ def test_batch_size_search_reaches_the_largest_allowed_multiple_of_the_unit() ->
 
 
 def _act(args, size):
-    """Act as `probe` does in its process, or fail as `args` says for this size."""
+    """Imitate `probe`, or fail in the way that `args` specifies for this size."""
     if size >= args.hungry_from:
         kept = [b"x" * 10**8 for _ in range(15)]
         time.sleep(300)

@@ -1,4 +1,4 @@
-"""`verify` finds every change to the files of a run and accepts a run that was only killed."""
+"""Tests that `verify` finds each change to a run's files and accepts a run that was only killed."""
 
 import dataclasses
 import hashlib
@@ -140,7 +140,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Trained:
     for part in range(2):
         lines = [f"{x},{2 * x + part}\n" for x in range(24)]
         made.data.with_name(f"part-{part}.csv").write_text("".join(lines))
-    # Checkpoints are saved in the foreground, so that the first one is complete.
+    # Save checkpoints in the foreground, so that the first one is complete before the kill.
     assert made.train("run", "--noenable_async_checkpointing", KILL_AT="6") == -9
     shutil.copytree(made.run, made.root / "killed")
     assert made.train("run", KILL_AT="15") == -9
@@ -337,7 +337,7 @@ def test_verify_accepts_a_killed_run_whose_last_chain_line_is_incomplete_or_miss
     chain = killed / CHAIN
     lines = chain.read_text().splitlines(keepends=True)
     assert '"ckpt-4"' in lines[-1]
-    # The run was killed while it wrote the line of the checkpoint, or before.
+    # The run was killed while it wrote the line of the checkpoint, or just before.
     for left in ("".join(lines)[:-9], "".join(lines[:-1])):
         chain.write_text(left)
         assert verify(killed, "--no-replay")[1] == []
