@@ -46,7 +46,10 @@ def run(main: Callable[[list[str]], Any], argv: list[str] | None = None) -> None
             return _exit_code_of(main, remaining)
         except MemoryError:
             # Too little memory was left even to describe the original error.
-            terminal.say("OutOfMemoryError: The memory is exhausted. Saved checkpoints are intact.")
+            terminal.say(
+                "OutOfMemoryError: The memory is exhausted. Saved checkpoints are intact. Free "
+                "some memory, then start the same command again."
+            )
             return int(errors.ExitCode.FAILED)
 
     app.run(main_with_exit_code, argv=argv, flags_parser=_parse_flags)

@@ -87,7 +87,8 @@ def patience() -> float:
         if 0 < (seconds := float(text)) < float("inf"):
             return seconds
     raise errors.ConfigValueError(
-        f"The environment variable {TIMEOUT_VARIABLE} is {text!r}; expected a number of seconds."
+        f"The environment variable {TIMEOUT_VARIABLE} is {text!r}; expected a positive number of "
+        "seconds."
     )
 
 
@@ -546,7 +547,7 @@ def serve() -> None:
     if found is None or found.task_type not in _SERVER_JOBS:
         raise errors.ConfigValueError(
             f"Only processes of the jobs {_SERVER_JOBS} in TF_CONFIG can serve; this one is "
-            f"{found.name if found else 'in no cluster'}."
+            f"{found.name if found else 'in no cluster'}. Set its `task` in TF_CONFIG."
         )
     fail_fast()
     server = _start(found)

@@ -111,7 +111,10 @@ def _check_kwargs(kwargs: dict[str, Any]) -> None:
             )
         if value != _WITHOUT_EFFECT[name]:
             logging.warning(
-                "`%s=%r` has no effect: model parallelism is not supported.", name, value
+                "`%s=%r` has no effect, because model parallelism is not supported. Remove the "
+                "argument.",
+                name,
+                value,
             )
 
 
@@ -185,7 +188,7 @@ def _multi_worker_mirrored(all_reduce_alg: str | None) -> tf.distribute.Strategy
     if found is None:
         logging.warning(
             "`multi_worker_mirrored` runs with a single worker, because TF_CONFIG defines no "
-            "cluster."
+            "cluster. Set TF_CONFIG to train with several workers."
         )
     else:
         cluster.meet(found)

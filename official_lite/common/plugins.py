@@ -141,7 +141,7 @@ def _group_of(collection: Collection, key: Hashable) -> tuple[Collection, Hashab
             prefix = "/".join(group_names[:depth])
             raise DuplicateNameError(
                 f"{key!r} can't be registered: {prefix!r} is already registered as "
-                f"{_description(group)}, so it can't be a group of names as well."
+                f"{_description(group)}, so it can't be a group of names as well. Use another name."
             )
     return group, leaf
 

@@ -100,5 +100,6 @@ def _start(server_cls: Any, config: Any, port: int) -> Any:
         return server_cls(config)
     except (RuntimeError, tf.errors.OpError) as error:
         raise errors.ConfigValueError(
-            f"Can't listen at port {port}: {error}. Check whether another process uses it."
+            f"Can't listen at port {port}: {error}. Check whether another process uses it, or pass "
+            "another --port."
         ) from error

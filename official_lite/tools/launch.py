@@ -250,7 +250,8 @@ def _sizes(args: argparse.Namespace) -> list[int]:
     if args.workers is not None or args.ps:
         raise errors.ConfigValueError(
             "--elastic can't be combined with --workers or --ps: it selects the number of workers "
-            "by itself, and parameter servers replace lost workers without a restart."
+            "by itself, and parameter servers replace lost workers without a restart. Remove "
+            "--elastic or the other flags."
         )
     if not args.max_restarts:
         raise errors.ConfigValueError(

@@ -175,7 +175,7 @@ def _target(template: pathlib.PurePath, name: str) -> pathlib.PurePath:
 def _check(name: str) -> None:
     if not name.isidentifier() or not name.isascii():
         wish = re.sub(r"\W+", "_", name, flags=re.ASCII).strip("_")
-        hint = f" Use `{wish}`." if wish.isidentifier() else ""
+        hint = f" Use `{wish}`." if wish.isidentifier() else " Start it with a letter."
         raise errors.ConfigValueError(f"{name!r} is not a valid name of a Python package.{hint}")
     if keyword.iskeyword(name):
         raise errors.ConfigValueError(

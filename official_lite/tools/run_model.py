@@ -148,7 +148,8 @@ def read_checkpoint(
         raise
     except (ValueError, tf.errors.OpError) as error:
         raise errors.CheckpointError(
-            f"{prefix} does not match the model of the config: {str(error).strip()[:500]}"
+            f"{prefix} does not match the model that the config describes: "
+            f"{str(error).strip()[:500]}"
         ) from error
 
 
@@ -181,7 +182,7 @@ def random_inputs(model: keras.Model, seed: int = 0) -> ModelInputs:
     if specs is None:
         raise errors.ConfigValueError(
             f"The inputs of {type(model).__name__} are unknown, because it is not a functional "
-            "model. Use real inputs, which the data of the task provide."
+            "model. Use real inputs from the task's data."
         )
     generator = np.random.default_rng(seed)
     args = keras.tree.map_structure(lambda spec: _draw(spec, generator), specs)
@@ -200,7 +201,8 @@ def real_inputs(ctx: ExperimentContext) -> ModelInputs:
     batch = next(iter(dataset), None)
     if batch is None:
         raise errors.DataError(
-            "The validation data are empty; expected at least one batch as an example."
+            "The validation data are empty; expected at least one batch as an example. Check the "
+            "data config of the task."
         )
     args = _args_of_call(ctx, batch)
     arrays = [np.asarray(each) for each in keras.tree.flatten(args)]

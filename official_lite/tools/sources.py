@@ -160,7 +160,8 @@ def train_command(run_dir: str, args: argparse.Namespace, mode: str | None = Non
     if not experiment or trained not in [each.value for each in flags.Mode if each.trains]:
         raise errors.ConfigValueError(
             f"{os.path.join(run_dir, _RECORD)} does not name the experiment of {run_dir} or a mode "
-            "that trains, so the run can't be repeated. Pass the model directory of a training run."
+            "that trains, so the run can't be repeated. Pass --experiment, or the model directory "
+            "of a training run."
         )
     code = {name: getattr(args, name) or getattr(command, name) for name in _CODE}
     return [
