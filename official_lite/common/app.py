@@ -56,8 +56,9 @@ def run(main: Callable[[list[str]], Any], argv: list[str] | None = None) -> None
 
 
 def _is_for_the_user(record: python_logging.LogRecord) -> bool:
-    # TensorFlow logs three kinds of messages at too high a level: the duration of one step of each
-    # save, each wait for parameter-server workers, and each retracing of a multi-host save.
+    # TensorFlow logs three kinds of messages at too high a level: the duration of the sharding
+    # callback in each save, each wait for parameter-server workers, and each retracing of a
+    # multi-host save.
     if record.module == "functional_saver":
         return record.levelno > python_logging.INFO
     # The coordinator logs each error in a replica's thread, although TensorFlow also raises it.

@@ -187,7 +187,7 @@ def _try(address: str) -> str | None:
 
 
 def _who_has_gone(addresses: Mapping[str, str]) -> Iterable[str]:
-    """Return the processes that do not listen, polling for up to two seconds.
+    """Return the names of the processes that no longer listen, polling for up to two seconds.
 
     A killed process loses its connections before it stops listening.
     """
@@ -236,7 +236,7 @@ _MAX_BYTES = 2**22
 # use up all file descriptors nor keep out workers, which send their message immediately.
 _MAX_CONNECTIONS = 64
 
-# The keys of every message.
+# The keys that every message must contain.
 _QUESTION = {"name", "id", "process", "cluster", "jobs", "proof"}
 
 # The additional keys of an answer.
@@ -311,8 +311,8 @@ class _RollCall:
         host, port = tf_config.split_address(address)
         try:
             # A host name is only the name under which others find this process, so listen on all
-            # interfaces, as TensorFlow does. A loopback address means a cluster on one machine, to
-            # which no other machine should connect.
+            # interfaces, as TensorFlow does. With a loopback address, the cluster runs on one
+            # machine, and no other machine should connect.
             return await asyncio.start_server(
                 self._answer,
                 host if _is_loopback(host) else None,
@@ -379,7 +379,7 @@ class _RollCall:
         return hmac.new(self._token, text.encode(), hashlib.sha256).hexdigest()
 
     def _read(self, line: bytes, keys: set[str]) -> dict[str, Any]:
-        """Return a message of another worker.
+        """Parse and verify a message from another worker.
 
         Raises:
             ValueError: The message is not from a worker of this cluster.
@@ -568,7 +568,8 @@ def _start(found: tf_config.ClusterConfig) -> Any:
     # Import TensorFlow here, because only servers need it.
     import tensorflow as tf
 
-    # Each other process may have a call in progress here that waits for another process.
+    # Each other process may have a call in progress here that waits for another process, so provide
+    # a thread for each of them.
     threads = max(os.cpu_count() or 1, found.num_workers + 1)
     config = tf.compat.v1.ConfigProto(inter_op_parallelism_threads=threads)
     if found.task_type == "ps":

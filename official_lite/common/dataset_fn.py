@@ -53,7 +53,7 @@ def checked_file_type(file_type: str) -> str:
 
 
 def _riegeli_dataset() -> Callable[..., tf.data.Dataset]:
-    # Riegeli is not on PyPI and rarely needed.
+    # Import Riegeli only on request, because it is not on PyPI and rarely needed.
     try:
         from riegeli.tensorflow import RiegeliDataset
     except ModuleNotFoundError as error:

@@ -136,7 +136,7 @@ def _open_regular(path: str, flags: int) -> int:
     try:
         descriptor = os.open(path, flags | os.O_NONBLOCK, 0o666)
     except OSError as error:
-        # ENXIO: a pipe without a reader, or a socket.
+        # ENXIO means that the path is a pipe without a reader, or a socket.
         if error.errno in (errno.EISDIR, errno.ELOOP, errno.ENXIO):
             raise _not_a_file(path) from error
         raise

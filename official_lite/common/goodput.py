@@ -274,7 +274,7 @@ class Goodput(contextlib.AbstractContextManager["Goodput"]):
             self._states.pop()
 
     def _advance(self) -> None:
-        # Do not use the time of day, which may be changed during the run.
+        # Do not use the wall clock, which may be adjusted during the run.
         self._record.spend(self._states[-1], self._clock() + self._offset)
 
     def _earlier(self) -> TimeRecord | None:

@@ -60,7 +60,7 @@ HARMLESS = (
     "workspace",
 )
 
-# Fields that match the patterns above, but affect the training.
+# Exceptions to the patterns above: fields that do affect training.
 _HARMFUL = (
     "runtime.seed",
     "runtime.mixed_precision_dtype",
@@ -74,7 +74,7 @@ _SCHEDULES = "trainer.optimizer_config."
 # The field that contains a searched architecture, with one field for each option.
 _ARCHITECTURE = "task.arch"
 
-# The last component of a `Change.path` if the contents of the file that a field names changed.
+# The last path component of a `Change` of the contents of a file that a config field names.
 _CONTENT = "(sha256 of the file)"
 
 _CHECKPOINT = re.compile(r"ckpt-\d+\.index")

@@ -45,7 +45,7 @@ _BASES = dict.fromkeys(("keras.Layer", "keras.layers.Layer"), "keras2.Layer") | 
     "keras.losses.Loss": "keras2.Loss",
     **{f"keras.layers.{name}": f"keras2.{name}" for name in ("Conv2D", "Conv3D")},
 }
-# Optimizers that are replaced as bases of subclasses with extension points of Keras 2.
+# Optimizers that are replaced as base classes of classes that use Keras 2 extension points.
 _OPTIMIZERS = {f"keras.optimizers.{name}": f"keras2.{name}" for name in ("Adam", "Optimizer")}
 # Modules that this pattern does not match are skipped, because visiting a syntax tree is slow.
 _MAY_CHANGE = re.compile("|".join([r"\bclass \w+\(", *(n.split(".")[-1] for n in _REPLACED)]))
@@ -72,7 +72,7 @@ class _Rewriter(NamesTransformer):
     def __init__(self, bindings: Bindings) -> None:
         super().__init__(bindings)
         self.needed: list[str] = []
-        # For each class that encloses the current node: whether it is a dataclass.
+        # Whether each class that encloses the current node is a dataclass, outermost class first.
         self._fields: list[bool] = []
 
     def visit_ImportFrom(self, node: cst.ImportFrom) -> bool:

@@ -58,7 +58,7 @@ def _insert_import(body: list[_Statement], name: str, top: int) -> None:
 
 
 class _NewImport(NamedTuple):
-    """`import module` or `from module import name`, with an optional `as alias`."""
+    """An import, `import module` or `from module import name`, with an optional alias."""
 
     module: str
     name: str = ""
@@ -99,7 +99,7 @@ class _Renamer(NamesTransformer):
         return _dotted(expression).with_changes(lpar=original_node.lpar, rpar=original_node.rpar)
 
     def _in_terms_of(self, root: str, new: str) -> str | None:
-        """Return `new` as the module must write it, starting with `root` if that is still bound."""
+        """Return how the module must spell `new`: starting with `root` if `root` is still bound."""
         stands_for = self._bindings.imported[root]
         begin = self._translate(stands_for) or stands_for
         keeps_its_name = root != stands_for or root == "orbit"

@@ -379,7 +379,7 @@ class _Gatherer:
     def __init__(self, folder: pathlib.Path) -> None:
         self._folder = folder
         self._whole: dict[str, str] = {}
-        # Per package: import statements by the name that they bind.
+        # For each package, its import statements by the name that each statement binds.
         self._imports: dict[str, dict[str, str]] = {}
 
     def texts(self) -> Mapping[str, str]:
@@ -405,10 +405,10 @@ class _Gatherer:
         """Add the module or package that contains a dotted name.
 
         Args:
-            name: For example `official.nlp.modeling.layers.MaskedLM`.
+            name: The dotted name, such as `official.nlp.modeling.layers.MaskedLM`.
             bound_from: The package that an attribute is accessed on, such as `official.nlp`. The
-                rest of the name must be bound in it. Empty for an import, which finds submodules
-                itself.
+                rest of the name must be bound in it. Empty for a name in an import statement, with
+                which Python finds submodules itself.
         """
         if not name.startswith("official.") or has_name(_in_lite(name)):
             return

@@ -156,7 +156,7 @@ def _write_and_call(
             return call, call(inputs)
     except errors.OfficialLiteError:
         raise
-    except Exception as error:  # Converters and loaders may raise anything.
+    except Exception as error:  # Converters and loaders may raise any exception.
         raise errors.OfficialLiteError(
             f"The model can't be {act} as {format}: {type(error).__name__}: "
             f"{str(error).strip()[:1000]}"

@@ -26,7 +26,7 @@ from official_lite.run import run_record
 from official_lite.tools import listing
 
 _PACKAGE = "official-lite"
-# Less free disk space or memory, in bytes, is reported as a problem.
+# The minimum free disk space and memory in bytes; less is reported as a problem.
 _MIN_DISK = 1_000_000_000
 _MIN_MEMORY = 1_000_000_000
 _MARKS = {True: "ok", False: "WRONG", None: ""}

@@ -60,7 +60,7 @@ _SIGNALS = {
 _SECONDS_BETWEEN_LOOKS = 0.05
 
 # A scheduler may send its signal to all processes while the launcher forwards it as well. Signals
-# within this time are treated as one.
+# within this time are treated as one request.
 _SECONDS_OF_ONE_WISH = 0.5
 
 _output_lock = threading.Lock()
@@ -239,7 +239,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _sizes(args: argparse.Namespace) -> list[int]:
-    """Return the numbers of workers to use, in decreasing order."""
+    """Return the worker counts to use, in decreasing order."""
     if args.elastic is None:
         if not args.workers:
             raise errors.ConfigValueError(

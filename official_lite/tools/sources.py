@@ -307,7 +307,7 @@ def changes(old: ConfigSource, new: ConfigSource) -> list[compatibility.Change]:
     run is restarted. Fields that a file does not contain are considered equal.
     """
     if {old.kind, new.kind} == {"experiment", "file"}:
-        # Applying the file to the experiment converts types and the Model Garden's field names.
+        # Apply the file to the experiment to convert types and the Model Garden's field names.
         old, new = _laid_over(old, new), _laid_over(new, old)
     (became, given), (new_became, new_given) = old.values(), new.values()
     paths = {*became, *given} | {*new_became, *new_given}

@@ -41,7 +41,7 @@ _LEFT_OUT: dict[str, Any] = {
 
 # Half width of the window in which a sweep is smoothed, as a fraction of all steps.
 _WINDOW = 1 / 20
-# The number of steps whose mean loss decides whether the loss has diverged.
+# The number of steps over which losses are averaged to detect divergence.
 _LAST_STEPS = 5
 _MIN_RATES = 30
 _ROWS = 12
@@ -158,7 +158,7 @@ def run_sweep(params: Any, *, min_rate: float, max_rate: float, num_steps: int) 
     def sweep(ctx: pipeline.ExperimentContext) -> None:
         _sweep(ctx.require("trainer"), num_steps, rates, losses)
 
-    # Set all fields, because the experiment may have changed any of them in its own schedule.
+    # Set all fields, because the experiment's own schedule may have changed any of them.
     schedule = learning_rate_config.ExponentialLrConfig(
         initial_learning_rate=min_rate,
         decay_rate=max_rate / min_rate,

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 _OF_SEVERAL_TASKS = "Train a few short runs and compare them with `tools runs compare`."
 _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9}
 
-# The search stops when its bounds differ by less than the size divided by this number.
+# The search stops when its bounds differ by at most the lower bound divided by this number.
 _RESOLUTION = 8
 _SECONDS_BETWEEN_LOOKS = 0.01
 _PART_OF_FREE = 0.9
@@ -350,7 +350,7 @@ def _run_probe(sender: Any, args: argparse.Namespace, size: int) -> None:
     # Import TensorFlow only here, because the parent process does not need it.
     from official_lite.tools import trial_training
 
-    # Ctrl-C is handled by the parent process, which kills this one.
+    # The parent process handles Ctrl-C and kills this process.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     sender.send(trial_training.probe(args, size))
 

@@ -195,7 +195,7 @@ def name_of(row: Row) -> str:
 def sample() -> list[Row]:
     """Return few rows with all pairs of the main dimensions and many pairs of the others.
 
-    Only the complete rows have stops, which require separate processes.
+    Only the rows of `complete` have stops, which require separate processes.
     """
     values = {name: list(each) for name, each in DIMENSIONS.items() if name != "stop"}
     wanted = _accepted_pairs(values)
@@ -305,7 +305,7 @@ COMPARISONS = (
 
 
 def page() -> str:
-    """Return the page of the documentation."""
+    """Return the text of docs/combinations.md."""
     tolerances = [
         (dtype, f"{rounding.tolerance(dtype, roundings=roundings({'precision': dtype})):.1g}")
         for dtype in DIMENSIONS["precision"]

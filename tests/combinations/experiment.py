@@ -44,7 +44,7 @@ class ToyConfig(cfg.TaskConfig):
     """The features of a row that belong to the task.
 
     Attributes:
-        folder: Where the records are, and the file that marks a stop, so that it happens only once.
+        folder: The directory of the record files, and of a file that prevents a second stop.
     """
 
     loss: str = ""
@@ -424,7 +424,7 @@ def build_config(row: Row, folder: pathlib.Path) -> Any:
 
     Args:
         row: The features.
-        folder: Where the records and the file that marks a stop are written.
+        folder: The directory for the record files and the file that prevents a second stop.
     """
     has_two = row["trainer"] in ("joint", "interleaving")
     name = "tests/combinations_of_two_tasks" if has_two else "tests/combinations"

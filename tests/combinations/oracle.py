@@ -134,7 +134,7 @@ class _Training:
         ]
         averaged = weights if row["average"] == "all" else self.trained
         self.average = {k: weights[k] for k in averaged}
-        # Each part of a batch is computed separately.
+        # The number of parts into which a batch is divided; each part is computed separately.
         self.num_parts = row["virtual"] or row["replicas"]
         self.momenta: list[Arrays] = [
             {k: np.zeros_like(self.weights[k]) for k in self.trained} for _ in range(2)

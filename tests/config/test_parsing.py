@@ -96,7 +96,7 @@ def test_params_yaml_reproduces_the_config(
 
 @dataclasses.dataclass(kw_only=True)
 class Flags(parsing.ParseConfigOptions):
-    """Parsing options with the flags that a script need not define."""
+    """Parsing options with the flags that are optional for a script."""
 
     experiment: str = "toy"
     dry_run: bool = False

@@ -12,7 +12,7 @@ def _renamed(text: str) -> str:
 
 
 IMPORTS = {
-    # Not part of official_lite.
+    # This module is not part of official_lite.
     "from official.vision.modeling import backbones": (
         "from official.vision.modeling import backbones"
     ),

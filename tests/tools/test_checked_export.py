@@ -125,7 +125,7 @@ def test_exported_outputs_are_evaluated_with_the_metrics_of_the_task(read_run, t
             ctx, inputs, lambda given: [0 * each for each in outputs(given)]
         )
     assert same == pytest.approx(own, abs=1e-6)
-    # The cross-entropy of equal logits for the three classes.
+    # Equal logits for three classes have a cross-entropy of log(3).
     assert other["validation_loss"] == pytest.approx(np.log(3), abs=1e-5)
     assert own["validation_loss"] != other["validation_loss"]
 
@@ -143,7 +143,7 @@ def test_latency_is_measured_for_one_example() -> None:
 
 
 def model_outputs(model):
-    """Return a function that computes the outputs in the order of exported models."""
+    """Return a function that computes the outputs in the order in which exports return them."""
     call = type(model).call
 
     def outputs(given):

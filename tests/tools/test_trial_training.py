@@ -74,7 +74,7 @@ CURVES = [
     ([1.0] * 20, False),
     ([1.0] * 19 + [math.nan], True),
     ([2.0 - 0.1 * step for step in range(20)], False),
-    # The loss rises further above its first value than it had fallen below it.
+    # The loss rises further above its first value than it had fallen below that value.
     ([1.0] * 5 + [0.2] * 10 + [1.9] * 5, True),
     # Losses that are negative or far from 0.
     ([-100.0] * 5 + [-101.0] * 10 + [-99.5] * 5, False),
