@@ -258,8 +258,8 @@ def refuse_foreign_code(runtime: Any) -> None:
 
 def given_by_code(params: Any) -> list[Any]:
     """Return the texts and entries of a registered config, which `--safe_config` always allows."""
-    # Expand the strings with the workspace of the registered config itself, because a workspace from
-    # a later override is not trusted.
+    # Expand the strings with the workspace of the registered config itself, because a workspace
+    # from a later override is not trusted.
     expanded = expand(params) if hyperparams.get_by_path(params, "workspace", "") else params
     expanded = expand_home(expanded)
     return [*hyperparams.texts(expanded), *_entries(expanded.as_dict())]

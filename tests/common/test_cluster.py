@@ -131,7 +131,7 @@ def test_hundreds_of_idle_connections_do_not_delay_the_rendezvous(
     assert not [record for record in caplog.records if record.name == "asyncio"]
 
 
-def test_message_changed_in_transit_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rendezvous_message_changed_in_transit_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(cluster.TOKEN_VARIABLE, "secret")
     call = cluster._RollCall(_worker(_addresses(2), 0), 1.0)
     line = call._signed({**call._introduction(), "jobs": {}})
@@ -323,7 +323,9 @@ def test_parameter_server_exits_on_sigterm_or_if_no_chief_starts(tmp_path, monke
     assert "no chief started at" in lonely.stderr
 
 
-def test_server_gets_no_strategy_and_evaluator_gets_a_one_device_strategy(monkeypatch):
+def test_parameter_server_strategy_raises_for_a_worker_and_is_one_device_for_an_evaluator(
+    monkeypatch,
+):
     _set_task(monkeypatch, "worker")
     with pytest.raises(errors.ConfigValueError, match=r"Call `cluster.serve\(\)`"):
         distribute_utils.get_distribution_strategy("parameter_server")

@@ -68,7 +68,7 @@ def test_create_text_raises_if_the_file_exists(tmp_path: pathlib.Path) -> None:
     assert files.read_text(path) == "first"
 
 
-def test_renaming_a_file_replaces_an_existing_one(tmp_path: pathlib.Path) -> None:
+def test_renaming_a_file_replaces_an_existing_target(tmp_path: pathlib.Path) -> None:
     old, new = os.fspath(tmp_path / "old"), os.fspath(tmp_path / "new")
     files.write_text(old, "old")
     files.write_text(new, "new")

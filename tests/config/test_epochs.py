@@ -99,7 +99,9 @@ def test_dataset_length_is_used_for_epochs_if_the_config_has_no_num_examples() -
     [lambda data: data.repeat(), lambda data: data.filter(lambda x: x > 2)],
     ids=["endless", "unknown"],
 )
-def test_train_epochs_raise_for_a_dataset_without_a_known_length(without_length) -> None:
+def test_resolving_train_epochs_raises_for_a_dataset_of_unknown_or_infinite_length(
+    without_length,
+) -> None:
     task = Data(without_length(tf.data.Dataset.range(9)))
     with pytest.raises(errors.ConfigValueError, match=r"num_examples` or `trainer\.steps"):
         epochs.resolve(_params(None, train_epochs=1), task)
@@ -111,7 +113,7 @@ def test_num_examples_of_none_or_minus_one_is_derived_from_the_dataset(unknown) 
     assert epochs.resolve(_params(unknown, train_epochs=2), task).trainer.train_steps == 8
 
 
-def test_train_epochs_raise_for_an_empty_dataset() -> None:
+def test_resolving_train_epochs_raises_for_an_empty_dataset() -> None:
     with pytest.raises(errors.DataError, match="empty"):
         epochs.resolve(_params(None, train_epochs=1), Data(tf.data.Dataset.range(0)))
 

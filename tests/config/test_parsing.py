@@ -70,7 +70,7 @@ def test_tpu_flag_overrides_the_config_only_if_given(tmp_path: pathlib.Path) -> 
     assert _parse(tpu="other").runtime.tpu == "other"
 
 
-def test_tf_data_service_flag_enables_the_service() -> None:
+def test_tf_data_service_flag_enables_the_service_for_the_data_in_the_config() -> None:
     data = _parse(tf_data_service="grpc://host:1").task.train_data
     assert data.enable_tf_data_service
     assert data.tf_data_service_address == "grpc://host:1"
@@ -330,7 +330,7 @@ def test_set_flags_have_the_same_effect_in_any_order(tmp_path: pathlib.Path) -> 
             _trainer_of_digits(set=contradiction)
 
 
-def test_later_source_replaces_a_mutually_exclusive_field_and_logs_it(
+def test_later_config_source_replaces_a_mutually_exclusive_field_and_logs_the_replacement(
     tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, logger="absl")

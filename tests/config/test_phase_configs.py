@@ -79,7 +79,7 @@ def test_invalid_phases_raise_an_error_that_contains_the_name_or_reason(
         ({"phases": []}, errors.ConfigValueError, "can't contain `phases`"),
     ],
 )
-def test_invalid_override_of_a_phase_names_the_phase(overrides, error, message) -> None:
+def test_error_for_an_invalid_phase_override_names_the_phase(overrides, error, message) -> None:
     with pytest.raises(error, match=message):
         phase_configs.check(_params({"name": "a"}, {"name": "b", "overrides": overrides}))
 

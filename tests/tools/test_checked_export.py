@@ -54,7 +54,7 @@ def test_export_that_cannot_be_loaded_back_raises(read_run, trained, tmp_path, m
         )
 
 
-def test_tolerance_is_relative_to_the_largest_output():
+def test_export_tolerance_is_relative_to_the_largest_output_if_it_exceeds_one():
     def export(difference, output):
         return checked_export.Export(
             format="onnx",
@@ -93,7 +93,7 @@ def test_largest_difference_is_infinite_unless_shapes_and_non_finite_values_matc
         assert checked_export.largest_difference(arrays[:1], []) == INF
 
 
-def test_exported_inputs_are_matched_by_name_or_position():
+def test_inputs_of_an_exported_model_are_matched_by_name_or_position():
     given = {"ids": 1, "mask": 2}
     assert checked_export._by_name(["mask", "ids"], given) == given
     assert checked_export._by_name(["mask"], given) == {"mask": 2}

@@ -93,7 +93,7 @@ def test_written_average_also_replaces_the_ema_weights(read_run, train_run, weig
         np.testing.assert_array_equal(one, other)
 
 
-def test_error_for_different_models_names_the_first_variable_that_differs(
+def test_averaging_different_models_raises_and_names_the_first_variable_that_differs(
     read_run, trained, train_run, tmp_path
 ):
     paths = [*_paths(trained, 6), *_paths(train_run("task.units=2"), 6)]

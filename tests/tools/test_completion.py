@@ -37,7 +37,7 @@ COMPLETIONS = [
 ]
 
 
-def test_bash_completes_commands_flags_and_experiments(
+def test_bash_completion_covers_commands_flags_and_experiments(
     tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     script = tmp_path / "script"

@@ -266,7 +266,7 @@ def _run_process(code: str, log_dir: pathlib.Path | None = None) -> ProcessEnd:
     return end
 
 
-def test_output_is_forwarded_with_the_process_name_and_logged(
+def test_process_output_is_forwarded_with_the_process_name_and_logged(
     tmp_path: pathlib.Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     code = "import os, sys; print(os.environ['ANSWER']); print('é', file=sys.stderr)"
@@ -275,7 +275,7 @@ def test_output_is_forwarded_with_the_process_name_and_logged(
     assert sorted((tmp_path / "worker_1.log").read_text().split()) == ["42", "é"]
 
 
-def test_output_with_invalid_utf_8_or_without_a_final_newline_is_forwarded(
+def test_process_output_with_invalid_utf_8_or_no_final_newline_is_forwarded(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     _run_process("import sys; sys.stdout.buffer.write(b'a\\xff\\nend')")

@@ -102,7 +102,7 @@ def test_load_run_requires_the_experiment_if_the_record_does_not_name_it(trained
         ("run/ckpt-5", "", "ckpt-5 is not in a model directory"),
     ],
 )
-def test_error_for_a_missing_run_or_checkpoint_names_the_problem(
+def test_load_run_error_for_a_missing_run_or_checkpoint_names_the_problem(
     trained, tmp_path, path, checkpoint, message
 ) -> None:
     (tmp_path / "run").symlink_to(trained)

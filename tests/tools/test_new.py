@@ -48,7 +48,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     return folder
 
 
-def test_generated_project_trains_and_registers_its_experiment_as_a_plugin(
+def test_generated_project_trains_and_declares_its_experiment_as_an_entry_point(
     project: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:
     model_dir = tmp_path / "run"
@@ -144,7 +144,9 @@ def test_project_of_each_kind_trains_resumes_after_a_kill_and_predicts(
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_project_of_each_kind_passes_its_own_checks(kind_of_project: pathlib.Path) -> None:
+def test_project_of_each_kind_passes_ruff_mypy_and_its_own_tests(
+    kind_of_project: pathlib.Path,
+) -> None:
     _check_by_tools_of_the_user(kind_of_project)
     done = commands.run(["-m", "pytest", "-q", "-p", "no:cacheprovider"], cwd=kind_of_project)
     assert done.returncode == 0, done.stdout[-3000:]

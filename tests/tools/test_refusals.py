@@ -61,7 +61,7 @@ USAGE_ERRORS = [
 ]
 
 
-def test_refused_command_names_the_mistake_and_writes_nothing(
+def test_command_that_cannot_run_names_the_mistake_and_writes_nothing(
     tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for command, code, named in REFUSALS:

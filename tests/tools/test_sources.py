@@ -31,7 +31,7 @@ def test_config_of_a_run_includes_the_overrides_of_its_command(read_run, train_r
     assert read_run(run_dir).params.task.units == 2
 
 
-def test_registered_experiment_is_found_by_its_name(read_run):
+def test_read_params_finds_a_registered_experiment_by_its_name(read_run):
     source = read_run("vision/digits_mlp", "--set=task.model.units=[3]")
     assert (source.run_dir, source.params.task.model.units) == ("", (3,))
     with pytest.raises(errors.UnknownNameError, match="Did you mean `vision/digits_mlp`"):
@@ -62,7 +62,9 @@ CODE = {
 }
 
 
-def test_flags_of_a_run_that_name_code_must_be_passed_again(read_run, trained, tmp_path):
+def test_reading_a_run_started_with_code_flags_raises_unless_they_are_passed_again(
+    read_run, trained, tmp_path
+):
     shutil.copy(os.path.join(trained, "params.yaml"), tmp_path)
     for name in ("task.py", "my.gin"):
         (tmp_path / name).touch()
@@ -117,7 +119,9 @@ def test_run_with_a_resolved_execution_mode_does_not_differ_from_its_experiment(
     assert _changed(NAME, _run(tmp_path)) == {}
 
 
-def test_changes_contain_the_path_and_both_values_of_each_field(tmp_path: pathlib.Path) -> None:
+def test_config_changes_contain_the_path_and_both_values_of_each_field(
+    tmp_path: pathlib.Path,
+) -> None:
     assert _changed(NAME, _run(tmp_path, train_steps=7)) == {"trainer.train_steps": (600, 7)}
     changed = _changed("vision/digits_cnn", NAME)
     assert changed["task.model.units"] == ([128], [64, 64])
@@ -170,7 +174,7 @@ def another_directory(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.usefixtures("another_directory")
-def test_registrations_in_the_working_directory_and_named_modules_are_imported(
+def test_load_registrations_imports_registry_imports_and_the_named_modules(
     tmp_path: pathlib.Path,
 ) -> None:
     (tmp_path / "registry_imports.py").write_text(REGISTRATION.format(name="here"))

@@ -23,7 +23,7 @@ SIZES = {
 }
 
 
-def test_memory_sizes_are_parsed_with_their_units() -> None:
+def test_memory_sizes_are_parsed_with_or_without_units() -> None:
     assert {text: tune._bytes(text) for text in SIZES} == SIZES
     for text in ("", "GB", "4 apples", "-1GB"):
         with pytest.raises(argparse.ArgumentTypeError):
@@ -128,7 +128,7 @@ def test_batch_size_that_fails_is_reported_with_the_reason(monkeypatch, what, wh
     assert "The largest batch that fits into" in found.describe()
 
 
-def test_config_that_cannot_be_trained_at_all_raises_immediately(monkeypatch):
+def test_batch_size_search_raises_if_training_fails_at_the_first_size(monkeypatch):
     monkeypatch.setattr(tune, "_run_probe", _run_act)
     never = dict.fromkeys(("hungry_from", "slow_from", "killed_from"), 10**9)
     args = argparse.Namespace(**never, wrong_from=1)
@@ -138,7 +138,7 @@ def test_config_that_cannot_be_trained_at_all_raises_immediately(monkeypatch):
         tune.search_sizes(args, start=0, most=64)
 
 
-def test_config_error_is_not_reported_as_a_batch_size_that_does_not_fit(monkeypatch):
+def test_config_error_at_a_larger_batch_size_raises_instead_of_ending_the_search(monkeypatch):
     def judge(sender, args, size):
         is_wrong = size > 4
         sender.send(

@@ -447,7 +447,7 @@ def test_latest_segment_is_replayed_unless_a_step_is_requested() -> None:
     assert [verify_tool.choose(SEGMENTS, step) for step in (None, 4)] == [SEGMENTS[1], SEGMENTS[0]]
 
 
-def test_only_cluster_strategies_need_a_cluster_for_replay(tmp_path: pathlib.Path) -> None:
+def test_needs_a_cluster_is_true_only_for_multi_process_strategies(tmp_path: pathlib.Path) -> None:
     for strategy, expected in (("mirrored", False), ("tpu", True)):
         config = f"runtime: {{distribution_strategy: {strategy}}}\n"
         (tmp_path / "params.yaml").write_text(config)
