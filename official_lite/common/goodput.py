@@ -153,7 +153,7 @@ def _as_count(value: Any) -> int:
 
 
 def read(model_dir: str) -> TimeRecord | None:
-    """Return the record of the training in a directory; None if there is none.
+    """Return the goodput record in a model directory; None if there is none.
 
     Raises:
         ValueError: The file is damaged; the message says how.

@@ -165,7 +165,7 @@ def check_model(params: hyperparams.Config, model_dir: str, *, is_allowed: bool 
 
     Args:
         params: The config of the run that does not train.
-        model_dir: The model directory of the training.
+        model_dir: The model directory of the training run.
         is_allowed: Whether any change is allowed.
 
     Raises:

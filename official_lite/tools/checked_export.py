@@ -47,8 +47,8 @@ class Export:
         path: The file, or the folder of a SavedModel.
         checkpoint: The checkpoint whose weights were exported.
         size: Size in bytes.
-        max_difference: Largest absolute difference between an output and that of the original
-            model.
+        max_difference: Largest absolute difference between the outputs of the exported and the
+            original model.
         max_output: Largest absolute output of the original model.
         latency_ms: Median time of a call with one example in milliseconds; None if not measured.
         metrics: The task's metrics of the exported model; empty if not measured.
@@ -313,7 +313,7 @@ def measure_metrics(
     """Evaluate an exported model on the validation data; without `call`, the original model.
 
     Args:
-        ctx: The context with task and model, whose weights are those of the exported model.
+        ctx: The context with the task and the original model, whose weights were exported.
         inputs: Example inputs, for the names and dtypes that the exported model expects.
         call: The exported model.
 

@@ -199,7 +199,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Start the cluster, restart it if allowed, and return the exit code.
 
-    The exit code is that of the first process that failed.
+    The exit code is taken from the first process that failed.
     """
     sizes = _sizes(args)
     if args.log_dir is not None:

@@ -142,8 +142,8 @@ def train_command(run_dir: str, args: argparse.Namespace, mode: str | None = Non
         mode: The mode of the command; None for the mode of the run.
 
     Raises:
-        errors.ConfigError: The record can't be read, names no experiment, or is not about a
-            training; or the run was started with code that the arguments do not name.
+        errors.ConfigError: The record can't be read, names no experiment, or does not describe a
+            training run; or the run was started with code that the arguments do not name.
     """
     config = os.path.join(run_dir, _CONFIG)
     if not files.exists(config):

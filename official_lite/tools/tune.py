@@ -214,7 +214,7 @@ def search_sizes(
     """Search for the largest batch size, starting from the batch size of the config.
 
     Args:
-        args: The command line, for the processes that try a size.
+        args: The command line, for the processes that test a size.
         start: The first size to try.
         most: The largest size to try.
         memory_limit: Memory limit of a process in bytes. Defaults to 90% of the free memory.

@@ -180,7 +180,7 @@ def replay(run_dir: str, before: str, after: str, args: argparse.Namespace) -> l
 
     Raises:
         errors.ConfigError: The run can't be started; see `sources.train_command`.
-        errors.OfficialLiteError: The training ended before the checkpoint.
+        errors.OfficialLiteError: Training ended before it saved the checkpoint.
     """
     from official_lite.checkpoint import inspection
 

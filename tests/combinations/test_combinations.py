@@ -201,7 +201,7 @@ def _fits_keras(row: Row) -> bool:
 
 
 def _compare_with_fit(row: Row, weights: dict[str, Any], folder: pathlib.Path) -> None:
-    """Compare weights and reports with those of `fit` for the same model and batches."""
+    """Compare weights and reports with the results of `fit` for the same model and batches."""
     keras.utils.clear_session()
     model = experiment.ToyTask(experiment.build_config(row, folder).task).build_model()
     if row["model"] == "frozen":
@@ -231,7 +231,7 @@ def _compare_with_fit(row: Row, weights: dict[str, Any], folder: pathlib.Path) -
     for number, step in enumerate(range(oracle.INTERVAL, oracle.STEPS + 1, oracle.INTERVAL)):
         for name, values in history.items():
             split = "validation" if name.startswith("val_") else "train"
-            # Keras numbers unnamed metrics per process, so those of the second model end in `_1`.
+            # Keras numbers unnamed metrics per process: names in the second model end in `_1`.
             name = name.removeprefix("val_").removesuffix("_1")
             loss = "validation_loss" if split == "validation" else "training_loss"
             if split == "validation" and row["evaluation"] == "aggregate_logs" and name != "loss":
