@@ -37,7 +37,7 @@ def variables_of(part: object) -> Iterator[Any]:
     """Yield all variables below a layer, a trackable object, a list or a mapping."""
     for one in parts_of(part):
         if isinstance(one, keras.Layer):
-            # `weights` includes weights of layers in lists, which the traversal below does not reach.
+            # `weights` includes layers in lists, which the traversal below does not reach.
             yield from one.weights
         else:
             nodes = tf.train.TrackableView(one).descendants()

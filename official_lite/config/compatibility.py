@@ -71,7 +71,7 @@ _HARMFUL = (
 # The config block of the schedules, whose steps may depend on the training length.
 _SCHEDULES = "trainer.optimizer_config."
 
-# The field that contains a searched architecture, with one field for each option.
+# The field of a searched architecture; the chosen options are fields below it.
 _ARCHITECTURE = "task.arch"
 
 # The last path component of a `Change` of the contents of a file that a config field names.

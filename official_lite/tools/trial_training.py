@@ -262,8 +262,8 @@ def _smooth(losses: Sequence[float]) -> list[float]:
 def _has_diverged(losses: Sequence[float]) -> bool:
     """Return whether the loss has diverged.
 
-    It has diverged if the last loss is not finite, or if the mean loss of the last steps exceeds the
-    mean of the first steps by the amount that the loss had fallen, and by at least half of the
+    It has diverged if the last loss is not finite, or if the mean loss of the last steps exceeds
+    the mean of the first steps by the amount that the loss had fallen, and by at least half of the
     first mean.
     """
     if not math.isfinite(losses[-1]):
