@@ -18,7 +18,7 @@ from absl import app, flags, logging
 
 from official_lite.common import error_report, errors, suggestions, terminal
 
-# The message of absl about a missing required flag.
+# Matches absl's message about a missing required flag.
 _MISSING_FLAG = re.compile(r"Flag --(\w+) must have a value other than None")
 
 
@@ -45,20 +45,23 @@ def run(main: Callable[[list[str]], Any], argv: list[str] | None = None) -> None
         try:
             return _exit_code_of(main, remaining)
         except MemoryError:
-            # There was not even memory to describe the first error.
-            terminal.say("OutOfMemoryError: The memory is exhausted. Saved checkpoints are intact.")
+            # Too little memory was left even to describe the original error.
+            terminal.say(
+                "OutOfMemoryError: The memory is exhausted. Saved checkpoints are intact. Free "
+                "some memory, then start the same command again."
+            )
             return int(errors.ExitCode.FAILED)
 
     app.run(main_with_exit_code, argv=argv, flags_parser=_parse_flags)
 
 
 def _is_for_the_user(record: python_logging.LogRecord) -> bool:
-    # TensorFlow logs three kinds of messages at a higher level than they deserve: the duration of a
-    # part of each save, each wait for the workers of parameter servers, and each retracing of a
-    # save of several hosts.
+    # TensorFlow logs three kinds of messages at too high a level: the duration of the sharding
+    # callback in each save, each wait for parameter-server workers, and each retracing of a
+    # multi-host save.
     if record.module == "functional_saver":
         return record.levelno > python_logging.INFO
-    # The coordinator logs an error in the thread of a replica, but the error is also raised.
+    # The coordinator logs each error in a replica's thread, although TensorFlow also raises it.
     if record.module == "coordinator":
         return False
     message = record.getMessage()

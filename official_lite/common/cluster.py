@@ -87,7 +87,8 @@ def patience() -> float:
         if 0 < (seconds := float(text)) < float("inf"):
             return seconds
     raise errors.ConfigValueError(
-        f"The environment variable {TIMEOUT_VARIABLE} is {text!r}; expected a number of seconds."
+        f"The environment variable {TIMEOUT_VARIABLE} is {text!r}; expected a positive number of "
+        "seconds."
     )
 
 
@@ -186,7 +187,7 @@ def _try(address: str) -> str | None:
 
 
 def _who_has_gone(addresses: Mapping[str, str]) -> Iterable[str]:
-    """Return the processes that do not listen, polling for up to two seconds.
+    """Return the names of the processes that no longer listen, polling for up to two seconds.
 
     A killed process loses its connections before it stops listening.
     """
@@ -197,7 +198,7 @@ def _who_has_gone(addresses: Mapping[str, str]) -> Iterable[str]:
 
 
 def _who_was_lost(error: Exception, addresses: Mapping[str, str]) -> Iterable[str]:
-    """Return the processes that TensorFlow reports although their addresses are reachable.
+    """Return the processes that a TensorFlow error names although their addresses are reachable.
 
     Such a process is frozen or was restarted.
     """
@@ -209,7 +210,7 @@ def _who_was_lost(error: Exception, addresses: Mapping[str, str]) -> Iterable[st
 
 
 def _is_of_tensorflow(error: BaseException | None, *kinds: str) -> bool:
-    """Return whether the error, or one that caused it, is a TensorFlow error of the given kinds."""
+    """Return whether an error or one of its causes is a TensorFlow error of the given kinds."""
     tensorflow = sys.modules.get("tensorflow")
     if tensorflow is None or error is None:
         return False
@@ -219,23 +220,23 @@ def _is_of_tensorflow(error: BaseException | None, *kinds: str) -> bool:
 
 _SECONDS_PER_CALL = 5.0
 
-# With more than 50 workers, the calls are spread out further to limit the load.
+# With more than 50 workers, each worker waits longer between calls to limit the load.
 _SECONDS_BETWEEN_CALLS = 0.2
 
 _CALLS_PER_SECOND = 250
 
 _CALLS_AT_A_TIME = 64
 
-# The time during which a worker with a problem still answers, so that the others learn the problem.
+# How long a worker with a problem still answers, so that the other workers can report the problem.
 _SECONDS_OF_FAREWELL = 1.0
 
 _MAX_BYTES = 2**22
 
-# At this number, a new connection closes the oldest one, so that idle connections neither use up
-# all file descriptors nor keep out workers. A worker sends its message immediately.
+# Beyond this number, each new connection closes the oldest one, so that idle connections neither
+# use up all file descriptors nor keep out workers, which send their message immediately.
 _MAX_CONNECTIONS = 64
 
-# The keys of every message.
+# The keys that every message must contain.
 _QUESTION = {"name", "id", "process", "cluster", "jobs", "proof"}
 
 # The additional keys of an answer.
@@ -310,8 +311,8 @@ class _RollCall:
         host, port = tf_config.split_address(address)
         try:
             # A host name is only the name under which others find this process, so listen on all
-            # interfaces, as TensorFlow does. A loopback address means a cluster on one machine, to
-            # which no other machine should connect.
+            # interfaces, as TensorFlow does. With a loopback address, the cluster runs on one
+            # machine, and no other machine should connect.
             return await asyncio.start_server(
                 self._answer,
                 host if _is_loopback(host) else None,
@@ -322,8 +323,8 @@ class _RollCall:
         except OSError as error:
             raise errors.ConfigValueError(
                 f"{self._name} can't listen at its address {address}: "
-                f"{reason(error)}. Each process of a cluster needs an index and an "
-                "address of its own."
+                f"{reason(error)}. Give each process of the cluster its own index and "
+                "address."
             ) from error
 
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -378,7 +379,7 @@ class _RollCall:
         return hmac.new(self._token, text.encode(), hashlib.sha256).hexdigest()
 
     def _read(self, line: bytes, keys: set[str]) -> dict[str, Any]:
-        """Return a message of another worker.
+        """Parse and verify a message from another worker.
 
         Raises:
             ValueError: The message is not from a worker of this cluster.
@@ -546,7 +547,7 @@ def serve() -> None:
     if found is None or found.task_type not in _SERVER_JOBS:
         raise errors.ConfigValueError(
             f"Only processes of the jobs {_SERVER_JOBS} in TF_CONFIG can serve; this one is "
-            f"{found.name if found else 'in no cluster'}."
+            f"{found.name if found else 'in no cluster'}. Set its `task` in TF_CONFIG."
         )
     fail_fast()
     server = _start(found)
@@ -567,7 +568,8 @@ def _start(found: tf_config.ClusterConfig) -> Any:
     # Import TensorFlow here, because only servers need it.
     import tensorflow as tf
 
-    # Each other process may have a call in progress here that waits for another process.
+    # Each other process may have a call in progress here that waits for another process, so provide
+    # a thread for each of them.
     threads = max(os.cpu_count() or 1, found.num_workers + 1)
     config = tf.compat.v1.ConfigProto(inter_op_parallelism_threads=threads)
     if found.task_type == "ps":
@@ -585,8 +587,8 @@ def _start(found: tf_config.ClusterConfig) -> Any:
     except tf.errors.OpError as error:
         address = found.members(found.task_type)[found.name]
         raise errors.ConfigValueError(
-            f"{found.name} can't listen at its address {address} ({error.message}). Each process "
-            "of a cluster needs an index and an address of its own."
+            f"{found.name} can't listen at its address {address} ({error.message}). Give each "
+            "process of the cluster its own index and address."
         ) from error
 
 
@@ -604,7 +606,7 @@ def _wait_for_the_end(found: tf_config.ClusterConfig) -> None:
             elif last_seen is None and now - started > _SECONDS_FOR_A_CHIEF_TO_COME:
                 raise errors.ClusterError(
                     f"{found.name} waited {_SECONDS_FOR_A_CHIEF_TO_COME:g} s, but no chief "
-                    f"started at {chief['chief']}."
+                    f"started at {chief['chief']}. Start the chief within this time."
                 )
             elif last_seen is not None and now - last_seen > _SECONDS_FOR_A_CHIEF_TO_COME_BACK:
                 logging.info("The chief is gone. Stopping %s.", found.name)

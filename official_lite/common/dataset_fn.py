@@ -9,8 +9,8 @@ from official_lite.common import errors, suggestions
 
 PossibleDatasetType = Callable[..., tf.data.Dataset]
 
-# Maps each file type to TensorFlow's name of its compression; None for Riegeli, which does not use
-# it.
+# Maps each file type to TensorFlow's name for its compression; None for Riegeli, whose dataset has
+# no such argument.
 FILE_TYPES: dict[str, str | None] = {
     "tfrecord": "",
     "tfrecords": "",
@@ -53,7 +53,7 @@ def checked_file_type(file_type: str) -> str:
 
 
 def _riegeli_dataset() -> Callable[..., tf.data.Dataset]:
-    # Riegeli is not on PyPI and rarely needed.
+    # Import Riegeli only on request, because it is not on PyPI and rarely needed.
     try:
         from riegeli.tensorflow import RiegeliDataset
     except ModuleNotFoundError as error:

@@ -10,7 +10,8 @@ from absl import logging
 from official_lite.common import cluster, errors, suggestions, tf_config
 from official_lite.common.tf_config import configure_cluster as configure_cluster
 
-# Unused arguments that the Model Garden's drivers pass, with the values that need no support.
+# Unused arguments that the Model Garden's drivers pass, with their default values. Other values
+# cause a warning.
 _WITHOUT_EFFECT = {"num_cores_per_replica": 1, "default_shard_dim": -1}
 
 
@@ -110,7 +111,10 @@ def _check_kwargs(kwargs: dict[str, Any]) -> None:
             )
         if value != _WITHOUT_EFFECT[name]:
             logging.warning(
-                "`%s=%r` has no effect: model parallelism is not supported.", name, value
+                "`%s=%r` has no effect, because model parallelism is not supported. Remove the "
+                "argument.",
+                name,
+                value,
             )
 
 
@@ -184,7 +188,7 @@ def _multi_worker_mirrored(all_reduce_alg: str | None) -> tf.distribute.Strategy
     if found is None:
         logging.warning(
             "`multi_worker_mirrored` runs with a single worker, because TF_CONFIG defines no "
-            "cluster."
+            "cluster. Set TF_CONFIG to train with several workers."
         )
     else:
         cluster.meet(found)
@@ -267,11 +271,11 @@ def _checked_devices(devices: Sequence[str]) -> list[str]:
 
 
 def _make_logical_cpus(count: int) -> None:
-    """Split the CPU into `count` logical devices if that is still possible."""
+    """Split the CPU into `count` logical devices unless TensorFlow has already started."""
     cpu = tf.config.list_physical_devices("CPU")[0]
     if count < 2 or tf.config.get_logical_device_configuration(cpu):
         return
-    # This raises once TensorFlow has started. The caller then reports the missing devices.
+    # The call raises once TensorFlow has started. The caller then reports the missing devices.
     with contextlib.suppress(RuntimeError):
         tf.config.set_logical_device_configuration(
             cpu, [tf.config.LogicalDeviceConfiguration()] * count

@@ -21,13 +21,14 @@ from absl import logging
 
 from official_lite.common import errors, terminal
 
-# Messages of TensorFlow, SQLite and HDF5 about a full disk.
+# Matches messages from TensorFlow, SQLite and HDF5 about a full disk.
 _NO_SPACE = re.compile(
     r"No space left on device|database or disk is full|Disk quota exceeded|"
     r"There is not enough space on the disk"
 )
 _NO_MEMORY = re.compile(r"\bOOM when allocating|out of memory\b", re.IGNORECASE)
-# Messages of Python and the dynamic linker if they can't map memory for a stack or a library.
+# Matches messages from Python and the dynamic linker about memory that can't be mapped for a stack
+# or a library.
 _NO_ROOM_TO_MAP = re.compile(
     r"can't start new thread|failed to map segment|[Cc]annot allocate memory"
 )
@@ -251,7 +252,7 @@ def shown(frame: traceback.FrameSummary) -> str:
 
 
 def _text(error: BaseException) -> str:
-    # `str` of a `KeyError` shows the repr, which is wrong for a sentence.
+    # `str` of a `KeyError` shows the repr of its argument, which would put a sentence in quotes.
     if isinstance(error, KeyError) and error.args and " " in str(error.args[0]):
         return str(error.args[0])
     return str(error)
@@ -270,7 +271,7 @@ def _traced_cause(error: BaseException) -> tuple[str, str] | None:
 
 
 def _tellings(error: BaseException) -> Iterator[BaseException]:
-    """Yield the error and its causes: errors it was raised from, or whose message it repeats."""
+    """Yield an error and its causes: errors it was raised from or whose message it repeats."""
     seen: set[int] = set()
     one: BaseException | None = error
     while one is not None and id(one) not in seen:
@@ -282,7 +283,7 @@ def _tellings(error: BaseException) -> Iterator[BaseException]:
 
 
 def _frames(error: BaseException) -> list[traceback.FrameSummary]:
-    """Return the frames, outermost first; frames of traced code are mapped to the user's source."""
+    """Return an error's frames, outermost first; traced code is mapped to the user's source."""
     frames = [*traceback.extract_tb(error.__traceback__), *reversed(_traced(error))]
     if isinstance(error, SyntaxError) and error.filename and error.lineno:
         frames.append(_frame(error.filename, error.lineno, "<module>"))
@@ -294,7 +295,7 @@ def _frames(error: BaseException) -> list[traceback.FrameSummary]:
 
 
 def _traced(error: BaseException) -> list[traceback.FrameSummary]:
-    """Return the frames of traced code, innermost first."""
+    """Return an error's frames in traced code, innermost first."""
     metadata = getattr(error, "ag_error_metadata", None)
     return [
         _frame(frame.filename, frame.lineno, frame.function_name)
@@ -333,7 +334,7 @@ def _own_place(error: BaseException) -> traceback.FrameSummary | None:
 def _refused_function(error: BaseException) -> traceback.FrameSummary | None:
     """Return the first line of a user's function that AutoGraph called with invalid arguments.
 
-    Return None if this did not cause the error.
+    Return None if no such call caused the error.
     """
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
@@ -360,16 +361,16 @@ def _is_of_user(frame: traceback.FrameSummary) -> bool:
     return not (is_library or _is_own(frame) or os.path.abspath(path) == _OWN_DRIVER)
 
 
-# TensorFlow, Keras and their libraries alone map 1.7 GB. With less, some of them fail to load and
-# others wait forever for memory.
+# TensorFlow, Keras and their libraries alone map 1.7 GB. With less address space, some libraries
+# fail to load and others wait forever for memory.
 _MIN_ADDRESS_SPACE = 2_000_000_000
 
 
 def check_limit() -> None:
     """Raise an error if `ulimit -v` is too low for TensorFlow, and warn about any other limit.
 
-    At this limit, native code ends the process instead of raising an error, so the cause can only
-    be reported beforehand.
+    When the limit is reached, native code ends the process instead of raising an error, so the
+    cause can only be reported beforehand.
 
     Raises:
         errors.OutOfMemoryError: TensorFlow can't start within the limit.
@@ -409,7 +410,7 @@ def available_memory() -> int | None:
     if "MemAvailable" not in sizes:
         return None
     available = int(sizes["MemAvailable"].split()[0]) * 1024
-    # The memory limit of a container, if this process runs in one.
+    # In a container, these files contain its memory limit and its current memory usage.
     limit, used = (_read_number(f"/sys/fs/cgroup/memory.{name}") for name in ("max", "current"))
     return available if limit is None or used is None else min(available, limit - used)
 

@@ -47,8 +47,8 @@ class ExitCode(enum.IntEnum):
     TERMINATED = 143
 
 
-# After these exit codes, a supervisor may restart the same command automatically. After all others,
-# a human must act or there is nothing left to do.
+# The exit codes after which a supervisor may restart the same command automatically. After any
+# other code, a human must act or the run is finished.
 RESTARTABLE = frozenset({ExitCode.CLUSTER, ExitCode.PREEMPTED, ExitCode.TERMINATED})
 
 

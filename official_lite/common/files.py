@@ -31,7 +31,7 @@ def is_remote(path: str) -> bool:
 def expand_home(path: str) -> str:
     """Replace `~` at the beginning of a path by the home directory, as a shell does.
 
-    A shell leaves it alone within an argument such as `--model_dir=~/run`.
+    A shell does not expand `~` inside an argument such as `--model_dir=~/run`.
     """
     return os.path.expanduser(path) if path and path.startswith("~") else path
 
@@ -120,7 +120,7 @@ def open_file(path: str, mode: str) -> Iterator[IO[Any]]:
 
 @contextlib.contextmanager
 def _naming(path: str) -> Iterator[None]:
-    """Add the path to read and write errors, which do not contain it."""
+    """Add the path to read and write errors, which the system raises without a path."""
     try:
         yield
     except OSError as error:
@@ -136,7 +136,7 @@ def _open_regular(path: str, flags: int) -> int:
     try:
         descriptor = os.open(path, flags | os.O_NONBLOCK, 0o666)
     except OSError as error:
-        # ENXIO: a pipe without a reader, or a socket.
+        # ENXIO means that the path is a pipe without a reader, or a socket.
         if error.errno in (errno.EISDIR, errno.ELOOP, errno.ENXIO):
             raise _not_a_file(path) from error
         raise
@@ -231,7 +231,7 @@ def _to_plain(value: Any) -> Any:
 def set_aside(path: str, reason: object) -> None:
     """Rename a damaged file to `<path>.damaged`, or the first such name with a number, and warn.
 
-    The caller can then write the file again without losing its contents.
+    The caller can then write a new file without losing the damaged one.
     """
     taken = list_names(os.path.dirname(path) or ".")
     names = (f"{path}.damaged{number or ''}" for number in itertools.count())

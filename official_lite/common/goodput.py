@@ -42,7 +42,7 @@ STATES = (
     "stopped",
 )
 
-# The work that a run must repeat if it resumes from an earlier checkpoint.
+# The states whose work a run must repeat if it resumes from an earlier checkpoint.
 _WORK = ("waiting_for_input", "stepping", "evaluating")
 
 _SECONDS_BETWEEN_WRITES = 1.0
@@ -50,8 +50,8 @@ _SECONDS_BETWEEN_WRITES = 1.0
 # A cloud bucket accepts about one write per second to the same object, and bills each write.
 _SECONDS_BETWEEN_REMOTE_WRITES = 60.0
 
-# The maximum number of checkpoints in a record. Beyond it, every second one of the older half is
-# removed.
+# The maximum number of checkpoints in a record. Before it is exceeded, every second checkpoint in
+# the older half is removed.
 _MAX_CHECKPOINTS = 16
 
 _IMPORT_TIME = time.time()
@@ -136,24 +136,24 @@ class TimeRecord:
 
 
 def _as_seconds(values: Mapping[str, Any], states: tuple[str, ...]) -> dict[str, float]:
-    """Return the seconds of all states; 0 for states that a record of an older version lacks."""
+    """Return the seconds by state; 0 for a state that the record of an older version lacks."""
     if unknown := set(values) - set(states):
         raise ValueError(f"unknown state {min(unknown)!r:.60}")
     seconds = {state: float(values.get(state, 0.0)) for state in states}
     for state, value in seconds.items():
-        if not abs(value) < 2**33:  # This is also true for NaN.
+        if not abs(value) < 2**33:  # The condition is also true for NaN.
             raise ValueError(f"`{state}` is {value!r:.60}; expected a number of seconds")
     return seconds
 
 
 def _as_count(value: Any) -> int:
     if not isinstance(value, int) or value < 0:
-        raise ValueError(f"{value!r:.60} is not a number of steps or starts")
+        raise ValueError(f"{value!r:.60} is not a number of steps or starts; expected 0 or more")
     return value
 
 
 def read(model_dir: str) -> TimeRecord | None:
-    """Return the record of the training in a directory; None if there is none.
+    """Return the goodput record in a model directory; None if there is none.
 
     Raises:
         ValueError: The file is damaged; the message says how.
@@ -238,7 +238,7 @@ class Goodput(contextlib.AbstractContextManager["Goodput"]):
         with self._changing:
             self._advance()
             self._record.keep(step)
-        # Write immediately, because a killed process resumes from this checkpoint.
+        # Write immediately, because the run resumes from this checkpoint if the process is killed.
         self._write()
 
     def rewind(self, step: int) -> None:
@@ -274,7 +274,7 @@ class Goodput(contextlib.AbstractContextManager["Goodput"]):
             self._states.pop()
 
     def _advance(self) -> None:
-        # Do not use the time of day, which may be changed during the run.
+        # Do not use the wall clock, which may be adjusted during the run.
         self._record.spend(self._states[-1], self._clock() + self._offset)
 
     def _earlier(self) -> TimeRecord | None:
@@ -329,10 +329,10 @@ _has_started = False
 
 
 def _take_start_time() -> float:
-    """Return when the current run began, in seconds since 1970.
+    """Return the start time of the current run, in seconds since 1970.
 
-    The first run of a process began when the process was created, so the time of imports is
-    included. Later runs begin now, as do those of an interactive session, which may have been idle.
+    The first run of a process starts when the process is created, so that import time is included.
+    Later runs start now, as do all runs of an interactive session, which may have been idle.
     """
     global _has_started
     is_first, _has_started = not _has_started, True
@@ -341,14 +341,14 @@ def _take_start_time() -> float:
 
 
 def _process_creation_time() -> float:
-    """Return when this process was created; if this is unknown, when this module was imported."""
+    """Return the creation time of this process; if it is unknown, this module's import time."""
     try:
         with open("/proc/self/stat", encoding="utf-8", errors="replace") as stat:
-            # The name of the program, in parentheses, may contain any characters.
+            # The program's name, in parentheses, may itself contain spaces and parentheses.
             ticks = int(stat.read().rpartition(")")[2].split()[19])
     except (OSError, IndexError, ValueError):
         return _IMPORT_TIME
-    if ticks == 0:  # Some sandboxes do not report the time.
+    if ticks == 0:  # Some sandboxes do not report the creation time.
         return _IMPORT_TIME
     since_boot = ticks / os.sysconf("SC_CLK_TCK")
     return time.time() - (time.clock_gettime(time.CLOCK_BOOTTIME) - since_boot)

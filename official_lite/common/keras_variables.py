@@ -2,7 +2,7 @@
 
 Keras numbers layers, metrics and optimizers without a name of their own through the whole process:
 `dense` in the first model, `dense_1` in the next one. What a run writes and what its config selects
-by name must not depend on what was built before it.
+by name must not depend on what the process has built before.
 """
 
 import collections
@@ -37,7 +37,7 @@ def variables_of(part: object) -> Iterator[Any]:
     """Yield all variables below a layer, a trackable object, a list or a mapping."""
     for one in parts_of(part):
         if isinstance(one, keras.Layer):
-            # This includes layers in lists, which the traversal below does not reach.
+            # `weights` includes layers in lists, which the traversal below does not reach.
             yield from one.weights
         else:
             nodes = tf.train.TrackableView(one).descendants()
@@ -45,7 +45,7 @@ def variables_of(part: object) -> Iterator[Any]:
 
 
 def parts_of(value: object) -> Iterator[Any]:
-    """Yield the elements of nested containers, at any depth; a value that is none, unchanged."""
+    """Yield the elements of nested containers, at any depth; yield any other value unchanged."""
     if isinstance(value, Mapping):
         value = [*value.values()]
     if isinstance(value, list | tuple | set | frozenset):
@@ -89,7 +89,7 @@ def written_handles(graph: tf.__internal__.FuncGraph) -> list[tf.Tensor]:
 
 Built = TypeVar("Built")
 
-# The key under which Keras stores its counts of objects without a name, by class in snake case.
+# The key under which Keras stores how many objects it has named, by class in snake case.
 _COUNTERS = "object_name_uids"
 
 

@@ -24,8 +24,8 @@ def get_leaf_nested_dict(d: Mapping[str, Any], keys: Sequence[str]) -> Any:
         leaf = leaf[key]
     if isinstance(leaf, Mapping):
         raise errors.UnknownKeyError(
-            f"The value extracted with keys `{'|'.join(keys)}` is a dictionary, not a leaf: "
-            f"{', '.join(leaf)}."
+            f"The value extracted with keys `{'|'.join(keys)}` is a dictionary, not a leaf. "
+            f"Append one of its keys: {', '.join(leaf)}."
         )
     return leaf
 

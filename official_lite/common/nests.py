@@ -28,7 +28,7 @@ def map_parts(fn: Callable[..., Any], *nests: Nest) -> Nest:
     )
 
 
-# tf.distribute calls this optional method of a spec to create the empty batch of a replica.
+# tf.distribute calls this optional method of a spec to create a batch for a replica without data.
 tf.NoneTensorSpec._create_empty_value = lambda self: None
 
 

@@ -141,7 +141,7 @@ def _group_of(collection: Collection, key: Hashable) -> tuple[Collection, Hashab
             prefix = "/".join(group_names[:depth])
             raise DuplicateNameError(
                 f"{key!r} can't be registered: {prefix!r} is already registered as "
-                f"{_description(group)}, so it can't be a group of names as well."
+                f"{_description(group)}, so it can't be a group of names as well. Use another name."
             )
     return group, leaf
 
@@ -164,9 +164,9 @@ def _is_same(old: Any, new: Any) -> bool:
 
 
 def _identity(thing: Any) -> tuple[str, str] | None:
-    """Return the module and the qualified name of an object; None if it has no name.
+    """Return the module and the qualified name of an object; None if they do not identify it.
 
-    Lambdas have no name.
+    Lambdas and objects defined inside functions have no unique name.
     """
     module, name = getattr(thing, "__module__", None), getattr(thing, "__qualname__", None)
     if module is None or name is None or "<" in name:
@@ -197,7 +197,7 @@ def _description(thing: Any) -> str:
     return f"`{name_of(thing)}`" if hasattr(thing, "__qualname__") else repr(thing)
 
 
-# The prefix of generated module names of files.
+# The prefix of the module names that are generated for files.
 FILE_MODULES = "official_lite_plugin_"
 
 
@@ -470,7 +470,7 @@ def _load_file(path: pathlib.Path) -> ModuleType:
 
 
 def _explain_import(error: BaseException, path: pathlib.Path) -> None:
-    """Raise an error with a remedy if a file failed to import other files of its directory."""
+    """Raise an error with a remedy if a file failed to import another file of its directory."""
     if isinstance(error, ModuleNotFoundError) and error.name:
         neighbor = path.parent / error.name.partition(".")[0]
         if neighbor.is_dir() or neighbor.with_suffix(".py").is_file():
@@ -670,7 +670,7 @@ def attach_stub(importer: str, file: str) -> tuple[Callable[[str], Any], list[st
             found = getattr(importlib.import_module(sources[name]), name)
             setattr(module, name, found)
             return found
-        # `from package import module` asks for an attribute before it imports the module.
+        # `from package import module` looks up an attribute before it imports the module.
         if not name.startswith("_") and hasattr(module, "__path__"):
             if importlib.util.find_spec(f"{importer}.{name}"):
                 return importlib.import_module(f"{importer}.{name}")

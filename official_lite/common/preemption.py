@@ -25,7 +25,7 @@ from official_lite.common import errors, terminal, tf_config
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 # A launcher may forward a signal that the terminal has already sent to the whole process group.
-# Signals within this time therefore count as one request.
+# Signals within this time are therefore treated as one request.
 _SECONDS_OF_ONE_REQUEST = 0.5
 
 
@@ -114,7 +114,8 @@ class _Watch:
         )
         thread.start()
         handlers = {one: signal.getsignal(one) for one in _SIGNALS}
-        # None stands for a handler that was not installed from Python. It can't be restored.
+        # `getsignal` returns None for a handler that was not installed from Python and therefore
+        # can't be restored.
         self._old_handlers = {
             one: old for one, old in handlers.items() if old not in (None, signal.SIG_IGN)
         }
@@ -156,7 +157,7 @@ class _Watch:
                     self.first.name,
                 )
             elif self._may_exit and self._is_second(number):
-                os.write(sys.stderr.fileno(), b"Ended at once, by a second signal.\n")
+                os.write(sys.stderr.fileno(), b"Stopped immediately by a second signal.\n")
                 os._exit(128 + number)
 
     def _is_second(self, number: int) -> bool:
@@ -172,8 +173,8 @@ def _is_interactive() -> bool:
     return hasattr(sys, "ps1") or terminal.ipython_shell() is not None
 
 
-# A compiled loop that reads a flag in every step is 7 to 17 % slower if steps are short. A loop
-# that is split into slices is as fast as an unsplit one.
+# Reading a flag in every step of a compiled loop makes short steps 7 to 17 % slower. A loop that is
+# split into slices is as fast as an unsplit loop.
 _SECONDS_PER_SLICE = 0.5
 
 _MAX_GROWTH = 10
@@ -249,7 +250,7 @@ class StopCheck:
         return is_several and is_caught() and is_one_of_several()
 
     def _agree(self) -> None:
-        """Agree with all workers on the requested stop, and on the average time of a slice."""
+        """Agree with all workers on the requested stop, and on the average duration of a slice."""
         self._sum = self._sum or _create_sum(self._strategy)
         votes = [float(requested() == one) for one in _SIGNALS]
         *votes, seconds, replicas = self._sum(tf.constant([*votes, self._seconds, 1.0]))
@@ -262,7 +263,7 @@ def _create_sum(strategy: tf.distribute.Strategy) -> Callable[[tf.Tensor], Any]:
 
     @tf.function(input_signature=[tf.TensorSpec([4], tf.float32)])
     def add_all(values: tf.Tensor) -> tf.Tensor:
-        # `tf.identity` creates a copy on each device.
+        # `tf.identity` copies the values to each device.
         of_replicas = strategy.run(tf.identity, args=(values,))
         return strategy.reduce(tf.distribute.ReduceOp.SUM, of_replicas, axis=None)
 

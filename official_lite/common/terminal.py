@@ -13,10 +13,10 @@ from typing import Any
 
 from absl import logging
 
-# `logging.info(..., extra=DETAIL)` marks a line that only the complete log shows.
+# `logging.info(..., extra=DETAIL)` writes a line to the complete log but not to the terminal.
 DETAIL = {"is_detail": True}
 
-# Lines that the C++ code of TensorFlow prints while it is imported, before logging is configured.
+# Matches lines that TensorFlow's C++ code prints during the import, before logging is configured.
 _STARTUP = re.compile(
     rb"WARNING: All log messages before absl::InitializeLog\(\) is called"
     rb"|[IWE]\d{4} .*\] (oneDNN custom operations are on|Could not find cuda drivers"
@@ -62,13 +62,13 @@ def without_startup_messages() -> Iterator[None]:
     if child == 0:
         try:
             # Ignore signals that are sent to both processes: this process has to filter messages
-            # until the other one closes the pipe.
+            # until its parent closes the pipe.
             for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
                 signal.signal(number, signal.SIG_IGN)
             os.close(writing)
             _filter_lines(reading, stderr)
         finally:
-            # Whatever happens, this process must not run the rest of the program.
+            # Even after an error, the forked process must not run the rest of the program.
             os._exit(0)
     os.close(reading)
     os.dup2(writing, 2)
@@ -133,7 +133,8 @@ def ipython_shell() -> Any | None:
 
 def cell_of(path: str) -> str | None:
     """Return the cell, such as `In[3]`, whose code has this file name in tracebacks."""
-    # Older versions of IPython lack this method. Formatting an error must not raise another error.
+    # Older versions of IPython lack `format_code_name`. Formatting an error must not raise another
+    # error.
     format_code_name = getattr(getattr(ipython_shell(), "compile", None), "format_code_name", None)
     label_and_name = format_code_name(path) if format_code_name is not None else None
     return label_and_name[1] if label_and_name else None

@@ -36,8 +36,8 @@ _SLURM_VARIABLES = (
     "SLURM_STEP_TASKS_PER_NODE",
 )
 
-# These ports are below those that systems use for outgoing connections. Jobs with consecutive
-# numbers get consecutive ranges of ports, because they may share a node.
+# These ports are below those that operating systems use for outgoing connections. Jobs with
+# consecutive IDs get consecutive port ranges, because they may share a node.
 _FIRST_PORT = 20000
 
 _NUM_PORTS = 10000
@@ -268,7 +268,7 @@ def _expand(part: str) -> Iterator[str]:
 
 
 def _expand_sizes(tasks_per_node: str) -> list[int]:
-    """Parse the number of tasks on each node, such as `2(x3),1`."""
+    """Parse Slurm's task counts per node, such as `2(x3),1` for four nodes."""
     found = re.findall(r"(\d+)(?:\(x(\d+)\))?", tasks_per_node)
     return [int(size) for size, times in found for _ in range(int(times or 1))]
 

@@ -12,10 +12,10 @@ import tensorflow as tf
 
 _Fn = TypeVar("_Fn", bound=Callable[..., Any])
 
-# Packages whose code is written for graphs.
+# Packages whose code runs in graphs without conversion by AutoGraph.
 _PACKAGES = ("official_lite", "tensorflow", "keras")
 
-# AutoGraph's status outside any function, where it is neither enabled nor disabled.
+# AutoGraph's status outside any function, where conversion is neither enabled nor disabled.
 _OUTSIDE = tf.__internal__.autograph.control_status_ctx()
 
 

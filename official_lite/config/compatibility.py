@@ -60,7 +60,7 @@ HARMLESS = (
     "workspace",
 )
 
-# Fields that match the patterns above, but affect the training.
+# Exceptions to the patterns above: fields that do affect training.
 _HARMFUL = (
     "runtime.seed",
     "runtime.mixed_precision_dtype",
@@ -68,13 +68,13 @@ _HARMFUL = (
     "trainer.grad_accum_steps",
 )
 
-# The block of the schedules, whose steps may depend on the length of the training.
+# The config block of the schedules, whose steps may depend on the training length.
 _SCHEDULES = "trainer.optimizer_config."
 
-# The field of an architecture, whose options are fields below it.
+# The field of a searched architecture; the chosen options are fields below it.
 _ARCHITECTURE = "task.arch"
 
-# The last part of the path of a `Change` in the contents of a file that a field names.
+# The last path component of a `Change` of the contents of a file that a config field names.
 _CONTENT = "(sha256 of the file)"
 
 _CHECKPOINT = re.compile(r"ckpt-\d+\.index")
@@ -165,7 +165,7 @@ def check_model(params: hyperparams.Config, model_dir: str, *, is_allowed: bool 
 
     Args:
         params: The config of the run that does not train.
-        model_dir: The model directory of the training.
+        model_dir: The model directory of the training run.
         is_allowed: Whether any change is allowed.
 
     Raises:

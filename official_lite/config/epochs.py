@@ -238,9 +238,9 @@ def _trainer_fields(
     if length is None:
         return
     for name, epochs in in_epochs.items():
-        # Convert through the text, so that 0.1 epochs are exactly a tenth.
+        # Convert through the decimal text, so that 0.1 epochs are exactly a tenth of an epoch.
         steps = Fraction(str(epochs)) * length
-        # Intervals are rounded down, so that the last interval ends before the training ends.
+        # Round intervals down, so that the last interval ends no later than the training does.
         whole = math.ceil(steps) if name == "train_steps" else math.floor(steps)
         yield _Conversion("trainer", name, max(whole, 1), _IN_EPOCHS[name], epochs)
     name = "steps_per_epoch"
@@ -290,8 +290,8 @@ def _stated_length(params: Any, share: Fraction) -> Fraction | None:
     if of_all is None:
         return Fraction(stated) if stated else None
     counted = of_all * share
-    # Also accept the number of steps in all of the data, which earlier versions recorded. A search
-    # still records it if `task.arch` is set.
+    # Also accept the number of steps in the undivided data, which earlier versions recorded and a
+    # search with `task.arch` still records.
     if stated and stated not in (_whole_steps(counted), _whole_steps(of_all)):
         raise errors.ConfigValueError(
             f"`trainer.steps_per_epoch` is {stated}, but `task.train_data.num_examples` is "
@@ -321,7 +321,7 @@ def _length_of_dataset(params: Any, task: Any, own_config: str) -> Fraction:
         reason = "The training dataset does not tell how many batches an epoch has."
         raise _unknown_length(reason, "task.train_data.num_examples", hint=hint)
     if num_batches == 0:
-        raise errors.DataError("The training dataset is empty.")
+        raise errors.DataError("The training dataset is empty. Check `task.train_data`.")
     return num_batches
 
 
@@ -344,7 +344,7 @@ def _share_of_data(params: Any, divides_data: bool | None) -> Fraction:
 
 
 def _require_data_to_ask(params: Any) -> None:
-    """Raise an error if there are several tasks and no custom stage may set the epoch length."""
+    """Raise an error for several tasks, unless a custom stage may still set the epoch length."""
     has_own_prepare = hyperparams.get_by_path(params, "pipeline.prepare", "")
     if hasattr(params.task, "task_routines") and not has_own_prepare:
         raise _unknown_length(_SEVERAL_TASKS)

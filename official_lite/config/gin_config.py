@@ -139,7 +139,7 @@ def operative_config(params: hyperparams.Config) -> str:
 
 
 def _selector() -> str:
-    """Return gin's name of `params`, qualified if a configurable of the user has the same name."""
+    """Return gin's name for `params`, qualified if a user's configurable has the same name."""
     try:
         gin.get_configurable(_BLOCK)
     except KeyError:
@@ -238,7 +238,9 @@ def _literal(path: str, value: Any) -> str:
     except (SyntaxError, ValueError):
         is_same = False
     if not is_same:
-        raise errors.ConfigValueError(f"`{path}` is {value!r}, which can't be written as gin.")
+        raise errors.ConfigValueError(
+            f"`{path}` is {value!r}, which can't be written as gin. Set another value."
+        )
     return _text(value, {constant: f"%{name}" for name, constant in _CONSTANTS.items()})
 
 

@@ -87,7 +87,7 @@ class ExperimentParser:
         params = self.parse_params_override(params)
         params = self.parse_set(params)
         params = expand_home(expand(params, self._default_workspace))
-        # Check the texts only now, when they have their final values.
+        # Check the strings only after all placeholders are replaced.
         for text in hyperparams.texts(params):
             plugins.refuse_code(text)
         refuse_foreign_code(params.runtime)
@@ -172,7 +172,7 @@ def parse_configuration(flags_obj: Any, lock_return: bool = True, print_return: 
     _refuse_masked_passwords(params)
     params.validate()
     if hyperparams.get_by_path(params, "phases"):
-        # A phase may change the length of an epoch, so its epochs are converted when it begins.
+        # A phase may change the length of an epoch, so convert its epochs when the phase begins.
         phase_configs.check(params)
     else:
         params = epochs.resolve(read_model_files(params))
@@ -202,7 +202,7 @@ def _split(assignment: str) -> tuple[str, str]:
 
 def _refuse_masked_passwords(params: hyperparams.Config) -> None:
     masked = f":{yaml_io.MASK}@"
-    # This also covers alternatives that are not selected, which `flatten` leaves out.
+    # `texts` also covers alternatives that are not selected, which `flatten` leaves out.
     is_masked = any(masked in text for text in hyperparams.texts(params))
     for path, value in hyperparams.flatten(params).items() if is_masked else ():
         if masked in str(value):
@@ -258,8 +258,8 @@ def refuse_foreign_code(runtime: Any) -> None:
 
 def given_by_code(params: Any) -> list[Any]:
     """Return the texts and entries of a registered config, which `--safe_config` always allows."""
-    # Expand the texts with the workspace of the registered config itself. A workspace from a later
-    # override is not trusted.
+    # Expand the strings with the workspace of the registered config itself, because a workspace
+    # from a later override is not trusted.
     expanded = expand(params) if hyperparams.get_by_path(params, "workspace", "") else params
     expanded = expand_home(expanded)
     return [*hyperparams.texts(expanded), *_entries(expanded.as_dict())]
@@ -282,8 +282,8 @@ def import_modules(names: list[str] | None) -> None:
 def _one_step(params: Any) -> dict[str, Any]:
     """Return overrides that limit training to one step.
 
-    If the config sets `train_epochs`, so do the overrides, so that the length of an epoch is still
-    checked.
+    If the config sets `train_epochs`, the overrides set it as well, so that the length of an epoch
+    is still checked.
     """
     if hyperparams.get_by_path(params, "trainer.train_epochs") is None:
         return _ONE_STEP
@@ -334,7 +334,9 @@ def expand(params: Any, default: str = "") -> Any:
     if not is_used and not given:
         return params
     if PLACEHOLDER in given:
-        raise errors.ConfigValueError(f"`workspace` is {given!r}; expected a directory.")
+        raise errors.ConfigValueError(
+            f"`workspace` is {given!r}; expected a directory without {PLACEHOLDER}."
+        )
     directory = place(given or default)
     if not directory:
         raise errors.ConfigValueError(
@@ -409,13 +411,13 @@ def model_file_checksums(params: Any) -> dict[str, str]:
 
 
 def _tasks(params: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the path and the config of the task and, if it has several tasks, of each of them."""
+    """Yield the path and config of the top-level task and of each task in a multi-task config."""
     yield "task", params.task
     for index, routine in enumerate(hyperparams.get_by_path(params, "task.task_routines", ())):
         yield f"task.task_routines[{index}].task_config", routine.task_config
 
 
 def _contents(task: Any) -> dict[str, Any]:
-    # The config of a task need not be a `TaskConfig`.
+    # A task config that is not a `TaskConfig` may lack this method.
     read = getattr(type(task), "read_model_files", None)
     return read(task) if read else {}

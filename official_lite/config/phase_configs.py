@@ -149,7 +149,9 @@ def override_all(params: Any, values_for: Callable[[Any], dict[str, Any]]) -> No
 
 def _override(params: Any, overrides: dict[str, Any]) -> None:
     if "phases" in overrides:
-        raise errors.ConfigValueError("The `overrides` of a phase can't contain `phases`.")
+        raise errors.ConfigValueError(
+            "The `overrides` of a phase can't contain `phases`. Remove it from the overrides."
+        )
     params_dict.override_by_paths(params, overrides.items())
 
 

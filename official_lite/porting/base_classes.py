@@ -39,15 +39,15 @@ _REPLACED = {
         for name in ("BinaryIoU", "IoU", "MeanIoU", "OneHotIoU", "OneHotMeanIoU")
     },
 }
-# Classes that are replaced only as base classes: their own instances behave alike in Keras 3.
+# Classes that are replaced only as base classes: their direct instances work in Keras 3 as before.
 _BASES = dict.fromkeys(("keras.Layer", "keras.layers.Layer"), "keras2.Layer") | {
     "keras.Loss": "keras2.Loss",
     "keras.losses.Loss": "keras2.Loss",
     **{f"keras.layers.{name}": f"keras2.{name}" for name in ("Conv2D", "Conv3D")},
 }
-# Optimizers that are replaced as bases of subclasses with extension points of Keras 2.
+# Optimizers that are replaced as base classes of classes that use Keras 2 extension points.
 _OPTIMIZERS = {f"keras.optimizers.{name}": f"keras2.{name}" for name in ("Adam", "Optimizer")}
-# A module in which this finds nothing is skipped, because a visit is slow.
+# Modules that this pattern does not match are skipped, because visiting a syntax tree is slow.
 _MAY_CHANGE = re.compile("|".join([r"\bclass \w+\(", *(n.split(".")[-1] for n in _REPLACED)]))
 # Config classes. Their subclasses may assign None, or a number of another type, to a field.
 _CONFIG = re.compile(
@@ -72,7 +72,7 @@ class _Rewriter(NamesTransformer):
     def __init__(self, bindings: Bindings) -> None:
         super().__init__(bindings)
         self.needed: list[str] = []
-        # For each class that encloses the current node: whether it is a dataclass.
+        # Whether each class that encloses the current node is a dataclass, outermost class first.
         self._fields: list[bool] = []
 
     def visit_ImportFrom(self, node: cst.ImportFrom) -> bool:
@@ -161,7 +161,7 @@ class _Rewriter(NamesTransformer):
         return updated_node
 
     def _from(self, name: str) -> cst.BaseExpression:
-        """Return the expression for a member of a package, whose import is added to the module."""
+        """Return the expression for a member of a package, and request an import of the package."""
         package = _PACKAGES[name.partition(".")[0]]
         if package not in self.needed:
             self.needed.append(package)

@@ -446,8 +446,8 @@ def _last_name(node: cst.BaseExpression) -> str:
     return node.value if isinstance(node, cst.Name) else ""
 
 
-# The number of arguments of functions of `keras.backend`, and templates that replace them.
-# Functions that differ only in their name are already renamed.
+# For each `keras.backend` function, the number of its arguments and the template that replaces a
+# call. Functions that differ only in their name have already been renamed.
 _BACKEND_TEMPLATES = {
     "keras.backend.cast_to_floatx": (1, "keras.ops.cast(a, keras.backend.floatx())"),
     "keras.backend.dtype": (1, "keras.backend.standardize_dtype(a.dtype)"),
@@ -482,7 +482,7 @@ def _synchronized(call: cst.Call) -> cst.Call:
 def _with_argument(args: Sequence[cst.Arg], added: cst.Arg) -> list[cst.Arg]:
     """Add a keyword argument: first if all others are keyword arguments, too; otherwise last.
 
-    At the front, the new argument preserves the layout of the last one.
+    Adding it at the front preserves the layout at the end of the call.
     """
     if not args:
         return [added]
@@ -513,7 +513,7 @@ def _with_new_arguments(call: cst.Call, name: str) -> cst.Call:
 
 
 def _has_no_effect(arg: cst.Arg, called: str) -> bool:
-    """Return whether Keras 3 lacks an argument whose value has no effect, as in `decay=0`."""
+    """Return whether an argument that Keras 3 lacks has no effect anyway, as in `decay=0`."""
     beginning, _ = keras_changes.GONE_ARGUMENTS.get(keyword_of(arg), (None, ""))
     if not beginning or not called.startswith(beginning):
         return False

@@ -157,7 +157,7 @@ GONE_METHODS = {
     "fit_generator": "call `fit`",
 }
 
-# Methods by which custom optimizers extend Keras 2.
+# Methods that custom Keras 2 optimizers override or call.
 OF_KERAS_2_OPTIMIZERS = frozenset(
     (
         *("_create_slots", "_get_hyper", "_prepare_local", "_resource_apply_dense"),

@@ -58,7 +58,7 @@ def _insert_import(body: list[_Statement], name: str, top: int) -> None:
 
 
 class _NewImport(NamedTuple):
-    """`import module` or `from module import name`, with an optional `as alias`."""
+    """An import, `import module` or `from module import name`, with an optional alias."""
 
     module: str
     name: str = ""
@@ -99,7 +99,7 @@ class _Renamer(NamesTransformer):
         return _dotted(expression).with_changes(lpar=original_node.lpar, rpar=original_node.rpar)
 
     def _in_terms_of(self, root: str, new: str) -> str | None:
-        """Return the new dotted name, which starts with `root` if an import still binds it."""
+        """Return how the module must spell `new`: starting with `root` if `root` is still bound."""
         stands_for = self._bindings.imported[root]
         begin = self._translate(stands_for) or stands_for
         keeps_its_name = root != stands_for or root == "orbit"
@@ -198,7 +198,7 @@ def _replaced(
         return line.with_changes(body=[moved])
     texts = list(dict.fromkeys(one.text() for one in new))
     parsed = [cst.ensure_type(cst.parse_statement(t), cst.SimpleStatementLine) for t in texts]
-    # Comments above the line go above the first new statement, a trailing one after the last.
+    # Comments above the line go above the first new statement; a trailing comment follows the last.
     parsed[0] = parsed[0].with_changes(leading_lines=line.leading_lines)
     parsed[-1] = parsed[-1].with_changes(trailing_whitespace=line.trailing_whitespace)
     return parsed[0] if len(parsed) == 1 else cst.FlattenSentinel(parsed)

@@ -45,10 +45,10 @@ _Ported: TypeAlias = tuple[bytes, list[manual_todos.Remaining]]
 _CONFIGS = (".gin", ".yaml", ".yml")
 _SUFFIXES = (".py", ".ipynb", *_CONFIGS)
 _DOTTED = re.compile(r"(?<![\w./-])(?:official|orbit|tf_keras|tensorflow\.keras)(?:\.\w+)+")
-# The start of a cell in the code of a notebook.
+# The comment that marks the start of each cell in the code of a notebook.
 _CELL = "# The cell "
-# The start of a line that only IPython understands. It is a statement rather than a comment,
-# because such a line may be the only one of a block.
+# The replacement for the start of a line that only IPython understands. It is a statement rather
+# than a comment, because such a line may be the only line of a block.
 _FOR_IPYTHON = "pass  # For IPython: "
 _NOT_A_FOLDER_NAME = re.compile(r"\W")
 
@@ -262,7 +262,7 @@ def _path_of(module: str, alongside: str, brought: Iterable[str]) -> pathlib.Pat
 def _names_below_official(path: pathlib.Path) -> Iterator[str]:
     """Yield the dotted names that a file below the project's own folder `official` defines.
 
-    These are its module and, for an `__init__.py`, the names that it defines or imports.
+    These are the file's module and, for an `__init__.py`, the names that it defines or imports.
     """
     folders = path.resolve().parent.parts
     if "official" not in folders or path.suffix != ".py":
@@ -311,7 +311,7 @@ class Notebook:
     def with_code(self, code: str) -> bytes:
         """Return the notebook with the ported `code` in its cells."""
         sources: dict[int, list[str]] = {}
-        # Lines inserted before the first cell belong to it.
+        # Lines that were inserted before the first cell become part of that cell.
         before: list[str] = []
         for line in code.removesuffix("\n").split("\n"):
             if line.startswith(_CELL):
@@ -379,7 +379,7 @@ class _Gatherer:
     def __init__(self, folder: pathlib.Path) -> None:
         self._folder = folder
         self._whole: dict[str, str] = {}
-        # Per package: import statements by the name that they bind.
+        # For each package, its import statements by the name that each statement binds.
         self._imports: dict[str, dict[str, str]] = {}
 
     def texts(self) -> Mapping[str, str]:
@@ -405,10 +405,10 @@ class _Gatherer:
         """Add the module or package that contains a dotted name.
 
         Args:
-            name: For example `official.nlp.modeling.layers.MaskedLM`.
+            name: The dotted name, such as `official.nlp.modeling.layers.MaskedLM`.
             bound_from: The package that an attribute is accessed on, such as `official.nlp`. The
-                rest of the name must be bound in it. Empty for an import, which finds submodules
-                itself.
+                rest of the name must be bound in it. Empty for a name in an import statement, with
+                which Python finds submodules itself.
         """
         if not name.startswith("official.") or has_name(_in_lite(name)):
             return

@@ -32,7 +32,7 @@ _PROGRAM = "python -m official_lite.tools"
 # One-line descriptions of the commands.
 _COMMANDS = {
     "train": "Train, evaluate or predict with a registered experiment, like train.py.",
-    "launch": "Start a training with several processes on this machine.",
+    "launch": "Start a training job of several processes on this machine.",
     "data_service": "Start a dispatcher or worker of a tf.data service.",
     "report": "Write an HTML report about runs and studies.",
     "search": "Show the trials of a study as a table and as plots.",
@@ -61,7 +61,7 @@ def commands() -> Mapping[str, str]:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command named by the arguments and return its exit code."""
     if argv is None:
-        # Installed only for the command line, not when another program calls this function.
+        # Install the hook only for the command line, not when another program calls this function.
         sys.excepthook = app.show_error
     name, *arguments = list(sys.argv[1:] if argv is None else argv) or ["--help"]
     if name in ("--help", "-h", "help"):
@@ -84,7 +84,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         allow_abbrev=False,
     )
     module.add_arguments(parser)
-    # Silences TensorFlow's startup messages unless the user has set the variable.
+    # Silence TensorFlow's startup messages unless the user has set the variable.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     verbosity, arguments = _take_verbosity(arguments, parser.prog)
     args = parser.parse_args(flags.expand_home(arguments))
@@ -101,8 +101,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return int(errors.ExitCode.INTERRUPTED)
     except BrokenPipeError:
-        # The reader has closed the pipe. Without this, Python would report the broken pipe again
-        # when it flushes stdout at exit.
+        # The reader has closed the pipe. Redirect stdout, because Python would otherwise report the
+        # broken pipe again when it flushes stdout at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return int(errors.ExitCode.DONE)
 
@@ -114,7 +114,7 @@ def _take_verbosity(arguments: Sequence[str], prog: str) -> tuple[int | None, li
     """
     own = list(arguments)
     end = own.index("--") if "--" in own else len(own)
-    # Not added to the command's parser, because the parsers of subcommands would reject it.
+    # Use a separate parser, because the parsers of subcommands would reject `--verbosity`.
     parser = argparse.ArgumentParser(prog, add_help=False, allow_abbrev=False)
     parser.add_argument("--verbosity", type=int)
     known, others = parser.parse_known_args(own[:end])

@@ -32,7 +32,7 @@ from official_lite.tools import run_model
 Outputs = list[Any]
 ExportedCall = Callable[[run_model.ModelInputs], Outputs]
 
-# The timing of a model ends after so many calls or seconds, whichever comes first.
+# The latency measurement ends after this many calls or seconds, whichever comes first.
 _MAX_CALLS = 200
 _MAX_SECONDS = 2.0
 _WARM_UP_CALLS = 5
@@ -47,8 +47,8 @@ class Export:
         path: The file, or the folder of a SavedModel.
         checkpoint: The checkpoint whose weights were exported.
         size: Size in bytes.
-        max_difference: Largest absolute difference between an output and that of the original
-            model.
+        max_difference: Largest absolute difference between the outputs of the exported and the
+            original model.
         max_output: Largest absolute output of the original model.
         latency_ms: Median time of a call with one example in milliseconds; None if not measured.
         metrics: The task's metrics of the exported model; empty if not measured.
@@ -148,7 +148,7 @@ def _write_and_call(
     act = "written"
     try:
         with error_report.naming_the_resource(to_save_memory="End other programs"):
-            # Otherwise a model that records values would be saved together with the event storage.
+            # Without muting, a model that records values would be saved with the event storage.
             with telemetry.get_event_storage().muted():
                 model_export.write_model(model, path, format, input_signature=inputs.signature)
             act = "loaded back"
@@ -156,7 +156,7 @@ def _write_and_call(
             return call, call(inputs)
     except errors.OfficialLiteError:
         raise
-    except Exception as error:  # Converters and loaders may raise anything.
+    except Exception as error:  # Converters and loaders may raise any exception.
         raise errors.OfficialLiteError(
             f"The model can't be {act} as {format}: {type(error).__name__}: "
             f"{str(error).strip()[:1000]}"
@@ -299,7 +299,7 @@ def _difference(expected: Any, found: Any) -> float:
             return 0.0 if np.array_equal(expected, found) else float("inf")
         expected, found = expected.astype(np.float32), np.asarray(found).astype(np.float32)
     one, two = (np.asarray(each).astype(np.float64) for each in (expected, found))
-    # The difference of two equal infinities, or of two NaN, is 0.
+    # Define the difference between two equal infinities, or between two NaNs, as 0.
     same = (one == two) | (np.isnan(one) & np.isnan(two))
     gaps = np.abs(np.subtract(one, two, out=np.zeros_like(one), where=~same))
     return float(np.nan_to_num(gaps, nan=np.inf, posinf=np.inf).max())
@@ -313,7 +313,7 @@ def measure_metrics(
     """Evaluate an exported model on the validation data; without `call`, the original model.
 
     Args:
-        ctx: The context with task and model, whose weights are those of the exported model.
+        ctx: The context with the task and the original model, whose weights were exported.
         inputs: Example inputs, for the names and dtypes that the exported model expects.
         call: The exported model.
 
@@ -379,7 +379,7 @@ def _answered_by(
         packed = keras.tree.pack_sequence_as(given, leaves)
         outputs = call(dataclasses.replace(inputs, args=packed))
         if not structure:
-            # The exported model returns a flat list, so the original model shows the structure.
+            # The exported model returns a flat list, so take the structure from the original model.
             structure.append(own_call(*args, **kwargs))
         return keras.tree.pack_sequence_as(structure[0], [tf.constant(x) for x in outputs])
 

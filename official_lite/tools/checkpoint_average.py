@@ -86,7 +86,7 @@ def write_average(
         if output.endswith(_KERAS_FILES):
             _require_one_keras_model(trainer.model, output)
         averages = _averages(trainer.model, paths)
-        # Everything other than weights is taken from the last checkpoint.
+        # Take everything except the weights from the last checkpoint.
         run_model.read_checkpoint(trainer.checkpoint, paths[-1])
         for weight, average in zip(_weights(trainer.model), averages, strict=True):
             weight.assign(average)
@@ -100,7 +100,7 @@ def write_average(
 def _parts(ctx: Any, build: Any, recalibration_steps: int) -> Any:
     """Build a trainer or, for several tasks, an object with the same attributes.
 
-    A trainer for several tasks would read the data of all of them.
+    A multi-task trainer would read the data of all tasks.
     """
     if not isinstance(ctx.task, multitask.MultiTask):
         trainer = build.make_trainer(ctx)
@@ -135,12 +135,13 @@ def _require_one_model(paths: Sequence[str]) -> None:
     for path in paths[1:]:
         other = _saved_weights(path)
         for one, two in itertools.zip_longest(first, other):
-            # Names are not compared, because the number in a layer's name may differ between
+            # Do not compare names, because the number in a layer's name may differ between
             # processes.
             if one is None or two is None or one.shape != two.shape:
                 raise errors.CheckpointError(
                     f"{paths[0]} and {path} belong to different models: one contains "
-                    f"{_describe(one)} where the other contains {_describe(two)}."
+                    f"{_describe(one)} where the other contains {_describe(two)}. Pass checkpoints "
+                    "of one model."
                 )
 
 
@@ -203,7 +204,7 @@ def _save_checkpoint(trainer: Any, directory: str, paths: Sequence[str]) -> str:
     manager = async_checkpoint_manager.AsyncCheckpointManager(
         trainer.checkpoint, directory, max_to_keep=1
     )
-    # An evaluation uses the optimizer's moving average, so it must be set to the averaged weights.
+    # An evaluation uses the optimizer's moving average, so set it to the averaged weights as well.
     with ema_optimizer.following_weights(trainer.optimizer):
         written = manager.save(checkpoint_number=step)
     record = {"global_step": step, "checkpoints": list(paths)}

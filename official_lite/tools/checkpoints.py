@@ -64,7 +64,7 @@ def _list(args: argparse.Namespace) -> errors.ExitCode:
 
 
 def _subdirectories(model_dir: str) -> list[str]:
-    """Return subfolders that may contain checkpoints, such as the best one; skip other runs."""
+    """Return subdirectories that may contain checkpoints, such as `best_ckpt`; skip other runs."""
     paths = [os.path.join(model_dir, name) for name in files.list_names(model_dir)]
     return [path for path in paths if os.path.isdir(path) and not run_reading.is_run(path)]
 
@@ -83,7 +83,7 @@ def _row(checkpoint: run_reading.SavedCheckpoint, model_dir: str) -> dict[str, A
 
 
 def _state(checkpoint: run_reading.SavedCheckpoint) -> str:
-    """Return the state according to file sizes and the checksum of the index."""
+    """Return a checkpoint's state according to its file sizes and the checksum of its index."""
     if not checkpoint.is_committed:
         return "not committed"
     return commit.find_damage(checkpoint.path) or "sound"

@@ -23,7 +23,7 @@ SHELLS = ("bash", "zsh", "fish")
 _A_NAME = "The name of the experiment."
 _NAMES = "python -m official_lite.tools experiments list --names 2>/dev/null"
 
-# Names of arguments, which mean the same in all commands.
+# The names of arguments that are directories or files in every command.
 _DIRECTORIES = {"directories", "folder", "folders", "log_dir", "model_dir", "study_dir"}
 _FILES = {"a", "b", "config_file", "gin_file", "output", "path", "source"}
 
@@ -103,7 +103,7 @@ def _say_what_is_what(parser: argparse.ArgumentParser, shtab: ModuleType) -> Non
     for action in _actions(parser):
         if action.choices:
             continue
-        # shtab reads this extra attribute of an argparse action.
+        # shtab reads the extra attribute `complete` of an argparse action.
         attributes = vars(action)
         if action.dest in _DIRECTORIES:
             attributes["complete"] = shtab.DIRECTORY

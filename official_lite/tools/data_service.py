@@ -1,13 +1,13 @@
-"""Start a dispatcher or a worker of a tf.data service, which prepares data for trainings.
+"""Start a dispatcher or a worker of a tf.data service, which prepares data for training runs.
 
-Start one dispatcher, whose address is passed to the trainings, and any number of workers:
+Start one dispatcher, whose address is passed to training runs, and any number of workers:
 
     python -m official_lite.tools data_service dispatcher --port=5000
     python -m official_lite.tools data_service worker --dispatcher=HOST:5000 --host=THIS_HOST
     python train.py --tf_data_service=grpc://HOST:5000 ...
 
-Workers must see the files under the same paths as the training. They may join and leave while it
-runs. SIGTERM and Ctrl-C stop a dispatcher or a worker, with exit code 0.
+Workers must see the files under the same paths as the training process. They may join and leave
+while it runs. SIGTERM and Ctrl-C stop a dispatcher or a worker, with exit code 0.
 """
 
 import argparse
@@ -17,7 +17,7 @@ from typing import Any
 
 from official_lite.common import errors, terminal
 
-# The time for which a worker tries to reach a lost dispatcher before it logs an error.
+# How long a worker tries to reach a lost dispatcher before it logs an error.
 _DISPATCHER_TIMEOUT_MS = 60_000
 
 
@@ -55,7 +55,7 @@ def run(args: argparse.Namespace) -> int:
     is_over = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: is_over.set())
-    # Printed after the handlers are installed: a process that reads this may send a signal.
+    # Print this only after the handlers are installed, because a reader may then send a signal.
     terminal.say(what)
     is_over.wait()
     server.stop()
@@ -100,5 +100,6 @@ def _start(server_cls: Any, config: Any, port: int) -> Any:
         return server_cls(config)
     except (RuntimeError, tf.errors.OpError) as error:
         raise errors.ConfigValueError(
-            f"Can't listen at port {port}: {error}. Check whether another process uses it."
+            f"Can't listen at port {port}: {error}. Check whether another process uses it, or pass "
+            "another --port."
         ) from error

@@ -26,7 +26,7 @@ from official_lite.run import run_record
 from official_lite.tools import listing
 
 _PACKAGE = "official-lite"
-# Fewer free bytes than these are reported as a problem.
+# The minimum free disk space and memory in bytes; less is reported as a problem.
 _MIN_DISK = 1_000_000_000
 _MIN_MEMORY = 1_000_000_000
 _MARKS = {True: "ok", False: "WRONG", None: ""}
@@ -105,7 +105,7 @@ def _packages() -> Iterator[Check]:
     yield Check(name=_PACKAGE, value=version, ok=True)
     for text in importlib.metadata.requires(_PACKAGE) or []:
         wanted = requirements.Requirement(text)
-        # Empty if the package is always required.
+        # `extra` is empty if the package is always required.
         extra = text.partition("extra ==")[2].strip(" '\"")
         if extra != "dev":
             yield _package(wanted, extra)

@@ -104,6 +104,6 @@ def run(args: argparse.Namespace) -> int:
     if different := [export.path for export in exports if not export.is_within(args.tolerance)]:
         raise errors.OfficialLiteError(
             f"The outputs differ from the model's by more than --tolerance={args.tolerance:g}: "
-            f"{', '.join(different)}."
+            f"{', '.join(different)}. Raise --tolerance if such differences are acceptable."
         )
     return int(errors.ExitCode.DONE)

@@ -38,7 +38,8 @@ from typing import IO
 from official_lite.common import cluster, errors, tf_config
 
 _HOST = "127.0.0.1"
-# Below the ephemeral ports, which an outgoing connection might use before the process starts.
+# These ports lie below the ephemeral ones, which an outgoing connection might take before a process
+# listens.
 _PORTS = range(10000, 32000)
 _MAX_TRIES = 1000
 
@@ -59,7 +60,7 @@ _SIGNALS = {
 _SECONDS_BETWEEN_LOOKS = 0.05
 
 # A scheduler may send its signal to all processes while the launcher forwards it as well. Signals
-# within this time are treated as one.
+# within this time are treated as one request.
 _SECONDS_OF_ONE_WISH = 0.5
 
 _output_lock = threading.Lock()
@@ -147,8 +148,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=600.0,
         metavar="S",
         help=(
-            "With --elastic, the time in seconds after which lost workers count as back: the "
-            "others save and stop, and MAX processes continue. Default: %(default)g."
+            "With --elastic, the time in seconds after which lost workers are assumed to be back: "
+            "the others save and stop, and MAX processes continue. Default: %(default)g."
         ),
     )
     parser.add_argument(
@@ -198,7 +199,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Start the cluster, restart it if allowed, and return the exit code.
 
-    The exit code is that of the first process that failed.
+    The exit code is taken from the first process that failed.
     """
     sizes = _sizes(args)
     if args.log_dir is not None:
@@ -238,7 +239,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _sizes(args: argparse.Namespace) -> list[int]:
-    """Return the numbers of workers to use, in decreasing order."""
+    """Return the worker counts to use, in decreasing order."""
     if args.elastic is None:
         if not args.workers:
             raise errors.ConfigValueError(
@@ -249,7 +250,8 @@ def _sizes(args: argparse.Namespace) -> list[int]:
     if args.workers is not None or args.ps:
         raise errors.ConfigValueError(
             "--elastic can't be combined with --workers or --ps: it selects the number of workers "
-            "by itself, and parameter servers replace lost workers without a restart."
+            "by itself, and parameter servers replace lost workers without a restart. Remove "
+            "--elastic or the other flags."
         )
     if not args.max_restarts:
         raise errors.ConfigValueError(
@@ -369,14 +371,16 @@ def _free_ports(count: int) -> list[int]:
 
 def _count(text: str) -> int:
     if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of processes, such as 2")
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a number of processes; pass a whole number"
+        )
     return int(text)
 
 
 def _range(text: str) -> tuple[int, int]:
     least, _, most = text.partition(":")
     if not (least.isdecimal() and most.isdecimal() and 0 < int(least) <= int(most)):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a range MIN:MAX, such as 1:4")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a range MIN:MAX; pass, for example, 1:4")
     return int(least), int(most)
 
 
@@ -450,7 +454,7 @@ class _Log:
         self._is_losing = self._is_torn = False
 
     def append(self, line: str) -> None:
-        """Append a line; if that fails, lose it, and warn unless the last line was lost, too."""
+        """Append a line; if writing fails, drop it, and warn at the first of several such lines."""
         data = b"\n" * self._is_torn + line.encode() + b"\n"
         try:
             self._is_torn = self._file.write(data) < len(data)
@@ -473,8 +477,8 @@ def _start(spec: ProcessSpec) -> subprocess.Popen[bytes]:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            # Keeps the terminal's Ctrl-C from reaching the process directly; the launcher forwards
-            # it once.
+            # Keep the terminal's Ctrl-C from reaching the process directly, because the launcher
+            # forwards it.
             start_new_session=True,
             preexec_fn=_end_with_launcher if sys.platform == "linux" else None,
         )
@@ -594,8 +598,8 @@ class LaunchedCluster:
             failures = [(process, end) for process, end in ends if end is not None and end.code]
             if all(end is not None and end.code == 0 for end in trainers):
                 return None
-            # If several failed at once, report the cause: a process killed by a signal before one
-            # that lost its peer.
+            # If several processes failed at once, report the likely cause: a process killed by a
+            # signal rather than a process that lost its peer.
             for process, end in sorted(failures, key=lambda pair: _as_consequence(pair[1])):
                 if not self._is_replaced(process, end):
                     return end
@@ -660,7 +664,7 @@ class LaunchedCluster:
 
 
 def _as_consequence(end: ProcessEnd) -> int:
-    """Return a sort key: the higher, the likelier another process caused this end."""
+    """Return a sort key that is higher the more likely another process caused this end."""
     if end.code < 0:
         return 0
     return 2 if end.code == errors.ExitCode.CLUSTER else 1

@@ -60,7 +60,7 @@ def print_table(
         console.width = _UNLIMITED
     with console.capture() as printed:
         console.print(table)
-    # Printed here, without trailing spaces, so that `main` rather than rich handles a closed pipe.
+    # Print here, without trailing spaces, so that `main` rather than rich handles a closed pipe.
     print("\n".join(line.rstrip() for line in printed.get().splitlines()))
 
 
@@ -108,5 +108,5 @@ def share_text(share: float | None) -> str:
 
 
 def _cell(text: str) -> rich.text.Text:
-    # Not a str, which rich would search for markup.
+    # Do not return a str, which rich would search for markup.
     return rich.text.Text(" ".join(terminal.escape_controls(text).split()))

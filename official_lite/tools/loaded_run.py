@@ -46,7 +46,7 @@ def load_run(
 ) -> LoadedRun:
     """Open a trained run on one device; nothing is written to it.
 
-    Building the model sets the seeds of TensorFlow and Keras to that of the run.
+    Building the model sets the seeds of TensorFlow and Keras to the seed of the run.
 
     The experiment must be registered: import the module that registers it first. A module
     `registry_imports` in the current directory is imported by this function. ::

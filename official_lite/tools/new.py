@@ -146,7 +146,7 @@ def write_project(folder: pathlib.Path, kind: str = _DEFAULT) -> None:
 def _filled_templates(
     kind: Kind, values: Mapping[str, str]
 ) -> Iterator[tuple[pathlib.PurePath, str]]:
-    """Yield the paths, relative to their layer, and the texts of the project's files."""
+    """Yield the path, relative to its layer, and the text of each file of the project."""
     resource = importlib.resources.files("official_lite.tools") / "starter"
     with importlib.resources.as_file(resource) as starter:
         slots = {
@@ -167,7 +167,7 @@ def _read(path: pathlib.Path) -> str:
 def _target(template: pathlib.PurePath, name: str) -> pathlib.PurePath:
     path = template.with_suffix("")
     if path.name == "gitignore":
-        # Stored without its dot, because it would otherwise apply to this repository.
+        # The template's name has no leading dot, because it would then apply to this repository.
         return path.with_name(".gitignore")
     return pathlib.PurePath(name, *path.parts[1:]) if path.parts[0] == "package" else path
 
@@ -175,7 +175,7 @@ def _target(template: pathlib.PurePath, name: str) -> pathlib.PurePath:
 def _check(name: str) -> None:
     if not name.isidentifier() or not name.isascii():
         wish = re.sub(r"\W+", "_", name, flags=re.ASCII).strip("_")
-        hint = f" Use `{wish}`." if wish.isidentifier() else ""
+        hint = f" Use `{wish}`." if wish.isidentifier() else " Start it with a letter."
         raise errors.ConfigValueError(f"{name!r} is not a valid name of a Python package.{hint}")
     if keyword.iskeyword(name):
         raise errors.ConfigValueError(

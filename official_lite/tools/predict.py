@@ -38,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> NoReturn:
-    """Replace this process by the prediction."""
+    """Replace this process by the prediction command."""
     given = {"format": args.format, "checkpoint": args.checkpoint}
     if args.output:
         is_remote = files.is_remote(args.output)

@@ -47,7 +47,8 @@ def run(args: argparse.Namespace) -> int:
         files.write_text(args.output, text)
     except OSError as error:
         raise errors.ConfigValueError(
-            f"--output={args.output} can't be written: {error.strerror or error}."
+            f"--output={args.output} can't be written: {error.strerror or error}. Pass another "
+            "path."
         ) from error
     print(args.output if files.is_remote(args.output) else pathlib.Path(args.output).resolve())
     return int(errors.ExitCode.DONE)

@@ -28,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> NoReturn:
-    """Replace this process by the training."""
+    """Replace this process by the training command."""
     command = [*sources.train_command(args.run, args), f"--model_dir={args.model_dir}"]
     chosen = execution_record.load(args.run)
     _require_unused(args.model_dir)
@@ -42,7 +42,7 @@ def run(args: argparse.Namespace) -> NoReturn:
 
 
 def _require_unused(model_dir: str) -> None:
-    """Check that the new run would not touch the files of another one.
+    """Check that the new run would not touch the files of another run.
 
     Raises:
         errors.ModelDirBusyError: Another run is training in the directory.

@@ -25,7 +25,7 @@ from official_lite.modeling.optimization import ema_optimizer, optimizer_factory
 from official_lite.pipeline.stages import Build, ExperimentContext, find_stages
 from official_lite.run import runtime
 
-# The number of example inputs; more would only take longer.
+# The number of example inputs; more examples would only take longer.
 _MAX_EXAMPLES = 8
 # Size of unknown dimensions in random inputs.
 _OPEN_SIZE = 4
@@ -148,7 +148,8 @@ def read_checkpoint(
         raise
     except (ValueError, tf.errors.OpError) as error:
         raise errors.CheckpointError(
-            f"{prefix} does not match the model of the config: {str(error).strip()[:500]}"
+            f"{prefix} does not match the model that the config describes: "
+            f"{str(error).strip()[:500]}"
         ) from error
 
 
@@ -181,7 +182,7 @@ def random_inputs(model: keras.Model, seed: int = 0) -> ModelInputs:
     if specs is None:
         raise errors.ConfigValueError(
             f"The inputs of {type(model).__name__} are unknown, because it is not a functional "
-            "model. Use real inputs, which the data of the task provide."
+            "model. Use real inputs from the task's data."
         )
     generator = np.random.default_rng(seed)
     args = keras.tree.map_structure(lambda spec: _draw(spec, generator), specs)
@@ -200,7 +201,8 @@ def real_inputs(ctx: ExperimentContext) -> ModelInputs:
     batch = next(iter(dataset), None)
     if batch is None:
         raise errors.DataError(
-            "The validation data are empty; expected at least one batch as an example."
+            "The validation data are empty; expected at least one batch as an example. Check the "
+            "data config of the task."
         )
     args = _args_of_call(ctx, batch)
     arrays = [np.asarray(each) for each in keras.tree.flatten(args)]
@@ -231,7 +233,7 @@ def _args_of_call(ctx: ExperimentContext, batch: nests.Nest) -> list[Any]:
     if not calls:
         raise errors.ConfigValueError(
             f"The validation step of {type(ctx.task).__name__} does not call its model, so the "
-            "inputs of the model are unknown."
+            "inputs of the model are unknown. Call `model` in `validation_step`."
         )
     for leaf in keras.tree.flatten(calls[0]):
         if not tf.is_tensor(leaf) or isinstance(leaf, tf.RaggedTensor | tf.SparseTensor):
@@ -258,7 +260,7 @@ def _watching(model: keras.Model) -> Iterator[list[list[Any]]]:
 @contextlib.contextmanager
 def calls_replaced(model: keras.Model, call: Callable[..., Any]) -> Iterator[None]:
     """Redirect the calls of a model to a function within the context."""
-    # Bypasses Keras' `__setattr__`, which would try to track the function.
+    # Bypass Keras' `__setattr__`, which would try to track the function.
     model.__dict__["call"] = call
     try:
         yield
@@ -280,7 +282,7 @@ def _is_input(name: str, value: Any) -> bool:
 
 
 def _own_specs(model: keras.Model) -> list[Any] | None:
-    """Return the specs of a functional or sequential model; None for any other model."""
+    """Return the input specs of a functional or sequential model; None for any other model."""
     inputs = getattr(model, "inputs", None)
     if not inputs:
         return None
@@ -291,7 +293,7 @@ def _own_specs(model: keras.Model) -> list[Any] | None:
 
 
 def _names(specs: Any) -> list[str]:
-    """Return a name for each leaf: its own, or one derived from its position."""
+    """Return a name for each leaf of the specs: its own name, or a name built from its position."""
     names = []
     for path, leaf in keras.tree.flatten_with_path(specs):
         own = leaf.name if isinstance(leaf, tf.TensorSpec) else None
@@ -301,7 +303,7 @@ def _names(specs: Any) -> list[str]:
 
 
 def _few(args: Any, arrays: Sequence[Any], specs: Any) -> Any:
-    """Return the first examples of the arguments, with the dtypes of the specs."""
+    """Return the arguments for the first examples of a batch, with the dtypes of the specs."""
     sizes = {array.shape[0] if array.ndim else None for array in arrays}
     rows = slice(_MAX_EXAMPLES if len(sizes) == 1 and None not in sizes else None)
     leaves = [
@@ -321,5 +323,5 @@ def _draw(spec: tf.TensorSpec, generator: np.random.Generator) -> Any:
 
 
 def _portable(dtype: tf.DType) -> tf.DType:
-    """Return float32 for half precision, to which a model converts its inputs by itself."""
+    """Return float32 for half-precision types, to which a model converts its inputs itself."""
     return tf.float32 if dtype in (tf.float16, tf.bfloat16) else dtype

@@ -152,7 +152,7 @@ def _read(folders: Sequence[str]) -> list[run_reading.Run]:
     if len(folders) == 1:
         return run_reading.read_runs(folders[0])
     found = [path for folder in folders for path in run_reading.find_runs(folder)]
-    # The paths on the command line distinguish runs of the same name in two folders.
+    # Name the runs by their paths, because runs in two folders may have the same name.
     return [run_reading.read_run(path, name=path) for path in dict.fromkeys(found)]
 
 
@@ -186,7 +186,7 @@ def _is_a_result(name: str) -> bool:
 
 
 def _rank_of(runs: Sequence[Facts]) -> Callable[[str], tuple[bool, int]]:
-    """Return a sort key: first metrics that select the best checkpoint, then the most common."""
+    """Return a sort key that puts metrics of best checkpoints first, then the most common ones."""
     judged_by = {facts.get("trainer.best_checkpoint_eval_metric") for facts in runs}
     wanted = {f"validation/{name}" for name in judged_by}
     return lambda name: (name not in wanted, -sum(name in facts.metrics for facts in runs))
@@ -197,7 +197,7 @@ def _in_short(facts: Facts) -> dict[str, str]:
     step, total = facts.run.step, facts.run.train_steps
     return {
         "step": f"{step}/{total}" if total else str(step),
-        # There is room only for the kind, such as `early_stopping`; the report has the whole text.
+        # There is room only for the kind, such as `early_stopping`; the report has the full reason.
         "exit_reason": str(facts.get("exit_reason") or "").partition(":")[0],
     }
 
@@ -243,7 +243,7 @@ def _differing(configs: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _rows(names: Sequence[str], sources: Sequence[Mapping[str, Any]]) -> list[list[str]]:
-    """Return a row for each name that has a value: strings, because types differ by row."""
+    """Return a row of strings for each name that has a value, because types differ by row."""
     rows = []
     for name in names:
         texts = [_FORMATS.get(name, listing.value_text)(source.get(name)) for source in sources]

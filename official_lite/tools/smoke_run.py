@@ -1,4 +1,4 @@
-"""A training of a few seconds that needs no data, to check that the installation works.
+"""A training run of a few seconds on generated data, to check that the installation works.
 
 It trains, evaluates and saves, and is then resumed from its checkpoint, as after an interruption.
 """
@@ -79,7 +79,7 @@ def run() -> SmokeResult:
     start = time.monotonic()
     with (
         tempfile.TemporaryDirectory() as model_dir,
-        # Hides the summary table at the end of a run.
+        # Hide the summary table that each run prints at its end.
         contextlib.redirect_stderr(io.StringIO()),
     ):
         pipeline.RunPipeline(experiment(_FIRST_STEPS), "train_and_eval", model_dir).run()
@@ -97,14 +97,14 @@ def run() -> SmokeResult:
 
 
 def _resumed_from(first: run_reading.Run, last: run_reading.Run) -> int:
-    """Return the last step of the first start that the second start did not report again."""
+    """Return the last step that the first start reported and the second start did not repeat."""
     before, after = (each.series["train"]["training_loss"] for each in (first, last))
     times = zip(before.steps, before.wall_times, after.wall_times, strict=False)
     return max((step for step, one, other in times if one == other), default=0)
 
 
 def experiment(train_steps: int) -> cfg.ExperimentConfig:
-    """Build the config of a training with `train_steps` steps."""
+    """Build the config of a run with `train_steps` steps."""
     params = cfg.ExperimentConfig(
         task=LineConfig(
             train_data=cfg.DataConfig(global_batch_size=32, is_training=True),

@@ -142,13 +142,16 @@ def train_command(run_dir: str, args: argparse.Namespace, mode: str | None = Non
         mode: The mode of the command; None for the mode of the run.
 
     Raises:
-        errors.ConfigError: The record can't be read, names no experiment, or is not about a
-            training; or the run was started with code that the arguments do not name.
+        errors.ConfigError: The record can't be read, names no experiment, or does not describe a
+            training run; or the run was started with code that the arguments do not name.
     """
     config = os.path.join(run_dir, _CONFIG)
     if not files.exists(config):
         files.require_directory(run_dir)
-        raise errors.ConfigValueError(f"{run_dir} is not a model directory: it has no {_CONFIG}.")
+        raise errors.ConfigValueError(
+            f"{run_dir} is not a model directory: it has no {_CONFIG}. Pass the model directory "
+            "of a run."
+        )
     command = _read_command(run_dir)
     if not args.trust:
         _require_given(command, args, run_dir)
@@ -157,7 +160,8 @@ def train_command(run_dir: str, args: argparse.Namespace, mode: str | None = Non
     if not experiment or trained not in [each.value for each in flags.Mode if each.trains]:
         raise errors.ConfigValueError(
             f"{os.path.join(run_dir, _RECORD)} does not name the experiment of {run_dir} or a mode "
-            "that trains, so the run can't be repeated."
+            "that trains, so the run can't be repeated. Pass --experiment, or the model directory "
+            "of a training run."
         )
     code = {name: getattr(args, name) or getattr(command, name) for name in _CODE}
     return [
@@ -203,6 +207,7 @@ def read_params(name: str, args: argparse.Namespace, *, instead: str | None = No
         if name not in exp_factory.list_experiments() and _is_path(name):
             raise errors.ConfigValueError(
                 f"{name} is not in a model directory: neither it nor its parents contain {_CONFIG}."
+                " Pass an experiment, a model directory or a path in one."
             )
         _require_experiment(name)
         params = _parse(name, [], args.set)
@@ -241,7 +246,11 @@ def read_run_params(path: str, experiment: str = "", *, trust: bool = False) -> 
         phases = [each for each in below if files.exists(os.path.join(each, _CONFIG))]
         raise errors.ConfigValueError(
             f"{path} is not in a model directory: neither it nor its parents contain {_CONFIG}."
-            + (f" Its phases do: pass one of {', '.join(phases)}." if phases else "")
+            + (
+                f" Its phases do: pass one of {', '.join(phases)}."
+                if phases
+                else " Pass a model directory or a path in one."
+            )
         )
     command = _read_command(run_dir)
     if (command.gin_file or command.gin_params) and not gin.config_str():
@@ -259,7 +268,8 @@ def read_run_params(path: str, experiment: str = "", *, trust: bool = False) -> 
         )
     load_registrations([])
     remedy = "" if trust else "If it is a run of yours, pass trust=True."
-    # The file has all gin bindings of the run. This process may have others, for its next run.
+    # `params.yaml` already contains the fields that gin set for the run. The gin bindings of this
+    # process may be meant for its next run.
     return _read_run(run_dir, experiment or recorded, [], remedy, apply_gin=False)
 
 
@@ -297,7 +307,7 @@ def changes(old: ConfigSource, new: ConfigSource) -> list[compatibility.Change]:
     run is restarted. Fields that a file does not contain are considered equal.
     """
     if {old.kind, new.kind} == {"experiment", "file"}:
-        # Applying the file to the experiment converts types and the Model Garden's field names.
+        # Apply the file to the experiment to convert types and the Model Garden's field names.
         old, new = _laid_over(old, new), _laid_over(new, old)
     (became, given), (new_became, new_given) = old.values(), new.values()
     paths = {*became, *given} | {*new_became, *new_given}
@@ -335,7 +345,7 @@ def _read_run(
 ) -> RunSource:
     """Read the config of a run and, if `remedy` is not empty, restrict the code it may name.
 
-    Its values may then name only registered code, and code that the experiment or `sets` names.
+    The config may then name only registered code, and code that the experiment or `sets` names.
     """
     path = os.path.join(run_dir, _CONFIG)
     params = _parse(experiment, [path], sets, apply_gin=apply_gin)
@@ -415,7 +425,8 @@ def _read_path(name: str) -> ConfigSource | None:
         if name in exp_factory.list_experiments():
             return None
         raise errors.ConfigValueError(
-            f"The directory {name} is not a model directory: it has no run.json."
+            f"The directory {name} is not a model directory: it has no run.json. Pass the model "
+            "directory of a run."
         )
     run = run_reading.read_run(name)
     if not run.config:
@@ -425,5 +436,5 @@ def _read_path(name: str) -> ConfigSource | None:
 
 
 def _laid_over(one: ConfigSource, other: ConfigSource) -> ConfigSource:
-    """Return `one` applied to the experiment `other` if it is a file; otherwise unchanged."""
+    """Return `one` applied to the experiment `other` if `one` is a file; otherwise return `one`."""
     return read_config(other.name, config_files=[one.name]) if one.kind == "file" else one

@@ -83,14 +83,14 @@ def _main(argv: list[str]) -> None:
 
 
 def _dry_run(params: config_definitions.ExperimentConfig) -> None:
-    """Run a step of training and one of evaluation, which a task may lack in `--mode=train`."""
+    """Run one training and one evaluation step; with `--mode=train`, a task may lack the latter."""
     with tempfile.TemporaryDirectory() as model_dir:
         try:
             _run(params, "train_and_eval", model_dir)
         except errors.MissingStepError as error:
             if FLAGS.mode != "train":
                 raise
-            logging.warning("One step of training succeeded. There is no evaluation: %s", error)
+            logging.warning("One training step succeeded. Skipped the evaluation step: %s", error)
 
 
 def _refuse_positional(arguments: Sequence[str]) -> None:
@@ -113,7 +113,7 @@ def _run(params: config_definitions.ExperimentConfig, mode: str, model_dir: str)
 
         search.run_search(params, model_dir, allow_config_change=FLAGS.allow_config_change)
         return
-    # Imported late, so that a typo in the config is reported before TensorFlow's slow import.
+    # Import TensorFlow only now, so that a typo in the config is reported before the slow import.
     logging.info("%s of %s in %s", mode, FLAGS.experiment, model_dir)
     with app.lasting_imports(), terminal.without_startup_messages():
         import tensorflow as tf

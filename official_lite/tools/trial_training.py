@@ -1,4 +1,4 @@
-"""Short trial trainings in a temporary directory, on which `tune` bases its results.
+"""Short training runs in a temporary directory, on which `tune` bases its results.
 
 A sweep is a learning-rate range test (Smith, 2015): it records the loss while the learning rate
 grows from step to step. A probe measures the speed and memory of a few steps with one batch size.
@@ -24,8 +24,8 @@ from official_lite.core import base_trainer, train_data
 from official_lite.modeling.optimization.configs import learning_rate_config
 from official_lite.tools import sources
 
-# Disables all output, the handling of non-finite values, which are expected here, and epochs, which
-# do not matter for a few steps.
+# Overrides that disable all output, the handling of non-finite values, which are expected here, and
+# epochs, which do not matter for a few steps.
 _LEFT_OUT: dict[str, Any] = {
     "train_epochs": None,
     "validate_every_epochs": None,
@@ -41,12 +41,12 @@ _LEFT_OUT: dict[str, Any] = {
 
 # Half width of the window in which a sweep is smoothed, as a fraction of all steps.
 _WINDOW = 1 / 20
-# The number of steps whose mean loss decides whether the loss has diverged.
+# The number of steps over which losses are averaged to detect divergence.
 _LAST_STEPS = 5
 _MIN_RATES = 30
 _ROWS = 12
 
-# Duration of a probe's measurement in seconds, without the two steps before it.
+# Duration of a probe's measurement in seconds, after two warm-up steps.
 _SECONDS = 1.0
 _SECONDS_PER_LOOP = 0.2
 _MIN_TIMED_STEPS = 2
@@ -59,7 +59,7 @@ def train(
     trainer: Mapping[str, Any],
     task: Mapping[str, Any] | None = None,
 ) -> None:
-    """Prepare, build and initialize a training, then call `run` in place of the training.
+    """Prepare, build and initialize a training run, then call `run` in place of the training loop.
 
     Args:
         params: The config. Its hooks and writers are ignored.
@@ -69,7 +69,7 @@ def train(
 
     Raises:
         errors.ConfigValueError: The experiment has phases.
-        errors.OfficialLiteError: The training failed.
+        errors.OfficialLiteError: Training failed.
     """
     if params.phases:
         raise errors.ConfigValueError(
@@ -158,7 +158,7 @@ def run_sweep(params: Any, *, min_rate: float, max_rate: float, num_steps: int) 
     def sweep(ctx: pipeline.ExperimentContext) -> None:
         _sweep(ctx.require("trainer"), num_steps, rates, losses)
 
-    # All fields are set, because the schedule of the experiment may have changed any of them.
+    # Set all fields, because the experiment's own schedule may have changed any of them.
     schedule = learning_rate_config.ExponentialLrConfig(
         initial_learning_rate=min_rate,
         decay_rate=max_rate / min_rate,
@@ -181,7 +181,7 @@ def run_sweep(params: Any, *, min_rate: float, max_rate: float, num_steps: int) 
 
 def analyze(learning_rates: Sequence[float], losses: Sequence[float]) -> RateSweep:
     """Smooth the losses of a sweep and find the suggested rate."""
-    # Smoothed twice, so that the nearest losses have the largest weight.
+    # Smooth twice, so that the losses closest to each step have the largest weight.
     smoothed = _smooth(_smooth(losses))
     return RateSweep(
         learning_rates=list(learning_rates),
@@ -243,7 +243,8 @@ def _sweep(
     if len(rates) > 1 and rates[0] == rates[-1]:
         raise errors.ConfigValueError(
             f"The learning rate is {rates[0]:g} in all steps, because "
-            f"{type(trainer.task).__name__} does not read it from `trainer.optimizer_config`."
+            f"{type(trainer.task).__name__} does not read it from `trainer.optimizer_config`. Read "
+            "it there in `create_optimizer`."
         )
 
 
@@ -251,7 +252,7 @@ def _smooth(losses: Sequence[float]) -> list[float]:
     """Return the mean of each loss and its neighbors.
 
     The window is centered: a trailing window would delay the curve. Non-finite losses are ignored;
-    the last one may be non-finite.
+    only the last loss may be non-finite.
     """
     reach = max(1, round(_WINDOW * len(losses)))
     windows = [losses[max(0, n - reach) : n + reach + 1] for n in range(len(losses))]
@@ -261,8 +262,9 @@ def _smooth(losses: Sequence[float]) -> list[float]:
 def _has_diverged(losses: Sequence[float]) -> bool:
     """Return whether the loss has diverged.
 
-    It has diverged if the last loss is not finite, or if the mean of the last steps exceeds that of
-    the first steps by the amount that the loss had fallen, and by at least half of the first mean.
+    It has diverged if the last loss is not finite, or if the mean loss of the last steps exceeds
+    the mean of the first steps by the amount that the loss had fallen, and by at least half of the
+    first mean.
     """
     if not math.isfinite(losses[-1]):
         return True
@@ -273,7 +275,7 @@ def _has_diverged(losses: Sequence[float]) -> bool:
 
 
 def _steepest(learning_rates: Sequence[float], smoothed: Sequence[float]) -> float | None:
-    """Return the rate at which the loss falls fastest with the logarithm of the rate.
+    """Return the rate at which the loss falls fastest as a function of the rate's logarithm.
 
     Rates after the lowest loss are ignored: a fall after the loss has risen is meaningless.
     """

@@ -1,4 +1,4 @@
-"""Find a learning rate or the largest batch size for an experiment by short trainings.
+"""Find a learning rate or the largest batch size for an experiment by short training runs.
 
     python -m official_lite.tools tune lr vision/digits_cnn --plot=rates.png
     python -m official_lite.tools tune batch_size vision/digits_cnn --memory_limit=4GB
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 _OF_SEVERAL_TASKS = "Train a few short runs and compare them with `tools runs compare`."
 _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9}
 
-# The search stops when its bounds differ by less than the size divided by this number.
+# The search stops when its bounds differ by at most the lower bound divided by this number.
 _RESOLUTION = 8
 _SECONDS_BETWEEN_LOOKS = 0.01
 _PART_OF_FREE = 0.9
@@ -120,7 +120,7 @@ def _tune_rate(args: argparse.Namespace) -> None:
 
 
 def _tune_size(args: argparse.Namespace) -> None:
-    # Read here to report mistakes before any process is started.
+    # Read the config here, so that mistakes are reported before any process is started.
     source = sources.read_params(args.source, args, instead=_OF_SEVERAL_TASKS)
     found = search_sizes(
         args,
@@ -196,7 +196,7 @@ class SizeSearch:
         """Describe the result in one or two sentences."""
         limit = self.memory_limit / 10**9
         is_limit = any(trial.batch_size > self.largest for trial in self.trials)
-        word = "that fits" if is_limit else "that was tried fits"
+        word = "that fits" if is_limit else "that was tested fits"
         return (
             f"The largest batch {word} into {limit:.3g} GB: {self.largest}. The fastest size: "
             f"{self.fastest}."
@@ -214,7 +214,7 @@ def search_sizes(
     """Search for the largest batch size, starting from the batch size of the config.
 
     Args:
-        args: The command line, for the processes that try a size.
+        args: The command line, for the processes that test a size.
         start: The first size to try.
         most: The largest size to try.
         memory_limit: Memory limit of a process in bytes. Defaults to 90% of the free memory.
@@ -234,7 +234,7 @@ def search_sizes(
     if not largest:
         raise errors.OfficialLiteError(
             f"No batch fits into {limit / 10**9:.3g} GB, not even {done[0].batch_size}: "
-            f"{done[0].result}."
+            f"{done[0].result}. Raise --memory_limit or use a smaller model."
         )
     return SizeSearch(trials=done, memory_limit=limit, largest=largest)
 
@@ -320,7 +320,8 @@ class _Trials:
         return SizeTrial(batch_size=size, result=result, memory=memory)
 
     def _judge(self, size: int, probe: "trial_training.Probe") -> SizeTrial:
-        # Until a size has fit, the unit is unknown, so a size that is not a multiple is no mistake.
+        # Until a size has fit, the unit is unknown, so the problem may be that the size is not a
+        # multiple of it. That is not an error in the config.
         is_mistake = probe.is_of_config and any(trial.fits for trial in self.by_size.values())
         if probe.problem and (is_mistake or not self.by_size):
             raise errors.ConfigValueError(f"Can't train with batches of {size}: {probe.problem}")
@@ -337,7 +338,7 @@ class _Trials:
 
 
 def _context() -> Any:
-    """Return a context whose processes, if possible, need not import TensorFlow again."""
+    """Return a multiprocessing context whose processes share one TensorFlow import if possible."""
     if "forkserver" not in multiprocessing.get_all_start_methods():
         return multiprocessing.get_context("spawn")
     context = multiprocessing.get_context("forkserver")
@@ -346,10 +347,10 @@ def _context() -> Any:
 
 
 def _run_probe(sender: Any, args: argparse.Namespace, size: int) -> None:
-    # Imported here because the parent process does not need TensorFlow.
+    # Import TensorFlow only here, because the parent process does not need it.
     from official_lite.tools import trial_training
 
-    # Ctrl-C is handled by the parent process, which kills this one.
+    # The parent process handles Ctrl-C and kills this process.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     sender.send(trial_training.probe(args, size))
 

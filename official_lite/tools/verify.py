@@ -48,7 +48,7 @@ _MAX_CHARACTERS = 2000
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Check:
-    """The result of the check of a link.
+    """The result of checking a link.
 
     Attributes:
         link: What was checked, such as `config` or `ckpt-4`.
@@ -152,7 +152,11 @@ def choose(segments: Sequence[tuple[str, str]], step: int | None) -> tuple[str, 
     found = [segment for segment in segments if commit.step_of(segment[0]) == step]
     if not found:
         begins = [str(commit.step_of(before)) for before, _ in segments]
-        valid = f"--step can be {', '.join(begins)}." if begins else "No other one has, either."
+        valid = (
+            f"--step can be {', '.join(begins)}."
+            if begins
+            else "No other checkpoint has one, either."
+        )
         raise errors.CheckpointError(
             f"Found no checkpoint at step {step} that has a successor. {valid}"
         )
@@ -176,7 +180,7 @@ def replay(run_dir: str, before: str, after: str, args: argparse.Namespace) -> l
 
     Raises:
         errors.ConfigError: The run can't be started; see `sources.train_command`.
-        errors.OfficialLiteError: The training ended before the checkpoint.
+        errors.OfficialLiteError: Training ended before it saved the checkpoint.
     """
     from official_lite.checkpoint import inspection
 
@@ -191,7 +195,7 @@ def replay(run_dir: str, before: str, after: str, args: argparse.Namespace) -> l
             shutil.copy(path, model_dir)
         command += [
             f"--model_dir={model_dir}",
-            # Other fields are unchanged: `train_steps` may determine the learning rate schedule.
+            # Keep all other fields: `train_steps`, for example, may determine the learning rate.
             f"--set=trainer.checkpoint_interval={step}",
             "--set=trainer.writers=[]",
         ]
@@ -230,7 +234,7 @@ def check_links(run_dir: str) -> Iterator[Check]:
     if not links and not _has_lost_its_chain(run_dir):
         raise errors.CheckpointError(
             f"{run_dir} has no {chain.FILE}: the run was written by an older version or another "
-            "program, or has not started."
+            "program, or has not started. Pass the directory of a run that has saved a checkpoint."
         )
     yield from _check_order(links)
     for link in links:
@@ -283,7 +287,7 @@ def _has_lost_its_chain(run_dir: str) -> bool:
 
 
 def _check_order(links: Sequence[chain.Link]) -> Iterator[Check]:
-    """Check that each line after the first holds the SHA-256 of the preceding line."""
+    """Check that each line after the first contains the SHA-256 of the preceding line."""
     is_sound = True
     before: str | None = None
     for link in links:
@@ -301,7 +305,7 @@ def _check_order(links: Sequence[chain.Link]) -> Iterator[Check]:
 
 
 def _describe_start(link: chain.Link, links: Sequence[chain.Link]) -> str:
-    """Return the time of the start that a record describes, and changes since the last record."""
+    """Describe the start that a record belongs to: its time, and changes since the last record."""
     texts = [f"of the start at {link.entries.get('start_time')}"]
     earlier = [e for e in links[: link.number - 1] if "code_sha256" in e.entries]
     for name in ("code", "environment", "inputs"):
@@ -345,7 +349,7 @@ def _describe_removal(link: chain.Link, links: Sequence[chain.Link]) -> str:
 
 
 def _check_files(prefix: str, link: chain.Link, links: Sequence[chain.Link]) -> Check | None:
-    """Return what is wrong with the files of a checkpoint; None if nothing is."""
+    """Return a broken link if the files of a checkpoint do not match the chain; otherwise None."""
     name, path = os.path.basename(prefix), os.path.basename(commit.path_of(prefix))
     wanted = link.entries.get("sha256")
     if not files.exists(commit.path_of(prefix)):
@@ -380,7 +384,7 @@ def _check_commit(prefix: str, previous: Any, links: Sequence[chain.Link]) -> Ch
 
 
 def _check_unlisted(run_dir: str, links: Sequence[chain.Link]) -> Iterator[Check]:
-    """Check the checkpoints that the chain does not list; a killed process may leave one."""
+    """Check the checkpoints that the chain does not list; a killed process may leave one behind."""
     is_killed = _read_record(run_dir).get("status") == "running"
     names = chain.listed(links)
     found = [
@@ -469,7 +473,7 @@ def _check_provenance(record: Mapping[str, Any], *, is_trusted: bool) -> Iterato
 
 
 def _count(name: str, described: Any) -> str:
-    """Describe how much was compared."""
+    """Describe how many files or packages were compared."""
     if name == "code":
         return f"{len(described['files'])} files"
     if name == "environment":

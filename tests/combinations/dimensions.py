@@ -13,7 +13,7 @@ from tests import rounding
 # The value of each dimension.
 Row: TypeAlias = dict[str, Any]
 
-# The values of each dimension, the usual one first, each with its words in test names.
+# The values of each dimension, the usual one first, each with its description in test names.
 DIMENSIONS: dict[str, dict[Any, str]] = {
     "replicas": {1: "one replica", 2: "two replicas"},
     "virtual": {0: "no virtual replicas", 2: "two virtual replicas"},
@@ -86,7 +86,7 @@ DIMENSIONS: dict[str, dict[Any, str]] = {
     "schedule": {"steps": "schedule in steps", "ratios": "in ratios", "epochs": "in epochs"},
 }
 
-# The dimensions of which the sample has all pairs of values.
+# The dimensions for which the sample contains all pairs of values.
 MAIN = ("replicas", "execution", "accumulation", "average", "loss")
 
 
@@ -178,7 +178,7 @@ def usual_row(**values: Any) -> Row:
 
 
 def refusal_of(row: Mapping[str, Any]) -> Refusal | None:
-    """Return the refusal of a row or of a part of it; None if the combination must work."""
+    """Return the refusal that applies to a complete or partial row; None if the row must work."""
     for refusal in REFUSALS:
         if all(row.get(name) == value for name, value in refusal.values.items()):
             return refusal
@@ -186,7 +186,7 @@ def refusal_of(row: Mapping[str, Any]) -> Refusal | None:
 
 
 def name_of(row: Row) -> str:
-    """Return the values of a row that are not the usual ones, in words."""
+    """Describe the values of a row that differ from the usual values."""
     usual = usual_row()
     words = [DIMENSIONS[name][value] for name, value in row.items() if value != usual[name]]
     return ", ".join(words) or "the usual values"
@@ -195,7 +195,7 @@ def name_of(row: Row) -> str:
 def sample() -> list[Row]:
     """Return few rows with all pairs of the main dimensions and many pairs of the others.
 
-    Only the complete rows have stops, which require separate processes.
+    Only the rows of `complete` have stops, which require separate processes.
     """
     values = {name: list(each) for name, each in DIMENSIONS.items() if name != "stop"}
     wanted = _accepted_pairs(values)
@@ -220,7 +220,7 @@ def complete() -> list[Row]:
 
 def _pairs(values: Mapping[str, Sequence[Any]]) -> list[Row]:
     """Return rows that together contain all pairs of values that are not refused."""
-    # Dimensions with refusals come first, so that the values of the others are chosen to fit.
+    # Choose the values of dimensions with refusals first, and fit the other values to them.
     refused = collections.Counter(name for refusal in REFUSALS for name in refusal.values)
     names = sorted(values, key=lambda name: -refused[name])
     options = collections.OrderedDict((name, list(values[name])) for name in names)
@@ -229,7 +229,7 @@ def _pairs(values: Mapping[str, Sequence[Any]]) -> list[Row]:
         return _is_accepted(dict(zip(names, chosen, strict=False)))
 
     rows = [row._asdict() for row in AllPairs(options, filter_func=may_stay)]
-    # Because of refused combinations, `allpairspy` omits pairs that a further row can contain.
+    # Because of refused combinations, `allpairspy` omits some accepted pairs, so add rows for them.
     wanted = _accepted_pairs(values)
     for row in rows:
         wanted -= _pairs_of(row)
@@ -288,21 +288,24 @@ def roundings(row: Row, steps: int = 6) -> int:
 COMPARISONS = (
     (
         "final weights, training reports, evaluations",
-        "a loop by hand in float64: its own momentum, clipping, moving averages, accumulation, "
+        "a handwritten loop in float64: its own momentum, clipping, moving averages, accumulation, "
         "masks and weights, from the same initial weights and the same batches",
     ),
     (
         "the same, of one replica, whole batches, a compiled loss and float32",
         "`fit` of Keras with `validation_data`",
     ),
-    ("final weights with dropout", "the run in a graph, as nobody else draws the same numbers"),
-    ("a run that was stopped", "the unbroken run, bit for bit"),
+    (
+        "final weights with dropout",
+        "the run in a graph, because no reference draws the same random numbers",
+    ),
+    ("a run that was stopped", "the uninterrupted run, bit for bit"),
     ("the state that is kept as the best", "the evaluation that found it the best"),
 )
 
 
 def page() -> str:
-    """Return the page of the documentation."""
+    """Return the text of docs/combinations.md."""
     tolerances = [
         (dtype, f"{rounding.tolerance(dtype, roundings=roundings({'precision': dtype})):.1g}")
         for dtype in DIMENSIONS["precision"]
@@ -353,7 +356,7 @@ done.
 
 {comparisons}
 
-A batch is divided among replicas and micro-batches. The loop by hand defines what that means:
+A batch is divided among replicas and micro-batches. The handwritten loop defines what that means:
 
 * Micro-batches weigh by their numbers of examples. Replicas weigh equally, as in `fit` of Keras, so
   an incomplete last batch depends on how it is divided among them.

@@ -44,7 +44,7 @@ class ToyConfig(cfg.TaskConfig):
     """The features of a row that belong to the task.
 
     Attributes:
-        folder: Where the records are, and the file that marks a stop, so that it happens only once.
+        folder: The directory of the record files, and of a file that prevents a second stop.
     """
 
     loss: str = ""
@@ -65,7 +65,7 @@ class MixedDataConfig(cfg.DataConfig):
 
 @keras.saving.register_keras_serializable("tests")
 class Known(keras.initializers.Initializer):
-    """An initializer with the value from which the oracle starts."""
+    """An initializer that returns the initial value that the oracle uses."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -134,7 +134,7 @@ def build_metrics(kind: str) -> list[keras.metrics.Metric]:
 
 
 class Layers:
-    """The layers of the models, which two tasks share except for their heads."""
+    """The layers of the models; two tasks share all layers except their heads."""
 
     def __init__(self, network: str) -> None:
         self.network = network
@@ -362,7 +362,7 @@ def create_optimizer(
 
 @trainer_factory.register_trainer_cls("tests/two_optimizers")
 class TwoOptimizersTrainer(base_trainer.Trainer):
-    """A trainer whose steps begin with an update by a second optimizer on a batch of its own."""
+    """A trainer whose steps begin with an update by a second optimizer on a separate batch."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -424,7 +424,7 @@ def build_config(row: Row, folder: pathlib.Path) -> Any:
 
     Args:
         row: The features.
-        folder: Where the records and the file that marks a stop are written.
+        folder: The directory for the record files and the file that prevents a second stop.
     """
     has_two = row["trainer"] in ("joint", "interleaving")
     name = "tests/combinations_of_two_tasks" if has_two else "tests/combinations"
@@ -538,7 +538,7 @@ def _runtime_fields(row: Row) -> dict[str, Any]:
     fields = {
         "execution": row["execution"],
         "mixed_precision_dtype": precision,
-        # A dynamic scale may skip the first updates.
+        # A dynamic loss scale may skip the first updates.
         "loss_scale": 256.0 if precision == "float16" else None,
     }
     if row["replicas"] == 1:
@@ -578,7 +578,7 @@ def _as_example(values: Mapping[str, Any]) -> bytes:
 
 
 class Stop(orbit.Hook):
-    """A hook that ends the process once in the middle of training."""
+    """A hook that sends a signal to its own process, once, in the middle of training."""
 
     every_n_steps = 2
 
@@ -595,7 +595,7 @@ class Stop(orbit.Hook):
 
 
 class Recorder(orbit.Hook):
-    """A hook that keeps evaluation results, including vectors, which are not in any file."""
+    """A hook that records evaluation results, including vectors, which no writer saves."""
 
     def __init__(self) -> None:
         self.evaluations: dict[int, Mapping[str, Any]] = {}
@@ -636,7 +636,7 @@ def evaluate(row: Row, folder: pathlib.Path, checkpoint: str) -> Mapping[str, An
     """Evaluate a checkpoint, with `again` in `folder` as model directory; return the results."""
     row = row | {"stop": "never"}
     params, recorder, model_dir = build_config(row, folder), Recorder(), str(folder / "again")
-    # This evaluation saves no best checkpoint.
+    # Do not save a best checkpoint in this evaluation.
     params = params.replace(
         trainer={
             "hooks": [],
@@ -692,7 +692,7 @@ def read_batches(row: Row, folder: pathlib.Path) -> dict[str, Iterator[dict[str,
     tasks = [one.task_config for one in routines] or [params.task]
 
     def read(config: ToyConfig) -> Iterator[dict[str, Any]]:
-        # With this loss, the batches contain all parts of each example.
+        # With a masked loss, the batches contain labels, masks and weights.
         task = ToyTask(config.replace(loss="masked"))
         count = row["virtual"] or 1
         contexts = [tf.distribute.InputContext(count, number, count) for number in range(count)]

@@ -46,7 +46,7 @@ def examples(name: str, count: int) -> Arrays:
     x = numbers.normal(size=(count, NUM_FEATURES)).astype(np.float32)
     labels = (x + numbers.normal(size=x.shape) > 0).astype(np.float32)
     mask = (numbers.random(labels.shape) < 0.6).astype(np.float32)
-    # Each example has at least one token, so that every part of a batch has a mean.
+    # Each example has at least one token, so that the mean over any part of a batch is defined.
     mask[:, 0] = 1.0
     return {
         "x": x,
@@ -134,7 +134,7 @@ class _Training:
         ]
         averaged = weights if row["average"] == "all" else self.trained
         self.average = {k: weights[k] for k in averaged}
-        # Each part of a batch is computed separately.
+        # The number of parts into which a batch is divided; each part is computed separately.
         self.num_parts = row["virtual"] or row["replicas"]
         self.momenta: list[Arrays] = [
             {k: np.zeros_like(self.weights[k]) for k in self.trained} for _ in range(2)
@@ -148,7 +148,7 @@ class _Training:
         outputs: dict[str, list[tuple[Any, Any]]] = {}
         for step in range(STEPS):
             for name, loss in self._step(step, outputs).items():
-                # A loss is a mean over examples.
+                # Each loss is a mean over the examples of its batch.
                 losses.setdefault(name, []).append((loss, self.num_examples))
             if (step + 1) % INTERVAL == 0:
                 self.result.reports[step + 1] = self._report(losses, outputs)

@@ -38,7 +38,7 @@ def _rows(rows: list[Row]) -> Any:
 
 
 @_rows(dimensions.sample())
-def test_sampled_combinations_of_features_train_and_resume(
+def test_sampled_feature_combinations_match_the_reference_results(
     row: Row, tmp_path: pathlib.Path, request: Any
 ) -> None:
     _check(row, tmp_path, request)
@@ -46,7 +46,7 @@ def test_sampled_combinations_of_features_train_and_resume(
 
 @pytest.mark.slow
 @_rows(dimensions.complete())
-def test_all_pairs_of_features_train_and_resume(
+def test_all_feature_pairs_match_the_reference_results_and_resume_bit_for_bit(
     row: Row, tmp_path: pathlib.Path, request: Any
 ) -> None:
     _check(row, tmp_path, request)
@@ -80,7 +80,7 @@ def _check(row: Row, folder: pathlib.Path, request: Any) -> None:
     model = experiment.run(row | {"stop": "never"}, folder / "unbroken", hooks=[recorder])
     weights = experiment.weights_of(model)
     if row["model"] == "dropout":
-        # Neither the oracle nor Keras draws the same random numbers.
+        # Neither the oracle nor Keras draws the same random numbers as the framework.
         _compare_with_graph(row, weights, folder)
     else:
         _compare_with_oracle(row, weights, folder / "unbroken", recorder)
@@ -142,7 +142,7 @@ def _compare_values(
 
 
 def _named_values(record: Mapping[str, Any]) -> set[str]:
-    """Return the names of the losses and metrics in a report."""
+    """Return the names of the losses and metrics to compare in a report."""
     ignored = {"step", "split", "learning_rate", *_OF_TIME}
     return {n for n in record if n not in ignored and "best_" not in n and "total_loss" not in n}
 
@@ -201,7 +201,7 @@ def _fits_keras(row: Row) -> bool:
 
 
 def _compare_with_fit(row: Row, weights: dict[str, Any], folder: pathlib.Path) -> None:
-    """Compare with `fit` of the same model on the same batches."""
+    """Compare weights and reports with the results of `fit` for the same model and batches."""
     keras.utils.clear_session()
     model = experiment.ToyTask(experiment.build_config(row, folder).task).build_model()
     if row["model"] == "frozen":
@@ -231,7 +231,7 @@ def _compare_with_fit(row: Row, weights: dict[str, Any], folder: pathlib.Path) -
     for number, step in enumerate(range(oracle.INTERVAL, oracle.STEPS + 1, oracle.INTERVAL)):
         for name, values in history.items():
             split = "validation" if name.startswith("val_") else "train"
-            # Keras numbers unnamed metrics per process, so those of the second model end in `_1`.
+            # Keras numbers unnamed metrics per process: names in the second model end in `_1`.
             name = name.removeprefix("val_").removesuffix("_1")
             loss = "validation_loss" if split == "validation" else "training_loss"
             if split == "validation" and row["evaluation"] == "aggregate_logs" and name != "loss":
@@ -263,7 +263,7 @@ def _validation_batches() -> Iterator[oracle.Arrays]:
 
 
 def _stop_and_compare(row: Row, weights: dict[str, Any], folder: pathlib.Path) -> None:
-    """Assert that a stopped and resumed run equals the uninterrupted one bit for bit."""
+    """Assert that a stopped and resumed run equals the uninterrupted run bit for bit."""
     stopped = folder / "stopped"
     stopped.mkdir()
     codes = []
@@ -280,7 +280,7 @@ def _stop_and_compare(row: Row, weights: dict[str, Any], folder: pathlib.Path) -
             np.testing.assert_array_equal(saved[name], value, err_msg=name)
     found, wanted = (_records(one / "run") for one in (stopped, folder / "unbroken"))
     for key, record in wanted.items():
-        # SIGTERM ends a training report early, because the state is saved.
+        # A run that SIGTERM stops between two reports writes a training report early.
         if row["stop"] != "SIGTERM" or key[1] == "validation":
             kept = {name: value for name, value in record.items() if name not in _OF_TIME}
             assert {name: found[key].get(name) for name in kept} == kept

@@ -107,7 +107,7 @@ def test_lasting_imports_leaves_disabled_garbage_collection_disabled():
 
 
 @pytest.mark.slow
-def test_command_excludes_tensorflow_from_garbage_collection(tmp_path):
+def test_train_command_excludes_tensorflow_from_garbage_collection(tmp_path):
     module = tmp_path / "at_the_end.py"
     module.write_text(
         "import atexit, gc, sys\n"

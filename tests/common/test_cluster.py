@@ -131,7 +131,7 @@ def test_hundreds_of_idle_connections_do_not_delay_the_rendezvous(
     assert not [record for record in caplog.records if record.name == "asyncio"]
 
 
-def test_message_changed_in_transit_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rendezvous_message_changed_in_transit_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(cluster.TOKEN_VARIABLE, "secret")
     call = cluster._RollCall(_worker(_addresses(2), 0), 1.0)
     line = call._signed({**call._introduction(), "jobs": {}})
@@ -200,7 +200,7 @@ def _cluster(listener: socket.socket, *, gone: str) -> tf_config.ClusterConfig:
     return tf_config.ClusterConfig(jobs=jobs, task_type="chief", task_index=0)
 
 
-def test_wait_for_servers_returns_if_all_listen_and_names_a_missing_one(
+def test_wait_for_servers_returns_if_all_servers_listen_and_otherwise_names_the_missing_one(
     listener: socket.socket,
 ) -> None:
     there = tf_config.ClusterConfig(
@@ -306,13 +306,13 @@ def test_serve_outside_a_cluster_raises():
 
 
 @pytest.mark.slow
-def test_server_exits_on_sigterm_or_without_a_chief(tmp_path, monkeypatch):
+def test_parameter_server_exits_on_sigterm_or_if_no_chief_starts(tmp_path, monkeypatch):
     (tmp_path / "serve.py").write_text(SERVE)
     (tmp_path / "impatient.py").write_text(IMPATIENT)
     jobs = _set_task(monkeypatch, "ps")
     server = commands.Command([tmp_path / "serve.py"])
     server.wait_for(f"ps 0 serves at {jobs['ps'][0]}")
-    # The first server occupies the address.
+    # The first server occupies the address that the second server needs.
     second = commands.run([tmp_path / "serve.py"])
     assert second.returncode == errors.ExitCode.CONFIG
     assert f"ps 0 can't listen at its address {jobs['ps'][0]}" in second.stderr
@@ -323,7 +323,9 @@ def test_server_exits_on_sigterm_or_without_a_chief(tmp_path, monkeypatch):
     assert "no chief started at" in lonely.stderr
 
 
-def test_server_gets_no_strategy_and_evaluator_gets_a_one_device_strategy(monkeypatch):
+def test_parameter_server_strategy_raises_for_a_worker_and_is_one_device_for_an_evaluator(
+    monkeypatch,
+):
     _set_task(monkeypatch, "worker")
     with pytest.raises(errors.ConfigValueError, match=r"Call `cluster.serve\(\)`"):
         distribute_utils.get_distribution_strategy("parameter_server")

@@ -37,7 +37,7 @@ def test_mirrored_strategy_on_two_logical_cpus_has_two_replicas():
     assert get_strategy("mirrored", devices=["cpu:0", "/device:CPU:1"]).num_replicas_in_sync == 2
 
 
-def test_two_strategies_on_the_same_cpus_are_independent():
+def test_second_strategy_on_the_same_cpus_can_all_reduce_tensors_of_another_shape():
     for size in (2, 3):
         strategy = get_strategy("mirrored", devices=["CPU:0", "CPU:1"])
 

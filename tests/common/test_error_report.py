@@ -74,7 +74,7 @@ def _looks_up():
     return {}["a"]
 
 
-def test_error_summary_names_the_users_line() -> None:
+def test_error_summary_names_the_line_of_user_code_that_raised() -> None:
     told = error_report.summary(_raised(_looks_up))
     assert told == f"KeyError: 'a' ({__file__}:{_line_of(_looks_up) + 1}, in `_looks_up`)"
 
@@ -88,7 +88,7 @@ def test_summary_of_an_error_inside_a_library_names_the_users_calling_line() -> 
         assert told.endswith(f"({__file__}:{_line_of(adds) + 1}, in `adds`)")
 
 
-def test_summary_of_an_error_in_an_except_block_names_its_own_line() -> None:
+def test_summary_of_an_error_in_an_except_block_names_the_line_in_that_block() -> None:
     def recovers():
         try:
             _looks_up()
@@ -100,7 +100,7 @@ def test_summary_of_an_error_in_an_except_block_names_its_own_line() -> None:
     )
 
 
-def test_summary_of_an_error_in_a_dataset_map_function_names_its_line() -> None:
+def test_summary_of_an_error_in_a_dataset_map_function_names_the_line_in_the_function() -> None:
     def parse(row):
         return row["lable"]
 
@@ -290,6 +290,6 @@ def test_address_space_too_small_for_tensorflow_raises(limit) -> None:
         error_report.check_limit()
 
 
-def test_available_memory_is_plausible() -> None:
+def test_available_memory_is_none_or_between_10_mb_and_1_pb() -> None:
     available = error_report.available_memory()
     assert available is None or 10**7 < available < 10**15

@@ -46,7 +46,7 @@ def test_failed_write_of_a_file_leaves_no_temporary_file(tmp_path: pathlib.Path)
     assert os.listdir(tmp_path) == ["taken"]
 
 
-def test_remote_paths_are_recognized() -> None:
+def test_is_remote_is_true_only_for_paths_with_a_url_scheme() -> None:
     assert files.is_remote("gs://bucket/run")
     assert not files.is_remote("/tmp/run")
 
@@ -68,7 +68,7 @@ def test_create_text_raises_if_the_file_exists(tmp_path: pathlib.Path) -> None:
     assert files.read_text(path) == "first"
 
 
-def test_renaming_a_file_replaces_an_existing_one(tmp_path: pathlib.Path) -> None:
+def test_renaming_a_file_replaces_an_existing_target(tmp_path: pathlib.Path) -> None:
     old, new = os.fspath(tmp_path / "old"), os.fspath(tmp_path / "new")
     files.write_text(old, "old")
     files.write_text(new, "new")

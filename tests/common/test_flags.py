@@ -4,7 +4,7 @@ from absl import flags as absl_flags
 from official_lite.common import errors, flags
 
 
-def test_flags_can_be_defined_twice() -> None:
+def test_defining_the_flags_again_has_no_effect() -> None:
     flags.define_flags()
     before = set(absl_flags.FLAGS)
     flags.define_flags()
@@ -18,7 +18,7 @@ def test_flags_of_the_model_garden_are_defined() -> None:
     assert {"dry_run", "fast_dev_run"} <= set(absl_flags.FLAGS)
 
 
-def test_home_directory_is_expanded_only_before_a_double_dash(
+def test_tilde_in_arguments_is_expanded_only_before_a_double_dash(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("HOME", "/home/me")

@@ -51,7 +51,7 @@ def model_dir(trained: pathlib.Path, tmp_path: pathlib.Path) -> pathlib.Path:
     return pathlib.Path(shutil.copytree(trained, tmp_path / "run"))
 
 
-def test_goodput_states_of_an_uninterrupted_run_sum_to_its_wall_time_with_none_lost(
+def test_goodput_states_of_an_uninterrupted_run_sum_to_its_wall_time_without_lost_time(
     trained: pathlib.Path,
 ) -> None:
     recorded = _run_json(trained)["goodput"]
@@ -66,7 +66,7 @@ def test_goodput_states_of_an_uninterrupted_run_sum_to_its_wall_time_with_none_l
     assert 0 < recorded["share"] < 1
 
 
-def test_time_between_two_starts_counts_as_stopped_and_input_wait_is_measured(
+def test_time_between_two_starts_is_recorded_as_stopped_and_input_wait_is_measured(
     model_dir: pathlib.Path,
 ) -> None:
     first, ended = _read(model_dir), time.time()
@@ -201,7 +201,7 @@ def test_goodput_states_sum_to_the_wall_time_after_ten_kills(tmp_path: pathlib.P
     for number in range(10):
         process = commands.Command(command)
         begin = begin or time.time()
-        # If the first process wrote nothing before its kill, the record would begin later.
+        # If the first process were killed before its first write, the record would begin later.
         waiting.wait_for(
             lambda: (model_dir / "goodput.json").exists(),
             alive=lambda process=process: process.returncode is None,

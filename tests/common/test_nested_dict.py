@@ -9,12 +9,12 @@ def test_leaf_of_a_nested_dict_is_found_by_its_path() -> None:
     assert nested_dict.get_leaf_nested_dict(LOGS, ["digits", "accuracy"]) == 0.9
 
 
-def test_error_for_an_unknown_path_suggests_the_nearest_key() -> None:
+def test_error_for_an_unknown_nested_dict_path_suggests_the_nearest_key() -> None:
     with pytest.raises(errors.UnknownKeyError, match="`accuracy`"):
         nested_dict.get_leaf_nested_dict(LOGS, ["digits", "acuracy"])
 
 
-def test_path_to_a_dictionary_instead_of_a_leaf_raises() -> None:
+def test_nested_dict_path_that_ends_at_a_dictionary_raises() -> None:
     with pytest.raises(KeyError, match="is a dictionary, not a leaf"):
         nested_dict.get_leaf_nested_dict(LOGS, ["digits"])
 

@@ -85,7 +85,7 @@ def test_import_error_in_a_plugin_file_is_raised_unchanged(tmp_path):
     assert raised.traceback[-1].path == tmp_path / "hooks.py"
 
 
-def test_plugin_file_that_raised_is_loaded_again(tmp_path):
+def test_plugin_file_that_raised_on_import_is_loaded_again_on_the_next_use(tmp_path):
     path = write(tmp_path, "raise ValueError('broken')\n")
     with pytest.raises(ValueError, match="broken"):
         plugins.resolve(f"{path}:MyHook")
@@ -190,7 +190,7 @@ def files_of_classes(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("path", ["best", "a/b", "", "with space", "größe", "a..b", "..."])
-def test_plain_subdirectory_names_are_accepted(path: str) -> None:
+def test_require_subdirectory_accepts_relative_paths_without_parent_references(path: str) -> None:
     plugins.require_subdirectory(path, "subdir")
 
 

@@ -10,9 +10,9 @@ def test_name_that_differs_only_in_case_is_suggested() -> None:
     assert suggestions.nearest("ADAMW", ["adamw", "sgd"]) == ["adamw"]
 
 
-def test_all_names_are_shown_when_none_is_near() -> None:
+def test_did_you_mean_lists_the_known_names_if_none_is_similar() -> None:
     assert suggestions.did_you_mean("zzz", ["sgd", "adam"]) == "Known: `adam`, `sgd`."
 
 
-def test_suggestion_is_empty_without_known_names() -> None:
+def test_did_you_mean_returns_an_empty_string_without_known_names() -> None:
     assert suggestions.did_you_mean("x", []) == ""

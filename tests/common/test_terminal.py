@@ -42,7 +42,7 @@ def test_without_startup_messages_hides_only_the_startup_messages_of_tensorflow(
     assert result.stderr == ("F0000 00:00:1.2 3 cpu.cc:1] something that matters\nafterwards\n")
 
 
-def test_without_startup_messages_shows_the_message_of_a_crash() -> None:
+def test_without_startup_messages_keeps_other_output_if_the_process_crashes() -> None:
     code = [sys.executable, "-c", _PRINT.format(then="os.abort()")]
     result = subprocess.run(code, capture_output=True, text=True, check=False)
     assert result.returncode < 0

@@ -9,7 +9,7 @@ TWO_WORKERS = {"worker": ["a:1", "b:1"]}
 
 @pytest.fixture(autouse=True)
 def no_tf_config(monkeypatch):
-    # Setting it here makes `monkeypatch` also undo what a test writes to it.
+    # Set the variable here, so that `monkeypatch` also undoes what a test writes to it.
     monkeypatch.setenv("TF_CONFIG", "")
 
 
@@ -32,7 +32,7 @@ def test_empty_tf_config_describes_no_cluster(monkeypatch, text):
     assert tf_config.configure_cluster() == 1
 
 
-def test_evaluator_need_not_be_in_the_cluster(monkeypatch):
+def test_evaluator_need_not_be_listed_in_the_cluster_of_tf_config(monkeypatch):
     monkeypatch.setenv("TF_CONFIG", make_tf_config(task=("evaluator", 0)))
     assert tf_config.read_tf_config().task_type == "evaluator"
 
@@ -106,7 +106,7 @@ def test_find_cluster_uses_the_slurm_step_only_without_tf_config_and_worker_host
     }
     for name, value in step.items():
         monkeypatch.setenv(name, value)
-    # Only strategies of several processes look for a Slurm step.
+    # Only multi-process strategies look for a Slurm step.
     assert tf_config.configure_cluster() == 1
     found = tf_config.find_cluster()
     assert (found.num_workers, found.name) == (2, "worker 1")

@@ -21,7 +21,7 @@ def test_user_code_called_by_framework_code_may_branch_on_tensors():
     assert compiled(tf.constant(-5)) == -1
 
 
-def test_autograph_converts_user_functions_but_not_those_of_the_framework():
+def test_autograph_converts_user_functions_but_not_framework_functions():
     @tf.function
     def is_same():
         assert user_code.converted(errors.DataError) is errors.DataError

@@ -26,7 +26,7 @@ def model_dir(tmp_path: pathlib.Path) -> str:
     return str(tmp_path)
 
 
-def test_resolving_auto_to_a_value_is_not_a_config_change(model_dir: str) -> None:
+def test_resolving_execution_auto_to_a_mode_is_not_a_config_change(model_dir: str) -> None:
     params = _params(trainer={"train_steps": 3})
     assert compatibility.check(params, model_dir) == []
     params.override({"runtime": {"execution": "xla"}})
@@ -46,7 +46,9 @@ def test_resolving_auto_to_a_value_is_not_a_config_change(model_dir: str) -> Non
         {"workspace": "/somewhere"},
     ],
 )
-def test_harmless_config_change_is_accepted(model_dir: str, overrides: Any) -> None:
+def test_config_change_that_does_not_affect_training_is_accepted(
+    model_dir: str, overrides: Any
+) -> None:
     changes = compatibility.check(_params(**overrides), model_dir)
     assert changes
     assert all(change.is_harmless for change in changes)
@@ -71,7 +73,7 @@ def test_harmless_config_change_is_accepted(model_dir: str, overrides: Any) -> N
         ({"trainer": {"optimizer_config": {"optimizer": {"type": "sgd"}}}}, "optimizer.type"),
     ],
 )
-def test_harmful_config_change_raises_an_error_that_shows_the_change(
+def test_config_change_that_affects_training_raises_an_error_that_shows_the_change(
     model_dir: str, overrides: Any, line: str
 ) -> None:
     params = _params(**overrides)
@@ -119,7 +121,7 @@ def test_schedule_steps_derived_from_a_ratio_may_change_with_train_steps(
             compatibility.check(_scheduled(40, **other), str(tmp_path))
 
 
-def test_harmless_config_field_is_recognized_only_by_its_full_name() -> None:
+def test_field_that_may_change_is_recognized_only_by_its_full_path() -> None:
     def is_harmless(path: str) -> bool:
         return compatibility.Change(path=path, old=1, new=2).is_harmless
 

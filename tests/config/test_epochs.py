@@ -29,7 +29,9 @@ class Data:
         return self._dataset.batch(params.global_batch_size, drop_remainder=params.drop_remainder)
 
 
-def test_epochs_are_converted_to_steps_with_one_log_line(caplog: pytest.LogCaptureFixture) -> None:
+def test_epochs_are_converted_to_steps_and_each_conversion_logs_one_line(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     caplog.set_level(logging.INFO, logger="absl")
     params = _params(train_epochs=3, validate_every_epochs=1, checkpoint_every_epochs=0.5)
     trainer = epochs.resolve(params).trainer
@@ -104,7 +106,9 @@ def test_dataset_length_is_used_for_epochs_if_the_config_has_no_num_examples() -
     ],
     ids=["endless", "unknown", "mixed"],
 )
-def test_train_epochs_raise_for_a_dataset_without_a_known_length(without_length) -> None:
+def test_resolving_train_epochs_raises_for_a_dataset_of_unknown_or_infinite_length(
+    without_length,
+) -> None:
     task = Data(without_length(tf.data.Dataset.range(9)))
     with pytest.raises(errors.ConfigValueError, match=r"num_examples` or `trainer\.steps"):
         epochs.resolve(_params(None, train_epochs=1), task)
@@ -142,7 +146,7 @@ def test_num_examples_of_none_or_minus_one_is_derived_from_the_dataset(unknown) 
     assert epochs.resolve(_params(unknown, train_epochs=2), task).trainer.train_steps == 8
 
 
-def test_train_epochs_raise_for_an_empty_dataset() -> None:
+def test_resolving_train_epochs_raises_for_an_empty_dataset() -> None:
     with pytest.raises(errors.DataError, match="empty"):
         epochs.resolve(_params(None, train_epochs=1), Data(tf.data.Dataset.range(0)))
 
@@ -186,7 +190,7 @@ def test_changed_copy_of_a_resolved_config_is_resolved_from_its_own_values() -> 
     assert (given.train_epochs, given.validate_every_epochs, given.steps_per_epoch) == (3, 1, 0)
 
 
-def test_changed_data_in_a_resolved_config_raise_unless_steps_per_epoch_is_reset() -> None:
+def test_changed_num_examples_of_a_resolved_config_raises_unless_steps_per_epoch_is_reset() -> None:
     read = cfg.ExperimentConfig(task=_params().task)
     read.override(epochs.resolve(_params(train_epochs=3)).as_dict())
     more = {"task": {"train_data": {"num_examples": 1000}}, "trainer": {"train_epochs": 4}}
@@ -196,7 +200,9 @@ def test_changed_data_in_a_resolved_config_raise_unless_steps_per_epoch_is_reset
     assert epochs.resolve(read.replace(**more)).trainer.train_steps == 400
 
 
-def test_resolved_config_converts_changed_train_epochs_in_the_same_way() -> None:
+def test_changed_train_epochs_of_a_resolved_config_are_converted_without_rounding_each_epoch() -> (
+    None
+):
     resolved = epochs.resolve(_params(106, train_epochs=2))
     assert resolved.trainer.steps_per_epoch == 10
     again = epochs.resolve(resolved.replace(trainer={"train_epochs": 3}))
@@ -206,7 +212,9 @@ def test_resolved_config_converts_changed_train_epochs_in_the_same_way() -> None
 @pytest.mark.parametrize(
     ("num_examples", "batch_size", "count"), [(106, 10, 3), (60000, 128, 10), (106, 10, 1)]
 )
-def test_intervals_of_whole_epochs_end_within_the_training(num_examples, batch_size, count) -> None:
+def test_whole_epoch_intervals_end_no_later_than_the_last_training_step(
+    num_examples, batch_size, count
+) -> None:
     params = _params(
         num_examples, train_epochs=count, validate_every_epochs=1, checkpoint_every_epochs=count
     )
@@ -224,7 +232,7 @@ def test_epoch_interval_below_one_step_becomes_one_step() -> None:
     assert (trainer.validation_interval, trainer.checkpoint_interval) == (1, 1)
 
 
-def test_ratios_of_a_short_training_give_one_decay_step_and_no_warmup() -> None:
+def test_schedule_ratios_of_a_short_run_give_one_decay_step_and_no_warmup() -> None:
     schedules = {
         "learning_rate": {"type": "cosine", "cosine": {"decay_ratio": 0.01}},
         "warmup": {"type": "linear", "linear": {"warmup_ratio": 0.01}},

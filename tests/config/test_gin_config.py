@@ -119,7 +119,7 @@ def test_exported_gin_file_reproduces_every_optimizer_schedule_and_warmup(
         given = registered.replace(**_of_schedules(*row[:3]))
         params = epochs.resolve(given)
         gin_config.parse_gin([], [gin_config.operative_config(params)])
-        # `registered` still has the types of the previous row.
+        # `registered` still has the choices that the previous row selected.
         again = gin_config.apply_bindings(registered)
         assert again.as_dict() == params.as_dict()
         if clears:

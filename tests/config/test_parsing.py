@@ -70,7 +70,7 @@ def test_tpu_flag_overrides_the_config_only_if_given(tmp_path: pathlib.Path) -> 
     assert _parse(tpu="other").runtime.tpu == "other"
 
 
-def test_tf_data_service_flag_enables_the_service() -> None:
+def test_tf_data_service_flag_enables_the_service_for_the_data_in_the_config() -> None:
     data = _parse(tf_data_service="grpc://host:1").task.train_data
     assert data.enable_tf_data_service
     assert data.tf_data_service_address == "grpc://host:1"
@@ -96,7 +96,7 @@ def test_params_yaml_reproduces_the_config(
 
 @dataclasses.dataclass(kw_only=True)
 class Flags(parsing.ParseConfigOptions):
-    """Parsing options with the flags that a script need not define."""
+    """Parsing options with the flags that are optional for a script."""
 
     experiment: str = "toy"
     dry_run: bool = False
@@ -269,14 +269,14 @@ def test_error_for_a_placeholder_without_a_workspace_names_the_flag_to_set() -> 
         parsing.expand(params)
 
 
-def test_default_workspace_is_used_and_recorded() -> None:
+def test_default_workspace_replaces_the_placeholder_and_is_recorded_in_the_config() -> None:
     params = cfg.ExperimentConfig(task=cfg.TaskConfig(name="{workspace}/x"))
     expanded = parsing.expand(params, default="/d")
     assert (expanded.task.name, expanded.workspace) == ("/d/x", "/d")
     assert parsing.expand(expanded, default="/other") == expanded
 
 
-def test_workspace_becomes_an_absolute_path(
+def test_relative_workspace_becomes_an_absolute_path(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -316,7 +316,7 @@ def test_mutually_exclusive_fields_in_one_source_raise(given) -> None:
         _trainer_of_digits()
 
 
-def test_order_of_set_flags_does_not_matter(tmp_path: pathlib.Path) -> None:
+def test_set_flags_have_the_same_effect_in_any_order(tmp_path: pathlib.Path) -> None:
     rate = "trainer.optimizer_config.learning_rate"
     given = [f"{rate}.constant.learning_rate=0.5", f"{rate}.type=constant", "trainer.hooks=[a, b]"]
     given += ["trainer.hooks[1].seconds=3", "trainer.hooks[1].name=c", "task.name=010"]
@@ -330,7 +330,7 @@ def test_order_of_set_flags_does_not_matter(tmp_path: pathlib.Path) -> None:
             _trainer_of_digits(set=contradiction)
 
 
-def test_later_source_replaces_a_mutually_exclusive_field_and_logs_it(
+def test_later_config_source_replaces_a_mutually_exclusive_field_and_logs_the_replacement(
     tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, logger="absl")

@@ -22,7 +22,7 @@ def test_phase_config_is_the_experiment_config_with_the_overrides_of_the_phase()
     assert phase_configs.directory(params, 1, "/run") == "/run/b"
 
 
-def test_order_of_the_overrides_of_a_phase_does_not_matter() -> None:
+def test_phase_overrides_have_the_same_effect_in_any_order() -> None:
     block = "trainer.optimizer_config.optimizer"
     overrides = {f"{block}.sgd.momentum": 0.5, f"{block}.type": "sgd"}
     overrides["trainer"] = {"train_steps": 7, "optimizer_config": {"warmup": {"type": "linear"}}}
@@ -79,12 +79,12 @@ def test_invalid_phases_raise_an_error_that_contains_the_name_or_reason(
         ({"phases": []}, errors.ConfigValueError, "can't contain `phases`"),
     ],
 )
-def test_invalid_override_of_a_phase_names_the_phase(overrides, error, message) -> None:
+def test_error_for_an_invalid_phase_override_names_the_phase(overrides, error, message) -> None:
     with pytest.raises(error, match=message):
         phase_configs.check(_params({"name": "a"}, {"name": "b", "overrides": overrides}))
 
 
-def test_error_in_a_phase_names_the_phase() -> None:
+def test_error_in_a_phase_names_the_phase_unless_its_name_is_empty() -> None:
     for name, message in (("second", "^In the phase 'second': why$"), ("", "^why$")):
         with pytest.raises(errors.DataError, match=message), phase_configs.in_phase(name):
             raise errors.DataError("why")

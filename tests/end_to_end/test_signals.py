@@ -188,7 +188,7 @@ def test_first_sigint_saves_and_the_second_ends_the_run_immediately(tmp_path: pa
     between_two_requests()
     run.send(signal.SIGINT)
     assert run.exit_code() == 130
-    assert "Ended at once" in run.said
+    assert "Stopped immediately" in run.said
 
 
 @pytest.mark.slow

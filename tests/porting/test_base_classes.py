@@ -62,7 +62,7 @@ IMPORTS = {
 }
 
 
-def test_imported_names_are_replaced_by_imports_of_their_counterparts() -> None:
+def test_imports_of_keras_names_become_imports_of_their_keras2_counterparts() -> None:
     # Only modules that contain the name of a replaced class are rewritten.
     used = "\nCheckpoint, MultiHeadAttention\n"
     expected = {old: new + used for old, new in IMPORTS.items()}

@@ -33,7 +33,7 @@ def test_keras2_is_imported_for_a_function_that_keras_ops_lacks() -> None:
     assert functional_ops.rewrite(module).code == expected
 
 
-def test_tensorflow_functions_on_other_tensors_are_not_rewritten() -> None:
+def test_tensorflow_functions_on_non_symbolic_values_are_not_rewritten() -> None:
     module = _module("a = tf.constant(x.shape[-1])\nb = tf.cast(a, tf.float32)\ntf.nest.flatten(x)")
     assert functional_ops.rewrite(module).code == module.code
 

@@ -80,7 +80,7 @@ def test_reference_to_sync_batch_normalization_becomes_a_partial() -> None:
     )
 
 
-def test_keras_is_imported_where_it_is_needed() -> None:
+def test_keras_import_is_added_if_a_rewritten_call_needs_it() -> None:
     after = idioms.rewrite(cst.parse_module("from keras import backend as K\nK.flatten(x)")).code
     assert after == "import keras\nfrom keras import backend as K\nkeras.ops.reshape(x, [-1])"
 

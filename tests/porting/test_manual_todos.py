@@ -46,7 +46,7 @@ def test_tf_variables_and_keras_properties_assigned_in_a_layer_are_listed() -> N
     assert "`self.losses` is a property in Keras" in found[1][1]
 
 
-def test_local_name_is_not_mistaken_for_the_imported_module() -> None:
+def test_local_name_that_shadows_an_imported_module_is_not_listed() -> None:
     text = """
     from official_lite.core import config_definitions as cfg
     heads = [cfg.no_such_name() for cfg in configs]

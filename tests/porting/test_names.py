@@ -12,7 +12,7 @@ def _renamed(text: str) -> str:
 
 
 IMPORTS = {
-    # Not part of official_lite.
+    # This module is not part of official_lite.
     "from official.vision.modeling import backbones": (
         "from official.vision.modeling import backbones"
     ),
@@ -32,11 +32,11 @@ IMPORTS = {
 }
 
 
-def test_old_imports_are_renamed() -> None:
+def test_imports_from_the_model_garden_and_keras_2_are_renamed() -> None:
     assert {old: _renamed(old) for old in IMPORTS} == IMPORTS
 
 
-def test_import_of_ported_and_other_names_is_split() -> None:
+def test_import_of_ported_and_unported_names_is_split() -> None:
     after = _renamed("from official.core import base_task, not_there  # Both.")
     assert after == (
         "from official_lite.core import base_task\nfrom official.core import not_there  # Both."

@@ -1,4 +1,4 @@
-"""The code cells of a notebook are ported like a module; the rest of the notebook is kept."""
+"""Tests that a notebook's code cells are ported like a module and that the rest is kept."""
 
 import json
 import pathlib
@@ -50,7 +50,7 @@ def test_notebook_without_old_names_keeps_its_bytes(tmp_path: pathlib.Path) -> N
     assert path.read_text() == json.dumps(_notebook("print('ü')"), indent=4)
 
 
-def test_json_file_without_cells_is_not_a_notebook() -> None:
+def test_reading_a_notebook_from_json_without_cells_raises() -> None:
     for text in (b"[]", b"{", b'{"cells": 3}', b"{}"):
         with pytest.raises(ValueError, match="not a notebook"):
             project.Notebook(text)

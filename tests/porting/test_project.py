@@ -33,7 +33,7 @@ def test_porting_a_ported_project_again_changes_nothing(project: pathlib.Path) -
     assert again.remaining == port.remaining
 
 
-def test_only_lines_with_old_names_or_idioms_change(project: pathlib.Path) -> None:
+def test_port_changes_only_lines_with_old_names_or_idioms(project: pathlib.Path) -> None:
     for file in porting.port_project([str(project)]).files:
         before, after = file.before.decode().splitlines(), file.after.decode().splitlines()
         changed = [line for line in after if line not in before]
@@ -50,7 +50,7 @@ def test_only_lines_with_old_names_or_idioms_change(project: pathlib.Path) -> No
         ast.parse(file.after)
 
 
-def test_line_ends_and_encoding_of_a_file_are_kept(tmp_path: pathlib.Path) -> None:
+def test_port_keeps_the_line_endings_and_encoding_of_a_file(tmp_path: pathlib.Path) -> None:
     path = tmp_path / "old.py"
     path.write_bytes(
         "# -*- coding: latin-1 -*-\r\nimport tf_keras\r\nx = 'é'\r\n".encode("latin-1")
@@ -91,7 +91,7 @@ def test_names_in_gin_and_yaml_files_are_translated(tmp_path: pathlib.Path) -> N
 
 
 @pytest.mark.parametrize("place", ["a package", "a folder of a package", "no package"])
-def test_copied_modules_can_be_imported_wherever_the_project_is(
+def test_copied_modules_can_be_imported_inside_and_outside_a_package(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:
     garden = tmp_path / "site" / "official" / "toys"
@@ -120,7 +120,9 @@ def test_copied_modules_can_be_imported_wherever_the_project_is(
     assert importlib.import_module(names.get(place, "moved.inner.task")).SIZE == 3
 
 
-def test_own_modules_below_official_are_not_listed_as_manual_work(tmp_path: pathlib.Path) -> None:
+def test_project_modules_below_official_are_not_listed_as_manual_work(
+    tmp_path: pathlib.Path,
+) -> None:
     files = {
         "__init__.py": "",
         "mine/__init__.py": "from official.mine.layers import *\n",
@@ -152,7 +154,7 @@ def test_own_modules_below_official_are_not_listed_as_manual_work(tmp_path: path
 
 
 @pytest.mark.parametrize(("path", "alongside"), [("nowhere.py", ""), (".", "official")])
-def test_missing_path_and_invalid_package_are_refused(path: str, alongside: str) -> None:
+def test_missing_path_or_reserved_package_name_raises(path: str, alongside: str) -> None:
     with pytest.raises(errors.ConfigValueError, match=alongside or path):
         porting.port_project([path], alongside=alongside)
 

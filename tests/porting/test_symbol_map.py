@@ -12,11 +12,11 @@ NAMES = {
 }
 
 
-def test_has_name_knows_modules_and_names_of_official_lite() -> None:
+def test_has_name_is_true_only_for_modules_and_members_of_official_lite() -> None:
     assert {name: has_name(name) for name in NAMES} == NAMES
 
 
-def test_names_of_copied_modules_are_translated_to_their_package() -> None:
+def test_names_of_copied_modules_are_translated_to_the_package_of_the_copies() -> None:
     destinations = Destinations("garden", frozenset({"official.vision.ops.box_ops"}))
     assert destinations.translate("official.vision.ops.box_ops.f") == "garden.vision.ops.box_ops.f"
     assert destinations.translate("official.core.base_task") == "official_lite.core.base_task"
@@ -31,7 +31,7 @@ MERGED = {
 }
 
 
-def test_names_in_merged_modules_are_translated() -> None:
+def test_names_in_modules_merged_into_one_are_translated_to_the_merged_module() -> None:
     expected = {name: f"official_lite.{new}" for name, new in MERGED.items()}
     assert {name: Destinations().translate(f"official.{name}") for name in MERGED} == expected
 
@@ -59,7 +59,7 @@ GONE = {
 }
 
 
-def test_missing_in_keras_returns_the_shortest_missing_name() -> None:
+def test_missing_in_keras_returns_the_shortest_missing_prefix() -> None:
     assert {name: symbol_map.missing_in_keras(name) for name in GONE} == GONE
 
 

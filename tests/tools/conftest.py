@@ -1,4 +1,4 @@
-"""Runs of an experiment that a user's file registers."""
+"""Fixtures that train an experiment registered by a user's file and read its config."""
 
 import argparse
 import pathlib
@@ -124,7 +124,7 @@ def train_run(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., str]:
 
 @pytest.fixture
 def trained(train_run: Callable[..., str]) -> str:
-    """Return the directory of a run."""
+    """Return the directory of a trained run."""
     return train_run()
 
 

@@ -10,7 +10,7 @@ from official_lite.tools import __main__ as tools
 COMMANDS = tuple(tools.commands())
 
 
-def test_help_lists_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_lists_all_commands_alphabetically(capsys: pytest.CaptureFixture[str]) -> None:
     assert tools.main([]) == tools.main(["--help"]) == 0
     said = capsys.readouterr().out
     listed = [line.split()[0] for line in said.splitlines() if line.startswith("  ")]
@@ -31,7 +31,9 @@ def bad():
 """
 
 
-def test_error_in_user_code_ends_with_its_file_and_line(tmp_path: pathlib.Path) -> None:
+def test_message_for_an_error_in_user_code_ends_with_the_file_and_line(
+    tmp_path: pathlib.Path,
+) -> None:
     file = tmp_path / "mine.py"
     file.write_text(BAD_EXPERIMENT)
     show = ["-m", "official_lite.tools", "config", "show", "mine/bad", f"--import={file}"]
@@ -54,7 +56,7 @@ def test_verbosity_flag_of_a_launched_program_is_passed_to_it(
     assert "['--verbosity=1']" in capsys.readouterr().out
 
 
-def test_closed_pipe_causes_no_error() -> None:
+def test_command_exits_with_zero_if_its_output_pipe_is_closed() -> None:
     command = f"{sys.executable} -m official_lite.tools config show vision/digits_mlp | true"
     done = subprocess.run(["bash", "-c", f"set -o pipefail; {command}"], capture_output=True)
     assert (done.returncode, done.stderr) == (0, b"")

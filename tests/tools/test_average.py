@@ -1,4 +1,4 @@
-"""`python -m official_lite.tools average`."""
+"""Tests of `python -m official_lite.tools average`."""
 
 import json
 import os
@@ -25,13 +25,13 @@ def test_last_checkpoints_of_a_run_are_averaged(trained, tmp_path, capsys):
     assert "Averaged 2 checkpoints into" in capsys.readouterr().out
 
 
-def test_averaging_a_single_checkpoint_is_refused(trained, capsys):
+def test_averaging_a_single_checkpoint_exits_with_code_5(trained, capsys):
     assert tools.main(["average", trained, "--last=1"]) == 5
     assert "ckpt-6" in capsys.readouterr().err
 
 
 @pytest.mark.slow
-def test_multitask_run_is_read_and_averaged_by_the_tools(tmp_path, capsys):
+def test_tools_accept_a_multitask_run_except_where_they_require_one_task(tmp_path, capsys):
     run_dir = str(tmp_path / "run")
     settings = [
         "task.model={filters: [4], units: [8]}",

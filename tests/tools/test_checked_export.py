@@ -1,4 +1,4 @@
-"""Exports in all formats, which are compared with the model."""
+"""Tests that exports in all formats match the model."""
 
 import os
 import sys
@@ -39,9 +39,7 @@ def test_exports_in_all_formats_compute_the_outputs_of_the_model(read_run, train
         assert not export.is_within(-tolerance)
 
 
-def test_export_that_cannot_be_loaded_back_raises_an_error(
-    read_run, trained, tmp_path, monkeypatch
-):
+def test_export_that_cannot_be_loaded_back_raises(read_run, trained, tmp_path, monkeypatch):
     def load_exported(path, format):
         raise TypeError("unknown class")
 
@@ -56,7 +54,7 @@ def test_export_that_cannot_be_loaded_back_raises_an_error(
         )
 
 
-def test_tolerance_is_relative_to_the_largest_output():
+def test_export_tolerance_is_relative_to_the_largest_output_if_it_exceeds_one():
     def export(difference, output):
         return checked_export.Export(
             format="onnx",
@@ -95,7 +93,7 @@ def test_largest_difference_is_infinite_unless_shapes_and_non_finite_values_matc
         assert checked_export.largest_difference(arrays[:1], []) == INF
 
 
-def test_exported_inputs_are_matched_by_name_or_position():
+def test_inputs_of_an_exported_model_are_matched_by_name_or_position():
     given = {"ids": 1, "mask": 2}
     assert checked_export._by_name(["mask", "ids"], given) == given
     assert checked_export._by_name(["mask"], given) == {"mask": 2}
@@ -107,7 +105,9 @@ def test_exported_inputs_are_matched_by_name_or_position():
 @pytest.mark.parametrize(
     ("format", "package"), [("litert", "ai_edge_litert"), ("onnx", "onnxruntime")]
 )
-def test_error_for_a_missing_package_names_it(monkeypatch, format, package):
+def test_loading_an_export_without_its_package_raises_an_error_that_names_the_package(
+    monkeypatch, format, package
+):
     monkeypatch.setitem(sys.modules, package, None)
     monkeypatch.delitem(sys.modules, f"{package}.interpreter", raising=False)
     with pytest.raises(errors.ConfigValueError, match=package):
@@ -125,7 +125,7 @@ def test_exported_outputs_are_evaluated_with_the_metrics_of_the_task(read_run, t
             ctx, inputs, lambda given: [0 * each for each in outputs(given)]
         )
     assert same == pytest.approx(own, abs=1e-6)
-    # The cross-entropy of equal logits for the three classes.
+    # Equal logits for three classes have a cross-entropy of log(3).
     assert other["validation_loss"] == pytest.approx(np.log(3), abs=1e-5)
     assert own["validation_loss"] != other["validation_loss"]
 
@@ -143,7 +143,7 @@ def test_latency_is_measured_for_one_example() -> None:
 
 
 def model_outputs(model):
-    """Return a function that computes the outputs in the order of exported models."""
+    """Return a function that computes the outputs in the order in which exports return them."""
     call = type(model).call
 
     def outputs(given):

@@ -54,7 +54,7 @@ def test_average_is_written_as_a_checkpoint_of_the_last_averaged_step(
     assert not report.missing
 
 
-def test_keras_files_contain_the_same_average(read_run, trained, weights, tmp_path):
+def test_keras_files_contain_the_same_average_as_a_checkpoint(read_run, trained, weights, tmp_path):
     params, paths = read_run(trained).params, _paths(trained, 2, 6)
     checkpoint = checkpoint_average.write_average(params, paths, str(tmp_path / "average"))
     path = str(tmp_path / "files" / "mean.weights.h5")
@@ -93,7 +93,7 @@ def test_written_average_also_replaces_the_ema_weights(read_run, train_run, weig
         np.testing.assert_array_equal(one, other)
 
 
-def test_error_for_different_models_names_the_first_variable_that_differs(
+def test_averaging_different_models_raises_and_names_the_first_variable_that_differs(
     read_run, trained, train_run, tmp_path
 ):
     paths = [*_paths(trained, 6), *_paths(train_run("task.units=2"), 6)]
@@ -105,13 +105,13 @@ def test_error_for_different_models_names_the_first_variable_that_differs(
     assert os.listdir(tmp_path) == []
 
 
-def test_writing_the_average_into_a_run_directory_is_refused(read_run, trained, tmp_path):
+def test_writing_the_average_into_a_run_directory_raises(read_run, trained, tmp_path):
     params, paths = read_run(trained).params, _paths(trained, 2, 6)
     with pytest.raises(errors.ConfigValueError, match="Use another directory"):
         checkpoint_average.write_average(params, paths, trained)
 
 
-def test_checkpoints_are_found_in_directories_without_duplicates(trained, tmp_path):
+def test_find_checkpoints_returns_each_checkpoint_once_and_rejects_damaged_ones(trained, tmp_path):
     find = checkpoint_average.find_checkpoints
     assert find([trained]) == _paths(trained, 2, 4, 6)
     assert find([trained], 2) == _paths(trained, 4, 6)

@@ -45,7 +45,7 @@ def test_checkpoints_list_includes_subdirectories_and_reports_damage(
     assert "0 bytes" in capsys.readouterr().out
 
 
-def test_checkpoints_inspect_shows_the_latest_checkpoint_of_a_directory(
+def test_checkpoints_inspect_shows_the_latest_checkpoint_and_reports_damage(
     model_dir: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     document = _json(capsys, "inspect", str(model_dir))

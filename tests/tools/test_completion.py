@@ -10,7 +10,7 @@ from tests import commands
 
 pytest.importorskip("shtab")
 
-# The program's answer to each command line is one line of output.
+# Prints the completions of a command line as one line.
 PRINT = """
 COMP_WORDS=({words}) COMP_CWORD=$(( ${{#COMP_WORDS[@]}} - 1 )) COMPREPLY=()
 _official_lite_{function}
@@ -37,7 +37,7 @@ COMPLETIONS = [
 ]
 
 
-def test_bash_completes_commands_flags_and_experiments(
+def test_bash_completion_covers_commands_flags_and_experiments(
     tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     script = tmp_path / "script"
@@ -57,7 +57,9 @@ def test_bash_completes_commands_flags_and_experiments(
         assert wanted <= answer, words
 
 
-def test_zsh_and_fish_scripts_contain_all_commands(capsys: pytest.CaptureFixture[str]) -> None:
+def test_zsh_and_fish_completion_scripts_contain_all_commands(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     for shell in ("zsh", "fish"):
         script = _script(shell, capsys)
         assert [name for name in tools.commands() if name not in script] == []

@@ -14,7 +14,7 @@ def _out(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     return capsys.readouterr().out
 
 
-def test_config_show_prints_all_or_a_part_as_yaml_or_json(
+def test_config_show_prints_the_whole_config_or_a_part_as_yaml_or_json(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     whole = yaml_io.parse_yaml(_out(capsys, "show", NAME), "shown")
@@ -26,7 +26,7 @@ def test_config_show_prints_all_or_a_part_as_yaml_or_json(
     assert document == {"source": NAME, "kind": "experiment", "config": 600}
 
 
-def test_config_diff_separates_changes_that_a_restart_accepts(
+def test_config_diff_lists_changes_that_a_restart_accepts_separately(
     tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "few.yaml"

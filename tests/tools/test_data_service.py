@@ -23,12 +23,12 @@ def taken_port():
         yield taken.getsockname()[1]
 
 
-def test_dispatcher_on_a_used_port_is_refused(taken_port, capsys):
+def test_dispatcher_exits_with_code_2_if_its_port_is_in_use(taken_port, capsys):
     assert tools.main(["data_service", "dispatcher", f"--port={taken_port}"]) == 2
     assert f"Can't listen at port {taken_port}" in capsys.readouterr().err
 
 
-def test_worker_without_a_dispatcher_ends_with_an_error(monkeypatch, capsys):
+def test_data_worker_exits_with_code_7_if_no_dispatcher_answers(monkeypatch, capsys):
     monkeypatch.setenv("OFFICIAL_LITE_CLUSTER_TIMEOUT", "0.1")
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))

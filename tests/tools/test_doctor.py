@@ -60,7 +60,7 @@ def test_failed_smoke_run_is_reported_with_its_traceback(
     assert "resumed from step 100" in capsys.readouterr().out
 
 
-def test_smoke_run_learns_and_resumes_from_its_checkpoint() -> None:
+def test_smoke_run_reduces_the_loss_and_resumes_from_its_checkpoint() -> None:
     result = smoke_run.run()
     assert (result.steps, result.resumed_from) == (150, 100)
     assert result.is_good

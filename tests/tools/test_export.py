@@ -1,4 +1,4 @@
-"""`python -m official_lite.tools export`."""
+"""Tests of `python -m official_lite.tools export`."""
 
 import json
 import os
@@ -12,7 +12,7 @@ from official_lite.tools import export
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
 
-def test_export_writes_the_latest_model_and_compares_its_outputs(trained, capsys):
+def test_export_writes_the_latest_checkpoint_and_compares_the_outputs(trained, capsys):
     assert tools.main(["export", trained, "--json"]) == 0
     (row,) = json.loads(capsys.readouterr().out)
     assert row["path"] == os.path.join(trained, "export", "6")
@@ -28,7 +28,9 @@ def test_export_whose_outputs_differ_by_more_than_the_tolerance_fails(trained, c
     assert "The outputs differ from the model's" in said.err
 
 
-def test_export_check_measures_every_format(trained, capsys, tmp_path):
+def test_export_check_measures_metrics_and_latency_of_the_model_and_its_export(
+    trained, capsys, tmp_path
+):
     arguments = [trained, f"--output={tmp_path}", "--check", "--format=litert", "--json"]
     assert tools.main(["export", *arguments]) == 0
     model, exported = json.loads(capsys.readouterr().out)

@@ -33,7 +33,7 @@ def test_workers_share_a_cluster_and_have_different_indices() -> None:
     ]
 
 
-def test_parameter_servers_add_a_chief() -> None:
+def test_plan_with_parameter_servers_adds_a_chief() -> None:
     specs = launch.plan(["train.py"], workers=2, ps=1)
     roles = {spec.name: spec.role for spec in specs}
     assert roles == {
@@ -50,7 +50,7 @@ def test_parameter_servers_add_a_chief() -> None:
     }
 
 
-def test_data_service_is_started_and_its_address_passed_on() -> None:
+def test_plan_with_data_workers_starts_a_data_service_and_passes_its_address_on() -> None:
     specs = launch.plan(["my_program"], workers=1, data_workers=2)
     names = [spec.name for spec in specs]
     assert names == ["data dispatcher", "data worker 0", "data worker 1", "worker 0"]
@@ -60,7 +60,7 @@ def test_data_service_is_started_and_its_address_passed_on() -> None:
     assert specs[-1].command[0] == "my_program"
 
 
-# Worker 1 fails as its first argument says the first time, and succeeds the second time.
+# Worker 1 fails on its first start, as the first argument specifies, and succeeds on the second.
 SCRIPT = """
 import json, os, pathlib, signal, sys
 index = json.loads(os.environ["TF_CONFIG"])["task"]["index"]
@@ -96,7 +96,7 @@ def test_failed_cluster_is_restarted_up_to_max_restarts(
     assert "done" in (tmp_path / "logs" / "worker_1.log").read_text()
 
 
-def test_process_that_ends_with_a_user_error_is_not_restarted(tmp_path: pathlib.Path) -> None:
+def test_process_that_ends_with_a_config_error_is_not_restarted(tmp_path: pathlib.Path) -> None:
     assert _launch(tmp_path, "2", max_restarts=5) == 2
 
 
@@ -168,7 +168,7 @@ def test_first_process_to_fail_is_reported_and_the_others_are_stopped(
 def test_killed_process_is_reported_rather_than_the_peer_that_failed_because_of_it(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # The launcher does not check its processes before both have ended.
+    # Make the launcher check its processes only after both have ended.
     monkeypatch.setattr(launch, "_SECONDS_BETWEEN_LOOKS", 1.0)
     file = tmp_path / "killed"
     end = _run_cluster(
@@ -197,7 +197,7 @@ def test_replaceable_process_is_restarted_while_the_trainers_continue(
     tmp_path: pathlib.Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "came_again"
-    # The worker is killed the first time. The chief ends when the worker has restarted.
+    # The worker is killed on its first start. The chief ends when the worker has restarted.
     code = f"import os, pathlib, signal; p = pathlib.Path({str(file)!r} + '.1')\n"
     code += f"if p.exists(): pathlib.Path({str(file)!r}).touch(); signal.pause()\n"
     code += "p.touch(); os.kill(os.getpid(), 9)"
@@ -266,7 +266,7 @@ def _run_process(code: str, log_dir: pathlib.Path | None = None) -> ProcessEnd:
     return end
 
 
-def test_output_is_forwarded_with_the_process_name_and_logged(
+def test_process_output_is_forwarded_with_the_process_name_and_logged(
     tmp_path: pathlib.Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     code = "import os, sys; print(os.environ['ANSWER']); print('é', file=sys.stderr)"
@@ -275,7 +275,7 @@ def test_output_is_forwarded_with_the_process_name_and_logged(
     assert sorted((tmp_path / "worker_1.log").read_text().split()) == ["42", "é"]
 
 
-def test_output_with_invalid_utf_8_or_without_a_final_newline_is_forwarded(
+def test_process_output_with_invalid_utf_8_or_no_final_newline_is_forwarded(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     _run_process("import sys; sys.stdout.buffer.write(b'a\\xff\\nend')")
@@ -295,7 +295,7 @@ ENDS = {
 }
 
 
-def test_process_end_has_a_description_an_exit_code_and_a_restart_rule() -> None:
+def test_return_code_determines_the_description_exit_code_and_restart_of_a_process() -> None:
     found = {code: ProcessEnd(name="worker 1", code=code) for code in ENDS}
     assert {
         code: (str(end).removeprefix("worker 1 "), end.exit_code, end.may_restart)

@@ -29,7 +29,7 @@ def test_table_has_aligned_columns_and_dashes_for_missing_values(
     )
 
 
-def test_table_written_to_a_pipe_has_unshortened_values(
+def test_table_written_to_a_pipe_does_not_wrap_or_shorten_long_values(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "20")
@@ -38,7 +38,7 @@ def test_table_written_to_a_pipe_has_unshortened_values(
     assert capsys.readouterr().out.splitlines()[1].split() == [row["path"], "1"]
 
 
-def test_narrow_terminal_wraps_long_values_without_loss(
+def test_table_wraps_long_values_on_a_narrow_terminal_without_losing_characters(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # This makes rich treat stdout as a terminal.
@@ -53,7 +53,7 @@ def test_narrow_terminal_wraps_long_values_without_loss(
     assert capsys.readouterr().out.count("界") == 20
 
 
-def test_control_characters_are_escaped_and_markup_is_printed_literally(
+def test_table_escapes_control_characters_and_prints_markup_literally(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     listing.print_table([{"name": "a\x1b[31m\nb [red]c"}], ["name"])

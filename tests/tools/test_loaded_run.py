@@ -1,4 +1,4 @@
-"""Opening a run in Python with `load_run`."""
+"""Tests of `load_run`, which opens a run in Python."""
 
 import json
 import os
@@ -37,7 +37,7 @@ def test_load_run_accepts_a_checkpoint_path(trained) -> None:
     assert steps == [2, 4]
 
 
-def test_load_run_loads_the_averaged_weights_if_there_are_any(train_run) -> None:
+def test_load_run_loads_the_ema_weights_if_the_optimizer_keeps_them(train_run) -> None:
     run_dir = train_run(EMA)
     bias = official_lite.load_run(run_dir).model.blocks[1].bias.numpy()
     reader = tf.train.load_checkpoint(os.path.join(run_dir, "ckpt-6"))
@@ -60,7 +60,9 @@ def test_load_run_prefers_the_best_checkpoint_and_loads_the_latest_on_request(tr
     assert official_lite.load_run(run_dir, checkpoint="latest").step == 6
 
 
-def test_code_in_a_config_runs_only_if_it_is_trusted(trained, tmp_path: pathlib.Path) -> None:
+def test_load_run_executes_code_named_in_the_config_only_if_it_is_trusted(
+    trained, tmp_path: pathlib.Path
+) -> None:
     run_dir = tmp_path / "run"
     shutil.copytree(trained, run_dir)
     code = tmp_path / "other_stage.py"
@@ -79,7 +81,7 @@ def test_code_in_a_config_runs_only_if_it_is_trusted(trained, tmp_path: pathlib.
     assert (tmp_path / "ran").exists()
 
 
-def test_experiment_must_be_passed_if_the_record_does_not_name_it(trained, tmp_path) -> None:
+def test_load_run_requires_the_experiment_if_the_record_does_not_name_it(trained, tmp_path) -> None:
     run_dir = tmp_path / "run"
     shutil.copytree(trained, run_dir)
     record = json.loads((run_dir / "run.json").read_text())
@@ -100,7 +102,7 @@ def test_experiment_must_be_passed_if_the_record_does_not_name_it(trained, tmp_p
         ("run/ckpt-5", "", "ckpt-5 is not in a model directory"),
     ],
 )
-def test_error_for_a_missing_run_or_checkpoint_names_the_problem(
+def test_load_run_error_for_a_missing_run_or_checkpoint_names_the_problem(
     trained, tmp_path, path, checkpoint, message
 ) -> None:
     (tmp_path / "run").symlink_to(trained)
@@ -110,7 +112,9 @@ def test_error_for_a_missing_run_or_checkpoint_names_the_problem(
         official_lite.load_run(str(tmp_path / path), checkpoint=checkpoint)
 
 
-def test_lost_best_checkpoint_is_not_replaced_by_the_latest(train_run, tmp_path) -> None:
+def test_load_run_raises_if_the_best_checkpoint_is_lost_instead_of_loading_the_latest(
+    train_run, tmp_path
+) -> None:
     run_dir = tmp_path / "run"
     shutil.copytree(train_run(*BEST, mode="train_and_eval"), run_dir)
     for file in (run_dir / "best_ckpt").glob("*ckpt-*"):
@@ -133,7 +137,7 @@ def test_load_run_keeps_the_numpy_random_state_and_ignores_gin_bindings(trained)
     assert np.random.random() == expected
 
 
-def test_run_with_gin_bindings_is_refused_until_they_are_parsed(trained, tmp_path) -> None:
+def test_load_run_raises_if_the_gin_bindings_of_the_run_are_not_parsed(trained, tmp_path) -> None:
     run_dir = tmp_path / "run"
     shutil.copytree(trained, run_dir)
     record = json.loads((run_dir / "run.json").read_text())

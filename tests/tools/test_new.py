@@ -1,4 +1,4 @@
-"""`python -m official_lite.tools new`."""
+"""Tests of `python -m official_lite.tools new`."""
 
 import ast
 import json
@@ -48,7 +48,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     return folder
 
 
-def test_generated_project_trains_and_registers_its_experiment_as_a_plugin(
+def test_generated_project_trains_and_declares_its_experiment_as_an_entry_point(
     project: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:
     model_dir = tmp_path / "run"
@@ -109,7 +109,7 @@ def test_project_of_each_kind_trains_resumes_after_a_kill_and_predicts(
     assert f"--model_dir={unbroken}" in command
 
     def start(model_dir: pathlib.Path, *flags: str) -> int:
-        # A new process, because the results must not depend on the hashes of strings.
+        # Start a new process, so that the results would reveal a dependence on string hashes.
         often = ["--set=trainer.checkpoint_interval=20", "--set=runtime.execution=graph"]
         return subprocess.run(
             [sys.executable, *command, *often, f"--model_dir={model_dir}", *flags],
@@ -144,14 +144,16 @@ def test_project_of_each_kind_trains_resumes_after_a_kill_and_predicts(
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_project_of_each_kind_passes_its_own_checks(kind_of_project: pathlib.Path) -> None:
+def test_project_of_each_kind_passes_ruff_mypy_and_its_own_tests(
+    kind_of_project: pathlib.Path,
+) -> None:
     _check_by_tools_of_the_user(kind_of_project)
     done = commands.run(["-m", "pytest", "-q", "-p", "no:cacheprovider"], cwd=kind_of_project)
     assert done.returncode == 0, done.stdout[-3000:]
     assert "2 passed" in done.stdout
 
 
-def test_error_for_a_value_that_is_not_a_number_names_its_row_and_column(
+def test_error_for_a_non_numeric_csv_value_names_its_row_and_column(
     tmp_path: pathlib.Path,
 ) -> None:
     project = tmp_path / "demo"

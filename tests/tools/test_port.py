@@ -1,4 +1,4 @@
-"""`python -m official_lite.tools port`."""
+"""Tests of `python -m official_lite.tools port`."""
 
 import json
 import pathlib
@@ -29,7 +29,7 @@ def test_port_shows_changes_and_writes_them_only_with_the_write_flag(
     assert path.read_text() == NEW
 
 
-def test_json_output_of_port_is_one_object(
+def test_port_prints_files_and_manual_work_as_one_json_object(
     tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = _write(tmp_path / "old.py")
@@ -40,7 +40,7 @@ def test_json_output_of_port_is_one_object(
     assert report["written"] is False
 
 
-def test_invalid_python_file_fails_the_command_after_the_others_are_written(
+def test_port_writes_the_other_files_and_then_fails_if_a_file_is_invalid_python(
     tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = _write(tmp_path / "old.py")

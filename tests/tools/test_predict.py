@@ -13,7 +13,7 @@ TRAIN = ["--experiment=vision/digits_mlp", "--mode=train", "--set=trainer.train_
 
 
 @pytest.mark.slow
-def test_predict_command_uses_the_record_of_the_run_and_repeats_no_rows(
+def test_predict_command_reads_the_record_of_the_run_and_writes_no_row_twice(
     tmp_path: pathlib.Path,
 ) -> None:
     run, output = tmp_path / "run", tmp_path / "predictions"
@@ -29,13 +29,13 @@ def test_predict_command_uses_the_record_of_the_run_and_repeats_no_rows(
         "_progress.json",
         "predictions-00000.parquet",
     ]
-    # Another seed may mean another model.
+    # A config with another seed may belong to another model.
     done = commands.run([*predict, "--set=runtime.seed=5"])
     assert done.returncode == errors.ExitCode.CONFIG
     assert "runtime.seed: 0 -> 5" in done.stderr
 
 
-def test_predict_runs_the_command_of_the_run_in_predict_mode(
+def test_predict_starts_the_recorded_training_command_in_predict_mode(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     started: list[list[str]] = []

@@ -1,4 +1,4 @@
-"""Commands that can't run print the reason, write nothing and return the fitting exit code."""
+"""Tests that a command that can't run prints the reason, writes nothing and returns its code."""
 
 import pathlib
 
@@ -61,7 +61,7 @@ USAGE_ERRORS = [
 ]
 
 
-def test_refused_command_names_the_mistake_and_writes_nothing(
+def test_command_that_cannot_run_names_the_mistake_and_writes_nothing(
     tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for command, code, named in REFUSALS:
@@ -72,7 +72,7 @@ def test_refused_command_names_the_mistake_and_writes_nothing(
     assert [*tmp_path.iterdir()] == []
 
 
-def test_mistyped_run_directory_is_refused_with_the_nearest_one(
+def test_error_for_a_mistyped_run_directory_suggests_the_nearest_one(
     tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     made_runs.make_run(tmp_path / "digits")

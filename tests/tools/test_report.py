@@ -1,4 +1,4 @@
-"""`python -m official_lite.tools report`."""
+"""Tests of `python -m official_lite.tools report`."""
 
 from official_lite.tools import __main__ as tools
 from tests import made_runs
@@ -15,7 +15,7 @@ def test_report_is_written_and_its_path_printed(tmp_path, capsys) -> None:
     assert text.count("http") == text.count("http-equiv") + text.count("http://www.w3.org/2000/svg")
 
 
-def test_output_path_that_cannot_be_written_is_refused(tmp_path, capsys) -> None:
+def test_report_exits_with_code_2_if_the_output_file_cannot_be_written(tmp_path, capsys) -> None:
     run = made_runs.make_run(tmp_path / "digits")
     (tmp_path / "file").write_text("")
     assert tools.main(["report", str(run), "--output", str(tmp_path / "file" / "p.html")]) == 2

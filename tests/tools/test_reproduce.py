@@ -23,7 +23,9 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
 
 
 @pytest.mark.slow
-def test_reproduced_run_is_the_same_bit_for_bit(run: pathlib.Path, tmp_path: pathlib.Path) -> None:
+def test_reproduced_run_equals_the_recorded_run_bit_for_bit(
+    run: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
     again = tmp_path / "again"
     arguments = ["-m", "official_lite.tools", "reproduce", str(run), f"--model_dir={again}"]
     done = commands.run(arguments)
@@ -35,7 +37,7 @@ def test_reproduced_run_is_the_same_bit_for_bit(run: pathlib.Path, tmp_path: pat
     assert f"--model_dir={again}" in recorded
 
 
-def test_reproducing_into_a_nonempty_or_busy_directory_is_refused(
+def test_reproducing_into_a_nonempty_or_busy_directory_fails(
     run: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert tools.main(["reproduce", str(run), f"--model_dir={run}"]) == 2
@@ -61,7 +63,7 @@ def test_reproduced_run_uses_the_recorded_execution_mode_unless_it_is_set(
     assert execution_record.load(str(again)) == recorded
 
 
-def test_edited_files_of_the_run_cause_a_warning(
+def test_reproducing_a_run_with_an_edited_config_prints_a_warning(
     run: pathlib.Path,
     tmp_path: pathlib.Path,
     capsys: pytest.CaptureFixture[str],

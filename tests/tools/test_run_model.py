@@ -27,7 +27,7 @@ def test_built_model_loads_the_weights_of_a_checkpoint(read_run, trained):
     assert (kernels[0] != kernels[1]).all()
 
 
-def test_averaged_weights_are_loaded_if_there_are_any(read_run, train_run):
+def test_load_weights_loads_the_ema_weights_if_the_optimizer_keeps_them(read_run, train_run):
     run_dir = train_run(EMA)
     path = os.path.join(run_dir, "ckpt-6")
     with run_model.built(read_run(run_dir).params) as (ctx, _):
@@ -42,9 +42,7 @@ def test_averaged_weights_are_loaded_if_there_are_any(read_run, train_run):
     assert (averaged != trained).all()
 
 
-def test_mismatched_damaged_or_missing_checkpoint_is_refused(
-    read_run, trained, train_run, tmp_path
-):
+def test_mismatched_damaged_or_missing_checkpoint_raises(read_run, trained, train_run, tmp_path):
     with run_model.built(read_run(train_run("task.units=2")).params) as (ctx, _):
         with pytest.raises(errors.CheckpointError, match="can't be restored"):
             run_model.load_weights(ctx, os.path.join(trained, "ckpt-6"))
@@ -72,7 +70,7 @@ def test_real_inputs_are_the_inputs_that_the_task_passes_to_its_model(read_run, 
     assert signature["row"] == tf.TensorSpec([None], tf.int32, "row")
 
 
-def test_random_inputs_fit_a_functional_model():
+def test_random_inputs_have_the_names_types_and_shapes_of_a_functional_model():
     layers = keras.layers
     words = layers.Input((None,), dtype="int32", name="words")
     length = layers.Input((2,), name="length")
@@ -89,7 +87,7 @@ def test_random_inputs_fit_a_functional_model():
 
 
 @pytest.mark.usefixtures("bfloat16_kernels")
-def test_real_inputs_of_a_functional_model_have_its_names(read_run):
+def test_real_inputs_of_a_functional_model_have_the_names_of_its_inputs(read_run):
     params = read_run("vision/digits_mlp", "--set=runtime.mixed_precision_dtype=bfloat16").params
     with run_model.built(params) as (ctx, _):
         inputs = run_model.real_inputs(ctx)
@@ -99,7 +97,7 @@ def test_real_inputs_of_a_functional_model_have_its_names(read_run):
     ]
 
 
-def test_task_that_does_not_call_its_model_is_refused(read_run, trained, monkeypatch):
+def test_real_inputs_raise_if_the_task_does_not_call_its_model(read_run, trained, monkeypatch):
     with run_model.built(read_run(trained).params) as (ctx, _):
         monkeypatch.setattr(
             type(ctx.task), "validation_step", lambda self, inputs, model, metrics: {}

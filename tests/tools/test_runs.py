@@ -52,7 +52,7 @@ def test_runs_list_shows_goodput_and_filters_by_it(
     ]
 
 
-def test_runs_list_selects_columns_rows_and_a_limit(
+def test_runs_list_applies_columns_conditions_and_a_limit(
     folder: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     columns = "--columns=name,accuracy,model.units"
@@ -66,7 +66,7 @@ def test_runs_list_selects_columns_rows_and_a_limit(
     assert "`accuracy`" in capsys.readouterr().err
 
 
-def test_json_output_of_runs_has_all_fields_and_metrics(
+def test_runs_list_as_json_contains_the_fields_and_metrics_of_each_run(
     folder: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     first, _ = json.loads(_out(capsys, "list", folder, "--json"))
@@ -107,7 +107,7 @@ def _names(runs: list[Facts]) -> list[str]:
     return [facts.run.name for facts in runs]
 
 
-def test_short_metric_name_prefers_the_validation_metric(runs: list[Facts]) -> None:
+def test_short_metric_name_is_resolved_to_the_validation_metric_first(runs: list[Facts]) -> None:
     assert runs_tool.resolve("accuracy", runs) == "validation/accuracy"
     assert runs_tool.resolve("training_loss", runs) == "train/training_loss"
     assert runs_tool.resolve("model.units", runs) == "task.model.units"
@@ -115,7 +115,7 @@ def test_short_metric_name_prefers_the_validation_metric(runs: list[Facts]) -> N
         runs_tool.resolve("acuracy", runs)
 
 
-def test_ambiguous_short_name_is_refused(runs: list[Facts]) -> None:
+def test_ambiguous_short_field_name_raises(runs: list[Facts]) -> None:
     fields = {"a.rate": 1, "b.rate": 2}
     facts = Facts(run=runs[0].run, fields={}, metrics={}, config=fields)
     with pytest.raises(errors.UnknownNameError, match=r"`a\.rate` or `b\.rate`"):
@@ -140,7 +140,7 @@ def test_only_runs_that_satisfy_all_conditions_are_selected(runs: list[Facts]) -
         assert _names(runs_tool.select(runs, conditions)) == names, conditions
 
 
-def test_invalid_condition_is_refused(runs: list[Facts]) -> None:
+def test_invalid_where_condition_raises(runs: list[Facts]) -> None:
     for condition in ("status", "status>1", "nothing=1"):
         with pytest.raises(errors.ConfigError, match=condition.partition("=")[0]):
             runs_tool.select(runs, [condition])

@@ -1,4 +1,4 @@
-"""`python -m official_lite.tools search`."""
+"""Tests of `python -m official_lite.tools search`."""
 
 import json
 
@@ -9,7 +9,7 @@ from official_lite.tools import __main__ as tools
 from tests.search import toys
 
 
-def test_study_is_shown_and_plotted(tmp_path, capsys) -> None:
+def test_search_command_prints_the_trials_and_the_paths_of_the_plots(tmp_path, capsys) -> None:
     pytest.importorskip("matplotlib")
     search.run_study(toys.parabola, toys.config(num_trials=3), str(tmp_path))
     assert tools.main(["search", str(tmp_path), "--plots"]) == 0
@@ -18,7 +18,7 @@ def test_study_is_shown_and_plotted(tmp_path, capsys) -> None:
     assert str(tmp_path / "plots" / "optimization_history.png") in lines
 
 
-def test_json_output_of_a_study_is_one_document(tmp_path, capsys) -> None:
+def test_search_command_prints_trials_and_plots_as_one_json_document(tmp_path, capsys) -> None:
     search.run_study(toys.parabola, toys.config(num_trials=2), str(tmp_path))
     capsys.readouterr()
     assert tools.main(["search", str(tmp_path), "--json"]) == 0

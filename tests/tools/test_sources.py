@@ -26,12 +26,12 @@ def test_config_of_a_run_is_found_by_any_path_in_its_directory(read_run, trained
         assert trainer.checkpoint_interval == 2
 
 
-def test_overrides_of_the_run_are_part_of_its_config(read_run, train_run):
+def test_config_of_a_run_includes_the_overrides_of_its_command(read_run, train_run):
     run_dir = train_run("task.units=2")
     assert read_run(run_dir).params.task.units == 2
 
 
-def test_registered_experiment_is_found_by_its_name(read_run):
+def test_read_params_finds_a_registered_experiment_by_its_name(read_run):
     source = read_run("vision/digits_mlp", "--set=task.model.units=[3]")
     assert (source.run_dir, source.params.task.model.units) == ("", (3,))
     with pytest.raises(errors.UnknownNameError, match="Did you mean `vision/digits_mlp`"):
@@ -62,7 +62,9 @@ CODE = {
 }
 
 
-def test_flags_of_a_run_that_name_code_must_be_passed_again(read_run, trained, tmp_path):
+def test_reading_a_run_started_with_code_flags_raises_unless_they_are_passed_again(
+    read_run, trained, tmp_path
+):
     shutil.copy(os.path.join(trained, "params.yaml"), tmp_path)
     for name in ("task.py", "my.gin"):
         (tmp_path / name).touch()
@@ -76,9 +78,7 @@ def test_flags_of_a_run_that_name_code_must_be_passed_again(read_run, trained, t
         assert read_run(tmp_path, given.format(directory=tmp_path)).params.task.units == 3
 
 
-def test_code_named_in_params_yaml_is_refused_unless_the_set_flag_names_it(
-    read_run, trained, tmp_path
-):
+def test_code_named_in_params_yaml_raises_unless_the_set_flag_names_it(read_run, trained, tmp_path):
     (tmp_path / "params.yaml").write_text("trainer: {name: 'no_such:Trainer'}\n")
     for arguments, problem in (((), "can run code"), (("--set=trainer.name=no_such:Trainer",), "")):
         params = read_run(tmp_path, "--experiment=tests/tools", *arguments).params
@@ -113,11 +113,15 @@ def _plain(values: object) -> object:
     return [*map(_plain, values)] if isinstance(values, list | tuple) else values
 
 
-def test_run_does_not_differ_from_its_experiment(tmp_path: pathlib.Path) -> None:
+def test_run_with_a_resolved_execution_mode_does_not_differ_from_its_experiment(
+    tmp_path: pathlib.Path,
+) -> None:
     assert _changed(NAME, _run(tmp_path)) == {}
 
 
-def test_changes_contain_the_path_and_both_values_of_each_field(tmp_path: pathlib.Path) -> None:
+def test_config_changes_contain_the_path_and_both_values_of_each_field(
+    tmp_path: pathlib.Path,
+) -> None:
     assert _changed(NAME, _run(tmp_path, train_steps=7)) == {"trainer.train_steps": (600, 7)}
     changed = _changed("vision/digits_cnn", NAME)
     assert changed["task.model.units"] == ([128], [64, 64])
@@ -136,7 +140,9 @@ def test_fields_missing_from_a_config_file_are_not_reported_as_changes(
     assert _changed(str(file), str(other)) == {"trainer.steps_per_loop": (100, "(none)")}
 
 
-def test_files_and_overrides_are_applied_to_an_experiment(tmp_path: pathlib.Path) -> None:
+def test_read_config_applies_files_and_overrides_only_to_an_experiment(
+    tmp_path: pathlib.Path,
+) -> None:
     file = tmp_path / "few.yaml"
     file.write_text("trainer: {train_steps: 7}\n")
     sets = ["trainer.steps_per_loop=3"]
@@ -146,7 +152,7 @@ def test_files_and_overrides_are_applied_to_an_experiment(tmp_path: pathlib.Path
         sources.read_config(str(file), sets=sets)
 
 
-def test_run_without_a_config_is_refused(tmp_path: pathlib.Path) -> None:
+def test_reading_the_config_of_a_run_without_params_yaml_raises(tmp_path: pathlib.Path) -> None:
     (tmp_path / "run.json").write_text("{}")
     with pytest.raises(errors.ConfigValueError, match="can't be read"):
         sources.read_config(str(tmp_path))
@@ -168,7 +174,7 @@ def another_directory(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.usefixtures("another_directory")
-def test_registrations_in_the_working_directory_and_named_modules_are_imported(
+def test_load_registrations_imports_registry_imports_and_the_named_modules(
     tmp_path: pathlib.Path,
 ) -> None:
     (tmp_path / "registry_imports.py").write_text(REGISTRATION.format(name="here"))
@@ -183,7 +189,7 @@ def test_registrations_in_the_working_directory_and_named_modules_are_imported(
 
 
 @pytest.mark.usefixtures("another_directory")
-def test_working_directory_without_registrations_is_accepted() -> None:
+def test_load_registrations_accepts_a_directory_without_registry_imports() -> None:
     sources.load_registrations([])
     with pytest.raises(errors.UnknownNameError, match="no module"):
         sources.load_registrations(["no_such_module"])

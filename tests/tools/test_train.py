@@ -1,4 +1,4 @@
-"""`python -m official_lite.tools train`, which pip installs as `official-lite train`."""
+"""Tests of `python -m official_lite.tools train`, installed as `official-lite train`."""
 
 import pathlib
 import subprocess
@@ -10,7 +10,7 @@ from tests.tools.conftest import EXPERIMENT
 TOOLS = ["-m", "official_lite.tools"]
 
 
-def test_train_command_trains_an_experiment_of_another_directory(
+def test_train_command_trains_an_experiment_that_an_imported_file_registers(
     tmp_path: pathlib.Path,
 ) -> None:
     (tmp_path / "mine.py").write_text(EXPERIMENT)
@@ -23,7 +23,7 @@ def test_train_command_trains_an_experiment_of_another_directory(
     assert "finished" in again.stderr
 
 
-def test_train_command_knows_the_registrations_of_the_working_directory() -> None:
+def test_train_command_finds_experiments_registered_in_the_working_directory() -> None:
     flags = ["--experiment=vision/digits_mlp", "--mode=train", "--model_dir=/none"]
     shown, expected = (
         subprocess.run(
@@ -38,7 +38,7 @@ def test_train_command_knows_the_registrations_of_the_working_directory() -> Non
     assert shown == expected
 
 
-def test_help_of_train_explains_each_flag() -> None:
+def test_train_help_shows_the_description_and_the_flags() -> None:
     for program in (["train.py"], [*TOOLS, "train"]):
         done = commands.run([*program, "--help"])
         assert done.returncode == 0

@@ -1,4 +1,4 @@
-"""Short trainings of an experiment that measure learning rates and batch sizes."""
+"""Tests of the short training runs that compare learning rates and batch sizes."""
 
 import argparse
 import math
@@ -14,7 +14,7 @@ from official_lite.common import errors
 from official_lite.tools import sources, trial_training
 
 
-def test_trial_training_is_built_as_configured_but_leaves_no_files(monkeypatch, tmp_path, capsys):
+def test_trial_run_is_built_as_configured_but_leaves_no_files(monkeypatch, tmp_path, capsys):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     params = configs.digits_mlp()
     params.override({"trainer": {"hooks": ["no_such_hook"]}, "task": {"model": {"units": [4]}}})
@@ -35,7 +35,7 @@ def test_trial_training_is_built_as_configured_but_leaves_no_files(monkeypatch, 
     assert params.trainer.train_steps == 600
 
 
-def test_trial_training_of_an_experiment_with_phases_is_refused():
+def test_trial_run_of_an_experiment_with_phases_raises():
     params = configs.digits_mlp()
     params.phases = [{"name": "one"}]
     with pytest.raises(errors.ConfigValueError, match="Pass the model directory of one phase"):
@@ -53,7 +53,7 @@ def _params(units=(8,)):
     return params
 
 
-def test_suggested_rate_is_where_the_loss_falls_fastest():
+def test_suggested_learning_rate_is_the_rate_at_which_the_loss_falls_fastest():
     rates = [1e-6 * 10 ** (step / 20) for step in range(140)]
     sweep = trial_training.analyze(rates, [_curve(rate) for rate in rates])
     assert sweep.has_diverged
@@ -62,9 +62,9 @@ def test_suggested_rate_is_where_the_loss_falls_fastest():
     assert sweep.some_points()[-1][0] == rates[-1]
 
 
-def test_fall_after_the_lowest_loss_is_not_suggested():
+def test_suggested_learning_rate_ignores_a_fall_after_the_lowest_loss():
     steps = np.arange(100)
-    # The fall from 8 to 3 is the fastest one, but it comes after the loss has risen.
+    # The loss falls fastest from 8 to 3, but only after it has risen.
     losses = np.interp(steps, [0, 40, 60, 66, 99], [2.0, 1.0, 8.0, 3.0, 3.0])
     rates = 1e-6 * 10 ** (steps / 20)
     assert trial_training.analyze(rates, losses.tolist()).suggestion <= rates[40]
@@ -74,7 +74,7 @@ CURVES = [
     ([1.0] * 20, False),
     ([1.0] * 19 + [math.nan], True),
     ([2.0 - 0.1 * step for step in range(20)], False),
-    # The loss rises further above its first value than it had fallen below it.
+    # The loss rises further above its first value than it had fallen below that value.
     ([1.0] * 5 + [0.2] * 10 + [1.9] * 5, True),
     # Losses that are negative or far from 0.
     ([-100.0] * 5 + [-101.0] * 10 + [-99.5] * 5, False),
@@ -82,7 +82,7 @@ CURVES = [
 ]
 
 
-def test_divergence_is_distinguished_from_noise() -> None:
+def test_sweep_has_diverged_only_if_the_loss_is_not_finite_or_rises_far_enough() -> None:
     for losses, has_diverged in CURVES:
         rates = [10.0**-step for step in range(len(losses), 0, -1)]
         assert trial_training.analyze(rates, losses).has_diverged is has_diverged, losses
@@ -95,7 +95,7 @@ def test_sweep_with_a_rising_loss_suggests_no_rate():
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_sweep_ends_where_the_loss_diverges_and_can_be_drawn(tmp_path):
+def test_sweep_ends_where_the_loss_diverges_and_can_be_plotted(tmp_path):
     pytest.importorskip("matplotlib")
     optimizer = {"trainer": {"optimizer_config": {"optimizer": {"type": "sgd"}}}}
     params = _params().replace(**optimizer)
@@ -123,7 +123,7 @@ def test_sweep_ignores_the_learning_rate_schedule_of_the_experiment():
     assert len(set(rates)) == 30
 
 
-def test_sweep_of_a_task_that_fixes_its_learning_rate_is_refused(monkeypatch):
+def test_sweep_of_a_task_with_a_fixed_learning_rate_raises(monkeypatch):
     def fixed(cls, optimizer_config, runtime_config=None):
         return keras.optimizers.SGD(0.01)
 
@@ -132,7 +132,7 @@ def test_sweep_of_a_task_that_fixes_its_learning_rate_is_refused(monkeypatch):
         trial_training.run_sweep(_params(), min_rate=1e-3, max_rate=1.0, num_steps=30)
 
 
-def test_invalid_sweep_is_refused():
+def test_sweep_with_invalid_rates_or_too_few_steps_raises():
     for wrong in ({"min_rate": 0.0}, {"max_rate": 1e-4}, {"num_steps": 3}):
         arguments = {"min_rate": 1e-3, "max_rate": 1.0, "num_steps": 100, **wrong}
         with pytest.raises(errors.ConfigValueError, match="requires 0 < min_rate < max_rate"):
@@ -157,7 +157,7 @@ def test_probe_of_a_batch_size_trains_and_leaves_no_files(monkeypatch, tmp_path)
     assert os.listdir(tmp_path) == []
 
 
-def test_probe_of_a_batch_size_trains_an_experiment_in_epochs(monkeypatch):
+def test_probe_of_a_batch_size_accepts_an_experiment_whose_length_is_given_in_epochs(monkeypatch):
     monkeypatch.setattr(trial_training, "_SECONDS", 0.05)
     sets = ["trainer.train_epochs=2", "trainer.validate_every_epochs=1"]
     sets.append("task.train_data.num_examples=1437")
@@ -165,13 +165,13 @@ def test_probe_of_a_batch_size_trains_an_experiment_in_epochs(monkeypatch):
     assert (found.problem, found.examples_per_second > 0) == ("", True)
 
 
-def test_batch_size_that_contradicts_the_config_is_reported():
+def test_probe_reports_a_batch_size_that_contradicts_the_config():
     found = trial_training.probe(_args("--set=trainer.grad_accum_steps=2"), 33)
     assert "expected a multiple of 2" in found.problem
     assert found.is_of_config
 
 
-def test_exhausted_memory_is_not_reported_as_a_config_error(monkeypatch):
+def test_probe_reports_exhausted_memory_instead_of_a_config_error(monkeypatch):
     def exhaust(ctx, batch_size):
         raise tf.errors.ResourceExhaustedError(None, None, "OOM when allocating")
 

@@ -1,4 +1,4 @@
-"""`python -m official_lite.tools tune`."""
+"""Tests of `python -m official_lite.tools tune`."""
 
 import argparse
 import json
@@ -23,7 +23,7 @@ SIZES = {
 }
 
 
-def test_memory_sizes_are_parsed_with_their_units() -> None:
+def test_memory_sizes_are_parsed_with_or_without_units() -> None:
     assert {text: tune._bytes(text) for text in SIZES} == SIZES
     for text in ("", "GB", "4 apples", "-1GB"):
         with pytest.raises(argparse.ArgumentTypeError):
@@ -75,7 +75,7 @@ def test_searched_batch_sizes_are_multiples_of_the_unit():
     assert not [size for size in tried if size % 6]
 
 
-def test_search_of_batch_sizes_includes_the_largest_allowed_size() -> None:
+def test_batch_size_search_reaches_the_largest_allowed_multiple_of_the_unit() -> None:
     for most in (96, 100, 128, 150):
         tried = []
 
@@ -88,7 +88,7 @@ def test_search_of_batch_sizes_includes_the_largest_allowed_size() -> None:
 
 
 def _act(args, size):
-    """Act as `probe` does in its process, or fail as `args` says for this size."""
+    """Imitate `probe`, or fail in the way that `args` specifies for this size."""
     if size >= args.hungry_from:
         kept = [b"x" * 10**8 for _ in range(15)]
         time.sleep(300)
@@ -128,7 +128,7 @@ def test_batch_size_that_fails_is_reported_with_the_reason(monkeypatch, what, wh
     assert "The largest batch that fits into" in found.describe()
 
 
-def test_config_that_cannot_be_trained_at_all_raises_immediately(monkeypatch):
+def test_batch_size_search_raises_if_training_fails_at_the_first_size(monkeypatch):
     monkeypatch.setattr(tune, "_run_probe", _run_act)
     never = dict.fromkeys(("hungry_from", "slow_from", "killed_from"), 10**9)
     args = argparse.Namespace(**never, wrong_from=1)
@@ -138,7 +138,7 @@ def test_config_that_cannot_be_trained_at_all_raises_immediately(monkeypatch):
         tune.search_sizes(args, start=0, most=64)
 
 
-def test_config_error_is_not_reported_as_a_batch_size_that_does_not_fit(monkeypatch):
+def test_config_error_at_a_larger_batch_size_raises_instead_of_ending_the_search(monkeypatch):
     def judge(sender, args, size):
         is_wrong = size > 4
         sender.send(

@@ -1,4 +1,4 @@
-"""`verify` finds every change to the files of a run and accepts a run that was only killed."""
+"""Tests that `verify` finds each change to a run's files and accepts a run that was only killed."""
 
 import dataclasses
 import hashlib
@@ -140,7 +140,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Trained:
     for part in range(2):
         lines = [f"{x},{2 * x + part}\n" for x in range(24)]
         made.data.with_name(f"part-{part}.csv").write_text("".join(lines))
-    # Checkpoints are saved in the foreground, so that the first one is complete.
+    # Save checkpoints in the foreground, so that the first one is complete before the kill.
     assert made.train("run", "--noenable_async_checkpointing", KILL_AT="6") == -9
     shutil.copytree(made.run, made.root / "killed")
     assert made.train("run", KILL_AT="15") == -9
@@ -329,7 +329,7 @@ def test_verify_accepts_a_run_that_was_killed_twice(made: Trained, verify: Verif
     assert verify(made.run, "--no-replay") == (0, [])
 
 
-def test_verify_accepts_a_run_that_was_killed(
+def test_verify_accepts_a_killed_run_whose_last_chain_line_is_incomplete_or_missing(
     trained: Trained, verify: Verify, capsys: pytest.CaptureFixture[str]
 ) -> None:
     killed = trained.root / "killed"
@@ -337,7 +337,7 @@ def test_verify_accepts_a_run_that_was_killed(
     chain = killed / CHAIN
     lines = chain.read_text().splitlines(keepends=True)
     assert '"ckpt-4"' in lines[-1]
-    # The run was killed while it wrote the line of the checkpoint, or before.
+    # The run was killed while it wrote the line of the checkpoint, or just before.
     for left in ("".join(lines)[:-9], "".join(lines[:-1])):
         chain.write_text(left)
         assert verify(killed, "--no-replay")[1] == []
@@ -426,7 +426,7 @@ def test_replay_detects_changed_inputs_that_no_checksum_covers(
     assert "kernel" in broken["recorded"]
 
 
-def test_replay_is_refused_unless_the_code_of_the_run_is_imported(
+def test_replay_fails_unless_the_code_of_the_run_is_imported_again(
     made: Trained, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert tools.main(["verify", str(made.run)]) == 2
@@ -443,11 +443,11 @@ def test_error_for_a_step_that_cannot_be_replayed_lists_the_possible_steps(
 SEGMENTS = [("/run/ckpt-4", "/run/ckpt-8"), ("/run/ckpt-8", "/run/ckpt-12")]
 
 
-def test_latest_segment_is_replayed_unless_another_is_requested() -> None:
+def test_latest_segment_is_replayed_unless_a_step_is_requested() -> None:
     assert [verify_tool.choose(SEGMENTS, step) for step in (None, 4)] == [SEGMENTS[1], SEGMENTS[0]]
 
 
-def test_only_cluster_strategies_need_a_cluster_for_replay(tmp_path: pathlib.Path) -> None:
+def test_needs_a_cluster_is_true_only_for_multi_process_strategies(tmp_path: pathlib.Path) -> None:
     for strategy, expected in (("mirrored", False), ("tpu", True)):
         config = f"runtime: {{distribution_strategy: {strategy}}}\n"
         (tmp_path / "params.yaml").write_text(config)
