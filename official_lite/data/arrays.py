@@ -14,7 +14,7 @@ from official_lite.data import position, replicas, stacking
 
 __all__ = ["from_arrays"]
 
-# Maps row indices of any shape to the rows, in the structure of the data.
+# A function from row indices of any shape to the rows with these indices, nested like the data.
 Gather = Callable[[tf.Tensor], Any]
 
 
@@ -26,11 +26,11 @@ class _Rows(Protocol):
     def __getitem__(self, indices: npt.NDArray[np.int64]) -> nests.Nest: ...
 
 
-# One call gathers several small batches, up to both of these limits.
+# One call gathers as many small batches as fit within both of these limits.
 _MAX_BATCHES_IN_A_GATHER = 64
 _MAX_BYTES_IN_A_GATHER = 2**20
 
-# One call takes a pipeline's share of several global batches with at least this many rows in total.
+# One call takes a pipeline's share of as many global batches as have at least this many rows.
 _ROWS_SHARED_AT_ONCE = 2**12
 
 
@@ -198,7 +198,7 @@ class _Order:
         def take(rows: tf.Tensor) -> tf.Tensor:
             return tf.reshape(tf.reshape(rows, [-1, size])[:, share.start : share.stop], [-1])
 
-        # Take the share of several global batches in one call, which is faster.
+        # One call for several global batches is faster than one call per batch.
         at_once = -(-_ROWS_SHARED_AT_ONCE // size)
         return epochs.rebatch(at_once * size, drop_remainder=True).map(take)
 
@@ -239,7 +239,7 @@ def _require_rows(
     """Raise a `DataError` if there are too few rows.
 
     All pipelines raise the error, even those that have rows: if only one of them failed, the others
-    would wait for the failed one.
+    would wait for it.
     """
     wanted = input_context.num_input_pipelines if input_context and repeat else 1
     if num_rows < wanted:
@@ -249,7 +249,7 @@ def _require_rows(
                 f"{num_rows}. Use more data or fewer input pipelines."
             )
             if wanted > 1
-            else "The dataset is empty: its arrays have no rows."
+            else "The arrays of the dataset have no rows; expected at least one."
         )
 
 
