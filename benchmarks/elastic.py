@@ -1,4 +1,4 @@
-"""A comparison of trainings on different numbers of replicas and of processes.
+"""A comparison of training runs on different numbers of replicas and of processes.
 
 python -m benchmarks.elastic --execution graph -- --experiment=language/char_gpt
 python -m benchmarks.elastic --execution xla -- --experiment=vision/digits_cnn --set=...
@@ -26,7 +26,7 @@ COUNTS = (1, 2, 4)
 
 
 def settings() -> dict[str, tuple[int, list[str]]]:
-    """Return the number of processes and the arguments of each training, by its name."""
+    """Return the number of processes and the arguments of each training run, by its name."""
     found = {}
     for count in COUNTS:
         devices = ",".join(f"CPU:{index}" for index in range(count))

@@ -103,7 +103,7 @@ def test_failed_benchmark_record_is_omitted_and_its_error_is_printed(
     with pytest.raises(SystemExit, match="1"):
         benchmark.main([f"--data=toy={tmp_path}", f"--results_dir={tmp_path}"])
     told = capsys.readouterr().err
-    assert "language/char_gpt failed and is left out" in told
+    assert "language/char_gpt failed and is omitted" in told
     assert "Did you mean `train_steps`" in told
     assert json.loads((tmp_path / "records.json").read_text())["measurements"] == {}
 

@@ -116,7 +116,7 @@ def _kill_and_compare(run_chaos, tmp_path, execution, strategy, *options, flags=
         *devices,
         *flags,
     )
-    assert "1 of 1 runs equal the unbroken one, bit for bit" in printed
+    assert "1 of 1 runs equal the uninterrupted one, bit for bit" in printed
     assert "0 kills;" not in printed
 
 
@@ -170,4 +170,4 @@ def test_repeatedly_killed_training_equals_an_uninterrupted_one_bit_for_bit(
         *(f"--experiment=tests/{name}", "--import=tests.killed_experiments"),
         "--mode=train_and_eval",
     )
-    assert f"{kills} kills; 1 of 1 runs equal the unbroken one, bit for bit" in printed
+    assert f"{kills} kills; 1 of 1 runs equal the uninterrupted one, bit for bit" in printed
