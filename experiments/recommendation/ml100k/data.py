@@ -30,7 +30,7 @@ __all__ = [
     "split_by_time",
 ]
 
-# The share of a user's ratings in the validation split, and in the test split.
+# The validation split and the test split each get this share of a user's ratings.
 _HELD_OUT_SHARE = 0.1
 
 
@@ -229,7 +229,7 @@ def build_pairs(
     """
     is_rated = multi_hot(ratings)
     num_unrated = tf.constant((~is_rated).sum(axis=1).astype(np.float32))
-    # The items that a user has not rated come first in the row of the user.
+    # In the row of each user, the unrated items precede the rated ones.
     unrated = tf.constant(np.argsort(is_rated, axis=1, kind="stable").astype(np.int32))
 
     def add_unrated(seed: tf.Tensor, batch: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
@@ -266,7 +266,7 @@ def build_windows(
     """
     ends = np.cumsum(np.bincount(train.users))
     begins = np.concatenate([[0], ends[:-1]])
-    # Enough windows for each user at any shift.
+    # With this number of windows, all items of a user are covered whatever the shifts are.
     num_windows = (np.maximum(ends - begins - 2, -1) + length - 1) // length + 1
     user = np.repeat(np.arange(len(ends)), num_windows)
     index = np.arange(len(user)) - np.repeat(np.cumsum(num_windows) - num_windows, num_windows)
@@ -374,7 +374,7 @@ def _last_items(splits: Mapping[str, Ratings], split: str, length: int) -> np.nd
 
 
 def _number(ids: np.ndarray, rows: list[list[str]], wanted: np.ndarray) -> Features:
-    """Convert feature values to numbers, with one row for each of the wanted ids."""
+    """Return the feature values as numbers, with one row for each of the wanted ids."""
     names = sorted({name for row in rows for name in row})
     numbers = {name: number for number, name in enumerate(names, start=1)}
     row_of = dict(zip(ids.tolist(), rows, strict=True))

@@ -233,7 +233,7 @@ def test_model_garden_records_are_read(tmp_path: pathlib.Path) -> None:
 def test_contradictory_sequence_lengths_are_refused(files: pathlib.Path) -> None:
     params = _params(files)
     params.task.validation_data.seq_length = 12
-    with pytest.raises(errors.ConfigValueError, match=r"\(16, 4\) and \(12, 4\)"):
+    with pytest.raises(errors.ConfigValueError, match=r"\(16, 4\) in .* \(12, 4\) in"):
         task.MaskedLMTask(params.task).build_model()
     params.task.train_data.seq_length = 32
     with pytest.raises(errors.ConfigValueError, match="expected at most `max_position_embeddings`"):

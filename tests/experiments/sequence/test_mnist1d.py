@@ -91,7 +91,7 @@ def test_missing_file_error_says_how_to_create_the_file(tmp_path: pathlib.Path) 
 
 def test_file_with_unexpected_arrays_is_refused(tmp_path: pathlib.Path) -> None:
     np.savez(tmp_path / data.FILE, images=np.zeros([2, 40]))
-    with pytest.raises(errors.DataError, match=r"'images'.*also x_test, y_test of MNIST-1D"):
+    with pytest.raises(errors.DataError, match=r"'images'.*arrays x_test, y_test of MNIST-1D"):
         data.load_split(str(tmp_path), "test")
     _write(tmp_path, x=np.zeros([NUM_TRAIN, 39]))
     with pytest.raises(errors.DataError, match=r"\(39,\); expected 40 points"):
