@@ -87,7 +87,7 @@ def test_error_about_missing_files_says_where_to_get_them(directory: pathlib.Pat
     with pytest.raises(errors.DataError) as caught:
         data.load_split(str(directory), "test")
     for part in (
-        "t10k-labels-idx1-ubyte.gz is missing",
+        "which lacks t10k-labels-idx1-ubyte.gz",
         "task.input_path",
         "github.com/zalandoresearch/fashion-mnist",
         "dataset-fashion-mnist",
