@@ -249,7 +249,7 @@ def _require_rows(
                 f"{num_rows}. Use more data or fewer input pipelines."
             )
             if wanted > 1
-            else "The arrays of the dataset have no rows; expected at least one."
+            else "The dataset is empty: its arrays have no rows; expected at least one row."
         )
 
 
