@@ -17,7 +17,7 @@ EXCEPTIONS = {
     "search/toys.py::slow": "leaves time for a kill, for which the test waits separately",
     "end_to_end/test_data_faults.py::_hanging": "outlasts a warning that comes after 0.2 seconds",
     "end_to_end/test_storage_faults.py::"
-    "test_kills_during_saves_leave_at_most_one_extra_checkpoint": (
+    "test_kills_during_saves_leave_at_most_one_extra_checkpoint_on_disk": (
         "kills at several moments of a save, none of which is awaited"
     ),
     "end_to_end/test_signals.py::between_two_requests": (

@@ -59,7 +59,7 @@ def toy(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> known_number
     return record
 
 
-def test_both_programs_train_with_each_seed_and_the_page_shows_their_results(
+def test_results_page_shows_the_metrics_of_both_programs_for_all_seeds(
     toy: known_numbers.Record, tmp_path: pathlib.Path
 ) -> None:
     results = tmp_path / "results"
@@ -79,7 +79,7 @@ def test_both_programs_train_with_each_seed_and_the_page_shows_their_results(
     assert "81.0000 to 82.0000" in page
 
 
-def test_table_shows_never_as_the_time_to_a_target_that_was_not_reached() -> None:
+def test_table_shows_never_for_a_program_that_misses_the_target() -> None:
     record = dataclasses.replace(known_numbers.RECORDS[0], experiment="never", bar=0.7)
     early, late = benchmark.Training(1.0, 9.0, 3.0), benchmark.Training(2.0, 9.0, None)
     for ours, reference, cells in (
@@ -118,7 +118,7 @@ def test_failed_benchmark_record_is_omitted_and_its_error_is_printed(
         (["--data=/"], "is not NAME=DIR"),
     ],
 )
-def test_unknown_names_and_missing_data_exit_before_any_program_runs(
+def test_unknown_record_or_missing_data_set_exits_before_any_program_runs(
     toy: known_numbers.Record,
     capsys: pytest.CaptureFixture[str],
     arguments: list[str],
@@ -130,7 +130,7 @@ def test_unknown_names_and_missing_data_exit_before_any_program_runs(
 
 
 @pytest.mark.parametrize("record", known_numbers.RECORDS, ids=lambda record: record.experiment)
-def test_benchmark_record_names_an_existing_experiment_reference_and_environment(
+def test_each_benchmark_record_names_an_existing_experiment_reference_and_environment(
     record: known_numbers.Record,
 ) -> None:
     assert record.experiment in exp_factory.list_experiments()

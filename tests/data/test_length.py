@@ -49,7 +49,7 @@ def test_pass_over_the_data_beyond_the_time_limit_raises(dataset, monkeypatch):
         list(length.watch_cardinality(lambda: dataset.filter(lambda _: True))())
 
 
-def test_repeat_restarts_a_dataset_and_returns_other_inputs_unchanged():
+def test_repeat_wrapper_repeats_datasets_and_returns_other_inputs_unchanged():
     def build_inputs(params, input_context=None):
         return params
 

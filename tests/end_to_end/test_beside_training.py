@@ -63,7 +63,9 @@ np.save(out, serve(tf.constant(np.load(images)))["logits"])
 
 
 @pytest.mark.slow
-def test_exported_model_gives_the_same_outputs_in_a_fresh_process(tmp_path: pathlib.Path) -> None:
+def test_exported_model_reloaded_in_a_new_process_has_the_outputs_of_the_run(
+    tmp_path: pathlib.Path,
+) -> None:
     model_dir, images = tmp_path / "run", tmp_path / "images.npy"
     arguments = ["--set=trainer.train_steps=20"]
     assert commands.run(_command("train", model_dir, *arguments)).returncode == 0

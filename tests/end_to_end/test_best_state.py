@@ -138,7 +138,7 @@ def test_restore_best_weights_restores_the_evaluated_weights(
     assert _run(task_cls, params, tmp_path, "eval", run_post_eval=True)["mae"] == first
 
 
-def test_keras_ema_optimizer_evaluates_as_after_keras_fit(
+def test_evaluation_with_a_keras_ema_optimizer_matches_keras_fit_and_evaluate(
     experiment: Callable[..., Any], tmp_path: pathlib.Path
 ) -> None:
     evaluated = _run(UseEmaTask, experiment(), tmp_path, run_post_eval=True)["mae"]

@@ -248,7 +248,7 @@ def test_damaged_file_is_named_with_the_position_of_the_damage(
     assert caught.value.exit_code == 3
 
 
-def test_file_with_unexpected_compression_is_named_in_the_error(
+def test_unexpectedly_compressed_file_is_named_in_the_error(
     tmp_path: pathlib.Path, model_dir: pathlib.Path
 ) -> None:
     _write(tmp_path / "a.tfrecord", "GZIP")
@@ -333,7 +333,7 @@ def test_data_generator_error_is_reported_with_the_step_and_line(
         _run(model_dir, task={"source": "raising"}, runtime={"execution": execution})
 
 
-def test_hanging_data_generator_triggers_a_stall_warning(
+def test_hanging_data_generator_is_named_in_a_stall_warning(
     model_dir: pathlib.Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     hooks = [{"name": "stall_warning", "seconds": 0.2}]

@@ -228,7 +228,7 @@ def _exit_codes(environments: list[Mapping[str, str]]) -> list[int]:
         ("trainjob.yaml", ("trainer-node-0-0.trainer:2222", "trainer-node-0-1.trainer:2222")),
     ],
 )
-def test_pods_of_a_job_get_one_cluster_and_find_each_other(
+def test_pods_of_a_job_get_the_same_cluster_spec_and_find_each_other(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, name: str, addresses: tuple[str, ...]
 ) -> None:
     texts = list(_tf_configs(name, tmp_path))
@@ -242,7 +242,7 @@ def test_pods_of_a_job_get_one_cluster_and_find_each_other(
     assert _exit_codes([{"TF_CONFIG": text} for text in texts]) == [0, 0]
 
 
-def test_parameter_server_pods_share_one_cluster(
+def test_parameter_server_pods_get_the_same_cluster_spec(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = [_read(t, monkeypatch) for t in _tf_configs("parameter_server.yaml", tmp_path)]

@@ -93,7 +93,7 @@ def test_checkpoints_page_loop_saves_and_restores(
         assert capsys.readouterr().out == f"runs/mine/ckpt-{number}\n"
 
 
-def test_changes_that_the_checkpoints_page_calls_harmless_are_accepted() -> None:
+def test_config_changes_that_the_checkpoints_page_calls_harmless_are_harmless() -> None:
     fields = ["trainer.train_epochs", "trainer.writers", "runtime.devices"]
     for path in [*fields, "task.init_checkpoint_strict"]:
         assert compatibility.Change(path=path, old=1, new=2).is_harmless

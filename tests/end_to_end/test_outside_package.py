@@ -131,7 +131,7 @@ def test_experiments_of_an_installed_package_are_found_and_a_broken_entry_point_
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("way", ["--import", "registry_imports.py"])
-def test_experiment_outside_the_repository_trains_with_a_copied_train_py(
+def test_experiment_outside_the_repository_trains_with_a_copy_of_train_py(
     tmp_path: pathlib.Path, way: str
 ) -> None:
     _write_package(tmp_path)

@@ -77,7 +77,7 @@ def test_parameter_servers_reach_the_accuracy_of_one_device_and_count_each_updat
 
 
 @pytest.mark.slow
-def test_training_survives_lost_workers_and_resumes_after_a_lost_server_or_sigterm(
+def test_training_survives_lost_workers_and_resumes_after_a_lost_server_and_after_sigterm(
     tmp_path,
 ):
     model_dir = tmp_path / "run"

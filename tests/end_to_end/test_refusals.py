@@ -128,7 +128,7 @@ def test_invalid_config_is_refused_with_its_location_and_a_suggestion(
     ],
     ids=lambda value: str(value)[:40],
 )
-def test_impossible_run_is_refused_before_anything_is_written(
+def test_run_with_an_invalid_flag_or_checkpoint_is_refused_before_anything_is_written(
     tmp_path: pathlib.Path, code: int, given: dict[str, Any], names: Sequence[str]
 ) -> None:
     (tmp_path / "m.keras").touch()
@@ -505,7 +505,7 @@ def run(directory: pathlib.Path, mistake: Mistake) -> subprocess.CompletedProces
 
 @pytest.mark.sample(16)
 @pytest.mark.parametrize("mistake", [*FLAGS, *DATA, *CODE], ids=lambda mistake: mistake.name)
-def test_mistake_in_flags_data_or_code_raises_an_error_with_location_and_remedy(
+def test_mistake_in_flags_data_or_code_ends_with_an_error_naming_location_and_remedy(
     tmp_path: pathlib.Path, mistake: Mistake
 ) -> None:
     result = run(tmp_path, mistake)
@@ -577,7 +577,7 @@ def test_dry_run_of_a_task_without_evaluation_passes_only_in_train_mode(
     assert "--mode=train" in refused.stderr
 
 
-def test_evaluation_config_that_differs_from_the_run_suggests_its_params_yaml(
+def test_evaluation_with_a_config_other_than_the_runs_suggests_params_yaml(
     tmp_path: pathlib.Path,
 ) -> None:
     trained = ["--mode=train", "--set=task.units=5", "--set=trainer.steps_per_epoch=3"]

@@ -337,7 +337,7 @@ def test_inspecting_a_hostile_run_executes_none_of_its_code(
 
 
 @pytest.mark.parametrize("command", ["export", "average", "tune lr", "tune batch_size"])
-def test_tools_that_build_the_model_import_only_code_named_on_the_command_line(
+def test_tools_that_build_the_model_refuse_code_not_named_on_the_command_line(
     hostile: pathlib.Path, mark: pathlib.Path, command: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = hostile / "run"
@@ -535,7 +535,7 @@ def test_removing_a_symlink_in_a_run_keeps_its_target(
     assert (precious / "file").exists()
 
 
-def test_only_the_files_module_removes_directories() -> None:
+def test_only_the_files_module_removes_directories_recursively() -> None:
     found = [
         path.name
         for path in (ROOT / "official_lite").rglob("*.py")

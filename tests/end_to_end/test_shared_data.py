@@ -131,7 +131,7 @@ def test_two_workers_with_uneven_shares_have_the_losses_of_one_worker(
 
 
 @pytest.mark.slow
-def test_data_service_tool_serves_a_training_run(
+def test_data_service_tool_serves_a_training_run_and_its_absence_is_reported(
     command: list[str], tmp_path: pathlib.Path
 ) -> None:
     tool = ["-m", "official_lite.tools", "data_service"]

@@ -117,7 +117,7 @@ def _phases_told(done: subprocess.CompletedProcess[str]) -> list[str]:
 
 
 @pytest.mark.slow
-def test_one_command_runs_all_unfinished_phases(tmp_path: pathlib.Path) -> None:
+def test_one_command_runs_all_phases_that_are_not_finished(tmp_path: pathlib.Path) -> None:
     run = tmp_path / "run"
     assert _phases_told(_train(tmp_path, SHORT + PHASES)) == [
         f"Phase `pretrain` in {run / 'pretrain'}.",

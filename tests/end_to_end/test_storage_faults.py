@@ -176,7 +176,7 @@ def _is_saving(directory):
 
 
 @pytest.mark.slow
-def test_kills_during_saves_leave_at_most_one_extra_checkpoint(
+def test_kills_during_saves_leave_at_most_one_extra_checkpoint_on_disk(
     tmp_path: pathlib.Path,
 ) -> None:
     directory, restored = tmp_path / "run", []
@@ -290,7 +290,7 @@ def test_evaluation_uses_the_checkpoint_before_a_damaged_one_and_moves_no_files(
 
 
 @pytest.mark.slow
-def test_run_resumed_from_before_a_damaged_checkpoint_equals_an_uninterrupted_one(
+def test_run_that_skips_a_damaged_checkpoint_equals_an_uninterrupted_one(
     run: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:
     _flip(run / f"ckpt-30.{DATA}")
@@ -370,7 +370,7 @@ def test_checkpoint_of_a_different_optimizer_is_refused_even_with_allow_config_c
     assert _contents(run) == before
 
 
-def test_full_disk_loses_metric_records_without_raising(
+def test_full_disk_loses_metric_records_and_logs_a_warning_without_raising(
     small_disk: pathlib.Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = small_disk / "metrics.json"
@@ -443,7 +443,7 @@ _TOOL = ["-m", "official_lite.tools"]
         ([*_SEARCH, "--set=search.storage=sqlite:///DISK/study.db"], 150_000, "DISK/run"),
     ],
 )
-def test_full_disk_is_reported_for_every_kind_of_file_and_the_same_command_resumes(
+def test_full_disk_is_reported_for_every_kind_of_file_and_the_command_can_be_repeated(
     tmp_path: pathlib.Path, command: list[str], room: int, file: str
 ) -> None:
     with _disk(tmp_path / "disk", "4m") as disk:

@@ -40,7 +40,9 @@ def _train(model_dir: pathlib.Path, strategy: str, workers: int = 1, **runtime: 
 
 
 @pytest.mark.slow
-def test_distributed_training_has_the_same_losses_as_one_device(tmp_path: pathlib.Path) -> None:
+def test_mirrored_and_multi_worker_training_have_the_losses_of_one_device(
+    tmp_path: pathlib.Path,
+) -> None:
     one = _train(tmp_path / "off", "off")
     assert [r["step"] for r in one if r["split"] == "validation"] == [4, 8]
     mirrored = _train(tmp_path / "mirrored", "mirrored", devices="[CPU:0,CPU:1]")

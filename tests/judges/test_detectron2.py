@@ -249,7 +249,7 @@ def test_smoothing_hint_selects_the_mean_or_the_latest_value() -> None:
 
 
 @pytest.mark.parametrize("scopes", [[], ["a", "b", "c"]])
-def test_name_scopes_prefix_the_names_of_values(scopes: list[str]) -> None:
+def test_name_scopes_prefix_the_names_of_scalars(scopes: list[str]) -> None:
     storage = telemetry.EventStorage()
     with contextlib.ExitStack() as stack:
         for scope in scopes:

@@ -191,7 +191,7 @@ def test_reader_follows_a_file_that_is_being_written(tmp_path: pathlib.Path) -> 
 
 
 @pytest.mark.parametrize("back_to", [10, 30])
-def test_steps_after_a_resume_are_read_once(tmp_path: pathlib.Path, back_to: int) -> None:
+def test_each_step_is_read_once_after_a_resume(tmp_path: pathlib.Path, back_to: int) -> None:
     def write(writer: telemetry.TensorBoardWriter, steps: list[int]) -> None:
         for step in steps:
             writer.write(telemetry.Record(step=step, split="train", values={"loss": float(step)}))

@@ -214,7 +214,7 @@ def test_float16_and_bfloat16_columns_become_float32(dtype) -> None:
     assert column.tolist() == [0.5]
 
 
-def test_row_length_may_differ_between_batches(tmp_path) -> None:
+def test_row_length_of_a_parquet_column_may_differ_between_batches(tmp_path) -> None:
     file = output.create_shard("parquet", str(tmp_path / "rows"))
     for length in (1, 0, 3):
         file.write({"x": np.ones((2, length), np.int32)})
@@ -223,7 +223,7 @@ def test_row_length_may_differ_between_batches(tmp_path) -> None:
     assert [len(row) for row in rows] == [1, 1, 0, 0, 3, 3]
 
 
-def test_large_parquet_has_several_row_groups(tmp_path, monkeypatch) -> None:
+def test_large_parquet_file_has_several_row_groups(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(output, "_BYTES_PER_ROW_GROUP", 100)
     _write("parquet", tmp_path / "rows", {"x": np.ones((3, 9))})
     file = pq.ParquetFile(tmp_path / "rows")

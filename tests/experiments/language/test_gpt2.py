@@ -90,7 +90,9 @@ def test_run_on_text_or_records_trains_and_evaluates(
     assert logs["validation_loss"] == pytest.approx(np.log(320), abs=0.1)
 
 
-def test_missing_invalid_or_too_large_tokenizer_is_refused(files: pathlib.Path) -> None:
+def test_missing_or_invalid_tokenizer_and_too_small_vocab_size_are_refused(
+    files: pathlib.Path,
+) -> None:
     with pytest.raises(errors.ConfigValueError, match=r"tokenizer\.train"):
         library.load_tokenizer("")
     with pytest.raises(errors.DataError, match="does not exist"):

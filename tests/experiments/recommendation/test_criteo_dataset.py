@@ -62,7 +62,7 @@ def test_resumed_training_continues_with_the_next_batch(directory, source) -> No
     _assert_equal(resumed, unbroken[17:])
 
 
-def test_two_workers_divide_the_batches_of_one_worker(directory) -> None:
+def test_two_workers_together_read_the_batches_of_one_worker(directory) -> None:
     params = _params(directory, "memory", is_training=True)
     parts = [_read(params, 10, tf.distribute.InputContext(2, pipeline, 2)) for pipeline in range(2)]
     for batch, *halves in zip(_read(params, 10), *parts, strict=True):

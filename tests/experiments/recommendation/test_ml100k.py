@@ -136,7 +136,7 @@ def test_negative_items_are_sampled_uniformly_from_the_items_a_user_has_not_rate
     np.testing.assert_allclose(shares, expected, atol=0.02)
 
 
-def test_sampled_items_do_not_change_after_a_resume(directory: str) -> None:
+def test_negative_items_are_the_same_after_a_resume(directory: str) -> None:
     train = data.split_at_random(directory, 0)["train"]
     params = configs.Ml100kConfig().train_data.replace(global_batch_size=16)
 

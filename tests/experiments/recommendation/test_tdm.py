@@ -73,7 +73,7 @@ def test_search_with_a_full_beam_finds_the_best_leaves(matcher) -> None:
     assert matcher.recommend(history, 10, beam_width=10).shape == (5, 10)
 
 
-def test_more_recommendations_than_the_search_finds_are_refused() -> None:
+def test_num_recommended_above_the_beam_width_is_refused() -> None:
     with pytest.raises(errors.ConfigValueError, match=r"`num_recommended` is 21.*20"):
         configs.TdmConfig(num_recommended=21).validate()
 
@@ -119,7 +119,9 @@ def test_startup_on_a_cluster_refuses_different_item_trees(two_replicas) -> None
 
 
 @pytest.mark.slow
-def test_recall_is_at_least_five_times_that_of_popular_items(tmp_path: pathlib.Path) -> None:
+def test_recall_is_at_least_five_times_that_of_recommending_popular_items(
+    tmp_path: pathlib.Path,
+) -> None:
     command = ["train.py", "--experiment=recommendation/tdm", "--mode=train_and_eval"]
     assert commands.run([*command, f"--model_dir={tmp_path}"]).returncode == 0
     lines = (tmp_path / "metrics.json").read_text().splitlines()

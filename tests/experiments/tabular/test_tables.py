@@ -108,7 +108,7 @@ def test_config_can_declare_columns_categorical_or_ignored(path: str) -> None:
     assert (table.numeric_names, table.categorical_names) == (("height",), ("zone",))
 
 
-def test_missing_column_is_named_in_the_error_with_the_nearest_one(path: str) -> None:
+def test_error_about_a_missing_column_suggests_the_nearest_column_name(path: str) -> None:
     columns = data.read_csv(path)
     with pytest.raises(errors.DataError, match=r"'cty'.*`task\.categorical`.*Did you mean `city`"):
         data.build_table(columns, _config(path, categorical=("cty",)))
@@ -121,7 +121,7 @@ def test_missing_column_is_named_in_the_error_with_the_nearest_one(path: str) ->
         data.build_table(columns, config)
 
 
-def test_cells_that_are_not_numbers_are_named_in_the_error(path: str) -> None:
+def test_cell_that_is_not_a_number_is_named_in_the_error(path: str) -> None:
     with pytest.raises(errors.DataError, match="Row 1 of the column 'city' has 'Lima'"):
         data.build_table(data.read_csv(path), _config(path, numeric=("city",)))
 

@@ -11,7 +11,7 @@ from official_lite import pipeline
 from tests import commands, rounding
 
 
-def test_few_labels_are_the_first_two_of_each_class() -> None:
+def test_labeled_images_are_the_first_two_of_each_class() -> None:
     params = configs.FewLabelsConfig().train_data
     images, labels = data.load_examples(params, "class")
     assert np.bincount(labels).tolist() == [2] * 10

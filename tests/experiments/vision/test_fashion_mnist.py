@@ -126,7 +126,7 @@ def test_inconsistent_image_and_label_files_are_refused(directory: pathlib.Path)
         data.load_split(str(directory), "train")
 
 
-def test_held_out_images_are_the_last_training_images_and_not_trained_on(
+def test_held_out_images_are_the_last_training_images_and_excluded_from_training(
     directory: pathlib.Path,
 ) -> None:
     config = configs.FashionMnistConfig(input_path=str(directory), num_held_out=20)

@@ -95,7 +95,7 @@ def test_augmentation_crops_the_padded_image_or_its_mirror_image() -> None:
     assert {mirrored for mirrored, _, _ in windows} == {False, True}
 
 
-def test_network_has_the_parameters_of_the_paper_and_decays_only_kernels() -> None:
+def test_network_has_the_parameter_count_of_the_paper_and_decays_only_kernels() -> None:
     config = configs.Cifar10Config()
     built = task.Cifar10Task(config).build_model()
     kernels = [w for w in built.trainable_weights if w.path.endswith("kernel")]
