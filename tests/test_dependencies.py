@@ -48,6 +48,6 @@ def _declared() -> set[str]:
     return {re.split(r"[<>=\[]", line)[0].strip().lower() for line in lines}
 
 
-def test_every_import_is_declared() -> None:
+def test_every_imported_distribution_is_a_declared_dependency() -> None:
     imported = {DISTRIBUTIONS.get(name, name).lower() for name in _imported()}
     assert imported - _declared() == set()

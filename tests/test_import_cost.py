@@ -43,7 +43,7 @@ def _import_all(modules: Sequence[str], heavy: Sequence[str]) -> str:
     return subprocess.run(command, capture_output=True, text=True).stderr
 
 
-def test_light_modules_import_no_heavy_packages() -> None:
+def test_config_and_listing_modules_import_neither_tensorflow_nor_numpy() -> None:
     assert _import_all(LIGHT, HEAVY) == ""
 
 

@@ -107,7 +107,7 @@ _IMPORTS = {
 }
 
 
-def test_private_names_exist_in_the_installed_release() -> None:
+def test_listed_private_names_exist_in_the_installed_releases() -> None:
     lacking = []
     for place, name, use in _NAMES:
         module, _, owner = place.partition(":")
@@ -274,7 +274,7 @@ _ELSEWHERE = {
 }
 
 
-def test_private_attributes_exist_in_the_installed_release() -> None:
+def test_listed_private_attributes_exist_in_the_installed_releases() -> None:
     lacking = []
     for thing, (build, names, use) in _INSTANCES.items():
         found = build()

@@ -53,7 +53,7 @@ def test_chunks_are_not_split_between_consecutive_batch_functions():
     assert sorted(seen) == [[0, 1, 2, 3], [0, 2], [4], [4, 5]]
 
 
-def test_applied_dataset_function_receives_single_examples():
+def test_apply_passes_a_dataset_of_single_examples_to_its_function():
     stream = _stream(tf.data.Dataset.range(6)).map(example_stream.takes_batches(_double))
     assert _values(stream.apply(lambda dataset: dataset.skip(1)).singly()) == [2, 4, 6, 8, 10]
 

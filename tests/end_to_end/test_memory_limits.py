@@ -127,7 +127,7 @@ def test_exhausted_address_space_is_reported_and_the_same_command_resumes(
 
 
 @pytest.mark.slow
-def test_export_without_memory_reports_the_limit_and_can_be_repeated(
+def test_export_that_runs_out_of_memory_reports_the_limit_and_can_be_repeated(
     tmp_path: pathlib.Path,
 ) -> None:
     assert commands.run(_command(tmp_path)).returncode == 0
@@ -155,7 +155,7 @@ def _limited(*args: str, address_space: int) -> subprocess.CompletedProcess[str]
 
 
 @pytest.mark.slow
-def test_report_without_memory_raises_a_one_line_error_and_writes_no_page(
+def test_report_that_runs_out_of_memory_raises_a_one_line_error_and_writes_no_page(
     tmp_path: pathlib.Path,
 ) -> None:
     run = tmp_path / "run"

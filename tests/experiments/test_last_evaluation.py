@@ -61,7 +61,9 @@ def test_every_experiment_has_a_last_evaluation_test() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", TASKS)
-def test_last_evaluation_equals_mode_eval(name: str, tmp_path: pathlib.Path) -> None:
+def test_last_evaluation_of_a_run_has_the_metrics_of_mode_eval(
+    name: str, tmp_path: pathlib.Path
+) -> None:
     params = exp_factory.get_exp_config(name)
     params.override({"task": TASKS[name]})
     if name.startswith("language/char_gpt"):

@@ -107,7 +107,7 @@ def provider(directory: pathlib.Path) -> data_provider.MultiplexerDataProvider:
     return _provide(directory)
 
 
-def test_runs_are_named_after_splits_and_nested_names_and_list_their_plugins(provider: Any) -> None:
+def test_tensorboard_runs_are_named_after_splits_and_list_their_plugins(provider: Any) -> None:
     runs = provider.list_runs(_CONTEXT, experiment_id="")
     assert {run.run_name for run in runs} == {"train", "validation", "validation/other", "text"}
     assert all(0 <= time.time() - run.start_time < 3600 for run in runs)
@@ -181,7 +181,9 @@ def test_downsampling_keeps_the_last_step(provider: Any) -> None:
     assert (read[-1].step, read[-1].value) == (_STEPS[-1], float(_STEPS[-1]))
 
 
-def test_reader_follows_a_file_that_is_being_written(tmp_path: pathlib.Path) -> None:
+def test_tensorboard_reads_each_flushed_step_of_an_event_file_that_is_still_open(
+    tmp_path: pathlib.Path,
+) -> None:
     read = event_accumulator.EventAccumulator(str(tmp_path))
     with telemetry.TensorBoardWriter(tmp_path) as writer:
         for step in (1, 2, 3):

@@ -106,7 +106,9 @@ def test_missing_or_invalid_tokenizer_and_too_small_vocab_size_are_refused(
 
 
 @pytest.mark.slow
-def test_last_evaluation_equals_mode_eval(files: pathlib.Path, tmp_path: pathlib.Path) -> None:
+def test_last_evaluation_of_a_run_has_the_metrics_of_mode_eval(
+    files: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
     params = _params(files, "text")
     params.trainer.grad_accum_steps = 2
     evaluations.assert_equal_to_mode_eval(params, tmp_path / "run")

@@ -241,7 +241,7 @@ def test_windows_predict_each_next_item_about_once_per_epoch(directory) -> None:
     np.testing.assert_allclose(predicted / num_epochs, expected, atol=0.6)
 
 
-def test_held_out_item_is_predicted_from_the_latest_items(directory: str) -> None:
+def test_held_out_item_is_predicted_from_the_latest_items_of_its_user(directory: str) -> None:
     splits = data.split_by_time(directory)
     params = configs.Ml100kConfig().validation_data.replace(split="test")
     ((features, labels),) = data.build_next_items(params, splits, 11).as_numpy_iterator()
@@ -304,7 +304,7 @@ def test_in_batch_loss_matches_a_reference_loop_over_ratings(directory: str) -> 
         pytest.param(configs.ml100k_sasrec, marks=pytest.mark.slow),
     ],
 )
-def test_resumed_training_has_the_weights_of_an_uninterrupted_one(
+def test_resumed_training_has_the_weights_of_an_uninterrupted_run(
     directory: str, tmp_path: pathlib.Path, factory: Callable[[], cfg.ExperimentConfig]
 ) -> None:
     def train(name: str, train_steps: int) -> keras.Model:
@@ -339,7 +339,7 @@ def test_test_metrics_are_those_of_the_best_validation_checkpoint(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("factory", FACTORIES)
-def test_last_evaluation_equals_mode_eval(
+def test_last_evaluation_of_a_run_has_the_metrics_of_mode_eval(
     directory: str, tmp_path: pathlib.Path, factory: Callable[[], cfg.ExperimentConfig]
 ) -> None:
     params = _experiment(directory, 4, factory)

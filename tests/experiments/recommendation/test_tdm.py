@@ -54,7 +54,7 @@ def test_path_of_an_item_leads_from_the_root_of_the_tree_to_its_leaf(matcher) ->
     np.testing.assert_array_equal(matcher.item_of_leaf.numpy()[leaves], np.arange(NUM_ITEMS))
 
 
-def test_negative_nodes_are_on_the_same_level_and_not_on_the_path(matcher) -> None:
+def test_negative_nodes_are_at_the_level_of_their_path_node_and_not_on_the_path(matcher) -> None:
     path = matcher.path_to(tf.range(NUM_ITEMS))[..., tf.newaxis]
     others = matcher._draw_others(path).numpy()
     assert others.shape == (NUM_ITEMS, 6, 4)
@@ -62,7 +62,7 @@ def test_negative_nodes_are_on_the_same_level_and_not_on_the_path(matcher) -> No
     assert (others != path.numpy()).all()
 
 
-def test_search_with_a_full_beam_finds_the_best_leaves(matcher) -> None:
+def test_beam_search_as_wide_as_the_tree_finds_the_best_items(matcher) -> None:
     history = _history(5)
     leaves = tf.tile(tf.range(2**6, 2**7)[tf.newaxis], [5, 1])
     scores = matcher.score(history, leaves).numpy()

@@ -67,7 +67,7 @@ def _train(
     return pipeline.RunPipeline(params, "train_and_eval", str(model_dir)).run()
 
 
-def test_config_is_built_without_tensorflow() -> None:
+def test_config_is_built_without_importing_tensorflow() -> None:
     code = (
         "import sys; from experiments.sequence.mnist1d import configs;"
         "configs.mnist1d().validate();"
@@ -165,7 +165,7 @@ def test_reported_accuracy_is_the_share_of_correct_predictions(
 
 
 @pytest.mark.slow
-def test_interrupted_training_resumes_bit_for_bit(
+def test_interrupted_training_ends_with_the_exact_weights_of_an_uninterrupted_run(
     directory: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:
     unbroken, _ = _train(directory, tmp_path / "unbroken", train_steps=6)
@@ -176,7 +176,9 @@ def test_interrupted_training_resumes_bit_for_bit(
 
 
 @pytest.mark.slow
-def test_last_evaluation_equals_mode_eval(directory: pathlib.Path, tmp_path: pathlib.Path) -> None:
+def test_last_evaluation_of_a_run_has_the_metrics_of_mode_eval(
+    directory: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
     evaluations.assert_equal_to_mode_eval(_experiment(directory, 4), tmp_path / "run")
 
 

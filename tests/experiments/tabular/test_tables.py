@@ -81,7 +81,7 @@ def _train(
     return pipeline.RunPipeline(params, "train_and_eval", str(model_dir)).run()
 
 
-def test_configs_are_built_without_tensorflow() -> None:
+def test_configs_are_built_without_importing_tensorflow() -> None:
     code = (
         "import sys; from experiments.tabular import configs;"
         "configs.csv().validate(); configs.breast_cancer().validate();"
@@ -248,7 +248,9 @@ def test_training_stops_early_and_the_best_weights_can_be_evaluated(
 
 
 @pytest.mark.slow
-def test_interrupted_training_resumes_bit_for_bit(path: str, tmp_path: pathlib.Path) -> None:
+def test_interrupted_training_ends_with_the_exact_weights_of_an_uninterrupted_run(
+    path: str, tmp_path: pathlib.Path
+) -> None:
     unbroken, _ = _train(_experiment(path, 6), tmp_path / "unbroken")
     _train(_experiment(path, 3), tmp_path / "resumed")
     resumed, _ = _train(_experiment(path, 6), tmp_path / "resumed")

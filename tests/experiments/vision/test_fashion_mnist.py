@@ -209,7 +209,7 @@ def test_training_learns_and_reports_the_share_of_correct_test_images(
 
 
 @pytest.mark.slow
-def test_resumed_training_has_the_weights_of_an_uninterrupted_one(
+def test_resumed_training_has_the_weights_of_an_uninterrupted_run(
     directory: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:
     def train(name: str, train_steps: int) -> keras.Model:
@@ -224,7 +224,9 @@ def test_resumed_training_has_the_weights_of_an_uninterrupted_one(
 
 
 @pytest.mark.slow
-def test_last_evaluation_equals_mode_eval(directory: pathlib.Path, tmp_path: pathlib.Path) -> None:
+def test_last_evaluation_of_a_run_has_the_metrics_of_mode_eval(
+    directory: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
     evaluations.assert_equal_to_mode_eval(_experiment(directory, 4), tmp_path / "run")
 
 

@@ -119,7 +119,7 @@ def test_loss_with_label_smoothing_matches_keras() -> None:
 
 
 @pytest.mark.slow
-def test_resumed_training_has_the_weights_of_an_uninterrupted_one(
+def test_resumed_training_has_the_weights_of_an_uninterrupted_run(
     directory: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:
     def train(name: str, train_steps: int) -> tuple[keras.Model, Mapping[str, Any]]:
@@ -155,5 +155,7 @@ def test_images_are_read_from_tensorflow_datasets(monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.slow
-def test_last_evaluation_equals_mode_eval(directory: pathlib.Path, tmp_path: pathlib.Path) -> None:
+def test_last_evaluation_of_a_run_has_the_metrics_of_mode_eval(
+    directory: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
     evaluations.assert_equal_to_mode_eval(_experiment(directory, 4), tmp_path / "run")
