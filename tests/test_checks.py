@@ -1,4 +1,4 @@
-"""The script behind `.ci/run` tells unstable tests from tests that fail."""
+"""The script behind `.ci/run` distinguishes unstable tests from failing tests."""
 
 import pathlib
 import runpy

@@ -38,7 +38,7 @@ for name in sys.argv[2:]:
 
 
 def _import_all(modules: Sequence[str], heavy: Sequence[str]) -> str:
-    """Return an error that names the first module with a heavy import, or an empty string."""
+    """Import modules; return an error that names the first with a heavy import, or ""."""
     command = [sys.executable, "-c", _IMPORT_ALL, ",".join(heavy), *modules]
     return subprocess.run(command, capture_output=True, text=True).stderr
 

@@ -12,7 +12,7 @@ from benchmarks.records import __main__ as benchmark
 from benchmarks.records import known_numbers
 from official_lite.core import exp_factory
 
-# A reference program that reaches the target at its second evaluation.
+# A reference program whose second evaluation reaches the target.
 REFERENCE = """
 import argparse, json, sys
 parser = argparse.ArgumentParser()
@@ -38,7 +38,7 @@ TINY = (
 
 @pytest.fixture
 def toy(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> known_numbers.Record:
-    """Replace all records with a small one that reads the data set `toy`, and return it."""
+    """Replace all benchmark records with a small one that reads the data set `toy`; return it."""
     script = tmp_path / "reference.py"
     script.write_text(REFERENCE)
     (tmp_path / "text.txt").write_text("Wer reitet so spät durch Nacht und Wind?\n" * 40)
@@ -66,12 +66,12 @@ def test_results_page_shows_the_metrics_of_both_programs_for_all_seeds(
     benchmark.main(["--seeds=2", f"--data=toy={tmp_path}", f"--results_dir={results}"])
     found = json.loads((results / "records.json").read_text())["measurements"][toy.experiment]
     assert [run["value"] for run in found["reference"]] == [81.0, 82.0]
-    # The loss of the first evaluation is above the target.
+    # The first evaluation, at 0.25 seconds, has a loss above the target.
     assert [run["seconds_to_target"] for run in found["reference"]] == [0.5, 0.5]
     assert found["ours"][0]["value"] != found["ours"][1]["value"]
     for run in found["ours"]:
         assert run["value"] < 100.0
-        # Our program evaluates first after the start of its process and before the end.
+        # The first evaluation of our program is neither at the start nor at the end of its process.
         assert 0 < run["seconds_to_target"] < run["seconds"]
     page = report.render(results)
     assert "Known numbers on real data" in page

@@ -94,7 +94,7 @@ def test_dataset_fn_may_read_files_of_any_format(tmp_path):
     path.write_text("0\n1\n2\n")
 
     def read_lines(file):
-        # AutoGraph has to convert the conditional expression.
+        # AutoGraph must convert this conditional expression.
         file = tf.convert_to_tensor(file)
         return tf.data.TextLineDataset(file if tf.size(file) > 0 else tf.constant([""]))
 

@@ -106,7 +106,7 @@ def test_remote_files_are_described_by_their_pattern_only() -> None:
 
 def test_unreadable_file_is_compared_by_size(tmp_path: pathlib.Path) -> None:
     link = tmp_path / "unreadable"
-    link.symlink_to("/proc/self/mem")  # A regular file; its first byte can't be read.
+    link.symlink_to("/proc/self/mem")  # This is a regular file whose first byte can't be read.
     described = file_patterns.describe([str(tmp_path)])
     (file,) = described[0]["files"]
     assert (file["hashed"], file["sha256"]) == ("unreadable", None)

@@ -57,7 +57,7 @@ def test_repeat_wrapper_repeats_datasets_and_returns_other_inputs_unchanged():
     values = repeated(tf.data.Dataset.range(3)).take(5).as_numpy_iterator()
     assert list(values) == [0, 1, 2, 0, 1]
     assert repeated(5) == 5
-    # Code that distributes the dataset looks up the arguments by name.
+    # The code that distributes the dataset inspects the argument names of `build_inputs`.
     assert inspect.signature(repeated) == inspect.signature(build_inputs)
 
 

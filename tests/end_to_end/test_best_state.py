@@ -26,7 +26,7 @@ class UseEmaTask(LineTask):
 
 
 class DivergingTask(LineTask):
-    """A task that diverges, so that its first evaluation is the best one."""
+    """A task whose training diverges, so that the first evaluation is the best one."""
 
     @classmethod
     def create_optimizer(cls, *args: Any, **kwargs: Any) -> keras.optimizers.Optimizer:
@@ -97,11 +97,11 @@ def test_best_checkpoints_evaluate_to_the_recorded_metric(
         other.checkpoint.restore(str(tmp_path / "run" / name)).expect_partial()
         for _ in range(2):
             assert float(other.evaluate(tf.constant(-1))["mae"]) == recorded
-        # Code that ignores the averages finds the same weights.
+        # The weights equal their averages, so code that does not know of averages uses them, too.
         kernel, average = (v.numpy() for v in _kernel_and_average(other))
         assert kernel.tolist() == average.tolist()
     evaluated = [weight.numpy().tolist() for weight in model.trainable_variables]
-    # A Keras weights file has no averages.
+    # A Keras weights file contains no averages, so its weights must be the averaged ones.
     model.load_weights(weights)
     assert [weight.numpy().tolist() for weight in model.trainable_variables] == evaluated
 

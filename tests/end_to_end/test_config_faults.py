@@ -24,7 +24,7 @@ DIGITS = "vision/digits_cnn"
 
 
 def _parse(tmp_path: pathlib.Path, text: str = "", **options: Any) -> cfg.ExperimentConfig:
-    """Return the config of the digits experiment, overridden by a config file."""
+    """Return the config of the digits experiment with the overrides of a config file."""
     file = tmp_path / "my.yaml"
     file.write_text(text)
     flags = parsing.ParseConfigOptions(

@@ -26,9 +26,11 @@ RECORD_BYTES = 64
 
 @dataclasses.dataclass
 class FaultyConfig(cfg.TaskConfig):
-    """Attributes:
-    source: A key of `_SOURCES`; empty reads the files of the data's `input_path`.
-    validation_source: The corresponding key for the evaluation data.
+    """The config of a task with faulty data.
+
+    Attributes:
+        source: A key of `_SOURCES`; if empty, the task reads the files in `input_path`.
+        validation_source: The corresponding key for the evaluation data.
     """
 
     source: str = ""
@@ -163,7 +165,7 @@ def test_files_without_records_end_the_run_with_an_error_naming_their_pattern(
     tmp_path: pathlib.Path, model_dir: pathlib.Path, names: list[str]
 ) -> None:
     for name in names:
-        # Not empty files, which `tests/data/test_file_patterns.py` covers.
+        # The files are not empty, because `tests/data/test_file_patterns.py` tests empty files.
         (tmp_path / name).write_bytes(b"\0\0\0")
     with pytest.raises(errors.DataError, match=r"0 examples matched .*\*\.tfrecord") as caught:
         _run(model_dir, task=_files(tmp_path / "*.tfrecord"))

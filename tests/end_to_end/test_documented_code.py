@@ -21,13 +21,13 @@ def _page(name: str) -> str:
 
 
 def _blocks(page: str, mark: str = "") -> list[str]:
-    """Return the Python blocks of a page, or only those below the comment `mark`."""
+    """Return all Python blocks of a page, or the blocks below the comment `mark`."""
     start = rf"<!-- {mark} -->\n```\w+" if mark else "```python"
     return re.findall(rf"{start}\n(.*?)```", _page(page), re.DOTALL)
 
 
 def _python(*args: str, cwd: pathlib.Path) -> str:
-    """Run a command, and return what it prints."""
+    """Run a Python command, and return its standard output."""
     done = commands.run(args, cwd=cwd, env={"PYTHONPATH": str(commands.ROOT)})
     assert done.returncode == 0, done.stderr[-3000:]
     return done.stdout

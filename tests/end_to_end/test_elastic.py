@@ -108,7 +108,7 @@ def test_elastic_training_continues_on_one_worker_after_a_kill_and_later_on_both
     assert "with 1 worker." in log.read_text()
     assert "Continuing with 2 workers again." in log.read_text()
     different = chaos.differences(unbroken, chaos.what_is_left(model_dir))
-    # The stop of the workers adds a training report.
+    # Stopping the lone worker adds a training report.
     assert [name for name in different if not name.startswith("metrics/train/")] == []
     last = max(model_dir.glob("ckpt-*.commit.json"), key=os.path.getmtime)
     assert json.loads(last.read_text())["state"]["num_replicas"] == 2

@@ -10,7 +10,7 @@ import pytest
 from benchmarks import chaos
 from tests import commands, killed_experiments
 
-# An experiment with all kinds of state and of random numbers.
+# An experiment with all kinds of training state and of random numbers.
 EXPERIMENT = '''
 import keras
 
@@ -125,7 +125,7 @@ def _kill_and_compare(run_chaos, tmp_path, execution, strategy, *options, flags=
     ("execution", "strategy", "workers", "kills", "flags"),
     [
         pytest.param("graph", "one_device", 1, 1, [], marks=pytest.mark.promise),
-        # Two kills: the resumed run is killed and resumed again.
+        # With two kills, the resumed run is killed and resumed again.
         ("graph", "one_device", 1, 2, ["--noenable_async_checkpointing"]),
         ("xla_loop", "one_device", 1, 1, []),
         ("xla", "mirrored", 1, 1, []),

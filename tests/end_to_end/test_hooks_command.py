@@ -7,7 +7,7 @@ import subprocess
 
 from tests import commands
 
-# Scores that depend only on the step; the best score is that of step 20.
+# A task whose score depends only on the step and is best at step 20, and several hooks.
 HOOKS = """
 import os
 import signal

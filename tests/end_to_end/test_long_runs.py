@@ -83,7 +83,7 @@ def test_listing_and_report_of_200000_records_need_bounded_memory(tmp_path: path
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("name", row_files.NAMES)
 def test_killed_run_on_row_files_equals_an_uninterrupted_one(name):
-    # A separate process, whose forks do not inherit threads of other tests.
+    # The benchmark forks, so it runs in a process of its own, without the threads of other tests.
     command = [sys.executable, "-m", "benchmarks.source_kills", "--kills=2", f"--formats={name}"]
     done = subprocess.run(command, cwd=commands.ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr[-3000:]

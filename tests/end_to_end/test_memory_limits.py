@@ -16,8 +16,8 @@ from official_lite.common import errors
 from tests import commands
 
 _GB = 10**9
-# When the given part of a run begins, maps the address space except for REST bytes, or fills the
-# memory of the control group.
+# A module that exhausts the memory when PART of a run begins: it maps the address space except for
+# REST bytes, or fills the memory of the control group.
 HOG = """
 import mmap
 import os
@@ -75,7 +75,8 @@ PARTS = [
     "background save",
     "evaluation",
 ]
-# How native code ends a process that cannot allocate memory: glibc's exit code and two signals.
+# The codes with which native code ends a process that cannot allocate memory: an exit code of glibc
+# and two signals.
 _CRASHES = {127, -signal.SIGABRT, -signal.SIGSEGV}
 
 
@@ -100,7 +101,7 @@ def _weights(directory: pathlib.Path) -> bytes:
 
 @pytest.fixture(scope="module")
 def unbroken(tmp_path_factory: pytest.TempPathFactory) -> bytes:
-    """Return the last checkpoint of a run that has enough memory."""
+    """Return the last checkpoint of an uninterrupted run, which has enough memory."""
     directory = tmp_path_factory.mktemp("unbroken")
     done = commands.run(_command(directory))
     assert done.returncode == 0, done.stderr

@@ -191,7 +191,7 @@ def test_first_metrics_after_a_restart_cover_only_the_steps_since_the_restart(
     tmp_path: pathlib.Path, two_replicas: tf.distribute.MirroredStrategy
 ) -> None:
     def run(name: str, train_steps: int, log_interval: int) -> None:
-        # With recovery, there would be a report before each checkpoint.
+        # Recovery is disabled, because with it there would be a report before each checkpoint.
         trainer = {"log_interval": log_interval, "recovery_max_trials": -1}
         params = _params(train_steps, trainer=trainer)
         with two_replicas.scope():

@@ -83,7 +83,7 @@ def _write_package(directory: pathlib.Path) -> None:
 
 
 def _note_as_installed(directory: pathlib.Path, name: str, module: str) -> None:
-    """Write the metadata that pip installs next to a package."""
+    """Write the metadata of an installed distribution that has an entry point for experiments."""
     notes = directory / f"{name}-2.0.dist-info"
     notes.mkdir()
     (notes / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 2.0\n")

@@ -26,7 +26,7 @@ def _command(model_dir, *settings, experiment="vision/digits_mlp"):
 
 
 def _stop(servers):
-    """Stop the servers, as a launcher does when the chief has ended."""
+    """Stop the servers, as a launcher does after the chief has ended."""
     everyone = [server for group in servers.values() for server in group]
     for server in everyone:
         server.send_signal(signal.SIGTERM)
@@ -58,9 +58,9 @@ def test_parameter_servers_reach_the_accuracy_of_one_device_and_count_each_updat
     run = json.loads((model_dir / "run.json").read_text())
     assert (run["status"], run["global_step"]) == ("done", 450)
     best = json.loads((model_dir / "best_ckpt" / "info.json").read_text())
-    # On one device the accuracy is 0.97.
+    # On one device, the accuracy is 0.97.
     assert best["accuracy"] > 0.94
-    # Only the chief records metrics, each step once.
+    # Only the chief records metrics, so each step is recorded once.
     steps = [record["step"] for record in _records(model_dir, "train")]
     assert steps == sorted(set(steps))
     reader = tf.train.load_checkpoint(str(model_dir))
@@ -86,7 +86,8 @@ def test_training_survives_lost_workers_and_resumes_after_a_lost_server_and_afte
     servers = cluster.start_servers()
     chief = cluster.start("chief")
 
-    # After one worker is lost, the other one continues; so does the restarted one after that.
+    # After one worker is lost, the other one continues. After that one is lost, the restarted
+    # worker continues.
     chief.wait_for(f"Saved {model_dir}/ckpt-50.")
     servers["worker"][1].kill()
     _wait_for_saves(chief, model_dir)
@@ -133,5 +134,5 @@ def _newest(model_dir):
 
 
 def _wait_for_saves(chief: commands.Command, model_dir):
-    """Wait until more steps are saved than were in progress."""
+    """Wait until training has continued and saved the second checkpoint after the newest one."""
     chief.wait_for(f"Saved {model_dir}/ckpt-{_newest(model_dir) + 100}.")

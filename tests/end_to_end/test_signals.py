@@ -11,7 +11,8 @@ import tensorflow as tf
 
 from tests import commands
 
-# Makes one part of a run wait for a signal, or forever, and prints a line when the part begins.
+# A module that makes one part of a run wait for a signal, or forever, and prints a line when that
+# part begins.
 SLOW = """
 import os
 import sys
@@ -129,7 +130,7 @@ def test_sigterm_in_a_long_loop_saves_a_checkpoint_and_exits_with_42(
     run.send(signal.SIGTERM)
     sent = time.monotonic()
     assert run.exit_code() == 42
-    # The whole loop would take many minutes. Stopping takes 0.3 s on an idle machine.
+    # The whole loop would take many minutes, but stopping takes 0.3 s on an idle machine.
     assert time.monotonic() - sent < 60
     step = run.saved_step()
     assert 0 < step < 10000000
@@ -149,7 +150,7 @@ def test_sigterm_during_tracing_evaluation_save_or_restore_loses_no_step(
         run.send(signal.SIGTERM)
         assert run.exit_code() == 42, part
         saved.append(run.saved_step())
-    # Tracing ends with the first step. The third process saves the best checkpoint first.
+    # Tracing ends with the first step. The first save of the third process is the best checkpoint.
     assert saved == [1, 20, 30, 30]
     run = Run(tmp_path, *SHORT)
     assert run.exit_code() == 0

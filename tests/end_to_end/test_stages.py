@@ -131,7 +131,7 @@ def test_one_command_runs_all_phases_that_are_not_finished(tmp_path: pathlib.Pat
     ]
     evaluated = json.loads((run / "check" / "metrics.eval.json").read_text())
     trained = json.loads((run / "finetune" / "metrics.json").read_text().splitlines()[-1])
-    # The mean over 360 examples.
+    # The loss is a mean over 360 examples.
     rounding.assert_close(evaluated["validation_loss"], trained["validation_loss"], roundings=360)
     again = _train(tmp_path, SHORT + PHASES)
     assert _phases_told(again)[:4] == [

@@ -80,7 +80,7 @@ def _checkpoints(model_dir: pathlib.Path) -> list[int]:
 
 
 def _trained_from(model_dir: pathlib.Path) -> int:
-    """Return the step from which the last start continued."""
+    """Return the step from which the latest start of the run continued."""
     lines = [line for line in _log(model_dir) if "Training from step" in line]
     return int(lines[-1].partition("from step ")[2].split()[0])
 
@@ -109,7 +109,7 @@ def _empty(path: pathlib.Path) -> None:
 
 @pytest.fixture
 def told() -> Iterator[None]:
-    """Log at level INFO, as `train.py` does."""
+    """Log at level INFO during a test, as `train.py` does."""
 
     verbosity = logging.get_verbosity()
     logging.set_verbosity(logging.INFO)
@@ -130,7 +130,7 @@ def test_run_of_an_older_version_ignores_a_checkpoint_with_a_damaged_commit_file
     for path in run.glob("*.chain.jsonl"):
         path.unlink()
     for step in (10, 20, 30):
-        commit.write(str(run / f"ckpt-{step}"))  # Older versions wrote no links.
+        commit.write(str(run / f"ckpt-{step}"))  # Older versions did not chain their commit files.
     _cut(run / "ckpt-30.commit.json")
     _train(run, 30)
     assert _trained_from(run) == 20
@@ -171,7 +171,7 @@ while True:
 def _is_saving(directory):
     try:
         return any(directory.glob("*_temp/*"))
-    except FileNotFoundError:  # The folder was removed meanwhile.
+    except FileNotFoundError:  # The temporary directory was removed while it was listed.
         return False
 
 
@@ -191,7 +191,7 @@ def test_kills_during_saves_leave_at_most_one_extra_checkpoint_on_disk(
     assert restored == sorted(restored)
     assert restored[-1] > 0
     size = sum(path.stat().st_size for path in directory.rglob("*") if path.is_file())
-    # Two kept checkpoints, one that is about to replace the older of them, and one being written.
+    # There are two kept checkpoints, one that will replace the older one, and an unfinished one.
     assert size < 4.2 * 5_000_000 * 4
 
 
@@ -241,7 +241,7 @@ def test_full_disk_is_reported_and_existing_checkpoints_are_kept(
         _train(model_dir, 20, **wide)
         before = _contents(model_dir)
         monkeypatch.setattr(committed_checkpoint_manager, "_RESERVE", reserve)
-        # A checkpoint needs more than three times this room, and everything else far less.
+        # A checkpoint needs more than three times this space, but all other files need far less.
         filler = _fill(disk, 1_000_000)
         with pytest.raises(errors.CheckpointError, match=said) as error:
             _train(model_dir, 30, **wide)
@@ -377,7 +377,7 @@ def test_full_disk_loses_metric_records_and_logs_a_warning_without_raising(
     writers = [telemetry.JsonLinesWriter(path), telemetry.TensorBoardWriter(small_disk / "events")]
 
     def write(step: int) -> None:
-        # Larger than the buffer of event files.
+        # The values are larger than the buffer of an event file.
         values = {f"value_{index}": float(index) for index in range(2000)}
         for one in writers:
             one.write(telemetry.Record(step=step, split="train", values=values))

@@ -204,7 +204,7 @@ def test_repeat_without_a_fixed_architecture_applies_the_first_blocks_up_to_each
 
 def test_written_architectures_are_read_back_and_build_their_models(tmp_path: pathlib.Path) -> None:
     assert resolution.space_of(_model()) == _SPACE
-    # The three architectures use each option of each label at least once.
+    # Together, the three architectures use every option of every label.
     for number in range(3):
         arch = {label: options[number % len(options)] for label, options in _SPACE.items()}
         architecture.write_arch(str(tmp_path), arch, space=_SPACE)

@@ -60,7 +60,7 @@ _SAMPLES = {
 
 
 def _provide(directory: pathlib.Path) -> data_provider.MultiplexerDataProvider:
-    """Return the data provider that TensorBoard's pages use."""
+    """Return the data provider from which TensorBoard's pages read a directory."""
     multiplexer = plugin_event_multiplexer.EventMultiplexer(
         tensor_size_guidance={"scalars": 0, "images": 0, "histograms": 0, "text": 0}
     ).AddRunsFromDirectory(str(directory))
@@ -210,7 +210,7 @@ def test_each_step_is_read_once_after_a_resume(tmp_path: pathlib.Path, back_to: 
 
 
 def _list_hparams(directory: pathlib.Path) -> dict[str, tuple[dict[str, Any], dict[str, float]]]:
-    """Return the rows of the HParams page: hyperparameters and metrics by run."""
+    """Return the hyperparameters and the metrics that the HParams page shows for each run."""
     backend = backend_context.Context(base_plugin.TBContext(data_provider=_provide(directory)))
     statuses = list(api_pb2.Status.values())
     request = api_pb2.ListSessionGroupsRequest(allowed_statuses=statuses, slice_size=100)
@@ -230,7 +230,7 @@ def test_hparams_page_lists_hyperparameters_with_the_metrics_of_their_run(
     for number, rate in enumerate((0.1, 0.2)):
         run = tmp_path / f"run{number}"
         values = {"rate": rate, "steps": 10, "is_fast": True, "none": None, "größe": "a" * 300}
-        # A second start replaces what the first one wrote.
+        # The second call replaces the hyperparameters that the first call wrote.
         telemetry.write_hparams(str(run), {**values, "rate": 7.0, "old": 1})
         telemetry.write_hparams(str(run), values)
         with telemetry.TensorBoardWriter(run) as writer:
@@ -260,7 +260,7 @@ def test_losses_of_all_splits_share_one_tag(tmp_path: pathlib.Path) -> None:
     assert {run: tags.pop("loss") for run, tags in found.items()} == pytest.approx(
         {"train": 0.5, "validation": 0.7, "validation/noisy": 0.9, "other": 2.0}
     )
-    # The tags named as in the Model Garden are still present.
+    # The Model Garden's tags are also present.
     assert {run: list(tags) for run, tags in found.items()} == {
         "train": ["training_loss"],
         "validation": ["validation_loss"],

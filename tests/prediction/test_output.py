@@ -12,7 +12,7 @@ from official_lite.prediction import output
 
 FORMATS = ("jsonl", "parquet", "tfrecord")
 
-# 47 rows in batches of 8, in shards of 10.
+# The 47 rows come in batches of 8 and are written to shards of 10 rows.
 BATCHES = [np.arange(start, min(start + 8, 47), dtype=np.float32) for start in range(0, 47, 8)]
 
 
@@ -80,7 +80,7 @@ def test_output_killed_at_any_rename_resumes_without_duplicate_or_missing_rows(
             with pytest.raises(KeyError):
                 _predict(directory)
         if last > 1:
-            # A killed process leaves a temporary file next to complete ones.
+            # A killed process leaves a temporary file behind.
             (directory / f"predictions-00009.jsonl.{'0' * 32}.tmp").write_text("half")
         _predict(directory)
         assert _contents(directory) == _contents(tmp_path / "unbroken")

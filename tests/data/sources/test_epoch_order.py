@@ -11,7 +11,7 @@ def order(**fields):
 
 
 def rows_of(order, epoch):
-    """Yield the row numbers of each window of an epoch, counted over all chunks."""
+    """Yield the row numbers of each window of an epoch, numbered across all chunks."""
     starts = np.cumsum(CHUNKS) - CHUNKS
     for index in range(order.num_windows(epoch)):
         window = order.window(epoch, index)

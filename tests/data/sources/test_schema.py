@@ -10,7 +10,7 @@ from tests import row_files
 
 @pytest.fixture
 def check(tmp_path):
-    """Return a function that compares changed files with the schema of the original files."""
+    """Return a function that checks files with changed columns against the original schema."""
     path = str(tmp_path / "schema.json")
 
     def described(name, folder, changes=None):

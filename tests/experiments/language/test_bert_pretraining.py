@@ -21,7 +21,7 @@ SEQ_LENGTH = 16
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
-    """Write two documents of sentences, and train a tokenizer on them with the command."""
+    """Write a file with two documents, and train a tokenizer on it with `tokenizer.train`."""
     root = tmp_path_factory.mktemp("text")
     words = ("one", "two", "three", "four", "five", "six", "seven")
     first = [f"{a} and {b} are here." for a in words for b in words]
@@ -59,7 +59,7 @@ def _params(root: pathlib.Path):
 
 
 def _corpus() -> corpus.Corpus:
-    """Return two documents of sentences of 1 to 6 tokens, each token numbered by its position."""
+    """Return two documents of sentences with 1 to 6 tokens, whose ids are their positions + 10."""
     lengths = np.array([3, 1, 6, 2, 4, 5, 1, 2])
     ends = np.cumsum(lengths)
     return corpus.Corpus(
@@ -114,7 +114,7 @@ def test_example_consists_of_two_contiguous_text_parts_with_separators() -> None
 
 def test_second_part_is_the_next_sentence_in_half_of_the_examples() -> None:
     labels = _examples()[1]["next_sentence_labels"]
-    # One in eight of the randomly drawn second parts is the next sentence, too.
+    # One in eight randomly drawn second parts happens to be the next sentence.
     assert labels.mean() == pytest.approx(0.5 * 7 / 8, abs=0.03)
 
 
@@ -184,7 +184,7 @@ def test_model_ignores_padding_and_has_the_same_outputs_after_loading(
     assert logits["mlm_logits"].shape == (2, 4, 90)
     others = bert(inputs | {"input_word_ids": np.where(mask, ids, (ids + 1) % 90)})
     for name, values in logits.items():
-        # Attention sums over all positions, each a vector of 16 numbers.
+        # Attention sums over all positions, each of which is a vector of 16 numbers.
         rounding.assert_close(values, others[name], roundings=SEQ_LENGTH * 16)
     bert.save(tmp_path / "model.keras")
     loaded = keras.models.load_model(tmp_path / "model.keras")(inputs)

@@ -16,7 +16,7 @@ TEXT = "the cat sat on the mat.\nthe dog sat on the cat,\nand the mat sat there.
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
-    """Write two texts, train a tokenizer on them, and write one of them as records."""
+    """Write two text files, train a tokenizer on both, and write the tokens of one as records."""
     root = tmp_path_factory.mktemp("text")
     for name in ("a.txt", "b.txt"):
         (root / name).write_text(f"{name} {TEXT}" * 10)
@@ -71,7 +71,7 @@ def test_records_contain_the_same_windows_as_the_text(files: pathlib.Path) -> No
         return [np.concatenate(part) for part in zip(*batches.as_numpy_iterator(), strict=True)]
 
     of_text, of_records = stretches("text"), stretches("tfrecord")
-    # A last window that is not full occurs only in an evaluation of text.
+    # Only an evaluation of text may have a last window that overlaps the window before.
     assert 0 <= len(of_text[0]) - len(of_records[0]) <= 1
     for text, records in zip(of_text, of_records, strict=True):
         np.testing.assert_array_equal(text[: len(records)], records)

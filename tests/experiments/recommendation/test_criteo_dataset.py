@@ -15,7 +15,7 @@ COUNT = 300
 
 @pytest.fixture(scope="module")
 def directory(tmp_path_factory) -> pathlib.Path:
-    """Write 300 examples to two files of each format."""
+    """Write the same 300 examples in each format, to two files each."""
     directory = tmp_path_factory.mktemp("criteo")
     for file_format in configs.FORMATS:
         generate.main(
@@ -42,7 +42,7 @@ def _read(params: configs.CriteoDataConfig, count: int = -1, context=None) -> li
 def _assert_equal(batches: list, others: list) -> None:
     assert len(batches) == len(others) > 0
     for one, other in zip(tf.nest.flatten(batches), tf.nest.flatten(others), strict=True):
-        # Computing several rows together may round differently.
+        # The rounding may depend on how many rows are computed together.
         rounding.assert_close(one, other)
 
 

@@ -195,7 +195,7 @@ def test_ranking_metrics_match_a_reference_loop_over_users(k: int) -> None:
     rng = np.random.default_rng(k)
     scores = rng.normal(size=(50, 30)).astype(np.float32)
     is_known = rng.random((50, 30)) < 0.3
-    # Users have from one wanted item to more than are recommended.
+    # The number of wanted items ranges from one to more than the number of recommended items.
     is_wanted = (rng.random((50, 30)) < np.linspace(0, 1, 50)[:, None]) & ~is_known
     is_wanted[np.arange(50), np.argmin(is_known, axis=1)] = True
     metrics = ranking.build_metrics()
@@ -231,13 +231,13 @@ def test_windows_predict_each_next_item_about_once_per_epoch(directory) -> None:
         history = features["history"]
         has_label = labels > 0
         assert set(zip(history[has_label], labels[has_label], strict=True)) <= following
-        # Labels and history are the same window, shifted by one item.
+        # The labels are the history, shifted by one item.
         np.testing.assert_array_equal(
             labels[:, :-1][history[:, :-1] > 0], history[:, 1:][history[:, :-1] > 0]
         )
         predicted += np.bincount(labels[has_label], minlength=NUM_ITEMS + 1)
     expected = np.bincount(np.concatenate([items[1:] for items in own]), minlength=NUM_ITEMS + 1)
-    # An item is a label for up to 12 users, for each of them 0 to 2 times per epoch.
+    # An item may be a label for up to 12 users, between 0 and 2 times per user and epoch.
     np.testing.assert_allclose(predicted / num_epochs, expected, atol=0.6)
 
 
@@ -333,7 +333,7 @@ def test_test_metrics_are_those_of_the_best_validation_checkpoint(
     scores = trained.score_all({"user": features["user"]}).numpy()
     expected = _reference_metrics(scores, features["is_known"], labels, 10)
     assert {name: float(logs[name]) for name in expected} == pytest.approx(expected, rel=1e-5)
-    # By chance, ten of about thirty new items include the wanted one for a third of the users.
+    # Ten random items of about thirty new ones would hit the wanted item of one user in three.
     assert expected["hit"] > 0.6
 
 

@@ -16,7 +16,7 @@ NUM_ITEMS = 40
 
 @pytest.fixture
 def matcher() -> model.TreeMatcher:
-    """Build a tree of depth 6 for 40 items whose leaves are not in the order of item numbers."""
+    """Build a matcher for 40 items, whose tree of depth 6 has the items in a random order."""
     matcher = model.TreeMatcher(configs.TdmModelConfig(num_negatives=4), NUM_ITEMS)
     matcher.plant(tree.plant(np.random.default_rng(0).normal(size=(NUM_ITEMS, 5))))
     return matcher

@@ -20,7 +20,7 @@ NUM_TRAIN, NUM_TEST = 24, 13
 
 
 def _write(directory: pathlib.Path, **replaced: np.ndarray) -> pathlib.Path:
-    """Write a small file in the generator's format: float64 curves and int64 labels."""
+    """Write a small file in the format of the generator: float64 curves and int64 labels."""
     rng = np.random.default_rng(0)
     arrays = {
         "x": rng.normal(size=(NUM_TRAIN, 40)),

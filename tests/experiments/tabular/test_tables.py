@@ -195,7 +195,7 @@ def test_numbers_beyond_half_precision_are_normalized_in_full_precision() -> Non
 def test_category_absent_from_training_rows_is_encoded_as_unknown(path: str) -> None:
     config = _config(path)
     splits = dict(data.split_rows(NUM_ROWS, config))
-    # Row 0 is the only one from Lima.
+    # Only row 0 is from Lima, so the training rows lack this category.
     splits["train"] = np.setdiff1d(np.arange(NUM_ROWS), [0])
     splits["test"] = np.array([0, 1, 4])
     table = data.build_table(data.read_csv(path), config)

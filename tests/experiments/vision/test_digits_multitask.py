@@ -38,7 +38,7 @@ def test_digit_task_has_20_labeled_images_and_parity_task_has_two_classes(params
     }
     assert set(labels["digit"]) == set(range(10))
     assert set(labels["parity"]) == {0, 1}
-    # Thirty epochs of the same 20 digits.
+    # The thirty batches are thirty epochs of the same 20 digits.
     assert np.bincount(labels["digit"]).tolist() == [60] * 10
 
 

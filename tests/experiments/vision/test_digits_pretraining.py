@@ -50,7 +50,7 @@ def test_finetuning_starts_from_the_pretrained_encoder_and_exports_a_saved_model
     assert all(weight.numpy().tolist() in pretrained for weight in encoder)
     served = tf.saved_model.load(str(tmp_path / "finetune" / "export" / "1"))
     images = digits.load_split("validation")[0][:3]
-    # The longest sum is that of 8 by 8 pixels of 4 channels.
+    # The longest sum is over 8 by 8 pixels with 4 channels.
     rounding.assert_close(served.serve(images), model(images), roundings=8 * 8 * 4)
 
 

@@ -28,7 +28,7 @@ def directory(tmp_path: pathlib.Path) -> pathlib.Path:
     for name, count in NUM_IMAGES.items():
         pixels = rng.integers(256, size=(count, 3072), dtype=np.uint8)
         content = {b"data": pixels, b"labels": [i % 10 for i in range(count)]}
-        # The original files use this protocol.
+        # The original files use this pickle protocol.
         (tmp_path / name).write_bytes(pickle.dumps(content, protocol=4))
     return tmp_path
 
