@@ -265,7 +265,7 @@ def overrides(config: dict[str, Any], data: Data) -> dict[str, Any]:
     for split in ("train_data", "validation_data"):
         if (given := task.get(split)) is not None:
             if encoder.get("type") == "bigbird":
-                # BigBird attends to random positions below this number.
+                # BigBird attends to random positions below 1024, so sequences have this length.
                 given = {**given, "seq_length": 1024}
             changed[split] = _data_overrides(given, data, training=split == "train_data")
             if given.get("output_size") == []:

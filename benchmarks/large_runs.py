@@ -84,7 +84,7 @@ def measure_steps(args: argparse.Namespace) -> report.Table:
     with toy_runs.open_run(task, params, hooks=hooks) as runner:
         runner.train()
     return report.Table(
-        title=f"A training of {last:,} steps, execution `{args.execution}`",
+        title=f"A training run of {last:,} steps, execution `{args.execution}`",
         columns=("step", "resident MiB", "open files", "threads", "seconds"),
         rows=counts,
         note="It reports every 100 steps to metrics.json, CSV and event files and saves a "

@@ -143,7 +143,7 @@ def measure_steps(lengths: Sequence[int], rounds: int) -> report.Table:
         title="Steps of a small MLP",
         columns=("steps", "µs/step in one loop", "µs/step in loops of 1,000 or less"),
         rows=rows,
-        note="Each training ends with a report. Short trainings show what the report costs.",
+        note="Each round ends with a report, so short rounds show the cost of a report.",
     )
 
 

@@ -30,7 +30,7 @@ class _Rows(Protocol):
 _MAX_BATCHES_IN_A_GATHER = 64
 _MAX_BYTES_IN_A_GATHER = 2**20
 
-# One call takes a pipeline's share of as many global batches as have at least this many rows.
+# The minimum number of rows, from one or more global batches, of which one call takes a share.
 _ROWS_SHARED_AT_ONCE = 2**12
 
 
@@ -309,7 +309,7 @@ def _build_gather_of_one(array: nests.Nest) -> Gather:
 
 
 def _build_read(source: _Rows) -> Gather:
-    """Build a gather function for an object that is indexed in Python."""
+    """Build a gather function that indexes an object in Python."""
     row = _map_leaves(lambda part: np.asarray(part)[0], source[np.array([0])])
     parts = _leaves(row)
     dtypes = [part.dtype for part in parts]

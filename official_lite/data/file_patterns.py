@@ -249,7 +249,7 @@ def _hash_sizes(sizes: Mapping[str, int]) -> str:
 
 
 def _find_sizes(pattern: str) -> dict[str, int]:
-    """Return the sizes of the files that match a pattern, without files that have vanished."""
+    """Return the sizes of the files that match a pattern, except for files that have vanished."""
     sizes: dict[str, int] = {}
     for path in _find_files(pattern):
         with contextlib.suppress(OSError):

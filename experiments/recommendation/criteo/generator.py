@@ -146,7 +146,7 @@ def area_under_curve(labels: np.ndarray, scores: np.ndarray) -> float:
 
 
 def _value_table(count: int) -> np.ndarray:
-    """Return a table that contains each value as often as its frequency demands."""
+    """Return a table that contains each value in proportion to its frequency."""
     frequencies = np.arange(1, count + 1) ** -_ZIPF_EXPONENT
     shares = np.cumsum(frequencies) / frequencies.sum()
     places = np.linspace(0, 1, 2**16, endpoint=False)

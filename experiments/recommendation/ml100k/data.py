@@ -168,7 +168,7 @@ def split_at_random(directory: str, seed: int) -> Mapping[str, Ratings]:
     order, users = order[by_user], users[by_user]
     counts = np.bincount(users)
     num_held = np.maximum((counts * _HELD_OUT_SHARE).astype(int), 1) * (counts >= 3)
-    # The number of ratings of the same user from this one on.
+    # For each rating, the number of its user's ratings from this one to the last one.
     place = np.cumsum(counts)[users] - np.arange(len(users))
     part = (place <= 2 * num_held[users]).astype(int) + (place <= num_held[users])
     return {
@@ -190,7 +190,7 @@ def split_by_time(directory: str) -> Mapping[str, Ratings]:
     order = np.lexsort((ratings.timestamps, ratings.users))
     users = ratings.users[order]
     counts = np.bincount(users)
-    # The number of ratings of the same user from this one on.
+    # For each rating, the number of its user's ratings from this one to the last one.
     place = np.cumsum(counts)[users] - np.arange(len(users))
     is_split = counts[users] >= 3
     part = ((place <= 2) & is_split).astype(int) + ((place == 1) & is_split)
@@ -266,7 +266,7 @@ def build_windows(
     """
     ends = np.cumsum(np.bincount(train.users))
     begins = np.concatenate([[0], ends[:-1]])
-    # With this number of windows, all items of a user are covered whatever the shifts are.
+    # With this number of windows, all items of a user are covered at any shift.
     num_windows = (np.maximum(ends - begins - 2, -1) + length - 1) // length + 1
     user = np.repeat(np.arange(len(ends)), num_windows)
     index = np.arange(len(user)) - np.repeat(np.cumsum(num_windows) - num_windows, num_windows)
