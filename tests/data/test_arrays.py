@@ -42,7 +42,7 @@ def test_each_epoch_has_every_example_once_in_a_new_order(size):
     assert len({tuple(epoch) for epoch in epochs}) == 5
 
 
-def test_equal_seeds_shuffle_examples_identically():
+def test_only_equal_seeds_give_the_same_order_of_examples():
     def read(seed):
         return _read(arrays.from_arrays(NUMBERS, 4, shuffle=True, seed=seed, repeat=True), 20)
 

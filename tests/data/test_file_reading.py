@@ -55,7 +55,7 @@ def test_training_files_repeat_unless_the_dataset_is_cached(files, number):
     assert len(read(files[:number], is_training=True, cache=True)) == 4 * number
 
 
-def test_equal_seeds_shuffle_records_identically(files):
+def test_only_equal_seeds_give_the_same_order_of_records(files):
     orders = [read(files, is_training=True, seed=seed, count=32) for seed in (1, 1, 2)]
     assert orders[0] == orders[1] != orders[2]
 

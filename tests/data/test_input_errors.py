@@ -63,7 +63,7 @@ def test_generator_error_is_reported_with_its_source_line(draw):
         lambda: tf.gather(tf.zeros([3, 2]), tf.constant([9])),
     ],
 )
-def test_out_of_range_index_is_reported_as_a_data_error(run):
+def test_out_of_range_label_or_index_is_reported_as_a_data_error(run):
     for call in (run, tf.function(run)):
         assert "a label or an index in a batch is out of range" in explanation(failed(call))
 
@@ -84,7 +84,7 @@ def test_missing_feature_is_named_in_a_one_line_error(write_records, tmp_path):
 
 
 @pytest.mark.parametrize("example", [{"label": 1}, ({"label": 1}, 2)])
-def test_key_missing_from_the_examples_is_reported_with_the_nearest_key(example):
+def test_error_about_a_key_missing_from_the_examples_suggests_the_nearest_key(example):
     def parse(row, *_):
         return row["lable"]
 

@@ -46,7 +46,7 @@ def check_train_flags(arguments: Sequence[str]) -> None:
         flags.DEFINE_bool("enable_async_checkpointing", True, "", flag_values=parsed)
     parsed.unparse_flags()
     left_over = parsed(["train.py", *arguments])[1:]
-    assert not left_over, f"train.py takes no {left_over}"
+    assert not left_over, f"train.py does not accept {left_over}"
     is_known = parsed.experiment in exp_factory.list_experiments()
     is_the_readers = parsed["import"].value or parsed.experiment in reviewed.NOT_REGISTERED
     if parsed.experiment and (is_known or not is_the_readers):

@@ -62,7 +62,7 @@ def _validations(model_dir: pathlib.Path) -> list[float]:
 
 
 @pytest.mark.parametrize(("task_cls", "trainer"), [(LineTask, EMA), (UseEmaTask, {})])
-def test_best_checkpoints_evaluate_to_the_recorded_metric(
+def test_restored_best_checkpoints_evaluate_to_the_recorded_best_metric(
     experiment: Callable[..., Any],
     make_trainer: Callable[..., Any],
     tmp_path: pathlib.Path,
@@ -116,7 +116,7 @@ def _kernel_and_average(trainer: Any) -> tuple[Any, Any]:
 @pytest.mark.parametrize(
     ("task_cls", "trainer"), [(DivergingTask, EMA), (DivergingUseEmaTask, {}), (DivergingTask, {})]
 )
-def test_restore_best_weights_restores_the_evaluated_weights(
+def test_restore_best_weights_restores_the_weights_of_the_best_evaluation(
     experiment: Callable[..., Any],
     tmp_path: pathlib.Path,
     task_cls: type[LineTask],

@@ -200,7 +200,7 @@ def test_endless_evaluation_data_are_refused_unless_validation_steps_are_set(
     _run(model_dir, task=endless, trainer={"validation_steps": 2})
 
 
-def test_evaluation_over_data_of_unknown_length_has_a_time_limit(
+def test_evaluation_over_data_of_unknown_length_warns_and_then_raises_after_time_limits(
     model_dir: pathlib.Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     unknown = {"source": "good", "validation_source": "of unknown length"}
@@ -231,7 +231,7 @@ def _flip_a_bit(data: bytes) -> bytes:
         (lambda _: b"some text, and no records\n", r"b\.tfrecord` .* at 0", "graph"),
     ],
 )
-def test_damaged_file_is_named_with_the_position_of_the_damage(
+def test_error_about_a_damaged_file_names_the_file_and_the_position_of_the_damage(
     tmp_path: pathlib.Path,
     model_dir: pathlib.Path,
     damage: Callable[[bytes], bytes],
@@ -326,7 +326,7 @@ def test_bad_label_or_misshapen_batch_ends_the_run_before_any_checkpoint(
 
 
 @pytest.mark.parametrize("execution", ["graph", "eager"])
-def test_data_generator_error_is_reported_with_the_step_and_line(
+def test_error_in_a_data_generator_is_reported_with_its_step_and_source_line(
     model_dir: pathlib.Path, execution: str
 ) -> None:
     # The nineteenth example is in the third batch.

@@ -205,7 +205,7 @@ def control_group() -> Iterator[pathlib.Path]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("part", ["first step", "background save"])
-def test_run_killed_by_the_kernel_for_lack_of_memory_resumes(
+def test_run_that_the_kernel_killed_for_lack_of_memory_resumes_to_the_same_weights(
     tmp_path: pathlib.Path, unbroken: bytes, control_group: pathlib.Path, part: str
 ) -> None:
     command = _command(tmp_path)

@@ -120,7 +120,7 @@ def test_training_survives_lost_workers_and_resumes_after_a_lost_server_and_afte
     assert json.loads((model_dir / "best_ckpt" / "info.json").read_text())["accuracy"] > 0.94
 
 
-def test_missing_servers_are_named_after_the_timeout(tmp_path):
+def test_missing_workers_and_parameter_servers_are_named_after_the_timeout(tmp_path):
     cluster = parameter_servers.Cluster(_command(tmp_path / "run"))
     chief = cluster.start("chief", OFFICIAL_LITE_CLUSTER_TIMEOUT="1")
     assert chief.wait() == errors.ExitCode.CLUSTER

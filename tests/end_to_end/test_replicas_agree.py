@@ -88,7 +88,7 @@ class CenteredTask(LineTask):
         ("graph", {"average_decay": 0.5, "trainable_weights_only": False}),
     ],
 )
-def test_checkpoint_of_two_replicas_evaluates_to_the_reported_metrics(
+def test_checkpoint_of_a_two_replica_run_evaluates_to_the_reported_metrics(
     experiment: Callable[..., Any],
     two_replicas: Any,
     tmp_path: Any,

@@ -77,7 +77,7 @@ def test_recorded_yaml_or_gin_config_reproduces_the_run_bit_for_bit(
         assert (a["accuracy"], a["validation_loss"]) == (b["accuracy"], b["validation_loss"])
 
 
-def test_finished_run_is_reported_as_finished_and_resumes_with_more_steps(
+def test_finished_run_is_reported_as_finished_and_resumes_only_with_more_train_steps(
     tmp_path: pathlib.Path,
 ) -> None:
     _train(tmp_path / "run", *SHORT)

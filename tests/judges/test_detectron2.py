@@ -96,7 +96,7 @@ def _manager(trainer: _Trainer, path: pathlib.Path, interval: int) -> tf.train.C
 # Hooks.
 
 
-def test_hooks_run_around_training_and_each_step_in_their_order() -> None:
+def test_hooks_run_before_and_after_training_and_each_step_in_list_order() -> None:
     log: list[str] = []
     _controller(_Events("a", log), _Events("b", log)).train(2)
     events = ["before_train"]

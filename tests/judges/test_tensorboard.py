@@ -115,7 +115,7 @@ def test_tensorboard_runs_are_named_after_splits_and_list_their_plugins(provider
     assert set(plugins) == {"scalars", "images", "histograms", "text"}
 
 
-def test_scalars_are_read_with_the_written_values_steps_and_wall_times(
+def test_tensorboard_reads_scalars_with_the_written_values_steps_and_wall_times(
     provider: Any, directory: pathlib.Path
 ) -> None:
     plugin = {"experiment_id": "", "plugin_name": scalar_metadata.PLUGIN_NAME}
@@ -138,7 +138,7 @@ def test_scalars_are_read_with_the_written_values_steps_and_wall_times(
         assert (known.max_step, known.display_name, known.description) == (_STEPS[-1], "", "")
 
 
-def test_images_are_read_as_written(provider: Any) -> None:
+def test_tensorboard_reads_images_as_written(provider: Any) -> None:
     read = provider.read_blob_sequences(
         _CONTEXT, experiment_id="", plugin_name=image_metadata.PLUGIN_NAME, downsample=100
     )["validation"]
@@ -152,7 +152,7 @@ def test_images_are_read_as_written(provider: Any) -> None:
             np.testing.assert_array_equal(tf.io.decode_png(png), image)
 
 
-def test_histograms_count_each_value_once_between_their_edges(provider: Any) -> None:
+def test_histogram_bins_count_each_value_once_and_cover_the_range_of_values(provider: Any) -> None:
     read = provider.read_tensors(
         _CONTEXT, experiment_id="", plugin_name=histogram_metadata.PLUGIN_NAME, downsample=100
     )["validation"]
@@ -166,14 +166,14 @@ def test_histograms_count_each_value_once_between_their_edges(provider: Any) -> 
         assert min(counts[0], counts[-1]) > 0
 
 
-def test_text_summaries_are_read_as_written(provider: Any) -> None:
+def test_tensorboard_reads_text_summaries_as_written(provider: Any) -> None:
     [note] = provider.read_tensors(
         _CONTEXT, experiment_id="", plugin_name=text_metadata.PLUGIN_NAME, downsample=100
     )["text"]["note"]
     assert (note.step, note.numpy.item()) == (3, b"**bold**")
 
 
-def test_downsampling_keeps_the_last_step(provider: Any) -> None:
+def test_tensorboard_downsampling_keeps_the_last_step(provider: Any) -> None:
     read = provider.read_scalars(
         _CONTEXT, experiment_id="", plugin_name=scalar_metadata.PLUGIN_NAME, downsample=2
     )["train"]["step"]
@@ -193,7 +193,9 @@ def test_tensorboard_reads_each_flushed_step_of_an_event_file_that_is_still_open
 
 
 @pytest.mark.parametrize("back_to", [10, 30])
-def test_each_step_is_read_once_after_a_resume(tmp_path: pathlib.Path, back_to: int) -> None:
+def test_tensorboard_reads_each_step_once_after_a_resume(
+    tmp_path: pathlib.Path, back_to: int
+) -> None:
     def write(writer: telemetry.TensorBoardWriter, steps: list[int]) -> None:
         for step in steps:
             writer.write(telemetry.Record(step=step, split="train", values={"loss": float(step)}))

@@ -116,7 +116,7 @@ def _damage_progress(text: str):
         (_damage_progress('{"rows": -1, "made_from": {}}'), errors.DataError, output.PROGRESS),
     ],
 )
-def test_directory_with_foreign_missing_or_damaged_files_is_refused(
+def test_output_directory_with_foreign_missing_or_damaged_files_is_refused(
     tmp_path, prepare, error, named
 ) -> None:
     prepare(tmp_path)
@@ -131,7 +131,7 @@ def test_resuming_with_different_weights_is_refused_and_deletes_no_predictions(t
     assert len(list(tmp_path.glob("*.jsonl"))) == 5
 
 
-def test_finishing_without_rows_raises_an_error(tmp_path) -> None:
+def test_finishing_a_prediction_without_rows_raises_an_error(tmp_path) -> None:
     with _open(tmp_path) as writer, pytest.raises(errors.DataError, match="empty"):
         writer.finish()
 

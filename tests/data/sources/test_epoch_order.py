@@ -56,7 +56,7 @@ def test_find_returns_the_epoch_window_and_offset_of_each_row_number(num_pipelin
                 number += 1
 
 
-def test_equal_seeds_give_the_same_row_order_and_different_seeds_do_not():
+def test_only_equal_seeds_give_the_same_order_of_rows():
     assert list(rows_of(order(shuffled_rows=6), 2)) == list(rows_of(order(shuffled_rows=6), 2))
     assert list(rows_of(order(shuffled_rows=6, seed=2), 2)) != list(
         rows_of(order(shuffled_rows=6), 2)

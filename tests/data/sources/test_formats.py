@@ -41,7 +41,7 @@ def test_missing_library_error_names_the_pip_extra(name, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("name", row_files.NAMES)
-def test_file_in_a_wrong_format_is_named_in_the_error(name, tmp_path):
+def test_file_in_another_format_than_its_source_is_named_in_the_error(name, tmp_path):
     path = tmp_path / f"other.{name}"
     path.write_bytes(b"\xff\xfe\x00 something else" * 100)
     with pytest.raises(errors.DataError, match=rf"other\.{name}"):

@@ -94,13 +94,13 @@ def test_users_with_few_ratings_are_split_as_in_recbole(tmp_path: pathlib.Path) 
         assert found == [0, 1, 1, 1, 2]
 
 
-def test_split_depends_only_on_its_seed(directory: str) -> None:
+def test_random_split_of_the_ratings_depends_only_on_its_seed(directory: str) -> None:
     one, other = (_pairs_of(data.split_at_random(directory, seed)["test"]) for seed in (0, 1))
     data.split_at_random.cache_clear()
     assert _pairs_of(data.split_at_random(directory, 0)["test"]) == one != other
 
 
-def test_missing_or_malformed_files_are_refused(tmp_path: pathlib.Path) -> None:
+def test_missing_or_malformed_rating_files_are_refused(tmp_path: pathlib.Path) -> None:
     path = tmp_path / "ml-100k.inter"
     header = "user_id:token\titem_id:token\ttimestamp:float\n"
     for content, error, named in (

@@ -76,7 +76,7 @@ def test_config_is_built_without_importing_tensorflow() -> None:
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 
-def test_curves_and_labels_are_loaded_from_the_file(directory: pathlib.Path) -> None:
+def test_curves_are_loaded_as_float32_and_labels_as_int32(directory: pathlib.Path) -> None:
     curves, labels = data.load_split(str(directory), "test")
     with np.load(directory / data.FILE) as file:
         np.testing.assert_array_equal(curves[..., 0], file["x_test"].astype(np.float32))

@@ -138,7 +138,7 @@ def test_missing_malformed_and_empty_csv_files_are_refused(tmp_path: pathlib.Pat
         data.read_csv(str(broken))
 
 
-def test_each_row_is_in_one_split_per_fold_and_in_one_test_split_over_all_folds() -> None:
+def test_each_row_is_in_one_split_per_fold_and_in_the_test_split_of_one_fold() -> None:
     tested: list[int] = []
     for fold in range(5):
         rows = data.split_rows(NUM_ROWS, configs.TableConfig(fold=fold))
