@@ -413,7 +413,7 @@ MUTANTS = (
     ),
     Mutant(
         "execution/auto.py",
-        "the record of a shorter training is reused",
+        "the record of a shorter run is reused",
         "known.holds_for(train_steps) and ",
         "",
         ("tests/execution/test_auto.py",),
