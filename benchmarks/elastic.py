@@ -4,7 +4,7 @@ python -m benchmarks.elastic --execution graph -- --experiment=language/char_gpt
 python -m benchmarks.elastic --execution xla -- --experiment=vision/digits_cnn --set=...
 
 It trains with four virtual replicas, in one process with 1, 2 and 4 replicas and in 1, 2 and 4
-processes. For each training, it prints the SHA-256 of all tensors of the last and the best
+processes. For each run, it prints the SHA-256 of all tensors of the last and the best
 checkpoint and of all records. Wall-clock values are ignored. The arguments after `--` are those of
 `train.py`.
 """

@@ -91,7 +91,7 @@ def no_idle_autotuner() -> Iterator[None]:
 
 @pytest.fixture(autouse=True, scope="session")
 def in_the_foreground() -> None:
-    """Handle SIGINT, which background jobs of a shell and their child processes ignore."""
+    """Restore the default SIGINT handler, because background jobs of a shell ignore SIGINT."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 

@@ -142,7 +142,7 @@ def enumerate_batches(
     """Pair each batch with its int64 number, counted from the start of training.
 
     Use the number as part of the seed of `tf.random.stateless_*`. An augmentation then does not
-    depend on how often the training was interrupted, and differs between epochs.
+    depend on how often training was interrupted, and differs between epochs.
 
     Args:
         dataset: Batches of a source that supports positions. For an evaluation, numbers start at 0.

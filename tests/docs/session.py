@@ -1,4 +1,4 @@
-"""A session that follows pages like a reader: writes their files, runs their code and commands."""
+"""A session that follows pages like a reader: it writes their files, and runs their commands."""
 
 import fnmatch
 import os

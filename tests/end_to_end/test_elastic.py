@@ -1,4 +1,4 @@
-"""Elastic training gives one result for any number of replicas and workers, fixed or changing."""
+"""Elastic training gives the same result for any, even changing, number of replicas and workers."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Hooks that a config names: how a run handles their failures."""
+"""Failures of hooks that a config names."""
 
 import json
 import pathlib

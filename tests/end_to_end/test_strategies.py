@@ -1,4 +1,4 @@
-"""The same training under each synchronous strategy."""
+"""Training gives the same losses under each synchronous strategy."""
 
 import json
 import pathlib

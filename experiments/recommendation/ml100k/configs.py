@@ -198,7 +198,7 @@ def ml100k_bpr() -> cfg.ExperimentConfig:
 
 
 def _experiment(task: Ml100kConfig, steps_per_epoch: int) -> cfg.ExperimentConfig:
-    """Return a training phase with RecBole's early stopping, and a test of its best checkpoint.
+    """Return a config that trains with RecBole's early stopping and tests the best checkpoint.
 
     Args:
         task: The task.
