@@ -1,4 +1,4 @@
-"""A benchmark that kills a training repeatedly and checks that it ends like an undisturbed one.
+"""A benchmark that repeatedly kills training and compares the results with an uninterrupted run.
 
 python -m benchmarks.chaos --runs 20 -- --experiment=vision/digits_cnn --mode=train_and_eval
 python -m benchmarks.chaos --workers 2 --kills 3 -- --experiment=mine --import=my_pkg.tasks ...
@@ -6,13 +6,13 @@ python -m benchmarks.chaos --workers 2 --kills 3 -- --experiment=mine --import=m
 python -m benchmarks.chaos --elastic 1,2,4 --kills 2 -- --experiment=vision/digits_cnn ...
 
 With `--elastic`, every start has a random number of workers (set `trainer.virtual_replicas` and
-`runtime.distribution_strategy=multi_worker_mirrored`); the undisturbed training has the first of
-the listed numbers. The arguments after `--` are those of `train.py`, without `--model_dir`. The
-training runs once to its end. Then each further run is killed (SIGKILL) `--kills` times, each time
-at a random moment near a random step, and restarted until it ends. The last and the best checkpoint
-and the records of `metrics.json`, CSV tables and event files must be equal bit for bit to those of
-the undisturbed training, with each step recorded once. Wall-clock values and the order of rows in
-lookup tables are ignored.
+`runtime.distribution_strategy=multi_worker_mirrored`); the uninterrupted run has the first of the
+listed numbers. The arguments after `--` are those of `train.py`, without `--model_dir`. The first
+run is not interrupted. Each further run is killed (SIGKILL) `--kills` times, each time at a random
+moment near a random step, and restarted until it ends. Its last and its best checkpoint and the
+records of `metrics.json`, CSV tables and event files must equal those of the uninterrupted run bit
+for bit, with each step recorded once. Wall-clock values and the order of rows in lookup tables are
+ignored.
 """
 
 import argparse
@@ -38,23 +38,23 @@ import numpy as np
 import tensorflow as tf
 from tensorboard.backend.event_processing import event_accumulator, event_file_loader
 
-# Keys of metric records and of checkpoints in which two equal trainings may differ.
+# Keys of metric records and of checkpoints whose values may differ between two equal runs.
 _CLOCKED = ("steps_per_second", "wall_time")
 _BOOKKEEPING = ("_CHECKPOINTABLE_OBJECT_GRAPH", "save_counter/.ATTRIBUTES/VARIABLE_VALUE")
 
 # The time that workers may take to notice that another worker was killed.
 _SECONDS_TO_NOTICE = 60.0
 
-# A start that takes longer is considered hung.
+# A process that runs longer than this after its start is considered hung.
 _MAX_SECONDS = 1800.0
 
-# A run that ends before its last kill is repeated.
+# A run that ends before its last kill is repeated, up to this number of attempts.
 _MAX_ATTEMPTS = 10
 
 
 @dataclasses.dataclass(frozen=True, order=True)
 class Kill:
-    """The moment at which a training is killed.
+    """The moment at which a training run is killed.
 
     Attributes:
         step: The kill waits for a record of this or a later step; with 0, for the start of the
@@ -68,7 +68,7 @@ class Kill:
 
 @dataclasses.dataclass(frozen=True)
 class Training:
-    """A training in its directory, with one process or several workers.
+    """A training run in its model directory, with one process or several workers.
 
     Attributes:
         arguments: The arguments of `train.py`.
@@ -83,13 +83,13 @@ class Training:
     kills_one: bool = False
 
     def run(self, kill: Kill | None = None) -> bool:
-        """Run the training to its end, or kill it, and return whether it reached its end.
+        """Run all processes until they end or are killed, and return whether they ended.
 
         Args:
-            kill: When all its processes are killed.
+            kill: When to kill the processes.
 
         Raises:
-            RuntimeError: If the training failed by itself.
+            RuntimeError: If a process failed without being killed, or took too long.
         """
         log = self.model_dir.with_suffix(".log")
         started = time.time()
@@ -111,13 +111,13 @@ class Training:
                     return False
                 if now > started + _MAX_SECONDS:
                     raise RuntimeError(
-                        f"The training takes more than {_MAX_SECONDS:g} s; see {log}."
+                        f"The training run takes more than {_MAX_SECONDS:g} s; see {log}."
                     )
                 time.sleep(0.002)
             codes = [process.wait() for process in processes]
         if any(codes):
             raise RuntimeError(
-                f"The training ended with the exit codes {codes}; see {log}:\n"
+                f"The training run ended with the exit codes {codes}; see {log}:\n"
                 f"{log.read_text()[-2000:]}"
             )
         return True
@@ -162,12 +162,13 @@ def _kill(processes: Sequence[subprocess.Popen[bytes]]) -> None:
 
 
 def _have_noticed(processes: Sequence[subprocess.Popen[bytes]]) -> bool:
-    """Return whether all other workers failed, as expected; False if all had already ended."""
+    """Return True if all other workers failed, as expected, and False if all had already ended."""
     deadline = time.monotonic() + _SECONDS_TO_NOTICE
     codes = [process.wait(max(0.1, deadline - time.monotonic())) for process in processes]
     if any(codes) and not all(codes):
         raise RuntimeError(
-            f"After a worker was killed, the others ended with {codes}; expected all to fail."
+            f"After a worker was killed, the other workers ended with the exit codes {codes}; "
+            "expected all of them to fail."
         )
     return all(codes)
 
@@ -175,14 +176,14 @@ def _have_noticed(processes: Sequence[subprocess.Popen[bytes]]) -> bool:
 def last_step(model_dir: pathlib.Path, since: float) -> int:
     """Return the step of the last record; 0 if it was not written after the time `since`."""
     path = model_dir / "metrics.json"
-    # What follows the last line break is still being written.
+    # The text after the last line break is still being written.
     lines = path.read_bytes().split(b"\n")[:-1] if path.exists() else []
     last = json.loads(lines[-1]) if lines else {"wall_time": since}
     return int(last["step"]) if last["wall_time"] > since else 0
 
 
 def what_is_left(model_dir: pathlib.Path) -> dict[str, Any]:
-    """Return the tensors of a training's last and best checkpoint, and its records."""
+    """Return the tensors of a run's last and best checkpoint, and its records."""
     left = {**_tensors("last", model_dir), **_metrics(model_dir), **_tables(model_dir)}
     left |= _events(model_dir)
     for info in sorted(model_dir.glob("*/info.json")):
@@ -207,8 +208,8 @@ def _tensors(name: str, directory: pathlib.Path) -> dict[str, Any]:
 def _with_sorted_tables(tensors: dict[str, Any]) -> dict[str, Any]:
     """Sort the rows of lookup tables by their keys, because a table has no order.
 
-    A dense table also saves its empty buckets, which are dropped: they share one key, and their
-    values are meaningless.
+    A dense table also saves its empty buckets. They are dropped here, because they all have the
+    same key, and their values are meaningless.
     """
     for name, keys in tensors.items():
         if name.endswith("/table-keys"):
@@ -221,7 +222,7 @@ def _with_sorted_tables(tensors: dict[str, Any]) -> dict[str, Any]:
 
 
 def _metrics(model_dir: pathlib.Path) -> dict[str, Any]:
-    """Return the records by split and step; a correct run has exactly one of each."""
+    """Return lists of metric records by split and step; a correct run has one record per list."""
     records: dict[str, Any] = {}
     path = model_dir / "metrics.json"
     for line in path.read_text().splitlines() if path.exists() else ():
@@ -260,7 +261,7 @@ def _events(model_dir: pathlib.Path) -> dict[str, Any]:
 
 
 def _without_values(tag: str, found: Sequence[tuple[int, bytes]]) -> list[Any]:
-    """Return the steps and values of a tag; only the steps if the values are wall-clock times."""
+    """Return a tag's steps and values, or only its steps if the values depend on the time."""
     return [step for step, _ in found] if tag in _CLOCKED else list(found)
 
 
@@ -296,12 +297,12 @@ def main() -> int:
     parser.add_argument("--kills", type=int, default=1, help="The number of kills of each run.")
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument(
-        "--elastic", help="The numbers of workers of which each start draws one, such as 1,2,4."
+        "--elastic", help="The numbers of workers from which each start draws one, such as 1,2,4."
     )
     parser.add_argument(
-        "--kill_one", action="store_true", help="Kill one worker; the others have to end then."
+        "--kill_one", action="store_true", help="Kill only one worker; the others must then fail."
     )
-    parser.add_argument("--seed", default="0", help="The seed of the moments: any text.")
+    parser.add_argument("--seed", default="0", help="The seed of the kills: any text.")
     parser.add_argument("--keep", action="store_true", help="Keep the directories.")
     parser.add_argument("arguments", nargs="+", help="The arguments of train.py.")
     args = parser.parse_args()
@@ -315,7 +316,7 @@ def main() -> int:
     seconds = time.time() - started
     times = _record_times(unbroken.model_dir, started)
     expected = what_is_left(unbroken.model_dir)
-    print(f"undisturbed: {seconds:.1f} s, {len(expected)} tensors and records")
+    print(f"uninterrupted run: {seconds:.1f} s, {len(expected)} tensors and records")
     num_unequal = num_kills = 0
     for index in range(args.runs):
         training = dataclasses.replace(unbroken, model_dir=root / f"run_{index}")
@@ -329,8 +330,8 @@ def main() -> int:
             shutil.rmtree(training.model_dir)
         else:
             raise RuntimeError(
-                f"{_MAX_ATTEMPTS} runs ended before their last kill. Use a longer training, or "
-                "fewer --kills."
+                f"{_MAX_ATTEMPTS} runs ended before their last kill. Raise `trainer.train_steps`, "
+                "or lower --kills."
             )
         num_kills += len(steps)
         unequal = differences(expected, what_is_left(training.model_dir))
@@ -340,14 +341,15 @@ def main() -> int:
         on_workers = f" on {workers} workers" if args.elastic else ""
         print(
             f"run {index}: {len(steps)} kills after the steps {steps}{on_workers}, "
-            f"{verdict}; {size:.2f} x the size",
+            f"{verdict}; {size:.2f} times the size of the uninterrupted run",
             flush=True,
         )
         if not unequal and not args.keep:
             shutil.rmtree(training.model_dir)
     num_equal = args.runs - num_unequal
     print(
-        f"{num_kills} kills; {num_equal} of {args.runs} runs equal the undisturbed one, bit for bit"
+        f"{num_kills} kills; {num_equal} of {args.runs} runs equal the uninterrupted one, "
+        "bit for bit"
     )
     if not num_unequal and not args.keep:
         shutil.rmtree(root)
@@ -355,12 +357,13 @@ def main() -> int:
 
 
 def _record_times(model_dir: pathlib.Path, started: float) -> list[tuple[int, float]]:
-    """Return the steps of the records, with their seconds since the start of the training."""
-    # `params.yaml` is written after the imports. A kill during the imports would test nothing.
+    """Return the step of each record, with the seconds from the start of the run to the record."""
+    # Kills start only after `params.yaml` is written, because a kill during the imports would test
+    # nothing.
     times = {0: (model_dir / "params.yaml").stat().st_mtime - started}
     path = model_dir / "metrics.json"
     if not path.exists():
-        raise RuntimeError("The training has no metrics.json. Add jsonl to `trainer.writers`.")
+        raise RuntimeError("The run wrote no metrics.json. Add `jsonl` to `trainer.writers`.")
     for line in path.read_text().splitlines():
         record = json.loads(line)
         times.setdefault(record["step"], record["wall_time"] - started)
@@ -368,7 +371,7 @@ def _record_times(model_dir: pathlib.Path, started: float) -> list[tuple[int, fl
 
 
 def _draw_kill(times: Sequence[tuple[int, float]], moments: random.Random) -> Kill:
-    """Draw a step, then a moment between the records before and after the step."""
+    """Draw a step, and then a moment between the last record before it and the next record."""
     drawn = moments.uniform(0, times[-1][0])
     pairs = itertools.pairwise(times)
     (step, begin), (_, end) = next(pair for pair in pairs if pair[1][0] >= drawn)
@@ -378,15 +381,15 @@ def _draw_kill(times: Sequence[tuple[int, float]], moments: random.Random) -> Ki
 def _run_killed(
     training: Training, kills: Sequence[Kill], workers: Sequence[int]
 ) -> list[int] | None:
-    """Kill a training repeatedly, then let it run to its end.
+    """Kill a training run repeatedly, and then let it run to its end.
 
     Args:
-        training: The training.
-        kills: The moments, one for each start.
-        workers: The number of workers of each start, and of the last one.
+        training: The training run.
+        kills: One kill for each start except the last.
+        workers: The number of workers of each start.
 
     Returns:
-        The step of the last record before each kill; None if the training ended before a kill.
+        The step of the last record before each kill; None if the run ended before a kill.
     """
     steps = []
     for kill, count in zip(kills, workers, strict=False):
@@ -399,7 +402,7 @@ def _run_killed(
 
 
 def _copy_execution(source: pathlib.Path, target: pathlib.Path) -> None:
-    """Copy the modes that another training chose: results of modes differ in the last bit."""
+    """Copy the execution modes of another run, because results of modes differ in the last bit."""
     target.mkdir()
     if (source / "execution.json").exists():
         shutil.copy(source / "execution.json", target)

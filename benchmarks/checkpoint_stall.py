@@ -1,8 +1,9 @@
 """A benchmark of how long training pauses while a large state is saved.
 
-Each way of saving trains the same number of small steps and saves once in between. Its stall is the
-wall time beyond that of a training that saves nothing. The stall of a background save therefore
-includes the slowdown of concurrent steps, and the part of the save after the last step.
+For each way of saving, the benchmark trains the same number of small steps and saves once in
+between. The stall is the wall time beyond that of the same steps without a save. The stall of a
+background save therefore includes the slowdown of concurrent steps, and the time for which the save
+continues after the last step.
 
 python -m benchmarks.checkpoint_stall --gigabytes=1
 """
@@ -61,7 +62,7 @@ def make_batches() -> tuple[np.ndarray, np.ndarray]:
 
 
 class SaveOnce(orbit.Hook):
-    """A hook that saves once during a training, in one of several ways, and records durations."""
+    """A hook that saves once per round, in one of several ways, and records how long it takes."""
 
     def __init__(self) -> None:
         self.step = 0
@@ -89,13 +90,13 @@ class SaveOnce(orbit.Hook):
 
 
 def _save_at_equal_priority(controller: orbit.Controller) -> None:
-    # The patch may end with the call, which sets the priority before it returns.
+    # The patch may end when the call returns, because the priority has been set by then.
     with mock.patch.object(async_checkpoint_manager, "NICENESS", 0):
         controller.save_checkpoint()
 
 
 class _AtStepOf(triggers.Trigger):
-    """A trigger that fires at the step to which the hook is currently set."""
+    """A trigger that fires at the current value of the hook's `step`."""
 
     def __init__(self, hook: SaveOnce) -> None:
         self._hook = hook
@@ -110,9 +111,9 @@ class _AtStepOf(triggers.Trigger):
 def measure(
     runner: train_lib.OrbitExperimentRunner, saving: SaveOnce, steps: int, rounds: int
 ) -> dict[str, list[float]]:
-    """Return the seconds of `steps` steps with a save near their start, by way of saving."""
+    """Return the seconds that `steps` steps with one early save take, for each way of saving."""
     seconds: dict[str, list[float]] = {name: [] for name in saving.ways}
-    # The extra round is not counted, because the first save creates what later saves reuse.
+    # The first round is not counted, because its saves create objects that later saves reuse.
     for index in range(rounds + 1):
         for name in saving.ways:
             saving.way, saving.step = name, runner.controller.step + steps // 10

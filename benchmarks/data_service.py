@@ -38,7 +38,7 @@ _WORK_SIZE = 64
 
 
 def work(example: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-    """Take some time per record, like decoding a small image."""
+    """Compute for about as long as it takes to decode a small image."""
     seed = tf.cast(example["categorical"][:2], tf.int32)
     values = tf.random.stateless_uniform([_WORK_SIZE, _WORK_SIZE], seed)
     values = tf.tanh(values @ values / _WORK_SIZE)
@@ -53,14 +53,16 @@ KINDS: Mapping[str, dict[str, Any]] = {
 
 @contextlib.contextmanager
 def start(role: str, *arguments: str) -> Iterator[str]:
-    """Start a part of a service in its own process, and return the line it prints when ready."""
+    """Start a dispatcher or worker process, and return the line that it prints when ready."""
     command = [sys.executable, "-m", "official_lite.tools", "data_service", role, *arguments]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     try:
         lines = process.stderr or ()
         said = next((line for line in lines if re.match("Dispatching|Working", line)), "")
         if not said:
-            raise RuntimeError(f"{' '.join(command)} did not start.")
+            raise RuntimeError(
+                f"`{' '.join(command)}` ended before it was ready. Run it by hand to see its error."
+            )
         yield said.strip()
     finally:
         process.kill()
@@ -103,7 +105,7 @@ def take(batches: Iterator[Any], count: int) -> None:
 def measure(
     directory: pathlib.Path, kind: str, names: Mapping[str, int], args: argparse.Namespace
 ) -> report.Table:
-    """Measure each service. It runs only for its own rounds, so that it cannot prefetch before."""
+    """Measure each service, which is restarted in each round so that it can't prefetch earlier."""
     seconds: dict[str, list[float]] = {name: [] for name in names}
     for _ in range(args.rounds):
         for name, num_workers in names.items():
@@ -116,9 +118,9 @@ def measure(
 def measure_once(
     directory: pathlib.Path, kind: str, address: str | None, args: argparse.Namespace
 ) -> float:
-    """Return the seconds for reading batches; the reader ends before its service."""
+    """Return the seconds for reading batches; the iterator is released before the service stops."""
     batches = read(directory, KINDS[kind], address)
-    # Consume the prefetched batches first.
+    # The first batches are not counted, because they were prefetched.
     take(batches, args.warmup)
     started = time.perf_counter()
     take(batches, args.batches)

@@ -1,9 +1,10 @@
 """A benchmark of row sources in rows per second, compared with the libraries that they use.
 
 Every library reads the same files in batches of the same size, with its own batch reader, in order:
-once as it hands out batches, and once with each column converted to NumPy, which a training needs.
-official_lite reads them into batches of tensors, in order and shuffled as in training. All of them
-run in turn. A row has 13 float32, 26 int64 and a label; a record of ArrayRecord has 264 bytes.
+once with the batches as the reader returns them, and once with each column converted to NumPy,
+which training requires. official_lite reads the files into batches of tensors, in order and
+shuffled as in training. All of them run in turn. A row has 13 float32 values, 26 int64 values and a
+label; an ArrayRecord record has 264 bytes.
 
 python -m benchmarks.data_sources
 """
@@ -136,7 +137,7 @@ def _to_numpy(batch: Any) -> Any:
 Writer = Callable[[Columns, pathlib.Path], None]
 Reader = Callable[[pathlib.Path, int], Iterable[Any]]
 
-# The functions that write, read and convert each format, and its fraction of the rows.
+# The functions that write, read and convert each format, and the fraction of `--num_rows` to use.
 FORMATS: Mapping[str, tuple[Writer, Reader, Callable[[Any], Any], float]] = {
     "parquet": (_write_parquet, _read_parquet, _to_numpy, 1.0),
     "arrow": (_write_arrow, _read_arrow, _to_numpy, 1.0),

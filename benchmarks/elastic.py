@@ -1,10 +1,10 @@
-"""A comparison of trainings on different numbers of replicas and of processes.
+"""A comparison of training runs on different numbers of replicas and of processes.
 
 python -m benchmarks.elastic --execution graph -- --experiment=language/char_gpt
 python -m benchmarks.elastic --execution xla -- --experiment=vision/digits_cnn --set=...
 
 It trains with four virtual replicas, in one process with 1, 2 and 4 replicas and in 1, 2 and 4
-processes. For each training, it prints the SHA-256 of all tensors of the last and the best
+processes. For each run, it prints the SHA-256 of all tensors of the last and the best
 checkpoint and of all records. Wall-clock values are ignored. The arguments after `--` are those of
 `train.py`.
 """
@@ -26,7 +26,7 @@ COUNTS = (1, 2, 4)
 
 
 def settings() -> dict[str, tuple[int, list[str]]]:
-    """Return the number of processes and the arguments of each training, by its name."""
+    """Return the number of processes and the arguments of each training run, by its name."""
     found = {}
     for count in COUNTS:
         devices = ",".join(f"CPU:{index}" for index in range(count))

@@ -34,7 +34,7 @@ class Variant(NamedTuple):
     Attributes:
         optimizer: The type of the optimizer.
         lazy_rows: Whether `lazy_rows` is set.
-        most_rows: The largest table; larger ones would take too long.
+        most_rows: The maximum number of rows; larger tables would take too long.
     """
 
     optimizer: str
@@ -52,7 +52,7 @@ VARIANTS: Mapping[str, Variant] = {
 
 
 def build_model(rows: int, ids_per_example: int) -> keras.Model:
-    """Build a model from row numbers of an embedding to a number."""
+    """Build a model that maps ids of embedding rows to a number."""
     ids = keras.Input((ids_per_example,), dtype="int32")
     x = keras.layers.Flatten()(keras.layers.Embedding(rows, WIDTH)(ids))
     for units in (256, 128):
@@ -64,7 +64,8 @@ def make_batches(rows: int, ids_per_example: int) -> tuple[np.ndarray, np.ndarra
     """Return batches whose ids are all different and spread over the table."""
     rng = np.random.default_rng(0)
     count = BATCH_SIZE * ids_per_example
-    # Each id comes from its own section of the table.
+    # The table is divided into as many sections as a batch has ids, and each id is drawn from its
+    # own section.
     stretch = rows / count
     firsts = np.arange(count) * stretch
     ids = [
@@ -100,7 +101,7 @@ def open_run(
 def measure(
     variant: Variant, sizes: Sequence[int], ids_per_example: int, args: argparse.Namespace
 ) -> tuple[dict[int, list[float]], list[tuple[report.Cell, ...]]]:
-    """Return milliseconds per step by number of rows, and further measurements per table."""
+    """Return milliseconds per step by number of rows, and other measurements of each table."""
     runs: dict[int, train_lib.OrbitExperimentRunner] = {}
     savings: dict[int, checkpoint_stall.SaveOnce] = {}
     facts = []
@@ -128,9 +129,9 @@ def measure(
 def save(
     run: train_lib.OrbitExperimentRunner, saving: checkpoint_stall.SaveOnce, steps: int
 ) -> float:
-    """Return the seconds for which a checkpoint pauses a running training.
+    """Return the seconds for which saving a checkpoint pauses training.
 
-    The second checkpoint is measured, because the first one creates what later ones reuse.
+    The second save is measured, because the first one creates objects that later saves reuse.
     """
     saving.way = "controller.save_checkpoint"
     for _ in range(2):

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 
 ENV_DIR = pathlib.Path(os.environ.get("BENCHMARK_ENV_DIR", "~/.cache/official_lite/environments"))
 
-# Anything that runs on TensorFlow and Keras 3 shares this interpreter, and so the same build.
+# Everything that runs on TensorFlow and Keras 3 shares one interpreter, and thus one build of both.
 OWN = "tensorflow"
 
 REQUIREMENTS: Mapping[str, tuple[str, ...]] = {
@@ -21,7 +21,7 @@ REQUIREMENTS: Mapping[str, tuple[str, ...]] = {
     "tfm": ("tf-models-official==2.20.0", "tensorflow==2.20.*", "scikit-learn>=1.5"),
     "jax": ("jax==0.10.2",),
     "torch": ("torch==2.13.0", "lightning==2.6.6", "protobuf>=5"),
-    # RecBole uses `np.float`, which NumPy 1.24 has removed; the other versions match this NumPy.
+    # RecBole uses `np.float`, which NumPy 1.24 removed. The other versions match NumPy 1.23.
     "recbole": (
         "recbole==1.2.1",
         "torch==2.13.0",

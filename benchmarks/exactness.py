@@ -1,4 +1,4 @@
-"""A benchmark of the cost of exact resume: the same training with and without it.
+"""A benchmark of the cost of exact resume: the same training run with and without it.
 
 python -m benchmarks.exactness
 """
@@ -28,7 +28,7 @@ from official_lite.core import config_definitions as cfg
 from official_lite.data import arrays
 from official_lite.modeling import replica_state
 
-# The number of steps in a round, which takes seconds.
+# The number of steps in a round, so that each round takes a few seconds.
 STEPS = {"digits": 400, "convnet": 60}
 
 
@@ -68,7 +68,7 @@ def create_task(name: str) -> tuple[base_task.Task, cfg.ExperimentConfig]:
 
 
 def build_controller(name: str, *, exact: bool) -> orbit.Controller:
-    """Build a training; unless `exact`, without data positions and seeds by step."""
+    """Build a controller; unless `exact`, its data and seeds do not depend on the step."""
     toy, params = create_task(name)
     build_inputs, take_seeds = toy.build_inputs, replica_state.StepSeeds
     if exact:
@@ -77,7 +77,7 @@ def build_controller(name: str, *, exact: bool) -> orbit.Controller:
     def build_without_position(params: Any, input_context: Any = None) -> tf.data.Dataset:
         return contextvars.Context().run(build_inputs, params, input_context)
 
-    # Replaced permanently, because the input may be built again later.
+    # The method is replaced permanently, because the input may be built again later.
     setattr(toy, "build_inputs", build_without_position)  # noqa: B010
     with mock.patch.object(
         replica_state, "StepSeeds", lambda _, seed, **_kwargs: take_seeds(None, seed)

@@ -10,7 +10,7 @@ records the outputs, and trains for another 50 steps. `read` resumes from the ch
 compares the outputs and the losses of the 50 steps. The models are tiny, and dropout is off.
 
 To tell rounding from other differences, `write` trains the 50 steps twice. The second time, each
-weight starts from the float next to its value. The distance between the losses of both trainings
+weight starts from the float next to its value. The distance between the losses of both runs
 shows how much of a difference rounding alone makes with Keras 2.
 """
 
@@ -240,7 +240,7 @@ _SGD = {"type": "sgd", "sgd": {"momentum": 0.9}}
 _ADAM = {"type": "adam"}
 _ADAMW = {"type": "adamw", "adamw": {"weight_decay_rate": 0.01, "gradient_clip_norm": 0.0}}
 _RMSPROP = {"type": "rmsprop", "rmsprop": {"momentum": 0.9, "rho": 0.9}}
-# The model, the optimizer, the learning rate and the decay of a moving average.
+# The model, the optimizer, the learning rate and the decay of the weights' moving average.
 CASES: dict[str, tuple[Callable[[], Case], dict[str, Any], float, float]] = {
     "resnet": (resnet, _SGD, 1e-2, 0.9),
     "bert": (bert, _ADAMW, 1e-3, 0.0),
@@ -302,7 +302,7 @@ class Run:
         return [float(step()) for _ in range(steps)]
 
     def nudge(self) -> None:
-        """Move each weight to the next float, about half of them up and the others down."""
+        """Change each weight to the next larger or the next smaller float, at random."""
         for weight in self.case.model.trainable_variables:
             value = weight.numpy()
             target = np.where(rng().random(value.shape) < 0.5, -np.inf, np.inf)
@@ -364,7 +364,7 @@ def main() -> None:
                 print(name, "written", flush=True)
             else:
                 print(json.dumps(read(folder, name)), flush=True)
-        except Exception:  # A failure must not keep the other models from running.
+        except Exception:  # The other models must run even if one model fails.
             traceback.print_exc()
             print(name, "failed", flush=True)
 

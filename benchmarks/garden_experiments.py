@@ -106,7 +106,7 @@ def volume(rng: np.random.Generator, index: int) -> tf.train.Example:
 
 
 def tokens(rng: np.random.Generator, length: int, masked: int, label: Any) -> tf.train.Example:
-    """Create the features of tasks on token ids, under the names of both versions."""
+    """Create token features for all text tasks, under both the old and the new feature names."""
     ids, ones = rng.integers(5, 100, size=length), np.ones(length, "int64")
     kinds = (np.arange(length) > length // 2).astype("int64")
     return example(
@@ -265,7 +265,7 @@ def overrides(config: dict[str, Any], data: Data) -> dict[str, Any]:
     for split in ("train_data", "validation_data"):
         if (given := task.get(split)) is not None:
             if encoder.get("type") == "bigbird":
-                # BigBird attends to random positions up to this length.
+                # BigBird attends to random positions below 1024, so sequences have this length.
                 given = {**given, "seq_length": 1024}
             changed[split] = _data_overrides(given, data, training=split == "train_data")
             if given.get("output_size") == []:
@@ -293,7 +293,7 @@ def overrides(config: dict[str, Any], data: Data) -> dict[str, Any]:
 def _model_overrides(model: dict[str, Any]) -> dict[str, Any]:
     changed: dict[str, Any] = {}
     if "pre_nms_top_k" in (model.get("detection_generator") or {}):
-        # The overlaps of 5,000 boxes of each class take minutes without an accelerator.
+        # Without an accelerator, computing the overlaps of 5,000 boxes per class takes minutes.
         changed["detection_generator"] = {"pre_nms_top_k": 100}
     size = model.get("input_size")
     backbone = model.get("backbone") or {}
@@ -326,7 +326,7 @@ def _model_overrides(model: dict[str, Any]) -> dict[str, Any]:
 
 
 def _optimization(config: dict[str, Any]) -> dict[str, Any]:
-    """Return the optimizer fields that users must set: lengths of schedules, or all fields."""
+    """Return the optimizer fields that users must set: all fields, or only schedule lengths."""
     if "optimizer" in config and not config["optimizer"]["type"]:
         rate = {"type": "constant", "constant": {"learning_rate": 0.01}}
         return {"optimizer": {"type": "sgd"}, "learning_rate": rate}
@@ -441,7 +441,7 @@ def run_one(name: str, folder: pathlib.Path) -> None:
 
 
 def _mode(config: Any) -> str:
-    """Return the mode: a task that learns without labels has no evaluation."""
+    """Return the mode: `train` for self-supervised tasks, because they can't be evaluated."""
     is_ssl = config.task.as_dict().get("train_data", {}).get("is_ssl")
     return "train" if is_ssl else "train_and_eval"
 
@@ -466,7 +466,7 @@ def _run_keras2(config: Any, changes: dict[str, Any], folder: pathlib.Path) -> N
 
 
 def in_child(name: str, folder: pathlib.Path) -> dict[str, Any]:
-    """Run an experiment in a forked process, which has all modules imported."""
+    """Run an experiment in a forked process, which inherits the imported modules."""
     log = folder / f"{name.replace('/', '_')}.{'keras3' if LITE else 'keras2'}.log"
     start = time.monotonic()
     pid = os.fork()

@@ -98,7 +98,7 @@ def _last_line(text: str) -> str:
 
 
 def losses(found: Outcome, recorded: Mapping[str, Any]) -> Iterator[str]:
-    """Yield what a file has lost since its counts were recorded."""
+    """Yield a line if fewer tests pass than recorded, and for each failure without a reason."""
     if found.passes < recorded["passes"]:
         yield f"{found.passes} tests pass; {recorded['passes']} are recorded as passing."
     for name in sorted(found.errors.keys() - recorded.get("excluded", {}).keys()):

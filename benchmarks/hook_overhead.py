@@ -19,7 +19,7 @@ from official_lite.core import config_definitions as cfg
 ROUNDS = flags.DEFINE_integer("rounds", 15, "Counted rounds of each variant.")
 
 NUM_FEATURES = NUM_CLASSES = 10
-# The width, the batch size and the steps of a round. Ratios depend on width and batch size.
+# The layer width, the batch size and the number of steps in a round.
 MODELS = ((32, 32, 2000), (32, 64, 2000), (512, 32, 500), (512, 64, 500))
 
 
@@ -65,7 +65,7 @@ class MlpTask(base_task.Task):
 
 
 class EveryStep(orbit.Hook):
-    """A hook that reads the step, as most hooks do."""
+    """A hook that reads the current step, as most hooks do."""
 
     def __init__(self, every_n_steps: int) -> None:
         self.every_n_steps = every_n_steps

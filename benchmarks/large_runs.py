@@ -43,7 +43,7 @@ def num_threads() -> int:
 
 def measure_steps(args: argparse.Namespace) -> report.Table:
     """Train a small model with hooks, all local writers, evaluations and checkpoints."""
-    # Imported here, because other measurements start child processes without TensorFlow.
+    # Imported here, because the other measurements start child processes without TensorFlow.
     from benchmarks import toy_runs
     from official_lite import orbit
 
@@ -84,7 +84,7 @@ def measure_steps(args: argparse.Namespace) -> report.Table:
     with toy_runs.open_run(task, params, hooks=hooks) as runner:
         runner.train()
     return report.Table(
-        title=f"A training of {last:,} steps, execution `{args.execution}`",
+        title=f"A training run of {last:,} steps, execution `{args.execution}`",
         columns=("step", "resident MiB", "open files", "threads", "seconds"),
         rows=counts,
         note="It reports every 100 steps to metrics.json, CSV and event files and saves a "
@@ -93,7 +93,7 @@ def measure_steps(args: argparse.Namespace) -> report.Table:
 
 
 def measure_scalars(args: argparse.Namespace) -> report.Table:
-    """Write records of a number of scalars with each local writer."""
+    """Measure how long each local writer takes to write a record with many scalars."""
     from official_lite import telemetry
 
     builders: dict[str, Callable[[pathlib.Path], telemetry.Writer]] = {
@@ -125,7 +125,7 @@ def measure_scalars(args: argparse.Namespace) -> report.Table:
 
 
 def write_records(model_dir: pathlib.Path, count: int) -> None:
-    """Write a run whose `metrics.json` has a number of records."""
+    """Write a model directory whose `metrics.json` has `count` records."""
     model_dir.mkdir(parents=True)
     record = {"status": "done", "mode": "train", "global_step": count, "train_steps": count}
     (model_dir / "run.json").write_text(json.dumps(record))
@@ -137,7 +137,7 @@ def write_records(model_dir: pathlib.Path, count: int) -> None:
 
 
 def measure_records(args: argparse.Namespace) -> report.Table:
-    """Run the commands that read runs on a run with many records."""
+    """Measure the commands `runs list` and `report` on a run with many records."""
     rows: list[Sequence[Any]] = []
     with tempfile.TemporaryDirectory() as directory:
         folder = pathlib.Path(directory)
@@ -152,7 +152,7 @@ def measure_records(args: argparse.Namespace) -> report.Table:
             command = [sys.executable, "-m", "official_lite.tools", *arguments]
             start = time.perf_counter()
             subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-            # The peak of all children so far, so the cheaper command runs first.
+            # This is the peak of all child processes so far, so the smaller command runs first.
             peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
             rows.append((name, time.perf_counter() - start, peak / 1024))
         rows.append(("(size of report.html, MiB)", None, output.stat().st_size / _MEBI))
@@ -190,7 +190,10 @@ def measure_trials(args: argparse.Namespace) -> report.Table:
         trials = study.get_trials(deepcopy=False)
     numbers = sorted(trial.number for trial in trials)
     if numbers != list(range(args.trials)) or {t.state.name for t in trials} != {"COMPLETE"}:
-        raise RuntimeError("Trials are missing, duplicate or failed.")
+        raise RuntimeError(
+            f"The study has {len(numbers)} trials; expected the trials 0 to {args.trials - 1}, "
+            "each once and complete."
+        )
     ends = sorted(t.datetime_complete for t in trials if t.datetime_complete is not None)
     rows: list[Sequence[Any]] = []
     tenth = len(ends) // 10

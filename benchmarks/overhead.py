@@ -20,14 +20,14 @@ from official_lite.common import goodput
 COUNTS = (0, 1, 4, 16)
 STEPS = 2000
 STEPS_PER_LOOP = 1000
-# The interval of hooks that run rarely, and of reports.
+# The interval in steps of rarely run hooks and of reports.
 INTERVAL = 100
-# These take several seconds, because the goodput is recorded every second.
+# So many steps take several seconds, which is needed because goodput is recorded every second.
 GOODPUT_STEPS = 20_000
 
 
 class Look(orbit.Hook):
-    """A hook that reads the step, as most hooks do."""
+    """A hook that reads the current step, as most hooks do."""
 
     def __init__(self, every_n_steps: int) -> None:
         self.every_n_steps = every_n_steps
@@ -72,7 +72,7 @@ def build_run(
 
 
 def create_series(directory: pathlib.Path) -> Mapping[str, Mapping[str, Callable[[], None]]]:
-    """Return runs by the quantity that is varied and by its count."""
+    """Return the runs to measure, by the varied quantity and its count."""
     kinds: dict[str, Callable[[int], dict[str, int]]] = {
         "hooks, every step": lambda count: {"hooks": count},
         f"hooks, every {INTERVAL} steps": lambda count: {
@@ -95,8 +95,8 @@ def create_series(directory: pathlib.Path) -> Mapping[str, Mapping[str, Callable
 
 
 def create_goodput_runs(directory: pathlib.Path) -> Mapping[str, Callable[[], None]]:
-    """Return a run without and a run with a recorded goodput."""
-    # Both share one run, because two equal runs may differ in speed for their whole lifetime.
+    """Return two functions that train, one without and one with goodput recording."""
+    # Both train the same model, because two equal runs may permanently differ in speed.
     train = build_run(directory / "run", steps=GOODPUT_STEPS)
 
     def record() -> None:

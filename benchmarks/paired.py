@@ -29,6 +29,6 @@ def time_in_turn(
 
 
 def ratio(seconds: Mapping[str, Sequence[float]], name: str, baseline: str) -> float:
-    """Return the median over the rounds of the time of `name` divided by that of `baseline`."""
+    """Return the median, over the rounds, of the time of `name` divided by that of `baseline`."""
     pairs = zip(seconds[name], seconds[baseline], strict=True)
     return statistics.median(one / other for one, other in pairs)

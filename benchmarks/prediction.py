@@ -4,9 +4,9 @@ python -m benchmarks.prediction
 python -m benchmarks.prediction --rows=1000000 --kills=5 --format=parquet
 
 The speed is measured in one process, in turn: official_lite predicts and writes files, Keras
-predicts and keeps the outputs in memory. Then a prediction of the same rows runs once to its end,
-and once more while it is killed (SIGKILL) at random moments and restarted. The files of both must
-be equal, and contain each row once, in order.
+predicts and keeps the outputs in memory. Then the same rows are predicted twice: once without
+interruption, and once by a process that is killed (SIGKILL) at random moments and restarted. Both
+must write equal files, which contain each row once, in order.
 """
 
 import argparse
@@ -179,7 +179,7 @@ def measure_speed(params: cfg.ExperimentConfig, rounds: int, formats: list[str])
 def kill_repeatedly(
     directory: pathlib.Path, num_rows: int, kills: int, seed: int
 ) -> dict[str, Any]:
-    """Predict once undisturbed and once with kills, and compare the files."""
+    """Predict once without interruption and once with kills, and compare the files."""
     assignments = [f"task.num_rows={num_rows}"]
     params = exp_factory.get_exp_config(EXPERIMENT)
     params.override({"task": {"num_rows": num_rows}})
@@ -190,7 +190,7 @@ def kill_repeatedly(
     killed_at = []
     total = output.read_progress(str(directory / "unbroken"))
     if total is None or not total.is_complete:
-        raise RuntimeError(f"The undisturbed prediction failed; see {directory}/unbroken.log.")
+        raise RuntimeError(f"The uninterrupted prediction failed; see {directory}/unbroken.log.")
     for number in range(kills):
         process = _start(directory, "killed", assignments)
         begun = output.read_progress(str(directory / "killed"))
@@ -207,7 +207,9 @@ def kill_repeatedly(
         process.wait()
         killed_at.append(_rows(directory / "killed"))
     if _start(directory, "killed", assignments).wait():
-        raise RuntimeError(f"The start after the last kill failed; see {directory}/killed.log.")
+        raise RuntimeError(
+            f"The prediction failed after the last kill; see {directory}/killed.log."
+        )
     indices = np.concatenate(list(_indices(directory / "killed")))
     return {
         "killed at rows": killed_at,
@@ -242,7 +244,7 @@ def _wait(condition: Callable[[], bool], process: subprocess.Popen[bytes]) -> No
 
 
 def _shards(directory: pathlib.Path) -> int:
-    # If a running process replaces the file, `read_progress` reads its old or its new state.
+    # While a running process replaces the file, `read_progress` returns its old or new content.
     found = output.read_progress(str(directory))
     return -1 if found is None else found.shards
 

@@ -99,7 +99,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def command_line(benchmark: str) -> str:
-    """Return the command line of this process without paths of this machine."""
+    """Return the command line of this process without options that contain local paths."""
     words = [f"python -m benchmarks.{benchmark}"]
     is_path = False
     for argument in sys.argv[1:]:
@@ -147,7 +147,7 @@ def _table(table: Table) -> str:
         "| " + " | ".join(_align(text, width, index) for index, (text, width) in cells) + " |"
         for cells in (enumerate(zip(row, widths, strict=True)) for row in texts)
     ]
-    # Names are left-aligned, numbers right-aligned.
+    # The names in the first column are left-aligned, and the numbers are right-aligned.
     rules = ["-" * (width + 1) + ("-" if index == 0 else ":") for index, width in enumerate(widths)]
     lines.insert(1, "|" + "|".join(rules) + "|")
     note = [table.note] if table.note else []

@@ -79,12 +79,12 @@ def measure_variables(counts: Sequence[int], steps: int, rounds: int) -> report.
         step = median_seconds_per_step(controller, steps, rounds)
         with tempfile.TemporaryDirectory() as directory:
             path = str(pathlib.Path(directory) / "saved")
-            trainer: Any = controller.trainer  # never None in `toy_runs.build_controller`
+            trainer: Any = controller.trainer  # `toy_runs.build_controller` always sets it.
             checkpoint = trainer.checkpoint
             saved = seconds_of(checkpoint.write, path)
             restored = seconds_of(checkpoint.read, path)
         rows.append((f"{count:,}", built, first, 1e6 * step, 1e6 * step / count, saved, restored))
-        # Progress is printed, because large models take minutes.
+        # Show the progress, because large models take minutes.
         print(f"{count:,} variables: the first step took {first:.0f} s", flush=True)
     return report.Table(
         title=f"Variables of {WIDTH} numbers each, AdamW",
@@ -124,7 +124,7 @@ def measure_metrics(counts: Sequence[int], steps: int, rounds: int) -> report.Ta
 
 
 def measure_steps(lengths: Sequence[int], rounds: int) -> report.Table:
-    """Measure one loop of a number of steps, and the same number of steps in loops of 1,000."""
+    """Measure the same number of steps in one loop and in loops of up to 1,000 steps."""
     task = toy_runs.ToyTask(toy_runs.build_mlp, toy_runs.regression_batches())
     rows = []
     for length in lengths:
@@ -143,7 +143,7 @@ def measure_steps(lengths: Sequence[int], rounds: int) -> report.Table:
         title="Steps of a small MLP",
         columns=("steps", "µs/step in one loop", "µs/step in loops of 1,000 or less"),
         rows=rows,
-        note="Each training ends with a report. Short trainings show what the report costs.",
+        note="Each round ends with a report, so short rounds show the cost of a report.",
     )
 
 

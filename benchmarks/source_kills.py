@@ -1,8 +1,9 @@
-"""A benchmark that repeatedly kills a training on each row source, and compares the results.
+"""A benchmark that repeatedly kills training on each row source, and compares the results.
 
-Each training is a process that kills itself (SIGKILL) at a random step after new checkpoints, and
-is restarted. At the end, its last checkpoint and its records must equal those of an undisturbed
-training bit for bit. The processes are forks of this one, which has imported TensorFlow already.
+For each source, a training process kills itself (SIGKILL) at a random step after new checkpoints,
+and is restarted. At the end, its last checkpoint and its records must equal those of an
+uninterrupted run bit for bit. The processes are forks of this one, which has already imported
+TensorFlow.
 
 python -m benchmarks.source_kills --kills 10
 """
@@ -36,7 +37,7 @@ _STEPS_BETWEEN_CHECKPOINTS = 20
 
 
 class RowsTask(base_task.Task):
-    """A logistic regression, whose weights depend on the order of the rows."""
+    """A task whose weights depend on the order of the rows: a logistic regression."""
 
     def build_model(self) -> keras.Model:
         dense = keras.layers.Dense(1, kernel_initializer="zeros")
@@ -142,7 +143,7 @@ def write_files(source: str, folder: pathlib.Path) -> None:
 
 
 def fork(work: Callable[[], object], log: pathlib.Path) -> int:
-    """Do some work in a fork of this process, and return the id of the fork."""
+    """Call `work` in a fork of this process, and return the process id of the fork."""
     if pid := os.fork():
         return pid
     os.setsid()
@@ -162,7 +163,7 @@ def fork(work: Callable[[], object], log: pathlib.Path) -> int:
 
 
 def run(work: Callable[[], object], log: pathlib.Path, exit_code: int = 0) -> None:
-    """Do some work in a fork of this process, and wait for its end.
+    """Call `work` in a fork of this process, and wait until the fork ends.
 
     Raises:
         RuntimeError: The process ended with another exit code.
@@ -170,7 +171,7 @@ def run(work: Callable[[], object], log: pathlib.Path, exit_code: int = 0) -> No
     _, status = os.waitpid(fork(work, log), 0)
     if (ended := os.waitstatus_to_exitcode(status)) != exit_code:
         raise RuntimeError(
-            f"A process ended with exit code {ended}; expected {exit_code}:\n"
+            f"The forked process ended with exit code {ended}; expected {exit_code}:\n"
             f"{log.read_text()[-3000:]}"
         )
 
@@ -178,17 +179,18 @@ def run(work: Callable[[], object], log: pathlib.Path, exit_code: int = 0) -> No
 def kill_and_compare(
     source: str, folder: pathlib.Path, kills: int, seed: int = 0
 ) -> tuple[list[int], list[str]]:
-    """Train twice on a source: once undisturbed, and once with repeated kills.
+    """Train twice on a source: once without interruption, and once with repeated kills.
 
     Returns:
-        The steps at which the training was killed, and the names of the values that differ.
+        The steps at which training was killed, and the names of the values that differ.
     """
     pattern = str(folder / "data" / "rows-*")
     folder.mkdir(parents=True, exist_ok=True)
-    # Libraries start threads, which forks lack, so this process does not call the libraries.
+    # The libraries start threads, which a fork does not inherit. They are therefore called only in
+    # forks.
     run(lambda: write_files(source, folder / "data"), folder / "write.log")
-    # Each start saves two checkpoints before the kill, which may interrupt the write of the second
-    # one. The first one is complete by then.
+    # Each process saves two checkpoints before it is killed. The kill may interrupt the second
+    # save, but the first checkpoint is complete by then.
     interval, random_steps = _STEPS_BETWEEN_CHECKPOINTS, random.Random(seed)
     steps = [(3 * kill + 2) * interval + random_steps.randint(1, interval) for kill in range(kills)]
     train_steps = (3 * kills + 1) * interval

@@ -79,7 +79,7 @@ def regression_batches(width: int = 32) -> tuple[np.ndarray, np.ndarray]:
 def create_params(
     optimizer: str = "adamw", assignments: Sequence[str] = ()
 ) -> cfg.ExperimentConfig:
-    """Return a config that saves nothing by itself and trains for as long as requested.
+    """Return a config that saves no checkpoints and has no limit on the number of steps.
 
     Args:
         optimizer: The type of the optimizer.
@@ -111,7 +111,7 @@ def build_controller(
     hooks: Sequence[orbit.Hook] = (),
     writers: Sequence[telemetry.Writer] = (),
 ) -> orbit.Controller:
-    """Build trainer and controller with these hooks and writers, and no others."""
+    """Build a trainer and a controller that have only the given hooks and writers."""
     optimizer = task.create_optimizer(params.trainer.optimizer_config, params.runtime)
     trainer = base_trainer.Trainer(params, task, task.build_model(), optimizer, evaluate=False)
     return orbit.Controller(
@@ -120,7 +120,7 @@ def build_controller(
         steps_per_loop=steps_per_loop,
         log_interval=log_interval,
         hooks=hooks,
-        # Without any writer, the controller would add its default ones.
+        # If the list of writers were empty, the controller would add its default writers.
         writers=writers or [telemetry.LastRecordsWriter()],
     )
 
@@ -150,6 +150,6 @@ def open_run(
 
 
 def train_further(controller: orbit.Controller, steps: int) -> None:
-    """Train a number of further steps, and save nothing."""
+    """Train for a number of further steps, and save no checkpoint."""
     step = int(controller.global_step.numpy())
     controller.train(step + steps, checkpoint_at_completion=False)

@@ -37,11 +37,11 @@ __all__ = ["Answers", "Rounds", "Workers", "add_arguments", "medians", "ratio_to
 
 REPOSITORY = pathlib.Path(__file__).resolve().parent.parent
 
-# Thread pools of numeric libraries spin for a while before they sleep, and slow down the next
-# worker.
+# Before they sleep, the thread pools of numeric libraries spin for a while, which would slow down
+# the next worker.
 _SECONDS_BETWEEN_TURNS = 0.3
 
-# A hung worker must not block the others forever.
+# A hung worker is killed after this time, so that it does not block the others forever.
 _MAX_SECONDS_FOR_A_ROUND = 900.0
 
 Answers = dict[str, list[dict[str, Any]]]
@@ -97,7 +97,7 @@ class Rounds:
         self._started = time.perf_counter()
 
     def note(self, **notes: Any) -> None:
-        """Add further values to the answer of this round."""
+        """Add values to the answer of this round."""
         self._notes |= notes
 
     def finish(self) -> None:
@@ -116,7 +116,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 class Workers:
-    """Worker processes, by name. A worker that fails is reported and left out.
+    """Worker processes, by name. A worker that fails is reported and omitted from the answers.
 
     Args:
         commands: The command line of each worker.
@@ -124,7 +124,7 @@ class Workers:
 
     def __init__(self, commands: Mapping[str, Sequence[str]]) -> None:
         self._commands = commands
-        # Kept for inspection after a failure.
+        # This directory is not removed, so that the logs can be inspected after a failure.
         self._log_dir = pathlib.Path(tempfile.mkdtemp(prefix="benchmark-"))
         self._processes: dict[str, subprocess.Popen[str]] = {}
         self._warmups: Answers = {}
@@ -159,8 +159,9 @@ class Workers:
         Returns:
             The answers of the counted rounds and of the warm-up rounds, by name.
         """
-        # While the first worker warms up, the others still import. The baseline, which heads the
-        # list, comes last, because it benchmarks execution modes in its first round.
+        # The other workers are still importing modules while the first one warms up. The baseline
+        # is the first in the list and warms up last, because it benchmarks execution modes in its
+        # first round.
         for name in reversed(list(self._processes)):
             self._warm_up(name, warmup)
         counted: Answers = {name: [] for name in self._processes}
@@ -192,7 +193,7 @@ class Workers:
         del self._processes[name]
         _end(process)
         log = self._log_dir / f"{name}.log"
-        print(f"{name} failed; the end of {log}:\n{_tail(log)}", file=sys.stderr)
+        print(f"{name} failed and is omitted. The end of {log}:\n{_tail(log)}", file=sys.stderr)
         return None
 
 
@@ -214,7 +215,7 @@ def _say_and_listen(process: subprocess.Popen[str]) -> str:
     with contextlib.suppress(BrokenPipeError):
         print("go", file=process.stdin, flush=True)
         for line in process.stdout or ():
-            # Text that a library prints during its import comes first.
+            # Skip text that a library printed when it was imported.
             if line.startswith("{"):
                 return line
     return ""
@@ -247,7 +248,7 @@ def _peak_memory_mb() -> float:
     """Return the peak memory of this process."""
     status = pathlib.Path("/proc/self/status")
     if status.exists():
-        # `ru_maxrss` starts with the memory of the parent at the fork.
+        # `ru_maxrss` can't be used here, because a fork inherits it from its parent.
         found = re.search(r"VmHWM:\s+(\d+) kB", status.read_text())
         if found:
             return int(found[1]) / 1024

@@ -1,4 +1,4 @@
-"""A benchmark of the cost of virtual replicas: the same training with and without them.
+"""A benchmark of the cost of virtual replicas: the same training run with and without them.
 
 python -m benchmarks.virtual_replicas
 """
@@ -17,7 +17,7 @@ from benchmarks import exactness, paired, report, toy_runs
 from benchmarks.steps import models
 from official_lite.data import arrays
 
-# The compared numbers of virtual replicas, by the number of replicas.
+# The numbers of virtual replicas to compare, by the number of replicas.
 COUNTS = {1: (0, 1, 2, 4), 2: (0, 2, 4)}
 
 STEPS = 30

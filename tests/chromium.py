@@ -24,7 +24,7 @@ _NAMES = ("chromium", "chromium-browser", "google-chrome")
 _FLAGS = (
     "--headless=new",
     "--remote-debugging-pipe",
-    # The root user of a container requires this, and all pages are our own.
+    # Chromium requires this option if it runs as root. It is safe, because the pages are our own.
     "--no-sandbox",
     "--disable-gpu",
     "--disable-dev-shm-usage",
@@ -40,7 +40,7 @@ class Tab:
     """An open page and its problems.
 
     Attributes:
-        problems: Errors and warnings of the console, exceptions, and requests to the network.
+        problems: Console errors and warnings, exceptions, and network requests.
     """
 
     def __init__(self, browser: "Browser", session: str) -> None:
@@ -106,7 +106,7 @@ class Tab:
         pathlib.Path(path).write_bytes(base64.b64decode(shot["data"]))
 
     def note(self, method: str, params: dict[str, Any]) -> None:
-        """Record a problem if an event of the protocol reports one."""
+        """Record the problem that a protocol event reports, if any."""
         if method == "Runtime.exceptionThrown":
             self.problems.append(str(params["exceptionDetails"]))
         elif method == "Runtime.consoleAPICalled" and params["type"] in ("error", "warning"):

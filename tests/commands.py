@@ -28,7 +28,7 @@ _CONTEXT.set_forkserver_preload(
         "tensorflow",
         "keras",
         "official_lite.tools.train",
-        # Modules that training imports later.
+        # A training run imports these modules later.
         "official_lite.checkpoint.inspection",
         "official_lite.data.arrays",
         "sklearn.datasets",
@@ -43,7 +43,7 @@ class Command:
         args: A script and its arguments, or `-m`, a module and its arguments.
         env: Variables that are added to the environment.
         cwd: The working directory.
-        address_space: The limit of the address space in bytes, as of `ulimit -v`.
+        address_space: The limit of the address space in bytes, like `ulimit -v`.
     """
 
     def __init__(
@@ -147,9 +147,9 @@ def _run(
             sys.argv, sys.path[0] = args, os.path.dirname(os.path.abspath(args[0]))
             runpy.run_path(args[0], run_name="__main__")
     except Exception as error:
-        # Show the error as the interpreter does; `multiprocessing` would show it differently.
+        # Print the error as the interpreter would; `multiprocessing` has a different format.
         sys.excepthook(type(error), error, error.__traceback__)
         sys.exit(1)
     finally:
-        # Children of the server would skip these functions.
+        # A child process of the fork server would not call the exit functions.
         atexit._run_exitfuncs()

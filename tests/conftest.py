@@ -28,20 +28,20 @@ if TYPE_CHECKING:
 
 pytest_plugins = ["tests.line_experiment"]
 
-# The time of an example depends on the machine, on which other tests run at the same time.
+# Examples have no deadline, because other tests that run at the same time slow them down.
 hypothesis.settings.register_profile("untimed", deadline=None)
 hypothesis.settings.load_profile("untimed")
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the variants that are not in the sample of their test as slow."""
+    """Mark all variants of a test as slow, except for those in its sample."""
     variants = collections.defaultdict(list)
     for item in items:
         variants[item.nodeid.partition("[")[0]].append(item)
     for group in variants.values():
         if (sample := group[0].get_closest_marker("sample")) is not None:
-            # The order is by hash, since every second variant of a product may have the same mode.
+            # Sorting by a hash mixes the variants; otherwise all in the sample may have one mode.
             group.sort(key=lambda item: hashlib.sha256(item.name.encode()).digest())
             for item in group[sample.args[0] :]:
                 item.add_marker("slow")
@@ -73,7 +73,7 @@ def no_idle_autotuner() -> Iterator[None]:
     from official_lite.data import tf_data_options
 
     def settled(dataset: Any) -> Any:
-        # Inside a function, the runtime releases the iterator.
+        # Inside a `tf.function`, the runtime releases the iterator.
         eager = tf.executing_eagerly()
         return tf_data_options.without_idle_autotuner(dataset) if eager else dataset
 
@@ -91,7 +91,7 @@ def no_idle_autotuner() -> Iterator[None]:
 
 @pytest.fixture(autouse=True, scope="session")
 def in_the_foreground() -> None:
-    """Handle SIGINT, which background jobs of a shell and their child processes ignore."""
+    """Restore the default SIGINT handler, because background jobs of a shell ignore SIGINT."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
@@ -133,7 +133,8 @@ def bfloat16_kernels() -> None:
 def two_replicas() -> "tf.distribute.MirroredStrategy":
     """Return a strategy with two replicas on two logical CPUs.
 
-    It avoids the default collectives, which conflict with those of another strategy in the process.
+    The strategy does not use the default collectives, because collectives of several strategies in
+    one process conflict.
     """
     import tensorflow as tf
 

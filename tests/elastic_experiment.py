@@ -17,7 +17,7 @@ from tests import waiting
 
 
 class ElasticConfig(cfg.TaskConfig):
-    """The config class by which the registry finds `ElasticTask`."""
+    """The config class that selects `ElasticTask` in the registry."""
 
 
 @task_factory.register_task_cls(ElasticConfig)
@@ -39,7 +39,7 @@ class ElasticTask(base_task.Task):
         self, params: Any, input_context: tf.distribute.InputContext | None = None
     ) -> tf.data.Dataset:
         numbers = np.random.default_rng(0)
-        # Not a multiple of the batch size, so that an evaluation ends with partial batches.
+        # 125 is not a multiple of the batch size, so an evaluation ends with partial batches.
         images = numbers.normal(size=(125, 8, 8, 3)).astype(np.float32)
         labels = numbers.integers(0, 10, 125)
         is_training = bool(params.is_training)

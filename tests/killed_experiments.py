@@ -40,7 +40,7 @@ class NumbersData(cfg.DataConfig):
 
 @dataclasses.dataclass
 class NumbersConfig(cfg.TaskConfig):
-    """The config of a task that reads such records."""
+    """The config of a task that reads the records of `NumbersData`."""
 
     train_data: NumbersData = dataclasses.field(default_factory=NumbersData)
     validation_data: NumbersData = dataclasses.field(default_factory=NumbersData)
@@ -48,7 +48,7 @@ class NumbersConfig(cfg.TaskConfig):
 
 @dataclasses.dataclass
 class GanConfig(NumbersConfig):
-    """The config that selects the task with a generator."""
+    """The config that selects the task with a generator and a critic."""
 
 
 @dataclasses.dataclass
@@ -178,7 +178,7 @@ class GanTrainer(base_trainer.Trainer):
 
 @task_factory.register_task_cls(TableConfig)
 class TableTask(NumbersTask):
-    """A task that weights each example by how often it was seen, which a table counts."""
+    """A task whose example weights depend on how often, according to a table, each was seen."""
 
     def build_model(self) -> keras.Model:
         tables = tf.lookup.experimental
@@ -218,7 +218,7 @@ class TableTask(NumbersTask):
 
 @task_factory.register_task_cls(GeneratorDataConfig)
 class GeneratorDataTask(NumbersTask):
-    """A task that reads from a finite Python generator and resumes where training stopped."""
+    """A task that reads from a finite Python generator and can resume at any batch."""
 
     def build_inputs(
         self, params: Any, input_context: tf.distribute.InputContext | None = None
@@ -296,7 +296,7 @@ def _trainer(cls: type[cfg.TrainerConfig] = cfg.TrainerConfig, **fields: Any) ->
         "train_steps": 300,
         "steps_per_loop": 10,
         "summary_interval": 10,
-        # Neither of these two intervals is a multiple of the other.
+        # Of these two intervals, neither is a multiple of the other.
         "checkpoint_interval": 15,
         "validation_interval": 20,
         "writers": ["jsonl"],

@@ -60,7 +60,7 @@ class LineTask(base_task.Task):
 def short_experiment(
     task_config_cls: type[cfg.TaskConfig], **overrides: Any
 ) -> cfg.ExperimentConfig:
-    """Build the config of an experiment that trains any task for a few steps, with overrides."""
+    """Build the config of an experiment that trains the task for a few steps, with overrides."""
     params = cfg.ExperimentConfig(
         task=task_config_cls(
             train_data=cfg.DataConfig(global_batch_size=BATCH_SIZE, is_training=True),

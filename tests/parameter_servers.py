@@ -10,7 +10,8 @@ from tests import commands
 # These references keep the servers running.
 _servers: list[Any] = []
 
-# A process can't leave a cluster that TensorFlow has connected to, so a script runs in its own.
+# A process can't leave a cluster to which TensorFlow has connected it, so each script runs in a
+# process of its own.
 _SCRIPT = """
 import json
 import sys
@@ -40,7 +41,7 @@ def run_script(
 
 
 def start_in_process(num_workers: int, num_ps: int) -> Any:
-    """Start servers in this process and return their strategy."""
+    """Start parameter servers and workers in this process, and return a strategy that uses them."""
     import tensorflow as tf
 
     spec = tf.train.ClusterSpec(
@@ -61,7 +62,7 @@ def start_in_process(num_workers: int, num_ps: int) -> Any:
 
 
 def leave() -> None:
-    """Exit immediately, because running servers would keep the process alive."""
+    """End the process immediately, because running servers would keep it alive."""
     import os
 
     os._exit(0)

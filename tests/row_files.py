@@ -34,7 +34,7 @@ def write(
         folder: Where to write.
         num_rows: The number of rows of all files.
         num_files: The number of files.
-        changes: Columns that replace others or are added; None removes a column.
+        changes: Columns to add or to replace, by name; None removes a column.
     """
     folder.mkdir(parents=True, exist_ok=True)
     table = {**columns(num_rows), **(changes or {})}

@@ -1,4 +1,4 @@
-"""The script behind `.ci/run` tells unstable tests from tests that fail."""
+"""The script behind `.ci/run` distinguishes unstable tests from failing tests."""
 
 import pathlib
 import runpy
@@ -40,7 +40,7 @@ def _report_of(tmp_path: pathlib.Path, *tests: str) -> Any:
         ([], 0, ["slow tests: pytest ended with exit code 5"]),
     ],
 )
-def test_test_that_fails_only_once_is_unstable_and_other_failures_are_problems(
+def test_flaky_test_is_reported_as_unstable_and_other_failures_as_problems(
     tmp_path: pathlib.Path, tests: list[str], num_unstable: int, problems: list[str]
 ) -> None:
     report = _report_of(tmp_path, *tests)
@@ -48,7 +48,7 @@ def test_test_that_fails_only_once_is_unstable_and_other_failures_are_problems(
     assert report.problems == problems
 
 
-def test_skip_whose_reason_is_not_listed_is_a_problem(tmp_path: pathlib.Path) -> None:
+def test_skip_for_an_unlisted_reason_is_reported_as_a_problem(tmp_path: pathlib.Path) -> None:
     (problem,) = _report_of(tmp_path, PASSES, SKIPPED).problems
     assert "test_skipped: no such device" in problem
 

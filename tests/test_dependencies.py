@@ -7,7 +7,7 @@ import sys
 import tomllib
 
 ROOT = pathlib.Path(__file__).parent.parent
-# Distribution names by import name, where the two differ.
+# The distributions whose names differ from their import names, by import name.
 DISTRIBUTIONS = {
     "PIL": "pillow",
     "absl": "absl-py",
@@ -21,7 +21,7 @@ DISTRIBUTIONS = {
     "tensorflow_datasets": "tensorflow-datasets",
     "yaml": "pyyaml",
 }
-# `riegeli` is one of the Model Garden's record formats, which users install themselves.
+# Users install `riegeli` themselves, for one of the Model Garden's record formats.
 OPTIONAL = {"riegeli"}
 
 
@@ -33,7 +33,7 @@ def _imported() -> set[str]:
                 found |= {alias.name.partition(".")[0] for alias in node.names}
             elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
                 found.add(node.module.partition(".")[0])
-    # Tools load modules of the project in which they are started.
+    # Tools also import modules of the project in which they are started.
     own = {"official_lite", "registry_imports", "train"}
     return found - own - OPTIONAL - set(sys.stdlib_module_names)
 
@@ -48,6 +48,6 @@ def _declared() -> set[str]:
     return {re.split(r"[<>=\[]", line)[0].strip().lower() for line in lines}
 
 
-def test_every_import_is_declared() -> None:
+def test_every_imported_distribution_is_a_declared_dependency() -> None:
     imported = {DISTRIBUTIONS.get(name, name).lower() for name in _imported()}
     assert imported - _declared() == set()

@@ -38,12 +38,12 @@ for name in sys.argv[2:]:
 
 
 def _import_all(modules: Sequence[str], heavy: Sequence[str]) -> str:
-    """Return an error that names the first module with a heavy import, or an empty string."""
+    """Import modules; return an error that names the first with a heavy import, or ""."""
     command = [sys.executable, "-c", _IMPORT_ALL, ",".join(heavy), *modules]
     return subprocess.run(command, capture_output=True, text=True).stderr
 
 
-def test_light_modules_import_no_heavy_packages() -> None:
+def test_config_and_listing_modules_import_neither_tensorflow_nor_numpy() -> None:
     assert _import_all(LIGHT, HEAVY) == ""
 
 

@@ -6,14 +6,14 @@ import pathlib
 from collections.abc import Iterator
 
 ROOT = pathlib.Path(__file__).parent.parent
-# Config schemas. The Model Garden keeps them in `core`, but parsing needs them.
+# The config schemas. They are in `core` as in the Model Garden, but parsing needs them.
 SCHEMAS = (
     "official_lite.config.phase_configs",
     "official_lite.core.config_definitions",
     "official_lite.core.exp_factory",
 )
-# The layers from the bottom up. A module belongs to the entry that is its longest prefix. Entries
-# of one layer do not import one another.
+# The layers from the bottom up. A module belongs to the entry that is its longest prefix. The
+# entries of a layer do not import one another.
 LAYERS: list[list[str | tuple[str, ...]]] = [
     ["official_lite.common"],
     ["official_lite.modeling.hyperparams"],
@@ -21,7 +21,7 @@ LAYERS: list[list[str | tuple[str, ...]]] = [
     [f"official_lite.{name}" for name in ("telemetry", "checkpoint", "data", "prediction")],
     [SCHEMAS, "official_lite.keras2"],
     ["official_lite.config", "official_lite.orbit"],
-    # The executors use it to count examples as the trainer does.
+    # The executors use this module to count examples as the trainer does.
     ["official_lite.core.step_metrics"],
     ["official_lite.execution"],
     ["official_lite.run"],
@@ -34,7 +34,7 @@ LAYERS: list[list[str | tuple[str, ...]]] = [
     ["registry_imports"],
     ["train"],
 ]
-# The package itself exports names of higher layers, which it imports on first use.
+# The top-level package exports names of higher layers, which it imports on first use.
 DOOR = "official_lite"
 _LEVELS = [(entry, level) for level, row in enumerate(LAYERS) for entry in row]
 # The entry and the level of each prefix.
@@ -120,6 +120,6 @@ def test_imports_have_no_cycles() -> None:
         visit(name, [])
 
 
-def test_only_train_imports_the_registrations() -> None:
+def test_only_train_py_imports_registry_imports() -> None:
     importers = {name for name in MODULES if "registry_imports" in set(_imports(name))}
     assert importers == {"train"}

@@ -19,7 +19,7 @@ import tensorflow as tf
 _PACKAGE = pathlib.Path(__file__).parents[1] / "official_lite"
 _OPTIMIZER = "keras.optimizers:Optimizer"
 
-# The module or class that has the name, the name, and what needs it.
+# The module or class that has the private name, the name, and the feature that needs it.
 _NAMES = [
     ("keras:Model", "_flatten_layers", "freezing, batch normalization hooks and warm starts"),
     ("keras:Layer", "_default_save_signature", "the base classes of `keras2`"),
@@ -92,7 +92,8 @@ _NAMES = [
     ),
 ]
 
-# The modules that import private modules. Remove an entry with its import; do not add any lightly.
+# The modules that import private modules. Remove an entry together with its last import, and avoid
+# new entries.
 _IMPORTS = {
     "common/keras_variables.py": {"keras.src.backend.common", "tensorflow.python.framework"},
     "execution/executors.py": {
@@ -107,7 +108,7 @@ _IMPORTS = {
 }
 
 
-def test_private_names_exist_in_the_installed_release() -> None:
+def test_listed_private_names_exist_in_the_installed_releases() -> None:
     lacking = []
     for place, name, use in _NAMES:
         module, _, owner = place.partition(":")
@@ -150,7 +151,8 @@ def _checkpoint_manager() -> tf.train.CheckpointManager:
     )
 
 
-# Objects with private attributes that only instances have, the attributes, and what needs them.
+# Private attributes that only instances have: a function that creates an instance, the attributes,
+# and the feature that needs them.
 _INSTANCES: dict[str, tuple[Callable[[], object], list[str], str]] = {
     "a TensorFlow variable": (
         lambda: tf.Variable(0.0),
@@ -274,7 +276,7 @@ _ELSEWHERE = {
 }
 
 
-def test_private_attributes_exist_in_the_installed_release() -> None:
+def test_listed_private_attributes_exist_in_the_installed_releases() -> None:
     lacking = []
     for thing, (build, names, use) in _INSTANCES.items():
         found = build()
@@ -321,7 +323,7 @@ def _names_defined(node: ast.AST) -> Iterator[str]:
         if isinstance(node.value, ast.Name) and node.value.id == "self":
             yield node.attr
     elif isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant):
-        # `tf.Module` does not wrap values that are put into `__dict__`.
+        # An assignment to `__dict__` defines an attribute without the wrappers of `tf.Module`.
         if isinstance(node.value, ast.Attribute) and node.value.attr == "__dict__":
             yield str(node.slice.value)
 

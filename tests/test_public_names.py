@@ -74,7 +74,7 @@ def test_names_in_dunder_all_exist() -> None:
         module = importlib.import_module(name)
         for public in getattr(module, "__all__", []):
             if f"{name}.{public}" in MODULES:
-                # A package need not have imported its modules.
+                # A package may list modules that it has not imported.
                 importlib.import_module(f"{name}.{public}")
             if getattr(module, public, None) is None:
                 missing.append(f"{name}.{public}")
@@ -92,7 +92,7 @@ def test_dunder_all_lists_all_public_names() -> None:
 
 def _nodes(name: str) -> list[ast.AST]:
     path = pathlib.Path(str(importlib.import_module(name).__file__))
-    # Names that are imported on first use are listed in a stub.
+    # A stub lists the names that a package imports on first use.
     sources = [p for p in (path, path.with_suffix(".pyi")) if p.exists()]
     return [node for p in sources for node in ast.walk(ast.parse(p.read_text()))]
 
@@ -113,8 +113,8 @@ def _problems_of_reexports(name: str) -> Iterator[str]:
 
 
 def test_packages_reexport_each_name_once_under_its_own_name() -> None:
-    """They use `from module import name as name`, which type checkers accept as a re-export."""
-    # All modules belong to the top-level package, which re-exports none of them.
+    """Type checkers accept `from module import name as name` as a re-export."""
+    # The top-level package is skipped, because all modules belong to it, but it re-exports none.
     names = [*PACKAGES, "official_lite.core.train_utils"]
     names.remove("official_lite")
     assert [problem for name in names for problem in _problems_of_reexports(name)] == []

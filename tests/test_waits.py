@@ -7,9 +7,9 @@ from collections.abc import Iterator
 TESTS = pathlib.Path(__file__).parent
 # The shortest timeout that a test may have, in seconds.
 LEAST = 60
-# A sleep of at least this many seconds is that of a process that waits to be killed.
+# A sleep of at least this many seconds is allowed, because the process only waits to be killed.
 FOR_GOOD = 300
-# Exceptions by file, or by file and function, and why a delay on a busy machine does no harm.
+# Exceptions by file, or by file and function, with the reason why a busy machine does no harm.
 EXCEPTIONS = {
     "waiting.py::wait_for": "the pause between two checks of the condition",
     "orbit/hooks/test_iteration_timer.py::after_step": "the lower bound of a measured time",
@@ -17,7 +17,7 @@ EXCEPTIONS = {
     "search/toys.py::slow": "leaves time for a kill, for which the test waits separately",
     "end_to_end/test_data_faults.py::_hanging": "outlasts a warning that comes after 0.2 seconds",
     "end_to_end/test_storage_faults.py::"
-    "test_kills_during_saves_leave_at_most_one_extra_checkpoint": (
+    "test_kills_during_saves_leave_at_most_one_extra_checkpoint_on_disk": (
         "kills at several moments of a save, none of which is awaited"
     ),
     "end_to_end/test_signals.py::between_two_requests": (
@@ -48,7 +48,7 @@ def _number(node: ast.AST | None) -> float | None:
 
 
 def _is_short(node: ast.AST | None) -> bool:
-    # A timeout of 0 means that nothing is waited for.
+    # A timeout of 0 does not wait at all.
     number = _number(node)
     return number is not None and 0 < number < LEAST
 

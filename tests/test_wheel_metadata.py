@@ -36,7 +36,7 @@ def _dist_info(wheel: zipfile.ZipFile, name: str) -> str:
 
 @pytest.mark.slow
 def test_wheel_metadata_are_valid_and_match_pyproject(wheel: zipfile.ZipFile) -> None:
-    # This raises if a field is unknown or its value violates the specification.
+    # `from_email` raises an error if a field is unknown or its value violates the specification.
     found = metadata.Metadata.from_email(_dist_info(wheel, "METADATA"), validate=True)
     assert (found.name, found.version) == (
         "official-lite",

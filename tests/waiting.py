@@ -20,12 +20,13 @@ def wait_for(
 
     Args:
         condition: A function that is called repeatedly.
-        alive: Returns whether the condition may still become true, such as whether a process runs.
-        told: Returns the text of the error if the condition does not become true.
+        alive: Returns whether the condition may still become true, for example because a process
+            still runs.
+        told: Returns the error message for a condition that does not become true.
     """
     deadline = time.monotonic() + SECONDS
     while True:
-        # This is checked first, because the condition may become true just before the process ends.
+        # `alive` is called first, because the condition may become true just before a process ends.
         is_alive = alive()
         if result := condition():
             return result

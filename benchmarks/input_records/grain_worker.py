@@ -1,4 +1,4 @@
-"""A Grain reader of the TFRecord files or, as its best case, of ArrayRecord files of plain bytes.
+"""A Grain reader of TFRecord files or, as Grain's best case, of ArrayRecord files of plain bytes.
 
 python -m benchmarks.input_records.grain_worker --format=tfrecord --directory=...
 """
@@ -37,7 +37,7 @@ def read_array_record(path: pathlib.Path) -> grain.IterDataset:
 
 
 def write_array_record(path: pathlib.Path) -> None:
-    """Write the records as bytes: the label, the numbers, the categories."""
+    """Write each record as bytes: its label, its numbers and its categories."""
     num_records = int((path.parent / "num_records").read_text())
     columns = records.make_columns(num_records)
     writer = array_record_module.ArrayRecordWriter(str(path), "group_size:1")

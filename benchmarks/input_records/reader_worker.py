@@ -45,7 +45,7 @@ def main() -> None:
         global_batch_size=records.BATCH_SIZE,
         is_training=True,
         shuffle_buffer_size=records.SHUFFLE_BUFFER,
-        # The autotuner would prefetch more than the batches that are skipped before a round.
+        # The autotuner would prefetch more batches than `run_rounds` skips before each round.
         prefetch_buffer_size=None if is_lite else records.MOST_PREPARED,
     )
     if not args.batched:

@@ -30,10 +30,10 @@ NUM_CATEGORIES = 10_000
 BATCH_SIZE = 512
 SHUFFLE_BUFFER = 10_000
 
-# The number of batches that a reader may prefetch, where that is configurable.
+# The maximum number of batches that a reader may prefetch, if its library can limit it.
 MOST_PREPARED = 32
 
-# `label`, `dense` and `categorical`; the first axis is the record.
+# The arrays `label`, `dense` and `categorical`, with one row per record.
 Columns = Mapping[str, np.ndarray]
 
 
@@ -93,14 +93,14 @@ def run_rounds(args: argparse.Namespace, batches: Iterator[Columns]) -> None:
     """
     num_batches = args.records // BATCH_SIZE
     for measured in args.rounds:
-        # Skips the batches that were prefetched during the turns of other workers.
+        # Skip the batches that were prefetched during the turns of other workers.
         for _ in range(MOST_PREPARED):
             next(batches)
         with measured:
             checksum = 0
             for _ in range(num_batches):
                 batch = next(batches)
-                # Each batch is accessed once, because some libraries compute it lazily.
+                # The values of each batch are read, because some libraries compute batches lazily.
                 checksum += int(batch["label"][0, 0]) + int(batch["categorical"][0, 0])
             measured.note(records=num_batches * BATCH_SIZE, checksum=checksum)
 

@@ -46,7 +46,7 @@ class TFRecords(torch.utils.data.IterableDataset):
 
 
 def gather(num_records: int) -> Iterator[Any]:
-    """Yield batches of random rows from tensors in memory."""
+    """Yield batches of rows from tensors in memory, in a new random order in each epoch."""
     columns = {
         name: torch.from_numpy(column) for name, column in records.make_columns(num_records).items()
     }

@@ -23,7 +23,7 @@ from benchmarks.mutation import mutants
 
 ROOT = pathlib.Path(__file__).parents[2]
 
-# Files that the copy does not need.
+# Files that are not copied, because the tests do not need them.
 _LEFT_OUT = shutil.ignore_patterns(".*", "__pycache__", "results", "*.egg-info")
 
 _MAX_SECONDS = 900
@@ -35,7 +35,7 @@ class BrokenTestsError(Exception):
 
 
 def main() -> None:
-    """Run the selected mutants, print a line for each, and the score."""
+    """Run the selected mutants, and print a line for each mutant and the number of killed ones."""
     parser = argparse.ArgumentParser(
         description="Check whether the tests notice deliberate errors."
     )
@@ -54,7 +54,7 @@ def main() -> None:
 
 
 def select(words: Sequence[str]) -> list[mutants.Mutant]:
-    """Return the mutants whose module or description contains one of the words; all without any.
+    """Return the mutants whose module or description contains one of the words, or all mutants.
 
     Raises:
         SystemExit: No mutant matches.
@@ -103,8 +103,8 @@ def _is_killed(mutant: mutants.Mutant, copy: pathlib.Path) -> bool:
     started = time.monotonic()
     with _applied(mutant, copy):
         code, output = _run_tests(mutant.tests, copy)
-    # A mutant is also killed if it makes a test hang or its process crash. Other exit codes of
-    # pytest mean that it did not run the tests.
+    # A mutant is also killed if a test hangs or the test process crashes. Other exit codes mean
+    # that pytest did not run the tests.
     is_killed = code is None or code < 0 or code == _TESTS_FAILED
     if not is_killed and code != 0:
         raise BrokenTestsError(f"The tests can't run with the mutant `{mutant}`:\n{output}")

@@ -5,14 +5,14 @@ import dataclasses
 
 @dataclasses.dataclass(frozen=True)
 class Mutant:
-    """One replacement in the source.
+    """A deliberate error: one replacement in the source of a module.
 
     Attributes:
         module: The module, relative to the package.
         description: What the mutant does wrong.
         snippet: A piece of the source that occurs once in the module.
-        replacement: What takes its place.
-        tests: The test files that are expected to notice.
+        replacement: The text that replaces the snippet.
+        tests: The test files that are expected to fail.
     """
 
     module: str
@@ -413,7 +413,7 @@ MUTANTS = (
     ),
     Mutant(
         "execution/auto.py",
-        "the record of a shorter training is reused",
+        "the record of a shorter run is reused",
         "known.holds_for(train_steps) and ",
         "",
         ("tests/execution/test_auto.py",),

@@ -2,8 +2,8 @@
 
 python -m benchmarks.records language/char_gpt --data tinyshakespeare=/data
 
-Each program trains to its end in a new process, ours and the reference in turn. The seconds to the
-target are those from the start of the process to the first evaluation that reaches it.
+Each program trains to its end in a new process, ours and the reference in turn. The time to the
+target is measured from the start of the process to the first evaluation that reaches the target.
 """
 
 import argparse
@@ -32,10 +32,10 @@ OURS, REFERENCE = "ours", "reference"
 
 @dataclasses.dataclass(frozen=True)
 class Training:
-    """What a program did in its process.
+    """The results of one program in its process.
 
     Attributes:
-        value: The metric of the last evaluation.
+        value: The metric's value in the last evaluation.
         seconds: The seconds from the start of the process to its end.
         seconds_to_target: The seconds from the start of the process to the first evaluation that
             reached the target; None if no evaluation did.
@@ -46,7 +46,7 @@ class Training:
     seconds_to_target: float | None
 
 
-# The trainings of each record, by program, with one element per seed.
+# The results by record and program, with one element per seed.
 Measurements = Mapping[str, Mapping[str, Sequence[Training]]]
 
 
@@ -64,7 +64,8 @@ def check_data(records: Sequence[Record], data: Mapping[str, pathlib.Path]) -> N
             )
         if not directory.is_dir():
             raise errors.ConfigValueError(
-                f"--data {name}={directory}: expected a directory with {DATA_SETS[name]}."
+                f"--data {name}={directory} is not a directory; expected a directory with "
+                f"{DATA_SETS[name]}."
             )
     for record in records:
         if record.data and record.data not in data:
@@ -219,7 +220,7 @@ def _seconds(record: Record, found: Mapping[str, Sequence[Training]]) -> list[re
         record.experiment,
         _median([_or_never(one.seconds_to_target) for one in ours]),
         _median([_or_never(one.seconds_to_target) for one in reference]),
-        # If a reference did not reach the target, the pair has no ratio, and the record has none.
+        # If the reference misses the target with any seed, no ratio is shown for the record.
         _median(ratios) if len(ratios) == len(ours) else None,
         record.bar,
         _median([one.seconds for one in ours]),
@@ -280,8 +281,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         try:
             found[record.experiment] = measure(record, python, data.get(record.data), seeds)
         except RuntimeError as error:
-            # The results of the other records took too long to discard them.
-            print(f"{record.experiment} failed and is left out: {error}", file=sys.stderr)
+            # A failure must not discard the results of other records, which take long to measure.
+            print(f"{record.experiment} failed and is omitted: {error}", file=sys.stderr)
     report.Report(
         benchmark="records",
         command=report.command_line("records"),

@@ -60,7 +60,7 @@ _DIRECTORY = ("--set=task.input_path={data}",)
 
 _SHAKESPEARE = (
     "--set=task.input_path={data}/tinyshakespeare.txt",
-    # Evaluates as often as the reference does.
+    # The reference evaluates at the same interval.
     "--set=trainer.validation_interval=250",
 )
 
@@ -95,7 +95,7 @@ RECORDS: Sequence[Record] = (
     Record(
         experiment="recommendation/ml100k_bpr",
         metric="recall",
-        # RecBole publishes 0.2368; runs with other seeds deviate from it.
+        # RecBole publishes 0.2368, from which runs with other seeds deviate.
         target=0.23,
         data="ml-100k",
         flags=_DIRECTORY,
@@ -108,7 +108,8 @@ RECORDS: Sequence[Record] = (
     Record(
         experiment="language/char_gpt",
         metric="validation_loss",
-        # nanoGPT reports 1.88 on 240 random sequences; this recipe in PyTorch reaches 1.915 on all.
+        # nanoGPT reports 1.88 for 240 random sequences of the validation text. In PyTorch, this
+        # recipe reaches 1.915 on the whole text.
         target=1.92,
         higher_is_better=False,
         data="tinyshakespeare",

@@ -16,15 +16,15 @@ from collections.abc import Mapping, Sequence
 from benchmarks import environments, machine, paired, report, turns
 
 _EXPERIMENT = ("--experiment=vision/digits_mlp", "--mode=train")
-# Experiments whose first step is also measured with XLA programs compiled by an earlier start.
+# Experiments whose first step is also measured with XLA programs that an earlier run compiled.
 _STARTED_TWICE = ("vision/digits_mlp", "vision/digits_cnn", "language/char_gpt")
 _ONE_STEP_A_LOOP = "trainer.steps_per_loop=1"
 _HOOK = 'trainer.hooks=["benchmarks.start_up.first_step:EndAtFirstStep"]'
 _TYPO = "trainer.train_stepz=10"
 
-# absl exits with 1 after printing help.
+# The exit codes of commands that do not exit with 0. After printing help, absl exits with 1.
 _EXIT_CODES = {"help": (0, 1), "a mistake in the config": (1, 2)}
-# Text that the output must contain; otherwise something else was measured.
+# Text in the output of a command which shows that the intended event was measured.
 _EVIDENCE = {
     "help": "--",
     "a mistake in the config": "train_stepz",
@@ -33,12 +33,12 @@ _EVIDENCE = {
 
 
 def create_commands(own: str, tfm: str | None, directory: str) -> Mapping[str, Sequence[str]]:
-    """Return the commands to run, by the name of the measurement.
+    """Return the commands to measure, by name.
 
     Args:
         own: The interpreter that has official_lite.
-        tfm: The interpreter of the Model Garden; None leaves it out.
-        directory: The directory of the text that is trained on, and of compiled programs.
+        tfm: The interpreter that has the Model Garden; None omits its commands.
+        directory: The directory for the training text and for compiled programs.
     """
     train = [own, "train.py", *_EXPERIMENT]
     commands: dict[str, Sequence[str]] = {
@@ -76,7 +76,7 @@ def create_commands(own: str, tfm: str | None, directory: str) -> Mapping[str, S
 
 
 def _importing(python: str, module: str) -> Sequence[str]:
-    # A process with TensorFlow takes most of a second to end; users do not wait for that.
+    # The shutdown of TensorFlow takes most of a second, but users do not wait for it.
     return [python, "-c", f"import os, {module}; os._exit(0)"]
 
 
@@ -84,7 +84,7 @@ def run(name: str, command: Sequence[str]) -> None:
     """Run a command to its end.
 
     Raises:
-        RuntimeError: If the command did not do what its name says.
+        RuntimeError: If the command fails or lacks the expected output.
     """
     trains = any(word.startswith("--experiment") for word in command)
     with tempfile.TemporaryDirectory() as model_dir:
@@ -106,7 +106,8 @@ def run(name: str, command: Sequence[str]) -> None:
 
 
 def _environment() -> dict[str, str]:
-    # Packages installed by pip have bytecode, so official_lite needs it for a fair comparison.
+    # pip compiles installed packages to bytecode. For a fair comparison, official_lite must have
+    # bytecode as well.
     kept = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
     return {"TF_CPP_MIN_LOG_LEVEL": "3", **kept}
 
@@ -133,7 +134,7 @@ def tabulate(seconds: Mapping[str, list[float]]) -> report.Table:
 
 
 def tabulate_starts(seconds: Mapping[str, list[float]]) -> report.Table:
-    """Return a table of the seconds to the first step, less those to import TensorFlow."""
+    """Return a table of the seconds to the first step, minus those for importing TensorFlow."""
     rows = []
     for experiment in _STARTED_TWICE:
         first, second = (
@@ -206,7 +207,7 @@ def main() -> None:
         variants = {
             name: functools.partial(run, name, command) for name, command in commands.items()
         }
-        # The first call of each command reads files from disk that later calls find in memory.
+        # The first call of each command is not counted, because later calls find files in memory.
         seconds = paired.time_in_turn(variants, args.rounds, warmup=1)
     report.Report(
         benchmark="start_up",

@@ -1,9 +1,9 @@
-"""A training on two replicas, by official_lite or hand-written.
+"""A training loop on two replicas, by official_lite or hand-written.
 
 python -m benchmarks.strategies.worker --model=convnet --loop=by_hand --strategy=mirrored
 
-Under `multi_worker_mirrored` this is the first of two processes. It starts the second one, which
-does not wait for turns, because each of its steps waits for the first process.
+Under `multi_worker_mirrored`, this process starts a second one. The second process does not wait
+for turns, because each of its steps waits for the first process.
 """
 
 import argparse
@@ -30,12 +30,12 @@ from official_lite.run import runtime
 DEVICES = ["CPU:0", "CPU:1"]
 STRATEGIES = ("mirrored", "multi_worker_mirrored")
 
-# A function that trains a number of steps, and returns their mean loss and the metric.
+# A function that trains for a number of steps and returns the mean loss and the metric.
 Train = Callable[[int], dict[str, float]]
 
 
 def by_hand(args: argparse.Namespace) -> Train:
-    """Return a training as in TensorFlow's custom training guide, with a loop in the graph."""
+    """Return the train function of TensorFlow's custom training guide, with a loop in the graph."""
     strategy = _create_strategy(args.strategy)
     with strategy.scope():
         model = keras_models.build(args.model, keras)
@@ -78,7 +78,7 @@ def by_hand(args: argparse.Namespace) -> Train:
 
 
 def by_official_lite(args: argparse.Namespace, model_dir: str) -> Train:
-    """Return a training as in `train.py`."""
+    """Return a train function that uses the runner of `train.py`."""
     params = tasks.create_params(cfg, optimization, args.model, models.intervals(args.steps)[0])
     params.runtime.distribution_strategy = args.strategy
     params.runtime.devices = DEVICES if args.strategy == "mirrored" else None

@@ -24,14 +24,14 @@ import portpicker
 
 from benchmarks import report, turns
 
-# The number of first rounds that are not counted.
+# The number of warm-up rounds, which are not counted.
 _WARMUP = 2
 
 
 def seconds_per_step(
     num_processes: int, width: int, args: argparse.Namespace, *, together: bool
 ) -> float:
-    """Return the mean over the processes of their medians over the rounds."""
+    """Return the seconds per step: the mean over the processes of their medians over the rounds."""
     hosts = [f"localhost:{portpicker.pick_unused_port()}" for _ in range(num_processes)]
     command = [
         *(sys.executable, "-m", "benchmarks.workers.worker", f"--width={width}"),
@@ -55,7 +55,8 @@ def seconds_per_step(
         printed = [process.communicate()[0] for process in processes]
     if any(process.returncode for process in processes):
         raise SystemExit(
-            f"The workers ended with {[process.returncode for process in processes]}; expected 0."
+            "The workers ended with the exit codes "
+            f"{[process.returncode for process in processes]}; expected 0 for all of them."
         )
     return statistics.mean(_median(text) for text in printed)
 

@@ -24,7 +24,7 @@ __all__ = [
     "vocabulary_of",
 ]
 
-# Numbers are stored as float32.
+# Larger numbers are refused, because numbers are stored as float32.
 _MAX_NUMBER = float(np.finfo(np.float32).max)
 
 # The cells of each column, as they are written in the file.
@@ -68,7 +68,10 @@ def read_csv(path: str) -> Columns:
         reader = csv.reader(file)
         names = next(reader, [])
         if len(set(names)) != len(names):
-            raise errors.DataError(f"{path} names a column twice: {names}. Rename one.")
+            raise errors.DataError(
+                f"{path} has several columns of the same name: {names}. Give each column its own "
+                "name."
+            )
         rows = []
         for row in filter(None, reader):
             if len(row) != len(names):
@@ -78,7 +81,9 @@ def read_csv(path: str) -> Columns:
                 )
             rows.append(row)
     if not rows:
-        raise errors.DataError(f"{path} has no rows; expected some after the line with the names.")
+        raise errors.DataError(
+            f"{path} has no rows; expected at least one after the line with the column names."
+        )
     return dict(zip(names, zip(*rows, strict=True), strict=True))
 
 
@@ -88,8 +93,8 @@ def load_breast_cancer() -> Columns:
         from sklearn import datasets
     except ModuleNotFoundError as error:
         raise errors.DataError(
-            "The breast cancer data require scikit-learn, which is not installed: pip install "
-            "'official-lite[experiments]'"
+            "The breast cancer data require scikit-learn, which is not installed. Run "
+            "`pip install 'official-lite[experiments]'`."
         ) from error
     data = datasets.load_breast_cancer()
     columns = {
@@ -109,7 +114,7 @@ def build_table(columns: Columns, config: configs.TableConfig) -> Table:
     """
     if not config.target:
         raise errors.ConfigValueError(
-            f"`task.target` is empty; expected one of the columns {list(columns)}."
+            f"`task.target` is empty. Set it to one of the columns {list(columns)}."
         )
     named = {field: list(getattr(config, field)) for field in ("numeric", "categorical", "ignored")}
     _require_columns({"target": [config.target], **named}, columns)
@@ -131,7 +136,7 @@ def build_table(columns: Columns, config: configs.TableConfig) -> Table:
     if "" in cells:
         raise errors.DataError(
             f"The column {config.target!r}, which `task.target` names, is empty in row "
-            f"{cells.index('') + 1}; expected a class."
+            f"{cells.index('') + 1}; expected a class in each row."
         )
     class_names, labels = np.unique(np.array(cells), return_inverse=True)
     numbers = [_numbers(name, columns[name]) for name in numeric]
@@ -159,8 +164,8 @@ def split_rows(num_rows: int, config: configs.TableConfig) -> Mapping[str, np.nd
 
 
 def vocabulary_of(categories: np.ndarray) -> list[str]:
-    """Return the sorted distinct values of a column, of which an empty cell is one, too."""
-    # `StringLookup` reserves the empty string.
+    """Return the sorted distinct values of a column, including a value for empty cells."""
+    # Empty cells need a name, because `StringLookup` reserves the empty string.
     return sorted({_category(cell) for cell in categories})
 
 

@@ -32,9 +32,9 @@ def build_model(
         variance = present.var(axis=0, dtype=np.float64).filled(1)
         normalization = keras.layers.Normalization(
             mean=present.mean(axis=0, dtype=np.float64).filled(0),
-            # Otherwise a new value in a column that is constant in training would become huge.
+            # With a variance of 0, a new value in a constant column would become huge.
             variance=np.where(variance > 0, variance, 1),
-            # Inputs may be of any magnitude; in half precision, two years may become equal.
+            # In half precision, large inputs lose digits: two different years may become equal.
             dtype="float32",
         )
         is_missing = keras.ops.isnan(numbers)

@@ -60,7 +60,7 @@ class BreastCancerTask(TableTask):
 
 
 class _BinaryAuc(keras.metrics.AUC):
-    """The area under the ROC curve of two classes, from logits of both."""
+    """The area under the ROC curve for two classes, computed from the logits of both."""
 
     def __init__(self) -> None:
         super().__init__(num_thresholds=1000, name="auc")

@@ -15,7 +15,7 @@ from official_lite.data import length, position, replicas, stacking
 
 __all__ = ["from_arrays"]
 
-# Maps row indices of any shape to the rows, in the structure of the data.
+# A function from row indices of any shape to the rows with these indices, nested like the data.
 Gather = Callable[[tf.Tensor], Any]
 
 
@@ -27,11 +27,11 @@ class _Rows(Protocol):
     def __getitem__(self, indices: npt.NDArray[np.int64]) -> nests.Nest: ...
 
 
-# One call gathers several small batches, up to both of these limits.
+# One call gathers as many small batches as fit within both of these limits.
 _MAX_BATCHES_IN_A_GATHER = 64
 _MAX_BYTES_IN_A_GATHER = 2**20
 
-# One call takes a pipeline's share of several global batches with at least this many rows in total.
+# The minimum number of rows, from one or more global batches, of which one call takes a share.
 _ROWS_SHARED_AT_ONCE = 2**12
 
 
@@ -191,7 +191,7 @@ class _Order:
         def take(rows: tf.Tensor) -> tf.Tensor:
             return tf.reshape(tf.reshape(rows, [-1, size])[:, share.start : share.stop], [-1])
 
-        # Take the share of several global batches in one call, which is faster.
+        # One call for several global batches is faster than one call per batch.
         at_once = -(-_ROWS_SHARED_AT_ONCE // size)
         return epochs.rebatch(at_once * size, drop_remainder=True).map(take)
 
@@ -232,7 +232,7 @@ def _require_rows(
     """Raise a `DataError` if there are too few rows.
 
     All pipelines raise the error, even those that have rows: if only one of them failed, the others
-    would wait for the failed one.
+    would wait for it.
     """
     wanted = input_context.num_input_pipelines if input_context and repeat else 1
     if num_rows < wanted:
@@ -242,7 +242,7 @@ def _require_rows(
                 f"{num_rows}. Use more data or fewer input pipelines."
             )
             if wanted > 1
-            else "The dataset is empty: its arrays have no rows."
+            else "The dataset is empty: its arrays have no rows; expected at least one row."
         )
 
 
@@ -302,7 +302,7 @@ def _build_gather_of_one(array: nests.Nest) -> Gather:
 
 
 def _build_read(source: _Rows) -> Gather:
-    """Build a gather function for an object that is indexed in Python."""
+    """Build a gather function that indexes an object in Python."""
     row = _map_leaves(lambda part: np.asarray(part)[0], source[np.array([0])])
     parts = _leaves(row)
     dtypes = [part.dtype for part in parts]

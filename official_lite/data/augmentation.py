@@ -25,7 +25,7 @@ def augment(
 
     A Keras layer counts its calls to draw random numbers, and that count is lost when a run
     resumes. Here the random numbers of a batch depend only on the run's seed, the position of the
-    batch and the input pipeline. An interrupted training therefore sees the same images as an
+    batch and the input pipeline. An interrupted run therefore sees the same images as an
     uninterrupted one, and batches can be augmented in parallel.
 
     ::

@@ -65,7 +65,8 @@ class DataServiceOptions:
         if self.shared_by_trainers and self.round_robin:
             raise errors.ConfigValueError(
                 "A tf.data service that is shared by trainers does not support round-robin "
-                "reading. Enable only one of the two."
+                "reading. Disable `enable_shared_tf_data_service_between_parallel_trainers` or "
+                "`enable_round_robin_tf_data_service`."
             )
         if self.shared_by_trainers and not self.trainer_id:
             raise errors.ConfigValueError(

@@ -37,7 +37,7 @@ _MARK = "takes_batches"
 
 @dataclasses.dataclass(frozen=True)
 class ExampleStream:
-    """A dataset of examples that stay in chunks between consecutive functions of batches.
+    """A dataset of examples that stay in chunks between consecutive batch functions.
 
     Attributes:
         dataset: A dataset of examples, or of chunks of examples if `in_chunks` is set.

@@ -22,12 +22,13 @@ __all__ = ["describe", "find_differences", "forget", "match_files", "remember", 
 
 _GLOB_CHARACTERS = "*?["
 
-# Of a file larger than this, only `_BLOCKS` blocks are hashed, at equal distances.
+# Smaller files are hashed completely. Of a larger file, only `_BLOCKS` evenly spaced blocks are
+# hashed.
 _MAX_BYTES_OF_A_FILE = 1 << 20
 _BLOCKS = 16
 _BLOCK_BYTES = 1 << 14
 
-# Limits for all files of a run together. With them, `describe` takes at most about a second.
+# Limits on the total of all files of a run, so that `describe` takes at most about one second.
 _MAX_BYTES = 1 << 28
 _MAX_LISTED = 1000
 _MAX_FILES = 100_000
@@ -65,12 +66,17 @@ def match_files(input_path: Sequence[str] | str, *, directories: bool = False) -
         )
     repeated = [file for file, count in Counter(found).items() if count > 1]
     if repeated:
-        logging.warning("`input_path` lists %d files more than once: %s", len(repeated), repeated)
+        logging.warning(
+            "`input_path` matches %d files more than once, so their examples are read more than "
+            "once: %s",
+            len(repeated),
+            repeated,
+        )
     # `all` stops at the first file that is not empty, so this rarely checks more than one file.
     if not directories and all(tf.io.gfile.stat(file).length == 0 for file in found):
         raise errors.DataError(
             f"0 examples matched {input_path!r}: all {len(found)} files are empty, such as "
-            f"{found[0]}."
+            f"{found[0]}. Set `input_path` to files with examples."
         )
     return found
 
@@ -103,7 +109,8 @@ def _expand(pattern: str, gfile: ModuleType) -> list[str]:
     matched = sorted(f for f in gfile.glob(pattern) if not gfile.isdir(f))
     if not matched:
         raise errors.DataError(
-            f"0 examples matched `{pattern}`: the pattern does not match any files."
+            f"0 examples matched `{pattern}`: the pattern does not match any files. Correct the "
+            "pattern in `input_path`."
         )
     return matched
 
@@ -242,7 +249,7 @@ def _hash_sizes(sizes: Mapping[str, int]) -> str:
 
 
 def _find_sizes(pattern: str) -> dict[str, int]:
-    """Return the sizes of the files that match a pattern, without files that have vanished."""
+    """Return the sizes of the files that match a pattern, except for files that have vanished."""
     sizes: dict[str, int] = {}
     for path in _find_files(pattern):
         with contextlib.suppress(OSError):

@@ -157,7 +157,7 @@ class _SharedFiles:
         return self._divide(records.with_options(no_auto_shard), repeat)
 
     def divide_then_read(self, names: tf.data.Dataset, *, repeat: bool) -> tf.data.Dataset:
-        """Read all records of this pipeline's part of `names`, a dataset of the files."""
+        """Read all records of this pipeline's share of `names`, a dataset of file names."""
         names = self._divide(names, repeat)
         options = self._options
         num_files = len(self.files) // self.num_pipelines
@@ -245,8 +245,8 @@ class SoundRecords:
         self._num_damaged = 0
         # Maps each file to the path that is read in its place.
         self._places: dict[str, str] = {}
-        # Not a `TemporaryDirectory`, which warns if it is removed by garbage collection, as is
-        # normal here.
+        # A `TemporaryDirectory` would log a warning, because this object is usually released by
+        # garbage collection.
         self._copies = tempfile.mkdtemp()
         weakref.finalize(self, shutil.rmtree, self._copies, ignore_errors=True)
         self._lock = threading.Lock()
@@ -416,7 +416,10 @@ class _Epochs:
         with concurrent.futures.ThreadPoolExecutor(_FILES_COUNTED_AT_ONCE) as pool:
             counts = dict(zip(self._files, pool.map(self._count, self._files), strict=True))
         if not any(counts.values()):
-            raise errors.DataError(f"No records found in {', '.join(self._files[:3])}.")
+            raise errors.DataError(
+                f"No records found in {', '.join(self._files[:3])}. Set `input_path` to files with "
+                "records."
+            )
         if self._has_equal_epochs(counts):
             return divmod(record, self._length(0, counts))
         epoch = 0
@@ -555,7 +558,7 @@ def _read_config(
         input_context=input_context,
         shuffle_seed=options.seed,
         repeat_filenames=options.repeat,
-        # Repeated data has no number of examples that TFDS could assert.
+        # TFDS can check the number of examples only if the data does not repeat.
         assert_cardinality=not options.repeat,
         interleave_cycle_length=options.cycle_length,
         interleave_block_length=options.block_length,

@@ -39,14 +39,14 @@ _MAX_SECONDS_OF_NUMBERS = 5.0
 # Inputs or labels above this value usually lead to losses and gradients too large to train with.
 _LARGE_NUMBER = 1e3
 
-# The directories that data are read from, in the order in which they were remembered.
+# The directories from which data are read, in the order in which they were remembered.
 _FOLDERS: dict[str, None] = {}
 
 _IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".jxl")
 
 _READ: dict[tuple[str, ...], DatasetFn] = {}
 
-# The addresses of the tf.data services that data are read from.
+# The addresses of the tf.data services from which data are read.
 _SERVICES: set[str] = set()
 
 
@@ -69,7 +69,7 @@ def remember_service(address: str) -> None:
 
 
 def forget() -> None:
-    """Forget what was remembered, because the run that read it has ended."""
+    """Forget all remembered files, directories and services at the end of a run."""
     for known in (_READ, _FOLDERS, _SERVICES):
         known.clear()
 
@@ -122,7 +122,8 @@ def require_records(files: Sequence[str], dataset_fn: DatasetFn, pattern: object
         except tf.errors.OpError as error:
             raise errors.DataError(describe(file, error)) from error
     raise errors.DataError(
-        f"0 examples matched {pattern!r}: all {len(files)} files are empty, such as {files[0]}."
+        f"0 examples matched {pattern!r}: all {len(files)} files are empty, such as {files[0]}. "
+        "Set `input_path` to files with examples."
     )
 
 

@@ -168,7 +168,7 @@ class _Clock:
 def first_batches(
     build_inputs: Callable[..., Any], count: int, seed: int, *, repeat: bool
 ) -> Callable[..., Any]:
-    """Wrap `build_inputs` so that its dataset holds only the first batches of the training.
+    """Wrap `build_inputs` so that its dataset holds only the first training batches.
 
     The seed determines these batches. A source that supports positions (see `position`) returns the
     same batches every time, in training and in evaluation.

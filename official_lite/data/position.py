@@ -37,7 +37,7 @@ __all__ = [
 
 @dataclasses.dataclass
 class Position:
-    """The number of batches that the training has drawn so far.
+    """The number of batches that training has drawn so far.
 
     Attributes:
         batch: The number of global batches that have been drawn.
@@ -140,10 +140,10 @@ def take() -> Position | None:
 def enumerate_batches(
     dataset: tf.data.Dataset, input_context: tf.distribute.InputContext | None = None
 ) -> tf.data.Dataset:
-    """Pair each batch with its int64 number in the training.
+    """Pair each batch with its int64 number, counted from the start of training.
 
     Use the number as part of the seed of `tf.random.stateless_*`. An augmentation then does not
-    depend on how often the training was interrupted, and differs between epochs.
+    depend on how often training was interrupted, and differs between epochs.
 
     Args:
         dataset: Batches of a source that supports positions. For an evaluation, numbers start at 0.

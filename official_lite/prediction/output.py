@@ -210,7 +210,7 @@ class PredictionOutput(contextlib.AbstractContextManager["PredictionOutput"]):
         while self._waiting:
             self._waiting.popleft().result()
         if self._rows == 0:
-            raise errors.DataError("The data to predict are empty.")
+            raise errors.DataError("The data to predict are empty; expected at least one example.")
         self._pool.submit(self._complete).result()
         return self._progress
 

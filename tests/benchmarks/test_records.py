@@ -12,7 +12,7 @@ from benchmarks.records import __main__ as benchmark
 from benchmarks.records import known_numbers
 from official_lite.core import exp_factory
 
-# A reference program that reaches the target at its second evaluation.
+# A reference program whose second evaluation reaches the target.
 REFERENCE = """
 import argparse, json, sys
 parser = argparse.ArgumentParser()
@@ -38,7 +38,7 @@ TINY = (
 
 @pytest.fixture
 def toy(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> known_numbers.Record:
-    """Replace all records with a small one that reads the data set `toy`, and return it."""
+    """Replace all benchmark records with a small one that reads the data set `toy`; return it."""
     script = tmp_path / "reference.py"
     script.write_text(REFERENCE)
     (tmp_path / "text.txt").write_text("Wer reitet so spät durch Nacht und Wind?\n" * 40)
@@ -59,19 +59,19 @@ def toy(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> known_number
     return record
 
 
-def test_both_programs_train_with_each_seed_and_the_page_shows_their_results(
+def test_results_page_shows_the_metrics_of_both_programs_for_all_seeds(
     toy: known_numbers.Record, tmp_path: pathlib.Path
 ) -> None:
     results = tmp_path / "results"
     benchmark.main(["--seeds=2", f"--data=toy={tmp_path}", f"--results_dir={results}"])
     found = json.loads((results / "records.json").read_text())["measurements"][toy.experiment]
     assert [run["value"] for run in found["reference"]] == [81.0, 82.0]
-    # The loss of the first evaluation is above the target.
+    # The first evaluation, at 0.25 seconds, has a loss above the target.
     assert [run["seconds_to_target"] for run in found["reference"]] == [0.5, 0.5]
     assert found["ours"][0]["value"] != found["ours"][1]["value"]
     for run in found["ours"]:
         assert run["value"] < 100.0
-        # Our program evaluates first after the start of its process and before the end.
+        # The first evaluation of our program is neither at the start nor at the end of its process.
         assert 0 < run["seconds_to_target"] < run["seconds"]
     page = report.render(results)
     assert "Known numbers on real data" in page
@@ -79,7 +79,7 @@ def test_both_programs_train_with_each_seed_and_the_page_shows_their_results(
     assert "81.0000 to 82.0000" in page
 
 
-def test_table_shows_never_as_the_time_to_a_target_that_was_not_reached() -> None:
+def test_table_shows_never_for_a_program_that_misses_the_target() -> None:
     record = dataclasses.replace(known_numbers.RECORDS[0], experiment="never", bar=0.7)
     early, late = benchmark.Training(1.0, 9.0, 3.0), benchmark.Training(2.0, 9.0, None)
     for ours, reference, cells in (
@@ -103,7 +103,7 @@ def test_failed_benchmark_record_is_omitted_and_its_error_is_printed(
     with pytest.raises(SystemExit, match="1"):
         benchmark.main([f"--data=toy={tmp_path}", f"--results_dir={tmp_path}"])
     told = capsys.readouterr().err
-    assert "language/char_gpt failed and is left out" in told
+    assert "language/char_gpt failed and is omitted" in told
     assert "Did you mean `train_steps`" in told
     assert json.loads((tmp_path / "records.json").read_text())["measurements"] == {}
 
@@ -118,7 +118,7 @@ def test_failed_benchmark_record_is_omitted_and_its_error_is_printed(
         (["--data=/"], "is not NAME=DIR"),
     ],
 )
-def test_unknown_names_and_missing_data_exit_before_any_program_runs(
+def test_unknown_record_or_missing_data_set_exits_before_any_program_runs(
     toy: known_numbers.Record,
     capsys: pytest.CaptureFixture[str],
     arguments: list[str],
@@ -130,7 +130,7 @@ def test_unknown_names_and_missing_data_exit_before_any_program_runs(
 
 
 @pytest.mark.parametrize("record", known_numbers.RECORDS, ids=lambda record: record.experiment)
-def test_benchmark_record_names_an_existing_experiment_reference_and_environment(
+def test_each_benchmark_record_names_an_existing_experiment_reference_and_environment(
     record: known_numbers.Record,
 ) -> None:
     assert record.experiment in exp_factory.list_experiments()

@@ -25,7 +25,7 @@ def _read(dataset, count=-1):
 
 
 @pytest.mark.parametrize("drops", [False, True])
-def test_last_partial_batch_is_kept_or_dropped(drops):
+def test_last_partial_batch_is_dropped_only_if_drop_remainder_is_true(drops):
     dataset = arrays.from_arrays(NUMBERS, 4, shuffle=False, drop_remainder=drops)
     expected = [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]][: 2 if drops else 3]
     assert _read(dataset) == expected
@@ -42,7 +42,7 @@ def test_each_epoch_has_every_example_once_in_a_new_order(size):
     assert len({tuple(epoch) for epoch in epochs}) == 5
 
 
-def test_equal_seeds_shuffle_examples_identically():
+def test_only_equal_seeds_give_the_same_order_of_examples():
     def read(seed):
         return _read(arrays.from_arrays(NUMBERS, 4, shuffle=True, seed=seed, repeat=True), 20)
 
@@ -163,7 +163,7 @@ def test_object_with_an_array_method_is_converted_to_an_array():
     assert _read(arrays.from_arrays(Column(), 10, shuffle=False)) == [NUMBERS.tolist()]
 
 
-def test_large_rows_are_gathered_one_batch_at_a_time():
+def test_batches_of_large_rows_are_gathered_one_at_a_time():
     sizes = []
 
     class Rows(Squares):
@@ -230,7 +230,7 @@ def test_batch_size_above_the_number_of_rows_logs_a_warning_in_training(caplog):
         assert "25 examples, but there are only 10" in record.message
 
 
-def test_batch_that_never_fills_raises_unless_the_data_repeat():
+def test_drop_remainder_raises_if_no_batch_can_be_filled_unless_the_data_repeat():
     with pytest.raises(errors.DataError, match="25 examples can't be filled from 10 rows"):
         arrays.from_arrays(NUMBERS, 25, shuffle=False, drop_remainder=True)
     dataset = arrays.from_arrays(NUMBERS, 25, shuffle=False, drop_remainder=True, repeat=True)

@@ -26,7 +26,7 @@ def _batches(*layers: Any, begin: int = 0, end: int = 6, pipeline: int | None = 
     return list(dataset.take(end - begin).as_numpy_iterator())
 
 
-def test_resumed_training_sees_the_same_augmented_images() -> None:
+def test_resumed_training_sees_the_augmented_images_of_an_uninterrupted_run() -> None:
     layers = [FLIP, keras.layers.MixUp(alpha=0.3)]
     for batch, resumed in zip(_batches(*layers)[4:], _batches(*layers, begin=4), strict=True):
         np.testing.assert_array_equal(resumed[0], batch[0])

@@ -10,7 +10,7 @@ from official_lite.data import data_service
 
 def start_worker(target):
     service = tf.data.experimental.service
-    # Heartbeats every 10 ms, so that the worker learns of its task without delay.
+    # A heartbeat every 10 ms lets the worker learn of its task without delay.
     config = service.WorkerConfig(target.split("://")[1], heartbeat_interval_ms=10)
     return service.WorkerServer(config)
 
@@ -48,7 +48,7 @@ def test_missing_or_contradictory_data_service_options_are_refused(kwargs, named
         options(**kwargs)
 
 
-def test_unique_job_name_depends_on_sharing_and_batch_size():
+def test_job_name_contains_the_process_id_unless_other_processes_use_the_job():
     own = options(batch_size=8)
     assert own.unique_job_name.startswith("job_bs8_")
     assert own == options(batch_size=8)
@@ -64,7 +64,7 @@ def test_each_data_worker_reads_all_files_unless_workers_share_them(address):
     assert sorted(twice.as_numpy_iterator()) == [0, 0, 1, 1, 2, 2, 3, 3, 4, 4]
     once = data_service.distribute(dataset, options(address, "once", shares_files=True))
     assert sorted(once.as_numpy_iterator()) == [0, 1, 2, 3, 4]
-    # A second pass, as in the next evaluation.
+    # The second pass stands for the next evaluation.
     assert sorted(once.as_numpy_iterator()) == [0, 1, 2, 3, 4]
 
 
@@ -77,7 +77,7 @@ def test_training_continues_after_a_data_worker_restarts(dispatcher, shares_file
     assert len(list(itertools.islice(elements, 100))) == 100
     worker.stop()
     worker = start_worker(dispatcher)
-    # More elements than could have been prefetched from the stopped worker.
+    # Read more elements than could have been prefetched from the stopped worker.
     assert len(list(itertools.islice(elements, 1000))) == 1000
     worker.stop()
 
@@ -97,8 +97,8 @@ def test_data_service_without_workers_raises_after_the_timeout(dispatcher):
         data_service.wait_for_service(dispatcher, 1.0)
 
 
-def test_two_trainers_share_one_pass_over_the_data(dispatcher):
-    # Only one worker, because each trainer may read several workers in a different order.
+def test_two_trainers_that_share_a_job_read_the_same_elements(dispatcher):
+    # With several workers, each trainer might read the workers in a different order.
     worker = start_worker(dispatcher)
     dataset = tf.data.Dataset.range(1000).repeat()
     first, second = (
@@ -113,7 +113,7 @@ def test_two_trainers_share_one_pass_over_the_data(dispatcher):
 
 # TensorFlow itself emits this warning for any dataset that is sent to the service in a function.
 @pytest.mark.filterwarnings("ignore:To make it possible to preserve tf.data options:UserWarning")
-def test_round_robin_serves_every_replica(address):
+def test_round_robin_service_returns_elements_for_two_replicas(address):
     context = tf.distribute.InputContext(1, 0, 2)
     dataset = tf.data.Dataset.range(100).repeat()
     served = data_service.distribute(

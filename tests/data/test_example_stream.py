@@ -36,7 +36,7 @@ def test_per_example_and_per_batch_functions_give_the_same_results(mark):
     assert stream.batch(2, drop_remainder=True).element_spec.shape == (2,)
 
 
-def test_chunks_stay_whole_between_batch_functions():
+def test_chunks_are_not_split_between_consecutive_batch_functions():
     seen = []
 
     @example_stream.takes_batches
@@ -53,7 +53,7 @@ def test_chunks_stay_whole_between_batch_functions():
     assert sorted(seen) == [[0, 1, 2, 3], [0, 2], [4], [4, 5]]
 
 
-def test_applied_dataset_function_receives_single_examples():
+def test_apply_passes_a_dataset_of_single_examples_to_its_function():
     stream = _stream(tf.data.Dataset.range(6)).map(example_stream.takes_batches(_double))
     assert _values(stream.apply(lambda dataset: dataset.skip(1)).singly()) == [2, 4, 6, 8, 10]
 
@@ -105,7 +105,7 @@ def test_takes_batches_marks_a_function_without_changing_it():
     assert not example_stream.is_for_batches(None)
 
 
-def test_batch_and_single_example_decode_to_the_same_features(records):
+def test_feature_decoder_accepts_a_batch_or_a_single_example(records):
     decoder = example_stream.FeatureDecoder(FEATURES)
     assert example_stream.is_for_batches(decoder.decode)
     batch = decoder.decode(tf.constant(records))
@@ -116,7 +116,7 @@ def test_batch_and_single_example_decode_to_the_same_features(records):
     assert example["words"].values.shape == (3,)
 
 
-def test_function_of_one_example_is_vectorized_over_a_batch():
+def test_vectorize_turns_a_per_example_function_into_a_batch_function():
     examples = tf.data.Dataset.from_tensor_slices((tf.range(4), tf.range(4.0)))
     fn = example_stream.vectorize(lambda i, x: {"sum": tf.cast(i, tf.float32) + x})
     (batch,) = examples.batch(4).map(fn)
@@ -153,7 +153,7 @@ def test_mixture_draws_examples_in_proportion_to_the_weights():
     assert draw(combine_fn).mean() == pytest.approx(0.75, abs=0.02)
 
 
-def test_equal_seeds_draw_from_the_same_sequence_of_datasets():
+def test_mixtures_with_equal_seeds_draw_from_their_datasets_in_the_same_order():
     build = example_stream.build_weighted_sampling_combine_fn
     draws = [draw(build({"ones": 1, "zeros": 1}, seed=seed), count=50) for seed in (1, 1, 2)]
     np.testing.assert_array_equal(draws[0], draws[1])
@@ -173,7 +173,7 @@ def test_negative_or_all_zero_mixture_weights_are_refused(weights):
         example_stream.build_weighted_sampling_combine_fn(weights)
 
 
-def test_config_with_weights_builds_a_weighted_mixture():
+def test_config_builds_a_weighted_mixture_only_if_it_has_weights():
     params = MixConfig(
         input_path=base_config.Config({"ones": "a", "zeros": "b"}),
         weights=base_config.Config({"ones": 1, "zeros": 0}),

@@ -44,7 +44,7 @@ def test_reading_resumes_after_the_records_already_read(files, num_files, first)
     assert _read(files, 9, first_record=first) == _read(files, first + 9)[first:]
 
 
-def test_position_after_a_billion_epochs_is_computed_directly(files):
+def test_position_after_a_billion_epochs_is_found_without_replaying_the_epochs(files):
     rest = _read(files, 14, first_record=14 * 10**9 + 3)
     assert len(set(rest[:11])) == 11
     assert sorted(_read(files, 14, first_record=14 * 10**9)) == list(range(14))
@@ -74,7 +74,7 @@ def test_record_order_does_not_depend_on_the_global_seed(files):
 
 
 @pytest.mark.parametrize(("num_files", "pipeline"), [(1, 1), (4, 0)])
-def test_each_pipeline_resumes_in_its_own_share(files, num_files, pipeline):
+def test_each_pipeline_resumes_within_its_own_share_of_the_records(files, num_files, pipeline):
     files, context = files[:num_files], _context(pipeline, 2)
     whole = _read(files, 25, context)
     assert _read(files, 8, context, first_record=17) == whole[17:]
@@ -94,14 +94,14 @@ def test_dataset_fn_may_read_files_of_any_format(tmp_path):
     path.write_text("0\n1\n2\n")
 
     def read_lines(file):
-        # AutoGraph has to convert the conditional expression.
+        # AutoGraph must convert this conditional expression.
         file = tf.convert_to_tensor(file)
         return tf.data.TextLineDataset(file if tf.size(file) > 0 else tf.constant([""]))
 
     assert sorted(_read([str(path)], 3, dataset_fn=read_lines)) == [0, 1, 2]
 
 
-def test_resuming_with_files_without_records_raises(tmp_path):
+def test_resuming_from_files_without_records_raises(tmp_path):
     path = tmp_path / "empty.tfrecord"
     path.touch()
     with pytest.raises(errors.DataError, match=r"No records.*empty\.tfrecord"):

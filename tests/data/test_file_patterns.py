@@ -41,7 +41,7 @@ def test_files_of_several_patterns_keep_the_order_of_the_patterns(folder):
     ("pattern", "message"),
     [("c-*", "0 examples matched"), ("c-0", "c-0` does not exist"), ("", "is a directory")],
 )
-def test_input_that_matches_no_file_is_named_in_the_error(folder, pattern, message):
+def test_path_or_pattern_that_matches_no_file_is_named_in_the_error(folder, pattern, message):
     with pytest.raises(errors.DataError, match=message):
         matched(folder, pattern)
 
@@ -89,7 +89,7 @@ def test_changed_first_or_last_byte_of_a_large_file_is_detected(
     assert _differences(described) == [str(file)]
 
 
-def test_files_beyond_the_first_thousand_are_compared_by_size(tmp_path: pathlib.Path) -> None:
+def test_files_after_the_first_1000_are_compared_by_size_only(tmp_path: pathlib.Path) -> None:
     for number in range(1100):
         (tmp_path / f"{number:04}").touch()
     described = file_patterns.describe([str(tmp_path)])
@@ -106,7 +106,7 @@ def test_remote_files_are_described_by_their_pattern_only() -> None:
 
 def test_unreadable_file_is_compared_by_size(tmp_path: pathlib.Path) -> None:
     link = tmp_path / "unreadable"
-    link.symlink_to("/proc/self/mem")  # A regular file; its first byte can't be read.
+    link.symlink_to("/proc/self/mem")  # This is a regular file whose first byte can't be read.
     described = file_patterns.describe([str(tmp_path)])
     (file,) = described[0]["files"]
     assert (file["hashed"], file["sha256"]) == ("unreadable", None)
@@ -115,7 +115,7 @@ def test_unreadable_file_is_compared_by_size(tmp_path: pathlib.Path) -> None:
     assert _differences(described) == [str(link)]
 
 
-def test_file_that_became_unreadable_is_reported_as_different(tmp_path: pathlib.Path) -> None:
+def test_file_that_has_become_unreadable_is_reported_as_different(tmp_path: pathlib.Path) -> None:
     file = tmp_path / "a.csv"
     file.touch()
     described = file_patterns.describe([str(file)])

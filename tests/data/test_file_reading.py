@@ -30,7 +30,7 @@ def test_hosts_divide_the_files_in_every_epoch(files, seed):
         assert len(set(hosts[0][epoch] + hosts[1][epoch])) == 32
 
 
-def test_host_reads_different_files_in_the_next_epoch(files):
+def test_host_reads_different_files_in_the_second_epoch(files):
     lines = read(files, num_hosts=2, is_training=True, seed=3, count=32)
     first, second = ({line.split(".")[0] for line in part} for part in (lines[:16], lines[16:]))
     assert first != second
@@ -55,7 +55,7 @@ def test_training_files_repeat_unless_the_dataset_is_cached(files, number):
     assert len(read(files[:number], is_training=True, cache=True)) == 4 * number
 
 
-def test_equal_seeds_shuffle_records_identically(files):
+def test_only_equal_seeds_give_the_same_order_of_records(files):
     orders = [read(files, is_training=True, seed=seed, count=32) for seed in (1, 1, 2)]
     assert orders[0] == orders[1] != orders[2]
 

@@ -63,7 +63,7 @@ def test_generator_error_is_reported_with_its_source_line(draw):
         lambda: tf.gather(tf.zeros([3, 2]), tf.constant([9])),
     ],
 )
-def test_out_of_range_index_is_reported_as_a_data_error(run):
+def test_out_of_range_label_or_index_is_reported_as_a_data_error(run):
     for call in (run, tf.function(run)):
         assert "a label or an index in a batch is out of range" in explanation(failed(call))
 
@@ -84,7 +84,7 @@ def test_missing_feature_is_named_in_a_one_line_error(write_records, tmp_path):
 
 
 @pytest.mark.parametrize("example", [{"label": 1}, ({"label": 1}, 2)])
-def test_key_missing_from_the_examples_is_reported_with_the_nearest_key(example):
+def test_error_about_a_key_missing_from_the_examples_suggests_the_nearest_key(example):
     def parse(row, *_):
         return row["lable"]
 
@@ -158,7 +158,7 @@ def write_file(tmp_path):
     return write_file
 
 
-def test_damage_is_found_in_the_most_recently_read_files(write_file):
+def test_damaged_file_among_the_most_recently_read_files_is_reported_first(write_file):
     for names in (("a", "b"), ("c", "d")):
         files = [write_file(names[0]), write_file(names[1], length=40)]
         input_errors.remember(files, tf.data.TFRecordDataset)
@@ -172,14 +172,14 @@ def test_search_for_damaged_files_stops_at_its_time_limit(write_file, monkeypatc
     assert "Stopped searching for a damaged file" in caplog.text
 
 
-def test_input_without_any_record_is_refused(write_file):
+def test_files_without_any_record_are_refused(write_file):
     files = [write_file("a", count=0), write_file("b")]
     input_errors.require_records(files, tf.data.TFRecordDataset, "*")
     with pytest.raises(errors.DataError, match=r"0 examples matched '\*': .*all 1 files"):
         input_errors.require_records(files[:1], tf.data.TFRecordDataset, "*")
 
 
-def test_unreadable_gzip_file_error_suggests_wrong_compression(write_file):
+def test_error_about_an_unreadable_gzip_file_suggests_checking_its_compression(write_file):
     with pytest.raises(errors.DataError, match="compression"):
         input_errors.require_records(
             [write_file("a", options="GZIP")], tf.data.TFRecordDataset, "*"

@@ -33,7 +33,7 @@ def test_only_datasets_of_unknown_cardinality_are_wrapped_in_a_timer(dataset):
     assert length.watch_cardinality(lambda: 3)() == 3
 
 
-def test_every_slow_pass_over_the_data_logs_a_warning(dataset, monkeypatch, caplog):
+def test_each_slow_pass_over_data_of_unknown_length_logs_a_warning(dataset, monkeypatch, caplog):
     monkeypatch.setattr(length, "_BATCHES_BETWEEN_LOOKS", 1)
     monkeypatch.setattr(length, "_WARNING_SECONDS", 0.0)
     timed = length.watch_cardinality(lambda: dataset.filter(lambda _: True))()
@@ -42,14 +42,14 @@ def test_every_slow_pass_over_the_data_logs_a_warning(dataset, monkeypatch, capl
         assert caplog.text.count("without reaching the end") == warnings
 
 
-def test_pass_over_the_data_beyond_the_time_limit_raises(dataset, monkeypatch):
+def test_pass_over_data_of_unknown_length_raises_after_the_time_limit(dataset, monkeypatch):
     monkeypatch.setattr(length, "_BATCHES_BETWEEN_LOOKS", 1)
     monkeypatch.setattr(length, "_MAX_SECONDS", 0.0)
     with pytest.raises(tf.errors.OpError, match="without reaching the end"):
         list(length.watch_cardinality(lambda: dataset.filter(lambda _: True))())
 
 
-def test_repeat_restarts_a_dataset_and_returns_other_inputs_unchanged():
+def test_repeat_wrapper_repeats_datasets_and_returns_other_inputs_unchanged():
     def build_inputs(params, input_context=None):
         return params
 
@@ -57,7 +57,7 @@ def test_repeat_restarts_a_dataset_and_returns_other_inputs_unchanged():
     values = repeated(tf.data.Dataset.range(3)).take(5).as_numpy_iterator()
     assert list(values) == [0, 1, 2, 0, 1]
     assert repeated(5) == 5
-    # Code that distributes the dataset looks up the arguments by name.
+    # The code that distributes the dataset inspects the argument names of `build_inputs`.
     assert inspect.signature(repeated) == inspect.signature(build_inputs)
 
 
@@ -79,7 +79,7 @@ def _read(build, batch=None, num_batches=7, **kwargs):
     return batches
 
 
-def test_first_batches_repeat_from_the_training_position():
+def test_repeated_first_batches_begin_at_the_resume_position():
     all_of_them = _read(_build, batch=0)
     build = length.first_batches(_build, 3, seed=3, repeat=True)
     assert _read(build, batch=0) == (all_of_them[:3] * 3)[:7]

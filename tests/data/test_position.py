@@ -39,7 +39,7 @@ def test_each_replica_starts_at_the_resume_position(pipelines):
     assert _read(_training_data(3, context), 7 * per_step) == unbroken[3 * per_step :]
 
 
-def test_unrepeated_data_ignore_the_resume_position():
+def test_data_that_do_not_repeat_ignore_the_resume_position():
     with position.begin_at(batch=2, seed=7) as begin:
         dataset = arrays.from_arrays(ROWS, 4, shuffle=False)
     assert _read(dataset, 1) == [[0, 1, 2, 3]]
@@ -55,7 +55,7 @@ def test_batch_numbers_continue_after_a_resume():
     assert [int(number) for number, _ in position.enumerate_batches(batches)] == [0, 1, 2]
 
 
-def test_custom_data_source_can_take_the_resume_position():
+def test_take_returns_the_resume_position_and_marks_it_as_used():
     assert position.take() is None
     with position.begin_at(batch=5, seed=7) as begin:
         assert not begin.is_kept

@@ -52,14 +52,14 @@ def test_damaged_record_is_counted_once_however_often_it_is_read(write):
     assert len(read(dataset.repeat(3))) == 3 * 19
 
 
-def test_more_damaged_records_than_allowed_over_all_files_raise(write):
+def test_more_damaged_records_in_all_files_than_allowed_raise_an_error(write):
     files = [write("a", flipped=[15]), write("b", flipped=[15])]
     dataset = file_reading.SoundRecords(1)
     with pytest.raises(tf.errors.OpError, match="allows only 1"):
         read(dataset(files))
 
 
-def test_record_with_a_damaged_length_field_raises(write):
+def test_record_with_a_damaged_length_raises_an_error_with_its_position(write):
     file = write("a", flipped=[5 * BYTES + 1])
     with pytest.raises(tf.errors.OpError, match=f"unknown length at byte {5 * BYTES}"):
         read(file_reading.SoundRecords(99)(file))

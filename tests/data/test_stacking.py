@@ -63,7 +63,7 @@ def test_transformations_after_from_arrays_apply_to_stacked_batches(change):
     assert stacks.options().autotune.enabled == dataset.options().autotune.enabled
 
 
-def test_rows_of_a_whole_stack_are_gathered_at_once():
+def test_all_rows_of_a_stack_are_gathered_in_one_call():
     gathers = []
 
     class Rows:

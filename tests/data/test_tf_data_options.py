@@ -43,6 +43,6 @@ def test_private_thread_pool_is_set_for_datasets_and_dataset_functions() -> None
     for found in (tf_data_options.with_private_threads(dataset, 2), function(None)):
         assert found.options().threading.private_threadpool_size == 2
         assert list(found.as_numpy_iterator()) == [0, 1, 2]
-    # Code that distributes the dataset looks up `input_context` by name.
+    # The code that distributes the dataset looks for an argument named `input_context`.
     assert function.__wrapped__ is build_inputs
     assert tf_data_options.with_private_threads(dataset, None) is dataset

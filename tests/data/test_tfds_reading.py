@@ -38,7 +38,7 @@ def read(*, host=0, num_hosts=1, is_training=False, sharding=True, **kwargs):
     return list(dataset.as_numpy_iterator())
 
 
-def test_tfds_divides_files_if_there_is_one_for_each_host(tfds):
+def test_tfds_divides_files_among_hosts_if_there_is_at_least_one_per_host(tfds):
     assert len(read(num_hosts=2)) == 10
     assert tfds.loaded["read_config"].input_context.num_input_pipelines == 2
 

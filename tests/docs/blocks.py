@@ -22,14 +22,14 @@ _FILE = re.compile(r"(?:# |<!-- )([\w/]+\.(?:py|yaml))(?: -->)?")
 
 @dataclasses.dataclass(frozen=True)
 class Block:
-    """A block of code.
+    """A code block on a documentation page.
 
     Attributes:
         page: The path of its page, relative to the repository root.
         line: The zero-based number of its first line.
         language: The word after the three backticks; `indented` for an indented block.
         text: The code.
-        comment: The text of an HTML comment right above it.
+        comment: The text of the HTML comment directly above the block; empty if there is none.
     """
 
     page: str
@@ -40,7 +40,7 @@ class Block:
 
     @property
     def file(self) -> str | None:
-        """The name of the file that it shows, from its first line or the comment above it."""
+        """The file that the block shows, as named in its first line or in its comment."""
         first_line, _, _ = self.text.partition("\n")
         for sign in (first_line, f"<!-- {self.comment} -->"):
             if named := _FILE.fullmatch(sign):
@@ -49,7 +49,7 @@ class Block:
 
     @property
     def commands(self) -> list[str]:
-        """The commands of a shell block, one per line; of a console block, those after `$`."""
+        """The commands of a shell block, or the lines of a console block that begin with `$`."""
         lines = self.text.replace("\\\n", " ").splitlines()
         if self.language == "console":
             lines = [line.removeprefix("$ ") for line in lines if line.startswith("$ ")]

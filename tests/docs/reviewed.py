@@ -1,6 +1,6 @@
 """Lists of pages and blocks that the tests run in a special way or not at all, with reasons."""
 
-# Pages whose commands are run, not only checked. The pages of one tuple share a session.
+# Pages whose commands are run and not only parsed. The pages of one tuple share a session.
 SESSIONS = [
     ("docs/start.md", "docs/tools.md"),
     ("docs/concepts.md",),
@@ -22,7 +22,7 @@ SESSIONS = [
     ("docs/coming_from_nni.md",),
 ]
 
-# Pages that take long to run.
+# Pages whose commands take long to run.
 SLOW = {
     "docs/tools.md",
     "docs/how_to/own_files.md",
@@ -32,7 +32,7 @@ SLOW = {
     "docs/coming_from_nni.md",
 }
 
-# Why a block is not run, by its page and its first words.
+# The reasons why blocks are not run, by the page and the first words of the block.
 NOT_RUN = {
     ("docs/start.md", "git clone"): "fetches and installs",
     ("docs/how_to/parquet.md", "pip install"): "fetches and installs",
@@ -49,7 +49,7 @@ NOT_RUN = {
     ),
 }
 
-# Experiments that only the reader's own code registers.
+# Experiments that only code written by the reader registers.
 NOT_REGISTERED = {"demo/lines": "is in what `tools new demo` writes"}
 
 # Blocks under a comment such as `<!-- driver -->` are run by the page's own test.

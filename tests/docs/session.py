@@ -1,4 +1,4 @@
-"""A session that follows pages like a reader: writes their files, runs their code and commands."""
+"""A session that follows pages like a reader: it writes their files, and runs their commands."""
 
 import fnmatch
 import os
@@ -18,8 +18,8 @@ class Session:
     """A reader who follows pages in one directory.
 
     Args:
-        directory: The working directory, in place of the repository root. What a page writes to
-            `/tmp` is written to its subdirectory `tmp`.
+        directory: The working directory, in place of the repository root. Its subdirectory `tmp`
+            replaces `/tmp`.
     """
 
     def __init__(self, directory: pathlib.Path) -> None:
@@ -31,7 +31,7 @@ class Session:
         self._expected: list[str] = []
 
     def read(self, shown: Sequence[blocks.Block]) -> None:
-        """Follow the blocks of a page, and compare the printed output with the output it shows."""
+        """Follow the blocks of a page, and compare the printed output with that on the page."""
         for block in shown:
             self._do(block)
         self._run_python()
@@ -69,7 +69,7 @@ class Session:
                 self._run_command(command)
 
     def _look_into(self, block: blocks.Block) -> None:
-        """Assert that a folder has exactly the files that the block lists by name or pattern."""
+        """Assert that a folder contains exactly the files that a block lists by name or pattern."""
         first, *others = block.text.splitlines()
         folder = pathlib.Path(self._moved(first))
         # Three or more spaces separate the names in a line from their description.
@@ -82,7 +82,7 @@ class Session:
     def _run_python(self) -> None:
         if not self._python:
             return
-        # Each line has the same number as in the page, so that a traceback points to the page.
+        # The script has the line numbers of the page, so that a traceback points to the page.
         lines: list[str] = []
         for block in self._python:
             lines += [""] * (block.line - len(lines)) + block.text.splitlines()
@@ -117,7 +117,7 @@ class Session:
         self._printed += done.stdout
 
     def _compare(self) -> None:
-        """Assert that the shown lines were printed in this order; `…` matches anything."""
+        """Assert that the expected lines were printed in their order; `…` matches any text."""
         printed = iter(self._printed.splitlines())
         for line in self._expected:
             pattern = ".*".join(map(re.escape, line.split("…")))

@@ -22,35 +22,35 @@ from official_lite.modeling import hyperparams
 from official_lite.tools import __main__ as tools
 from tests.docs import blocks, reviewed
 
-# The endings of placeholders, which a reader must replace.
+# The characters that end a placeholder, which readers must replace.
 _LEFT_OPEN = ("…", "...")
 
 
 def words(command: str) -> list[str]:
-    """Return the words of a command without placeholders."""
+    """Return the words of a command, without placeholders."""
     return [word for word in shlex.split(command, comments=True) if not word.endswith(_LEFT_OPEN)]
 
 
 def check(command: str) -> None:
-    """Raise an error if the program would reject a part of the command."""
+    """Raise an error if a program would reject its arguments in the command."""
     assignment = re.fullmatch(r"\w+=\$\((.*)\)", command)
     for part in _split(words(assignment[1] if assignment else command), "&&"):
         _check_program([word for word in part if not re.fullmatch(r"[A-Z_]+=.*", word)])
 
 
 def check_train_flags(arguments: Sequence[str]) -> None:
-    """Check flags of `train.py`: their names, the experiment, and the path of each set field."""
+    """Check the names of `train.py` flags, the experiment, and the path of each `--set` field."""
     experiment_flags.define_flags()
     parsed = copy.deepcopy(flags.FLAGS)
     if "enable_async_checkpointing" not in parsed:
         flags.DEFINE_bool("enable_async_checkpointing", True, "", flag_values=parsed)
     parsed.unparse_flags()
     left_over = parsed(["train.py", *arguments])[1:]
-    assert not left_over, f"train.py takes no {left_over}"
+    assert not left_over, f"train.py does not accept {left_over}"
     is_known = parsed.experiment in exp_factory.list_experiments()
     is_the_readers = parsed["import"].value or parsed.experiment in reviewed.NOT_REGISTERED
     if parsed.experiment and (is_known or not is_the_readers):
-        # Only the reader has the config files.
+        # The config files are not read, because only the reader has them.
         parsed.config_file = None
         parsing.parse_configuration(parsed)
 

@@ -62,7 +62,7 @@ def test_console_blocks_of_pages_show_the_actual_output(
     session.Session(tmp_path).converse(block)
 
 
-def test_flags_named_on_pages_exist_in_their_command() -> None:
+def test_flags_shown_on_pages_are_accepted_by_train_py() -> None:
     flags = [b.text for b in BLOCKS if b.language == "indented" and b.text.startswith("--")]
     for text in flags:
         (flag,) = shown_commands.words(text)
@@ -84,7 +84,9 @@ def test_config_fields_named_on_pages_exist() -> None:
 @pytest.mark.parametrize(
     "block", [b for b in BLOCKS if b.language in ("yaml", "json", "toml")], ids=str
 )
-def test_data_blocks_of_pages_parse_and_their_configs_are_accepted(block: blocks.Block) -> None:
+def test_yaml_json_and_toml_blocks_on_pages_parse_and_their_configs_are_accepted(
+    block: blocks.Block,
+) -> None:
     if block.language == "yaml":
         config = yaml.safe_load(block.text)
         params = exp_factory.get_exp_config("vision/digits_mlp")
@@ -95,7 +97,9 @@ def test_data_blocks_of_pages_parse_and_their_configs_are_accepted(block: blocks
         tomllib.loads(block.text)
 
 
-def test_packaging_page_shows_the_pyproject_of_a_new_project(tmp_path: pathlib.Path) -> None:
+def test_packaging_page_shows_the_pyproject_file_that_the_new_tool_writes(
+    tmp_path: pathlib.Path,
+) -> None:
     page = "docs/how_to/own_package.md"
     (shown,) = [block for block in BLOCKS if block.page == page and block.language == "toml"]
     new.write_project(tmp_path / "speech")
@@ -114,11 +118,11 @@ def test_links_on_pages_have_existing_targets() -> None:
     assert missing == []
 
 
-def test_every_code_block_has_a_checked_language() -> None:
+def test_every_code_block_has_a_language_that_the_tests_check() -> None:
     assert [str(block) for block in BLOCKS if block.language not in LANGUAGES] == []
 
 
-def test_lists_of_reviewed_blocks_and_own_tests_have_only_existing_entries() -> None:
+def test_excluded_blocks_exist_and_dedicated_tests_mention_their_page() -> None:
     reviewed_blocks = [
         (page, beginning)
         for page, beginning in reviewed.NOT_RUN

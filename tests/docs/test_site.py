@@ -30,7 +30,7 @@ def _subclasses(cls: type) -> set[type]:
     return {cls}.union(*map(_subclasses, cls.__subclasses__()))
 
 
-def test_page_of_config_fields_has_every_field_of_every_config_class_with_its_default() -> None:
+def test_config_fields_page_lists_every_field_of_every_config_class_with_its_default() -> None:
     page = runpy.run_path(str(DOCS / "site" / "config_fields.py"))["fields_page"]()
     sections = re.split(r"^## (?:`.*`: )?(\w+)$", page, flags=re.MULTILINE)[1:]
     shown = dict(zip(sections[::2], sections[1::2], strict=True))
@@ -53,7 +53,7 @@ def test_page_of_config_fields_has_every_field_of_every_config_class_with_its_de
 
 
 @pytest.mark.slow
-def test_site_builds_with_a_reference_from_docstrings_and_a_working_search(
+def test_site_builds_with_an_api_reference_from_docstrings_and_a_working_search(
     tmp_path: pathlib.Path,
 ) -> None:
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet"]

@@ -63,7 +63,9 @@ np.save(out, serve(tf.constant(np.load(images)))["logits"])
 
 
 @pytest.mark.slow
-def test_exported_model_gives_the_same_outputs_in_a_fresh_process(tmp_path: pathlib.Path) -> None:
+def test_exported_model_reloaded_in_a_new_process_has_the_outputs_of_the_run(
+    tmp_path: pathlib.Path,
+) -> None:
     model_dir, images = tmp_path / "run", tmp_path / "images.npy"
     arguments = ["--set=trainer.train_steps=20"]
     assert commands.run(_command("train", model_dir, *arguments)).returncode == 0
@@ -73,9 +75,9 @@ def test_exported_model_gives_the_same_outputs_in_a_fresh_process(tmp_path: path
     command = [tmp_path / "export.py", model_dir, images, exported]
     done = commands.run(command, env={"PYTHONPATH": str(commands.ROOT)})
     assert done.returncode == 0, done.stderr[-3000:]
-    # A new interpreter instead of a fork, which would already have imported this package.
+    # This is a new interpreter, because a fork would already have imported this package.
     command = [sys.executable, "-c", RELOAD, str(model_dir), str(images), str(reloaded)]
     subprocess.run(command, check=True, cwd=commands.ROOT)
-    # Three dense layers with sums over at most 64 numbers.
+    # The model has three dense layers, each with sums over at most 64 numbers.
     rounding.assert_close(np.load(reloaded), np.load(exported), roundings=3 * 64)
     assert np.abs(np.load(exported)).max() > 0

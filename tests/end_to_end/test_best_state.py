@@ -26,7 +26,7 @@ class UseEmaTask(LineTask):
 
 
 class DivergingTask(LineTask):
-    """A task that diverges, so that its first evaluation is the best one."""
+    """A task whose training diverges, so that the first evaluation is the best one."""
 
     @classmethod
     def create_optimizer(cls, *args: Any, **kwargs: Any) -> keras.optimizers.Optimizer:
@@ -62,7 +62,7 @@ def _validations(model_dir: pathlib.Path) -> list[float]:
 
 
 @pytest.mark.parametrize(("task_cls", "trainer"), [(LineTask, EMA), (UseEmaTask, {})])
-def test_best_checkpoints_evaluate_to_the_recorded_metric(
+def test_restored_best_checkpoints_evaluate_to_the_recorded_best_metric(
     experiment: Callable[..., Any],
     make_trainer: Callable[..., Any],
     tmp_path: pathlib.Path,
@@ -97,11 +97,11 @@ def test_best_checkpoints_evaluate_to_the_recorded_metric(
         other.checkpoint.restore(str(tmp_path / "run" / name)).expect_partial()
         for _ in range(2):
             assert float(other.evaluate(tf.constant(-1))["mae"]) == recorded
-        # Code that ignores the averages finds the same weights.
+        # The weights equal their averages, so code that does not know of averages uses them, too.
         kernel, average = (v.numpy() for v in _kernel_and_average(other))
         assert kernel.tolist() == average.tolist()
     evaluated = [weight.numpy().tolist() for weight in model.trainable_variables]
-    # A Keras weights file has no averages.
+    # A Keras weights file contains no averages, so its weights must be the averaged ones.
     model.load_weights(weights)
     assert [weight.numpy().tolist() for weight in model.trainable_variables] == evaluated
 
@@ -116,7 +116,7 @@ def _kernel_and_average(trainer: Any) -> tuple[Any, Any]:
 @pytest.mark.parametrize(
     ("task_cls", "trainer"), [(DivergingTask, EMA), (DivergingUseEmaTask, {}), (DivergingTask, {})]
 )
-def test_restore_best_weights_restores_the_evaluated_weights(
+def test_restore_best_weights_restores_the_weights_of_the_best_evaluation(
     experiment: Callable[..., Any],
     tmp_path: pathlib.Path,
     task_cls: type[LineTask],
@@ -138,7 +138,7 @@ def test_restore_best_weights_restores_the_evaluated_weights(
     assert _run(task_cls, params, tmp_path, "eval", run_post_eval=True)["mae"] == first
 
 
-def test_keras_ema_optimizer_evaluates_as_after_keras_fit(
+def test_evaluation_with_a_keras_ema_optimizer_matches_keras_fit_and_evaluate(
     experiment: Callable[..., Any], tmp_path: pathlib.Path
 ) -> None:
     evaluated = _run(UseEmaTask, experiment(), tmp_path, run_post_eval=True)["mae"]

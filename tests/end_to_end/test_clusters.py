@@ -13,7 +13,7 @@ from benchmarks import chaos
 from tests import commands
 
 ROOT = pathlib.Path(__file__).parents[2]
-# Kills worker 1 at step 25, once.
+# A hook that kills worker 1 at step 25, but only once.
 KILLER = """
 import json
 import os
@@ -52,7 +52,7 @@ def test_missing_worker_is_named_after_the_timeout(tmp_path: pathlib.Path) -> No
         f"worker 1 at {missing} (nothing listens at this port) did not answer worker 0 within 1 s"
     )
     assert message in worker.stderr.splitlines()[-1]
-    # As after any invalid command, nothing has been written.
+    # The worker has written nothing, as after any invalid command.
     assert not (tmp_path / "run").exists()
 
 
@@ -97,7 +97,7 @@ def test_killed_worker_is_named_and_the_restarted_run_equals_an_uninterrupted_on
     assert (
         "launch   | worker 1 was killed by SIGKILL (perhaps out of memory) first." in killed.stderr
     )
-    # The surviving worker also names the lost one, and ends with the exit code of a lost cluster.
+    # The surviving worker also names the lost one, and exits with the code of cluster errors.
     assert "worker 0 | ClusterError: Lost connection to worker 1 at 127.0.0.1:" in killed.stderr
     assert "launch   | worker 0 ended with exit code 7." in killed.stderr
     assert "launch   | Restart 1 of 1." in killed.stderr

@@ -24,7 +24,7 @@ DIGITS = "vision/digits_cnn"
 
 
 def _parse(tmp_path: pathlib.Path, text: str = "", **options: Any) -> cfg.ExperimentConfig:
-    """Return the config of the digits experiment, overridden by a config file."""
+    """Return the config of the digits experiment with the overrides of a config file."""
     file = tmp_path / "my.yaml"
     file.write_text(text)
     flags = parsing.ParseConfigOptions(
@@ -71,7 +71,7 @@ print(re.search(r"VmHWM:\\s*(\\d+) kB", status)[1])
 """
 
 
-def test_yaml_bombs_and_foreign_encodings_are_refused_quickly(
+def test_yaml_bombs_huge_files_and_foreign_encodings_are_refused_with_little_memory(
     tmp_path: pathlib.Path,
 ) -> None:
     aliases = "\n".join(f"a{i + 1}: &a{i + 1} [{', '.join([f'*a{i}'] * 9)}]" for i in range(9))
@@ -98,7 +98,7 @@ def test_yaml_bombs_and_foreign_encodings_are_refused_quickly(
     assert int(kilobytes) < 200_000
 
 
-def test_zero_train_steps_and_a_zero_batch_size_are_accepted(
+def test_zero_train_steps_and_a_zero_batch_size_are_accepted_by_the_config_parser(
     tmp_path: pathlib.Path,
 ) -> None:
     params = _parse(tmp_path, set=["trainer.train_steps=0", "task.train_data.global_batch_size=0"])

@@ -70,7 +70,7 @@ def _copy(base: pathlib.Path, tmp_path: pathlib.Path, name: str) -> pathlib.Path
         *(pytest.param(content, marks=pytest.mark.slow) for content in (b"", b"{", b"[]\n")),
     ],
 )
-def test_run_resumes_despite_damaged_record_files(
+def test_run_resumes_although_its_record_files_are_damaged(
     base: pathlib.Path, tmp_path: pathlib.Path, content: bytes
 ) -> None:
     model_dir = _copy(base, tmp_path, "run")
@@ -83,7 +83,7 @@ def test_run_resumes_despite_damaged_record_files(
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "kind"), [*zip(_FILES, itertools.cycle(_KINDS))])
-def test_special_file_in_place_of_a_record_is_replaced_or_raises_a_one_line_error(
+def test_special_file_in_place_of_a_run_file_is_replaced_or_raises_a_one_line_error(
     base: pathlib.Path, tmp_path: pathlib.Path, kind: str, name: str
 ) -> None:
     model_dir = _copy(base, tmp_path, "run")

@@ -26,9 +26,11 @@ RECORD_BYTES = 64
 
 @dataclasses.dataclass
 class FaultyConfig(cfg.TaskConfig):
-    """Attributes:
-    source: A key of `_SOURCES`; empty reads the files of the data's `input_path`.
-    validation_source: The corresponding key for the evaluation data.
+    """The config of a task with faulty data.
+
+    Attributes:
+        source: A key of `_SOURCES`; if empty, the task reads the files in `input_path`.
+        validation_source: The corresponding key for the evaluation data.
     """
 
     source: str = ""
@@ -163,7 +165,7 @@ def test_files_without_records_end_the_run_with_an_error_naming_their_pattern(
     tmp_path: pathlib.Path, model_dir: pathlib.Path, names: list[str]
 ) -> None:
     for name in names:
-        # Not empty files, which `tests/data/test_file_patterns.py` covers.
+        # The files are not empty, because `tests/data/test_file_patterns.py` tests empty files.
         (tmp_path / name).write_bytes(b"\0\0\0")
     with pytest.raises(errors.DataError, match=r"0 examples matched .*\*\.tfrecord") as caught:
         _run(model_dir, task=_files(tmp_path / "*.tfrecord"))
@@ -198,7 +200,7 @@ def test_endless_evaluation_data_are_refused_unless_validation_steps_are_set(
     _run(model_dir, task=endless, trainer={"validation_steps": 2})
 
 
-def test_evaluation_over_data_of_unknown_length_has_a_time_limit(
+def test_evaluation_over_data_of_unknown_length_warns_and_then_raises_after_time_limits(
     model_dir: pathlib.Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     unknown = {"source": "good", "validation_source": "of unknown length"}
@@ -229,7 +231,7 @@ def _flip_a_bit(data: bytes) -> bytes:
         (lambda _: b"some text, and no records\n", r"b\.tfrecord` .* at 0", "graph"),
     ],
 )
-def test_damaged_file_is_named_with_the_position_of_the_damage(
+def test_error_about_a_damaged_file_names_the_file_and_the_position_of_the_damage(
     tmp_path: pathlib.Path,
     model_dir: pathlib.Path,
     damage: Callable[[bytes], bytes],
@@ -248,7 +250,7 @@ def test_damaged_file_is_named_with_the_position_of_the_damage(
     assert caught.value.exit_code == 3
 
 
-def test_file_with_unexpected_compression_is_named_in_the_error(
+def test_unexpectedly_compressed_file_is_named_in_the_error(
     tmp_path: pathlib.Path, model_dir: pathlib.Path
 ) -> None:
     _write(tmp_path / "a.tfrecord", "GZIP")
@@ -324,7 +326,7 @@ def test_bad_label_or_misshapen_batch_ends_the_run_before_any_checkpoint(
 
 
 @pytest.mark.parametrize("execution", ["graph", "eager"])
-def test_data_generator_error_is_reported_with_the_step_and_line(
+def test_error_in_a_data_generator_is_reported_with_its_step_and_source_line(
     model_dir: pathlib.Path, execution: str
 ) -> None:
     # The nineteenth example is in the third batch.
@@ -333,7 +335,7 @@ def test_data_generator_error_is_reported_with_the_step_and_line(
         _run(model_dir, task={"source": "raising"}, runtime={"execution": execution})
 
 
-def test_hanging_data_generator_triggers_a_stall_warning(
+def test_hanging_data_generator_is_named_in_a_stall_warning(
     model_dir: pathlib.Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     hooks = [{"name": "stall_warning", "seconds": 0.2}]

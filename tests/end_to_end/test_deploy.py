@@ -29,7 +29,7 @@ def _documents(name: str) -> list[dict[str, Any]]:
 
 
 def _controlled(name: str) -> list[dict[str, Any]]:
-    """Return the documents of a manifest, or the Job that Kubeflow Trainer makes of a TrainJob."""
+    """Return a manifest's documents, or the Job that Kubeflow Trainer creates for a TrainJob."""
     documents = _documents(name)
     if name != "trainjob.yaml":
         return documents
@@ -113,7 +113,7 @@ def test_trainjob_manifest_matches_the_schema_of_kubeflow_trainer() -> None:
     reference = {"apiGroup": "trainer.kubeflow.org", "kind": "TrainingRuntime"}
     assert job["spec"]["runtimeRef"] == {**reference, "name": runtime["metadata"]["name"]}
     assert job["spec"]["trainer"].keys() == {"numNodes", "env", "args"}
-    # No framework policy, which would set variables for PyTorch, JAX or MPI.
+    # A framework policy would set variables for PyTorch, JAX or MPI.
     assert runtime["spec"]["mlPolicy"].keys() == {"numNodes"}
     (replicated,) = runtime["spec"]["template"]["spec"]["replicatedJobs"]
     label = {"trainer.kubeflow.org/trainjob-ancestor-step": "trainer"}
@@ -122,7 +122,7 @@ def test_trainjob_manifest_matches_the_schema_of_kubeflow_trainer() -> None:
     (container,) = replicated["template"]["spec"]["template"]["spec"]["containers"]
     # Trainer finds the container by this name.
     assert container["name"] == "node"
-    # Each document states the number of workers twice.
+    # Each document states the number of workers twice, and both numbers must be equal.
     trainer, policy = job["spec"]["trainer"], runtime["spec"]["mlPolicy"]
     for entries, number in (
         (container["env"], policy["numNodes"]),
@@ -157,7 +157,7 @@ def test_tfjob_container_maps_restartable_exit_codes_to_138(
 
 
 def _tf_configs(name: str, tmp_path: pathlib.Path) -> Iterator[str]:
-    """Yield the TF_CONFIG that the start command of each pod of a manifest sets."""
+    """Yield the `TF_CONFIG` that the start command in each pod of a manifest sets."""
     _program(tmp_path / "bin" / "python", 'printf %s "$TF_CONFIG"')
     documents = _controlled(name)
     data = next((d["data"] for d in documents if d["kind"] == "ConfigMap"), {})
@@ -213,7 +213,7 @@ cluster.meet(tf_config.find_cluster())
 
 
 def _exit_codes(environments: list[Mapping[str, str]]) -> list[int]:
-    """Return the exit codes of processes that look for one another."""
+    """Start processes that wait for one another, and return their exit codes."""
     processes = [
         subprocess.Popen([sys.executable, "-c", MEET], env={**os.environ, **environment}, cwd=ROOT)
         for environment in environments
@@ -228,7 +228,7 @@ def _exit_codes(environments: list[Mapping[str, str]]) -> list[int]:
         ("trainjob.yaml", ("trainer-node-0-0.trainer:2222", "trainer-node-0-1.trainer:2222")),
     ],
 )
-def test_pods_of_a_job_get_one_cluster_and_find_each_other(
+def test_pods_of_a_job_get_the_same_cluster_spec_and_find_each_other(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, name: str, addresses: tuple[str, ...]
 ) -> None:
     texts = list(_tf_configs(name, tmp_path))
@@ -242,7 +242,7 @@ def test_pods_of_a_job_get_one_cluster_and_find_each_other(
     assert _exit_codes([{"TF_CONFIG": text} for text in texts]) == [0, 0]
 
 
-def test_parameter_server_pods_share_one_cluster(
+def test_parameter_server_pods_get_the_same_cluster_spec(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = [_read(t, monkeypatch) for t in _tf_configs("parameter_server.yaml", tmp_path)]
@@ -255,7 +255,7 @@ def test_parameter_server_pods_share_one_cluster(
     assert all(one.jobs == jobs for one in found)
 
 
-# Replaces `srun`: starts two tasks on this machine with the variables that Slurm would set.
+# A replacement of `srun` that starts two tasks on this machine, with the variables that Slurm sets.
 SRUN = r"""
 echo "$@" > "$SAID"
 while [[ $1 == --* ]]; do shift; done
@@ -273,7 +273,7 @@ exit "$code"
 
 
 def _job_id() -> str:
-    """Return the id of a Slurm job whose ports are free on this machine."""
+    """Return a Slurm job id from which free ports on this machine are derived."""
     while not 20000 <= (port := portpicker.pick_unused_port()) < 29998 or port % 2:
         pass
     return str((port - 20000) // 2)

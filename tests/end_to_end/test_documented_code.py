@@ -21,13 +21,13 @@ def _page(name: str) -> str:
 
 
 def _blocks(page: str, mark: str = "") -> list[str]:
-    """Return the Python blocks of a page, or only those below the comment `mark`."""
+    """Return all Python blocks of a page, or the blocks below the comment `mark`."""
     start = rf"<!-- {mark} -->\n```\w+" if mark else "```python"
     return re.findall(rf"{start}\n(.*?)```", _page(page), re.DOTALL)
 
 
 def _python(*args: str, cwd: pathlib.Path) -> str:
-    """Run a command, and return what it prints."""
+    """Run a Python command, and return its standard output."""
     done = commands.run(args, cwd=cwd, env={"PYTHONPATH": str(commands.ROOT)})
     assert done.returncode == 0, done.stderr[-3000:]
     return done.stdout
@@ -93,7 +93,7 @@ def test_checkpoints_page_loop_saves_and_restores(
         assert capsys.readouterr().out == f"runs/mine/ckpt-{number}\n"
 
 
-def test_changes_that_the_checkpoints_page_calls_harmless_are_accepted() -> None:
+def test_config_changes_that_the_checkpoints_page_calls_harmless_are_harmless() -> None:
     fields = ["trainer.train_epochs", "trainer.writers", "runtime.devices"]
     for path in [*fields, "task.init_checkpoint_strict"]:
         assert compatibility.Change(path=path, old=1, new=2).is_harmless

@@ -10,7 +10,7 @@ import pytest
 from benchmarks import chaos
 from tests import commands, killed_experiments
 
-# An experiment with all kinds of state and of random numbers.
+# An experiment with all kinds of training state and of random numbers.
 EXPERIMENT = '''
 import keras
 
@@ -116,7 +116,7 @@ def _kill_and_compare(run_chaos, tmp_path, execution, strategy, *options, flags=
         *devices,
         *flags,
     )
-    assert "1 of 1 runs equal the unbroken one, bit for bit" in printed
+    assert "1 of 1 runs equal the uninterrupted one, bit for bit" in printed
     assert "0 kills;" not in printed
 
 
@@ -125,7 +125,7 @@ def _kill_and_compare(run_chaos, tmp_path, execution, strategy, *options, flags=
     ("execution", "strategy", "workers", "kills", "flags"),
     [
         pytest.param("graph", "one_device", 1, 1, [], marks=pytest.mark.promise),
-        # Two kills: the resumed run is killed and resumed again.
+        # With two kills, the resumed run is killed and resumed again.
         ("graph", "one_device", 1, 2, ["--noenable_async_checkpointing"]),
         ("xla_loop", "one_device", 1, 1, []),
         ("xla", "mirrored", 1, 1, []),
@@ -141,7 +141,7 @@ def test_run_killed_at_random_moments_equals_an_uninterrupted_one_bit_for_bit(
 
 
 @pytest.mark.slow
-def test_killed_worker_ends_the_others_and_the_same_command_resumes(run_chaos, tmp_path):
+def test_killing_one_worker_ends_the_other_and_the_same_command_resumes_both(run_chaos, tmp_path):
     options = ("--kills=1", "--workers=2", "--kill_one")
     _kill_and_compare(run_chaos, tmp_path, "graph", "multi_worker_mirrored", *options)
 
@@ -158,7 +158,7 @@ def test_killed_worker_ends_the_others_and_the_same_command_resumes(run_chaos, t
         ("callbacks", 3),
     ],
 )
-def test_repeatedly_killed_training_equals_an_uninterrupted_one_bit_for_bit(
+def test_repeatedly_killed_run_equals_an_uninterrupted_one_bit_for_bit(
     run_chaos, tmp_path, monkeypatch, request, name, kills
 ):
     if name == "generated":
@@ -170,4 +170,4 @@ def test_repeatedly_killed_training_equals_an_uninterrupted_one_bit_for_bit(
         *(f"--experiment=tests/{name}", "--import=tests.killed_experiments"),
         "--mode=train_and_eval",
     )
-    assert f"{kills} kills; 1 of 1 runs equal the unbroken one, bit for bit" in printed
+    assert f"{kills} kills; 1 of 1 runs equal the uninterrupted one, bit for bit" in printed

@@ -1,4 +1,4 @@
-"""Hooks that a config names: how a run handles their failures."""
+"""Failures of hooks that a config names."""
 
 import json
 import pathlib
@@ -7,7 +7,7 @@ import subprocess
 
 from tests import commands
 
-# Scores that depend only on the step; the best score is that of step 20.
+# A task whose score depends only on the step and is best at step 20, and several hooks.
 HOOKS = """
 import os
 import signal
@@ -84,7 +84,7 @@ def _records(directory: pathlib.Path, split: str) -> list[dict]:
     return [record for record in map(json.loads, lines) if record["split"] == split]
 
 
-def test_after_train_metrics_and_finalize_still_run_after_a_hook_fails(
+def test_after_train_and_finalize_run_and_metrics_are_recorded_after_a_hook_fails(
     tmp_path: pathlib.Path,
 ) -> None:
     hooks = '["{workspace}/hooks.py:Failing", "{workspace}/hooks.py:Witness"]'

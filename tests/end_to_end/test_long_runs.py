@@ -39,7 +39,7 @@ def _open_files():
 
 
 @pytest.mark.slow
-def test_repeated_resumes_do_not_accumulate_threads_files_or_checkpoints(tmp_path):
+def test_repeated_resumes_do_not_accumulate_threads_open_files_or_checkpoints(tmp_path):
     counts = []
     for number in range(1, 17):
         _resume(tmp_path, train_steps=3 * number)
@@ -82,8 +82,8 @@ def test_listing_and_report_of_200000_records_need_bounded_memory(tmp_path: path
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("name", row_files.NAMES)
-def test_killed_trainings_on_row_files_equal_an_uninterrupted_one(name):
-    # A separate process, whose forks do not inherit threads of other tests.
+def test_killed_run_on_row_files_equals_an_uninterrupted_one(name):
+    # The benchmark forks, so it runs in a process of its own, without the threads of other tests.
     command = [sys.executable, "-m", "benchmarks.source_kills", "--kills=2", f"--formats={name}"]
     done = subprocess.run(command, cwd=commands.ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr[-3000:]

@@ -16,8 +16,8 @@ from official_lite.common import errors
 from tests import commands
 
 _GB = 10**9
-# When the given part of a run begins, maps the address space except for REST bytes, or fills the
-# memory of the control group.
+# A module that exhausts the memory when PART of a run begins: it maps the address space except for
+# REST bytes, or fills the memory of the control group.
 HOG = """
 import mmap
 import os
@@ -75,7 +75,8 @@ PARTS = [
     "background save",
     "evaluation",
 ]
-# How native code ends a process that cannot allocate memory: glibc's exit code and two signals.
+# The codes with which native code ends a process that cannot allocate memory: an exit code of glibc
+# and two signals.
 _CRASHES = {127, -signal.SIGABRT, -signal.SIGSEGV}
 
 
@@ -100,7 +101,7 @@ def _weights(directory: pathlib.Path) -> bytes:
 
 @pytest.fixture(scope="module")
 def unbroken(tmp_path_factory: pytest.TempPathFactory) -> bytes:
-    """Return the last checkpoint of a run that has enough memory."""
+    """Return the last checkpoint of an uninterrupted run, which has enough memory."""
     directory = tmp_path_factory.mktemp("unbroken")
     done = commands.run(_command(directory))
     assert done.returncode == 0, done.stderr
@@ -127,7 +128,7 @@ def test_exhausted_address_space_is_reported_and_the_same_command_resumes(
 
 
 @pytest.mark.slow
-def test_export_without_memory_reports_the_limit_and_can_be_repeated(
+def test_export_that_runs_out_of_memory_reports_the_limit_and_can_be_repeated(
     tmp_path: pathlib.Path,
 ) -> None:
     assert commands.run(_command(tmp_path)).returncode == 0
@@ -155,7 +156,7 @@ def _limited(*args: str, address_space: int) -> subprocess.CompletedProcess[str]
 
 
 @pytest.mark.slow
-def test_report_without_memory_raises_a_one_line_error_and_writes_no_page(
+def test_report_that_runs_out_of_memory_raises_a_one_line_error_and_writes_no_page(
     tmp_path: pathlib.Path,
 ) -> None:
     run = tmp_path / "run"
@@ -204,7 +205,7 @@ def control_group() -> Iterator[pathlib.Path]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("part", ["first step", "background save"])
-def test_run_killed_by_the_kernel_for_lack_of_memory_resumes(
+def test_run_that_the_kernel_killed_for_lack_of_memory_resumes_to_the_same_weights(
     tmp_path: pathlib.Path, unbroken: bytes, control_group: pathlib.Path, part: str
 ) -> None:
     command = _command(tmp_path)

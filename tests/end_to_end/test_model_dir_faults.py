@@ -114,7 +114,7 @@ def test_model_directory_may_be_relative_linked_long_or_non_ascii(
 
 
 @pytest.mark.slow
-def test_second_training_is_refused_while_the_first_runs_but_evaluation_is_allowed(
+def test_second_training_run_is_refused_while_the_first_runs_but_evaluation_is_allowed(
     tmp_path: pathlib.Path,
 ) -> None:
     model_dir = tmp_path / "run"
@@ -187,11 +187,11 @@ def test_background_save_error_is_raised_at_the_next_step(
     assert latest.latest_checkpoint(str(tmp_path)) is None
 
 
-def test_first_metrics_after_a_restart_cover_only_the_steps_since_then(
+def test_first_metrics_after_a_restart_cover_only_the_steps_since_the_restart(
     tmp_path: pathlib.Path, two_replicas: tf.distribute.MirroredStrategy
 ) -> None:
     def run(name: str, train_steps: int, log_interval: int) -> None:
-        # With recovery, there would be a report before each checkpoint.
+        # Recovery is disabled, because with it there would be a report before each checkpoint.
         trainer = {"log_interval": log_interval, "recovery_max_trials": -1}
         params = _params(train_steps, trainer=trainer)
         with two_replicas.scope():

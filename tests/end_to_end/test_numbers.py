@@ -10,7 +10,8 @@ import tensorflow as tf
 
 from tests import commands
 
-# Training batches from BEGIN to END are multiplied by FACTOR; the score is NaN at step 20.
+# A task that multiplies the training batches from BEGIN to END by FACTOR, and whose score is NaN at
+# step 20.
 POISONED = """
 import math
 import os
@@ -107,7 +108,7 @@ def test_bad_batch_is_skipped_and_a_nan_metric_is_never_the_best(tmp_path: pathl
     assert "step 26, which drew batch 25" in done.stderr
     assert _saved_steps(tmp_path) == [0, 10, 20, 30, 40]
     losses = [(r["step"], r["training_loss"]) for r in _records(tmp_path, "train")]
-    # The NaN loss is only in the log; its step is recorded once, with the values of the repetition.
+    # The NaN loss is only logged. Its step is recorded once, with the values after the recovery.
     assert [step for step, _ in losses] == [10, 20, 30, 40]
     assert None not in dict(losses).values()
     assert [r["score"] for r in _records(tmp_path, "validation")] == [None, 1 / 40]

@@ -83,7 +83,7 @@ def _write_package(directory: pathlib.Path) -> None:
 
 
 def _note_as_installed(directory: pathlib.Path, name: str, module: str) -> None:
-    """Write the metadata that pip installs next to a package."""
+    """Write the metadata of an installed distribution that has an entry point for experiments."""
     notes = directory / f"{name}-2.0.dist-info"
     notes.mkdir()
     (notes / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 2.0\n")
@@ -131,7 +131,7 @@ def test_experiments_of_an_installed_package_are_found_and_a_broken_entry_point_
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("way", ["--import", "registry_imports.py"])
-def test_experiment_outside_the_repository_trains_with_a_copied_train_py(
+def test_experiment_outside_the_repository_trains_with_a_copy_of_train_py(
     tmp_path: pathlib.Path, way: str
 ) -> None:
     _write_package(tmp_path)

@@ -26,7 +26,7 @@ def _command(model_dir, *settings, experiment="vision/digits_mlp"):
 
 
 def _stop(servers):
-    """Stop the servers, as a launcher does when the chief has ended."""
+    """Stop the servers, as a launcher does after the chief has ended."""
     everyone = [server for group in servers.values() for server in group]
     for server in everyone:
         server.send_signal(signal.SIGTERM)
@@ -58,9 +58,9 @@ def test_parameter_servers_reach_the_accuracy_of_one_device_and_count_each_updat
     run = json.loads((model_dir / "run.json").read_text())
     assert (run["status"], run["global_step"]) == ("done", 450)
     best = json.loads((model_dir / "best_ckpt" / "info.json").read_text())
-    # On one device the accuracy is 0.97.
+    # On one device, the accuracy is 0.97.
     assert best["accuracy"] > 0.94
-    # Only the chief records metrics, each step once.
+    # Only the chief records metrics, so each step is recorded once.
     steps = [record["step"] for record in _records(model_dir, "train")]
     assert steps == sorted(set(steps))
     reader = tf.train.load_checkpoint(str(model_dir))
@@ -77,7 +77,7 @@ def test_parameter_servers_reach_the_accuracy_of_one_device_and_count_each_updat
 
 
 @pytest.mark.slow
-def test_training_survives_lost_workers_and_resumes_after_a_lost_server_or_sigterm(
+def test_training_survives_lost_workers_and_resumes_after_a_lost_server_and_after_sigterm(
     tmp_path,
 ):
     model_dir = tmp_path / "run"
@@ -86,7 +86,8 @@ def test_training_survives_lost_workers_and_resumes_after_a_lost_server_or_sigte
     servers = cluster.start_servers()
     chief = cluster.start("chief")
 
-    # After one worker is lost, the other one continues; so does the restarted one after that.
+    # After one worker is lost, the other one continues. After that one is lost, the restarted
+    # worker continues.
     chief.wait_for(f"Saved {model_dir}/ckpt-50.")
     servers["worker"][1].kill()
     _wait_for_saves(chief, model_dir)
@@ -119,7 +120,7 @@ def test_training_survives_lost_workers_and_resumes_after_a_lost_server_or_sigte
     assert json.loads((model_dir / "best_ckpt" / "info.json").read_text())["accuracy"] > 0.94
 
 
-def test_missing_servers_are_named_after_the_timeout(tmp_path):
+def test_missing_workers_and_parameter_servers_are_named_after_the_timeout(tmp_path):
     cluster = parameter_servers.Cluster(_command(tmp_path / "run"))
     chief = cluster.start("chief", OFFICIAL_LITE_CLUSTER_TIMEOUT="1")
     assert chief.wait() == errors.ExitCode.CLUSTER
@@ -133,5 +134,5 @@ def _newest(model_dir):
 
 
 def _wait_for_saves(chief: commands.Command, model_dir):
-    """Wait until more steps are saved than were in progress."""
+    """Wait until training has continued and saved the second checkpoint after the newest one."""
     chief.wait_for(f"Saved {model_dir}/ckpt-{_newest(model_dir) + 100}.")

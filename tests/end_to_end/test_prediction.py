@@ -9,8 +9,8 @@ import pytest
 from official_lite.prediction import output
 from tests import commands
 
-# The rows of the benchmark, but reading batch LAST_BATCH kills the process once ROWS rows are
-# written.
+# The task of the prediction benchmark, whose process kills itself when it reads batch LAST_BATCH,
+# as soon as ROWS rows are written.
 DYING = """
 import os
 import signal
@@ -68,7 +68,7 @@ def test_prediction_killed_five_times_writes_the_files_of_an_uninterrupted_one(
             *("--set=task.num_rows=2950", "--set=task.validation_data.global_batch_size=100"),
             *("--set=prediction.rows_per_shard=250", f"--set=prediction.format={file_format}"),
         ]
-        # The rows of the complete files before the last batch.
+        # The number of rows in the shards that the batches before `last_batch` fill completely.
         rows = last_batch * 100 // 250 * 250
         env = {"LAST_BATCH": last_batch, "OUTPUT": tmp_path / name, "ROWS": rows}
         done = commands.run(command, env={key: str(value) for key, value in env.items()})

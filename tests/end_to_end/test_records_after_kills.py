@@ -1,7 +1,7 @@
 """The metrics and best checkpoints of a run that was killed.
 
-A kill leaves the files as they are at that moment. Tests therefore copy the directory of a running
-training and resume the training in the copy.
+A kill leaves the files as they are at that moment. Tests therefore copy the model directory while a
+run is training, and resume the run in the copy.
 """
 
 import contextlib
@@ -59,7 +59,7 @@ def unbroken(tmp_path_factory):
 
 
 def test_metric_files_are_synced_to_disk_before_a_checkpoint_is_committed(tmp_path, monkeypatch):
-    """At each commit, compare the files with those that a power loss would leave."""
+    """At each commit, compare the files with the synced files, which survive a power loss."""
     seen, synced = {}, set()
     fsync, replace = os.fsync, os.replace
 
@@ -83,7 +83,7 @@ def test_metric_files_are_synced_to_disk_before_a_checkpoint_is_committed(tmp_pa
 
     monkeypatch.setattr("os.fsync", noting)
     monkeypatch.setattr("os.replace", committing)
-    # Without an initial checkpoint, because no metrics are recorded for it.
+    # There is no initial checkpoint, because no metrics would be recorded for it.
     common = {"recovery_max_trials": 0, "validation_interval": 20}
     _train(tmp_path / "run", asynchronous=False, **common)
     assert list(seen) == ["ckpt-20.commit.json", "ckpt-40.commit.json", "ckpt-60.commit.json"]
@@ -136,8 +136,8 @@ os.replace = replace_or_die
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("has_exporter", [True, False], ids=["exporter_and_hook", "two_hooks"])
-def test_two_best_checkpoint_exports_survive_a_kill_in_either_of_them(tmp_path, has_exporter):
-    """The checkpoints are best by accuracy and by loss, at different steps."""
+def test_two_best_checkpoint_exports_survive_a_kill_during_either_export(tmp_path, has_exporter):
+    """One checkpoint is best by accuracy, and the other one by loss at a different step."""
     plugin = tmp_path / "kills_itself.py"
     plugin.write_text(KILLS_ITSELF)
 
@@ -185,7 +185,7 @@ def test_two_best_checkpoint_exports_survive_a_kill_in_either_of_them(tmp_path, 
     unbroken = run("unbroken", "nowhere")
     for folder in ("best_accuracy", "best_validation_loss"):
         killed_at.clear()
-        # The commit file and `info.json` of the first best checkpoint, then of the second.
+        # The kills precede the commit file and `info.json` of the first and the second export.
         for dies_at in (1, 2, 3, 4):
             left = run(f"killed_in_{folder}_{dies_at}", folder, dies_at)
             assert chaos.differences(unbroken, left) == [], killed_at

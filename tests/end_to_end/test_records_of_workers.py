@@ -12,7 +12,7 @@ from official_lite.core import config_definitions as cfg
 from official_lite.core import input_reader
 from official_lite.data import position
 
-# The number of records in each file; one file is empty.
+# The number of records in each file, one of which is empty.
 UNEQUAL = (3, 0, 5, 1, 7)
 
 
@@ -28,7 +28,7 @@ def unequal_files(tmp_path_factory):
 
 
 def _read_share(files, pattern, pipeline, pipelines, count=-1, **fields):
-    """Return the records that one of several pipelines reads, each with one replica."""
+    """Return the records that one of several input pipelines reads; each has one replica."""
     params = cfg.DataConfig(
         input_path=f"{files}/{pattern}", global_batch_size=2 * pipelines, **fields
     )
@@ -38,7 +38,7 @@ def _read_share(files, pattern, pipeline, pipelines, count=-1, **fields):
 
 
 def _come_once_an_epoch(streams, wanted, epochs):
-    """Return whether the streams can be cut so that their pieces form one epoch after another."""
+    """Return whether the streams can be cut into consecutive pieces that together form epochs."""
     if not epochs:
         return True
     for cut in itertools.product(*(range(len(wanted) + 1) for _ in streams[1:])):
@@ -84,7 +84,7 @@ def test_all_workers_together_train_on_each_record_once_per_epoch(
 
 
 @pytest.mark.parametrize(("pipelines", "pattern"), [(2, "part-[34]"), (3, "part-*")])
-def test_pipelines_divide_the_records_when_reading_without_a_resume_position(
+def test_pipelines_read_each_record_once_per_epoch_without_a_resume_position(
     unequal_files, pipelines, pattern
 ):
     streams = [
@@ -92,7 +92,7 @@ def test_pipelines_divide_the_records_when_reading_without_a_resume_position(
             *(unequal_files, pattern, pipeline, pipelines, 30),
             is_training=True,
             shuffle_buffer_size=0,
-            # Otherwise files of the next epoch are opened before those of this epoch are read.
+            # With more files in turn, files of the next epoch are opened before this epoch ends.
             cycle_length=1,
         )
         for pipeline in range(pipelines)

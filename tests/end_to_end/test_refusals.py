@@ -25,7 +25,8 @@ LR = "trainer.optimizer_config.learning_rate"
 OPTIMIZER = "trainer.optimizer_config.optimizer"
 EARLY = "trainer.hooks=[{name: early_stopping, metric: %s, patience: 1, min_delta: 9}]"
 
-# The override, or the text of a config file if it has several lines, and the required names.
+# Pairs of an invalid config and the names that its error must contain. A text of several lines is a
+# config file, any other text is an override.
 CONFIGS = [
     ("trainer.trian_steps=5", ["`trainer.trian_steps`", "`train_steps`"]),
     ("trainer.max_epochs=3", ["`trainer.max_epochs`", "`train_epochs`"]),
@@ -94,7 +95,7 @@ def _run(
 
 
 def _refused(tmp_path: pathlib.Path, code: int, **given: Any) -> str:
-    """Return the message with which a run is refused."""
+    """Return the message of the error with which a run is refused."""
     with pytest.raises(errors.OfficialLiteError) as caught:
         _run(**{"model_dir": str(tmp_path / "run"), **given})
     assert caught.value.exit_code == code, caught.value
@@ -128,7 +129,7 @@ def test_invalid_config_is_refused_with_its_location_and_a_suggestion(
     ],
     ids=lambda value: str(value)[:40],
 )
-def test_impossible_run_is_refused_before_anything_is_written(
+def test_run_with_an_invalid_flag_or_checkpoint_is_refused_before_anything_is_written(
     tmp_path: pathlib.Path, code: int, given: dict[str, Any], names: Sequence[str]
 ) -> None:
     (tmp_path / "m.keras").touch()
@@ -140,7 +141,7 @@ def test_impossible_run_is_refused_before_anything_is_written(
 
 
 def _train(directory: pathlib.Path, *args: str) -> subprocess.CompletedProcess[str]:
-    """Run the command in a new process that lists its imports."""
+    """Run `train.py` in a new process that lists its imports."""
     command = [sys.executable, "-X", "importtime", str(commands.ROOT / "train.py")]
     command += ["--experiment=vision/digits_cnn", "--mode=train", f"--model_dir={directory}/run"]
     return subprocess.run([*command, *args], capture_output=True, text=True, cwd=commands.ROOT)
@@ -245,18 +246,18 @@ TRAIN = "inputs, model, optimizer, metrics=None"
 
 
 def method(name: str, parameters: str, *lines: str) -> tuple[str, str]:
-    """Return the edit that adds a method to the task."""
+    """Return an edit that adds a method to the task's code."""
     body = "".join(f"        {line}\n" for line in lines)
     return (OF_METRICS, f"    def {name}(self, {parameters}):\n{body}\n{OF_METRICS}")
 
 
 def compiled(arguments: str) -> tuple[str, str]:
-    """Return the edit that compiles the model."""
+    """Return an edit that makes the task compile the model."""
     return (MODEL, f"        model.compile({arguments})\n{MODEL}")
 
 
 def inputs(*lines: str) -> tuple[str, str]:
-    """Return the edit that replaces what `build_inputs` returns."""
+    """Return an edit that replaces the return statement of `build_inputs`."""
     return (INPUTS, "\n".join(f"        {line}" for line in lines))
 
 
@@ -485,7 +486,7 @@ WARNINGS = [
 ]
 
 
-# The start of an error's line: the class of the error or a message about flags.
+# The beginning of the line with the error: the class of the error, or a message about flags.
 _NAMES_ERROR = re.compile(r"\w+Error: |There is no flag |The required flag ")
 
 
@@ -505,7 +506,7 @@ def run(directory: pathlib.Path, mistake: Mistake) -> subprocess.CompletedProces
 
 @pytest.mark.sample(16)
 @pytest.mark.parametrize("mistake", [*FLAGS, *DATA, *CODE], ids=lambda mistake: mistake.name)
-def test_mistake_in_flags_data_or_code_raises_an_error_with_location_and_remedy(
+def test_mistake_in_flags_data_or_code_ends_with_an_error_naming_location_and_remedy(
     tmp_path: pathlib.Path, mistake: Mistake
 ) -> None:
     result = run(tmp_path, mistake)
@@ -513,7 +514,7 @@ def test_mistake_in_flags_data_or_code_raises_an_error_with_location_and_remedy(
     for name in mistake.names:
         assert name.replace("FILE", f"{tmp_path / 'code' / 'mine.py'}") in result.stderr
     assert "\x1b" not in result.stderr
-    # The message appears once, although it was also logged.
+    # The message appears only once, although it is also logged.
     said = next(line for line in result.stderr.splitlines() if _NAMES_ERROR.match(line))
     assert result.stderr.count(re.sub(r"^\w+Error: ", "", said)) == 1
 
@@ -548,7 +549,7 @@ def test_user_code_error_is_shown_with_its_line_and_logged_with_the_full_traceba
     assert "tensorflow/python" in verbose.stderr
 
 
-# Training for two epochs over endless data.
+# Edits that make the task train for two epochs over endless data.
 ENDLESS = [
     (INPUTS, f"{INPUTS}.repeat(None if params.is_training else 1)"),
     ("train_steps=4", "train_epochs=2"),
@@ -577,7 +578,7 @@ def test_dry_run_of_a_task_without_evaluation_passes_only_in_train_mode(
     assert "--mode=train" in refused.stderr
 
 
-def test_evaluation_config_that_differs_from_the_run_suggests_its_params_yaml(
+def test_evaluation_with_a_config_other_than_the_runs_suggests_params_yaml(
     tmp_path: pathlib.Path,
 ) -> None:
     trained = ["--mode=train", "--set=task.units=5", "--set=trainer.steps_per_epoch=3"]

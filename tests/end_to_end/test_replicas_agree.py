@@ -59,7 +59,7 @@ class Largest(keras.metrics.Metric):
 
 
 class CenteredTask(LineTask):
-    """A task that also keeps a running mean itself."""
+    """A task that also keeps a running mean of the loss in a variable of its own."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -88,7 +88,7 @@ class CenteredTask(LineTask):
         ("graph", {"average_decay": 0.5, "trainable_weights_only": False}),
     ],
 )
-def test_checkpoint_of_two_replicas_evaluates_to_the_reported_metrics(
+def test_checkpoint_of_a_two_replica_run_evaluates_to_the_reported_metrics(
     experiment: Callable[..., Any],
     two_replicas: Any,
     tmp_path: Any,
@@ -120,7 +120,7 @@ def test_checkpoint_of_two_replicas_evaluates_to_the_reported_metrics(
         first, second = (copy.numpy() for copy in variable.values)
         np.testing.assert_array_equal(first, second)
         assert np.any(first)
-    # Integers are not averaged over replicas. A step counter is the same on all replicas anyway.
+    # Integers are not averaged over replicas, so a warning names those that differ.
     assert [center.seen.path in text for text in warnings if "Each replica has" in text] == [True]
     assert not any(center.steps.path in text for text in warnings)
 
@@ -155,7 +155,7 @@ def test_multitask_training_on_two_replicas_evaluates_to_the_reported_metrics(
 
 
 class _Ignores(LineTask):
-    """A task that ignores the input context and creates global batches, as for `fit`."""
+    """A task that ignores the input context and creates global batches, like those for `fit`."""
 
     def build_inputs(self, params: Any, input_context: Any = None) -> tf.data.Dataset:
         return super().build_inputs(params)
@@ -167,7 +167,7 @@ class _TakesAnything(LineTask):
 
 
 @pytest.mark.parametrize("task_cls", [LineTask, _Ignores, _TakesAnything])
-def test_global_batches_on_each_replica_log_one_warning(
+def test_task_that_gives_each_replica_a_global_batch_logs_one_warning(
     experiment: Callable[..., Any],
     make_trainer: Callable[..., Any],
     two_replicas: Any,
@@ -176,7 +176,7 @@ def test_global_batches_on_each_replica_log_one_warning(
 ) -> None:
     warnings: list[str] = []
     monkeypatch.setattr(logging, "warning", lambda text, *args: warnings.append(text % args))
-    # The only validation batch of a replica is the last one, which may be small.
+    # Each replica has only one validation batch. It is also the last one, which may be small.
     params = experiment(task={"validation_data": {"global_batch_size": 4 * NUM_EXAMPLES}})
     with two_replicas.scope():
         trainer = make_trainer(params, task_cls=task_cls)
@@ -202,7 +202,7 @@ def test_misnamed_input_context_parameter_is_refused(
 
 
 class _UnevenTask(LineTask):
-    """A task that reads batches of 8 and 4 examples in turn, or all 12 at once."""
+    """A task that reads batches of 8 and 4 examples in turn, or all 12 examples in one batch."""
 
     def build_inputs(self, params: Any, input_context: Any = None) -> tf.data.Dataset:
         x = tf.random.stateless_normal((12, 2), (1, 2))
@@ -233,7 +233,7 @@ def test_micro_batches_are_weighted_by_their_number_of_examples(
 
 
 class _TokenTask(LineTask):
-    """A task whose loss is a mean over tokens, computed in one of the two documented ways."""
+    """A task with a token loss that is computed in one of the two documented ways."""
 
     over_all = False
 
@@ -267,7 +267,7 @@ class _OverAllTask(_TokenTask):
 @pytest.mark.parametrize(
     ("task_cls", "parts"), [(_TokenTask, 1), (_TokenTask, 2), (_OverAllTask, 1)]
 )
-def test_documented_token_losses_do_not_depend_on_how_the_batch_is_divided(
+def test_documented_token_losses_are_the_same_with_replicas_or_micro_batches(
     experiment: Callable[..., Any],
     make_trainer: Callable[..., Any],
     two_replicas: Any,

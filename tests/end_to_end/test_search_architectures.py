@@ -9,7 +9,7 @@ from experiments.nas.digits import configs, table
 from experiments.nas.digits.task import NasDigitsTask
 from official_lite import nas, search
 
-# The mean accuracy of each architecture in the table, by name.
+# The mean accuracy of each architecture in the table, by the name of the architecture.
 MEANS = {name: statistics.mean(values) for name, values in table.accuracies().items()}
 SMALL = {"name": "regularized_evolution", "population_size": 10, "sample_size": 4}
 

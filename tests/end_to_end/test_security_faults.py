@@ -52,7 +52,7 @@ def _parse(**options: Any) -> Any:
 
 @pytest.fixture
 def mark(tmp_path: pathlib.Path) -> pathlib.Path:
-    """Return the path of a file that exists only if untrusted code has run."""
+    """Return the path of the file that untrusted code creates when it runs."""
     return tmp_path / "code_has_run"
 
 
@@ -293,7 +293,7 @@ def test_train_command_with_safe_config_refuses_code(
 
 @pytest.fixture
 def hostile(plugin: pathlib.Path) -> pathlib.Path:
-    """Create a run and a study that name code wherever a name is possible."""
+    """Create a run and a study whose files name code in every field that can name code."""
     folder = plugin.parent / "hostile"
     folder.mkdir()
     for name in ("run", "study"):
@@ -337,7 +337,7 @@ def test_inspecting_a_hostile_run_executes_none_of_its_code(
 
 
 @pytest.mark.parametrize("command", ["export", "average", "tune lr", "tune batch_size"])
-def test_tools_that_build_the_model_import_only_code_named_on_the_command_line(
+def test_tools_that_build_the_model_refuse_code_not_named_on_the_command_line(
     hostile: pathlib.Path, mark: pathlib.Path, command: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = hostile / "run"
@@ -371,7 +371,7 @@ def test_inspecting_a_study_opens_its_database_only_if_storage_names_it(
 def lambda_file(tmp_path: pathlib.Path, mark: pathlib.Path) -> pathlib.Path:
     """Save a model whose `Lambda` layer would create the `mark` file."""
     path = str(mark)
-    # A lambda, because Keras saves only the name of a named function.
+    # The function must be a lambda, because Keras saves only the name of a named function.
     leave_mark = keras.layers.Lambda(lambda x: (open(path, "w").close(), x)[1])
     inputs = keras.Input((2,))
     model = keras.Model(inputs, keras.layers.Dense(1)(leave_mark(inputs)))
@@ -409,7 +409,7 @@ def test_init_checkpoint_loads_only_weights(tmp_path: pathlib.Path) -> None:
     np.testing.assert_array_equal(fresh.layers[0].kernel, model.layers[0].kernel)
 
 
-# Modules that unpack archives or run what they read, and names that turn off the checks of Keras.
+# Modules that unpack archives or run code that they read, and names of unsafe functions.
 _FORBIDDEN_MODULES = {"cloudpickle", "dill", "joblib", "marshal", "pickle", "shelve", "tarfile"}
 _FORBIDDEN_MODULES |= {"zipfile"}
 _FORBIDDEN_NAMES = {
@@ -501,7 +501,7 @@ def test_export_hook_subdir_that_leaves_the_model_directory_is_refused(
         model_dir = str(tmp_path / "run")
 
     hook = orbit.hooks.ExportModel(subdir=name)
-    hook.controller = Controller()  # the only attribute that the hook uses
+    hook.controller = Controller()  # The hook uses only the attribute `model_dir`.
     hook.trainer = type("Trainer", (), {"model": keras.Sequential()})()
     with pytest.raises(errors.ConfigError, match="must be the name of a subdirectory"):
         hook.before_train()
@@ -535,7 +535,7 @@ def test_removing_a_symlink_in_a_run_keeps_its_target(
     assert (precious / "file").exists()
 
 
-def test_only_the_files_module_removes_directories() -> None:
+def test_only_the_files_module_removes_directories_recursively() -> None:
     found = [
         path.name
         for path in (ROOT / "official_lite").rglob("*.py")
@@ -576,7 +576,7 @@ def test_errors_and_logs_cannot_send_terminal_commands(tmp_path: pathlib.Path) -
         "app.run(main)\n"
     )
     command = [sys.executable, str(script)]
-    # Read as bytes, because text mode would turn a carriage return into a line feed.
+    # The output is read as bytes, because text mode would convert the carriage returns.
     result = subprocess.run(command, capture_output=True, check=False)
     assert result.returncode == 3
     assert result.stderr.count(rb"\x1b[31mloss\r") == 2

@@ -68,7 +68,7 @@ def table():
         ),
     )
 '''
-# The number of validation records in each file. One of two workers gets all of them.
+# The number of validation records in each file. With two workers, one of them gets all records.
 VALIDATION_SIZES = (5, 0, 2)
 
 
@@ -122,16 +122,17 @@ def test_two_workers_with_uneven_shares_have_the_losses_of_one_worker(
     assert len(one) == len(two)
     for a, b in zip(one, two, strict=True):
         assert (a["split"], a["step"]) == (b["split"], b["step"])
-        # Each update uses all training records, and each evaluation all validation records.
+        # Each of the three updates uses all 8 training records, each evaluation all 7 validation
+        # records.
         assert a["examples"] == b["examples"] == (7 if a["split"] == "validation" else 24)
     for name in ("training_loss", "validation_loss"):
         losses = [[record[name] for record in run if name in record] for run in (one, two)]
-        # Twelve updates of eight records each.
+        # The losses are those after up to twelve updates of eight records each.
         rounding.assert_close(losses[1], losses[0], roundings=12 * 8)
 
 
 @pytest.mark.slow
-def test_data_service_tool_serves_a_training_run(
+def test_data_service_tool_serves_a_training_run_and_its_absence_is_reported(
     command: list[str], tmp_path: pathlib.Path
 ) -> None:
     tool = ["-m", "official_lite.tools", "data_service"]

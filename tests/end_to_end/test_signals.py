@@ -11,7 +11,8 @@ import tensorflow as tf
 
 from tests import commands
 
-# Makes one part of a run wait for a signal, or forever, and prints a line when the part begins.
+# A module that makes one part of a run wait for a signal, or forever, and prints a line when that
+# part begins.
 SLOW = """
 import os
 import sys
@@ -121,7 +122,7 @@ def between_two_requests() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("execution", ["graph", "xla_loop"])
-def test_sigterm_in_a_long_loop_saves_and_exits_with_42(
+def test_sigterm_in_a_long_loop_saves_a_checkpoint_and_exits_with_42(
     tmp_path: pathlib.Path, execution: str
 ) -> None:
     run = Run(tmp_path, *LONG, f"runtime.execution={execution}")
@@ -129,7 +130,7 @@ def test_sigterm_in_a_long_loop_saves_and_exits_with_42(
     run.send(signal.SIGTERM)
     sent = time.monotonic()
     assert run.exit_code() == 42
-    # The whole loop would take many minutes. Stopping takes 0.3 s on an idle machine.
+    # The whole loop would take many minutes, but stopping takes 0.3 s on an idle machine.
     assert time.monotonic() - sent < 60
     step = run.saved_step()
     assert 0 < step < 10000000
@@ -139,7 +140,7 @@ def test_sigterm_in_a_long_loop_saves_and_exits_with_42(
 
 
 @pytest.mark.slow
-def test_sigterm_during_trace_evaluation_save_or_restore_loses_no_step(
+def test_sigterm_during_tracing_evaluation_save_or_restore_loses_no_step(
     tmp_path: pathlib.Path,
 ) -> None:
     saved = []
@@ -149,7 +150,7 @@ def test_sigterm_during_trace_evaluation_save_or_restore_loses_no_step(
         run.send(signal.SIGTERM)
         assert run.exit_code() == 42, part
         saved.append(run.saved_step())
-    # Tracing ends with the first step. The third process saves the best checkpoint first.
+    # Tracing ends with the first step. The first save of the third process is the best checkpoint.
     assert saved == [1, 20, 30, 30]
     run = Run(tmp_path, *SHORT)
     assert run.exit_code() == 0
@@ -173,7 +174,9 @@ def test_second_signal_during_a_save_ends_the_run_immediately(tmp_path: pathlib.
 
 
 @pytest.mark.slow
-def test_first_sigint_saves_and_the_second_ends_the_run_immediately(tmp_path: pathlib.Path) -> None:
+def test_first_sigint_saves_a_checkpoint_and_a_second_one_ends_the_run_immediately(
+    tmp_path: pathlib.Path,
+) -> None:
     run = Run(tmp_path, *LONG)
     run.wait_for("in the loop")
     run.send(signal.SIGINT)
@@ -192,7 +195,9 @@ def test_first_sigint_saves_and_the_second_ends_the_run_immediately(tmp_path: pa
 
 
 @pytest.mark.slow
-def test_sigterm_to_one_worker_saves_the_same_step_on_all(tmp_path: pathlib.Path) -> None:
+def test_sigterm_to_one_worker_stops_all_workers_at_the_same_saved_step(
+    tmp_path: pathlib.Path,
+) -> None:
     hosts = [f"localhost:{portpicker.pick_unused_port()}" for _ in range(2)]
     workers = []
     for index in range(2):

@@ -117,7 +117,7 @@ def _phases_told(done: subprocess.CompletedProcess[str]) -> list[str]:
 
 
 @pytest.mark.slow
-def test_one_command_runs_all_unfinished_phases(tmp_path: pathlib.Path) -> None:
+def test_one_command_runs_all_phases_that_are_not_finished(tmp_path: pathlib.Path) -> None:
     run = tmp_path / "run"
     assert _phases_told(_train(tmp_path, SHORT + PHASES)) == [
         f"Phase `pretrain` in {run / 'pretrain'}.",
@@ -131,7 +131,7 @@ def test_one_command_runs_all_unfinished_phases(tmp_path: pathlib.Path) -> None:
     ]
     evaluated = json.loads((run / "check" / "metrics.eval.json").read_text())
     trained = json.loads((run / "finetune" / "metrics.json").read_text().splitlines()[-1])
-    # The mean over 360 examples.
+    # The loss is a mean over 360 examples.
     rounding.assert_close(evaluated["validation_loss"], trained["validation_loss"], roundings=360)
     again = _train(tmp_path, SHORT + PHASES)
     assert _phases_told(again)[:4] == [

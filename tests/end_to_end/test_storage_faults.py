@@ -80,7 +80,7 @@ def _checkpoints(model_dir: pathlib.Path) -> list[int]:
 
 
 def _trained_from(model_dir: pathlib.Path) -> int:
-    """Return the step from which the last start continued."""
+    """Return the step from which the latest start of the run continued."""
     lines = [line for line in _log(model_dir) if "Training from step" in line]
     return int(lines[-1].partition("from step ")[2].split()[0])
 
@@ -109,7 +109,7 @@ def _empty(path: pathlib.Path) -> None:
 
 @pytest.fixture
 def told() -> Iterator[None]:
-    """Log at level INFO, as `train.py` does."""
+    """Log at level INFO during a test, as `train.py` does."""
 
     verbosity = logging.get_verbosity()
     logging.set_verbosity(logging.INFO)
@@ -130,7 +130,7 @@ def test_run_of_an_older_version_ignores_a_checkpoint_with_a_damaged_commit_file
     for path in run.glob("*.chain.jsonl"):
         path.unlink()
     for step in (10, 20, 30):
-        commit.write(str(run / f"ckpt-{step}"))  # Older versions wrote no links.
+        commit.write(str(run / f"ckpt-{step}"))  # Older versions did not chain their commit files.
     _cut(run / "ckpt-30.commit.json")
     _train(run, 30)
     assert _trained_from(run) == 20
@@ -171,12 +171,12 @@ while True:
 def _is_saving(directory):
     try:
         return any(directory.glob("*_temp/*"))
-    except FileNotFoundError:  # The folder was removed meanwhile.
+    except FileNotFoundError:  # The temporary directory was removed while it was listed.
         return False
 
 
 @pytest.mark.slow
-def test_kills_during_saves_leave_at_most_one_extra_checkpoint(
+def test_kills_during_saves_leave_at_most_one_extra_checkpoint_on_disk(
     tmp_path: pathlib.Path,
 ) -> None:
     directory, restored = tmp_path / "run", []
@@ -191,7 +191,7 @@ def test_kills_during_saves_leave_at_most_one_extra_checkpoint(
     assert restored == sorted(restored)
     assert restored[-1] > 0
     size = sum(path.stat().st_size for path in directory.rglob("*") if path.is_file())
-    # Two kept checkpoints, one that is about to replace the older of them, and one being written.
+    # There are two kept checkpoints, one that will replace the older one, and an unfinished one.
     assert size < 4.2 * 5_000_000 * 4
 
 
@@ -241,7 +241,7 @@ def test_full_disk_is_reported_and_existing_checkpoints_are_kept(
         _train(model_dir, 20, **wide)
         before = _contents(model_dir)
         monkeypatch.setattr(committed_checkpoint_manager, "_RESERVE", reserve)
-        # A checkpoint needs more than three times this room, and everything else far less.
+        # A checkpoint needs more than three times this space, but all other files need far less.
         filler = _fill(disk, 1_000_000)
         with pytest.raises(errors.CheckpointError, match=said) as error:
             _train(model_dir, 30, **wide)
@@ -290,7 +290,7 @@ def test_evaluation_uses_the_checkpoint_before_a_damaged_one_and_moves_no_files(
 
 
 @pytest.mark.slow
-def test_run_resumed_from_before_a_damaged_checkpoint_equals_an_uninterrupted_one(
+def test_run_that_skips_a_damaged_checkpoint_equals_an_uninterrupted_one(
     run: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:
     _flip(run / f"ckpt-30.{DATA}")
@@ -347,7 +347,9 @@ def test_latest_checkpoint_is_chosen_by_step_and_not_by_time(run: pathlib.Path, 
     assert _checkpoints(run) == [20, 30, 40]
 
 
-def test_commit_file_describes_its_run_and_is_small(run: pathlib.Path) -> None:
+def test_commit_file_describes_its_run_in_less_than_2_percent_of_the_checkpoint_size(
+    run: pathlib.Path,
+) -> None:
     said = json.loads((run / "ckpt-30.commit.json").read_text())
     assert said["step"] == 30
     state = said["state"]
@@ -370,14 +372,14 @@ def test_checkpoint_of_a_different_optimizer_is_refused_even_with_allow_config_c
     assert _contents(run) == before
 
 
-def test_full_disk_loses_metric_records_without_raising(
+def test_full_disk_loses_metric_records_and_logs_a_warning_without_raising(
     small_disk: pathlib.Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = small_disk / "metrics.json"
     writers = [telemetry.JsonLinesWriter(path), telemetry.TensorBoardWriter(small_disk / "events")]
 
     def write(step: int) -> None:
-        # Larger than the buffer of event files.
+        # The values are larger than the buffer of an event file.
         values = {f"value_{index}": float(index) for index in range(2000)}
         for one in writers:
             one.write(telemetry.Record(step=step, split="train", values=values))
@@ -443,7 +445,7 @@ _TOOL = ["-m", "official_lite.tools"]
         ([*_SEARCH, "--set=search.storage=sqlite:///DISK/study.db"], 150_000, "DISK/run"),
     ],
 )
-def test_full_disk_is_reported_for_every_kind_of_file_and_the_same_command_resumes(
+def test_full_disk_is_reported_for_every_kind_of_file_and_the_command_can_be_repeated(
     tmp_path: pathlib.Path, command: list[str], room: int, file: str
 ) -> None:
     with _disk(tmp_path / "disk", "4m") as disk:

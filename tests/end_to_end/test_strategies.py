@@ -1,4 +1,4 @@
-"""The same training under each synchronous strategy."""
+"""Training gives the same losses under each synchronous strategy."""
 
 import json
 import pathlib
@@ -17,15 +17,15 @@ COMMAND = (
     "--set=trainer.steps_per_loop=4",
     "--set=trainer.validation_interval=4",
 )
-# Eight updates of 64 examples each.
+# The number of roundings in eight updates of 64 examples each.
 ROUNDINGS = 8 * 64
-# Rounding may change the prediction of an example whose best classes are equally probable. Each
-# accuracy is a mean over at least 4 * 64 examples.
+# Rounding may change the prediction of an example whose two best classes are equally probable, and
+# each accuracy is a mean over at least 4 * 64 examples.
 ONE_EXAMPLE = 1 / (4 * 64)
 
 
 def _train(model_dir: pathlib.Path, strategy: str, workers: int = 1, **runtime: str) -> list[Any]:
-    """Train, and return the records in `metrics.json`."""
+    """Train with a strategy, and return the records in `metrics.json`."""
     args = [f"--set=runtime.{name}={value}" for name, value in runtime.items()]
     args += [f"--set=runtime.distribution_strategy={strategy}", f"--model_dir={model_dir}"]
     hosts = [f"localhost:{portpicker.pick_unused_port()}" for _ in range(workers)]
@@ -40,7 +40,9 @@ def _train(model_dir: pathlib.Path, strategy: str, workers: int = 1, **runtime: 
 
 
 @pytest.mark.slow
-def test_distributed_training_has_the_same_losses_as_one_device(tmp_path: pathlib.Path) -> None:
+def test_mirrored_and_multi_worker_training_have_the_losses_of_one_device(
+    tmp_path: pathlib.Path,
+) -> None:
     one = _train(tmp_path / "off", "off")
     assert [r["step"] for r in one if r["split"] == "validation"] == [4, 8]
     mirrored = _train(tmp_path / "mirrored", "mirrored", devices="[CPU:0,CPU:1]")

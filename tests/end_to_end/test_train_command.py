@@ -77,7 +77,7 @@ def test_recorded_yaml_or_gin_config_reproduces_the_run_bit_for_bit(
         assert (a["accuracy"], a["validation_loss"]) == (b["accuracy"], b["validation_loss"])
 
 
-def test_finished_run_is_reported_as_finished_and_resumes_with_more_steps(
+def test_finished_run_is_reported_as_finished_and_resumes_only_with_more_train_steps(
     tmp_path: pathlib.Path,
 ) -> None:
     _train(tmp_path / "run", *SHORT)
@@ -99,7 +99,7 @@ def test_evaluation_of_a_finished_run_reproduces_its_metrics(finished_run: pathl
 def test_tensorboard_events_are_written_without_tensorboard_installed(
     tmp_path: pathlib.Path,
 ) -> None:
-    # None in `sys.modules` makes an import fail as if the module were not installed.
+    # If the entry in `sys.modules` is None, the import fails as if the module were not installed.
     script = (
         "import runpy, sys\n"
         "sys.modules.update(dict.fromkeys(['tensorboard', 'tensorboard.plugins'], None))\n"
@@ -129,7 +129,7 @@ def test_terminal_shows_fewer_than_40_lines_and_a_moving_progress_bar(tmp_path) 
 
 @pytest.mark.slow
 def test_first_readme_command_prints_fewer_than_40_lines_to_a_pipe(tmp_path) -> None:
-    # A new process, because a forked one has already imported TensorFlow.
+    # A new process is needed, because a forked one has already imported TensorFlow.
     command = [sys.executable, "train.py", "--experiment=vision/digits_cnn"]
     result = subprocess.run(
         [*command, "--mode=train_and_eval", f"--model_dir={tmp_path}"],
@@ -149,7 +149,7 @@ def _on_a_terminal(command: list[str]) -> str:
     with subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, env=environment):
         os.close(theirs)
         shown = b""
-        with contextlib.suppress(OSError):  # Raised when the other side is closed.
+        with contextlib.suppress(OSError):  # Reading fails after the command has ended.
             while part := os.read(ours, 65536):
                 shown += part
     os.close(ours)

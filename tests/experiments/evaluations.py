@@ -8,14 +8,14 @@ import pytest
 
 from official_lite import pipeline, telemetry
 
-# The fields that differ between two evaluations of the same weights.
+# The fields that may differ between two evaluations of the same weights.
 _TIMES = {"wall_time", "steps_per_second"}
 
 
 def assert_equal_to_mode_eval(params: Any, model_dir: pathlib.Path) -> None:
     """Train for four steps, evaluate the checkpoint again, and require the same metrics.
 
-    The same program computes both evaluations, so they differ by a few roundings at most.
+    The same program computes both evaluations, so their metrics differ by a few roundings at most.
     """
     length = {"train_steps": 4, "validation_interval": 2, "checkpoint_interval": 4}
     params.override({"trainer": {**length, "steps_per_loop": 2, "writers": ["jsonl"]}})
@@ -45,7 +45,7 @@ def assert_recorded_as_in_training(model_dir: pathlib.Path) -> None:
 
 
 def validations(model_dir: pathlib.Path, mode: str) -> list[dict[str, Any]]:
-    """Return the evaluations recorded in a mode, in order and without times."""
+    """Return the evaluations that a mode has recorded, in order and without their times."""
     path = model_dir / ("metrics.json" if "train" in mode else f"metrics.{mode}.json")
     lines = path.read_text().splitlines()
     records = [record for record in map(json.loads, lines) if record["split"] == "validation"]

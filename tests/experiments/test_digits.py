@@ -16,7 +16,7 @@ def _data(**fields) -> configs.DigitsDataConfig:
     return configs.DigitsConfig().train_data.replace(**fields)
 
 
-def test_splits_have_1437_and_360_examples_of_all_classes() -> None:
+def test_train_and_validation_splits_have_1437_and_360_digits_of_all_classes() -> None:
     train, validation = data.load_split("train"), data.load_split("validation")
     assert (len(train[1]), len(validation[1])) == (1437, 360)
     assert train[0].shape[1:] == data.IMAGE_SHAPE
@@ -26,7 +26,7 @@ def test_splits_have_1437_and_360_examples_of_all_classes() -> None:
         data.load_split("validaton")
 
 
-def test_equal_seeds_give_equal_batches_and_different_seeds_do_not() -> None:
+def test_only_equal_seeds_give_the_same_first_batch() -> None:
     def first_batch(seed: int) -> np.ndarray:
         return next(iter(data.build_dataset(_data(seed=seed))))[0].numpy()
 

@@ -10,7 +10,7 @@ from official_lite.core import exp_factory
 from tests.experiments import evaluations
 from tests.experiments.test_golden_configs import NAMES
 
-# A size that leaves a smaller batch at the end of each validation set.
+# A batch size that leaves a smaller batch at the end of each validation set.
 BATCHES = {"validation_data": {"global_batch_size": 50}}
 SMALL_CNN = {"model": {"filters": [4], "units": [8]}, **BATCHES}
 SMALL_CLICKS = {
@@ -21,7 +21,7 @@ SMALL_CLICKS = {
 SMALL_GPT = {"seq_length": 8, "num_layers": 1, "num_attention_heads": 2, "hidden_size": 16}
 SHORT_CONTEXT = {"held_out_percent": 30, "validation_data": {"eval_context": 4}}
 
-# The overrides that make each experiment small.
+# The task overrides that make each experiment small.
 TASKS: dict[str, dict[str, Any]] = {
     "nas/digits": {"arch": {"layer0": "conv3", "layer1": "zero", "layer2": "conv1"}, **BATCHES},
     **{name: BATCHES for name in NAMES if name.startswith("nas/digits_")},
@@ -38,7 +38,8 @@ TASKS: dict[str, dict[str, Any]] = {
     "language/gpt_stdlib": {"model": {**SMALL_GPT, "ngram_rows": 100}, **SHORT_CONTEXT},
 }
 
-# Tested next to the files that they need or, if they have phases, by the experiment of each phase.
+# Experiments that other test modules test, because they need files, and experiments with phases,
+# which the experiments of the phases test.
 ELSEWHERE = {
     "language/bert_pretraining",
     "language/gpt2",
@@ -61,7 +62,9 @@ def test_every_experiment_has_a_last_evaluation_test() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", TASKS)
-def test_last_evaluation_equals_mode_eval(name: str, tmp_path: pathlib.Path) -> None:
+def test_last_evaluation_of_a_run_has_the_metrics_of_mode_eval(
+    name: str, tmp_path: pathlib.Path
+) -> None:
     params = exp_factory.get_exp_config(name)
     params.override({"task": TASKS[name]})
     if name.startswith("language/char_gpt"):

@@ -95,7 +95,7 @@ class _NoWriter(telemetry.Writer):
 
 
 class _KerasCallback(hooks.KerasCallback):
-    """A callback hook that removes `steps_per_second` from the metrics that a report contains."""
+    """A callback hook that removes `steps_per_second`, which Keras does not report, from `logs`."""
 
     def _call(self, event: str, *args: Any) -> None:
         args[-1].pop("steps_per_second", None)
@@ -177,7 +177,7 @@ def fit(
         controller.train(epochs * steps)
     else:
         controller.train_and_evaluate(epochs * steps, eval_interval=steps * validation_freq)
-    # As Keras' own `fit` does after its loop.
+    # The `fit` of Keras also makes this call after its loop.
     self.optimizer.finalize_variable_values(self.trainable_weights)
     return history
 

@@ -96,7 +96,7 @@ def _manager(trainer: _Trainer, path: pathlib.Path, interval: int) -> tf.train.C
 # Hooks.
 
 
-def test_hooks_run_around_training_and_each_step_in_their_order() -> None:
+def test_hooks_run_before_and_after_training_and_each_step_in_list_order() -> None:
     log: list[str] = []
     _controller(_Events("a", log), _Events("b", log)).train(2)
     events = ["before_train"]
@@ -244,12 +244,12 @@ def test_smoothing_hint_selects_the_mean_or_the_latest_value() -> None:
         storage.put_scalar("loss", value)
         storage.put_scalar("lr", value, smoothing_hint=False)
     assert storage.take().scalars == {"loss": 3.0, "lr": 6.0}
-    # Values that were not put again are not reported again.
+    # Each value is returned only once.
     assert storage.take().scalars == {}
 
 
 @pytest.mark.parametrize("scopes", [[], ["a", "b", "c"]])
-def test_name_scopes_prefix_the_names_of_values(scopes: list[str]) -> None:
+def test_name_scopes_prefix_the_names_of_scalars(scopes: list[str]) -> None:
     storage = telemetry.EventStorage()
     with contextlib.ExitStack() as stack:
         for scope in scopes:
@@ -281,7 +281,7 @@ def test_images_and_histograms_are_returned_once_by_take(kind: type) -> None:
 # Schedules: 30 steps at a rate of 5, after a warmup of 5 steps from a thousandth of that rate.
 
 _START, _RATE, _WARMUP, _STEPS = 0.005, 5.0, 5, 30
-# A schedule computes its rate in about eight operations.
+# A schedule computes a learning rate in about eight operations.
 _TOLERANCE = rounding.tolerance(roundings=8)
 
 

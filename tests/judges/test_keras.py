@@ -18,7 +18,7 @@ _LOGGED = "some missing gradients are logged once, and `warnings` are not used"
 _RESUME = "a controller resumes from its checkpoints and does not read `model._initial_epoch`"
 _LAST_BIT = "compares the last bit of a sum that two compiled functions compute"
 
-# The tests that can't pass, and why. A listed test that passes is an error as well.
+# The tests that can't pass, with the reasons. A test that is listed but passes is also an error.
 EXCLUDED = {
     "optimizers": {
         "OptimizerSparseTest.test_sparse_gradients_adadelta": _ROWS,
@@ -46,12 +46,13 @@ EXCLUDED = {
 }
 _OPTIONS = {"optimizers": [], "callbacks": ["--fit-with-controller"]}
 _PASSING = {"optimizers": 245, "callbacks": 55}
-# These need Orbax, and the `conftest.py` of Keras' repository, which the wheel lacks.
+# The first file requires Orbax. The second one requires the `conftest.py` of Keras' repository,
+# which the wheel lacks.
 _WITHOUT = ("orbax_checkpoint_test.py", "remote_monitor_test.py")
 
 
 def _run(folder: str, report: pathlib.Path) -> dict[str, str]:
-    """Return the outcome of each test in a folder: passed, failed or skipped."""
+    """Run the tests in a folder, and return whether each of them passed, failed or was skipped."""
     files = [p for p in sorted((_KERAS / folder).rglob("*_test.py")) if p.name not in _WITHOUT]
     if not files:
         pytest.skip("the installed Keras comes without its tests")

@@ -63,7 +63,7 @@ def test_fixed_layer_choice_creates_only_the_chosen_candidate(name: str) -> None
     assert len(layer.weights) == (0 if name == "skip" else 2)
 
 
-def test_open_layer_choice_has_all_candidates_in_order() -> None:
+def test_layer_choice_without_a_fixed_architecture_has_all_candidates_in_order() -> None:
     choice: Any = nas.LayerChoice(_OPS, label="op", prior=[3, 2, 1])
     choice.build((None, 4))
     assert (choice.label, choice.options, len(choice.weights)) == ("op", list(_OPS), 4)
@@ -88,7 +88,7 @@ def test_open_layer_choice_has_all_candidates_in_order() -> None:
         (lambda: _twice_with_other_options(), "the label 'op'"),
     ],
 )
-def test_invalid_choice_is_refused_with_its_label(make: Any, named: str) -> None:
+def test_invalid_choice_raises_an_error_naming_its_label(make: Any, named: str) -> None:
     with pytest.raises(errors.ConfigValueError, match=named):
         make()
 
@@ -129,7 +129,7 @@ def test_architecture_that_does_not_fit_the_model_is_refused(
 # Values.
 
 
-def test_value_choice_returns_the_fixed_value_or_the_first() -> None:
+def test_value_choice_returns_the_fixed_value_or_else_its_first_option() -> None:
     with nas.fixed_arch({"units": 16}):
         assert nas.ValueChoice([8, 16, 32], label="units") == 16
     with nas.record_space() as space:
@@ -148,7 +148,9 @@ def test_input_choice_offers_every_combination_of_inputs(count: int, chosen: int
 
 
 @pytest.mark.parametrize("reduction", ["sum", "mean", "concat", "none"])
-def test_open_and_fixed_input_choice_reduce_inputs_equally(reduction: str) -> None:
+def test_input_choice_reduces_its_inputs_equally_with_and_without_a_fixed_architecture(
+    reduction: str,
+) -> None:
     option = [0, 2]
     inputs = [_X, 2 * _X, 4 * _X]
     choice = nas.InputChoice(3, 2, reduction, label="in")
@@ -185,7 +187,9 @@ def test_fixed_repeat_creates_as_many_blocks_as_its_depth(depth: int) -> None:
 
 
 @pytest.mark.parametrize("depth", [1, 3])
-def test_open_repeat_applies_its_first_blocks_up_to_each_depth(depth: int) -> None:
+def test_repeat_without_a_fixed_architecture_applies_the_first_blocks_up_to_each_depth(
+    depth: int,
+) -> None:
     choice = nas.Repeat(lambda index: keras.layers.Dense(4), (1, 3), label="depth")
     choice.build((None, 4))
     wanted = _X
@@ -200,7 +204,7 @@ def test_open_repeat_applies_its_first_blocks_up_to_each_depth(depth: int) -> No
 
 def test_written_architectures_are_read_back_and_build_their_models(tmp_path: pathlib.Path) -> None:
     assert resolution.space_of(_model()) == _SPACE
-    # The three architectures use each option of each label at least once.
+    # Together, the three architectures use every option of every label.
     for number in range(3):
         arch = {label: options[number % len(options)] for label, options in _SPACE.items()}
         architecture.write_arch(str(tmp_path), arch, space=_SPACE)

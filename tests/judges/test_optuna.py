@@ -19,7 +19,7 @@ def _seeded(create: Callable[..., optuna.samplers.BaseSampler]) -> Create:
 class TestEvolution(
     pytest_samplers.BasicSamplerTestCase, pytest_samplers.SingleOnlySamplerTestCase
 ):
-    """The sampler with a small population, so that trials soon have parents."""
+    """Tests of the evolution sampler with a small population, so that trials soon have parents."""
 
     @pytest.fixture
     def sampler(self) -> Create:

@@ -60,7 +60,7 @@ _SAMPLES = {
 
 
 def _provide(directory: pathlib.Path) -> data_provider.MultiplexerDataProvider:
-    """Return the data provider that TensorBoard's pages use."""
+    """Return the data provider from which TensorBoard's pages read a directory."""
     multiplexer = plugin_event_multiplexer.EventMultiplexer(
         tensor_size_guidance={"scalars": 0, "images": 0, "histograms": 0, "text": 0}
     ).AddRunsFromDirectory(str(directory))
@@ -107,7 +107,7 @@ def provider(directory: pathlib.Path) -> data_provider.MultiplexerDataProvider:
     return _provide(directory)
 
 
-def test_runs_are_named_after_splits_and_nested_names_and_list_their_plugins(provider: Any) -> None:
+def test_tensorboard_runs_are_named_after_splits_and_list_their_plugins(provider: Any) -> None:
     runs = provider.list_runs(_CONTEXT, experiment_id="")
     assert {run.run_name for run in runs} == {"train", "validation", "validation/other", "text"}
     assert all(0 <= time.time() - run.start_time < 3600 for run in runs)
@@ -115,7 +115,7 @@ def test_runs_are_named_after_splits_and_nested_names_and_list_their_plugins(pro
     assert set(plugins) == {"scalars", "images", "histograms", "text"}
 
 
-def test_scalars_are_read_with_the_written_values_steps_and_wall_times(
+def test_tensorboard_reads_scalars_with_the_written_values_steps_and_wall_times(
     provider: Any, directory: pathlib.Path
 ) -> None:
     plugin = {"experiment_id": "", "plugin_name": scalar_metadata.PLUGIN_NAME}
@@ -138,7 +138,7 @@ def test_scalars_are_read_with_the_written_values_steps_and_wall_times(
         assert (known.max_step, known.display_name, known.description) == (_STEPS[-1], "", "")
 
 
-def test_images_are_read_as_written(provider: Any) -> None:
+def test_tensorboard_reads_images_as_written(provider: Any) -> None:
     read = provider.read_blob_sequences(
         _CONTEXT, experiment_id="", plugin_name=image_metadata.PLUGIN_NAME, downsample=100
     )["validation"]
@@ -152,7 +152,7 @@ def test_images_are_read_as_written(provider: Any) -> None:
             np.testing.assert_array_equal(tf.io.decode_png(png), image)
 
 
-def test_histograms_count_each_value_once_between_their_edges(provider: Any) -> None:
+def test_histogram_bins_count_each_value_once_and_cover_the_range_of_values(provider: Any) -> None:
     read = provider.read_tensors(
         _CONTEXT, experiment_id="", plugin_name=histogram_metadata.PLUGIN_NAME, downsample=100
     )["validation"]
@@ -166,14 +166,14 @@ def test_histograms_count_each_value_once_between_their_edges(provider: Any) -> 
         assert min(counts[0], counts[-1]) > 0
 
 
-def test_text_summaries_are_read_as_written(provider: Any) -> None:
+def test_tensorboard_reads_text_summaries_as_written(provider: Any) -> None:
     [note] = provider.read_tensors(
         _CONTEXT, experiment_id="", plugin_name=text_metadata.PLUGIN_NAME, downsample=100
     )["text"]["note"]
     assert (note.step, note.numpy.item()) == (3, b"**bold**")
 
 
-def test_downsampling_keeps_the_last_step(provider: Any) -> None:
+def test_tensorboard_downsampling_keeps_the_last_step(provider: Any) -> None:
     read = provider.read_scalars(
         _CONTEXT, experiment_id="", plugin_name=scalar_metadata.PLUGIN_NAME, downsample=2
     )["train"]["step"]
@@ -181,7 +181,9 @@ def test_downsampling_keeps_the_last_step(provider: Any) -> None:
     assert (read[-1].step, read[-1].value) == (_STEPS[-1], float(_STEPS[-1]))
 
 
-def test_reader_follows_a_file_that_is_being_written(tmp_path: pathlib.Path) -> None:
+def test_tensorboard_reads_each_flushed_step_of_an_event_file_that_is_still_open(
+    tmp_path: pathlib.Path,
+) -> None:
     read = event_accumulator.EventAccumulator(str(tmp_path))
     with telemetry.TensorBoardWriter(tmp_path) as writer:
         for step in (1, 2, 3):
@@ -191,7 +193,9 @@ def test_reader_follows_a_file_that_is_being_written(tmp_path: pathlib.Path) -> 
 
 
 @pytest.mark.parametrize("back_to", [10, 30])
-def test_steps_after_a_resume_are_read_once(tmp_path: pathlib.Path, back_to: int) -> None:
+def test_tensorboard_reads_each_step_once_after_a_resume(
+    tmp_path: pathlib.Path, back_to: int
+) -> None:
     def write(writer: telemetry.TensorBoardWriter, steps: list[int]) -> None:
         for step in steps:
             writer.write(telemetry.Record(step=step, split="train", values={"loss": float(step)}))
@@ -208,7 +212,7 @@ def test_steps_after_a_resume_are_read_once(tmp_path: pathlib.Path, back_to: int
 
 
 def _list_hparams(directory: pathlib.Path) -> dict[str, tuple[dict[str, Any], dict[str, float]]]:
-    """Return the rows of the HParams page: hyperparameters and metrics by run."""
+    """Return the hyperparameters and the metrics that the HParams page shows for each run."""
     backend = backend_context.Context(base_plugin.TBContext(data_provider=_provide(directory)))
     statuses = list(api_pb2.Status.values())
     request = api_pb2.ListSessionGroupsRequest(allowed_statuses=statuses, slice_size=100)
@@ -228,7 +232,7 @@ def test_hparams_page_lists_hyperparameters_with_the_metrics_of_their_run(
     for number, rate in enumerate((0.1, 0.2)):
         run = tmp_path / f"run{number}"
         values = {"rate": rate, "steps": 10, "is_fast": True, "none": None, "größe": "a" * 300}
-        # A second start replaces what the first one wrote.
+        # The second call replaces the hyperparameters that the first call wrote.
         telemetry.write_hparams(str(run), {**values, "rate": 7.0, "old": 1})
         telemetry.write_hparams(str(run), values)
         with telemetry.TensorBoardWriter(run) as writer:
@@ -258,7 +262,7 @@ def test_losses_of_all_splits_share_one_tag(tmp_path: pathlib.Path) -> None:
     assert {run: tags.pop("loss") for run, tags in found.items()} == pytest.approx(
         {"train": 0.5, "validation": 0.7, "validation/noisy": 0.9, "other": 2.0}
     )
-    # The tags named as in the Model Garden are still present.
+    # The Model Garden's tags are also present.
     assert {run: list(tags) for run, tags in found.items()} == {
         "train": ["training_loss"],
         "validation": ["validation_loss"],

@@ -12,7 +12,7 @@ from official_lite.prediction import output
 
 FORMATS = ("jsonl", "parquet", "tfrecord")
 
-# 47 rows in batches of 8, in shards of 10.
+# The 47 rows come in batches of 8 and are written to shards of 10 rows.
 BATCHES = [np.arange(start, min(start + 8, 47), dtype=np.float32) for start in range(0, 47, 8)]
 
 
@@ -80,7 +80,7 @@ def test_output_killed_at_any_rename_resumes_without_duplicate_or_missing_rows(
             with pytest.raises(KeyError):
                 _predict(directory)
         if last > 1:
-            # A killed process leaves a temporary file next to complete ones.
+            # A killed process leaves a temporary file behind.
             (directory / f"predictions-00009.jsonl.{'0' * 32}.tmp").write_text("half")
         _predict(directory)
         assert _contents(directory) == _contents(tmp_path / "unbroken")
@@ -116,7 +116,7 @@ def _damage_progress(text: str):
         (_damage_progress('{"rows": -1, "made_from": {}}'), errors.DataError, output.PROGRESS),
     ],
 )
-def test_directory_with_foreign_missing_or_damaged_files_is_refused(
+def test_output_directory_with_foreign_missing_or_damaged_files_is_refused(
     tmp_path, prepare, error, named
 ) -> None:
     prepare(tmp_path)
@@ -131,7 +131,7 @@ def test_resuming_with_different_weights_is_refused_and_deletes_no_predictions(t
     assert len(list(tmp_path.glob("*.jsonl"))) == 5
 
 
-def test_finishing_without_rows_raises_an_error(tmp_path) -> None:
+def test_finishing_a_prediction_without_rows_raises_an_error(tmp_path) -> None:
     with _open(tmp_path) as writer, pytest.raises(errors.DataError, match="empty"):
         writer.finish()
 
@@ -214,7 +214,7 @@ def test_float16_and_bfloat16_columns_become_float32(dtype) -> None:
     assert column.tolist() == [0.5]
 
 
-def test_row_length_may_differ_between_batches(tmp_path) -> None:
+def test_row_length_of_a_parquet_column_may_differ_between_batches(tmp_path) -> None:
     file = output.create_shard("parquet", str(tmp_path / "rows"))
     for length in (1, 0, 3):
         file.write({"x": np.ones((2, length), np.int32)})
@@ -223,7 +223,7 @@ def test_row_length_may_differ_between_batches(tmp_path) -> None:
     assert [len(row) for row in rows] == [1, 1, 0, 0, 3, 3]
 
 
-def test_large_parquet_has_several_row_groups(tmp_path, monkeypatch) -> None:
+def test_large_parquet_file_has_several_row_groups(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(output, "_BYTES_PER_ROW_GROUP", 100)
     _write("parquet", tmp_path / "rows", {"x": np.ones((3, 9))})
     file = pq.ParquetFile(tmp_path / "rows")

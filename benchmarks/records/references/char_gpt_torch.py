@@ -7,7 +7,7 @@ python char_gpt_torch.py --data_dir=/data --recipe=char_gpt
 
 import time
 
-# Read before the imports below, which take seconds.
+# The clock is read before the imports below, because these take seconds.
 _BEGAN = time.perf_counter()
 
 import argparse
@@ -114,7 +114,7 @@ def random_batch(text: np.ndarray, recipe: Recipe) -> tuple[torch.Tensor, torch.
 
 @torch.no_grad()
 def whole_loss(model: Gpt, text: np.ndarray, length: int) -> float:
-    """Return the loss on a whole text, cut into sequences."""
+    """Return the mean loss over all sequences of a text."""
     rows = (len(text) - 1) // length
     ids = torch.from_numpy(text[: rows * length].astype(np.int64)).view(rows, length)
     labels = torch.from_numpy(text[1 : rows * length + 1].astype(np.int64)).view(rows, length)

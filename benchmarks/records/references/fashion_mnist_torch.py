@@ -10,7 +10,7 @@ python fashion_mnist_torch.py --data_dir=/data/fashion-mnist
 
 import time
 
-# Read before the imports below, which take seconds.
+# The clock is read before the imports below, because these take seconds.
 _BEGAN = time.perf_counter()
 
 import argparse
@@ -28,7 +28,7 @@ from torch import nn
 MEAN, DEVIATION = 72.94, 90.02
 BATCH, EVAL_BATCH = 128, 500
 LEARNING_RATE, WARMUP, MOMENTUM, WEIGHT_DECAY, SMOOTHING = 0.1, 0.1, 0.9, 5e-4, 0.1
-# The standard deviation of a unit normal distribution that is truncated at two deviations.
+# The standard deviation of a unit normal distribution that is truncated at two standard deviations.
 TRUNCATED = 0.87962566103423978
 
 
@@ -112,7 +112,7 @@ def read_idx(path: pathlib.Path) -> torch.Tensor:
 
 
 def change(images: torch.Tensor, recipe: Recipe) -> torch.Tensor:
-    """Shift, flip and erase parts of images of shape (batch, 28, 28)."""
+    """Randomly shift and flip images of shape (batch, 28, 28), and erase a square of each."""
     count, size = len(images), images.shape[1]
     line = torch.arange(size)
     if recipe.max_shift:

@@ -19,7 +19,7 @@ from typing import Any
 
 import psutil
 
-# RecBole restores the best checkpoint, in which it has pickled its config.
+# RecBole restores the best checkpoint, which contains its pickled config.
 os.environ["TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD"] = "1"
 
 from recbole import config, data, utils
@@ -39,7 +39,7 @@ def main() -> None:
     parser.add_argument("--max_epochs", type=int, default=300)
     args = parser.parse_args()
     data_dir = os.path.abspath(args.data_dir)
-    # RecBole reads the command line, too.
+    # RecBole also reads the command line, and must not see the arguments of this program.
     sys.argv = sys.argv[:1]
     # RecBole writes checkpoints and logs to the working directory.
     with tempfile.TemporaryDirectory() as directory, contextlib.chdir(directory):
@@ -54,10 +54,10 @@ def _train(model_name: str, data_dir: str, seed: int, max_epochs: int) -> None:
         "show_progress": False,
     }
     if model_name == "SASRec":
-        # The loss covers all items, for which RecBole rejects negative sampling.
+        # The loss covers all items, and RecBole rejects negative sampling for such a loss.
         settings["train_neg_sample_args"] = None
     params = config.Config(model=model_name, dataset="ml-100k", config_dict=settings)
-    # For this dataset, RecBole has set the path to that of its own copy.
+    # For this dataset, RecBole sets the path to its own copy of the files.
     params["data_path"] = data_dir
     utils.init_seed(params["seed"], params["reproducibility"])
     train, valid, test = data.data_preparation(params, data.create_dataset(params))

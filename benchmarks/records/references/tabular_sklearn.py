@@ -34,10 +34,10 @@ TARGETS = {"fair": "affair"}
 
 
 def load(table: str, data_dir: pathlib.Path) -> tuple[np.ndarray, np.ndarray, list[int]]:
-    """Return features, labels, and the indices of the columns of categories."""
+    """Return features, labels, and the indices of the categorical columns."""
     if table == "breast_cancer":
         cancer = datasets.load_breast_cancer()
-        # Labels follow the order of the class names, so benign is 0.
+        # The experiment numbers the classes in the order of their names, so benign is 0.
         return cancer.data, 1 - cancer.target, []
     with (data_dir / f"{table}.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
@@ -48,7 +48,7 @@ def load(table: str, data_dir: pathlib.Path) -> tuple[np.ndarray, np.ndarray, li
 
 
 def build_models(categorical: list[int], seed: int, max_epochs: int) -> dict[str, Any]:
-    """Return both models with scikit-learn's defaults, the perceptron with early stopping."""
+    """Return both models with scikit-learn's defaults, but early stopping for the perceptron."""
     one_hot = preprocessing.OneHotEncoder(handle_unknown="ignore", sparse_output=False)
     columns = compose.ColumnTransformer(
         [("categories", one_hot, categorical)], remainder=preprocessing.StandardScaler()
@@ -73,7 +73,7 @@ def main() -> None:
     parser.add_argument("--max_epochs", type=int, default=1000)
     args = parser.parse_args()
     features, labels, categorical = load(args.table, args.data_dir)
-    # The same folds as `split_rows` of experiments/tabular/data.py.
+    # These are the folds of `split_rows` in experiments/tabular/data.py.
     order = np.random.default_rng(0).permutation(len(labels))
     is_test = np.arange(len(labels)) % NUM_FOLDS == args.fold
     train, test = order[~is_test], order[is_test]

@@ -145,7 +145,7 @@ class BertPretrainDataConfig(cfg.DataConfig):
         super().validate_fields()
         field_checks.require_one_of(self, "file_type", FILE_TYPES)
         field_checks.require_positive(self, "max_predictions_per_seq")
-        # Leaves room for three special tokens and at least two tokens of each part.
+        # Leave room for three special tokens and at least two tokens of each part.
         if self.seq_length < max(8, self.max_predictions_per_seq):
             raise errors.ConfigValueError(
                 f"`seq_length` is {self.seq_length}; expected at least 8, and at least "

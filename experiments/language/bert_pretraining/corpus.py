@@ -32,7 +32,7 @@ class Corpus(NamedTuple):
 
 
 class SpecialTokens(NamedTuple):
-    """The numbers of the tokens that do not represent text."""
+    """The ids of the tokens that do not represent text."""
 
     padding: int
     first: int
@@ -41,7 +41,7 @@ class SpecialTokens(NamedTuple):
 
 
 def special_tokens(tokenizer_path: str) -> SpecialTokens:
-    """Return the numbers of BERT's special tokens, which the tokenizer must have."""
+    """Return the ids of BERT's special tokens, which the tokenizer must have."""
     tokenizer = library.load_tokenizer(tokenizer_path)
     names = ("[PAD]", "[CLS]", "[SEP]", "[MASK]")
     return SpecialTokens(*(library.require_token(tokenizer, name) for name in names))
@@ -70,7 +70,7 @@ def load_corpus(paths: tuple[str, ...], tokenizer_path: str) -> Corpus:
                 last_sentences.append(len(sentences) - 1)
         last_sentences.append(len(sentences) - 1)
     ends = np.cumsum([len(sentence) for sentence in sentences], dtype=np.int64)
-    # A sentence belongs to the first document whose last sentence does not come before it.
+    # Each sentence belongs to the first document that does not end before it.
     which = np.searchsorted(last_sentences, np.arange(len(sentences)))
     found = Corpus(
         tokens=np.concatenate([*sentences, np.zeros(0, np.int32)]),
@@ -80,7 +80,7 @@ def load_corpus(paths: tuple[str, ...], tokenizer_path: str) -> Corpus:
     )
     if not len(found.first_parts()):
         raise errors.DataError(
-            f"Found {len(sentences)} sentences in {', '.join(paths)}, but no two consecutive ones "
-            "in a document. Expected one sentence per line and an empty line between documents."
+            f"Found {len(sentences)} sentences in {', '.join(paths)}, but no document with two "
+            "sentences. Write one sentence per line, and an empty line only between documents."
         )
     return found

@@ -13,7 +13,8 @@ __all__ = ["build_examples", "hide", "read_records", "read_text"]
 
 Tensors = dict[str, tf.Tensor]
 
-# The fractions of masked words that become [MASK], or a random word. The rest stay unchanged.
+# The fractions of masked words that are replaced by [MASK] and by a random word. The remaining
+# masked words stay unchanged.
 _SHARE_MASKED, _SHARE_CHANGED = 0.8, 0.1
 
 _LABELS = ("masked_lm_ids", "masked_lm_weights", "next_sentence_labels")
@@ -36,12 +37,12 @@ def read_text(
         vocab_size: The vocabulary size of the model.
         input_context: The index of this input pipeline and the number of pipelines.
     """
-    # A single source, because `match_files` rejects a config with several.
+    # This is never a mapping of several sources, because `match_files` rejects one.
     files = input_reader.match_files(cast("Sequence[str] | str", params.input_path))
     text = corpus.load_corpus(tuple(files), tokenizer_path)
     special = corpus.special_tokens(tokenizer_path)
     rows = input_reader.from_arrays(text.first_parts(), params, input_context)
-    # In GPU memory, the text would have to be copied back for every batch.
+    # On a GPU, the text would have to be copied back to the CPU for every batch.
     with tf.device("CPU"):
         tensors = corpus.Corpus(*map(tf.convert_to_tensor, text))
 
@@ -77,8 +78,8 @@ def build_examples(
     count = tf.shape(rows)[0]
     seeds = tf.random.split(seed, 3)
     room = tf.constant(seq_length - 3, tf.int64)
-    # The first part leaves at least one sentence of its document, and room for one token, for the
-    # second part.
+    # The first part ends at least one sentence before the end of its document, and leaves room for
+    # at least one token of the second part.
     wanted = tf.random.stateless_uniform([count], seeds[0], 1, room, tf.int64)
     begins = tf.gather(text.begins, rows)
     last_ones = tf.searchsorted(text.ends, begins + wanted, side="right", out_type=tf.int64) - 1
@@ -112,7 +113,7 @@ def build_examples(
         "input_mask": tf.cast(places <= ends, tf.int32),
         "input_type_ids": tf.cast((places > separators) & (places <= ends), tf.int32),
         "is_text": is_text,
-        # As usual, label 0 means that the second part follows the first.
+        # As in BERT, label 0 means that the second part follows the first.
         "next_sentence_labels": tf.cast(second_ones != last_ones + 1, tf.int32)[:, tf.newaxis],
     }
 
@@ -141,7 +142,7 @@ def hide(
     num_words = tf.reduce_sum(tf.cast(is_text, tf.float32), axis=1, keepdims=True)
     num_hidden = tf.clip_by_value(tf.round(params.mask_rate * num_words), 1.0, float(most))
     is_hidden = tf.range(most, dtype=tf.float32)[tf.newaxis] < num_hidden
-    # Unused entries point at [CLS] and leave it unchanged.
+    # Unused entries refer to position 0, the [CLS] token, and leave it unchanged.
     places = tf.where(is_hidden, places, 0)
     words = tf.gather(ids, places, batch_dims=1)
     draw = tf.random.stateless_uniform(tf.shape(words), seeds[1])

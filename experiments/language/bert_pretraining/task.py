@@ -30,8 +30,9 @@ class MaskedLMTask(base_task.Task):
         validation = config.validation_data
         if validation is not None and _sizes(validation) != _sizes(params):
             raise errors.ConfigValueError(
-                "`seq_length` and `max_predictions_per_seq` of `train_data` and `validation_data` "
-                f"are {_sizes(params)} and {_sizes(validation)}. Set them to the same values."
+                "`seq_length` and `max_predictions_per_seq` are "
+                f"{_sizes(params)} in `train_data`, but {_sizes(validation)} in `validation_data`. "
+                "Set both fields to the same values."
             )
         return model.build_model(config.model, *_sizes(params))
 

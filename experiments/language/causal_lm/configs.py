@@ -19,7 +19,7 @@ __all__ = [
 SPLITS = ("train", "validation")
 POSITIONS = ("learned", "rotary")
 
-# Row numbers are multiplied for the hash, and the products must fit into an int32.
+# The hash multiplies row numbers, and the products must fit into an int32.
 _MAX_NGRAM_ROWS = 2**16
 
 
@@ -155,14 +155,15 @@ def cosine_adamw(
     beta_2: float = 0.95,
     weight_decay_rate: float = 0.1,
 ) -> optimization.OptimizationConfig:
-    """Return the usual AdamW of GPTs: decay of matrices only, half a cosine down to a tenth.
+    """Return AdamW as usual for GPTs: only matrices decay, and a cosine lowers the rate to a tenth.
 
     Args:
         train_steps: The step at which the cosine ends.
         warmup_steps: The number of steps in which the learning rate increases.
         learning_rate: The highest learning rate.
         beta_2: The decay of the second moment.
-        weight_decay_rate: The fraction of itself that a weight loses, times the learning rate.
+        weight_decay_rate: The fraction by which each step reduces a matrix, divided by the learning
+            rate.
     """
     return optimization.OptimizationConfig(
         {

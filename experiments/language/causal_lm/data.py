@@ -51,7 +51,7 @@ def build_dataset(
 def evaluation_stretches(
     tokens: np.ndarray, seq_length: int, context: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return a whole text as rows of `seq_length` tokens: inputs and labels.
+    """Return inputs and labels that cover a whole text, in rows of `seq_length` tokens.
 
     Each token but the first is predicted once, in a row that has at least `context` tokens before
     it, or all tokens before it if there are fewer.
@@ -88,7 +88,7 @@ def _random_stretches(
         drop_remainder=params.drop_remainder,
         input_context=input_context,
     )
-    # In GPU memory, the text would have to be copied back for every batch.
+    # On a GPU, the text would have to be copied back to the CPU for every batch.
     with tf.device("CPU"):
         text = tf.convert_to_tensor(tokens)
     last = len(tokens) - 1 - seq_length

@@ -54,7 +54,7 @@ def generate(
     tokens = [int(token) for token in prompt]
     for number in range(num_tokens):
         seen = tokens[-length:]
-        # The padding has no effect, because the model ignores what follows the last token.
+        # The padding has no effect, because the model ignores all positions after the last token.
         window = tf.constant(seen + [0] * (length - len(seen)), tf.int32)
         tokens.append(int(draw(window, tf.constant(len(seen) - 1), tf.constant(number))))
     return tokens[len(prompt) :]

@@ -10,7 +10,7 @@ from experiments.language.transformer import layers
 
 __all__ = ["NgramRows", "build_model"]
 
-# Smaller than 2**15, so that products with a row number fit into an int32.
+# The factor is below 2**15, so that its products with row numbers fit into an int32.
 _MULTIPLIER = 31337
 
 
@@ -19,7 +19,7 @@ class NgramRows(keras.layers.Layer):
     """A layer that returns table rows for the n-grams that end at each position.
 
     Maps (batch, time) to (batch, time, sizes). Equal n-grams share a row; different n-grams mostly
-    have different rows. N-grams as a part of a byte's embedding are from
+    have different rows. The idea of adding n-grams to a byte's embedding is from
     https://arxiv.org/abs/2412.09871.
 
     Args:
@@ -91,7 +91,7 @@ def build_model(config: configs.GptModelConfig, vocab_size: int) -> keras.Model:
             is_causal=True,
             norm_first=True,
             is_rotary=is_rotary,
-            # Each block adds to its residual stream twice.
+            # Each block adds twice to the residual stream, so there are `2 * num_layers` sums.
             residual_stddev=config.initializer_range / (2 * config.num_layers) ** 0.5,
         )
     norm = keras.layers.LayerNormalization(
@@ -106,7 +106,7 @@ def _embed_ngrams(tokens: Any, config: configs.GptModelConfig) -> Any:
     table = keras.layers.Embedding(
         num_sizes * config.ngram_rows,
         config.hidden_size,
-        # The row of an n-gram that was never seen in training must contribute nothing.
+        # An n-gram that does not occur in the training data must contribute nothing.
         embeddings_initializer="zeros",
         name="ngram_embedding",
     )

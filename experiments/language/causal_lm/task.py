@@ -19,8 +19,7 @@ __all__ = ["BitsPerToken", "CausalLmTask", "mean_cross_entropy"]
 class CausalLmTask(base_task.Task):
     """A task that predicts the next token. A subclass defines what the tokens are."""
 
-    # The name under which an evaluation reports the bits per token; an empty name omits the
-    # metric.
+    # The name of the bits-per-token metric in evaluations; an empty name omits the metric.
     bits_name = ""
 
     @property
@@ -45,7 +44,7 @@ class CausalLmTask(base_task.Task):
         if config.vocab_size and config.vocab_size < self.vocab_size:
             raise errors.ConfigValueError(
                 f"`model.vocab_size` is {config.vocab_size}, but the tokenizer has "
-                f"{self.vocab_size} tokens; expected at least as many, or 0."
+                f"{self.vocab_size} tokens. Set it to at least that number, or to 0."
             )
         return model.build_model(config, config.vocab_size or self.vocab_size)
 
@@ -68,7 +67,7 @@ class CausalLmTask(base_task.Task):
 
 
 def mean_cross_entropy(labels: tf.Tensor, logits: tf.Tensor) -> tf.Tensor:
-    """Return the mean cross-entropy in nats of labels other than `NOT_COUNTED`; 0 if none."""
+    """Return the mean cross-entropy in nats over all labels but `NOT_COUNTED`, or 0 without any."""
     losses, counts = _cross_entropy(labels, logits)
     return tf.math.divide_no_nan(tf.reduce_sum(losses), tf.reduce_sum(counts))
 
@@ -78,12 +77,15 @@ class BitsPerToken(keras.metrics.Mean):
 
     def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
         losses, counts = _cross_entropy(y_true, y_pred)
-        # The losses of labels that are not counted are already 0.
+        # `_cross_entropy` has already set the losses of uncounted labels to 0.
         super().update_state(losses / math.log(2), sample_weight=counts)
 
 
 def _cross_entropy(labels: tf.Tensor, logits: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Return each label's cross-entropy in nats, and 1; both are 0 for `NOT_COUNTED`."""
+    """Return the cross-entropy of each label in nats, and its weight: 0 for `NOT_COUNTED`, else 1.
+
+    The cross-entropy of `NOT_COUNTED` is 0.
+    """
     counts = tf.cast(labels != data.NOT_COUNTED, tf.float32)
     losses = tf.nn.sparse_softmax_cross_entropy_with_logits(tf.maximum(labels, 0), logits)
     return losses * counts, counts

@@ -40,13 +40,13 @@ task_factory.register_task_cls(CharGptConfig, "experiments.language.char_gpt.tas
 
 @exp_factory.register_config_factory("language/char_gpt")
 def char_gpt() -> cfg.ExperimentConfig:
-    """Return nanoGPT's recipe for CPUs with rotary positions: 1.78 nats on Shakespeare's plays."""
+    """Return nanoGPT's CPU recipe with rotary positions: 1.78 nats on Shakespeare's plays."""
     return _experiment(configs.small_gpt(vocab_size=0, seq_length=64), train_steps=2000)
 
 
 @exp_factory.register_config_factory("language/char_gpt_large")
 def char_gpt_large() -> cfg.ExperimentConfig:
-    """Return a recipe between nanoGPT's recipes for CPUs and for GPUs, with rotary positions."""
+    """Return a recipe between nanoGPT's CPU recipe and its GPU recipe, with rotary positions."""
     model = configs.small_gpt(
         vocab_size=0, seq_length=128, num_layers=6, num_attention_heads=6, hidden_size=192
     )
@@ -68,7 +68,7 @@ def _experiment(model: configs.GptModelConfig, train_steps: int) -> cfg.Experime
                 train_steps=train_steps, warmup_steps=100, learning_rate=1e-3, beta_2=0.99
             ),
         ),
-        # `auto` would choose this mode for a longer training; in `char_gpt`, the benchmark of the
-        # modes would take longer than it saves.
+        # In a longer run, `auto` would choose this mode. In `char_gpt`, benchmarking the modes
+        # would take more time than the best mode saves.
         runtime=cfg.RuntimeConfig(distribution_strategy="one_device", execution="xla"),
     )

@@ -47,7 +47,7 @@ def load_text(input_path: str) -> Text:
 
 def _read(path: str) -> str:
     try:
-        # Line endings are not converted: a Windows line ending is two characters.
+        # Line endings are not converted, so a Windows line ending counts as two characters.
         return tf.io.gfile.GFile(path, "rb").read().decode("utf-8")
     except UnicodeDecodeError as error:
         raise errors.DataError(

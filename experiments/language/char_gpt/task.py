@@ -30,8 +30,8 @@ class CharGptTask(task.CausalLmTask):
         unknown = sorted(set(text) - set(characters))
         if unknown:
             raise errors.DataError(
-                f"The training text does not contain {''.join(unknown)!r}; expected only "
-                f"characters of {characters!r}."
+                f"The text contains {''.join(unknown)!r}, but the training text does not. Use only "
+                f"the characters {characters!r}."
             )
         return [characters.index(character) for character in text]
 

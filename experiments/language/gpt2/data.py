@@ -62,5 +62,5 @@ def read_records(
 
 
 def matched_paths(input_path: Sequence[str] | str) -> tuple[str, ...]:
-    """Return the files of a config in a form that can be the key of a cache."""
+    """Return the files that match `input_path` as a tuple, so that it can be a cache key."""
     return tuple(input_reader.match_files(input_path))

@@ -91,6 +91,7 @@ def gpt_stdlib() -> cfg.ExperimentConfig:
                 }
             ),
         ),
-        # The fastest mode for this model; `auto` would not benchmark modes in so short a run.
+        # This mode is the fastest for the model, but `auto` does not benchmark modes in such a
+        # short run.
         runtime=cfg.RuntimeConfig(distribution_strategy="one_device", execution="xla"),
     )

@@ -12,10 +12,11 @@ from official_lite.common import errors
 
 __all__ = ["gzip_bits_per_byte", "load_bytes", "list_files"]
 
-# Folders that are skipped: installed packages, and tests, which some systems lack.
+# Directories that are skipped: those of installed packages, and those of tests, which some systems
+# lack.
 _LEFT_OUT = {"site-packages", "dist-packages", "test", "tests", "idle_test", "__pycache__"}
 
-# A byte that source text does not contain.
+# The separator before each file, a byte that does not occur in source text.
 _BEFORE_A_FILE = b"\0"
 
 

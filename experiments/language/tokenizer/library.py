@@ -28,8 +28,8 @@ def import_library() -> ModuleType:
         import tokenizers
     except ModuleNotFoundError as error:
         raise errors.DataError(
-            "Tokenization requires the library `tokenizers`, which is not installed: pip install "
-            "'official-lite[language]'"
+            "Tokenization requires the library `tokenizers`, which is not installed. Run "
+            "`pip install 'official-lite[language]'`."
         ) from error
     return tokenizers
 
@@ -49,7 +49,8 @@ def load_tokenizer(path: str) -> Any:
         )
     if not os.path.isfile(path):
         raise errors.DataError(
-            f"`task.tokenizer_path` is {path!r}, which does not exist; expected a `tokenizer.json`."
+            f"`task.tokenizer_path` is {path!r}, which does not exist. Set it to a "
+            "`tokenizer.json`."
         )
     try:
         return import_library().Tokenizer.from_file(path)
@@ -57,12 +58,13 @@ def load_tokenizer(path: str) -> Any:
         if type(error) is not Exception:
             raise
         raise errors.DataError(
-            f"{path} is not a tokenizer file of `tokenizers`: {error}"
+            f"{path} is not a tokenizer file of the library `tokenizers`: {error}. Set "
+            "`task.tokenizer_path` to a `tokenizer.json`."
         ) from error
 
 
 def require_token(tokenizer: Any, *names: str) -> int:
-    """Return the number of the first of these tokens that the tokenizer has.
+    """Return the id of the first of these tokens that the tokenizer has.
 
     Raises:
         DataError: If the tokenizer has none of them.
@@ -73,7 +75,7 @@ def require_token(tokenizer: Any, *names: str) -> int:
             return int(number)
     raise errors.DataError(
         f"The tokenizer has no token {' or '.join(names)}. Use a tokenizer that was trained with "
-        "it."
+        "this special token."
     )
 
 

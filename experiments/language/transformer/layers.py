@@ -12,7 +12,7 @@ __all__ = ["Attention", "PositionEmbedding", "block", "dropout", "normal"]
 
 
 def normal(stddev: float) -> keras.initializers.Initializer:
-    """Return a new initializer; a shared one would give several weights the same values."""
+    """Return a new initializer, because a shared one would give several weights the same values."""
     return keras.initializers.RandomNormal(stddev=stddev)
 
 
@@ -93,7 +93,7 @@ class Attention(keras.layers.Layer):
         if self.is_rotary:
             query, key = _turn(query), _turn(key)
         scores = ops.matmul(query * d_head**-0.5, ops.swapaxes(key, 2, 3))
-        # The softmax is a sum over many positions, so it uses float32 even under mixed precision.
+        # The softmax sums over many positions, so it uses float32 even under mixed precision.
         weights = ops.softmax(self._hide(ops.cast(scores, "float32"), visible))
         weights = ops.cast(weights, self.compute_dtype)
         if self._dropout is not None:
@@ -122,7 +122,10 @@ class Attention(keras.layers.Layer):
 
 
 def _turn(x: Any) -> Any:
-    """Apply rotary positions to (…, time, width), where the halves of the width form pairs."""
+    """Rotate pairs of elements of (…, time, width) by angles that are proportional to the position.
+
+    Each element of the first half of the width forms a pair with one of the second half.
+    """
     _, _, length, width = x.shape
     frequencies = 10_000.0 ** -(np.arange(width // 2) / (width // 2))
     angles = np.arange(length)[:, np.newaxis] * frequencies

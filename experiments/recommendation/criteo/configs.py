@@ -81,7 +81,7 @@ class CriteoConfig(cfg.TaskConfig):
 
 
 def criteo_experiment(task: CriteoConfig, learning_rate: float) -> cfg.ExperimentConfig:
-    """Return a training that sees each generated example once.
+    """Return the config of a training run that sees each generated example once.
 
     Args:
         task: The task with the model.
@@ -101,8 +101,8 @@ def criteo_experiment(task: CriteoConfig, learning_rate: float) -> cfg.Experimen
                 {
                     "optimizer": {
                         "type": "adagrad",
-                        # The gradient of a row that occurs in one example of a batch is tiny, and
-                        # would be negligible compared with a larger initial value.
+                        # A row that occurs in only one example of a batch has a tiny gradient,
+                        # which would be negligible compared with a larger initial value.
                         "adagrad": {"initial_accumulator_value": 1e-6},
                     },
                     "learning_rate": {
@@ -113,9 +113,9 @@ def criteo_experiment(task: CriteoConfig, learning_rate: float) -> cfg.Experimen
                             "decay_steps": _TRAIN_STEPS,
                         },
                     },
-                    # Adagrad's first steps are as long as the learning rate in every direction,
-                    # and workers of parameter servers start from weights that lack the latest
-                    # updates of the others.
+                    # Adagrad's first steps change every weight by the whole learning rate. With
+                    # parameter servers, a worker may also compute its gradients from weights that
+                    # lack the latest updates of other workers.
                     "warmup": {"type": "linear", "linear": {"warmup_steps": 300}},
                 }
             ),

@@ -13,7 +13,7 @@ from official_lite.data import arrays
 
 __all__ = ["best_possible_auc", "build_dataset"]
 
-# For each format, the dataset that reads the records of a file, and the decoder of a batch.
+# For each format, the dataset class that reads the records of a file, and a decoder of batches.
 _READERS: Mapping[str, tuple[Callable[..., tf.data.Dataset], Callable[..., Any]]] = {
     "tsv": (tf.data.TextLineDataset, features.decode_lines),
     "tfrecord": (
@@ -74,8 +74,8 @@ def _read_files(
 def _generate(params: configs.CriteoDataConfig) -> generator.Examples:
     if not params.num_generated:
         raise errors.ConfigValueError(
-            "No data are configured. Set `input_path` to files in Criteo's format, or "
-            "`num_generated`."
+            "No data are configured. Set `input_path` to files in Criteo's format, or set "
+            "`num_generated` to a number of examples."
         )
     return _generate_once(params.truth_seed, params.split, params.num_generated)
 
@@ -89,7 +89,7 @@ def _generate_once(seed: int, split: str, count: int) -> generator.Examples:
 def _generated_inputs(
     examples: generator.Examples, seed: int, table_rows: int
 ) -> tuple[dict[str, Any], Any]:
-    """Return what a reader would produce from files with the same examples."""
+    """Return the features and labels that a reader would produce from files with these examples."""
     truth = generator.Truth(seed)
     rows = features.hash_tokens(
         tf.constant(truth.tokens), tf.constant(truth.category_of_token, tf.int32), table_rows

@@ -9,7 +9,8 @@ from official_lite.core import input_reader
 
 __all__ = ["RECORD_FEATURES", "decode_lines", "hash_tokens", "log_integers", "to_model_inputs"]
 
-# A line has a label, the integers and the categories. Only the label is required.
+# The default of each field of a line: the label, the integers and the categories. Only the label is
+# required.
 _LINE_DEFAULTS: list[list[Any]] = [
     [],
     *([[float("nan")]] * generator.NUM_INTEGERS),
@@ -21,7 +22,7 @@ RECORD_FEATURES = {
     "integers": tf.io.FixedLenFeature((generator.NUM_INTEGERS,), tf.float32),
     "categories": tf.io.FixedLenFeature((generator.NUM_CATEGORIES,), tf.string),
 }
-"""The features of a `tf.train.Example`: those of a line, with NaN for a missing integer."""
+"""The features of a `tf.train.Example`: the fields of a line, with NaN for a missing integer."""
 
 
 @input_reader.takes_batches

@@ -56,7 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     print(f"{args.examples} examples; the best possible AUC is {examples.best_possible_auc():.4f}")
 
 
-# A label, the integers (NaN for a missing one), and the categories.
+# An example: its label, its integers (NaN for a missing integer), and its categories.
 _Row = tuple[int, list[float], list[str]]
 
 

@@ -24,22 +24,23 @@ __all__ = [
 NUM_INTEGERS = 13
 NUM_CATEGORIES = 26
 
-# The numbers of different values of the first and of the last category.
+# The number of different values in the first category and in the last one.
 _MIN_VALUES, _MAX_VALUES = 4, 400
 _ZIPF_EXPONENT = 1.1
-# The frequency rank of the value of each category that the files leave empty.
+# The frequency rank of each category's missing value, which is written as an empty field.
 _MISSING_RANK = 2
 _MISSING_INTEGERS = 0.1
 
-# Every third category has hidden vectors.
+# The categories whose values have hidden vectors: every third one.
 _PAIRED = np.arange(2, NUM_CATEGORIES, 3)
 _VECTOR_WIDTH = 4
 
-# Standard deviations of the terms of the logit; about three in ten labels are 1.
+# The standard deviations of the terms of the logit, and its bias, with which about 30 % of the
+# labels are 1.
 _INTEGERS_STD, _WEIGHTS_STD, _PAIRS_STD = 0.6, 0.9, 0.9
 _BIAS = -1.4
 
-# Examples are drawn in blocks of this size, so the first ones do not depend on their number.
+# Examples are drawn in blocks of this size, so that a larger dataset begins with a smaller one.
 _BLOCK = 2**14
 _TRUTH = 2**32
 
@@ -145,7 +146,7 @@ def area_under_curve(labels: np.ndarray, scores: np.ndarray) -> float:
 
 
 def _value_table(count: int) -> np.ndarray:
-    """Return a table in which each value occurs in proportion to its frequency."""
+    """Return a table that contains each value in proportion to its frequency."""
     frequencies = np.arange(1, count + 1) ** -_ZIPF_EXPONENT
     shares = np.cumsum(frequencies) / frequencies.sum()
     places = np.linspace(0, 1, 2**16, endpoint=False)
@@ -153,7 +154,7 @@ def _value_table(count: int) -> np.ndarray:
 
 
 def _tokens(count: int) -> np.ndarray:
-    # With an odd factor, no two 32-bit numbers have the same product modulo 2**32.
+    # The factor is odd, so all products modulo 2**32 are different.
     numbers = (np.arange(1, count + 1, dtype=np.uint64) * 2654435761) % 2**32
     return np.array([f"{number:08x}" for number in numbers], dtype=object)
 

@@ -40,5 +40,5 @@ task_factory.register_task_cls(DeepFmConfig, "experiments.recommendation.deepfm.
 
 @exp_factory.register_config_factory("recommendation/deepfm")
 def deepfm() -> cfg.ExperimentConfig:
-    """Return a training whose validation AUC is within 0.01 of the best possible."""
+    """Return an experiment whose validation AUC is within 0.01 of the best possible AUC."""
     return configs.criteo_experiment(DeepFmConfig(), learning_rate=0.1)

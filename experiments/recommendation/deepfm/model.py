@@ -42,7 +42,7 @@ def build_model(config: configs.DeepFmModelConfig, num_rows: int) -> keras.Model
     # The weight and the vector of a field share a row, so one lookup and one update serve both.
     width = 1 + config.embedding_width
     embedded = layers.Embedding(num_rows, width, name="embeddings")(rows)
-    # An integer's weight and vector are multiplied by the integer.
+    # The weight and the vector of an integer field are multiplied by the integer.
     scaled = layers.EinsumDense(
         "bi,iw->biw",
         (generator.NUM_INTEGERS, width),

@@ -40,5 +40,5 @@ task_factory.register_task_cls(DlrmConfig, "experiments.recommendation.dlrm.task
 
 @exp_factory.register_config_factory("recommendation/dlrm")
 def dlrm() -> cfg.ExperimentConfig:
-    """Return a training whose validation AUC is within 0.01 of the best possible."""
+    """Return an experiment whose validation AUC is within 0.01 of the best possible AUC."""
     return configs.criteo_experiment(DlrmConfig(), learning_rate=0.07)

@@ -189,15 +189,16 @@ task_factory.register_task_cls(SasRecConfig, "experiments.recommendation.ml100k.
 @exp_factory.register_config_factory("recommendation/ml100k_bpr")
 def ml100k_bpr() -> cfg.ExperimentConfig:
     """Return a matrix factorization that matches RecBole's test MRR@10 of about 0.45."""
-    # 80,808 ratings in batches of 2,048, rounded up.
+    # An epoch has 80,808 ratings in batches of 2,048, which makes 40 steps.
     params = _experiment(BprConfig(), steps_per_epoch=40)
-    # The fastest mode for such tiny steps. The training is too short for `auto` to benchmark modes.
+    # This mode is the fastest for such small steps, but the run is too short for `auto` to
+    # benchmark modes.
     params.runtime.execution = "xla_loop"
     return params
 
 
 def _experiment(task: Ml100kConfig, steps_per_epoch: int) -> cfg.ExperimentConfig:
-    """Return a training with early stopping by RecBole's rule, and a test of its best checkpoint.
+    """Return a config that trains with RecBole's early stopping and tests the best checkpoint.
 
     Args:
         task: The task.
@@ -221,7 +222,7 @@ def _experiment(task: Ml100kConfig, steps_per_epoch: int) -> cfg.ExperimentConfi
             ],
             optimizer_config=optimization.OptimizationConfig(
                 {
-                    # PyTorch's default epsilon.
+                    # The epsilon is the default of PyTorch, with which RecBole trains.
                     "optimizer": {"type": "adam", "adam": {"epsilon": 1e-8}},
                     "learning_rate": {
                         "type": "constant",
@@ -254,7 +255,7 @@ def ml100k_two_tower() -> cfg.ExperimentConfig:
 @exp_factory.register_config_factory("recommendation/ml100k_sasrec")
 def ml100k_sasrec() -> cfg.ExperimentConfig:
     """Return self-attention over the last 50 movies of a user."""
-    # 3,336 windows in batches of 64, rounded up.
+    # An epoch has 3,336 windows in batches of 64, which makes 53 steps.
     params = _experiment(SasRecConfig(), steps_per_epoch=53)
     params.override({"task": {"train_data": {"global_batch_size": 64}}})
     return params

@@ -31,7 +31,7 @@ __all__ = [
     "split_by_time",
 ]
 
-# The share of a user's ratings in the validation split, and in the test split.
+# The validation split and the test split each get this share of a user's ratings.
 _HELD_OUT_SHARE = 0.1
 
 
@@ -169,7 +169,7 @@ def split_at_random(directory: str, seed: int) -> Mapping[str, Ratings]:
     order, users = order[by_user], users[by_user]
     counts = np.bincount(users)
     num_held = np.maximum((counts * _HELD_OUT_SHARE).astype(int), 1) * (counts >= 3)
-    # The number of ratings of the same user from this one on.
+    # For each rating, the number of its user's ratings from this one to the last one.
     place = np.cumsum(counts)[users] - np.arange(len(users))
     part = (place <= 2 * num_held[users]).astype(int) + (place <= num_held[users])
     return {
@@ -191,7 +191,7 @@ def split_by_time(directory: str) -> Mapping[str, Ratings]:
     order = np.lexsort((ratings.timestamps, ratings.users))
     users = ratings.users[order]
     counts = np.bincount(users)
-    # The number of ratings of the same user from this one on.
+    # For each rating, the number of its user's ratings from this one to the last one.
     place = np.cumsum(counts)[users] - np.arange(len(users))
     is_split = counts[users] >= 3
     part = ((place <= 2) & is_split).astype(int) + ((place == 1) & is_split)
@@ -230,7 +230,7 @@ def build_pairs(
     """
     is_rated = multi_hot(ratings)
     num_unrated = tf.constant((~is_rated).sum(axis=1).astype(np.float32))
-    # The items that a user has not rated come first in the row of the user.
+    # In the row of each user, the unrated items precede the rated ones.
     unrated = tf.constant(np.argsort(is_rated, axis=1, kind="stable").astype(np.int32))
 
     def add_unrated(seed: tf.Tensor, batch: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
@@ -267,7 +267,7 @@ def build_windows(
     """
     ends = np.cumsum(np.bincount(train.users))
     begins = np.concatenate([[0], ends[:-1]])
-    # Enough windows for each user at any shift.
+    # With this number of windows, all items of a user are covered at any shift.
     num_windows = (np.maximum(ends - begins - 2, -1) + length - 1) // length + 1
     user = np.repeat(np.arange(len(ends)), num_windows)
     index = np.arange(len(user)) - np.repeat(np.cumsum(num_windows) - num_windows, num_windows)
@@ -367,7 +367,7 @@ def _last_items(splits: Mapping[str, Ratings], split: str, length: int) -> np.nd
 
 
 def _number(ids: np.ndarray, rows: list[list[str]], wanted: np.ndarray) -> Features:
-    """Convert feature values to numbers, with one row for each of the wanted ids."""
+    """Return the feature values as numbers, with one row for each of the wanted ids."""
     names = sorted({name for row in rows for name in row})
     numbers = {name: number for number, name in enumerate(names, start=1)}
     row_of = dict(zip(ids.tolist(), rows, strict=True))

@@ -82,7 +82,7 @@ class TwoTower(keras.Model):
 
 
 class _Tower(keras.layers.Layer):
-    """A network that maps the numbers of users or items to vectors of length 1."""
+    """A network that maps the indices of users or items to vectors of length 1."""
 
     def __init__(
         self, config: configs.TwoTowerModelConfig, features: data.Features, name: str

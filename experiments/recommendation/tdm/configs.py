@@ -100,7 +100,7 @@ task_factory.register_task_cls(TdmConfig, "experiments.recommendation.tdm.task:T
 
 @exp_factory.register_config_factory("recommendation/tdm")
 def tdm() -> cfg.ExperimentConfig:
-    """Return a training whose recall is many times that of recommending the most popular items."""
+    """Return an experiment whose recall is many times that of the most popular items."""
     return cfg.ExperimentConfig(
         task=TdmConfig(),
         trainer=cfg.TrainerConfig(

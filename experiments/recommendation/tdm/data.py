@@ -15,7 +15,7 @@ ITEMS_PER_TOPIC = 20
 HISTORY_LENGTH = 10
 
 _TOPICS_OF_A_USER = 2
-# Within a topic, some items are more popular than others.
+# The exponent of the power law by which an item's popularity falls with its rank in its topic.
 _POPULARITY_EXPONENT = 0.7
 
 

@@ -37,7 +37,7 @@ class TreeMatcher(keras.Model):
         in_order[:num_items] = np.arange(num_items)
         self.item_of_leaf = self._add_constant("item_of_leaf", in_order)
         self.leaf_of_item = self._add_constant("leaf_of_item", _invert(in_order))
-        # The trainer gives this generator a different state in every step and on every replica.
+        # The trainer sets a different state of this generator in every step and on every replica.
         self.seed_generator = keras.random.SeedGenerator(0)
 
     def plant(self, item_of_leaf: np.ndarray) -> None:
@@ -107,11 +107,11 @@ class TreeMatcher(keras.Model):
         return _best(items, scores, count)
 
     def _draw_others(self, path: tf.Tensor) -> tf.Tensor:
-        """Draw other nodes at the level of each path node: (batch, depth, num_negatives)."""
+        """Draw negative nodes at the level of each path node: (batch, depth, num_negatives)."""
         first = tf.bitwise.left_shift(1, tf.range(1, self.depth + 1))[:, tf.newaxis]
         shape = (tf.shape(path)[0], self.depth, self._num_negatives)
         shares = keras.random.uniform(shape, seed=self.seed_generator)
-        # The number of a level's first node is also the number of nodes at that level.
+        # The index of the first node of a level is equal to the number of nodes at that level.
         steps = 1 + tf.cast(shares * tf.cast(first - 1, tf.float32), tf.int32)
         return first + (path - first + steps) % first
 

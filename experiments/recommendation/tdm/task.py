@@ -29,7 +29,7 @@ class TdmTask(base_task.Task):
         self, labels: Any, model_outputs: Any, aux_losses: Sequence[tf.Tensor] | None = None
     ) -> tf.Tensor:
         del labels
-        # The first node of each level is on the path to the target.
+        # In the logits, the node on the path to the target is the first one of each level.
         path, others = model_outputs[..., :1], model_outputs[..., 1:]
         is_on_path = tf.concat([tf.ones_like(path), tf.zeros_like(others)], axis=-1)
         loss = keras.losses.binary_crossentropy(is_on_path, model_outputs, from_logits=True)
@@ -68,7 +68,7 @@ class TdmTask(base_task.Task):
 
 
 class _Recall(keras.metrics.Mean):
-    """A metric of how often the next item is among the recommended ones."""
+    """The share of examples whose next item is among the recommended items."""
 
     def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
         is_found = tf.reduce_any(y_pred == y_true[:, tf.newaxis], axis=1)

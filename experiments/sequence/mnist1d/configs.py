@@ -15,7 +15,7 @@ from official_lite.modeling.hyperparams import field_checks
 
 __all__ = ["Mnist1dConfig", "Mnist1dDataConfig", "Mnist1dModelConfig", "mnist1d"]
 
-# 20 passes over 4,000 curves.
+# This number of steps makes 20 epochs of 4,000 curves.
 _TRAIN_STEPS = 800
 
 

@@ -60,8 +60,9 @@ def load_split(directory: str, split: str) -> tuple[np.ndarray, np.ndarray]:
         missing = [name for name in _NAMES[split] if name not in file]
         if missing:
             raise errors.DataError(
-                f"{path} has the arrays {sorted(file)}; expected also {', '.join(missing)} of "
-                "MNIST-1D."
+                f"{path} has the arrays {sorted(file)}, but not the arrays {', '.join(missing)} of "
+                "MNIST-1D. Write the file with "
+                "`python -m experiments.sequence.mnist1d.write_data DIRECTORY`."
             )
         curves, labels = (file[name] for name in _NAMES[split])
     if curves.shape[1:] != (NUM_POINTS,):

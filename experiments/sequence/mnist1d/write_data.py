@@ -11,7 +11,7 @@ import numpy as np
 
 __all__ = ["write"]
 
-# Equal to `data.FILE`, whose import would require TensorFlow.
+# This repeats `data.FILE`, because importing `data` would require TensorFlow.
 _FILE = "mnist1d.npz"
 
 

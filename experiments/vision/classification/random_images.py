@@ -9,7 +9,7 @@ __all__ = ["erase", "flip", "seed_of", "shift"]
 
 
 def seed_of(params: cfg.DataConfig) -> int:
-    """Return the seed for random changes: that of the data or, if None, that of the run."""
+    """Return the seed for random changes: the seed of the data or, if it is None, of the run."""
     begin = position.current()
     if params.seed is None and begin is not None:
         return begin.seed

@@ -18,7 +18,8 @@ class ClassificationTask(base_task.Task):
         self, labels: Any, model_outputs: Any, aux_losses: Sequence[tf.Tensor] | None = None
     ) -> tf.Tensor:
         smoothing = self.task_config.losses.label_smoothing
-        # One-hot labels would turn an out-of-range label into zeros without an error.
+        # The labels are not one-hot encoded, because that would silently map an out-of-range label
+        # to zeros.
         loss = keras.losses.sparse_categorical_crossentropy(labels, model_outputs, from_logits=True)
         if smoothing:
             of_all_classes = -tf.reduce_mean(tf.nn.log_softmax(model_outputs), axis=-1)
@@ -33,7 +34,7 @@ class ClassificationTask(base_task.Task):
 
 
 def decay_kernels(model: keras.Model, rate: float) -> None:
-    """Add half the squares of all kernels, times `rate`, to the model's losses.
+    """Add `rate` times half the sum of the squares of all kernels to the model's losses.
 
     Biases and the weights of normalization layers do not decay.
     """

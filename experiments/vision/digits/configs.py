@@ -72,7 +72,7 @@ def digits_cnn() -> cfg.ExperimentConfig:
 def digits_mlp() -> cfg.ExperimentConfig:
     """Return a network of two dense layers that trains in a few seconds, for experimenting."""
     params = _experiment(DigitsModelConfig(units=(64, 64)), train_steps=600)
-    # A dense layer gains nothing from shifted images.
+    # Shifted images do not improve a network of dense layers.
     params.override({"task": {"train_data": {"max_shift": 0}}})
     return params
 

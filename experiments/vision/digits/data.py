@@ -64,8 +64,8 @@ def _load_all() -> tuple[np.ndarray, np.ndarray]:
         from sklearn import datasets
     except ModuleNotFoundError as error:
         raise errors.DataError(
-            "The digits dataset requires scikit-learn, which is not installed: pip install "
-            "'official-lite[experiments]'"
+            "The digits dataset requires scikit-learn, which is not installed. Run "
+            "`pip install 'official-lite[experiments]'`."
         ) from error
     digits = datasets.load_digits()
     images = (digits.images / 16.0).astype(np.float32)[..., np.newaxis]

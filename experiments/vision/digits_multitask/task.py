@@ -44,5 +44,5 @@ class DigitsTasks(multitask.MultiTask):
         )
 
 
-# Registered under its own name, because a registration cannot name a member of a class.
+# This module-level name is registered, because a registration can't name a class method.
 make_tasks = DigitsTasks.from_config

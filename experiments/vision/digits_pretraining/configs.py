@@ -77,7 +77,7 @@ task_factory.register_task_cls(
 
 @exp_factory.register_config_factory("vision/digits_few_labels")
 def digits_few_labels() -> cfg.ExperimentConfig:
-    """Return the baseline: training from scratch on two labels of each class."""
+    """Return the baseline: training from scratch on two labeled digits per class."""
     return cfg.ExperimentConfig(
         task=FewLabelsConfig(),
         trainer=cfg.TrainerConfig(
@@ -102,7 +102,7 @@ def digits_few_labels() -> cfg.ExperimentConfig:
 
 @exp_factory.register_config_factory("vision/digits_pretraining")
 def digits_pretraining() -> cfg.ExperimentConfig:
-    """Return a training on the same labels whose encoder was pre-trained on all digits."""
+    """Return an experiment that pre-trains on all digits and fine-tunes on the labeled ones."""
     params = digits_few_labels()
     params.phases = [
         cfg.PhaseConfig(
@@ -123,7 +123,7 @@ def digits_pretraining() -> cfg.ExperimentConfig:
             init_from="previous",
             overrides=hyperparams.FreeConfig(
                 {
-                    # The last layer of the classifier differs, so it is not loaded.
+                    # Only the encoder is loaded, because the two phases have different last layers.
                     "task.init_checkpoint_modules": "encoder",
                     "trainer.hooks": [{"name": "export_model", "format": "tf_saved_model"}],
                 }

@@ -30,6 +30,6 @@ def load_examples(
 
 
 def _first_of_each_class(labels: np.ndarray, count: int) -> np.ndarray:
-    """Return the indexes of the first labels of each class, in ascending order."""
+    """Return the indices of the first `count` labels of each class, in ascending order."""
     found = [np.flatnonzero(labels == label)[:count] for label in np.unique(labels)]
     return np.sort(np.concatenate(found))

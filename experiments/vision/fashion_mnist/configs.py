@@ -150,7 +150,7 @@ def _experiment(task: FashionMnistConfig, train_epochs: int) -> cfg.ExperimentCo
             validate_every_epochs=1,
             checkpoint_every_epochs=1,
             steps_per_loop=100,
-            # No best checkpoint is kept, because the test images would select it.
+            # No best checkpoint is exported, because it would be selected by the test images.
             optimizer_config=optimization.OptimizationConfig(
                 {
                     "optimizer": {"type": "sgd", "sgd": {"momentum": 0.9, "nesterov": True}},
@@ -162,6 +162,6 @@ def _experiment(task: FashionMnistConfig, train_epochs: int) -> cfg.ExperimentCo
                 }
             ),
         ),
-        # `auto` would choose this mode, too, which is the fastest for convolutions.
+        # This mode is the fastest for convolutions; `auto` would also choose it.
         runtime=cfg.RuntimeConfig(distribution_strategy="one_device", execution="graph"),
     )

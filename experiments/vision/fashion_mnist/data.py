@@ -23,7 +23,7 @@ __all__ = ["IMAGE_SHAPE", "NUM_CLASSES", "build_dataset", "load_split"]
 IMAGE_SHAPE = (28, 28, 1)
 NUM_CLASSES = 10
 
-# The files of images and labels of each split.
+# The image file and the label file of each split.
 _FILES = {
     "train": ("train-images-idx3-ubyte.gz", "train-labels-idx1-ubyte.gz"),
     "test": ("t10k-images-idx3-ubyte.gz", "t10k-labels-idx1-ubyte.gz"),
@@ -66,7 +66,7 @@ def load_split(directory: str, split: str) -> tuple[npt.NDArray[np.uint8], npt.N
     paths = [pathlib.Path(os.path.expanduser(directory)) / name for name in _FILES[split]]
     if missing := [path.name for path in paths if not path.exists()]:
         raise errors.DataError(
-            f"Fashion-MNIST is incomplete in {directory!r}: {' and '.join(missing)} is missing. "
+            f"Fashion-MNIST is incomplete in {directory!r}, which lacks {' and '.join(missing)}. "
             "Set `task.input_path` to a directory with the four files of "
             "https://github.com/zalandoresearch/fashion-mnist, or install Debian's package "
             f"`dataset-fashion-mnist`, which puts them into {configs.DEBIAN_DIRECTORY}."

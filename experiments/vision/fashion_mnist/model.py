@@ -9,7 +9,7 @@ from experiments.vision.fashion_mnist import configs
 
 __all__ = ["FusedBatchNormalization", "build_model"]
 
-# The mean and standard deviation of the pixels of the training images.
+# The mean and the standard deviation of all pixels of the training images.
 _MEAN = 72.94
 _DEVIATION = 90.02
 

@@ -50,7 +50,8 @@ class Cifar10DataConfig(cfg.DataConfig):
         random_flip: Whether half of the training images are flipped.
     """
 
-    # The task explains where to get missing files.
+    # The files are not checked before the run begins, because the task's own error also explains
+    # where to get them.
     NAMES_FILES: ClassVar[bool] = False
 
     split: str = "train"
@@ -98,7 +99,7 @@ task_factory.register_task_cls(Cifar10Config, "experiments.vision.resnet_cifar10
 
 @exp_factory.register_config_factory("vision/resnet_cifar10")
 def resnet_cifar10() -> cfg.ExperimentConfig:
-    """Return ResNet-20: 64,000 steps; the learning rate is divided by ten twice."""
+    """Return ResNet-20, trained for 64,000 steps; the learning rate is twice divided by ten."""
     return cfg.ExperimentConfig(
         task=Cifar10Config(),
         trainer=cfg.TrainerConfig(

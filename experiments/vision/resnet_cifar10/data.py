@@ -87,13 +87,13 @@ def _read_file(path: pathlib.Path) -> tuple[np.ndarray, np.ndarray]:
     with path.open("rb") as file:
         content = _ArrayUnpickler(file, encoding="bytes").load()
     pixels = np.asarray(content[b"data"], np.uint8)
-    # The files store red of all pixels, then green, then blue.
+    # For each image, the files store all red values, then all green and then all blue ones.
     images = pixels.reshape(-1, 3, *IMAGE_SHAPE[:2]).transpose(0, 2, 3, 1)
     return images, np.asarray(content[b"labels"], np.int32)
 
 
 class _ArrayUnpickler(pickle.Unpickler):
-    """An unpickler that builds only arrays of numbers, so that a file can't run code."""
+    """An unpickler that builds only NumPy arrays, so that a file can't run code."""
 
     _ALLOWED: ClassVar[Mapping[str, Any]] = {
         "_reconstruct": np.empty(0).__reduce__()[0],

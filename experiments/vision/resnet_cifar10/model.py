@@ -8,7 +8,7 @@ from experiments.vision.resnet_cifar10 import configs
 
 __all__ = ["build_model"]
 
-# The mean and standard deviation of the training images.
+# The mean and the standard deviation of each color in the training images.
 _MEAN = (125.3, 123.0, 113.9)
 _DEVIATION = (63.0, 62.1, 66.7)
 
@@ -46,7 +46,7 @@ def _add_block(x: Any, filters: int, strides: int, name: str) -> Any:
 
 
 def _shortcut(x: Any, filters: int, strides: int) -> Any:
-    """Return every other pixel, with zeros in additional channels: a shortcut without weights."""
+    """Return a shortcut without weights: a subset of the pixels, with zeros in new channels."""
     x = keras.layers.MaxPooling2D(1, strides)(x)
     missing = filters - x.shape[-1]
     return keras.ops.pad(x, [[0, 0], [0, 0], [0, 0], [missing // 2, missing - missing // 2]])

@@ -1,7 +1,7 @@
 """Images of ImageNet, cropped and scaled to one size.
 
 Only the cropped part of a JPEG is decoded. Random choices depend only on the seed and the image's
-number in the training, so a resumed training sees the same images as an uninterrupted one.
+position in training, so a resumed run sees the same images as an uninterrupted one.
 """
 
 import functools
@@ -35,7 +35,8 @@ def build_dataset(
         return _read(params, input_context, parser_fn=center)
     change = functools.partial(_change_at_random, params, input_size)
     if params.enable_tf_data_service:
-        # The workers make the random changes, without a seed, as the order differs in each run.
+        # The workers of the service make the random changes. They use no seed, because the order of
+        # the images differs in each run anyway.
         return _read(params, input_context, parser_fn=lambda example: change(_any_seed(), example))
     encoded = _read(params, input_context)
     numbered = position.enumerate_batches(encoded, input_context)
@@ -50,7 +51,7 @@ def _read(
     input_context: tf.distribute.InputContext | None,
     parser_fn: Callable[[Example], Any] | None = None,
 ) -> tf.data.Dataset:
-    """Read batches of examples, or of the results of `parser_fn` for each of them."""
+    """Read batches of examples, or of the results of `parser_fn` for the examples."""
     decoder_fn = None
     if not params.tfds_name:
         features = {
@@ -96,7 +97,7 @@ def _change_at_random(
         max_attempts=_MAX_ATTEMPTS,
     )
     window = tf.concat([begin[:2], size[:2]], axis=0)
-    # A window of the whole image means that no crop was found in `_MAX_ATTEMPTS` attempts.
+    # The op returns the whole image if it found no crop in `_MAX_ATTEMPTS` attempts.
     is_whole = tf.reduce_all(size[:2] == shape[:2])
     window = tf.where(is_whole, _center_window(params, shape), window)
     image = _decode(encoded, window, input_size)
@@ -123,7 +124,7 @@ def _image_and_label(
 
 
 def _center_window(params: configs.ImageNetDataConfig, shape: tf.Tensor) -> tf.Tensor:
-    """Return the first row and column, the height and the width of the center square."""
+    """Return the first row, the first column, the height and the width of the center square."""
     shortest = tf.cast(tf.reduce_min(shape[:2]), tf.float32)
     side = tf.maximum(tf.cast(params.center_crop_fraction * shortest, tf.int32), 1)
     return tf.concat([(shape[:2] - side) // 2, [side, side]], axis=0)

@@ -7,11 +7,11 @@ from official_lite.common import errors
 
 __all__ = ["build_model"]
 
-# The mean and standard deviation of the training images.
+# The mean and the standard deviation of each color in the training images.
 _MEAN = (123.675, 116.28, 103.53)
 _DEVIATION = (58.395, 57.12, 57.375)
 
-# keras-hub supports no other stem for a residual network of this kind.
+# The filters of the stem. keras-hub supports no other number in such a residual network.
 _FILTERS = 64
 
 
@@ -42,8 +42,8 @@ def _build_backbone(config: configs.ImageNetResNetConfig) -> keras.Model:
         import keras_hub
     except ModuleNotFoundError as error:
         raise errors.ConfigValueError(
-            "The model requires keras-hub, which is not installed: pip install "
-            "'official-lite[vision]'"
+            "The model requires keras-hub, which is not installed. Run "
+            "`pip install 'official-lite[vision]'`."
         ) from error
     num_sizes = len(config.num_blocks)
     return keras_hub.models.ResNetBackbone(

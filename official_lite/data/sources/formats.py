@@ -555,7 +555,7 @@ class CsvSource(_TableSource):
                     block_size=len(content) + 1 if is_one_block else _CSV_BLOCK_BYTES,
                     use_threads=False,
                 ),
-                # This option is slow, and values can contain line breaks only within quotes.
+                # This option slows down parsing, and only quoted values can contain line breaks.
                 pa_csv.ParseOptions(newlines_in_values=b'"' in content),
                 pa_csv.ConvertOptions(
                     column_types=self._types, include_columns=self._selected or None
@@ -564,7 +564,8 @@ class CsvSource(_TableSource):
         except pa.ArrowException as error:
             raise errors.DataError(
                 f"`{path}` can't be read between bytes {begin} and {end}: {error}. The dtypes were "
-                f"inferred from the first 4 MiB of `{self.files[0]}`."
+                f"inferred from the first 4 MiB of `{self.files[0]}`. Correct the values in "
+                f"`{path}`."
             ) from error
         if table.num_rows != num_lines:
             raise errors.DataError(
@@ -695,5 +696,8 @@ def _open_records(path: str) -> "array_record_module.ArrayRecordReader":
     except (RuntimeError, ValueError) as error:
         raise errors.DataError(f"`{path}` can't be read as an ArrayRecord file: {error}") from error
     if not reader.ok():
-        raise errors.DataError(f"`{path}` can't be read as an ArrayRecord file.")
+        raise errors.DataError(
+            f"`{path}` can't be read as an ArrayRecord file. Set `source` to the format of the "
+            "file, or write it again."
+        )
     return reader

@@ -47,7 +47,7 @@ OF_DIRECTORIES = frozenset({"huggingface"})
 # and bytes are arrays of `bytes` objects.
 Columns = Mapping[str, npt.NDArray[np.generic]]
 
-# The size that chunks should have, so that the overhead of a call is small compared with reading.
+# The target size of a chunk. With it, the overhead of a call is small compared with the read time.
 CHUNK_BYTES = 1 << 22
 
 # The maximum number of rows in a chunk, which matters only for tiny rows.
@@ -179,7 +179,7 @@ def open_source(name: str, paths: Sequence[str], columns: Sequence[str] = ()) ->
     source = _open(name, tuple(paths), tuple(columns), tuple(map(_stamp, paths)))
     if not len(source.chunk_rows):
         shown = f"{len(paths)} files, such as {paths[0]}" if len(paths) > 1 else f"`{paths[0]}`"
-        raise errors.DataError(f"No rows found in {shown}.")
+        raise errors.DataError(f"No rows found in {shown}. Set `input_path` to files with rows.")
     return source
 
 

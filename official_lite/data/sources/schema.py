@@ -23,7 +23,7 @@ from official_lite.data.sources.registry import Source
 
 __all__ = ["ColumnSchema", "DataSchema", "describe", "read", "require_match", "write"]
 
-# A sample is the first rows of a few chunks at equal distances.
+# A sample consists of the first rows of a few evenly spaced chunks.
 _SAMPLED_CHUNKS = 8
 _ROWS_OF_A_CHUNK = 1000
 
@@ -51,7 +51,7 @@ class ColumnSchema:
     nan_share: float | None = None
 
     def differences(self, found: "ColumnSchema") -> Iterator[str]:
-        """Yield what was expected and found of each property that does not match."""
+        """Yield the expected and the found value of each property that does not match."""
         if found.dtype != self.dtype:
             yield f"expected {self.dtype}, found {found.dtype}"
         if found.shape != self.shape:

@@ -11,7 +11,7 @@ def order(**fields):
 
 
 def rows_of(order, epoch):
-    """Yield the row numbers of each window of an epoch, counted over all chunks."""
+    """Yield the row numbers of each window of an epoch, numbered across all chunks."""
     starts = np.cumsum(CHUNKS) - CHUNKS
     for index in range(order.num_windows(epoch)):
         window = order.window(epoch, index)
@@ -39,14 +39,14 @@ def test_each_row_of_an_epoch_is_read_by_exactly_one_pipeline(num_pipelines, shu
         assert sorted(read) == list(range(23))
 
 
-def test_all_windows_but_the_last_have_at_least_the_shuffle_size():
+def test_every_window_except_the_last_has_the_minimum_number_of_rows():
     sizes = [len(window) for window in rows_of(order(shuffled_rows=6), 0)]
     assert min(sizes[:-1]) >= 6
     assert len(sizes) > 1
 
 
 @pytest.mark.parametrize(("num_pipelines", "pipeline"), [(1, 0), (4, 3), (9, 8)])
-def test_find_locates_a_row_by_its_number_across_epochs(num_pipelines, pipeline):
+def test_find_returns_the_epoch_window_and_offset_of_each_row_number(num_pipelines, pipeline):
     one = order(shuffled_rows=4, num_pipelines=num_pipelines, pipeline=pipeline)
     number = 0
     for epoch in range(4):
@@ -56,12 +56,12 @@ def test_find_locates_a_row_by_its_number_across_epochs(num_pipelines, pipeline)
                 number += 1
 
 
-def test_equal_seeds_shuffle_rows_identically():
+def test_only_equal_seeds_give_the_same_order_of_rows():
     assert list(rows_of(order(shuffled_rows=6), 2)) == list(rows_of(order(shuffled_rows=6), 2))
     assert list(rows_of(order(shuffled_rows=6, seed=2), 2)) != list(
         rows_of(order(shuffled_rows=6), 2)
     )
 
 
-def test_without_shuffling_rows_keep_their_order():
+def test_unshuffled_rows_keep_their_original_order():
     assert flat(rows_of(order(shuffles_chunks=False), 1)) == list(range(23))

@@ -41,7 +41,7 @@ def test_missing_library_error_names_the_pip_extra(name, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("name", row_files.NAMES)
-def test_file_in_a_wrong_format_is_named_in_the_error(name, tmp_path):
+def test_file_in_another_format_than_its_source_is_named_in_the_error(name, tmp_path):
     path = tmp_path / f"other.{name}"
     path.write_bytes(b"\xff\xfe\x00 something else" * 100)
     with pytest.raises(errors.DataError, match=rf"other\.{name}"):
@@ -73,20 +73,20 @@ def test_source_that_cannot_be_opened_raises_an_error_naming_its_file(tmp_path):
             registry.open_source(name, [path])
 
 
-def test_overwritten_file_is_reopened(tmp_path):
+def test_overwritten_file_is_read_again_when_its_source_is_opened(tmp_path):
     for num_rows in (10, 20):
         path = row_files.write("parquet", tmp_path, num_rows, num_files=1).replace("*", "0")
         assert registry.open_source("parquet", [path]).num_rows == num_rows
 
 
-def test_parts_are_grouped_until_a_chunk_is_full():
+def test_file_parts_are_grouped_until_a_chunk_reaches_its_minimum_size():
     half = registry.CHUNK_BYTES // 2
     groups = registry.group_parts([half, half, 3 * half, 1, 1, 2 * half, 5])
     assert groups == [range(2), range(2, 3), range(3, 6), range(6, 7)]
     assert registry.group_parts([]) == []
 
 
-def test_chunk_has_at_least_one_and_at_most_65536_rows():
+def test_rows_per_chunk_is_at_least_1_and_at_most_65536():
     assert registry.rows_per_chunk(1 << 40, 1000) == 1
     assert registry.rows_per_chunk(1000, 1000) == registry.rows_per_chunk(1, 1 << 40) == 1 << 16
 
@@ -163,7 +163,9 @@ def test_struct_column_becomes_one_column_per_field(open_table):
         (pa.array([[1], None, [2]]), "'x' .* 1 nulls in 3 values, .* tensor of lists"),
     ],
 )
-def test_values_that_fit_no_tensor_raise_an_error_naming_the_column(open_table, column, message):
+def test_value_that_no_tensor_can_represent_raises_an_error_naming_its_column(
+    open_table, column, message
+):
     source = open_table({"x": column})
     with pytest.raises(errors.DataError, match=message):
         source.read(0)
@@ -221,7 +223,7 @@ def test_selected_rows_of_a_saved_hugging_face_dataset_keep_their_order(tmp_path
     assert source.read(0)["x"].tolist() == [7, 2, 5]
 
 
-def test_saved_dataset_with_several_splits_is_refused_with_their_paths(tmp_path):
+def test_saved_dataset_dict_is_refused_with_the_paths_of_its_splits(tmp_path):
     split = datasets.Dataset.from_dict({"x": [1]})
     datasets.DatasetDict({"train": split, "test": split}).save_to_disk(tmp_path / "x")
     with pytest.raises(errors.DataError, match=r"several splits.*x/train`, `.*x/test`"):

@@ -54,7 +54,9 @@ def test_each_training_epoch_reads_every_row_once_in_a_new_order(name, tmp_path)
 
 
 @pytest.mark.parametrize(("pipelines", "batch"), [(1, 17), (3, 120)])
-def test_reading_can_start_at_any_batch(name, tmp_path, pipelines, batch):
+def test_resumed_training_reads_the_same_batches_from_any_position(
+    name, tmp_path, pipelines, batch
+):
     path = row_files.write(name, tmp_path)
     context = tf.distribute.InputContext(pipelines, pipelines - 1, pipelines)
 
@@ -121,7 +123,7 @@ def test_every_columnar_format_preserves_dtypes_and_strings(tmp_path):
         np.testing.assert_allclose(batch["x"], np.arange(32) / 7)
 
 
-def test_only_the_selected_columns_are_read(tmp_path):
+def test_only_selected_columns_are_read_and_an_unknown_column_is_refused(tmp_path):
     path = row_files.write("parquet", tmp_path)
     dataset = read("parquet", path, columns=["label", "x"], is_training=False)
     assert list(dataset.element_spec) == ["label", "x"]
@@ -144,7 +146,9 @@ def test_training_with_fewer_rows_than_pipelines_raises_on_every_pipeline(tmp_pa
         ({"source": "parkett"}, "parquet"),
     ],
 )
-def test_unknown_source_and_unsupported_fields_are_refused(tmp_path, fields, named):
+def test_unknown_source_and_fields_that_row_sources_do_not_support_are_refused(
+    tmp_path, fields, named
+):
     path = row_files.write("parquet", tmp_path)
     params = cfg.DataConfig(**{"input_path": path, "source": "parquet", **fields})
     with pytest.raises(errors.ConfigError, match=named):

@@ -10,7 +10,7 @@ from tests import row_files
 
 @pytest.fixture
 def check(tmp_path):
-    """Return a function that compares changed files with the schema of the original files."""
+    """Return a function that checks files with changed columns against the original schema."""
     path = str(tmp_path / "schema.json")
 
     def described(name, folder, changes=None):
@@ -55,7 +55,7 @@ def test_schema_mismatch_error_names_the_column_and_the_difference(check, change
 
 
 @pytest.mark.parametrize("name", row_files.NAMES)
-def test_files_match_the_schema_whatever_the_range_of_non_label_columns(name, check):
+def test_schema_check_accepts_any_range_in_columns_other_than_the_label(name, check):
     check(name, {"id": np.arange(1000) - 5000} if name == "parquet" else None)
 
 

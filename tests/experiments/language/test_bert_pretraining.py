@@ -21,7 +21,7 @@ SEQ_LENGTH = 16
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
-    """Write two documents of sentences, and train a tokenizer on them with the command."""
+    """Write a file with two documents, and train a tokenizer on it with `tokenizer.train`."""
     root = tmp_path_factory.mktemp("text")
     words = ("one", "two", "three", "four", "five", "six", "seven")
     first = [f"{a} and {b} are here." for a in words for b in words]
@@ -59,7 +59,7 @@ def _params(root: pathlib.Path):
 
 
 def _corpus() -> corpus.Corpus:
-    """Return two documents of sentences of 1 to 6 tokens, each token numbered by its position."""
+    """Return two documents of sentences with 1 to 6 tokens, whose ids are their positions + 10."""
     lengths = np.array([3, 1, 6, 2, 4, 5, 1, 2])
     ends = np.cumsum(lengths)
     return corpus.Corpus(
@@ -88,7 +88,7 @@ def test_corpus_has_a_sentence_per_line_and_splits_documents_at_empty_lines(
     np.testing.assert_array_equal(text.begins[1:], text.ends[:-1])
 
 
-def test_example_has_two_contiguous_parts_of_text_and_separators() -> None:
+def test_example_consists_of_two_contiguous_text_parts_with_separators() -> None:
     text = _corpus()
     rows, examples = _examples(500)
     for index, row in enumerate(rows):
@@ -112,13 +112,13 @@ def test_example_has_two_contiguous_parts_of_text_and_separators() -> None:
         assert types[len(first) + 2] == 1
 
 
-def test_half_of_the_second_parts_are_the_next_sentence() -> None:
+def test_second_part_is_the_next_sentence_in_half_of_the_examples() -> None:
     labels = _examples()[1]["next_sentence_labels"]
-    # One in eight of the randomly drawn second parts is the next sentence, too.
+    # One in eight randomly drawn second parts happens to be the next sentence.
     assert labels.mean() == pytest.approx(0.5 * 7 / 8, abs=0.03)
 
 
-def test_predicted_tokens_are_masked_replaced_or_kept() -> None:
+def test_predicted_tokens_are_masked_replaced_or_kept_in_the_proportions_of_bert() -> None:
     params = configs.BertPretrainDataConfig(seq_length=SEQ_LENGTH, max_predictions_per_seq=6)
     _, examples = _examples()
     tensors = {name: tf.constant(value) for name, value in examples.items()}
@@ -164,7 +164,9 @@ def test_different_batches_mask_different_words_of_the_same_text(
 
 
 @pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
-def test_model_ignores_padding_and_survives_saving(tmp_path: pathlib.Path) -> None:
+def test_model_ignores_padding_and_has_the_same_outputs_after_loading(
+    tmp_path: pathlib.Path,
+) -> None:
     keras.utils.set_random_seed(0)
     config = _params(tmp_path).task.model
     bert = model.build_model(config, SEQ_LENGTH, 4)
@@ -182,7 +184,7 @@ def test_model_ignores_padding_and_survives_saving(tmp_path: pathlib.Path) -> No
     assert logits["mlm_logits"].shape == (2, 4, 90)
     others = bert(inputs | {"input_word_ids": np.where(mask, ids, (ids + 1) % 90)})
     for name, values in logits.items():
-        # Attention sums over all positions, each a vector of 16 numbers.
+        # Attention sums over all positions, each of which is a vector of 16 numbers.
         rounding.assert_close(values, others[name], roundings=SEQ_LENGTH * 16)
     bert.save(tmp_path / "model.keras")
     loaded = keras.models.load_model(tmp_path / "model.keras")(inputs)
@@ -200,7 +202,7 @@ def test_run_on_text_trains_and_evaluates(files: pathlib.Path, tmp_path) -> None
     assert 0 <= logs["masked_lm_accuracy"] <= 1
 
 
-def test_model_garden_records_are_read(tmp_path: pathlib.Path) -> None:
+def test_records_in_model_garden_format_are_read(tmp_path: pathlib.Path) -> None:
     params = configs.BertPretrainDataConfig(
         input_path=str(tmp_path / "bert.tfrecord"),
         file_type="tfrecord",
@@ -230,10 +232,12 @@ def test_model_garden_records_are_read(tmp_path: pathlib.Path) -> None:
     assert labels["masked_lm_weights"].tolist() == [[1.0, 0.0]]
 
 
-def test_contradictory_sequence_lengths_are_refused(files: pathlib.Path) -> None:
+def test_sequence_length_that_differs_between_splits_or_exceeds_the_positions_is_refused(
+    files: pathlib.Path,
+) -> None:
     params = _params(files)
     params.task.validation_data.seq_length = 12
-    with pytest.raises(errors.ConfigValueError, match=r"\(16, 4\) and \(12, 4\)"):
+    with pytest.raises(errors.ConfigValueError, match=r"\(16, 4\) in .* \(12, 4\) in"):
         task.MaskedLMTask(params.task).build_model()
     params.task.train_data.seq_length = 32
     with pytest.raises(errors.ConfigValueError, match="expected at most `max_position_embeddings`"):
@@ -241,5 +245,7 @@ def test_contradictory_sequence_lengths_are_refused(files: pathlib.Path) -> None
 
 
 @pytest.mark.slow
-def test_last_evaluation_equals_mode_eval(files: pathlib.Path, tmp_path: pathlib.Path) -> None:
+def test_last_evaluation_of_a_run_has_the_metrics_of_mode_eval(
+    files: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
     evaluations.assert_equal_to_mode_eval(_params(files), tmp_path / "run")

@@ -14,7 +14,7 @@ from official_lite.data import position
 from tests import rounding
 
 SEQ_LENGTH = 8
-# The roundings in two layers with sums over 4 * 16 units.
+# The number of roundings in two layers with sums over 4 * 16 units.
 ROUNDINGS = 2 * 4 * 16
 
 
@@ -64,7 +64,7 @@ def test_rotary_attention_depends_only_on_relative_positions() -> None:
     visible = np.array([[0, 0, 0, 1, 1, 1, 1, 1, 1]])
     attention = layers.Attention(2, is_causal=True, is_rotary=True)
     there = attention(moved, visible).numpy()[0, 3:]
-    # Sums over nine positions of 24 numbers.
+    # Attention sums over nine positions, each of which is a vector of 24 numbers.
     rounding.assert_close(there, attention(qkv).numpy()[0], roundings=9 * 24)
     unturned = layers.Attention(2, is_causal=True)(qkv).numpy()[0]
     assert np.abs(there - unturned).max() > 1e-3
@@ -175,7 +175,7 @@ def test_generated_tokens_depend_on_seed_and_temperature() -> None:
     assert go_on(seed=1) == go_on(seed=1) != go_on(seed=2)
     greedy = go_on(temperature=0)
     assert greedy == go_on(top_k=1) == go_on(temperature=1e-3)
-    # The model sees the last `seq_length` tokens, however many there are.
+    # The model sees at most the last `seq_length` tokens.
     tokens = prompt + greedy
     for number in (2, 7, 8, 13):
         window = (tokens[:number] + [0] * SEQ_LENGTH)[:SEQ_LENGTH]

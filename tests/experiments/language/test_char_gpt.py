@@ -24,7 +24,7 @@ def _task(path: str) -> task.CharGptTask:
     return task.CharGptTask(configs.CharGptConfig(input_path=path))
 
 
-def test_first_90_percent_of_the_text_are_trained_on_and_tokens_number_its_characters(
+def test_training_split_is_the_first_90_percent_and_tokens_are_alphabet_indices(
     text_file,
 ) -> None:
     chars = _task(text_file)
@@ -35,7 +35,7 @@ def test_first_90_percent_of_the_text_are_trained_on_and_tokens_number_its_chara
     assert chars.encode("Wind") == [sorted(set(TEXT)).index(c) for c in "Wind"]
 
 
-def test_unreadable_text_and_unknown_characters_are_named_in_the_error(text_file: str) -> None:
+def test_undecodable_file_and_unknown_characters_are_named_in_the_error(text_file: str) -> None:
     binary = pathlib.Path(text_file).with_name("binary")
     binary.write_bytes(b"\xff\xfe\xff")
     for error, named, read in (

@@ -16,7 +16,7 @@ TEXT = "the cat sat on the mat.\nthe dog sat on the cat,\nand the mat sat there.
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
-    """Write two texts, train a tokenizer on them, and write one of them as records."""
+    """Write two text files, train a tokenizer on both, and write the tokens of one as records."""
     root = tmp_path_factory.mktemp("text")
     for name in ("a.txt", "b.txt"):
         (root / name).write_text(f"{name} {TEXT}" * 10)
@@ -71,7 +71,7 @@ def test_records_contain_the_same_windows_as_the_text(files: pathlib.Path) -> No
         return [np.concatenate(part) for part in zip(*batches.as_numpy_iterator(), strict=True)]
 
     of_text, of_records = stretches("text"), stretches("tfrecord")
-    # A last window that is not full occurs only in an evaluation of text.
+    # Only an evaluation of text may have a last window that overlaps the window before.
     assert 0 <= len(of_text[0]) - len(of_records[0]) <= 1
     for text, records in zip(of_text, of_records, strict=True):
         np.testing.assert_array_equal(text[: len(records)], records)
@@ -90,7 +90,9 @@ def test_run_on_text_or_records_trains_and_evaluates(
     assert logs["validation_loss"] == pytest.approx(np.log(320), abs=0.1)
 
 
-def test_missing_invalid_or_too_large_tokenizer_is_refused(files: pathlib.Path) -> None:
+def test_missing_or_invalid_tokenizer_and_too_small_vocab_size_are_refused(
+    files: pathlib.Path,
+) -> None:
     with pytest.raises(errors.ConfigValueError, match=r"tokenizer\.train"):
         library.load_tokenizer("")
     with pytest.raises(errors.DataError, match="does not exist"):
@@ -104,7 +106,9 @@ def test_missing_invalid_or_too_large_tokenizer_is_refused(files: pathlib.Path) 
 
 
 @pytest.mark.slow
-def test_last_evaluation_equals_mode_eval(files: pathlib.Path, tmp_path: pathlib.Path) -> None:
+def test_last_evaluation_of_a_run_has_the_metrics_of_mode_eval(
+    files: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
     params = _params(files, "text")
     params.trainer.grad_accum_steps = 2
     evaluations.assert_equal_to_mode_eval(params, tmp_path / "run")

@@ -15,7 +15,7 @@ COUNT = 300
 
 @pytest.fixture(scope="module")
 def directory(tmp_path_factory) -> pathlib.Path:
-    """Write 300 examples to two files of each format."""
+    """Write the same 300 examples in each format, to two files each."""
     directory = tmp_path_factory.mktemp("criteo")
     for file_format in configs.FORMATS:
         generate.main(
@@ -42,7 +42,7 @@ def _read(params: configs.CriteoDataConfig, count: int = -1, context=None) -> li
 def _assert_equal(batches: list, others: list) -> None:
     assert len(batches) == len(others) > 0
     for one, other in zip(tf.nest.flatten(batches), tf.nest.flatten(others), strict=True):
-        # Computing several rows together may round differently.
+        # The rounding may depend on how many rows are computed together.
         rounding.assert_close(one, other)
 
 
@@ -62,7 +62,7 @@ def test_resumed_training_continues_with_the_next_batch(directory, source) -> No
     _assert_equal(resumed, unbroken[17:])
 
 
-def test_two_workers_divide_the_batches_of_one_worker(directory) -> None:
+def test_two_workers_together_read_the_batches_of_one_worker(directory) -> None:
     params = _params(directory, "memory", is_training=True)
     parts = [_read(params, 10, tf.distribute.InputContext(2, pipeline, 2)) for pipeline in range(2)]
     for batch, *halves in zip(_read(params, 10), *parts, strict=True):

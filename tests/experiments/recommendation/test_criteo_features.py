@@ -7,7 +7,7 @@ from tests import downloads, rounding
 
 SAMPLE, needs_sample = downloads.needs("criteo_sample.txt")
 
-# Lines of the Kaggle dataset. Integers and categories may be missing, and integers negative.
+# Lines of the Kaggle dataset, with missing integers, missing categories and negative integers.
 LINES = [
     "0\t\t3\t260\t\t17668\t\t\t33\t\t\t\t0\t\t05db9164\t08d6d899\t9143c832\tf56b7dd5\t25c83c98"
     "\t7e0ccccf\tdf5c2d18\t0b153874\ta73ee510\t8f48ce11\ta7b606c4\tae1bb660\teae197fd\tb28479f6"
@@ -27,7 +27,7 @@ def test_lines_are_decoded_to_log_integers_table_rows_and_labels() -> None:
     dense, rows, labels = _inputs(LINES)
     np.testing.assert_array_equal(labels, [[0], [1]])
     rounding.assert_close(dense[0, [1, 2, 4]], np.log1p([3, 260, 17668]))
-    # Missing and negative integers are 0.
+    # Missing and negative integers become 0.
     assert (dense[0, [0, 3, 5]] == 0).all()
     assert dense[1, 1] == 0
     assert (rows // 1000 == np.arange(26)).all()

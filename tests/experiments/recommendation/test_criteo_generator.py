@@ -9,7 +9,9 @@ def examples() -> generator.Examples:
     return generator.generate(0, "train", 50_000)
 
 
-def test_longer_dataset_extends_a_shorter_one_and_seeds_and_splits_differ(examples) -> None:
+def test_longer_dataset_begins_with_the_shorter_one_and_seeds_and_splits_give_other_data(
+    examples,
+) -> None:
     more = generator.generate(0, "train", 70_000)
     for column, longer in zip(examples, more, strict=True):
         np.testing.assert_array_equal(column, longer[:50_000])

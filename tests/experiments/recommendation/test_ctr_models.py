@@ -60,7 +60,7 @@ def test_saved_model_is_loaded_with_the_same_outputs(factory, tmp_path: pathlib.
     np.testing.assert_array_equal(loaded(inputs), logits)
 
 
-def test_table_with_no_row_besides_the_one_for_missing_values_is_refused() -> None:
+def test_table_with_only_the_row_for_missing_values_is_refused() -> None:
     with pytest.raises(errors.ConfigValueError, match="`table_rows` is 1; expected 2 to"):
         criteo_configs.CriteoConfig(table_rows=1).validate()
 

@@ -94,13 +94,13 @@ def test_users_with_few_ratings_are_split_as_in_recbole(tmp_path: pathlib.Path) 
         assert found == [0, 1, 1, 1, 2]
 
 
-def test_split_depends_only_on_its_seed(directory: str) -> None:
+def test_random_split_of_the_ratings_depends_only_on_its_seed(directory: str) -> None:
     one, other = (_pairs_of(data.split_at_random(directory, seed)["test"]) for seed in (0, 1))
     data.split_at_random.cache_clear()
     assert _pairs_of(data.split_at_random(directory, 0)["test"]) == one != other
 
 
-def test_missing_or_malformed_files_are_refused(tmp_path: pathlib.Path) -> None:
+def test_missing_or_malformed_rating_files_are_refused(tmp_path: pathlib.Path) -> None:
     path = tmp_path / "ml-100k.inter"
     header = "user_id:token\titem_id:token\ttimestamp:float\n"
     for content, error, named in (
@@ -136,7 +136,7 @@ def test_negative_items_are_sampled_uniformly_from_the_items_a_user_has_not_rate
     np.testing.assert_allclose(shares, expected, atol=0.02)
 
 
-def test_sampled_items_do_not_change_after_a_resume(directory: str) -> None:
+def test_negative_items_are_the_same_after_a_resume(directory: str) -> None:
     train = data.split_at_random(directory, 0)["train"]
     params = configs.Ml100kConfig().train_data.replace(global_batch_size=16)
 
@@ -195,7 +195,7 @@ def test_ranking_metrics_match_a_reference_loop_over_users(k: int) -> None:
     rng = np.random.default_rng(k)
     scores = rng.normal(size=(50, 30)).astype(np.float32)
     is_known = rng.random((50, 30)) < 0.3
-    # Users have from one wanted item to more than are recommended.
+    # The number of wanted items ranges from one to more than the number of recommended items.
     is_wanted = (rng.random((50, 30)) < np.linspace(0, 1, 50)[:, None]) & ~is_known
     is_wanted[np.arange(50), np.argmin(is_known, axis=1)] = True
     metrics = ranking.build_metrics()
@@ -231,17 +231,17 @@ def test_windows_predict_each_next_item_about_once_per_epoch(directory) -> None:
         history = features["history"]
         has_label = labels > 0
         assert set(zip(history[has_label], labels[has_label], strict=True)) <= following
-        # Labels and history are the same window, shifted by one item.
+        # The labels are the history, shifted by one item.
         np.testing.assert_array_equal(
             labels[:, :-1][history[:, :-1] > 0], history[:, 1:][history[:, :-1] > 0]
         )
         predicted += np.bincount(labels[has_label], minlength=NUM_ITEMS + 1)
     expected = np.bincount(np.concatenate([items[1:] for items in own]), minlength=NUM_ITEMS + 1)
-    # An item is a label for up to 12 users, for each of them 0 to 2 times per epoch.
+    # An item may be a label for up to 12 users, between 0 and 2 times per user and epoch.
     np.testing.assert_allclose(predicted / num_epochs, expected, atol=0.6)
 
 
-def test_held_out_item_is_predicted_from_the_latest_items(directory: str) -> None:
+def test_held_out_item_is_predicted_from_the_latest_items_of_its_user(directory: str) -> None:
     splits = data.split_by_time(directory)
     params = configs.Ml100kConfig().validation_data.replace(split="test")
     ((features, labels),) = data.build_next_items(params, splits, 11).as_numpy_iterator()
@@ -304,7 +304,7 @@ def test_in_batch_loss_matches_a_reference_loop_over_ratings(directory: str) -> 
         pytest.param(configs.ml100k_sasrec, marks=pytest.mark.slow),
     ],
 )
-def test_resumed_training_has_the_weights_of_an_uninterrupted_one(
+def test_resumed_training_has_the_weights_of_an_uninterrupted_run(
     directory: str, tmp_path: pathlib.Path, factory: Callable[[], cfg.ExperimentConfig]
 ) -> None:
     def train(name: str, train_steps: int) -> keras.Model:
@@ -333,13 +333,13 @@ def test_test_metrics_are_those_of_the_best_validation_checkpoint(
     scores = trained.score_all({"user": features["user"]}).numpy()
     expected = _reference_metrics(scores, features["is_known"], labels, 10)
     assert {name: float(logs[name]) for name in expected} == pytest.approx(expected, rel=1e-5)
-    # By chance, ten of about thirty new items include the wanted one for a third of the users.
+    # Ten random items of about thirty new ones would hit the wanted item of one user in three.
     assert expected["hit"] > 0.6
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("factory", FACTORIES)
-def test_last_evaluation_equals_mode_eval(
+def test_last_evaluation_of_a_run_has_the_metrics_of_mode_eval(
     directory: str, tmp_path: pathlib.Path, factory: Callable[[], cfg.ExperimentConfig]
 ) -> None:
     params = _experiment(directory, 4, factory)

@@ -16,7 +16,7 @@ NUM_ITEMS = 40
 
 @pytest.fixture
 def matcher() -> model.TreeMatcher:
-    """Build a tree of depth 6 for 40 items whose leaves are not in the order of item numbers."""
+    """Build a matcher for 40 items, whose tree of depth 6 has the items in a random order."""
     matcher = model.TreeMatcher(configs.TdmModelConfig(num_negatives=4), NUM_ITEMS)
     matcher.plant(tree.plant(np.random.default_rng(0).normal(size=(NUM_ITEMS, 5))))
     return matcher
@@ -54,7 +54,7 @@ def test_path_of_an_item_leads_from_the_root_of_the_tree_to_its_leaf(matcher) ->
     np.testing.assert_array_equal(matcher.item_of_leaf.numpy()[leaves], np.arange(NUM_ITEMS))
 
 
-def test_negative_nodes_are_on_the_same_level_and_not_on_the_path(matcher) -> None:
+def test_negative_nodes_are_at_the_level_of_their_path_node_and_not_on_the_path(matcher) -> None:
     path = matcher.path_to(tf.range(NUM_ITEMS))[..., tf.newaxis]
     others = matcher._draw_others(path).numpy()
     assert others.shape == (NUM_ITEMS, 6, 4)
@@ -62,7 +62,7 @@ def test_negative_nodes_are_on_the_same_level_and_not_on_the_path(matcher) -> No
     assert (others != path.numpy()).all()
 
 
-def test_search_with_a_full_beam_finds_the_best_leaves(matcher) -> None:
+def test_beam_search_as_wide_as_the_tree_finds_the_best_items(matcher) -> None:
     history = _history(5)
     leaves = tf.tile(tf.range(2**6, 2**7)[tf.newaxis], [5, 1])
     scores = matcher.score(history, leaves).numpy()
@@ -73,7 +73,7 @@ def test_search_with_a_full_beam_finds_the_best_leaves(matcher) -> None:
     assert matcher.recommend(history, 10, beam_width=10).shape == (5, 10)
 
 
-def test_more_recommendations_than_the_search_finds_are_refused() -> None:
+def test_num_recommended_above_the_beam_width_is_refused() -> None:
     with pytest.raises(errors.ConfigValueError, match=r"`num_recommended` is 21.*20"):
         configs.TdmConfig(num_recommended=21).validate()
 
@@ -119,7 +119,9 @@ def test_startup_on_a_cluster_refuses_different_item_trees(two_replicas) -> None
 
 
 @pytest.mark.slow
-def test_recall_is_at_least_five_times_that_of_popular_items(tmp_path: pathlib.Path) -> None:
+def test_recall_is_at_least_five_times_that_of_recommending_popular_items(
+    tmp_path: pathlib.Path,
+) -> None:
     command = ["train.py", "--experiment=recommendation/tdm", "--mode=train_and_eval"]
     assert commands.run([*command, f"--model_dir={tmp_path}"]).returncode == 0
     lines = (tmp_path / "metrics.json").read_text().splitlines()

@@ -20,7 +20,7 @@ NUM_TRAIN, NUM_TEST = 24, 13
 
 
 def _write(directory: pathlib.Path, **replaced: np.ndarray) -> pathlib.Path:
-    """Write a small file in the generator's format: float64 curves and int64 labels."""
+    """Write a small file in the format of the generator: float64 curves and int64 labels."""
     rng = np.random.default_rng(0)
     arrays = {
         "x": rng.normal(size=(NUM_TRAIN, 40)),
@@ -67,7 +67,7 @@ def _train(
     return pipeline.RunPipeline(params, "train_and_eval", str(model_dir)).run()
 
 
-def test_config_is_built_without_tensorflow() -> None:
+def test_config_is_built_without_importing_tensorflow() -> None:
     code = (
         "import sys; from experiments.sequence.mnist1d import configs;"
         "configs.mnist1d().validate();"
@@ -76,7 +76,7 @@ def test_config_is_built_without_tensorflow() -> None:
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 
-def test_curves_and_labels_are_loaded_from_the_file(directory: pathlib.Path) -> None:
+def test_curves_are_loaded_as_float32_and_labels_as_int32(directory: pathlib.Path) -> None:
     curves, labels = data.load_split(str(directory), "test")
     with np.load(directory / data.FILE) as file:
         np.testing.assert_array_equal(curves[..., 0], file["x_test"].astype(np.float32))
@@ -91,7 +91,7 @@ def test_missing_file_error_says_how_to_create_the_file(tmp_path: pathlib.Path) 
 
 def test_file_with_unexpected_arrays_is_refused(tmp_path: pathlib.Path) -> None:
     np.savez(tmp_path / data.FILE, images=np.zeros([2, 40]))
-    with pytest.raises(errors.DataError, match=r"'images'.*also x_test, y_test of MNIST-1D"):
+    with pytest.raises(errors.DataError, match=r"'images'.*arrays x_test, y_test of MNIST-1D"):
         data.load_split(str(tmp_path), "test")
     _write(tmp_path, x=np.zeros([NUM_TRAIN, 39]))
     with pytest.raises(errors.DataError, match=r"\(39,\); expected 40 points"):
@@ -165,7 +165,7 @@ def test_reported_accuracy_is_the_share_of_correct_predictions(
 
 
 @pytest.mark.slow
-def test_interrupted_training_resumes_bit_for_bit(
+def test_interrupted_training_ends_with_the_exact_weights_of_an_uninterrupted_run(
     directory: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:
     unbroken, _ = _train(directory, tmp_path / "unbroken", train_steps=6)
@@ -176,7 +176,9 @@ def test_interrupted_training_resumes_bit_for_bit(
 
 
 @pytest.mark.slow
-def test_last_evaluation_equals_mode_eval(directory: pathlib.Path, tmp_path: pathlib.Path) -> None:
+def test_last_evaluation_of_a_run_has_the_metrics_of_mode_eval(
+    directory: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
     evaluations.assert_equal_to_mode_eval(_experiment(directory, 4), tmp_path / "run")
 
 

@@ -81,7 +81,7 @@ def _train(
     return pipeline.RunPipeline(params, "train_and_eval", str(model_dir)).run()
 
 
-def test_configs_are_built_without_tensorflow() -> None:
+def test_configs_are_built_without_importing_tensorflow() -> None:
     code = (
         "import sys; from experiments.tabular import configs;"
         "configs.csv().validate(); configs.breast_cancer().validate();"
@@ -108,7 +108,7 @@ def test_config_can_declare_columns_categorical_or_ignored(path: str) -> None:
     assert (table.numeric_names, table.categorical_names) == (("height",), ("zone",))
 
 
-def test_missing_column_is_named_in_the_error_with_the_nearest_one(path: str) -> None:
+def test_error_about_a_missing_column_suggests_the_nearest_column_name(path: str) -> None:
     columns = data.read_csv(path)
     with pytest.raises(errors.DataError, match=r"'cty'.*`task\.categorical`.*Did you mean `city`"):
         data.build_table(columns, _config(path, categorical=("cty",)))
@@ -121,7 +121,7 @@ def test_missing_column_is_named_in_the_error_with_the_nearest_one(path: str) ->
         data.build_table(columns, config)
 
 
-def test_cells_that_are_not_numbers_are_named_in_the_error(path: str) -> None:
+def test_cell_that_is_not_a_number_is_named_in_the_error(path: str) -> None:
     with pytest.raises(errors.DataError, match="Row 1 of the column 'city' has 'Lima'"):
         data.build_table(data.read_csv(path), _config(path, numeric=("city",)))
 
@@ -138,7 +138,7 @@ def test_missing_malformed_and_empty_csv_files_are_refused(tmp_path: pathlib.Pat
         data.read_csv(str(broken))
 
 
-def test_each_row_is_in_one_split_per_fold_and_in_one_test_split_over_all_folds() -> None:
+def test_each_row_is_in_one_split_per_fold_and_in_the_test_split_of_one_fold() -> None:
     tested: list[int] = []
     for fold in range(5):
         rows = data.split_rows(NUM_ROWS, configs.TableConfig(fold=fold))
@@ -195,7 +195,7 @@ def test_numbers_beyond_half_precision_are_normalized_in_full_precision() -> Non
 def test_category_absent_from_training_rows_is_encoded_as_unknown(path: str) -> None:
     config = _config(path)
     splits = dict(data.split_rows(NUM_ROWS, config))
-    # Row 0 is the only one from Lima.
+    # Only row 0 is from Lima, so the training rows lack this category.
     splits["train"] = np.setdiff1d(np.arange(NUM_ROWS), [0])
     splits["test"] = np.array([0, 1, 4])
     table = data.build_table(data.read_csv(path), config)
@@ -248,7 +248,9 @@ def test_training_stops_early_and_the_best_weights_can_be_evaluated(
 
 
 @pytest.mark.slow
-def test_interrupted_training_resumes_bit_for_bit(path: str, tmp_path: pathlib.Path) -> None:
+def test_interrupted_training_ends_with_the_exact_weights_of_an_uninterrupted_run(
+    path: str, tmp_path: pathlib.Path
+) -> None:
     unbroken, _ = _train(_experiment(path, 6), tmp_path / "unbroken")
     _train(_experiment(path, 3), tmp_path / "resumed")
     resumed, _ = _train(_experiment(path, 6), tmp_path / "resumed")

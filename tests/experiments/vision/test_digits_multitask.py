@@ -23,7 +23,7 @@ def params() -> configs.multitask.MultiTaskExperimentConfig:
     return params
 
 
-def test_digit_labels_exist_for_20_images_and_parity_labels_for_both_classes(params) -> None:
+def test_digit_task_has_20_labeled_images_and_parity_task_has_two_classes(params) -> None:
     tasks = task_factory.get_task(params.task).tasks
     labels = {
         name: np.concatenate(
@@ -38,7 +38,7 @@ def test_digit_labels_exist_for_20_images_and_parity_labels_for_both_classes(par
     }
     assert set(labels["digit"]) == set(range(10))
     assert set(labels["parity"]) == {0, 1}
-    # Thirty epochs of the same 20 digits.
+    # The thirty batches are thirty epochs of the same 20 digits.
     assert np.bincount(labels["digit"]).tolist() == [60] * 10
 
 
@@ -51,7 +51,7 @@ def test_task_models_share_all_layers_except_the_last(params) -> None:
 
 
 @pytest.mark.slow
-def test_both_tasks_are_trained_and_evaluated_and_in_the_best_checkpoint_info(
+def test_run_trains_evaluates_and_records_the_best_metrics_of_both_tasks(
     params, tmp_path: pathlib.Path
 ) -> None:
     _, logs = pipeline.RunPipeline(params, "train_and_eval", str(tmp_path)).run()

@@ -11,7 +11,7 @@ from official_lite import pipeline
 from tests import commands, rounding
 
 
-def test_few_labels_are_the_first_two_of_each_class() -> None:
+def test_labeled_images_are_the_first_two_of_each_class() -> None:
     params = configs.FewLabelsConfig().train_data
     images, labels = data.load_examples(params, "class")
     assert np.bincount(labels).tolist() == [2] * 10
@@ -50,7 +50,7 @@ def test_finetuning_starts_from_the_pretrained_encoder_and_exports_a_saved_model
     assert all(weight.numpy().tolist() in pretrained for weight in encoder)
     served = tf.saved_model.load(str(tmp_path / "finetune" / "export" / "1"))
     images = digits.load_split("validation")[0][:3]
-    # The longest sum is that of 8 by 8 pixels of 4 channels.
+    # The longest sum is over 8 by 8 pixels with 4 channels.
     rounding.assert_close(served.serve(images), model(images), roundings=8 * 8 * 4)
 
 

@@ -25,7 +25,7 @@ def _write_idx(path: pathlib.Path, array: np.ndarray) -> None:
 
 
 def _write_images_and_labels(directory: pathlib.Path, name: str) -> None:
-    """Write four classes: horizontal stripes, vertical ones, both, and none."""
+    """Write images of four classes: horizontal stripes, vertical stripes, both, or none."""
     rng = np.random.default_rng(len(name))
     labels = rng.integers(4, size=NUM_IMAGES[name], dtype=np.uint8)
     images = rng.integers(60, size=(len(labels), 28, 28), dtype=np.uint8)
@@ -87,7 +87,7 @@ def test_error_about_missing_files_says_where_to_get_them(directory: pathlib.Pat
     with pytest.raises(errors.DataError) as caught:
         data.load_split(str(directory), "test")
     for part in (
-        "t10k-labels-idx1-ubyte.gz is missing",
+        "which lacks t10k-labels-idx1-ubyte.gz",
         "task.input_path",
         "github.com/zalandoresearch/fashion-mnist",
         "dataset-fashion-mnist",
@@ -126,7 +126,7 @@ def test_inconsistent_image_and_label_files_are_refused(directory: pathlib.Path)
         data.load_split(str(directory), "train")
 
 
-def test_held_out_images_are_the_last_training_images_and_not_trained_on(
+def test_held_out_images_are_the_last_training_images_and_excluded_from_training(
     directory: pathlib.Path,
 ) -> None:
     config = configs.FashionMnistConfig(input_path=str(directory), num_held_out=20)
@@ -139,7 +139,7 @@ def test_held_out_images_are_the_last_training_images_and_not_trained_on(
     np.testing.assert_array_equal(np.concatenate([x for x, _ in evaluated]), images[-20:])
     epoch = built.build_inputs(config.train_data).take(7).as_numpy_iterator()
     trained = np.concatenate([x for x, _ in epoch])
-    # The epoch contains each remaining training image once, in a different order.
+    # An epoch contains each of the other training images once, in a different order.
     assert sorted(map(bytes, trained.astype(np.uint8))) == sorted(map(bytes, images[:-20]))
     config.num_held_out = 90
     with pytest.raises(errors.ConfigValueError, match="fewer than the 90 training images"):
@@ -154,7 +154,7 @@ def test_erasing_blackens_one_square_and_leaves_the_rest_unchanged() -> None:
     for image in erased[..., 0]:
         rows, columns = np.nonzero(image == 0)
         height, width = np.ptp(rows) + 1, np.ptp(columns) + 1
-        # The erased area is a full rectangle, smaller than the square only at the border.
+        # The erased area is a rectangle that is smaller than the square only at the image border.
         assert len(rows) == height * width
         assert height == 3 or rows.min() == 0 or rows.max() == 11
         assert width == 3 or columns.min() == 0 or columns.max() == 8
@@ -209,7 +209,7 @@ def test_training_learns_and_reports_the_share_of_correct_test_images(
 
 
 @pytest.mark.slow
-def test_resumed_training_has_the_weights_of_an_uninterrupted_one(
+def test_resumed_training_has_the_weights_of_an_uninterrupted_run(
     directory: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:
     def train(name: str, train_steps: int) -> keras.Model:
@@ -224,7 +224,9 @@ def test_resumed_training_has_the_weights_of_an_uninterrupted_one(
 
 
 @pytest.mark.slow
-def test_last_evaluation_equals_mode_eval(directory: pathlib.Path, tmp_path: pathlib.Path) -> None:
+def test_last_evaluation_of_a_run_has_the_metrics_of_mode_eval(
+    directory: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
     evaluations.assert_equal_to_mode_eval(_experiment(directory, 4), tmp_path / "run")
 
 

@@ -28,7 +28,7 @@ def directory(tmp_path: pathlib.Path) -> pathlib.Path:
     for name, count in NUM_IMAGES.items():
         pixels = rng.integers(256, size=(count, 3072), dtype=np.uint8)
         content = {b"data": pixels, b"labels": [i % 10 for i in range(count)]}
-        # The original files use this protocol.
+        # The original files use this pickle protocol.
         (tmp_path / name).write_bytes(pickle.dumps(content, protocol=4))
     return tmp_path
 
@@ -95,7 +95,7 @@ def test_augmentation_crops_the_padded_image_or_its_mirror_image() -> None:
     assert {mirrored for mirrored, _, _ in windows} == {False, True}
 
 
-def test_network_has_the_parameters_of_the_paper_and_decays_only_kernels() -> None:
+def test_network_has_the_parameter_count_of_the_paper_and_decays_only_kernels() -> None:
     config = configs.Cifar10Config()
     built = task.Cifar10Task(config).build_model()
     kernels = [w for w in built.trainable_weights if w.path.endswith("kernel")]
@@ -119,7 +119,7 @@ def test_loss_with_label_smoothing_matches_keras() -> None:
 
 
 @pytest.mark.slow
-def test_resumed_training_has_the_weights_of_an_uninterrupted_one(
+def test_resumed_training_has_the_weights_of_an_uninterrupted_run(
     directory: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:
     def train(name: str, train_steps: int) -> tuple[keras.Model, Mapping[str, Any]]:
@@ -155,5 +155,7 @@ def test_images_are_read_from_tensorflow_datasets(monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.slow
-def test_last_evaluation_equals_mode_eval(directory: pathlib.Path, tmp_path: pathlib.Path) -> None:
+def test_last_evaluation_of_a_run_has_the_metrics_of_mode_eval(
+    directory: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
     evaluations.assert_equal_to_mode_eval(_experiment(directory, 4), tmp_path / "run")

@@ -16,7 +16,7 @@ SIZES = [(40, 60), (60, 40), (48, 48), (33, 80), (64, 50)]
 
 
 def _jpeg(index: int) -> bytes:
-    """Encode an image that is red at the left and green at the top."""
+    """Encode an image whose red decreases to the right and whose green decreases downward."""
     height, width = SIZES[index % len(SIZES)]
     red = tf.tile(tf.linspace(255.0, 0.0, width)[tf.newaxis], [height, 1])
     green = tf.tile(tf.linspace(255.0, 0.0, height)[:, tf.newaxis], [1, width])
@@ -90,7 +90,7 @@ def test_evaluation_reads_the_center_crop_of_each_image_once(directory: pathlib.
     assert [len(labels) for _, labels in batches] == [4, 3]
     images = np.concatenate([images for images, _ in batches])
     assert (images.shape, images.dtype) == ((7, 32, 32, 3), np.float32)
-    # The crop is centered, so that both gradients average to the middle of their range.
+    # The crop is centered, so the means of both gradients are in the middle of their range.
     np.testing.assert_allclose(images[..., :2].mean(axis=(1, 2)), 127.5, atol=4)
     assert (images[:, :, 0, 0] - images[:, :, -1, 0] > 50).all()
 
@@ -104,7 +104,7 @@ def test_training_reads_random_crops_and_mirror_images(directory: pathlib.Path) 
     assert extents.min() < 120 < extents.max()
     largest = params.replace(crop_area_range=(1.0, 1.0), aug_rand_hflip=False)
     images = np.concatenate(_first_batches(largest, 0, 3))
-    # If no crop of the whole area fits the drawn aspect ratio, the center crop is used.
+    # No crop of the whole area has the drawn aspect ratio, so the center crop is used.
     assert (images[:, :, 0, 0] - images[:, :, -1, 0] > 50).all()
 
 
@@ -166,5 +166,7 @@ def test_images_are_read_from_tensorflow_datasets(monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.slow
-def test_last_evaluation_equals_mode_eval(directory: pathlib.Path, tmp_path: pathlib.Path) -> None:
+def test_last_evaluation_of_a_run_has_the_metrics_of_mode_eval(
+    directory: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
     evaluations.assert_equal_to_mode_eval(_experiment(directory), tmp_path / "run")
