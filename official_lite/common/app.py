@@ -147,7 +147,7 @@ def show_error(
 
 
 @contextlib.contextmanager
-def lasting_imports() -> Iterator[None]:
+def gc_frozen_imports() -> Iterator[None]:
     """Exclude everything that is imported inside the context from garbage collection.
 
     TensorFlow and Keras create some 300,000 objects that live until the process exits. The

@@ -136,7 +136,7 @@ class TimeRecord:
 
 
 def _as_seconds(values: Mapping[str, Any], states: tuple[str, ...]) -> dict[str, float]:
-    """Return the seconds by state; 0 for a state that the record of an older version lacks."""
+    """Return the seconds by state. States missing from an older version's record count as 0."""
     if unknown := set(values) - set(states):
         raise ValueError(f"unknown state {min(unknown)!r:.60}")
     seconds = {state: float(values.get(state, 0.0)) for state in states}

@@ -496,9 +496,9 @@ def _attribute_of(module: ModuleType, attribute: str, spec: str) -> Any:
         return getattr(module, name)
     if is_there:
         raise errors.ConfigValueError(
-            f"{spec!r}: `{attribute}` is {'a part of' if dot else 'private in'} "
-            f"`{name if dot else module_of(module)}`; expected the public name of a "
-            "class or function at the top of a module, such as `package.module:Class`."
+            f"{spec!r}: `{attribute}` is {'nested in' if dot else 'private in'} "
+            f"`{name if dot else module_of(module)}`; expected a public class or function that a "
+            "module defines directly, such as `package.module:Class`."
         )
     public = [name for name in vars(module) if not name.startswith("_")]
     raise errors.UnknownNameError(

@@ -232,8 +232,8 @@ def _refuse_code(source: str, text: str) -> None:
 
 def _literal(path: str, value: Any) -> str:
     try:
-        # For this comparison, write infinity as `1e999`. Gin can parse this literal, but could not
-        # write it back, so the file uses constants.
+        # Write infinity as `1e999` for this comparison only. Gin can parse this literal, but can't
+        # serialize the parsed value, so the file itself uses named constants.
         is_same = gin.config.parse_value(_text(value, {math.inf: "1e999"})) == value
     except (SyntaxError, ValueError):
         is_same = False

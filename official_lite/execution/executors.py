@@ -401,9 +401,9 @@ def _serialize(dataset: tf.data.Dataset) -> tf.Tensor:
     nodes = [definition.node, *(function.node_def for function in definition.library.function)]
     if any(_PYTHON in node.op for group in nodes for node in group):
         raise errors.ConfigValueError(
-            "The training data run Python (`tf.numpy_function`, `tf.py_function`, "
-            "`Dataset.from_generator`, memory-mapped arrays), which the workers of a parameter "
-            "server can't run. Write the data to files, or use TensorFlow ops."
+            "The input pipeline runs Python (`tf.numpy_function`, `tf.py_function`, "
+            "`Dataset.from_generator`, memory-mapped arrays), which parameter-server "
+            "workers can't run. Write the data to files, or use TensorFlow ops."
         )
     return graph
 

@@ -218,7 +218,7 @@ class VirtualReplicasExecutor(executors.GraphExecutor):
         return sums
 
     def _sum_of_dtype(self, shards: Sequence[Sequence[tf.Tensor]]) -> list[tf.Tensor]:
-        """Return the sums of tensors of one dtype, exchanging them between replicas only once."""
+        """Return the sum of each tensor over all shards. All tensors have the same dtype."""
         context = tf.distribute.get_replica_context()
         rows = _halved(tf.stack([_flat(tensors) for tensors in shards]))
         if context.num_replicas_in_sync > 1:

@@ -222,11 +222,11 @@ class RunnerBase(_NamedMethod, Run):
     METHOD = "run"
 
     def _run(self, context: Any, model_dict: Mapping[str, Any] | None = None) -> None:
-        """Train for one pass over the data, or until training ends if that is earlier.
+        """Train for one pass over the data, but not beyond `trainer.train_steps`.
 
-        This saves no checkpoint. Write a loop of passes with the global step in its condition, so
-        that a resumed run makes only the remaining passes. End the loop when a hook requests a
-        stop::
+        This method does not save a checkpoint. To train for several passes, loop while the global
+        step is below `train_steps`, so that a resumed run makes only the remaining passes. Also end
+        the loop when a hook requests a stop::
 
             while context.global_step < config.train_steps and not context.controller.stop_reason:
                 self._run(context)

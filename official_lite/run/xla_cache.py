@@ -51,8 +51,9 @@ def use_directory(directory: str | None) -> None:
         flags = f"{flags} {_FLAG}='{path}' --tf_xla_persistent_cache_device_types=CPU".strip()
         if _has_started():
             logging.warning(
-                "`runtime.xla_cache_dir` has no effect, because TensorFlow has already looked for "
-                'devices. Set TF_XLA_FLAGS="%s" in the environment, or start another process.',
+                "`runtime.xla_cache_dir` has no effect, because TensorFlow has already "
+                'initialized its devices. Set TF_XLA_FLAGS="%s" in the environment before Python '
+                "starts, or use a new process.",
                 flags,
             )
             return

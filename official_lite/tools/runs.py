@@ -186,7 +186,7 @@ def _is_a_result(name: str) -> bool:
 
 
 def _rank_of(runs: Sequence[Facts]) -> Callable[[str], tuple[bool, int]]:
-    """Return a sort key that puts metrics of best checkpoints first, then the most common ones."""
+    """Return a sort key: metrics that select best checkpoints, then those that most runs have."""
     judged_by = {facts.get("trainer.best_checkpoint_eval_metric") for facts in runs}
     wanted = {f"validation/{name}" for name in judged_by}
     return lambda name: (name not in wanted, -sum(name in facts.metrics for facts in runs))

@@ -115,7 +115,7 @@ def _run(params: config_definitions.ExperimentConfig, mode: str, model_dir: str)
         return
     # Import TensorFlow only now, so that a typo in the config is reported before the slow import.
     logging.info("%s of %s in %s", mode, FLAGS.experiment, model_dir)
-    with app.lasting_imports(), terminal.without_startup_messages():
+    with app.gc_frozen_imports(), terminal.without_startup_messages():
         import tensorflow as tf
 
         from official_lite import pipeline, telemetry

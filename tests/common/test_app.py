@@ -81,8 +81,8 @@ def thawed():
     gc.freeze()
 
 
-def test_lasting_imports_excludes_imported_objects_from_garbage_collection(thawed):
-    with app.lasting_imports():
+def test_gc_frozen_imports_excludes_imported_objects_from_garbage_collection(thawed):
+    with app.gc_frozen_imports():
         made = [[] for _ in range(1000)]
         assert not gc.isenabled()
     assert gc.isenabled()
@@ -90,16 +90,16 @@ def test_lasting_imports_excludes_imported_objects_from_garbage_collection(thawe
     assert gc.get_freeze_count() > 1000
 
 
-def test_lasting_imports_enables_garbage_collection_again_after_an_error():
-    with pytest.raises(ImportError), app.lasting_imports():
+def test_gc_frozen_imports_enables_garbage_collection_again_after_an_error():
+    with pytest.raises(ImportError), app.gc_frozen_imports():
         raise ImportError("no such module")
     assert gc.isenabled()
 
 
-def test_lasting_imports_leaves_disabled_garbage_collection_disabled():
+def test_gc_frozen_imports_do_not_reenable_garbage_collection():
     gc.disable()
     try:
-        with app.lasting_imports():
+        with app.gc_frozen_imports():
             pass
         assert not gc.isenabled()
     finally:

@@ -117,7 +117,7 @@ def test_compiled_metric_with_a_dict_result_is_reported_under_its_keys_as_in_ker
     assert float(found["sum"]) == expected["sum"]
 
 
-def test_batch_mean_weights_batches_by_their_size() -> None:
+def test_batch_mean_gives_each_batch_a_weight_proportional_to_its_size() -> None:
     metric = step_metrics.BatchMean()
     metric.update_state(1.0, batch={"x": tf.zeros((3, 2))})
     metric.update_state(5.0, batch={"x": tf.zeros((1, 2))})
@@ -131,7 +131,7 @@ def test_batch_mean_ignores_the_value_of_an_empty_batch() -> None:
     assert float(metric.result()) == 1.0
 
 
-def test_batch_mean_weights_batches_without_a_batch_axis_equally() -> None:
+def test_batch_mean_gives_equal_weight_to_batches_without_a_batch_axis() -> None:
     metric = step_metrics.BatchMean()
     metric.update_state(1.0, batch=tf.constant(7.0))
     metric.update_state(2.0, batch=())

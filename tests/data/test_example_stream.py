@@ -36,7 +36,7 @@ def test_per_example_and_per_batch_functions_give_the_same_results(mark):
     assert stream.batch(2, drop_remainder=True).element_spec.shape == (2,)
 
 
-def test_chunks_are_not_split_between_consecutive_batch_functions():
+def test_consecutive_functions_that_take_batches_receive_whole_chunks():
     seen = []
 
     @example_stream.takes_batches

@@ -101,7 +101,7 @@ def test_first_batches_that_may_differ_between_training_and_evaluation_log_a_war
 
     build = length.first_batches(build_inputs, 2, seed=3, repeat=False)
     assert len(_read(build)) == 2
-    assert "also between training and evaluation" in caplog.text
+    assert "and between training and evaluation" in caplog.text
 
 
 def test_first_batches_of_inputs_that_are_not_a_dataset_are_refused():

@@ -27,7 +27,9 @@ SECTIONS = ("trainer", "runtime", "pipeline")
         for pages in reviewed.SESSIONS
     ],
 )
-def test_commands_and_code_of_each_page_run(pages: tuple[str, ...], tmp_path: pathlib.Path) -> None:
+def test_commands_and_code_on_each_page_run_without_errors(
+    pages: tuple[str, ...], tmp_path: pathlib.Path
+) -> None:
     reader = session.Session(tmp_path)
     for page in pages:
         reader.read(blocks.blocks_of(page))

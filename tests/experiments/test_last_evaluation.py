@@ -62,7 +62,7 @@ def test_every_experiment_has_a_last_evaluation_test() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", TASKS)
-def test_last_evaluation_of_a_run_has_the_metrics_of_mode_eval(
+def test_final_evaluation_gives_the_same_metrics_as_mode_eval(
     name: str, tmp_path: pathlib.Path
 ) -> None:
     params = exp_factory.get_exp_config(name)

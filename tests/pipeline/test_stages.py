@@ -430,7 +430,7 @@ def params() -> configs.MultiTaskExperimentConfig:
     return params
 
 
-def test_multitask_trainer_of_the_build_stage_trains_resumes_and_evaluates_all_tasks(
+def test_multitask_trainer_in_a_stage_run_trains_resumes_and_evaluates_all_tasks(
     params, tmp_path: pathlib.Path
 ) -> None:
     def run(mode: str, train_steps: int):

@@ -43,7 +43,7 @@ def test_cells_of_a_notebook_are_ported_together(tmp_path: pathlib.Path, as_list
     assert not porting.port_project([str(tmp_path)]).diff()
 
 
-def test_notebook_without_old_names_keeps_its_bytes(tmp_path: pathlib.Path) -> None:
+def test_notebook_without_deprecated_names_is_left_unchanged(tmp_path: pathlib.Path) -> None:
     path = tmp_path / "a.ipynb"
     path.write_text(json.dumps(_notebook("print('ü')"), indent=4))
     porting.port_project([str(path)]).write()

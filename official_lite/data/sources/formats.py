@@ -298,9 +298,9 @@ class _TableSource(registry.Source):
         columns: The columns to read; empty reads all columns.
 
     Raises:
-        ConfigValueError: The library of the source is not installed.
-        DataError: A file can't be read, lacks a requested column, has other columns than the first
-            file, or has a column without a counterpart in TensorFlow.
+        ConfigValueError: The library that the source requires is not installed.
+        DataError: A file can't be read, a requested column is missing, the columns of the files
+            differ, or TensorFlow does not support the type of a column.
     """
 
     # The arguments of `registry.import_library`: the module, the source and the extra.

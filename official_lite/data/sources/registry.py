@@ -167,8 +167,8 @@ def open_source(name: str, paths: Sequence[str], columns: Sequence[str] = ()) ->
         UnknownNameError: There is no such source.
         ConfigValueError: The library of the source is not installed, or a path is remote.
         FileNotFoundError: A file does not exist.
-        DataError: A file can't be read, has other columns than the first file, lacks a column of
-            `columns`, has a column without a counterpart in TensorFlow, or there are no rows.
+        DataError: A file can't be read, a column of `columns` is missing, the columns of the files
+            differ, TensorFlow does not support the type of a column, or there are no rows.
     """
     require_known(name)
     if remote := [path for path in paths if files.is_remote(path)]:

@@ -245,7 +245,7 @@ def test_sequence_length_that_differs_between_splits_or_exceeds_the_positions_is
 
 
 @pytest.mark.slow
-def test_last_evaluation_of_a_run_has_the_metrics_of_mode_eval(
+def test_final_evaluation_gives_the_same_metrics_as_mode_eval(
     files: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:
     evaluations.assert_equal_to_mode_eval(_params(files), tmp_path / "run")

@@ -106,7 +106,7 @@ def test_missing_or_invalid_tokenizer_and_too_small_vocab_size_are_refused(
 
 
 @pytest.mark.slow
-def test_last_evaluation_of_a_run_has_the_metrics_of_mode_eval(
+def test_final_evaluation_gives_the_same_metrics_as_mode_eval(
     files: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:
     params = _params(files, "text")

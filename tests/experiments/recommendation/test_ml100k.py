@@ -339,7 +339,7 @@ def test_test_metrics_are_those_of_the_best_validation_checkpoint(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("factory", FACTORIES)
-def test_last_evaluation_of_a_run_has_the_metrics_of_mode_eval(
+def test_final_evaluation_gives_the_same_metrics_as_mode_eval(
     directory: str, tmp_path: pathlib.Path, factory: Callable[[], cfg.ExperimentConfig]
 ) -> None:
     params = _experiment(directory, 4, factory)

@@ -176,7 +176,7 @@ def test_interrupted_training_ends_with_the_exact_weights_of_an_uninterrupted_ru
 
 
 @pytest.mark.slow
-def test_last_evaluation_of_a_run_has_the_metrics_of_mode_eval(
+def test_final_evaluation_gives_the_same_metrics_as_mode_eval(
     directory: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:
     evaluations.assert_equal_to_mode_eval(_experiment(directory, 4), tmp_path / "run")

@@ -61,7 +61,7 @@ def test_moving_average_follows_its_formula(dynamic_decay: bool, start_step: int
     assert average.iterations.numpy() == 7
 
 
-def test_equal_weights_give_the_mean_of_all_weights_since_the_start_step() -> None:
+def test_uniform_averaging_gives_the_mean_of_the_model_weights_since_the_start_step() -> None:
     weight = keras.Variable([4.0, -1.0])
     sgd = keras.optimizers.SGD(0.1)
     average = ExponentialMovingAverage(sgd, start_step=3, equal_weights=True)
