@@ -1,3 +1,5 @@
+from fractions import Fraction
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -5,7 +7,7 @@ import tensorflow as tf
 from official_lite.common import errors
 from official_lite.core import config_definitions as cfg
 from official_lite.core import input_reader
-from official_lite.data import position
+from official_lite.data import length, position
 from official_lite.data.sources import registry
 from tests import row_files
 
@@ -51,6 +53,11 @@ def test_each_training_epoch_reads_every_row_once_in_a_new_order(name, tmp_path)
     epochs = np.concatenate(ids(dataset, 60)).reshape(3, 1000)
     assert all(sorted(epoch) == list(range(1000)) for epoch in epochs)
     assert len({tuple(epoch) for epoch in epochs}) == 3
+
+
+def test_epoch_of_a_source_has_its_number_of_rows(name, tmp_path):
+    dataset = read(name, row_files.write(name, tmp_path), global_batch_size=30)
+    assert length.epoch_length(dataset) == Fraction(100, 3)
 
 
 @pytest.mark.parametrize(("pipelines", "batch"), [(1, 17), (3, 120)])
