@@ -23,7 +23,15 @@ from benchmarks.records.known_numbers import DATA_SETS, Record, find_records
 from official_lite.common import errors, suggestions
 from official_lite.run import run_reading
 
-__all__ = ["Training", "check_data", "measure", "run_experiment", "run_reference", "tabulate"]
+__all__ = [
+    "Training",
+    "check_data",
+    "fill_in",
+    "measure",
+    "run_experiment",
+    "run_reference",
+    "tabulate",
+]
 
 REFERENCES = pathlib.Path(__file__).parent / "references"
 
@@ -74,6 +82,11 @@ def check_data(records: Sequence[Record], data: Mapping[str, pathlib.Path]) -> N
             )
 
 
+def fill_in(flag: str, data_dir: pathlib.Path | None, seed: int) -> str:
+    """Return a flag with the directory in place of `{data}` and the seed in place of `{seed}`."""
+    return flag.replace("{data}", str(data_dir)).replace("{seed}", str(seed))
+
+
 def run_experiment(record: Record, data_dir: pathlib.Path | None, seed: int) -> Training:
     """Train and evaluate the experiment with `train.py`."""
     with tempfile.TemporaryDirectory() as model_dir:
@@ -84,7 +97,7 @@ def run_experiment(record: Record, data_dir: pathlib.Path | None, seed: int) -> 
             "--mode=train_and_eval",
             f"--model_dir={model_dir}",
             f"--set=runtime.seed={seed}",
-            *(flag.replace("{data}", str(data_dir)) for flag in record.flags),
+            *(fill_in(flag, data_dir, seed) for flag in record.flags),
         ]
         began = time.time()
         seconds, _ = _timed(command)
@@ -114,7 +127,8 @@ def run_reference(
     command = [python, str(REFERENCES / record.reference), f"--seed={seed}"]
     if data_dir:
         command.append(f"--data_dir={data_dir}")
-    seconds, output = _timed([*command, *record.reference_flags])
+    command += [fill_in(flag, data_dir, seed) for flag in record.reference_flags]
+    seconds, output = _timed(command)
     lines = [json.loads(line) for line in output.splitlines() if line.startswith("{")]
     name = record.reference_metric or record.metric
     values = [(line["seconds"], line[name]) for line in lines if name in line]
