@@ -9,7 +9,7 @@ import pytest
 import registry_imports  # noqa: F401  (imported for its registrations)
 from benchmarks import environments, report
 from benchmarks.records import __main__ as benchmark
-from benchmarks.records import known_numbers
+from benchmarks.records import known_numbers, programs
 from official_lite.core import exp_factory
 from tests.docs import shown_commands
 
@@ -138,7 +138,7 @@ def test_benchmark_record_names_an_existing_experiment_reference_and_environment
     record: known_numbers.Record,
 ) -> None:
     assert record.experiment in exp_factory.list_experiments()
-    assert not record.reference or (benchmark.REFERENCES / record.reference).is_file()
+    assert not record.reference or (programs.REFERENCES / record.reference).is_file()
     assert record.environment in environments.REQUIREMENTS
     assert record.data in {"", *known_numbers.DATA_SETS}
 
