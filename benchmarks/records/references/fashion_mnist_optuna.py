@@ -110,8 +110,8 @@ def main() -> None:
     parser.add_argument("--data_dir", type=pathlib.Path, required=True)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--num_trials", type=int, default=16)
-    parser.add_argument("--max_epochs", type=int, default=6, help="The epochs of each trial.")
-    parser.add_argument("--steps_per_epoch", type=int, default=200)
+    parser.add_argument("--max_epochs", type=int, default=5, help="The epochs of each trial.")
+    parser.add_argument("--steps_per_epoch", type=int, default=240)
     parser.add_argument("--num_held_out", type=int, default=5000)
     args = parser.parse_args()
     images = read_idx(args.data_dir / "train-images-idx3-ubyte.gz")[..., np.newaxis]
