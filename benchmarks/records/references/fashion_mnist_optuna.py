@@ -151,7 +151,7 @@ def main() -> None:
             callbacks=[keras.callbacks.LambdaCallback(on_epoch_end=report)],
             verbose=0,
         )
-        return history.history["val_accuracy"][-1]
+        return float(history.history["val_accuracy"][-1])
 
     study = optuna.create_study(direction="maximize")
     for number in range(args.num_trials):
