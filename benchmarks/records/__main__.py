@@ -8,24 +8,28 @@ target is measured from the start of the process to the first evaluation that re
 
 import argparse
 import dataclasses
-import json
 import math
 import pathlib
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 
-from benchmarks import environments, machine, report, turns
-from benchmarks.records.known_numbers import DATA_SETS, Record, find_records
+from benchmarks import environments, machine, report
+from benchmarks.records import programs
+from benchmarks.records.known_numbers import Record, find_records
 from official_lite.common import errors, suggestions
 from official_lite.run import run_reading
 
-__all__ = ["Training", "check_data", "measure", "run_experiment", "run_reference", "tabulate"]
-
-REFERENCES = pathlib.Path(__file__).parent / "references"
+__all__ = [
+    "Training",
+    "fill_in",
+    "measure",
+    "run_experiment",
+    "run_reference",
+    "tabulate",
+]
 
 OURS, REFERENCE = "ours", "reference"
 
@@ -50,29 +54,9 @@ class Training:
 Measurements = Mapping[str, Mapping[str, Sequence[Training]]]
 
 
-def check_data(records: Sequence[Record], data: Mapping[str, pathlib.Path]) -> None:
-    """Check that the directories of all data sets are given and exist.
-
-    Raises:
-        errors.ConfigValueError: If one is missing.
-        errors.UnknownNameError: If a given data set is unknown.
-    """
-    for name, directory in data.items():
-        if name not in DATA_SETS:
-            raise errors.UnknownNameError(
-                f"There is no data set {name!r}. {suggestions.did_you_mean(name, DATA_SETS)}"
-            )
-        if not directory.is_dir():
-            raise errors.ConfigValueError(
-                f"--data {name}={directory} is not a directory; expected a directory with "
-                f"{DATA_SETS[name]}."
-            )
-    for record in records:
-        if record.data and record.data not in data:
-            raise errors.ConfigValueError(
-                f"{record.experiment} requires data. Pass --data {record.data}=DIR, a directory "
-                f"with {DATA_SETS[record.data]}."
-            )
+def fill_in(flag: str, data_dir: pathlib.Path | None, seed: int) -> str:
+    """Return a flag with the directory in place of `{data}` and the seed in place of `{seed}`."""
+    return flag.replace("{data}", str(data_dir)).replace("{seed}", str(seed))
 
 
 def run_experiment(record: Record, data_dir: pathlib.Path | None, seed: int) -> Training:
@@ -85,10 +69,10 @@ def run_experiment(record: Record, data_dir: pathlib.Path | None, seed: int) -> 
             "--mode=train_and_eval",
             f"--model_dir={model_dir}",
             f"--set=runtime.seed={seed}",
-            *(flag.replace("{data}", str(data_dir)) for flag in record.flags),
+            *(fill_in(flag, data_dir, seed) for flag in record.flags),
         ]
         began = time.time()
-        seconds, _ = _timed(command)
+        seconds, _ = programs.run_to_end(command)
         run = run_reading.read_run(str(pathlib.Path(model_dir) / record.phase))
     metrics = run.series.get("validation", {})
     if record.metric not in metrics:
@@ -112,11 +96,12 @@ def run_reference(
         data_dir: The directory of the data set.
         seed: The seed.
     """
-    command = [python, str(REFERENCES / record.reference), f"--seed={seed}"]
+    command = [python, str(programs.REFERENCES / record.reference), f"--seed={seed}"]
     if data_dir:
         command.append(f"--data_dir={data_dir}")
-    seconds, output = _timed([*command, *record.reference_flags])
-    lines = [json.loads(line) for line in output.splitlines() if line.startswith("{")]
+    command += [fill_in(flag, data_dir, seed) for flag in record.reference_flags]
+    seconds, output = programs.run_to_end(command)
+    lines = programs.read_lines(output)
     name = record.reference_metric or record.metric
     values = [(line["seconds"], line[name]) for line in lines if name in line]
     if not values:
@@ -124,19 +109,6 @@ def run_reference(
             f"{record.reference} printed no line of JSON with {name!r}: {output[-500:]!r}"
         )
     return _training(record, seconds, values)
-
-
-def _timed(command: Sequence[str]) -> tuple[float, str]:
-    """Run a command to its end, and return its duration in seconds and its output."""
-    began = time.perf_counter()
-    finished = subprocess.run(command, cwd=turns.REPOSITORY, capture_output=True, text=True)
-    seconds = time.perf_counter() - began
-    if finished.returncode:
-        raise RuntimeError(
-            f"{' '.join(command)} ended with exit code {finished.returncode}:\n"
-            f"{finished.stderr[-2000:]}"
-        )
-    return seconds, finished.stdout
 
 
 def _training(
@@ -239,32 +211,18 @@ def _median(values: Sequence[float]) -> float | str | None:
     return median if math.isfinite(median) else "never"
 
 
-def _data_argument(text: str) -> tuple[str, pathlib.Path]:
-    name, separator, directory = text.partition("=")
-    if not separator:
-        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=DIR, such as ml-100k=/data/ml-100k")
-    return name, pathlib.Path(directory).expanduser().resolve()
-
-
 def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", help="The records; all of them by default.")
     parser.add_argument("--seeds", type=int, default=3, help="The number of seeds.")
-    parser.add_argument(
-        "--data",
-        action="append",
-        default=[],
-        type=_data_argument,
-        metavar="NAME=DIR",
-        help=f"The directory of a data set: {', '.join(DATA_SETS)}.",
-    )
+    programs.add_data_argument(parser)
     environments.add_arguments(parser)
     report.add_arguments(parser)
     args = parser.parse_args(argv)
     data = dict(args.data)
     try:
         records = find_records(args.names)
-        check_data(records, data)
+        programs.check_data(records, data)
     except errors.ConfigError as error:
         parser.error(str(error))
     pythons = {

@@ -9,8 +9,9 @@ import pytest
 import registry_imports  # noqa: F401  (imported for its registrations)
 from benchmarks import environments, report
 from benchmarks.records import __main__ as benchmark
-from benchmarks.records import known_numbers
+from benchmarks.records import known_numbers, programs
 from official_lite.core import exp_factory
+from tests.docs import shown_commands
 
 # A reference program whose second evaluation reaches the target.
 REFERENCE = """
@@ -18,8 +19,10 @@ import argparse, json, sys
 parser = argparse.ArgumentParser()
 parser.add_argument("--data_dir")
 parser.add_argument("--seed", type=int)
+parser.add_argument("--fold", type=int)
 args = parser.parse_args()
 assert open(args.data_dir + "/text.txt").read()
+assert args.fold == args.seed
 print("loading", file=sys.stderr)
 for seconds, loss in ((0.25, 200.0), (0.5, 90.0 + args.seed), (0.75, 80.0 + args.seed)):
     print(json.dumps({"seconds": seconds, "loss": loss}))
@@ -51,6 +54,7 @@ def toy(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> known_number
         flags=("--set=task.input_path={data}/text.txt", *(f"--set={one}" for one in TINY)),
         phase="training",
         reference=str(script),
+        reference_flags=("--fold={seed}",),
         reference_metric="loss",
         bar=0.7,
     )
@@ -134,6 +138,15 @@ def test_each_benchmark_record_names_an_existing_experiment_reference_and_enviro
     record: known_numbers.Record,
 ) -> None:
     assert record.experiment in exp_factory.list_experiments()
-    assert not record.reference or (benchmark.REFERENCES / record.reference).is_file()
+    assert not record.reference or (programs.REFERENCES / record.reference).is_file()
     assert record.environment in environments.REQUIREMENTS
     assert record.data in {"", *known_numbers.DATA_SETS}
+
+
+@pytest.mark.parametrize("record", known_numbers.RECORDS, ids=lambda record: record.experiment)
+def test_flags_of_a_benchmark_record_are_accepted_with_each_of_three_seeds(
+    record: known_numbers.Record, tmp_path: pathlib.Path
+) -> None:
+    for seed in (1, 2, 3):
+        flags = [benchmark.fill_in(flag, tmp_path, seed) for flag in record.flags]
+        shown_commands.check_train_flags([f"--experiment={record.experiment}", *flags])
