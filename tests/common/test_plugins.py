@@ -51,7 +51,7 @@ def test_module_and_class_name_are_resolved_to_the_class():
     ],
 )
 def test_plugin_name_cannot_reach_private_names_or_attributes_of_objects(spec):
-    with pytest.raises(errors.ConfigValueError, match="expected the public name of a class"):
+    with pytest.raises(errors.ConfigValueError, match="expected a public class or function"):
         plugins.resolve(spec)
 
 

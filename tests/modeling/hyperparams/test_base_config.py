@@ -383,7 +383,7 @@ def test_validate_checks_restrictions_of_nested_configs():
     trainer = TrainerConfig(restrictions=["train_steps > 0"])
     config = ExperimentConfig(routines=[trainer])
     with pytest.raises(
-        KeyError, match=r"values 0 and 0 violate .* `train_steps > 0` in `routines\[0\]`"
+        KeyError, match=r"values 0 and 0.0 violate .* `train_steps > 0` in `routines\[0\]`"
     ):
         config.validate()
     config.routines[0].train_steps = 1
