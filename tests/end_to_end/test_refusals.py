@@ -549,14 +549,14 @@ def test_user_code_error_is_shown_with_its_line_and_logged_with_the_full_traceba
     assert "tensorflow/python" in verbose.stderr
 
 
-# Edits that make the task train for two epochs over endless data.
+# Edits that make the task train for two epochs over endless data of unknown length.
 ENDLESS = [
-    (INPUTS, f"{INPUTS}.repeat(None if params.is_training else 1)"),
+    (INPUTS, f"{INPUTS}.filter(lambda *_: True).repeat(None if params.is_training else 1)"),
     ("train_steps=4", "train_epochs=2"),
 ]
 
 
-def test_dry_run_by_epochs_over_endless_data_requires_steps_per_epoch(
+def test_dry_run_by_epochs_over_data_of_unknown_length_requires_steps_per_epoch(
     tmp_path: pathlib.Path,
 ) -> None:
     result = run(tmp_path, Mistake("", [], ENDLESS, ["--dry_run"]))
