@@ -21,6 +21,7 @@ RESULTS_DIR = pathlib.Path(__file__).parent / "results"
 TITLES: Mapping[str, str] = {
     "steps": "Steps",
     "records": "Known numbers on real data",
+    "nas_random": "Architecture search",
     "input_records": "Reading records",
     "start_up": "Start-up",
     "checkpoint_stall": "Checkpoints: how long training stands still",
