@@ -9,6 +9,7 @@ import experiments.language.char_gpt.configs
 import experiments.language.gpt2.configs
 import experiments.language.gpt_stdlib.configs
 import experiments.nas.digits.configs
+import experiments.nas.fashion_mnist.configs
 import experiments.recommendation.deepfm.configs
 import experiments.recommendation.dlrm.configs
 import experiments.recommendation.ml100k.configs

@@ -4,50 +4,16 @@ python -m benchmarks.nas_digits --trainers darts,spos --seeds 3
 """
 
 import argparse
-import time
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
-import yaml
 
-from experiments.nas.digits import configs, table, task
-from official_lite.core import exp_factory, trainer_factory
-from official_lite.modeling import hyperparams
-from official_lite.run import runtime
+from benchmarks import nas_random
+from experiments.nas.digits import table
 
-__all__ = ["TRAINERS", "retrain", "search"]
+__all__ = ["TRAINERS", "tau_of"]
 
 TRAINERS = ("darts", "darts_second_order", "gumbel", "proxyless", "enas", "spos")
-
-
-def search(name: str, seed: int, overrides: Mapping[str, str] | None = None) -> tuple[Any, float]:
-    """Run a search without files, and return the trainer and the elapsed seconds."""
-    params = exp_factory.get_exp_config(f"nas/digits_{name}")
-    params.override({"runtime": {"seed": seed}})
-    for path, value in (overrides or {}).items():
-        hyperparams.override_by_path(params, path, yaml.safe_load(value))
-    began = time.perf_counter()
-    strategy = runtime.build_strategy(params.runtime)
-    with strategy.scope(), runtime.seed_and_precision(params.runtime):
-        digits = task.NasDigitsTask(params.task)
-        trainer = trainer_factory.create_trainer(params, digits, train=True, evaluate=True)
-        trainer.train(tf.constant(params.trainer.train_steps))
-    return trainer, time.perf_counter() - began
-
-
-def retrain(arch: dict[str, str], seed: int) -> tuple[float, int]:
-    """Train one architecture, and return its validation accuracy and its number of parameters."""
-    params = configs.nas_digits()
-    params.override({"runtime": {"seed": seed}, "task": {"arch": arch}})
-    strategy = runtime.build_strategy(params.runtime)
-    with strategy.scope(), runtime.seed_and_precision(params.runtime):
-        digits = task.NasDigitsTask(params.task)
-        trainer = trainer_factory.create_trainer(params, digits, train=True, evaluate=True)
-        trainer.train(tf.constant(params.trainer.train_steps))
-        logs = trainer.evaluate(tf.constant(-1))
-    return float(logs["accuracy"]), trainer.model.count_params()
 
 
 def tau_of(trainer: Any) -> float:
@@ -74,16 +40,16 @@ def main() -> None:
 
 
 def _report(name: str, seed: int, overrides: dict[str, str], retrains: bool) -> None:
-    trainer, seconds = search(name, seed, overrides)
-    arch = trainer.export()
+    searched = nas_random.search(f"nas/digits_{name}", seed, overrides)
+    arch = searched.arch
     line = f"{name:20} seed {seed}  {table.name_of(arch):24} rank {table.rank_of(arch):2} of 64"
-    line += f"  {seconds:6.1f} s"
+    line += f"  {searched.seconds:6.1f} s"
     if name == "spos":
-        line += f"  Kendall tau {tau_of(trainer):.2f}"
+        line += f"  Kendall tau {tau_of(searched.trainer):.2f}"
     if retrains:
-        accuracy, count = retrain(arch, seed)
+        alone = nas_random.train("nas/digits", arch, seed)
         known = table.accuracies()[table.name_of(arch)]
-        line += f"  alone {accuracy:.3f} (table {known}), {count} parameters"
+        line += f"  alone {alone.accuracy:.3f} (table {known}), {alone.num_parameters} parameters"
     print(line, flush=True)
 
 

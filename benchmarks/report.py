@@ -22,6 +22,7 @@ TITLES: Mapping[str, str] = {
     "steps": "Steps",
     "records": "Known numbers on real data",
     "study": "A study with pruning",
+    "nas_random": "Architecture search",
     "input_records": "Reading records",
     "start_up": "Start-up",
     "checkpoint_stall": "Checkpoints: how long training stands still",

@@ -1,9 +1,7 @@
 """Tests of the benchmark of studies, and of the program that it compares ours with."""
 
-import gzip
 import json
 import pathlib
-import struct
 
 import numpy as np
 import optuna
@@ -21,6 +19,7 @@ from official_lite.core import exp_factory
 from official_lite.modeling.optimization import OptimizerFactory
 from official_lite.search import samplers, search_config
 from tests import rounding
+from tests.experiments import fashion_mnist_files
 
 NUM_IMAGES, NUM_HELD_OUT = 300, 40
 
@@ -39,9 +38,7 @@ def directory(tmp_path: pathlib.Path) -> pathlib.Path:
     images = np.zeros((NUM_IMAGES, 28, 28), np.uint8)
     images[np.arange(NUM_IMAGES), :, 2 * labels] = 255
     for name, array in {"images-idx3": images, "labels-idx1": labels}.items():
-        header = bytes([0, 0, 8, array.ndim]) + struct.pack(f">{array.ndim}I", *array.shape)
-        path = tmp_path / f"train-{name}-ubyte.gz"
-        path.write_bytes(gzip.compress(header + array.tobytes()))
+        fashion_mnist_files.write_idx(tmp_path / f"train-{name}-ubyte.gz", array)
     return tmp_path
 
 

@@ -43,6 +43,8 @@ TASKS: dict[str, dict[str, Any]] = {
 ELSEWHERE = {
     "language/bert_pretraining",
     "language/gpt2",
+    "nas/fashion_mnist",
+    "nas/fashion_mnist_spos",
     "recommendation/ml100k_bpr",
     "recommendation/ml100k_sasrec",
     "recommendation/ml100k_two_tower",

@@ -40,5 +40,6 @@ def decay_kernels(model: keras.Model, rate: float) -> None:
     """
     regularizer = keras.regularizers.L2(rate / 2)
     for weight in model.trainable_weights if rate else []:
-        if weight.path.endswith("/kernel"):
+        # `SeparableConv2D` has a `depthwise_kernel` and a `pointwise_kernel`.
+        if weight.path.endswith("kernel"):
             weight.regularizer = regularizer

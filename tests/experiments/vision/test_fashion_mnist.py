@@ -1,7 +1,6 @@
 import gzip
 import json
 import pathlib
-import struct
 
 import keras
 import numpy as np
@@ -14,38 +13,14 @@ from official_lite import pipeline
 from official_lite.common import errors
 from official_lite.core import config_definitions as cfg
 from tests import rounding
-from tests.experiments import evaluations
-
-NUM_IMAGES = {"train": 90, "t10k": 37}
-
-
-def _write_idx(path: pathlib.Path, array: np.ndarray) -> None:
-    header = bytes([0, 0, 8, array.ndim]) + struct.pack(f">{array.ndim}I", *array.shape)
-    path.write_bytes(gzip.compress(header + array.tobytes()))
-
-
-def _write_images_and_labels(directory: pathlib.Path, name: str) -> None:
-    """Write images of four classes: horizontal stripes, vertical stripes, both, or none."""
-    rng = np.random.default_rng(len(name))
-    labels = rng.integers(4, size=NUM_IMAGES[name], dtype=np.uint8)
-    images = rng.integers(60, size=(len(labels), 28, 28), dtype=np.uint8)
-    for image, label in zip(images, labels, strict=True):
-        if label & 1:
-            image[::4] = 240
-        if label & 2:
-            image[:, ::4] = 240
-    _write_idx(directory / f"{name}-images-idx3-ubyte.gz", images)
-    _write_idx(directory / f"{name}-labels-idx1-ubyte.gz", labels)
+from tests.experiments import evaluations, fashion_mnist_files
 
 
 @pytest.fixture
 def directory(tmp_path: pathlib.Path) -> pathlib.Path:
     """Write files in the format of Fashion-MNIST, with fewer images."""
-    directory = tmp_path / "data"
-    directory.mkdir()
-    for name in NUM_IMAGES:
-        _write_images_and_labels(directory, name)
-    return directory
+    fashion_mnist_files.write(tmp_path / "data")
+    return tmp_path / "data"
 
 
 def _experiment(directory: pathlib.Path, train_steps: int) -> cfg.ExperimentConfig:
@@ -115,13 +90,14 @@ def test_damaged_image_files_are_refused(directory: pathlib.Path, damage: str) -
 
 def test_inconsistent_image_and_label_files_are_refused(directory: pathlib.Path) -> None:
     labels = directory / "train-labels-idx1-ubyte.gz"
-    _write_idx(labels, np.zeros(89, np.uint8))
+    fashion_mnist_files.write_idx(labels, np.zeros(89, np.uint8))
     with pytest.raises(errors.DataError, match="one label for each of the 90 images"):
         data.load_split(str(directory), "train")
-    _write_idx(labels, np.full(90, 10, np.uint8))
+    fashion_mnist_files.write_idx(labels, np.full(90, 10, np.uint8))
     with pytest.raises(errors.DataError, match="contains the label 10; expected 0 to 9"):
         data.load_split(str(directory), "train")
-    _write_idx(directory / "train-images-idx3-ubyte.gz", np.zeros((90, 14, 14), np.uint8))
+    images = directory / "train-images-idx3-ubyte.gz"
+    fashion_mnist_files.write_idx(images, np.zeros((90, 14, 14), np.uint8))
     with pytest.raises(errors.DataError, match="expected images of 28×28 pixels"):
         data.load_split(str(directory), "train")
 

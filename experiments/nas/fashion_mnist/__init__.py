@@ -1,0 +1,1 @@
+"""Architecture search on Fashion-MNIST."""
