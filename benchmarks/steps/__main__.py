@@ -128,7 +128,7 @@ CONTESTANTS: Mapping[str, Contestant] = {
     "torch_compile": Contestant(
         "torch",
         "torch_worker",
-        "as `torch`, with model, loss, metric and optimizer step in `torch.compile`",
+        "as `torch`, with model, loss, metric and the step of AdamW in `torch.compile`",
         ("--compile",),
     ),
     "torch_loader": Contestant(
