@@ -1,13 +1,20 @@
-"""The four models in Keras; the same code builds them with `keras` and `tf_keras`."""
+"""The four models in Keras; the same code builds them with `keras` and `tf_keras`.
 
-from collections.abc import Callable
-from typing import Any
+TensorFlow is imported only where it is needed, because Keras also runs on JAX without it.
+"""
 
-import tensorflow as tf
+import operator
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from benchmarks.steps import models
 
-__all__ = ["build", "build_dataset"]
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+__all__ = ["build", "build_dataset", "repeat_batches"]
 
 
 def build(model: models.Model, keras: Any) -> Any:
@@ -23,11 +30,27 @@ def build(model: models.Model, keras: Any) -> Any:
     return built
 
 
-def build_dataset(model: models.Model) -> tf.data.Dataset:
+def build_dataset(model: models.Model) -> "tf.data.Dataset":
     """Build a dataset that repeats the batches in memory."""
+    import tensorflow as tf
+
+    return tf.data.Dataset.from_tensor_slices(_load(model)).repeat().prefetch(2)
+
+
+def repeat_batches(model: models.Model, keras: Any) -> Iterator[Any]:
+    """Yield the batches without end, as tensors of Keras' backend."""
+    inputs, labels = keras.tree.map_structure(keras.ops.convert_to_tensor, _load(model))
+    batches = [
+        keras.tree.map_structure(operator.itemgetter(index), (inputs, labels))
+        for index in range(len(labels))
+    ]
+    while True:
+        yield from batches
+
+
+def _load(model: models.Model) -> tuple[Any, Any]:
     features, labels = model.make_batches()
-    inputs = features if len(features) > 1 else features[0]
-    return tf.data.Dataset.from_tensor_slices((inputs, labels)).repeat().prefetch(2)
+    return (features if len(features) > 1 else features[0]), labels
 
 
 def _mlp(keras: Any) -> Any:
@@ -111,7 +134,7 @@ def _positions_layer(keras: Any) -> Any:
             self.built = True
 
         def call(self, x: Any) -> Any:
-            return x + tf.convert_to_tensor(self.embeddings)
+            return x + _ops(keras).convert_to_tensor(self.embeddings)
 
     return Positions
 
@@ -121,16 +144,27 @@ def _attention_layer(keras: Any) -> Any:
         """Causal attention, from queries, keys and values side by side."""
 
         def call(self, qkv: Any) -> Any:
+            ops = _ops(keras)
             length, size = models.LENGTH, models.D_MODEL
             d_head = size // models.NUM_HEADS
-            heads = tf.reshape(qkv, (-1, length, 3, models.NUM_HEADS, d_head))
-            query, key, value = tf.unstack(tf.transpose(heads, (2, 0, 3, 1, 4)))
-            scores = tf.matmul(query, key, transpose_b=True) * d_head**-0.5
-            mask = tf.linalg.band_part(tf.ones((length, length)), -1, 0)
-            weights = tf.nn.softmax(scores + (mask - 1) * 1e9)
-            return tf.reshape(tf.transpose(weights @ value, (0, 2, 1, 3)), (-1, length, size))
+            heads = ops.reshape(qkv, (-1, length, 3, models.NUM_HEADS, d_head))
+            query, key, value = ops.unstack(heads, axis=2)
+            query, value = (ops.transpose(part, (0, 2, 1, 3)) for part in (query, value))
+            scores = ops.matmul(query, ops.transpose(key, (0, 2, 3, 1))) * d_head**-0.5
+            mask = np.triu(np.full((length, length), -1e9, np.float32), 1)
+            attended = ops.matmul(ops.nn.softmax(scores + mask), value)
+            return ops.reshape(ops.transpose(attended, (0, 2, 1, 3)), (-1, length, size))
 
         def compute_output_shape(self, shape: Any) -> Any:
             return (*shape[:-1], models.D_MODEL)
 
     return Attention
+
+
+def _ops(keras: Any) -> Any:
+    """Return `keras.ops`; for Keras 2, return TensorFlow, whose functions have the same names."""
+    if hasattr(keras, "ops"):
+        return keras.ops
+    import tensorflow as tf
+
+    return tf

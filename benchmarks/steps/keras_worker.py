@@ -1,4 +1,4 @@
-"""A training with Keras' `fit`.
+"""Training with Keras' `fit` on the backend `$KERAS_BACKEND`: TensorFlow by default, or JAX.
 
 python -m benchmarks.steps.keras_worker --model=tiny_mlp --steps_per_execution=1000
 """
@@ -78,8 +78,12 @@ def main() -> None:
         min(args.steps_per_execution, intervals[0]),
         "auto" if args.jit_compile == "auto" else False,
     )
+    if keras.backend.backend() == "tensorflow":
+        batches = keras_models.build_dataset(args.model)
+    else:
+        batches = keras_models.repeat_batches(args.model, keras)
     built.fit(
-        keras_models.build_dataset(args.model),
+        batches,
         epochs=args.rounds.count * len(intervals),
         steps_per_epoch=intervals[0],
         verbose=0,

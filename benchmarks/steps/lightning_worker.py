@@ -3,6 +3,7 @@
 python -m benchmarks.steps.lightning_worker --model=tiny_mlp
 """
 
+import argparse
 import logging
 import warnings
 from typing import Any
@@ -17,9 +18,10 @@ from benchmarks.steps import models, torch_models, worker
 class Module(lightning.LightningModule):
     """The user's code: the step, the optimizer, and the mean loss and metric of an epoch."""
 
-    def __init__(self, model: models.Model) -> None:
+    def __init__(self, model: models.Model, steps_per_epoch: int) -> None:
         super().__init__()
         self._model = model
+        self._steps_per_epoch = steps_per_epoch
         self.built = torch_models.build(model)
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
@@ -27,18 +29,26 @@ class Module(lightning.LightningModule):
 
     def on_train_epoch_start(self) -> None:
         self._score = torch_models.Score(self._model)
+        self._total = torch.zeros(())
 
     def training_step(self, batch: Any, batch_index: int) -> torch.Tensor:
         *features, labels = batch
         logits = self.built(*features)
         loss = torch_models.mean_loss(self._model, logits, labels)
         self._score.update(logits, labels)
-        self.log("loss", loss, on_step=False, on_epoch=True, batch_size=len(labels))
+        if self.trainer.barebones:
+            # `self.log` does nothing here.
+            self._total += loss.detach()
+        else:
+            self.log("loss", loss, on_step=False, on_epoch=True, batch_size=len(labels))
         return loss
 
     def take_report(self) -> dict[str, float]:
         """Return the mean loss and metric of the epoch."""
-        loss = self.trainer.callback_metrics["loss"]
+        if self.trainer.barebones:
+            loss = self._total / self._steps_per_epoch
+        else:
+            loss = self.trainer.callback_metrics["loss"]
         return {"loss": float(loss), "metric": self._score.result()}
 
 
@@ -79,7 +89,9 @@ class Batches(torch.utils.data.IterableDataset):
 
 
 def main() -> None:
-    args = worker.parse_args()
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--barebones", action="store_true", help="Also turn `self.log` off.")
+    args = worker.parse_args(parser)
     intervals = models.intervals(args.steps)
     if len(set(intervals)) > 1:
         raise SystemExit(
@@ -94,10 +106,12 @@ def main() -> None:
         enable_checkpointing=False,
         enable_progress_bar=False,
         enable_model_summary=False,
+        num_sanity_val_steps=0,
+        barebones=args.barebones,
         callbacks=[TakeTurns(args.rounds, len(intervals), args.steps)],
     )
     data = torch.utils.data.DataLoader(Batches(args.model, intervals[0]), batch_size=None)
-    trainer.fit(Module(args.model), data)
+    trainer.fit(Module(args.model, intervals[0]), data)
 
 
 if __name__ == "__main__":

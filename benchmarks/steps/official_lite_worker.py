@@ -1,6 +1,7 @@
 """official_lite as in `train.py`: trainer, controller and writers of the default config.
 
 python -m benchmarks.steps.official_lite_worker --model=tiny_mlp --set=runtime.execution=xla
+python -m benchmarks.steps.official_lite_worker --model=tiny_mlp --trainer_only
 """
 
 import argparse
@@ -10,7 +11,7 @@ import keras
 from absl import logging
 
 from benchmarks.steps import models, tasks, worker
-from official_lite.core import base_task, train_lib
+from official_lite.core import base_task, train_lib, train_utils
 from official_lite.core import config_definitions as cfg
 from official_lite.modeling import hyperparams, optimization
 from official_lite.run import runtime
@@ -19,6 +20,9 @@ from official_lite.run import runtime
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--set", action="append", default=[], metavar="PATH=VALUE")
+    parser.add_argument(
+        "--trainer_only", action="store_true", help="Call the trainer itself, without a runner."
+    )
     args = worker.parse_args(parser)
     logging.set_verbosity(logging.ERROR)
     intervals = models.intervals(args.steps)
@@ -26,11 +30,14 @@ def main() -> None:
     for assignment in args.set:
         hyperparams.override_params_dict(params, assignment, is_strict=True)
     strategy = runtime.build_strategy(params.runtime)
-    task_class = tasks.create_task_class(base_task.Task, keras)
+    task = tasks.create_task_class(base_task.Task, keras)(params.task, args.model)
+    if args.trainer_only:
+        with strategy.scope():
+            trainer = train_utils.create_trainer(params, task, train=True, evaluate=False)
+            tasks.call_trainer(args, trainer, trainer.choose_execution)
+        return
     with tempfile.TemporaryDirectory() as model_dir, strategy.scope():
-        runner = train_lib.OrbitExperimentRunner(
-            strategy, task_class(params.task, args.model), "train", params, model_dir
-        )
+        runner = train_lib.OrbitExperimentRunner(strategy, task, "train", params, model_dir)
         controller, step = runner.controller, 0
         for measured in args.rounds:
             with measured:

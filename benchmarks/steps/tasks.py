@@ -3,13 +3,15 @@
 The classes have different bases and Keras versions; their bodies are the same.
 """
 
+import argparse
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
 
-from benchmarks.steps import keras_models, models
+from benchmarks.steps import keras_models, models, worker
 
-__all__ = ["create_params", "create_task_class"]
+__all__ = ["call_trainer", "create_params", "create_task_class"]
 
 # Enough steps for any number of rounds.
 _NEVER = 10**9
@@ -95,3 +97,27 @@ def create_params(cfg: Any, optimization: Any, model: models.Model, interval: in
             ),
         ),
     )
+
+
+def call_trainer(
+    args: argparse.Namespace, trainer: Any, prepare: Callable[[], object] = lambda: None
+) -> None:
+    """Call `trainer.train` in each round, without a runner, a controller or writers.
+
+    Args:
+        args: The arguments of the worker.
+        trainer: A trainer of either framework.
+        prepare: Called before the first step, but within a round, so that the other workers are
+            idle.
+    """
+    is_prepared = False
+
+    def train_steps(num_steps: int) -> dict[str, float]:
+        nonlocal is_prepared
+        if not is_prepared:
+            prepare()
+            is_prepared = True
+        logs = trainer.train(tf.constant(num_steps))
+        return {"loss": float(logs["training_loss"]), "metric": float(logs["metric"])}
+
+    worker.run_rounds(args, train_steps)

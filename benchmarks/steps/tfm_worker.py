@@ -3,12 +3,13 @@
 python -m benchmarks.steps.tfm_worker --model=tiny_mlp
 """
 
+import argparse
 import tempfile
 
 import tf_keras
 from absl import logging
 from official.common import distribute_utils
-from official.core import base_task, train_lib
+from official.core import base_task, train_lib, train_utils
 from official.core import config_definitions as cfg
 from official.modeling import optimization
 
@@ -16,7 +17,11 @@ from benchmarks.steps import models, tasks, worker
 
 
 def main() -> None:
-    args = worker.parse_args()
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument(
+        "--trainer_only", action="store_true", help="Call the trainer itself, without a runner."
+    )
+    args = worker.parse_args(parser)
     logging.set_verbosity(logging.ERROR)
     intervals = models.intervals(args.steps)
     params = tasks.create_params(cfg, optimization, args.model, intervals[0])
@@ -25,12 +30,17 @@ def main() -> None:
         all_reduce_alg=params.runtime.all_reduce_alg,
         num_gpus=params.runtime.num_gpus,
     )
-    task_class = tasks.create_task_class(base_task.Task, tf_keras)
+    task = tasks.create_task_class(base_task.Task, tf_keras)(params.task, args.model)
+    if args.trainer_only:
+        with strategy.scope():
+            trainer = train_utils.create_trainer(params, task, train=True, evaluate=False)
+            tasks.call_trainer(args, trainer)
+        return
     last_logs: dict[str, float] = {}
     with tempfile.TemporaryDirectory() as model_dir, strategy.scope():
         runner = train_lib.OrbitExperimentRunner(
             strategy,
-            task_class(params.task, args.model),
+            task,
             "train",
             params,
             model_dir,
