@@ -103,9 +103,9 @@ def numbers_for(
     return list(tf.unstack(numbers))
 
 
-def is_seed(variable: keras.Variable) -> bool:
-    """Return whether a variable of a Keras model is the state of a `SeedGenerator`."""
-    return str(variable.path).endswith("seed_generator_state")
+def is_seed(variable: keras.Variable | tf.Variable) -> bool:
+    """Return whether a variable is the state of a `keras.random.SeedGenerator`."""
+    return keras_variables.path_of(variable).endswith("seed_generator_state")
 
 
 def is_random_state(variable: tf.Variable) -> bool:

@@ -117,8 +117,9 @@ class GradientAccumulator(GradientSink):
         keeps_rows = isinstance(self._sums[id(variable)], _RowSum)
         if distributed_gradients.has_lazy_rows(self._optimizer) and not keeps_rows:
             raise errors.ConfigValueError(
-                f"The optimizer has `lazy_rows`, but the lookups in `{variable.path}` are not "
-                "made by a `keras.layers.Embedding`, which gradient accumulation requires. Set "
+                "The optimizer has `lazy_rows`, but the lookups in "
+                f"`{keras_variables.path_of(variable)}` are not made by a "
+                "`keras.layers.Embedding`, which gradient accumulation requires. Set "
                 "`trainer.grad_accum_steps` to 1, or `lazy_rows` to false."
             )
 
