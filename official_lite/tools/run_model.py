@@ -84,7 +84,7 @@ def _build_models(ctx: ExperimentContext) -> None:
         if not model_building.has_variables(part):
             spec = _evaluation_data(one, config).element_spec
             metrics = step_checks.build_metrics(one, training=False)
-            model_building.build_by_task(part, one, spec, metrics, training=False)
+            model_building.build_by_task(part, one, spec, metrics)
 
 
 def find_checkpoint(path: str) -> str:
