@@ -88,6 +88,26 @@ def is_training_call(arguments: Mapping[str, Any]) -> bool:
     return context is not None and bool(context.get_value("training"))
 
 
+@contextlib.contextmanager
+def replacing_call(layer: keras.Layer, call: Callable[..., Any]) -> Iterator[None]:
+    """Replace the `call` method of a layer within the context.
+
+    Afterwards, a function that was assigned to the attribute `call` of the layer before, by the
+    user or to recompute activations, is in place again.
+    """
+    # Bypass Keras' `__setattr__`, which would track the function.
+    attributes = vars(layer)
+    own = attributes.get("call")
+    attributes["call"] = call
+    try:
+        yield
+    finally:
+        if own is None:
+            del attributes["call"]
+        else:
+            attributes["call"] = own
+
+
 def written_handles(graph: tf.__internal__.FuncGraph) -> list[tf.Tensor]:
     """Return the handles of the variables that a function may write.
 
