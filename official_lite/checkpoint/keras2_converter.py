@@ -405,7 +405,7 @@ def restore_run(
 def _needed(items: Mapping[str, Any]) -> Iterator[Any]:
     """Yield the variables that the checkpoint has to restore."""
     for name, item in items.items():
-        if name in saved_graph.BOOKKEEPING | {"random_state"}:
+        if name in saved_graph.BOOKKEEPING | {"random_state", "recurrent_state"}:
             continue
         if name == "optimizer":
             yield from _optimizer_state(item)

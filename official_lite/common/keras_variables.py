@@ -59,6 +59,20 @@ def is_variable(trackable: object) -> bool:
     return isinstance(trackable, keras.Variable | tf.Variable)
 
 
+def recurrent_states(layer: keras.Layer) -> list[keras.Variable]:
+    """Return the states that recurrent layers with `stateful=True` carry from batch to batch.
+
+    Neither Keras nor TensorFlow tracks them: `layer.variables` does not contain them.
+    """
+    layers = (one for one in layer._flatten_layers() if isinstance(one, keras.layers.RNN))
+    states = [state for one in layers if one.states for state in keras.tree.flatten(one.states)]
+    return list({id(state): state for state in states}.values())
+
+
+def is_recurrent_state(variable: keras.Variable | tf.Variable) -> bool:
+    return path_of(variable).endswith("/rnn_state")
+
+
 def is_training_call(arguments: Mapping[str, Any]) -> bool:
     """Return whether the running `call` of a layer is in training mode.
 
@@ -72,6 +86,26 @@ def is_training_call(arguments: Mapping[str, Any]) -> bool:
         return bool(training)
     context = global_state.get_global_attribute("current_call_ctx")
     return context is not None and bool(context.get_value("training"))
+
+
+@contextlib.contextmanager
+def replacing_call(layer: keras.Layer, call: Callable[..., Any]) -> Iterator[None]:
+    """Replace the `call` method of a layer within the context.
+
+    Afterwards, a function that was assigned to the attribute `call` of the layer before, by the
+    user or to recompute activations, is in place again.
+    """
+    # Bypass Keras' `__setattr__`, which would track the function.
+    attributes = vars(layer)
+    own = attributes.get("call")
+    attributes["call"] = call
+    try:
+        yield
+    finally:
+        if own is None:
+            del attributes["call"]
+        else:
+            attributes["call"] = own
 
 
 def written_handles(graph: tf.__internal__.FuncGraph) -> list[tf.Tensor]:

@@ -125,6 +125,7 @@ class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
         self._config = config
         self._task = task
         self._model = model
+        self._optimizer = optimizer
         self._checkpoint_exporter = checkpoint_exporter
         self._runtime_options = get_runtime_options(config)
         self._train_loss = keras.metrics.Mean("training_loss", dtype="float32")
@@ -821,7 +822,9 @@ class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
     def _build_model(self, train: bool) -> None:
         if train or self.evaluates:
             specs = self._replica_spec
-            model_building.build_for_steps(self.model, self.task, self._task_metrics, specs)
+            model_building.build_for_steps(
+                self.model, self.task, self._task_metrics, specs, self.optimizer
+            )
         elif not model_building.has_variables(self.model):
             spec = predictor.build_dataset(self.config, self.task, self._strategy).element_spec
             model_building.build_for_prediction(self.model, self.task, spec)

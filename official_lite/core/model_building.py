@@ -30,7 +30,7 @@ def build_by_task(
     element_spec: nests.Nest,
     metrics: Sequence[Any],
     *,
-    training: bool,
+    optimizer: Any = None,
 ) -> None:
     """Build a model and the metrics by tracing the training or validation step of its task.
 
@@ -40,14 +40,14 @@ def build_by_task(
         element_spec: The `element_spec` of the distributed dataset that the step reads.
         metrics: The metrics that the task built for the step. They are not built again here,
             because a task may keep some of them as attributes.
-        training: Whether to trace the training step or the validation step, whose inputs may
-            differ.
+        optimizer: The optimizer to pass to the training step, which need not be built and is not
+            changed. None traces the validation step, whose inputs may differ.
 
     Raises:
         errors.ConfigError: As in `build_variables`.
     """
-    if training:
-        sink = gradient_accumulator.GradientSink(keras.optimizers.SGD())
+    if optimizer is not None:
+        sink = gradient_accumulator.GradientSink(optimizer)
         step = _explained(task, task.train_step, model=model, optimizer=sink, metrics=metrics)
     else:
         step = _explained(task, task.validation_step, model=model, metrics=metrics)
@@ -59,6 +59,7 @@ def build_for_steps(
     task: base_task.Task,
     task_metrics: Mapping[bool, Sequence[Any]],
     find_spec: Callable[[bool], nests.Nest],
+    optimizer: Any,
 ) -> None:
     """Build a model and the metrics of its task, unless they are built, and name the metrics.
 
@@ -68,10 +69,12 @@ def build_for_steps(
         task_metrics: The metrics that the task built: under True for training, under False for
             evaluation.
         find_spec: Returns the specs of the inputs of the training or validation step.
+        optimizer: The optimizer to pass to the training step.
     """
     for training, metrics in task_metrics.items():
         if not has_variables(model, metrics):
-            build_by_task(model, task, find_spec(training), metrics, training=training)
+            used = optimizer if training else None
+            build_by_task(model, task, find_spec(training), metrics, optimizer=used)
     for metrics in task_metrics.values():
         step_checks.name_metrics(task, metrics, model)
 

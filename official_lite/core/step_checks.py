@@ -386,12 +386,8 @@ def watched_for_training_mode(model: keras.Model | tf.Module, task_name: str) ->
         modes.append(keras_variables.is_training_call(kwargs))
         return call(*args, **kwargs)
 
-    # Write to `__dict__` to bypass Keras' `__setattr__`, which would track the value.
-    model.__dict__["call"] = noting_call
-    try:
+    with keras_variables.replacing_call(model, noting_call):
         yield
-    finally:
-        model.__dict__.pop("call", None)
     if modes and not any(modes) and model not in _warned:
         _warned.add(model)
         logging.warning(

@@ -220,16 +220,16 @@ def _split_train_step(step: TrainStep, metrics: Metrics) -> TrainStep:
 
     The returned function takes the arguments of `step`, but always updates the metrics given here.
     """
-    variables: list[tf.Variable] = []
+    variables: list[list[tf.Variable]] = []
 
     @tf.function(jit_compile=True)
     def forward_and_backward(
         inputs: nests.Nest, model: keras.Model, optimizer: keras.optimizers.Optimizer
-    ) -> tuple[Mapping[str, Any], list[tf.Tensor]]:
+    ) -> tuple[Mapping[str, Any], list[list[tf.Tensor]]]:
         collector = gradient_accumulator.GradientCollector(optimizer)
         logs = step(inputs, model=model, optimizer=collector, metrics=metrics)
-        variables[:] = [variable for _, variable in collector.grads_and_vars]
-        return logs, [gradient for gradient, _ in collector.grads_and_vars]
+        variables[:] = [[variable for _, variable in update] for update in collector.updates]
+        return logs, [[gradient for gradient, _ in update] for update in collector.updates]
 
     def train_step(
         inputs: nests.Nest,
@@ -240,7 +240,8 @@ def _split_train_step(step: TrainStep, metrics: Metrics) -> TrainStep:
     ) -> Mapping[str, Any]:
         del metrics
         logs, gradients = forward_and_backward(inputs, model, optimizer)
-        optimizer.apply_gradients(list(zip(gradients, variables, strict=True)))
+        for update in zip(gradients, variables, strict=True):
+            optimizer.apply_gradients(list(zip(*update, strict=True)))
         return logs
 
     return train_step

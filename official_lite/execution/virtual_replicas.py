@@ -91,20 +91,25 @@ class VirtualReplicasExecutor(executors.GraphExecutor):
             metrics: executors.Metrics,
         ) -> Mapping[str, Any]:
             variables: list[keras.Variable] = []
+            # The number of variables in each call of `apply_gradients`.
+            sizes: list[int] = []
             names: list[str] = []
 
             def learn(shard: nests.Nest) -> tuple[list[Any], Mapping[str, Any]]:
                 collector = gradient_accumulator.GradientCollector(optimizer)
                 logs = step(shard, model=model, optimizer=collector, metrics=metrics)
-                variables[:] = [variable for _, variable in collector.grads_and_vars]
+                pairs = list(itertools.chain.from_iterable(collector.updates))
+                variables[:] = [variable for _, variable in pairs]
+                sizes[:] = map(len, collector.updates)
                 names[:] = [name for name, value in logs.items() if _is_number(value)]
-                gradients = [gradient for gradient, _ in collector.grads_and_vars]
-                return [*gradients, *(logs[name] for name in names)], logs
+                return [*(gradient for gradient, _ in pairs), *(logs[name] for name in names)], logs
 
             sums, logs = self._run(learn, inputs, jit_compile=self.mode == "xla")
             gradients, numbers = sums[: len(variables)], sums[len(variables) :]
-            pairs = list(zip(gradients, variables, strict=True))
-            optimizer.apply_gradients(pairs, skip_gradients_aggregation=True)
+            pairs = zip(gradients, variables, strict=True)
+            for size in sizes:
+                update = list(itertools.islice(pairs, size))
+                optimizer.apply_gradients(update, skip_gradients_aggregation=True)
             means = {name: x / self.count for name, x in zip(names, numbers, strict=True)}
             return _merged(logs) | means
 

@@ -127,6 +127,7 @@ class _Call:
         self._masks = [getattr(value, "_keras_mask", None) for value in self._flat]
         self._weights = [v for v in layer.variables if v.trainable]
         self._states = [v for v in layer.variables if not v.trainable]
+        self._states += keras_variables.recurrent_states(layer)
 
     def run(self) -> Any:
         """Return the outputs of the layer."""

@@ -103,9 +103,9 @@ def numbers_for(
     return list(tf.unstack(numbers))
 
 
-def is_seed(variable: keras.Variable) -> bool:
-    """Return whether a variable of a Keras model is the state of a `SeedGenerator`."""
-    return str(variable.path).endswith("seed_generator_state")
+def is_seed(variable: keras.Variable | tf.Variable) -> bool:
+    """Return whether a variable is the state of a `keras.random.SeedGenerator`."""
+    return keras_variables.path_of(variable).endswith("seed_generator_state")
 
 
 def is_random_state(variable: tf.Variable) -> bool:
@@ -212,7 +212,10 @@ class MovingStatistics:
         if context.num_replicas_in_sync == 1:
             return
         by_dtype: dict[tf.DType, list[tf.Variable]] = {}
-        for variable in _written(map(keras_variables.raw, self._unsynchronized())):
+        # Each replica has its own sequences, so the states of recurrent layers have no mean.
+        is_of_sequences = keras_variables.is_recurrent_state
+        candidates = [v for v in self._unsynchronized() if not is_of_sequences(v)]
+        for variable in _written(map(keras_variables.raw, candidates)):
             if variable.dtype.is_floating:
                 by_dtype.setdefault(variable.dtype, []).append(variable)
         if not by_dtype:

@@ -23,7 +23,7 @@ import numpy as np
 import tensorflow as tf
 
 from official_lite import telemetry
-from official_lite.common import error_report, errors
+from official_lite.common import error_report, errors, keras_variables
 from official_lite.core import step_checks
 from official_lite.modeling import model_export
 from official_lite.pipeline.stages import ExperimentContext
@@ -384,5 +384,5 @@ def _answered_by(
         return keras.tree.pack_sequence_as(structure[0], [tf.constant(x) for x in outputs])
 
     structure: list[Any] = []
-    with run_model.calls_replaced(model, answer):
+    with keras_variables.replacing_call(model, answer):
         yield

@@ -9,7 +9,7 @@ import dataclasses
 import inspect
 import os
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -17,7 +17,7 @@ import numpy as np
 import tensorflow as tf
 
 from official_lite.checkpoint import commit, fallback, model_state, warm_start
-from official_lite.common import errors, nests
+from official_lite.common import errors, keras_variables, nests
 from official_lite.core import checkpoint_state, model_building, step_checks
 from official_lite.modeling import hyperparams
 from official_lite.modeling.multitask import base_trainer, multitask
@@ -84,7 +84,7 @@ def _build_models(ctx: ExperimentContext) -> None:
         if not model_building.has_variables(part):
             spec = _evaluation_data(one, config).element_spec
             metrics = step_checks.build_metrics(one, training=False)
-            model_building.build_by_task(part, one, spec, metrics, training=False)
+            model_building.build_by_task(part, one, spec, metrics)
 
 
 def find_checkpoint(path: str) -> str:
@@ -253,19 +253,8 @@ def _watching(model: keras.Model) -> Iterator[list[list[Any]]]:
         calls.append(tensors_of_call(signature, args, kwargs))
         return call(*args, **kwargs)
 
-    with calls_replaced(model, noting_call):
+    with keras_variables.replacing_call(model, noting_call):
         yield calls
-
-
-@contextlib.contextmanager
-def calls_replaced(model: keras.Model, call: Callable[..., Any]) -> Iterator[None]:
-    """Redirect the calls of a model to a function within the context."""
-    # Bypass Keras' `__setattr__`, which would try to track the function.
-    model.__dict__["call"] = call
-    try:
-        yield
-    finally:
-        del model.__dict__["call"]
 
 
 def tensors_of_call(

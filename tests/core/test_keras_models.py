@@ -1,5 +1,8 @@
 """Tests that a run calls the methods that a model overrides for `fit`, or warns otherwise."""
 
+import contextlib
+from typing import Any
+
 import keras
 import pytest
 import tensorflow as tf
@@ -145,3 +148,34 @@ def test_micro_batches_accumulate_gradients_of_variables_outside_the_model(
         factors.append(float(task.factor))
     assert factors[0] != 1.0
     rounding.assert_close(factors[1], factors[0], roundings=8 * 8)
+
+
+class Affine(tf.Module):
+    # The default step of a task reads this attribute.
+    losses = ()
+
+    def __init__(self) -> None:
+        super().__init__(name="affine")
+        self.kernel = tf.Variable(tf.zeros((2, 1)))
+        self.bias = tf.Variable([0.0])
+
+    def __call__(self, x: Any, training: bool = False) -> tf.Tensor:
+        return x @ self.kernel + self.bias
+
+
+@pytest.mark.parametrize("num_replicas", [1, 2])
+def test_tf_module_trains_to_the_same_weights_as_a_keras_model(
+    experiment, make_trainer, two_replicas, num_replicas
+) -> None:
+    class ModuleTask(LineTask):
+        def build_model(self) -> Any:
+            return Affine()
+
+    weights = []
+    with two_replicas.scope() if num_replicas == 2 else contextlib.nullcontext():
+        for task_cls in (LineTask, ModuleTask):
+            trainer = make_trainer(experiment(), task_cls=task_cls)
+            trainer.train(tf.constant(4))
+            weights.append({tuple(v.shape): v.numpy() for v in trainer.model.trainable_variables})
+    for shape in ((2, 1), (1,)):
+        rounding.assert_close(weights[0][shape], weights[1][shape], roundings=8)

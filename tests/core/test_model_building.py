@@ -127,3 +127,27 @@ def test_build_metrics_is_called_for_training_before_evaluation_for_an_unbuilt_m
     params = experiment()
     params.task.is_built = False
     assert make_trainer(params, task_cls=KeepsItsMetric).task.own is not None
+
+
+def test_step_that_is_traced_to_build_a_model_may_use_the_optimizer_of_the_run(
+    experiment, make_trainer
+) -> None:
+    class Decaying(LineTask):
+        def build_model(self) -> keras.Model:
+            model = super().build_model()
+            model.compile(metrics=["mse"])
+            return model
+
+        def train_step(self, inputs, model, optimizer, metrics=None):
+            features, labels = inputs
+            with tf.GradientTape() as tape:
+                outputs = model(features, training=True)
+                loss = self.build_losses(labels, outputs) * optimizer.beta_1
+            variables = model.trainable_variables
+            optimizer.apply(tape.gradient(loss, variables), variables)
+            self.update_metrics(model, metrics, labels, outputs)
+            return {self.loss: loss}
+
+    adam = {"optimizer_config": {"optimizer": {"type": "adam"}}}
+    trainer = make_trainer(experiment(task={"is_built": False}, trainer=adam), task_cls=Decaying)
+    assert "mse" in trainer.train(tf.constant(2))

@@ -176,6 +176,20 @@ def _assert_resumes_exactly(tmp_path: pathlib.Path, *args: Any, **kwargs: Any) -
         np.testing.assert_array_equal(got, expected)
 
 
+class RecurrentTask(ArrayTask):
+    """A task whose model carries states from batch to batch."""
+
+    def build_model(self) -> keras.Model:
+        inputs = keras.Input((2,), batch_size=line_experiment.BATCH_SIZE)
+        steps = keras.layers.Reshape((2, 1))(inputs)
+        states = keras.layers.SimpleRNN(3, stateful=True)(steps)
+        return keras.Model(inputs, keras.layers.Dense(1)(states))
+
+
+def test_states_of_stateful_recurrent_layers_resume_exactly(tmp_path) -> None:
+    _assert_resumes_exactly(tmp_path, RecurrentTask)
+
+
 _SLOW_MODES = [pytest.param(mode, marks=pytest.mark.slow) for mode in ("eager", "xla_loop")]
 
 

@@ -76,6 +76,33 @@ def test_split_xla_step_on_two_replicas_trains_the_same_weights_as_the_graph_ste
         rounding.assert_close(split, whole, roundings=3 * BATCH_SIZE)
 
 
+@pytest.mark.parametrize(
+    "kwargs",
+    [
+        {"runtime": {"execution": "xla"}},
+        {"runtime": {"execution": "graph"}, "trainer": {"virtual_replicas": 2}},
+    ],
+)
+def test_each_call_of_apply_gradients_is_an_update_of_its_own_on_two_replicas(
+    experiment, make_trainer, two_replicas, kwargs
+) -> None:
+    class UpdatesTwice(EndlessTask):
+        def train_step(self, inputs, model, optimizer, metrics=None):
+            features, labels = inputs
+            with tf.GradientTape() as tape:
+                loss = self.build_losses(labels, model(features, training=True))
+            pairs = list(zip(tape.gradient(loss, model.weights), model.weights, strict=True))
+            optimizer.apply_gradients(pairs[:1])
+            optimizer.apply_gradients(pairs[1:])
+            return {self.loss: loss}
+
+    with two_replicas.scope():
+        trainer = make_trainer(experiment(**kwargs), task_cls=UpdatesTwice)
+        trainer.train(tf.constant(3))
+    assert trainer.optimizer.iterations.numpy() == 6
+    assert trainer.global_step.numpy() == 3
+
+
 def test_split_xla_step_updates_the_metrics_it_was_built_with(experiment, make_trainer) -> None:
     trainer = make_trainer(experiment(), evaluate=False)
     executor = executors.XlaExecutor(tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]))

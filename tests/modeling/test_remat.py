@@ -91,6 +91,19 @@ def test_resumed_run_with_rematerialization_equals_an_uninterrupted_run_bit_for_
         np.testing.assert_array_equal(one, other)
 
 
+def test_rematerialized_layer_may_carry_states_from_batch_to_batch(experiment, tmp_path) -> None:
+    class RecurrentTask(BlocksTask):
+        def build_model(self) -> keras.Model:
+            inputs = keras.Input((4,), batch_size=8)
+            steps = keras.layers.Reshape((4, 1))(inputs)
+            states = keras.layers.SimpleRNN(3, stateful=True, name="block_1")(steps)
+            return keras.Model(inputs, keras.layers.Dense(1)(states))
+
+    plain = _weights(experiment, tmp_path / "plain", 4, [], task_cls=RecurrentTask)
+    recomputed = _weights(experiment, tmp_path / "remat", 4, ["block"], task_cls=RecurrentTask)
+    _assert_close(recomputed, plain)
+
+
 class WithSpareWeight(keras.layers.Dense):
     """A dense layer with a weight that no output depends on."""
 

@@ -122,7 +122,7 @@ class MultiTaskInterleavingTrainer(base_trainer.MultiTaskBaseTrainer):
     def _build_task_model(
         self, task: base_task.Task, model: keras.Model, spec: nests.Nest, metrics: Any
     ) -> None:
-        model_building.build_by_task(model, task, spec, metrics, training=True)
+        model_building.build_by_task(model, task, spec, metrics, optimizer=self.optimizer)
 
     def _checkpoint_items(self) -> dict[str, Any]:
         return super()._checkpoint_items() | {"task_step_counters": self._task_step_counters}

@@ -117,8 +117,9 @@ class GradientAccumulator(GradientSink):
         keeps_rows = isinstance(self._sums[id(variable)], _RowSum)
         if distributed_gradients.has_lazy_rows(self._optimizer) and not keeps_rows:
             raise errors.ConfigValueError(
-                f"The optimizer has `lazy_rows`, but the lookups in `{variable.path}` are not "
-                "made by a `keras.layers.Embedding`, which gradient accumulation requires. Set "
+                "The optimizer has `lazy_rows`, but the lookups in "
+                f"`{keras_variables.path_of(variable)}` are not made by a "
+                "`keras.layers.Embedding`, which gradient accumulation requires. Set "
                 "`trainer.grad_accum_steps` to 1, or `lazy_rows` to false."
             )
 
@@ -235,12 +236,15 @@ class GradientCollector(GradientSink):
     XLA cannot compile the exchange between replicas. The step is therefore compiled with a
     collector in place of the optimizer, and the collected gradients are applied outside the
     compiled step.
+
+    Attributes:
+        updates: The gradients and variables of each call of `apply_gradients`.
     """
 
     def __init__(self, optimizer: keras.optimizers.Optimizer) -> None:
         super().__init__(optimizer)
-        self.grads_and_vars: list[tuple[tf.Tensor, keras.Variable]] = []
+        self.updates: list[list[tuple[tf.Tensor, keras.Variable]]] = []
 
     def apply_gradients(self, grads_and_vars: GradientsAndVariables, **kwargs: Any) -> None:
         """Collect the pairs that have a gradient."""
-        self.grads_and_vars += [(g, v) for g, v in grads_and_vars if g is not None]
+        self.updates.append([(g, v) for g, v in grads_and_vars if g is not None])

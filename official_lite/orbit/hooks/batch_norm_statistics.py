@@ -77,9 +77,7 @@ class BatchNormStatistics:
         """
         if self.is_empty:
             return
-        with unchanged(_variables(self._trainer.model)):
-            totals = self._totals(num_steps)
-        for recorder, total in zip(self._recorders, totals, strict=True):
+        for recorder, total in zip(self._recorders, self._totals(num_steps), strict=True):
             recorder.put_in_place(total)
 
     def _totals(self, num_steps: int) -> list[Array]:
@@ -95,6 +93,9 @@ class BatchNormStatistics:
         with contextlib.ExitStack() as stack:
             for recorder in self._recorders:
                 stack.enter_context(recorder.recording())
+            # The step may change variables that only the task knows, such as a second optimizer.
+            function = self._step_fn.get_concrete_function(iterator)
+            stack.enter_context(unchanged(function.graph.variables))
             for step in range(num_steps):
                 try:
                     sums = self._step_fn(iterator)
@@ -164,16 +165,13 @@ class _Recorder:
 
         def recording_call(*args: Any, **kwargs: Any) -> Any:
             arguments = self._signature.bind(*args, **kwargs).arguments
-            if arguments.get("training"):
-                self._add(arguments["inputs"], arguments.get("mask"))
+            if keras_variables.is_training_call(arguments):
+                # A subclass may give the first parameter another name.
+                self._add(next(iter(arguments.values())), arguments.get("mask"))
             return call(*args, **kwargs)
 
-        # Bypass Keras' `__setattr__`, which would track the function.
-        self._layer.__dict__["call"] = recording_call
-        try:
+        with keras_variables.replacing_call(self._layer, recording_call):
             yield
-        finally:
-            del self._layer.__dict__["call"]
 
     def take(self) -> tf.Tensor:
         """Return the sums over replicas, `[3, size]`, and reset them, in cross-replica context."""

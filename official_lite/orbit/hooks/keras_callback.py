@@ -132,6 +132,8 @@ class KerasCallback(Hook):
         **arguments: Any,
     ) -> None:
         self.callback = create(callback, arguments)
+        # Keep the model here, because a callback may override `set_model` and store it elsewhere.
+        self._model: Any = None
         self.watched_metric = self._find_watched_metric()
         self.every_n_steps = every_n_steps
         if every_n_steps is None:
@@ -166,7 +168,7 @@ class KerasCallback(Hook):
 
     def before_train(self) -> None:
         self._set_model()
-        self.callback.model.stop_training = False
+        self._model.stop_training = False
         self._is_training = True
         self._has_ended = False
         if self._begin_test not in self.controller.eval_preparations:
@@ -271,7 +273,7 @@ class KerasCallback(Hook):
 
     def _continue_epoch(self) -> None:
         """Continue the epoch of the restored checkpoint, even if none of its steps are left."""
-        optimizer: Any = getattr(self.callback.model, "optimizer", None)
+        optimizer: Any = getattr(self._model, "optimizer", None)
         rate = getattr(optimizer, "learning_rate", None)
         before = rate.numpy() if isinstance(rate, keras.Variable) else None
         self._call("on_epoch_begin", self._epoch, {})
@@ -285,10 +287,7 @@ class KerasCallback(Hook):
         if not self._is_training or not self._has_trained():
             return
         self._end_epoch()
-        if (
-            self.controller.step < self.controller.last_step
-            and not self.callback.model.stop_training
-        ):
+        if self.controller.step < self.controller.last_step and not self._model.stop_training:
             self._begin_epoch()
         else:
             # `after_train` would be too late, because it runs after the last checkpoint is saved.
@@ -323,7 +322,7 @@ class KerasCallback(Hook):
         path = getattr(self.controller.checkpoint_manager, "latest_checkpoint", None) or ""
         if not path.endswith(f"-{self.controller.step}"):
             return []
-        return [weight.tobytes() for weight in self.callback.model.get_weights()]
+        return [weight.tobytes() for weight in self._model.get_weights()]
 
     def _batch(self) -> int:
         """Return the index of the step within its epoch."""
@@ -347,7 +346,7 @@ class KerasCallback(Hook):
         in_place = averages and judges and event in _AFTER_EVALUATION
         with self._evaluated_state() if in_place else contextlib.nullcontext():
             getattr(self.callback, event)(*args)
-        if self._is_training and self.callback.model.stop_training:
+        if self._is_training and self._model.stop_training:
             kind = (
                 "early stopping: "
                 if isinstance(self.callback, keras.callbacks.EarlyStopping)
@@ -362,7 +361,7 @@ class KerasCallback(Hook):
 
         Weights that the callback sets in the context stay in the model.
         """
-        model, optimizer = self.callback.model, runner.optimizer_of(self.trainer)
+        model, optimizer = self._model, runner.optimizer_of(self.trainer)
         with ema_optimizer.evaluated_state(optimizer):
             before = model.get_weights()
             yield
@@ -387,6 +386,7 @@ class KerasCallback(Hook):
         steps_per_epoch = self.controller.steps_per_epoch
         epochs = -(-self.controller.last_step // steps_per_epoch) if steps_per_epoch else None
         self.callback.set_params({"epochs": epochs, "steps": steps_per_epoch, "verbose": 0})
+        self._model = model
         self.callback.set_model(model)
 
     def _last_step_logs(self) -> dict[str, float]:
@@ -476,9 +476,10 @@ class _CallbackState:
     def restore(self) -> None:
         """Set the attributes to those in the restored checkpoint."""
         for name, value in copy.deepcopy(self._initial | self.restored).items():
+            current = getattr(self._callback, name, None)
             # Skip attributes in which Keras has replaced None with a function.
-            if _is_plain(getattr(self._callback, name, None)):
-                setattr(self._callback, name, value)
+            if _is_plain(current):
+                setattr(self._callback, name, _in_container_like(current, value))
         self.restored = {}
 
     def _attributes(self) -> dict[str, Any]:
@@ -531,6 +532,17 @@ def _is_plain(value: object) -> bool:
         # Arrays of objects would be pickled, and NumPy can't save the dtypes of other libraries.
         return value.dtype.kind in "biufcSU"
     return isinstance(value, _PLAIN)
+
+
+def _in_container_like(current: Any, value: Any) -> Any:
+    """Return a restored dictionary as the subclass of `dict` that the callback uses, if any."""
+    if not isinstance(current, dict) or type(value) is not dict:
+        return value
+    # A copy keeps, for example, the `default_factory` of a `defaultdict`.
+    container = copy.copy(current)
+    container.clear()
+    container.update(value)
+    return container
 
 
 def _pack(value: Any, arrays: dict[str, Any]) -> Any:

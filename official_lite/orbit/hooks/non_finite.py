@@ -247,12 +247,8 @@ class _Watch:
             self._check(outputs, self._outputs[id(layer)])
             return outputs
 
-        # Bypass Keras' `__setattr__`, which would track the function.
-        layer.__dict__["call"] = watched_call
-        try:
+        with keras_variables.replacing_call(layer, watched_call):
             yield
-        finally:
-            del layer.__dict__["call"]
 
     def _check(self, values: nests.Nest, first_bad_step: tf.Variable) -> None:
         tensors = tf.nest.flatten(values, expand_composites=True)

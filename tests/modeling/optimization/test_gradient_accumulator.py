@@ -68,7 +68,7 @@ def test_gradient_collector_keeps_only_pairs_with_a_gradient() -> None:
     one, other = keras.Variable([0.0]), keras.Variable([0.0])
     collector = gradient_accumulator.GradientCollector(keras.optimizers.SGD())
     collector.apply_gradients([(tf.constant([1.0]), one), (None, other)])
-    assert [variable is one for _, variable in collector.grads_and_vars] == [True]
+    assert [[variable is one for _, variable in update] for update in collector.updates] == [[True]]
 
 
 @pytest.mark.sample(1)

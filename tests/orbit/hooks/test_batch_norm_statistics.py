@@ -153,6 +153,48 @@ def test_batch_norm_update_changes_only_the_moving_statistics(make_normalized):
     assert int(trainer.optimizer.iterations) == int(trainer.global_step) == 0
 
 
+def test_batch_norm_update_does_not_change_an_optimizer_that_belongs_to_the_task(
+    make_normalized, points_task
+):
+    class TrainsByItself(points_task):
+        def build_model(self):
+            model = super().build_model()
+            self.own = keras.optimizers.Adam(0.1)
+            self.own.build(model.trainable_variables)
+            return model
+
+        def train_step(self, inputs, model, optimizer, metrics=None):
+            with tf.GradientTape() as tape:
+                loss = self.build_losses(inputs[1], model(inputs[0], training=True))
+            variables = model.trainable_variables
+            self.own.apply(tape.gradient(loss, variables), variables)
+            return {self.loss: loss}
+
+    trainer = make_normalized(task_cls=TrainsByItself)
+    before = [variable.numpy() for variable in trainer.task.own.variables]
+    _statistics(trainer, 3)
+    after = [variable.numpy() for variable in trainer.task.own.variables]
+    for value, other in zip(before, after, strict=True):
+        np.testing.assert_array_equal(value, other)
+
+
+def test_batch_norm_subclass_may_give_the_parameters_of_call_other_names(
+    make_task_trainer, points_task
+):
+    class Renamed(keras.layers.BatchNormalization):
+        def call(self, x, training=None):
+            return super().call(x, training=training)
+
+    class Task(points_task):
+        def layers(self):
+            return [Renamed(name="normalize")]
+
+    trainer = make_task_trainer(Task)
+    mean, _ = _statistics(trainer, 3)
+    examples = _examples(trainer, 3)
+    rounding.assert_close(mean, examples.mean(0), roundings=len(examples))
+
+
 def test_batch_norm_update_does_not_change_the_position_or_order_of_the_training_data(
     make_normalized,
 ):

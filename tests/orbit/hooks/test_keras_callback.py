@@ -1,3 +1,4 @@
+import collections
 import csv
 import math
 
@@ -145,6 +146,37 @@ def test_callback_receives_the_test_events_of_an_evaluation_without_training(
     make_controller(trainer, hooks=[hooks.KerasCallback(callback)]).evaluate()
     assert callback.events == ["test_begin", "test_end"]
     assert callback.model is trainer.model
+
+
+def test_callback_may_override_set_model(train, make_keras_trainer):
+    class KeepsItsModel(keras.callbacks.Callback):
+        def set_model(self, model):
+            self.trained = model
+
+        def on_epoch_end(self, epoch, logs=None):
+            self.trained.stop_training = True
+
+    callback, trainer = KeepsItsModel(), make_keras_trainer()
+    controller = train(callback, 4, trainer=trainer, eval_interval=2)
+    assert callback.trained is trainer.model
+    assert controller.step == 2
+
+
+def test_default_dictionary_of_a_callback_keeps_its_default_in_a_resumed_run(train):
+    class History(keras.callbacks.Callback):
+        def __init__(self):
+            super().__init__()
+            self.losses = collections.defaultdict(list)
+
+        def on_epoch_end(self, epoch, logs=None):
+            self.losses[f"epoch {epoch}"].append(logs["loss"])
+
+    interrupted = hooks.KerasCallback(History())
+    train(interrupted, 2, eval_interval=2)
+    resumed = hooks.KerasCallback(History())
+    resumed.load_state_dict(interrupted.state_dict())
+    train(resumed, 2, eval_interval=2)
+    assert list(resumed.callback.losses) == ["epoch 0", "epoch 1"]
 
 
 @pytest.mark.parametrize("killed_at", [4, 6])

@@ -188,3 +188,16 @@ def test_non_finite_step_is_reported_again_after_an_older_checkpoint_is_restored
 def test_layers_have_their_original_call_method_after_tracing(train):
     trainer = train(hooks.NonFinite())
     assert all("call" not in vars(layer) for layer in trainer.model.layers)
+
+
+def test_call_that_a_user_assigned_to_a_layer_stays_in_place_after_tracing(train):
+    def doubled():
+        layer = keras.layers.Dense(3, name="doubled")
+        call = layer.call
+        layer.call = lambda x, **kwargs: 2.0 * call(x, **kwargs)
+        return layer
+
+    layer = train(hooks.NonFinite(), doubled).model.get_layer("doubled")
+    x = tf.ones((1, 4))
+    single = tf.matmul(x, layer.kernel.value) + layer.bias.value
+    tf.debugging.assert_near(layer(x), 2.0 * single)
