@@ -67,7 +67,7 @@ _SHAKESPEARE = (
 )
 
 # Training stops early by the validation rows. Its best checkpoint is then evaluated on the rows of
-# the fold, which are also the reference's test rows. Each seed tests on another fold, of five.
+# the fold, which are also the reference's test rows. Each seed tests on its own fold, 1 to 4.
 _TABLE = (
     "--set=phases=[{name: training}, {name: test, mode: eval, init_from: training/best_ckpt, "
     "overrides: {task.validation_data.split: test}}]",

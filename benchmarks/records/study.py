@@ -138,7 +138,7 @@ def measure(
 def tabulate(found: Mapping[str, Sequence[Study]]) -> report.Table:
     """Return a table with a row for each study."""
     targets = [study.best - TOLERANCE for study in found[UNPRUNED]]
-    rows = []
+    rows: list[list[report.Cell]] = []
     for name, studies in found.items():
         times = [study.seconds_to(target) for study, target in zip(studies, targets, strict=True)]
         reached = [seconds for seconds in times if seconds is not None]
