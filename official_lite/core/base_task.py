@@ -580,7 +580,7 @@ def _named(outputs: nests.Nest, name: str) -> list[tuple[str, tf.Tensor]]:
     elif isinstance(outputs, list | tuple):
         parts = [(f"{name or 'output'}_{index}", part) for index, part in enumerate(outputs)]
     else:
-        return [(name or "output", outputs)]
+        return [] if outputs is None else [(name or "output", outputs)]
     return [column for key, part in parts for column in _named(part, key)]
 
 

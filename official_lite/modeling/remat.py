@@ -5,6 +5,7 @@ The method is gradient checkpointing: "Training Deep Nets with Sublinear Memory 
 """
 
 import functools
+import inspect
 import re
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -90,6 +91,7 @@ def _outermost(layers: dict[int, keras.Layer]) -> list[keras.Layer]:
 
 def _recomputed(layer: keras.Layer, call: Callable[..., Any]) -> Callable[..., Any]:
     """Return a replacement for `layer.call` that stores no activations in training."""
+    takes_training = "training" in inspect.signature(call).parameters
 
     @functools.wraps(call)
     def recomputed_call(*args: Any, **kwargs: Any) -> Any:
@@ -99,7 +101,9 @@ def _recomputed(layer: keras.Layer, call: Callable[..., Any]) -> Callable[..., A
         is_symbolic = stateless_scope.in_stateless_scope() or any(
             isinstance(value, keras.KerasTensor) for value in flat
         )
-        if is_symbolic or not keras_variables.is_training_call(kwargs):
+        # Code that calls `call` itself without `training` runs the layer in its default mode.
+        is_default_mode = takes_training and "training" not in kwargs
+        if is_symbolic or is_default_mode or not keras_variables.is_training_call(kwargs):
             return call(*args, **kwargs)
         return _Call(layer, call, structure).run()
 
@@ -122,7 +126,7 @@ class _Call:
         self._layer = layer
         self._call = call
         self._structure = structure
-        self._flat = tf.nest.flatten(structure)
+        self._flat = tf.nest.flatten(structure, expand_composites=True)
         self._places = [i for i, value in enumerate(self._flat) if _is_float(value)]
         self._masks = [getattr(value, "_keras_mask", None) for value in self._flat]
         self._weights = [v for v in layer.variables if v.trainable]
@@ -141,7 +145,7 @@ class _Call:
         def differentiable(*values: tf.Tensor) -> Any:
             nonlocal outputs, masks
             outputs = self._first_pass(values[: len(inputs)])
-            flat = tf.nest.flatten(outputs)
+            flat = nests.tensors_in(outputs)
             masks = [getattr(output, "_keras_mask", None) for output in flat]
 
             def gradient(*upstream: tf.Tensor, variables: Sequence[Any] | None = None) -> Any:
@@ -155,7 +159,11 @@ class _Call:
         for result, mask in zip(results, masks, strict=True):
             if mask is not None:
                 result._keras_mask = mask
-        return tf.nest.pack_sequence_as(outputs, results)
+        # A layer may also return None, or Python values, which are not differentiated.
+        rest = iter(results)
+        flat = tf.nest.flatten(outputs, expand_composites=True)
+        flat = [next(rest) if tf.is_tensor(value) else value for value in flat]
+        return tf.nest.pack_sequence_as(outputs, flat, expand_composites=True)
 
     def _first_pass(self, inputs: Sequence[tf.Tensor]) -> Any:
         num_losses = len(self._layer.losses)
@@ -177,7 +185,7 @@ class _Call:
             flat[place] = value
             if self._masks[place] is not None:
                 value._keras_mask = self._masks[place]
-        return tf.nest.pack_sequence_as(self._structure, flat)
+        return tf.nest.pack_sequence_as(self._structure, flat, expand_composites=True)
 
     def _gradients(
         self,
@@ -259,7 +267,7 @@ class _Call:
                 # sublayers. In a stateless scope, the replaced `call` behaves like the original.
                 outputs = self._layer(*args, **{**kwargs, "training": True})
         gradients = tape.gradient(
-            [output for output in tf.nest.flatten(outputs) if _is_float(output)],
+            [output for output in nests.tensors_in(outputs) if _is_float(output)],
             list(values),
             output_gradients=list(upstream),
         )

@@ -27,6 +27,11 @@ def test_nested_outputs_become_columns_with_unique_names() -> None:
     ]
 
 
+def test_output_that_is_none_has_no_column() -> None:
+    outputs = {"score": tf.zeros([3]), "state": None}
+    assert list(base_task.outputs_as_columns(outputs, scores_classes=False)) == ["score"]
+
+
 def test_class_column_requires_class_scores_and_probability_column_requires_a_softmax() -> None:
     logits = np.float32([[0.0, 2.0], [3.0, 1.0]])
     columns = _traced(lambda: tf.identity(tf.nn.softmax(logits)))

@@ -104,6 +104,50 @@ def test_rematerialized_layer_may_carry_states_from_batch_to_batch(experiment, t
     _assert_close(recomputed, plain)
 
 
+class Inner(keras.layers.Layer):
+    """A layer with a ragged argument and an output that may be None."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name=name)
+        self.dense = keras.layers.Dense(4)
+
+    def call(self, x: tf.RaggedTensor, training: bool = False) -> tuple[tf.Tensor, None]:
+        return self.dense(x.to_tensor(shape=[None, 4])) * (2.0 if training else 1.0), None
+
+
+class Outer(keras.Model):
+    def __init__(self, is_direct: bool) -> None:
+        super().__init__()
+        self.inner = Inner(name="block_1")
+        self.head = keras.layers.Dense(1)
+        self.is_direct = is_direct
+
+    def build(self, shape: Any) -> None:
+        self.inner.dense.build((None, 4))
+        self.head.build((None, 4))
+
+    def call(self, x: tf.Tensor) -> tf.Tensor:
+        outputs, _ = (self.inner.call if self.is_direct else self.inner)(_as_ragged(x))
+        return self.head(outputs)
+
+
+def _as_ragged(x: tf.Tensor) -> tf.RaggedTensor:
+    return tf.RaggedTensor.from_tensor(x, lengths=tf.fill([tf.shape(x)[0]], 3))
+
+
+@pytest.mark.parametrize("is_direct", [False, True])
+def test_rematerialized_layer_may_take_ragged_tensors_return_none_and_be_called_by_its_method(
+    experiment, tmp_path, is_direct
+) -> None:
+    class InnerTask(BlocksTask):
+        def build_model(self) -> keras.Model:
+            return Outer(is_direct)
+
+    plain = _weights(experiment, tmp_path / "plain", 4, [], task_cls=InnerTask)
+    recomputed = _weights(experiment, tmp_path / "remat", 4, ["block"], task_cls=InnerTask)
+    _assert_close(recomputed, plain)
+
+
 class WithSpareWeight(keras.layers.Dense):
     """A dense layer with a weight that no output depends on."""
 
