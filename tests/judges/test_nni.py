@@ -84,7 +84,7 @@ def test_layer_choice_without_a_fixed_architecture_has_all_candidates_in_order()
         (lambda: nas.InputChoice(2, 3, label="op"), "`n_chosen` of 'op' is 3"),
         (lambda: nas.InputChoice(2, reduction="som", label="op"), "'som'.*sum"),
         (lambda: nas.InputChoice(20, None, label="op"), "'op'"),
-        (lambda: nas.InputChoice(3, label="op").branch(0, [_X]), "'op' expects 3 inputs"),
+        (lambda: nas.InputChoice(3, label="op").branch(0, [_X]), "'op' expects a list of 3 inputs"),
         (lambda: _twice_with_other_options(), "the label 'op'"),
     ],
 )
