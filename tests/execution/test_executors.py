@@ -233,5 +233,5 @@ def test_serializing_a_dataset_that_runs_python_raises():
     def read(index):
         return tf.numpy_function(lambda i: i, [index], tf.int64)
 
-    with pytest.raises(errors.ConfigValueError, match="run Python"):
+    with pytest.raises(errors.ConfigValueError, match="runs Python"):
         executors._serialize(tf.data.Dataset.range(3).map(read))
