@@ -210,6 +210,16 @@ def _stops_at_unbuilt_part(
     """
     strategy = tf.distribute.get_strategy()
     requests: list[Callable[[], None]] = []
+    failures: list[Exception] = []
+
+    @user_code.not_converted
+    def trace(inputs: nests.Nest) -> None:
+        try:
+            strategy.run(step_fn, args=(inputs,))
+        except Exception as error:  # Keras may wrap the error that stops the trace in another one.
+            # TensorFlow initializes the variables that the step created only if the trace ends.
+            failures.append(error)
+
     with contextlib.ExitStack() as stack:
         is_keras = isinstance(model, keras.Model)
         parts = _unbuilt_metrics(model) if is_keras else []
@@ -221,15 +231,11 @@ def _stops_at_unbuilt_part(
         for metric in _lazy_metrics(model, metrics):
             if id(metric) not in tried:
                 stack.enter_context(_create_on_request(metric, requests, tried))
-        try:
-            tf.function(lambda inputs: strategy.run(step_fn, args=(inputs,))).get_concrete_function(
-                element_spec
-            )
-        except Exception:  # Keras may wrap the error that stops the trace in any other error.
-            # If the error comes from the step itself, it is raised again in the next iteration, in
-            # which this layer or metric no longer stops the trace.
-            if not requests:
-                raise
+        tf.function(trace).get_concrete_function(element_spec)
+    # If the error comes from the step itself, it is raised again in the next iteration, in which
+    # this layer or metric no longer stops the trace.
+    if failures and not requests:
+        raise failures[0]
     for build in requests[:1]:
         build()
     return bool(requests)

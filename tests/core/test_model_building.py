@@ -45,6 +45,19 @@ def test_build_variables_raises_if_the_step_never_calls_the_model() -> None:
         model_building.build_variables(Picky(), lambda batch: batch["tokens"], SPEC)
 
 
+def test_step_that_needs_a_built_model_leaves_initialized_variables() -> None:
+    model = Picky()
+
+    def step(batch):
+        weights = model.trainable_variables
+        model(batch["tokens"])
+        if not weights:
+            raise ValueError("The model was not built.")
+
+    model_building.build_variables(model, step, SPEC)
+    assert model.dense.kernel.numpy().std() > 0
+
+
 class WithSequential(keras.Model):
     """A model with two `Sequential` layers, one of them in a list."""
 
