@@ -231,7 +231,10 @@ def _stops_at_unbuilt_part(
         for metric in _lazy_metrics(model, metrics):
             if id(metric) not in tried:
                 stack.enter_context(_create_on_request(metric, requests, tried))
-        tf.function(trace).get_concrete_function(element_spec)
+        try:
+            tf.function(trace).get_concrete_function(element_spec)
+        except Exception as error:
+            failures.append(error)
     # If the error comes from the step itself, it is raised again in the next iteration, in which
     # this layer or metric no longer stops the trace.
     if failures and not requests:
