@@ -204,6 +204,8 @@ def compare(
         randoms.append(train(experiment, arch, seed, overrides))
         _print(seed, "random", **dataclasses.asdict(randoms[-1]))
         remaining -= randoms[-1].seconds
+    if num_random is None and remaining > 0:
+        print(f"Too few architectures of this size: {remaining:.0f} s less of random search.")
     if not randoms:
         raise RuntimeError(
             f"{experiment} has no other architecture with {found.num_parameters} parameters, "
@@ -293,6 +295,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     )
     report.add_arguments(parser)
     args = parser.parse_args(argv)
+    if args.random is not None and args.random < 1:
+        parser.error(f"--random={args.random} is not positive; expected a number of architectures.")
     logging.set_verbosity(logging.ERROR)
     data = {"task.input_path": args.data_dir} if args.data_dir else {}
     found = [

@@ -65,7 +65,7 @@ MUTANTS = (
     Mutant(
         "orbit/hooks/batch_norm_statistics.py",
         "also records inference calls",
-        "if keras_variables.is_training_call(arguments):",
+        'if arguments.get("training"):',
         "if True:",
         ("tests/orbit/hooks/test_batch_norm_statistics.py",),
     ),

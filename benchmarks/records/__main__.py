@@ -31,6 +31,9 @@ __all__ = [
     "tabulate",
 ]
 
+# The default `num_folds` of tables.
+NUM_FOLDS = 5
+
 OURS, REFERENCE = "ours", "reference"
 
 
@@ -55,8 +58,8 @@ Measurements = Mapping[str, Mapping[str, Sequence[Training]]]
 
 
 def fill_in(flag: str, data_dir: pathlib.Path | None, seed: int) -> str:
-    """Return a flag with the directory in place of `{data}` and the seed in place of `{seed}`."""
-    return flag.replace("{data}", str(data_dir)).replace("{seed}", str(seed))
+    """Return a flag with the directory in place of `{data}`, and a fold in place of `{fold}`."""
+    return flag.replace("{data}", str(data_dir)).replace("{fold}", str(seed % NUM_FOLDS))
 
 
 def run_experiment(record: Record, data_dir: pathlib.Path | None, seed: int) -> Training:

@@ -19,8 +19,8 @@ class Record:
         target: The value to reach.
         higher_is_better: Whether larger values of the metric are better.
         data: The data set, one of `DATA_SETS`; empty if no files are needed.
-        flags: Further flags of `train.py`; `{data}` is the directory of the data set, and `{seed}`
-            the seed.
+        flags: Further flags of `train.py`; `{data}` is the directory of the data set, and `{fold}`
+            one of five folds, which depends on the seed.
         phase: The phase whose evaluations count, if the experiment has phases.
         reference: The file name of the reference in `references`; empty if there is none.
         environment: The environment of the reference, one of `environments.REQUIREMENTS`.
@@ -67,11 +67,11 @@ _SHAKESPEARE = (
 )
 
 # Training stops early by the validation rows. Its best checkpoint is then evaluated on the rows of
-# the fold, which are also the reference's test rows. Each seed tests on its own fold, 1 to 4.
+# the fold, which are also the reference's test rows. Each seed tests on a fold of its own.
 _TABLE = (
     "--set=phases=[{name: training}, {name: test, mode: eval, init_from: training/best_ckpt, "
     "overrides: {task.validation_data.split: test}}]",
-    "--set=task.fold={seed}",
+    "--set=task.fold={fold}",
 )
 
 RECORDS: Sequence[Record] = (
@@ -150,7 +150,7 @@ RECORDS: Sequence[Record] = (
         flags=_TABLE,
         phase="test",
         reference="tabular_sklearn.py",
-        reference_flags=("--table=breast_cancer", "--fold={seed}"),
+        reference_flags=("--table=breast_cancer", "--fold={fold}"),
         reference_metric="mlp_accuracy",
     ),
     Record(
@@ -166,7 +166,7 @@ RECORDS: Sequence[Record] = (
         ),
         phase="test",
         reference="tabular_sklearn.py",
-        reference_flags=("--table=fair", "--fold={seed}"),
+        reference_flags=("--table=fair", "--fold={fold}"),
         reference_metric="mlp_accuracy",
     ),
 )

@@ -10,6 +10,7 @@ seeds. The objective is the accuracy on held-out training images.
 
 import argparse
 import dataclasses
+import math
 import pathlib
 import statistics
 import sys
@@ -56,8 +57,8 @@ class Study:
 
     @property
     def best(self) -> float:
-        """The best value of a trial."""
-        return max(value for value, _ in self.values)
+        """The best value of a trial; not a number if no trial was trained to its end."""
+        return max((value for value, _ in self.values), default=math.nan)
 
     def seconds_to(self, target: float) -> float | None:
         """Return the seconds to the first trial with this value; None if no trial has it."""

@@ -3,9 +3,8 @@
 `tf.train.Checkpoint(model=model)` omits a part of the state of a Keras 3 model.
 
 TensorFlow finds variables through attributes. It does not find the layers that Keras 3 keeps in
-lists and dicts (`self.blocks = [...]`), the seed generators of dropout, the states of recurrent
-layers with `stateful=True`, or the state that a layer learned by `adapt`.
-`assert_existing_objects_matched` does not report them either. Save a model as::
+lists and dicts (`self.blocks = [...]`), the seed generators of dropout, or the state that a layer
+learned by `adapt`. `assert_existing_objects_matched` does not report them either. Save a model as::
 
     tf.train.Checkpoint(model=model, **model_state.hidden_items(model))
 
@@ -93,9 +92,8 @@ def hidden_items(model: keras.Model | tf.Module) -> dict[str, Any]:
     """Return the items to save in addition to the model.
 
     `hidden_weights` and `random_state` are lists of variables in the order of `model.weights` and
-    `model.variables`. `hidden_names` holds the paths of `hidden_weights`, `recurrent_state` the
-    states of recurrent layers with `stateful=True`, and `adapted_layers` the state that layers
-    learned by `adapt`. Empty items are left out.
+    `model.variables`. `hidden_names` holds the paths of `hidden_weights`, and `adapted_layers` the
+    state that layers learned by `adapt`. Empty items are left out.
     """
     if not isinstance(model, keras.Layer):
         return {}
@@ -103,13 +101,25 @@ def hidden_items(model: keras.Model | tf.Module) -> dict[str, Any]:
     random_state = [v for v in model.variables if id(v) not in weights and replica_state.is_seed(v)]
     hidden = _hidden_weights(model)
     names = _Names([v.path for v in hidden]) if hidden else None
-    items = {
-        "hidden_weights": hidden,
-        "hidden_names": names,
-        "random_state": random_state,
-        "recurrent_state": keras_variables.recurrent_states(model),
-    }
+    items = {"hidden_weights": hidden, "hidden_names": names, "random_state": random_state}
     return {name: item for name, item in items.items() if item} | _adapted_items(model)
+
+
+def recurrent_items(model: keras.Model | tf.Module) -> dict[str, Any]:
+    """Return the item that restores the states of recurrent layers with `stateful=True`, if any.
+
+    The states belong to the sequences of one training batch, so evaluations do not restore them.
+    With several replicas, each replica has states of its own, and they are not saved.
+    """
+    states = keras_variables.recurrent_states(model) if isinstance(model, keras.Layer) else []
+    if states and tf.distribute.get_strategy().num_replicas_in_sync > 1:
+        logging.warning(
+            "Checkpoints do not contain the states of recurrent layers with `stateful=True`, "
+            "because each replica has its own. A resumed run begins with zeros. To resume exactly, "
+            "train on one replica."
+        )
+        return {}
+    return {"recurrent_state": states} if states else {}
 
 
 def weight_items(model: keras.Model | tf.Module) -> dict[str, Any]:

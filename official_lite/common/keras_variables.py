@@ -69,10 +69,6 @@ def recurrent_states(layer: keras.Layer) -> list[keras.Variable]:
     return list({id(state): state for state in states}.values())
 
 
-def is_recurrent_state(variable: keras.Variable | tf.Variable) -> bool:
-    return path_of(variable).endswith("/rnn_state")
-
-
 def is_training_call(arguments: Mapping[str, Any]) -> bool:
     """Return whether the running `call` of a layer is in training mode.
 

@@ -325,7 +325,9 @@ class Task(tf.Module, metaclass=abc.ABCMeta):
             step_checks.warn_of_logits(self, model)
             step_checks.warn_of_pairing(self, Task, labels, outputs)
         if not _has_compiled_loss(model):
-            return self._loss(labels, outputs, model.losses if aux_losses is None else aux_losses)
+            if aux_losses is None:
+                aux_losses = getattr(model, "losses", ())  # A `tf.Module` has none.
+            return self._loss(labels, outputs, aux_losses)
         compute_loss = functools.partial(
             user_code.converted(model.compute_loss), features, labels, outputs, sample_weight
         )

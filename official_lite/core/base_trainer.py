@@ -170,7 +170,10 @@ class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
             # Reading a whole table would send it from the server to the worker in every step.
             embedding_lookups.read_rows_only(self.model)
         self._global_step = orbit.utils.create_global_step()
-        self._checkpoint = tf.train.Checkpoint(**self._checkpoint_items())
+        items = self._checkpoint_items()
+        if train:
+            items |= model_state.recurrent_items(self.model)
+        self._checkpoint = tf.train.Checkpoint(**items)
         statistics = replica_state.MovingStatistics(self._checkpoint)
         runner.set_untracked(self, _moving_statistics=statistics)
         if train:

@@ -209,7 +209,9 @@ def find_unneeded(
 def find_new_kinds(checkpoint: tf.train.Checkpoint) -> Iterator[Any]:
     """Yield a checkpoint's variables that older versions did not save."""
     for name, part in tf.train.TrackableView.children(checkpoint).items():
-        if name.startswith(("trainer_attributes", "task_attributes")):
+        if name == "recurrent_state":
+            yield from keras_variables.variables_of(part)
+        elif name.startswith(("trainer_attributes", "task_attributes")):
             yield from _below_new_kinds(part)
 
 

@@ -209,6 +209,6 @@ def _warn_if_others(start: position.Position) -> None:
     if not start.is_kept:
         logging.warning(
             "The first batches of the training data may differ each time they are read, and "
-            "between training and evaluation, because their order is not determined by the seed of "
-            "the run. Let the source of `build_inputs` support positions; see docs/resume.md."
+            "between training and evaluation, because `build_inputs` does not keep the position in "
+            "the data. See docs/resume.md."
         )

@@ -346,6 +346,12 @@ class _State:
                 "`trainer.virtual_replicas`: the step draws from a `tf.random.Generator`, which "
                 "has a different state on each replica. Use a `keras.random.SeedGenerator`."
             )
+        if "/rnn_state" in variable.name:
+            raise errors.ConfigValueError(
+                "`trainer.virtual_replicas`: the step changes the state of a recurrent layer with "
+                f"`stateful=True` ({variable.name}), which belongs to the sequences of one batch. "
+                "Set `stateful=False`."
+            )
         if replica_state.is_random_state(variable):
             return self._random
         if _is_of_replica(variable) and aggregation == tf.VariableAggregation.SUM:

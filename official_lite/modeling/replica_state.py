@@ -212,10 +212,7 @@ class MovingStatistics:
         if context.num_replicas_in_sync == 1:
             return
         by_dtype: dict[tf.DType, list[tf.Variable]] = {}
-        # Each replica has its own sequences, so the states of recurrent layers have no mean.
-        is_of_sequences = keras_variables.is_recurrent_state
-        candidates = [v for v in self._unsynchronized() if not is_of_sequences(v)]
-        for variable in _written(map(keras_variables.raw, candidates)):
+        for variable in _written(map(keras_variables.raw, self._unsynchronized())):
             if variable.dtype.is_floating:
                 by_dtype.setdefault(variable.dtype, []).append(variable)
         if not by_dtype:

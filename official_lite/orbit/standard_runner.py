@@ -509,8 +509,9 @@ def end_of_training_data(global_step: Any) -> errors.DataError:
     step = None if global_step is None else int(global_step.numpy())
     if step == 0:
         return errors.DataError(
-            "The training data ended at step 0, before training did: they contain no batch. Check "
-            "that the data are not empty and, if `drop_remainder` is True, that they fill a batch."
+            "The training data ended at step 0, before training did: they do not contain the "
+            "batches of one step. Check that the data are not empty and, if `drop_remainder` is "
+            "True, that they fill a batch."
         )
     where = "" if step is None else f" at step {step}"
     return errors.DataError(

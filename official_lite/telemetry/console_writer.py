@@ -141,7 +141,8 @@ class _Lines:
         self._fields = fields
         self._total_steps = total_steps
         self._train_epochs = train_epochs
-        self.count_epochs = bool(total_steps and train_epochs)
+        # The epochs of a shorter run, such as a test of one step, have no meaning.
+        self.count_epochs = bool(total_steps and train_epochs and train_epochs >= 1)
 
     def format(self, record: Record) -> str:
         """Return the record, or its selected fields, as one line."""
@@ -160,7 +161,7 @@ class _Lines:
 
     def epoch(self, step: int) -> str:
         """Return the epoch of a step, such as `epoch 2.5/60`; empty if epochs are not counted."""
-        if not self._total_steps or not self._train_epochs:
+        if not self.count_epochs or not self._total_steps or not self._train_epochs:
             return ""
         epoch = round(step / self._total_steps * self._train_epochs, 1)
         return f"epoch {epoch:.12g}/{self._train_epochs:.12g}"
@@ -264,6 +265,7 @@ class ProgressWriter(Writer):
             train = self._last_train if self._lines.count_epochs else None
             for line in self._lines.join(train, record)[-1:]:
                 self._progress.console.print(rich.text.Text(line))
+            self._last_train = None
             return
         self._last_train = record
         pace, metrics = self._describe(record)

@@ -54,7 +54,7 @@ def toy(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> known_number
         flags=("--set=task.input_path={data}/text.txt", *(f"--set={one}" for one in TINY)),
         phase="training",
         reference=str(script),
-        reference_flags=("--fold={seed}",),
+        reference_flags=("--fold={fold}",),
         reference_metric="loss",
         bar=0.7,
     )

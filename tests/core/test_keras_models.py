@@ -151,9 +151,6 @@ def test_micro_batches_accumulate_gradients_of_variables_outside_the_model(
 
 
 class Affine(tf.Module):
-    # The default step of a task reads this attribute.
-    losses = ()
-
     def __init__(self) -> None:
         super().__init__(name="affine")
         self.kernel = tf.Variable(tf.zeros((2, 1)))

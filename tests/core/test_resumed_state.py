@@ -11,6 +11,7 @@ import pytest
 import tensorflow as tf
 
 from official_lite import orbit
+from official_lite.checkpoint import model_state
 from official_lite.common import errors, terminal
 from official_lite.core import base_trainer, input_reader, train_lib
 from official_lite.data import arrays
@@ -180,7 +181,8 @@ class RecurrentTask(ArrayTask):
     """A task whose model carries states from batch to batch."""
 
     def build_model(self) -> keras.Model:
-        inputs = keras.Input((2,), batch_size=line_experiment.BATCH_SIZE)
+        num_replicas = tf.distribute.get_strategy().num_replicas_in_sync
+        inputs = keras.Input((2,), batch_size=line_experiment.BATCH_SIZE // num_replicas)
         steps = keras.layers.Reshape((2, 1))(inputs)
         states = keras.layers.SimpleRNN(3, stateful=True)(steps)
         return keras.Model(inputs, keras.layers.Dense(1)(states))
@@ -188,6 +190,22 @@ class RecurrentTask(ArrayTask):
 
 def test_states_of_stateful_recurrent_layers_resume_exactly(tmp_path) -> None:
     _assert_resumes_exactly(tmp_path, RecurrentTask)
+
+
+def test_checkpoint_without_states_of_recurrent_layers_can_be_resumed(
+    tmp_path, monkeypatch
+) -> None:
+    with monkeypatch.context() as older_version:
+        older_version.setattr(model_state, "recurrent_items", lambda model: {})
+        _run(tmp_path / "run", 4, RecurrentTask)
+    assert np.isfinite(_run(tmp_path / "run", 8, RecurrentTask)[0]).all()
+
+
+def test_states_of_recurrent_layers_on_several_replicas_log_a_warning(
+    tmp_path, two_replicas, caplog
+) -> None:
+    _run(tmp_path / "run", 4, RecurrentTask, strategy=two_replicas)
+    assert "A resumed run begins with zeros" in caplog.text
 
 
 _SLOW_MODES = [pytest.param(mode, marks=pytest.mark.slow) for mode in ("eager", "xla_loop")]

@@ -5,7 +5,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from official_lite.common import keras_variables
 from official_lite.modeling import replica_state
 
 
@@ -100,22 +99,6 @@ def test_variables_that_the_step_does_not_write_are_not_averaged(two_replicas):
     statistics = replica_state.MovingStatistics(tf.train.Checkpoint(model=model))
     two_replicas.run(tf.function(statistics.average))
     assert [float(mean.numpy()[0]) for mean in on_replicas] == [0.0, 1.0]
-
-
-def test_states_of_stateful_recurrent_layers_are_not_averaged(two_replicas):
-    with two_replicas.scope():
-        layer = keras.layers.SimpleRNN(1, stateful=True)
-        layer.build((1, 2, 1))
-        (state,) = keras_variables.recurrent_states(layer)
-        statistics = replica_state.MovingStatistics(tf.train.Checkpoint(state=state))
-
-    def step():
-        replica = tf.distribute.get_replica_context().replica_id_in_sync_group
-        state.assign([[tf.cast(replica, tf.float32)]])
-        statistics.average()
-
-    tf.function(lambda: two_replicas.run(step))()
-    assert [copy.numpy().item() for copy in keras_variables.local_values(state)] == [0.0, 1.0]
 
 
 def test_all_moving_statistics_are_averaged_in_a_single_all_reduce(two_replicas):

@@ -165,7 +165,7 @@ class _Recorder:
 
         def recording_call(*args: Any, **kwargs: Any) -> Any:
             arguments = self._signature.bind(*args, **kwargs).arguments
-            if keras_variables.is_training_call(arguments):
+            if arguments.get("training"):
                 # A subclass may give the first parameter another name.
                 self._add(next(iter(arguments.values())), arguments.get("mask"))
             return call(*args, **kwargs)

@@ -456,8 +456,9 @@ class GraphSummary(Hook):
         functions = [] if loop is None else loop.trace()
         if not functions:
             logging.warning(
-                "GraphSummary writes no graph, because no training loop is compiled. Set "
-                "`use_tf_function=True`, or remove the hook."
+                "GraphSummary writes no graph, because no training loop is compiled. Compile the "
+                "loop (`trainer.train_tf_function=true`, or `use_tf_function=True` of Orbit), or "
+                "remove the hook."
             )
             return
         writer = tf.summary.create_file_writer(output_directory(self, self._directory))
