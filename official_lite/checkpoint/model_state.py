@@ -37,6 +37,7 @@ __all__ = [
     "find_adaptable_layers",
     "follow_statistics",
     "hidden_items",
+    "recurrent_items",
     "plain_containers",
     "require_same",
     "warn_of_inexact_state",
