@@ -51,7 +51,7 @@ class BestCheckpoints:
         self._strategy = strategy
         self._writable_directory: str | None = None
         self._history = _read_history(directory)
-        # For each state that training may return to, the step of its best checkpoint.
+        # The steps of the checkpoints that were the best at a state to which training may return.
         self._protected: set[int] = set()
 
     @property

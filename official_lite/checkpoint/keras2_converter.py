@@ -314,7 +314,7 @@ def is_keras2(path: str) -> bool:
     try:
         found = commit.read(path)
         if found is not None and found.state:
-            # Only a run of this package writes a description into the commit file.
+            # Only checkpoints of this package have a description in their commit file.
             return False
         return saved_graph.SavedGraph(path).is_of_keras2
     except (ValueError, IndexError, tf.errors.OpError):

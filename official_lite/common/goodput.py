@@ -50,8 +50,8 @@ _SECONDS_BETWEEN_WRITES = 1.0
 # A cloud bucket accepts about one write per second to the same object, and bills each write.
 _SECONDS_BETWEEN_REMOTE_WRITES = 60.0
 
-# The maximum number of checkpoints in a record. Before it is exceeded, every second checkpoint in
-# the older half is removed.
+# The maximum number of checkpoints that a record lists. Before it is exceeded, every second entry
+# in the older half is dropped; the checkpoints themselves stay.
 _MAX_CHECKPOINTS = 16
 
 _IMPORT_TIME = time.time()

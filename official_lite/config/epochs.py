@@ -290,7 +290,7 @@ def _stated_length(params: Any, share: Fraction) -> Fraction | None:
     if of_all is None:
         return Fraction(stated) if stated else None
     counted = of_all * share
-    # Also accept the number of steps in the undivided data, which earlier versions recorded and a
+    # Also accept the number of steps in all of the data, which earlier versions recorded and a
     # search with `task.arch` still records.
     if stated and stated not in (_whole_steps(counted), _whole_steps(of_all)):
         raise errors.ConfigValueError(

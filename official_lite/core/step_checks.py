@@ -53,7 +53,7 @@ _DIFFER_IN_TRAINING = (
 )
 
 
-# The models and metrics about which a warning was already logged.
+# The models and metrics for which a warning has been logged.
 _warned: weakref.WeakSet[Any] = weakref.WeakSet()
 
 

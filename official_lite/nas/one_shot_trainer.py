@@ -483,9 +483,9 @@ class IdlePaths:
                 outside.append(keras_variables.path_of(weight))
         if outside:
             logging.warning(
-                "`idle_paths: freeze` does not apply to %s, because their layers are both "
-                "candidates and parts of the model outside of choices. If only a choice uses a "
-                "layer, create it in a function that you pass as the candidate.",
+                "`idle_paths: freeze` has no effect on %s, because their layers are used both as "
+                "candidates and elsewhere in the model. If a layer is used only as a candidate, "
+                "pass a function that creates it instead of the layer.",
                 ", ".join(f"`{path}`" for path in outside),
             )
 

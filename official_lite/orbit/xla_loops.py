@@ -101,7 +101,7 @@ class StackedLoop(standard_runner.MeasuredLoop):
         self._left_over, self._steps_left = None, 0
 
     def _compile(self) -> RunOnStack:
-        # An explicit signature gives one trace for stacks drawn eagerly and in graphs.
+        # With an explicit signature, stacks that are read eagerly and in graphs share one trace.
         signature = [self._element_spec, tf.TensorSpec([], tf.int32)]
         step_fn = self._step_fn
 

@@ -70,7 +70,7 @@ _MAX_WAITING = 4
 # text.
 Columns = Mapping[str, npt.NDArray[Any]]
 
-# The number of bytes at which a Parquet row group ends. Readers decode one row group at a time.
+# The target size of a Parquet row group in bytes. Readers decode one row group at a time.
 _BYTES_PER_ROW_GROUP = 1 << 24
 
 
@@ -290,7 +290,7 @@ class PredictionOutput(contextlib.AbstractContextManager["PredictionOutput"]):
         return os.path.join(self._directory, f"predictions-{number:05d}.{self._format}")
 
     def _remove_unfinished(self) -> None:
-        """Remove shards that the progress does not include, and check that the others exist."""
+        """Remove shards that the progress file does not list, and check that the listed ones exist."""
         files.remove_temporaries(self._directory, lambda name: not name.startswith(".lock"))
         names = files.list_names(self._directory)
         for name in names:

@@ -177,7 +177,7 @@ class ModelDirLock(contextlib.AbstractContextManager["ModelDirLock"]):
         if is_alive is not None:
             return is_alive
         logging.info(
-            "%s is locked by %s. Waiting to see whether it is alive.",
+            "%s is locked by %s. Waiting to check whether that process is alive.",
             self._directory,
             holder.describe(),
         )

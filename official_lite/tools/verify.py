@@ -6,8 +6,8 @@
 
 The command prints one line for each link: the chain, each record and checkpoint in it, the config,
 run.json, the input files, the code and the installed packages. It then replays the training from
-the newest checkpoint that has a successor, in a temporary directory, and compares the result with
-the successor bit for bit. The exit code is 0 if all links hold, and 8 otherwise.
+the newest checkpoint that is followed by another one, in a temporary directory, and compares the
+result with that one bit for bit. The exit code is 0 if all links hold, and 8 otherwise.
 """
 
 import argparse
@@ -155,10 +155,10 @@ def choose(segments: Sequence[tuple[str, str]], step: int | None) -> tuple[str, 
         valid = (
             f"--step can be {', '.join(begins)}."
             if begins
-            else "No other checkpoint has one, either."
+            else "No other checkpoint is followed by one, either."
         )
         raise errors.CheckpointError(
-            f"Found no checkpoint at step {step} that has a successor. {valid}"
+            f"Found no checkpoint at step {step} that is followed by a later one. {valid}"
         )
     return found[-1]
 

@@ -18,7 +18,7 @@ NUM_STEPS = 1000
 
 
 @pytest.mark.parametrize("step", [50, 900], ids=["warmup", "decay"])
-def test_keras_reference_changes_all_weights_as_a_step_of_the_experiment_does(step: int) -> None:
+def test_experiment_step_updates_all_weights_like_the_keras_reference(step: int) -> None:
     keras.utils.set_random_seed(1)
     params = configs.fashion_mnist()
     length = {"train_epochs": None, "train_steps": NUM_STEPS, "validate_every_epochs": None}

@@ -278,7 +278,7 @@ def test_safe_config_refuses_an_xla_cache_directory(tmp_path: pathlib.Path) -> N
         pipeline.RunPipeline(params, "train", str(tmp_path / "run"))
 
 
-def test_train_command_with_safe_config_refuses_code(
+def test_train_command_with_safe_config_rejects_configs_that_run_code(
     plugin: pathlib.Path, mark: pathlib.Path
 ) -> None:
     model_dir = plugin.parent / "run"
@@ -494,7 +494,7 @@ def test_unsafe_registered_names_and_phase_names_are_refused(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["../out", "a\0b"])
-def test_export_hook_subdir_that_leaves_the_model_directory_is_refused(
+def test_export_hook_subdir_outside_the_model_directory_raises(
     tmp_path: pathlib.Path, name: str
 ) -> None:
     class Controller:

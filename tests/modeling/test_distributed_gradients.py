@@ -163,7 +163,9 @@ def test_loss_is_not_divided_by_the_number_of_replicas_within_undivided_losses(
     assert _loss_on_each_replica(single, undivided=True) == pytest.approx([5.0])
 
 
-def test_compiled_model_loss_is_not_divided_within_undivided_losses(two_replicas) -> None:
+def test_undivided_losses_do_not_divide_the_compiled_loss_by_the_number_of_replicas(
+    two_replicas,
+) -> None:
     with two_replicas.scope():
         model = keras.Sequential(
             [keras.Input((1,)), keras.layers.Dense(1, kernel_regularizer="l2")]

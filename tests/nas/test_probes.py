@@ -59,7 +59,7 @@ def test_loss_probe_computes_the_loss_with_substituted_weight_values(
     rounding.assert_close(there, here, roundings=ROUNDINGS)
 
 
-def test_train_step_that_returns_no_loss_is_refused(experiment, toy_task) -> None:
+def test_train_step_that_returns_no_loss_raises(experiment, toy_task) -> None:
     class Silent(toy_task):
         def train_step(self, inputs, model, optimizer, metrics=None):
             return {"other": tf.constant(0.0)}

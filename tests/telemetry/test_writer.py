@@ -34,7 +34,7 @@ def test_numpy_and_ml_dtypes_numbers_become_python_numbers():
     assert {type(found["loss"]), type(found["count"])} == {float, int}
 
 
-def test_value_that_is_not_a_number_is_omitted_with_one_warning(monkeypatch):
+def test_value_that_is_not_a_scalar_is_omitted_with_one_warning(monkeypatch):
     warnings = []
     monkeypatch.setattr(logging, "warning", lambda text, *args: warnings.append(text % args))
     for _ in range(2):

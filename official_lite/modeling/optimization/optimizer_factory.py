@@ -236,7 +236,7 @@ class OptimizerFactory:
 def _build(
     classes: Mapping[str, Callable[..., Any]], path: str, arguments: Mapping[str, Any]
 ) -> Any:
-    """Call the class that is registered under the last part of `path`."""
+    """Instantiate the class that is registered under the last component of `path`."""
     kind, _, name = path.partition(".")
     if name not in classes:
         raise errors.UnknownNameError(
