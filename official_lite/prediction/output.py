@@ -290,7 +290,7 @@ class PredictionOutput(contextlib.AbstractContextManager["PredictionOutput"]):
         return os.path.join(self._directory, f"predictions-{number:05d}.{self._format}")
 
     def _remove_unfinished(self) -> None:
-        """Remove shards that the progress file does not list, and check that the listed ones exist."""
+        """Remove shards that are missing in the progress file, and check that all others exist."""
         files.remove_temporaries(self._directory, lambda name: not name.startswith(".lock"))
         names = files.list_names(self._directory)
         for name in names:
