@@ -1,14 +1,20 @@
 """Tests that the code and commands on pages run, or that their parsers at least accept them."""
 
+import importlib.util
 import json
+import operator
 import os
 import pathlib
+import pkgutil
 import re
 import tomllib
+import types
+from collections.abc import Sequence
 
 import pytest
 import yaml
 
+import official_lite
 from official_lite.core import exp_factory
 from official_lite.tools import new
 from tests.docs import blocks, reviewed, session, shown_commands
@@ -17,6 +23,19 @@ WRITTEN = {page for pages in reviewed.SESSIONS for page in pages}
 BLOCKS = [block for page in blocks.PAGES for block in blocks.blocks_of(page)]
 LANGUAGES = {"", "bash", "console", "diff", "indented", "json", "python", "text", "toml", "yaml"}
 SECTIONS = ("trainer", "runtime", "pipeline")
+PACKAGES = [
+    "official_lite",
+    *(
+        module.name
+        for module in pkgutil.walk_packages(official_lite.__path__, "official_lite.")
+        if module.ispkg
+    ),
+]
+# Objects and other libraries whose methods and functions pages name.
+OTHER_RECEIVERS = re.compile(
+    "ctx|dataclasses|dataset|envs|examples|gin|keras|metric|model|nni|np|params|run|self|shape|"
+    "storage|strategy|sys|tf|trainer|variable"
+)
 
 
 @pytest.mark.sample(3)
@@ -107,6 +126,38 @@ def test_packaging_page_shows_the_pyproject_file_that_the_new_tool_writes(
     new.write_project(tmp_path / "speech")
     written = (tmp_path / "speech" / "pyproject.toml").read_text()
     assert set(shown.text.splitlines()) <= set(written.splitlines())
+
+
+def test_functions_of_the_package_named_on_pages_exist() -> None:
+    calls = [
+        (page, found[1])
+        for page in blocks.PAGES
+        for span in blocks.spans_of(page)
+        if (found := re.match(r"([a-z_]\w*(?:\.\w+)+)\(", span))
+        and not OTHER_RECEIVERS.fullmatch(found[1].partition(".")[0])
+    ]
+    assert [call for call in calls if not _is_in_the_package(call[1])] == []
+    assert not _is_in_the_package("optimizer_factory.prepare_optimizers")
+    assert not _is_in_the_package("preparation.prepare_optimizer")
+
+
+def _is_in_the_package(call: str) -> bool:
+    """Return whether a module of the package has the function that a call such as `a.b` names."""
+    begin, *names = call.split(".")
+    modules = (
+        f"{package}.{begin}"
+        for package in PACKAGES
+        if importlib.util.find_spec(f"{package}.{begin}")
+    )
+    return any(_has(importlib.import_module(module), names) for module in modules)
+
+
+def _has(module: types.ModuleType, names: Sequence[str]) -> bool:
+    try:
+        operator.attrgetter(".".join(names))(module)
+    except AttributeError:
+        return False
+    return True
 
 
 def test_links_on_pages_have_existing_targets() -> None:
