@@ -14,6 +14,7 @@ SESSIONS = [
     ("docs/how_to/predict.md",),
     ("docs/how_to/own_files.md",),
     ("docs/how_to/parquet.md",),
+    ("docs/how_to/recipes.md",),
     ("docs/how_to/augmentation.md",),
     ("docs/coming_from_keras.md",),
     ("docs/coming_from_lightning.md",),
