@@ -12,7 +12,7 @@ import tensorflow as tf
 from absl import logging
 
 from official_lite import orbit, telemetry
-from official_lite.checkpoint import async_checkpoint_manager, directories, model_state
+from official_lite.checkpoint import async_checkpoint_manager, directories, latest, model_state
 from official_lite.common import distribute_utils, files, goodput, preemption, terminal
 from official_lite.common.flags import Mode
 from official_lite.config import epochs, parsing
@@ -359,9 +359,16 @@ class OrbitExperimentRunner:
         self._opened.close()
 
     def show_summary(self) -> None:
-        """Print the last metrics of each split, if the run has writers."""
-        if self._writers:
-            telemetry.summary_table(dict(self._last_records.rows()))
+        """Print the last metrics and the best checkpoint, if the run has writers."""
+        if not self._writers:
+            return
+        rows = dict(self._last_records.rows())
+        subdir = self.params.trainer.best_checkpoint_export_subdir
+        best = os.path.join(self.model_dir, subdir)
+        has_best = self.trains and subdir and latest.latest_checkpoint(best)
+        telemetry.summary_table(rows | ({"best checkpoint": best} if has_best else {}))
+        if has_best:
+            logging.info("To export the best model: python -m official_lite.tools export %s", best)
 
     def _build_trainer(
         self, task: base_task.Task, train: bool, evaluate: bool
