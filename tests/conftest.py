@@ -42,9 +42,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for group in variants.values():
         if (sample := group[0].get_closest_marker("sample")) is not None:
             # Sorting by a hash mixes the variants; otherwise all in the sample may have one mode.
-            group.sort(key=lambda item: hashlib.sha256(item.name.encode()).digest())
+            # The name of the test does not count, so that renaming it keeps the sample.
+            group.sort(key=lambda item: hashlib.sha256(_variant(item).encode()).digest())
             for item in group[sample.args[0] :]:
                 item.add_marker("slow")
+
+
+def _variant(item: pytest.Item) -> str:
+    return item.name.partition("[")[2]
 
 
 def pytest_collection_finish() -> None:

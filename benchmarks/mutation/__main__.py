@@ -4,8 +4,9 @@
     python -m benchmarks.mutation trial_training "same step"
 
 Each mutant in `mutants.py` replaces one piece of the source in a copy of the repository and runs
-the test files that are expected to notice. A mutant is killed if a test fails. The tree itself is
-never changed. Arguments select the mutants whose module or description contains one of them.
+the test files that are expected to notice. A mutant is killed if a test fails; the slow tests run
+only if no other test fails. The tree itself is never changed. Arguments select the mutants whose
+module or description contains one of them.
 """
 
 import argparse
@@ -27,7 +28,7 @@ ROOT = pathlib.Path(__file__).parents[2]
 _LEFT_OUT = shutil.ignore_patterns(".*", "__pycache__", "results", "*.egg-info")
 
 _MAX_SECONDS = 900
-_TESTS_FAILED = 1
+_TESTS_FAILED, _NO_TESTS = 1, 5
 
 
 class BrokenTestsError(Exception):
@@ -101,21 +102,27 @@ def _require_passing(tests: Sequence[str], copy: pathlib.Path) -> None:
 
 def _is_killed(mutant: mutants.Mutant, copy: pathlib.Path) -> bool:
     started = time.monotonic()
-    with _applied(mutant, copy):
-        code, output = _run_tests(mutant.tests, copy)
-    # A mutant is also killed if a test hangs or the test process crashes. Other exit codes mean
-    # that pytest did not run the tests.
-    is_killed = code is None or code < 0 or code == _TESTS_FAILED
-    if not is_killed and code != 0:
-        raise BrokenTestsError(f"The tests can't run with the mutant `{mutant}`:\n{output}")
-    verdict = "killed" if is_killed else "survived"
+    verdict = "survived"
+    for killed, options in (("killed", []), ("killed by a slow test", ["-m", "slow"])):
+        with _applied(mutant, copy):
+            code, output = _run_tests(mutant.tests, copy, options)
+        # A mutant is also killed if a test hangs or the test process crashes. Other exit codes mean
+        # that pytest did not run the tests.
+        if code is None or code < 0 or code == _TESTS_FAILED:
+            verdict = killed
+            break
+        if code not in (0, _NO_TESTS):
+            raise BrokenTestsError(f"The tests can't run with the mutant `{mutant}`:\n{output}")
     print(f"{verdict:8} {mutant} ({time.monotonic() - started:.0f} s)", flush=True)
-    return is_killed
+    return verdict != "survived"
 
 
-def _run_tests(tests: Sequence[str], copy: pathlib.Path) -> tuple[int | None, str]:
+def _run_tests(
+    tests: Sequence[str], copy: pathlib.Path, options: Sequence[str] = ()
+) -> tuple[int | None, str]:
     """Return the exit code of pytest, or `None` if it takes too long, and the end of its output."""
-    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *tests]
+    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider"]
+    command += [*options, *tests]
     # The copy takes precedence over an installed package. Bytecode is not cached, because a mutant
     # may have the size and the modification time of the original file.
     environment = {**os.environ, "PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1"}
