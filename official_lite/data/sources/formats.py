@@ -10,6 +10,7 @@ import concurrent.futures
 import csv
 import functools
 import os
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -448,12 +449,17 @@ class ParquetSource(_TableSource):
         return min(least for least, _ in known), max(greatest for _, greatest in known)
 
 
+# While it loads a dataset, `datasets` deletes a lock of `tqdm` that all threads share.
+_LOADING = threading.Lock()
+
+
 class _SavedDataset(_File):
     def __init__(self, path: str) -> None:
         import datasets
 
         try:
-            loaded = datasets.load_from_disk(path)
+            with _LOADING:
+                loaded = datasets.load_from_disk(path)
         except (OSError, ValueError) as error:
             raise errors.DataError(
                 f"`{path}` can't be read as a Hugging Face dataset: {error} Expected a directory "

@@ -3,6 +3,7 @@
 import datetime
 import re
 import sys
+import threading
 
 import datasets
 import numpy as np
@@ -282,3 +283,20 @@ def test_array_record_yields_raw_records_and_refuses_column_selection(tmp_path):
     assert source.read(0)["record"].tolist() == [str(number).encode() for number in range(1000)]
     with pytest.raises(errors.ConfigValueError, match="has none"):
         registry.open_source("array_record", [path], ["x"])
+
+
+def test_saved_datasets_are_loaded_one_after_another(tmp_path, monkeypatch):
+    paths = [str(tmp_path / name) for name in "abc"]
+    for path in paths:
+        datasets.Dataset.from_dict({"id": list(range(10))}).save_to_disk(path)
+    load, lock = datasets.load_from_disk, threading.Lock()
+
+    def load_alone(path):
+        assert lock.acquire(blocking=False)
+        try:
+            return load(path)
+        finally:
+            lock.release()
+
+    monkeypatch.setattr(datasets, "load_from_disk", load_alone)
+    assert registry.open_source("huggingface", paths, []).num_rows == 30
