@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import gin
 import hypothesis
 import pytest
-from absl import flags
+from absl import flags, logging
 
 from official_lite.common import plugins
 
@@ -108,8 +108,9 @@ def parsed_flags() -> None:
 
 @pytest.fixture(autouse=True)
 def clean_global_state() -> Iterator[None]:
-    """Reset gin's bindings, `--safe_config`, Keras' precision and the default summary step."""
+    """Reset gin, `--safe_config`, the level of the log, Keras' precision and the summary step."""
     yield
+    logging.set_verbosity(logging.WARNING)
     plugins.restrict(None)
     gin.clear_config()
     if "keras" in sys.modules:
@@ -120,6 +121,11 @@ def clean_global_state() -> Iterator[None]:
         import tensorflow as tf
 
         tf.summary.experimental.set_step(None)
+
+
+@pytest.fixture
+def log_as_train_py_does() -> None:
+    logging.set_verbosity(logging.INFO)
 
 
 @pytest.fixture(scope="session")

@@ -19,7 +19,6 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from absl import logging
 
 import registry_imports  # noqa: F401  (imported for its registrations)
 from official_lite import pipeline, telemetry
@@ -107,17 +106,9 @@ def _empty(path: pathlib.Path) -> None:
     path.write_bytes(b"")
 
 
-@pytest.fixture
-def told() -> Iterator[None]:
-    """Log at level INFO during a test, as `train.py` does."""
-
-    verbosity = logging.get_verbosity()
-    logging.set_verbosity(logging.INFO)
-    yield
-    logging.set_verbosity(verbosity)
-
-
-def test_checkpoint_without_a_commit_file_is_ignored(run: pathlib.Path, told: None) -> None:
+def test_checkpoint_without_a_commit_file_is_ignored(
+    run: pathlib.Path, log_as_train_py_does: None
+) -> None:
     (run / "ckpt-30.commit.json").unlink()
     _train(run, 30)
     assert _trained_from(run) == 20
@@ -125,7 +116,7 @@ def test_checkpoint_without_a_commit_file_is_ignored(run: pathlib.Path, told: No
 
 
 def test_run_of_an_older_version_ignores_a_checkpoint_with_a_damaged_commit_file(
-    run: pathlib.Path, told: None
+    run: pathlib.Path, log_as_train_py_does: None
 ) -> None:
     for path in run.glob("*.chain.jsonl"):
         path.unlink()
@@ -266,7 +257,7 @@ def test_full_disk_is_reported_and_existing_checkpoints_are_kept(
     ],
 )
 def test_run_restores_the_checkpoint_before_a_damaged_one_and_names_both(
-    run: pathlib.Path, told: None, file: str, damage: Callable[[pathlib.Path], None]
+    run: pathlib.Path, log_as_train_py_does: None, file: str, damage: Callable[[pathlib.Path], None]
 ) -> None:
     damage(run / f"ckpt-30.{file}")
     _train(run, 40)
@@ -319,7 +310,7 @@ def test_run_with_only_damaged_checkpoints_is_refused_and_keeps_its_files(
     ids=["garbage", "empty", "missing", "not utf-8", "outside"],
 )
 def test_training_resumes_whatever_the_checkpoint_state_file_contains(
-    run: pathlib.Path, told: None, content: bytes | None
+    run: pathlib.Path, log_as_train_py_does: None, content: bytes | None
 ) -> None:
     outside = run.parent / "outside"
     shutil.copytree(run, outside)
@@ -334,7 +325,9 @@ def test_training_resumes_whatever_the_checkpoint_state_file_contains(
     )
 
 
-def test_latest_checkpoint_is_chosen_by_step_and_not_by_time(run: pathlib.Path, told: None) -> None:
+def test_latest_checkpoint_is_chosen_by_step_and_not_by_time(
+    run: pathlib.Path, log_as_train_py_does: None
+) -> None:
     yesterday = time.time() - 86_400
     for path in run.glob("ckpt-30.*"):
         os.utime(path, (yesterday, yesterday))

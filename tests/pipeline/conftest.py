@@ -4,13 +4,12 @@ import dataclasses
 import json
 import os
 import pathlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import keras
 import pytest
 import tensorflow as tf
-from absl import logging
 
 from official_lite import pipeline
 from official_lite.core import base_task
@@ -80,12 +79,9 @@ def context(tmp_path: pathlib.Path) -> Callable[..., pipeline.ExperimentContext]
 
 
 @pytest.fixture
-def log_of(tmp_path: pathlib.Path) -> Iterator[Callable[..., str]]:
-    """Yield a function that reads `log.txt`, which includes INFO lines as in a command."""
-    verbosity = logging.get_verbosity()
-    logging.set_verbosity(logging.INFO)
-    yield lambda path=tmp_path: (path / "log.txt").read_text()
-    logging.set_verbosity(verbosity)
+def log_of(tmp_path: pathlib.Path, log_as_train_py_does: None) -> Callable[..., str]:
+    """Return a function that reads `log.txt`, which includes INFO lines as in a command."""
+    return lambda path=tmp_path: (path / "log.txt").read_text()
 
 
 @pytest.fixture

@@ -148,15 +148,7 @@ def test_hooks_and_steps_alternate_as_in_libai(tmp_path, monkeypatch):
     ]
 
 
-@pytest.fixture
-def log_as_a_driver_does():
-    before = logging.get_verbosity()
-    logging.set_verbosity(logging.INFO)
-    yield
-    logging.set_verbosity(before)
-
-
-def test_libai_trainer_builds_its_own_hooks(tmp_path, log_as_a_driver_does):
+def test_libai_trainer_builds_its_own_hooks(tmp_path, log_as_train_py_does):
     params = _params(name="test/libai", train_steps=201, checkpoint_interval=200)
     _run(params, tmp_path)
     log = (tmp_path / "log.txt").read_text()

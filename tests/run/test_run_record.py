@@ -3,7 +3,6 @@ import logging as python_logging
 import os
 import pathlib
 import re
-from collections.abc import Iterator
 
 import gin
 import pytest
@@ -52,16 +51,8 @@ def test_error_without_a_message_is_recorded_by_its_class_name(tmp_path: pathlib
     assert _read(tmp_path / "run.json")["exit_reason"] == "KeyboardInterrupt"
 
 
-@pytest.fixture
-def log_as_a_driver_does() -> Iterator[None]:
-    verbosity = logging.get_verbosity()
-    logging.set_verbosity(logging.INFO)
-    yield
-    logging.set_verbosity(verbosity)
-
-
 def test_log_begins_with_the_command_and_the_versions(
-    tmp_path: pathlib.Path, log_as_a_driver_does: None
+    tmp_path: pathlib.Path, log_as_train_py_does: None
 ) -> None:
     with run_record.RunRecord(_params(), "train", str(tmp_path)):
         pass
@@ -71,7 +62,7 @@ def test_log_begins_with_the_command_and_the_versions(
 
 
 def test_last_log_line_states_the_status_and_step_of_the_run(
-    tmp_path: pathlib.Path, log_as_a_driver_does: None
+    tmp_path: pathlib.Path, log_as_train_py_does: None
 ) -> None:
     with run_record.RunRecord(_params(), "train", str(tmp_path)) as record:
         record.note(global_step=3)
