@@ -50,7 +50,9 @@ def test_position_after_a_billion_epochs_is_found_without_replaying_the_epochs(f
     assert sorted(_read(files, 14, first_record=14 * 10**9)) == list(range(14))
 
 
-def test_completed_epochs_are_not_read_again_on_resume(files):
+def _noting(read):
+    """Return a `dataset_fn` that appends each record to `read`."""
+
     def note(record):
         read.append(int(record))
         return record
@@ -59,8 +61,26 @@ def test_completed_epochs_are_not_read_again_on_resume(files):
         records = tf.data.TFRecordDataset(file)
         return records.map(lambda record: tf.numpy_function(note, [record], tf.string))
 
+    return dataset_fn
+
+
+def test_resume_at_the_end_of_a_pipelines_epoch_reads_only_files_of_the_next_epoch(files):
+    context = _context(0, 2)
+    whole = _read(files, 25, context, buffer=0)
+    file_of = np.repeat(range(len(SIZES)), SIZES)
+    # In each epoch, a pipeline reads two of the four files.
+    first_share = list(dict.fromkeys(file_of[whole]))[:2]
+    end = sum(SIZES[file] for file in first_share)
     read = []
-    _read(files, 2, buffer=0, dataset_fn=dataset_fn, first_record=14)
+    _read(files, 2, context, buffer=0, dataset_fn=_noting(read), first_record=end)
+    next_share = set(list(dict.fromkeys(file_of[whole[end:]]))[:2])
+    assert next_share != set(first_share)
+    assert set(file_of[read[sum(SIZES) :]]) <= next_share
+
+
+def test_completed_epochs_are_not_read_again_on_resume(files):
+    read = []
+    _read(files, 2, buffer=0, dataset_fn=_noting(read), first_record=14)
     # All files are read once to count their records, and at most once in the new epoch.
     assert len(read) <= 14 + 14
 
