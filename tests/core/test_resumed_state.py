@@ -180,9 +180,11 @@ def _assert_resumes_exactly(tmp_path: pathlib.Path, *args: Any, **kwargs: Any) -
 class RecurrentTask(ArrayTask):
     """A task whose model carries states from batch to batch."""
 
+    num_shards = 1
+
     def build_model(self) -> keras.Model:
-        num_replicas = tf.distribute.get_strategy().num_replicas_in_sync
-        inputs = keras.Input((2,), batch_size=line_experiment.BATCH_SIZE // num_replicas)
+        num_parts = tf.distribute.get_strategy().num_replicas_in_sync * self.num_shards
+        inputs = keras.Input((2,), batch_size=line_experiment.BATCH_SIZE // num_parts)
         steps = keras.layers.Reshape((2, 1))(inputs)
         states = keras.layers.SimpleRNN(3, stateful=True)(steps)
         return keras.Model(inputs, keras.layers.Dense(1)(states))
@@ -199,6 +201,14 @@ def test_checkpoint_without_states_of_recurrent_layers_can_be_resumed(
         older_version.setattr(model_state, "recurrent_items", lambda model: {})
         _run(tmp_path / "run", 4, RecurrentTask)
     assert np.isfinite(_run(tmp_path / "run", 8, RecurrentTask)[0]).all()
+
+
+def test_virtual_replicas_refuse_states_of_recurrent_layers(tmp_path) -> None:
+    params = line_experiment.line_experiment(trainer={"train_steps": 1, "virtual_replicas": 2})
+    task = RecurrentTask(params.task)
+    task.num_shards = 2
+    with pytest.raises(errors.ConfigValueError, match=r"rnn_state.*Set `stateful=False`"):
+        train_lib.run_experiment(None, task, "train", params, str(tmp_path / "run"))
 
 
 def test_states_of_recurrent_layers_on_several_replicas_log_a_warning(
