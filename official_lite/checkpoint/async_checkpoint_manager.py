@@ -100,7 +100,7 @@ class BackgroundSave:
     def _run(self, save: Save, strategy: tf.distribute.Strategy | None) -> None:
         try:
             self._path = self._call(save, strategy)
-        except BaseException as error:  # `result` raises it again.
+        except BaseException as error:  # `result` raises the error.
             # Store the error first: if there is no memory left, logging may fail as well.
             self._error = error
             error.add_note("The error occurred while a checkpoint was saved in the background.")
@@ -116,7 +116,7 @@ class BackgroundSave:
 
     def _yield(self) -> None:
         """Lower the priority of this thread on Linux, and let the caller continue."""
-        if sys.platform == "linux":  # Elsewhere, all threads of a process share one priority.
+        if sys.platform == "linux":  # Outside Linux, all threads of a process share one priority.
             thread = threading.get_native_id()
             niceness = os.getpriority(os.PRIO_PROCESS, thread) + NICENESS
             # A sandbox may forbid changing the priority, which costs only speed.
@@ -162,7 +162,8 @@ def _value_of(shardable: Any) -> tf.Tensor:
     # TensorFlow wraps objects that use legacy checkpoint keys, such as tables.
     saved = getattr(shardable.trackable, "obj", shardable.trackable)
     if isinstance(saved, tf.lookup.experimental.DenseHashTable):
-        # The table exports tensors that are not copies: the next insertion changes them.
+        # A `DenseHashTable` exports its tensors without copying them, so the next insertion would
+        # change them.
         return tf.constant(value.numpy(), value.dtype)
     return value
 

@@ -51,7 +51,8 @@ class BestCheckpoints:
         self._strategy = strategy
         self._writable_directory: str | None = None
         self._history = _read_history(directory)
-        # The steps of the checkpoints that were the best at a state to which training may return.
+        # The steps of the best checkpoints as of each saved state from which training may still
+        # resume.
         self._protected: set[int] = set()
 
     @property
@@ -81,13 +82,13 @@ class BestCheckpoints:
         history = [*self._up_to(step - 1), {**metrics, STEP_KEY: step}]
         protected = set(self._protected)
         if files.exists(commit_path := commit.path_of(self._path(step))):
-            # This file is from an interrupted training run. It must not mark a partly written
+            # An interrupted run left this commit file, which must not mark a partly written
             # checkpoint as complete.
             files.remove(commit_path)
         manager = self._manager(checkpoint, history)
         manager.save(checkpoint_number=step, check_interval=False)
         # Objects in the checkpoint may have called `protect` during the save. Undo this, because
-        # training never returns to the state in a best checkpoint.
+        # training never resumes from a best checkpoint.
         self._protected = protected
         self._history = history
         if writes_info:
@@ -154,7 +155,11 @@ class BestCheckpoints:
             self._manager(tf.train.Checkpoint()).keep_only({self._path(step) for step in wanted})
 
     def _wanted(self, known: Sequence[int]) -> set[int]:
-        """Return the last `max_to_keep` known steps up to the best and to each protected step."""
+        """Return the steps of the checkpoints to keep.
+
+        These are the last `max_to_keep` known steps up to and including the best step, and the same
+        for each protected step.
+        """
         ends = [self._history[-1][STEP_KEY] if self._history else -1, *self._protected]
         return {
             step

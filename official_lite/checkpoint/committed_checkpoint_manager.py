@@ -139,7 +139,7 @@ class CommittedCheckpointManager(tf.train.CheckpointManager):
         self._optional = optional
         self._moves_damaged = moves_damaged
         self._seal = seal
-        # The checksum of the commit file of the checkpoint that was last restored or saved.
+        # The checksum of the commit file of the last restored or saved checkpoint.
         self._previous: str | None = None
         self._has_saved = False
         self._last_size: int | None = None
@@ -174,7 +174,7 @@ class CommittedCheckpointManager(tf.train.CheckpointManager):
             path: str | None = super().save(checkpoint_number, check_interval, options)
         except BaseException as error:
             self._last_checkpoint_step = last_step
-            # The removal may fail for the same reason as the save. Report the error of the save.
+            # Raise only the save's error, because the removal may fail for the same reason.
             with contextlib.suppress(OSError, tf.errors.OpError):
                 self._remove_failed(checkpoint_number)
             if not error_report.is_disk_full(error):
@@ -213,7 +213,7 @@ class CommittedCheckpointManager(tf.train.CheckpointManager):
         path, damaged = fallback.restore_newest(
             self.checkpoint, paths, check=self._require_fit, optional=self._optional
         )
-        # A single unlisted checkpoint is what an interrupted first save leaves behind.
+        # An interrupted first save leaves a single unlisted checkpoint behind.
         is_first_save = not listed and len(damaged) == 1
         if path is None and damaged and not is_first_save:
             names = ", ".join(map(os.path.basename, damaged))
@@ -269,7 +269,7 @@ class CommittedCheckpointManager(tf.train.CheckpointManager):
         self._latest_checkpoint = paths[-1] if paths else None
 
     def _follow(self, path: str | None) -> None:
-        """Link the next checkpoint to a restored checkpoint, if this manager writes a chain."""
+        """Link the next checkpoint to a restored one, if this manager writes a checksum chain."""
         is_linked = self._seal and path is not None and files.exists(commit.path_of(path))
         self._previous = commit.checksum(path) if path is not None and is_linked else None
 
@@ -319,7 +319,7 @@ class CommittedCheckpointManager(tf.train.CheckpointManager):
         commit.remove(self._directory, self._checkpoint_name)
 
     def _commit(self, finish: Callable[[], None], path: str) -> None:
-        """Commit a checkpoint with complete files, before the base class removes older ones."""
+        """Commit a checkpoint whose files are complete, before the base class removes old ones."""
         finish()
         record = self._seal() if self._seal else None
         links = {"previous": self._previous, "record": record} if record else None
@@ -347,7 +347,7 @@ def _with_callback(
 ) -> tf.train.CheckpointOptions:
     """Return a copy of the options with a callback that runs when the files are complete.
 
-    It runs before all other callbacks.
+    The callback runs before all others.
     """
     options = copy.copy(options) if options is not None else tf.train.CheckpointOptions()
     others = options.experimental_write_callbacks or []

@@ -142,7 +142,7 @@ def _try(
     check: Callable[[str, Mapping[str, Any]], None],
     optional: Callable[[], Iterable[Any]],
 ) -> str | None:
-    """Restore a checkpoint, or return a description of its damage; None if it was restored."""
+    """Restore a checkpoint; return None on success, or else a description of the damage."""
     damage = commit.find_damage(path)
     if damage is not None:
         return damage

@@ -40,10 +40,10 @@ Candidates = dict[int, list[saved_graph.Tensor]]
 _HOLDERS = (keras.Variable, keras.layers.Layer, Mapping, list, tuple)
 
 _Tensor = saved_graph.Tensor
-# Maps the key of a weight and the name of a slot to the tensor of the slot.
+# Maps a weight's key and a slot's name to the slot's tensor.
 _Slots = dict[tuple[str, str], _Tensor]
 
-# Maps the attributes in which Keras 3 optimizers keep slots to the names of these slots in Keras 2.
+# Maps the slot attributes of Keras 3 optimizers to the names of the same slots in Keras 2.
 _SLOT_NAMES = {
     "_momentums": ("m", "momentum"),
     "momentums": ("momentum", "m"),
@@ -105,7 +105,12 @@ def match_names(weights: list[Any], tensors: list[saved_graph.Tensor]) -> Candid
 
 
 def _likeness(path: str, full_name: str) -> tuple[int, int]:
-    """Return the number of equal trailing components, and minus the number of other saved ones."""
+    """Compare a variable's path with a saved name, component by component from the end.
+
+    Returns:
+        The number of equal components, and minus the number of the saved name's other components,
+        so that better matches compare greater.
+    """
     ours, theirs = path.split("/")[::-1], full_name.split("/")[::-1]
     pairs = zip(ours, theirs, strict=False)
     equal = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
@@ -168,7 +173,7 @@ class _Walk:
 
 
 def _has_default_name(layer: keras.Layer) -> bool:
-    """Return whether a layer has a name such as `conv2d_3`, which Keras gives to a `Conv2D`."""
+    """Return whether a layer has a default name, such as `conv2d_3` for a `Conv2D` layer."""
     name = re.sub(r"_\d+$", "", layer.name)
     return name.replace("_", "") == type(layer).__name__.lower()
 
@@ -180,10 +185,9 @@ def _have_equal_shapes(pair: tuple[Any, saved_graph.Node]) -> bool:
 
 
 def _part(target: object, name: str) -> Any:
-    """Return the part of `target` that Keras 2 would have saved as `name`; None if there is none.
+    """Return the child of `target` that Keras 2 would have saved as `name`; None if there is none.
 
-    This reads `vars` and never calls `getattr`, because a property might compute something or
-    raise.
+    Attributes are read from `vars`, because calling `getattr` might run a property's code.
     """
     if isinstance(target, list | tuple):
         return target[int(name)] if name.isdigit() and int(name) < len(target) else None
@@ -196,7 +200,7 @@ def _part(target: object, name: str) -> Any:
         if isinstance(part := own.get(spelling), _HOLDERS):
             return part
         if isinstance(part, tf.Variable) and isinstance(target, keras.Layer):
-            # A layer of `official_lite.keras2` has a weight that shares the variable's value.
+            # In layers of `official_lite.keras2`, a Keras weight shares the variable's value.
             return next((weight for weight in target.weights if weight.value is part), None)
     named = [part for part in own.values() if isinstance(part, keras.Variable)]
     if isinstance(target, keras.Model):
@@ -342,7 +346,8 @@ def restore_run(
     saved = saved_graph.SavedGraph(path)
     items = dict(tf.train.TrackableView.children(checkpoint))
     top = saved.node(0).all_children
-    # If the whole model is an item, other layers are parts of it and share its weights.
+    # If one item is the whole model, layers in other items are parts of the model and share its
+    # weights.
     roots = ["model"] if "model" in items else list(items)
     parts = {name: items[name] for name in roots if isinstance(items[name], keras.Layer)}
     if not parts or not parts.keys() <= top.keys():
@@ -403,7 +408,7 @@ def restore_run(
 
 
 def _needed(items: Mapping[str, Any]) -> Iterator[Any]:
-    """Yield the variables that the checkpoint has to restore."""
+    """Yield the variables that must be restored from the checkpoint."""
     for name, item in items.items():
         if name in saved_graph.BOOKKEEPING | {"random_state", "recurrent_state"}:
             continue

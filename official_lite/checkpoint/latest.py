@@ -95,11 +95,11 @@ def read_state(directory: str) -> CheckpointState | None:
     if not files.exists(path):
         return None
     try:
-        # `open_file` rejects a pipe. TensorFlow would wait forever for a process to write to it.
+        # `open_file` rejects a pipe, from which TensorFlow would wait forever for input.
         with files.open_file(path, "rb"):
             return tf.train.get_checkpoint_state(directory)
     except (OSError, ValueError, tf.errors.OpError):
-        # The file is missing, empty, unreadable, or not UTF-8.
+        # The `checkpoint` file is missing, empty, unreadable, or not UTF-8.
         logging.warning("Ignoring %s, which can't be read.", path)
         return None
 

@@ -85,7 +85,8 @@ def pair(
             known = places.get(id(found.variable))
             if known is None or found.evidence < known.evidence:
                 places[id(found.variable)] = found
-    # Weights in lists are saved once for the whole model, even if `items` has only parts of it.
+    # Weights in lists are saved once for the whole model, even if `items` contains only some of its
+    # layers.
     in_list = _hidden_tensors(checkpoint)
     places = _pair_list(hidden, in_list) | places
     variables = {id(v): v for name in common for v in keras_variables.variables_of(items[name])}
@@ -95,8 +96,8 @@ def pair(
 
 
 def _walk(part: object, node: _Node) -> Iterator[Pair]:
-    """Traverse the objects of the model and the saved objects in parallel, by name."""
-    # Wrap lists and dicts in the same way as a checkpoint does.
+    """Traverse the model's objects and the saved objects in parallel, matching them by name."""
+    # Wrap lists and dicts in the same way as `tf.train.Checkpoint`.
     root = tf.train.Checkpoint(part=part).part
     seen: set[tuple[int, int, Evidence]] = set()
     pending: list[tuple[Any, _Node, Evidence]] = [(root, node, Evidence.NAME)]
@@ -359,8 +360,8 @@ def _tensors_of(
     tensors = {key: tensor for key, tensor in found.items() if tensor}
     own = [weights.get(id(weight)) for weight in optimizer._trainable_variables]
     if [tensor and tensor.key for tensor in own] == trained:
-        # Both optimizers train the same weights, so they created their variables outside of slot
-        # lists in the same order.
+        # The saved and the current optimizer train the same weights, so they created their
+        # variables outside of slot lists in the same order.
         taken = {tensor.key for tensor in [*tensors.values(), _child(node, _RATE)] if tensor}
         wanted = {id(place.variable) for place in _places(optimizer)} - tensors.keys()
         rest = [v for v in optimizer._variables if id(v) in wanted]
@@ -407,7 +408,7 @@ def _require_same_class(
 
 
 def _require_all_places(chain: Sequence[Any], places: Sequence[_Place]) -> None:
-    """Check that `places` contains all variables of the optimizers except the learning rates."""
+    """Check that `places` contains all optimizer variables except the learning rates."""
     known = {id(place.variable) for place in places}
     known |= {id(getattr(one, _RATE, None)) for one in chain}
     if any(id(variable) not in known for variable in chain[0].variables):

@@ -55,7 +55,7 @@ _WAY_OUT = (
 
 
 class _Names(tf.train.experimental.PythonState):
-    """The saved names of weights that are kept in a list, in which positions may change."""
+    """The saved names of weights that are stored in a list, where positions may change."""
 
     def __init__(self, names: Sequence[str]) -> None:
         self._names = list(names)
@@ -194,7 +194,7 @@ def follow_statistics(model: keras.Model | tf.Module) -> None:
 
 class _Kind(NamedTuple):
     learns: Callable[[Any], bool]
-    # Returns None if the layer has nothing to save yet.
+    # Reads the layer's state; returns None if there is nothing to save yet.
     read: Callable[[Any], Any]
     write: Callable[[Any, Any], None]
 

@@ -312,7 +312,7 @@ def _wanted(
 
 
 def _parts(model: keras.Model | tf.Module) -> dict[str, Any]:
-    """Return the parts of the model that `modules` can name."""
+    """Return the parts of the model that `modules` may select, by name."""
     layers: dict[str, Any] = {}
     for layer in getattr(model, "layers", []):
         # A name that several layers share selects all of them.

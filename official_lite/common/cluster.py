@@ -187,7 +187,7 @@ def _try(address: str) -> str | None:
 
 
 def _who_has_gone(addresses: Mapping[str, str]) -> Iterable[str]:
-    """Return the names of the processes that no longer listen, polling for up to two seconds.
+    """Poll for up to two seconds and return the names of the processes that no longer listen.
 
     A killed process loses its connections before it stops listening.
     """
@@ -210,7 +210,7 @@ def _who_was_lost(error: Exception, addresses: Mapping[str, str]) -> Iterable[st
 
 
 def _is_of_tensorflow(error: BaseException | None, *kinds: str) -> bool:
-    """Return whether an error or one of its causes is a TensorFlow error of the given kinds."""
+    """Return whether an error or one of its causes is a TensorFlow error of one of the kinds."""
     tensorflow = sys.modules.get("tensorflow")
     if tensorflow is None or error is None:
         return False
@@ -239,7 +239,7 @@ _MAX_CONNECTIONS = 64
 # The keys that every message must contain.
 _QUESTION = {"name", "id", "process", "cluster", "jobs", "proof"}
 
-# The additional keys of an answer.
+# The keys that an answer contains in addition to those of every message.
 _ANSWER = {"missing", "problem", "is_config"}
 
 # TensorFlow cannot leave and rejoin a cluster, so one rendezvous per process is enough.
@@ -265,7 +265,7 @@ def meet(found: tf_config.ClusterConfig, seconds: float | None = None) -> None:
 
 
 class _RollCall:
-    """The rendezvous from the point of view of one worker."""
+    """One worker's side of the rendezvous."""
 
     def __init__(self, found: tf_config.ClusterConfig, seconds: float) -> None:
         self._name = found.name
@@ -281,8 +281,8 @@ class _RollCall:
         self._num_strangers = 0
         others = self._addresses.keys() - {self._name}
         # `_missing` maps each worker that has not answered to the reason. `_unready` maps each
-        # worker that may still miss others to their names. `_untold` contains the workers that do
-        # not yet know that this worker misses no one.
+        # worker that may still be waiting for others to the names of the others. `_untold` contains
+        # the workers that do not yet know that this worker is no longer waiting for any worker.
         self._missing = dict.fromkeys(sorted(others), "not contacted yet")
         self._unready: dict[str, list[str]] = {name: [] for name in others}
         self._untold = set(others)
@@ -358,12 +358,12 @@ class _RollCall:
         }
         writer.write(self._signed(answer))
         await writer.drain()
-        # The other side closes the connection when it has read the answer.
+        # The other worker closes the connection after reading the answer.
         await asyncio.wait_for(reader.read(), _SECONDS_PER_CALL)
         self._hear(question, is_told=not answer["missing"])
 
     def _introduction(self) -> dict[str, Any]:
-        """Return the entries that all messages of this worker have in common."""
+        """Return the entries that all of this worker's messages contain."""
         return {
             "name": self._name,
             "id": self._id,
@@ -404,7 +404,7 @@ class _RollCall:
             self._look_whether_done()
 
     async def _ask(self, name: str) -> None:
-        """Poll a worker until it misses no one.
+        """Poll a worker until it is no longer waiting for other workers.
 
         A worker polls its own address, too, because another process may answer there.
         """

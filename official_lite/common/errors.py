@@ -60,8 +60,8 @@ class OfficialLiteError(Exception):
     # The text that IPython shows for the error; `error_report` sets it.
     _render_traceback_: ClassVar[Callable[[BaseException], list[str]]]
 
-    # AutoGraph preserves the class of an error from a traced step only if the class has this
-    # constructor.
+    # AutoGraph preserves the class of an error from a traced step only if the constructor of the
+    # class is `Exception.__init__`.
     __init__ = Exception.__init__
 
     def __str__(self) -> str:

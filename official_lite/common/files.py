@@ -120,7 +120,7 @@ def open_file(path: str, mode: str) -> Iterator[IO[Any]]:
 
 @contextlib.contextmanager
 def _naming(path: str) -> Iterator[None]:
-    """Add the path to read and write errors, which the system raises without a path."""
+    """Add the path to I/O errors, which the operating system raises without a path."""
     try:
         yield
     except OSError as error:

@@ -164,7 +164,7 @@ def _is_same(old: Any, new: Any) -> bool:
 
 
 def _identity(thing: Any) -> tuple[str, str] | None:
-    """Return the module and the qualified name of an object; None if they do not identify it.
+    """Return an object's module and qualified name; None if they do not identify the object.
 
     Lambdas and objects defined inside functions have no unique name.
     """

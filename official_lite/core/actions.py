@@ -38,8 +38,8 @@ __all__ = [
 ]
 
 
-# The maximum number of table elements that the checks read per step, on average. It is less than
-# what an optimizer update reads and writes.
+# The maximum number of table elements that `NonfiniteCheck` reads per step, on average. An
+# optimizer update reads and writes more elements.
 _NUMBERS_A_STEP = 50_000
 
 # The number of table rows in each block that `_rows_are_finite` reads.
@@ -92,7 +92,7 @@ class NonfiniteCheck:
 
     @functools.cached_property
     def _searches(self) -> tuple["_Search", "_Search"]:
-        """A search over all variables except the large tables, and one over the large tables."""
+        """Two searches: over all variables except the large tables, and over the large tables."""
         optimizer = self._trainer.optimizer
         found = [*self._trainer.model.variables, *getattr(optimizer, "variables", ())]
         found = [v for v in found if keras.backend.is_float_dtype(v.dtype)]
@@ -286,7 +286,7 @@ class RecoveryAction:
     def _restore(self) -> None:
         skipped = self._skipped
         if self._trainer is not None:
-            # Reset the count, because checkpoints of older versions do not contain it.
+            # Reset the number of batches read, which checkpoints of older versions do not contain.
             self._trainer.checkpoint.batches_read.assign(0)
         path = self.checkpoint_manager.restore_or_initialize()
         if path is None:

@@ -33,7 +33,7 @@ __all__ = [
 OptimizationConfig = config_definitions.OptimizationConfig
 RuntimeConfig = config_definitions.RuntimeConfig
 
-# Methods of Lightning and similar frameworks, and the `Task` methods that replace them.
+# Maps methods of Lightning and similar frameworks to the `Task` methods that replace them.
 _LIGHTNING = {
     "training_step": "train_step",
     "test_step": "validation_step",
@@ -326,7 +326,7 @@ class Task(tf.Module, metaclass=abc.ABCMeta):
             step_checks.warn_of_pairing(self, Task, labels, outputs)
         if not _has_compiled_loss(model):
             if aux_losses is None:
-                aux_losses = getattr(model, "losses", ())  # A `tf.Module` has none.
+                aux_losses = getattr(model, "losses", ())  # A `tf.Module` has no losses.
             return self._loss(labels, outputs, aux_losses)
         compute_loss = functools.partial(
             user_code.converted(model.compute_loss), features, labels, outputs, sample_weight
@@ -630,7 +630,7 @@ def _warn_of_lookalikes(task_cls: type[Task]) -> None:
         meant = _LIGHTNING.get(name) or next(
             iter(difflib.get_close_matches(name, methods, n=1, cutoff=0.9)), None
         )
-        # If the task overrides `meant`, the other method may be a helper with a similar name.
+        # If the task also overrides `meant`, the method with the similar name may be a helper.
         if meant and getattr(task_cls, meant, None) is getattr(Task, meant, None):
             terminal.warn_once(
                 "`%s.%s` is never called by the trainer. Did you mean `%s`?",

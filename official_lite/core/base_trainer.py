@@ -191,7 +191,7 @@ class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
         fields += ["task.validation_data"] * check_validation_data
         operator.attrgetter(*fields)(config)
 
-    # The parts of a trainer.
+    # Components of the trainer.
 
     @property
     def strategy(self) -> tf.distribute.Strategy:
@@ -487,7 +487,8 @@ class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
         self.join()
         groups = self._train_groups()
         logs = self._training_logs(groups)
-        # Reset here too, so that neither a checkpoint nor an evaluation sees these values.
+        # Reset the metrics at the end of the interval, too, so that neither a checkpoint nor an
+        # evaluation contains their values.
         for group in groups.values():
             group.reset()
         self._is_reporting = False
@@ -523,7 +524,7 @@ class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
             self._learn(inputs, self._accumulator)
 
     def _flush(self) -> None:
-        """Make an update from the accumulated gradients."""
+        """Update the weights with the accumulated gradients."""
         self._accumulator.flush(are_summed=bool(self.config.trainer.virtual_replicas))
         self._end_replica_step()
 

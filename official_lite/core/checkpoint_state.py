@@ -141,7 +141,7 @@ def _tasks(trainer: orbit.AbstractTrainer) -> dict[str, Any]:
 
 
 def _find_state(value: object, known: set[int]) -> Any:
-    """Return the state in a value that a checkpoint must save; None if there is none."""
+    """Return the state that a checkpoint must save for a value; None if there is none."""
     if isinstance(value, list | tuple):
         value = dict(enumerate(value))
     if isinstance(value, Mapping):

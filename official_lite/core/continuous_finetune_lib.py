@@ -75,7 +75,7 @@ def run_continuous_finetune(
         params,
         flags.Mode.TRAIN_AND_EVAL,
         model_dir,
-        # The checkpoints may not exist yet.
+        # The pretraining checkpoints may not exist yet.
         reads_weights=False,
         # Skip the check of input files in a cluster: if one process failed alone, the others would
         # wait for it.
@@ -215,8 +215,8 @@ def _write_summaries(model_dir: str, step: int, task_name: str, logs: Logs) -> N
     }
     values = {tag: value for tag, value in flat.items() if np.ndim(value) == 0}
     with telemetry.TensorBoardWriter(os.path.join(model_dir, "eval")) as writer:
-        # Drop values from an earlier attempt that was killed before it wrote the file below.
+        # Drop values from an earlier attempt that was killed before it wrote its JSON file.
         writer.rewind(step)
         writer.write_values(values, step=step)
-    # Write this file last, because it marks the checkpoint as done.
+    # Write the JSON file last, because it marks the checkpoint as done.
     write_json_summary(model_dir, step, logs)

@@ -63,8 +63,8 @@ Files = list[str] | dict[str, list[str]]
 # starting a call and waiting for it takes longer than mapping a small example.
 _PARALLEL_CALLS = max(32, os.cpu_count() or 1)
 
-# The number of prefetched batches. More do not help, and the number that tf.data's autotuner
-# chooses grows with every pause in training.
+# The number of prefetched batches. More batches do not help, and the number that tf.data's
+# autotuner chooses grows with every pause in training.
 _PREFETCHED_BATCHES = 2
 
 # The number of examples decoded in one call if the batch size is unknown.

@@ -98,7 +98,7 @@ def build_for_prediction(
 def _explained(
     task: base_task.Task, step: Callable[..., Any], **kwargs: Any
 ) -> Callable[[nests.Nest], Any]:
-    """Return a function of the inputs that runs a step and explains missing keys and steps."""
+    """Return a function that runs a step on inputs and explains missing keys and missing steps."""
 
     @user_code.not_converted
     def run(inputs: nests.Nest) -> Any:
@@ -216,8 +216,9 @@ def _stops_at_unbuilt_part(
     def trace(inputs: nests.Nest) -> None:
         try:
             strategy.run(step_fn, args=(inputs,))
-        except Exception as error:  # Keras may wrap the error that stops the trace in another one.
-            # TensorFlow initializes the variables that the step created only if the trace ends.
+        except Exception as error:  # Keras may wrap the error that stops the trace.
+            # Finish the trace; otherwise TensorFlow would not initialize variables that the step
+            # has created.
             failures.append(error)
 
     with contextlib.ExitStack() as stack:
@@ -235,8 +236,8 @@ def _stops_at_unbuilt_part(
             tf.function(trace).get_concrete_function(element_spec)
         except Exception as error:
             failures.append(error)
-    # If the error comes from the step itself, it is raised again in the next iteration, in which
-    # this layer or metric no longer stops the trace.
+    # If the error comes from the step itself, the next iteration raises it again, because the layer
+    # or metric that is built below then no longer stops the trace.
     if failures and not requests:
         raise failures[0]
     for build in requests[:1]:
@@ -248,7 +249,10 @@ def _stops_at_unbuilt_part(
 def _build_on_request(
     part: keras.layers.Layer | keras.metrics.Metric, requests: list[Callable[[], None]]
 ) -> Iterator[None]:
-    """Stop the trace if it builds `part` within the context, and record a request to build it."""
+    """Enter a context in which building `part` stops the trace.
+
+    A function that builds `part` is added to `requests`.
+    """
     build = part.build
 
     def note_and_stop(*args: Any, **kwargs: Any) -> None:
@@ -272,7 +276,10 @@ _METHODS = frozenset({"update_state", "add_variable"})
 def _create_on_request(
     metric: keras.metrics.Metric, requests: list[Callable[[], None]], tried: set[int]
 ) -> Iterator[None]:
-    """Stop the trace if `metric` creates variables in the context; record a request to do so."""
+    """Enter a context in which creating variables of `metric` stops the trace.
+
+    A function that creates the variables is added to `requests`.
+    """
     update_state = metric.update_state
     calls: list[Any] = []
 

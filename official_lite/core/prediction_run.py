@@ -142,7 +142,7 @@ def describe_source(
 
 
 def _decides(path: str) -> bool:
-    """Return whether a field of the config may change predictions."""
+    """Return whether a config field may change predictions."""
     is_unused = _is_within(path, _UNUSED) and not _is_within(path, _TRAINING_INPUT)
     if is_unused or path in _PLACES or path == "prediction.output_dir":
         return False
@@ -209,7 +209,7 @@ def _find_remote(pattern: str) -> list[str]:
     try:
         return sorted(tf.io.gfile.glob(pattern)) or [pattern] * tf.io.gfile.exists(pattern)
     except tf.errors.UnimplementedError:
-        # TensorFlow does not support the file system, so the task reads the files in its own way.
+        # TensorFlow does not support this file system, so the task must read the files without it.
         return []
 
 

@@ -258,7 +258,7 @@ class MetricGroup:
         return logs
 
     def _is_traced(self) -> bool:
-        """Return whether to use compiled calls; trace them after a number of eager calls."""
+        """Return whether to use compiled calls, which are traced after a number of eager calls."""
         if not self._traceable or self._calls <= _CALLS_BEFORE_TRACING:
             return False
         if not self._has_traced:
@@ -426,7 +426,7 @@ def weight_of_part(
     """
     if not size or num_examples is None:
         return None
-    # If the number is a constant in a trace, all batches have this number of examples.
+    # If the number of examples is a constant in the graph, all batches have the same number.
     if not tf.executing_eagerly() and tf.get_static_value(num_examples) is not None:
         return None
     return tf.cast(num_examples, tf.float32) / (size / num_parts)

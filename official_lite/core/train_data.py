@@ -288,10 +288,10 @@ class TrainData:
             is_counted: Whether the loop counts the batches that it reads.
         """
         if not is_counted:
-            # The count is from another execution mode and would no longer increase.
+            # The batch count is from another execution mode, and this mode would not increase it.
             self.batches_read.assign(0)
         self._convert_counts()
-        # Checkpoints of older versions contain no count, so compute it from the step.
+        # Checkpoints of older versions contain no batch count, so compute the count from the step.
         self._uncounted = 0 if int(self.batches_read.numpy()) else self._expected(step)
         batch = int(self.batches_read.numpy()) + self._uncounted + int(self.skipped.numpy())
         dataset = self._build_at(batch)
@@ -341,7 +341,7 @@ class TrainData:
         )
 
     def _convert_counts(self) -> None:
-        """Convert counts that were saved with another number of micro-batches per update."""
+        """Convert batch counts that were saved with another number of micro-batches per update."""
         saved, count = int(self.micro_batches.numpy()), count_micro_batches(self._config)
         if saved != count:
             for counted in (self.batches_read, self.skipped):

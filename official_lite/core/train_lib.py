@@ -47,7 +47,8 @@ Logs = Mapping[str, Any]
 _Arguments = ParamSpec("_Arguments")
 _Result = TypeVar("_Result")
 
-# Runs with fewer steps are cheap to repeat, so no warning is logged if they save no checkpoint.
+# Runs with fewer steps than this are cheap to repeat, so no warning is logged if they save no
+# checkpoint.
 _STEPS_WORTH_SAVING = 100
 
 

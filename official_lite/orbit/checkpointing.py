@@ -73,7 +73,7 @@ def watch_checkpoints(
         for path in latest.find_checkpoints(directory):
             version, before = _version_of(path), seen.get(path, ())
             seen[path] = version or before
-            # A checkpoint is not yielded again if only its commit file has appeared since.
+            # Do not yield a checkpoint again just because its commit file has appeared.
             is_changed = version[:1] == before[:1] and version != before
             if is_changed or (version and not before):
                 yield path
@@ -88,7 +88,7 @@ def watch_checkpoints(
 
 
 def _version_of(path: str) -> tuple[object, ...]:
-    """Return a value that changes if a checkpoint is rewritten; empty if the checkpoint is gone."""
+    """Return a value that changes when a checkpoint is rewritten, or `()` if it is missing."""
     try:
         if (committed := commit.read(path)) is not None:
             return "commit", committed.index_sha256
@@ -96,7 +96,7 @@ def _version_of(path: str) -> tuple[object, ...]:
         return "index", commit.sha256(f"{path}.index")
     except (OSError, tf.errors.NotFoundError):
         return ()
-    except ValueError:  # The commit file is damaged, which the restore reports.
+    except ValueError:  # A restore will report the damaged commit file.
         return "commit", ""
 
 
@@ -192,7 +192,7 @@ class Checkpointing(triggers.Trigger):
         return path
 
     def _prepare_manager(self) -> None:
-        """Pass `on_save` to the manager, because actions may also call the manager's `save`."""
+        """Set the manager's `on_save`, because actions may call the manager's `save` directly."""
         if self._on_save is not None and _is_committed(self._manager):
             self._manager.on_save = self._on_save
 
@@ -206,7 +206,7 @@ class Checkpointing(triggers.Trigger):
             return None
         path, self._unreported = self._unreported, None
         self.wait()
-        # If the save failed, another call may already have raised the error.
+        # Return None after a failed save whose error another call has already raised.
         return path if path == self._manager.latest_checkpoint else None
 
     def wait(self) -> None:

@@ -24,7 +24,7 @@ Action = Callable[[runner.Output], None]
 
 @dataclasses.dataclass(kw_only=True)
 class _Plan:
-    """The schedule of one call of `train` or `train_and_evaluate`, and its evaluation results."""
+    """The schedule of a `train` or `train_and_evaluate` call, and the call's evaluation results."""
 
     last_step: int
     evaluate: triggers.Trigger = dataclasses.field(default_factory=triggers.Never)
@@ -158,7 +158,7 @@ class Controller:
         self._is_running = False
         self._evaluation_is_pending = False
         self._must_rewind = False
-        # The result of `_end_interval`, until `_report` has reported it.
+        # The result of `_end_interval` that `_report` has not reported yet; None if there is none.
         self._ended_interval: tuple[runner.Output, runner.Output] | None = None
         self.stop_reason: str | None = None
         self.is_interrupted = False
@@ -469,7 +469,7 @@ class Controller:
             yield
 
     def _keeping_metrics(self) -> contextlib.AbstractContextManager[None]:
-        """Return a context in which an evaluation keeps the metrics of an open interval intact."""
+        """Return a context in which an evaluation preserves the metrics of the current interval."""
         if self.trainer is None or self.trainer is self.evaluator or not self._inner.is_open:
             return contextlib.nullcontext()
         return self.trainer.keeping_metrics()
@@ -494,7 +494,7 @@ class Controller:
             self._finish(plan)
 
     def _next_event(self, step: int, plan: _Plan) -> int:
-        """Return the first step after `step` at which an event may be due."""
+        """Return the first step after `step` with a potential report, hook, evaluation or save."""
         whens = (
             self._inner,
             self._hooks,
@@ -541,7 +541,7 @@ class Controller:
         self._reports.write()
 
     def _finish(self, plan: _Plan) -> None:
-        """Run the final report, evaluation and checkpoint, except those already run at the step."""
+        """Run the final report, evaluation and save; skip those already done at this step."""
         if self._has_interval():
             self._report()
         if plan.evaluate_at_end and plan.evaluated_step != self.step:
@@ -555,7 +555,7 @@ class Controller:
         """End the reporting interval, so that hooks find its values in the storage.
 
         Returns:
-            The trainer's report, and the same values as NumPy values with `steps_per_second`.
+            The trainer's report, and its values converted to NumPy, with `steps_per_second` added.
         """
         output = self._inner.report()
         logs = reports.as_numpy(output)
@@ -580,8 +580,8 @@ class Controller:
             action(output)
 
     def _report_training(self, logs: runner.Output, has_failed: bool = False) -> None:
-        # Reading values from graphs requires all workers. After a failure, the other workers may
-        # still be training.
+        # Reading the values that graphs logged requires all workers, but after a failure the other
+        # workers may still be training.
         is_alone = self.strategy.cluster_resolver is None
         self._reports.report_training(
             logs,
@@ -591,7 +591,10 @@ class Controller:
         )
 
     def _prepare_save(self) -> Callable[[], None]:
-        """Prepare evaluator and writers for a save; see `CommittedCheckpointManager.on_save`."""
+        """Prepare the evaluator and the writers for a save.
+
+        See `CommittedCheckpointManager.on_save`.
+        """
         goodput.current().keep(self.step)
         self._notify_evaluator("before_checkpoint")
         return self._reports.before_save(step=self.step)
@@ -834,7 +837,8 @@ class InnerLoop:
         started = time.monotonic()
         try:
             self._call_trainer(_num_steps(stop - start))
-            # Reading the step waits for the device, so the measured time includes it.
+            # Reading the step variable waits for the device, so the measured time includes the
+            # device's work.
             reached = int(self._tf_step.value().numpy())
         except loop_fns.END_OF_DATA as error:
             raise standard_runner.end_of_training_data(self._global_step) from error
@@ -908,6 +912,6 @@ class InnerLoop:
 
 @functools.lru_cache(maxsize=64)
 def _num_steps(count: int) -> tf.Tensor:
-    """Return `count` as a tensor, cached because hooks may split the loop into equal stretches."""
+    """Return `count` as a tensor, cached because hooks may split a loop into equally long parts."""
     with tf.init_scope():
         return tf.constant(count, tf.int32)

@@ -33,8 +33,8 @@ def optimizer_of(trainer: object) -> keras.optimizers.Optimizer | None:
 class _OfController:
     """A descriptor that makes an attribute of the controller available on the trainer.
 
-    Trainers in LiBai and detectron2 have attributes with the same names. A subclass of a trainer
-    may replace the attribute with one of its own.
+    Trainers in LiBai and detectron2 have attributes with the same names. Trainer subclasses may
+    override the attribute.
     """
 
     def __init__(self, name: str) -> None:

@@ -18,7 +18,7 @@ class TrainLoop(Protocol):
     """Runs training steps on data that it holds."""
 
     def __call__(self, num_steps: tf.Tensor) -> Any:
-        """Run `num_steps` steps (an int32 scalar) and return the outputs of the last one.
+        """Run `num_steps` steps (an int32 scalar) and return the outputs of the last step.
 
         Raises:
             StopIteration, tf.errors.OutOfRangeError: The data ended before `num_steps` steps.

@@ -80,7 +80,8 @@ class EverySeconds(Trigger):
         return math.inf
 
     def is_due(self, step: int) -> bool:
-        # Several callers may ask about a step, so calls for the same step return the same answer.
+        # Several callers may query the same step, so all calls for that step return the same
+        # answer.
         if step != self._last_step and self._clock() - self._last_time >= self._seconds:
             self._last_time, self._last_step = self._clock(), step
         return step == self._last_step

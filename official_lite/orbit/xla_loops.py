@@ -14,7 +14,8 @@ from official_lite.orbit.utils import loop_fns
 
 RunOnStack = Callable[[Any, tf.Tensor], None]
 
-# The limits of a stack. More steps would save no time, and more bytes would not fit into caches.
+# The maximum size of a stack of batches. More steps would save no time, and more bytes would not
+# fit into caches.
 _MAX_STEPS = 200
 _MAX_BYTES = 64 * 2**20
 
@@ -56,7 +57,7 @@ class StackedLoop(standard_runner.MeasuredLoop):
         self._counts = [] if counts is None else tf.nest.flatten(counts)
         # The number of batches drawn from the current stack.
         self._drawn = tf.Variable(0, trainable=False, dtype=tf.int64)
-        # The current stack, if a call ended before all of its steps had run.
+        # The current stack, if the last call ended before it had run all steps of the stack.
         self._left_over: Any = None
         self._steps_left = 0
         self._last_outputs = loop_fns.LastOutputs()
@@ -119,7 +120,7 @@ class StackedLoop(standard_runner.MeasuredLoop):
         self._drawn.assign(0)
 
     def _run_whole_stacks(self, run_on_stack: RunOnStack, num_stacks: tf.Tensor) -> tf.Tensor:
-        """Run `num_stacks` stacks, of which the last may be short; return their number of steps."""
+        """Run `num_stacks` stacks and return the number of steps; the last stack may be short."""
         num_steps = 0
         for _ in tf.range(num_stacks):
             stack = self._fetch(self._iterator)
@@ -161,7 +162,8 @@ def compile_steps(
     def run_on_stack(stack: Any, num_steps: tf.Tensor) -> None:
         # A loop over `tf.range` would not work, because XLA needs its length at compile time.
         while num_steps > 0:
-            # Skip the batches that a step does not fetch, so that steps fetch only their own.
+            # Skip the batches that a step did not fetch, so that each step fetches only its own
+            # batches.
             next_step = drawn.read_value() + batches_per_step
             with tf.name_scope(""):
                 step_fn(_StackIterator(stack, drawn, batches_per_step))

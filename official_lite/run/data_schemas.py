@@ -62,7 +62,7 @@ def check(
         given = list(hyperparams.texts(block.input_path))
         if any(phase_configs.lies_in(text, phase) for text in given for phase in earlier_phases):
             continue
-        # The files may not exist yet, because the task may create them.
+        # The input files may not exist yet, because the task may create them.
         if not block.NAMES_FILES and not all(map(_exists, given)):
             continue
         for path, found in _describe(place, block, model_dir):
@@ -111,7 +111,7 @@ def _blocks_with_source(
 def _describe(
     place: str, block: config_definitions.DataConfig, model_dir: str
 ) -> Iterator[tuple[str, schema.DataSchema]]:
-    """Yield the path of the schema file and the current schema of each source of a block."""
+    """Yield the schema file path and the current schema of each source of a data config block."""
     name = place.removeprefix("task.").replace(".task_config", "").translate(_IN_FILE_NAMES)
     given = block.input_path
     inputs: dict[str, Any] = {"": given}

@@ -125,7 +125,7 @@ def _do(
     work: Callable[[run_record.RunRecord], None],
     at_the_end: Sequence[Part],
 ) -> None:
-    """Run `work` and all parts, and raise the first error.
+    """Run `work`, then all callbacks in `at_the_end`, and raise the first error.
 
     Exceptions of every kind are caught, because an interrupted run must be cleaned up, too.
     """

@@ -143,7 +143,7 @@ class ModelDirLock(contextlib.AbstractContextManager["ModelDirLock"]):
         if self._thread is not None:
             self._thread.join()
         _held.discard(self._me.id)
-        # An error here must not hide how the run ended.
+        # An error while the lock is removed must not hide the error that ended the run.
         with contextlib.suppress(OSError):
             if self._is_mine():
                 files.remove(self._path)

@@ -280,7 +280,8 @@ class RunRecord(contextlib.AbstractContextManager["RunRecord"]):
             # Write gin's config again, because the run may have added bindings.
             save_gin_config(self._mode, self._model_dir, self._params)
         except OSError as second:
-            # Report the first error; both often have the same cause, such as a full disk.
+            # Raise only the run's error if there is one, because both errors often have the same
+            # cause, such as a full disk.
             if error is None:
                 raise
             logging.warning("The end of the run could not be recorded: %s", second)
@@ -406,8 +407,8 @@ def _has_reached_the_end(
     record: dict[str, Any], params: config_definitions.ExperimentConfig, mode: str, model_dir: str
 ) -> bool:
     step, train_steps = record.get("global_step"), _train_steps(params, record)
-    # A finished run of any training mode also satisfies the mode `train`, but a run in that mode
-    # lacks the evaluations that other modes require.
+    # A finished run of any training mode also satisfies the mode `train`, but a run in the mode
+    # `train` lacks the evaluations that other modes require.
     has_run = mode in (record.get("mode"), "train")
     if record.get("status") != "done" or not has_run or step is None or train_steps is None:
         return False
@@ -478,7 +479,7 @@ def check_model_dir(model_dir: str) -> None:
 
 
 def _require_regular_files(model_dir: str) -> None:
-    """Check that the files that TensorFlow opens are regular; other files would fail or block."""
+    """Check that files opened by TensorFlow are regular; opening other files may fail or block."""
     if files.is_remote(model_dir):
         return
     paths = [os.path.join(model_dir, name) for name in files.list_names(model_dir)]

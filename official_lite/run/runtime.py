@@ -56,7 +56,7 @@ def set_intra_op_threads(num_threads: int | None) -> None:
     try:
         tf.config.threading.set_intra_op_parallelism_threads(num_threads)
     except RuntimeError:
-        # A warning is enough, because the setting affects only speed.
+        # Only warn, because the number of threads affects only speed.
         logging.warning(
             "`runtime.intra_op_parallelism_threads` is %d, which has no effect, because "
             "TensorFlow has already started its threads. Start another process to apply it.",

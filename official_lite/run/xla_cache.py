@@ -38,7 +38,7 @@ def use_directory(directory: str | None) -> None:
     flags = os.environ.get("TF_XLA_FLAGS", "").strip()
     if not directory or _FLAG in flags:
         return
-    # Warnings are enough, because the setting affects only the startup time.
+    # Only warn, because the cache affects only the startup time.
     if flags and not flags.startswith("-"):
         logging.warning(
             "`runtime.xla_cache_dir` has no effect, because TF_XLA_FLAGS names a file of flags. "
@@ -47,7 +47,7 @@ def use_directory(directory: str | None) -> None:
         return
     try:
         path = os.path.join(files.expand_home(directory), _compiler_id())
-        # Quote the path; otherwise TensorFlow would end it at the first space.
+        # Quote the path; otherwise TensorFlow would cut it off at the first space.
         flags = f"{flags} {_FLAG}='{path}' --tf_xla_persistent_cache_device_types=CPU".strip()
         if _has_started():
             logging.warning(

@@ -18,10 +18,12 @@ from absl import logging
 from official_lite.common import nested_dict, terminal
 from official_lite.telemetry.writer import Record, RunInfo, Writer
 
-# If a terminal has fewer columns, metrics are more useful than the bar and the elapsed time.
+# On terminals with fewer columns than this, metrics are more useful than the progress bar and the
+# elapsed time.
 _WIDTH_FOR_DECORATION = 100
 
-# If a terminal has fewer columns, the pace and the remaining time would leave no room for metrics.
+# On terminals with fewer columns than this, the pace and the remaining time would leave no room for
+# metrics.
 _WIDTH_FOR_PACE = 60
 
 ETA = "eta"
@@ -127,7 +129,7 @@ class ConsoleWriter(Writer):
 
 
 class _Lines:
-    """Formats records as lines that count epochs if their number is known.
+    """A formatter of records as lines, which show the epoch if the number of epochs is known.
 
     Args:
         fields: As in `ConsoleWriter`.
@@ -141,7 +143,7 @@ class _Lines:
         self._fields = fields
         self._total_steps = total_steps
         self._train_epochs = train_epochs
-        # The epochs of a shorter run, such as a test of one step, have no meaning.
+        # In a run of less than one epoch, such as a one-step test, an epoch count has no meaning.
         self.count_epochs = bool(total_steps and train_epochs and train_epochs >= 1)
 
     def format(self, record: Record) -> str:
@@ -252,8 +254,8 @@ class ProgressWriter(Writer):
             console=console,
             expand=True,
         )
-        # The step and time of the first call of `progress`, from which the pace is computed until
-        # a record contains it.
+        # The step and time of the first `progress` call, from which the pace is computed until a
+        # record contains the pace.
         self._start: tuple[int, float] | None = None
         self._has_pace = False
         self._log_stream: TextIO | None = None
@@ -261,7 +263,7 @@ class ProgressWriter(Writer):
 
     def write(self, record: Record) -> None:
         if record.split != "train":
-            # Without epochs, the bar alone shows the training report.
+            # If epochs are not counted, only the progress bar shows the training report.
             train = self._last_train if self._lines.count_epochs else None
             for line in self._lines.join(train, record)[-1:]:
                 self._progress.console.print(rich.text.Text(line))

@@ -278,7 +278,7 @@ class GraphMetrics:
         )
 
     def _build_read_and_reset(self) -> Callable[[], tf.Tensor]:
-        # Everything is concatenated into one vector, for a single reduction and a single copy from
+        # Concatenate all variables into one vector, for a single reduction and a single copy from
         # the device. Sorting by name gives the same order on all workers.
         counted = [
             *(self._scalars[name] for name in sorted(self._scalars)),

@@ -361,7 +361,7 @@ class AsyncWriter(Writer):
         errors = self._stop()
         try:
             self._inner.close()
-        except BaseException as error:  # It is raised below, together with the thread's errors.
+        except BaseException as error:  # This error and the thread's errors are raised below.
             errors.append(error)
         _raise_all(errors)
 
@@ -413,7 +413,7 @@ class _Thread:
         is_done = threading.Event()
         self.put(task)
         self.put(is_done.set)
-        # Another thread may call `stop` before the task has run.
+        # Do not wait forever: another thread may call `stop` before the task has run.
         while not is_done.wait(timeout=0.1) and self._thread.is_alive():
             pass
 

@@ -91,7 +91,8 @@ class ExportSavedModel:
 
     def __call__(self, output: runner.Output) -> None:
         path = self.file_manager.next_name()
-        # If the storage were not muted, it would be saved together with a model that logs numbers.
+        # Mute the event storage. Otherwise a model that writes scalars to the storage would be
+        # saved together with the storage.
         muted = telemetry.get_event_storage().muted()
         with muted, ema_optimizer.averaged_weights(self.optimizer):
             tf.saved_model.save(self.model, path, self.signatures, self.options)
@@ -106,7 +107,7 @@ def safe_normpath(path: str) -> str:
 
 
 class _Counter:
-    """A counter that continues from the highest id on disk."""
+    """A counter of export ids that starts after the highest existing id."""
 
     def __init__(self, base_name: str) -> None:
         existing = _numbered_paths(base_name)

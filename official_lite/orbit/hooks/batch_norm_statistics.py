@@ -93,7 +93,8 @@ class BatchNormStatistics:
         with contextlib.ExitStack() as stack:
             for recorder in self._recorders:
                 stack.enter_context(recorder.recording())
-            # The step may change variables that only the task knows, such as a second optimizer.
+            # The step may change variables that only the task knows, such as those of a second
+            # optimizer.
             function = self._step_fn.get_concrete_function(iterator)
             stack.enter_context(unchanged(function.graph.variables))
             for step in range(num_steps):
@@ -166,7 +167,7 @@ class _Recorder:
         def recording_call(*args: Any, **kwargs: Any) -> Any:
             arguments = self._signature.bind(*args, **kwargs).arguments
             if arguments.get("training"):
-                # A subclass may give the first parameter another name.
+                # Take the first argument by position, because a subclass may rename the parameter.
                 self._add(next(iter(arguments.values())), arguments.get("mask"))
             return call(*args, **kwargs)
 
@@ -239,7 +240,7 @@ def unchanged(variables: Iterable[Any]) -> Iterator[None]:
 
 
 def _variables(model: keras.Model | tf.Module) -> list[Any]:
-    """Return everything that a train step may change: weights, random state and metrics."""
+    """Return all variables that a train step may change: weights, random state and metrics."""
     return [*model.variables, *model.metrics_variables]
 
 
@@ -410,8 +411,8 @@ class StochasticWeightAveraging(Hook):
                 self._save()
 
     def state_dict(self) -> dict[str, Any]:
-        # An empty state would not be saved, but a restore must also discard an average that began
-        # after the checkpoint.
+        # Return a state even without an average: an empty state would not be saved, but a restore
+        # must also discard an average that was started after the checkpoint was saved.
         arrays = {f"average_{i}": average for i, average in enumerate(self._average)}
         return {"num_averaged": self._num_averaged, **arrays}
 
@@ -431,8 +432,9 @@ class StochasticWeightAveraging(Hook):
         if evaluator is None or not getattr(evaluator, "evaluates", True):
             return
         steps = self.controller.eval_steps if self._eval_steps is None else self._eval_steps
-        # `controller.evaluate` would also call hooks and actions, which expect the trained weights.
-        # For the same reason, these results must not be recorded as the best evaluation.
+        # `controller.evaluate` would also call hooks and actions, which expect the trained weights
+        # instead of the averaged ones. For the same reason, these results must not be recorded as
+        # the best evaluation.
         apart = getattr(evaluator, "evaluating_apart", contextlib.nullcontext)
         with storage.muted(), apart():
             output = dict(evaluator.evaluate(tf.constant(steps, tf.int32)) or {})

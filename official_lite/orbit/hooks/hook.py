@@ -403,7 +403,7 @@ _ARGUMENTS = {
     if inspect.isfunction(method)
 }
 
-# Methods that may omit their argument, because hooks of LiBai and detectron2 define
+# Hook methods that may omit their argument, because hooks written for LiBai and detectron2 define
 # `after_train(self)`.
 _EVENTS = ("after_eval", "on_checkpoint", "on_exception", "after_train")
 
@@ -532,5 +532,5 @@ def _step_trigger(hook: Hook) -> triggers.Trigger:
 
 
 def _overrides(hook: Hook, method: str) -> bool:
-    # A `LambdaHook` sets functions on the object in place of methods.
+    # A `LambdaHook` stores functions as instance attributes, which replace the methods.
     return getattr(getattr(hook, method), "__func__", None) is not getattr(Hook, method)

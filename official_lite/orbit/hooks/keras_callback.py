@@ -143,7 +143,7 @@ class KerasCallback(Hook):
         self._first_step: int | None = None
         self._is_training = False
         self._has_ended = False
-        # The restored value of the monitored metric in the training reports before the checkpoint.
+        # The monitored training metric as last reported before the restored checkpoint was saved.
         self._earlier_logs: dict[str, float] = {}
         self._validation_logs: dict[str, float] = {}
         self._epoch_logs: dict[str, float] = {}
@@ -195,7 +195,7 @@ class KerasCallback(Hook):
             return
         validation_logs = _keras_logs(logs)
         if self.watched_metric:
-            # Raise an error if there is no such metric. Keras itself only warns.
+            # Raise an error if the evaluation lacks the monitored metric. Keras itself only warns.
             saving_and_stopping.find_metric(
                 self.callback.monitor.removeprefix("val_"), validation_logs
             )
@@ -213,7 +213,7 @@ class KerasCallback(Hook):
                 # A resumed run completes the epoch, so the epoch does not end here.
                 self._call("on_train_end", self._epoch_logs)
             else:
-                # If a finished run is started again, no epoch ends.
+                # If a finished run is started again, no step runs, so no epoch ends.
                 if self._has_trained() and self.controller.step != self.controller.first_step:
                     self._end_epoch()
                 self._end_train()
@@ -272,13 +272,13 @@ class KerasCallback(Hook):
         self._call("on_epoch_begin", self._epoch, {})
 
     def _continue_epoch(self) -> None:
-        """Continue the epoch of the restored checkpoint, even if none of its steps are left."""
+        """Continue the restored checkpoint's epoch, even if all of its steps have already run."""
         optimizer: Any = getattr(self._model, "optimizer", None)
         rate = getattr(optimizer, "learning_rate", None)
         before = rate.numpy() if isinstance(rate, keras.Variable) else None
         self._call("on_epoch_begin", self._epoch, {})
-        # The restored rate and state already include what the callback changed at the start of the
-        # epoch.
+        # The restored learning rate and callback state already include the callback's changes at
+        # the start of the epoch.
         if before is not None:
             optimizer.learning_rate = before
         self._state.restore()
@@ -318,7 +318,7 @@ class KerasCallback(Hook):
         self._has_ended = True
 
     def _saved_weights(self) -> list[bytes]:
-        """Return the model's weights as bytes if this step is already saved, else an empty list."""
+        """Return the model's weights as bytes if the current step is saved, else an empty list."""
         path = getattr(self.controller.checkpoint_manager, "latest_checkpoint", None) or ""
         if not path.endswith(f"-{self.controller.step}"):
             return []
@@ -357,7 +357,7 @@ class KerasCallback(Hook):
 
     @contextlib.contextmanager
     def _evaluated_state(self) -> Iterator[None]:
-        """Enter a context in which the model has the evaluated weights.
+        """Enter a context in which the model has the weights that evaluations use.
 
         Weights that the callback sets in the context stay in the model.
         """
@@ -447,7 +447,7 @@ class _CsvFile:
 
 
 class _CallbackState:
-    """The state of a callback: its plain-valued attributes that have changed during training.
+    """The state of a callback: attributes with plain values that have changed during training.
 
     Attributes:
         has_begun: Whether `on_train_begin` has been called.
@@ -477,7 +477,7 @@ class _CallbackState:
         """Set the attributes to those in the restored checkpoint."""
         for name, value in copy.deepcopy(self._initial | self.restored).items():
             current = getattr(self._callback, name, None)
-            # Skip attributes in which Keras has replaced None with a function.
+            # Skip attributes that were None until Keras set them to a function.
             if _is_plain(current):
                 setattr(self._callback, name, _in_container_like(current, value))
         self.restored = {}
@@ -535,10 +535,10 @@ def _is_plain(value: object) -> bool:
 
 
 def _in_container_like(current: Any, value: Any) -> Any:
-    """Return a restored dictionary as the subclass of `dict` that the callback uses, if any."""
+    """Convert a restored dictionary to the `dict` subclass of the current value, if any."""
     if not isinstance(current, dict) or type(value) is not dict:
         return value
-    # A copy keeps, for example, the `default_factory` of a `defaultdict`.
+    # Copy the current dictionary to keep, for example, the `default_factory` of a `defaultdict`.
     container = copy.copy(current)
     container.clear()
     container.update(value)

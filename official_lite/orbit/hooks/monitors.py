@@ -469,7 +469,7 @@ class GraphSummary(Hook):
 
 
 class _FirstStep(triggers.Trigger):
-    """A trigger that is due at each step until the hook sets `is_over` after the first step."""
+    """A trigger that is due only at the first step, after which its hook sets `is_over`."""
 
     def __init__(self) -> None:
         self.is_over = False
@@ -617,7 +617,7 @@ class InputWait(Hook):
             return
         if last is not None:
             goodput.current().add_input_wait(self._last.waited - last.waited)
-        # If the step is lower than before, a checkpoint has been restored in between.
+        # If the step has not increased since the last call, a checkpoint has been restored.
         if last is not None and self._last.step > last.step:
             self._report(last, self._last)
 
@@ -690,7 +690,8 @@ class _WaitClock:
         return float(seconds), float(calls)
 
     def time(self, fetch: Callable[[], Any]) -> Any:
-        # A step begins only when the previous step has ended, so no part of that step is measured.
+        # Each step begins only after the previous step has ended, so the measured time includes no
+        # part of the previous step.
         started = tf.timestamp()
         with tf.control_dependencies([started]):
             batch = fetch()

@@ -98,7 +98,8 @@ class NonFinite(GraphHook):
             self.after_step()
 
     def state_dict(self) -> dict[str, Any]:
-        # An empty state would not be saved, and a restore would not call `load_state_dict`.
+        # Do not return an empty state, which would not be saved: a restore would then not call
+        # `load_state_dict`.
         return {"has_reported": self._has_reported}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -118,7 +119,10 @@ class NonFinite(GraphHook):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Finding:
-    """One replica's findings in the first step with non-finite numbers. Lists use model order."""
+    """One replica's findings in the first step with non-finite numbers.
+
+    Weights, layers and gradients are listed in model order.
+    """
 
     step: int
     loss: float
@@ -220,11 +224,15 @@ class _Watch:
                 one.assign(tf.zeros_like(one))
 
     def _note(self, is_bad: tf.Tensor) -> tf.Tensor:
-        """Store the current step if no bad step is stored; return whether it is the stored step."""
+        """Store the current step if it is the first bad step.
+
+        Returns:
+            Whether the current step is the stored step.
+        """
         step = self._next_step()
         is_new = is_bad & (self._step == 0)
-        # If the gradients are bad, the weights are checked before the update. They are checked only
-        # in the first bad step, because the check reads all weights.
+        # Check the weights only in the first bad step, because the check reads all of them. If the
+        # gradients are bad, the weights are checked before the update.
         tf.cond(is_new, self._check_weights, lambda: tf.constant(False))
         self._step.assign(tf.where(is_new, step, self._step))
         return self._step == step

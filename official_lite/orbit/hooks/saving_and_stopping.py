@@ -193,10 +193,10 @@ class WatchedMetric:
 
 
 def _loss(name: str, logs: Mapping[str, Any]) -> float:
-    """Return the `validation_loss` in the dictionary that contains a metric.
+    """Return the `validation_loss` from the dictionary that contains the metric `name`.
 
     Returns:
-        NaN, which beats nothing, if there is no such loss.
+        NaN, which never counts as better, if there is no such loss.
     """
     *parents, _ = re.split(r"[/|]", name)
     flat = nested_dict.flatten_nested_dict(logs, "/")
@@ -473,7 +473,8 @@ class ExportModel(Hook):
         name = f"{self.controller.step}{model_export.FORMATS[self._format]}"
         path = os.path.join(self._directory, name)
         average = ema_optimizer.averaged_weights(runner.optimizer_of(self.trainer))
-        # If the storage were not muted, it would be saved together with a model that logs numbers.
+        # Mute the event storage. Otherwise a model that writes scalars to the storage would be
+        # saved together with the storage.
         with average, self.controller.storage.muted():
             model_export.write_model(self._model(), path, self._format)
         self._exported_step = self.controller.step

@@ -105,7 +105,8 @@ def bind_dataset_fn(
     def build(input_context: tf.distribute.InputContext) -> tf.data.Dataset:
         context = {"input_context": input_context} if takes_context else {}
         dataset = dataset_fn(*args, **kwargs, **context)
-        # Other types are accepted, because a function may return a custom object that reads data.
+        # Reject only common mistakes, because a function may return a custom object that reads
+        # data.
         if dataset is None or isinstance(dataset, np.ndarray | list | tuple | Generator):
             got = "None" if dataset is None else f"a {type(dataset).__name__}"
             remedy = (

@@ -381,7 +381,7 @@ class _Step:
         return len(self._graph.get_operations()) if self._graph is not None else 0
 
     def _handles(self) -> set[str]:
-        """Return the names of the step's iterator handles in the graph of the step."""
+        """Return the names that the step's iterator handles have in the step's graph."""
         parts = tf.nest.flatten(self._iterator, expand_composites=True)
         names = {id(outside): inside.name for outside, inside in self._graph.captures}
         return {
