@@ -44,7 +44,7 @@ __all__ = [
 
 FILE = "checkpoints.chain.jsonl"
 
-# The number of bytes to read from the end of the file to find its last line. No line is longer.
+# The number of bytes to read from the end of a chain file to find its last line. No line is longer.
 _TAIL_BYTES = 1 << 16
 
 # Serializes appends: a background save may append a checkpoint while the run appends its record.

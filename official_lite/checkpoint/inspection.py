@@ -185,7 +185,7 @@ def _bits(array: _Array) -> tuple[Any, ...]:
 
 
 class _Checkpoint:
-    """An open checkpoint.
+    """A checkpoint that is open for reading.
 
     Attributes:
         names: The names of the variables by key, in the order of the saved objects.

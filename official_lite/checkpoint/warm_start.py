@@ -326,7 +326,7 @@ def _parts(model: keras.Model | tf.Module) -> dict[str, Any]:
 
 
 def _weights_in(model: keras.Model | tf.Module, parts: Iterable[Any]) -> list[Any]:
-    """Return the variables in the parts; for a Keras model, only those that are weights."""
+    """Return the variables in the given parts; for a Keras model, only those that are weights."""
     found: dict[int, Any] = {}
     for part in parts:
         for variable in keras_variables.variables_of(part):

@@ -210,7 +210,7 @@ def _who_was_lost(error: Exception, addresses: Mapping[str, str]) -> Iterable[st
 
 
 def _is_of_tensorflow(error: BaseException | None, *kinds: str) -> bool:
-    """Return whether an error or one of its causes is a TensorFlow error of one of the kinds."""
+    """Return whether an error or one of its causes is a TensorFlow error of a given kind."""
     tensorflow = sys.modules.get("tensorflow")
     if tensorflow is None or error is None:
         return False
@@ -227,7 +227,8 @@ _CALLS_PER_SECOND = 250
 
 _CALLS_AT_A_TIME = 64
 
-# How long a worker with a problem still answers, so that the other workers can report the problem.
+# The time during which a worker with a problem still answers, so that the other workers can report
+# the problem.
 _SECONDS_OF_FAREWELL = 1.0
 
 _MAX_BYTES = 2**22
@@ -277,7 +278,7 @@ class _RollCall:
         self._id = uuid.uuid4().hex
         self._process = f"process {os.getpid()} on {socket.gethostname()}"
         self._token = os.environ.get(TOKEN_VARIABLE, "").encode()
-        self._connections: dict[asyncio.StreamWriter, None] = {}  # Sorted from oldest to newest.
+        self._connections: dict[asyncio.StreamWriter, None] = {}  # Connections, oldest first.
         self._num_strangers = 0
         others = self._addresses.keys() - {self._name}
         # `_missing` maps each worker that has not answered to the reason. `_unready` maps each
@@ -393,7 +394,7 @@ class _RollCall:
         return message
 
     def _hear(self, question: Mapping[str, Any], *, is_told: bool) -> None:
-        """Update the state of the rendezvous after a question from another worker."""
+        """Update the state of the rendezvous when another worker polls this worker."""
         name = question["name"]
         if question["cluster"] != self._digest:
             self._fail(self._disagreement(question))

@@ -275,7 +275,8 @@ def _make_logical_cpus(count: int) -> None:
     cpu = tf.config.list_physical_devices("CPU")[0]
     if count < 2 or tf.config.get_logical_device_configuration(cpu):
         return
-    # The call raises once TensorFlow has started. The caller then reports the missing devices.
+    # TensorFlow raises an error here once it has started. The caller then reports the missing
+    # devices.
     with contextlib.suppress(RuntimeError):
         tf.config.set_logical_device_configuration(
             cpu, [tf.config.LogicalDeviceConfiguration()] * count

@@ -410,7 +410,7 @@ def available_memory() -> int | None:
     if "MemAvailable" not in sizes:
         return None
     available = int(sizes["MemAvailable"].split()[0]) * 1024
-    # In a container, these files contain its memory limit and its current memory usage.
+    # The files in which a container finds its memory limit and its current memory usage.
     limit, used = (_read_number(f"/sys/fs/cgroup/memory.{name}") for name in ("max", "current"))
     return available if limit is None or used is None else min(available, limit - used)
 

@@ -50,8 +50,8 @@ _SECONDS_BETWEEN_WRITES = 1.0
 # A cloud bucket accepts about one write per second to the same object, and bills each write.
 _SECONDS_BETWEEN_REMOTE_WRITES = 60.0
 
-# The maximum number of checkpoints that a record lists. Before it is exceeded, every second entry
-# in the older half is dropped; the checkpoints themselves stay.
+# The maximum number of checkpoints that a record lists. Before the list exceeds this number, every
+# second entry in its older half is dropped; the checkpoints themselves stay.
 _MAX_CHECKPOINTS = 16
 
 _IMPORT_TIME = time.time()
@@ -332,7 +332,8 @@ def _take_start_time() -> float:
     """Return the start time of the current run, in seconds since 1970.
 
     The first run of a process starts when the process is created, so that import time is included.
-    Later runs start now, as do all runs of an interactive session, which may have been idle.
+    Later runs start when this function is called, as do all runs of an interactive session, which
+    may have been idle.
     """
     global _has_started
     is_first, _has_started = not _has_started, True

@@ -173,7 +173,7 @@ def _is_interactive() -> bool:
     return hasattr(sys, "ps1") or terminal.ipython_shell() is not None
 
 
-# Reading a flag in every step of a compiled loop makes short steps 7 to 17 % slower. A loop that is
+# Reading a flag in every step of a compiled loop makes short steps 7% to 17% slower. A loop that is
 # split into slices is as fast as an unsplit loop.
 _SECONDS_PER_SLICE = 0.5
 
@@ -239,8 +239,8 @@ class StopCheck:
     def _look(self, step: int) -> None:
         if self._has_other_workers():
             self._agree()
-        # Growth is limited because the first slices include tracing and compilation, so their time
-        # is not representative.
+        # Limit the growth of slices, because the first slices include tracing and compilation, so
+        # their duration is not representative.
         growth = min(_MAX_GROWTH, _SECONDS_PER_SLICE / max(self._seconds, 1e-9))
         self._length = max(1, int(self._length * growth))
         self._due, self._seconds = step + self._length, 0.0

@@ -4,7 +4,7 @@ import difflib
 from collections.abc import Iterable
 
 # Maps arguments and flags of Keras, Lightning and common scripts to their counterparts: a path in
-# the config of an experiment, or a flag.
+# the experiment config, or a flag.
 _ELSEWHERE = {
     **dict.fromkeys(("epochs", "max_epochs", "num_epochs", "n_epochs"), "trainer.train_epochs"),
     **dict.fromkeys(("steps", "max_steps", "num_steps", "iterations"), "trainer.train_steps"),

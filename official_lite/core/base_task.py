@@ -502,7 +502,7 @@ def _by_name(features: nests.Nest, model: keras.Model) -> nests.Nest:
     Keras would otherwise pair inputs with features in alphabetical order, so that an unused feature
     would shift the others.
     """
-    # Only functional models have an attribute `input`.
+    # Only functional models have an `input` attribute.
     wanted = getattr(model, "input", None) if isinstance(features, Mapping) else None
     if isinstance(wanted, Mapping) and wanted.keys() < features.keys():
         return {name: features[name] for name in wanted}

@@ -160,7 +160,7 @@ def _find_state(value: object, known: set[int]) -> Any:
 def _require_variables(where: str, items: nests.Nest, is_of_trainer: bool) -> None:
     """Raise an error for an optimizer, or a trainer's model, that has no variables yet.
 
-    Unbuilt models of tasks are allowed, because they may only augment examples and never have
+    A task's unbuilt models are allowed, because they may only augment examples and never have
     variables.
     """
     attribute = where.partition(".")[2]

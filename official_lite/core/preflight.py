@@ -420,7 +420,7 @@ def find_hooks(params: config_definitions.ExperimentConfig) -> list[hook_factory
 
 
 def _best_checkpoint_hooks(params: Any) -> list[orbit.hooks.BestCheckpoint]:
-    """Return the hooks of the config that keep a best checkpoint, whatever their names are.
+    """Return the hooks in the config that keep a best checkpoint, regardless of their names.
 
     The other hooks are not created, because their constructors may have side effects.
     """

@@ -245,7 +245,7 @@ def warn_of_logits(task: Any, model: keras.Model | tf.Module) -> None:
 
 
 def _is_linear(model: Any) -> bool:
-    # The last layer of a subclassed model need not be the one that computes its outputs.
+    # In a subclassed model, the last layer need not be the one that computes the model's outputs.
     if len(getattr(model, "outputs", None) or ()) != 1 or not model.layers:
         return False
     # In a functional model, ops that are not layers may follow the last layer.
@@ -257,7 +257,7 @@ def _takes_probabilities(loss: Any) -> bool:
     if isinstance(loss, str):
         try:
             loss = keras.losses.get(loss)
-        except ValueError:  # Keras itself reports the unknown name.
+        except ValueError:  # Keras itself reports unknown names.
             return False
     if isinstance(loss, keras.Loss):
         return loss.get_config().get("from_logits") is False

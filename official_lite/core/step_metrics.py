@@ -63,7 +63,8 @@ def kept(metrics: Sequence[Any]) -> Iterator[None]:
     finally:
         for metric, variables in zip(metrics, before, strict=True):
             if len(getattr(metric, "variables", ())) > len(variables):
-                # The variables that the metric created inside the context have no earlier values.
+                # Variables that the metric created inside the context have no earlier values to
+                # restore.
                 reset_metric(metric)
         for copy, value in zip(copies, values, strict=True):
             copy.assign(value)
@@ -321,7 +322,7 @@ def _is_of_keras(metric: keras.metrics.Metric) -> bool:
 
 
 def _note_updates(metric: Any) -> None:
-    """Record that `update_state` was called; in a graph, it is called during tracing."""
+    """Record calls to `update_state`; in a graph, they happen during tracing."""
     if not _is_certain(metric) or "update_state" in vars(metric):
         return
     update = metric.update_state

@@ -496,8 +496,8 @@ class OrbitExperimentRunner:
                 if self._writes_events
                 else None
             ),
-            # Set the interval on all workers, because it splits loops; workers with loops of
-            # different lengths would wait for each other.
+            # Set the interval on all workers, because the interval splits loops; workers with loops
+            # of different lengths would wait for each other.
             summary_interval=(config.summary_interval or None) if has_events else None,
             train_actions=all_train_actions,
             eval_actions=all_eval_actions,

@@ -188,8 +188,8 @@ class Controller:
             eval_summary_dir,
             summary_manager,
             eval_summary_manager,
-            # An evaluation job may share the directory with a training job, which rewinds its own
-            # files.
+            # Event files of an evaluation job have its name, because the job may share the
+            # directory with a training job, which rewinds its own files.
             job="eval" if trainer is None else "",
         )
         self.summary_manager = self._summaries.manager
@@ -388,10 +388,11 @@ class Controller:
             The path, or `None` if this step has already been saved.
         """
         checkpoints = self._required_checkpoints("save_checkpoint")
-        # Notify hooks of the previous checkpoint before the new one may replace it on the disk.
+        # Notify the hooks of the previous checkpoint before the new checkpoint can replace it on
+        # disk.
         self._sync_on_async_checkpointing()
         path = checkpoints.save(self.step)
-        if path is None:  # This step is already saved, so a restart repeats no earlier work.
+        if path is None:  # This step is already saved, so a restart would repeat no work.
             goodput.current().keep(self.step)
         if self._is_running:
             self._notify_of_checkpoint()
@@ -570,7 +571,7 @@ class Controller:
     def _report(self) -> None:
         output, logs = self._ended_interval or self._end_interval()
         self._ended_interval = None
-        # Report before the actions, because an action may restore an older step.
+        # Report before running the actions, because an action may restore an older step.
         self._report_training(logs)
         if self.first_step == 0:
             self._loss_watch.note(
@@ -607,7 +608,7 @@ class Controller:
         self._notify_evaluator("before_training", self.step)
 
     def _notify_evaluator(self, event: str, *args: Any) -> None:
-        # An evaluator written for Orbit may have only the method `evaluate`.
+        # An evaluator written for Orbit may have only an `evaluate` method.
         listen = getattr(self.evaluator, event, None)
         if listen is not None:
             with self.strategy.scope():
@@ -692,7 +693,8 @@ class Controller:
                     raise stop
             finally:
                 self._is_running = False
-                # A stop request from `after_train` comes too late, and must not stop the next run.
+                # A stop request from `after_train` comes too late for this run and must not stop
+                # the next.
                 self._stop_request = None
 
     def _last_known_step(self) -> int:
@@ -746,7 +748,7 @@ def missing(argument: str, for_method: str) -> errors.ConfigValueError:
 def _attempt(act: Callable[..., None], *args: Any) -> None:
     try:
         act(*args)
-    except Exception:  # Only the error that ended training is raised.
+    except Exception:  # Only log this error, because the error that ended training is raised.
         logging.exception(
             "Another error occurred while training was shut down after its first error."
         )

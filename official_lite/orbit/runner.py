@@ -31,7 +31,7 @@ def optimizer_of(trainer: object) -> keras.optimizers.Optimizer | None:
 
 
 class _OfController:
-    """A descriptor that makes an attribute of the controller available on the trainer.
+    """A descriptor that makes a controller attribute available on the trainer.
 
     Trainers in LiBai and detectron2 have attributes with the same names. Trainer subclasses may
     override the attribute.

@@ -474,12 +474,12 @@ class StandardEvaluator(runner.AbstractEvaluator, metaclass=abc.ABCMeta):
             raise
 
     def _check_steps_run(self, steps_wanted: int) -> None:
-        # If a subclass creates a loop function that does not count its steps, the number is
-        # unknown.
+        # If a subclass creates a loop function that does not count its steps, the number of steps
+        # run is unknown.
         self.steps_run = self._counted_step.calls if self._counted_step else None
         if self.steps_run in (None, steps_wanted):
             return
-        # The iterator has ended, so the next evaluation needs a new iterator.
+        # The iterator is exhausted, so the next evaluation needs a new iterator.
         self._eval_iter = None
         if self.steps_run == 0:
             raise errors.DataError(

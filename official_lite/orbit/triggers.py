@@ -110,7 +110,8 @@ class AnyOf(Trigger):
         return min((trigger.next_step(step) for trigger in self._triggers), default=math.inf)
 
     def is_due(self, step: int) -> bool:
-        # Ask all triggers, so that two time triggers that are due at the same step cause one event.
+        # Query all triggers, so that two time triggers that are due at the same step cause only one
+        # event.
         answers = [trigger.is_due(step) for trigger in self._triggers]
         return any(answers)
 
@@ -128,7 +129,7 @@ class AllOf(Trigger):
         return max(finite, default=math.inf)
 
     def is_due(self, step: int) -> bool:
-        # Ask time triggers last: when a time trigger is due, its interval restarts, even if other
+        # Query time triggers last: when a time trigger is due, its interval restarts, even if other
         # triggers are not due.
         asked = sorted(self._triggers, key=lambda trigger: trigger.next_step(step) == math.inf)
         return bool(asked) and all(trigger.is_due(step) for trigger in asked)

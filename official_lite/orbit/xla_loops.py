@@ -160,7 +160,8 @@ def compile_steps(
 
     @tf.function(input_signature=signature, jit_compile=True)
     def run_on_stack(stack: Any, num_steps: tf.Tensor) -> None:
-        # A loop over `tf.range` would not work, because XLA needs its length at compile time.
+        # A loop over `tf.range` would not work, because XLA needs the length of the range at
+        # compile time.
         while num_steps > 0:
             # Skip the batches that a step did not fetch, so that each step fetches only its own
             # batches.
@@ -344,7 +345,7 @@ class XlaEvalLoop:
 
     def _begin_with(self, batch: Any) -> None:
         self._shapes = _shapes_of(batch)
-        # The number of batches that one call of the program evaluates.
+        # The number of batches that one call of the compiled program evaluates.
         self._count = 1 if self._needs_outputs else most_steps(nests.tensors_in(batch))
 
     def _evaluate_run(self, run: list[Any]) -> list[Any]:
@@ -371,12 +372,12 @@ class XlaEvalLoop:
         if self._needs_outputs:
             return [self._in_xla(batch) for batch in run]
         if self._program is None:
-            # If the first run is shorter than a full program, as with a small dataset, a smaller
-            # program is enough.
+            # If there are fewer batches than a program could evaluate, as with a small dataset, a
+            # smaller program is enough.
             self._count = len(run)
             self._drawn = tf.Variable(0, trainable=False, dtype=tf.int64)
             self._program = compile_steps(self._step_fn, self._drawn)
-        # Pad the run, because XLA would compile another program for fewer batches.
+        # Pad the list of batches, because XLA would compile another program for fewer batches.
         padded = run + [run[-1]] * (self._count - len(run))
         self._drawn.assign(0)
         stack = nests.map_parts(lambda *parts: tf.stack(parts), *padded)

@@ -146,7 +146,7 @@ def _describe_repository(root: str) -> dict[str, Any] | None:
 
 
 def _run_git(root: str, *arguments: str) -> bytes | None:
-    # Without this variable, git would write to the repository.
+    # Without this environment variable, git would write to the repository.
     environment = {**os.environ, "GIT_OPTIONAL_LOCKS": "0"}
     try:
         return subprocess.run(

@@ -78,7 +78,7 @@ _OF_START = (
     "inputs",
 )
 
-# The names of the checkpoint and event files, which TensorFlow opens itself.
+# Matches the names of checkpoint and event files, which TensorFlow opens itself.
 _OF_TENSORFLOW = re.compile(r"checkpoint|.+-\d+\.(index|data-\d+-of-\d+|commit\.json)|.*tfevents.*")
 
 
@@ -293,7 +293,7 @@ class RunRecord(contextlib.AbstractContextManager["RunRecord"]):
         files.write_text(os.path.join(self._model_dir, f"params.{number}.yaml"), old)
 
     def _publish(self) -> None:
-        """Write the record, after its line in the chain, so that the chain is never out of date."""
+        """Write the record after its line in the chain, so that the chain is never out of date."""
         if self._is_training:
             entries = {
                 "start_time": self._entries["start_time"],
@@ -396,8 +396,7 @@ def is_finished(
         return False
     if not _has_reached_the_end(record, params, mode, model_dir):
         return False
-    # Check this even if the config is unchanged, because a file named in the config may have
-    # changed.
+    # Check the config even if it is unchanged, because a file that it names may have changed.
     compatibility.check(params, model_dir, is_allowed=allow_config_change)
     logging.info("The run in %s is already finished. Nothing to do.", model_dir)
     return True

@@ -153,9 +153,9 @@ class _Lines:
         return " | ".join([split, *filter(None, progress), *pairs])
 
     def join(self, train: Record | None, evaluation: Record) -> list[str]:
-        """Return the lines of an evaluation and of the training report before it, if there is one.
+        """Return the lines for an evaluation and for the preceding training report, if any.
 
-        They share a line if the lines count epochs and both records are of the same step.
+        Both share a line if epochs are counted and both records are from the same step.
         """
         if train is None or train.step != evaluation.step or not self.count_epochs:
             return [self.format(record) for record in (train, evaluation) if record is not None]

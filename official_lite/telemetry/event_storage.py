@@ -240,7 +240,7 @@ class GraphMetrics:
 
         # A graph is being traced here, perhaps in a replica context, in which the strategy's scope
         # can't be entered. `tf.init_scope` leaves the graph but not the replica context. A new
-        # thread is in neither of them.
+        # thread is in neither a graph nor a replica context.
         with futures.ThreadPoolExecutor(max_workers=1) as outside:
             return outside.submit(create).result()
 
@@ -378,8 +378,8 @@ class EventStorage:
         error: BaseException | None,
         trace: types.TracebackType | None,
     ) -> None:
-        # Remove the latest entry of this storage, which need not be the last entry of the list,
-        # because runs in several threads may end in any order.
+        # Remove this storage's latest entry. It need not be the last entry of the list, because
+        # runs in several threads may end in any order.
         del _current[len(_current) - 1 - _current[::-1].index(self)]
 
     @_as_it_stands

@@ -174,7 +174,8 @@ class TensorBoardWriter(Writer):
         # `events.out.tfevents.<time>.<host>.<process>.<number><suffix>`
         self._own_name = re.compile(rf".*tfevents\..*\.\d+{re.escape(self._suffix)}")
         self._file_writers: dict[str, Any] = {}
-        # The paths of the files created by this writer, which can't be truncated while it is open.
+        # The paths of the files that this writer has created. The files can't be truncated while
+        # the writer is open.
         self._created: set[str] = set()
         self._rewound_to: int | None = None
 
@@ -370,7 +371,7 @@ def read_events(path: str) -> Iterator[tuple[int, Any]]:
 
 
 def _end_of_state(path: str, step: int) -> int | None:
-    """Return the offset of the first event after the state of `step` was saved, or None.
+    """Return the offset of the first event written after the state at `step` was saved, or None.
 
     The step number of an event is ambiguous, because events that are written within a training step
     have the number of the preceding step. If the file contains the event that marks the checkpoint,

@@ -103,7 +103,7 @@ class LineFile:
         with contextlib.suppress(OSError):
             self.close()
         self._opened, self._file = contextlib.ExitStack(), None
-        # If the file can't be opened either, the next call of `append` tries to repair the line.
+        # If the file can't be opened for the repair, the next call of `append` tries again.
         with contextlib.suppress(OSError):
             self._repair_last_line()
 
@@ -139,7 +139,7 @@ class CsvWriter(Writer):
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self._stem, self._extension = os.path.splitext(os.fspath(path))
-        # Maps each path to its table.
+        # Maps the path of each CSV file to its table.
         self._tables: dict[str, _Table] = {}
         self._rewound_to: int | None = None
 
@@ -188,7 +188,7 @@ class _Table:
         self._columns = rows[0] if rows else []
 
     def append(self, values: Mapping[str, Any]) -> None:
-        known = set(self._columns)  # Searching a list for 10,000 names would take seconds.
+        known = set(self._columns)  # Searching a list for 10,000 names takes seconds.
         new = [name for name in values if name not in known]
         if new:
             try:
@@ -313,7 +313,7 @@ def jsonl_of(run: RunInfo) -> Writer:
 
 
 def _parse(line: bytes) -> dict[str, Any]:
-    """Return the JSON object of a line; empty if it is invalid or has no integer `step`."""
+    """Return the JSON object in a line; empty if the line is invalid or lacks an integer `step`."""
     try:
         values = files.parse_json(line)
     except ValueError:

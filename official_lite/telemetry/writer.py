@@ -429,7 +429,7 @@ class _Thread:
         while (task := self._tasks.get()) is not None:
             try:
                 task()
-            except BaseException as error:  # The writer's next call raises the error.
+            except BaseException as error:  # The next call to the writer raises the error.
                 self._errors.append(error)
 
 

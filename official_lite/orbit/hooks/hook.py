@@ -471,7 +471,8 @@ class HookList:
 
     @functools.cached_property
     def _triggers(self) -> list[triggers.Trigger]:
-        # Build the triggers after the hooks are attached, because they may use the controller.
+        # Build the triggers after the hooks are attached, because a trigger may depend on the
+        # controller.
         return [_step_trigger(hook) for hook in self._hooks]
 
     def _due(self, step: int) -> list[Hook]:

@@ -132,7 +132,7 @@ class KerasCallback(Hook):
         **arguments: Any,
     ) -> None:
         self.callback = create(callback, arguments)
-        # Keep the model here, because a callback may override `set_model` and store it elsewhere.
+        # Store the model here, too, because a callback may override `set_model`.
         self._model: Any = None
         self.watched_metric = self._find_watched_metric()
         self.every_n_steps = every_n_steps

@@ -137,7 +137,7 @@ class _Finding:
 
 
 class _Watch:
-    """Per-replica variables that describe the first step with non-finite numbers, the bad step.
+    """Per-replica variables that describe the first step with non-finite numbers (the bad step).
 
     Step 0 means that there has been no bad step.
 

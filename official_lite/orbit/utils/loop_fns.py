@@ -231,8 +231,8 @@ def _any_size(value: nests.Nest) -> tf.TensorShape | None:
 # Op types that TensorFlow considers stateful, although they have no side effects.
 _READS = frozenset({"ReadVariableOp", "ResourceGather", "ResourceGatherNd", "VarHandleOp"})
 
-# The suffixes of op types that call functions, which are traced before the step can guard the ops
-# in them.
+# The suffixes of op types that call functions. These functions are traced before the step can guard
+# the ops in them.
 _CALLS = ("Call", "While", "If", "Case")
 
 # The steps that are running or being traced, the innermost last. A context variable would not be
