@@ -188,8 +188,8 @@ class Controller:
             eval_summary_dir,
             summary_manager,
             eval_summary_manager,
-            # Event files of an evaluation job have its name, because the job may share the
-            # directory with a training job, which rewinds its own files.
+            # Mark the event files of an evaluation job, because the job may share the directory
+            # with a training job, which rewinds its own files.
             job="eval" if trainer is None else "",
         )
         self.summary_manager = self._summaries.manager
