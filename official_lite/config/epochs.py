@@ -32,7 +32,7 @@ from absl import logging
 from official_lite.common import errors, suggestions
 from official_lite.modeling import hyperparams
 
-# Fields in steps, and the fields in epochs that replace them.
+# Maps each field in steps to the field in epochs that may replace it.
 _IN_EPOCHS = {
     "train_steps": "train_epochs",
     "validation_interval": "validate_every_epochs",
@@ -47,14 +47,14 @@ _SEVERAL_TASKS = "With several tasks, the length can't be derived from the data.
 # Values that leave a field unset.
 _NOTHING = (None, "null", "~", "")
 
-# The attribute in which a resolved config and its copies store their conversions, by the path of
-# the converted field. An override of a field removes its conversion.
+# The attribute of a resolved config, and of its copies, that maps the path of each converted field
+# to its conversion. Overriding a field removes its conversion.
 _CONVERSIONS = "_conversions"
 
 
 @dataclasses.dataclass(frozen=True)
 class _Conversion:
-    """A field that was set to a number of steps, and the field whose value determined the steps."""
+    """A field in steps, and the field from whose value the number of steps was derived."""
 
     block: str
     steps: str
@@ -240,7 +240,7 @@ def _trainer_fields(
     for name, epochs in in_epochs.items():
         # Convert through the decimal text, so that 0.1 epochs are exactly a tenth of an epoch.
         steps = Fraction(str(epochs)) * length
-        # Round intervals down, so that the last interval ends no later than the training does.
+        # Round intervals down, so that the last interval ends no later than training.
         whole = math.ceil(steps) if name == "train_steps" else math.floor(steps)
         yield _Conversion("trainer", name, max(whole, 1), _IN_EPOCHS[name], epochs)
     name = "steps_per_epoch"
@@ -290,8 +290,8 @@ def _stated_length(params: Any, share: Fraction) -> Fraction | None:
     if of_all is None:
         return Fraction(stated) if stated else None
     counted = of_all * share
-    # Also accept the number of steps in all of the data, which earlier versions recorded and a
-    # search with `task.arch` still records.
+    # Also accept the steps per epoch of the undivided data: earlier versions recorded this number,
+    # and a search with `task.arch` still does.
     if stated and stated not in (_whole_steps(counted), _whole_steps(of_all)):
         raise errors.ConfigValueError(
             f"`trainer.steps_per_epoch` is {stated}, but `task.train_data.num_examples` is "
@@ -326,7 +326,7 @@ def _length_of_dataset(params: Any, task: Any, own_config: str) -> Fraction:
 
 
 def _share_of_data(params: Any, divides_data: bool | None) -> Fraction:
-    """Return the share of the training data from which the weights learn.
+    """Return the fraction of the training data that trains the weights.
 
     A search divides the data: one half trains the weights, the other half the architecture.
     """
@@ -344,7 +344,7 @@ def _share_of_data(params: Any, divides_data: bool | None) -> Fraction:
 
 
 def _require_data_to_ask(params: Any) -> None:
-    """Raise an error for several tasks, unless a custom stage may still set the epoch length."""
+    """Raise an error for a multi-task config unless a custom stage may set the epoch length."""
     has_own_prepare = hyperparams.get_by_path(params, "pipeline.prepare", "")
     if hasattr(params.task, "task_routines") and not has_own_prepare:
         raise _unknown_length(_SEVERAL_TASKS)

@@ -39,20 +39,20 @@ _MAX_SECONDS_OF_NUMBERS = 5.0
 # Inputs or labels above this value usually lead to losses and gradients too large to train with.
 _LARGE_NUMBER = 1e3
 
-# The directories from which data are read, in the order in which they were remembered.
+# The directories passed to `remember_folder`, in the order in which they were first passed.
 _FOLDERS: dict[str, None] = {}
 
 _IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".jxl")
 
 _READ: dict[tuple[str, ...], DatasetFn] = {}
 
-# The addresses of the tf.data services from which data are read.
+# The addresses of the tf.data services that provide the data.
 _SERVICES: set[str] = set()
 
 
 def remember(files: Sequence[str], dataset_fn: DatasetFn) -> None:
     """Remember how files are read."""
-    # If there is an entry for these files, remove it, so that the new entry comes last.
+    # Remove any earlier entry for these files, so that the new entry comes last.
     _READ.pop(tuple(files), None)
     _READ[tuple(files)] = dataset_fn
 
@@ -249,8 +249,8 @@ def naming_the_keys(fn: Callable[..., Any], examples: nests.Nest) -> Iterator[No
 
 
 def _asked_key(error: BaseException) -> Any:
-    # AutoGraph and Keras reraise the error with a text in place of the key, so the key is taken
-    # from the original error.
+    # AutoGraph and Keras reraise the error with a message in place of the key, so get the key from
+    # the original error.
     while isinstance(error.__context__, KeyError):
         error = error.__context__
     return error.args[0] if error.args else None

@@ -27,7 +27,7 @@ __all__ = [
 # The epoch lengths of sources that repeat their data themselves.
 _EPOCH_LENGTHS: weakref.WeakKeyDictionary[tf.data.Dataset, Fraction] = weakref.WeakKeyDictionary()
 
-# The types of datasets whose epochs have as many elements as those of their input.
+# Dataset types that preserve the number of elements per epoch.
 _SAME_LENGTH = position.ONE_TO_ONE | {"CacheDataset", "RepeatDataset", "ShuffleDataset"}
 
 _BATCHES = ("BatchDataset", "ParallelBatchDataset")
@@ -55,7 +55,7 @@ def epoch_length(dataset: tf.data.Dataset) -> Fraction | None:
     name = type(dataset).__name__.strip("_")
     if name not in (*_SAME_LENGTH, *_BATCHES):
         return None
-    # `enumerate` zips the data with a counter.
+    # Skip the infinite counter that `enumerate` zips with the data.
     lengths = {epoch_length(each) for each in dataset._inputs() if not _is_counter(each)}
     length = lengths.pop() if len(lengths) == 1 else None
     if length is None or name in _SAME_LENGTH:
@@ -137,7 +137,7 @@ def watch_cardinality(build_inputs: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class _Clock:
-    """A timer of passes over a dataset, which warns after an hour and raises after a day."""
+    """A timer for passes over a dataset. It warns after an hour and raises an error after a day."""
 
     def __init__(self) -> None:
         self._started = 0.0
@@ -192,7 +192,7 @@ def first_batches(
                 "be selected. Expected a `tf.data.Dataset`."
             )
         context = kwargs.get("input_context")
-        # Without the cache, random augmentations would change the batches on every pass.
+        # Cache the batches, because random augmentations would otherwise change them on every pass.
         dataset = dataset.take(position.Position(count, seed).batches_of(context)).cache()
         if not repeat:
             _warn_if_others(start)

@@ -43,7 +43,7 @@ class Loss(keras.losses.Loss):
 
 
 class _Reduction(keras.losses.Loss):
-    """A loss that applies Keras' weights, mask and reduction to losses computed elsewhere."""
+    """A loss that applies Keras' weights, mask and reduction to precomputed losses."""
 
     def __init__(self, reduction: str, name: str, dtype: str) -> None:
         super().__init__(name=name, reduction=reduction, dtype=dtype)
@@ -127,7 +127,7 @@ class _Endpoint(keras.layers.Layer):
 
 
 class _LossEndpoint(_Endpoint):
-    """A layer that adds its input to the model's losses and returns it."""
+    """A layer that adds its input to the model's losses and returns the input."""
 
     def call(self, value: Any) -> Any:
         """Add the value to the losses."""
@@ -187,6 +187,6 @@ def _add_to_graph(model: keras.Model, endpoint: keras.Layer, value: Any) -> None
 
 
 def _ends(model: keras.Model) -> list[Any]:
-    """Return the outputs of a model and those of its endpoint layers."""
+    """Return the outputs of a model and of its endpoint layers."""
     endpoints = [one for one in model.layers if isinstance(one, _Endpoint)]
     return [*model.outputs, *(one.output for one in endpoints)]
