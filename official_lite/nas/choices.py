@@ -33,7 +33,7 @@ Block: TypeAlias = (
     Callable[[int], keras.layers.Layer] | list[keras.layers.Layer] | tuple[keras.layers.Layer, ...]
 )
 
-# Each set of inputs is a separate option, so the number of sets must be limited.
+# The maximum number of input sets of a choice. Each set is a separate option.
 _MAX_SETS_OF_INPUTS = 128
 _REDUCTIONS = ("sum", "mean", "concat", "none")
 
@@ -423,7 +423,7 @@ def _reduce(tensors: Sequence[Any], reduction: str) -> Any:
     if reduction == "none":
         return list(tensors)
     if len(tensors) == 1:
-        # Return a new tensor, because a branch can't return its input itself.
+        # Return a new tensor, because a branch of a conditional can't return its input itself.
         return tf.identity(tensors[0])
     if reduction == "concat":
         return tf.concat(tensors, -1)

@@ -244,7 +244,8 @@ def rebuilt_model(model: keras.Model, arch: Mapping[str, Any]) -> keras.Model:
         config = model.get_config()
         accepted = inspect.signature(type(model).__init__).parameters.values()
         if all(one.kind is not one.VAR_KEYWORD for one in accepted):
-            # Keras adds these arguments even if the constructor does not accept them.
+            # Drop arguments that Keras adds to the config even if the constructor does not accept
+            # them.
             unknown = {"name", "trainable", "dtype"} - {one.name for one in accepted}
             config = {name: value for name, value in config.items() if name not in unknown}
         with architecture.fixed_arch({label: arch[label] for label in active}):

@@ -58,7 +58,7 @@ _SHORT_LOSSES = {
     "logcosh": "log_cosh",
 }
 
-# Names in private modules of Keras 2, below `keras.src`, whose public names differ.
+# Maps names in private modules of Keras 2 (below `keras.src`) to public names that differ.
 PRIVATE = {"LossFunctionWrapper": "keras.__internal__.losses.LossFunctionWrapper"}
 
 # Renamed prefixes of names. The longest prefix that matches a name is used.
@@ -165,7 +165,7 @@ OF_KERAS_2_OPTIMIZERS = frozenset(
     )
 )
 
-# Members of Keras 2 that the base classes of `official_lite.keras2` provide.
+# Members of Keras 2 classes that the base classes in `official_lite.keras2` provide.
 OF_KERAS_2_HABITS = OF_KERAS_2_OPTIMIZERS | {
     *("_build_from_signature", "_built_from_signature", "_compute_dtype", "_decayed_lr"),
     *("add_metric", "add_update"),

@@ -379,7 +379,7 @@ class _Gatherer:
     def __init__(self, folder: pathlib.Path) -> None:
         self._folder = folder
         self._whole: dict[str, str] = {}
-        # For each package, its import statements by the name that each statement binds.
+        # Maps each package to its import statements, by the name that each statement binds.
         self._imports: dict[str, dict[str, str]] = {}
 
     def texts(self) -> Mapping[str, str]:

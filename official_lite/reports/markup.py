@@ -173,7 +173,7 @@ def table(
         "div",
         element,
         class_=f"scroll {class_}".strip(),
-        # The element is focusable, so that it can be scrolled with the keyboard.
+        # Make the element focusable, so that it can be scrolled with the keyboard.
         tabindex=0,
         role="region",
         aria_label=caption,
@@ -256,7 +256,7 @@ def _cell(cell: Child, *, is_number: bool) -> Markup:
 
 
 def _key(value: object) -> str | None:
-    """Return the sort key of a number; None if the displayed text is the sort key."""
+    """Return the sort key of a number; None for other cells, which are sorted by their text."""
     if not _is_number(value):
         return None
     return repr(value) if math.isfinite(value) else ""

@@ -17,7 +17,7 @@ __all__ = ["build_page"]
 
 _HERE = pathlib.Path(__file__).parent
 _SCRIPTS = ("axes.js", "plot.js", "tables.js", "page.js")
-# The number of best trials whose curves the page of a study shows.
+# The number of best trials whose curves are shown on the page of a study.
 _NUM_BEST_TRIALS = 5
 
 
@@ -80,7 +80,7 @@ def _read_run(path: str, name: str) -> run_reading.Run:
 
 
 def _what_is_near(path: str) -> str:
-    """Name the runs and studies in a directory, or a path similar to a missing one; may be ""."""
+    """Name the runs and studies in a directory, or a path similar to a missing path, if any."""
     if not os.path.isdir(path):
         return files.did_you_mean(path)
     below = [os.path.join(path, name) for name in sorted(os.listdir(path))]

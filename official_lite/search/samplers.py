@@ -35,8 +35,8 @@ _SAMPLERS: plugins.Collection = {
     "regularized_evolution": "official_lite.search.samplers:RegularizedEvolutionSampler",
 }
 _OF_ONE_OBJECTIVE = ("cma_es", "regularized_evolution")
-# With two choices, the probability that all of these draws equal the parent's choice is about
-# 1e-30.
+# The maximum number of attempts to draw a choice other than the parent's. With two choices, the
+# probability that all attempts fail is about 1e-30.
 _MAX_DRAWS = 100
 _PRUNERS: plugins.Collection = {
     "none": "optuna.pruners:NopPruner",

@@ -220,7 +220,7 @@ class _Queue:
                 continue
             with contextlib.ExitStack() as unless_taken:
                 unless_taken.enter_context(claim)
-                # Read again: the previous owner may have ended the trial before it released the
+                # Read the trial again: its previous owner may have ended it before releasing the
                 # claim.
                 frozen = self._running().get(number)
                 if frozen is not None and self._may_go_on(frozen):

@@ -185,7 +185,7 @@ def _weight_items(model: keras.Model) -> dict[str, Any]:
 
 
 def _weights(model: keras.Model) -> list[Any]:
-    """Return the floating-point weights: counters and integer tables have no mean."""
+    """Return the floating-point weights, because counters and integer tables have no mean."""
     weights = model.weights if isinstance(model, keras.Model) else model.variables
     return [weight for weight in weights if tf.as_dtype(weight.dtype).is_floating]
 

@@ -278,7 +278,7 @@ def _multiple(size: int, unit: int) -> int:
 
 
 class _Trials:
-    """Trials of batch sizes, and their results.
+    """The batch size trials and their results.
 
     Attributes:
         by_size: Results by size.
@@ -315,13 +315,13 @@ class _Trials:
             raise errors.OfficialLiteError(
                 f"Can't train with batches of {size}; see the error above."
             )
-        # The operating system kills processes when it runs out of memory.
+        # The operating system kills processes when memory runs out.
         result = f"killed by {signal.Signals(-process.exitcode).name}"
         return SizeTrial(batch_size=size, result=result, memory=memory)
 
     def _judge(self, size: int, probe: "trial_training.Probe") -> SizeTrial:
-        # Until a size has fit, the unit is unknown, so the problem may be that the size is not a
-        # multiple of it. That is not an error in the config.
+        # Until a size fits, the unit is unknown, so training may fail only because the size is not
+        # a multiple of the unit. This is not an error in the config.
         is_mistake = probe.is_of_config and any(trial.fits for trial in self.by_size.values())
         if probe.problem and (is_mistake or not self.by_size):
             raise errors.ConfigValueError(f"Can't train with batches of {size}: {probe.problem}")

@@ -258,7 +258,7 @@ class ParamsDict:
                 if not current._is_open():
                     new.__dict__[key] = current._of_same_classes(value)
             elif isinstance(current, list | tuple) and isinstance(value, list | tuple):
-                # The caller then replaces each element with the corresponding element of `given`.
+                # The caller replaces each element with the corresponding element of `given`.
                 new.__dict__[key] = current
         return new
 

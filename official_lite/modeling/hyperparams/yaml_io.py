@@ -224,7 +224,7 @@ def _are_mergeable(old: object, new: object) -> bool:
 
 def unboxed(value: Any) -> Any:
     """Convert a NumPy scalar to a Python scalar, and return any other value unchanged."""
-    # A program that has not imported NumPy has no NumPy scalars.
+    # If the program has not imported NumPy, the value is not a NumPy scalar.
     numpy = sys.modules.get("numpy")
     if numpy is None or not isinstance(value, numpy.generic):
         return value
@@ -438,7 +438,7 @@ class _Loader(yaml.SafeLoader):
 
 
 class _Builder:
-    """Builder of plain values from nodes; each use of an alias counts toward the value limit."""
+    """Builder of plain values from YAML nodes. Each use of an alias counts toward the limit."""
 
     def __init__(self, source: str) -> None:
         self._source = source
@@ -595,7 +595,7 @@ def _explain_yaml(error: yaml.MarkedYAMLError) -> str:
     return problem
 
 
-# PyYAML messages about common mistakes, and a description with a remedy for each.
+# Maps PyYAML messages about common mistakes to an explanation and a remedy.
 _MEANINGS = {
     "mapping values are not allowed": (
         "a key is indented deeper than the key above it, which already has a value; or the line "

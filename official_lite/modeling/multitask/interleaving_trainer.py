@@ -102,7 +102,7 @@ class MultiTaskInterleavingTrainer(base_trainer.MultiTaskBaseTrainer):
     def train_loop_end(self) -> dict[str, Any]:
         """Return losses and metrics; `training_loss` is the mean over the examples of all steps."""
         results = super().train_loop_end()
-        # A step trains a single task, so it has no total loss.
+        # Remove the total loss, because each step trains only one task.
         results.pop("total_loss", None)
         return results
 

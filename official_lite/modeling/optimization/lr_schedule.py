@@ -38,7 +38,7 @@ else:
 
 
 class _WithOffset(_ScheduleHalf):
-    """Mixin that delays a Keras schedule by `offset` steps and holds it constant until then.
+    """Mixin that delays a Keras schedule by `offset` steps; the rate is constant until then.
 
     List the mixin before the Keras schedule among the base classes.
 
@@ -124,7 +124,7 @@ class _WarmUp(_Schedule, abc.ABC):
 
     @abc.abstractmethod
     def _warming(self, step: tf.Tensor, warmup_steps: int, target: tf.Tensor) -> tf.Tensor:
-        """Return the learning rate at a float32 step of the warm-up, which ends at `target`."""
+        """Return the learning rate at a float32 step of a warm-up that ends at `target`."""
 
     def _after(self, step: tf.Tensor | int) -> tf.Tensor:
         after = self.after_warmup_lr_sched
