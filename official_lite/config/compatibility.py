@@ -60,7 +60,7 @@ HARMLESS = (
     "workspace",
 )
 
-# Exceptions to the patterns above: fields that do affect training.
+# Exceptions to the fields that may change between two starts: these fields do affect training.
 _HARMFUL = (
     "runtime.seed",
     "runtime.mixed_precision_dtype",
@@ -202,10 +202,11 @@ def find_changes(params: hyperparams.Config, model_dir: str) -> list[Change]:
     for path in sorted({*new, *given}):
         value = new.get(path, MISSING)
         if path not in given and path not in became and _is_default(params, path):
-            # The earlier run used a version that did not have this field.
+            # The config of the earlier run was written by a version that did not have this field.
             continue
         if path.startswith(_ARCHITECTURE) and became.get(_ARCHITECTURE):
-            # The earlier run used a version that recorded the name of a file, not its contents.
+            # The earlier run was written by a version that recorded the name of a file, not its
+            # contents.
             continue
         # A schedule's steps may have been configured as ratios, so compare only the resolved steps.
         olds = [became] if path.startswith(_SCHEDULES) else [given, became]

@@ -265,7 +265,7 @@ def _steps_of(ratio: Any, train_steps: int, name: str) -> Any:
     if isinstance(ratio, list | tuple):
         return list(_ascending(round(value * train_steps) for value in ratio))
     steps = round(ratio * train_steps)
-    # A warm-up may have no steps, but a decay needs at least one.
+    # A warm-up may last 0 steps, but a decay requires at least 1.
     return steps if name == "warmup_steps" else max(steps, 1)
 
 
@@ -281,7 +281,7 @@ def _ascending(steps: Iterator[int]) -> Iterator[int]:
 
 
 def _stated_length(params: Any, share: Fraction) -> Fraction | None:
-    """Return the length of an epoch in steps; None if the config does not determine it."""
+    """Return the epoch length in steps, or None if the config does not determine it."""
     stated = hyperparams.get_by_path(params, "trainer.steps_per_epoch", 0)
     num_examples = hyperparams.get_by_path(params, "task.train_data.num_examples")
     batch_size = hyperparams.get_by_path(params, "task.train_data.global_batch_size", 0)
@@ -299,7 +299,7 @@ def _stated_length(params: Any, share: Fraction) -> Fraction | None:
             f"{_whole_steps(counted)} whole steps. Set only one of them: `steps_per_epoch: 0` to "
             "derive it from the data, or `num_examples: null` to use the given steps."
         )
-    # Return the unrounded length, so that a number of epochs is converted exactly.
+    # Do not round the length, so that a number of epochs is converted to steps exactly.
     return counted
 
 

@@ -245,7 +245,7 @@ def _literal(path: str, value: Any) -> str:
 
 
 def _text(value: Any, constants: Mapping[float, str]) -> str:
-    """Return the `repr` of a value in which infinities are replaced by the texts in `constants`."""
+    """Return the `repr` of a value, with infinities replaced as specified by `constants`."""
     if isinstance(value, float) and math.isinf(value):
         return constants.get(value) or f"-{constants[-value]}"
     if isinstance(value, dict):

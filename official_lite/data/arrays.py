@@ -110,7 +110,8 @@ def from_arrays(
         return order.build_stacks(count).map(gather)
 
     if at_once > 1:
-        # One gather call per small batch would cost more than the second copy that `unbatch` makes.
+        # A separate gather call per small batch would cost more than the second copy that `unbatch`
+        # makes.
         dataset = build_stacks(at_once).prefetch(2).unbatch()
     else:
         gather_batch = user_code.not_converted(lambda rows: gather(rows[0]))
@@ -297,7 +298,8 @@ def _build_gather_of_one(array: nests.Nest) -> Gather:
     is_array = hasattr(array, "__array__") or isinstance(array, list)
     if isinstance(array, np.memmap) or not is_array:
         return _build_read(array)
-    # tf.data runs on the CPU, so a tensor in GPU memory would be copied back for every batch.
+    # Keep the tensor on the CPU, where tf.data runs: a tensor in GPU memory would be copied back
+    # for every batch.
     with tf.device("CPU"):
         tensor = tf.convert_to_tensor(array)
     return lambda indices: tf.gather(tensor, indices)
@@ -340,7 +342,7 @@ def _leaves(nest: nests.Nest) -> list[Any]:
 
 
 def _map_leaves(fn: Callable[[Any], Any], nest: nests.Nest) -> Any:
-    """Map `fn` over a nest in which lists are leaves, as in `tf.data`, and None stays None."""
+    """Map `fn` over a nest, whose lists are leaves, as in `tf.data`; None stays None."""
     if nest is None:
         return None
     if isinstance(nest, dict):

@@ -52,7 +52,7 @@ def match_files(input_path: Sequence[str] | str, *, directories: bool = False) -
         DataError: A path does not exist or is of the other kind, a pattern matches nothing, or all
             files are empty.
     """
-    # Imported here because callers that only describe files do not need TensorFlow.
+    # Import TensorFlow only here, because callers that only describe files do not need it.
     import tensorflow as tf
 
     expand = _expand_directories if directories else _expand

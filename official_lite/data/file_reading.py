@@ -149,7 +149,7 @@ class _SharedFiles:
     def read_then_divide(self, *, repeat: bool) -> tf.data.Dataset:
         """Read all records of all files and keep the records of this pipeline."""
         records = user_code.converted(self.dataset_fn)(self.files)
-        # With auto-sharding, tf.distribute would try to divide the files among the workers.
+        # Disable auto-sharding: tf.distribute would try to divide the files among the workers.
         no_auto_shard = tf.data.Options()
         no_auto_shard.experimental_distribute.auto_shard_policy = (
             tf.data.experimental.AutoShardPolicy.OFF
@@ -245,8 +245,8 @@ class SoundRecords:
         self._num_damaged = 0
         # Maps each file to the path that is read instead.
         self._places: dict[str, str] = {}
-        # A `TemporaryDirectory` would log a warning, because this object is usually released by
-        # garbage collection.
+        # Do not use a `TemporaryDirectory`, which would log a warning, because this object is
+        # usually released by garbage collection.
         self._copies = tempfile.mkdtemp()
         weakref.finalize(self, shutil.rmtree, self._copies, ignore_errors=True)
         self._lock = threading.Lock()
@@ -513,7 +513,8 @@ def read_tfds(
     # pipeline reads all files and takes every n-th record.
     shard_records = context is not None and _num_files(builder, split) < context.num_input_pipelines
     if shard_records and options.seed is None:
-        # The shards are disjoint only if all pipelines read the records in the same order.
+        # Set a common seed, because the shards are disjoint only if all pipelines read the records
+        # in the same order.
         options = dataclasses.replace(options, seed=zlib.crc32(f"{name} {split}".encode()))
     features = [feature.strip() for feature in skip_decoding_feature.split(",") if feature.strip()]
     dataset = tfds.load(
@@ -532,7 +533,7 @@ def read_tfds(
 
 
 def _import_tfds() -> Any:
-    # TFDS is an optional dependency and slow to import.
+    # Import TFDS only here, because it is an optional dependency and slow to import.
     try:
         import tensorflow_datasets as tfds
     except ModuleNotFoundError as error:

@@ -31,7 +31,8 @@ _T = TypeVar("_T")
 
 DatasetFn = Callable[..., tf.data.Dataset]
 
-# The search for a damaged file ends after this time, so that a failed run reports its error soon.
+# The maximum duration of the search for a damaged file, in seconds, so that a failed run reports
+# its error soon.
 _MAX_SECONDS = 60.0
 
 _MAX_SECONDS_OF_NUMBERS = 5.0
@@ -211,8 +212,8 @@ def raise_if_of_data(
     reason = _reason(error)
     if reason is None:
         return
-    # If no damaged or missing file explains a `NotFoundError`, the dispatcher of the service has
-    # lost its state.
+    # A `NotFoundError` without a damaged or missing file means that the dispatcher of the tf.data
+    # service has lost its state.
     if _SERVICES and isinstance(error, tf.errors.NotFoundError) and reason == _said(error):
         raise errors.ClusterError(
             f"The tf.data service has lost the state of this run: {reason.rstrip('.')}. Run the "
@@ -257,7 +258,7 @@ def _asked_key(error: BaseException) -> Any:
 
 
 def _keys(spec: nests.Nest) -> list[str]:
-    """Return the keys of examples that are dictionaries, or tuples that contain dictionaries."""
+    """Return the keys of the dictionary examples, or of the dictionaries in tuple examples."""
     parts = spec if isinstance(spec, tuple) else (spec,)
     return [key for part in parts if isinstance(part, Mapping) for key in part]
 

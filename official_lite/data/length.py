@@ -24,7 +24,7 @@ __all__ = [
     "watch_cardinality",
 ]
 
-# The epoch lengths of sources that repeat their data themselves.
+# Maps each source that repeats its own data to its epoch length in batches.
 _EPOCH_LENGTHS: weakref.WeakKeyDictionary[tf.data.Dataset, Fraction] = weakref.WeakKeyDictionary()
 
 # Dataset types that preserve the number of elements per epoch.
@@ -81,7 +81,8 @@ def repeat(build_inputs: Callable[..., Any]) -> Callable[..., Any]:
     return repeated
 
 
-# An evaluation pass over data of unknown length very rarely takes longer than this.
+# The number of seconds after which an evaluation pass over data of unknown length logs a warning.
+# Passes very rarely take longer.
 _WARNING_SECONDS = 3600.0
 
 _MAX_SECONDS = 24 * 3600.0

@@ -85,7 +85,7 @@ _MIN_MEASUREMENTS = 3
 # first three measurements.
 _MIN_SECONDS = 0.1
 
-# The number of initial measurements to which the larger time limit applies; see `_measure`.
+# The number of initial measurements with the larger time limit; see `_measure`.
 _GROWING_MEASUREMENTS = 9
 
 

@@ -307,7 +307,7 @@ class ParameterServerExecutor(GraphExecutor):
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
     ) -> tf.data.Dataset:
-        """Build a worker's share of the training data; each batch has the full size of a step."""
+        """Build a worker's share of the training data, in batches of the full global size."""
         if isinstance(dataset_or_fn, tf.data.Dataset):
             return dataset_or_fn.shard(num_workers, worker)
         if "input_context" in inspect.signature(dataset_or_fn).parameters:

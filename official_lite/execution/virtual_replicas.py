@@ -272,7 +272,7 @@ def _total(rows: tf.Tensor) -> tf.Tensor:
 class _State:
     """The variables of this replica that a shard's step changes.
 
-    Every shard starts with the values from before the step. After the step,
+    Every shard starts with the values from before the step, or 0 for metrics. After the step,
 
     * a metric, which Keras sums over replicas, has the sum of all changes, on the first replica,
     * a random state has advanced once; within a shard, it depends on the shard's number,
@@ -303,7 +303,7 @@ class _State:
         return len(self._metrics) + len(self._averages) + len(self._first_only)
 
     def prepare(self, index: tf.Tensor) -> None:
-        """Set the variables to the values with which a shard starts."""
+        """Set the variables to the values with which a shard's step starts."""
         for variable in self._metrics:
             variable.assign(tf.zeros_like(variable))
         for variable in (*self._averages, *self._first_only):
@@ -403,7 +403,7 @@ def _random_state(start: tf.Tensor, index: tf.Tensor) -> tf.Tensor:
 class _VirtualReplica(tf.distribute.ReplicaContext):
     """The replica context of a virtual replica.
 
-    Variables are those of the real replica that computes the virtual replica.
+    The variables are those of the real replica that computes the virtual replica.
 
     Args:
         replica: The context of the real replica.

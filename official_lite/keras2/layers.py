@@ -73,7 +73,8 @@ class Keras2Habits(_LayerHalf):
             replace_build(cls, _with_tensor_shapes(cls.__dict__["build"]))
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:
-        # Keras reads the name of the constructor's first parameter, which gin's wrapper hides.
+        # Expose the constructor's signature: Keras reads the name of its first parameter, which
+        # gin's wrapper hides.
         init: Any = cls.__init__
         if hasattr(init, "__wrapped__") and not hasattr(init, "__signature__"):
             init.__signature__ = inspect.signature(init.__wrapped__)
@@ -89,7 +90,7 @@ class Keras2Habits(_LayerHalf):
             # Add a prefix, as in Keras 2: TensorFlow rejects name scopes that begin with an
             # underscore.
             self.name = f"private{self.name}"
-        # Disable Keras 3's conversion of all arguments, which would copy dictionaries among them.
+        # Disable Keras 3's conversion of all arguments, which would copy dictionary arguments.
         self._convert_input_args = False
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:

@@ -130,7 +130,7 @@ class _LossEndpoint(_Endpoint):
     """A layer that adds its input to the model's losses and returns the input."""
 
     def call(self, value: Any) -> Any:
-        """Add the value to the losses."""
+        """Add the value to the model's losses."""
         self.add_loss(value)
         return value
 
@@ -143,7 +143,7 @@ class _MetricEndpoint(_Endpoint):
         self.metric = keras.metrics.Mean(metric_name)
 
     def call(self, value: Any) -> Any:
-        """Update the mean."""
+        """Update the mean metric with the value."""
         self.metric.update_state(value)
         return value
 

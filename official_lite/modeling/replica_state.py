@@ -123,7 +123,7 @@ def _uniform_of(bits: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
         dtype: The dtype of the result.
     """
     if dtype == tf.float64:
-        # The kernels swap the two 32-bit words of an integer.
+        # Swap the two 32-bit words of each integer, as TensorFlow's kernels do.
         high = tf.bitwise.left_shift(bits & 0xFFFFF, tf.constant(32, tf.uint64))
         low = tf.bitwise.right_shift(bits, tf.constant(32, tf.uint64))
         return tf.bitcast(high | low | (1023 << 52), tf.float64) - 1
@@ -178,7 +178,8 @@ def _alike_in_xla(
     return draw_alike
 
 
-# `tf.random.stateless_*`, `tf.random.Generator` and Keras look these functions up on each call.
+# Replace the functions in their module, where `tf.random.stateless_*`, `tf.random.Generator` and
+# Keras look them up on each call.
 for _name, _make in (
     ("stateless_random_uniform_v2", _uniform),
     ("stateless_random_normal_v2", _normal),

@@ -145,7 +145,7 @@ class LayerChoice(Choice):
     def build(self, input_shape: Sequence[int | None]) -> None:
         self.__dict__["input_shape_built"] = tuple(input_shape)
         for candidate in self.candidates.values():
-            # In a loaded model the candidates are already built.
+            # Candidates of a loaded model are already built.
             if not candidate.built:
                 candidate.build(input_shape)
         self._output_spec(keras.KerasTensor(input_shape, dtype=self.compute_dtype))

@@ -18,7 +18,7 @@ Choose = Callable[[str, tf.Tensor], tf.Tensor]
 """Function that takes a label and its logits and returns the int32 index of an option."""
 
 _INITIAL_SCALE = 0.1
-# Salt of the first architecture that an update samples. Later samples use the numbers that follow.
+# The salt of the first architecture that an update samples; later samples use the next numbers.
 _FIRST_SAMPLE = 10
 # The baseline before the first reward. NaN would fail the check for non-finite variables.
 _NO_REWARD = tf.float32.min
@@ -275,7 +275,8 @@ class EnasTrainer(one_shot_trainer.OneShotTrainer):
                 sets = tf.nn.softmax(walk.logits[choice.label])
                 members = [[i in one for i in range(choice.n_candidates)] for one in choice.options]
                 taken = tf.linalg.matvec(tf.constant(members, tf.float32), sets, transpose_a=True)
-                # An input's probability may be exactly 1, because a set of inputs is never empty.
+                # Clip to avoid log(0): an input's probability may be exactly 1, because a set of
+                # inputs is never empty.
                 taken = tf.clip_by_value(taken, _MIN_PROBABILITY, 1.0 - _MIN_PROBABILITY)
                 cost += tf.reduce_sum(
                     taken * tf.math.log(taken / target)

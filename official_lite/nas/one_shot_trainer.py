@@ -607,7 +607,7 @@ def _part(
     arch_data: config_definitions.DataConfig | None,
     input_context: tf.distribute.InputContext | None,
 ) -> tuple[Any, tf.distribute.InputContext | None]:
-    """Return the data config and the input context of a stream."""
+    """Return the data config and the input context of one of the two streams."""
     if arch_data is not None:
         return (params if name == TRAIN else arch_data), input_context
     context = input_context or tf.distribute.InputContext()

@@ -355,8 +355,8 @@ def _weights_on_path(layer: keras.layers.Layer, picks: Mapping[str, int]) -> lis
 
 # The largest number of equally spaced values (k + 0.5) / n in (0, 1) that float32 can represent.
 _NUMBERS = 2**23
-# The standard deviation of the initial α, as in NNI and the DARTS paper. All options are about
-# equally probable at first.
+# The standard deviation of the initial α, as in NNI and the DARTS paper. Initially, all options are
+# about equally probable.
 _INITIAL_SPREAD = 1e-3
 
 

@@ -26,7 +26,7 @@ from official_lite.porting.syntax import (
 _SHAPE = re.compile(r"(^|_)shape$")
 _OPTIMIZER = re.compile(r"(^|_)(opt|optimizer)$")
 
-# Arguments of `add_weight` in the order of Keras 2; in Keras 3 `shape` comes first.
+# Arguments of `add_weight` in the order of Keras 2. In Keras 3, `shape` comes first.
 _ADD_WEIGHT = ("name", "shape", "dtype", "initializer")
 _SYNCHRONIZED = "keras.layers.experimental.SyncBatchNormalization"
 _SYNCHRONIZED_CLASS = "functools.partial(keras.layers.BatchNormalization, synchronized=True)"
@@ -481,9 +481,9 @@ def _synchronized(call: cst.Call) -> cst.Call:
 
 
 def _with_argument(args: Sequence[cst.Arg], added: cst.Arg) -> list[cst.Arg]:
-    """Add a keyword argument: first if all others are keyword arguments, too; otherwise last.
+    """Add a keyword argument, as the first argument if all others are keyword arguments, else last.
 
-    Adding it at the front preserves the layout at the end of the call.
+    Adding the argument at the front preserves the layout at the end of the call.
     """
     if not args:
         return [added]

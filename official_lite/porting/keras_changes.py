@@ -98,7 +98,7 @@ STRINGS = {
     "keras.losses.Reduction.SUM_OVER_BATCH_SIZE": "sum_over_batch_size",
 }
 
-# Per prefix of the called name: renamed arguments, with None for an argument to remove.
+# Maps each prefix of called names to its renamed arguments, with None for an argument to remove.
 RENAMED_ARGUMENTS: dict[str, dict[str, str | None]] = {
     "keras.optimizers.": {"lr": "learning_rate", "jit_compile": None},
     "keras.layers.BatchNormalization": {"fused": None},

@@ -159,7 +159,7 @@ class _Renamer(NamesTransformer):
         if new.startswith("official_lite.orbit"):
             return _NewImport("official_lite", "orbit", old.alias)
         if new.startswith("keras") and not old.alias and "." in old.module:
-            # `import tensorflow.keras` binds `tensorflow`, so `import tensorflow` must remain.
+            # Keep `import tensorflow`, because `import tensorflow.keras` also binds `tensorflow`.
             self.needs_keras = True
             return _NewImport(old.module.partition(".")[0])
         return _NewImport(new, alias=old.alias)

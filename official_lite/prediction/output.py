@@ -463,7 +463,7 @@ class ParquetFile(ShardFile):
         self._batches: list[Any] = []
 
     def write(self, columns: Columns) -> None:
-        # Rows are held in memory until they fill a row group.
+        # Hold rows in memory until they fill a row group.
         import pyarrow
 
         arrays = [_arrow_array(column) for column in columns.values()]
@@ -550,7 +550,8 @@ class TFRecordFile(ShardFile):
                 if kind == "bytes_list":
                     row_values = [value.encode() for value in row_values]
                 getattr(example.features.feature[name], kind).value.extend(row_values)
-            # The features are a map, whose order is undefined without `deterministic`.
+            # Set `deterministic`, because the features are a map, whose order is otherwise
+            # undefined.
             self._writer.write(example.SerializeToString(deterministic=True))
 
     def close(self) -> None:

@@ -89,7 +89,7 @@ def _event_files(directory: str) -> Iterator[str]:
         path = os.path.join(directory, name)
         if "tfevents" in name:
             yield path
-        # Links are skipped because they may form a cycle.
+        # Skip links, because they may form a cycle.
         elif not name.startswith(".") and not os.path.islink(path) and not is_run(path):
             yield from _event_files(path)
 
@@ -122,7 +122,7 @@ def _image(name: str, step: int, width: int, png: bytes) -> Markup:
     caption = f"step {step:,}"
     source = f"data:image/png;base64,{base64.b64encode(png).decode()}"
     image = tag("img", src=source, alt=f"{name} at {caption}")
-    # Small images are enlarged without smoothing, so that their pixels are visible.
+    # Enlarge small images without smoothing, so that their pixels are visible.
     return tag(
         "figure",
         image,
@@ -142,7 +142,7 @@ def _chosen(steps: Mapping[int, Any]) -> list[int]:
 def _histogram_charts(
     name: str, histograms: Mapping[int, npt.NDArray[Any]]
 ) -> Iterator[charts.Chart]:
-    """Yield a chart of quantiles by step, and one of the first and last distribution."""
+    """Yield a chart of quantiles by step, and a chart of the first and last distributions."""
     known = {step: rows for step, rows in histograms.items() if _is_histogram(rows)}
     if not known:
         return

@@ -148,7 +148,7 @@ def _document(title: str, parts: Sequence[_Part]) -> str:
 
 
 def _policy(script: str) -> str:
-    """Build a policy that allows this script and embedded images, but no network access."""
+    """Build a content security policy for `script` and embedded images, without network access."""
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     script_source = f"script-src 'sha256-{digest}'"
     return f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; {script_source}"

@@ -166,7 +166,7 @@ def metrics_of(logs: Mapping[str, Any]) -> dict[str, float]:
     import numpy as np
 
     leaves = nested_dict.flatten_nested_dict(logs, "/")
-    # Result files store a value that is not finite as null.
+    # Result files store non-finite values as null.
     flat = {n: np.asarray(np.nan if v is None else v) for n, v in leaves.items()}
     return {name: float(value.reshape(())) for name, value in flat.items() if value.size == 1}
 

@@ -174,7 +174,7 @@ def _plots(config: search_config.SearchConfig) -> dict[str, Callable[[optuna.Stu
 def _draw(draw: Callable[[optuna.Study], Any], study: optuna.Study) -> Any:
     """Return the first axes of a plot, or None if there is nothing to draw."""
     with warnings.catch_warnings():
-        # Suppress Optuna's warning that these functions are experimental.
+        # Suppress Optuna's warning that its plot functions are experimental.
         warnings.simplefilter("ignore")
         try:
             axes = draw(study)

@@ -193,8 +193,8 @@ class RegularizedEvolutionSampler(samplers.BaseSampler):
         self._sample_size = sample_size
         self._random = np.random.default_rng(seed)
         self._independent = samplers.RandomSampler(seed=seed)
-        # The parent of each running trial and the name of the parameter to mutate, by trial number.
-        # Trials may run in several threads.
+        # Maps the number of each running trial to its parent and to the name of the parameter to
+        # mutate. Trials may run in several threads.
         self._mutations: dict[int, tuple[trial.FrozenTrial, str | None]] = {}
 
     def reseed_rng(self) -> None:

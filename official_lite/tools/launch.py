@@ -624,7 +624,7 @@ class LaunchedCluster:
         return True
 
     def _wait_for_the_others(self, failure: ProcessEnd) -> None:
-        """Wait for trainers to notice the failure and end; servers are stopped afterwards."""
+        """Wait for the trainers to notice a failure and end; the servers are stopped afterward."""
         if self.was_asked_to_stop or self.reached_limit:
             say(f"{failure} after a signal.", self._width)
         else:

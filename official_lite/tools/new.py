@@ -146,7 +146,7 @@ def write_project(folder: pathlib.Path, kind: str = _DEFAULT) -> None:
 def _filled_templates(
     kind: Kind, values: Mapping[str, str]
 ) -> Iterator[tuple[pathlib.PurePath, str]]:
-    """Yield the path, relative to its layer, and the text of each file of the project."""
+    """Yield the relative path of each template of the project, and the resulting text."""
     resource = importlib.resources.files("official_lite.tools") / "starter"
     with importlib.resources.as_file(resource) as starter:
         slots = {

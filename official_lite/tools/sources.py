@@ -344,7 +344,7 @@ def _require_given(command: argparse.Namespace, args: argparse.Namespace, run_di
 def _read_run(
     run_dir: str, experiment: str, sets: Sequence[str], remedy: str, *, apply_gin: bool = True
 ) -> RunSource:
-    """Read the config of a run and, if `remedy` is not empty, restrict the code it may name.
+    """Read a run's config and, if `remedy` is not empty, restrict the code that it may name.
 
     The config may then name only registered code, and code that the experiment or `sets` names.
     """
@@ -373,7 +373,7 @@ def _is_path(name: str) -> bool:
 
 
 def _require_experiment(name: str) -> None:
-    """Raise an error, which also suggests run directories, unless the experiment exists."""
+    """Raise an error unless the experiment exists; the message also suggests run directories."""
     try:
         exp_factory.get_config_factory(name)
     except errors.UnknownNameError as error:
@@ -393,7 +393,7 @@ def _parse(
 
 
 def _read_command(run_dir: str) -> argparse.Namespace:
-    """Parse the experiment and code flags on the command line of a run, if it has one."""
+    """Parse the experiment and code flags of a run's recorded command line, if there is one."""
     argv = _read_record(run_dir).get("argv", [])
     if not isinstance(argv, list):
         raise errors.ConfigValueError(

@@ -55,7 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _define_flags() -> None:
     experiment_flags.define_flags()
-    # Drivers of the Model Garden define this flag themselves.
+    # Model Garden drivers define `enable_async_checkpointing` themselves.
     if "enable_async_checkpointing" not in FLAGS:
         flags.DEFINE_bool(
             "enable_async_checkpointing",

@@ -347,7 +347,7 @@ def _context() -> Any:
 
 
 def _run_probe(sender: Any, args: argparse.Namespace, size: int) -> None:
-    # Import TensorFlow only here, because the parent process does not need it.
+    # Import TensorFlow only in the child process, because the parent process does not need it.
     from official_lite.tools import trial_training
 
     # The parent process handles Ctrl-C and kills this process.

@@ -307,7 +307,7 @@ class _TableSource(registry.Source):
 
     # The arguments of `registry.import_library`: the module, the source and the extra.
     _library: ClassVar[tuple[str, str, str]]
-    # The subclass of `_File` that opens a path.
+    # The `_File` subclass that opens each path of the source.
     _file_cls: ClassVar[type[Any]]
 
     def __init__(self, paths: Sequence[str], columns: Sequence[str]) -> None:
@@ -450,7 +450,8 @@ class ParquetSource(_TableSource):
         return min(least for least, _ in known), max(greatest for _, greatest in known)
 
 
-# While it loads a dataset, `datasets` deletes a lock of `tqdm` that all threads share.
+# A lock for loading datasets one at a time: during loading, the library `datasets` deletes a lock
+# of `tqdm` that all threads share.
 _LOADING = threading.Lock()
 
 
@@ -602,7 +603,7 @@ def _read_header(path: str) -> tuple[list[str], int]:
 
 
 def _count_rows(path: str, begin: int) -> list[tuple[int, int, int]]:
-    """Divide a file into chunks; return the start, the end and the number of rows of each."""
+    """Divide a file into chunks; return the start, end and number of rows of each chunk."""
     chunks = []
     with open(path, "rb") as file:
         size = os.fstat(file.fileno()).st_size

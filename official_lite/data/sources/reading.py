@@ -185,7 +185,8 @@ def read_batches(
         DataError: The data repeat, and there are fewer rows than pipelines.
     """
     if repeat and source.num_rows < order.num_pipelines:
-        # All pipelines raise this error. If only one of them failed, the others would wait for it.
+        # Raise the error in all pipelines: if only one of them failed, the others would wait for
+        # it.
         raise errors.DataError(
             f"Each of the {order.num_pipelines} input pipelines needs at least one row, but there "
             f"are only {source.num_rows}. Use more data or fewer input pipelines."

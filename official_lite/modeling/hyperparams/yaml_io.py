@@ -18,7 +18,7 @@ import yaml
 from official_lite.common import errors, files
 
 Scalar = str | int | float | bool | None
-# A scalar of Python or of a library such as NumPy.
+# A Python scalar, or a scalar of a library such as NumPy.
 ForeignScalar = str | SupportsFloat | None
 
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
@@ -427,7 +427,7 @@ class _Loader(yaml.SafeLoader):
 
     def _refuse_tag(self, event: yaml.Event) -> None:
         tag = getattr(event, "tag", None)
-        # Configs written by the Model Garden use this tag for tuples.
+        # Configs written by the Model Garden use the tag `python/tuple` for tuples.
         is_tuple = tag == _TUPLE_TAG and isinstance(event, yaml.SequenceStartEvent)
         if tag is not None and not is_tuple:
             shown = tag.replace("tag:yaml.org,2002:", "!!")
@@ -525,7 +525,7 @@ class _Dumper(yaml.SafeDumper):
 
 def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.Node:
     style = None if is_plain_text(text) else "'"
-    # PyYAML changes these line breaks when it loads a text in single quotes.
+    # Use double quotes for text with line breaks, which PyYAML would change in single quotes.
     if any(line_break in text for line_break in "\n\r\x85\u2028\u2029"):
         style = '"'
     return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)

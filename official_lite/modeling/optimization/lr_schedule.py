@@ -53,7 +53,7 @@ class _WithOffset(_ScheduleHalf):
         self.offset = offset
 
     def __call__(self, step: tf.Tensor | int) -> tf.Tensor:
-        # With a negative step, a decay would increase the learning rate.
+        # Avoid a negative step, at which a decay would increase the learning rate.
         since_offset = tf.maximum(tf.convert_to_tensor(step) - self.offset, 0)
         return super().__call__(since_offset)
 
@@ -117,8 +117,8 @@ class _WarmUp(_Schedule, abc.ABC):
     def __call__(self, step: tf.Tensor | int) -> tf.Tensor:
         float_step = tf.cast(step, tf.float32)
         target = self._after(self.warmup_steps)
-        # `tf.where` below never selects a warm-up of 0 steps, but still evaluates it, so avoid a
-        # division by 0.
+        # `tf.where` never selects the rate of a warm-up of 0 steps, but still evaluates it, so
+        # avoid a division by 0.
         warming = self._warming(float_step, max(self.warmup_steps, 1), target)
         return tf.where(float_step < self.warmup_steps, warming, self._after(step))
 

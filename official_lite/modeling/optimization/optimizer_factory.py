@@ -293,7 +293,7 @@ def _adafactor_arguments(fields: Mapping[str, Any], path: str) -> dict[str, Any]
         for name, value in fields.items()
         if name not in _ADAFACTOR_FIXED
     }
-    # Adafactor's authors write the exponent without its minus sign; Keras expects it signed.
+    # Adafactor's authors omit the minus sign of the exponent; Keras expects a signed exponent.
     arguments["beta_2_decay"] *= -1.0
     return arguments | {"relative_step": False}
 
