@@ -238,7 +238,7 @@ def _trainer_fields(
     if length is None:
         return
     for name, epochs in in_epochs.items():
-        # Convert through the decimal text, so that 0.1 epochs are exactly a tenth of an epoch.
+        # Convert via the decimal string, so that 0.1 epochs are exactly a tenth of an epoch.
         steps = Fraction(str(epochs)) * length
         # Round intervals down, so that the last interval ends no later than training.
         whole = math.ceil(steps) if name == "train_steps" else math.floor(steps)

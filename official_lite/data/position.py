@@ -82,7 +82,7 @@ def begin_at(batch: int, seed: int) -> Iterator[Position]:
         _current.reset(token)
 
 
-# TensorFlow returns this global seed if the program has not set one.
+# The global seed that TensorFlow reports if the program has not set one.
 _NO_SEED = 87654321
 
 # The maximum number of seeds to draw again. No program draws more before it builds its data.

@@ -56,16 +56,18 @@ def _value_dtype(handle: tf.Tensor) -> tf.DType | None:
     return tf.dtypes.as_dtype(data.shape_and_type[0].dtype)
 
 
-# A training run with fewer steps would end before the modes could be compared.
+# The minimum number of training steps for benchmarks. A shorter run would end before the modes
+# could be compared.
 _MIN_STEPS = 100
 
 # The maximum duration of the benchmarks, as a fraction of the training time in graph mode.
 _BUDGET = 0.05
 
-# Compiling a step with XLA takes about as long as tracing it two or three times.
+# The assumed compilation time of a step as a multiple of its tracing time.
 _TRACES_PER_COMPILATION = 3.0
 
-# Steps shorter than this consist mostly of overhead, which the mode `xla_loop` avoids.
+# The duration in seconds below which steps consist mostly of overhead, which the mode `xla_loop`
+# avoids.
 _SHORT_STEP_SECONDS = 2e-3
 
 # A mode other than `graph` is chosen only if its steps take less than this fraction of the time in

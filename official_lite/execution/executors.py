@@ -328,7 +328,7 @@ class ParameterServerExecutor(GraphExecutor):
 
 
 def _num_workers(strategy: tf.distribute.Strategy) -> int:
-    # No public attribute of the strategy gives the number of workers.
+    # Read a private attribute: no public one contains the number of workers.
     return int(strategy._num_workers)
 
 

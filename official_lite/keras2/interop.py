@@ -9,7 +9,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-# `tf.gather` would use these methods to read the variable directly, bypassing stateless scopes and
+# Methods with which `tf.gather` would read a variable directly, bypassing stateless scopes and
 # autocasting.
 _READS = ("gather_nd", "sparse_read")
 

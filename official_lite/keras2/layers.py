@@ -96,7 +96,8 @@ class Keras2Habits(_LayerHalf):
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         names = _positional_names(type(self).call)
         if args:
-            # Keras accepts only tensors as positional arguments, and passes `training` by name.
+            # Pass the other arguments by name: Keras accepts only tensors as positional arguments,
+            # and passes `training` by name.
             kwargs.update(zip(names[1:], args[1:], strict=False))
             args = (self._converted(args[0]), *args[max(1, len(names)) :])
         elif names and names[0] in kwargs:

@@ -28,7 +28,8 @@ def holds(layer: keras.Layer, part: Any) -> bool:
     return any(
         part is held
         for name, value in vars(layer).items()
-        # TensorFlow and this package use the prefix `_self_` for their bookkeeping.
+        # Skip attributes with the prefix `_self_`, which TensorFlow and this package use for their
+        # bookkeeping.
         if not name.startswith("_self_") and id(value) not in stores
         for held in keras_variables.parts_of(value)
     )

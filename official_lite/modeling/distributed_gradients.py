@@ -42,7 +42,7 @@ Gradient: TypeAlias = tf.Tensor | tf.IndexedSlices
 GradsAndVars: TypeAlias = Sequence[tuple[Gradient | None, keras.Variable]]
 GradientTransformer = Callable[[list[tuple[Any, Any]]], Iterable[tuple[Any, Any]]]
 
-# A context variable is set per thread, and each replica of a `MirroredStrategy` has its own thread.
+# Context variables are set per thread, and each replica of a `MirroredStrategy` has its own thread.
 _already_summed = contextvars.ContextVar("already_summed", default=False)
 _undivided = contextvars.ContextVar("undivided", default=False)
 
@@ -77,7 +77,8 @@ def make_distributed(
         ConfigValueError: `lazy_rows` is set, but the optimizer cannot update individual rows.
     """
     inner = getattr(optimizer, "inner_optimizer", None)
-    # `keras.optimizers.MultiOptimizer` assigns a subset of the variables to each of its optimizers.
+    # Include the optimizers of a `keras.optimizers.MultiOptimizer`, each of which updates a subset
+    # of the variables.
     for wrapped in [*getattr(optimizer, "optimizers", ()), *([] if inner is None else [inner])]:
         make_distributed(wrapped)
     if not isinstance(optimizer, DistributedOptimizer):
@@ -328,7 +329,8 @@ class DistributedOptimizer(_OptimizerHalf):
         return [None if g is None else tf.convert_to_tensor(g) for g in gradients]
 
     def _clip_gradients(self, grads: Sequence[Any]) -> list[Any]:
-        # Rows missing from a sparse gradient are zero and contribute nothing to a norm.
+        # Clip only the rows in a sparse gradient: the missing rows are zero and contribute nothing
+        # to a norm.
         values = [g.values if isinstance(g, tf.IndexedSlices) else g for g in grads]
         clipped = super()._clip_gradients(values)
         return [

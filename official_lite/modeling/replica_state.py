@@ -45,7 +45,7 @@ __all__ = [
 # Seed variables have various integer types, all of which can represent this maximum.
 _MAX_SEED = 2**31 - 1
 
-# The states of `keras.random.SeedGenerator` and `tf.random.Generator`.
+# The names of the state variables of `keras.random.SeedGenerator` and `tf.random.Generator`.
 _STATE_NAMES = ("seed_generator_state", "StateVar")
 
 

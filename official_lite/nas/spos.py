@@ -180,7 +180,7 @@ class SposTrainer(one_shot_trainer.OneShotTrainer):
         @tf.function
         def rate_batch(batch: nests.Nest) -> tf.Tensor:
             rewarded = self.strategy.run(self._reward.of_batch, args=(batch,))
-            # The reward is the same on all replicas.
+            # Return the reward of one replica, because all replicas compute the same reward.
             return self.strategy.experimental_local_results(rewarded)[0]
 
         return rate_batch

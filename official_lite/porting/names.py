@@ -198,7 +198,7 @@ def _replaced(
         return line.with_changes(body=[moved])
     texts = list(dict.fromkeys(one.text() for one in new))
     parsed = [cst.ensure_type(cst.parse_statement(t), cst.SimpleStatementLine) for t in texts]
-    # Comments above the line go above the first new statement; a trailing comment follows the last.
+    # Move comments above the line to the first new statement, and a trailing comment to the last.
     parsed[0] = parsed[0].with_changes(leading_lines=line.leading_lines)
     parsed[-1] = parsed[-1].with_changes(trailing_whitespace=line.trailing_whitespace)
     return parsed[0] if len(parsed) == 1 else cst.FlattenSentinel(parsed)

@@ -223,7 +223,7 @@ class PredictionOutput(contextlib.AbstractContextManager["PredictionOutput"]):
         # Write the waiting batches first, because they may complete a shard.
         self._pool.shutdown()
         if self._shard is not None:
-            # An error while closing must not hide the error that ended the run.
+            # Suppress errors while closing, because they would hide the error that ended the run.
             with contextlib.suppress(Exception):
                 self._shard.close()
             with contextlib.suppress(OSError):

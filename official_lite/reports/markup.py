@@ -83,7 +83,7 @@ def _content(child: Child) -> str:
 
 
 def _escape(value: object) -> str:
-    # A lone surrogate, which JSON can contain, can't be encoded as UTF-8.
+    # Replace lone surrogates, which JSON can contain but UTF-8 can't encode.
     text = str(value).encode("utf-8", "backslashreplace").decode("utf-8")
     return html.escape(terminal.escape_controls(text))
 

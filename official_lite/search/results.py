@@ -31,7 +31,7 @@ def best_trials(study: optuna.Study) -> list[FrozenTrial]:
     if len(study.directions) > 1:
         return sorted(study.best_trials, key=lambda trial: trial.number)
     ended = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
-    # Earlier versions marked trials with infinite values as complete.
+    # Skip trials with infinite values, which earlier versions marked as complete.
     complete = [trial for trial in ended if math.isfinite(trial.values[0])]
     sign = 1 if study.direction == StudyDirection.MINIMIZE else -1
     return sorted(complete, key=lambda trial: (sign * trial.values[0], trial.number))

@@ -258,7 +258,7 @@ class RegularizedEvolutionSampler(samplers.BaseSampler):
 
 
 def _has_value(trial: trial.FrozenTrial) -> bool:
-    # A pruned trial may have ended with a value that is not finite.
+    # A pruned trial may have ended with a non-finite value.
     return bool(trial.values) and math.isfinite(trial.values[0])
 
 

@@ -304,7 +304,7 @@ def plan(
 def _cluster(
     program: Sequence[str], addresses: Mapping[str, Sequence[str]], token: str
 ) -> Iterator[ProcessSpec]:
-    # Servers come first, so that they are up when others connect to them.
+    # Start servers first, so that they are running when other processes connect to them.
     for job in sorted(addresses, key=("ps", "worker", "chief").index):
         for index in range(len(addresses[job])):
             task = {"type": job, "index": index}

@@ -356,10 +356,10 @@ def _run_probe(sender: Any, args: argparse.Namespace, size: int) -> None:
 
 
 def _watch(process: Any, limit: int, timeout_secs: float) -> tuple[int, str]:
-    """Wait until the process ends or violates a limit.
+    """Wait until the process ends or exceeds the memory or time limit.
 
     Returns:
-        The observed peak memory in bytes, and which limit was violated, or "".
+        The observed peak memory in bytes, and which limit was exceeded, or "".
     """
     deadline = time.monotonic() + timeout_secs
     most = 0

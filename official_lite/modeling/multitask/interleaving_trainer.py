@@ -72,7 +72,7 @@ class MultiTaskInterleavingTrainer(base_trainer.MultiTaskBaseTrainer):
             )
         self._task_sampler = task_sampler
         self._task_step_counters = {name: orbit.utils.create_global_step() for name in names}
-        # Create one function per task here, so that each function is compiled only once.
+        # Create the step function of each task only once, so that it is compiled only once.
         steps = {name: self._create_step(name, task) for name, task in multi_task.tasks.items()}
         runner.set_untracked(self, _replica_task_steps=steps)
         super().__init__(

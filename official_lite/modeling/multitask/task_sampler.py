@@ -130,7 +130,7 @@ def get_task_sampler(
 
 def _powers(weights: Mapping[str, float], alpha: float | tf.Tensor) -> tf.Tensor:
     values = tf.constant(list(weights.values()), tf.float32)
-    # 0 ** 0 is 1, but a task with weight 0 must never be drawn.
+    # Handle weight 0 separately: 0 ** 0 is 1, but a task with weight 0 must never be drawn.
     return tf.where(values > 0, values**alpha, 0.0)
 
 
