@@ -115,7 +115,7 @@ class _Tuner:
         self._seconds: dict[str, float] = {}
         self._functions: Sequence[Any] = ()
         self._trace_seconds = 0.0
-        # The names of the step's ops whose effects can't be undone.
+        # The names of the step's ops with effects that can't be undone.
         self._effects: list[str] = []
 
     def choose(self) -> ExecutionRecord:

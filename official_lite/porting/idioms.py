@@ -447,8 +447,8 @@ def _last_name(node: cst.BaseExpression) -> str:
     return node.value if isinstance(node, cst.Name) else ""
 
 
-# For each `keras.backend` function, the number of its arguments and the template that replaces a
-# call. Functions that differ only in their name have already been renamed.
+# Maps each `keras.backend` function to the number of its arguments and the template that replaces
+# its calls. Functions that differ only in their name have already been renamed.
 _BACKEND_TEMPLATES = {
     "keras.backend.cast_to_floatx": (1, "keras.ops.cast(a, keras.backend.floatx())"),
     "keras.backend.dtype": (1, "keras.backend.standardize_dtype(a.dtype)"),

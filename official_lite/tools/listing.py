@@ -60,8 +60,8 @@ def print_table(
         console.width = _UNLIMITED
     with console.capture() as printed:
         console.print(table)
-    # Print the table here and not with rich, so that `main` handles a closed pipe. Remove trailing
-    # spaces.
+    # Print the captured table with `print`, without trailing spaces, so that `main` instead of rich
+    # handles a closed pipe.
     print("\n".join(line.rstrip() for line in printed.get().splitlines()))
 
 

@@ -25,7 +25,7 @@ from official_lite.config import compatibility
 from official_lite.run import run_reading
 from official_lite.tools import listing
 
-# Fields of every run, besides its metrics and config.
+# The fields that every run has in addition to its metrics and config.
 FIELDS = (
     "name",
     "model_dir",
