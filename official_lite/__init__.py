@@ -14,6 +14,6 @@ from official_lite.common import plugins
 
 __version__ = "0.1.0"
 
-# `load_run` needs TensorFlow, which is imported when it is used.
+# Import `load_run` only when it is used, because it imports TensorFlow.
 __getattr__, __all__ = plugins.attach_stub(__name__, __file__)
 __all__ += ["__version__"]

@@ -60,7 +60,7 @@ HARMLESS = (
     "workspace",
 )
 
-# Exceptions to the patterns above: fields that do affect training.
+# Exceptions to the fields that may change between two starts: these fields do affect training.
 _HARMFUL = (
     "runtime.seed",
     "runtime.mixed_precision_dtype",
@@ -68,13 +68,14 @@ _HARMFUL = (
     "trainer.grad_accum_steps",
 )
 
-# The config block of the schedules, whose steps may depend on the training length.
+# The path of the config block with the learning rate schedules. Their steps may depend on the
+# training length.
 _SCHEDULES = "trainer.optimizer_config."
 
-# The field of a searched architecture; the chosen options are fields below it.
+# The path of the architecture field. Its subfields hold the chosen option of each label.
 _ARCHITECTURE = "task.arch"
 
-# The last path component of a `Change` of the contents of a file that a config field names.
+# The last path component of a `Change` that reports new contents of a file named in the config.
 _CONTENT = "(sha256 of the file)"
 
 _CHECKPOINT = re.compile(r"ckpt-\d+\.index")
@@ -201,12 +202,13 @@ def find_changes(params: hyperparams.Config, model_dir: str) -> list[Change]:
     for path in sorted({*new, *given}):
         value = new.get(path, MISSING)
         if path not in given and path not in became and _is_default(params, path):
-            # The earlier run used a version that did not have this field.
+            # The config of the earlier run was written by a version that did not have this field.
             continue
         if path.startswith(_ARCHITECTURE) and became.get(_ARCHITECTURE):
-            # The earlier run used a version that recorded the name of a file, not its contents.
+            # The earlier run was written by a version that recorded the name of a file, not its
+            # contents.
             continue
-        # A schedule may have been given as a ratio, so compare only the steps that it resolved to.
+        # A schedule's steps may have been configured as ratios, so compare only the resolved steps.
         olds = [became] if path.startswith(_SCHEDULES) else [given, became]
         if value not in [old.get(path, MISSING) for old in olds]:
             changes.append(Change(path=path, old=became.get(path, MISSING), new=value))
@@ -214,7 +216,7 @@ def find_changes(params: hyperparams.Config, model_dir: str) -> list[Change]:
 
 
 def _changed_files(params: hyperparams.Config, model_dir: str) -> Iterator[Change]:
-    """Yield a change for each file of the model that has changed since the last run."""
+    """Yield a change for each model file that has changed since the last run."""
     recorded = _read_run(model_dir).get("model_files")
     known = recorded if isinstance(recorded, dict) else {}
     for path, new in parsing.model_file_checksums(params).items():
@@ -264,7 +266,7 @@ def _read_run(model_dir: str) -> dict[str, Any]:
 
 
 def _experiment_of(argv: Any) -> str:
-    """Return the value of the last `--experiment` flag of a command; empty if there is none."""
+    """Return the value of the last `--experiment` flag in a command, or an empty string."""
     command = list(map(str, argv)) if isinstance(argv, list) else []
     found = ""
     for argument, following in itertools.pairwise([*command, ""]):

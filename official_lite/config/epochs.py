@@ -32,7 +32,7 @@ from absl import logging
 from official_lite.common import errors, suggestions
 from official_lite.modeling import hyperparams
 
-# Fields in steps, and the fields in epochs that replace them.
+# Maps each field in steps to the field in epochs that may replace it.
 _IN_EPOCHS = {
     "train_steps": "train_epochs",
     "validation_interval": "validate_every_epochs",
@@ -47,14 +47,14 @@ _SEVERAL_TASKS = "With several tasks, the length can't be derived from the data.
 # Values that leave a field unset.
 _NOTHING = (None, "null", "~", "")
 
-# The attribute in which a resolved config and its copies store their conversions, by the path of
-# the converted field. An override of a field removes its conversion.
+# The attribute of a resolved config, and of its copies, that maps the path of each converted field
+# to its conversion. Overriding a field removes its conversion.
 _CONVERSIONS = "_conversions"
 
 
 @dataclasses.dataclass(frozen=True)
 class _Conversion:
-    """A field that was set to a number of steps, and the field whose value determined the steps."""
+    """A field in steps, and the field from whose value the number of steps was derived."""
 
     block: str
     steps: str
@@ -238,9 +238,9 @@ def _trainer_fields(
     if length is None:
         return
     for name, epochs in in_epochs.items():
-        # Convert through the decimal text, so that 0.1 epochs are exactly a tenth of an epoch.
+        # Convert via the decimal string, so that 0.1 epochs are exactly a tenth of an epoch.
         steps = Fraction(str(epochs)) * length
-        # Round intervals down, so that the last interval ends no later than the training does.
+        # Round intervals down, so that the last interval ends no later than training.
         whole = math.ceil(steps) if name == "train_steps" else math.floor(steps)
         yield _Conversion("trainer", name, max(whole, 1), _IN_EPOCHS[name], epochs)
     name = "steps_per_epoch"
@@ -265,7 +265,7 @@ def _steps_of(ratio: Any, train_steps: int, name: str) -> Any:
     if isinstance(ratio, list | tuple):
         return list(_ascending(round(value * train_steps) for value in ratio))
     steps = round(ratio * train_steps)
-    # A warm-up may have no steps, but a decay needs at least one.
+    # A warm-up may last 0 steps, but a decay requires at least 1.
     return steps if name == "warmup_steps" else max(steps, 1)
 
 
@@ -281,7 +281,7 @@ def _ascending(steps: Iterator[int]) -> Iterator[int]:
 
 
 def _stated_length(params: Any, share: Fraction) -> Fraction | None:
-    """Return the length of an epoch in steps; None if the config does not determine it."""
+    """Return the epoch length in steps, or None if the config does not determine it."""
     stated = hyperparams.get_by_path(params, "trainer.steps_per_epoch", 0)
     num_examples = hyperparams.get_by_path(params, "task.train_data.num_examples")
     batch_size = hyperparams.get_by_path(params, "task.train_data.global_batch_size", 0)
@@ -290,8 +290,8 @@ def _stated_length(params: Any, share: Fraction) -> Fraction | None:
     if of_all is None:
         return Fraction(stated) if stated else None
     counted = of_all * share
-    # Also accept the number of steps in all of the data, which earlier versions recorded and a
-    # search with `task.arch` still records.
+    # Also accept the steps per epoch of the undivided data: earlier versions recorded this number,
+    # and a search with `task.arch` still does.
     if stated and stated not in (_whole_steps(counted), _whole_steps(of_all)):
         raise errors.ConfigValueError(
             f"`trainer.steps_per_epoch` is {stated}, but `task.train_data.num_examples` is "
@@ -299,7 +299,7 @@ def _stated_length(params: Any, share: Fraction) -> Fraction | None:
             f"{_whole_steps(counted)} whole steps. Set only one of them: `steps_per_epoch: 0` to "
             "derive it from the data, or `num_examples: null` to use the given steps."
         )
-    # Return the unrounded length, so that a number of epochs is converted exactly.
+    # Do not round the length, so that a number of epochs is converted to steps exactly.
     return counted
 
 
@@ -326,7 +326,7 @@ def _length_of_dataset(params: Any, task: Any, own_config: str) -> Fraction:
 
 
 def _share_of_data(params: Any, divides_data: bool | None) -> Fraction:
-    """Return the share of the training data from which the weights learn.
+    """Return the fraction of the training data that trains the weights.
 
     A search divides the data: one half trains the weights, the other half the architecture.
     """
@@ -344,7 +344,7 @@ def _share_of_data(params: Any, divides_data: bool | None) -> Fraction:
 
 
 def _require_data_to_ask(params: Any) -> None:
-    """Raise an error for several tasks, unless a custom stage may still set the epoch length."""
+    """Raise an error for a multi-task config unless a custom stage may set the epoch length."""
     has_own_prepare = hyperparams.get_by_path(params, "pipeline.prepare", "")
     if hasattr(params.task, "task_routines") and not has_own_prepare:
         raise _unknown_length(_SEVERAL_TASKS)

@@ -12,7 +12,7 @@ writes every field of a resolved config in this form, below gin's other bindings
 `operative_config_str` would omit all arguments that were passed explicitly.
 """
 
-# Gin uses `importlib.util` without importing it.
+# Import `importlib.util`, because gin uses it without importing it.
 import importlib
 import importlib.util
 import math
@@ -34,7 +34,7 @@ _FULL_NAME = f"official_lite.{_BLOCK}"
 
 _NO_LINE_LIMIT = 10_000
 
-# Gin has no literal for infinity.
+# Named constants for infinity, because gin has no literal for it.
 _CONSTANTS = {"official_lite.inf": math.inf, "official_lite.minus_inf": -math.inf}
 
 
@@ -92,7 +92,7 @@ def apply_bindings(params: hyperparams.Config) -> hyperparams.Config:
 
 
 def _without_outdated(params: hyperparams.Config, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Drop the bindings that have no effect because of another binding, with a warning for each.
+    """Drop bindings that another binding makes ineffective, and warn about each.
 
     Gin keeps the bindings of all files. If the last file selects another optimizer, for example,
     the fields of the previous optimizer are still bound.
@@ -110,7 +110,7 @@ def _without_outdated(params: hyperparams.Config, given: Mapping[str, Any]) -> d
 
 
 def _overruled_by(params: hyperparams.Config, path: str, given: Mapping[str, Any]) -> str:
-    """Return the path of a binding that makes `path`'s binding ineffective; empty if none does."""
+    """Return the path of a binding that makes the binding of `path` ineffective, or ""."""
     names = path.split(".")
     for depth in range(1, len(names)):
         parent, name = ".".join(names[:depth]), names[depth]
@@ -232,8 +232,8 @@ def _refuse_code(source: str, text: str) -> None:
 
 def _literal(path: str, value: Any) -> str:
     try:
-        # Write infinity as `1e999` for this comparison only. Gin can parse this literal, but can't
-        # serialize the parsed value, so the file itself uses named constants.
+        # Write infinity as `1e999` only for this comparison. Gin can parse `1e999`, but can't
+        # serialize the parsed value, so the gin file uses named constants.
         is_same = gin.config.parse_value(_text(value, {math.inf: "1e999"})) == value
     except (SyntaxError, ValueError):
         is_same = False
@@ -245,7 +245,7 @@ def _literal(path: str, value: Any) -> str:
 
 
 def _text(value: Any, constants: Mapping[float, str]) -> str:
-    """Return the `repr` of a value in which infinities are replaced by the texts in `constants`."""
+    """Return the `repr` of a value, with infinities replaced as specified by `constants`."""
     if isinstance(value, float) and math.isinf(value):
         return constants.get(value) or f"-{constants[-value]}"
     if isinstance(value, dict):
@@ -261,7 +261,7 @@ def _text(value: Any, constants: Mapping[float, str]) -> str:
 for _name, _value in _CONSTANTS.items():
     gin.constant(_name, _value)
 
-# Use the import above, so that linters do not report it as unused.
+# Use `importlib.util`, so that linters do not report its import as unused.
 _ = importlib.util
 
 

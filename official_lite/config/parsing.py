@@ -28,7 +28,7 @@ _ONE_STEP = {
     "trainer.validation_steps": 1,
 }
 
-# A length in epochs that is rounded up to one step.
+# A number of epochs so small that it always rounds up to one step.
 _LESS_THAN_A_STEP = 1e-12
 
 _FEW_STEPS = {
@@ -37,7 +37,7 @@ _FEW_STEPS = {
     "trainer.validation_steps": 2,
     "trainer.checkpoint_interval": 20,
     "trainer.log_interval": 1,
-    # Clear the fields that are mutually exclusive with those above, because a phase may set them.
+    # Clear the mutually exclusive fields in epochs, because a phase may set them.
     "trainer.train_epochs": None,
     "trainer.validate_every_epochs": None,
     "trainer.checkpoint_every_epochs": None,
@@ -87,7 +87,7 @@ class ExperimentParser:
         params = self.parse_params_override(params)
         params = self.parse_set(params)
         params = expand_home(expand(params, self._default_workspace))
-        # Check the strings only after all placeholders are replaced.
+        # Look for code in the strings only after all placeholders are replaced.
         for text in hyperparams.texts(params):
             plugins.refuse_code(text)
         refuse_foreign_code(params.runtime)
@@ -172,7 +172,8 @@ def parse_configuration(flags_obj: Any, lock_return: bool = True, print_return: 
     _refuse_masked_passwords(params)
     params.validate()
     if hyperparams.get_by_path(params, "phases"):
-        # A phase may change the length of an epoch, so convert its epochs when the phase begins.
+        # A phase may change the length of an epoch, so convert epochs to steps when the phase
+        # begins.
         phase_configs.check(params)
     else:
         params = epochs.resolve(read_model_files(params))
@@ -202,7 +203,7 @@ def _split(assignment: str) -> tuple[str, str]:
 
 def _refuse_masked_passwords(params: hyperparams.Config) -> None:
     masked = f":{yaml_io.MASK}@"
-    # `texts` also covers alternatives that are not selected, which `flatten` leaves out.
+    # Unlike `flatten`, `texts` also covers the unselected alternatives of a `OneOfConfig`.
     is_masked = any(masked in text for text in hyperparams.texts(params))
     for path, value in hyperparams.flatten(params).items() if is_masked else ():
         if masked in str(value):
@@ -293,7 +294,7 @@ def _one_step(params: Any) -> dict[str, Any]:
 
 
 def _entries(value: Any) -> Iterator[dict[str, Any]]:
-    """Yield all dictionaries with a `name`, at any depth."""
+    """Yield all dictionaries that have the key `name`, at any depth."""
     if isinstance(value, dict) and "name" in value:
         yield value
     if isinstance(value, dict | list | tuple):
@@ -418,6 +419,6 @@ def _tasks(params: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _contents(task: Any) -> dict[str, Any]:
-    # A task config that is not a `TaskConfig` may lack this method.
+    # A task config that is not a `TaskConfig` may lack `read_model_files`.
     read = getattr(type(task), "read_model_files", None)
     return read(task) if read else {}

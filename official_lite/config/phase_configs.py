@@ -141,8 +141,8 @@ def override_all(params: Any, values_for: Callable[[Any], dict[str, Any]]) -> No
     of_phases = [values_for(resolve(params, index)) for index in range(len(phases))]
     _override(params, values_for(params))
     for phase, values in zip(phases, of_phases, strict=True):
-        # Remove the replaced overrides, so that the new values come last, after any override of the
-        # whole `trainer` block.
+        # Drop existing overrides of these fields, so that the new values come last, after any
+        # override of the whole `trainer` block.
         kept = {k: v for k, v in phase.overrides.as_dict().items() if k not in values}
         phase.overrides = hyperparams.FreeConfig(kept | values)
 

@@ -15,7 +15,7 @@ from official_lite.data import length, position, replicas, stacking
 
 __all__ = ["from_arrays"]
 
-# A function from row indices of any shape to the rows with these indices, nested like the data.
+# A function that maps row indices of any shape to the corresponding rows, nested like the data.
 Gather = Callable[[tf.Tensor], Any]
 
 
@@ -27,11 +27,12 @@ class _Rows(Protocol):
     def __getitem__(self, indices: npt.NDArray[np.int64]) -> nests.Nest: ...
 
 
-# One call gathers as many small batches as fit within both of these limits.
+# Limits on the small batches that a single gather call combines.
 _MAX_BATCHES_IN_A_GATHER = 64
 _MAX_BYTES_IN_A_GATHER = 2**20
 
-# The minimum number of rows, from one or more global batches, of which one call takes a share.
+# The minimum number of rows, from one or more global batches, from which one call selects the share
+# of a pipeline.
 _ROWS_SHARED_AT_ONCE = 2**12
 
 
@@ -109,7 +110,8 @@ def from_arrays(
         return order.build_stacks(count).map(gather)
 
     if at_once > 1:
-        # One gather call per small batch would cost more than the second copy that `unbatch` makes.
+        # A separate gather call per small batch would cost more than the second copy that `unbatch`
+        # makes.
         dataset = build_stacks(at_once).prefetch(2).unbatch()
     else:
         gather_batch = user_code.not_converted(lambda rows: gather(rows[0]))
@@ -164,7 +166,7 @@ class _Order:
         yet.
         """
         if not self.repeat or self.seed is None:
-            # If the caller repeats the dataset, each repetition must shuffle with another seed.
+            # If the caller repeats the dataset, each repetition must shuffle with a different seed.
             numbers = tf.data.Dataset.random(self.seed, rerandomize_each_iteration=not self.repeat)
             epochs = numbers if self.repeat else numbers.take(1)
             return epochs.map(functools.partial(self._order_rows, 0))
@@ -191,7 +193,8 @@ class _Order:
         def take(rows: tf.Tensor) -> tf.Tensor:
             return tf.reshape(tf.reshape(rows, [-1, size])[:, share.start : share.stop], [-1])
 
-        # One call for several global batches is faster than one call per batch.
+        # Selecting the share of several global batches in one call is faster than one call per
+        # batch.
         at_once = -(-_ROWS_SHARED_AT_ONCE // size)
         return epochs.rebatch(at_once * size, drop_remainder=True).map(take)
 
@@ -277,8 +280,8 @@ def _build_gather(arrays: nests.Nest) -> Gather:
 def _of_any_size(gather: Gather) -> Gather:
     """Wrap `gather` so that the batch size of its results is statically unknown.
 
-    If the batch size is static, tf.distribute drops the last batches when there is no batch left
-    for some replica.
+    If the batch size is static, tf.distribute drops the last batches as soon as a replica has no
+    batch left.
     """
 
     def relax(indices: tf.Tensor, part: tf.Tensor) -> tf.Tensor:
@@ -295,7 +298,8 @@ def _build_gather_of_one(array: nests.Nest) -> Gather:
     is_array = hasattr(array, "__array__") or isinstance(array, list)
     if isinstance(array, np.memmap) or not is_array:
         return _build_read(array)
-    # tf.data runs on the CPU, so a tensor in GPU memory would be copied back for every batch.
+    # Keep the tensor on the CPU, where tf.data runs: a tensor in GPU memory would be copied back
+    # for every batch.
     with tf.device("CPU"):
         tensor = tf.convert_to_tensor(array)
     return lambda indices: tf.gather(tensor, indices)
@@ -338,7 +342,7 @@ def _leaves(nest: nests.Nest) -> list[Any]:
 
 
 def _map_leaves(fn: Callable[[Any], Any], nest: nests.Nest) -> Any:
-    """Map `fn` over a nest in which lists are leaves, as in `tf.data`, and None stays None."""
+    """Map `fn` over a nest, whose lists are leaves, as in `tf.data`; None stays None."""
     if nest is None:
         return None
     if isinstance(nest, dict):

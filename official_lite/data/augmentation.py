@@ -70,7 +70,7 @@ def augment(
 
 
 def _create(config: Mapping[str, Any] | base_config.Config) -> keras.layers.Layer:
-    # A `Config` converts the mappings in its lists to `Config` objects.
+    # A `Config` turns the mappings in its lists into `Config` objects, so convert them back.
     config = config.as_dict() if isinstance(config, base_config.Config) else config
     if unknown := [key for key in config if key not in ("class_name", "config")]:
         raise errors.ConfigValueError(

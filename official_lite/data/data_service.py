@@ -20,9 +20,9 @@ __all__ = ["DataServiceOptions", "choose", "distribute", "wait_for_dispatcher", 
 
 _SECONDS_BETWEEN_LOOKS = 0.5
 
-# A job of the service can outlive the process that requested it. A restarted process that requested
-# the same job name would continue where the old process stopped, so the name of a job that is not
-# shared includes this id.
+# A tf.data service job can outlive the process that requested it. A restarted process that
+# requested the same job name would continue where the old process stopped, so the name of a job
+# that is not shared includes this id.
 _process_id = random.randrange(1 << 31)
 
 
@@ -188,8 +188,8 @@ def wait_for_service(address: str, seconds: float | None = None) -> None:
         dataset = tf.data.Dataset.range(1).apply(served)
         answers.extend(int(number) for number in dataset)
 
-    # A call that waits for a worker of the service can't be canceled. If the call does not return
-    # in time, the thread is abandoned.
+    # A call that waits for a tf.data worker can't be canceled. If the call does not return in time,
+    # abandon its thread.
     thread = threading.Thread(target=ask, name="data service", daemon=True)
     thread.start()
     thread.join(max(1.0, deadline - time.monotonic()))

@@ -90,7 +90,7 @@ class ExampleStream:
         if self.in_batches:
             return self.dataset
         batches = self.dataset.rebatch(batch_size, drop_remainder=drop_remainder)
-        # `rebatch` does not preserve an infinite cardinality.
+        # Restore an infinite cardinality, which `rebatch` does not preserve.
         if self.dataset.cardinality() == tf.data.INFINITE_CARDINALITY:
             endless = tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY)
             batches = batches.apply(endless)

@@ -28,12 +28,12 @@ _MAX_BYTES_OF_A_FILE = 1 << 20
 _BLOCKS = 16
 _BLOCK_BYTES = 1 << 14
 
-# Limits on the total of all files of a run, so that `describe` takes at most about one second.
+# Limits for all files of a run together, so that `describe` takes at most about one second.
 _MAX_BYTES = 1 << 28
 _MAX_LISTED = 1000
 _MAX_FILES = 100_000
 
-# The remembered paths and patterns, in the order in which they were first remembered.
+# The paths and patterns passed to `remember`, in the order in which they were first passed.
 _PATTERNS: dict[str, None] = {}
 
 
@@ -52,7 +52,7 @@ def match_files(input_path: Sequence[str] | str, *, directories: bool = False) -
         DataError: A path does not exist or is of the other kind, a pattern matches nothing, or all
             files are empty.
     """
-    # Imported here because callers that only describe files do not need TensorFlow.
+    # Import TensorFlow only here, because callers that only describe files do not need it.
     import tensorflow as tf
 
     expand = _expand_directories if directories else _expand

@@ -149,7 +149,7 @@ class _SharedFiles:
     def read_then_divide(self, *, repeat: bool) -> tf.data.Dataset:
         """Read all records of all files and keep the records of this pipeline."""
         records = user_code.converted(self.dataset_fn)(self.files)
-        # With auto-sharding, tf.distribute would try to divide the files among the workers.
+        # Disable auto-sharding: tf.distribute would try to divide the files among the workers.
         no_auto_shard = tf.data.Options()
         no_auto_shard.experimental_distribute.auto_shard_policy = (
             tf.data.experimental.AutoShardPolicy.OFF
@@ -243,10 +243,10 @@ class SoundRecords:
     def __init__(self, most: int) -> None:
         self._most = most
         self._num_damaged = 0
-        # Maps each file to the path that is read in its place.
+        # Maps each file to the path that is read instead.
         self._places: dict[str, str] = {}
-        # A `TemporaryDirectory` would log a warning, because this object is usually released by
-        # garbage collection.
+        # Do not use a `TemporaryDirectory`, which would log a warning, because this object is
+        # usually released by garbage collection.
         self._copies = tempfile.mkdtemp()
         weakref.finalize(self, shutil.rmtree, self._copies, ignore_errors=True)
         self._lock = threading.Lock()
@@ -285,7 +285,7 @@ class SoundRecords:
         return place
 
     def _copy_undamaged(self, file: str, whole: str, bounds: list[int], copy: IO[bytes]) -> None:
-        """Append to `copy` the undamaged records of `whole`, whose records end at `bounds`.
+        """Append the undamaged records of `whole` to `copy`.
 
         Args:
             file: The original file, for messages.
@@ -398,8 +398,8 @@ class _Epochs:
         seed = tf.random.stateless_uniform(
             [], self._seed_of(epoch), maxval=tf.int64.max, dtype=tf.int64
         )
-        # Remove the global seed of the graph: it would affect the order, and if it is 0, TensorFlow
-        # fails here.
+        # Remove the graph's global seed, which would affect the order. If the global seed is 0,
+        # TensorFlow fails here.
         tf.compat.v1.get_default_graph().seed = None
         return records.shuffle(self._shuffle_buffer_size, seed=seed, reshuffle_each_iteration=False)
 
@@ -428,14 +428,15 @@ class _Epochs:
         return epoch, record
 
     def _read_in_order(self, epoch: tf.Tensor) -> tf.data.Dataset:
-        # No `repeat`: this dataset is a single epoch, and `read_epochs` concatenates the epochs.
+        # Do not repeat the dataset: it is a single epoch, and `read_epochs` concatenates the
+        # epochs.
         if not self._shared.are_divided:
             return self._shared.read_then_divide(repeat=False)
         names = tf.data.Dataset.from_tensor_slices(self._order(epoch))
         return self._shared.divide_then_read(names, repeat=False)
 
     def _order(self, epoch: tf.Tensor) -> tf.Tensor:
-        """Return the names of all files in an epoch's order, which is the same on all hosts."""
+        """Return all file names in the order of an epoch, which is the same on all hosts."""
         numbers = tf.range(len(self._files))
         seed = self._seed_of(epoch)
         return tf.gather(self._files, tf.random.experimental.stateless_shuffle(numbers, seed))
@@ -455,7 +456,7 @@ class _Epochs:
     def _has_equal_epochs(self, counts: Mapping[str, int]) -> bool:
         """Return whether all epochs of this pipeline have the same number of records."""
         pipelines = self._shared.num_pipelines
-        # If files are divided, a pipeline reads different files in each epoch.
+        # If files are divided among pipelines, each pipeline reads different files in each epoch.
         divides_alike = len(self._files) % pipelines == 0 and len(set(counts.values())) == 1
         return pipelines == 1 or not self._shared.are_divided or divides_alike
 
@@ -512,7 +513,8 @@ def read_tfds(
     # pipeline reads all files and takes every n-th record.
     shard_records = context is not None and _num_files(builder, split) < context.num_input_pipelines
     if shard_records and options.seed is None:
-        # The shards are disjoint only if all pipelines read the records in the same order.
+        # Set a common seed, because the shards are disjoint only if all pipelines read the records
+        # in the same order.
         options = dataclasses.replace(options, seed=zlib.crc32(f"{name} {split}".encode()))
     features = [feature.strip() for feature in skip_decoding_feature.split(",") if feature.strip()]
     dataset = tfds.load(
@@ -531,7 +533,7 @@ def read_tfds(
 
 
 def _import_tfds() -> Any:
-    # TFDS is an optional dependency and slow to import.
+    # Import TFDS only here, because it is an optional dependency and slow to import.
     try:
         import tensorflow_datasets as tfds
     except ModuleNotFoundError as error:

@@ -31,7 +31,8 @@ _T = TypeVar("_T")
 
 DatasetFn = Callable[..., tf.data.Dataset]
 
-# The search for a damaged file ends after this time, so that a failed run reports its error soon.
+# The maximum duration of the search for a damaged file, in seconds, so that a failed run reports
+# its error soon.
 _MAX_SECONDS = 60.0
 
 _MAX_SECONDS_OF_NUMBERS = 5.0
@@ -39,20 +40,20 @@ _MAX_SECONDS_OF_NUMBERS = 5.0
 # Inputs or labels above this value usually lead to losses and gradients too large to train with.
 _LARGE_NUMBER = 1e3
 
-# The directories from which data are read, in the order in which they were remembered.
+# The directories passed to `remember_folder`, in the order in which they were first passed.
 _FOLDERS: dict[str, None] = {}
 
 _IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".jxl")
 
 _READ: dict[tuple[str, ...], DatasetFn] = {}
 
-# The addresses of the tf.data services from which data are read.
+# The addresses of the tf.data services that provide the data.
 _SERVICES: set[str] = set()
 
 
 def remember(files: Sequence[str], dataset_fn: DatasetFn) -> None:
     """Remember how files are read."""
-    # If there is an entry for these files, remove it, so that the new entry comes last.
+    # Remove any earlier entry for these files, so that the new entry comes last.
     _READ.pop(tuple(files), None)
     _READ[tuple(files)] = dataset_fn
 
@@ -211,8 +212,8 @@ def raise_if_of_data(
     reason = _reason(error)
     if reason is None:
         return
-    # If no damaged or missing file explains a `NotFoundError`, the dispatcher of the service has
-    # lost its state.
+    # A `NotFoundError` without a damaged or missing file means that the dispatcher of the tf.data
+    # service has lost its state.
     if _SERVICES and isinstance(error, tf.errors.NotFoundError) and reason == _said(error):
         raise errors.ClusterError(
             f"The tf.data service has lost the state of this run: {reason.rstrip('.')}. Run the "
@@ -249,15 +250,15 @@ def naming_the_keys(fn: Callable[..., Any], examples: nests.Nest) -> Iterator[No
 
 
 def _asked_key(error: BaseException) -> Any:
-    # AutoGraph and Keras reraise the error with a text in place of the key, so the key is taken
-    # from the original error.
+    # AutoGraph and Keras reraise the error with a message in place of the key, so get the key from
+    # the original error.
     while isinstance(error.__context__, KeyError):
         error = error.__context__
     return error.args[0] if error.args else None
 
 
 def _keys(spec: nests.Nest) -> list[str]:
-    """Return the keys of examples that are dictionaries, or tuples that contain dictionaries."""
+    """Return the keys of the dictionary examples, or of the dictionaries in tuple examples."""
     parts = spec if isinstance(spec, tuple) else (spec,)
     return [key for part in parts if isinstance(part, Mapping) for key in part]
 

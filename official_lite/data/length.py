@@ -24,10 +24,10 @@ __all__ = [
     "watch_cardinality",
 ]
 
-# The epoch lengths of sources that repeat their data themselves.
+# Maps each source that repeats its own data to its epoch length in batches.
 _EPOCH_LENGTHS: weakref.WeakKeyDictionary[tf.data.Dataset, Fraction] = weakref.WeakKeyDictionary()
 
-# The types of datasets whose epochs have as many elements as those of their input.
+# Dataset types that preserve the number of elements per epoch.
 _SAME_LENGTH = position.ONE_TO_ONE | {"CacheDataset", "RepeatDataset", "ShuffleDataset"}
 
 _BATCHES = ("BatchDataset", "ParallelBatchDataset")
@@ -55,7 +55,7 @@ def epoch_length(dataset: tf.data.Dataset) -> Fraction | None:
     name = type(dataset).__name__.strip("_")
     if name not in (*_SAME_LENGTH, *_BATCHES):
         return None
-    # `enumerate` zips the data with a counter.
+    # Skip the infinite counter that `enumerate` zips with the data.
     lengths = {epoch_length(each) for each in dataset._inputs() if not _is_counter(each)}
     length = lengths.pop() if len(lengths) == 1 else None
     if length is None or name in _SAME_LENGTH:
@@ -81,7 +81,8 @@ def repeat(build_inputs: Callable[..., Any]) -> Callable[..., Any]:
     return repeated
 
 
-# An evaluation pass over data of unknown length very rarely takes longer than this.
+# The number of seconds after which an evaluation pass over data of unknown length logs a warning.
+# Passes very rarely take longer.
 _WARNING_SECONDS = 3600.0
 
 _MAX_SECONDS = 24 * 3600.0
@@ -137,7 +138,7 @@ def watch_cardinality(build_inputs: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class _Clock:
-    """A timer of passes over a dataset, which warns after an hour and raises after a day."""
+    """A timer for passes over a dataset. It warns after an hour and raises an error after a day."""
 
     def __init__(self) -> None:
         self._started = 0.0
@@ -192,7 +193,7 @@ def first_batches(
                 "be selected. Expected a `tf.data.Dataset`."
             )
         context = kwargs.get("input_context")
-        # Without the cache, random augmentations would change the batches on every pass.
+        # Cache the batches, because random augmentations would otherwise change them on every pass.
         dataset = dataset.take(position.Position(count, seed).batches_of(context)).cache()
         if not repeat:
             _warn_if_others(start)

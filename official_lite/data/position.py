@@ -82,10 +82,10 @@ def begin_at(batch: int, seed: int) -> Iterator[Position]:
         _current.reset(token)
 
 
-# TensorFlow returns this global seed if the program has not set one.
+# The global seed that TensorFlow reports if the program has not set one.
 _NO_SEED = 87654321
 
-# A limit for drawing seeds again. No program draws more seeds before its data are built.
+# The maximum number of seeds to draw again. No program draws more before it builds its data.
 _MAX_DRAWS = 100_000
 
 
@@ -107,7 +107,8 @@ def _seeding(seed: int) -> Iterator[None]:
     finally:
         tf.random.set_seed(of_program if is_set else None)
         if is_set:
-            # Draw all seeds up to `last_draw`, so that the program does not draw them again.
+            # Advance the sequence of seeds to `last_draw`, so that the program does not draw the
+            # same seeds again.
             next((True for _ in range(_MAX_DRAWS) if _draw() == last_draw), None)
 
 
@@ -186,10 +187,10 @@ def map_batches(
     return numbered.map(apply, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
 
 
-# The datasets whose first batch is the batch at the current position, as far as this is known.
+# Datasets known to start at the current position: their first batch is the batch there.
 _begun: weakref.WeakSet[tf.data.Dataset] = weakref.WeakSet()
 
-# The types of datasets that have exactly one element for each element of their input.
+# Dataset types that return exactly one element for each input element.
 ONE_TO_ONE = frozenset(
     f"{name}Dataset"
     for name in ("AssertCardinality", "Map", "Options", "ParallelMap", "Prefetch", "Zip")

@@ -158,7 +158,8 @@ class _Watch:
         return batch
 
     def compare(self, sizes: npt.NDArray[Any]) -> None:
-        # If the tensors differ in length, such as nodes and edges, the batch size is unknown.
+        # If the tensors differ in length, as those for nodes and edges do, the batch size is
+        # unknown.
         wanted = self._batch_size // self._num_replicas
         if len(set(sizes.tolist())) != 1 or sizes[0] == wanted:
             return

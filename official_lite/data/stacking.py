@@ -12,7 +12,7 @@ BuildStacks = Callable[[int], tf.data.Dataset]
 # Maps a dataset to a function that builds stacks of its batches at a lower cost than `batch` does.
 _OFFERS: weakref.WeakKeyDictionary[tf.data.Dataset, BuildStacks] = weakref.WeakKeyDictionary()
 
-# The types of datasets that return the batches of their input dataset unchanged.
+# Dataset types that return the batches of their input dataset unchanged.
 _TRANSPARENT = ("_OptionsDataset", "_PrefetchDataset")
 
 

@@ -49,43 +49,45 @@ class VariableSnapshot:
 
 
 def _value_dtype(handle: tf.Tensor) -> tf.DType | None:
-    """Return the dtype of the variable's value; None if the resource is not a variable."""
+    """Return the dtype of the variable that a handle refers to; None for any other resource."""
     data = getattr(handle, "_handle_data", None)
     if data is None or not data.is_set or len(data.shape_and_type) != 1:
         return None
     return tf.dtypes.as_dtype(data.shape_and_type[0].dtype)
 
 
-# A training run with fewer steps would end before the modes could be compared.
+# The minimum number of training steps for benchmarks. A shorter run would end before the modes
+# could be compared.
 _MIN_STEPS = 100
 
 # The maximum duration of the benchmarks, as a fraction of the training time in graph mode.
 _BUDGET = 0.05
 
-# Compiling a step with XLA takes about as long as tracing it two or three times.
+# The assumed compilation time of a step as a multiple of its tracing time.
 _TRACES_PER_COMPILATION = 3.0
 
-# Steps shorter than this consist mostly of overhead, which the mode `xla_loop` avoids.
+# The duration in seconds below which steps consist mostly of overhead, which the mode `xla_loop`
+# avoids.
 _SHORT_STEP_SECONDS = 2e-3
 
 # A mode other than `graph` is chosen only if its steps take less than this fraction of the time in
 # graph mode, so that the choice does not depend on measurement noise.
 _GAIN = 0.95
 
-# The time in which a mode is measured repeatedly. The shortest measurement is used, because other
-# processes may slow down the others.
+# How long the measurements of a mode are repeated, in seconds. Only the shortest one counts,
+# because other processes may slow down the rest.
 _SECONDS_PER_TRIAL = 0.5
 
 _SECONDS_PER_MEASUREMENT = 0.02
 
-# A mode is measured at least this many times.
+# The minimum number of measurements of a mode.
 _MIN_MEASUREMENTS = 3
 
-# A mode is rejected only after this time, because the machine may be busy during the first three
-# measurements.
+# The minimum time in seconds before a mode is rejected, because the machine may be busy during the
+# first three measurements.
 _MIN_SECONDS = 0.1
 
-# The number of initial measurements to which the larger time limit applies; see `_measure`.
+# The number of initial measurements with the larger time limit; see `_measure`.
 _GROWING_MEASUREMENTS = 9
 
 
@@ -113,7 +115,7 @@ class _Tuner:
         self._seconds: dict[str, float] = {}
         self._functions: Sequence[Any] = ()
         self._trace_seconds = 0.0
-        # The names of the step's ops whose effects can't be undone.
+        # The names of the step's ops with effects that can't be undone.
         self._effects: list[str] = []
 
     def choose(self) -> ExecutionRecord:
@@ -166,7 +168,7 @@ class _Tuner:
     def _try(self, mode: str) -> None:
         """Benchmark a mode; skip it with a warning if it fails.
 
-        No step is run if its effects can't be undone.
+        A step whose effects can't be undone is not run.
         """
         self._trainer.execution = mode
         snapshot = None
@@ -181,7 +183,7 @@ class _Tuner:
             if self._effects:
                 return
             snapshot = VariableSnapshot(functions)
-            # The first step includes the compilation.
+            # The first call also compiles the loop, so it counts toward the setup time.
             loop(tf.constant(1))
             self._setup_seconds[mode] = time.monotonic() - started
             seconds, num_steps = self._measure(loop)
@@ -219,9 +221,8 @@ class _Tuner:
     def _is_worth_a_closer_look(self, seconds_per_step: float, seconds: float) -> bool:
         if "graph" not in self._seconds:
             return self._pays_for_another(seconds_per_step)
-        # Keep measuring if the last measurement was short, because the overhead of the call
-        # dominates it. Otherwise reject a mode only if it is far slower than the fastest mode,
-        # because the machine may have been busy.
+        # Repeat a short measurement, because call overhead dominates it. Otherwise reject a mode
+        # only if it is far slower than the fastest mode, because the machine may have been busy.
         is_long = seconds > _SECONDS_PER_MEASUREMENT
         return not is_long or seconds_per_step < 10 * min(self._seconds.values())
 
@@ -237,11 +238,11 @@ class _Tuner:
         return fastest if gains else "graph"
 
     def _eval_execution(self, mode: str) -> str:
-        """Return the mode for evaluation: `mode` if compiling for it pays off, else `graph`."""
+        """Return the evaluation mode: `mode` if its compilation pays off, otherwise `graph`."""
         if mode == "graph":
             return mode
-        # An evaluation step, without backward pass and update, takes about a third of the time of a
-        # training step.
+        # An evaluation step takes about a third of the time of a training step, because it has
+        # neither a backward pass nor an update.
         saved_a_step = (self._seconds["graph"] - self._seconds[mode]) / 3
         pays = self._num_eval_steps * saved_a_step > 2 * self._setup_seconds[mode]
         return mode if pays else "graph"

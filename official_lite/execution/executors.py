@@ -38,11 +38,11 @@ Dataset: TypeAlias = tf.data.Dataset | tf.distribute.DistributedDataset
 StepFn = Callable[..., Any]
 TrainStep = Callable[..., Mapping[str, Any]]
 EvalStep = Callable[[nests.Nest], Mapping[str, Any]]
-# The metrics of a task, or of several tasks by name.
+# The metrics of a single task, or a mapping from task names to metrics.
 Metrics: TypeAlias = Sequence[keras.metrics.Metric] | Mapping[str, Sequence[keras.metrics.Metric]]
 
-# The number of different batch sizes at which a warning is logged. It exceeds the number of sizes
-# that a partial last batch or a few length buckets cause.
+# The number of different batch sizes at which a warning is logged. A partial last batch or a few
+# length buckets cause fewer sizes.
 _MANY_SIZES = 8
 
 # Each loop call is divided into this many parts per worker, so that no worker waits long for the
@@ -53,7 +53,7 @@ _PARTS_PER_WORKER = 4
 # process.
 _PYTHON = "PyFunc"
 
-# The `external_state_policy` that gives a stateful dataset, such as a shuffle, a new state.
+# The `external_state_policy` with which a stateful dataset, such as a shuffle, gets a new state.
 _NEW_STATE = 1
 
 
@@ -218,7 +218,7 @@ class XlaExecutor(GraphExecutor):
 def _split_train_step(step: TrainStep, metrics: Metrics) -> TrainStep:
     """Return a step whose forward and backward passes are compiled, but not its update.
 
-    The returned function takes the arguments of `step`, but always updates the metrics given here.
+    The returned function takes the arguments of `step`, but always updates `metrics`.
     """
     variables: list[list[tf.Variable]] = []
 
@@ -258,7 +258,8 @@ class ParameterServerExecutor(GraphExecutor):
 
     def __post_init__(self) -> None:
         self.coordinator = tf.distribute.coordinator.ClusterCoordinator(self.strategy)
-        # Without this attribute, TensorFlow would warn about the evaluation on the chief.
+        # Allow evaluation on the chief without the coordinator; TensorFlow would otherwise warn
+        # about it.
         self.strategy.extended._allow_run_without_coordinator = True
         logging.log_first_n(
             logging.INFO,
@@ -306,7 +307,7 @@ class ParameterServerExecutor(GraphExecutor):
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
     ) -> tf.data.Dataset:
-        """Build a worker's share of the training data; each batch has the full size of a step."""
+        """Build a worker's share of the training data, in batches of the full global size."""
         if isinstance(dataset_or_fn, tf.data.Dataset):
             return dataset_or_fn.shard(num_workers, worker)
         if "input_context" in inspect.signature(dataset_or_fn).parameters:
@@ -327,7 +328,7 @@ class ParameterServerExecutor(GraphExecutor):
 
 
 def _num_workers(strategy: tf.distribute.Strategy) -> int:
-    # No public attribute of the strategy gives the number of workers.
+    # Read a private attribute: no public one contains the number of workers.
     return int(strategy._num_workers)
 
 
@@ -447,7 +448,7 @@ def create_train_loop_fn(
     def run(iterator: Iterator[nests.Nest], num_steps: tf.Tensor) -> None:
         for length in _divide(int(num_steps), num_parts):
             coordinator.schedule(loop_fn, (iterator, tf.constant(length)))
-        # Wait, because the caller reads the global step next.
+        # Wait for all scheduled steps, because the caller reads the global step next.
         executor.join()
 
     return run
@@ -511,7 +512,7 @@ def create_eval_loop_fn(
 
 
 def _divide(num_steps: int, num_parts: int | None) -> Iterator[int]:
-    """Divide steps into parts and yield their lengths; if `num_parts` is None, each length is 1."""
+    """Divide steps into parts and yield the length of each, which is 1 if `num_parts` is None."""
     num_parts = min(num_steps, num_parts or num_steps)
     for part in range(num_parts):
         yield num_steps * (part + 1) // num_parts - num_steps * part // num_parts

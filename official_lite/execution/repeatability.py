@@ -49,7 +49,7 @@ _LASTING_EFFECTS = (
     "StackPush",
 )
 
-# The class of the datasets that `Dataset.cache` returns.
+# The class name of the dataset that `Dataset.cache` returns.
 _CACHE = "CacheDataset"
 
 # Stateless random ops for which XLA draws different numbers than a graph. For uniform and normal

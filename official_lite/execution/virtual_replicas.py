@@ -150,7 +150,7 @@ class VirtualReplicasExecutor(executors.GraphExecutor):
         build: Callable[[tf.distribute.InputContext], tf.data.Dataset],
         input_context: tf.distribute.InputContext,
     ) -> tf.data.Dataset:
-        """Build the data of this process; each element is a tuple of one replica's shards."""
+        """Build this process's dataset, whose elements are tuples of one replica's shards."""
         num_replicas = input_context.num_replicas_in_sync // input_context.num_input_pipelines
         num_shards = num_replicas * self._num_local
         first = input_context.input_pipeline_id * num_shards
@@ -272,7 +272,7 @@ def _total(rows: tf.Tensor) -> tf.Tensor:
 class _State:
     """The variables of this replica that a shard's step changes.
 
-    Every shard starts with the values from before the step. After the step,
+    Every shard starts with the values from before the step, or 0 for metrics. After the step,
 
     * a metric, which Keras sums over replicas, has the sum of all changes, on the first replica,
     * a random state has advanced once; within a shard, it depends on the shard's number,
@@ -303,7 +303,7 @@ class _State:
         return len(self._metrics) + len(self._averages) + len(self._first_only)
 
     def prepare(self, index: tf.Tensor) -> None:
-        """Set the variables to the values with which a shard starts."""
+        """Set the variables to the values with which a shard's step starts."""
         for variable in self._metrics:
             variable.assign(tf.zeros_like(variable))
         for variable in (*self._averages, *self._first_only):
@@ -335,7 +335,7 @@ class _State:
             variable.assign(_random_state(self._starts[variable.ref()], tf.constant(count)))
 
     def _base(self, variable: tf.Variable) -> tf.Tensor:
-        """Return the start values from which changes are measured, with 0 for non-finite values."""
+        """Return the start value from which changes are measured, with 0 where it is not finite."""
         start = self._starts[variable.ref()]
         return _only_if(tf.math.is_finite(start), start)
 
@@ -357,7 +357,8 @@ class _State:
         if _is_of_replica(variable) and aggregation == tf.VariableAggregation.SUM:
             return self._metrics
         if _is_of_replica(variable) and aggregation == tf.VariableAggregation.NONE:
-            # A hook records such values on each replica; they are neither reset nor reduced.
+            # Hooks record values per replica in variables without aggregation. Do not reset or
+            # reduce them.
             return []
         if aggregation == tf.VariableAggregation.ONLY_FIRST_REPLICA:
             return self._first_only
@@ -371,7 +372,7 @@ class _State:
 
 
 def _is_of_replica(variable: tf.Variable) -> bool:
-    """Return whether each replica has a separate value, of which the sum or mean is read."""
+    """Return whether a variable stores one value per replica, to be aggregated when it is read."""
     return bool(variable.synchronization == tf.VariableSynchronization.ON_READ)
 
 
@@ -402,7 +403,7 @@ def _random_state(start: tf.Tensor, index: tf.Tensor) -> tf.Tensor:
 class _VirtualReplica(tf.distribute.ReplicaContext):
     """The replica context of a virtual replica.
 
-    Variables are those of the real replica that computes the virtual replica.
+    The variables are those of the real replica that computes the virtual replica.
 
     Args:
         replica: The context of the real replica.
@@ -474,7 +475,7 @@ def _is_number(value: Any) -> bool:
 
 
 def _merged(logs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Merge the logs of this replica's shards: concatenate tensors, and keep the first scalar."""
+    """Merge shard logs: concatenate tensors, and keep the scalars of the first shard."""
     merged = {}
     for name in logs[0]:
         values = [tf.convert_to_tensor(one[name]) for one in logs]
@@ -492,7 +493,7 @@ def _in_turn(shards: Sequence[nests.Nest], num_local: int) -> tf.data.Dataset:
 
 
 def _zip_longest(pipelines: Sequence[tf.data.Dataset]) -> tf.data.Dataset:
-    """Zip datasets; continue those that end early with empty batches."""
+    """Zip datasets, and pad those that end early with empty batches."""
     if len(pipelines) == 1 or all(_repeats(pipeline) for pipeline in pipelines):
         return tf.data.Dataset.zip(tuple(pipelines))
     is_there = tf.data.Dataset.from_tensors(True).repeat()

@@ -9,7 +9,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-# `tf.gather` would use these methods to read the variable directly, bypassing stateless scopes and
+# Methods with which `tf.gather` would read a variable directly, bypassing stateless scopes and
 # autocasting.
 _READS = ("gather_nd", "sparse_read")
 
@@ -28,7 +28,7 @@ class TFFunction(keras.layers.Layer):
     def __init__(
         self, function: Callable[..., Any], arguments: tuple[Sequence[Any], Mapping[str, Any]]
     ) -> None:
-        # Casting the inputs could change the result of the function.
+        # Disable autocasting, which could change the result of the function.
         super().__init__(autocast=False)
         self._function = function
         self.__dict__["_arguments"] = arguments
@@ -92,7 +92,7 @@ def have_attributes_of_tensorflow() -> None:
 
 def _attribute(variable: keras.Variable, name: str) -> Any:
     value = vars(variable).get("_value")
-    # The two variables must not share special methods and checkpoint state.
+    # Do not forward special methods and checkpoint state to the underlying `tf.Variable`.
     if value is None or name.startswith(("__", "_self_", *_READS)):
         raise AttributeError(f"{type(variable).__name__!r} object has no attribute {name!r}")
     return getattr(value, name)

@@ -25,9 +25,9 @@ else:
     # At runtime, the mixins derive from `object`. Subclasses also derive from a layer or a model.
     _LayerHalf = _ConvolutionHalf = object
 
-# Arguments of `add_weight` in their Keras 2 order, which begins with the name.
+# The arguments of `add_weight` in the order of Keras 2, where the name comes first.
 _ADD_WEIGHT = ("name", "shape", "dtype", "initializer", "regularizer", "trainable", "constraint")
-# Arguments that `_IgnoresKernel` drops.
+# The constructor arguments that `_IgnoresKernel` drops.
 _IGNORED = ("kernel_initializer", "kernel_regularizer", "kernel_constraint")
 
 
@@ -73,7 +73,8 @@ class Keras2Habits(_LayerHalf):
             replace_build(cls, _with_tensor_shapes(cls.__dict__["build"]))
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:
-        # Keras reads the name of the constructor's first parameter, which gin's wrapper hides.
+        # Expose the constructor's signature: Keras reads the name of its first parameter, which
+        # gin's wrapper hides.
         init: Any = cls.__init__
         if hasattr(init, "__wrapped__") and not hasattr(init, "__signature__"):
             init.__signature__ = inspect.signature(init.__wrapped__)
@@ -86,16 +87,17 @@ class Keras2Habits(_LayerHalf):
             kwargs["name"] = name.replace("/", "_")
         super().__init__(*args, **kwargs)
         if self.name.startswith("_"):
-            # TensorFlow rejects a name scope that begins with an underscore. Keras 2 adds the same
-            # prefix.
+            # Add a prefix, as in Keras 2: TensorFlow rejects name scopes that begin with an
+            # underscore.
             self.name = f"private{self.name}"
-        # Disable Keras 3's conversion of all arguments, which would copy dictionaries among them.
+        # Disable Keras 3's conversion of all arguments, which would copy dictionary arguments.
         self._convert_input_args = False
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         names = _positional_names(type(self).call)
         if args:
-            # Keras accepts only tensors as positional arguments, and passes `training` by name.
+            # Pass the other arguments by name: Keras accepts only tensors as positional arguments,
+            # and passes `training` by name.
             kwargs.update(zip(names[1:], args[1:], strict=False))
             args = (self._converted(args[0]), *args[max(1, len(names)) :])
         elif names and names[0] in kwargs:
@@ -142,7 +144,8 @@ class Keras2Habits(_LayerHalf):
         """Convert numbers and arrays in a call's first argument to tensors of the layer's dtype."""
         wanted = getattr(self, "_inputs_struct", None)
         if isinstance(inputs, dict) and isinstance(wanted, dict) and wanted.keys() < inputs.keys():
-            # Keras 3 would match the entries to the model's inputs by order instead of by name.
+            # Keep only the model's inputs: Keras 3 would match dictionary entries to inputs by
+            # order, not by name.
             inputs = {name: inputs[name] for name in wanted}
         return keras.tree.map_structure(self._as_tensor, inputs)
 
@@ -257,7 +260,7 @@ class Keras2Habits(_LayerHalf):
 
     def add_metric(self, value: tf.Tensor, name: str, aggregation: str = "mean") -> None:
         """Add `value` to the mean that the layer reports as the metric `name`."""
-        del aggregation  # With a tensor, Keras 2 supports only the mean.
+        del aggregation  # For tensors, Keras 2 supports only the mean.
         self._metric_named(name).update_state(value)
 
     def _metric_named(self, name: str) -> keras.metrics.Metric:
@@ -304,7 +307,7 @@ class _Weight(keras.Variable):
     """A Keras weight whose value is an existing `tf.Variable`."""
 
     def __init__(self, variable: tf.Variable, name: str) -> None:
-        # While Keras traces a model, it accepts only a function as the initial value.
+        # While Keras traces a model, it accepts only a function as a variable's initial value.
         super().__init__(
             lambda shape, dtype: variable,
             shape=variable.shape,
@@ -355,7 +358,7 @@ class EinsumDense(Keras2Habits, keras.layers.EinsumDense):
     """A `keras.layers.EinsumDense` whose initial kernel has the variance that it has in Keras 2."""
 
     def _update_kernel_initializer(self, input_axes: Any, output_axes: Any) -> Any:
-        # Keras 3 would return an initializer whose fans depend on these axes.
+        # Keep the initializer: Keras 3 would return another one, whose fans depend on these axes.
         return self.kernel_initializer
 
 
@@ -422,7 +425,7 @@ class MultiHeadAttention(Keras2Habits, keras.layers.MultiHeadAttention):
     def _make_output_dense(
         self, query_shape: Any, common_kwargs: dict[str, Any], name: str | None = None
     ) -> keras.Layer:
-        # Instead of a shape, Keras 2 passes the number of dimensions before the last one.
+        # Keras 2 passes the number of dimensions before the last one instead of a shape.
         if isinstance(query_shape, int):
             query_shape = (None,) * query_shape + (self._query_shape[-1],)
         return _make_output_dense_as_keras(self, query_shape, common_kwargs, name)
@@ -544,13 +547,13 @@ class _Causal(Keras2Habits, _ConvolutionHalf):
             )
 
     def _compute_causal_padding(self, inputs: tf.Tensor) -> Any:
-        # This is reached only if a subclass's `_validate_init` accepts causal padding.
+        # This error is raised only if a subclass's `_validate_init` accepts causal padding.
         raise NotImplementedError(
             f"{type(self).__name__} must override `_compute_causal_padding` for causal padding."
         )
 
     def convolution_op(self, inputs: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:
-        """Convolve; with causal padding, apply the padding of the subclass first."""
+        """Convolve the inputs; for causal padding, first apply the subclass's padding."""
         if self._is_causal:
             inputs = tf.pad(inputs, self._compute_causal_padding(inputs))
         return keras.ops.conv(
@@ -563,7 +566,7 @@ class _Causal(Keras2Habits, _ConvolutionHalf):
         )
 
     def compute_output_spec(self, *args: Any, **kwargs: Any) -> Any:
-        """Trace `call`, because a subclass may change the padding."""
+        """Infer the output spec by tracing `call`, because a subclass may change the padding."""
         return keras.Operation.compute_output_spec(self, *args, **kwargs)
 
 

@@ -43,7 +43,7 @@ class Loss(keras.losses.Loss):
 
 
 class _Reduction(keras.losses.Loss):
-    """A loss that applies Keras' weights, mask and reduction to losses computed elsewhere."""
+    """A loss that applies Keras' weights, mask and reduction to precomputed losses."""
 
     def __init__(self, reduction: str, name: str, dtype: str) -> None:
         super().__init__(name=name, reduction=reduction, dtype=dtype)
@@ -127,10 +127,10 @@ class _Endpoint(keras.layers.Layer):
 
 
 class _LossEndpoint(_Endpoint):
-    """A layer that adds its input to the model's losses and returns it."""
+    """A layer that adds its input to the model's losses and returns the input."""
 
     def call(self, value: Any) -> Any:
-        """Add the value to the losses."""
+        """Add the value to the model's losses."""
         self.add_loss(value)
         return value
 
@@ -143,7 +143,7 @@ class _MetricEndpoint(_Endpoint):
         self.metric = keras.metrics.Mean(metric_name)
 
     def call(self, value: Any) -> Any:
-        """Update the mean."""
+        """Update the mean metric with the value."""
         self.metric.update_state(value)
         return value
 
@@ -187,6 +187,6 @@ def _add_to_graph(model: keras.Model, endpoint: keras.Layer, value: Any) -> None
 
 
 def _ends(model: keras.Model) -> list[Any]:
-    """Return the outputs of a model and those of its endpoint layers."""
+    """Return the outputs of a model and of its endpoint layers."""
     endpoints = [one for one in model.layers if isinstance(one, _Endpoint)]
     return [*model.outputs, *(one.output for one in endpoints)]

@@ -99,7 +99,8 @@ class Optimizer(keras.optimizers.Optimizer):
         if isinstance(value, keras.optimizers.schedules.LearningRateSchedule):
             return value
         if isinstance(value, numbers.Real):
-            # Unlike a number, a variable can change after an update is traced.
+            # Store the number in a variable, whose value can still change after an update is
+            # traced.
             with tf.init_scope():
                 value = self.add_variable((), keras.initializers.Constant(value), name=name)
             self._hyper[name] = value
@@ -217,7 +218,7 @@ class Optimizer(keras.optimizers.Optimizer):
         """Update one variable by the subclass's method for dense or for sparse gradients."""
         is_sparse = isinstance(gradient, tf.IndexedSlices)
         accepts: Any = self._resource_apply_sparse if is_sparse else self._resource_apply_dense
-        # As in Keras 2, the method may lack the parameter `apply_state`.
+        # As in Keras 2, the subclass's method may omit the parameter `apply_state`.
         has_state = "apply_state" in inspect.signature(accepts).parameters
         state: Any = {"apply_state": self._apply_state} if has_state else {}
         if is_sparse:
@@ -347,7 +348,7 @@ class Adam(Optimizer):
         indices: tf.Tensor,
         apply_state: dict[Any, Any] | None = None,
     ) -> Any:
-        # Do not call `self._resource_apply_dense`: a subclass often overrides both methods.
+        # Do not call `self._resource_apply_dense`, because a subclass often overrides it, too.
         return Adam._resource_apply_dense(self, _dense(grad, var, indices), var, apply_state)
 
 
@@ -371,7 +372,7 @@ class UpdateStep(_OptimizerHalf):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         kwargs.pop("jit_compile", None)
         if args and (args[0] is None or isinstance(args[0], str)):
-            # In Keras 2, the first argument of the base class is the name.
+            # In Keras 2, the first argument of the base class's constructor is the name.
             kwargs["name"], *args_left = args
             args = tuple(args_left)
         if not args:
@@ -456,7 +457,7 @@ def _name_by_path(variable: keras.Variable | tf.Variable) -> None:
     """Name a `tf.Variable` after its Keras path, which subclasses match against patterns."""
     if isinstance(variable, keras.Variable):
         for copy in keras_variables.local_values(variable):
-            # TensorFlow has no other way to rename a variable.
+            # Set a private attribute, because TensorFlow has no other way to rename a variable.
             copy._handle_name = f"{variable.path}:0"
 
 

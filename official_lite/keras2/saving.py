@@ -28,7 +28,8 @@ def holds(layer: keras.Layer, part: Any) -> bool:
     return any(
         part is held
         for name, value in vars(layer).items()
-        # TensorFlow and this package use the prefix `_self_` for their bookkeeping.
+        # Skip attributes with the prefix `_self_`, which TensorFlow and this package use for their
+        # bookkeeping.
         if not name.startswith("_self_") and id(value) not in stores
         for held in keras_variables.parts_of(value)
     )
@@ -147,7 +148,8 @@ def _spec_of(model: keras.Model, tensor: Any, name: str) -> tf.TensorSpec:
     if shape.rank:
         shape = tf.TensorShape([None]).concatenate(shape[1:])
     if dtype.is_floating and model.autocast:
-        # Under mixed precision, the model itself casts the tensor to a dtype with fewer bits.
+        # Under mixed precision, the model itself casts the input to its lower-precision compute
+        # dtype.
         dtype = tf.as_dtype(model.variable_dtype)
     return tf.TensorSpec(shape, dtype, name)
 
@@ -171,7 +173,7 @@ class Checkpoint(tf.train.Checkpoint):
 
 
 class _Status:
-    """The load status of a converted checkpoint, whose conversion set all variables."""
+    """The load status of a converted checkpoint: the conversion has already set all variables."""
 
     def assert_consumed(self) -> "_Status":
         return self

@@ -31,7 +31,7 @@ def relu6(features: tf.Tensor) -> tf.Tensor:
 def hard_sigmoid(features: tf.Tensor) -> tf.Tensor:
     """Return `relu6(x + 3) / 6`; see https://arxiv.org/abs/1905.02244."""
     features = tf.convert_to_tensor(features)
-    # The factor is not exactly 1/6: weights from the Model Garden were trained with this constant.
+    # Use 0.16667 instead of 1/6, because Model Garden weights were trained with this constant.
     return relu6(features + tf.cast(3.0, features.dtype)) * 0.16667
 
 

@@ -42,7 +42,7 @@ Gradient: TypeAlias = tf.Tensor | tf.IndexedSlices
 GradsAndVars: TypeAlias = Sequence[tuple[Gradient | None, keras.Variable]]
 GradientTransformer = Callable[[list[tuple[Any, Any]]], Iterable[tuple[Any, Any]]]
 
-# A context variable is set per thread, and each replica of a `MirroredStrategy` has its own thread.
+# Context variables are set per thread, and each replica of a `MirroredStrategy` has its own thread.
 _already_summed = contextvars.ContextVar("already_summed", default=False)
 _undivided = contextvars.ContextVar("undivided", default=False)
 
@@ -77,7 +77,8 @@ def make_distributed(
         ConfigValueError: `lazy_rows` is set, but the optimizer cannot update individual rows.
     """
     inner = getattr(optimizer, "inner_optimizer", None)
-    # `keras.optimizers.MultiOptimizer` assigns a subset of the variables to each of its optimizers.
+    # Include the optimizers of a `keras.optimizers.MultiOptimizer`, each of which updates a subset
+    # of the variables.
     for wrapped in [*getattr(optimizer, "optimizers", ()), *([] if inner is None else [inner])]:
         make_distributed(wrapped)
     if not isinstance(optimizer, DistributedOptimizer):
@@ -271,7 +272,7 @@ class DistributedOptimizer(_OptimizerHalf):
         self._warn_of_missing(missing)
         gradients = [g for g, _ in present]
         if self.loss_scale_factor is not None:
-            # Keras divides the gradients by the scale, but sparse gradients can't be divided.
+            # Make sparse gradients dense, because Keras can't divide them by the loss scale.
             gradients = self._make_dense(gradients, "the loss is scaled")
         return gradients, [v for _, v in present]
 
@@ -311,8 +312,8 @@ class DistributedOptimizer(_OptimizerHalf):
             return "it has gradient transformers"
         if self.gradient_accumulation_steps:
             return "it has `gradient_accumulation_steps`"
-        # XLA does not know the number of distinct rows, so it would process one row per look-up,
-        # one after the other.
+        # XLA does not know the number of distinct rows, so it would process the rows of all lookups
+        # one by one.
         if control_flow_util.GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph()):
             return "XLA compiles the update (use `runtime.execution=graph` instead)"
         return None
@@ -328,7 +329,8 @@ class DistributedOptimizer(_OptimizerHalf):
         return [None if g is None else tf.convert_to_tensor(g) for g in gradients]
 
     def _clip_gradients(self, grads: Sequence[Any]) -> list[Any]:
-        # Rows missing from a sparse gradient are zero and contribute nothing to a norm.
+        # Clip only the rows in a sparse gradient: the missing rows are zero and contribute nothing
+        # to a norm.
         values = [g.values if isinstance(g, tf.IndexedSlices) else g for g in grads]
         clipped = super()._clip_gradients(values)
         return [
@@ -375,7 +377,7 @@ class DistributedLossScaleOptimizer(DistributedOptimizer):
     def _stateful_handle_finite_grads(
         self, grads: Sequence[Any], trainable_variables: Sequence[Any]
     ) -> None:
-        # Set the flag here, because Keras may call this method in separate threads.
+        # Set the flag inside this method, because Keras may call the method in another thread.
         with gradients_already_summed():
             super()._stateful_handle_finite_grads(grads, trainable_variables)
         self._bound_scale()
@@ -389,7 +391,8 @@ class DistributedLossScaleOptimizer(DistributedOptimizer):
         scale.assign(tf.clip_by_value(scale.value, *self._scale_bounds()))
 
     def _scale_bounds(self) -> tuple[float, float]:
-        # A scale of 0 or infinity never changes again, and 0 turns NaN gradients into zeros.
+        # Bound the loss scale: 0 and infinity would never change again, and 0 turns NaN gradients
+        # into zeros.
         initial: float = self.initial_scale
         return min(1.0, initial), max(2.0**126, initial)
 
@@ -417,7 +420,7 @@ def _distributed_class(optimizer_cls: type[keras.optimizers.Optimizer]) -> type:
     distributed_cls = type(optimizer_cls.__name__, (*mixins, optimizer_cls), namespace)
     package, _, name = keras.saving.get_registered_name(optimizer_cls).rpartition(">")
     if package:
-        # Both classes are saved under the registered name, from which Keras restores the original.
+        # Register both classes under the same name, from which Keras restores the original class.
         for cls in (distributed_cls, optimizer_cls):
             keras.saving.register_keras_serializable(package, name)(cls)
     return distributed_cls
@@ -726,7 +729,7 @@ def _read_rows(variable: tf.Variable, rows: tf.Tensor) -> tf.Tensor:
 
 
 def _move_rows(average: tf.Variable, rows: tf.Tensor, target: tf.Tensor, decay: float) -> tf.Tensor:
-    """Move rows of a moving average towards `target`, and return their new values."""
+    """Move rows of a moving average toward `target`, and return the new values."""
     values = _read_rows(average, rows)
     values += (target - values) * (1.0 - tf.cast(decay, target.dtype))
     _write_rows(average, rows, values)

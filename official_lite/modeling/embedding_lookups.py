@@ -16,7 +16,8 @@ from keras.src.backend.common import stateless_scope
 
 __all__ = ["is_large", "read_rows_only", "size", "tables"]
 
-# Traversing this many numbers takes longer than updating the rows that a batch looks up.
+# The minimum number of elements of a large table. Traversing a large table takes longer than
+# updating the rows that a batch looks up.
 _LARGE = 2**22
 
 
@@ -49,7 +50,7 @@ def _plain_embeddings(model: keras.Model | tf.Module) -> Iterator[Any]:
         return
     for layer in model._flatten_layers():
         is_embedding = type(layer).call is keras.layers.Embedding.call and layer.built
-        # With LoRA, `embeddings` is not a variable but a sum.
+        # With LoRA, `embeddings` is a computed sum instead of a variable.
         if is_embedding and isinstance(layer.embeddings, keras.Variable):
             yield layer
 
@@ -66,6 +67,6 @@ def _look_up(layer: keras.layers.Embedding, table: tf.Variable, inputs: tf.Tenso
 
 
 def _on_replica(variable: tf.Variable) -> tf.Variable:
-    """Return the component of the variable on the current replica."""
+    """Return the current replica's component of a variable."""
     is_distributed = isinstance(variable, tf.distribute.DistributedValues)
     return variable._get() if is_distributed else variable

@@ -106,8 +106,8 @@ def _on_unscaled(
     if scale is None:
         return list(_run_callbacks(callbacks, pairs))
     unscaled = [(_times(gradient, 1.0 / scale), variable) for gradient, variable in pairs]
-    # Multiply by the scale again, because the optimizer divides by it. Scales are powers of two, so
-    # no precision is lost.
+    # Multiply the gradients by the loss scale again, because the optimizer divides by it. Scales
+    # are powers of two, so no precision is lost.
     pairs = _run_callbacks(callbacks, unscaled)
     return [(_times(gradient, scale), variable) for gradient, variable in pairs]
 

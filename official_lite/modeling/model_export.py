@@ -50,7 +50,7 @@ def write_model(
     try:
         _write(model, unfinished, format, input_signature)
     except BaseException as error:
-        # On a full disk, the incomplete file would occupy space that other files need.
+        # Remove the incomplete file, because on a full disk other files need its space.
         if files.exists(unfinished):
             files.remove_all(unfinished)
         if isinstance(error, OSError) and error.errno and not error.filename:
@@ -68,7 +68,7 @@ def _write(
         model.save(path)
         return
     with warnings.catch_warnings(), _called_for_inference(model):
-        # Keras itself triggers this warning by looking up names that NumPy has removed.
+        # Ignore a warning that Keras itself triggers by looking up names that NumPy has removed.
         warnings.filterwarnings("ignore", "In the future `np.object`", FutureWarning)
         model.export(path, format=format, verbose=False, input_signature=input_signature)
 

@@ -88,7 +88,7 @@ def try_count_flops(
 
 
 def _parameters(model: keras.Model | tf.Module) -> list[Any]:
-    """Return the variables, without the random generator states in a Keras model's `variables`."""
+    """Return the variables of a model, without the random generator states of a Keras model."""
     return list(model.weights if isinstance(model, keras.Model) else model.variables)
 
 

@@ -136,8 +136,8 @@ class LossScaleOptimizer(
         )
         self.dynamic = dynamic
         for wrapped in distributed_gradients.wrapped_optimizers(inner_optimizer):
-            # Keras clears the loss scale factor only of the outermost wrapped optimizer. A second
-            # scale would never be divided out.
+            # Keras clears the loss scale factor of only the outermost wrapped optimizer. Any other
+            # factor would scale the loss without ever being divided out.
             wrapped.loss_scale_factor = None
 
     def get_config(self) -> dict[str, Any]:

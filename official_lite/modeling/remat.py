@@ -97,11 +97,11 @@ def _recomputed(layer: keras.Layer, call: Callable[..., Any]) -> Callable[..., A
     def recomputed_call(*args: Any, **kwargs: Any) -> Any:
         structure = (args, kwargs)
         flat = tf.nest.flatten(structure)
-        # A symbolic call only determines shapes; it runs nothing.
+        # A symbolic call only determines shapes and computes nothing.
         is_symbolic = stateless_scope.in_stateless_scope() or any(
             isinstance(value, keras.KerasTensor) for value in flat
         )
-        # Code that calls `call` itself without `training` runs the layer in its default mode.
+        # A direct call of `call` without `training` runs the layer in its default mode.
         is_default_mode = takes_training and "training" not in kwargs
         if is_symbolic or is_default_mode or not keras_variables.is_training_call(kwargs):
             return call(*args, **kwargs)
@@ -150,7 +150,8 @@ class _Call:
 
             def gradient(*upstream: tf.Tensor, variables: Sequence[Any] | None = None) -> Any:
                 gradients = self._gradients(values, states, upstream)
-                # The weights are arguments, too, so their variables need no further gradient.
+                # The weights are arguments, too, so return no separate gradients for their
+                # variables.
                 return (gradients, [None] * len(variables)) if variables else gradients
 
             return tuple(flat), gradient
@@ -159,7 +160,7 @@ class _Call:
         for result, mask in zip(results, masks, strict=True):
             if mask is not None:
                 result._keras_mask = mask
-        # A layer may also return None, or Python values, which are not differentiated.
+        # A layer may also return None or Python values, which have no gradients.
         rest = iter(results)
         flat = tf.nest.flatten(outputs, expand_composites=True)
         flat = [next(rest) if tf.is_tensor(value) else value for value in flat]
@@ -179,7 +180,7 @@ class _Call:
         return outputs
 
     def _arguments(self, inputs: Sequence[tf.Tensor]) -> Any:
-        """Return the call's arguments with `inputs` in place of its float tensors; masks remain."""
+        """Return the call's arguments with `inputs` in place of float tensors; masks are kept."""
         flat = list(self._flat)
         for place, value in zip(self._places, inputs, strict=True):
             flat[place] = value

@@ -45,7 +45,7 @@ __all__ = [
 # Seed variables have various integer types, all of which can represent this maximum.
 _MAX_SEED = 2**31 - 1
 
-# The states of `keras.random.SeedGenerator` and `tf.random.Generator`.
+# The names of the state variables of `keras.random.SeedGenerator` and `tf.random.Generator`.
 _STATE_NAMES = ("seed_generator_state", "StateVar")
 
 
@@ -110,7 +110,7 @@ def is_seed(variable: keras.Variable | tf.Variable) -> bool:
 
 def is_random_state(variable: tf.Variable) -> bool:
     """Return whether a variable is the state of a Keras or TensorFlow random number generator."""
-    # The copies on other replicas have names such as `name/replica_1:0`.
+    # Copies of a variable on other replicas have names such as `name/replica_1:0`.
     name = str(variable.name).split(":")[0].split("/replica_")[0]
     return name.endswith(_STATE_NAMES)
 
@@ -123,7 +123,7 @@ def _uniform_of(bits: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
         dtype: The dtype of the result.
     """
     if dtype == tf.float64:
-        # The kernels swap the two 32-bit words of an integer.
+        # Swap the two 32-bit words of each integer, as TensorFlow's kernels do.
         high = tf.bitwise.left_shift(bits & 0xFFFFF, tf.constant(32, tf.uint64))
         low = tf.bitwise.right_shift(bits, tf.constant(32, tf.uint64))
         return tf.bitcast(high | low | (1023 << 52), tf.float64) - 1
@@ -140,7 +140,7 @@ def _normal(shape: Any, dtype: tf.DType, draw_bits: Callable[..., tf.Tensor]) ->
     computed = tf.float64 if dtype == tf.float64 else tf.float32
     size = tf.reduce_prod(tf.cast(shape, tf.int32))
     bits = draw_bits(tf.stack([(size + 1) // 2, 2]), dtype=_bits_of(computed))
-    # The Box-Muller method makes two normal numbers from two uniform ones.
+    # The Box-Muller transform converts two uniform numbers into two normal numbers.
     radius, angle = tf.unstack(_uniform_of(bits, computed), axis=1)
     radius = tf.sqrt(-2 * tf.math.log(tf.maximum(radius, 1e-7)))
     angle = 2 * math.pi * angle
@@ -178,7 +178,8 @@ def _alike_in_xla(
     return draw_alike
 
 
-# `tf.random.stateless_*`, `tf.random.Generator` and Keras look these functions up on each call.
+# Replace the functions in their module, where `tf.random.stateless_*`, `tf.random.Generator` and
+# Keras look them up on each call.
 for _name, _make in (
     ("stateless_random_uniform_v2", _uniform),
     ("stateless_random_normal_v2", _normal),
@@ -247,7 +248,7 @@ class MovingStatistics:
             )
 
     def _unsynchronized(self) -> Iterator[Any]:
-        """Yield the variables that may differ because each replica assigns its own value."""
+        """Yield variables that may differ between replicas because each assigns its own value."""
         parts = tf.train.TrackableView(self._checkpoint).descendants()
         # Variables that optimizers own or update have the same value on all replicas, except for
         # averages of variables that no optimizer updates.
@@ -313,7 +314,7 @@ class _AtomicCounters:
 
     # The underlying `tf.Variable`, which mixed precision does not cast.
     _value: tf.Variable
-    # The result of the latest `variable + x`, and `x`.
+    # The result of the latest addition `variable + x`, and `x`.
     _sum: tuple[Any, Any] | None = None
 
     def __add__(self, other: tf.Tensor | float) -> tf.Tensor:
@@ -323,7 +324,7 @@ class _AtomicCounters:
         return result
 
     def assign(self, value: tf.Tensor) -> tf.Tensor:
-        """Assign the value; add instead if it is the sum of the variable and another value."""
+        """Assign the value; if it is the latest result of `variable + x`, add `x` instead."""
         last_sum, self._sum = self._sum, None
         if last_sum is None or value is not last_sum[0] or stateless_scope.in_stateless_scope():
             variable: Any = super()

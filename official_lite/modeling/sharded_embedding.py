@@ -13,7 +13,7 @@ import tensorflow as tf
 
 __all__ = ["ShardedEmbedding"]
 
-# A smaller shard is not worth an extra call to another server.
+# The minimum size of a shard in bytes. A smaller shard is not worth a call to another server.
 _MIN_BYTES = 2**18
 
 
@@ -67,7 +67,8 @@ class ShardedEmbedding(keras.layers.Layer):
                 initializer=self._initializer_of(index),
                 name=name,
             )
-            # TensorFlow checkpoints would not find a variable inside a list.
+            # Store the shard in an attribute: TensorFlow checkpoints would not find a variable
+            # inside a list.
             setattr(self, name, shard)
         self.built = True
 

@@ -177,7 +177,7 @@ def _is_same_option(option: object, given: object) -> bool:
     if isinstance(option, list):
         wanted = list(given) if isinstance(given, list | tuple) else [given]
         return option == wanted
-    # YAML parses a name that consists of digits as a number.
+    # Also compare the values as strings, because YAML parses a name of digits as a number.
     return bool(option == given) or (isinstance(option, str) and option == str(given))
 
 
@@ -268,7 +268,7 @@ def read_history(directory: str) -> list[tuple[int, dict[str, list[float]]]]:
             entry = files.parse_json(line)
             step, probs = int(entry["step"]), _with_nan(entry["probs"])
         except (AttributeError, KeyError, TypeError, ValueError):
-            # The last line may be incomplete because it is being written.
+            # Skip an incomplete last line, which is still being written.
             continue
         while found and found[-1][0] >= step:
             found.pop()
@@ -287,7 +287,7 @@ def _rounded(probs: Mapping[str, Sequence[float]]) -> dict[str, list[float]]:
 
 
 def _with_nan(probs: Mapping[str, Sequence[float | None]]) -> dict[str, list[float]]:
-    # JSON does not support NaN, so it is written as null.
+    # Read null as NaN, which JSON does not support.
     return {label: [math.nan if p is None else p for p in ps] for label, ps in probs.items()}
 
 

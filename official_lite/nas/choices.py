@@ -33,7 +33,7 @@ Block: TypeAlias = (
     Callable[[int], keras.layers.Layer] | list[keras.layers.Layer] | tuple[keras.layers.Layer, ...]
 )
 
-# Each set of inputs is a separate option, so the number of sets must be limited.
+# The maximum number of input sets of a choice. Each set is a separate option.
 _MAX_SETS_OF_INPUTS = 128
 _REDUCTIONS = ("sum", "mean", "concat", "none")
 
@@ -145,7 +145,7 @@ class LayerChoice(Choice):
     def build(self, input_shape: Sequence[int | None]) -> None:
         self.__dict__["input_shape_built"] = tuple(input_shape)
         for candidate in self.candidates.values():
-            # In a loaded model the candidates are already built.
+            # Candidates of a loaded model are already built.
             if not candidate.built:
                 candidate.build(input_shape)
         self._output_spec(keras.KerasTensor(input_shape, dtype=self.compute_dtype))
@@ -423,7 +423,7 @@ def _reduce(tensors: Sequence[Any], reduction: str) -> Any:
     if reduction == "none":
         return list(tensors)
     if len(tensors) == 1:
-        # Return a new tensor, because a branch can't return its input itself.
+        # Return a new tensor, because a branch of a conditional can't return its input itself.
         return tf.identity(tensors[0])
     if reduction == "concat":
         return tf.concat(tensors, -1)

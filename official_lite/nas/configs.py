@@ -227,7 +227,7 @@ class ArchTaskConfig(cfg.TaskConfig):
         found = super().read_model_files()
         path = self.arch if isinstance(self.arch, str) else ""
         is_there = bool(path) and files.exists(architecture.file_of(path))
-        # An empty mapping would leave the choices of a model open.
+        # Ignore an empty architecture, which would not fix any choice of a model.
         if is_there and (arch := architecture.read_arch(path)):
             found["arch"] = arch
         return found

@@ -53,7 +53,7 @@ class DartsTrainer(_FirstOrderTrainer):
         train, val = inputs[one_shot_trainer.TRAIN], inputs[one_shot_trainer.VAL]
 
         def loss_fn(batch: nests.Nest, *others: Any) -> tf.Tensor:
-            # Only the loss on the architecture batch is recorded and includes the penalty.
+            # Only the loss on the architecture batch includes the penalty and is recorded.
             return (self.arch_loss if batch is val else self.loss)(batch, *others)
 
         return estimate(
@@ -110,7 +110,8 @@ class ProxylessTrainer(_FirstOrderTrainer):
 LossFn = Callable[..., tf.Tensor]
 """`loss_fn(batch)`, or `loss_fn(batch, weights, values)` to substitute `values` for `weights`."""
 
-# The DARTS paper divides this number by the norm of the weights' gradient to get the step size.
+# In the DARTS paper, the finite-difference step is this number divided by the norm of the weights'
+# gradient.
 _FINITE_STEP = 0.01
 
 

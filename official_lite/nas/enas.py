@@ -18,7 +18,7 @@ Choose = Callable[[str, tf.Tensor], tf.Tensor]
 """Function that takes a label and its logits and returns the int32 index of an option."""
 
 _INITIAL_SCALE = 0.1
-# Salt of the first architecture that an update samples. Later samples use the numbers that follow.
+# The salt of the first architecture that an update samples; later samples use the next numbers.
 _FIRST_SAMPLE = 10
 # The baseline before the first reward. NaN would fail the check for non-finite variables.
 _NO_REWARD = tf.float32.min
@@ -234,7 +234,7 @@ class EnasTrainer(one_shot_trainer.OneShotTrainer):
         finite = tf.where(is_finite, tf.stack(rewards), 0.0)
         num_finite = tf.reduce_sum(tf.cast(is_finite, tf.float32))
         reward = tf.math.divide_no_nan(tf.reduce_sum(finite), num_finite)
-        # Initialize the baseline with the reward of the first architectures.
+        # Initialize the baseline with the mean reward of the first architectures.
         is_first = tf.equal(before, _NO_REWARD)
         after = tf.where(is_first, reward, decay * before + (1.0 - decay) * reward)
         after = tf.where(num_finite > 0.0, after, before)
@@ -275,7 +275,8 @@ class EnasTrainer(one_shot_trainer.OneShotTrainer):
                 sets = tf.nn.softmax(walk.logits[choice.label])
                 members = [[i in one for i in range(choice.n_candidates)] for one in choice.options]
                 taken = tf.linalg.matvec(tf.constant(members, tf.float32), sets, transpose_a=True)
-                # An input's probability may be exactly 1, because a set of inputs is never empty.
+                # Clip to avoid log(0): an input's probability may be exactly 1, because a set of
+                # inputs is never empty.
                 taken = tf.clip_by_value(taken, _MIN_PROBABILITY, 1.0 - _MIN_PROBABILITY)
                 cost += tf.reduce_sum(
                     taken * tf.math.log(taken / target)

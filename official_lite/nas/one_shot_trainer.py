@@ -78,16 +78,16 @@ class OneShotTrainer(base_trainer.Trainer):
     resolved: list[tuple[str, Any]]
     space: dict[str, list[Any]]
 
-    # The classes of choices that this trainer can search.
+    # The `Choice` classes that this trainer can search.
     kinds: ClassVar[tuple[type[choices.Choice], ...]] = (
         choices.LayerChoice,
         choices.InputChoice,
         choices.Repeat,
     )
     divides_data = True
-    # Whether a step reads a batch for the architecture.
+    # Whether a step also reads a batch for the architecture update.
     has_arch_step: ClassVar[bool] = True
-    # Whether a step of the weights uses a single path through the model.
+    # Whether a weight update uses a single path through the model.
     draws_paths: ClassVar[bool] = False
     # Whether `export` is fast enough to run at every checkpoint.
     exports_at_checkpoints: ClassVar[bool] = True
@@ -607,11 +607,11 @@ def _part(
     arch_data: config_definitions.DataConfig | None,
     input_context: tf.distribute.InputContext | None,
 ) -> tuple[Any, tf.distribute.InputContext | None]:
-    """Return the data config and the input context of a stream."""
+    """Return the data config and the input context of one of the two streams."""
     if arch_data is not None:
         return (params if name == TRAIN else arch_data), input_context
     context = input_context or tf.distribute.InputContext()
-    # Double all numbers, so that the batch size per replica and the number of replicas per pipeline
+    # Double all counts, so that the batch size per replica and the number of replicas per pipeline
     # stay the same.
     twice = tf.distribute.InputContext(
         num_input_pipelines=2 * context.num_input_pipelines,

@@ -263,8 +263,8 @@ def _from_table(choice: choices.Choice, table: Mapping[str, Any]) -> list[float]
             f"`penalty.table` has no costs for {choice.label!r}. "
             f"{suggestions.did_you_mean(choice.label, table)}".strip()
         )
-    # Compare names as strings: YAML may parse a name as a number, and options of an `InputChoice`
-    # are lists.
+    # Compare option names as strings: YAML may parse a name as a number, and options of an
+    # `InputChoice` are lists.
     row = {str(option): float(cost) for option, cost in table[choice.label].items()}
     for option in choice.options:
         if str(option) not in row:

@@ -244,7 +244,8 @@ def rebuilt_model(model: keras.Model, arch: Mapping[str, Any]) -> keras.Model:
         config = model.get_config()
         accepted = inspect.signature(type(model).__init__).parameters.values()
         if all(one.kind is not one.VAR_KEYWORD for one in accepted):
-            # Keras adds these arguments even if the constructor does not accept them.
+            # Drop arguments that Keras adds to the config even if the constructor does not accept
+            # them.
             unknown = {"name", "trainable", "dtype"} - {one.name for one in accepted}
             config = {name: value for name, value in config.items() if name not in unknown}
         with architecture.fixed_arch({label: arch[label] for label in active}):
@@ -354,8 +355,8 @@ def _weights_on_path(layer: keras.layers.Layer, picks: Mapping[str, int]) -> lis
 
 # The largest number of equally spaced values (k + 0.5) / n in (0, 1) that float32 can represent.
 _NUMBERS = 2**23
-# The standard deviation of the initial α, as in NNI and the DARTS paper. All options are about
-# equally probable at first.
+# The standard deviation of the initial α, as in NNI and the DARTS paper. Initially, all options are
+# about equally probable.
 _INITIAL_SPREAD = 1e-3
 
 

@@ -172,7 +172,7 @@ class SposTrainer(one_shot_trainer.OneShotTrainer):
 
     def _rate_batches(self, batches: list[Any]) -> float:
         rating = float(np.mean([float(self._rate_batch(batch)) for batch in batches]))
-        # NaN would be neither better nor worse than any other rating.
+        # Replace NaN, which would be neither better nor worse than any other rating.
         return rating if math.isfinite(rating) else -math.inf
 
     @functools.cached_property
@@ -180,7 +180,7 @@ class SposTrainer(one_shot_trainer.OneShotTrainer):
         @tf.function
         def rate_batch(batch: nests.Nest) -> tf.Tensor:
             rewarded = self.strategy.run(self._reward.of_batch, args=(batch,))
-            # The reward is the same on all replicas.
+            # Return the reward of one replica, because all replicas compute the same reward.
             return self.strategy.experimental_local_results(rewarded)[0]
 
         return rate_batch

@@ -40,7 +40,7 @@ __all__ = [
 
 EngineMode = Engine
 
-# The stage that runs in each PaddleRec status.
+# Maps each PaddleRec status to the stage that runs in it.
 _STAGE_AFTER = {
     "uninit": "prepare",
     "network_pass": "build",
@@ -170,7 +170,7 @@ class _Parts(_FinishedParts):
 
 
 class _NamedMethod(Stage):
-    """Base class of stages that do their work in a method with PaddleRec's name."""
+    """Base class of stages that run a method named as in PaddleRec."""
 
     METHOD: ClassVar[str]
 

@@ -37,7 +37,7 @@ from official_lite.run import driver, run_record, runtime
 
 _LAST = STAGES[-1]
 
-# These stages run in the strategy's scope. The earlier stages run before the strategy exists.
+# The stages that run in the strategy's scope. Earlier stages run before the strategy exists.
 _IN_SCOPE = ("initialize", "run", "finalize")
 
 
@@ -58,8 +58,8 @@ def run_stages(stages: Mapping[str, type[Stage]], ctx: ExperimentContext) -> Non
             code, or with 0, is replaced by one with the exit code 1.
     """
     chief = is_chief(ctx.params.runtime)
-    # Wait for the workers before signals are caught, so that a signal ends this process at once.
-    # There is nothing to save yet.
+    # Wait for the workers before signals are handled, so that a signal ends this process
+    # immediately: there is nothing to save yet.
     meet_workers(ctx.params.runtime)
 
     def work(record: run_record.RunRecord) -> None:
@@ -204,7 +204,7 @@ class RunPipeline:
         self._allow_config_change = allow_config_change
         params, model_dir = parsing.expand_home(params), files.expand_home(model_dir)
         self._plans = list(_plans(params, mode, model_dir, stages))
-        # Set the XLA cache first, because the checks may make TensorFlow look for devices.
+        # Set up the XLA cache before the checks, which may make TensorFlow look for devices.
         runtime.use_xla_cache(self._plans[0].params.runtime)
         for index, plan in enumerate(self._plans):
             with phase_configs.in_phase(plan.phase):
@@ -229,7 +229,8 @@ class RunPipeline:
         strategy: tf.distribute.Strategy | None = None
         trained: list[_Plan] = []
         for planned in self._plans:
-            # Read the model files only now, because earlier phases may have written them.
+            # Read the model files at the start of each phase, because earlier phases may have
+            # written them.
             plan = dataclasses.replace(planned, params=parsing.read_model_files(planned.params))
             if plan.phase:
                 logging.info("Phase `%s` in %s.", plan.phase, plan.model_dir)

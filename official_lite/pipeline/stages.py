@@ -89,7 +89,7 @@ def _by_replicas(count: int) -> Engine:
 
 
 def _cluster(config: config_definitions.RuntimeConfig) -> tf_config.ClusterConfig | None:
-    """Return the cluster, or None if the strategy does not use one."""
+    """Return the cluster config, or None if the strategy does not use a cluster."""
     if config.distribution_strategy.lower() not in _ON_A_CLUSTER:
         return None
     return tf_config.find_cluster(config.worker_hosts, config.task_index)
@@ -283,7 +283,7 @@ class Build(Stage):
             # Set the seed before the task is built, because setting the seed deletes the resources
             # of ops such as tokenizers.
             ctx.exit_stack.enter_context(runtime.seed_and_precision(ctx.params.runtime))
-            # Read the model files only now, because the stage `prepare` may have created them.
+            # Read the model files only after the stage `prepare`, which may have created them.
             ctx.params = parsing.read_model_files(ctx.params)
             ctx.task = self.make_task(ctx)
             own_config = "" if ctx.trains else compatibility.own_config(ctx.model_dir)
@@ -296,7 +296,7 @@ class Build(Stage):
             ctx.model = self.make_model(ctx)
             ctx.optimizer = self.make_optimizer(ctx)
             ctx.trainer = self.make_trainer(ctx)
-        # A custom trainer may replace or wrap the model and the optimizer.
+        # Use the trainer's model and optimizer, because a custom trainer may replace or wrap them.
         ctx.model = getattr(ctx.trainer, "model", ctx.model)
         ctx.optimizer = getattr(ctx.trainer, "optimizer", ctx.optimizer)
         ctx.runner = self.make_runner(ctx)

@@ -45,7 +45,8 @@ _BASES = dict.fromkeys(("keras.Layer", "keras.layers.Layer"), "keras2.Layer") | 
     "keras.losses.Loss": "keras2.Loss",
     **{f"keras.layers.{name}": f"keras2.{name}" for name in ("Conv2D", "Conv3D")},
 }
-# Optimizers that are replaced as base classes of classes that use Keras 2 extension points.
+# Optimizers that are replaced if they are base classes of a class that uses Keras 2 extension
+# points.
 _OPTIMIZERS = {f"keras.optimizers.{name}": f"keras2.{name}" for name in ("Adam", "Optimizer")}
 # Modules that this pattern does not match are skipped, because visiting a syntax tree is slow.
 _MAY_CHANGE = re.compile("|".join([r"\bclass \w+\(", *(n.split(".")[-1] for n in _REPLACED)]))

@@ -39,7 +39,7 @@ def rewrite(module: cst.Module) -> cst.Module:
 
     The remaining calls work once `official_lite.keras2` is imported, so its import is added.
     """
-    # Following symbolic tensors is slow, and most modules contain none.
+    # Skip modules without `Input(`, because following symbolic tensors is slow.
     if "Input(" not in module.code:
         return module
     rewriter = _Rewriter(module)
@@ -104,7 +104,7 @@ class SymbolicTensors:
             names = collector.names
 
     def _handed_on(self, key: _Key, names: set[str]) -> Iterator[tuple[_Key, str]]:
-        """Yield the callee and its parameter for each call that passes it a symbolic tensor."""
+        """Yield the callee and its parameter for each symbolic tensor that a call passes."""
         calls = _Calls()
         self._functions[key].body.visit(calls)
         for call in calls.found:
@@ -262,7 +262,7 @@ def _identity(call: cst.Call) -> cst.Call | None:
 
 
 def _renamed(call: cst.Call, arguments: dict[str, str]) -> list[cst.Arg] | None:
-    """Return the renamed arguments without the op's `name`; None if one can't be renamed."""
+    """Return the renamed arguments without the op's `name`; None if renaming is impossible."""
     args = []
     for index, arg in enumerate(call.args):
         keyword = keyword_of(arg)

@@ -26,7 +26,7 @@ from official_lite.porting.syntax import (
 _SHAPE = re.compile(r"(^|_)shape$")
 _OPTIMIZER = re.compile(r"(^|_)(opt|optimizer)$")
 
-# Arguments of `add_weight` in the order of Keras 2; in Keras 3 `shape` comes first.
+# Arguments of `add_weight` in the order of Keras 2. In Keras 3, `shape` comes first.
 _ADD_WEIGHT = ("name", "shape", "dtype", "initializer")
 _SYNCHRONIZED = "keras.layers.experimental.SyncBatchNormalization"
 _SYNCHRONIZED_CLASS = "functools.partial(keras.layers.BatchNormalization, synchronized=True)"
@@ -34,7 +34,7 @@ _INPUTS = ("keras.Input", "keras.layers.Input")
 # The `=` of a keyword argument, without spaces around it.
 _EQUAL = cst.AssignEqual(cst.SimpleWhitespace(""), cst.SimpleWhitespace(""))
 _COMPILED = ("compiled_loss", "compiled_metrics")
-# Suffixes of the classes whose `name` may contain a slash.
+# Suffixes of class names for which the argument `name` may contain a slash.
 _NO_LAYERS = re.compile(r"(Config|Data|Dataset|Experiment|Metric|Params|Spec|Task)$")
 _CLASS = re.compile(r"^_?[A-Z]|_(class|cls|layer)$")
 
@@ -117,7 +117,7 @@ class _Idioms(NamesTransformer):
         self._called.add(node.func)
 
     def visit_Comparison(self, node: cst.Comparison) -> None:
-        # The rank of an unknown shape is None, whereas `len` would raise.
+        # Keep a comparison of a rank with None: for an unknown shape, `len` would raise an error.
         if any(dotted_name(target.comparator) == "None" for target in node.comparisons):
             self._compared_with_none.add(node.left)
 
@@ -182,7 +182,7 @@ class _Idioms(NamesTransformer):
     def leave_Subscript(
         self, original_node: cst.Subscript, updated_node: cst.Subscript
     ) -> cst.BaseExpression:
-        # A single dimension can be indexed without building a list.
+        # Index the shape directly: a single dimension does not require a list.
         listed = _listed_shape(original_node.value, updated_node.value)
         if listed is None or any(isinstance(e.slice, cst.Slice) for e in updated_node.slice):
             return updated_node
@@ -197,7 +197,8 @@ class _Idioms(NamesTransformer):
     def leave_If(self, original_node: cst.If, updated_node: cst.If) -> cst.If | cst.RemovalSentinel:
         test = updated_node.test
         if isinstance(test, cst.Attribute) and test.attr.value in _COMPILED:
-            # In Keras 3, these attributes are also true for a model that was never compiled.
+            # In Keras 3, `compiled_loss` and `compiled_metrics` are true even for an uncompiled
+            # model.
             return updated_node.with_changes(test=test.with_changes(attr=cst.Name("compiled")))
         is_empty = isinstance(updated_node.body, cst.IndentedBlock) and not updated_node.body.body
         if is_empty and updated_node.orelse is None:
@@ -300,7 +301,7 @@ def _without_slash(value: cst.BaseExpression) -> cst.BaseExpression:
 def _comparable_with_shapes(values: Sequence[cst.BaseExpression]) -> list[cst.BaseExpression]:
     """Return a comparison's operands, with lists turned into tuples if an operand is `x.shape`.
 
-    A `tf.TensorShape` equals a list, but Keras 3's shapes are tuples, which do not.
+    A `tf.TensorShape` may equal a list, but the shapes in Keras 3 are tuples, which never do.
     """
     if not any(map(_is_shape_of_tensor, values)):
         return list(values)
@@ -432,7 +433,7 @@ _METHODS: dict[str, Callable[[cst.Call], cst.BaseExpression]] = {
     "get_shape": _get_shape,
     "get_unscaled_gradients": _unscaled,
 }
-# Templates that replace methods of `tf.TensorShape`.
+# Maps methods of `tf.TensorShape` to the templates that replace their calls.
 _SHAPE_METHODS = {"as_list": "list(shape)", "is_fully_defined": "(None not in shape)"}
 
 
@@ -446,15 +447,15 @@ def _last_name(node: cst.BaseExpression) -> str:
     return node.value if isinstance(node, cst.Name) else ""
 
 
-# For each `keras.backend` function, the number of its arguments and the template that replaces a
-# call. Functions that differ only in their name have already been renamed.
+# Maps each `keras.backend` function to the number of its arguments and the template that replaces
+# its calls. Functions that differ only in their name have already been renamed.
 _BACKEND_TEMPLATES = {
     "keras.backend.cast_to_floatx": (1, "keras.ops.cast(a, keras.backend.floatx())"),
     "keras.backend.dtype": (1, "keras.backend.standardize_dtype(a.dtype)"),
     "keras.backend.flatten": (1, "keras.ops.reshape(a, [-1])"),
     "keras.backend.gather": (2, "keras.ops.take(a, b, axis=0)"),
     "keras.backend.int_shape": (1, "tuple(a.shape)"),
-    # No phase is needed, because Keras 3 passes `training` on to inner layers.
+    # No learning phase is needed, because Keras 3 passes `training` on to inner layers.
     "keras.backend.learning_phase": (0, "False"),
     "keras.backend.ndim": (1, "len(a.shape)"),
     "keras.backend.relu": (1, "keras.ops.relu(a)"),
@@ -480,9 +481,9 @@ def _synchronized(call: cst.Call) -> cst.Call:
 
 
 def _with_argument(args: Sequence[cst.Arg], added: cst.Arg) -> list[cst.Arg]:
-    """Add a keyword argument: first if all others are keyword arguments, too; otherwise last.
+    """Add a keyword argument, as the first argument if all others are keyword arguments, else last.
 
-    Adding it at the front preserves the layout at the end of the call.
+    Adding the argument at the front preserves the layout at the end of the call.
     """
     if not args:
         return [added]

@@ -3,7 +3,7 @@
 Names are written as after `import keras`, no matter how a program imports Keras.
 """
 
-# Prefixes under which programs import Keras 2, each with its prefix in Keras 3.
+# Maps the prefixes under which programs import Keras 2 to the prefixes in Keras 3.
 KERAS_2_ROOTS = {
     "tf_keras": "keras",
     "tensorflow.keras": "keras",
@@ -58,10 +58,11 @@ _SHORT_LOSSES = {
     "logcosh": "log_cosh",
 }
 
-# Names in private modules of Keras 2, below `keras.src`, whose public names differ.
+# Maps names in private modules of Keras 2 (below `keras.src`) to public names that differ.
 PRIVATE = {"LossFunctionWrapper": "keras.__internal__.losses.LossFunctionWrapper"}
 
-# Renamed prefixes of names. The longest prefix that matches a name is used.
+# Maps renamed prefixes of names to their new prefixes. The longest prefix that matches a name is
+# used.
 RENAMED = {
     "keras.__internal__.enable_unsafe_deserialization": (
         "keras.config.enable_unsafe_deserialization"
@@ -90,7 +91,7 @@ RENAMED = {
     **{f"keras.backend.{old}": new for old, new in BACKEND_TO_OPS.items()},
 }
 
-# Class attributes that Keras 3 replaces with strings.
+# Maps class attributes of Keras 2 to the strings that replace them in Keras 3.
 STRINGS = {
     "keras.losses.Reduction.AUTO": "sum_over_batch_size",
     "keras.losses.Reduction.NONE": "none",
@@ -98,7 +99,7 @@ STRINGS = {
     "keras.losses.Reduction.SUM_OVER_BATCH_SIZE": "sum_over_batch_size",
 }
 
-# Per prefix of the called name: renamed arguments, with None for an argument to remove.
+# Maps each prefix of called names to its renamed arguments, with None for an argument to remove.
 RENAMED_ARGUMENTS: dict[str, dict[str, str | None]] = {
     "keras.optimizers.": {"lr": "learning_rate", "jit_compile": None},
     "keras.layers.BatchNormalization": {"fused": None},
@@ -115,8 +116,8 @@ RENAMED_ARGUMENTS: dict[str, dict[str, str | None]] = {
     },
 }
 
-# Removed arguments: the prefix of the affected calls, and advice for the user. The port drops an
-# argument whose value is None, False or 0.
+# Maps each removed argument to the prefix of the affected calls and to advice for the user. The
+# port drops an argument whose value is None, False or 0.
 GONE_ARGUMENTS: dict[str, tuple[str, str]] = {
     "batch_input_shape": ("keras.", "start the model with `keras.Input(batch_shape=...)`"),
     "decay": ("keras.optimizers.", "use a schedule of `keras.optimizers.schedules`"),
@@ -165,7 +166,7 @@ OF_KERAS_2_OPTIMIZERS = frozenset(
     )
 )
 
-# Members of Keras 2 that the base classes of `official_lite.keras2` provide.
+# Members of Keras 2 classes that the base classes in `official_lite.keras2` provide.
 OF_KERAS_2_HABITS = OF_KERAS_2_OPTIMIZERS | {
     *("_build_from_signature", "_built_from_signature", "_compute_dtype", "_decayed_lr"),
     *("add_metric", "add_update"),

@@ -18,7 +18,7 @@ from official_lite.porting.symbol_map import (
 _OF_KERAS_2 = ("tf_keras", "tensorflow.python.keras", "tensorflow.compat.v1.keras")
 _PACKAGES_OF_KERAS_2 = ("tensorflow_addons", "tensorflow_model_optimization", "tf_slim")
 
-# Properties of layers and models that can't be assigned.
+# Read-only properties of layers and models.
 _PROPERTIES = frozenset(
     (
         *("compute_dtype", "dtype", "input", "layers", "losses", "metrics", "output"),
@@ -64,7 +64,7 @@ class _Finder(ast.NodeVisitor):
         self._own_packages = {parent for name in own_names for parent in parents(name)}
         self._imported: dict[str, str] = {}
         for bound, full in imported_names(tree):
-            # `import a.b` binds `a`.
+            # `import a.b` binds only the name `a`.
             top, dot, _ = bound.partition(".")
             self._imported[top] = top if dot else full
         self._locals: list[set[str]] = []
@@ -182,7 +182,7 @@ class _Finder(ast.NodeVisitor):
     def _is_own(self, name: str) -> bool:
         *_, package = ("", *(one for one in (*parents(name), name) if one in self._own_packages))
         member = name.removeprefix(f"{package}.").partition(".")[0]
-        # After a star import, the package may have any member.
+        # A package with a star import may have any member.
         listed = {f"{package}.{member}", f"{package}.*"}
         return bool(package) and (name == package or not listed.isdisjoint(self._own_names))
 

@@ -159,7 +159,7 @@ class _Renamer(NamesTransformer):
         if new.startswith("official_lite.orbit"):
             return _NewImport("official_lite", "orbit", old.alias)
         if new.startswith("keras") and not old.alias and "." in old.module:
-            # `import tensorflow.keras` binds `tensorflow`, so `import tensorflow` must remain.
+            # Keep `import tensorflow`, because `import tensorflow.keras` also binds `tensorflow`.
             self.needs_keras = True
             return _NewImport(old.module.partition(".")[0])
         return _NewImport(new, alias=old.alias)
@@ -198,7 +198,7 @@ def _replaced(
         return line.with_changes(body=[moved])
     texts = list(dict.fromkeys(one.text() for one in new))
     parsed = [cst.ensure_type(cst.parse_statement(t), cst.SimpleStatementLine) for t in texts]
-    # Comments above the line go above the first new statement; a trailing comment follows the last.
+    # Move comments above the line to the first new statement, and a trailing comment to the last.
     parsed[0] = parsed[0].with_changes(leading_lines=line.leading_lines)
     parsed[-1] = parsed[-1].with_changes(trailing_whitespace=line.trailing_whitespace)
     return parsed[0] if len(parsed) == 1 else cst.FlattenSentinel(parsed)

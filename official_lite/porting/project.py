@@ -155,7 +155,7 @@ def _map(
 ) -> Iterable[_Ported]:
     if len(files) < _MANY_FILES:
         return map(port, files)
-    # Forking is not safe in a process that runs TensorFlow's threads.
+    # Use `spawn`, because forking is unsafe in a process that runs TensorFlow's threads.
     spawn = multiprocessing.get_context("spawn")
     with concurrent.futures.ProcessPoolExecutor(mp_context=spawn) as pool:
         return list(pool.map(port, files, chunksize=8))
@@ -180,7 +180,7 @@ def _ported(file: _PathAndText, destinations: Destinations, own_names: frozenset
 
 
 def _with_new_names(text: str, destinations: Destinations) -> str:
-    """Translate the dotted names of modules in a gin or YAML text."""
+    """Translate the dotted module names in a gin or YAML file's text."""
     return _DOTTED.sub(lambda match: destinations.translate(match[0]) or match[0], text)
 
 
@@ -379,7 +379,7 @@ class _Gatherer:
     def __init__(self, folder: pathlib.Path) -> None:
         self._folder = folder
         self._whole: dict[str, str] = {}
-        # For each package, its import statements by the name that each statement binds.
+        # Maps each package to its import statements, by the name that each statement binds.
         self._imports: dict[str, dict[str, str]] = {}
 
     def texts(self) -> Mapping[str, str]:

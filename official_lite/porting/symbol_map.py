@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 
 from official_lite.porting.keras_changes import KERAS_2_ROOTS, PRIVATE, RENAMED
 
-# The folder of `official_lite`, whose files are read rather than imported.
+# The folder of `official_lite`, whose files are read instead of imported.
 LITE = pathlib.Path(__file__).parents[1]
 
 
@@ -161,7 +161,7 @@ def missing_in_keras(name: str) -> str | None:
 
 @functools.cache
 def _keras_api() -> dict[str, frozenset[str]]:
-    """Return the names in each public package of Keras."""
+    """Return the names in each public Keras package, keyed by package."""
     root = package_folder("keras")
     if root is None:
         return {}

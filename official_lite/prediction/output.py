@@ -58,12 +58,12 @@ __all__ = [
 
 PROGRESS = "_progress.json"
 
-# The column with the row number, which every file contains.
+# The name of the column with the row number, which every file contains.
 INDEX = "index"
 
 _SHARD = re.compile(r"predictions-(\d{5,})\.(\w+)")
 
-# The maximum number of batches that wait to be encoded. More would only use memory.
+# The maximum number of batches that wait to be encoded. More batches would only use memory.
 _MAX_WAITING = 4
 
 # One array per column, with the rows along the first axis. The elements are numbers, booleans or
@@ -223,7 +223,7 @@ class PredictionOutput(contextlib.AbstractContextManager["PredictionOutput"]):
         # Write the waiting batches first, because they may complete a shard.
         self._pool.shutdown()
         if self._shard is not None:
-            # An error while closing must not hide the error that ended the run.
+            # Suppress errors while closing, because they would hide the error that ended the run.
             with contextlib.suppress(Exception):
                 self._shard.close()
             with contextlib.suppress(OSError):
@@ -290,7 +290,7 @@ class PredictionOutput(contextlib.AbstractContextManager["PredictionOutput"]):
         return os.path.join(self._directory, f"predictions-{number:05d}.{self._format}")
 
     def _remove_unfinished(self) -> None:
-        """Remove shards that are missing in the progress file, and check that all others exist."""
+        """Remove shards that are not in the progress file, and check that all others exist."""
         files.remove_temporaries(self._directory, lambda name: not name.startswith(".lock"))
         names = files.list_names(self._directory)
         for name in names:
@@ -463,7 +463,7 @@ class ParquetFile(ShardFile):
         self._batches: list[Any] = []
 
     def write(self, columns: Columns) -> None:
-        # Rows are held in memory until they fill a row group.
+        # Hold rows in memory until they fill a row group.
         import pyarrow
 
         arrays = [_arrow_array(column) for column in columns.values()]
@@ -486,7 +486,7 @@ class ParquetFile(ShardFile):
         table = pyarrow.Table.from_batches(self._batches).combine_chunks()
         self._batches = []
         if self._writer is None:
-            # Use dictionaries only for text, because numbers rarely repeat.
+            # Use dictionary encoding only for text, because numbers rarely repeat.
             texts = [field.name for field in table.schema if pyarrow.types.is_string(field.type)]
             self._writer = self._parquet.ParquetWriter(
                 self._file,
@@ -550,7 +550,8 @@ class TFRecordFile(ShardFile):
                 if kind == "bytes_list":
                     row_values = [value.encode() for value in row_values]
                 getattr(example.features.feature[name], kind).value.extend(row_values)
-            # The features are a map, whose order is undefined without `deterministic`.
+            # Set `deterministic`, because the features are a map, whose order is otherwise
+            # undefined.
             self._writer.write(example.SerializeToString(deterministic=True))
 
     def close(self) -> None:

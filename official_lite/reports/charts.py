@@ -13,7 +13,7 @@ Look: TypeAlias = Literal["solid", "dashed", "dots", "rings", "steps"]
 """A line, a less prominent (dashed) line, points, less prominent points, or a step function."""
 
 _SIGNIFICANT_DIGITS = 6
-# A grid with more charts than this is collapsed at first.
+# A grid with more charts than this is initially collapsed.
 _MAX_OPEN_CHARTS = 6
 
 
@@ -32,7 +32,7 @@ def thin(values: Sequence[float | None], *, max_points: int = 800) -> list[int]:
     """
     if len(values) <= max_points:
         return list(range(len(values)))
-    # Each segment keeps two points, and both ends are kept as well.
+    # Keep two points of each segment, as well as the first and the last point.
     num_stretches = max(1, max_points // 2 - 1)
     length = (len(values) - 2) / num_stretches
     kept = [0]
@@ -136,7 +136,7 @@ def foldable_grid(charts: Sequence[Chart], kind: str = "charts") -> Markup:
 
 
 def _legend(series: Sequence[Series]) -> Child:
-    # The last series is drawn in front, so its swatch represents the group.
+    # The last series of a group is drawn in front, so its swatch represents the group.
     groups = {one.legend: one for one in series}
     return tag(
         "ul",
@@ -189,7 +189,7 @@ def _finite(value: float | None) -> float | None:
 
 
 def _rounded(value: float | None) -> float | None:
-    """Round to the digits that a chart can show; integers are returned unchanged."""
+    """Round a number to the digits that a chart can show; return integers unchanged."""
     if value is None or isinstance(value, int):
         return value
     return float(f"{value:.{_SIGNIFICANT_DIGITS}g}")

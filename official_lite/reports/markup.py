@@ -83,7 +83,7 @@ def _content(child: Child) -> str:
 
 
 def _escape(value: object) -> str:
-    # A lone surrogate, which JSON can contain, can't be encoded as UTF-8.
+    # Replace lone surrogates, which JSON can contain but UTF-8 can't encode.
     text = str(value).encode("utf-8", "backslashreplace").decode("utf-8")
     return html.escape(terminal.escape_controls(text))
 
@@ -173,7 +173,7 @@ def table(
         "div",
         element,
         class_=f"scroll {class_}".strip(),
-        # The element is focusable, so that it can be scrolled with the keyboard.
+        # Make the element focusable, so that it can be scrolled with the keyboard.
         tabindex=0,
         role="region",
         aria_label=caption,
@@ -256,7 +256,7 @@ def _cell(cell: Child, *, is_number: bool) -> Markup:
 
 
 def _key(value: object) -> str | None:
-    """Return the sort key of a number; None if the displayed text is the sort key."""
+    """Return the sort key of a number; None for other cells, which are sorted by their text."""
     if not _is_number(value):
         return None
     return repr(value) if math.isfinite(value) else ""

@@ -19,7 +19,7 @@ __all__ = ["media"]
 # The number of steps to show for each tag: the first, the last and some in between.
 _MAX_STEPS = 6
 _MAX_IMAGES_PER_STEP = 4
-# Limits the size of the page, so that it is easy to send.
+# The maximum size of a run's images in bytes, so that the page is easy to send.
 _MAX_IMAGE_BYTES = 6_000_000
 _SMALL, _LARGE = 96, 400
 _NUM_BINS = 30
@@ -64,7 +64,8 @@ def _read(model_dir: str) -> tuple[Mapping[str, _Values], list[str]]:
 
 
 def _read_file(path: str, prefix: str, found: Mapping[str, _Values]) -> None:
-    # TensorFlow takes seconds to import, and most runs have neither images nor histograms.
+    # Import TensorFlow only here: the import takes seconds, and most runs have neither images nor
+    # histograms.
     import tensorflow as tf
 
     from official_lite.telemetry import tensorboard_writer
@@ -88,7 +89,7 @@ def _event_files(directory: str) -> Iterator[str]:
         path = os.path.join(directory, name)
         if "tfevents" in name:
             yield path
-        # Links are skipped because they may form a cycle.
+        # Skip links, because they may form a cycle.
         elif not name.startswith(".") and not os.path.islink(path) and not is_run(path):
             yield from _event_files(path)
 
@@ -100,7 +101,7 @@ def _has_media(path: str) -> bool:
 
 
 def _images(prefix: str, found: _Values) -> Iterator[Markup]:
-    """Yield a title and a row of images for each tag; omit early steps over the size limit."""
+    """Yield a title and a row of images for each tag; omit early steps above the size limit."""
     room = _MAX_IMAGE_BYTES
     for name, steps in found.items():
         row: collections.deque[Markup] = collections.deque()
@@ -121,7 +122,7 @@ def _image(name: str, step: int, width: int, png: bytes) -> Markup:
     caption = f"step {step:,}"
     source = f"data:image/png;base64,{base64.b64encode(png).decode()}"
     image = tag("img", src=source, alt=f"{name} at {caption}")
-    # Small images are enlarged without smoothing, so that their pixels are visible.
+    # Enlarge small images without smoothing, so that their pixels are visible.
     return tag(
         "figure",
         image,
@@ -141,7 +142,7 @@ def _chosen(steps: Mapping[int, Any]) -> list[int]:
 def _histogram_charts(
     name: str, histograms: Mapping[int, npt.NDArray[Any]]
 ) -> Iterator[charts.Chart]:
-    """Yield a chart of quantiles by step, and one of the first and last distribution."""
+    """Yield a chart of quantiles by step, and a chart of the first and last distributions."""
     known = {step: rows for step, rows in histograms.items() if _is_histogram(rows)}
     if not known:
         return

@@ -17,7 +17,7 @@ __all__ = ["build_page"]
 
 _HERE = pathlib.Path(__file__).parent
 _SCRIPTS = ("axes.js", "plot.js", "tables.js", "page.js")
-# The number of best trials whose curves the page of a study shows.
+# The number of best trials whose curves are shown on the page of a study.
 _NUM_BEST_TRIALS = 5
 
 
@@ -80,7 +80,7 @@ def _read_run(path: str, name: str) -> run_reading.Run:
 
 
 def _what_is_near(path: str) -> str:
-    """Name the runs and studies in a directory, or a path similar to a missing one; may be ""."""
+    """Name the runs and studies in a directory, or a path similar to a missing path, if any."""
     if not os.path.isdir(path):
         return files.did_you_mean(path)
     below = [os.path.join(path, name) for name in sorted(os.listdir(path))]
@@ -148,7 +148,7 @@ def _document(title: str, parts: Sequence[_Part]) -> str:
 
 
 def _policy(script: str) -> str:
-    """Build a policy that allows this script and embedded images, but no network access."""
+    """Build a content security policy for `script` and embedded images, without network access."""
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     script_source = f"script-src 'sha256-{digest}'"
     return f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; {script_source}"

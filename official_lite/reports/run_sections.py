@@ -34,7 +34,7 @@ _STATES = {
     "lost": "work that was repeated after the last checkpoint",
     "stopped": "between the end of a start and the next start",
 }
-# The space is non-breaking.
+# The mark of a row whose values differ, with a non-breaking space.
 _DIFFERENT = "≠\N{NO-BREAK SPACE}"
 
 
@@ -294,7 +294,7 @@ def _rows(columns: Sequence[Mapping[str, Any]]) -> list[markup.Row]:
 
 
 def _row(name: str, columns: Sequence[Mapping[str, Any]]) -> markup.Row:
-    # JSON distinguishes the string "3" from the number 3.
+    # Compare values as JSON, which distinguishes the string "3" from the number 3.
     given = {json.dumps(column[name]) if name in column else None for column in columns}
     return markup.Row(
         head=[_DIFFERENT if len(given) > 1 else None, name],
@@ -387,7 +387,8 @@ def _curves(runs: Sequence[Run]) -> Iterator[_Curve]:
     for number, run in enumerate(runs):
         for split, named in run.series.items():
             for name, series in named.items():
-                # Skip the best value so far, which the metric's own curve already shows.
+                # Skip the curve of the best value so far, which the metric's own curve already
+                # shows.
                 if name.startswith("best_") and name.removeprefix("best_") in named:
                     continue
                 yield _Curve(
@@ -429,7 +430,7 @@ def _grid(runs: Sequence[Run], found: Sequence[_Curve]) -> Markup:
 
 
 def _quantities(found: Sequence[_Curve]) -> list[str]:
-    """Return the quantities, those of several splits first, and losses before other metrics."""
+    """Return the quantities: those of several splits first, and in each group losses first."""
     splits: dict[str, set[str]] = {}
     for curve in found:
         splits.setdefault(curve.quantity, set()).add(curve.split)

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 _CONFIG = "search.yaml"
 _COLOUR, _BEST_COLOUR = 0, 1
-# The maximum number of lines in a chart; more could not be distinguished.
+# The maximum number of lines in a chart. More lines could not be distinguished.
 _MAX_LINES = 40
 
 
@@ -136,7 +136,7 @@ def read_study(study_dir: str, *, name: str | None = None, storages: Sequence[st
     Raises:
         errors.ConfigError: The study can't be opened, or Optuna is not installed.
     """
-    # Imported here because only reading a study requires Optuna.
+    # Import these modules only here, because only reading a study requires Optuna.
     from official_lite.search import results, storage
     from official_lite.search.search_config import Space
 
@@ -375,7 +375,7 @@ def report_chart(study: Study) -> charts.Chart | None:
         return None
     return charts.Chart(
         title=f"{study.metrics[0]} during training",
-        # The series that is drawn last is in front.
+        # Draw the best trial last, so that it is in front.
         series=[_report_series(trial) for trial in reversed(told[:_MAX_LINES])],
     )
 

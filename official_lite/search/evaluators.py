@@ -74,7 +74,8 @@ class ExperimentEvaluator:
                 "checkpoint. Set `trainer.best_checkpoint_eval_metric` and "
                 "`trainer.best_checkpoint_export_subdir`, or use `last` or `best`."
             )
-        # Each trial resolves epochs and ratios for its own values. All trials share model files.
+        # Resolve epochs and ratios in each trial, because they depend on its values. Read the model
+        # files once for all trials.
         self._params = parsing.read_model_files(epochs.given(params)).replace(search=None)
         self._allow_config_change = allow_config_change
 
@@ -123,7 +124,7 @@ class ExperimentEvaluator:
     ) -> dict[str, float]:
         """Run the trial with the values `tried` in the config and, optionally, custom stages."""
         params = self.trial_params(tried)
-        # Import late, because a process that only starts trial processes needs no TensorFlow.
+        # Import these modules late: a process that only starts trial processes needs no TensorFlow.
         from official_lite import pipeline
         from official_lite.core import best_checkpoint
         from official_lite.run import runtime
@@ -165,7 +166,7 @@ def metrics_of(logs: Mapping[str, Any]) -> dict[str, float]:
     import numpy as np
 
     leaves = nested_dict.flatten_nested_dict(logs, "/")
-    # Result files store a value that is not finite as null.
+    # Result files store non-finite values as null.
     flat = {n: np.asarray(np.nan if v is None else v) for n, v in leaves.items()}
     return {name: float(value.reshape(())) for name, value in flat.items() if value.size == 1}
 
@@ -228,7 +229,7 @@ class TaskTrainer:
                 task.set_model(model.build() if isinstance(model, Candidate) else model)
                 return task
 
-        # A mode that only trains returns no evaluation metrics.
+        # The mode `train` alone would return no evaluation metrics.
         mode = "train_and_post_eval" if trial.config.mode == "train" else trial.config.mode
         evaluator = ExperimentEvaluator(self._params)
         return evaluator.run(trial, {}, mode, {"build": Build})
@@ -297,7 +298,7 @@ def space_of(base_model: Any) -> dict[str, list[Any]]:
 
 
 def _is_model(base_model: object) -> bool:
-    # A process that has not imported Keras has no Keras model.
+    # If the process has not imported Keras, the object is not a Keras model.
     keras = sys.modules.get("keras")
     return keras is not None and isinstance(base_model, keras.Model)
 

@@ -40,7 +40,8 @@ class ReportTrial(Hook):
         if self._trial is None or self._trial.is_pruned:
             return
         config = self._trial.config
-        # Optuna does not support intermediate values with several objectives.
+        # Report only for a single metric: Optuna does not support intermediate values with several
+        # objectives.
         if len(config.metrics) == 1:
             watched = WatchedMetric(config.metrics[0], config.directions[0])
             sized = with_num_parameters(logs, runner.model_of(self.trainer))

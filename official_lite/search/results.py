@@ -31,7 +31,7 @@ def best_trials(study: optuna.Study) -> list[FrozenTrial]:
     if len(study.directions) > 1:
         return sorted(study.best_trials, key=lambda trial: trial.number)
     ended = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
-    # Earlier versions marked trials with infinite values as complete.
+    # Skip trials with infinite values, which earlier versions marked as complete.
     complete = [trial for trial in ended if math.isfinite(trial.values[0])]
     sign = 1 if study.direction == StudyDirection.MINIMIZE else -1
     return sorted(complete, key=lambda trial: (sign * trial.values[0], trial.number))
@@ -174,7 +174,7 @@ def _plots(config: search_config.SearchConfig) -> dict[str, Callable[[optuna.Stu
 def _draw(draw: Callable[[optuna.Study], Any], study: optuna.Study) -> Any:
     """Return the first axes of a plot, or None if there is nothing to draw."""
     with warnings.catch_warnings():
-        # Suppress Optuna's warning that these functions are experimental.
+        # Suppress Optuna's warning that its plot functions are experimental.
         warnings.simplefilter("ignore")
         try:
             axes = draw(study)

@@ -35,8 +35,8 @@ _SAMPLERS: plugins.Collection = {
     "regularized_evolution": "official_lite.search.samplers:RegularizedEvolutionSampler",
 }
 _OF_ONE_OBJECTIVE = ("cma_es", "regularized_evolution")
-# With two choices, the probability that all of these draws equal the parent's choice is about
-# 1e-30.
+# The maximum number of attempts to draw a choice other than the parent's. With two choices, the
+# probability that all attempts fail is about 1e-30.
 _MAX_DRAWS = 100
 _PRUNERS: plugins.Collection = {
     "none": "optuna.pruners:NopPruner",
@@ -193,8 +193,8 @@ class RegularizedEvolutionSampler(samplers.BaseSampler):
         self._sample_size = sample_size
         self._random = np.random.default_rng(seed)
         self._independent = samplers.RandomSampler(seed=seed)
-        # The parent of each running trial and the name of the parameter to mutate, by trial number.
-        # Trials may run in several threads.
+        # Maps the number of each running trial to its parent and to the name of the parameter to
+        # mutate. Trials may run in several threads.
         self._mutations: dict[int, tuple[trial.FrozenTrial, str | None]] = {}
 
     def reseed_rng(self) -> None:
@@ -258,7 +258,7 @@ class RegularizedEvolutionSampler(samplers.BaseSampler):
 
 
 def _has_value(trial: trial.FrozenTrial) -> bool:
-    # A pruned trial may have ended with a value that is not finite.
+    # A pruned trial may have ended with a non-finite value.
     return bool(trial.values) and math.isfinite(trial.values[0])
 
 

@@ -324,5 +324,5 @@ def _encode(choices: Sequence[object]) -> list[optuna.distributions.CategoricalC
 
 
 def _key(choice: object) -> tuple[type, object]:
-    # Include the type, because 1, 1.0 and True are the same dict key.
+    # Include the type, because 1, 1.0 and True are equal as dict keys.
     return (type(choice), choice)

@@ -58,7 +58,7 @@ class _Journal(journal.JournalFileBackend):
 
 
 def _end_of_lines(path: str) -> int:
-    """Return the position after the last line break."""
+    """Return the position after the last line break of a file."""
     with files.open_file(path, "rb") as file:
         start = file.seek(0, os.SEEK_END)
         tail = b""

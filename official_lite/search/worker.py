@@ -220,7 +220,7 @@ class _Queue:
                 continue
             with contextlib.ExitStack() as unless_taken:
                 unless_taken.enter_context(claim)
-                # Read again: the previous owner may have ended the trial before it released the
+                # Read the trial again: its previous owner may have ended it before releasing the
                 # claim.
                 frozen = self._running().get(number)
                 if frozen is not None and self._may_go_on(frozen):
@@ -286,7 +286,7 @@ def _run_in_process(job: StudyJob, number: int, model_dir: str) -> Outcome:
     ended = Outcome.read(model_dir)
     if ended is not None:
         return ended
-    # Other errors share the exit code of a full disk, but only a full disk leaves no `trial.json`.
+    # Only a full disk leaves no `trial.json`; other errors may have the same exit code.
     raise_if_stopped(process, f"Trial {number}", output_path)
     reason = f"its process ended {describe_end(process)}; see {output_path}"
     return Outcome(state="fail", reason=reason)

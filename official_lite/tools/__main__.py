@@ -61,7 +61,8 @@ def commands() -> Mapping[str, str]:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command named by the arguments and return its exit code."""
     if argv is None:
-        # Install the hook only for the command line, not when another program calls this function.
+        # Install the exception hook only on the command line, not when a program calls this
+        # function.
         sys.excepthook = app.show_error
     name, *arguments = list(sys.argv[1:] if argv is None else argv) or ["--help"]
     if name in ("--help", "-h", "help"):
@@ -84,7 +85,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         allow_abbrev=False,
     )
     module.add_arguments(parser)
-    # Silence TensorFlow's startup messages unless the user has set the variable.
+    # Silence TensorFlow's startup messages unless the user has set `TF_CPP_MIN_LOG_LEVEL`.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     verbosity, arguments = _take_verbosity(arguments, parser.prog)
     args = parser.parse_args(flags.expand_home(arguments))

@@ -148,7 +148,8 @@ def _write_and_call(
     act = "written"
     try:
         with error_report.naming_the_resource(to_save_memory="End other programs"):
-            # Without muting, a model that records values would be saved with the event storage.
+            # Mute the event storage, because a model that records values would otherwise be saved
+            # with it.
             with telemetry.get_event_storage().muted():
                 model_export.write_model(model, path, format, input_signature=inputs.signature)
             act = "loaded back"
@@ -270,7 +271,7 @@ def _tensors(inputs: run_model.ModelInputs) -> list[Any]:
 
 
 def _by_name(wanted: Sequence[str], arrays: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the inputs that an exported model expects, by the names that it expects.
+    """Return the arrays for an exported model, keyed by the input names that it expects.
 
     Converters remove inputs that have no effect. They also rename inputs whose names are taken; all
     inputs are then matched by position.
@@ -294,7 +295,7 @@ def _difference(expected: Any, found: Any) -> float:
     if not expected.size:
         return 0.0
     if expected.dtype.kind not in "biuf":
-        # Strings, or `bfloat16`, which NumPy does not treat as a number type.
+        # The outputs are strings, or `bfloat16`, which NumPy does not treat as a number type.
         if expected.dtype.kind in "OSU":
             return 0.0 if np.array_equal(expected, found) else float("inf")
         expected, found = expected.astype(np.float32), np.asarray(found).astype(np.float32)

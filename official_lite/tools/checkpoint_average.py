@@ -135,7 +135,7 @@ def _require_one_model(paths: Sequence[str]) -> None:
     for path in paths[1:]:
         other = _saved_weights(path)
         for one, two in itertools.zip_longest(first, other):
-            # Do not compare names, because the number in a layer's name may differ between
+            # Do not compare weight names, because the number in a layer's name may differ between
             # processes.
             if one is None or two is None or one.shape != two.shape:
                 raise errors.CheckpointError(
@@ -185,7 +185,7 @@ def _weight_items(model: keras.Model) -> dict[str, Any]:
 
 
 def _weights(model: keras.Model) -> list[Any]:
-    """Return the floating-point weights: counters and integer tables have no mean."""
+    """Return the floating-point weights, because counters and integer tables have no mean."""
     weights = model.weights if isinstance(model, keras.Model) else model.variables
     return [weight for weight in weights if tf.as_dtype(weight.dtype).is_floating]
 

@@ -27,8 +27,8 @@ _NAMES = "python -m official_lite.tools experiments list --names 2>/dev/null"
 _DIRECTORIES = {"directories", "folder", "folders", "log_dir", "model_dir", "study_dir"}
 _FILES = {"a", "b", "config_file", "gin_file", "output", "path", "source"}
 
-# With `python`, other words precede the program. Bash splits `--mode=train` into three words, of
-# which shtab's functions must not see the `=`.
+# If `python` runs the program, other words precede its name. Bash splits `--mode=train` into three
+# words, but shtab's functions must not see the `=`.
 _MORE_BASH = """
 _official_lite_call() {
   local words=() index word

@@ -38,8 +38,8 @@ from typing import IO
 from official_lite.common import cluster, errors, tf_config
 
 _HOST = "127.0.0.1"
-# These ports lie below the ephemeral ones, which an outgoing connection might take before a process
-# listens.
+# Candidate ports below the ephemeral range: an outgoing connection could take an ephemeral port
+# before a process listens on it.
 _PORTS = range(10000, 32000)
 _MAX_TRIES = 1000
 
@@ -50,8 +50,8 @@ _SECONDS_TO_READ_THE_REST = 2.0
 # The option `PR_SET_PDEATHSIG` of prctl(2).
 _PR_SET_PDEATHSIG = 1
 
-# Signals handled by the launcher, and the signals it forwards. SIGHUP becomes SIGTERM, so that a
-# closed terminal does not end the processes without a save.
+# Maps each signal that the launcher handles to the signal that it forwards. SIGHUP becomes SIGTERM,
+# so that processes save a checkpoint when the terminal is closed.
 _SIGNALS = {
     signal.SIGTERM: signal.SIGTERM,
     signal.SIGINT: signal.SIGINT,
@@ -304,7 +304,7 @@ def plan(
 def _cluster(
     program: Sequence[str], addresses: Mapping[str, Sequence[str]], token: str
 ) -> Iterator[ProcessSpec]:
-    # Servers come first, so that they are up when others connect to them.
+    # Start servers first, so that they are running when other processes connect to them.
     for job in sorted(addresses, key=("ps", "worker", "chief").index):
         for index in range(len(addresses[job])):
             task = {"type": job, "index": index}
@@ -331,7 +331,7 @@ def _role(job: str, *, has_chief: bool) -> Role:
 
 
 def _data_service(addresses: Sequence[str]) -> Iterator[ProcessSpec]:
-    """Yield a dispatcher at the first address and a worker at each of the others."""
+    """Yield the specs of a dispatcher at the first address and of workers at the others."""
     tool = [sys.executable, "-m", "official_lite.tools", "data_service"]
     for index, address in enumerate(addresses):
         _, port = tf_config.split_address(address)
@@ -454,7 +454,7 @@ class _Log:
         self._is_losing = self._is_torn = False
 
     def append(self, line: str) -> None:
-        """Append a line; if writing fails, drop it, and warn at the first of several such lines."""
+        """Append a line. If writing fails, drop it, and warn unless the last write also failed."""
         data = b"\n" * self._is_torn + line.encode() + b"\n"
         try:
             self._is_torn = self._file.write(data) < len(data)
@@ -499,7 +499,7 @@ def say(text: str, width: int = 0) -> None:
 
 
 def _write(name: str, text: str, target: IO[str], width: int) -> None:
-    # Writing fails if the reader of the output has exited or the disk is full.
+    # Ignore failed writes: the reader of the output may have exited, or the disk may be full.
     with _output_lock, contextlib.suppress(OSError):
         target.write(f"{name:<{width}} | {text}\n")
         target.flush()
@@ -624,7 +624,7 @@ class LaunchedCluster:
         return True
 
     def _wait_for_the_others(self, failure: ProcessEnd) -> None:
-        """Wait for trainers to notice the failure and end; servers are stopped afterwards."""
+        """Wait for the trainers to notice a failure and end; the servers are stopped afterward."""
         if self.was_asked_to_stop or self.reached_limit:
             say(f"{failure} after a signal.", self._width)
         else:
@@ -664,7 +664,7 @@ class LaunchedCluster:
 
 
 def _as_consequence(end: ProcessEnd) -> int:
-    """Return a sort key that is higher the more likely another process caused this end."""
+    """Return a sort key that is higher the more likely another process caused the failure."""
     if end.code < 0:
         return 0
     return 2 if end.code == errors.ExitCode.CLUSTER else 1

@@ -60,7 +60,8 @@ def print_table(
         console.width = _UNLIMITED
     with console.capture() as printed:
         console.print(table)
-    # Print here, without trailing spaces, so that `main` rather than rich handles a closed pipe.
+    # Print the captured table with `print`, without trailing spaces, so that `main` instead of rich
+    # handles a closed pipe.
     print("\n".join(line.rstrip() for line in printed.get().splitlines()))
 
 
@@ -108,5 +109,5 @@ def share_text(share: float | None) -> str:
 
 
 def _cell(text: str) -> rich.text.Text:
-    # Do not return a str, which rich would search for markup.
+    # Return a `Text`, because rich would search a string for markup.
     return rich.text.Text(" ".join(terminal.escape_controls(text).split()))

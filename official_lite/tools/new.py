@@ -81,7 +81,7 @@ KINDS = {
 
 _DEFAULT = "lines"
 
-# Names of the project's own files, with which a package would conflict.
+# The names of a project's own files, with which the name of its package would conflict.
 _TAKEN = frozenset({"data", "make_data", "registry_imports", "tests", "train"})
 
 
@@ -146,7 +146,7 @@ def write_project(folder: pathlib.Path, kind: str = _DEFAULT) -> None:
 def _filled_templates(
     kind: Kind, values: Mapping[str, str]
 ) -> Iterator[tuple[pathlib.PurePath, str]]:
-    """Yield the path, relative to its layer, and the text of each file of the project."""
+    """Yield the relative path of each template of the project, and the resulting text."""
     resource = importlib.resources.files("official_lite.tools") / "starter"
     with importlib.resources.as_file(resource) as starter:
         slots = {
@@ -167,7 +167,7 @@ def _read(path: pathlib.Path) -> str:
 def _target(template: pathlib.PurePath, name: str) -> pathlib.PurePath:
     path = template.with_suffix("")
     if path.name == "gitignore":
-        # The template's name has no leading dot, because it would then apply to this repository.
+        # The template is named `gitignore`, because `.gitignore` would apply to this repository.
         return path.with_name(".gitignore")
     return pathlib.PurePath(name, *path.parts[1:]) if path.parts[0] == "package" else path
 

@@ -72,7 +72,7 @@ def _as_text(port: "porting.Port", written: bool, counts_only: bool) -> str:
     changed = [file for file in port.files if file.changed]
     lines = []
     if not counts_only:
-        # Only the paths of copied files are listed: a diff of them would be unreadable.
+        # List only the paths of copied files, because their diffs would be unreadable.
         lines += [file.diff() for file in changed if not file.is_new]
         lines += [f"new: {file.path}\n" for file in changed if file.is_new]
     places: dict[str, list[str]] = {}

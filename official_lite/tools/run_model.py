@@ -25,9 +25,9 @@ from official_lite.modeling.optimization import ema_optimizer, optimizer_factory
 from official_lite.pipeline.stages import Build, ExperimentContext, find_stages
 from official_lite.run import runtime
 
-# The number of example inputs; more examples would only take longer.
+# The maximum number of example inputs. More examples would only take longer.
 _MAX_EXAMPLES = 8
-# Size of unknown dimensions in random inputs.
+# The size of unknown dimensions in random inputs.
 _OPEN_SIZE = 4
 
 
@@ -312,5 +312,5 @@ def _draw(spec: tf.TensorSpec, generator: np.random.Generator) -> Any:
 
 
 def _portable(dtype: tf.DType) -> tf.DType:
-    """Return float32 for half-precision types, to which a model converts its inputs itself."""
+    """Return float32 for half-precision dtypes, because the model converts its inputs itself."""
     return tf.float32 if dtype in (tf.float16, tf.bfloat16) else dtype

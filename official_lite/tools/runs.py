@@ -25,7 +25,7 @@ from official_lite.config import compatibility
 from official_lite.run import run_reading
 from official_lite.tools import listing
 
-# Fields of every run, besides its metrics and config.
+# The fields that every run has in addition to its metrics and config.
 FIELDS = (
     "name",
     "model_dir",
@@ -70,7 +70,7 @@ _FORMATS: Mapping[str, listing.Format] = {
     "seconds": listing.duration_text,
     "goodput": listing.share_text,
 }
-# A table has room for only a few metrics.
+# The maximum number of metrics in a table, which has room for only a few.
 _MAX_METRICS = 3
 _ABOUT_SPEED = ("steps_per_second", "seconds_per_step", "examples_per_second", "eta_seconds")
 
@@ -186,7 +186,7 @@ def _is_a_result(name: str) -> bool:
 
 
 def _rank_of(runs: Sequence[Facts]) -> Callable[[str], tuple[bool, int]]:
-    """Return a sort key: metrics that select best checkpoints, then those that most runs have."""
+    """Return a sort key for metrics: those that select best checkpoints, then the most common."""
     judged_by = {facts.get("trainer.best_checkpoint_eval_metric") for facts in runs}
     wanted = {f"validation/{name}" for name in judged_by}
     return lambda name: (name not in wanted, -sum(name in facts.metrics for facts in runs))
@@ -197,7 +197,7 @@ def _in_short(facts: Facts) -> dict[str, str]:
     step, total = facts.run.step, facts.run.train_steps
     return {
         "step": f"{step}/{total}" if total else str(step),
-        # There is room only for the kind, such as `early_stopping`; the report has the full reason.
+        # Show only the kind of reason, such as `early_stopping`; the report shows the full reason.
         "exit_reason": str(facts.get("exit_reason") or "").partition(":")[0],
     }
 
@@ -243,7 +243,7 @@ def _differing(configs: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _rows(names: Sequence[str], sources: Sequence[Mapping[str, Any]]) -> list[list[str]]:
-    """Return a row of strings for each name that has a value, because types differ by row."""
+    """Return a row per name with a value. Cells are strings, because types differ between rows."""
     rows = []
     for name in names:
         texts = [_FORMATS.get(name, listing.value_text)(source.get(name)) for source in sources]

@@ -35,7 +35,8 @@ from official_lite.run import run_reading
 _REGISTRATIONS = "registry_imports"
 _CONFIG = "params.yaml"
 _RECORD = "run.json"
-# The number of paths to check, from a checkpoint such as `best_ckpt/best_ckpt-300` upwards.
+# The number of directories to search for `params.yaml`, starting with a path such as
+# `best_ckpt/best_ckpt-300` and continuing with its parents.
 _LEVELS = 3
 _FILES = (".yaml", ".yml", ".json")
 _AS_OF = "Same as in train.py."
@@ -101,7 +102,7 @@ def load_registrations(imports: list[str]) -> None:
     Raises:
         errors.UnknownNameError: A module does not exist. Errors inside a module propagate.
     """
-    # `python -m` adds the current directory to `sys.path`; the installed command does not.
+    # The installed command, unlike `python -m`, does not add the current directory to `sys.path`.
     if not {"", os.getcwd()} & set(sys.path):
         sys.path.insert(0, os.getcwd())
     if os.path.exists(f"{_REGISTRATIONS}.py"):
@@ -324,7 +325,7 @@ def changes(old: ConfigSource, new: ConfigSource) -> list[compatibility.Change]:
 
 
 def _require_given(command: argparse.Namespace, args: argparse.Namespace, run_dir: str) -> None:
-    """Raise an error if a run was started with flags for code that the arguments lack."""
+    """Raise an error if the arguments lack a code flag with which the run was started."""
     missing = [
         f"{flag}={shlex.quote(value)}"
         for name, flag in _CODE.items()
@@ -343,7 +344,7 @@ def _require_given(command: argparse.Namespace, args: argparse.Namespace, run_di
 def _read_run(
     run_dir: str, experiment: str, sets: Sequence[str], remedy: str, *, apply_gin: bool = True
 ) -> RunSource:
-    """Read the config of a run and, if `remedy` is not empty, restrict the code it may name.
+    """Read a run's config and, if `remedy` is not empty, restrict the code that it may name.
 
     The config may then name only registered code, and code that the experiment or `sets` names.
     """
@@ -372,7 +373,7 @@ def _is_path(name: str) -> bool:
 
 
 def _require_experiment(name: str) -> None:
-    """Raise an error, which also suggests run directories, unless the experiment exists."""
+    """Raise an error unless the experiment exists; the message also suggests run directories."""
     try:
         exp_factory.get_config_factory(name)
     except errors.UnknownNameError as error:
@@ -392,7 +393,7 @@ def _parse(
 
 
 def _read_command(run_dir: str) -> argparse.Namespace:
-    """Parse the experiment and code flags on the command line of a run, if it has one."""
+    """Parse the experiment and code flags of a run's recorded command line, if there is one."""
     argv = _read_record(run_dir).get("argv", [])
     if not isinstance(argv, list):
         raise errors.ConfigValueError(

@@ -55,7 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _define_flags() -> None:
     experiment_flags.define_flags()
-    # Drivers of the Model Garden define this flag themselves.
+    # Model Garden drivers define `enable_async_checkpointing` themselves.
     if "enable_async_checkpointing" not in FLAGS:
         flags.DEFINE_bool(
             "enable_async_checkpointing",
@@ -83,7 +83,7 @@ def _main(argv: list[str]) -> None:
 
 
 def _dry_run(params: config_definitions.ExperimentConfig) -> None:
-    """Run one training and one evaluation step; with `--mode=train`, a task may lack the latter."""
+    """Run one training step and one evaluation step, which is optional with `--mode=train`."""
     with tempfile.TemporaryDirectory() as model_dir:
         try:
             _run(params, "train_and_eval", model_dir)
@@ -94,7 +94,7 @@ def _dry_run(params: config_definitions.ExperimentConfig) -> None:
 
 
 def _refuse_positional(arguments: Sequence[str]) -> None:
-    """Raise an error for arguments without `--`, which absl accepts but nothing reads."""
+    """Raise an error for positional arguments, which absl accepts but nothing reads."""
     for argument in arguments:
         hint = ""
         if "=" in argument.lstrip("="):
@@ -121,7 +121,8 @@ def _run(params: config_definitions.ExperimentConfig, mode: str, model_dir: str)
         from official_lite import pipeline, telemetry
         from official_lite.core import continuous_finetune_lib
 
-        # Listing the devices for the first time prints start-up messages, too.
+        # List the devices here, because listing them for the first time also prints startup
+        # messages.
         tf.config.list_physical_devices()
     if mode == "continuous_train_and_eval":
         continuous_finetune_lib.run_continuous_finetune(mode, params, model_dir)

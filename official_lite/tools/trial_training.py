@@ -24,8 +24,8 @@ from official_lite.core import base_trainer, train_data
 from official_lite.modeling.optimization.configs import learning_rate_config
 from official_lite.tools import sources
 
-# Overrides that disable all output, the handling of non-finite values, which are expected here, and
-# epochs, which do not matter for a few steps.
+# Overrides for runs of a few steps: no output, no handling of non-finite values, which are
+# expected, and no intervals in epochs.
 _LEFT_OUT: dict[str, Any] = {
     "train_epochs": None,
     "validate_every_epochs": None,
@@ -211,14 +211,14 @@ def draw(sweep: RateSweep, path: str, *, title: str = "") -> None:
         raise errors.ConfigValueError(
             "A plot requires matplotlib, which is not installed: pip install matplotlib"
         ) from error
-    # pyplot is not used because it would look for a display.
+    # Avoid pyplot, which would look for a display.
     picture = figure.Figure(figsize=(8.0, 5.0), layout="constrained")
     axes = picture.subplots()
     axes.semilogx(sweep.learning_rates, sweep.losses, color="0.75", label="each step")
     axes.semilogx(sweep.learning_rates, sweep.smoothed, color="C0", label="smoothed")
     if sweep.suggestion is not None:
         axes.axvline(sweep.suggestion, color="C3", linestyle="--", label=f"{sweep.suggestion:.2g}")
-    # The y axis covers the smoothed losses, because the losses of single steps may be far higher.
+    # Fit the y axis to the smoothed losses, because the losses of single steps may be far higher.
     top, bottom = max(sweep.smoothed), min(sweep.smoothed)
     margin = 0.1 * (top - bottom) or 1.0
     axes.set_ylim(bottom - margin, top + margin)
@@ -231,7 +231,7 @@ def draw(sweep: RateSweep, path: str, *, title: str = "") -> None:
 def _sweep(
     trainer: base_trainer.Trainer, num_steps: int, rates: list[float], losses: list[float]
 ) -> None:
-    """Record the rate and the loss of each step until the loss diverges."""
+    """Record the learning rate and the loss of each step until the loss diverges."""
     for _ in range(num_steps):
         preemption.check()
         rate = orbit.utils.current_learning_rate(trainer.optimizer, trainer.global_step)
@@ -275,7 +275,7 @@ def _has_diverged(losses: Sequence[float]) -> bool:
 
 
 def _steepest(learning_rates: Sequence[float], smoothed: Sequence[float]) -> float | None:
-    """Return the rate at which the loss falls fastest as a function of the rate's logarithm.
+    """Return the learning rate where the loss over the log learning rate falls most steeply.
 
     Rates after the lowest loss are ignored: a fall after the loss has risen is meaningless.
     """

@@ -278,7 +278,7 @@ def _multiple(size: int, unit: int) -> int:
 
 
 class _Trials:
-    """Trials of batch sizes, and their results.
+    """The batch size trials and their results.
 
     Attributes:
         by_size: Results by size.
@@ -315,13 +315,13 @@ class _Trials:
             raise errors.OfficialLiteError(
                 f"Can't train with batches of {size}; see the error above."
             )
-        # The operating system kills processes when it runs out of memory.
+        # The operating system kills processes when memory runs out.
         result = f"killed by {signal.Signals(-process.exitcode).name}"
         return SizeTrial(batch_size=size, result=result, memory=memory)
 
     def _judge(self, size: int, probe: "trial_training.Probe") -> SizeTrial:
-        # Until a size has fit, the unit is unknown, so the problem may be that the size is not a
-        # multiple of it. That is not an error in the config.
+        # Until a size fits, the unit is unknown, so training may fail only because the size is not
+        # a multiple of the unit. This is not an error in the config.
         is_mistake = probe.is_of_config and any(trial.fits for trial in self.by_size.values())
         if probe.problem and (is_mistake or not self.by_size):
             raise errors.ConfigValueError(f"Can't train with batches of {size}: {probe.problem}")
@@ -347,7 +347,7 @@ def _context() -> Any:
 
 
 def _run_probe(sender: Any, args: argparse.Namespace, size: int) -> None:
-    # Import TensorFlow only here, because the parent process does not need it.
+    # Import TensorFlow only in the child process, because the parent process does not need it.
     from official_lite.tools import trial_training
 
     # The parent process handles Ctrl-C and kills this process.
@@ -356,10 +356,10 @@ def _run_probe(sender: Any, args: argparse.Namespace, size: int) -> None:
 
 
 def _watch(process: Any, limit: int, timeout_secs: float) -> tuple[int, str]:
-    """Wait until the process ends or violates a limit.
+    """Wait until the process ends or exceeds the memory or time limit.
 
     Returns:
-        The observed peak memory in bytes, and which limit was violated, or "".
+        The observed peak memory in bytes, and which limit was exceeded, or "".
     """
     deadline = time.monotonic() + timeout_secs
     most = 0

@@ -195,7 +195,7 @@ def replay(run_dir: str, before: str, after: str, args: argparse.Namespace) -> l
             shutil.copy(path, model_dir)
         command += [
             f"--model_dir={model_dir}",
-            # Keep all other fields: `train_steps`, for example, may determine the learning rate.
+            # Override no other fields: `train_steps`, for example, may determine the learning rate.
             f"--set=trainer.checkpoint_interval={step}",
             "--set=trainer.writers=[]",
         ]
@@ -305,7 +305,7 @@ def _check_order(links: Sequence[chain.Link]) -> Iterator[Check]:
 
 
 def _describe_start(link: chain.Link, links: Sequence[chain.Link]) -> str:
-    """Describe the start that a record belongs to: its time, and changes since the last record."""
+    """Describe the start that wrote a record: its time, and the changes since the last record."""
     texts = [f"of the start at {link.entries.get('start_time')}"]
     earlier = [e for e in links[: link.number - 1] if "code_sha256" in e.entries]
     for name in ("code", "environment", "inputs"):

@@ -36,7 +36,7 @@ __all__ = [
     "flatten",
 ]
 
-# The first bytes of an Arrow file that has an index, unlike an Arrow stream.
+# The first bytes of the Arrow file format. Unlike an Arrow stream, an Arrow file has an index.
 _MAGIC = b"ARROW1"
 
 _FILES_OPENED_AT_ONCE = 16
@@ -51,7 +51,7 @@ _FILES_COUNTED_AT_ONCE = os.cpu_count() or 1
 # The name of the only column of ArrayRecord files, which contains the serialized records.
 _RECORD = "record"
 
-# Without read-ahead, a reader can start at any record of a file.
+# Reader options for random access: without read-ahead, a reader can start at any record.
 _RECORD_OPTIONS = "readahead_buffer_size:0"
 
 
@@ -196,7 +196,7 @@ def _one_array(column: "pa.ChunkedArray") -> "pa.Array":
 
 
 def _storage(array: "pa.Array") -> "pa.Array":
-    """Return an array without its extension type and its dictionary encoding, if it has them."""
+    """Return an array without its extension type and dictionary encoding, if any."""
     import pyarrow as pa
 
     if isinstance(array, pa.ExtensionArray):
@@ -265,7 +265,8 @@ def _leaf_values(array: "pa.Array", dtype: tf.DType) -> npt.NDArray[np.generic]:
     import pyarrow as pa
 
     if dtype == tf.string:
-        # Arrow would convert texts to `str` objects, which takes longer than `bytes` objects.
+        # Convert strings to `bytes` objects, which is faster than Arrow's conversion to `str`
+        # objects.
         return array.cast(pa.large_binary()).to_numpy(zero_copy_only=False)
     if pa.types.is_temporal(array.type):
         array = array.cast(pa.int64() if dtype == tf.int64 else pa.int32())
@@ -275,7 +276,7 @@ def _leaf_values(array: "pa.Array", dtype: tf.DType) -> npt.NDArray[np.generic]:
 
 
 class _File(abc.ABC):
-    """A file or directory with rows that can be read as Arrow tables, in chunks.
+    """A file or directory whose rows can be read in chunks, as Arrow tables.
 
     Several threads may read it at the same time.
     """
@@ -284,7 +285,7 @@ class _File(abc.ABC):
 
     @abc.abstractmethod
     def chunks(self) -> Iterator[tuple[Any, int]]:
-        """Yield an identifier of each chunk, which `read` accepts, and its number of rows."""
+        """Yield the identifier of each chunk, as accepted by `read`, and its number of rows."""
 
     @abc.abstractmethod
     def read(self, chunk: Any, columns: list[str], num_rows: int | None) -> "pa.Table":
@@ -306,7 +307,7 @@ class _TableSource(registry.Source):
 
     # The arguments of `registry.import_library`: the module, the source and the extra.
     _library: ClassVar[tuple[str, str, str]]
-    # The subclass of `_File` that opens a path.
+    # The `_File` subclass that opens each path of the source.
     _file_cls: ClassVar[type[Any]]
 
     def __init__(self, paths: Sequence[str], columns: Sequence[str]) -> None:
@@ -410,7 +411,7 @@ class _ParquetFile(_File):
             return pa.Table.from_batches([next(batches)])
 
     def integer_range(self, name: str) -> tuple[int, int] | None:
-        """Return the least and the greatest integer of a column if the footer states them."""
+        """Return the smallest and largest integer of a column if the file footer contains them."""
         paths = [self._footer.schema.column(i).path for i in range(self._footer.num_columns)]
         if name not in paths:
             return None
@@ -449,7 +450,8 @@ class ParquetSource(_TableSource):
         return min(least for least, _ in known), max(greatest for _, greatest in known)
 
 
-# While it loads a dataset, `datasets` deletes a lock of `tqdm` that all threads share.
+# A lock for loading datasets one at a time: during loading, the library `datasets` deletes a lock
+# of `tqdm` that all threads share.
 _LOADING = threading.Lock()
 
 
@@ -561,7 +563,8 @@ class CsvSource(_TableSource):
                     block_size=len(content) + 1 if is_one_block else _CSV_BLOCK_BYTES,
                     use_threads=False,
                 ),
-                # This option slows down parsing, and only quoted values can contain line breaks.
+                # `newlines_in_values` slows down parsing. Only quoted values can contain line
+                # breaks, so set it only if there are quotes.
                 pa_csv.ParseOptions(newlines_in_values=b'"' in content),
                 pa_csv.ConvertOptions(
                     column_types=self._types, include_columns=self._selected or None
@@ -582,7 +585,7 @@ class CsvSource(_TableSource):
 
 
 def _read_header(path: str) -> tuple[list[str], int]:
-    """Return the names of the columns, and the number of bytes of the header line."""
+    """Return the column names and the length of the header line in bytes."""
     with open(path, "rb") as file:
         line = file.readline()
     if line.startswith(b"\x1f\x8b"):
@@ -600,7 +603,7 @@ def _read_header(path: str) -> tuple[list[str], int]:
 
 
 def _count_rows(path: str, begin: int) -> list[tuple[int, int, int]]:
-    """Divide a file into chunks; return the start, the end and the number of rows of each."""
+    """Divide a file into chunks; return the start, end and number of rows of each chunk."""
     chunks = []
     with open(path, "rb") as file:
         size = os.fstat(file.fileno()).st_size

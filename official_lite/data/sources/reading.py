@@ -20,13 +20,13 @@ from official_lite.data.sources.registry import Source
 
 __all__ = ["EpochOrder", "read_batches"]
 
-# While one window is converted, the next window is read.
+# The number of windows in progress: while one is converted, the next is read.
 _WINDOWS_AT_ONCE = 2
 
 
 @dataclasses.dataclass(frozen=True)
 class _Window:
-    """A part of an epoch that is read at once.
+    """A part of an epoch that is read in a single call.
 
     Attributes:
         chunks: The numbers of the chunks in the window, in reading order.
@@ -82,8 +82,8 @@ class EpochOrder:
         count = int(end_row - first_row)
         rows = None
         if self.shuffled_rows:
-            # The number of the first chunk makes the permutations of pipelines differ if each of
-            # them reads its own chunks.
+            # The seed includes the number of the first chunk, so that pipelines that read different
+            # chunks draw different permutations.
             rows = self._random(epoch, 1, int(chunks[0])).permutation(count)
         if self.num_pipelines > 1 and not self.divides_chunks:
             rows = np.arange(count) if rows is None else rows
@@ -110,7 +110,7 @@ class EpochOrder:
         return epoch, index, row - int(read[index])
 
     def _own(self, num_rows: int) -> int:
-        """Return how many of the first `num_rows` planned rows of an epoch this pipeline takes."""
+        """Return the number of this pipeline's rows among an epoch's first `num_rows` rows."""
         if self.divides_chunks:
             return num_rows
         return len(range(self.pipeline, num_rows, self.num_pipelines))
@@ -147,7 +147,7 @@ class EpochOrder:
         return np.random.RandomState(np.random.MT19937(seeds))
 
 
-# A small cache is enough, because the threads that read windows need few plans at the same time.
+# A small cache is enough, because threads that read windows need only a few plans at a time.
 @functools.lru_cache(maxsize=8)
 def _plan(
     order: EpochOrder, epoch: int
@@ -185,7 +185,8 @@ def read_batches(
         DataError: The data repeat, and there are fewer rows than pipelines.
     """
     if repeat and source.num_rows < order.num_pipelines:
-        # All pipelines raise this error. If only one of them failed, the others would wait for it.
+        # Raise the error in all pipelines: if only one of them failed, the others would wait for
+        # it.
         raise errors.DataError(
             f"Each of the {order.num_pipelines} input pipelines needs at least one row, but there "
             f"are only {source.num_rows}. Use more data or fewer input pipelines."

@@ -43,11 +43,12 @@ SOURCES: Mapping[str, str] = {
 # The names of sources whose paths are directories.
 OF_DIRECTORIES = frozenset({"huggingface"})
 
-# The values of some rows as arrays by column name. The first axis of each array is the row. Texts
-# and bytes are arrays of `bytes` objects.
+# Maps each column name to an array of values whose first axis is the row. Strings and bytes are
+# stored as `bytes` objects.
 Columns = Mapping[str, npt.NDArray[np.generic]]
 
-# The target size of a chunk. With it, the overhead of a call is small compared with the read time.
+# The target size of a chunk in bytes. At this size, the overhead of a call is small compared with
+# the read time.
 CHUNK_BYTES = 1 << 22
 
 # The maximum number of rows in a chunk, which matters only for tiny rows.
@@ -183,7 +184,8 @@ def open_source(name: str, paths: Sequence[str], columns: Sequence[str] = ()) ->
     return source
 
 
-# Cached because several input pipelines, and evaluations during training, open the same files.
+# Cache the sources, because several input pipelines, and evaluations during training, open the same
+# files.
 @functools.lru_cache(maxsize=8)
 def _open(
     name: str, paths: tuple[str, ...], columns: tuple[str, ...], stamps: tuple[tuple[int, int], ...]
@@ -195,6 +197,6 @@ def _open(
 
 
 def _stamp(path: str) -> tuple[int, int]:
-    """Return the size and modification time of a file, which change if it is written again."""
+    """Return the size and modification time of a file, which change when it is rewritten."""
     status = os.stat(path)
     return status.st_size, status.st_mtime_ns

@@ -27,7 +27,8 @@ __all__ = ["ColumnSchema", "DataSchema", "describe", "read", "require_match", "w
 _SAMPLED_CHUNKS = 8
 _ROWS_OF_A_CHUNK = 1000
 
-# The share of NaN may exceed the recorded share by this much, because both are measured on samples.
+# The tolerated increase in the share of NaN over the recorded share, because both are measured on
+# samples.
 _NAN_TOLERANCE = 0.01
 
 # The maximum number of differences that an error message lists.

@@ -140,7 +140,7 @@ class Config(params_dict.ParamsDict):
             raise self._unknown_key(key, cursor)
         self._set(key, value, self.__dict__.get(key), cursor)
         if "_locked" in self.__dict__:
-            # Skip this while the constructor assigns the fields.
+            # Do not clear mutually exclusive fields while the constructor assigns the fields.
             self._clear_rivals({key: value})
 
     def __eq__(self, other: object) -> bool:
@@ -152,7 +152,7 @@ class Config(params_dict.ParamsDict):
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
         """Return the config as YAML, which is what IPython and notebooks display."""
-        del include, exclude  # IPython filters the result.
+        del include, exclude  # IPython applies these filters to the result.
         return {"text/plain": yaml_io.to_yaml(self.as_dict()).rstrip("\n")}
 
     @params_dict.method
@@ -218,7 +218,8 @@ class Config(params_dict.ParamsDict):
 
     def _refuse_rivals(self, given: Mapping[str, Any], cursor: Cursor) -> None:
         for name, rival in self.CLEARS.items():
-            # A serialized config contains a field's default even if the rival field replaces it.
+            # A serialized config contains the default of a field even if a mutually exclusive field
+            # replaces it.
             is_given = given.get(name) not in (None, getattr(type(self), name))
             if is_given and given.get(rival) is not None:
                 raise errors.ConfigValueError(
@@ -593,7 +594,7 @@ class UnionType(FieldType):
     """Type that converts a value with the first of several types that accepts it."""
 
     def __init__(self, members: list[FieldType]) -> None:
-        # `float` also accepts integers, so try an `int` alternative first.
+        # Try `int` before `float`, which also accepts integers.
         self._members = sorted(members, key=lambda member: member.name == "float")
         self.name = " | ".join(member.name for member in members)
 
@@ -606,7 +607,7 @@ class UnionType(FieldType):
                 return member.convert(value, current, cursor)
         values = [member for member in self._members if not isinstance(member, NoneType)]
         if len(values) == 1 and _is_sequence(value):
-            # The sequence type reports which element is wrong.
+            # Let the sequence type raise the error, because it reports which element is wrong.
             return values[0].convert(value, current, cursor)
         raise self.mismatch(value, cursor)
 
@@ -784,7 +785,7 @@ class OneOfConfig(Config):
         )
 
     def _alternatives(self) -> set[str]:
-        # While the dataclass is being initialized, `type` is set before the alternatives.
+        # Include the declared fields, because the constructor sets `type` before the alternatives.
         declared = {field.name for field in dataclasses.fields(self)}
         return (declared | set(self._keys())) - {"type"}
 

@@ -198,7 +198,7 @@ class ParamsDict:
         self._merge(params, cursor)
 
     def _read(self, key: str, value: yaml_io.Text) -> Any:
-        """Convert a command-line text to a value for `key`."""
+        """Convert a command-line string to a value for `key`."""
         del key
         return value.value
 
@@ -258,7 +258,7 @@ class ParamsDict:
                 if not current._is_open():
                     new.__dict__[key] = current._of_same_classes(value)
             elif isinstance(current, list | tuple) and isinstance(value, list | tuple):
-                # The caller then replaces each element with the corresponding element of `given`.
+                # The caller replaces each element with the corresponding element of `given`.
                 new.__dict__[key] = current
         return new
 
@@ -274,7 +274,7 @@ class ParamsDict:
         return ((key, self.__dict__[key]) for key in self._keys())
 
     def _active_items(self) -> Iterator[tuple[str, Any]]:
-        """Return the items to export and validate: all, unless a subclass overrides this."""
+        """Return the items to export and validate: all items, unless a subclass selects some."""
         return self._items()
 
     def _keys(self) -> list[str]:

@@ -18,7 +18,7 @@ import yaml
 from official_lite.common import errors, files
 
 Scalar = str | int | float | bool | None
-# A scalar of Python or of a library such as NumPy.
+# A Python scalar, or a scalar of a library such as NumPy.
 ForeignScalar = str | SupportsFloat | None
 
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
@@ -224,7 +224,7 @@ def _are_mergeable(old: object, new: object) -> bool:
 
 def unboxed(value: Any) -> Any:
     """Convert a NumPy scalar to a Python scalar, and return any other value unchanged."""
-    # A program that has not imported NumPy has no NumPy scalars.
+    # If the program has not imported NumPy, the value is not a NumPy scalar.
     numpy = sys.modules.get("numpy")
     if numpy is None or not isinstance(value, numpy.generic):
         return value
@@ -427,7 +427,7 @@ class _Loader(yaml.SafeLoader):
 
     def _refuse_tag(self, event: yaml.Event) -> None:
         tag = getattr(event, "tag", None)
-        # Configs written by the Model Garden use this tag for tuples.
+        # Configs written by the Model Garden use the tag `python/tuple` for tuples.
         is_tuple = tag == _TUPLE_TAG and isinstance(event, yaml.SequenceStartEvent)
         if tag is not None and not is_tuple:
             shown = tag.replace("tag:yaml.org,2002:", "!!")
@@ -438,7 +438,7 @@ class _Loader(yaml.SafeLoader):
 
 
 class _Builder:
-    """Builder of plain values from nodes; each use of an alias counts toward the value limit."""
+    """Builder of plain values from YAML nodes. Each use of an alias counts toward the limit."""
 
     def __init__(self, source: str) -> None:
         self._source = source
@@ -525,7 +525,7 @@ class _Dumper(yaml.SafeDumper):
 
 def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.Node:
     style = None if is_plain_text(text) else "'"
-    # PyYAML changes these line breaks when it loads a text in single quotes.
+    # Use double quotes for text with line breaks, which PyYAML would change in single quotes.
     if any(line_break in text for line_break in "\n\r\x85\u2028\u2029"):
         style = '"'
     return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
@@ -595,7 +595,7 @@ def _explain_yaml(error: yaml.MarkedYAMLError) -> str:
     return problem
 
 
-# PyYAML messages about common mistakes, and a description with a remedy for each.
+# Maps PyYAML messages about common mistakes to an explanation and a remedy.
 _MEANINGS = {
     "mapping values are not allowed": (
         "a key is indented deeper than the key above it, which already has a value; or the line "

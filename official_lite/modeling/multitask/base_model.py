@@ -60,7 +60,7 @@ class MultiTaskBaseModel(tf.Module):
     @property
     def trainable_variables(self) -> tuple[Any, ...]:
         """The variables that training may change."""
-        # Freezing a layer does not change the `trainable` attribute of its variables.
+        # Ask the layers, because freezing a layer does not change `trainable` in its variables.
         trainable = {
             id(variable)
             for part in self._parts()

@@ -81,7 +81,7 @@ class MultiTaskBaseTrainer(base_trainer.Trainer):
         )
         super().__init__(
             config,
-            # This class overrides the methods that would read the task.
+            # Pass no task, because this class overrides the methods that would read it.
             cast(base_task.Task, None),
             multi_task_model,
             optimizer,
@@ -191,7 +191,7 @@ class MultiTaskBaseTrainer(base_trainer.Trainer):
     def _build_task_model(
         self, task: base_task.Task, model: keras.Model, spec: nests.Nest, metrics: Any
     ) -> None:
-        """Create the variables of a model by tracing its part of the joint step."""
+        """Create the variables of a task's model by tracing its part of the joint step."""
 
         def compute(inputs: nests.Nest) -> None:
             features, labels, weights = base_task.split_batch(inputs, model)
@@ -220,13 +220,13 @@ class MultiTaskBaseTrainer(base_trainer.Trainer):
         }
 
     def _training_logs(self, groups: Mapping[str, step_metrics.MetricGroup]) -> dict[str, Any]:
-        """Return losses and metrics, without tasks that made no step in this interval."""
+        """Return losses and metrics; omit tasks that ran no step in this interval."""
         logs: dict[str, Any] = {
             name: group.results()
             for name, group in groups.items()
             if float(tf.convert_to_tensor(self.training_losses[name].count)) > 0
         }
-        # Code that checks the loss of any run, such as recovery from divergence, reads this key.
+        # Add `training_loss`, because code for any run, such as recovery from divergence, reads it.
         return logs | {"training_loss": self.train_loss.result()}
 
     @user_code.not_converted

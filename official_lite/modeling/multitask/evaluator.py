@@ -161,7 +161,7 @@ class MultiTaskEvaluator(orbit.AbstractEvaluator):
 
 
 class _TaskEvaluator(core_trainer.Trainer):
-    """Evaluator of a single task that has no optimizer and saves nothing in checkpoints."""
+    """Evaluator for a single task, without an optimizer and without state in checkpoints."""
 
     def __init__(
         self,

@@ -72,7 +72,7 @@ class MultiTaskInterleavingTrainer(base_trainer.MultiTaskBaseTrainer):
             )
         self._task_sampler = task_sampler
         self._task_step_counters = {name: orbit.utils.create_global_step() for name in names}
-        # Create one function per task here, so that each function is compiled only once.
+        # Create the step function of each task only once, so that it is compiled only once.
         steps = {name: self._create_step(name, task) for name, task in multi_task.tasks.items()}
         runner.set_untracked(self, _replica_task_steps=steps)
         super().__init__(
@@ -102,7 +102,7 @@ class MultiTaskInterleavingTrainer(base_trainer.MultiTaskBaseTrainer):
     def train_loop_end(self) -> dict[str, Any]:
         """Return losses and metrics; `training_loss` is the mean over the examples of all steps."""
         results = super().train_loop_end()
-        # A step trains a single task, so it has no total loss.
+        # Remove the total loss, because each step trains only one task.
         results.pop("total_loss", None)
         return results
 

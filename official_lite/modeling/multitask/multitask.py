@@ -142,7 +142,8 @@ class MultiTask(tf.Module, metaclass=abc.ABCMeta):
             ]
             variables = multi_task_model.trainable_variables
             total_loss = tf.add_n([*weighted, *_regularization(variables)])
-            # Gradients are summed over the replicas, so divide the loss to obtain their mean.
+            # Gradients are summed over the replicas, so divide the loss by their number to obtain
+            # the mean gradient.
             scaled_loss = total_loss / tf.distribute.get_strategy().num_replicas_in_sync
             scaled_loss = optimizer.scale_loss(scaled_loss)
         gradients = tape.gradient(scaled_loss, variables)

@@ -101,7 +101,7 @@ class AnnealingTaskSampler(TaskSampler):
 
     def task_cumulative_distribution(self, global_step: tf.Tensor) -> tf.Tensor:
         finished_epochs = tf.floor(tf.cast(global_step, tf.float32) / self._steps_per_epoch)
-        # With a single epoch there is nothing to anneal.
+        # Avoid a division by 0: with a single epoch, there is nothing to anneal.
         progress = finished_epochs / max(self._total_epochs - 1.0, 1.0)
         alpha = 1.0 - 0.8 * tf.clip_by_value(progress, 0.0, 1.0)
         return _cumulative(_powers(self.task_weights, alpha))
@@ -130,11 +130,11 @@ def get_task_sampler(
 
 def _powers(weights: Mapping[str, float], alpha: float | tf.Tensor) -> tf.Tensor:
     values = tf.constant(list(weights.values()), tf.float32)
-    # 0 ** 0 is 1, but a task with weight 0 must never be drawn.
+    # Handle weight 0 separately: 0 ** 0 is 1, but a task with weight 0 must never be drawn.
     return tf.where(values > 0, values**alpha, 0.0)
 
 
 def _cumulative(sizes: tf.Tensor) -> tf.Tensor:
     sums = tf.cumsum(sizes)
-    # Dividing the last sum by itself gives exactly 1, unlike summing the fractions.
+    # Divide the sums instead of summing fractions, so that the last value is exactly 1.
     return sums / sums[-1]

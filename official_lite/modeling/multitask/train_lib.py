@@ -70,12 +70,13 @@ class MultiTaskRunner(core_lib.OrbitExperimentRunner):
         self._evaluator: Any = evaluator
         self._train_actions_factory = train_actions_factory
         self._eval_actions_factory = eval_actions_factory
-        # The runner uses its task only to build a trainer or evaluator, which it receives here.
+        # Pass no task, because the runner needs it only to build the trainer or evaluator passed
+        # here.
         super().__init__(task=cast(base_task.Task, None), trainer=trainer or evaluator, **kwargs)
 
     def run(self) -> tuple[Any, core_lib.Logs]:
         model, logs = super().run()
-        # Omit the controller's own entries: callers expect one entry per task.
+        # Omit the controller's own log entries, because callers expect one entry per task.
         return model, {name: value for name, value in logs.items() if isinstance(value, Mapping)}
 
     def _find_evaluator(self) -> Any:
@@ -84,7 +85,8 @@ class MultiTaskRunner(core_lib.OrbitExperimentRunner):
     def _find_unneeded(self) -> Iterator[Any]:
         yield from super()._find_unneeded()
         if not self.trains:
-            # Best checkpoints written by older versions do not contain these counters.
+            # Best checkpoints written by older versions do not contain the step counters of the
+            # tasks.
             yield from getattr(self.trainer.checkpoint, "task_step_counters", {}).values()
 
     def _build_train_actions(self, trainer: Any) -> list[orbit.Action]:
@@ -426,7 +428,7 @@ def _build_evaluator(
 def _optimizer(
     trainer: Any, task: Any, params: Any, given: keras.optimizers.Optimizer | None = None
 ) -> keras.optimizers.Optimizer:
-    """Return the trainer's optimizer; without a trainer, one that can hold weight averages."""
+    """Return the trainer's optimizer or, without a trainer, one that can store weight averages."""
     if trainer:
         return trainer.optimizer
     return given or trainer_factory.create_optimizer(task, params)

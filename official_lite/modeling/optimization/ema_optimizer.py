@@ -396,7 +396,7 @@ def _refuse_clipping(kwargs: dict[str, Any]) -> None:
 
 
 def _value_of(weight: keras.Variable, shape: Sequence[int], dtype: str) -> tf.Tensor:
-    """Return the value of `weight`; the other parameters are those of a Keras initializer."""
+    """Return the value of `weight`; `shape` and `dtype` are arguments of any Keras initializer."""
     return tf.cast(tf.convert_to_tensor(weight), dtype)
 
 

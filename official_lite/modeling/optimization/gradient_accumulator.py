@@ -172,7 +172,7 @@ def _weighted(
     if isinstance(gradient, tf.IndexedSlices):
         values = _weighted(gradient.values, weight)
         return tf.IndexedSlices(values, gradient.indices, gradient.dense_shape)
-    # A micro-batch without examples has weight 0, but its gradients may be NaN.
+    # A micro-batch without examples has weight 0, but its gradients may be NaN, and 0 * NaN is NaN.
     return tf.math.multiply_no_nan(gradient, tf.cast(weight, gradient.dtype))
 
 
@@ -205,7 +205,7 @@ class _RowSum:
 
     def add(self, gradient: tf.Tensor | tf.IndexedSlices) -> None:
         if not isinstance(gradient, tf.IndexedSlices):
-            # The gradient is dense if the table has uses other than lookups.
+            # The gradient is dense if the table is also used for something other than lookups.
             gradient = tf.IndexedSlices(gradient, tf.range(self._num_rows))
         for kept, new in ((self._rows, gradient.indices), (self._values, gradient.values)):
             kept.assign(tf.concat([kept.read_value(), tf.cast(new, kept.dtype)], 0))

@@ -38,7 +38,7 @@ else:
 
 
 class _WithOffset(_ScheduleHalf):
-    """Mixin that delays a Keras schedule by `offset` steps and holds it constant until then.
+    """Mixin that delays a Keras schedule by `offset` steps; the rate is constant until then.
 
     List the mixin before the Keras schedule among the base classes.
 
@@ -53,7 +53,7 @@ class _WithOffset(_ScheduleHalf):
         self.offset = offset
 
     def __call__(self, step: tf.Tensor | int) -> tf.Tensor:
-        # With a negative step, a decay would increase the learning rate.
+        # Avoid a negative step, at which a decay would increase the learning rate.
         since_offset = tf.maximum(tf.convert_to_tensor(step) - self.offset, 0)
         return super().__call__(since_offset)
 
@@ -117,14 +117,14 @@ class _WarmUp(_Schedule, abc.ABC):
     def __call__(self, step: tf.Tensor | int) -> tf.Tensor:
         float_step = tf.cast(step, tf.float32)
         target = self._after(self.warmup_steps)
-        # `tf.where` below never selects a warm-up of 0 steps, but still evaluates it, so avoid a
-        # division by 0.
+        # `tf.where` never selects the rate of a warm-up of 0 steps, but still evaluates it, so
+        # avoid a division by 0.
         warming = self._warming(float_step, max(self.warmup_steps, 1), target)
         return tf.where(float_step < self.warmup_steps, warming, self._after(step))
 
     @abc.abstractmethod
     def _warming(self, step: tf.Tensor, warmup_steps: int, target: tf.Tensor) -> tf.Tensor:
-        """Return the learning rate at a float32 step of the warm-up, which ends at `target`."""
+        """Return the learning rate at a float32 step of a warm-up that ends at `target`."""
 
     def _after(self, step: tf.Tensor | int) -> tf.Tensor:
         after = self.after_warmup_lr_sched

@@ -163,7 +163,7 @@ class OptimizerFactory:
         self._warmup_type = config.warmup.type or ""
         self._warmup_config = config.warmup.get()
         self._ema_config = config.ema
-        # Model Garden subclasses that average the weights themselves set this to False.
+        # Model Garden subclasses that average the weights themselves set `_use_ema` to False.
         self._use_ema = config.ema is not None
 
     def build_learning_rate(self) -> LearningRate:
@@ -293,7 +293,7 @@ def _adafactor_arguments(fields: Mapping[str, Any], path: str) -> dict[str, Any]
         for name, value in fields.items()
         if name not in _ADAFACTOR_FIXED
     }
-    # Adafactor's authors write the exponent without its minus sign; Keras expects it signed.
+    # Adafactor's authors omit the minus sign of the exponent; Keras expects a signed exponent.
     arguments["beta_2_decay"] *= -1.0
     return arguments | {"relative_step": False}
 
@@ -319,7 +319,8 @@ def prepare_optimizer(
         average.shadow_copy(model)
     if not optimizer.built:
         optimizer.build(list(model.trainable_variables))
-        # Keras' own averages (`use_ema`) are zeros until the first update.
+        # Set Keras' own averages (`use_ema`) to the weights, because they are zero until the first
+        # update.
         follow_weights(optimizer)
     if distributed_gradients.updates_rows(optimizer):
         embedding_lookups.read_rows_only(model)
