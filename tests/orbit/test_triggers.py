@@ -81,7 +81,7 @@ def test_all_of_restarts_a_time_trigger_only_when_all_triggers_are_due():
 
 
 @given(st.lists(st.integers(1, 20), min_size=1, max_size=3), st.integers(0, 100))
-def test_next_step_never_skips_a_due_step(intervals, step):
+def test_next_step_of_a_combined_trigger_never_skips_a_due_step(intervals, step):
     parts = [triggers.EverySteps(interval) for interval in intervals]
     for trigger in (triggers.AnyOf(parts), triggers.AllOf(parts)):
         following = trigger.next_step(step)

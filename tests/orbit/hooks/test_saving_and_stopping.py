@@ -33,7 +33,7 @@ def test_improvement_must_exceed_the_minimum_difference():
     ("words", "lower_is_better"),
     [(("minimize", "min", "lower"), True), (("maximize", "max", "higher"), False)],
 )
-def test_direction_determines_the_better_value_and_non_finite_values_are_never_better(
+def test_better_metric_value_depends_on_the_direction_and_is_never_non_finite(
     words, lower_is_better
 ):
     for direction in words:
