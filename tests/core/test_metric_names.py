@@ -151,7 +151,7 @@ class Awkward(LineTask):
         metrics[2].update_state(1.0)
 
 
-def test_untraceable_zero_or_vector_metrics_do_not_end_a_run(
+def test_metric_that_cannot_be_traced_is_reported_and_a_vector_metric_is_omitted(
     tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     params = line_experiment(trainer={"train_steps": 24, "steps_per_loop": 1})

@@ -141,7 +141,7 @@ def test_every_input_row_is_predicted_once_and_in_input_order(trained, tmp_path)
     np.testing.assert_allclose([row["probability"] for row in rows], expected.max(axis=1), 1e-5)
 
 
-def test_prediction_writes_its_own_record_and_leaves_the_training_record_unchanged(
+def test_prediction_run_writes_run_predict_json_and_leaves_run_json_unchanged(
     trained, tmp_path
 ) -> None:
     before = (trained / "run.json").read_bytes()
