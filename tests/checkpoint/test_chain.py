@@ -34,7 +34,7 @@ def _kinds(directory: pathlib.Path) -> list[tuple[str, str]]:
     return [(link.kind, link.checkpoint) for link in chain.read(str(directory))]
 
 
-def test_commit_file_names_the_previous_checkpoint_and_the_record_by_checksum(save, tmp_path):
+def test_commit_file_names_the_previous_checkpoint_and_the_run_record_by_checksum(save, tmp_path):
     save(1, 2)
     record, first, second = chain.read(str(tmp_path))
     found = commit.read(str(tmp_path / "ckpt-2"))

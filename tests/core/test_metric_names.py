@@ -92,7 +92,7 @@ def test_value_of_a_dict_metric_can_select_the_best_checkpoint_and_drive_early_s
     assert metric in json.loads((tmp_path / "best" / "info.json").read_text())
 
 
-def test_misspelled_value_of_a_dict_metric_raises_at_the_first_evaluation(
+def test_misspelled_key_of_a_dict_metric_in_early_stopping_raises_at_the_first_evaluation(
     tmp_path: pathlib.Path,
 ) -> None:
     params = line_experiment(

@@ -166,7 +166,7 @@ def test_loss_scale_optimizer_ignores_the_loss_scale_factor_of_its_inner_optimiz
     assert weight.numpy() == [0.5]
 
 
-def test_serialized_optimizer_is_restored_with_all_its_arguments() -> None:
+def test_serialized_loss_scale_optimizer_is_restored_with_all_its_arguments() -> None:
     optimizer = performance.LossScaleOptimizer(keras.optimizers.SGD(0.5), 4.0, 7, False, "scaled")
     restored = keras.optimizers.deserialize(keras.optimizers.serialize(optimizer))
     assert type(restored) is performance.LossScaleOptimizer

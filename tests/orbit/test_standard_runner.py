@@ -87,7 +87,7 @@ def test_evaluation_passes_the_state_from_step_to_step(while_loop):
 
 
 @pytest.mark.parametrize("num_steps", [-1, 100])
-def test_evaluation_ends_when_the_data_end(num_steps):
+def test_evaluation_ends_without_an_error_when_the_data_end(num_steps):
     evaluator = Collector(tf.data.Dataset.range(10))
     assert evaluator.evaluate(tf.constant(num_steps))["values"] == list(range(10))
     assert evaluator.steps_run == 10

@@ -34,7 +34,7 @@ def test_trigger_without_an_interval_is_never_due_and_a_negative_interval_raises
         triggers.every(-1)
 
 
-def test_at_steps_is_due_at_exactly_the_given_steps():
+def test_at_steps_is_due_at_exactly_the_listed_steps():
     trigger = triggers.AtSteps([3, 7])
     assert due_steps(trigger, 0, 10) == [3, 7]
     assert due_steps(triggers.at_end(8), 0, 10) == [8]

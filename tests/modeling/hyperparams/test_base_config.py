@@ -436,7 +436,7 @@ def test_yaml_round_trip_preserves_the_config_and_writes_identical_bytes(
     assert path.with_suffix(".again").read_bytes() == path.read_bytes()
 
 
-def test_list_elements_can_be_overridden_by_index():
+def test_list_elements_of_a_config_are_overridden_by_index():
     config = ExperimentConfig(routines=[TrainerConfig(learning_rate=0.5), TrainerConfig()])
     override = "routines[0].train_steps=2,routines[2].train_steps=3"
     hyperparams.override_params_dict(config, override, is_strict=True)

@@ -121,7 +121,7 @@ def test_override_can_replace_a_scalar_with_a_dict_and_a_dict_with_a_scalar():
     assert params.as_dict() == {"a": {"x": 1}, "b": 3}
 
 
-def test_lock_applies_to_nested_parameters():
+def test_lock_of_a_params_dict_applies_to_nested_parameters():
     params = ParamsDict({"a": {"b": {"c": 1}}})
     params.lock()
     for change in (
@@ -170,7 +170,7 @@ def test_config_override_is_read_from_a_yaml_json_or_text_file(tmp_path, name):
 
 
 @pytest.mark.parametrize("override", [None, "", {}, "# nothing"])
-def test_empty_override_changes_nothing(override):
+def test_empty_override_does_not_change_a_params_dict(override):
     params = hyperparams.override_params_dict(ParamsDict({"a": 1}), override, is_strict=True)
     assert params.as_dict() == {"a": 1}
 
@@ -180,7 +180,7 @@ def test_assignment_whose_value_ends_in_yaml_is_not_read_as_a_file():
     assert params.a == "x.yaml"
 
 
-def test_list_elements_are_overridden_by_index():
+def test_list_elements_of_a_params_dict_are_overridden_by_index():
     params = ParamsDict({"a": [1, 2, 3], "b": [{"c": 1}]})
     hyperparams.override_params_dict(params, "a[1]=5,a[3]=6,b[0]={c: 2}", is_strict=True)
     assert params.as_dict() == {"a": [1, 5, 3, 6], "b": [{"c": 2}]}

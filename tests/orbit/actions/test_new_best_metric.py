@@ -23,7 +23,7 @@ def test_new_best_metric_commit_stores_the_best_value_but_its_test_method_does_n
     assert best.best_value == 1.0
 
 
-def test_non_finite_value_is_never_the_best():
+def test_new_best_metric_is_never_a_non_finite_value():
     for higher_is_better in (True, False):
         best = actions.NewBestMetric("x", higher_is_better)
         assert not any(best.commit({"x": value}) for value in (math.nan, math.inf, -math.inf))

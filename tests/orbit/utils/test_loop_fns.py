@@ -36,7 +36,7 @@ def test_exact_loop_raises_if_the_data_end_before_num_steps(step_fn):
         loop_fns.create_exact_loop_fn(step_fn)(data(3), tf.constant(4))
 
 
-def test_while_loop_is_traced_once_for_all_lengths():
+def test_while_loop_is_traced_once_for_any_number_of_steps():
     total, traces = tf.Variable(0, dtype=tf.int64), []
 
     def step_fn(iterator):
