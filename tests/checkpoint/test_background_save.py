@@ -37,7 +37,7 @@ UPDATES = {
 
 
 @pytest.mark.parametrize("update", UPDATES.values(), ids=UPDATES.keys())
-def test_background_save_writes_the_values_from_when_it_started(update, tmp_path):
+def test_background_save_writes_the_variable_values_from_the_start_of_the_save(update, tmp_path):
     variable = tf.Variable(ONES)
     update(variable)
     before, gate = variable.numpy().copy(), Gate()
@@ -69,7 +69,7 @@ def test_thread_that_writes_a_checkpoint_runs_at_lower_priority_than_training(tm
     assert os.getpriority(os.PRIO_PROCESS, threading.get_native_id()) == own
 
 
-def test_background_save_of_replicated_variables_writes_the_values_from_when_it_started(
+def test_background_save_of_replicated_variables_writes_the_values_from_its_start(
     two_replicas, tmp_path
 ):
     with two_replicas.scope():
@@ -134,7 +134,7 @@ def _values(path):
     }
 
 
-def test_background_save_writes_the_python_state_from_when_it_started(tmp_path):
+def test_background_save_writes_the_python_state_from_the_start_of_the_save(tmp_path):
     class Counter(tf.train.experimental.PythonState):
         count = 1
 

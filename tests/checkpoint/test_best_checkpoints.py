@@ -82,7 +82,7 @@ def test_best_checkpoints_superseded_between_training_checkpoints_are_removed(ke
     assert _steps(tmp_path) == [40]
 
 
-def test_rewind_restores_the_best_value_even_if_its_checkpoint_was_removed(keep, tmp_path):
+def test_rewind_restores_the_best_metric_value_even_if_its_checkpoint_was_removed(keep, tmp_path):
     keep(10, 20, 30)
     best = keep(rewound_to=20)
     assert best.best["accuracy"] == 0.2
@@ -120,13 +120,15 @@ def test_kill_during_a_save_leaves_a_best_checkpoint_that_matches_info_json(
 
 
 @pytest.mark.parametrize("text", ["[1]", "\xff", '{"accuracy": 0.9}'])
-def test_rewind_rewrites_a_damaged_info_file(keep, tmp_path, text):
+def test_rewind_rewrites_a_damaged_best_checkpoint_info_file(keep, tmp_path, text):
     keep(10)
     (tmp_path / "info.json").write_text(text, encoding="latin-1")
     assert keep(rewound_to=10).best["accuracy"] == _info(tmp_path)["accuracy"] == 0.1
 
 
-def test_info_file_of_the_model_garden_or_an_older_version_is_adopted(keep, tmp_path):
+def test_info_file_of_the_model_garden_is_used_unless_its_step_is_later_than_the_rewind(
+    keep, tmp_path
+):
     # The Model Garden and older versions write the step as a float.
     (tmp_path / "info.json").write_text('{"accuracy": 0.9, "best_ckpt_global_step": 20.0}')
     assert keep(rewound_to=30).best == {"accuracy": 0.9, "best_ckpt_global_step": 20}

@@ -34,7 +34,7 @@ def _kinds(directory: pathlib.Path) -> list[tuple[str, str]]:
     return [(link.kind, link.checkpoint) for link in chain.read(str(directory))]
 
 
-def test_commit_file_names_the_previous_checkpoint_and_the_record_by_checksum(save, tmp_path):
+def test_commit_file_names_the_previous_checkpoint_and_the_run_record_by_checksum(save, tmp_path):
     save(1, 2)
     record, first, second = chain.read(str(tmp_path))
     found = commit.read(str(tmp_path / "ckpt-2"))
@@ -50,7 +50,7 @@ def test_chain_file_keeps_the_lines_of_removed_checkpoints(save, tmp_path):
     assert list(chain.listed(chain.read(str(tmp_path)))) == ["ckpt-2", "ckpt-3"]
 
 
-def test_checkpoint_saved_after_a_restore_names_the_restored_one_as_previous(save, tmp_path):
+def test_checkpoint_saved_after_a_restore_names_the_restored_checkpoint_as_previous(save, tmp_path):
     save(1, 2).restore(str(tmp_path / "ckpt-1"))
     save(3)
     links = [link for link in chain.read(str(tmp_path)) if link.kind == "checkpoint"]
@@ -58,7 +58,7 @@ def test_checkpoint_saved_after_a_restore_names_the_restored_one_as_previous(sav
     assert second["previous"] == third["previous"] == first["sha256"]
 
 
-def test_chain_is_repaired_when_its_last_line_is_missing_or_incomplete(save, tmp_path):
+def test_chain_file_is_repaired_when_its_last_line_is_missing_or_incomplete(save, tmp_path):
     save(1, 2)
     path = tmp_path / chain.FILE
     whole = path.read_text()
@@ -69,7 +69,7 @@ def test_chain_is_repaired_when_its_last_line_is_missing_or_incomplete(save, tmp
         assert path.read_text() == whole
 
 
-def test_repair_adds_no_line_for_an_edited_commit_file(save, tmp_path):
+def test_chain_repair_adds_no_line_for_an_edited_commit_file(save, tmp_path):
     save(1, 2)
     path = tmp_path / "ckpt-2.commit.json"
     path.write_text(json.dumps(json.loads(path.read_text())))
@@ -78,7 +78,7 @@ def test_repair_adds_no_line_for_an_edited_commit_file(save, tmp_path):
     assert _kinds(tmp_path) == before
 
 
-def test_repair_records_a_checkpoint_that_was_removed_by_hand(save, tmp_path):
+def test_chain_repair_records_a_checkpoint_that_was_removed_by_hand(save, tmp_path):
     save(1, 2)
     commit.remove_checkpoint(str(tmp_path / "ckpt-1"))
     chain.repair(str(tmp_path))
@@ -86,7 +86,7 @@ def test_repair_records_a_checkpoint_that_was_removed_by_hand(save, tmp_path):
     assert (last.kind, last.checkpoint, last.entries["reason"]) == ("removed", "ckpt-1", "by hand")
 
 
-def test_repair_starts_a_chain_in_a_directory_without_one(tmp_path):
+def test_chain_repair_creates_a_chain_file_for_existing_checkpoints(tmp_path):
     tf.train.Checkpoint(step=tf.Variable(1)).write(str(tmp_path / "ckpt-1"))
     commit.write(str(tmp_path / "ckpt-1"))
     chain.repair(str(tmp_path))
@@ -113,7 +113,7 @@ def _replace_by_directory(path: pathlib.Path) -> None:
 @pytest.mark.parametrize(
     ("damage", "has_chain"), [(_cut, False), (_cut, True), (_replace_by_directory, True)]
 )
-def test_repair_adopts_an_older_versions_checkpoint_unless_its_commit_file_is_damaged(
+def test_chain_repair_adds_checkpoints_of_older_versions_unless_the_commit_file_is_damaged(
     tmp_path, damage, has_chain
 ):
     if has_chain:

@@ -71,7 +71,7 @@ def test_older_checkpoints_are_removed_only_when_the_new_one_is_committed(
     assert _steps(tmp_path) == [2, 3], "the files of the failed save are removed"
 
 
-def test_step_whose_save_failed_can_be_saved_again(
+def test_checkpoint_of_a_step_whose_save_failed_can_be_saved_again(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = Run(tmp_path)
@@ -107,7 +107,7 @@ def test_manager_with_moves_damaged_false_leaves_a_damaged_checkpoint_in_place(
     assert sorted(os.listdir(tmp_path)) == before
 
 
-def test_every_start_raises_if_all_checkpoints_are_damaged(
+def test_every_restore_raises_if_all_checkpoints_are_damaged(
     tmp_path: pathlib.Path,
 ) -> None:
     Run(tmp_path).save(1, 2)
@@ -161,7 +161,7 @@ def test_interrupted_first_save_is_set_aside_and_training_starts_from_scratch(
     assert (tmp_path / "damaged" / "ckpt-1").is_dir()
 
 
-def test_checkpoint_of_a_different_optimizer_raises_and_stays_in_place(
+def test_restoring_a_checkpoint_of_a_different_optimizer_raises_and_moves_no_files(
     tmp_path: pathlib.Path,
 ) -> None:
     def describe(name: str) -> Any:

@@ -72,7 +72,7 @@ def test_previous_checkpoint_is_restored_if_the_newest_is_damaged(
     assert f"{state.paths[1]} is damaged. Restoring {state.paths[0]} instead" in caplog.text
 
 
-def test_deferred_restoration_takes_no_value_from_the_damaged_checkpoint(
+def test_deferred_restoration_takes_values_only_from_the_checkpoint_that_was_restored(
     tmp_path: pathlib.Path,
 ) -> None:
     paths = []
@@ -130,7 +130,7 @@ def test_temporary_file_system_error_is_raised_and_not_treated_as_damage(
         fallback.restore_newest(state.checkpoint, state.paths)
 
 
-def test_set_aside_moves_all_files_of_a_checkpoint_and_overwrites_none(
+def test_set_aside_moves_all_checkpoint_files_without_overwriting_earlier_files(
     tmp_path: pathlib.Path,
 ) -> None:
     first = fallback.set_aside(State(tmp_path, commits=True).paths[0])
@@ -217,7 +217,7 @@ def test_checkpoint_without_adapted_layers_and_random_state_raises(tmp_path) -> 
     ("manager_cls", "which"),
     [("TensorFlow", "newest"), ("AsyncCheckpointManager", "newest"), ("TensorFlow", "named")],
 )
-def test_restoring_an_incomplete_checkpoint_raises_whether_it_is_named_or_the_newest(
+def test_restoring_an_incomplete_checkpoint_raises_with_and_without_an_explicit_path(
     manager_cls: str, which: str, tmp_path
 ) -> None:
     path = _write_items(tmp_path, a=tf.Variable(1.0))

@@ -14,7 +14,7 @@ def _write(directory: pathlib.Path, step: int, **values: object) -> str:
     return tf.train.Checkpoint(**variables).write(str(directory / f"ckpt-{step}"))
 
 
-def test_read_returns_name_shape_dtype_size_and_nonfinite_count_of_each_variable(
+def test_inspection_returns_name_shape_dtype_size_and_nonfinite_count_of_each_variable(
     tmp_path: pathlib.Path,
 ) -> None:
     prefix = _write(tmp_path, 1, a=[[1.0, math.nan, math.inf]], b=7, c="text")
@@ -28,7 +28,7 @@ def test_read_returns_name_shape_dtype_size_and_nonfinite_count_of_each_variable
     ]
 
 
-def test_read_reports_a_variable_with_a_flipped_bit_and_reads_the_others(
+def test_inspection_reports_a_variable_with_a_flipped_bit_and_reads_all_other_variables(
     tmp_path: pathlib.Path,
 ) -> None:
     prefix = _write(tmp_path, 1, a=[1.0] * 100, b=[2.0] * 100)
@@ -45,7 +45,9 @@ def test_read_reports_a_variable_with_a_flipped_bit_and_reads_the_others(
     assert len(inspection.read(prefix).problems) == 1
 
 
-def test_compare_sorts_differences_by_kind_and_size(tmp_path: pathlib.Path) -> None:
+def test_comparison_of_two_checkpoints_is_sorted_by_kind_and_size_of_the_difference(
+    tmp_path: pathlib.Path,
+) -> None:
     same = {"equal": [1.0, math.nan, math.inf], "text": "x", "count": 5}
     a = _write(tmp_path, 1, **same, gone=1.0, shape=[1.0], small=[1.0, 4.0], large=[2.0], nan=[1.0])
     new = {"small": [1.0, 5.0], "large": [4.0], "nan": [math.nan], "shape": [[1.0]], "come": 1.0}

@@ -163,7 +163,7 @@ def test_root_argument_restores_part_of_a_checkpoint_into_a_submodel(
         rounding.assert_close(target.layers[1](images()), source(images()), roundings=ROUNDINGS)
 
 
-def test_model_inside_a_tf_module_is_restored(
+def test_model_inside_a_tf_module_is_restored_from_a_keras2_checkpoint(
     save_keras2: SaveKeras2, saved_layer: SavedLayer
 ) -> None:
     class Holder(tf.Module):
@@ -352,7 +352,7 @@ def test_tensors_of_a_name_based_checkpoint_are_matched_by_name_suffix() -> None
     assert names == [["net/a/kernel"], ["net/b/kernel"]]
 
 
-def test_names_match_by_the_longest_common_suffix_of_at_least_two_parts() -> None:
+def test_variable_names_match_by_the_longest_common_suffix_of_at_least_two_path_parts() -> None:
     (kernel,) = sequential("a").weights
     found = keras2_converter.match_names([kernel], named("x/a/kernel", "y/a/kernel", "kernel"))
     assert [t.full_name for t in found[id(kernel)]] == ["x/a/kernel", "y/a/kernel"]

@@ -132,7 +132,9 @@ def test_rmsprop_velocities_and_momentums_are_restored(tmp_path: pathlib.Path) -
     assert _firsts(rmsprop._momentums) == [12, 13]
 
 
-def test_weight_without_saved_slots_keeps_its_initial_slots(tmp_path: pathlib.Path) -> None:
+def test_weight_without_saved_optimizer_slots_keeps_its_initial_slots(
+    tmp_path: pathlib.Path,
+) -> None:
     adam = keras.optimizers.Adam()
     _restored(_legacy(tmp_path, "m v", owners="kernel"), adam)
     assert _firsts(adam._momentums) == [10, 0]

@@ -34,7 +34,7 @@ def test_checkpoint_without_a_commit_file_is_skipped_if_another_has_one(
     assert latest.latest_checkpoint(str(tmp_path)) == paths[0]
 
 
-def test_directory_without_commit_files_follows_its_checkpoint_state_file(
+def test_latest_checkpoint_follows_the_checkpoint_state_file_if_there_are_no_commit_files(
     tmp_path: pathlib.Path,
 ) -> None:
     paths = _save(tmp_path, 5, 3, commits=False)
@@ -71,7 +71,7 @@ def test_paths_in_the_checkpoint_state_file_cannot_point_outside_the_directory(
     assert latest.latest_checkpoint(str(tmp_path / "run")) == inside
 
 
-def test_checkpoint_older_than_all_in_the_checkpoint_state_file_is_not_managed(
+def test_find_managed_omits_checkpoints_older_than_all_in_the_checkpoint_state_file(
     tmp_path: pathlib.Path,
 ) -> None:
     paths = _save(tmp_path, 1, 2, 3)
@@ -81,7 +81,7 @@ def test_checkpoint_older_than_all_in_the_checkpoint_state_file_is_not_managed(
     assert latest.find_managed(str(tmp_path), "ckpt") == paths
 
 
-def test_checkpoint_newer_than_the_oldest_in_the_checkpoint_state_file_is_managed(
+def test_find_managed_includes_checkpoints_newer_than_the_oldest_in_the_state_file(
     tmp_path: pathlib.Path,
 ) -> None:
     paths = _save(tmp_path, 1, 2, 3)

@@ -44,7 +44,7 @@ def test_layers_in_lists_and_dicts_are_saved_and_restored(model, tmp_path) -> No
         np.testing.assert_array_equal(variable, value)
 
 
-def test_hidden_items_contain_only_state_that_tensorflow_omits(model) -> None:
+def test_hidden_items_contain_only_model_state_that_tensorflow_checkpoints_omit(model) -> None:
     items = model_state.hidden_items(model)
     assert len(items["hidden_weights"]) == 2 + 4 + 2
     assert [v.path.endswith("seed_generator_state") for v in items["random_state"]] == [True]
@@ -137,7 +137,7 @@ def test_state_of_adapted_layers_is_restored_from_a_checkpoint(adapted, tmp_path
         np.testing.assert_array_equal(found, expected)
 
 
-def test_saved_vocabulary_replaces_the_current_one_unless_it_was_saved_before_adapt(
+def test_restored_vocabulary_replaces_the_current_vocabulary_unless_saved_before_adapt(
     adapted, tmp_path
 ) -> None:
     path = tf.train.Checkpoint(**model_state.weight_items(adapted)).save(tmp_path / "c")
@@ -228,13 +228,13 @@ def _describe(optimizer: Any = None, names: tuple[str, ...] = ("a", "b"), units:
     return json.loads(json.dumps(model_state.describe(model, optimizer)))
 
 
-def test_description_does_not_depend_on_the_numbers_in_generated_layer_names() -> None:
+def test_checkpoint_description_does_not_depend_on_numbers_in_generated_layer_names() -> None:
     first, second = (_describe(names=(f"dense_{2 * i}", f"dense_{2 * i + 1}")) for i in range(2))
     assert first == second
     model_state.require_same(first, second, "ckpt-1")
 
 
-def test_description_of_a_wrapper_optimizer_names_the_wrapped_optimizer() -> None:
+def test_checkpoint_description_names_the_optimizer_inside_a_wrapper_optimizer() -> None:
     wrapped = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD())
     assert _describe(wrapped)["optimizer"]["class"] == "LossScaleOptimizer of SGD"
 
@@ -244,19 +244,19 @@ def test_checkpoint_with_layers_in_a_different_order_raises() -> None:
         model_state.require_same(_describe(), _describe(names=("b", "a")), "ckpt-1")
 
 
-def test_checkpoint_without_a_new_layer_raises_and_the_error_names_the_layer() -> None:
+def test_error_for_a_layer_that_the_checkpoint_lacks_names_the_layer() -> None:
     with pytest.raises(errors.CheckpointError, match="c_kernel_momentum` is new"):
         model_state.require_same(_describe(), _describe(names=("a", "b", "c")), "ckpt-1")
 
 
-def test_require_same_accepts_a_renamed_layer_and_a_changed_shape() -> None:
+def test_require_same_accepts_descriptions_with_a_renamed_layer_or_a_changed_shape() -> None:
     model_state.require_same(_describe(), _describe(names=("a", "z")), "ckpt-1")
     model_state.require_same(_describe(), _describe(units=3), "ckpt-1")
     model_state.require_same({}, _describe(), "ckpt-1")
     assert model_state.describe(None, None) == {}
 
 
-def test_description_stores_a_long_variable_list_as_a_count_and_checksum() -> None:
+def test_checkpoint_description_stores_a_long_variable_list_as_a_count_and_checksum() -> None:
     module = tf.Module()
     module.parts = [tf.Variable(0.0, name=f"v{i}") for i in range(1200)]
     described = model_state.describe(module, None)["model"]

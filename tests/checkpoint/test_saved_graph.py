@@ -68,7 +68,9 @@ def test_saved_graph_of_a_missing_checkpoint_raises(tmp_path: Path) -> None:
             SavedGraph(str(path))
 
 
-def test_error_for_an_unknown_root_suggests_the_nearest_name(save_keras2: SaveKeras2) -> None:
+def test_error_for_an_unknown_saved_graph_root_suggests_the_nearest_name(
+    save_keras2: SaveKeras2,
+) -> None:
     checkpoint = SavedGraph(save_keras2(backbone={"kernel": variable("kernel", 1)}))
     with pytest.raises(errors.CheckpointError, match="`backbone`"):
         checkpoint.root("backbon")

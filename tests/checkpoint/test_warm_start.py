@@ -133,7 +133,7 @@ def _scaled(model: keras.Model) -> Any:
 
 
 @pytest.mark.parametrize("makers", [(_averaged, _scaled), (_scaled, _averaged)])
-def test_optimizer_state_loads_between_averaging_and_loss_scale_optimizers(
+def test_inner_optimizer_state_is_loaded_across_averaging_and_loss_scale_wrappers(
     tmp_path, makers
 ) -> None:
     source, target = Net(seed=1), Net(seed=2)
@@ -236,7 +236,9 @@ def test_checkpoint_items_of_the_model_determine_which_weights_are_loaded(
         (["block1"], {"block1"}),
     ],
 )
-def test_modules_select_weights_by_layer_name_or_attribute(tmp_path, modules, expected) -> None:
+def test_modules_argument_selects_weights_by_layer_name_or_attribute_name(
+    tmp_path, modules, expected
+) -> None:
     source, target = Net(seed=1), Net(seed=2)
     warm_start.load_weights(target, _save_run(tmp_path, source), modules=modules)
     loaded = {name.rpartition("/")[0] for name, same in _equal(source, target).items() if same}

@@ -227,7 +227,7 @@ def test_model_compiled_without_a_loss_uses_build_losses_of_its_task(experiment,
     assert float(task.train_step(batch, model, keras.optimizers.SGD(0.1))["loss"]) == 1.0
 
 
-def test_compiled_model_reports_one_loss_without_a_build_losses_warning(
+def test_compiled_model_reports_its_loss_once_and_logs_no_build_losses_warning(
     experiment, make_trainer, caplog
 ) -> None:
     trainer = make_trainer(experiment(), task_cls=Plain)

@@ -56,7 +56,7 @@ def test_passthrough_logs_reach_eval_reduce_but_do_not_replace_the_logs_of_the_t
     assert "both report loss" in caplog.text
 
 
-def test_train_loss_is_reset_before_a_training_loop(experiment, make_trainer) -> None:
+def test_train_loss_is_reset_before_each_training_loop(experiment, make_trainer) -> None:
     trainer = make_trainer(experiment())
     trainer.train_loss.update_state(1e9)
     assert float(trainer.train(tf.constant(1))["training_loss"]) < 1e3

@@ -175,7 +175,7 @@ def _hook(metric: str, directory: str) -> dict[str, str]:
         ([], ".", "the checkpoints of the run"),
     ],
 )
-def test_best_checkpoints_in_an_occupied_directory_raise_before_anything_is_written(
+def test_best_checkpoint_directory_used_for_other_files_raises_before_anything_is_written(
     experiment, tmp_path, hooks, subdir, message
 ) -> None:
     params = experiment(

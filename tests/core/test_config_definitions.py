@@ -88,14 +88,14 @@ def test_error_for_a_hook_without_a_name_contains_its_config_path() -> None:
 
 
 @pytest.mark.parametrize("suffix", ["", "_class_path"])
-def test_paddlerec_stage_names_are_accepted(suffix: str) -> None:
+def test_pipeline_config_accepts_paddlerec_stage_names(suffix: str) -> None:
     names = ["instance", "network", "startup", "runner", "terminal"]
     config = cfg.PipelineConfig({name + suffix: name for name in names})
     fields = ["prepare", "build", "initialize", "run", "finalize"]
     assert config.as_dict() == dict(zip(fields, names, strict=True))
 
 
-def test_error_for_a_paddlerec_runner_block_names_its_counterparts() -> None:
+def test_error_for_a_paddlerec_runner_block_suggests_pipeline_and_phases() -> None:
     runner = [{"name": "train_runner", "class": "train", "epochs": 2}]
     with pytest.raises(errors.UnknownKeyError, match=r"`pipeline`.*`phases`.*docs/stages\.md"):
         cfg.ExperimentConfig().override({"runner": runner})

@@ -87,7 +87,7 @@ def test_finetuning_run_writes_its_files_and_leaves_the_pretraining_directory_un
 
 
 @pytest.mark.slow
-def test_restarted_job_skips_checkpoints_that_are_already_finetuned(
+def test_restarted_continuous_finetuning_skips_checkpoints_that_are_already_finetuned(
     params: cfg.ExperimentConfig, pretrain: Pretrain, tmp_path: pathlib.Path
 ) -> None:
     pretrain(2)
@@ -98,7 +98,7 @@ def test_restarted_job_skips_checkpoints_that_are_already_finetuned(
     assert _run(params, tmp_path, run_post_eval=True)["validation_loss"] == 0.0
 
 
-def test_job_ends_after_the_checkpoint_of_the_last_pretraining_step(
+def test_continuous_finetuning_ends_after_the_checkpoint_at_pretrain_steps(
     params: cfg.ExperimentConfig, pretrain: Pretrain, tmp_path: pathlib.Path
 ) -> None:
     pretrain(3)
@@ -109,7 +109,7 @@ def test_job_ends_after_the_checkpoint_of_the_last_pretraining_step(
 
 
 @pytest.mark.slow
-def test_removed_pretraining_checkpoint_is_skipped(
+def test_continuous_finetuning_skips_a_pretraining_checkpoint_that_was_removed(
     params: cfg.ExperimentConfig, pretrain: Pretrain, tmp_path: pathlib.Path
 ) -> None:
     pretrained = pretrain(2)

@@ -49,7 +49,7 @@ def test_error_for_a_config_factory_that_returns_none_names_the_experiment():
         exp_factory.get_exp_config("forgetful")
 
 
-def test_origin_of_an_experiment_is_its_module_or_file(tmp_path):
+def test_get_origin_returns_the_module_or_file_that_registered_an_experiment(tmp_path):
     exp_factory.register_config_factory("vision/digits")(make_config)
     assert exp_factory.get_origin("vision/digits") == __name__
     (tmp_path / "my_configs.py").write_text(

@@ -38,7 +38,9 @@ def _open_files(directory: pathlib.Path) -> list[str]:
     return [path.name for path in paths if path.is_relative_to(directory)]
 
 
-def test_hooks_of_trainer_config_and_caller_run_in_this_order(runner, monkeypatch) -> None:
+def test_trainer_hooks_run_first_then_config_hooks_then_the_callers_hooks(
+    runner, monkeypatch
+) -> None:
     names = []
     own = [Noting(names, "of the trainer")]
     monkeypatch.setattr(base_trainer.Trainer, "build_hooks", lambda self: own)
@@ -48,7 +50,7 @@ def test_hooks_of_trainer_config_and_caller_run_in_this_order(runner, monkeypatc
     assert names == ["of the trainer", "of the config", "of the caller"]
 
 
-def test_job_that_only_evaluates_runs_only_the_callers_hooks(runner) -> None:
+def test_evaluation_job_runs_only_the_hooks_passed_by_its_caller(runner) -> None:
     names = []
     hook_factory.register_hook("tests/of_a_training")(lambda: Noting(names, "of a training"))
     runner().run()
@@ -130,7 +132,9 @@ def test_zero_intervals_disable_checkpoints_and_all_but_the_final_evaluation(
     assert [r["step"] for r in records if r["split"] == "validation"] == [8]
 
 
-def test_runner_reports_metrics_at_the_log_interval(runner, tmp_path) -> None:
+def test_training_metrics_are_recorded_at_the_log_interval_and_at_each_checkpoint(
+    runner, tmp_path
+) -> None:
     runner(trainer={"log_interval": 3, "steps_per_loop": 100}).run()
     records = map(json.loads, (tmp_path / "metrics.json").read_text().splitlines())
     # The checkpoint at step 4 and the end of training each add a report.

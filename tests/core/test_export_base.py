@@ -68,14 +68,14 @@ def test_custom_inference_step_receives_the_model():
     np.testing.assert_array_equal(module.serve(tf.constant(INPUTS))["outputs"], 6.0 * INPUTS)
 
 
-def test_dictionary_of_function_keys_sets_the_signature_names(tmp_path):
+def test_values_of_a_function_keys_dict_become_the_signature_names(tmp_path):
     module = Doubler(None, trained_model(), preprocessor=tf.identity)
     export_dir = export_base.export(module, {"serve": "mine"}, str(tmp_path), timestamped=False)
     assert export_dir == str(tmp_path)
     assert list(tf.saved_model.load(export_dir).signatures) == ["mine"]
 
 
-def test_list_of_several_function_keys_raises(tmp_path):
+def test_exporting_a_list_of_several_function_keys_raises(tmp_path):
     with pytest.raises(errors.ConfigValueError, match="must contain exactly one element"):
         export(tmp_path, trained_model(), keys=("serve", "other"))
 

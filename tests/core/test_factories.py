@@ -126,7 +126,7 @@ def test_writers_are_closed_if_a_later_writer_cannot_be_created(run):
     assert names == ["first"]
 
 
-def test_error_while_closing_one_writer_leaves_no_writer_open():
+def test_all_writers_are_closed_even_if_closing_one_writer_raises():
     names = []
     writers = [Closed(names, "first"), Closed(names, "second", OSError("disk is gone"))]
     with pytest.raises(OSError, match="disk is gone"):
@@ -158,7 +158,7 @@ def test_gin_bindings_select_the_trainer_class_and_its_arguments(experiment, mak
     assert trainer.extra == 5
 
 
-def test_create_optimizer_of_a_task_may_omit_dp_config_unless_it_is_set(
+def test_task_create_optimizer_may_omit_dp_config_unless_differential_privacy_is_set(
     experiment, make_task
 ) -> None:
     params = experiment()
@@ -170,7 +170,7 @@ def test_create_optimizer_of_a_task_may_omit_dp_config_unless_it_is_set(
         trainer_factory.create_optimizer(task, params)
 
 
-def test_create_trainer_uses_the_given_model_and_the_given_optimizer(experiment, make_task) -> None:
+def test_create_trainer_uses_the_model_and_optimizer_passed_to_it(experiment, make_task) -> None:
     params = experiment()
     task = make_task(params)
     model, optimizer = task.build_model(), keras.optimizers.Adam()

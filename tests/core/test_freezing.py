@@ -72,7 +72,7 @@ def test_single_weight_can_be_frozen_in_a_layer_that_trains(experiment, tmp_path
     }
 
 
-def test_layer_is_frozen_when_patterns_cover_all_its_weights() -> None:
+def test_layer_is_not_trainable_if_freeze_patterns_match_all_its_weights() -> None:
     model = _model()
     model_building.freeze(model, ["norm/gamma", "norm/beta", "norm/moving"])
     assert [layer.trainable for layer in model.layers] == [True, False, True]

@@ -189,7 +189,7 @@ CACHED_ONCE = {"cache": True, "drop_remainder": False}
     ],
     ids=lambda value: "-".join(value) or "plain",
 )
-def test_functions_on_batches_yield_the_same_elements_as_functions_on_examples(
+def test_takes_batches_functions_yield_the_same_elements_as_per_example_functions(
     folder, fields, stages
 ):
     fields = {"global_batch_size": 10, "seed": 5, **fields}
@@ -209,7 +209,7 @@ def test_functions_on_batches_yield_the_same_elements_as_functions_on_examples(
             np.testing.assert_array_equal(values, other[name])
 
 
-def test_functions_on_batches_are_called_once_per_batch(folder):
+def test_takes_batches_function_is_called_once_per_batch(folder):
     sizes = []
 
     @input_reader.takes_batches

@@ -92,7 +92,7 @@ def test_value_of_a_dict_metric_can_select_the_best_checkpoint_and_drive_early_s
     assert metric in json.loads((tmp_path / "best" / "info.json").read_text())
 
 
-def test_misspelled_value_of_a_dict_metric_raises_at_the_first_evaluation(
+def test_misspelled_key_of_a_dict_metric_in_early_stopping_raises_at_the_first_evaluation(
     tmp_path: pathlib.Path,
 ) -> None:
     params = line_experiment(
@@ -151,7 +151,7 @@ class Awkward(LineTask):
         metrics[2].update_state(1.0)
 
 
-def test_untraceable_zero_or_vector_metrics_do_not_end_a_run(
+def test_metric_that_cannot_be_traced_is_reported_and_a_vector_metric_is_omitted(
     tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     params = line_experiment(trainer={"train_steps": 24, "steps_per_loop": 1})

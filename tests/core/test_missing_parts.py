@@ -85,7 +85,7 @@ def expected(tmp_path_factory) -> float:
         pytest.param("graph", 1, {"virtual_replicas": 2}, marks=pytest.mark.slow),
     ],
 )
-def test_run_on_batches_with_none_parts_gives_the_same_loss_as_with_zeros(
+def test_none_for_an_unused_feature_and_the_labels_gives_the_same_loss_as_zeros(
     expected, two_replicas, tmp_path: pathlib.Path, execution, replicas, trainer
 ) -> None:
     strategy = two_replicas if replicas == 2 else None
@@ -98,7 +98,7 @@ def test_run_on_batches_with_none_parts_gives_the_same_loss_as_with_zeros(
     assert logs["rows"] == NUM_VALIDATED
 
 
-def test_arrays_that_are_none_stay_none_in_each_batch() -> None:
+def test_from_arrays_keeps_none_for_missing_features_and_labels() -> None:
     data = arrays.from_arrays(({"x": tf.range(6), "w": None}, None), 2, shuffle=False)
     features, labels = next(iter(data))
     assert (features["x"].shape, features["w"], labels) == ((2,), None, None)

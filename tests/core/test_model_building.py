@@ -34,7 +34,7 @@ def test_build_variables_does_not_trace_a_built_model() -> None:
     model_building.build_variables(model, lambda batch: pytest.fail("was traced"), SPEC)
 
 
-def test_build_variables_raises_with_the_error_of_a_step_that_cannot_be_traced() -> None:
+def test_build_variables_error_contains_the_error_of_a_step_that_cannot_be_traced() -> None:
     model = Picky()
     with pytest.raises(errors.ConfigError, match=r"(?s)could not be built.*KeyError: 'words'"):
         model_building.build_variables(model, lambda batch: model(batch["words"]), SPEC)
@@ -45,7 +45,7 @@ def test_build_variables_raises_if_the_step_never_calls_the_model() -> None:
         model_building.build_variables(Picky(), lambda batch: batch["tokens"], SPEC)
 
 
-def test_step_that_needs_a_built_model_leaves_initialized_variables() -> None:
+def test_build_variables_succeeds_if_the_step_fails_only_after_calling_the_model() -> None:
     model = Picky()
 
     def step(batch):

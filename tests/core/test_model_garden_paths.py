@@ -15,7 +15,7 @@ from official_lite.core import (
 )
 
 
-def test_registry_at_its_model_garden_path_shares_collections_with_plugins():
+def test_name_registered_through_the_model_garden_registry_is_found_by_plugins_lookup():
     collection = {}
     registry.register(collection, "group/name")(dict)
     assert plugins.lookup(collection, "group/name") is dict
@@ -23,7 +23,7 @@ def test_registry_at_its_model_garden_path_shares_collections_with_plugins():
     assert registry.names(collection) == ["group/name"]
 
 
-def test_fake_models_map_features_to_four_units():
+def test_model_garden_fake_models_return_four_outputs_per_example():
     inputs = tf.ones([3, 5])
     for model in (test_utils.FakeKerasModel(), test_utils.FakeModule(5)):
         outputs = model(inputs)
@@ -56,7 +56,7 @@ def test_bytes_feature_accepts_text_bytes_and_arrays(value):
     assert feature(example, "x").bytes_list.value == [b"a"]
 
 
-def test_returned_example_is_independent_of_its_builder():
+def test_example_is_not_changed_by_later_calls_of_its_builder():
     builder = tf_example_builder.TfExampleBuilder().add_ints_feature("x", 1)
     example = builder.example
     builder.add_ints_feature("x", 2)
@@ -65,7 +65,7 @@ def test_returned_example_is_independent_of_its_builder():
     assert feature(example, "x").int64_list.value == [1]
 
 
-def test_serialized_example_parses_to_the_same_example():
+def test_serialized_example_parses_back_to_the_example_of_its_builder():
     builder = tf_example_builder.TfExampleBuilder().add_ints_feature("x", 1)
     assert tf.train.Example.FromString(builder.serialized_example) == builder.example
     assert builder.reset().serialized_example == b""

@@ -141,7 +141,7 @@ def test_every_input_row_is_predicted_once_and_in_input_order(trained, tmp_path)
     np.testing.assert_allclose([row["probability"] for row in rows], expected.max(axis=1), 1e-5)
 
 
-def test_prediction_writes_its_own_record_and_leaves_the_training_record_unchanged(
+def test_prediction_run_writes_run_predict_json_and_leaves_run_json_unchanged(
     trained, tmp_path
 ) -> None:
     before = (trained / "run.json").read_bytes()
@@ -323,7 +323,9 @@ def _differences(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
     return sorted(name for name in before | now if before.get(name) != now.get(name))
 
 
-def test_prediction_source_includes_init_checkpoint_modules_but_not_the_train_data_seed() -> None:
+def test_prediction_provenance_includes_init_checkpoint_modules_but_not_the_train_data_seed() -> (
+    None
+):
     before = _describe()
     assert _differences(before, _describe(train_data={"seed": 1})) == []
     assert _differences(before, _describe(init_checkpoint_modules="backbone")) == [
@@ -331,7 +333,7 @@ def test_prediction_source_includes_init_checkpoint_modules_but_not_the_train_da
     ]
 
 
-def test_prediction_source_changes_when_a_file_in_an_input_directory_changes(tmp_path) -> None:
+def test_prediction_provenance_changes_when_a_file_in_an_input_directory_changes(tmp_path) -> None:
     (tmp_path / "README").touch()
     for name in ("part-0", "part-1"):
         (tmp_path / name).mkdir()
@@ -347,7 +349,7 @@ def test_prediction_source_changes_when_a_file_in_an_input_directory_changes(tmp
         assert _differences(before, _describe(validation_data=data)) == ["input files"]
 
 
-def test_prediction_source_identifies_remote_files_by_name_and_size() -> None:
+def test_prediction_provenance_identifies_remote_files_by_name_and_size() -> None:
     # TensorFlow's in-memory file system, which is treated as remote.
     folder = "ram://test_prediction_run"
     data = {"input_path": f"{folder}/*.txt"}
@@ -362,7 +364,7 @@ def test_prediction_source_identifies_remote_files_by_name_and_size() -> None:
     assert _describe(validation_data={"input_path": "unknown://a/b"})["input files"] == "none"
 
 
-def test_prediction_source_changes_when_the_training_files_change(tmp_path) -> None:
+def test_prediction_provenance_changes_when_the_training_files_change(tmp_path) -> None:
     path = tmp_path / "train.txt"
     path.write_text("a b")
     before = _describe(train_data={"input_path": str(path)})

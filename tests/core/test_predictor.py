@@ -15,7 +15,7 @@ def _traced(outputs, scores_classes: bool = True) -> dict[str, np.ndarray]:
     return {name: column.numpy() for name, column in columns.items()}
 
 
-def test_nested_outputs_become_columns_with_unique_names() -> None:
+def test_nested_model_outputs_become_prediction_columns_with_unique_names() -> None:
     one, two = tf.zeros([3]), tf.ones([3, 2])
     assert list(base_task.outputs_as_columns(one, scores_classes=False)) == ["output"]
     nested = {"boxes": two, "heads": [one, {"mask": two}], "heads_0": two}
@@ -27,7 +27,7 @@ def test_nested_outputs_become_columns_with_unique_names() -> None:
     ]
 
 
-def test_output_that_is_none_has_no_column() -> None:
+def test_model_output_that_is_none_has_no_prediction_column() -> None:
     outputs = {"score": tf.zeros([3]), "state": None}
     assert list(base_task.outputs_as_columns(outputs, scores_classes=False)) == ["score"]
 
@@ -42,7 +42,7 @@ def test_class_column_requires_class_scores_and_probability_column_requires_a_so
     assert list(_traced(lambda: tf.nn.softmax(logits[:, :1]))) == ["output"]
 
 
-def test_are_of_classes_recognizes_classification_metrics() -> None:
+def test_are_of_classes_is_true_for_categorical_metrics_and_false_for_binary_metrics() -> None:
     assert predictor.are_of_classes([keras.metrics.SparseCategoricalAccuracy()])
     assert not predictor.are_of_classes([keras.metrics.BinaryAccuracy()])
 
@@ -57,7 +57,9 @@ def test_are_of_classes_recognizes_classification_metrics() -> None:
         (lambda: {"x": tf.ragged.constant([[1], []])}, r"RaggedTensor as 'x'.*to_tensor"),
     ],
 )
-def test_error_for_invalid_predictions_names_the_file_of_the_step(returned, message: str) -> None:
+def test_error_for_invalid_predictions_names_the_file_that_defines_predict_step(
+    returned, message: str
+) -> None:
     def predict_step() -> None: ...
 
     with pytest.raises(errors.ConfigError, match=message) as caught:
@@ -69,7 +71,9 @@ def test_replica_predictions_are_joined_in_replica_order_even_if_one_is_empty() 
     predictions = {"x": (tf.constant([[1, 2]]), tf.zeros([0, 5], tf.int32))}
     counts = (tf.constant(1), tf.constant(0))
     columns = predictor.as_arrays(
-        predictions, counts, test_are_of_classes_recognizes_classification_metrics
+        predictions,
+        counts,
+        test_are_of_classes_is_true_for_categorical_metrics_and_false_for_binary_metrics,
     )
     assert columns["x"].tolist() == [[1, 2]]
     predictions = {"x": (tf.constant([1, 2]), tf.constant([3]))}

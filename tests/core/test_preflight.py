@@ -87,7 +87,9 @@ class _FetchedConfig(cfg.DataConfig):
     NAMES_FILES: ClassVar[bool] = False
 
 
-def test_input_files_that_may_appear_later_are_not_checked(experiment, tmp_path) -> None:
+def test_preflight_does_not_check_input_files_that_may_be_created_later(
+    experiment, tmp_path
+) -> None:
     params = experiment()
     for path in ("dummy", "gs://bucket/nowhere", f"{tmp_path}/first/written*"):
         params.task = _reading(path)

@@ -26,7 +26,7 @@ def _condition(trials: int, bound: float = 100.0, begin: int = 0) -> recovery.Re
 
 
 @pytest.mark.parametrize("loss", [math.nan, -math.inf, 101.0])
-def test_blow_up_triggers_recovery_until_the_trials_are_exhausted(loss) -> None:
+def test_loss_blow_up_triggers_recovery_until_the_trials_are_exhausted(loss) -> None:
     condition = _condition(trials=2)
     assert condition({"training_loss": loss})
     assert condition({"training_loss": tf.constant(loss)})
@@ -38,7 +38,7 @@ def test_loss_upper_bound_applies_only_from_recovery_begin_steps_on() -> None:
     assert not _condition(trials=0, begin=6)({"training_loss": 1e9})
 
 
-def test_blow_up_on_one_replica_triggers_recovery() -> None:
+def test_loss_blow_up_on_one_replica_triggers_recovery() -> None:
     assert _condition(trials=1)({"training_loss": np.array([1.0, 101.0])})
     assert _condition(trials=1)({"training_loss": np.array([math.nan, 1.0])})
     assert not _condition(trials=1)({"training_loss": np.array([1.0, 2.0])})
@@ -198,7 +198,9 @@ def test_error_after_a_failed_recovery_names_the_bad_step_and_batch(
     assert all(np.isfinite(value).all() for value in _saved_values(tmp_path))
 
 
-def test_blow_up_that_does_not_recur_skips_no_batch(experiment, make_task, tmp_path) -> None:
+def test_recovery_skips_no_batch_if_the_loss_blow_up_does_not_recur(
+    experiment, make_task, tmp_path
+) -> None:
     params = experiment(trainer=RECOVERING)
     plain, _ = _run(params, _poison(make_task(params)), tmp_path / "plain")
     task = _poison(make_task(params))
@@ -216,7 +218,7 @@ def test_blow_up_that_does_not_recur_skips_no_batch(experiment, make_task, tmp_p
     assert len(seen) == 3
 
 
-def test_blow_ups_are_counted_across_restarts(tmp_path) -> None:
+def test_loss_blow_ups_are_counted_across_restarts(tmp_path) -> None:
     step = tf.Variable(5, dtype=tf.int64)
     bad = {"training_loss": math.nan}
     for _ in range(2):

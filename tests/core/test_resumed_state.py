@@ -194,16 +194,14 @@ def test_states_of_stateful_recurrent_layers_resume_exactly(tmp_path) -> None:
     _assert_resumes_exactly(tmp_path, RecurrentTask)
 
 
-def test_checkpoint_without_states_of_recurrent_layers_can_be_resumed(
-    tmp_path, monkeypatch
-) -> None:
+def test_checkpoint_without_recurrent_layer_states_can_be_resumed(tmp_path, monkeypatch) -> None:
     with monkeypatch.context() as older_version:
         older_version.setattr(model_state, "recurrent_items", lambda model: {})
         _run(tmp_path / "run", 4, RecurrentTask)
     assert np.isfinite(_run(tmp_path / "run", 8, RecurrentTask)[0]).all()
 
 
-def test_virtual_replicas_refuse_states_of_recurrent_layers(tmp_path) -> None:
+def test_stateful_recurrent_layer_with_virtual_replicas_raises_config_value_error(tmp_path) -> None:
     params = line_experiment.line_experiment(trainer={"train_steps": 1, "virtual_replicas": 2})
     task = RecurrentTask(params.task)
     task.num_shards = 2
@@ -211,7 +209,7 @@ def test_virtual_replicas_refuse_states_of_recurrent_layers(tmp_path) -> None:
         train_lib.run_experiment(None, task, "train", params, str(tmp_path / "run"))
 
 
-def test_states_of_recurrent_layers_on_several_replicas_log_a_warning(
+def test_stateful_recurrent_layer_on_several_replicas_logs_a_warning(
     tmp_path, two_replicas, caplog
 ) -> None:
     _run(tmp_path / "run", 4, RecurrentTask, strategy=two_replicas)
@@ -296,7 +294,7 @@ def test_shuffle_and_zip_of_a_dataset_that_can_resume_also_resume_exactly(tmp_pa
     _assert_resumes_exactly(tmp_path, _ShuffledBatches)
 
 
-def test_data_of_a_checkpoint_without_batches_read_resume_at_the_batch_of_its_step(
+def test_data_resume_at_the_batch_of_the_global_step_if_the_checkpoint_lacks_batches_read(
     tmp_path,
 ) -> None:
     class Old(base_trainer.Trainer):

@@ -58,7 +58,7 @@ class SameMetrics(Still):
         (SameMetrics, "graph", 2),
     ],
 )
-def test_hook_that_evaluates_within_an_interval_does_not_change_the_training_metrics(
+def test_evaluation_by_a_hook_between_two_reports_does_not_change_the_training_metrics(
     tmp_path, two_replicas, task_cls, execution, replicas
 ) -> None:
     params = line_experiment(

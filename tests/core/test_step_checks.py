@@ -76,7 +76,7 @@ def test_loss_for_probabilities_that_receives_logits_logs_a_warning(caplog, mode
     assert len(_warnings(caplog, "takes probabilities")) == is_told
 
 
-def test_loss_with_the_logarithm_of_a_scale_logs_no_probability_warning(
+def test_loss_that_takes_the_log_of_a_scale_logs_no_warning_about_probabilities(
     experiment, make_trainer, caplog
 ) -> None:
     make_trainer(experiment(), task_cls=Gaussian).train(tf.constant(1))

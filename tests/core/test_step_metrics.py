@@ -186,7 +186,7 @@ assert float(metric.result()) == 0.0
 
 
 @pytest.mark.slow
-def test_keras_metrics_get_reset_states_when_the_first_task_is_created(
+def test_creating_the_first_task_and_not_the_import_adds_reset_states_to_keras_metrics(
     tmp_path: pathlib.Path,
 ) -> None:
     """Importing the package must not change a Keras class."""

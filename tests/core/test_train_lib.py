@@ -27,7 +27,7 @@ def _steps(model_dir, split, name="metrics.json") -> list[int]:
     ("mode", "evaluated"),
     [("train", []), ("train_and_eval", [4, 8]), ("train_and_post_eval", [8])],
 )
-def test_each_training_mode_evaluates_at_the_expected_steps(
+def test_training_modes_evaluate_never_at_each_interval_or_only_after_the_last_step(
     experiment, make_task, tmp_path, mode, evaluated
 ) -> None:
     params = experiment()

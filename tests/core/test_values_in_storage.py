@@ -74,7 +74,7 @@ def _train_several(trainer_type: str) -> Callable[[pathlib.Path], None]:
         pytest.param(_train_several("interleaving"), id="interleaving"),
     ],
 )
-def test_reported_values_are_stored_once_and_hooks_read_them_after_the_reported_step(
+def test_event_storage_stores_reported_values_once_and_hooks_can_read_them(
     tmp_path: pathlib.Path, train: Callable[[pathlib.Path], None]
 ) -> None:
     train(tmp_path)

@@ -104,7 +104,7 @@ def test_workers_with_different_config_code_or_data_exit_and_name_the_difference
         assert has in end
 
 
-def test_single_process_skips_the_comparison_of_workers() -> None:
+def test_single_process_skips_the_worker_consistency_check() -> None:
     params = cfg.ExperimentConfig()
     preflight.require_agreement(params, tf.distribute.OneDeviceStrategy("CPU:0"))
 
@@ -140,7 +140,9 @@ def two_workers(monkeypatch) -> None:
 
 
 @pytest.mark.usefixtures("two_workers")
-def test_workers_that_differ_only_in_their_task_index_agree(experiment) -> None:
+def test_workers_that_differ_only_in_their_task_index_pass_the_consistency_check(
+    experiment,
+) -> None:
     hosts = "a:1,b:2"
     _agree(*(experiment(runtime={"task_index": i, "worker_hosts": hosts}) for i in range(2)))
 
@@ -153,7 +155,9 @@ def test_workers_with_several_replicas_and_different_seeds_raise(experiment) -> 
 
 @pytest.mark.usefixtures("two_workers")
 @pytest.mark.parametrize("part", ["train_data", "validation_data"])
-def test_workers_compare_only_the_files_of_the_training_data(experiment, tmp_path, part) -> None:
+def test_workers_compare_training_data_files_but_not_validation_data_files(
+    experiment, tmp_path, part
+) -> None:
     path = tmp_path / "records"
     params = experiment(task={part: {"input_path": str(path)}})
     other = _TwoWorkers()
@@ -165,7 +169,7 @@ def test_workers_compare_only_the_files_of_the_training_data(experiment, tmp_pat
         preflight.require_agreement(params, _TwoWorkers(other.sent))
 
 
-def test_list_code_lists_files_of_the_framework_and_of_the_experiment() -> None:
+def test_list_code_lists_framework_files_and_experiment_files() -> None:
     lines = preflight.list_code(configs.digits_mlp())
     names = [line.partition(" ")[0] for line in lines]
     assert names == sorted(names)
@@ -173,7 +177,7 @@ def test_list_code_lists_files_of_the_framework_and_of_the_experiment() -> None:
     assert lines == preflight.list_code(exp_factory.get_exp_config("vision/digits_cnn"))
 
 
-def test_list_code_has_a_different_checksum_after_a_file_changes(
+def test_list_code_returns_a_different_checksum_for_a_file_that_changed(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "mine.py"

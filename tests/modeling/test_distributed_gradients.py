@@ -26,7 +26,7 @@ def test_multi_optimizer_clips_the_gradients_summed_over_replicas(
     rounding.assert_close(two.weights, one.weights, roundings=ROUNDINGS)
 
 
-def test_gradients_that_are_already_summed_are_not_summed_again(
+def test_gradients_that_are_already_summed_over_replicas_are_not_summed_again(
     two_replicas: tf.distribute.Strategy,
 ) -> None:
     with two_replicas.scope():
@@ -62,7 +62,7 @@ def test_summed_gradients_pass_through_transformers_in_order(
     np.testing.assert_array_equal(weight.numpy(), [-5.0])
 
 
-def test_make_distributed_returns_the_same_object_with_the_same_config() -> None:
+def test_make_distributed_returns_its_argument_and_does_not_change_its_config() -> None:
     plain = keras.optimizers.SGD(0.1, momentum=0.9)
     config = plain.get_config()
     optimizer = make_distributed(make_distributed(plain))
@@ -91,7 +91,7 @@ def test_variables_without_gradients_are_skipped_with_one_warning(warnings: list
     assert "unused" in warnings[0]
 
 
-def test_update_without_any_gradient_is_refused() -> None:
+def test_update_in_which_no_variable_has_a_gradient_raises() -> None:
     weight = keras.Variable([1.0], name="weight")
     optimizer = make_distributed(keras.optimizers.Adam(1.0))
     with pytest.raises(ValueError, match="No gradients provided for any variable: weight"):
@@ -120,7 +120,7 @@ def test_applying_gradients_outside_a_replica_context_is_refused(
             optimizer.apply_gradients([(tf.constant([1.0]), weight)])
 
 
-def test_wrapped_optimizers_are_made_distributed() -> None:
+def test_make_distributed_also_makes_a_wrapped_optimizer_distributed() -> None:
     optimizer = make_distributed(keras.optimizers.LossScaleOptimizer(keras.optimizers.Adam()))
     wrapped = list(distributed_gradients.wrapped_optimizers(optimizer))
     assert [type(one).__name__ for one in wrapped] == ["LossScaleOptimizer", "Adam"]
@@ -154,7 +154,7 @@ def _loss_on_each_replica(strategy: tf.distribute.Strategy, *, undivided: bool) 
     return [float(value) for value in strategy.experimental_local_results(values)]
 
 
-def test_loss_is_not_divided_by_the_number_of_replicas_within_undivided_losses(
+def test_keras_loss_within_undivided_losses_is_not_divided_by_the_number_of_replicas(
     two_replicas,
 ) -> None:
     assert _loss_on_each_replica(two_replicas, undivided=True) == pytest.approx([5.0, 5.0])
@@ -163,7 +163,7 @@ def test_loss_is_not_divided_by_the_number_of_replicas_within_undivided_losses(
     assert _loss_on_each_replica(single, undivided=True) == pytest.approx([5.0])
 
 
-def test_undivided_losses_do_not_divide_the_compiled_loss_by_the_number_of_replicas(
+def test_compiled_loss_within_undivided_losses_is_not_divided_by_the_number_of_replicas(
     two_replicas,
 ) -> None:
     with two_replicas.scope():

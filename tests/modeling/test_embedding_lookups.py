@@ -41,7 +41,9 @@ def _look_up(model: keras.Model, ids: Any) -> tuple[Any, Any]:
         ({"lora_rank": 1}, IDS),
     ],
 )
-def test_row_lookups_and_gradients_match_keras(arguments: dict[str, Any], ids: Any) -> None:
+def test_embedding_row_lookups_and_their_gradients_match_keras(
+    arguments: dict[str, Any], ids: Any
+) -> None:
     model = _model(**arguments)
     expected_rows, expected = _look_up(model, ids)
     embedding_lookups.read_rows_only(model)
@@ -67,7 +69,9 @@ def test_lookup_gathers_rows_without_reading_the_whole_table() -> None:
     assert _ops_that_read(model) == {"ResourceGather"}
 
 
-def test_row_lookups_on_two_replicas_match_keras(two_replicas: tf.distribute.Strategy) -> None:
+def test_embedding_row_lookups_on_two_replicas_match_keras(
+    two_replicas: tf.distribute.Strategy,
+) -> None:
     with two_replicas.scope():
         model = _model()
     expected = model(tf.constant(IDS))

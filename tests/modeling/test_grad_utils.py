@@ -43,7 +43,7 @@ def test_gradients_summed_over_replicas_are_clipped_once(step_on, values):
     rounding.assert_close(weights, [-(0.5**0.5)] * 2, roundings=4)
 
 
-def test_pre_allreduce_callbacks_get_replica_gradients_and_post_callbacks_the_sum(step_on):
+def test_pre_allreduce_callbacks_run_per_replica_and_post_allreduce_callbacks_on_the_sum(step_on):
     def halve(pairs):
         return [(gradient / 2.0, variable) for gradient, variable in pairs if gradient is not None]
 
@@ -88,7 +88,7 @@ def test_repeated_rows_of_a_sparse_gradient_are_summed():
     np.testing.assert_allclose(table, [[-1.0], [0.0], [-2.0]])
 
 
-def test_loss_without_any_gradient_is_refused():
+def test_minimizing_a_loss_that_depends_on_no_variable_raises():
     weights = keras.Variable(1.0)
     with tf.GradientTape() as tape:
         loss = tf.constant(1.0)

@@ -16,7 +16,7 @@ def _model(**kwargs):
     return keras.Sequential([keras.Input((3,)), keras.layers.Dense(2, **kwargs)])
 
 
-def test_export_replaces_an_existing_model_and_leaves_no_other_file(tmp_path):
+def test_export_replaces_an_existing_model_and_leaves_no_temporary_files(tmp_path):
     path = tmp_path / "models" / "one.keras"
     for _ in range(2):
         model = _model()

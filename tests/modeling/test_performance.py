@@ -50,7 +50,7 @@ def test_invalid_precision_or_loss_scale_is_refused(call: Callable[[], Any], nam
         call()
 
 
-def test_dtype_policy_is_restored_after_an_error() -> None:
+def test_mixed_precision_policy_context_restores_the_dtype_policy_after_an_error() -> None:
     with contextlib.suppress(ZeroDivisionError), performance.mixed_precision_policy("bfloat16"):
         assert keras.layers.Dense(1).compute_dtype == "bfloat16"
         raise ZeroDivisionError
@@ -102,7 +102,7 @@ def test_overflow_on_one_replica_skips_the_step_on_all_replicas(
     assert poisoned.optimizer.dynamic_scale.numpy() == 2.0**14
 
 
-def test_loss_scale_grows_after_finite_steps_and_missing_gradients_are_tolerated(
+def test_loss_scale_grows_after_finite_steps_even_if_a_variable_has_no_gradient(
     two_replicas: tf.distribute.Strategy,
 ) -> None:
     with two_replicas.scope():
@@ -158,7 +158,7 @@ def test_keras_2_train_step_with_explicit_unscaling_unscales_gradients_only_once
     np.testing.assert_allclose(weight.numpy(), [1.0])
 
 
-def test_loss_scale_factor_of_the_inner_optimizer_is_ignored() -> None:
+def test_loss_scale_optimizer_ignores_the_loss_scale_factor_of_its_inner_optimizer() -> None:
     inner = keras.optimizers.SGD(1.0, loss_scale_factor=8.0)
     optimizer = performance.LossScaleOptimizer(inner, dynamic=False, initial_scale=2.0)
     weight = keras.Variable([1.0])
@@ -166,7 +166,7 @@ def test_loss_scale_factor_of_the_inner_optimizer_is_ignored() -> None:
     assert weight.numpy() == [0.5]
 
 
-def test_serialized_optimizer_is_restored_with_all_its_arguments() -> None:
+def test_serialized_loss_scale_optimizer_is_restored_with_all_its_arguments() -> None:
     optimizer = performance.LossScaleOptimizer(keras.optimizers.SGD(0.5), 4.0, 7, False, "scaled")
     restored = keras.optimizers.deserialize(keras.optimizers.serialize(optimizer))
     assert type(restored) is performance.LossScaleOptimizer

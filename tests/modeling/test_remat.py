@@ -91,7 +91,9 @@ def test_resumed_run_with_rematerialization_equals_an_uninterrupted_run_bit_for_
         np.testing.assert_array_equal(one, other)
 
 
-def test_rematerialized_layer_may_carry_states_from_batch_to_batch(experiment, tmp_path) -> None:
+def test_rematerialized_recurrent_layer_may_carry_states_from_batch_to_batch(
+    experiment, tmp_path
+) -> None:
     class RecurrentTask(BlocksTask):
         def build_model(self) -> keras.Model:
             inputs = keras.Input((4,), batch_size=8)

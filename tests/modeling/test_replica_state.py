@@ -89,7 +89,9 @@ def test_moving_mean_is_averaged_over_replicas_unless_the_layer_is_frozen(
     assert _train_on(two_replicas, batches, trainable=trainable) == [expected, expected]
 
 
-def test_variables_that_the_step_does_not_write_are_not_averaged(two_replicas):
+def test_moving_statistics_that_the_step_does_not_write_are_not_averaged_over_replicas(
+    two_replicas,
+):
     with two_replicas.scope():
         layer = keras.layers.BatchNormalization()
         model = keras.Sequential([keras.Input((1,)), layer])
@@ -144,7 +146,7 @@ def test_additions_to_atomic_variables_use_one_atomic_op():
     assert type(counter).__name__ == "Variable"
 
 
-def test_assignments_that_are_not_additions_work_on_atomic_variables():
+def test_atomic_variables_support_assignments_that_are_not_additions():
     variable = keras.Variable(np.zeros([2], np.float32), name="v")
     replica_state.make_atomic([variable])
     variable.assign(variable * 0.5 + 1.0)
@@ -172,7 +174,7 @@ def test_atomic_updates_do_not_change_the_results_of_keras_metrics():
         assert float(metric.result()) == float(other.result())
 
 
-def test_concurrent_additions_of_several_threads_are_not_lost():
+def test_concurrent_additions_to_an_atomic_variable_are_not_lost():
     counter = keras.Variable(0, dtype="int64", name="counter")
     replica_state.make_atomic([counter])
 

@@ -73,7 +73,7 @@ def test_sharded_embedding_looks_up_and_trains_like_the_keras_embedding(num_shar
     rounding.assert_close(results[0][1], results[1][1], roundings=2)
 
 
-def test_shards_have_different_initial_values_and_are_saved_in_checkpoints(tmp_path):
+def test_embedding_shards_have_different_initial_values_and_are_saved_in_checkpoints(tmp_path):
     layer = sharded_embedding.ShardedEmbedding(
         8, 2, num_shards=2, embeddings_initializer=keras.initializers.RandomNormal(seed=3)
     )

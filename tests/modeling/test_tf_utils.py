@@ -7,7 +7,7 @@ from official_lite.modeling import activations, tf_utils
 from tests import rounding
 
 
-def test_get_activation_finds_names_of_this_package_and_of_keras():
+def test_get_activation_finds_official_lite_and_keras_activations_by_name():
     for name in ("gelu", "Mish", "HARD_SWISH"):
         assert tf_utils.get_activation(name) is getattr(activations, name.lower())
     assert tf_utils.get_activation("relu") is keras.activations.relu
@@ -35,7 +35,7 @@ def test_get_shape_list_returns_numbers_for_known_and_tensors_for_unknown_sizes(
     assert tf_utils.get_shape_list(tf.ones([5, 3])) == [5, 3]
 
 
-def test_tensor_of_an_unexpected_rank_is_refused():
+def test_get_shape_list_raises_for_a_tensor_of_an_unexpected_rank():
     with pytest.raises(ValueError, match=r"tensor `x`, the actual tensor rank `1`"):
         tf_utils.get_shape_list(tf.ones([3]), expected_rank=2, name="x")
 
@@ -45,7 +45,7 @@ def test_safe_mean_of_no_elements_is_zero():
     assert tf_utils.safe_mean(tf.zeros([0])) == 0.0
 
 
-def test_cross_replica_concat_returns_the_parts_of_all_replicas(two_replicas):
+def test_cross_replica_concat_concatenates_the_tensors_of_all_replicas(two_replicas):
     @tf.function
     def step():
         part = tf.fill([1, 2], tf_utils.get_replica_id())
@@ -60,7 +60,7 @@ def test_cross_replica_concat_returns_the_parts_of_all_replicas(two_replicas):
             tf_utils.cross_replica_concat(tf.ones([1]), axis=0)
 
 
-def test_cloned_initializer_draws_different_numbers():
+def test_cloned_initializer_draws_different_numbers_than_the_original():
     initializer = keras.initializers.RandomNormal()
     clone = tf_utils.clone_initializer(initializer)
     assert type(clone) is type(initializer)
@@ -78,13 +78,13 @@ def test_cloned_initializer_draws_different_numbers():
         ("activation", keras.activations.relu),
     ],
 )
-def test_serialized_keras_objects_are_restored_by_keras(kind, thing):
+def test_keras_restores_objects_serialized_by_tf_utils(kind, thing):
     config = getattr(tf_utils, f"serialize_{kind}")(thing, use_legacy_format=True)
     restored = getattr(keras, f"{kind}s").deserialize(config)
     assert type(restored) is type(thing)
 
 
-def test_deserialization_accepts_custom_objects_and_module_objects():
+def test_deserialize_keras_object_accepts_custom_objects_and_module_objects():
     class Mine(keras.layers.Layer): ...
 
     config = tf_utils.serialize_keras_object(Mine())

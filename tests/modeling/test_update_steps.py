@@ -157,7 +157,7 @@ def _assert_close(run: _Run, expected: _Run) -> None:
 
 @pytest.mark.sample(3)
 @pytest.mark.parametrize("name", BY_ROWS)
-def test_row_update_equals_the_dense_update_of_keras(
+def test_embedding_row_update_equals_the_dense_update_of_keras(
     name: str, two_replicas: tf.distribute.Strategy
 ) -> None:
     def ours() -> Any:
@@ -248,7 +248,7 @@ def test_batch_without_tokens_updates_the_table_like_keras() -> None:
     _assert_equal(run, _Run(BY_ROWS["adagrad"], batches=no_tokens, is_dense=True))
 
 
-def test_gradient_transformers_receive_dense_gradients_and_observers_each_row_once() -> None:
+def test_gradient_transformers_get_dense_gradients_and_observers_get_each_row_once() -> None:
     seen: list[Any] = []
     observed: list[Any] = []
 
@@ -315,7 +315,7 @@ def test_learning_rate_is_computed_once_for_all_variables() -> None:
     assert op_types.count("ResourceApplyAdam") == 2
 
 
-def test_custom_update_step_of_an_adam_subclass_is_used() -> None:
+def test_make_distributed_keeps_the_custom_update_step_of_an_adam_subclass() -> None:
     class Sign(keras.optimizers.Adam):
         def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
             variable.assign_sub(learning_rate * tf.sign(gradient))
@@ -329,7 +329,7 @@ def test_custom_update_step_of_an_adam_subclass_is_used() -> None:
     np.testing.assert_array_equal(weight.numpy(), [1.5])
 
 
-def test_update_step_can_be_called_for_a_single_variable() -> None:
+def test_calling_update_step_for_one_variable_gives_the_same_update_as_keras_adam() -> None:
     weights = [keras.Variable([1.0]) for _ in range(2)]
     for optimizer, weight in zip(
         (keras.optimizers.Adam(0.1), make_distributed(keras.optimizers.Adam(0.1))),

@@ -44,7 +44,7 @@ def test_error_for_a_damaged_checkpoint_names_the_checkpoint(make_checkpointing,
 
 
 @pytest.mark.parametrize("in_background", [False, True])
-def test_each_checkpoint_is_reported_once_when_it_is_complete(in_background, make_checkpointing):
+def test_take_complete_returns_each_complete_checkpoint_once(in_background, make_checkpointing):
     checkpoints = make_checkpointing(in_background=in_background)
     assert checkpoints.take_complete() is None
     path = checkpoints.save(step=5)
@@ -68,7 +68,9 @@ def may_write(monkeypatch):
     may_write.set()
 
 
-def test_checkpoint_that_is_being_written_is_not_reported(make_checkpointing, may_write):
+def test_take_complete_does_not_return_a_checkpoint_that_is_being_written(
+    make_checkpointing, may_write
+):
     checkpoints = make_checkpointing(in_background=True)
     path = checkpoints.save(step=5)
     assert checkpoints.take_complete() is None
@@ -95,7 +97,9 @@ def test_restore_waits_for_the_save_in_progress(
     assert trainer.weight.numpy() == 3.0
 
 
-def test_checkpoint_whose_save_failed_is_not_reported(make_checkpointing, may_write):
+def test_take_complete_does_not_return_a_checkpoint_whose_save_failed(
+    make_checkpointing, may_write
+):
     checkpoints = make_checkpointing(in_background=True)
     checkpoints.save(step=5)
     directory = pathlib.Path(checkpoints.directory)
@@ -122,7 +126,9 @@ def test_checkpoint_saved_outside_training_is_complete_when_save_checkpoint_retu
     assert tf.train.latest_checkpoint(manager.directory) == path
 
 
-def test_repeated_async_checkpoints_contain_the_current_keras_variables(tmp_path, make_controller):
+def test_each_async_checkpoint_contains_the_values_of_keras_variables_at_its_step(
+    tmp_path, make_controller
+):
     class Trainer(orbit.StandardTrainer):
         def __init__(self):
             self.weight = keras.Variable(0.0)
@@ -266,7 +272,7 @@ def test_failed_training_completes_a_checkpoint_in_progress(
     assert log.events[-1] == "after_train False"
 
 
-def test_only_checkpoints_written_inside_marked_have_a_pending_evaluation_mark(tmp_path):
+def test_only_checkpoints_written_in_the_marked_context_have_a_pending_evaluation_mark(tmp_path):
     checkpoint = tf.train.Checkpoint(step=tf.Variable(1))
     with checkpointing.marked(checkpoint):
         marked = checkpoint.write(str(tmp_path / "marked"))
@@ -275,7 +281,7 @@ def test_only_checkpoints_written_inside_marked_have_a_pending_evaluation_mark(t
     assert checkpointing.find_mark(checkpoint, plain) is None
 
 
-def test_checkpoint_with_a_pending_evaluation_mark_is_restored_like_any_other(tmp_path):
+def test_checkpoint_with_a_pending_evaluation_mark_restores_like_an_unmarked_checkpoint(tmp_path):
     checkpoint = tf.train.Checkpoint(step=tf.Variable(7))
     with checkpointing.marked(checkpoint):
         path = checkpoint.write(str(tmp_path / "marked"))

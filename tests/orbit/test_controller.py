@@ -203,7 +203,7 @@ def test_writers_rewind_records_only_when_training_begins(
     assert writer.calls[1:] == ["rewind 5", "write train 7", "write train 8"]
 
 
-def test_run_without_a_checkpoint_removes_all_earlier_records(
+def test_run_that_starts_without_a_checkpoint_removes_all_earlier_records(
     make_trainer, make_controller, make_manager
 ):
     writer, trainer = _Rewound(), make_trainer()
@@ -293,7 +293,7 @@ def test_steps_repeated_after_an_action_restores_a_checkpoint_are_recorded_once(
     assert went_back == [4, 4]
 
 
-def test_evaluator_is_notified_when_training_begins_and_around_each_checkpoint(
+def test_evaluator_is_notified_when_training_begins_and_before_and_after_each_checkpoint(
     make_trainer, make_controller, make_manager
 ):
     notified, trainer = [], make_trainer()

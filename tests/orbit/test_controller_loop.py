@@ -65,7 +65,7 @@ def test_stopping_the_loop_for_a_hook_or_checkpoint_neither_resets_nor_reports_m
 
 
 @pytest.mark.parametrize("first_step", [0, 50])
-def test_step_hooks_run_before_and_after_every_remaining_step_in_order(
+def test_before_step_and_after_step_are_called_at_each_step_of_a_new_or_resumed_run(
     make_trainer, make_controller, make_log, first_step
 ):
     trainer, hook = make_trainer(), make_log()
@@ -146,7 +146,7 @@ def test_next_train_call_continues_after_a_requested_stop(make_trainer, make_con
     assert controller.stop_reason is None
 
 
-def test_first_error_is_passed_to_every_hook_and_raised(
+def test_first_training_error_is_passed_to_every_hook_and_raised(
     make_trainer, make_controller, make_log, fail_at
 ):
     class FailsAgain(orbit.Hook):
@@ -187,7 +187,7 @@ def test_train_call_after_a_failure_begins_a_new_reporting_interval(
     assert trainer.events == ["begin 0", "begin 2", "end 5"]
 
 
-def test_trainer_that_defines_only_train_is_reported_after_every_train_call(
+def test_output_of_a_trainer_that_defines_only_train_is_recorded_after_each_train_call(
     make_controller, recording_writer, make_log
 ):
     class Plain(orbit.AbstractTrainer):

@@ -15,7 +15,7 @@ def test_reporting_interval_ends_at_a_multiple_of_its_length_in_global_steps(mak
     assert loop.is_report_due(20)
 
 
-def test_inner_loop_never_runs_more_than_steps_per_loop_at_a_time(make_trainer):
+def test_inner_loop_call_runs_at_most_steps_per_loop_steps(make_trainer):
     trainer = make_trainer()
     loop = InnerLoop(trainer, trainer.global_step, 10, log_interval=25)
     assert [loop.next_step(step) for step in (0, 10, 20)] == [10, 20, 25]
@@ -35,7 +35,7 @@ def test_train_step_that_does_not_add_one_to_global_step_raises_an_error(
         make_controller(Miscounting()).train(5)
 
 
-def test_steps_per_loop_function_sets_the_length_only_when_an_interval_begins(make_trainer):
+def test_steps_per_loop_function_takes_effect_only_when_a_reporting_interval_begins(make_trainer):
     trainer = make_trainer()
     loop = InnerLoop(trainer, trainer.global_step, lambda step: 2 if step < 4 else 5)
     assert loop.next_step(0) == 2

@@ -34,7 +34,7 @@ def make_reports(storage, manager):
     return lambda *writers: reports.Reports(storage, writers, manager, Recorder())
 
 
-def test_summaries_are_written_immediately_and_records_only_by_write(
+def test_report_training_writes_summaries_immediately_but_defers_records_until_write(
     recording_writer, make_reports, manager
 ):
     outlet = make_reports(recording_writer)
@@ -47,7 +47,7 @@ def test_summaries_are_written_immediately_and_records_only_by_write(
     assert recording_writer.records == [expected]
 
 
-def test_values_of_the_trainer_take_precedence_over_the_event_storage(
+def test_trainer_outputs_take_precedence_over_values_in_the_event_storage(
     recording_writer, make_reports, storage
 ):
     outlet = make_reports(recording_writer)
@@ -65,7 +65,7 @@ def test_report_without_values_writes_nothing(recording_writer, make_reports):
     assert recording_writer.records == []
 
 
-def test_other_writers_still_receive_all_records_if_one_fails(recording_writer, make_reports):
+def test_writers_receive_all_records_even_if_another_writer_fails(recording_writer, make_reports):
     class Full(telemetry.Writer):
         def write(self, record):
             if record.split == "train":
@@ -80,7 +80,7 @@ def test_other_writers_still_receive_all_records_if_one_fails(recording_writer, 
     assert [record.split for record in recording_writer.records] == ["train", "validation"]
 
 
-def test_as_numpy_returns_a_converted_copy_with_the_same_nesting():
+def test_as_numpy_returns_a_new_nested_dict_with_tensors_converted_to_numbers():
     output = {"a": tf.constant(1.0), "b": {"c": 2}}
     converted = reports.as_numpy(output)
     assert converted == {"a": 1.0, "b": {"c": 2}}

@@ -37,7 +37,7 @@ OPTIONS = [
 
 
 @pytest.mark.parametrize("options", OPTIONS)
-def test_training_result_is_the_same_with_all_trainer_options(make_trainer, options):
+def test_training_result_does_not_depend_on_the_trainer_options(make_trainer, options):
     trainer = make_trainer(options=orbit.StandardTrainerOptions(**options))
     output = trainer.train(tf.constant(5))
     assert (output["loss"], output["steps"]) == (5, 5)
@@ -63,7 +63,9 @@ def test_trainer_that_overrides_train_is_not_splittable(make_trainer):
 
 
 @pytest.mark.parametrize("options", OPTIONS[:3])
-def test_end_of_the_training_data_raises_with_all_trainer_options(make_trainer, options):
+def test_end_of_the_training_data_raises_in_eager_graph_and_while_loop_training(
+    make_trainer, options
+):
     dataset = tf.data.Dataset.from_tensors(1.0).repeat(4)
     trainer = make_trainer(dataset, orbit.StandardTrainerOptions(**options))
     with pytest.raises(errors.DataError, match="ended at step 4,"):
@@ -85,7 +87,7 @@ def test_evaluation_passes_the_state_from_step_to_step(while_loop):
 
 
 @pytest.mark.parametrize("num_steps", [-1, 100])
-def test_evaluation_ends_when_the_data_end(num_steps):
+def test_evaluation_ends_without_an_error_when_the_data_end(num_steps):
     evaluator = Collector(tf.data.Dataset.range(10))
     assert evaluator.evaluate(tf.constant(num_steps))["values"] == list(range(10))
     assert evaluator.steps_run == 10
@@ -110,7 +112,7 @@ def test_evaluation_of_empty_data_raises_an_error(num_steps):
         Collector(tf.data.Dataset.range(0)).evaluate(tf.constant(num_steps))
 
 
-def test_while_loop_evaluation_requires_num_steps_that_the_data_provide():
+def test_while_loop_evaluation_raises_unless_num_steps_is_set_and_the_data_suffice():
     evaluator = Collector(tf.data.Dataset.range(3), use_tf_while_loop=True)
     with pytest.raises(errors.ConfigValueError, match="num_steps=-1"):
         evaluator.evaluate(tf.constant(-1))
@@ -203,7 +205,7 @@ def test_train_accepts_num_steps_of_any_integer_type(convert):
     assert trainer.last_step_outputs["sum"].numpy() == 3.0
 
 
-def test_retraced_loop_keeps_its_position_and_a_new_dataset_is_read_from_its_beginning():
+def test_iterator_loop_keeps_its_data_position_when_retraced_but_not_for_a_new_dataset():
     drawn = tf.Variable(0, dtype=tf.int64)
 
     def step(iterator):

@@ -19,11 +19,11 @@ def check():
     return preemption.StopCheck(tf.distribute.get_strategy())
 
 
-def test_steps_run_as_one_slice_if_signals_are_not_caught(check):
+def test_steps_are_not_split_for_signal_checks_if_signals_are_not_caught(check):
     assert list(check.slices(3, 1000, is_splittable=True)) == [(3, 1000)]
 
 
-def test_slices_between_signal_checks_grow_while_they_take_little_time(check):
+def test_number_of_steps_between_signal_checks_grows_while_the_steps_are_fast(check):
     with preemption.catch_signals():
         slices = list(check.slices(0, 500, is_splittable=True))
         assert slices == [(0, 1), (1, 11), (11, 111), (111, 500)]
@@ -41,7 +41,7 @@ def test_signals_are_checked_at_the_same_steps_however_training_is_split_into_ca
                     assert end in ends
 
 
-def test_stop_request_takes_effect_between_slices_but_not_after_the_last_one(check):
+def test_stop_request_raises_before_the_next_slice_of_steps_but_not_after_the_last_slice(check):
     with preemption.catch_signals():
         slices = check.slices(0, 100, is_splittable=True)
         assert next(slices) == (0, 1)
@@ -53,7 +53,7 @@ def test_stop_request_takes_effect_between_slices_but_not_after_the_last_one(che
             check.check()
 
 
-def test_unsplittable_interval_is_not_divided_into_slices(check):
+def test_steps_that_cannot_be_split_run_without_intermediate_signal_checks(check):
     with preemption.catch_signals():
         assert list(check.slices(0, 100, is_splittable=False)) == [(0, 100)]
 

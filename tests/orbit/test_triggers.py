@@ -34,7 +34,7 @@ def test_trigger_without_an_interval_is_never_due_and_a_negative_interval_raises
         triggers.every(-1)
 
 
-def test_at_steps_is_due_at_exactly_the_given_steps():
+def test_at_steps_is_due_at_exactly_the_listed_steps():
     trigger = triggers.AtSteps([3, 7])
     assert due_steps(trigger, 0, 10) == [3, 7]
     assert due_steps(triggers.at_end(8), 0, 10) == [8]
@@ -81,7 +81,7 @@ def test_all_of_restarts_a_time_trigger_only_when_all_triggers_are_due():
 
 
 @given(st.lists(st.integers(1, 20), min_size=1, max_size=3), st.integers(0, 100))
-def test_next_step_never_skips_a_due_step(intervals, step):
+def test_next_step_of_a_combined_trigger_never_skips_a_due_step(intervals, step):
     parts = [triggers.EverySteps(interval) for interval in intervals]
     for trigger in (triggers.AnyOf(parts), triggers.AllOf(parts)):
         following = trigger.next_step(step)

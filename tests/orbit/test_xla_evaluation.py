@@ -61,7 +61,9 @@ def test_xla_eval_loop_reduces_step_outputs_in_order() -> None:
 
 
 @pytest.mark.parametrize("needs_outputs", [False, True])
-def test_evaluation_step_that_xla_cannot_compile_runs_in_a_graph(needs_outputs, caplog) -> None:
+def test_evaluation_step_that_xla_cannot_compile_runs_without_xla_and_logs_a_warning(
+    needs_outputs, caplog
+) -> None:
     evaluation = Evaluation(can_compile=False)
     loop = orbit.XlaEvalLoop(evaluation.step, needs_outputs=needs_outputs)
     with caplog.at_level(logging.WARNING):

@@ -41,7 +41,7 @@ def _sums(count: int, batches_per_step: int = 1) -> list[float]:
     ("lengths", "batches_per_step"),
     [([20], 1), ([1, 2, 3, 14], 2), ([5, 5, 5, 5], 1), ([4, 9, 6, 1], 1)],
 )
-def test_stacked_loop_reads_the_same_batches_regardless_of_its_call_lengths(
+def test_stacked_loop_reads_each_batch_once_however_steps_are_divided_into_calls(
     lengths, batches_per_step
 ) -> None:
     recorder = Recorder(batches_per_step)
@@ -75,7 +75,7 @@ def test_stacked_loop_reads_a_new_dataset_from_its_beginning() -> None:
     assert recorder.seen() == _sums(3) + _sums(6)
 
 
-def test_fetch_wrapper_runs_outside_xla() -> None:
+def test_stacked_loop_runs_wrap_fetch_outside_xla_once_per_stack() -> None:
     fetched = tf.Variable(0)
 
     def counting(fetch):
@@ -119,7 +119,7 @@ def test_stack_size_is_limited_by_steps_per_loop_and_memory(shape, steps_per_loo
     assert xla_loops.steps_per_stack(spec, steps_per_loop) == steps
 
 
-def test_stack_size_accounts_for_micro_batches() -> None:
+def test_stack_size_decreases_with_the_number_of_micro_batches() -> None:
     mebibyte = tf.TensorSpec([2**18], tf.float32)
     sizes = [xla_loops.steps_per_stack(mebibyte, 1000, micro_batches) for micro_batches in (1, 4)]
     assert sizes == [50, 10]

@@ -152,12 +152,12 @@ writer = telemetry.AsyncWriter(Inner(sys.argv[1]))
     return steps, path.with_suffix(".closed").read_text().count("closed")
 
 
-def test_process_that_exits_without_close_loses_no_record(tmp_path):
+def test_async_writer_loses_no_record_if_the_process_exits_without_close(tmp_path):
     steps, num_closed = run_script(tmp_path / "m", "for step in range(100): write(step)")
     assert (steps, num_closed) == ([*range(100)], 1)
 
 
-def test_forked_process_closes_the_writer_only_if_it_has_written_itself(tmp_path):
+def test_forked_process_closes_its_async_writer_only_if_it_has_written_a_record(tmp_path):
     body = """
 for step in range(20): write(step)
 while not os.path.exists(sys.argv[1]) or sum(1 for _ in open(sys.argv[1])) < 20:

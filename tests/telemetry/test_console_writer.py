@@ -30,14 +30,14 @@ def test_terminal_output_is_a_progress_bar_and_file_output_is_plain_lines():
     assert isinstance(telemetry.build_console_writer(10, io.StringIO()), telemetry.ConsoleWriter)
 
 
-def test_notebook_output_is_plain_lines_on_stdout(monkeypatch, capsys):
+def test_console_writer_prints_plain_lines_to_stdout_in_a_notebook(monkeypatch, capsys):
     monkeypatch.setattr("builtins.get_ipython", object, raising=False)
     writer = telemetry.build_console_writer(10, io.StringIO())
     writer.write(telemetry.Record(step=3, split="train", values={"loss": 0.5}))
     assert capsys.readouterr().out == "train | step 3 | loss 0.5\n"
 
 
-def test_log_shows_the_configured_fields_and_the_remaining_time(monkeypatch):
+def test_console_log_line_contains_only_the_configured_fields_including_the_eta(monkeypatch):
     lines = []
     monkeypatch.setattr(logging, "info", lambda text, *args: lines.append(text % args))
     run = telemetry.RunInfo(model_dir="/run", total_steps=700, config={})
@@ -107,7 +107,7 @@ def test_progress_bar_moves_between_records(drawn):
     assert "steps/s, ETA" in shown
 
 
-def test_lines_count_epochs_and_join_the_evaluation_of_a_step(monkeypatch):
+def test_console_log_line_contains_the_epoch_and_the_evaluation_results_of_its_step(monkeypatch):
     lines = []
     monkeypatch.setattr(logging, "info", lambda text, *args: lines.append(text % args))
     run = telemetry.RunInfo(model_dir="/run", total_steps=700, config={}, train_epochs=14)
@@ -124,7 +124,7 @@ def test_lines_count_epochs_and_join_the_evaluation_of_a_step(monkeypatch):
     ]
 
 
-def test_terminal_shows_one_line_per_evaluated_epoch_above_the_bar(drawn):
+def test_terminal_shows_one_line_per_evaluated_epoch_above_the_progress_bar(drawn):
     shown = drawn(160, {"loss": 0.5}, dataclasses.replace(EVAL, step=400), train_epochs=5)
     assert "train | epoch 2/5 | step 400 | loss 0.5 | validation | accuracy 0.5" in shown
     last_bar = shown.rpartition("epoch 2/5")[2]

@@ -34,7 +34,9 @@ class Probe(keras.layers.Layer):
 
 
 @pytest.mark.parametrize("jit_compile", [False, True])
-def test_taken_scalar_is_the_mean_of_the_values_that_a_layer_logs_in_a_loop(storage, jit_compile):
+def test_take_returns_the_mean_of_the_scalars_that_a_layer_logs_in_a_while_loop(
+    storage, jit_compile
+):
     probe = Probe()
     data = np.random.default_rng(0).normal(size=[50, 8]).astype(np.float32)
 
@@ -86,7 +88,7 @@ def test_values_logged_eagerly_and_in_a_graph_under_one_name_are_combined(storag
     assert storage.take().scalars == {"latest": 1.0}
 
 
-def test_eager_image_replaces_an_earlier_one_from_a_graph(storage):
+def test_image_logged_eagerly_replaces_an_earlier_image_logged_in_a_graph(storage):
     tf.function(lambda: telemetry.put_image("x", tf.zeros([1, 1, 1])))()
     telemetry.put_image("x", np.ones([1, 1, 1]))
     assert storage.take().images["x"].item() == 255
@@ -107,7 +109,7 @@ def test_latest_scalar_is_the_replica_mean_unless_the_host_logs_a_later_value(
     assert storage.take().scalars == {"x": 1.5}
 
 
-def test_values_logged_in_graphs_are_kept_until_they_are_taken(storage):
+def test_values_logged_in_graphs_are_kept_by_a_take_with_from_graphs_false(storage):
     telemetry.put_scalar("python", 1.0)
     tf.function(lambda: telemetry.put_scalar("graph", 2.0))()
     assert storage.take(from_graphs=False).scalars == {"python": 1.0}
@@ -126,7 +128,7 @@ def test_take_returns_only_names_with_new_values(storage):
 
 
 @pytest.mark.parametrize("convert", [int, lambda x: np.array([x], np.float16), keras.Variable])
-def test_any_single_number_can_be_logged(storage, convert):
+def test_put_scalar_accepts_python_numbers_one_element_arrays_and_variables(storage, convert):
     value = convert(3)
     telemetry.put_scalar("eager", value)
     tf.function(lambda: telemetry.put_scalar("traced", value))()
@@ -164,7 +166,7 @@ def test_value_that_cannot_be_logged_is_named_in_the_error(storage, act, named):
         act()
 
 
-def test_values_are_dropped_without_a_storage_unless_one_is_required():
+def test_logging_without_an_event_storage_drops_values_and_requiring_a_storage_raises():
     tf.function(lambda: telemetry.put_scalar("x", 1.0))()
     telemetry.put_scalar("x", object())
     telemetry.put_image("x", np.zeros([1]))
@@ -174,7 +176,7 @@ def test_values_are_dropped_without_a_storage_unless_one_is_required():
         telemetry.get_event_storage(required=True)
 
 
-def test_innermost_storage_is_current_even_when_entered_twice():
+def test_innermost_event_storage_is_current_even_if_it_was_entered_before():
     outer, inner = telemetry.EventStorage(), telemetry.EventStorage()
     with outer:
         with inner, outer:
@@ -192,7 +194,7 @@ def test_entered_event_storage_is_current_in_every_thread(storage):
     assert storage.take().scalars == {"x": 1.0}
 
 
-def test_muted_storage_drops_values_including_those_of_graphs_traced_while_muted(storage):
+def test_muted_event_storage_drops_logged_values_also_in_graphs_traced_while_muted(storage):
     step = tf.function(lambda: telemetry.put_scalar("x", 1.0))
     with storage.muted():
         step()
@@ -205,7 +207,7 @@ def test_muted_storage_drops_values_including_those_of_graphs_traced_while_muted
     assert storage.take().scalars == {"y": 1.0}
 
 
-def test_functional_model_that_logs_can_be_built_within_a_storage(storage):
+def test_functional_model_with_a_layer_that_logs_can_be_built_within_an_event_storage(storage):
     inputs = keras.Input([3])
     model = keras.Model(inputs, Probe()(inputs, training=True))
     tf.function(model)(tf.fill([2, 3], 7.0), training=True)
@@ -271,7 +273,7 @@ def _assert_is_mean(found, values):
 
 
 @pytest.mark.parametrize("jit_compile", [False, True])
-def test_taken_values_cover_all_steps_and_replicas(storage, two_replicas, jit_compile):
+def test_take_combines_the_values_of_all_steps_and_replicas(storage, two_replicas, jit_compile):
     def put(value, i):
         def first():
             telemetry.put_scalar("first", value)
@@ -308,7 +310,9 @@ def test_taken_values_cover_all_steps_and_replicas(storage, two_replicas, jit_co
     np.testing.assert_array_equal(taken.images["i"], np.full([2, 2, 1], expected))
 
 
-def test_replicas_that_run_eagerly_report_means_and_the_latest_value(storage, two_replicas):
+def test_scalars_of_eager_replicas_are_averaged_over_steps_unless_smoothing_hint_is_false(
+    storage, two_replicas
+):
     def put(value, _):
         telemetry.put_scalar("mean", value)
         telemetry.put_scalar("latest", value, smoothing_hint=False)
@@ -319,7 +323,9 @@ def test_replicas_that_run_eagerly_report_means_and_the_latest_value(storage, tw
     _assert_is_mean(taken["latest"], VALUES[-1])
 
 
-def test_image_of_the_second_replica_is_reported_if_the_first_has_none(storage, two_replicas):
+def test_image_of_the_second_replica_is_reported_if_the_first_replica_logs_none(
+    storage, two_replicas
+):
     @tf.function
     def loop(replica, value):
         def step():
@@ -351,7 +357,7 @@ def test_value_logged_outside_replica_code_is_counted_once(storage, two_replicas
     assert taken.images["i"].item() == 255
 
 
-def test_values_of_a_second_trace_and_of_new_names_are_reported(storage, two_replicas):
+def test_values_logged_in_a_second_trace_or_under_a_new_name_are_reported(storage, two_replicas):
     @tf.function
     def loop(values):
         two_replicas.run(lambda: telemetry.put_scalar("x", tf.reduce_mean(values)))
@@ -413,7 +419,7 @@ def test_name_scopes_are_kept_when_replicas_alternate_inside_them(storage, two_r
 # Images and histograms.
 
 
-def test_images_are_scaled_and_clipped_and_the_first_of_a_batch_is_used():
+def test_images_are_scaled_to_8_bits_and_only_the_first_image_of_a_batch_is_used():
     values = np.array([0.0, 0.5, 1.0, 2.0, -1.0, np.nan, np.inf], np.float32)
     pixels = event_storage.to_pixels("i", values.reshape([1, 7, 1])).numpy().ravel()
     assert pixels.tolist() == [0, 128, 255, 255, 0, 0, 255]

@@ -23,7 +23,7 @@ def read(directory):
     ]
 
 
-def test_splits_and_nested_names_are_written_to_subdirectories(tmp_path):
+def test_tensorboard_writer_writes_splits_and_nested_names_to_subdirectories(tmp_path):
     with telemetry.TensorBoardWriter(tmp_path) as writer:
         writer.write(telemetry.Record(step=2, split="train", values={"loss": 0.5}))
         values = {"accuracy": 0.75, "noisy": {"accuracy": 0.25}}
@@ -140,7 +140,7 @@ def test_summary_of_a_step_after_the_checkpoint_is_replaced_when_the_step_is_rep
     assert _in_files(tmp_path / "train") == [(10, "norm"), (20, "loss"), (20, "norm")]
 
 
-def test_training_and_an_evaluation_job_do_not_change_each_others_files(tmp_path):
+def test_training_and_an_evaluation_job_do_not_change_each_others_event_files(tmp_path):
     with telemetry.TensorBoardWriter(tmp_path, job="eval") as evaluation:
         _write(evaluation, 10, 20, 30)
     for _ in range(2):
@@ -153,7 +153,7 @@ def test_training_and_an_evaluation_job_do_not_change_each_others_files(tmp_path
     assert 30 in _as_tensorboard_reads(tmp_path)["validation/loss"]
 
 
-def test_rewind_does_not_change_another_run_in_a_subdirectory(tmp_path):
+def test_rewind_of_event_files_does_not_change_another_run_in_a_subdirectory(tmp_path):
     for folder in ("nested", "other_run"):
         _write(telemetry.TensorBoardWriter(tmp_path / folder), 10, 20)
     (tmp_path / "other_run" / "params.yaml").write_text("")

@@ -35,7 +35,9 @@ def read_table(path):
 @pytest.mark.parametrize(
     ("before", "kept"), [("", ""), ("one\n", "one\n"), ("on", ""), ("é\né", "é\n")]
 )
-def test_incomplete_last_line_is_removed_when_the_file_is_opened(tmp_path, before, kept):
+def test_incomplete_last_line_of_a_file_is_removed_before_lines_are_appended(
+    tmp_path, before, kept
+):
     path = tmp_path / "lines"
     path.write_text(before, encoding="utf-8")
     file = text_file_writers.LineFile(path)
@@ -47,7 +49,9 @@ def test_incomplete_last_line_is_removed_when_the_file_is_opened(tmp_path, befor
     assert path.read_text(encoding="utf-8") == kept + "next\nlast\n"
 
 
-def test_lost_lines_log_one_warning_until_a_line_is_written(tmp_path, monkeypatch, caplog):
+def test_lines_lost_to_a_full_disk_log_one_warning_until_a_line_is_written_again(
+    tmp_path, monkeypatch, caplog
+):
     def fail(path, mode):
         raise OSError("disk full")
 
@@ -90,7 +94,7 @@ def test_each_json_line_starts_with_step_split_and_wall_time(tmp_path):
 
 @settings(max_examples=30)
 @given(st.dictionaries(st.text(max_size=5), st.floats() | st.integers(), max_size=4))
-def test_any_names_and_values_make_valid_json_lines(tmp_path_factory, values):
+def test_json_lines_writer_writes_valid_json_for_any_names_and_values(tmp_path_factory, values):
     path = tmp_path_factory.mktemp("lines") / "m"
     write(telemetry.JsonLinesWriter(path), (1, "train", values))
     [line] = path.read_text(encoding="utf-8").rstrip("\n").split("\n")
@@ -145,7 +149,7 @@ def test_new_csv_column_is_empty_in_earlier_rows_even_after_a_restart(tmp_path):
     ]
 
 
-def test_header_that_could_not_be_written_is_written_with_the_next_row(
+def test_csv_header_that_could_not_be_written_is_written_with_the_next_row(
     tmp_path, monkeypatch, caplog
 ):
     def fail(*_):

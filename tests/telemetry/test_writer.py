@@ -67,7 +67,7 @@ def test_flat_config_uses_override_paths_and_masks_passwords():
     }
 
 
-def test_evaluation_job_writes_separate_metric_files():
+def test_evaluation_job_writes_its_metrics_to_a_separate_file():
     def file(mode):
         return telemetry.RunInfo("/run", 1, {}, mode=mode).file("metrics.json")
 
@@ -75,7 +75,7 @@ def test_evaluation_job_writes_separate_metric_files():
     assert file("continuous_eval") == "/run/metrics.continuous_eval.json"
 
 
-def test_writers_built_for_a_run_use_its_directory_and_config(tmp_path, monkeypatch):
+def test_file_and_tracking_writers_use_the_model_dir_and_config_of_their_run(tmp_path, monkeypatch):
     run = telemetry.RunInfo(model_dir=str(tmp_path / "run"), total_steps=700, config={"a": 1})
     for build in (text_file_writers.jsonl_of, text_file_writers.csv_of):
         with build(run) as writer:

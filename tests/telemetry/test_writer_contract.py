@@ -198,7 +198,7 @@ def test_full_disk_loses_records_with_a_warning_but_later_records_are_written(
 
 
 @pytest.mark.parametrize("name", ["jsonl", "csv"])
-def test_value_named_step_does_not_replace_the_step(name, tmp_path):
+def test_logged_value_named_step_does_not_replace_the_step_of_the_record(name, tmp_path):
     with FILES[name].build(tmp_path) as writer:
         values = {"step": 99.0, "loss": 1.0}
         writer.write(telemetry.Record(step=3, split="train", values=values))

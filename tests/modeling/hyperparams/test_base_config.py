@@ -183,7 +183,9 @@ WAYS_IN: dict[str, Callable[[str, object], object]] = {
 @pytest.mark.parametrize(
     ("field", "value", "place"), [("count", True, "`count`"), ("leaves", [{"x": 1.5}], r"\[0\].x")]
 )
-def test_wrong_type_is_refused_however_the_value_is_set(way, field, value, place) -> None:
+def test_value_of_a_wrong_type_is_refused_by_every_way_to_set_a_config_field(
+    way, field, value, place
+) -> None:
     with pytest.raises(errors.ConfigTypeError, match=place):
         WAYS_IN[way](field, value)
 
@@ -217,7 +219,9 @@ WRONG_TYPES = [
 
 
 @pytest.mark.parametrize(("field", "value", "named"), WRONG_TYPES)
-def test_wrong_type_error_names_the_location_or_the_remedy(field, value, named) -> None:
+def test_config_type_error_names_the_expected_type_the_nested_field_or_the_remedy(
+    field, value, named
+) -> None:
     with pytest.raises(errors.ConfigTypeError) as caught:
         Everything(**{field: value})
     assert named in str(caught.value)
@@ -432,7 +436,7 @@ def test_yaml_round_trip_preserves_the_config_and_writes_identical_bytes(
     assert path.with_suffix(".again").read_bytes() == path.read_bytes()
 
 
-def test_list_elements_can_be_overridden_by_index():
+def test_list_elements_of_a_config_are_overridden_by_index():
     config = ExperimentConfig(routines=[TrainerConfig(learning_rate=0.5), TrainerConfig()])
     override = "routines[0].train_steps=2,routines[2].train_steps=3"
     hyperparams.override_params_dict(config, override, is_strict=True)
@@ -457,7 +461,7 @@ def test_copied_and_pickled_configs_are_equal_to_the_original():
         assert twin.routines[0] is not config.routines[0]
 
 
-def test_bind_sets_the_builder_of_one_config_class_only_once():
+def test_bind_sets_the_builder_of_a_config_class_and_a_second_bind_raises():
     @dataclasses.dataclass
     class Bound(hyperparams.Config):
         pass
@@ -502,13 +506,13 @@ def test_validate_fields_is_called_for_nested_configs() -> None:
         lambda c: hyperparams.override_params_dict(c, "stages: {startup: 'a:B'}", is_strict=True),
     ],
 )
-def test_alias_sets_its_field_in_every_kind_of_override(give):
+def test_field_alias_sets_its_field_in_every_kind_of_config_override(give):
     config = RunConfig()
     give(config)
     assert config.as_dict()["stages"] == {"initialize": "a:B", "steps": 0, "epochs": None}
 
 
-def test_setting_a_field_resets_the_mutually_exclusive_one(tmp_path):
+def test_setting_a_field_resets_its_mutually_exclusive_field_to_the_default(tmp_path):
     config = StagesConfig(epochs=3)
     config.override({"steps": 5})
     assert (config.steps, config.epochs) == (5, None)
@@ -523,7 +527,7 @@ def test_setting_a_field_resets_the_mutually_exclusive_one(tmp_path):
     assert StagesConfig.from_yaml(path) == config
 
 
-def test_null_or_default_does_not_conflict_with_a_mutually_exclusive_field():
+def test_null_or_default_value_does_not_conflict_with_a_mutually_exclusive_field():
     assert StagesConfig({"steps": 5, "epochs": None}).steps == 5
     assert StagesConfig(steps=0, epochs=3).epochs == 3
 
@@ -624,7 +628,7 @@ def test_lenient_config_stays_unlocked_inside_a_locked_config() -> None:
         ("near", 2, 2),
     ],
 )
-def test_value_is_converted_to_the_type_of_its_field(field, value, stored):
+def test_config_value_is_converted_to_the_annotated_type_of_its_field(field, value, stored):
     kept = getattr(Everything(**{field: value}), field)
     assert repr(kept) == repr(stored)
     assert type(kept) is type(stored)
@@ -712,13 +716,13 @@ def test_single_plugin_argument_is_set_by_its_path():
     assert trainer.hooks[1].as_dict() == {"name": "a", "patience": 5, "metric": "accuracy"}
 
 
-def test_free_config_accepts_new_keys_at_any_time():
+def test_free_config_accepts_new_keys_in_its_constructor_and_in_overrides():
     trainer = PluginsConfig({"overrides": {"a.b": 1, "c": {"d": [[1]]}}})
     trainer.override({"overrides": {"c": {"e": 2}}})
     assert trainer.as_dict()["overrides"] == {"a.b": 1, "c": {"d": [[1]], "e": 2}}
 
 
-def test_only_the_selected_alternative_is_returned_and_exported():
+def test_one_of_config_returns_and_exports_only_the_selected_alternative():
     warmup = Warmup({"type": "linear", "linear": {"warmup_steps": 5}})
     assert warmup.get() == Linear(warmup_steps=5)
     assert warmup.as_dict() == {"type": "linear", "linear": {"warmup_steps": 5}}
@@ -731,26 +735,26 @@ def test_selecting_no_alternative_in_a_one_of_config_is_allowed(nothing):
     assert Warmup(type=nothing).as_dict() == {"type": nothing}
 
 
-def test_alternative_can_be_set_before_its_type_in_one_override():
+def test_override_may_set_an_alternative_of_a_one_of_config_before_its_type():
     config = Optimization()
     override = "warmup.linear.warmup_steps=5,warmup.type=linear"
     hyperparams.override_params_dict(config, override, is_strict=True)
     assert config.warmup.get() == Linear(warmup_steps=5)
 
 
-def test_non_strict_override_adds_an_alternative():
+def test_non_strict_override_adds_an_alternative_to_a_one_of_config():
     warmup = Warmup()
     warmup.override({"type": "mine", "mine": {"x": 1}}, is_strict=False)
     assert warmup.get().x == 1
 
 
-def test_only_the_selected_alternative_is_validated():
+def test_validate_checks_only_the_selected_alternative_of_a_one_of_config():
     Optimization(warmup=Warmup(type="linear")).validate()
     with pytest.raises(KeyError, match=r"`warmup\.polynomial`"):
         Optimization(warmup=Warmup(type="polynomial")).validate()
 
 
-def test_lock_applies_to_unselected_alternatives():
+def test_lock_applies_to_unselected_alternatives_of_a_one_of_config():
     config = Optimization()
     config.lock()
     with pytest.raises(errors.LockedConfigError):

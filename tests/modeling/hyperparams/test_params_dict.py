@@ -91,7 +91,7 @@ def test_error_for_an_invalid_override_or_restriction_names_its_cause(act, error
     assert named in str(caught.value)
 
 
-def test_only_the_constructor_and_non_strict_overrides_add_keys():
+def test_params_dict_accepts_new_keys_only_in_its_constructor_and_in_non_strict_overrides():
     params = ParamsDict({"a": {"b": 1}})
     params.override({"a": {"c": 2}}, is_strict=False)
     assert params.as_dict() == {"a": {"b": 1, "c": 2}}
@@ -107,7 +107,7 @@ def test_reading_an_unknown_key_raises_attribute_error():
         _ = params.train_step
 
 
-def test_params_dict_copies_its_values():
+def test_params_dict_shares_no_nested_values_with_its_input_or_with_as_dict():
     values = {"a": [{"b": 1}]}
     params = ParamsDict(values)
     values["a"][0]["b"] = params.as_dict()["a"][0]["b"] = 2
@@ -121,7 +121,7 @@ def test_override_can_replace_a_scalar_with_a_dict_and_a_dict_with_a_scalar():
     assert params.as_dict() == {"a": {"x": 1}, "b": 3}
 
 
-def test_lock_applies_to_nested_parameters():
+def test_lock_of_a_params_dict_applies_to_nested_parameters():
     params = ParamsDict({"a": {"b": {"c": 1}}})
     params.lock()
     for change in (
@@ -161,7 +161,7 @@ def test_override_is_parsed_from_assignments_yaml_or_json(override):
 
 
 @pytest.mark.parametrize("name", ["exp.yaml", "exp.yml", "exp.json", "exp.txt"])
-def test_override_is_read_from_a_file(tmp_path, name):
+def test_config_override_is_read_from_a_yaml_json_or_text_file(tmp_path, name):
     path = tmp_path / name
     path.write_text('{"a": 5}')
     for override in (path, str(path)):
@@ -170,7 +170,7 @@ def test_override_is_read_from_a_file(tmp_path, name):
 
 
 @pytest.mark.parametrize("override", [None, "", {}, "# nothing"])
-def test_empty_override_changes_nothing(override):
+def test_empty_override_does_not_change_a_params_dict(override):
     params = hyperparams.override_params_dict(ParamsDict({"a": 1}), override, is_strict=True)
     assert params.as_dict() == {"a": 1}
 
@@ -180,7 +180,7 @@ def test_assignment_whose_value_ends_in_yaml_is_not_read_as_a_file():
     assert params.a == "x.yaml"
 
 
-def test_list_elements_are_overridden_by_index():
+def test_list_elements_of_a_params_dict_are_overridden_by_index():
     params = ParamsDict({"a": [1, 2, 3], "b": [{"c": 1}]})
     hyperparams.override_params_dict(params, "a[1]=5,a[3]=6,b[0]={c: 2}", is_strict=True)
     assert params.as_dict() == {"a": [1, 5, 3, 6], "b": [{"c": 2}]}
@@ -208,7 +208,7 @@ def test_params_dict_round_trips_through_yaml(tmp_path):
         "a == a",
     ],
 )
-def test_satisfied_restrictions_are_accepted(restriction):
+def test_params_dict_that_satisfies_its_restriction_is_valid(restriction):
     _check(restriction, a={"b": 1}, c=2, n=None, s="off", t=True)
 
 
@@ -244,7 +244,7 @@ def test_set_by_path_parses_text_according_to_the_field_type(path, text, value):
     assert eval(f"config.{path}", {"config": config}) == value
 
 
-def test_index_at_the_end_of_a_list_appends_a_config():
+def test_set_by_path_with_the_index_after_the_last_element_appends_a_config():
     config = Experiment()
     hyperparams.set_by_path(config, "routines[1].weight", "2")
     assert config.routines == (Routine(), Routine(weight=2.0))
@@ -272,7 +272,7 @@ def test_flatten_lists_the_leaves_in_field_order():
     ]
 
 
-def test_diff_shows_each_path_whose_value_differs():
+def test_diff_shows_each_config_path_whose_value_differs():
     old = Experiment()
     new = Experiment(train_steps=5, choice=Choice(type="b"))
     assert hyperparams.diff(old.as_dict(), new) == [
@@ -284,7 +284,7 @@ def test_diff_shows_each_path_whose_value_differs():
     assert hyperparams.diff({"a": (1, 2)}, {"a": [1, 2]}) == []
 
 
-def test_strings_are_found_and_rewritten_at_any_depth():
+def test_config_strings_are_found_and_rewritten_at_any_depth():
     config = hyperparams.Config({"a": "x", "b": ["x", {"c": ("x", 1)}], "d": {"e": "y", "f": 2}})
     config.lock()
     assert sorted(hyperparams.texts(config)) == ["x", "x", "x", "y"]

@@ -63,7 +63,7 @@ def test_yaml_nan_is_a_float() -> None:
     assert math.isnan(resolve(".nan"))
 
 
-def test_integers_of_up_to_64_bits_are_accepted() -> None:
+def test_yaml_integers_of_up_to_64_bits_are_accepted() -> None:
     assert resolve(str(2**63 - 1)) == 2**63 - 1
     assert resolve(str(-(2**63))) == -(2**63)
 
@@ -148,7 +148,7 @@ def alias_bomb():
     ],
     ids=["aliases", "cycle", "flow depth", "block depth"],
 )
-def test_text_that_expands_or_nests_too_far_is_refused_within_a_second(text, message):
+def test_yaml_with_excessive_alias_expansion_or_nesting_is_refused_within_a_second(text, message):
     # Measure the CPU time of this thread only, because other threads may be running.
     start = time.thread_time()
     with pytest.raises(errors.ConfigValueError, match=message):
@@ -156,7 +156,7 @@ def test_text_that_expands_or_nests_too_far_is_refused_within_a_second(text, mes
     assert time.thread_time() - start < 1
 
 
-def test_huge_file_is_refused_without_reading_it(tmp_path):
+def test_config_file_above_the_size_limit_is_refused_without_being_read(tmp_path):
     path = tmp_path / "huge.yaml"
     path.touch()
     os.truncate(path, 1 << 30)
@@ -175,14 +175,14 @@ def test_huge_file_is_refused_without_reading_it(tmp_path):
         ("a: 1".encode("utf-16-le"), r"x\.yaml:1: the character '\\x00'"),
     ],
 )
-def test_files_that_are_not_plain_utf_8_are_refused(tmp_path, content, message):
+def test_config_files_that_are_not_plain_utf_8_are_refused(tmp_path, content, message):
     path = tmp_path / "x.yaml"
     path.write_bytes(content)
     with pytest.raises(errors.ConfigValueError, match=message):
         yaml_io.read_yaml(path)
 
 
-def test_missing_file_or_directory_raises_config_file_error(tmp_path):
+def test_reading_a_missing_file_or_a_directory_as_yaml_raises_config_file_error(tmp_path):
     for path in (tmp_path / "absent.yaml", tmp_path):
         with pytest.raises(yaml_io.ConfigFileError, match=str(path)):
             yaml_io.read_yaml(path)
@@ -236,7 +236,7 @@ def test_yaml_round_trip_preserves_any_mapping(mapping):
 
 
 @given(st.text())
-def test_any_text_is_parsed_or_refused_with_a_config_error(text):
+def test_yaml_parser_returns_a_dict_or_raises_config_value_error_for_any_text(text):
     with contextlib.suppress(errors.ConfigValueError):
         assert isinstance(parse(text), dict)
 
@@ -246,12 +246,12 @@ def test_pyyaml_reads_written_strings_back_as_strings():
     assert yaml.safe_load(yaml_io.to_yaml({"a": texts})) == {"a": texts}
 
 
-def test_writing_an_unsupported_value_raises_config_type_error():
+def test_writing_an_unsupported_value_to_yaml_raises_config_type_error():
     with pytest.raises(errors.ConfigTypeError, match="Can't write the value to a config file"):
         yaml_io.to_yaml({"a": object()})
 
 
-def test_global_state_of_pyyaml_is_untouched():
+def test_importing_yaml_io_does_not_change_the_behavior_of_pyyaml():
     assert yaml.safe_load("a: 1e-3") == {"a": "1e-3"}
     assert yaml.safe_dump({"a": [1]}) == "a:\n- 1\n"
 
@@ -285,7 +285,7 @@ def test_comma_separated_overrides_are_parsed(text, parsed):
         ("a=1,b=[[1],[2]]", 4, "A list in a list"),
     ],
 )
-def test_malformed_override_is_shown_with_its_position_and_a_hint(text, position, hint):
+def test_error_for_a_malformed_override_shows_its_position_and_a_hint(text, position, hint):
     with pytest.raises(errors.ConfigValueError) as caught:
         yaml_io.parse_csv(text)
     first, shown, pointer, advice = str(caught.value).splitlines()
@@ -296,7 +296,7 @@ def test_malformed_override_is_shown_with_its_position_and_a_hint(text, position
 
 
 @pytest.mark.parametrize("text", ["a=1, b.c='x, y', b.d=[1,2]", "b[1]=x,b[0]=y", "a=it's: fine"])
-def test_override_is_converted_to_equivalent_yaml(text):
+def test_comma_separated_override_is_converted_to_equivalent_yaml(text):
     rewritten = yaml.safe_load(yaml_io.nested_csv_str_to_json_str(text))
     listed = {
         key: list(dict(sorted(v.items())).values()) if 0 in v else v
@@ -306,17 +306,17 @@ def test_override_is_converted_to_equivalent_yaml(text):
     assert rewritten == {**yaml_io.parse_csv(text), **listed}
 
 
-def test_path_is_split_into_names_and_indices() -> None:
+def test_config_path_is_split_into_names_and_indices() -> None:
     assert yaml_io.parse_path("a.b[0][1].c") == ["a", "b", 0, 1, "c"]
 
 
-def test_indexed_list_items_replace_or_append_elements():
+def test_list_override_by_index_replaces_or_appends_elements():
     items = yaml_io.ListItems({2: "new", 0: "changed"})
     assert items.over(["x", "y"], HERE) == [("changed", "x"), ("y", "y"), ("new", None)]
     assert yaml_io.ListItems({0: 1}).over(None, HERE) == [(1, None)]
 
 
-def test_cursor_shows_path_config_name_and_line():
+def test_location_in_a_config_is_shown_as_path_config_name_file_and_line():
     mapping = yaml_io.LocatedDict("exp.yaml")
     mapping["b"] = 1
     mapping.lines["b"] = 7
@@ -324,7 +324,7 @@ def test_cursor_shows_path_config_name_and_line():
     assert str(yaml_io.Cursor("Top")) == "Top"
 
 
-def test_renamed_mapping_keeps_its_line_numbers():
+def test_renaming_yaml_keys_keeps_their_line_numbers():
     mapping = yaml_io.LocatedDict("a.yaml")
     mapping["old"] = 1
     mapping.lines["old"] = 7
@@ -344,5 +344,5 @@ def test_renamed_mapping_keeps_its_line_numbers():
         ("mysql://me@host/db", "mysql://me@host/db"),
     ],
 )
-def test_passwords_of_urls_are_masked(url: str, masked: str) -> None:
+def test_mask_passwords_hides_only_the_passwords_in_urls(url: str, masked: str) -> None:
     assert yaml_io.mask_passwords(f"a {url} b") == f"a {masked} b"

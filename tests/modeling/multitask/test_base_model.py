@@ -39,7 +39,7 @@ def test_variables_of_a_frozen_layer_are_not_trainable() -> None:
     assert len(trainable) == 5
 
 
-def test_checkpoint_restores_shared_weights(tmp_path: pathlib.Path) -> None:
+def test_checkpoint_restores_all_variables_of_a_multitask_model(tmp_path: pathlib.Path) -> None:
     saved, restored = _Model(), _Model()
     path = tf.train.Checkpoint(model=saved).save(str(tmp_path / "ckpt"))
     status = tf.train.Checkpoint(model=restored).restore(path)
@@ -48,7 +48,7 @@ def test_checkpoint_restores_shared_weights(tmp_path: pathlib.Path) -> None:
         assert (one.numpy() == other.numpy()).all()
 
 
-def test_build_creates_variables_only_for_models_with_known_inputs(
+def test_multitask_build_creates_variables_only_for_sub_models_with_known_inputs(
     make_model: Callable[..., Any],
 ) -> None:
     model = make_model()
@@ -60,6 +60,6 @@ def test_build_creates_variables_only_for_models_with_known_inputs(
     assert len(model.variables) == 1
 
 
-def test_model_without_sub_tasks_raises_not_implemented_error() -> None:
+def test_multitask_model_without_instantiate_sub_tasks_raises_not_implemented_error() -> None:
     with pytest.raises(NotImplementedError, match="_instantiate_sub_tasks"):
         base_model.MultiTaskBaseModel()

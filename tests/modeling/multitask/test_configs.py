@@ -35,7 +35,7 @@ def test_multitask_config_round_trips_through_yaml(tmp_path: pathlib.Path) -> No
     assert configs.MultiTaskExperimentConfig.from_yaml(path) == params
 
 
-def test_routine_has_the_name_of_its_task_config_by_default() -> None:
+def test_task_routine_is_named_after_its_task_config_by_default() -> None:
     assert configs.TaskRoutine(task_config=cfg.TaskConfig(name="foo")).resolved_name == "foo"
 
 

@@ -53,7 +53,7 @@ def test_evaluation_results_are_nested_by_task_and_eval_steps_are_set_per_task(
     assert evaluating.validation_metrics["foo"][0].name == "mae"
 
 
-def test_partial_batch_is_weighted_by_its_size(
+def test_multitask_evaluation_weights_a_partial_batch_by_its_size(
     tasks: Any, make_evaluator: Callable[..., Any]
 ) -> None:
     labels = tf.constant([[1.0], [1.0], [1.0], [4.0]])
@@ -80,7 +80,7 @@ def test_averaged_weights_are_evaluated_and_trained_weights_restored_even_after_
     assert averaged.evaluator.model.weight == 1.0
 
 
-def test_best_checkpoint_contains_the_averaged_weights(
+def test_best_checkpoint_of_a_multitask_evaluator_contains_the_averaged_weights(
     make_evaluator: Callable[..., Any], make_model: Callable[..., Any], tmp_path: pathlib.Path
 ) -> None:
     exporter = best_checkpoint.BestCheckpointExporter(str(tmp_path), "foo|validation_loss", "lower")
@@ -144,7 +144,7 @@ class CompiledPull(base_task.Task):
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("replicas", [1, 2])
-def test_compiled_models_train_and_evaluate_like_tasks_with_losses(
+def test_compiled_sub_models_train_and_evaluate_like_tasks_that_define_the_loss(
     tasks: Any, make_model: Callable[..., Any], two_replicas: Any, replicas: int
 ) -> None:
     results = []
@@ -204,7 +204,7 @@ class SplitTask(PullTask):
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("execution", ["graph", "xla", "xla_loop"])
-def test_evaluation_by_a_hook_within_an_interval_does_not_change_training_metrics(
+def test_evaluation_by_a_hook_between_two_reports_keeps_multitask_training_metrics(
     execution: str,
 ) -> None:
     def create(target: float, name: str) -> SplitTask:

@@ -80,7 +80,7 @@ def test_all_execution_modes_give_the_same_multitask_weights(
 
 
 @pytest.mark.parametrize("trainer_type", ["joint", "interleaving"])
-def test_graph_hooks_receive_losses_and_gradients(
+def test_graph_hooks_receive_losses_and_gradients_in_multitask_training(
     train: Callable[..., Any], trainer_type: str
 ) -> None:
     hook = LargestGradient()
@@ -91,7 +91,7 @@ def test_graph_hooks_receive_losses_and_gradients(
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("execution", ["xla", "xla_loop"])
-def test_resumed_multitask_run_equals_an_uninterrupted_one(
+def test_resumed_multitask_run_equals_an_uninterrupted_run(
     experiment: Callable[..., Any],
     make_model: Callable[..., Any],
     tmp_path: pathlib.Path,

@@ -58,7 +58,9 @@ def test_joint_update_does_not_depend_on_loss_scaling_or_the_number_of_replicas(
     assert model.weight == pytest.approx(1 - 0.1 * 0.2)
 
 
-def test_from_config_keeps_names_weights_and_eval_steps(experiment: Callable[..., Any]) -> None:
+def test_multitask_from_config_keeps_task_names_weights_and_eval_steps(
+    experiment: Callable[..., Any],
+) -> None:
     config = experiment().task
     config.task_routines[0].override({"task_weight": None, "eval_steps": 2})
     config.task_routines[1].override({"task_weight": 3.0})

@@ -49,7 +49,7 @@ def test_task_with_zero_weight_is_never_drawn() -> None:
 
 
 @pytest.mark.parametrize("weights", [{}, {"a": 0.0}, {"a": 1.0, "b": -1.0}])
-def test_missing_zero_or_negative_task_weights_are_refused(weights: dict) -> None:
+def test_task_weights_that_are_missing_negative_or_all_zero_are_refused(weights: dict) -> None:
     with pytest.raises(errors.ConfigValueError, match="weights"):
         task_sampler.UniformTaskSampler(weights)
 

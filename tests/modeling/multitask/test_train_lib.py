@@ -72,7 +72,7 @@ def _reports(model_dir: pathlib.Path, name: str = "metrics.json") -> list[dict[s
     return [json.loads(line) for line in (model_dir / name).read_text().splitlines()]
 
 
-def test_joint_run_writes_its_records_and_the_best_checkpoint_by_a_task_metric(
+def test_joint_training_writes_run_files_and_selects_the_best_checkpoint_by_a_task_metric(
     run: Callable[..., Any], experiment: Experiment, tmp_path: pathlib.Path
 ) -> None:
     params = experiment(
@@ -105,7 +105,7 @@ def test_multitask_run_returns_metrics_only_with_run_post_eval(
     assert [(r["step"], r["split"]) for r in reports] == [(4, "validation"), (8, "validation")]
 
 
-def test_schedule_ratios_are_converted_to_steps(
+def test_decay_ratio_of_a_schedule_is_converted_to_steps_in_multitask_training(
     run: Callable[..., Any], experiment: Experiment, tmp_path: pathlib.Path
 ) -> None:
     params = experiment(trainer_type="joint")
@@ -178,7 +178,7 @@ def test_diverging_multitask_run_raises_and_is_recorded_as_failed(
     assert json.loads((tmp_path / "run.json").read_text())["status"] == "failed"
 
 
-def test_separate_evaluation_uses_the_averaged_weights(
+def test_eval_mode_evaluates_the_averaged_weights_of_a_multitask_run(
     run: Callable[..., Any], experiment: Experiment, tmp_path: pathlib.Path
 ) -> None:
     ema = {"ema": {"average_decay": 0.9, "dynamic_decay": False}}

@@ -109,7 +109,7 @@ def test_two_replicas_train_to_the_same_weights_as_one_replica(
 
 
 @KINDS
-def test_resumed_trainer_equals_an_uninterrupted_one(
+def test_resumed_multitask_trainer_ends_with_the_weights_of_an_uninterrupted_trainer(
     make_trainer: Callable[..., Any],
     make_model: Callable[..., Any],
     tmp_path: pathlib.Path,
@@ -142,7 +142,7 @@ def test_weight_averages_start_at_the_weights_set_by_initialize(
     assert trainer.model.weight == 7.0
 
 
-def test_trainer_uses_the_options_and_datasets_passed_to_it(
+def test_multitask_trainer_accepts_trainer_options_and_uses_the_datasets_passed_to_it(
     make_trainer: Callable[..., Any], tasks: Any
 ) -> None:
     options = orbit.StandardTrainerOptions(use_tf_function=False, use_tf_while_loop=False)
@@ -172,7 +172,7 @@ def test_mismatched_tasks_models_and_samplers_are_refused(
         )
 
 
-def test_training_losses_are_means_over_examples(
+def test_joint_training_losses_are_means_over_examples(
     make_trainer: Callable[..., Any], tasks: Any
 ) -> None:
     for task, last in ((tasks["foo"], 4.0), (tasks["bar"], 7.0)):
@@ -207,7 +207,7 @@ def test_task_with_a_weight_of_zero_is_never_trained(make_trainer: Callable[...,
     assert ("foo" in results, "bar" in results) == (foo > 0, bar > 0)
 
 
-def test_training_loss_is_the_mean_over_the_examples_of_all_tasks(
+def test_interleaving_training_loss_is_the_mean_over_the_examples_of_all_tasks(
     make_trainer: Callable[..., Any], tasks: Any
 ) -> None:
     # The first task alternates between batches of two examples and of one, the second between

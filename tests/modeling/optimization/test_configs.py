@@ -87,7 +87,7 @@ def test_optimization_config_is_read_from_a_dict_and_from_a_file(tmp_path: pathl
     assert optimization.OptimizationConfig.from_yaml(path) == config
 
 
-def test_optimizer_and_schedule_are_unselected_by_default() -> None:
+def test_optimization_config_selects_no_optimizer_and_no_schedule_by_default() -> None:
     config = optimization.OptimizationConfig()
     choices = (config.optimizer, config.learning_rate, config.warmup)
     assert [choice.get() for choice in choices] == [None] * 3

@@ -103,7 +103,7 @@ def test_swapping_averaged_weights_twice_restores_the_trained_weights_bit_for_bi
         assert copy.numpy().tobytes() == trained.tobytes()
 
 
-def test_swapping_twice_restores_weights_that_differ_between_replicas(
+def test_swapping_averaged_weights_twice_restores_weights_that_differ_between_replicas(
     two_replicas: tf.distribute.Strategy,
 ) -> None:
     with two_replicas.scope():
@@ -188,7 +188,7 @@ def test_keras_fit_trains_with_a_moving_average() -> None:
     assert model.optimizer.iterations.numpy() == 2
 
 
-def test_following_weights_and_averaged_weights_apply_only_within_their_with_blocks() -> None:
+def test_following_weights_and_averaged_weights_contexts_leave_trained_weights_unchanged() -> None:
     model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
     optimizer = ExponentialMovingAverage(keras.optimizers.SGD(1.0))
     optimizer.shadow_copy(model)
@@ -203,7 +203,7 @@ def test_following_weights_and_averaged_weights_apply_only_within_their_with_blo
     np.testing.assert_array_equal(model.layers[0].kernel, before + 1.0)
 
 
-def test_moving_average_is_found_in_wrappers_and_shares_the_inner_learning_rate() -> None:
+def test_moving_average_is_found_in_optimizer_wrappers_and_sets_the_inner_learning_rate() -> None:
     average = ExponentialMovingAverage(keras.optimizers.SGD(0.5))
     for wrapper in (average, performance.LossScaleOptimizer(average), make_distributed(average)):
         assert get_moving_average(wrapper) is average

@@ -15,7 +15,7 @@ def _optimizer(variables) -> keras.optimizers.Optimizer:
     return distributed_gradients.make_distributed(optimizer)
 
 
-def test_gradient_sink_looks_like_the_optimizer_and_discards_gradients() -> None:
+def test_gradient_sink_is_an_instance_of_the_optimizer_class_and_discards_gradients() -> None:
     variable = keras.Variable([1.0])
     sink = gradient_accumulator.GradientSink(keras.optimizers.SGD(0.5))
     assert isinstance(sink, keras.optimizers.SGD)
@@ -25,7 +25,7 @@ def test_gradient_sink_looks_like_the_optimizer_and_discards_gradients() -> None
     assert variable.numpy() == [1.0]
 
 
-def test_update_uses_the_mean_gradient_of_its_micro_batches() -> None:
+def test_gradient_accumulator_updates_with_the_mean_gradient_of_the_micro_batches() -> None:
     variable = keras.Variable([0.0])
     optimizer = distributed_gradients.make_distributed(keras.optimizers.SGD(1.0))
     optimizer.build([variable])
@@ -38,7 +38,7 @@ def test_update_uses_the_mean_gradient_of_its_micro_batches() -> None:
     assert int(optimizer.iterations) == 2
 
 
-def test_variable_without_gradients_is_not_changed() -> None:
+def test_gradient_accumulator_does_not_change_a_variable_without_gradients() -> None:
     used, unused = keras.Variable([0.0]), keras.Variable([5.0])
     optimizer = keras.optimizers.AdamW(0.1, weight_decay=0.5)
     optimizer.build([used, unused])
@@ -64,7 +64,7 @@ def test_accumulated_gradients_are_summed_over_replicas_once(two_replicas) -> No
     np.testing.assert_allclose(variable.numpy(), [-2.0])
 
 
-def test_gradient_collector_keeps_only_pairs_with_a_gradient() -> None:
+def test_gradient_collector_keeps_only_variables_that_have_a_gradient() -> None:
     one, other = keras.Variable([0.0]), keras.Variable([0.0])
     collector = gradient_accumulator.GradientCollector(keras.optimizers.SGD())
     collector.apply_gradients([(tf.constant([1.0]), one), (None, other)])

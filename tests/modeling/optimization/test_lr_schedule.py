@@ -127,7 +127,7 @@ def test_learning_rate_schedule_follows_its_formula(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", GARDEN)
-def test_schedule_has_the_values_of_the_model_garden(name: str) -> None:
+def test_learning_rate_schedule_returns_the_values_of_the_model_garden_schedule(name: str) -> None:
     for step, expected in zip(STEPS, GARDEN[name], strict=True):
         if expected is not None:
             actual = SCHEDULES[name][0](step)
@@ -135,7 +135,7 @@ def test_schedule_has_the_values_of_the_model_garden(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", SCHEDULES)
-def test_schedule_survives_serialization_by_itself_and_in_an_optimizer(name: str) -> None:
+def test_serialized_schedule_is_restored_alone_and_within_an_optimizer(name: str) -> None:
     schedule, _ = SCHEDULES[name]
     optimizer = keras.optimizers.SGD(schedule)
     restored = schedules.deserialize(schedules.serialize(schedule))

@@ -51,7 +51,7 @@ def test_config_fields_become_optimizer_arguments() -> None:
     ("name", "fields"),
     [("sgd", {"decay": 0.5}), ("adam_experimental", {"jit_compile": True})],
 )
-def test_setting_a_field_without_effect_logs_a_warning(
+def test_setting_an_optimizer_config_field_without_effect_logs_a_warning(
     warnings: list[str], name: str, fields: dict[str, Any]
 ) -> None:
     _optimizer(name)
@@ -85,7 +85,7 @@ def test_gradient_aggregator_and_transformers_run_before_clipping() -> None:
     assert seen == ["aggregate", "transform"]
 
 
-def test_moving_average_wraps_the_optimizer() -> None:
+def test_optimizer_is_wrapped_in_a_moving_average_if_ema_is_configured() -> None:
     ema = {"average_decay": 0.5, "trainable_weights_only": False}
     optimizer = _factory({"type": "adam"}, ema=ema).build_optimizer(0.1)
     assert isinstance(optimizer, optimization.ExponentialMovingAverage)
@@ -93,7 +93,7 @@ def test_moving_average_wraps_the_optimizer() -> None:
     assert optimizer.get_config()["average_decay"] == 0.5
 
 
-def test_postprocessor_replaces_the_optimizer() -> None:
+def test_optimizer_returned_by_the_postprocessor_replaces_the_built_optimizer() -> None:
     other = keras.optimizers.SGD()
     assert _optimizer("adam", postprocessor=lambda _: other) is other
     with pytest.raises(TypeError, match="Keras optimizer"):
@@ -222,7 +222,7 @@ def test_built_optimizer_is_restored_from_a_checkpoint(tmp_path: Any) -> None:
 
 
 @pytest.mark.parametrize("name", ["adamw", "rmsprop"])
-def test_optimizer_has_lazy_rows_only_if_the_config_sets_them(name: str) -> None:
+def test_optimizer_uses_lazy_rows_only_if_lazy_rows_is_true_in_its_config(name: str) -> None:
     assert not distributed_gradients.has_lazy_rows(_optimizer(name))
     assert distributed_gradients.has_lazy_rows(_optimizer(name, {"lazy_rows": True}))
 
@@ -262,7 +262,7 @@ def _lazy(optimizer: keras.optimizers.Optimizer) -> keras.optimizers.Optimizer:
         lambda: _lazy(keras.optimizers.RMSprop(0.1, centered=True, momentum=0.9)),
     ],
 )
-def test_training_step_has_no_op_over_a_whole_embedding_table(
+def test_training_step_reads_and_writes_only_the_looked_up_rows_of_an_embedding_table(
     optimizer_fn: Callable[[], keras.optimizers.Optimizer],
 ) -> None:
     rows = 7919

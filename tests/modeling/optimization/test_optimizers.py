@@ -188,7 +188,7 @@ def test_optimizer_update_follows_its_formula(optimizer: Callable[[], Any], rule
         ),
     ],
 )
-def test_optimizer_without_its_extra_features_matches_keras(
+def test_lamb_matches_keras_lamb_and_lars_without_layer_adaptation_matches_keras_sgd(
     optimizer: Callable[[], Any], keras_own: Callable[[], Any]
 ) -> None:
     _assert_close(_train(optimizer()), _train(keras_own()))
@@ -275,7 +275,9 @@ def test_adamw_clips_gradients_to_a_global_norm_of_one() -> None:
     rounding.assert_close([m.numpy()[0] for m in optimizer._momentums], [0.6, 0.8], roundings=4)
 
 
-def test_weight_decay_is_chosen_by_path_on_every_replica(train_on: Callable[..., Any]) -> None:
+def test_weight_decay_excludes_variables_by_path_on_every_replica(
+    train_on: Callable[..., Any],
+) -> None:
     decaying = train_on(2, lambda: _built("adamw"))
     plain = train_on(2, lambda: _built("adamw", {}))
     np.testing.assert_array_equal(decaying.bias.numpy(), plain.bias.numpy())
@@ -321,7 +323,7 @@ def test_weights_loaded_after_building_the_optimizer_train_like_initial_weights(
         ("bias:0", False),
     ],
 )
-def test_patterns_are_searched_in_the_path_and_name_of_a_variable(
+def test_weight_decay_patterns_are_searched_in_the_path_and_name_of_a_variable(
     patterns: Any, is_match: bool
 ) -> None:
     with keras.name_scope("encoder"), keras.name_scope("layer_normalization"):

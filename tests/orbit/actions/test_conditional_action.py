@@ -3,7 +3,7 @@ import tensorflow as tf
 from official_lite.orbit import actions
 
 
-def test_conditional_actions_run_in_list_order_only_if_the_condition_is_true():
+def test_conditional_action_calls_its_actions_in_list_order_only_if_its_condition_is_true():
     taken = []
     action = actions.ConditionalAction(
         condition=lambda output: output["go"],

@@ -72,5 +72,5 @@ def test_export_contains_the_current_variable_values(tmp_path):
     assert tf.saved_model.load(path)().numpy() == 5
 
 
-def test_bucket_paths_keep_the_double_slash_of_their_scheme():
+def test_safe_normpath_keeps_the_double_slash_after_a_gs_scheme():
     assert export_saved_model.safe_normpath("gs://bucket//a/../b") == "gs://bucket/b"

@@ -8,7 +8,7 @@ from official_lite.common import errors
 from official_lite.orbit import actions
 
 
-def test_higher_is_better_sets_the_direction_of_the_comparison():
+def test_new_best_metric_is_the_highest_value_unless_higher_is_better_is_false():
     highest = actions.NewBestMetric("x")
     lowest = actions.NewBestMetric("x", higher_is_better=False)
     values = [{"x": value} for value in (1.0, 0.0, 2.0, 2.0)]
@@ -16,21 +16,21 @@ def test_higher_is_better_sets_the_direction_of_the_comparison():
     assert [lowest(output) for output in values] == [True, True, False, False]
 
 
-def test_commit_stores_the_new_best_value_but_test_does_not():
+def test_new_best_metric_commit_stores_the_best_value_but_its_test_method_does_not():
     best = actions.NewBestMetric(lambda output: tf.constant(output["x"]))
     assert [best.test({"x": 1.0}) for _ in range(2)] == [True, True]
     assert [best.commit({"x": 1.0}) for _ in range(2)] == [True, False]
     assert best.best_value == 1.0
 
 
-def test_non_finite_value_is_never_the_best():
+def test_new_best_metric_is_never_a_non_finite_value():
     for higher_is_better in (True, False):
         best = actions.NewBestMetric("x", higher_is_better)
         assert not any(best.commit({"x": value}) for value in (math.nan, math.inf, -math.inf))
         assert best.commit({"x": 0.0})
 
 
-def test_best_value_is_restored_from_its_file_after_a_restart(tmp_path):
+def test_new_best_metric_restores_the_best_value_from_its_file_after_a_restart(tmp_path):
     filename = str(tmp_path / "new" / "best.json")
     actions.NewBestMetric("x", filename=filename).commit({"x": 5.0})
     restarted = actions.NewBestMetric("x", filename=filename)
@@ -59,7 +59,9 @@ def test_json_persisted_value_replaces_its_file_and_leaves_no_temporary_file(tmp
     assert actions.JSONPersistedValue("unused", str(path)).read() == {"a": 2}
 
 
-def test_file_name_without_a_directory_is_relative_to_the_working_directory(tmp_path, monkeypatch):
+def test_json_persisted_value_writes_a_bare_file_name_to_the_working_directory(
+    tmp_path, monkeypatch
+):
     monkeypatch.chdir(tmp_path)
     actions.JSONPersistedValue(1, "value.json")
     assert (tmp_path / "value.json").read_text() == "1"

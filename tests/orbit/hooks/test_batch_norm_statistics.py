@@ -121,7 +121,9 @@ def test_calls_in_inference_mode_are_excluded_from_batch_norm_statistics(
     rounding.assert_close(mean, _examples(trainer, 1).mean(0), roundings=BATCH_SIZE)
 
 
-def test_later_normalization_layers_receive_the_same_inputs_as_in_training(make_normalized):
+def test_second_batch_norm_layer_receives_the_training_mode_output_of_the_first_layer(
+    make_normalized,
+):
     trainer = make_normalized(lambda: keras.layers.BatchNormalization(name="second"))
     mean, variance = _statistics(trainer, 8, "second")
     # The inputs of the first layer are up to 4 standard deviations from zero.
@@ -130,7 +132,9 @@ def test_later_normalization_layers_receive_the_same_inputs_as_in_training(make_
     np.testing.assert_allclose(variance, 1.0, rtol=0.01)
 
 
-def test_small_variance_around_a_large_mean_is_computed_precisely(make_normalized, points_task):
+def test_batch_norm_update_computes_a_small_variance_around_a_large_mean_precisely(
+    make_normalized, points_task
+):
     class Far(points_task):
         def build_inputs(self, params, input_context=None):
             data = super().build_inputs(params, input_context)
@@ -178,7 +182,7 @@ def test_batch_norm_update_does_not_change_an_optimizer_that_belongs_to_the_task
         np.testing.assert_array_equal(value, other)
 
 
-def test_batch_norm_subclass_may_give_the_parameters_of_call_other_names(
+def test_batch_norm_update_supports_subclasses_that_rename_the_parameters_of_call(
     make_task_trainer, points_task
 ):
     class Renamed(keras.layers.BatchNormalization):

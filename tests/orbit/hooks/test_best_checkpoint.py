@@ -61,14 +61,14 @@ def test_new_run_keeps_the_previous_best_checkpoint_until_it_saves_its_own(run, 
     assert json.loads((tmp_path / "model/best_ckpt/info.json").read_text())["accuracy"] == 0.7
 
 
-def test_resumed_run_restores_the_best_value_without_the_info_file(run, tmp_path):
+def test_resumed_run_restores_the_best_metric_value_if_the_info_file_is_missing(run, tmp_path):
     run({10: 0.5, 20: 0.9}, 20)
     os.remove(tmp_path / "model/best_ckpt/info.json")
     run({30: 0.7}, 30)
     assert _checkpoints(tmp_path) == ["best_ckpt-20"]
 
 
-def test_minimize_direction_keeps_the_checkpoint_with_the_lowest_value(run, tmp_path):
+def test_minimize_direction_keeps_the_checkpoint_with_the_lowest_metric(run, tmp_path):
     run({10: 0.5, 20: 0.2, 30: 0.7}, 30, direction="minimize")
     assert _checkpoints(tmp_path) == ["best_ckpt-20"]
 

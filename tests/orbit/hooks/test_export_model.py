@@ -42,7 +42,7 @@ def test_model_is_exported_every_n_steps_and_at_the_end_of_training(
     np.testing.assert_array_equal(exported(INPUTS), trainer.model(INPUTS))
 
 
-def test_restarted_run_replaces_the_export_of_the_same_step(
+def test_export_replaces_the_model_that_an_earlier_run_exported_at_the_same_step(
     make_keras_trainer, make_controller, tmp_path
 ):
     for _ in range(2):
@@ -89,7 +89,7 @@ def test_export_contains_averaged_weights_if_the_optimizer_averages_them(
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("format", "name"), [("keras", "3.keras"), ("tf_saved_model", "3")])
-def test_exported_model_predicts_the_same_in_a_new_process(
+def test_exported_model_loaded_in_a_new_process_predicts_like_the_trained_model(
     make_keras_trainer, make_controller, tmp_path, format, name
 ):
     trainer = make_keras_trainer()

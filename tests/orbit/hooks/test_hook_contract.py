@@ -183,7 +183,7 @@ def test_hook_with_an_unmet_requirement_raises_before_the_first_step(
     assert int(trainer.global_step) == 0
 
 
-def test_methods_of_libai_and_detectron2_hooks_run_unchanged(make_trainer, make_controller):
+def test_hook_written_for_libai_or_detectron2_runs_unchanged(make_trainer, make_controller):
     class InfoHook(orbit.Hook):
         every_n_steps = 1
         seen, ended = (), False

@@ -52,7 +52,7 @@ def test_hooks_run_in_list_order():
     assert order == ["before a", "before b", "after a", "after b"]
 
 
-def test_first_error_of_several_hooks_is_raised_and_the_others_are_logged(caplog):
+def test_first_error_of_several_hooks_is_raised_and_later_errors_are_logged(caplog):
     def fail_with(message):
         def after_step(hook):
             raise ValueError(message)

@@ -148,7 +148,7 @@ def test_callback_receives_the_test_events_of_an_evaluation_without_training(
     assert callback.model is trainer.model
 
 
-def test_callback_may_override_set_model(train, make_keras_trainer):
+def test_callback_that_overrides_set_model_can_still_stop_training(train, make_keras_trainer):
     class KeepsItsModel(keras.callbacks.Callback):
         def set_model(self, model):
             self.trained = model
@@ -162,7 +162,7 @@ def test_callback_may_override_set_model(train, make_keras_trainer):
     assert controller.step == 2
 
 
-def test_default_dictionary_of_a_callback_keeps_its_default_in_a_resumed_run(train):
+def test_defaultdict_in_a_callback_keeps_its_default_factory_in_a_resumed_run(train):
     class History(keras.callbacks.Callback):
         def __init__(self):
             super().__init__()
@@ -414,7 +414,7 @@ CALLBACKS = {
         ("plateau of training", None, "recovered", 8),
     ],
 )
-def test_learning_rates_set_by_callbacks_are_the_same_after_an_interruption(
+def test_learning_rates_set_by_callbacks_are_equal_with_and_without_an_interruption(
     make_keras_trainer, make_controller, tmp_path, kind, steps_per_epoch, stop, stop_step
 ):
     rates = {}
@@ -512,7 +512,7 @@ def test_callback_does_not_add_the_optimizer_to_the_model_checkpoint(
         "earlystopping",
     ],
 )
-def test_bare_name_that_is_not_a_keras_callback_class_raises(name):
+def test_name_that_is_not_a_keras_callback_class_raises_unknown_name_error(name):
     with pytest.raises(errors.UnknownNameError, match=f"no Keras callback '{name}'"):
         hooks.KerasCallback(name)
 

@@ -11,7 +11,7 @@ def to_file(hook, success):
 """
 
 
-def test_each_function_receives_the_hook_and_the_arguments_of_its_event(
+def test_lambda_hook_functions_receive_the_hook_and_the_arguments_of_their_event(
     make_trainer, make_controller, make_manager
 ):
     calls = []

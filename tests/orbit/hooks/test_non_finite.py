@@ -185,12 +185,12 @@ def test_non_finite_step_is_reported_again_after_an_older_checkpoint_is_restored
     assert sum("Step 25 is the first" in line for line in log_lines) == 2
 
 
-def test_layers_have_their_original_call_method_after_tracing(train):
+def test_non_finite_hook_restores_the_call_method_of_each_layer_after_tracing(train):
     trainer = train(hooks.NonFinite())
     assert all("call" not in vars(layer) for layer in trainer.model.layers)
 
 
-def test_call_that_a_user_assigned_to_a_layer_stays_in_place_after_tracing(train):
+def test_non_finite_hook_keeps_a_call_method_that_a_user_assigned_to_a_layer(train):
     def doubled():
         layer = keras.layers.Dense(3, name="doubled")
         call = layer.call

@@ -63,7 +63,7 @@ def test_train_loop_stops_only_where_a_profile_begins_or_ends(
     assert [controller._hooks.next_step(step) for step in (0, 3, 5)] == [3, 5, float("inf")]
 
 
-def test_run_that_resumes_within_a_profile_profiles_the_remaining_steps(
+def test_run_resumed_within_the_profiled_range_profiles_its_remaining_steps(
     make_trainer, make_controller, profiled, tmp_path
 ):
     trainer = make_trainer()

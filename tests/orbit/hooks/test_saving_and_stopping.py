@@ -23,7 +23,7 @@ def test_watched_metric_that_is_not_a_single_number_raises():
         WatchedMetric("table", "maximize").value({"table": np.zeros(2)})
 
 
-def test_improvement_must_exceed_the_minimum_difference():
+def test_metric_improvement_must_exceed_the_minimum_difference():
     metric = WatchedMetric("loss", "minimize")
     assert not metric.is_better(1.5, than=2.0, by_more_than=0.5)
     assert metric.is_better(1.4, than=2.0, by_more_than=0.5)
@@ -33,7 +33,7 @@ def test_improvement_must_exceed_the_minimum_difference():
     ("words", "lower_is_better"),
     [(("minimize", "min", "lower"), True), (("maximize", "max", "higher"), False)],
 )
-def test_direction_determines_the_better_value_and_non_finite_values_are_never_better(
+def test_better_metric_value_depends_on_the_direction_and_is_never_non_finite(
     words, lower_is_better
 ):
     for direction in words:
@@ -62,7 +62,7 @@ def test_unknown_metric_direction_raises_and_the_error_suggests_the_nearest_one(
         ("true_negatives top_5_accuracy digits|accuracy loss/precision psnr", "maximize"),
     ],
 )
-def test_direction_is_inferred_from_the_metric_name(names, direction):
+def test_metric_direction_is_inferred_from_the_metric_name(names, direction):
     for name in names.split():
         for default in ("minimize", "maximize"):
             found = WatchedMetric(name, default=default)

@@ -50,7 +50,7 @@ def test_training_that_progresses_logs_no_stall_warning(make_trainer, make_contr
     assert not threads()
 
 
-def test_watchdog_thread_ends_when_training_fails(make_trainer, make_controller):
+def test_stall_watchdog_thread_ends_when_training_fails(make_trainer, make_controller):
     controller = make_controller(make_trainer(), hooks=[hooks.StallWarning(), Fails()])
     with pytest.raises(ArithmeticError):
         controller.train(4)

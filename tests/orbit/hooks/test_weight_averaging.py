@@ -190,7 +190,7 @@ def test_run_that_ends_before_the_first_averaging_step_logs_a_warning(make, tmp_
     assert not (tmp_path / "run" / "swa").exists()
 
 
-def test_train_mode_saves_the_averaged_weights(tmp_path):
+def test_swa_hook_saves_the_averaged_weights_in_a_run_without_evaluation(tmp_path):
     params = digits_configs.digits_mlp()
     params.override({"trainer": {"train_steps": 8}})
     task = digits_task.DigitsTask(params.task)

@@ -9,7 +9,7 @@ def _train(trainer, make_controller, hook, **arguments):
     return np.linalg.norm([np.linalg.norm(weight) for weight in trainer.model.get_weights()])
 
 
-def test_global_weight_norm_is_logged_without_a_pattern(
+def test_only_the_global_weight_norm_is_logged_if_no_pattern_is_set(
     make_keras_trainer, make_controller, recording_writer
 ):
     trainer = make_keras_trainer()

@@ -30,7 +30,7 @@ def test_dataset_function_receives_its_input_context(dataset_fn, two_replicas):
     assert [len(part) for part in strategy.experimental_local_results(batch)] == [2, 2]
 
 
-def test_dataset_is_split_over_the_replicas(two_replicas):
+def test_make_distributed_dataset_splits_each_batch_over_the_replicas(two_replicas):
     strategy = two_replicas
     dataset = utils.make_distributed_dataset(strategy, tf.data.Dataset.range(8).batch(4))
     parts = strategy.experimental_local_results(next(iter(dataset)))

@@ -18,7 +18,7 @@ def data(size):
     return iter(tf.data.Dataset.range(size))
 
 
-def test_python_loop_folds_outputs_into_the_state():
+def test_python_loop_reduces_step_outputs_into_its_state():
     loop_fn = utils.create_loop_fn(draw)
     assert loop_fn(data(10), 4, state=0, reduce_fn=add) == 6
     assert loop_fn(data(10), tf.constant(-1), state=0, reduce_fn=add) == 45
@@ -31,12 +31,12 @@ def test_python_loop_ends_without_an_error_when_the_data_end(step_fn):
 
 
 @pytest.mark.parametrize("step_fn", [draw, tf.function(draw)])
-def test_exact_loop_raises_when_the_data_end(step_fn):
+def test_exact_loop_raises_if_the_data_end_before_num_steps(step_fn):
     with pytest.raises(loop_fns.END_OF_DATA):
         loop_fns.create_exact_loop_fn(step_fn)(data(3), tf.constant(4))
 
 
-def test_while_loop_is_traced_once_for_all_lengths():
+def test_while_loop_is_traced_once_for_any_number_of_steps():
     total, traces = tf.Variable(0, dtype=tf.int64), []
 
     def step_fn(iterator):

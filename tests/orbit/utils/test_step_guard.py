@@ -190,7 +190,7 @@ def test_steps_decorated_with_tf_function_have_no_effect_after_the_data_end(make
     assert decorated.read() == _expected("one_fetch", 2 * NUM_BATCHES)
 
 
-def test_dict_of_iterators_ends_with_its_shortest_dataset() -> None:
+def test_evaluation_on_a_dict_of_iterators_ends_with_the_shortest_dataset() -> None:
     data = {"a": tf.data.Dataset.range(8).batch(1), "b": tf.data.Dataset.range(3).batch(1)}
     strategy = tf.distribute.get_strategy()
     count = tf.Variable(0)
@@ -218,7 +218,7 @@ def test_step_whose_batch_cannot_be_read_has_no_side_effects() -> None:
     assert trainer.read() == _expected("one_fetch", 2)
 
 
-def test_side_effect_that_the_fetch_depends_on_runs_before_the_fetch() -> None:
+def test_control_dependency_of_a_batch_fetch_runs_before_the_batch_is_fetched() -> None:
     order = tf.Variable([0, 0])
     strategy = tf.distribute.get_strategy()
 
@@ -232,7 +232,7 @@ def test_side_effect_that_the_fetch_depends_on_runs_before_the_fetch() -> None:
     assert order.numpy().tolist() == [4, 4]
 
 
-def test_side_effects_and_fetches_keep_their_order() -> None:
+def test_side_effects_and_batch_fetches_of_a_step_run_in_program_order() -> None:
     value = tf.Variable(1)
     strategy = tf.distribute.get_strategy()
 
@@ -248,7 +248,7 @@ def test_side_effects_and_fetches_keep_their_order() -> None:
     assert value.numpy() == 9
 
 
-def test_unguarded_fetch_inside_a_loop_logs_a_warning(caplog) -> None:
+def test_step_that_fetches_batches_inside_a_tf_loop_logs_a_warning(caplog) -> None:
     class Looping(Evaluator):
         def eval_step(self, iterator: Any) -> None:
             for _ in tf.range(2):
@@ -261,7 +261,7 @@ def test_unguarded_fetch_inside_a_loop_logs_a_warning(caplog) -> None:
     assert "orbit.utils.guard_step" in caplog.text
 
 
-def test_step_may_loop_over_the_rest_of_its_data() -> None:
+def test_evaluation_step_may_loop_over_all_remaining_batches() -> None:
     total = tf.Variable(0, dtype=tf.int64)
 
     class Rest(Evaluator):

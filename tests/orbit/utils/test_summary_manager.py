@@ -11,7 +11,7 @@ def tags(directory):
     return [(e.step, v.tag) for e in events for v in e.summary.value]
 
 
-def test_nested_outputs_are_written_to_subdirectories(tmp_path):
+def test_summaries_of_nested_outputs_are_written_to_subdirectories(tmp_path):
     step = tf.Variable(7, dtype=tf.int64)
     manager = utils.SummaryManager(tmp_path, tf.summary.scalar, global_step=step)
     manager.write_summaries({"loss": 0.5, "clean": {"accuracy": np.float32(0.9)}})
@@ -28,7 +28,7 @@ def test_summary_manager_uses_the_tf_summary_step_by_default(tmp_path):
     assert tags(tmp_path) == [(3, "loss")]
 
 
-def test_summary_function_receives_every_value(tmp_path):
+def test_summary_function_receives_the_name_value_and_step_of_each_output(tmp_path):
     seen = []
     manager = utils.SummaryManager(
         tmp_path, lambda name, value, step: seen.append((name, value, step)), global_step=5
@@ -37,7 +37,7 @@ def test_summary_function_receives_every_value(tmp_path):
     assert seen == [("image/x", [1, 2], 5)]
 
 
-def test_summary_manager_interface_requires_all_abstract_methods():
+def test_summary_manager_interface_subclass_that_lacks_abstract_methods_raises():
     class Half(utils.SummaryManagerInterface):
         def flush(self):
             pass

@@ -24,7 +24,7 @@ def count_events(directory):
     return sum(len(event.summary.value) for event in events)
 
 
-def test_only_the_program_with_summaries_writes_events(tmp_path):
+def test_optional_summaries_are_written_only_by_calls_that_enable_summaries(tmp_path):
     function = TwoPrograms(lambda: tf.summary.scalar("x", 1.0, step=0))
     with tf.summary.create_file_writer(str(tmp_path)).as_default():
         for record in (False, True, False):
