@@ -110,7 +110,7 @@ def unbroken(tmp_path_factory: pytest.TempPathFactory) -> bytes:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("part", "rest"), [*zip(PARTS, itertools.cycle([0, 30_000_000]))])
-def test_exhausted_address_space_is_reported_and_the_same_command_resumes(
+def test_exhausted_address_space_is_reported_and_the_repeated_command_resumes_the_run(
     tmp_path: pathlib.Path, unbroken: bytes, part: str, rest: int
 ) -> None:
     command = _command(tmp_path)

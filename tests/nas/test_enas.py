@@ -102,7 +102,9 @@ def test_skip_penalty_drives_the_number_of_chosen_inputs_to_skip_target(
     assert sum(p for name, p in probs.items() if "," not in name) > 0.9
 
 
-def test_first_reward_initializes_the_baseline(experiment, make_trainer) -> None:
+def test_first_reward_initializes_the_reward_baseline_of_the_controller(
+    experiment, make_trainer
+) -> None:
     def reward_of(paths):
         return tf.constant(7.0)
 

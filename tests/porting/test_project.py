@@ -91,7 +91,7 @@ def test_names_in_gin_and_yaml_files_are_translated(tmp_path: pathlib.Path) -> N
 
 
 @pytest.mark.parametrize("place", ["a package", "a folder of a package", "no package"])
-def test_copied_modules_can_be_imported_inside_and_outside_a_package(
+def test_copied_model_garden_modules_can_be_imported_inside_and_outside_a_package(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:
     garden = tmp_path / "site" / "official" / "toys"
@@ -201,7 +201,7 @@ def test_only_needed_modules_of_the_model_garden_are_copied() -> None:
 
 
 @pytest.mark.usefixtures("installed")
-def test_copied_packages_import_only_the_names_that_are_used() -> None:
+def test_copied_model_garden_packages_import_only_the_names_that_are_used() -> None:
     texts = project_files.gather(["from official import toys\ntoys.shelf.Tin\n"])
     assert "official.toys.shelf.tins" in texts
     assert "official.toys.shelf.boxes" not in texts

@@ -57,7 +57,7 @@ def digits(**fields):
 
 
 @pytest.mark.slow
-def test_each_trial_trains_in_its_own_directory(tmp_path) -> None:
+def test_each_search_trial_trains_in_its_own_directory(tmp_path) -> None:
     study = search.run_search(digits(num_trials=2), str(tmp_path))
     assert [trial.state.name for trial in study.trials] == ["COMPLETE"] * 2
     for trial in study.trials:
@@ -104,7 +104,7 @@ def test_pruned_trial_ends_cleanly_after_its_evaluation(tmp_path) -> None:
 
 
 @pytest.mark.slow
-def test_num_parameters_can_be_an_objective(tmp_path) -> None:
+def test_num_parameters_can_be_a_search_objective(tmp_path) -> None:
     objectives = {"metric": ["accuracy", "num_parameters"], "direction": ["maximize", "minimize"]}
     space = {"task.model.units": [[8], [16]]}
     nsga2 = {"name": "nsga2", "population_size": 2}
@@ -115,7 +115,7 @@ def test_num_parameters_can_be_an_objective(tmp_path) -> None:
 
 
 @pytest.mark.slow
-def test_stopped_trial_resumes_from_its_checkpoint(tmp_path) -> None:
+def test_preempted_trial_resumes_from_its_checkpoint(tmp_path) -> None:
     whole = search.run_search(digits(num_trials=1), str(tmp_path / "whole"))
     params = digits(num_trials=1)
     stop = {"name": "tests.search.hooks:StopOnce", "step": 15, "number": hooks.SIGTERM}

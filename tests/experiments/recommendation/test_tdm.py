@@ -28,7 +28,7 @@ def _history(batch_size: int) -> tf.Tensor:
 
 
 @pytest.mark.parametrize("num_items", [2, 40, 64])
-def test_every_item_is_at_exactly_one_leaf(num_items: int) -> None:
+def test_every_item_is_at_exactly_one_leaf_of_the_item_tree(num_items: int) -> None:
     item_of_leaf = tree.plant(np.random.default_rng(0).normal(size=(num_items, 5)))
     assert len(item_of_leaf) == 2 ** tree.depth_for(num_items) < 2 * num_items + 1
     items = item_of_leaf[item_of_leaf != tree.VACANT]
@@ -90,7 +90,7 @@ def _train(model_dir: pathlib.Path, train_steps: int) -> Any:
 
 
 @pytest.mark.slow
-def test_startup_builds_an_item_tree_and_training_resumes_with_it(tmp_path: pathlib.Path) -> None:
+def test_startup_stage_builds_an_item_tree_that_a_resumed_run_keeps(tmp_path: pathlib.Path) -> None:
     unbroken = _train(tmp_path / "unbroken", 20)
     _train(tmp_path / "run", 12)
     resumed = _train(tmp_path / "run", 20)
@@ -100,7 +100,7 @@ def test_startup_builds_an_item_tree_and_training_resumes_with_it(tmp_path: path
         np.testing.assert_array_equal(weight.numpy(), other.numpy())
 
 
-def test_startup_on_a_cluster_refuses_different_item_trees(two_replicas) -> None:
+def test_startup_stage_refuses_item_trees_that_differ_between_workers(two_replicas) -> None:
     item_of_leaf = np.arange(8, dtype=np.int32)
     startup._require_same(two_replicas, item_of_leaf)
     own = iter([item_of_leaf, item_of_leaf[::-1]])

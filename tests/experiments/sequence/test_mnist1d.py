@@ -67,7 +67,7 @@ def _train(
     return pipeline.RunPipeline(params, "train_and_eval", str(model_dir)).run()
 
 
-def test_config_is_built_without_importing_tensorflow() -> None:
+def test_mnist1d_config_is_built_without_importing_tensorflow() -> None:
     code = (
         "import sys; from experiments.sequence.mnist1d import configs;"
         "configs.mnist1d().validate();"
@@ -98,7 +98,7 @@ def test_file_with_unexpected_arrays_is_refused(tmp_path: pathlib.Path) -> None:
         data.load_split(str(tmp_path), "train")
 
 
-def test_unknown_split_is_refused() -> None:
+def test_error_for_an_unknown_dataset_split_names_a_valid_split() -> None:
     params = configs.mnist1d()
     params.task.validation_data.split = "validation"
     with pytest.raises(errors.ConfigValueError, match="`test`"):
@@ -136,7 +136,9 @@ def test_scale_multiplies_the_curve_and_shear_adds_a_line() -> None:
     assert 0.3 < np.abs(slopes).max() <= 0.5 + 1e-5
 
 
-def test_evaluation_reads_curves_unchanged_and_in_order(directory: pathlib.Path) -> None:
+def test_evaluation_ignores_augmentation_options_and_reads_curves_in_order(
+    directory: pathlib.Path,
+) -> None:
     params = configs.Mnist1dConfig().validation_data.replace(
         global_batch_size=5, max_shift=3, max_scale=0.5, max_shear=0.5, noise=1.0
     )
