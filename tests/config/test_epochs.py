@@ -123,13 +123,13 @@ def test_resolving_train_epochs_raises_for_a_dataset_of_unknown_or_infinite_leng
     ],
     ids=["repeat", "shuffle", "zip"],
 )
-def test_epoch_of_repeated_data_is_one_repetition(repeat) -> None:
+def test_epoch_of_a_repeated_dataset_is_one_pass_over_the_data(repeat) -> None:
     task = Data(repeat(tf.data.Dataset.range(45)))
     resolved = epochs.resolve(_params(None, train_epochs=2, validate_every_epochs=1), task)
     assert (resolved.trainer.train_steps, resolved.trainer.validation_interval) == (9, 4)
 
 
-def test_epoch_of_arrays_has_their_number_of_rows() -> None:
+def test_epoch_of_an_array_dataset_has_as_many_examples_as_the_arrays_have_rows() -> None:
     class Arrays:
         def build_inputs(self, params: cfg.DataConfig) -> tf.data.Dataset:
             rows = input_reader.from_arrays(np.arange(45), params)

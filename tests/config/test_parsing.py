@@ -72,7 +72,7 @@ def test_tpu_flag_overrides_runtime_tpu_only_if_the_flag_is_set(tmp_path: pathli
     assert _parse(tpu="other").runtime.tpu == "other"
 
 
-def test_tf_data_service_flag_enables_the_service_for_the_data_in_the_config() -> None:
+def test_tf_data_service_flag_enables_the_service_in_the_data_config() -> None:
     data = _parse(tf_data_service="grpc://host:1").task.train_data
     assert data.enable_tf_data_service
     assert data.tf_data_service_address == "grpc://host:1"

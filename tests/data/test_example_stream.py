@@ -173,7 +173,7 @@ def test_negative_or_all_zero_mixture_weights_are_refused(weights):
         example_stream.build_weighted_sampling_combine_fn(weights)
 
 
-def test_config_builds_a_weighted_mixture_only_if_it_has_weights():
+def test_input_config_builds_a_weighted_mixture_only_if_weights_are_set():
     params = MixConfig(
         input_path=base_config.Config({"ones": "a", "zeros": "b"}),
         weights=base_config.Config({"ones": 1, "zeros": 0}),

@@ -107,7 +107,7 @@ def test_config_fields_named_on_documentation_pages_exist() -> None:
 @pytest.mark.parametrize(
     "block", [b for b in BLOCKS if b.language in ("yaml", "json", "toml")], ids=str
 )
-def test_yaml_json_and_toml_blocks_on_pages_parse_and_their_configs_are_accepted(
+def test_yaml_json_and_toml_blocks_on_documentation_pages_parse_and_hold_valid_configs(
     block: blocks.Block,
 ) -> None:
     if block.language == "yaml":

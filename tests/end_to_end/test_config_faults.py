@@ -132,7 +132,7 @@ def test_config_round_trips_through_overrides_and_gin(
     assert gin_config.apply_bindings(exp_factory.get_exp_config(name)) == params
 
 
-def test_all_missing_flags_and_fields_are_reported_at_once() -> None:
+def test_all_missing_flags_and_fields_are_reported_together() -> None:
     command = [sys.executable, str(ROOT / "train.py")]
     result = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
     assert result.returncode == 2

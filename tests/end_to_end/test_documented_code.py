@@ -111,7 +111,7 @@ def _search(mark: str, cwd: pathlib.Path) -> str:
 
 
 @pytest.mark.slow
-def test_search_page_study_runs_and_can_be_inspected(tmp_path: pathlib.Path) -> None:
+def test_study_on_the_search_page_runs_and_can_be_inspected(tmp_path: pathlib.Path) -> None:
     (tmp_path / "search.yaml").write_text(*_blocks("search", "config"))
     _search("command", tmp_path)
     top = json.loads((tmp_path / "study" / "top_k.json").read_text())
@@ -128,7 +128,9 @@ def test_search_page_study_runs_and_can_be_inspected(tmp_path: pathlib.Path) -> 
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize(("index", "printed"), [(0, "30 True\n"), (1, "5\n")])
-def test_search_page_python_examples_run(index: int, printed: str, tmp_path: pathlib.Path) -> None:
+def test_python_examples_on_the_search_page_run(
+    index: int, printed: str, tmp_path: pathlib.Path
+) -> None:
     (tmp_path / "script.py").write_text(_blocks("search", "python")[index])
     assert _python("script.py", cwd=tmp_path) == printed
 

@@ -262,7 +262,7 @@ def test_safe_config_accepts_gin_bindings_of_config_fields_only(binding: str) ->
 
 
 @pytest.mark.parametrize("setting", ["runtime.worker_hosts=10.0.0.1:1", "runtime.tpu=foreign"])
-def test_safe_config_refuses_machine_addresses(setting: str) -> None:
+def test_safe_config_refuses_worker_hosts_and_tpu_names_in_config_overrides(setting: str) -> None:
     with pytest.raises(errors.ConfigValueError, match="names machines"):
         _parse(safe_config=True, set=[setting])
     _parse(set=[setting])

@@ -17,7 +17,7 @@ def _run(params, model_dir, mode="train", **stages):
 
 
 @pytest.mark.parametrize("mode", ["train", "eval"])
-def test_stages_run_once_and_in_order_in_train_and_eval_mode(
+def test_each_pipeline_stage_runs_once_and_in_order_in_train_and_eval_mode(
     experiment, recorders, tmp_path, mode
 ) -> None:
     calls, stages = recorders

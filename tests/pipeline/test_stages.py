@@ -387,7 +387,9 @@ def test_mixed_precision_is_set_after_prepare_and_reset_after_finalize(
 
 
 @pytest.mark.parametrize("mode", ["train", "eval"])
-def test_build_stage_creates_only_what_the_mode_requires(context, mode) -> None:
+def test_build_stage_prepares_only_training_or_only_evaluation_as_the_mode_requires(
+    context, mode
+) -> None:
     ctx = context(mode, task={"init_checkpoint": "somewhere"})
     pipeline.Build(ctx)(ctx)
     assert ctx.trainer.evaluates == (mode == "eval")
@@ -533,7 +535,7 @@ def _state(model_dir):
     return {name: tf.train.load_variable(path, name) for name in names}
 
 
-def test_hot_start_trains_the_same_weights_as_continuing_the_first_run(
+def test_hot_start_from_a_checkpoint_equals_continuing_the_run_of_that_checkpoint(
     averaged, log_of, tmp_path
 ) -> None:
     def train(name, params):

@@ -60,7 +60,7 @@ def test_port_keeps_the_line_endings_and_encoding_of_a_file(tmp_path: pathlib.Pa
     assert text == "# -*- coding: latin-1 -*-\r\nimport keras\r\nx = 'é'\r\n"
 
 
-def test_file_that_is_not_valid_python_is_reported_and_the_rest_is_ported(
+def test_invalid_python_file_is_reported_and_all_valid_files_are_ported(
     tmp_path: pathlib.Path,
 ) -> None:
     (tmp_path / "bad.py").write_text("print 'old'\n")

@@ -66,7 +66,7 @@ def test_study_with_several_metrics_shows_a_pareto_front(tmp_path) -> None:
     assert [(one.name, len(one.points)) for one in chart.series] == [("Pareto front", 9)]
 
 
-def test_curve_of_the_best_trial_is_drawn_last(tmp_path) -> None:
+def test_learning_curve_of_the_best_trial_is_drawn_last(tmp_path) -> None:
     search.run_study(toys.curve, toys.config(), str(tmp_path))
     study = read_study(str(tmp_path))
     chart = study_sections.report_chart(study)

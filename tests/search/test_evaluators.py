@@ -151,7 +151,7 @@ def test_epochs_and_schedules_are_resolved_for_the_batch_size_of_each_trial(batc
     assert trial.trainer.optimizer_config == same.trainer.optimizer_config
 
 
-def test_trial_params_may_select_a_type_and_set_its_fields_at_once() -> None:
+def test_one_trial_may_select_a_learning_rate_type_and_set_the_fields_of_that_type() -> None:
     learning_rate = "trainer.optimizer_config.learning_rate"
     evaluator = evaluators.ExperimentEvaluator(digits())
     tried = {

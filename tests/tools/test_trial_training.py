@@ -14,7 +14,9 @@ from official_lite.common import errors
 from official_lite.tools import sources, trial_training
 
 
-def test_trial_run_is_built_as_configured_but_leaves_no_files(monkeypatch, tmp_path, capsys):
+def test_temporary_training_run_is_built_as_configured_and_leaves_no_files(
+    monkeypatch, tmp_path, capsys
+):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     params = configs.digits_mlp()
     params.override({"trainer": {"hooks": ["no_such_hook"]}, "task": {"model": {"units": [4]}}})
@@ -35,7 +37,7 @@ def test_trial_run_is_built_as_configured_but_leaves_no_files(monkeypatch, tmp_p
     assert params.trainer.train_steps == 600
 
 
-def test_trial_run_of_an_experiment_with_phases_raises():
+def test_temporary_training_run_of_an_experiment_with_phases_raises():
     params = configs.digits_mlp()
     params.phases = [{"name": "one"}]
     with pytest.raises(errors.ConfigValueError, match="Pass the model directory of one phase"):
@@ -62,7 +64,7 @@ def test_suggested_learning_rate_is_the_rate_at_which_the_loss_falls_fastest():
     assert sweep.some_points()[-1][0] == rates[-1]
 
 
-def test_suggested_learning_rate_ignores_a_fall_after_the_lowest_loss():
+def test_suggested_learning_rate_ignores_loss_decreases_after_the_lowest_loss():
     steps = np.arange(100)
     # The loss falls fastest from 8 to 3, but only after it has risen.
     losses = np.interp(steps, [0, 40, 60, 66, 99], [2.0, 1.0, 8.0, 3.0, 3.0])

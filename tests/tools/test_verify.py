@@ -443,7 +443,7 @@ def test_error_for_a_step_that_cannot_be_replayed_lists_the_possible_steps(
 SEGMENTS = [("/run/ckpt-4", "/run/ckpt-8"), ("/run/ckpt-8", "/run/ckpt-12")]
 
 
-def test_latest_segment_is_replayed_unless_a_step_is_requested() -> None:
+def test_replay_selects_the_latest_segment_unless_a_step_is_requested() -> None:
     assert [verify_tool.choose(SEGMENTS, step) for step in (None, 4)] == [SEGMENTS[1], SEGMENTS[0]]
 
 

@@ -114,7 +114,7 @@ def test_equal_ngrams_share_an_embedding_row_and_ngram_sizes_use_separate_rows()
         ({"ngram_rows": 2**17}, "expected at most 65536"),
     ],
 )
-def test_invalid_model_config_is_refused(fields, message) -> None:
+def test_invalid_gpt_model_config_is_refused(fields, message) -> None:
     with pytest.raises(errors.ConfigValueError, match=message):
         _config(**fields).validate()
 

@@ -35,7 +35,7 @@ def test_every_item_is_at_exactly_one_leaf_of_the_item_tree(num_items: int) -> N
     assert sorted(items) == list(range(num_items))
 
 
-def test_items_of_a_topic_are_neighbors_in_the_tree() -> None:
+def test_items_of_the_same_topic_are_neighbors_in_the_item_tree() -> None:
     histories = data.load_split("train", 5000, 4)
     item_of_leaf = tree.plant(tree.item_vectors(histories.items, 80))
     topics = np.empty(80, int)
@@ -54,7 +54,9 @@ def test_path_of_an_item_leads_from_the_root_of_the_tree_to_its_leaf(matcher) ->
     np.testing.assert_array_equal(matcher.item_of_leaf.numpy()[leaves], np.arange(NUM_ITEMS))
 
 
-def test_negative_nodes_are_at_the_level_of_their_path_node_and_not_on_the_path(matcher) -> None:
+def test_negative_nodes_are_on_the_tree_level_of_their_path_node_and_not_on_the_path(
+    matcher,
+) -> None:
     path = matcher.path_to(tf.range(NUM_ITEMS))[..., tf.newaxis]
     others = matcher._draw_others(path).numpy()
     assert others.shape == (NUM_ITEMS, 6, 4)
@@ -119,7 +121,7 @@ def test_startup_stage_refuses_item_trees_that_differ_between_workers(two_replic
 
 
 @pytest.mark.slow
-def test_recall_is_at_least_five_times_that_of_recommending_popular_items(
+def test_recall_is_at_least_five_times_the_recall_of_recommending_popular_items(
     tmp_path: pathlib.Path,
 ) -> None:
     command = ["train.py", "--experiment=recommendation/tdm", "--mode=train_and_eval"]

@@ -81,7 +81,7 @@ def _train(
     return pipeline.RunPipeline(params, "train_and_eval", str(model_dir)).run()
 
 
-def test_configs_are_built_without_importing_tensorflow() -> None:
+def test_tabular_configs_are_built_without_importing_tensorflow() -> None:
     code = (
         "import sys; from experiments.tabular import configs;"
         "configs.csv().validate(); configs.breast_cancer().validate();"
