@@ -104,7 +104,7 @@ def test_modules_import_only_from_lower_layers() -> None:
     ] == []
 
 
-def test_imports_have_no_cycles() -> None:
+def test_module_imports_have_no_cycles() -> None:
     finished: set[str] = set()
 
     def visit(name: str, path: list[str]) -> None:

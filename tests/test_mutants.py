@@ -8,7 +8,7 @@ from benchmarks.mutation import mutants
 ROOT = mutation.ROOT
 
 
-def test_mutants_can_be_applied_and_have_tests() -> None:
+def test_listed_mutants_apply_to_the_current_code_and_name_existing_test_files() -> None:
     for mutant in mutants.MUTANTS:
         assert mutant.replacement != mutant.snippet, mutant
         compile(mutation.mutated(mutant, ROOT), mutant.module, "exec")
@@ -17,7 +17,9 @@ def test_mutants_can_be_applied_and_have_tests() -> None:
 
 
 @pytest.mark.parametrize("source", ["", "a = 1\na = 1\n"])
-def test_snippet_that_does_not_occur_exactly_once_raises_an_error(tmp_path, source: str) -> None:
+def test_mutant_whose_snippet_does_not_occur_exactly_once_raises_an_error(
+    tmp_path, source: str
+) -> None:
     (tmp_path / "official_lite").mkdir()
     (tmp_path / "official_lite" / "module.py").write_text(source)
     mutant = mutants.Mutant("module.py", "another number", "a = 1", "a = 2", ("test_it.py",))

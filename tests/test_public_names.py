@@ -68,7 +68,7 @@ def test_docstring_sections_are_indented_by_four_spaces() -> None:
     assert found == []
 
 
-def test_names_in_dunder_all_exist() -> None:
+def test_names_in_dunder_all_exist_in_their_modules() -> None:
     missing = []
     for name in MODULES:
         module = importlib.import_module(name)

@@ -63,7 +63,7 @@ def toy(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> known_number
     return record
 
 
-def test_results_page_shows_the_metrics_of_both_programs_for_all_seeds(
+def test_results_page_shows_metrics_of_official_lite_and_its_reference_over_all_seeds(
     toy: known_numbers.Record, tmp_path: pathlib.Path
 ) -> None:
     results = tmp_path / "results"
@@ -83,7 +83,7 @@ def test_results_page_shows_the_metrics_of_both_programs_for_all_seeds(
     assert "81.0000 to 82.0000" in page
 
 
-def test_table_shows_never_for_a_program_that_misses_the_target() -> None:
+def test_benchmark_table_shows_never_if_a_program_does_not_reach_its_target() -> None:
     record = dataclasses.replace(known_numbers.RECORDS[0], experiment="never", bar=0.7)
     early, late = benchmark.Training(1.0, 9.0, 3.0), benchmark.Training(2.0, 9.0, None)
     for ours, reference, cells in (
@@ -144,7 +144,7 @@ def test_each_benchmark_record_names_an_existing_experiment_reference_and_enviro
 
 
 @pytest.mark.parametrize("record", known_numbers.RECORDS, ids=lambda record: record.experiment)
-def test_flags_of_a_benchmark_record_are_accepted_with_each_of_three_seeds(
+def test_train_command_accepts_the_flags_of_each_benchmark_record_for_three_seeds(
     record: known_numbers.Record, tmp_path: pathlib.Path
 ) -> None:
     for seed in (1, 2, 3):

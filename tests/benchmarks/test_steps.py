@@ -17,14 +17,16 @@ OWN = ("official_lite_trainer", "keras_fit", "keras_fit_1000_no_jit", "tf_graph"
 
 
 @pytest.mark.parametrize("name", benchmark.CONTESTANTS)
-def test_contestant_names_an_existing_worker_environment_and_models(name: str) -> None:
+def test_step_benchmark_contestant_names_an_existing_module_environment_and_models(
+    name: str,
+) -> None:
     contestant = benchmark.CONTESTANTS[name]
     assert importlib.util.find_spec(f"benchmarks.steps.{contestant.module}") is not None
     assert contestant.environment in environments.REQUIREMENTS
     assert set(contestant.models) <= set(models.MODELS)
 
 
-def test_every_contestant_has_one_line_that_says_what_it_was_given() -> None:
+def test_description_of_each_benchmark_contestant_is_one_unique_line() -> None:
     lines = benchmark.describe(benchmark.CONTESTANTS).splitlines()[2:]
     assert [line.split("`")[1] for line in lines] == list(benchmark.CONTESTANTS)
     # Two equal lines would hide what distinguishes their contestants.
@@ -32,7 +34,9 @@ def test_every_contestant_has_one_line_that_says_what_it_was_given() -> None:
 
 
 @pytest.mark.parametrize("model", models.MODELS)
-def test_defaults_combine_jit_compile_and_steps_per_execution_of_keras_fit(model: str) -> None:
+def test_keras_fit_contestants_cover_every_jit_compile_and_steps_per_execution_setting(
+    model: str,
+) -> None:
     found = {
         ("--jit_compile=off" not in contestant.arguments, contestant.arguments[0])
         for contestant in benchmark.CONTESTANTS.values()
@@ -44,7 +48,7 @@ def test_defaults_combine_jit_compile_and_steps_per_execution_of_keras_fit(model
 
 
 @pytest.mark.slow
-def test_contestants_end_with_the_same_loss_and_the_page_says_what_each_was_given(
+def test_benchmark_contestants_reach_equal_final_losses_and_are_described_on_the_page(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     arguments = ["--models=tiny_mlp", "--steps=100", "--rounds=1", "--warmup=1"]
@@ -60,7 +64,7 @@ def test_contestants_end_with_the_same_loss_and_the_page_says_what_each_was_give
         assert f"\n* `{name}`: {benchmark.CONTESTANTS[name].given}.\n" in page
 
 
-def test_loss_that_differs_from_those_of_the_other_contestants_is_noted_below_the_table() -> None:
+def test_note_below_the_benchmark_table_names_a_contestant_whose_final_loss_differs() -> None:
     answers = {
         name: [{"seconds_per_step": 1.0, "peak_memory_mb": 1.0, "loss": loss, "metric": 1.0}]
         for name, loss in (("official_lite", 0.5), ("tf_graph", 0.5), ("torch", 0.6))

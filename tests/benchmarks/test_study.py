@@ -42,7 +42,7 @@ def directory(tmp_path: pathlib.Path) -> pathlib.Path:
     return tmp_path
 
 
-def test_optuna_reference_searches_our_space_and_begins_with_the_same_values() -> None:
+def test_optuna_reference_samples_the_same_values_from_the_same_space_as_our_search() -> None:
     config = search_config.search_config_of(_experiment())
     config.seed = 3
     space = search_config.Space(config.space)
@@ -57,7 +57,7 @@ def test_optuna_reference_searches_our_space_and_begins_with_the_same_values() -
         theirs.tell(other, 0.5)
 
 
-def test_optuna_reference_trains_our_network_with_our_learning_rates() -> None:
+def test_optuna_reference_has_the_network_and_learning_rates_of_our_experiment() -> None:
     params = _experiment()
     params.task.losses.l2_weight_decay = 0.01
     network = task.FashionMnistTask(params.task).build_model()
@@ -73,7 +73,7 @@ def test_optuna_reference_trains_our_network_with_our_learning_rates() -> None:
         rounding.assert_close(schedule(step), rates(step), scale=0.1, roundings=10)
 
 
-def test_table_of_studies_compares_each_with_the_study_without_pruning() -> None:
+def test_study_table_compares_each_study_with_our_study_without_pruning() -> None:
     found = {
         benchmark.PRUNED: [benchmark.Study(50.0, [(0.88, 20.0), (0.899, 45.0)], num_pruned=6)],
         benchmark.UNPRUNED: [benchmark.Study(100.0, [(0.9, 80.0), (0.899, 30.0)])],
@@ -91,7 +91,7 @@ def test_table_of_studies_compares_each_with_the_study_without_pruning() -> None
     ("arguments", "told"),
     [([], "Pass --data fashion-mnist=DIR"), (["--data=fashion=/"], "Did you mean `fashion-mnist`")],
 )
-def test_missing_data_end_the_benchmark_before_any_study_runs(
+def test_missing_or_unknown_data_set_ends_the_benchmark_before_any_study_runs(
     capsys: pytest.CaptureFixture[str], arguments: list[str], told: str
 ) -> None:
     with pytest.raises(SystemExit, match="2"):
@@ -100,7 +100,7 @@ def test_missing_data_end_the_benchmark_before_any_study_runs(
 
 
 @pytest.mark.slow
-def test_all_three_studies_run_without_any_test_image(
+def test_study_benchmark_completes_all_three_studies_without_test_images(
     directory: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:
     config = yaml.safe_load(benchmark.CONFIG_FILE.read_text())

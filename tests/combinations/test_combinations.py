@@ -67,7 +67,7 @@ def test_unsupported_combination_of_features_raises_before_training(
     assert not _records(tmp_path / "run")
 
 
-def test_documentation_page_lists_the_current_combinations() -> None:
+def test_combinations_page_lists_the_tested_feature_combinations() -> None:
     page = commands.ROOT / "docs" / "combinations.md"
     again = "python -m tests.combinations.dimensions > docs/combinations.md"
     assert page.read_text() == dimensions.page(), f"Run `{again}`."

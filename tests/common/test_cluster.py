@@ -44,7 +44,7 @@ def test_rendezvous_of_all_workers_succeeds_and_frees_their_ports() -> None:
         socket.create_server(tf_config.split_address(address)).close()
 
 
-def test_all_other_workers_raise_an_error_that_names_the_missing_worker() -> None:
+def test_remaining_workers_raise_an_error_that_names_the_missing_worker() -> None:
     addresses = _addresses(3)
     ends = _meet([_worker(addresses, 0), _worker(addresses, 2)], seconds=0.5)
     for end in ends:
@@ -61,7 +61,7 @@ def test_rendezvous_error_names_the_worker_with_an_unknown_host() -> None:
     assert "worker 1 at no-such-host.invalid:2222 (unknown host)" in str(end)
 
 
-def test_all_workers_raise_if_one_describes_a_different_cluster() -> None:
+def test_all_workers_raise_if_one_worker_describes_a_different_cluster() -> None:
     addresses = _addresses(3)
     other = _worker([*addresses[:2], "127.0.0.1:9"], 1)
     ends = _meet([_worker(addresses, 0), other, _worker(addresses, 2)])
@@ -140,7 +140,7 @@ def test_rendezvous_message_changed_in_transit_is_rejected(monkeypatch: pytest.M
         call._read(line.replace(b"worker 0", b"worker 1"), cluster._QUESTION)
 
 
-def test_error_for_a_worker_with_a_different_token_names_the_token_variable(
+def test_rendezvous_error_for_mismatched_tokens_names_the_token_environment_variable(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     addresses = _addresses(2)
@@ -323,7 +323,7 @@ def test_parameter_server_exits_on_sigterm_or_if_no_chief_starts(tmp_path, monke
     assert "no chief started at" in lonely.stderr
 
 
-def test_parameter_server_strategy_raises_for_a_worker_and_is_one_device_for_an_evaluator(
+def test_parameter_server_strategy_raises_on_a_worker_and_is_one_device_on_an_evaluator(
     monkeypatch,
 ):
     _set_task(monkeypatch, "worker")

@@ -9,7 +9,7 @@ from official_lite.common import distribute_utils, errors
 get_strategy = distribute_utils.get_distribution_strategy
 
 
-def test_strategy_off_returns_the_current_strategy():
+def test_distribution_strategy_off_returns_the_current_tf_distribute_strategy():
     assert get_strategy("OFF") is tf.distribute.get_strategy()
     assert get_strategy("off", num_gpus=None) is tf.distribute.get_strategy()
 
@@ -37,7 +37,7 @@ def test_mirrored_strategy_on_two_logical_cpus_has_two_replicas():
     assert get_strategy("mirrored", devices=["cpu:0", "/device:CPU:1"]).num_replicas_in_sync == 2
 
 
-def test_second_strategy_on_the_same_cpus_can_all_reduce_tensors_of_another_shape():
+def test_two_mirrored_strategies_on_the_same_cpus_all_reduce_tensors_of_different_shapes():
     for size in (2, 3):
         strategy = get_strategy("mirrored", devices=["CPU:0", "CPU:1"])
 
@@ -50,7 +50,7 @@ def test_second_strategy_on_the_same_cpus_can_all_reduce_tensors_of_another_shap
 
 
 @pytest.mark.slow
-def test_second_logical_cpu_is_created_before_tensorflow_starts():
+def test_mirrored_strategy_in_a_new_process_creates_the_second_logical_cpu():
     code = (
         "from official_lite.common import distribute_utils as d; "
         "s = d.get_distribution_strategy('mirrored', devices=['CPU:0', 'CPU:1']); "

@@ -234,7 +234,7 @@ def test_config_error_names_the_line_of_the_innermost_factory_only_once() -> Non
         (ValueError("space"), False),
     ],
 )
-def test_is_disk_full_is_true_only_for_errors_of_a_full_disk(
+def test_is_disk_full_is_true_only_for_errors_caused_by_a_full_disk(
     error: Exception, is_full: bool
 ) -> None:
     assert error_report.is_disk_full(error) == is_full

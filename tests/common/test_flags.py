@@ -4,14 +4,14 @@ from absl import flags as absl_flags
 from official_lite.common import errors, flags
 
 
-def test_defining_the_flags_again_has_no_effect() -> None:
+def test_second_call_of_define_flags_defines_no_further_flags() -> None:
     flags.define_flags()
     before = set(absl_flags.FLAGS)
     flags.define_flags()
     assert set(absl_flags.FLAGS) == before
 
 
-def test_flags_of_the_model_garden_are_defined() -> None:
+def test_define_flags_includes_the_model_garden_flags() -> None:
     flags.define_flags()
     wanted = {"experiment", "mode", "model_dir", "config_file", "params_override", "gin_file"}
     assert wanted | {"gin_params", "tpu", "tf_data_service"} <= set(absl_flags.FLAGS)
@@ -51,7 +51,7 @@ def test_mode_properties_tell_whether_a_run_trains_or_evaluates(
     )
 
 
-def test_mode_equals_and_formats_as_its_string() -> None:
+def test_mode_compares_and_formats_like_its_string_value() -> None:
     assert flags.Mode.TRAIN == "train"
     assert f"{flags.Mode.TRAIN_AND_EVAL}" == "train_and_eval"
 

@@ -51,7 +51,7 @@ def model_dir(trained: pathlib.Path, tmp_path: pathlib.Path) -> pathlib.Path:
     return pathlib.Path(shutil.copytree(trained, tmp_path / "run"))
 
 
-def test_goodput_states_of_an_uninterrupted_run_sum_to_its_wall_time_without_lost_time(
+def test_goodput_of_an_uninterrupted_run_sums_to_its_wall_time_and_has_no_lost_time(
     trained: pathlib.Path,
 ) -> None:
     recorded = _run_json(trained)["goodput"]
@@ -66,7 +66,7 @@ def test_goodput_states_of_an_uninterrupted_run_sum_to_its_wall_time_without_los
     assert 0 < recorded["share"] < 1
 
 
-def test_time_between_two_starts_is_recorded_as_stopped_and_input_wait_is_measured(
+def test_goodput_records_time_between_two_starts_as_stopped_and_measures_input_wait(
     model_dir: pathlib.Path,
 ) -> None:
     first, ended = _read(model_dir), time.time()
@@ -82,7 +82,7 @@ def test_time_between_two_starts_is_recorded_as_stopped_and_input_wait_is_measur
     assert both.seconds["waiting_for_input"] > 0
 
 
-def test_resumed_run_records_the_work_after_the_restored_step_as_lost(
+def test_goodput_of_a_resumed_run_counts_work_after_the_restored_step_as_lost(
     model_dir: pathlib.Path,
 ) -> None:
     for path in model_dir.glob("ckpt-8.*"):
@@ -154,7 +154,7 @@ def test_failed_remote_write_of_the_goodput_record_does_not_raise(
     assert json.loads(tf.io.gfile.GFile(path).read())["checkpoints"][0][0] == 1
 
 
-def test_rewind_counts_the_work_after_the_restored_checkpoint_as_lost() -> None:
+def test_rewinding_a_goodput_record_counts_work_after_the_restored_step_as_lost() -> None:
     record = goodput.TimeRecord(begin=100.0, end=100.0)
     record.spend("stepping", 110.0)
     record.keep(step=10)
@@ -173,7 +173,7 @@ def test_rewind_counts_the_work_after_the_restored_checkpoint_as_lost() -> None:
     assert sum(record.seconds.values()) == record.wall_seconds
 
 
-def test_goodput_record_of_many_checkpoints_stays_small() -> None:
+def test_goodput_record_keeps_fewer_than_40_of_1000_checkpoints() -> None:
     record = goodput.TimeRecord(begin=100.0, end=100.0)
     for step in range(1, 1001):
         record.spend("stepping", 100.0 + step)

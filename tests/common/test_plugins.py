@@ -29,7 +29,7 @@ def test_registered_plugin_name_is_resolved_to_its_class():
     assert plugins.resolve("hooks/loud", registry=names, base=Hook) is LoudHook
 
 
-def test_registered_string_is_resolved_to_the_class_that_it_names():
+def test_plugin_registered_as_a_module_and_class_string_is_resolved_to_the_class():
     names = {}
     plugins.register(names, "ordered")("collections:OrderedDict")
     assert plugins.resolve("ordered", registry=names) is collections.OrderedDict
@@ -59,7 +59,7 @@ def test_resolve_returns_a_class_passed_instead_of_a_name_unchanged():
     assert plugins.resolve(LoudHook, base=Hook) is LoudHook
 
 
-def test_file_in_the_workspace_is_loaded_without_changing_sys_path(tmp_path):
+def test_plugin_file_in_the_workspace_is_loaded_without_changing_sys_path(tmp_path):
     write(tmp_path, HOOK_FILE)
     path_before = list(sys.path)
     for spec in ("{workspace}/hooks.py:MyHook", "hooks.py:MyHook", "{workspace}/hooks.py"):
@@ -201,14 +201,14 @@ def test_names_code_is_true_only_for_names_in_modules_and_files() -> None:
     assert not any(map(plugins.names_code, other))
 
 
-def test_positional_arguments_of_the_caller_cannot_be_set_by_the_config():
+def test_config_cannot_set_an_argument_that_the_caller_passes_by_position():
     factory = plugins.factory({"name": "patient"}, num_args=1, registry=NAMES)
     assert factory("loss").metric == "loss"
     with pytest.raises(errors.ConfigError, match="no argument `metric`"):
         plugins.factory({"name": "patient", "metric": "loss"}, num_args=1, registry=NAMES)
 
 
-def test_registered_name_may_be_nested_in_groups():
+def test_registered_name_may_contain_group_names_separated_by_slashes():
     collection = add({}, "vision/digits/small", "vision/digits/large", "text")
     assert plugins.lookup(collection, "vision/digits/large")() == "vision/digits/large"
     assert plugins.names(collection) == ["text", "vision/digits/large", "vision/digits/small"]

@@ -33,7 +33,7 @@ def test_caught_signal_raises_preempted_error_at_the_next_check(number, code):
     assert caught.value.exit_code == code
 
 
-def test_signal_handlers_and_threads_are_restored_after_catch_signals():
+def test_catch_signals_restores_signal_handlers_and_ends_its_thread_on_exit():
     before = [signal.getsignal(one) for one in (signal.SIGTERM, signal.SIGINT)]
     threads = threading.active_count()
     with preemption.catch_signals():

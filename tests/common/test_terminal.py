@@ -20,7 +20,7 @@ os.write(2, b"afterwards\\n")
 """
 
 
-def test_short_terminal_lines_omit_records_marked_as_details(monkeypatch) -> None:
+def test_show_short_lines_hides_log_records_marked_as_details(monkeypatch) -> None:
     handler = logging.get_absl_handler().python_handler
     # `monkeypatch` restores these attributes after the test.
     monkeypatch.setattr(handler, "formatter", handler.formatter)
@@ -42,14 +42,14 @@ def test_without_startup_messages_hides_only_the_startup_messages_of_tensorflow(
     assert result.stderr == ("F0000 00:00:1.2 3 cpu.cc:1] something that matters\nafterwards\n")
 
 
-def test_without_startup_messages_keeps_other_output_if_the_process_crashes() -> None:
+def test_without_startup_messages_keeps_fatal_messages_if_the_process_crashes() -> None:
     code = [sys.executable, "-c", _PRINT.format(then="os.abort()")]
     result = subprocess.run(code, capture_output=True, text=True, check=False)
     assert result.returncode < 0
     assert "something that matters" in result.stderr
 
 
-def test_records_marked_as_details_reach_other_log_handlers() -> None:
+def test_log_records_marked_as_details_reach_handlers_other_than_the_terminal() -> None:
     records: list[bool] = []
 
     class Handler(python_logging.Handler):
@@ -65,7 +65,7 @@ def test_records_marked_as_details_reach_other_log_handlers() -> None:
     assert records == [True]
 
 
-def test_control_characters_are_escaped_and_other_text_is_kept() -> None:
+def test_escape_controls_escapes_control_characters_and_keeps_printable_text() -> None:
     assert (
         terminal.escape_controls("\x1b[2Jloss\r\x9b1m\u202e\0") == r"\x1b[2Jloss\r\x9b1m\u202e\x00"
     )

@@ -156,7 +156,7 @@ def test_repeated_slurm_task_counts_are_expanded():
     assert len(tf_config.read_slurm_step(step)["cluster"]["worker"]) == 4
 
 
-def test_slurm_step_with_a_single_task_is_no_cluster():
+def test_slurm_step_with_a_single_task_describes_no_cluster():
     assert tf_config.read_slurm_step({**STEP, "SLURM_STEP_NUM_TASKS": "1"}) is None
     assert tf_config.read_slurm_step({"SLURM_JOB_ID": "4711", "SLURM_PROCID": "0"}) is None
 

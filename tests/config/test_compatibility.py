@@ -138,7 +138,9 @@ def test_every_config_field_may_change_before_the_first_checkpoint(tmp_path: pat
     assert compatibility.check(_params(), str(tmp_path / "nowhere")) == []
 
 
-def test_model_garden_directory_is_compared_by_its_params_yaml(tmp_path: pathlib.Path) -> None:
+def test_config_is_compared_with_params_yaml_in_a_model_garden_run_directory(
+    tmp_path: pathlib.Path,
+) -> None:
     (tmp_path / "ckpt-3.index").touch()
     parsing.serialize_config(_params(), str(tmp_path))
     with pytest.raises(errors.ConfigValueError, match=r"runtime\.seed"):
@@ -162,7 +164,7 @@ def test_damaged_params_yaml_allows_every_config_change(model_dir: str) -> None:
     assert compatibility.check(_params(runtime={"seed": 4}), model_dir) == []
 
 
-def test_run_that_raises_for_a_config_change_writes_nothing(model_dir: str) -> None:
+def test_refused_config_change_leaves_the_model_directory_unchanged(model_dir: str) -> None:
     def contents() -> dict[str, bytes]:
         return {path.name: path.read_bytes() for path in pathlib.Path(model_dir).iterdir()}
 

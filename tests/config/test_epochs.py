@@ -47,13 +47,13 @@ def test_epochs_are_converted_to_steps_and_each_conversion_logs_one_line(
 @pytest.mark.parametrize(
     ("num_examples", "count", "steps"), [(103, 3, 31), (102, 2, 21), (100, 0.7, 7)]
 )
-def test_train_epochs_are_converted_to_steps_without_rounding_each_epoch(
+def test_train_epochs_are_converted_to_steps_by_rounding_only_their_total(
     num_examples, count, steps
 ) -> None:
     assert epochs.resolve(_params(num_examples, train_epochs=count)).trainer.train_steps == steps
 
 
-def test_schedule_ratios_are_converted_to_steps_with_the_training_length() -> None:
+def test_schedule_ratios_are_converted_to_fractions_of_the_train_steps() -> None:
     schedules = {
         "learning_rate": {"type": "cosine", "cosine": {"decay_ratio": 0.9}},
         "warmup": {"type": "linear", "linear": {"warmup_ratio": 0.1}},
@@ -64,7 +64,7 @@ def test_schedule_ratios_are_converted_to_steps_with_the_training_length() -> No
     assert config.learning_rate.cosine.decay_ratio is config.warmup.linear.warmup_ratio is None
 
 
-def test_schedule_ratios_are_converted_to_steps_without_reading_data() -> None:
+def test_schedule_ratios_are_converted_without_reading_data_if_train_steps_are_set() -> None:
     stepwise = {"boundary_ratios": [0.5, 0.51], "values": [1.0, 0.1, 0.01]}
     learning_rate = {"type": "stepwise", "stepwise": stepwise}
     params = _params(None, train_steps=20, optimizer_config={"learning_rate": learning_rate})
@@ -72,7 +72,7 @@ def test_schedule_ratios_are_converted_to_steps_without_reading_data() -> None:
     assert (resolved.boundaries, resolved.boundary_ratios) == ([10, 11], None)
 
 
-def test_resolved_config_is_locked_and_resolving_it_again_changes_nothing() -> None:
+def test_resolved_config_is_locked_and_resolves_to_itself() -> None:
     params = _params(train_epochs=3)
     params.lock()
     resolved = epochs.resolve(params)
@@ -123,13 +123,13 @@ def test_resolving_train_epochs_raises_for_a_dataset_of_unknown_or_infinite_leng
     ],
     ids=["repeat", "shuffle", "zip"],
 )
-def test_epoch_of_repeated_data_is_one_repetition(repeat) -> None:
+def test_epoch_of_a_repeated_dataset_is_one_pass_over_the_data(repeat) -> None:
     task = Data(repeat(tf.data.Dataset.range(45)))
     resolved = epochs.resolve(_params(None, train_epochs=2, validate_every_epochs=1), task)
     assert (resolved.trainer.train_steps, resolved.trainer.validation_interval) == (9, 4)
 
 
-def test_epoch_of_arrays_has_their_number_of_rows() -> None:
+def test_epoch_of_an_array_dataset_has_as_many_examples_as_the_arrays_have_rows() -> None:
     class Arrays:
         def build_inputs(self, params: cfg.DataConfig) -> tf.data.Dataset:
             rows = input_reader.from_arrays(np.arange(45), params)
@@ -160,7 +160,7 @@ def test_error_for_contradictory_epoch_lengths_shows_both_lengths(
         epochs.resolve(params)
 
 
-def test_changed_copy_of_a_resolved_config_is_resolved_from_its_own_values() -> None:
+def test_changed_copy_of_a_resolved_config_derives_steps_from_the_changed_values() -> None:
     schedules = {
         "learning_rate": {"type": "cosine", "cosine": {"decay_ratio": 1.0}},
         "warmup": {"type": "linear", "linear": {"warmup_ratio": 0.1}},
@@ -200,9 +200,7 @@ def test_changed_num_examples_of_a_resolved_config_raises_unless_steps_per_epoch
     assert epochs.resolve(read.replace(**more)).trainer.train_steps == 400
 
 
-def test_changed_train_epochs_of_a_resolved_config_are_converted_without_rounding_each_epoch() -> (
-    None
-):
+def test_changed_train_epochs_of_a_resolved_config_are_rounded_only_in_total() -> None:
     resolved = epochs.resolve(_params(106, train_epochs=2))
     assert resolved.trainer.steps_per_epoch == 10
     again = epochs.resolve(resolved.replace(trainer={"train_epochs": 3}))

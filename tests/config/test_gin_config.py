@@ -150,7 +150,7 @@ def test_exported_gin_file_is_read_despite_a_user_function_named_params(
     assert params_of_the_user() == 3
 
 
-def test_gin_binding_of_an_unselected_alternative_is_skipped_with_a_warning(
+def test_ineffective_gin_binding_warns_if_another_binding_overrules_it_and_raises_otherwise(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     adam = "trainer/optimizer_config/optimizer/params.type = 'adam'"
@@ -204,7 +204,7 @@ def parsed() -> absl_flags.FlagValues:
     absl_flags.FLAGS["safe_config"].value = False
 
 
-def test_gin_flags_can_refer_to_the_trainer_without_an_import(parsed) -> None:
+def test_gin_params_flag_can_refer_to_the_trainer_class_without_an_import(parsed) -> None:
     parsed(["test", "--gin_params=create_trainer.trainer_cls = @Trainer"])
     gin_config.parse_gin_flags(parsed)
     assert "create_trainer" in gin.config_str()

@@ -44,7 +44,9 @@ def _parse(**options: object) -> cfg.ExperimentConfig:
     return parsing.parse_configuration(options, print_return=False)
 
 
-def test_masked_password_raises_only_in_the_selected_alternative(tmp_path: pathlib.Path) -> None:
+def test_masked_password_raises_only_in_the_selected_option_of_a_one_of_config(
+    tmp_path: pathlib.Path,
+) -> None:
     file = tmp_path / "params.yaml"
     file.write_text("task: {store: {near: {url: 'postgresql://me:***@host/runs'}}}")
     with pytest.raises(errors.ConfigValueError, match=r"task\.store\.near\.url"):
@@ -65,12 +67,12 @@ def test_later_config_sources_override_earlier_ones(tmp_path: pathlib.Path) -> N
     assert (trainer.train_steps, trainer.validation_steps, trainer.max_to_keep) == (4, 3, 2)
 
 
-def test_tpu_flag_overrides_the_config_only_if_given(tmp_path: pathlib.Path) -> None:
+def test_tpu_flag_overrides_runtime_tpu_only_if_the_flag_is_set(tmp_path: pathlib.Path) -> None:
     assert _parse(params_override="runtime.tpu='my-tpu'").runtime.tpu == "my-tpu"
     assert _parse(tpu="other").runtime.tpu == "other"
 
 
-def test_tf_data_service_flag_enables_the_service_for_the_data_in_the_config() -> None:
+def test_tf_data_service_flag_enables_the_service_in_the_data_config() -> None:
     data = _parse(tf_data_service="grpc://host:1").task.train_data
     assert data.enable_tf_data_service
     assert data.tf_data_service_address == "grpc://host:1"
@@ -83,7 +85,7 @@ def test_set_flag_without_an_equals_sign_raises() -> None:
         _parse(set=["trainer.train_steps"])
 
 
-def test_params_yaml_reproduces_the_config(
+def test_parsing_params_yaml_reproduces_the_serialized_config(
     tmp_path: pathlib.Path,
 ) -> None:
     params = _parse(set=["task.width=7", "runtime.distribution_strategy=off"])
@@ -108,7 +110,7 @@ def test_dry_run_sets_one_training_step_and_one_validation_step() -> None:
     assert (trainer.train_steps, trainer.validation_steps) == (1, 1)
 
 
-def test_fast_dev_run_overrides_epochs_and_phases() -> None:
+def test_fast_dev_run_sets_20_steps_in_place_of_epochs_in_every_phase() -> None:
     settings = [
         "trainer.train_epochs=3",
         "trainer.validate_every_epochs=1",
@@ -133,7 +135,7 @@ def _write_config(directory: pathlib.Path, text: str) -> str:
     return str(path)
 
 
-def test_workspace_is_the_directory_of_the_config_file_that_uses_it(
+def test_workspace_is_the_directory_of_the_config_file_that_contains_the_placeholder(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     text = "trainer: {name: '{workspace}/trainer.py:Mine'}"
@@ -159,7 +161,7 @@ def test_workspace_field_overrides_the_directory_of_the_config_file(
     assert params.trainer.name == f"{tmp_path}/b/t.py:T"
 
 
-def test_params_yaml_has_steps_in_place_of_epochs(tmp_path: pathlib.Path) -> None:
+def test_params_yaml_contains_train_steps_in_place_of_train_epochs(tmp_path: pathlib.Path) -> None:
     data = "task.train_data.num_examples=100,task.train_data.global_batch_size=10"
     params = _parse(params_override=f"trainer.train_epochs=3,{data}")
     assert (params.trainer.train_steps, params.trainer.train_epochs) == (30, None)
@@ -285,7 +287,7 @@ def test_relative_workspace_becomes_an_absolute_path(
     assert parsing.place("gs://bucket/w") == "gs://bucket/w"
 
 
-def test_workspace_that_contains_the_placeholder_raises() -> None:
+def test_workspace_field_that_contains_the_workspace_placeholder_raises() -> None:
     with pytest.raises(errors.ConfigValueError, match="expected a directory"):
         parsing.expand(cfg.ExperimentConfig(workspace="{workspace}/x"))
 
@@ -304,7 +306,7 @@ def _trainer_of_digits(**options):
 
 
 @pytest.mark.parametrize("given", [[STEPS, EPOCHS], [EPOCHS, STEPS]])
-def test_mutually_exclusive_fields_in_one_source_raise(given) -> None:
+def test_mutually_exclusive_fields_set_in_the_same_config_source_raise(given) -> None:
     with pytest.raises(errors.ConfigValueError, match="--set has both") as caught:
         _trainer_of_digits(set=given)
     assert "`trainer.train_steps` (7 steps)" in str(caught.value)

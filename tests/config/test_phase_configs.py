@@ -63,7 +63,7 @@ def test_init_from_takes_weights_from_an_earlier_phase_or_a_path(init_from: str,
         ([{"name": "a", "mode": "eval"}, {"name": "b", "init_from": "a"}], "evaluates"),
     ],
 )
-def test_invalid_phases_raise_an_error_that_contains_the_name_or_reason(
+def test_error_for_an_invalid_phase_contains_the_invalid_name_or_the_reason(
     phases: list[dict[str, object]], message: str
 ) -> None:
     with pytest.raises(errors.ConfigValueError, match=message):

@@ -120,7 +120,7 @@ def test_data_seed_takes_precedence_over_run_seed():
     assert read(None, seed_of_run=1) != read(None, seed_of_run=2)
 
 
-def test_parameter_server_workers_split_the_rows_into_their_own_batches():
+def test_parameter_server_workers_read_batches_of_disjoint_rows():
     with position.begin_at(0, seed=5):
         parts = [
             arrays.from_arrays(

@@ -33,7 +33,7 @@ def test_resumed_training_sees_the_augmented_images_of_an_uninterrupted_run() ->
         np.testing.assert_array_equal(resumed[1], batch[1])
 
 
-def test_each_batch_of_each_input_pipeline_draws_its_own_random_numbers() -> None:
+def test_augmentation_differs_between_batches_and_between_input_pipelines() -> None:
     ones = tf.data.Dataset.from_tensors(tf.ones([8, 4, 4, 3])).repeat()
     seen = set()
     for pipeline in (0, 1):
@@ -71,7 +71,7 @@ def test_invalid_augmentation_layer_is_refused(layer, error, named) -> None:
         _batches(layer)
 
 
-def test_mixing_labels_that_are_not_one_hot_is_refused() -> None:
+def test_mixup_of_labels_that_are_not_one_hot_is_refused() -> None:
     dataset = arrays.from_arrays((IMAGES, np.arange(48)), 8, shuffle=False, repeat=False)
     with pytest.raises(errors.ConfigValueError, match="must be one-hot"):
         augmentation.augment(dataset, [keras.layers.MixUp()])

@@ -48,7 +48,7 @@ def test_missing_or_contradictory_data_service_options_are_refused(kwargs, named
         options(**kwargs)
 
 
-def test_job_name_contains_the_process_id_unless_other_processes_use_the_job():
+def test_data_service_job_name_is_unique_to_the_process_unless_the_job_is_shared():
     own = options(batch_size=8)
     assert own.unique_job_name.startswith("job_bs8_")
     assert own == options(batch_size=8)
@@ -97,7 +97,7 @@ def test_data_service_without_workers_raises_after_the_timeout(dispatcher):
         data_service.wait_for_service(dispatcher, 1.0)
 
 
-def test_two_trainers_that_share_a_job_read_the_same_elements(dispatcher):
+def test_two_trainers_that_share_a_data_service_job_read_the_same_elements(dispatcher):
     # With several workers, each trainer might read the workers in a different order.
     worker = start_worker(dispatcher)
     dataset = tf.data.Dataset.range(1000).repeat()
@@ -113,7 +113,7 @@ def test_two_trainers_that_share_a_job_read_the_same_elements(dispatcher):
 
 # TensorFlow itself emits this warning for any dataset that is sent to the service in a function.
 @pytest.mark.filterwarnings("ignore:To make it possible to preserve tf.data options:UserWarning")
-def test_round_robin_service_returns_elements_for_two_replicas(address):
+def test_round_robin_data_service_yields_elements_with_two_replicas(address):
     context = tf.distribute.InputContext(1, 0, 2)
     dataset = tf.data.Dataset.range(100).repeat()
     served = data_service.distribute(
@@ -122,6 +122,6 @@ def test_round_robin_service_returns_elements_for_two_replicas(address):
     assert len(list(served.take(6).as_numpy_iterator())) == 6
 
 
-def test_round_robin_without_an_input_context_is_refused():
+def test_round_robin_data_service_without_an_input_context_is_refused():
     with pytest.raises(errors.ConfigValueError, match="`input_context` is missing"):
         data_service.distribute(tf.data.Dataset.range(1), options(round_robin=True))

@@ -36,7 +36,7 @@ def test_per_example_and_per_batch_functions_give_the_same_results(mark):
     assert stream.batch(2, drop_remainder=True).element_spec.shape == (2,)
 
 
-def test_consecutive_functions_that_take_batches_receive_whole_chunks():
+def test_functions_marked_with_takes_batches_receive_whole_chunks_of_examples():
     seen = []
 
     @example_stream.takes_batches
@@ -53,7 +53,7 @@ def test_consecutive_functions_that_take_batches_receive_whole_chunks():
     assert sorted(seen) == [[0, 1, 2, 3], [0, 2], [4], [4, 5]]
 
 
-def test_apply_passes_a_dataset_of_single_examples_to_its_function():
+def test_apply_passes_unbatched_examples_to_the_dataset_transformation():
     stream = _stream(tf.data.Dataset.range(6)).map(example_stream.takes_batches(_double))
     assert _values(stream.apply(lambda dataset: dataset.skip(1)).singly()) == [2, 4, 6, 8, 10]
 
@@ -68,7 +68,7 @@ def test_filters_accept_nested_examples(mark):
     assert batch[1]["x"].tolist() == [[4, 4], [5, 5]]
 
 
-def test_repeated_dataset_keeps_its_infinite_cardinality():
+def test_batched_stream_of_a_repeated_dataset_has_infinite_cardinality():
     stream = _stream(tf.data.Dataset.range(5).repeat()).map(example_stream.takes_batches(_double))
     batches = stream.batch(3, drop_remainder=True)
     assert batches.cardinality() == tf.data.INFINITE_CARDINALITY
@@ -123,7 +123,7 @@ def test_vectorize_turns_a_per_example_function_into_a_batch_function():
     assert batch["sum"].numpy().tolist() == [0, 2, 4, 6]
 
 
-def test_op_that_cannot_be_vectorized_is_named_in_the_error():
+def test_vectorize_error_names_the_op_that_cannot_be_vectorized():
     images = tf.data.Dataset.from_tensors(["", ""])
     with pytest.raises(ValueError, match="DecodeJpeg"):
         images.map(example_stream.vectorize(tf.io.decode_jpeg))
@@ -160,7 +160,7 @@ def test_mixtures_with_equal_seeds_draw_from_their_datasets_in_the_same_order():
     assert draws[0].tolist() != draws[2].tolist()
 
 
-def test_mixture_continues_after_a_dataset_ends_if_stop_on_empty_dataset_is_false():
+def test_mixture_continues_after_one_dataset_ends_if_stop_on_empty_dataset_is_false():
     combine_fn = example_stream.build_weighted_sampling_combine_fn(
         {"ones": 1, "zeros": 1}, stop_on_empty_dataset=False
     )
@@ -173,7 +173,7 @@ def test_negative_or_all_zero_mixture_weights_are_refused(weights):
         example_stream.build_weighted_sampling_combine_fn(weights)
 
 
-def test_config_builds_a_weighted_mixture_only_if_it_has_weights():
+def test_input_config_builds_a_weighted_mixture_only_if_weights_are_set():
     params = MixConfig(
         input_path=base_config.Config({"ones": "a", "zeros": "b"}),
         weights=base_config.Config({"ones": 1, "zeros": 0}),

@@ -102,7 +102,7 @@ def test_each_pipeline_resumes_within_its_own_share_of_the_records(files, num_fi
     assert whole[:1] != other[:1]
 
 
-def test_pipelines_together_read_each_record_of_an_epoch_once(files):
+def test_input_pipelines_together_read_each_record_of_an_epoch_once(files):
     parts = [_read(files, 100, _context(index, 2)) for index in range(2)]
     sizes = [len(set(parts[0][:n])) for n in range(15)]
     first_epoch = max(n for n in range(15) if sizes[n] == n)
@@ -128,7 +128,7 @@ def test_resuming_from_files_without_records_raises(tmp_path):
         _read([str(path)], 1, first_record=1)
 
 
-def test_damaged_file_is_named_in_the_error_when_its_records_are_counted(files):
+def test_error_while_counting_records_names_the_damaged_file(files):
     with open(files[2], "r+b") as file:
         file.truncate(30)
     with pytest.raises(errors.DataError, match=r"2\.tfrecord` can't be read: truncated record"):

@@ -46,7 +46,7 @@ def test_path_or_pattern_that_matches_no_file_is_named_in_the_error(folder, patt
         matched(folder, pattern)
 
 
-def test_input_is_refused_only_if_all_its_files_are_empty(folder):
+def test_input_pattern_is_refused_only_if_all_matching_files_are_empty(folder):
     (folder / "c-0").touch()
     assert matched(folder, "[ac]-0") == ["a-0", "c-0"]
     with pytest.raises(errors.DataError, match="0 examples matched"):
@@ -89,7 +89,7 @@ def test_changed_first_or_last_byte_of_a_large_file_is_detected(
     assert _differences(described) == [str(file)]
 
 
-def test_files_after_the_first_1000_are_compared_by_size_only(tmp_path: pathlib.Path) -> None:
+def test_input_files_after_the_first_1000_are_compared_only_by_size(tmp_path: pathlib.Path) -> None:
     for number in range(1100):
         (tmp_path / f"{number:04}").touch()
     described = file_patterns.describe([str(tmp_path)])
@@ -99,12 +99,12 @@ def test_files_after_the_first_1000_are_compared_by_size_only(tmp_path: pathlib.
     assert _differences(described) == [str(tmp_path)]
 
 
-def test_remote_files_are_described_by_their_pattern_only() -> None:
+def test_remote_input_files_are_recorded_only_by_their_pattern() -> None:
     (described,) = file_patterns.describe(["gs://bucket/train*"])
     assert (described["pattern"], described["num_files"]) == ("gs://bucket/train*", 0)
 
 
-def test_unreadable_file_is_compared_by_size(tmp_path: pathlib.Path) -> None:
+def test_unreadable_input_file_is_compared_only_by_its_size(tmp_path: pathlib.Path) -> None:
     link = tmp_path / "unreadable"
     link.symlink_to("/proc/self/mem")  # This is a regular file whose first byte can't be read.
     described = file_patterns.describe([str(tmp_path)])
@@ -115,7 +115,9 @@ def test_unreadable_file_is_compared_by_size(tmp_path: pathlib.Path) -> None:
     assert _differences(described) == [str(link)]
 
 
-def test_file_that_has_become_unreadable_is_reported_as_different(tmp_path: pathlib.Path) -> None:
+def test_input_file_that_has_become_unreadable_is_reported_as_changed(
+    tmp_path: pathlib.Path,
+) -> None:
     file = tmp_path / "a.csv"
     file.touch()
     described = file_patterns.describe([str(file)])
@@ -124,7 +126,7 @@ def test_file_that_has_become_unreadable_is_reported_as_different(tmp_path: path
     assert _differences(described) == [str(file)]
 
 
-def test_file_deleted_while_being_described_is_omitted(
+def test_input_file_deleted_while_the_files_are_recorded_is_omitted(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("a", "b"):

@@ -23,14 +23,14 @@ def read(files, *, host=0, num_hosts=1, count=None, cycle_length=1, **options):
 
 
 @pytest.mark.parametrize("seed", [None, 3])
-def test_hosts_divide_the_files_in_every_epoch(files, seed):
+def test_hosts_divide_all_files_among_themselves_in_every_epoch(files, seed):
     options = {"num_hosts": 2, "is_training": True, "seed": seed, "count": 32}
     hosts = [read(files, host=host, **options) for host in (0, 1)]
     for epoch in (slice(0, 16), slice(16, 32)):
         assert len(set(hosts[0][epoch] + hosts[1][epoch])) == 32
 
 
-def test_host_reads_different_files_in_the_second_epoch(files):
+def test_host_reads_different_files_in_the_second_epoch_than_in_the_first(files):
     lines = read(files, num_hosts=2, is_training=True, seed=3, count=32)
     first, second = ({line.split(".")[0] for line in part} for part in (lines[:16], lines[16:]))
     assert first != second

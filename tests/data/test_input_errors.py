@@ -158,7 +158,7 @@ def write_file(tmp_path):
     return write_file
 
 
-def test_damaged_file_among_the_most_recently_read_files_is_reported_first(write_file):
+def test_search_for_damaged_files_begins_with_the_most_recently_read_files(write_file):
     for names in (("a", "b"), ("c", "d")):
         files = [write_file(names[0]), write_file(names[1], length=40)]
         input_errors.remember(files, tf.data.TFRecordDataset)

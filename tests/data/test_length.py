@@ -49,7 +49,7 @@ def test_pass_over_data_of_unknown_length_raises_after_the_time_limit(dataset, m
         list(length.watch_cardinality(lambda: dataset.filter(lambda _: True))())
 
 
-def test_repeat_wrapper_repeats_datasets_and_returns_other_inputs_unchanged():
+def test_repeat_wrapper_repeats_datasets_and_leaves_non_dataset_inputs_unchanged():
     def build_inputs(params, input_context=None):
         return params
 
@@ -79,7 +79,7 @@ def _read(build, batch=None, num_batches=7, **kwargs):
     return batches
 
 
-def test_repeated_first_batches_begin_at_the_resume_position():
+def test_repeated_overfit_batches_begin_at_the_resume_position():
     all_of_them = _read(_build, batch=0)
     build = length.first_batches(_build, 3, seed=3, repeat=True)
     assert _read(build, batch=0) == (all_of_them[:3] * 3)[:7]
@@ -88,14 +88,14 @@ def test_repeated_first_batches_begin_at_the_resume_position():
     assert _read(once) == all_of_them[:3]
 
 
-def test_replicas_divide_each_of_the_first_batches():
+def test_replicas_divide_each_overfit_batch():
     context = tf.distribute.InputContext(num_replicas_in_sync=2)
     build = length.first_batches(_build, 3, seed=3, repeat=True)
     shares = _read(build, batch=4, num_batches=2, input_context=context)
     assert shares[0] + shares[1] == _read(build, batch=4, num_batches=1)[0]
 
 
-def test_first_batches_that_may_differ_between_training_and_evaluation_log_a_warning(caplog):
+def test_overfit_batches_that_may_differ_between_training_and_evaluation_log_a_warning(caplog):
     def build_inputs(batch_size):
         return tf.data.Dataset.from_tensor_slices(ROWS).shuffle(40).batch(batch_size)
 
@@ -104,7 +104,7 @@ def test_first_batches_that_may_differ_between_training_and_evaluation_log_a_war
     assert "and between training and evaluation" in caplog.text
 
 
-def test_first_batches_of_inputs_that_are_not_a_dataset_are_refused():
+def test_overfit_batches_of_inputs_that_are_not_a_dataset_are_refused():
     build = length.first_batches(lambda: [1, 2], 2, seed=3, repeat=True)
     with pytest.raises(errors.ConfigTypeError, match="list"):
         build()

@@ -39,14 +39,14 @@ def test_each_replica_starts_at_the_resume_position(pipelines):
     assert _read(_training_data(3, context), 7 * per_step) == unbroken[3 * per_step :]
 
 
-def test_data_that_do_not_repeat_ignore_the_resume_position():
+def test_dataset_that_does_not_repeat_ignores_the_resume_position():
     with position.begin_at(batch=2, seed=7) as begin:
         dataset = arrays.from_arrays(ROWS, 4, shuffle=False)
     assert _read(dataset, 1) == [[0, 1, 2, 3]]
     assert not begin.is_kept
 
 
-def test_batch_numbers_continue_after_a_resume():
+def test_enumerate_batches_counts_from_the_resume_position():
     context = _context(0, 1, replicas=2)
     batches = tf.data.Dataset.range(3)
     with position.begin_at(batch=5, seed=7):

@@ -31,7 +31,9 @@ def read(dataset):
     ("bad", "bytes_per_part"),
     [((), 2**20), ((0,), 1), ((4, 5), 3 * BYTES), ((0, 7, 8, 19), 3 * BYTES), ((19,), 2**20)],
 )
-def test_only_damaged_records_are_skipped(write, bad, bytes_per_part, monkeypatch):
+def test_reader_skips_only_the_damaged_records_of_a_tfrecord_file(
+    write, bad, bytes_per_part, monkeypatch
+):
     monkeypatch.setattr(file_reading, "_PART_BYTES", bytes_per_part)
     file = write("a", flipped=[index * BYTES + 15 for index in bad])
     kept = [index for index in range(20) if index not in bad]
@@ -47,12 +49,12 @@ def test_truncated_record_is_skipped_and_counted(write, length, caplog):
     )
 
 
-def test_damaged_record_is_counted_once_however_often_it_is_read(write):
+def test_damaged_record_of_a_repeated_dataset_is_counted_once(write):
     dataset = file_reading.SoundRecords(1)(write("a", flipped=[15]))
     assert len(read(dataset.repeat(3))) == 3 * 19
 
 
-def test_more_damaged_records_in_all_files_than_allowed_raise_an_error(write):
+def test_reading_raises_if_damaged_records_of_all_files_together_exceed_the_limit(write):
     files = [write("a", flipped=[15]), write("b", flipped=[15])]
     dataset = file_reading.SoundRecords(1)
     with pytest.raises(tf.errors.OpError, match="allows only 1"):

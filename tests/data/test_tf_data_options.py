@@ -10,7 +10,7 @@ def dataset():
     return tf.data.Dataset.range(4).map(lambda x: x + 1, num_parallel_calls=tf.data.AUTOTUNE)
 
 
-def test_autotuner_is_disabled_unless_dataset_options_configure_it(dataset):
+def test_tf_data_autotuner_is_disabled_unless_dataset_options_configure_it(dataset):
     settled = tf_data_options.without_idle_autotuner(dataset)
     assert settled.options().autotune.enabled is False
     assert list(settled.as_numpy_iterator()) == [1, 2, 3, 4]
@@ -22,7 +22,7 @@ def test_autotuner_is_disabled_unless_dataset_options_configure_it(dataset):
     assert tf_data_options.without_idle_autotuner(None) is None
 
 
-def test_make_distributed_dataset_disables_the_autotuner(dataset, monkeypatch):
+def test_make_distributed_dataset_disables_the_tf_data_autotuner(dataset, monkeypatch):
     strategy, given = tf.distribute.get_strategy(), []
     monkeypatch.setattr(
         type(strategy),

@@ -38,7 +38,7 @@ def read(*, host=0, num_hosts=1, is_training=False, sharding=True, **kwargs):
     return list(dataset.as_numpy_iterator())
 
 
-def test_tfds_divides_files_among_hosts_if_there_is_at_least_one_per_host(tfds):
+def test_tfds_divides_files_among_hosts_if_each_host_gets_at_least_one_file(tfds):
     assert len(read(num_hosts=2)) == 10
     assert tfds.loaded["read_config"].input_context.num_input_pipelines == 2
 
@@ -62,7 +62,7 @@ def test_every_host_reads_all_records_if_sharding_is_off(tfds):
     assert tfds.loaded["read_config"].input_context is None
 
 
-def test_config_options_are_passed_to_tfds(tfds):
+def test_reading_options_are_passed_to_tfds_load(tfds):
     read(is_training=True, data_dir="here", as_supervised=True, skip_decoding_feature="image, mask")
     config = tfds.loaded["read_config"]
     assert (config.repeat_filenames, config.shuffle_seed) == (True, 3)

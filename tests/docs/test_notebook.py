@@ -15,14 +15,14 @@ def _code_cells(notebook: nbformat.NotebookNode) -> list[nbformat.NotebookNode]:
     return [cell for cell in notebook.cells if cell.cell_type == "code"]
 
 
-def test_committed_notebook_has_no_outputs() -> None:
+def test_documentation_notebook_is_committed_without_outputs() -> None:
     notebook = nbformat.read(PATH, as_version=4)
     nbformat.validate(notebook)
     assert not any(cell.outputs or cell.execution_count for cell in _code_cells(notebook))
 
 
 @pytest.mark.slow
-def test_notebook_runs_and_shows_three_images_and_the_accuracy(
+def test_documentation_notebook_runs_and_shows_three_images_and_the_accuracy(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PYTHONPATH", str(blocks.ROOT))

@@ -46,7 +46,7 @@ OTHER_RECEIVERS = re.compile(
         for pages in reviewed.SESSIONS
     ],
 )
-def test_commands_and_code_on_each_page_run_without_errors(
+def test_commands_and_code_on_each_documentation_page_run_without_errors(
     pages: tuple[str, ...], tmp_path: pathlib.Path
 ) -> None:
     reader = session.Session(tmp_path)
@@ -58,13 +58,15 @@ def test_commands_and_code_on_each_page_run_without_errors(
 @pytest.mark.parametrize(
     "page", sorted({b.page for b in BLOCKS if b.language == "python"} - WRITTEN)
 )
-def test_python_code_of_each_page_runs(page: str, tmp_path: pathlib.Path) -> None:
+def test_python_code_on_each_documentation_page_runs_without_errors(
+    page: str, tmp_path: pathlib.Path
+) -> None:
     shown = [block for block in blocks.blocks_of(page) if block.language == "python"]
     session.Session(tmp_path).read(shown)
 
 
 @pytest.mark.parametrize("page", blocks.PAGES)
-def test_commands_on_pages_are_accepted_by_their_parsers(page: str) -> None:
+def test_commands_on_documentation_pages_are_accepted_by_their_argument_parsers(page: str) -> None:
     shown = blocks.blocks_of(page)
     for block in shown:
         if block.language == "bash" and page not in WRITTEN and not session.why_not_run(block):
@@ -77,13 +79,13 @@ def test_commands_on_pages_are_accepted_by_their_parsers(page: str) -> None:
 
 
 @pytest.mark.parametrize("block", [b for b in BLOCKS if b.language == "console"], ids=str)
-def test_console_blocks_of_pages_show_the_actual_output(
+def test_console_blocks_on_documentation_pages_show_the_actual_output(
     block: blocks.Block, tmp_path: pathlib.Path
 ) -> None:
     session.Session(tmp_path).converse(block)
 
 
-def test_flags_shown_on_pages_are_accepted_by_train_py() -> None:
+def test_flags_shown_on_documentation_pages_are_accepted_by_train_py() -> None:
     flags = [b.text for b in BLOCKS if b.language == "indented" and b.text.startswith("--")]
     for text in flags:
         (flag,) = shown_commands.words(text)
@@ -91,7 +93,7 @@ def test_flags_shown_on_pages_are_accepted_by_train_py() -> None:
     assert flags
 
 
-def test_config_fields_named_on_pages_exist() -> None:
+def test_config_fields_named_on_documentation_pages_exist() -> None:
     pattern = rf"(?:--set=)?((?:{'|'.join(SECTIONS)})\.[a-z_.*]+)(?:[:=].*)?"
     named = [
         (page, found[1])
@@ -105,7 +107,7 @@ def test_config_fields_named_on_pages_exist() -> None:
 @pytest.mark.parametrize(
     "block", [b for b in BLOCKS if b.language in ("yaml", "json", "toml")], ids=str
 )
-def test_yaml_json_and_toml_blocks_on_pages_parse_and_their_configs_are_accepted(
+def test_yaml_json_and_toml_blocks_on_documentation_pages_parse_and_hold_valid_configs(
     block: blocks.Block,
 ) -> None:
     if block.language == "yaml":
@@ -128,7 +130,7 @@ def test_packaging_page_shows_the_pyproject_file_that_the_new_tool_writes(
     assert set(shown.text.splitlines()) <= set(written.splitlines())
 
 
-def test_functions_of_the_package_named_on_pages_exist() -> None:
+def test_package_functions_named_on_documentation_pages_exist() -> None:
     calls = [
         (page, found[1])
         for page in blocks.PAGES
@@ -160,7 +162,7 @@ def _has(module: types.ModuleType, names: Sequence[str]) -> bool:
     return True
 
 
-def test_links_on_pages_have_existing_targets() -> None:
+def test_relative_links_on_documentation_pages_have_existing_targets() -> None:
     targets = [
         (page, link.partition("#")[0])
         for page in blocks.PAGES
@@ -171,11 +173,11 @@ def test_links_on_pages_have_existing_targets() -> None:
     assert missing == []
 
 
-def test_every_code_block_has_a_language_that_the_tests_check() -> None:
+def test_every_documentation_code_block_has_a_language_that_the_tests_check() -> None:
     assert [str(block) for block in BLOCKS if block.language not in LANGUAGES] == []
 
 
-def test_excluded_blocks_exist_and_dedicated_tests_mention_their_page() -> None:
+def test_code_blocks_listed_as_not_run_exist_and_dedicated_tests_mention_their_page() -> None:
     reviewed_blocks = [
         (page, beginning)
         for page, beginning in reviewed.NOT_RUN

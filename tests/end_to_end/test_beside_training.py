@@ -63,7 +63,7 @@ np.save(out, serve(tf.constant(np.load(images)))["logits"])
 
 
 @pytest.mark.slow
-def test_exported_model_reloaded_in_a_new_process_has_the_outputs_of_the_run(
+def test_exported_model_reloaded_in_a_new_process_reproduces_its_outputs(
     tmp_path: pathlib.Path,
 ) -> None:
     model_dir, images = tmp_path / "run", tmp_path / "images.npy"

@@ -43,7 +43,7 @@ def _train(config: dict, *options: str, **environment: str) -> commands.Command:
     return commands.Command(command, env={"TF_CONFIG": json.dumps(config), **environment})
 
 
-def test_missing_worker_is_named_after_the_timeout(tmp_path: pathlib.Path) -> None:
+def test_error_after_the_cluster_timeout_names_the_missing_worker(tmp_path: pathlib.Path) -> None:
     here, missing = (f"127.0.0.1:{portpicker.pick_unused_port()}" for _ in range(2))
     config = {"cluster": {"worker": [here, missing]}, "task": {"type": "worker", "index": 0}}
     worker = _train(config, f"--model_dir={tmp_path}/run", OFFICIAL_LITE_CLUSTER_TIMEOUT="1")
@@ -56,7 +56,7 @@ def test_missing_worker_is_named_after_the_timeout(tmp_path: pathlib.Path) -> No
     assert not (tmp_path / "run").exists()
 
 
-def test_worker_whose_address_is_in_use_is_refused(tmp_path: pathlib.Path) -> None:
+def test_worker_exits_with_an_error_if_its_address_is_in_use(tmp_path: pathlib.Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         taken = f"127.0.0.1:{server.getsockname()[1]}"
         config = {"cluster": {"worker": ["a:1", taken]}, "task": {"type": "worker", "index": 1}}

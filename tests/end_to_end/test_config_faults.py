@@ -34,7 +34,7 @@ def _parse(tmp_path: pathlib.Path, text: str = "", **options: Any) -> cfg.Experi
     return params
 
 
-def test_yaml_number_with_an_exponent_is_a_float(tmp_path: pathlib.Path) -> None:
+def test_yaml_number_with_an_exponent_is_parsed_as_a_float(tmp_path: pathlib.Path) -> None:
     assert _parse(tmp_path, "trainer: {loss_upper_bound: 1e-3}").trainer.loss_upper_bound == 1e-3
 
 
@@ -47,7 +47,9 @@ def test_overrides_merge_mappings_and_replace_or_index_lists(tmp_path: pathlib.P
 
 
 @pytest.mark.parametrize("text", ["", "\n\n", "# nothing but this\n"])
-def test_config_file_without_values_changes_nothing(tmp_path: pathlib.Path, text: str) -> None:
+def test_config_file_without_values_leaves_the_config_unchanged(
+    tmp_path: pathlib.Path, text: str
+) -> None:
     assert _parse(tmp_path, text) == _parse(tmp_path, "{}")
 
 
@@ -130,7 +132,7 @@ def test_config_round_trips_through_overrides_and_gin(
     assert gin_config.apply_bindings(exp_factory.get_exp_config(name)) == params
 
 
-def test_all_missing_flags_and_fields_are_reported_at_once() -> None:
+def test_all_missing_flags_and_fields_are_reported_together() -> None:
     command = [sys.executable, str(ROOT / "train.py")]
     result = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
     assert result.returncode == 2

@@ -70,7 +70,7 @@ def _copy(base: pathlib.Path, tmp_path: pathlib.Path, name: str) -> pathlib.Path
         *(pytest.param(content, marks=pytest.mark.slow) for content in (b"", b"{", b"[]\n")),
     ],
 )
-def test_run_resumes_although_its_record_files_are_damaged(
+def test_run_with_damaged_record_files_resumes_and_trains_to_the_last_step(
     base: pathlib.Path, tmp_path: pathlib.Path, content: bytes
 ) -> None:
     model_dir = _copy(base, tmp_path, "run")

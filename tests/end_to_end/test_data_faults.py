@@ -183,7 +183,7 @@ def test_empty_evaluation_data_raise_and_record_no_metrics(model_dir: pathlib.Pa
     assert '"split": "validation"' not in (model_dir / "metrics.json").read_text()
 
 
-def test_finite_training_data_are_repeated(model_dir: pathlib.Path) -> None:
+def test_finite_training_data_are_repeated_until_the_last_step(model_dir: pathlib.Path) -> None:
     # The data have three batches for six steps.
     _run(model_dir, task={"source": "good"})
     assert (model_dir / "ckpt-6.index").exists()
@@ -258,7 +258,7 @@ def test_unexpectedly_compressed_file_is_named_in_the_error(
         _run(model_dir, task=_files(tmp_path / "a.tfrecord"))
 
 
-def test_damaged_records_are_skipped_up_to_skip_bad_records(
+def test_damaged_records_are_skipped_up_to_the_skip_bad_records_limit(
     tmp_path: pathlib.Path, model_dir: pathlib.Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     damaged = _cut_off(_flip_a_bit(_write(tmp_path / "a.tfrecord")))

@@ -90,7 +90,7 @@ def test_kubernetes_jobs_fail_only_on_exit_codes_that_are_not_restartable() -> N
         assert {1, 2, 3} <= set(by_action["FailJob"])
 
 
-def test_tfjob_manifest_matches_the_schema_of_its_operator() -> None:
+def test_tfjob_manifest_matches_the_schema_of_the_kubeflow_training_operator() -> None:
     (job,) = _documents("tfjob.yaml")
     assert (job["apiVersion"], job["kind"]) == ("kubeflow.org/v1", "TFJob")
     assert job["spec"].keys() == {"successPolicy", "runPolicy", "tfReplicaSpecs"}
@@ -190,7 +190,7 @@ def _read(text: str, monkeypatch: pytest.MonkeyPatch) -> tf_config.ClusterConfig
     return found
 
 
-def test_dockerfile_copies_existing_files_and_matches_the_manifests() -> None:
+def test_dockerfile_copies_existing_files_and_uses_image_and_workdir_of_the_manifests() -> None:
     lines = (ROOT / "deploy" / "Dockerfile").read_text().splitlines()
     instructions = [line.split() for line in lines if line and not line.startswith("#")]
     copied = [source for word, *rest in instructions if word == "COPY" for source in rest[:-1]]

@@ -34,7 +34,7 @@ def _python(*args: str, cwd: pathlib.Path) -> str:
 
 
 @pytest.mark.slow
-def test_hooks_page_driver_trains_with_its_hook(tmp_path: pathlib.Path) -> None:
+def test_driver_script_on_the_hooks_page_trains_and_runs_its_hook(tmp_path: pathlib.Path) -> None:
     (tmp_path / "driver.py").write_text(*_blocks("hooks", "driver"))
     printed = _python("driver.py", "run", cwd=tmp_path)
     assert printed.splitlines() == ["iteration 99", "iteration 199"]
@@ -42,14 +42,18 @@ def test_hooks_page_driver_trains_with_its_hook(tmp_path: pathlib.Path) -> None:
 
 
 @pytest.mark.slow
-def test_plain_loop_script_trains_the_task_of_an_experiment(tmp_path: pathlib.Path) -> None:
+def test_plain_loop_script_in_the_docs_trains_the_task_of_an_experiment(
+    tmp_path: pathlib.Path,
+) -> None:
     printed = _python(str(commands.ROOT / "docs" / "plain_loop.py"), cwd=tmp_path)
     assert float(printed.removeprefix("accuracy ")) > 0.9
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.slow
-def test_nas_page_driver_trains_the_model_it_finds(tmp_path: pathlib.Path) -> None:
+def test_driver_script_on_the_nas_page_builds_the_model_that_its_search_finds(
+    tmp_path: pathlib.Path,
+) -> None:
     (tmp_path / "driver.py").write_text(*_blocks("nas", "driver"))
     printed = _python("driver.py", "search", "found", cwd=tmp_path).splitlines()
     lines = [line for line in printed if line.startswith(("found", "layers"))]
@@ -72,7 +76,7 @@ def _read(build_inputs: Any, batch: int, count: int) -> list[Any]:
     return [np.asarray(each[0] if isinstance(each, tuple) else each) for each in batches]
 
 
-def test_resume_page_data_sources_continue_with_the_next_batch() -> None:
+def test_data_sources_on_the_resume_page_continue_with_the_next_batch_after_a_resume() -> None:
     blocks = _blocks("resume")
     assert len(blocks) == 2
     for block in blocks:
@@ -83,7 +87,7 @@ def test_resume_page_data_sources_continue_with_the_next_batch() -> None:
         np.testing.assert_array_equal(resumed, unbroken[17:])
 
 
-def test_checkpoints_page_loop_saves_and_restores(
+def test_checkpoint_manager_example_on_the_checkpoints_page_saves_and_restores(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -107,7 +111,7 @@ def _search(mark: str, cwd: pathlib.Path) -> str:
 
 
 @pytest.mark.slow
-def test_search_page_study_runs_and_can_be_inspected(tmp_path: pathlib.Path) -> None:
+def test_study_on_the_search_page_runs_and_can_be_inspected(tmp_path: pathlib.Path) -> None:
     (tmp_path / "search.yaml").write_text(*_blocks("search", "config"))
     _search("command", tmp_path)
     top = json.loads((tmp_path / "study" / "top_k.json").read_text())
@@ -124,7 +128,9 @@ def test_search_page_study_runs_and_can_be_inspected(tmp_path: pathlib.Path) -> 
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize(("index", "printed"), [(0, "30 True\n"), (1, "5\n")])
-def test_search_page_python_examples_run(index: int, printed: str, tmp_path: pathlib.Path) -> None:
+def test_python_examples_on_the_search_page_run(
+    index: int, printed: str, tmp_path: pathlib.Path
+) -> None:
     (tmp_path / "script.py").write_text(_blocks("search", "python")[index])
     assert _python("script.py", cwd=tmp_path) == printed
 
@@ -139,13 +145,15 @@ def input_page() -> dict[str, Any]:
     return names
 
 
-def test_input_page_array_examples_yield_batches(input_page: dict[str, Any]) -> None:
+def test_array_examples_on_the_input_page_yield_the_expected_batches(
+    input_page: dict[str, Any],
+) -> None:
     assert next(iter(input_page["first"]))["image"].shape == (32, 8, 8)
     batch = next(input_page["dataset"].as_numpy_iterator())
     np.testing.assert_array_equal(batch["square"], batch["x"] ** 2)
 
 
-def test_input_page_reader_reads_records(
+def test_reader_on_the_input_page_decodes_tfrecord_files(
     input_page: dict[str, Any], tmp_path: pathlib.Path
 ) -> None:
     examples = [

@@ -110,7 +110,7 @@ def unbroken(tmp_path_factory: pytest.TempPathFactory) -> bytes:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("part", "rest"), [*zip(PARTS, itertools.cycle([0, 30_000_000]))])
-def test_exhausted_address_space_is_reported_and_the_same_command_resumes(
+def test_exhausted_address_space_is_reported_and_the_repeated_command_resumes_the_run(
     tmp_path: pathlib.Path, unbroken: bytes, part: str, rest: int
 ) -> None:
     command = _command(tmp_path)
@@ -177,7 +177,7 @@ def test_report_that_runs_out_of_memory_raises_a_one_line_error_and_writes_no_pa
 
 
 @pytest.mark.slow
-def test_memory_limit_too_low_for_tensorflow_is_refused_at_once(
+def test_memory_limit_too_low_for_tensorflow_is_refused_before_the_run_starts(
     tmp_path: pathlib.Path,
 ) -> None:
     failed = _limited(*_command(tmp_path), address_space=1_500_000_000)
@@ -205,7 +205,7 @@ def control_group() -> Iterator[pathlib.Path]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("part", ["first step", "background save"])
-def test_run_that_the_kernel_killed_for_lack_of_memory_resumes_to_the_same_weights(
+def test_run_killed_for_lack_of_memory_resumes_to_the_weights_of_an_uninterrupted_run(
     tmp_path: pathlib.Path, unbroken: bytes, control_group: pathlib.Path, part: str
 ) -> None:
     command = _command(tmp_path)

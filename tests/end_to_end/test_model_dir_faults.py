@@ -114,7 +114,7 @@ def test_model_directory_may_be_relative_linked_long_or_non_ascii(
 
 
 @pytest.mark.slow
-def test_second_training_run_is_refused_while_the_first_runs_but_evaluation_is_allowed(
+def test_second_training_run_in_a_busy_directory_is_refused_but_evaluation_is_allowed(
     tmp_path: pathlib.Path,
 ) -> None:
     model_dir = tmp_path / "run"

@@ -102,7 +102,9 @@ def _records(directory: pathlib.Path, split: str) -> list[dict]:
 
 
 @pytest.mark.slow
-def test_bad_batch_is_skipped_and_a_nan_metric_is_never_the_best(tmp_path: pathlib.Path) -> None:
+def test_batch_with_a_nan_loss_is_skipped_and_a_nan_metric_is_never_the_best(
+    tmp_path: pathlib.Path,
+) -> None:
     done = _train(tmp_path, 25, 26, "nan")
     assert done.returncode == 0, done.stderr[-3000:]
     assert "step 26, which drew batch 25" in done.stderr

@@ -92,7 +92,9 @@ def test_metric_files_are_synced_to_disk_before_a_checkpoint_is_committed(tmp_pa
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_run_killed_at_any_file_rename_resumes_to_the_same_results(unbroken, tmp_path, monkeypatch):
+def test_run_killed_at_any_file_rename_resumes_to_the_results_of_an_uninterrupted_run(
+    unbroken, tmp_path, monkeypatch
+):
     copies = []
     replace = os.replace
 

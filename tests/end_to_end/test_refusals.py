@@ -556,7 +556,7 @@ ENDLESS = [
 ]
 
 
-def test_dry_run_by_epochs_over_data_of_unknown_length_requires_steps_per_epoch(
+def test_dry_run_with_epochs_over_data_of_unknown_length_requires_steps_per_epoch(
     tmp_path: pathlib.Path,
 ) -> None:
     result = run(tmp_path, Mistake("", [], ENDLESS, ["--dry_run"]))
@@ -578,7 +578,7 @@ def test_dry_run_of_a_task_without_evaluation_passes_only_in_train_mode(
     assert "--mode=train" in refused.stderr
 
 
-def test_evaluation_with_a_config_other_than_the_runs_suggests_params_yaml(
+def test_evaluation_with_a_config_that_differs_from_the_run_suggests_its_params_yaml(
     tmp_path: pathlib.Path,
 ) -> None:
     trained = ["--mode=train", "--set=task.units=5", "--set=trainer.steps_per_epoch=3"]
@@ -593,7 +593,9 @@ def test_evaluation_with_a_config_other_than_the_runs_suggests_params_yaml(
     assert "differs from" not in again.stderr
 
 
-def test_model_directory_of_another_experiment_is_refused(tmp_path: pathlib.Path) -> None:
+def test_training_in_the_model_directory_of_another_experiment_is_refused(
+    tmp_path: pathlib.Path,
+) -> None:
     assert run(tmp_path, Mistake("", [])).returncode == 0
     edits = [
         ('register_config_factory("mine")', 'register_config_factory("other")'),

@@ -167,7 +167,7 @@ class _TakesAnything(LineTask):
 
 
 @pytest.mark.parametrize("task_cls", [LineTask, _Ignores, _TakesAnything])
-def test_task_that_gives_each_replica_a_global_batch_logs_one_warning(
+def test_warning_is_logged_only_for_a_task_that_gives_each_replica_a_global_batch(
     experiment: Callable[..., Any],
     make_trainer: Callable[..., Any],
     two_replicas: Any,
@@ -267,7 +267,7 @@ class _OverAllTask(_TokenTask):
 @pytest.mark.parametrize(
     ("task_cls", "parts"), [(_TokenTask, 1), (_TokenTask, 2), (_OverAllTask, 1)]
 )
-def test_documented_token_losses_are_the_same_with_replicas_or_micro_batches(
+def test_documented_token_losses_do_not_depend_on_replicas_or_micro_batches(
     experiment: Callable[..., Any],
     make_trainer: Callable[..., Any],
     two_replicas: Any,

@@ -35,7 +35,7 @@ def test_grid_search_evaluates_every_architecture_once(tmp_path) -> None:
 
 
 @pytest.mark.slow
-def test_architecture_choices_and_config_fields_are_searched_together(tmp_path) -> None:
+def test_one_search_samples_both_architecture_choices_and_config_fields(tmp_path) -> None:
     params = configs.nas_digits()
     rate = "trainer.optimizer_config.learning_rate.constant.learning_rate"
     params.override(

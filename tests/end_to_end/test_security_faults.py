@@ -130,7 +130,7 @@ def test_safe_config_refuses_config_values_that_name_code(
     "assignment",
     ["trainer.hooks=['{}']", "phases=[{{name: a, overrides: {{trainer.name: '{}'}}}}]"],
 )
-def test_safe_config_checks_values_after_filling_in_placeholders(
+def test_safe_config_checks_values_after_replacing_the_workspace_placeholder(
     plugin: pathlib.Path, mark: pathlib.Path, workspace: str, hook: str, assignment: str
 ) -> None:
     given = [f"workspace={workspace.format(directory=plugin.parent)}"]
@@ -156,7 +156,7 @@ def test_safe_config_refuses_to_redirect_registered_code_to_another_workspace(
     assert not mark.exists()
 
 
-def test_safe_config_accepts_registered_names() -> None:
+def test_safe_config_accepts_registered_hooks_and_a_tf_data_service_address() -> None:
     assignments = ["trainer.hooks=[input_wait]", "task.train_data.tf_data_service_address='h:80'"]
     assert _parse(set=assignments, safe_config=True).trainer.hooks == ["input_wait"]
     assert len(hook_factory.find_hooks(["input_wait", {"name": "profiler", "directory": "p"}])) == 2
@@ -181,7 +181,7 @@ def test_safe_config_refuses_hook_paths_outside_the_model_directory(entry: dict[
         hook_factory.find_hooks([entry])
 
 
-def test_safe_config_accepts_only_callbacks_that_write_no_files() -> None:
+def test_safe_config_accepts_only_keras_callbacks_that_write_no_files() -> None:
     _parse(safe_config=True)
     for callback in sorted(keras_callback.keras_callbacks()):
         arguments = {*inspect.signature(getattr(keras.callbacks, callback)).parameters}
@@ -209,7 +209,9 @@ def test_safe_config_refuses_a_callback_that_would_delete_a_directory(
     assert (precious / "file").exists()
 
 
-def test_safe_config_restricts_writers_storages_and_datasets(tmp_path: pathlib.Path) -> None:
+def test_safe_config_refuses_unsafe_settings_of_writers_study_storages_and_tfds(
+    tmp_path: pathlib.Path,
+) -> None:
     _parse(safe_config=True)
     with pytest.raises(errors.ConfigError, match="`tracking_uri` is 'folder'"):
         writer_factory.find_writers([{"name": "mlflow", "tracking_uri": "folder"}])
@@ -260,7 +262,7 @@ def test_safe_config_accepts_gin_bindings_of_config_fields_only(binding: str) ->
 
 
 @pytest.mark.parametrize("setting", ["runtime.worker_hosts=10.0.0.1:1", "runtime.tpu=foreign"])
-def test_safe_config_refuses_machine_addresses(setting: str) -> None:
+def test_safe_config_refuses_worker_hosts_and_tpu_names_in_config_overrides(setting: str) -> None:
     with pytest.raises(errors.ConfigValueError, match="names machines"):
         _parse(safe_config=True, set=[setting])
     _parse(set=[setting])
@@ -349,7 +351,7 @@ def test_tools_that_build_the_model_refuse_code_not_named_on_the_command_line(
     assert not mark.exists()
 
 
-def test_inspecting_a_study_opens_its_database_only_if_storage_names_it(
+def test_inspecting_a_study_opens_its_database_only_if_the_storage_flag_names_it(
     hostile: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     database = hostile / "someone_elses.db"
@@ -393,13 +395,17 @@ def test_keras_file_is_refused_as_a_checkpoint_without_being_opened(
 
 
 @pytest.mark.filterwarnings("ignore:__array__ implementation")
-def test_keras_refuses_code_in_a_model_file(lambda_file: pathlib.Path, mark: pathlib.Path) -> None:
+def test_keras_load_model_refuses_code_in_a_model_file(
+    lambda_file: pathlib.Path, mark: pathlib.Path
+) -> None:
     with pytest.raises(ValueError, match=r"unsafe|disallowed"):
         keras.models.load_model(lambda_file)
     assert not mark.exists()
 
 
-def test_init_checkpoint_loads_only_weights(tmp_path: pathlib.Path) -> None:
+def test_init_checkpoint_loads_the_model_weights_of_a_full_training_checkpoint(
+    tmp_path: pathlib.Path,
+) -> None:
     model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
     step, other = tf.Variable(7), tf.Variable([1.0])
     saved = tf.train.Checkpoint(model=model, global_step=step, optimizer=other)
@@ -439,7 +445,7 @@ def _uses(tree: ast.AST) -> Iterator[str]:
 _OF_OWN_FILES = {"checked_export.py: load_model"}
 
 
-def test_package_never_unpickles_or_unpacks_archives() -> None:
+def test_package_sources_use_no_pickle_and_no_archive_extraction() -> None:
     sources = [*(ROOT / "official_lite").rglob("*.py"), ROOT / "train.py"]
     forbidden = _FORBIDDEN_MODULES | _FORBIDDEN_NAMES
     found = {
@@ -453,7 +459,7 @@ def test_package_never_unpickles_or_unpacks_archives() -> None:
 
 
 @pytest.mark.parametrize("name", ["weights.pkl", "archive.zip"])
-def test_files_of_other_formats_are_refused_as_checkpoints(
+def test_pickle_and_zip_files_are_refused_as_checkpoints_without_being_unpacked(
     tmp_path: pathlib.Path, name: str
 ) -> None:
     with zipfile.ZipFile(tmp_path / name, "w") as archive:
@@ -553,7 +559,7 @@ def test_unsafe_serving_signature_name_is_refused(tmp_path: pathlib.Path, name: 
 EVIL = "\x1b]0;title\x07\x1b[31mloss\r\u202e"
 
 
-def test_metric_names_cannot_send_terminal_commands(
+def test_control_characters_in_metric_names_are_escaped_on_the_terminal(
     caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
 ) -> None:
     record = telemetry.Record(step=1, split=EVIL, values={EVIL: 1.0})
@@ -565,7 +571,9 @@ def test_metric_names_cannot_send_terminal_commands(
     assert not set(shown) & set("\x1b\x07\r\u202e")
 
 
-def test_errors_and_logs_cannot_send_terminal_commands(tmp_path: pathlib.Path) -> None:
+def test_control_characters_in_errors_and_logs_are_escaped_on_the_terminal(
+    tmp_path: pathlib.Path,
+) -> None:
     script = tmp_path / "script.py"
     script.write_text(
         "from absl import logging\n"

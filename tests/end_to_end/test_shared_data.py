@@ -115,7 +115,7 @@ def _train(command: list[str], model_dir: pathlib.Path, workers: int) -> list[di
 
 
 @pytest.mark.slow
-def test_two_workers_with_uneven_shares_have_the_losses_of_one_worker(
+def test_two_workers_with_unequal_numbers_of_records_have_the_same_losses_as_one_worker(
     command: list[str], tmp_path: pathlib.Path
 ) -> None:
     one, two = (_train(command, tmp_path / str(n), workers=n) for n in (1, 2))
@@ -132,7 +132,7 @@ def test_two_workers_with_uneven_shares_have_the_losses_of_one_worker(
 
 
 @pytest.mark.slow
-def test_data_service_tool_serves_a_training_run_and_its_absence_is_reported(
+def test_data_service_tool_serves_a_training_run_and_a_missing_dispatcher_is_reported(
     command: list[str], tmp_path: pathlib.Path
 ) -> None:
     tool = ["-m", "official_lite.tools", "data_service"]

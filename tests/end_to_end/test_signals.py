@@ -122,7 +122,7 @@ def between_two_requests() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("execution", ["graph", "xla_loop"])
-def test_sigterm_in_a_long_loop_saves_a_checkpoint_and_exits_with_42(
+def test_sigterm_in_a_long_training_loop_saves_a_checkpoint_and_exits_with_code_42(
     tmp_path: pathlib.Path, execution: str
 ) -> None:
     run = Run(tmp_path, *LONG, f"runtime.execution={execution}")
@@ -159,7 +159,9 @@ def test_sigterm_during_tracing_evaluation_save_or_restore_loses_no_step(
 
 
 @pytest.mark.slow
-def test_second_signal_during_a_save_ends_the_run_immediately(tmp_path: pathlib.Path) -> None:
+def test_second_sigterm_during_a_save_ends_the_run_immediately_with_exit_code_143(
+    tmp_path: pathlib.Path,
+) -> None:
     run = Run(tmp_path, *SHORT, SLOW="second save", FOR_GOOD="1")
     run.wait_for("slow second save")
     run.send(signal.SIGTERM)

@@ -117,7 +117,7 @@ def _phases_told(done: subprocess.CompletedProcess[str]) -> list[str]:
 
 
 @pytest.mark.slow
-def test_one_command_runs_all_phases_that_are_not_finished(tmp_path: pathlib.Path) -> None:
+def test_one_command_runs_all_unfinished_phases_in_order(tmp_path: pathlib.Path) -> None:
     run = tmp_path / "run"
     assert _phases_told(_train(tmp_path, SHORT + PHASES)) == [
         f"Phase `pretrain` in {run / 'pretrain'}.",
@@ -143,13 +143,15 @@ def test_one_command_runs_all_phases_that_are_not_finished(tmp_path: pathlib.Pat
 
 
 @pytest.mark.slow
-def test_dry_run_takes_one_step_in_each_training_phase(tmp_path: pathlib.Path) -> None:
+def test_dry_run_takes_one_step_in_each_training_phase_and_writes_nothing(
+    tmp_path: pathlib.Path,
+) -> None:
     told = _phases_told(_train(tmp_path, SHORT + PHASES, "--dry_run"))
     assert [line[-7:] for line in told if "finished" in line] == ["step=1.", "step=1.", "step=0."]
     assert not (tmp_path / "run").exists()
 
 
-def test_stages_page_example_runs(tmp_path: pathlib.Path) -> None:
+def test_example_on_the_stages_page_runs_its_custom_stage(tmp_path: pathlib.Path) -> None:
     page = (commands.ROOT / "docs" / "stages.md").read_text()
     blocks = dict(re.findall(r"<!-- (\S+) -->\n```\w+\n(.*?)```", page, re.DOTALL))
     command = shlex.split(blocks.pop("command"))

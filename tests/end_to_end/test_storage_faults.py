@@ -106,7 +106,7 @@ def _empty(path: pathlib.Path) -> None:
     path.write_bytes(b"")
 
 
-def test_checkpoint_without_a_commit_file_is_ignored(
+def test_resume_ignores_a_checkpoint_without_a_commit_file(
     run: pathlib.Path, log_as_train_py_does: None
 ) -> None:
     (run / "ckpt-30.commit.json").unlink()

@@ -40,7 +40,7 @@ def _train(model_dir: pathlib.Path, strategy: str, workers: int = 1, **runtime: 
 
 
 @pytest.mark.slow
-def test_mirrored_and_multi_worker_training_have_the_losses_of_one_device(
+def test_mirrored_and_multi_worker_training_have_the_same_losses_as_one_device(
     tmp_path: pathlib.Path,
 ) -> None:
     one = _train(tmp_path / "off", "off")

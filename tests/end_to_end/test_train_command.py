@@ -40,7 +40,7 @@ def finished_run(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     return model_dir
 
 
-def test_training_writes_all_documented_files(finished_run: pathlib.Path) -> None:
+def test_train_command_writes_all_documented_files(finished_run: pathlib.Path) -> None:
     names = {p.name for p in finished_run.iterdir()}
     assert {
         "params.yaml",
@@ -114,7 +114,9 @@ def test_tensorboard_events_are_written_without_tensorboard_installed(
 
 
 @pytest.mark.slow
-def test_terminal_shows_fewer_than_40_lines_and_a_moving_progress_bar(tmp_path) -> None:
+def test_training_on_a_terminal_shows_fewer_than_40_lines_and_a_moving_progress_bar(
+    tmp_path,
+) -> None:
     command = [sys.executable, "train.py", "--experiment=vision/digits_cnn", "--mode=train"]
     steps = [
         f"--set=trainer.{n}=200" for n in ("train_steps", "steps_per_loop", "summary_interval")

@@ -38,7 +38,7 @@ def _state(trainer) -> list[np.ndarray]:
 
 
 @pytest.mark.slow
-def test_training_after_auto_equals_training_in_the_chosen_mode_bit_for_bit(
+def test_training_after_benchmarking_modes_equals_training_in_the_chosen_mode_bit_for_bit(
     experiment, make_trainer
 ) -> None:
     overrides = {"task": {"dropout_rate": 0.5}}
@@ -59,7 +59,9 @@ def test_training_after_auto_equals_training_in_the_chosen_mode_bit_for_bit(
 
 
 @pytest.mark.timing
-def test_auto_chooses_xla_loop_for_tiny_steps(experiment, make_trainer, monkeypatch) -> None:
+def test_auto_execution_chooses_xla_loop_if_training_steps_are_very_short(
+    experiment, make_trainer, monkeypatch
+) -> None:
     # On a busy machine even a tiny step may take longer than the usual limit.
     monkeypatch.setattr(auto, "_SHORT_STEP_SECONDS", float("inf"))
 
@@ -73,7 +75,7 @@ def test_auto_chooses_xla_loop_for_tiny_steps(experiment, make_trainer, monkeypa
     assert record.seconds_per_step["xla_loop"] < record.seconds_per_step["graph"]
 
 
-def test_modes_that_cannot_compile_the_step_are_skipped_with_a_warning(
+def test_auto_execution_skips_xla_modes_that_cannot_compile_the_step_with_a_warning(
     experiment, make_trainer, caplog
 ) -> None:
     trainer = make_trainer(experiment(), task_cls=NotForXlaTask)
@@ -99,7 +101,7 @@ def _pretend(monkeypatch, trainer, **seconds) -> None:
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize(("gain", "chosen"), [(0.96, "graph"), (0.94, "xla_loop")])
-def test_auto_prefers_graph_unless_another_mode_is_clearly_faster(
+def test_auto_execution_chooses_graph_unless_another_mode_saves_over_5_percent_of_time(
     experiment, make_trainer, monkeypatch, gain, chosen
 ) -> None:
     trainer = make_trainer(experiment(), task_cls=EndlessTask)
@@ -109,7 +111,7 @@ def test_auto_prefers_graph_unless_another_mode_is_clearly_faster(
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize(("num_eval_steps", "mode"), [(1, "graph"), (LONG, "xla_loop")])
-def test_evaluation_is_compiled_only_if_it_has_enough_steps(
+def test_auto_execution_compiles_evaluation_only_if_it_has_enough_steps(
     experiment, make_trainer, monkeypatch, num_eval_steps, mode
 ) -> None:
     trainer = make_trainer(experiment(), task_cls=EndlessTask)
@@ -118,7 +120,7 @@ def test_evaluation_is_compiled_only_if_it_has_enough_steps(
     assert (record.execution, record.eval_execution) == ("xla_loop", mode)
 
 
-def test_training_reads_every_batch_after_modes_were_benchmarked(
+def test_training_after_benchmarking_modes_begins_with_the_first_batch(
     experiment, make_trainer, monkeypatch
 ) -> None:
     class Counting(LineTask):
@@ -136,7 +138,7 @@ def test_training_reads_every_batch_after_modes_were_benchmarked(
 
 
 @pytest.mark.parametrize(("steps", "measured"), [(20, []), (500, ["graph"])])
-def test_short_training_run_benchmarks_no_mode_or_only_graph(
+def test_auto_execution_of_a_short_training_run_benchmarks_at_most_graph_mode(
     experiment, make_trainer, steps, measured
 ) -> None:
     trainer = make_trainer(experiment(), task_cls=EndlessTask)
@@ -145,7 +147,9 @@ def test_short_training_run_benchmarks_no_mode_or_only_graph(
     assert list(record.seconds_per_step) == measured
 
 
-def test_auto_chooses_graph_for_two_replicas(experiment, make_trainer, two_replicas) -> None:
+def test_auto_execution_chooses_graph_for_two_replicas_without_a_benchmark(
+    experiment, make_trainer, two_replicas
+) -> None:
     with two_replicas.scope():
         trainer = make_trainer(experiment(), task_cls=EndlessTask)
     record = auto.choose_execution(trainer, LONG)
@@ -160,7 +164,7 @@ def test_auto_chooses_graph_for_two_replicas(experiment, make_trainer, two_repli
         (8, {"type": "adam", "adam": {"lazy_rows": True}}, "optimizer's `lazy_rows`"),
     ],
 )
-def test_auto_chooses_graph_for_embedding_tables_updated_by_rows(
+def test_auto_execution_chooses_graph_for_embedding_tables_updated_by_rows(
     experiment, make_trainer, rows, optimizer, reason
 ) -> None:
     class TableTask(EndlessTask):
@@ -175,7 +179,9 @@ def test_auto_chooses_graph_for_embedding_tables_updated_by_rows(
     assert reason in record.reason
 
 
-def test_auto_does_not_consume_batches_of_short_training_data(experiment, make_trainer) -> None:
+def test_auto_execution_does_not_consume_batches_of_short_training_data(
+    experiment, make_trainer
+) -> None:
     dataset = EndlessTask(experiment().task).build_inputs(experiment().task.train_data).take(2)
     trainer = make_trainer(experiment(), task_cls=EndlessTask, train_dataset=dataset)
     record = auto.choose_execution(trainer, LONG)
@@ -184,7 +190,9 @@ def test_auto_does_not_consume_batches_of_short_training_data(experiment, make_t
     assert trainer.global_step.numpy() == 2
 
 
-def test_steps_that_change_a_lookup_table_are_not_benchmarked(experiment, make_trainer) -> None:
+def test_auto_execution_does_not_benchmark_steps_that_change_a_lookup_table(
+    experiment, make_trainer
+) -> None:
     class CountingTask(EndlessTask):
         def build_model(self):
             self.counts = tf.lookup.experimental.MutableHashTable(tf.int64, tf.int64, 0)
@@ -247,13 +255,13 @@ def test_chosen_execution_mode_is_written_to_the_model_directory(
     assert runner.trainer.global_step.numpy() == 200
 
 
-def test_short_runs_write_no_execution_record(experiment, make_task, tmp_path) -> None:
+def test_short_training_run_writes_no_execution_record(experiment, make_task, tmp_path) -> None:
     params = experiment()
     _run(params, make_task(params, EndlessTask), tmp_path)
     assert not (tmp_path / "execution.json").exists()
 
 
-def test_recorded_mode_that_two_replicas_do_not_support_is_replaced(
+def test_recorded_execution_mode_that_two_replicas_do_not_support_is_replaced_by_graph(
     experiment, make_trainer, two_replicas, tmp_path
 ) -> None:
     record = execution_record.ExecutionRecord(
@@ -269,7 +277,7 @@ def test_recorded_mode_that_two_replicas_do_not_support_is_replaced(
     assert found.execution == trainer.execution == "graph"
 
 
-def test_mode_recorded_without_a_comparison_is_chosen_again_for_a_longer_run(
+def test_execution_mode_recorded_without_a_comparison_is_chosen_again_for_a_longer_run(
     experiment, make_trainer, tmp_path
 ) -> None:
     record = execution_record.ExecutionRecord(
@@ -283,7 +291,7 @@ def test_mode_recorded_without_a_comparison_is_chosen_again_for_a_longer_run(
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize(("evaluates", "mode"), [(True, "xla_loop"), (False, "graph")])
-def test_auto_counts_evaluation_steps_over_all_data_only_if_the_run_evaluates(
+def test_auto_execution_counts_steps_of_full_evaluations_only_if_the_run_evaluates(
     experiment, make_trainer, tmp_path, monkeypatch, evaluates, mode
 ) -> None:
     params = experiment(trainer={"validation_steps": -1, "validation_interval": 1})
@@ -321,7 +329,9 @@ class Buffered(base_trainer.Trainer):
             super().replica_train_step(inputs)
 
 
-def test_modes_are_benchmarked_in_the_state_at_the_start_of_training(experiment, tmp_path) -> None:
+def test_benchmarking_modes_in_a_run_keeps_variables_that_before_train_hooks_changed(
+    experiment, tmp_path
+) -> None:
     seen = []
     params = experiment(trainer={"train_steps": 200, "steps_per_loop": 100})
     hook = orbit.hooks.LambdaHook(
@@ -355,7 +365,9 @@ class RandomTask(EndlessTask):
         return super().build_losses(labels + noise, model_outputs, aux_losses)
 
 
-def test_auto_skips_modes_that_draw_different_random_numbers(experiment, make_trainer) -> None:
+def test_auto_execution_skips_modes_that_draw_other_random_numbers_than_graph_mode(
+    experiment, make_trainer
+) -> None:
     record = auto.choose_execution(make_trainer(experiment(), task_cls=RandomTask), 10**9)
     assert record.execution == "graph"
     assert "different random numbers" in record.reason
@@ -374,7 +386,7 @@ class UnevenTask(LineTask):
         )
 
 
-def test_xla_with_many_batch_sizes_warns_once_and_is_not_chosen_by_auto(
+def test_xla_with_many_batch_sizes_warns_once_and_auto_execution_chooses_graph(
     experiment, make_trainer, caplog
 ) -> None:
     trainer = make_trainer(experiment(runtime={"execution": "xla"}), task_cls=UnevenTask)
@@ -388,7 +400,9 @@ def test_xla_with_many_batch_sizes_warns_once_and_is_not_chosen_by_auto(
     assert (record.execution, set(record.seconds_per_step)) == ("graph", {"graph"})
 
 
-def test_variable_snapshot_restores_the_variables_that_its_functions_changed(two_replicas) -> None:
+def test_variable_snapshot_restores_only_the_variables_that_its_functions_change(
+    two_replicas,
+) -> None:
     with two_replicas.scope():
         dense, table = tf.Variable(tf.zeros([3])), tf.Variable(tf.ones([10, 2]))
     fused, unused = tf.Variable(0.0), tf.Variable(5.0)
@@ -433,7 +447,7 @@ def test_saved_execution_record_is_loaded_unchanged(tmp_path) -> None:
     assert execution_record.load(str(tmp_path)) == MEASURED
 
 
-def test_recorded_mode_is_valid_for_longer_runs_only_if_modes_were_compared() -> None:
+def test_recorded_execution_mode_is_valid_for_longer_runs_only_if_modes_were_compared() -> None:
     assert MEASURED.holds_for(10**9)
     assert SHORT.holds_for(500)
     assert not SHORT.holds_for(501)
@@ -488,7 +502,7 @@ def _what_xla_compiles(trainer) -> str:
         ("auto", "xla_loop", "loop"),
     ],
 )
-def test_directly_called_trainer_uses_its_mode_and_trains_the_same_weights_as_a_run(
+def test_trainer_used_without_a_runner_trains_the_same_weights_as_a_run_in_the_same_mode(
     experiment, tmp_path, monkeypatch, given, mode, compiled
 ) -> None:
     overrides = {"task": {"dropout_rate": 0.5}, "trainer": {"train_steps": 12}}

@@ -40,7 +40,7 @@ def test_execution_mode_can_be_changed_before_training(experiment, make_trainer)
     assert trainer.global_step.numpy() == 3
 
 
-def test_dataset_num_private_threads_sets_the_thread_pool_of_both_datasets(
+def test_dataset_num_private_threads_applies_to_training_and_evaluation_datasets(
     experiment, make_trainer
 ) -> None:
     trainer = make_trainer(experiment(runtime={"dataset_num_private_threads": 3}))
@@ -50,7 +50,7 @@ def test_dataset_num_private_threads_sets_the_thread_pool_of_both_datasets(
 
 
 @pytest.mark.parametrize("mode", ["xla", "xla_loop"])
-def test_second_update_of_an_xla_step_on_one_replica_follows_the_first_one(
+def test_step_with_two_updates_trains_the_same_weights_in_xla_and_in_graph_mode(
     experiment, make_trainer, mode
 ) -> None:
     class Twice(EndlessTask):
@@ -68,7 +68,7 @@ def test_second_update_of_an_xla_step_on_one_replica_follows_the_first_one(
         rounding.assert_close(compiled, in_graph, roundings=6 * BATCH_SIZE)
 
 
-def test_split_xla_step_on_two_replicas_trains_the_same_weights_as_the_graph_step(
+def test_xla_step_on_two_replicas_trains_the_same_weights_as_the_graph_step(
     experiment, make_trainer, two_replicas
 ) -> None:
     weights = []
@@ -90,7 +90,7 @@ def test_split_xla_step_on_two_replicas_trains_the_same_weights_as_the_graph_ste
         {"runtime": {"execution": "graph"}, "trainer": {"virtual_replicas": 2}},
     ],
 )
-def test_each_call_of_apply_gradients_is_an_update_of_its_own_on_two_replicas(
+def test_each_apply_gradients_call_on_two_replicas_is_a_separate_optimizer_update(
     experiment, make_trainer, two_replicas, kwargs
 ) -> None:
     class UpdatesTwice(EndlessTask):
@@ -110,7 +110,9 @@ def test_each_call_of_apply_gradients_is_an_update_of_its_own_on_two_replicas(
     assert trainer.global_step.numpy() == 3
 
 
-def test_split_xla_step_updates_the_metrics_it_was_built_with(experiment, make_trainer) -> None:
+def test_xla_replica_step_updates_the_metrics_passed_at_its_construction(
+    experiment, make_trainer
+) -> None:
     trainer = make_trainer(experiment(), evaluate=False)
     executor = executors.XlaExecutor(tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]))
     step = executor.replica_step(trainer.task.train_step, trainer.train_metrics)
@@ -178,7 +180,7 @@ class Minimal(base_trainer._AsyncTrainer):
         raise NotImplementedError
 
 
-def test_only_a_parameter_server_strategy_has_a_coordinator() -> None:
+def test_trainer_without_a_parameter_server_strategy_has_no_coordinator() -> None:
     trainer = Minimal()
     trainer.join()
     # The Model Garden uses this attribute name.
@@ -193,7 +195,7 @@ def test_async_trainer_without_a_coordinator_distributes_datasets() -> None:
 
 
 @pytest.mark.slow
-def test_two_workers_count_every_step_and_the_chief_evaluates_each_example_once(tmp_path):
+def test_two_workers_count_each_step_once_and_the_chief_evaluates_each_example_once(tmp_path):
     found = parameter_servers.run_script(tmp_path, COUNTS)
     assert (found["steps"], found["iterations"]) == (200, 200)
     assert (found["batches"], found["examples"]) == (200, 200 * 64)
@@ -236,7 +238,7 @@ def test_each_parameter_server_worker_reads_its_own_share_of_the_data(tmp_path):
         assert max(map(own.count, share)) - min(map(own.count, share)) <= 1
 
 
-def test_serializing_a_dataset_that_runs_python_raises():
+def test_serializing_a_dataset_with_a_python_function_raises():
     def read(index):
         return tf.numpy_function(lambda i: i, [index], tf.int64)
 

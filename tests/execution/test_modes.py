@@ -83,7 +83,7 @@ def _train(trainer: base_trainer.Trainer, lengths=(2, 3, 1, 6)):
     ("mode", "accumulation"),
     [pytest.param("eager", 1, marks=pytest.mark.slow), ("xla", 2), ("xla_loop", 1)],
 )
-def test_every_mode_trains_the_same_weights_and_metrics_as_graph_mode(
+def test_every_execution_mode_trains_the_same_weights_and_metrics_as_graph_mode(
     experiment, make_trainer, mode, accumulation
 ) -> None:
     outcomes = []
@@ -103,7 +103,9 @@ def test_every_mode_trains_the_same_weights_and_metrics_as_graph_mode(
 
 @pytest.mark.parametrize("mode", ["xla", "xla_loop"])
 @pytest.mark.slow
-def test_dropout_in_xla_draws_the_same_numbers_in_each_run(experiment, make_trainer, mode) -> None:
+def test_dropout_in_xla_modes_draws_the_same_numbers_in_every_run(
+    experiment, make_trainer, mode
+) -> None:
     params = _params(experiment, mode, task={"dropout_rate": 0.5})
     runs = [_train(make_trainer(params, task_cls=BusyTask)) for _ in range(2)]
     assert runs[0][0] == runs[1][0]
@@ -126,7 +128,9 @@ def test_xla_loop_length_does_not_change_the_trained_weights(experiment, make_tr
 
 
 @pytest.mark.parametrize("mode", ["eager", "xla_loop"])
-def test_custom_train_step_runs_in_every_mode(experiment, make_trainer, mode) -> None:
+def test_overridden_train_step_of_a_trainer_runs_in_eager_and_xla_loop_mode(
+    experiment, make_trainer, mode
+) -> None:
     class Own(base_trainer.Trainer):
         def train_step(self, iterator):
             inputs = self.next_train_inputs(iterator)
@@ -187,7 +191,7 @@ def test_error_for_an_unsupported_xla_loop_states_the_reason(
 
 
 @pytest.mark.parametrize("mode", ["graph", "xla_loop"])
-def test_aggregate_logs_receives_batches_in_order_in_every_mode(
+def test_aggregate_logs_receives_batches_in_order_in_graph_and_xla_loop_mode(
     experiment, make_trainer, mode
 ) -> None:
     class Folding(BusyTask):

@@ -33,7 +33,7 @@ def _train(
 
 
 @pytest.mark.slow
-def test_run_on_two_replicas_is_bit_identical_to_a_run_on_one_replica(
+def test_run_with_virtual_replicas_is_bit_identical_on_one_and_two_replicas(
     tmp_path: pathlib.Path, two_replicas: tf.distribute.Strategy
 ) -> None:
     one = _train(tf.distribute.get_strategy(), tmp_path / "one")
@@ -43,7 +43,7 @@ def test_run_on_two_replicas_is_bit_identical_to_a_run_on_one_replica(
 
 
 @pytest.mark.slow
-def test_run_resumed_on_fewer_replicas_is_bit_identical_to_an_uninterrupted_run(
+def test_run_with_virtual_replicas_resumed_on_fewer_replicas_equals_an_uninterrupted_run(
     tmp_path: pathlib.Path,
     two_replicas: tf.distribute.Strategy,
     caplog: pytest.LogCaptureFixture,
@@ -296,7 +296,7 @@ class MostlyEmptyTask(IncompleteTask):
 
 
 @pytest.mark.parametrize("task_cls", [IncompleteTask, MostlyEmptyTask])
-def test_incomplete_batches_are_weighted_by_their_number_of_examples(
+def test_virtual_replicas_weight_incomplete_batches_by_their_number_of_examples(
     task_cls: type[IncompleteTask],
 ) -> None:
     results = []
@@ -316,7 +316,7 @@ def test_incomplete_batches_are_weighted_by_their_number_of_examples(
         rounding.assert_close(virtual_weights, weights, roundings=2 * 12)
 
 
-def test_auto_with_virtual_replicas_chooses_graph_without_benchmarking(
+def test_auto_execution_with_virtual_replicas_chooses_graph_without_a_benchmark(
     tmp_path: pathlib.Path,
 ) -> None:
     params = exp_factory.get_exp_config("tests/elastic")

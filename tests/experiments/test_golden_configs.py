@@ -22,7 +22,7 @@ def _path(name: str) -> pathlib.Path:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_config_matches_its_golden_file(name: str) -> None:
+def test_experiment_config_matches_its_golden_file(name: str) -> None:
     config = exp_factory.get_exp_config(name)
     config.validate()
     assert train_utils.to_yaml(config) == _path(name).read_text()
@@ -38,7 +38,7 @@ def test_experiment_config_round_trips_through_yaml_and_gin(name: str) -> None:
     assert gin_config.apply_bindings(exp_factory.get_exp_config(name)) == config
 
 
-def test_golden_files_correspond_to_registered_experiments() -> None:
+def test_golden_files_exist_for_exactly_the_registered_experiments() -> None:
     assert sorted(GOLDEN.glob("*.yaml")) == sorted(_path(name) for name in NAMES)
 
 

@@ -58,7 +58,7 @@ ELSEWHERE = {
 }
 
 
-def test_every_experiment_has_a_last_evaluation_test() -> None:
+def test_every_experiment_has_a_test_of_its_final_evaluation() -> None:
     assert TASKS.keys() | ELSEWHERE == set(NAMES)
 
 

@@ -105,7 +105,9 @@ def test_hooks_run_before_and_after_training_and_each_step_in_list_order() -> No
 
 
 @pytest.mark.parametrize("fails_at", [0, 4])
-def test_after_train_runs_without_an_evaluation_after_a_failure(fails_at: int) -> None:
+def test_failed_training_calls_after_train_of_every_hook_and_skips_evaluation(
+    fails_at: int,
+) -> None:
     log: list[str] = []
     records = _Records()
     controller = _controller(_Events("a", log, fails_at), _Events("b", log), writers=[records])
@@ -139,7 +141,9 @@ def test_lambda_hook_functions_can_read_trainer_and_iteration() -> None:
 
 
 @pytest.mark.parametrize(("steps", "period"), [(5, 2), (3, 10)])
-def test_evaluation_runs_every_interval_and_at_the_end(steps: int, period: int) -> None:
+def test_evaluation_runs_every_eval_interval_and_at_the_end_of_training(
+    steps: int, period: int
+) -> None:
     records = _Records()
     _controller(writers=[records]).train_and_evaluate(steps, eval_interval=period)
     evaluated = [record.step for record in records.records if record.split == "validation"]
@@ -147,7 +151,7 @@ def test_evaluation_runs_every_interval_and_at_the_end(steps: int, period: int) 
 
 
 @pytest.mark.parametrize(("steps", "interval"), [(5, 2), (4, 4)])
-def test_checkpoints_are_saved_every_interval_and_at_the_end(
+def test_checkpoints_are_saved_every_checkpoint_interval_and_at_the_end_of_training(
     tmp_path: pathlib.Path, steps: int, interval: int
 ) -> None:
     trainer = _Trainer()
@@ -191,7 +195,7 @@ def test_hook_state_is_restored_from_the_checkpoint(tmp_path: pathlib.Path) -> N
 
 
 @pytest.mark.parametrize(("direction", "best"), [("maximize", 4), ("minimize", 8)])
-def test_best_checkpoint_has_the_largest_or_smallest_metric(
+def test_best_checkpoint_hook_keeps_the_step_with_the_largest_or_smallest_metric(
     tmp_path: pathlib.Path, direction: str, best: int
 ) -> None:
     trainer = _Trainer()
@@ -204,14 +208,16 @@ def test_best_checkpoint_has_the_largest_or_smallest_metric(
 
 
 @pytest.mark.parametrize("interval", [2, 5])
-def test_writers_receive_a_report_every_interval_and_at_the_end(interval: int) -> None:
+def test_writers_receive_training_metrics_every_log_interval_and_at_the_end_of_training(
+    interval: int,
+) -> None:
     records = _Records()
     _controller(writers=[records], log_interval=interval, steps_per_loop=1).train(5)
     steps = [record.step for record in records.records if record.split == "train"]
     assert steps == sorted({*range(interval, 6, interval), 5})
 
 
-def test_scalar_put_by_a_hook_after_a_step_is_in_the_report_of_that_step() -> None:
+def test_scalar_that_a_hook_puts_after_a_step_is_reported_with_that_step() -> None:
     records = _Records()
     hook = hooks.LambdaHook(
         after_step=lambda hook: telemetry.put_scalar("twice", 2.0 * hook.controller.step)
@@ -223,7 +229,7 @@ def test_scalar_put_by_a_hook_after_a_step_is_in_the_report_of_that_step() -> No
 # The event storage.
 
 
-def test_median_and_mean_cover_the_window_and_the_oldest_values_are_dropped() -> None:
+def test_scalar_history_drops_old_values_and_computes_median_and_mean_of_the_window() -> None:
     values = [5.0, 1.0, 4.0, 2.0, 8.0, 3.0]
     history = telemetry.ScalarHistory(max_length=5)
     for step, value in enumerate(values):
@@ -268,7 +274,7 @@ def test_innermost_event_storage_is_current_until_its_context_ends() -> None:
 
 
 @pytest.mark.parametrize("kind", [np.float32, np.uint8])
-def test_images_and_histograms_are_returned_once_by_take(kind: type) -> None:
+def test_event_storage_returns_each_image_and_histogram_only_once(kind: type) -> None:
     storage = telemetry.EventStorage()
     storage.put_image("i", np.ones([4, 5, 3], kind) * (255 if kind is np.uint8 else 1))
     storage.put_histogram("h", np.arange(10.0))

@@ -102,7 +102,7 @@ def _twice_with_other_options() -> None:
 @pytest.mark.parametrize(
     ("outer", "inner"), [("block", "linear"), ("block", "skip"), ("skip", "relu")]
 )
-def test_nested_choice_requires_a_value_only_if_its_candidate_is_chosen(
+def test_inner_choice_needs_a_value_only_if_the_outer_choice_selects_its_candidate(
     outer: str, inner: str
 ) -> None:
     candidates = {"block": lambda: _layer_choice("inner"), "skip": keras.layers.Identity}
@@ -215,7 +215,7 @@ def test_written_architectures_are_read_back_and_build_their_models(tmp_path: pa
         assert not [layer for layer in model.layers if isinstance(layer, nas.Choice)]
 
 
-def test_fixed_arch_no_longer_applies_after_an_error() -> None:
+def test_fixed_arch_no_longer_applies_after_an_error_in_its_context() -> None:
     with pytest.raises(ZeroDivisionError), nas.fixed_arch({"op": "skip"}):
         raise ZeroDivisionError
     assert isinstance(_layer_choice(), nas.LayerChoice)

@@ -226,7 +226,7 @@ def _list_hparams(directory: pathlib.Path) -> dict[str, tuple[dict[str, Any], di
     }
 
 
-def test_hparams_page_lists_hyperparameters_with_the_metrics_of_their_run(
+def test_hparams_dashboard_lists_hyperparameters_with_the_metrics_of_their_run(
     tmp_path: pathlib.Path,
 ) -> None:
     for number, rate in enumerate((0.1, 0.2)):
@@ -247,7 +247,7 @@ def test_hparams_page_lists_hyperparameters_with_the_metrics_of_their_run(
     }
 
 
-def test_losses_of_all_splits_share_one_tag(tmp_path: pathlib.Path) -> None:
+def test_losses_of_all_splits_share_the_tensorboard_tag_loss(tmp_path: pathlib.Path) -> None:
     with telemetry.TensorBoardWriter(tmp_path) as writer:
         for split, values in {
             "train": {"training_loss": 0.5},

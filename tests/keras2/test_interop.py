@@ -25,7 +25,9 @@ FUNCTIONS = {
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
-def test_tensorflow_function_gives_the_same_result_within_a_functional_model(name: str) -> None:
+def test_tensorflow_function_in_a_functional_model_gives_the_same_result_as_on_tensors(
+    name: str,
+) -> None:
     function = FUNCTIONS[name]
     tensor = keras.Input((4, 3))
     inputs = tf.random.stateless_normal([2, 4, 3], seed=[1, 2])
@@ -33,7 +35,7 @@ def test_tensorflow_function_gives_the_same_result_within_a_functional_model(nam
     rounding.assert_close(model(inputs), function(inputs), roundings=4 * 3)
 
 
-def test_gradients_flow_through_tensorflow_functions() -> None:
+def test_gradients_flow_through_tensorflow_functions_in_a_functional_model() -> None:
     tensor = keras.Input((3,))
     model = keras.Model(tensor, tf.reduce_sum(keras.layers.Dense(2)(tensor), axis=-1))
     with tf.GradientTape() as tape:
@@ -42,7 +44,7 @@ def test_gradients_flow_through_tensorflow_functions() -> None:
     np.testing.assert_array_equal(gradients[0], np.ones((3, 2)))
 
 
-def test_errors_unrelated_to_symbolic_tensors_are_unchanged() -> None:
+def test_tensorflow_errors_unrelated_to_symbolic_tensors_are_raised_unchanged() -> None:
     with pytest.raises(tf.errors.InvalidArgumentError, match="size-incompatible"):
         tf.matmul(tf.ones([2, 3]), tf.ones([2, 3]))
 
@@ -62,7 +64,7 @@ def test_keras_variable_has_the_attributes_of_its_tensorflow_variable(
     assert variable.numpy().tolist() == [1.0, 3.0]
 
 
-def test_attribute_unknown_to_the_keras_and_tensorflow_variables_is_missing(
+def test_hasattr_of_a_keras_variable_is_false_for_an_unknown_attribute(
     variable: keras.Variable,
 ) -> None:
     assert not hasattr(variable, "no_such_attribute")
@@ -75,7 +77,7 @@ def test_stateless_embedding_call_uses_the_weights_passed_to_it() -> None:
     assert rows.numpy().tolist() == [[1.0, 1.0], [1.0, 1.0]]
 
 
-def test_backend_functions_accept_tensors_and_symbolic_tensors() -> None:
+def test_keras_backend_functions_accept_tensors_and_symbolic_tensors() -> None:
     x, w = keras.Input((2,)), tf.ones([2, 3])
     model = keras.Model(x, keras2.backend.expand_dims(keras2.backend.dot(x, w)))
     assert model(tf.ones([4, 2])).shape == (4, 3, 1)

@@ -41,7 +41,7 @@ class Projected(keras2.MultiHeadAttention):
 
 
 @pytest.mark.parametrize("cls", [keras.initializers.GlorotUniform, keras.initializers.HeNormal])
-def test_kernels_are_initialized_with_the_fans_of_keras_2(cls) -> None:
+def test_attention_and_einsum_kernels_are_initialized_with_keras_2_fan_in_and_fan_out(cls) -> None:
     initializer = cls(seed=1)
     layer = Projected(4, 16, value_dim=8, kernel_initializer=initializer, output_shape=(2, 40))
     layer(tf.ones([1, 3, 32]), tf.ones([1, 3, 24]))
@@ -94,7 +94,9 @@ class Biased(keras2.MultiHeadAttention):
 
 
 @pytest.mark.parametrize("is_functional", [False, True])
-def test_each_extension_point_of_attention_is_called(inputs, is_functional) -> None:
+def test_keras_2_methods_that_an_attention_subclass_overrides_are_called(
+    inputs, is_functional
+) -> None:
     layer = Biased(2, 4, output_shape=5)
     if is_functional:
         tensor = keras.Input((3, 8))
@@ -128,7 +130,7 @@ class HasAnotherCall(BuildsItself):
 
 
 @pytest.mark.parametrize("cls", [BuildsItself, HasAnotherCall])
-def test_custom_build_works_with_a_call_of_a_different_signature(inputs, cls) -> None:
+def test_attention_subclass_may_define_build_and_call_with_its_own_arguments(inputs, cls) -> None:
     layer = cls(2, 4)
     assert layer(inputs, inputs).shape == (2, 3, 8)
     assert layer.extra.shape == (1,)

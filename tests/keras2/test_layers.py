@@ -31,14 +31,14 @@ class Scale(keras2.Layer):
         return tf.nest.flatten(inputs)[0] * self.kernel * self.factor * times
 
 
-def test_layer_constructor_accepts_gin_an_extra_self_and_a_name_with_a_slash() -> None:
+def test_gin_configurable_keras2_layer_accepts_an_extra_self_and_a_slash_in_its_name() -> None:
     layer = Scale(2.0, name="a/b")
     np.testing.assert_array_equal(layer(tf.ones([1, 3])), [[2.0, 2.0, 2.0]])
     assert layer.name == "a_b"
     assert [weight.path for weight in layer.weights] == ["a_b/scale_kernel"]
 
 
-def test_build_receives_tensor_shapes() -> None:
+def test_build_of_a_keras2_layer_receives_tensor_shapes() -> None:
     x = tf.ones([2, 3])
     for inputs in (x, [x, x], {"a": x, "b": x}):
         layer = Scale(1.0)
@@ -64,7 +64,7 @@ def test_entries_that_call_adds_to_a_dictionary_argument_reach_the_caller() -> N
     assert cache["seen"]["inputs"].numpy() == 3.0
 
 
-def test_model_with_dictionary_inputs_takes_them_by_name(tmp_path) -> None:
+def test_model_with_dictionary_inputs_matches_them_by_name_and_ignores_extra_keys(tmp_path) -> None:
     class Named(keras2.Keras2Habits, keras.Model):
         pass
 
@@ -85,7 +85,7 @@ class Reports(keras2.Layer):
         return inputs
 
 
-def test_add_metric_and_add_update_apply_in_each_call() -> None:
+def test_add_metric_and_add_update_take_effect_in_every_layer_call() -> None:
     layer = Reports()
     for value in (1.0, 3.0):
         layer(tf.fill([2, 2], value))
@@ -105,7 +105,7 @@ class BuildsLate(keras2.Layer):
 
 
 @pytest.mark.parametrize("is_functional", [False, True])
-def test_layers_may_be_replaced_and_created_in_call(is_functional: bool) -> None:
+def test_keras2_layer_may_replace_and_create_sublayers_in_call(is_functional: bool) -> None:
     layer = BuildsLate()
     layer(keras.Input((4,)) if is_functional else tf.ones([1, 4]))
     assert layer(tf.ones([1, 4])).shape == (1, 3)
@@ -121,7 +121,7 @@ class Halves(keras2.Keras2Habits, keras.layers.Dense):
         return super().call(inputs) / 2
 
 
-def test_keras2_habits_mixin_works_with_other_keras_layers() -> None:
+def test_keras2_habits_mixin_works_with_a_subclass_of_keras_dense() -> None:
     layer = Halves(2, kernel_initializer="ones", name="a/b")
     np.testing.assert_array_equal(layer(tf.ones([1, 4])), [[2.0, 2.0]])
 
@@ -174,7 +174,7 @@ class Bias(keras2.Layer):
         return inputs + self.bias
 
 
-def test_tensorflow_variable_is_tracked_as_a_weight() -> None:
+def test_tensorflow_variable_assigned_to_a_layer_is_tracked_as_a_weight() -> None:
     inner = Bias(dtype="float32")
     model = keras.Sequential([keras.Input([3]), inner])
     with tf.GradientTape() as tape:
@@ -258,7 +258,7 @@ def test_layer_is_tracked_as_long_as_an_attribute_or_container_holds_it() -> Non
         assert len(holder.weights) == count, place
 
 
-def test_callable_losses_are_evaluated_when_losses_are_read() -> None:
+def test_callable_losses_are_evaluated_when_layer_losses_are_read() -> None:
     class Penalized(keras2.Layer):
         def build(self, shape):
             self.w = self.add_weight("w", [2], initializer="ones")

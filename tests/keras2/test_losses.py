@@ -17,7 +17,7 @@ def _scaled(y_true, y_pred, scale):
 
 
 @pytest.mark.parametrize(("reduction", "expected"), [("auto", 5.0), ("none", [2.0, 8.0])])
-def test_wrapped_loss_function_receives_its_arguments_and_is_reduced(
+def test_loss_function_wrapper_passes_its_arguments_and_reduces_the_losses(
     reduction: str, expected: object
 ) -> None:
     loss = Scaled(reduction=reduction)
@@ -35,7 +35,7 @@ class OneHot(keras2.Loss):
         return tf.one_hot(y_true, 2) * y_pred
 
 
-def test_integer_labels_are_not_cast_and_weights_are_broadcast() -> None:
+def test_custom_loss_receives_integer_labels_uncast_and_broadcasts_sample_weights() -> None:
     labels, predictions = tf.constant([[0, 1, 1]]), tf.ones([1, 3, 2])
     weights = tf.constant([[1.0, 2.0, 4.0]])
     losses = OneHot(reduction="none")(labels, predictions, sample_weight=weights)
@@ -83,7 +83,7 @@ def test_loss_may_branch_on_a_tensor_in_a_graph(loss_cls: type) -> None:
     assert float(compute(tf.zeros([1, 1]))) == -1.0
 
 
-def test_metric_sample_weights_below_one_are_applied() -> None:
+def test_mean_iou_applies_sample_weights_below_one() -> None:
     metric = keras2.MeanIoU(num_classes=2)
     metric.update_state([0, 0, 1, 1], [0, 1, 0, 1], sample_weight=[0.2, 0.3, 0.4, 0.1])
     # The roundings of sums over four weights for each of two classes.

@@ -113,7 +113,7 @@ def test_momentum_optimizer_with_slots_and_hyperparameters_follows_its_formula(
     rounding.assert_close(model.get_weights()[1], [3.0 - 2.0 * rates @ sums], roundings=4)
 
 
-def test_variable_names_seen_by_the_optimizer_are_paths() -> None:
+def test_variable_name_seen_by_a_keras2_optimizer_is_the_variable_path() -> None:
     weights = train(Momentum(0.1, 0.0, weight_decay=1.0), dense(), steps=1)
     rounding.assert_close(weights[0], [[1.0 - 0.15], [2.0 - 0.1]], roundings=4)
     rounding.assert_close(weights[1], [3.0 - 0.2], roundings=4)
@@ -229,7 +229,7 @@ class Plain(keras2.UpdateStep, keras.optimizers.Optimizer):
         variable.assign_sub(rate * tf.convert_to_tensor(gradient))
 
 
-def test_update_step_is_called_without_a_learning_rate() -> None:
+def test_custom_update_step_without_a_learning_rate_argument_is_called() -> None:
     weight = keras.Variable([1.0, 2.0])
     optimizer = Slowed(0.1)
     apply = tf.function(lambda gradient: optimizer.apply_gradients([(gradient, weight)]))

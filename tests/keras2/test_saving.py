@@ -87,7 +87,7 @@ class Words(keras2.Keras2Habits, keras.Sequential):
 
 
 @pytest.mark.parametrize("save", ["save", "tf.saved_model.save"])
-def test_signature_of_a_model_without_inputs_has_the_types_of_its_first_call(
+def test_serving_signature_of_a_model_without_declared_inputs_matches_its_first_call(
     tmp_path, save: str
 ) -> None:
     def saved(model):

@@ -53,7 +53,9 @@ def test_search_space_hash_ignores_label_order() -> None:
     assert one != architecture.space_hash({"b": [3], "a": [2, 1]})
 
 
-def test_history_is_sorted_by_step_and_keeps_the_last_record_of_a_repeated_step(tmp_path) -> None:
+def test_architecture_history_is_sorted_and_keeps_the_last_record_of_a_repeated_step(
+    tmp_path,
+) -> None:
     space = {"first": ["conv", "pool"]}
     architecture.write_arch(str(tmp_path), {"first": "conv"}, space=space, step=20)
     # A restart resumed from step 10, so steps 20 and 30 were recorded twice.

@@ -44,7 +44,7 @@ def test_choice_with_an_empty_label_is_refused(build) -> None:
         build()
 
 
-def test_summing_inputs_of_different_shapes_is_refused() -> None:
+def test_input_choice_that_sums_inputs_of_different_shapes_is_refused() -> None:
     choice = nas.InputChoice(3, n_chosen=2, reduction="sum", label="inputs")
     with pytest.raises(errors.ConfigValueError, match="same shape"):
         choice([keras.Input((4,)), keras.Input((4,)), keras.Input((5,))])
@@ -55,7 +55,7 @@ def test_repeat_accepts_a_list_of_functions_that_build_blocks() -> None:
     assert repeat(keras.Input((4,))).shape == (None, 4)
 
 
-def test_resolver_can_be_replaced_after_the_model_was_called(make_ops) -> None:
+def test_choice_resolver_can_be_replaced_after_the_model_was_called(make_ops) -> None:
     inputs = keras.Input((4,))
     model = keras.Model(inputs, nas.LayerChoice(make_ops(), label="conv")(inputs))
     x = tf.ones([2, 4])

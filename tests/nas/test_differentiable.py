@@ -293,7 +293,9 @@ def test_architecture_gradient_leaves_the_weights_unchanged(order) -> None:
 
 
 @pytest.mark.parametrize("order", ORDERS)
-def test_gradient_over_replicas_equals_the_gradient_of_the_whole_batch(order, two_replicas) -> None:
+def test_architecture_gradient_summed_over_replicas_equals_the_whole_batch_gradient(
+    order, two_replicas
+) -> None:
     def gradient(train, val, share=1.0):
         loss_fn = _loss_fn(w, alpha)
         return ORDERS[order](

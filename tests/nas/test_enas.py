@@ -51,7 +51,7 @@ def _bandit(experiment, make_trainer, reward_of, **enas):
     return trainer
 
 
-def test_controller_learns_the_path_with_the_highest_reward(experiment, make_trainer) -> None:
+def test_enas_controller_learns_the_path_with_the_highest_reward(experiment, make_trainer) -> None:
     def reward_of(paths):
         hits = [tf.equal(paths["first"], 1), tf.equal(paths["second"], 0)]
         return tf.add_n([tf.cast(hit, tf.float32) for hit in hits])
@@ -102,7 +102,9 @@ def test_skip_penalty_drives_the_number_of_chosen_inputs_to_skip_target(
     assert sum(p for name, p in probs.items() if "," not in name) > 0.9
 
 
-def test_first_reward_initializes_the_baseline(experiment, make_trainer) -> None:
+def test_first_reward_initializes_the_reward_baseline_of_the_controller(
+    experiment, make_trainer
+) -> None:
     def reward_of(paths):
         return tf.constant(7.0)
 
@@ -114,7 +116,7 @@ def test_first_reward_initializes_the_baseline(experiment, make_trainer) -> None
     np.testing.assert_array_equal([alpha.numpy() for alpha in trainer.alphas], start)
 
 
-def test_controller_avoids_paths_with_a_non_finite_reward(experiment, make_trainer) -> None:
+def test_enas_controller_avoids_paths_with_a_non_finite_reward(experiment, make_trainer) -> None:
     def reward_of(paths):
         reward = tf.gather([math.nan, math.inf, -math.inf], paths["second"])
         return tf.where(tf.equal(paths["first"], 0), reward, 0.5)

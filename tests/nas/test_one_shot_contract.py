@@ -26,7 +26,9 @@ def _state(trainer):
 
 
 @strategies(*STRATEGIES)
-def test_strategy_learns_and_exports_one_option_per_label(name, experiment, make_trainer) -> None:
+def test_search_strategy_trains_and_exports_one_option_per_label(
+    name, experiment, make_trainer
+) -> None:
     # The subclassed model has no variables before its first call.
     kind = "class" if name in ("darts", "spos") else "functional"
     trainer = make_trainer(experiment(name, task={"kind": kind}, trainer={"train_steps": 4}))

@@ -94,7 +94,7 @@ def test_search_in_bfloat16_keeps_float32_alphas_and_finite_losses(
         assert {alpha.dtype for alpha in trainer.alphas} == {"float32"}
 
 
-def test_each_step_first_updates_only_alpha_and_then_only_the_weights(
+def test_each_search_step_updates_first_only_alpha_and_then_only_the_weights(
     experiment, make_trainer
 ) -> None:
     trainer = make_trainer(experiment(runtime={"run_eagerly": True}))
@@ -169,7 +169,9 @@ def _model_and_optimizer(averages=False):
 
 
 @pytest.mark.parametrize("averages", [False, True])
-def test_frozen_idle_paths_keep_their_weights_moments_and_averages(averages: bool) -> None:
+def test_frozen_idle_paths_keep_their_weights_optimizer_moments_and_moving_averages(
+    averages: bool,
+) -> None:
     model, optimizer = _model_and_optimizer(averages)
     idle = one_shot_trainer.IdlePaths(model, optimizer)
     adam = optimizer.inner_optimizer if averages else optimizer
@@ -271,7 +273,7 @@ def test_resumed_train_and_val_streams_continue_with_the_next_batch(replicas, na
     np.testing.assert_equal(whole[2 * replicas :], rest[:replicas])
 
 
-def test_build_streams_reports_a_stream_that_cannot_resume() -> None:
+def test_build_streams_leaves_the_resume_position_unused_if_one_stream_cannot_resume() -> None:
     def build_inputs(params, input_context=None):
         if params.seed:
             return _build_inputs(params, input_context)

@@ -59,7 +59,7 @@ def test_loss_probe_computes_the_loss_with_substituted_weight_values(
     rounding.assert_close(there, here, roundings=ROUNDINGS)
 
 
-def test_train_step_that_returns_no_loss_raises(experiment, toy_task) -> None:
+def test_loss_probe_raises_if_train_step_returns_no_loss(experiment, toy_task) -> None:
     class Silent(toy_task):
         def train_step(self, inputs, model, optimizer, metrics=None):
             return {"other": tf.constant(0.0)}
@@ -81,7 +81,7 @@ def _batch():
     return tf.ones([4, 4]), tf.zeros([4, 1])
 
 
-def test_reward_is_the_signed_metric_or_by_default_the_negative_loss(
+def test_search_reward_is_the_signed_metric_or_by_default_the_negative_loss(
     experiment, make_trainer
 ) -> None:
     trainer = make_trainer(experiment())
@@ -100,7 +100,9 @@ def test_reward_is_the_signed_metric_or_by_default_the_negative_loss(
         assert float(reward._metrics[0].result()) == 0.0
 
 
-def test_reward_is_computed_from_its_own_batch_only(experiment, make_trainer) -> None:
+def test_search_reward_uses_only_its_own_batch_and_does_not_update_task_metrics(
+    experiment, make_trainer
+) -> None:
     trainer = make_trainer(experiment())
     # A task may return the same metric object every time; evaluations then update it as well.
     kept = keras.metrics.MeanAbsoluteError(name="mae")
@@ -112,7 +114,9 @@ def test_reward_is_computed_from_its_own_batch_only(experiment, make_trainer) ->
     assert float(kept.result()) == 100.0
 
 
-def test_reward_does_not_replace_metric_attributes_of_the_task(experiment, make_trainer) -> None:
+def test_creating_a_search_reward_keeps_the_metric_attributes_of_the_task(
+    experiment, make_trainer
+) -> None:
     trainer = make_trainer(experiment())
     task = trainer.task
     task.own = kept = keras.metrics.Mean()
@@ -126,7 +130,9 @@ def test_reward_does_not_replace_metric_attributes_of_the_task(experiment, make_
     assert task.own is kept
 
 
-def test_all_replicas_receive_the_mean_reward(experiment, make_trainer, two_replicas) -> None:
+def test_all_replicas_receive_the_search_reward_averaged_over_replicas(
+    experiment, make_trainer, two_replicas
+) -> None:
     trainer = make_trainer(experiment(), strategy=two_replicas)
     with two_replicas.scope():
         reward = probes.Reward(trainer.task, trainer.model)

@@ -131,7 +131,7 @@ def test_fixed_model_computes_the_chosen_path_with_the_supernet_weights() -> Non
 # Keras itself triggers this warning when it saves variables.
 @pytest.mark.filterwarnings("ignore:__array__ implementation")
 @pytest.mark.slow
-def test_fixed_model_loads_without_this_package(tmp_path) -> None:
+def test_fixed_model_can_be_loaded_without_importing_official_lite(tmp_path) -> None:
     found = nas.fixed_model(_model(), ARCH)
     found.save(tmp_path / "found.keras")
     x = np.ones((2, 4), np.float32)
@@ -271,7 +271,7 @@ def test_gate_gradient_matches_the_formula_of_the_proxylessnas_paper() -> None:
     )
 
 
-def test_concatenating_input_choice_cannot_be_searched() -> None:
+def test_input_choice_with_concat_reduction_cannot_be_searched() -> None:
     choice = nas.InputChoice(2, 2, "concat", label="inputs")
     with pytest.raises(errors.ConfigValueError, match="`reduction='concat'`"):
         resolution.require_sum(choice)

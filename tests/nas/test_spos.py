@@ -14,7 +14,7 @@ def _spos(**settings):
     return {"one_shot": {"reward": "mae", "reward_direction": "minimize", **settings}}
 
 
-def test_small_space_is_ranked_exhaustively_and_the_best_architecture_is_exported(
+def test_spos_ranks_a_small_space_exhaustively_and_exports_the_best_architecture(
     experiment, make_trainer
 ) -> None:
     trainer = make_trainer(experiment("spos", trainer=_spos()))
@@ -26,7 +26,7 @@ def test_small_space_is_ranked_exhaustively_and_the_best_architecture_is_exporte
     assert trainer.describe(trainer.picks()) == ranking[0][1]
 
 
-def test_evolution_finds_one_of_the_three_best_architectures_of_a_large_space(
+def test_spos_evolution_exports_one_of_the_three_best_ranked_architectures(
     experiment, make_trainer
 ) -> None:
     spos = {"max_exhaustive": 4, "population": 6, "generations": 4}
@@ -64,7 +64,7 @@ def test_calibration_recomputes_batch_norm_statistics_for_each_rated_architectur
     assert rankings[1] == rankings[2]
 
 
-def test_sampled_paths_are_uniformly_distributed(experiment, make_trainer) -> None:
+def test_spos_samples_training_paths_uniformly(experiment, make_trainer) -> None:
     trainer = make_trainer(experiment("spos"))
     index = tf.function(lambda step: trainer.weight_draw(step).paths["first"])
     drawn = [int(index(tf.constant(s, tf.int64))) for s in range(300)]

@@ -148,12 +148,12 @@ def ends_of(experiment, tmp_path):
     return run
 
 
-def test_last_pass_ends_at_the_last_training_step(ends_of) -> None:
+def test_last_paddlerec_pass_ends_at_the_last_training_step(ends_of) -> None:
     # 10 epochs of 2.5 batches are 25 steps, in passes of 2 whole batches.
     assert ends_of() == [*range(2, 25, 2), 25]
 
 
-def test_resumed_run_trains_only_the_remaining_passes(ends_of) -> None:
+def test_resumed_paddlerec_run_trains_only_the_remaining_passes(ends_of) -> None:
     assert ends_of(dies_after=[2, 4, 6]) == [2, 4, 6]
     assert ends_of() == [*range(8, 25, 2), 25]
 

@@ -17,7 +17,7 @@ def _run(params, model_dir, mode="train", **stages):
 
 
 @pytest.mark.parametrize("mode", ["train", "eval"])
-def test_stages_run_once_and_in_order_in_train_and_eval_mode(
+def test_each_pipeline_stage_runs_once_and_in_order_in_train_and_eval_mode(
     experiment, recorders, tmp_path, mode
 ) -> None:
     calls, stages = recorders
@@ -27,7 +27,9 @@ def test_stages_run_once_and_in_order_in_train_and_eval_mode(
     assert calls == ["prepare", "build", "initialize", "run", "finalize"]
 
 
-def test_stage_that_returns_a_name_jumps_to_that_stage(experiment, recorders, tmp_path) -> None:
+def test_stage_that_returns_a_stage_name_jumps_to_the_named_stage(
+    experiment, recorders, tmp_path
+) -> None:
     calls, stages = recorders
 
     class Initialize(stages["initialize"]):
@@ -99,7 +101,7 @@ def test_sys_exit_in_a_stage_fails_the_run_even_with_code_zero(
     assert said in json.loads((tmp_path / "run.json").read_text())["exit_reason"]
 
 
-def test_finalize_receives_the_run_error_and_its_own_error_does_not_replace_it(
+def test_finalize_receives_the_run_error_which_an_error_in_finalize_does_not_replace(
     experiment, log_of, tmp_path
 ) -> None:
     class Run(pipeline.Run):
@@ -146,7 +148,9 @@ def test_stages_after_build_run_in_the_strategy_scope(experiment, tmp_path) -> N
     assert replicas == [1, 2, 2, 2]
 
 
-def test_exit_stack_is_closed_after_finalize(experiment, recorders, tmp_path) -> None:
+def test_exit_stack_of_the_context_is_closed_after_finalize(
+    experiment, recorders, tmp_path
+) -> None:
     calls, stages = recorders
 
     class Prepare(pipeline.Prepare):
@@ -361,7 +365,7 @@ def test_phase_directory_that_is_a_file_raises_before_any_phase_runs(experiment,
 
 
 @pytest.mark.slow
-def test_phase_whose_source_was_trained_further_keeps_its_weights_and_logs_a_warning(
+def test_phase_keeps_its_weights_and_warns_if_its_source_phase_was_trained_further(
     experiment, recorders, caplog, tmp_path
 ) -> None:
     calls, stages = recorders

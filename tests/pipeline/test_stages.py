@@ -30,7 +30,7 @@ def _cluster(monkeypatch, task: str, index: int, **jobs) -> None:
     monkeypatch.setenv("TF_CONFIG", json.dumps(config))
 
 
-def test_engine_is_chosen_by_the_number_of_replicas(two_replicas) -> None:
+def test_pipeline_engine_is_chosen_by_the_number_of_replicas(two_replicas) -> None:
     assert stages.engine_of(tf.distribute.get_strategy()) is Engine.SINGLE
     assert stages.engine_of(tf.distribute.OneDeviceStrategy("CPU:0")) is Engine.SINGLE
     assert stages.engine_of(two_replicas) is Engine.LOCAL_CLUSTER
@@ -52,7 +52,9 @@ def test_engine_is_chosen_by_the_number_of_replicas(two_replicas) -> None:
         ({"distribution_strategy": "multi_worker_mirrored"}, Engine.CLUSTER),
     ],
 )
-def test_engine_is_predicted_from_the_config(monkeypatch, fields, expected) -> None:
+def test_pipeline_engine_is_predicted_from_the_runtime_config(
+    monkeypatch, fields, expected
+) -> None:
     _cluster(monkeypatch, "worker", 0, worker=HOSTS)
     assert stages.expected_engine(cfg.RuntimeConfig(**fields)) is expected
 
@@ -216,7 +218,7 @@ def test_prepare_runs_before_anything_is_built_and_may_set_environment_variables
 @pytest.mark.parametrize(
     ("trainer", "steps"), [({}, 8), ({"train_epochs": 3, "steps_per_epoch": 0}, 12)]
 )
-def test_prepare_may_change_the_number_of_examples_and_epochs(
+def test_prepare_stage_may_change_the_number_of_examples_and_epochs(
     experiment, tmp_path, trainer, steps
 ) -> None:
     class Prepare(pipeline.Prepare):
@@ -279,7 +281,9 @@ def test_build_stage_that_replaces_the_model_does_not_change_the_config(
     assert texts[0] == texts[1]
 
 
-def test_build_stage_can_replace_only_the_trainer(experiment, records, tmp_path) -> None:
+def test_build_stage_that_overrides_only_make_trainer_trains_with_the_new_trainer(
+    experiment, records, tmp_path
+) -> None:
     class Trainer(base_trainer.Trainer):
         def train_loop_end(self):
             return super().train_loop_end() | {"mine": 1.0}
@@ -362,7 +366,9 @@ def test_seed_is_set_before_the_task_is_built(experiment, tmp_path) -> None:
 
 
 @pytest.mark.usefixtures("bfloat16_kernels")
-def test_precision_is_set_after_prepare_and_reset_after_finalize(experiment, tmp_path) -> None:
+def test_mixed_precision_is_set_after_prepare_and_reset_after_finalize(
+    experiment, tmp_path
+) -> None:
     def recorder(base):
         class Recorder(base):
             def __call__(self, ctx):
@@ -381,7 +387,9 @@ def test_precision_is_set_after_prepare_and_reset_after_finalize(experiment, tmp
 
 
 @pytest.mark.parametrize("mode", ["train", "eval"])
-def test_build_stage_creates_only_what_the_mode_requires(context, mode) -> None:
+def test_build_stage_prepares_only_training_or_only_evaluation_as_the_mode_requires(
+    context, mode
+) -> None:
     ctx = context(mode, task={"init_checkpoint": "somewhere"})
     pipeline.Build(ctx)(ctx)
     assert ctx.trainer.evaluates == (mode == "eval")
@@ -527,7 +535,7 @@ def _state(model_dir):
     return {name: tf.train.load_variable(path, name) for name in names}
 
 
-def test_hot_start_trains_the_same_weights_as_continuing_the_first_run(
+def test_hot_start_from_a_checkpoint_equals_continuing_the_run_of_that_checkpoint(
     averaged, log_of, tmp_path
 ) -> None:
     def train(name, params):
@@ -595,7 +603,9 @@ def _checkpoints(model_dir) -> list[int]:
     return sorted(int(path.stem.split("-")[1]) for path in model_dir.glob("ckpt-*.index"))
 
 
-def test_run_stage_can_replace_only_the_training_loop(experiment, records, tmp_path) -> None:
+def test_overridden_train_method_of_the_run_stage_replaces_only_the_training_loop(
+    experiment, records, tmp_path
+) -> None:
     class Run(pipeline.Run):
         def train(self, ctx):
             while ctx.global_step < ctx.params.trainer.train_steps:
@@ -607,7 +617,7 @@ def test_run_stage_can_replace_only_the_training_loop(experiment, records, tmp_p
     assert _checkpoints(tmp_path) == [2, 4, 6, 8]
 
 
-def test_passes_example_in_the_docs_trains_to_the_last_step(experiment, tmp_path) -> None:
+def test_passes_example_on_the_stages_page_trains_to_the_last_step(experiment, tmp_path) -> None:
     page = (pathlib.Path(__file__).parents[2] / "docs" / "stages.md").read_text()
     (code,) = re.findall(r"```python\n([^`]*class Passes.*?)```", page, re.DOTALL)
     found = {"pipeline": pipeline}
@@ -621,7 +631,9 @@ def test_passes_example_in_the_docs_trains_to_the_last_step(experiment, tmp_path
     assert step == 25
 
 
-def test_trainer_can_replace_only_the_inner_loop(experiment, records, tmp_path) -> None:
+def test_overridden_run_steps_of_a_trainer_replaces_only_its_inner_loop(
+    experiment, records, tmp_path
+) -> None:
     class Eager(base_trainer.Trainer):
         def run_steps(self, num_steps):
             iterator = iter(self.train_dataset)
@@ -643,7 +655,9 @@ def test_trainer_can_replace_only_the_inner_loop(experiment, records, tmp_path) 
     assert _checkpoints(tmp_path) == [4, 8]
 
 
-def test_two_trainers_that_share_a_model_may_take_turns(experiment, log_of, tmp_path) -> None:
+def test_two_trainers_that_share_a_model_may_train_alternately(
+    experiment, log_of, tmp_path
+) -> None:
     class Build(pipeline.Build):
         def make_runner(self, ctx):
             other = ctx.task.task_config.replace(slope=-3.0)
@@ -674,7 +688,9 @@ def test_two_trainers_that_share_a_model_may_take_turns(experiment, log_of, tmp_
     assert _checkpoints(tmp_path) == [8]
 
 
-def test_metric_summary_is_printed_only_after_success(experiment, tmp_path, capsys) -> None:
+def test_metric_summary_is_printed_only_after_a_successful_run(
+    experiment, tmp_path, capsys
+) -> None:
     class Failing(pipeline.Run):
         def train(self, ctx):
             super().train(ctx)

@@ -69,7 +69,7 @@ def test_imports_of_keras_names_become_imports_of_their_keras2_counterparts() ->
     assert {old: _rewritten(old + used) for old in IMPORTS} == expected
 
 
-def test_config_classes_get_the_lenient_base_class() -> None:
+def test_ported_config_class_gets_the_base_class_hyperparams_lenient() -> None:
     head = "from official_lite.core import config_definitions as cfg\n"
     text = "class A(cfg.TaskConfig):\n  size: int = 3\n"
     rewritten = _rewritten(head + text)
@@ -80,7 +80,7 @@ def test_config_classes_get_the_lenient_base_class() -> None:
     assert _rewritten(rewritten) == rewritten
 
 
-def test_config_default_becomes_a_default_factory() -> None:
+def test_config_object_as_default_becomes_a_dataclass_default_factory() -> None:
     head = "import dataclasses\nfrom official_lite.modeling import optimization\n"
     text = (
         "@dataclasses.dataclass\n"
@@ -106,5 +106,5 @@ OTHERS = [
 ]
 
 
-def test_unrelated_classes_and_layers_are_not_rewritten() -> None:
+def test_port_leaves_unrelated_classes_and_layers_unchanged() -> None:
     assert [_rewritten(HEAD + text) for text in OTHERS] == [HEAD + text for text in OTHERS]

@@ -72,7 +72,7 @@ def test_check_of_model_compiled_metrics_becomes_model_compiled() -> None:
     assert after == "if metrics:\n  a()\nelif model.compiled:\n  b()\n"
 
 
-def test_reference_to_sync_batch_normalization_becomes_a_partial() -> None:
+def test_reference_to_sync_batch_normalization_becomes_a_functools_partial() -> None:
     before = "import a\nfrom keras import layers\nb = layers.experimental.SyncBatchNormalization\n"
     assert idioms.rewrite(cst.parse_module(before)).code == (
         "import functools\nimport keras\nimport a\nfrom keras import layers\n"

@@ -22,13 +22,13 @@ TODOS = {
 }
 
 
-def test_each_place_that_requires_manual_work_is_listed_with_its_line() -> None:
+def test_each_line_that_requires_manual_porting_work_is_listed() -> None:
     for text, what in TODOS.items():
         [(line, told)] = _find(text)
         assert (line, what in told) == (3, True), told
 
 
-def test_tf_variables_and_keras_properties_assigned_in_a_layer_are_listed() -> None:
+def test_tf_variables_and_keras_properties_assigned_in_a_layer_are_listed_as_manual_work() -> None:
     found = _find(
         """
         class Block(keras.layers.Layer):
@@ -46,7 +46,7 @@ def test_tf_variables_and_keras_properties_assigned_in_a_layer_are_listed() -> N
     assert "`self.losses` is a property in Keras" in found[1][1]
 
 
-def test_local_name_that_shadows_an_imported_module_is_not_listed() -> None:
+def test_local_name_that_shadows_an_imported_module_is_not_listed_as_manual_work() -> None:
     text = """
     from official_lite.core import config_definitions as cfg
     heads = [cfg.no_such_name() for cfg in configs]

@@ -19,7 +19,9 @@ def _notebook(*sources: str, as_list: bool = True) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("as_list", [True, False])
-def test_cells_of_a_notebook_are_ported_together(tmp_path: pathlib.Path, as_list: bool) -> None:
+def test_code_cells_of_a_notebook_are_ported_as_one_module(
+    tmp_path: pathlib.Path, as_list: bool
+) -> None:
     path = tmp_path / "a.ipynb"
     before = [
         "%matplotlib inline\nimport tf_keras\nif True:\n  !pip install x",

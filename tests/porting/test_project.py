@@ -60,7 +60,7 @@ def test_port_keeps_the_line_endings_and_encoding_of_a_file(tmp_path: pathlib.Pa
     assert text == "# -*- coding: latin-1 -*-\r\nimport keras\r\nx = 'é'\r\n"
 
 
-def test_file_that_is_not_valid_python_is_reported_and_the_rest_is_ported(
+def test_invalid_python_file_is_reported_and_all_valid_files_are_ported(
     tmp_path: pathlib.Path,
 ) -> None:
     (tmp_path / "bad.py").write_text("print 'old'\n")
@@ -91,7 +91,7 @@ def test_names_in_gin_and_yaml_files_are_translated(tmp_path: pathlib.Path) -> N
 
 
 @pytest.mark.parametrize("place", ["a package", "a folder of a package", "no package"])
-def test_copied_modules_can_be_imported_inside_and_outside_a_package(
+def test_copied_model_garden_modules_can_be_imported_inside_and_outside_a_package(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:
     garden = tmp_path / "site" / "official" / "toys"
@@ -201,7 +201,7 @@ def test_only_needed_modules_of_the_model_garden_are_copied() -> None:
 
 
 @pytest.mark.usefixtures("installed")
-def test_copied_packages_import_only_the_names_that_are_used() -> None:
+def test_copied_model_garden_packages_import_only_the_names_that_are_used() -> None:
     texts = project_files.gather(["from official import toys\ntoys.shelf.Tin\n"])
     assert "official.toys.shelf.tins" in texts
     assert "official.toys.shelf.boxes" not in texts

@@ -91,7 +91,7 @@ def _expected_metrics(model: keras.Model, num_examples: int) -> tuple[float, flo
         pytest.param(2, 120, False, 360, marks=pytest.mark.slow),
     ],
 )
-def test_custom_trainer_computes_metrics_over_all_examples(
+def test_custom_trainer_computes_metrics_over_all_validation_examples(
     tmp_path: pathlib.Path,
     two_replicas: tf.distribute.Strategy,
     page_trainer: Any,

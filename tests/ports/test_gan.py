@@ -145,7 +145,7 @@ def test_resumed_gan_training_ends_in_the_same_state_as_an_uninterrupted_one(
         np.testing.assert_array_equal(expected, actual)
 
 
-def test_second_optimizer_without_variables_raises_before_the_first_step(tmp_path) -> None:
+def test_unbuilt_discriminator_optimizer_raises_before_the_first_step(tmp_path) -> None:
     class Unbuilt(GanTrainer):
         def __init__(self, *args: Any, **kwargs: Any) -> None:
             super().__init__(*args, **kwargs)
@@ -159,7 +159,7 @@ def test_second_optimizer_without_variables_raises_before_the_first_step(tmp_pat
     assert not list(tmp_path.glob("ckpt*"))
 
 
-def test_restoring_a_checkpoint_without_the_second_model_raises(tmp_path) -> None:
+def test_restoring_a_gan_checkpoint_without_the_discriminator_raises(tmp_path) -> None:
     class OneModel(base_trainer.Trainer):
         def train_step(self, iterator: Any) -> None:
             next(iterator)

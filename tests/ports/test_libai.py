@@ -148,7 +148,7 @@ def test_hooks_and_steps_alternate_as_in_libai(tmp_path, monkeypatch):
     ]
 
 
-def test_libai_trainer_builds_its_own_hooks(tmp_path, log_as_train_py_does):
+def test_libai_trainer_trains_with_the_hooks_that_it_builds(tmp_path, log_as_train_py_does):
     params = _params(name="test/libai", train_steps=201, checkpoint_interval=200)
     _run(params, tmp_path)
     log = (tmp_path / "log.txt").read_text()

@@ -163,7 +163,7 @@ def test_auto_encoder_task_trains_the_encoder_passed_to_set_model(tmp_path):
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("trainer", ["darts", f"{__file__}:DartsTrainer"])
-def test_encoder_search_with_the_unchanged_task_finds_the_wide_layer(trainer, tmp_path):
+def test_search_over_the_unchanged_nni_auto_encoder_task_finds_the_wide_layer(trainer, tmp_path):
     params = _params(trainer={"name": trainer})
     for mode in ("train_and_eval", "eval"):
         train_lib.run_experiment(None, AutoEncoder(params.task), mode, params, str(tmp_path))

@@ -68,7 +68,9 @@ def pretrained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return model_dir
 
 
-def test_ported_classification_learns_and_writes_the_usual_files(pretrained: Path) -> None:
+def test_ported_classification_project_reaches_95_percent_accuracy_and_writes_run_files(
+    pretrained: Path,
+) -> None:
     assert_usual_files(pretrained, last_step=120)
     final = json.loads((pretrained / "final.json").read_text())
     assert final["accuracy"] >= 0.95
@@ -101,7 +103,9 @@ def majority(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
-def test_ported_subclassed_model_learns_with_its_own_train_step(majority: Path) -> None:
+def test_ported_subclassed_model_reaches_95_percent_accuracy_with_a_custom_train_step(
+    majority: Path,
+) -> None:
     assert_usual_files(majority, last_step=150)
     validation = last_scalars(majority / "validation")
     assert validation["accuracy"] >= 0.95
@@ -136,7 +140,9 @@ def test_eval_mode_of_ported_classification_reproduces_its_last_evaluation(
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize(("experiment", "steps"), [("joint", 120), ("interleaving", 160)])
-def test_ported_multitask_learns_both_tasks(tmp_path: Path, experiment: str, steps: int) -> None:
+def test_ported_multitask_project_reaches_90_percent_accuracy_in_both_tasks(
+    tmp_path: Path, experiment: str, steps: int
+) -> None:
     model_dir = tmp_path / "run"
     run_port("multitask", model_dir, f"points_{experiment}")
     assert_usual_files(model_dir, last_step=steps)

@@ -24,7 +24,7 @@ def ported(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
 @needs_wheel
 @pytest.mark.slow
 @pytest.mark.parametrize("module", ["resnet", "bert_encoder", "image_classification"])
-def test_ported_model_garden_module_trains(
+def test_model_garden_module_ported_by_the_tool_trains_without_manual_changes(
     ported: pathlib.Path, tmp_path: pathlib.Path, module: str
 ) -> None:
     _run(ported, module, tmp_path)

@@ -35,7 +35,7 @@ def _contents(directory: pathlib.Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in directory.iterdir()}
 
 
-def test_shards_hold_all_rows_in_order(tmp_path) -> None:
+def test_prediction_shards_contain_all_rows_in_order(tmp_path) -> None:
     _predict(tmp_path)
     paths = sorted(tmp_path.glob("*.jsonl"))
     assert [path.name for path in paths] == [f"predictions-0000{i}.jsonl" for i in range(5)]
@@ -48,7 +48,7 @@ def test_shards_hold_all_rows_in_order(tmp_path) -> None:
 
 
 @pytest.mark.parametrize("file_format", FORMATS)
-def test_resumed_output_is_byte_identical_to_uninterrupted_output(
+def test_resumed_prediction_output_is_byte_identical_to_uninterrupted_output(
     file_format: str, tmp_path
 ) -> None:
     _predict(tmp_path / "unbroken", file_format)
@@ -58,7 +58,7 @@ def test_resumed_output_is_byte_identical_to_uninterrupted_output(
     assert _contents(tmp_path / "resumed") == _contents(tmp_path / "unbroken")
 
 
-def test_output_killed_at_any_rename_resumes_without_duplicate_or_missing_rows(
+def test_prediction_interrupted_at_any_rename_resumes_without_duplicate_or_missing_rows(
     tmp_path, monkeypatch
 ) -> None:
     _predict(tmp_path / "unbroken")
@@ -124,7 +124,9 @@ def test_output_directory_with_foreign_missing_or_damaged_files_is_refused(
         _open(tmp_path)
 
 
-def test_resuming_with_different_weights_is_refused_and_deletes_no_predictions(tmp_path) -> None:
+def test_resuming_a_prediction_with_different_weights_is_refused_and_deletes_no_files(
+    tmp_path,
+) -> None:
     _predict(tmp_path)
     with pytest.raises(errors.ConfigValueError, match=r"weights: \(none\) -> ckpt-9"):
         _open(tmp_path, weights="ckpt-9")
@@ -208,7 +210,7 @@ def test_tfrecord_file_contains_one_example_per_row(tmp_path) -> None:
 
 
 @pytest.mark.parametrize("dtype", [tf.float16, tf.bfloat16])
-def test_float16_and_bfloat16_columns_become_float32(dtype) -> None:
+def test_float16_and_bfloat16_prediction_columns_become_float32(dtype) -> None:
     column = output.as_columns({"x": tf.constant([0.5], dtype).numpy()})["x"]
     assert column.dtype == np.float32
     assert column.tolist() == [0.5]
@@ -230,7 +232,7 @@ def test_large_parquet_file_has_several_row_groups(tmp_path, monkeypatch) -> Non
     assert [file.metadata.row_group(i).num_rows for i in range(file.num_row_groups)] == [2, 1]
 
 
-def test_missing_library_error_names_the_extra_to_install(monkeypatch) -> None:
+def test_error_without_pyarrow_names_the_extra_to_install(monkeypatch) -> None:
     monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
     with pytest.raises(errors.ConfigValueError, match=r"official-lite\[parquet\]"):
         output.require_library("parquet")

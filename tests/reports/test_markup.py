@@ -7,14 +7,14 @@ from official_lite.reports.markup import Markup, json_script, tag
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)>"
 
 
-def test_text_is_escaped_and_markup_is_not() -> None:
+def test_tag_escapes_text_but_not_markup_objects() -> None:
     shown = tag("p", "a < b & c", Markup("<b>d</b>"), None, [1, 2.5])
     assert shown == "<p>a &lt; b &amp; c<b>d</b>12.5</p>"
     shown = tag("input", class_="a", data_run=0, checked=True, title=None, hidden=False)
     assert shown == '<input class="a" data-run="0" checked>'
 
 
-def test_hostile_text_stays_inside_its_element() -> None:
+def test_html_tags_in_text_and_attributes_are_escaped() -> None:
     shown = tag("p", HOSTILE, title=f'"{HOSTILE}')
     assert shown.count("<") == 2
     assert html.unescape(shown).count(HOSTILE) == 2
@@ -39,7 +39,7 @@ def _table(cells: list[list], **fields) -> str:
     return markup.table(caption="all", columns=columns, rows=rows, **fields)
 
 
-def test_table_labels_columns_and_rows_and_stores_unrounded_sort_values() -> None:
+def test_html_table_has_header_scopes_and_unrounded_sort_values() -> None:
     shown = _table([[0.123456789, "<b>"], [None, "c"]], is_sortable=True)
     assert shown.count('scope="col"') == 3
     assert shown.count('scope="row"') == 2
@@ -49,7 +49,7 @@ def test_table_labels_columns_and_rows_and_stores_unrounded_sort_values() -> Non
     assert 'data-value="">–</td>' in shown
 
 
-def test_missing_facts_are_omitted_and_durations_are_human_readable() -> None:
+def test_missing_values_are_omitted_and_durations_are_human_readable() -> None:
     assert "seed" not in markup.facts({"seed": None, "step": 3})
     assert [markup.duration(s) for s in (None, 1.25, 3661)] == [None, "1.2 s", "1:01:01"]
     assert markup.when(None) is None

@@ -40,7 +40,7 @@ def _sections(run) -> dict[str, str]:
     return {one.name: tag("div", one.content) for one in found}
 
 
-def test_images_of_the_first_the_last_and_some_steps_in_between_are_shown(run) -> None:
+def test_report_shows_images_of_the_first_the_last_and_some_intermediate_steps(run) -> None:
     shown = _sections(run)["images"]
     assert "validation/digit" in shown
     assert shown.count("data:image/png;base64,") == 6
@@ -67,7 +67,7 @@ def test_histogram_charts_show_the_quantiles_and_distribution_of_the_values(
         assert sum(share for _, share in one.points) == pytest.approx(1.0, abs=0.01)
 
 
-def test_earliest_images_are_omitted_when_the_byte_limit_is_exceeded(run, monkeypatch) -> None:
+def test_report_omits_the_earliest_images_if_the_byte_limit_is_exceeded(run, monkeypatch) -> None:
     size = len(re.findall(r"base64,([^\"]+)", _sections(run)["images"])[0]) * 3 // 4
     monkeypatch.setattr(media_sections, "_MAX_IMAGE_BYTES", 3 * size)
     shown = _sections(run)["images"]
@@ -84,7 +84,7 @@ def test_run_without_images_and_histograms_has_no_media_section(tmp_path) -> Non
     assert _sections(run) == {}
 
 
-def test_browser_renders_images_and_histograms(run, tmp_path) -> None:
+def test_browser_renders_images_and_histograms_of_a_report(run, tmp_path) -> None:
     path = tmp_path / "page.html"
     path.write_text(page.build_page([str(run)]))
     with chromium.started() as browser:
@@ -96,7 +96,7 @@ def test_browser_renders_images_and_histograms(run, tmp_path) -> None:
         assert tab.problems == []
 
 
-def test_unreadable_event_files_are_reported_and_the_others_are_still_shown(run) -> None:
+def test_unreadable_event_files_are_reported_and_readable_images_are_still_shown(run) -> None:
     (run / "train").mkdir()
     (run / "train" / "events.out.tfevents.1.v2").mkdir()
     [good] = (run / "validation").glob("events*")

@@ -97,7 +97,7 @@ _TICKS = (
 )
 
 
-def test_every_chart_has_a_legend_and_ticks(browser, tmp_path) -> None:
+def test_every_chart_of_a_report_has_a_legend_and_axis_ticks(browser, tmp_path) -> None:
     width = WIDTHS[1]
     search.run_study(toys.curve, toys.config(num_trials=5), str(tmp_path / "study"))
     run = made_runs.make_run(tmp_path / "run")
@@ -121,7 +121,7 @@ def test_every_chart_has_a_legend_and_ticks(browser, tmp_path) -> None:
     _require_soundness(tab, width)
 
 
-def test_tooltip_stays_on_the_screen(browser, tmp_path) -> None:
+def test_chart_tooltip_stays_within_the_browser_window(browser, tmp_path) -> None:
     width = WIDTHS[1]
     runs = [made_runs.make_run(tmp_path / f"run {n}") for n in range(6)]
     tab = browser.open(_write(tmp_path, *runs), width)
@@ -182,7 +182,7 @@ def test_chart_zooms_by_mouse_and_keyboard(browser, tmp_path) -> None:
     assert tab.problems == []
 
 
-def test_text_from_files_is_never_executed_as_script(browser, tmp_path) -> None:
+def test_text_from_run_files_is_never_executed_as_script_in_a_report(browser, tmp_path) -> None:
     config = {"task": {HOSTILE: HOSTILE}}
     record = {"exit_reason": HOSTILE, "argv": [HOSTILE], "host": HOSTILE, "status": HOSTILE}
     # A directory name can't contain a slash.
@@ -214,7 +214,7 @@ def test_runs_with_the_same_name_are_distinguished_by_their_parent_directory(tmp
         page.build_page([str(runs[0]), str(runs[0])])
 
 
-def test_error_for_a_parent_directory_names_the_runs_in_it(tmp_path) -> None:
+def test_report_error_for_a_parent_directory_names_the_runs_inside(tmp_path) -> None:
     made_runs.make_run(tmp_path / "all" / "pretrain")
     with pytest.raises(errors.ConfigValueError, match=r"Found .*pretrain"):
         page.build_page([str(tmp_path / "all")])
@@ -222,7 +222,7 @@ def test_error_for_a_parent_directory_names_the_runs_in_it(tmp_path) -> None:
         page.build_page([str(tmp_path / "alll")])
 
 
-def test_runs_and_studies_share_one_page_with_unique_ids(tmp_path) -> None:
+def test_runs_and_studies_share_one_report_page_with_unique_element_ids(tmp_path) -> None:
     run = made_runs.make_run(tmp_path / "a")
     search.run_study(toys.parabola, toys.config(num_trials=2), str(tmp_path / "s"))
     text = page.build_page([str(run), str(tmp_path / "s")])

@@ -70,7 +70,7 @@ def test_architecture_section_shows_choices_and_their_history(tmp_path) -> None:
     assert [one["y"] for one in data["series"]] == [[0.5, 0.9], [0.5, 0.1]]
 
 
-def test_damaged_architecture_file_is_reported_in_its_section(tmp_path) -> None:
+def test_damaged_architecture_file_is_reported_in_the_architecture_section(tmp_path) -> None:
     directory = made_runs.make_run(tmp_path / "a")
     (directory / "arch.json").write_text("{torn")
     assert "is not valid JSON" in tag("div", run_sections.architectures([_read(directory)]).content)
@@ -115,7 +115,7 @@ def _runs(tmp_path, number: int) -> list[run_reading.Run]:
     return [run_reading.read_run(str(one)) for one in directories]
 
 
-def test_training_and_validation_share_a_chart_over_steps_or_time(tmp_path) -> None:
+def test_training_and_validation_metrics_share_a_chart_over_steps_or_time(tmp_path) -> None:
     section = run_sections.curves(_runs(tmp_path, 1))
     charts = _charts(section)
     assert list(charts) == ["loss", "accuracy", "learning_rate"]
@@ -141,7 +141,7 @@ def test_metrics_with_the_same_display_name_get_different_row_names(tmp_path) ->
     ]
 
 
-def test_each_run_has_its_own_color_and_visibility_switch(tmp_path) -> None:
+def test_each_run_in_a_report_has_its_own_color_and_visibility_switch(tmp_path) -> None:
     section = run_sections.curves(_runs(tmp_path, 3))
     series = _charts(section)["loss"]["series"]
     assert {(one["run"], one["colour"]) for one in series} == {(0, 0), (1, 1), (2, 2)}

@@ -66,7 +66,7 @@ def test_study_with_several_metrics_shows_a_pareto_front(tmp_path) -> None:
     assert [(one.name, len(one.points)) for one in chart.series] == [("Pareto front", 9)]
 
 
-def test_curve_of_the_best_trial_is_drawn_last(tmp_path) -> None:
+def test_learning_curve_of_the_best_trial_is_drawn_last(tmp_path) -> None:
     search.run_study(toys.curve, toys.config(), str(tmp_path))
     study = read_study(str(tmp_path))
     chart = study_sections.report_chart(study)
@@ -74,7 +74,7 @@ def test_curve_of_the_best_trial_is_drawn_last(tmp_path) -> None:
     assert len(chart.series) == 5
 
 
-def test_study_is_read_with_its_values_ranking_and_best_trials(tmp_path) -> None:
+def test_read_study_returns_values_ranking_and_best_trials(tmp_path) -> None:
     config = toys.config(space={"a.x": toys.SPACE["x"], "b.x": ["u", "v"]}, num_trials=8)
     study = search.run_study(lambda trial: abs(trial.params["a.x"]), config, str(tmp_path / "s"))
     found = read_study(str(tmp_path / "s"))
@@ -87,7 +87,7 @@ def test_study_is_read_with_its_values_ranking_and_best_trials(tmp_path) -> None
     assert sum(param.importance for param in found.params) == pytest.approx(1.0)
 
 
-def test_failed_trial_is_read_with_its_error(tmp_path) -> None:
+def test_read_study_returns_the_error_of_a_failed_trial(tmp_path) -> None:
     search.run_study(toys.error_in_the_third, toys.config(num_trials=4), str(tmp_path))
     failed = read_study(str(tmp_path)).trials[2]
     assert (failed.state, failed.reason) == ("fail", "DataError: no such file")

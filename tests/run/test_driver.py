@@ -221,7 +221,7 @@ def test_continuous_finetuning_writes_a_record_for_each_finetuning_run(
     assert [record["status"] for record in records] == ["preempted"]
 
 
-def test_cleanup_runs_after_an_error_and_the_first_error_is_raised(
+def test_all_cleanup_functions_run_after_an_error_and_the_original_error_is_raised(
     tmp_path: pathlib.Path,
 ) -> None:
     seen: list[BaseException | None] = []

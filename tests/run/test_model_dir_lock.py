@@ -49,7 +49,9 @@ def _holder(directory: pathlib.Path) -> Any:
     return json.loads((directory / ".lock").read_text())
 
 
-def test_lock_names_its_holder_and_is_removed_at_the_end(tmp_path: pathlib.Path) -> None:
+def test_model_directory_lock_names_its_holder_and_is_removed_on_exit(
+    tmp_path: pathlib.Path,
+) -> None:
     with _lock(tmp_path):
         holder = _holder(tmp_path)
         assert (holder["pid"], holder["host"]) == (os.getpid(), socket.gethostname())
@@ -70,7 +72,7 @@ def test_error_for_a_second_training_run_names_the_holder_of_the_lock(
         pass
 
 
-def test_failed_run_releases_the_lock(tmp_path: pathlib.Path) -> None:
+def test_failed_run_releases_the_model_directory_lock(tmp_path: pathlib.Path) -> None:
     with pytest.raises(ZeroDivisionError), _lock(tmp_path):
         1 / 0  # noqa: B018  (the failure)
     assert os.listdir(tmp_path) == []

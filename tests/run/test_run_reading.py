@@ -134,7 +134,7 @@ def _line(step: int, split: str = "train", **values: object) -> dict[str, object
     return {"step": step, "split": split, "wall_time": 100.0 + step, **values}
 
 
-def test_metrics_file_has_one_series_for_each_metric_and_split() -> None:
+def test_parse_metrics_returns_one_series_for_each_metric_and_split() -> None:
     text = _text(_line(1, loss=0.5), _line(2, loss=None, a=1), _line(2, "validation", loss=0.25))
     series, problems = run_reading.parse_metrics(text.splitlines(keepends=True))
     assert problems == []
@@ -145,7 +145,7 @@ def test_metrics_file_has_one_series_for_each_metric_and_split() -> None:
     assert series["train"]["a"].steps == (2,)
 
 
-def test_values_of_a_restarted_run_replace_all_values_from_its_first_step_on() -> None:
+def test_metrics_of_a_restarted_run_replace_all_values_from_its_first_step_on() -> None:
     first = [_line(step, loss=float(step)) for step in (10, 20, 30)]
     again = [_line(step, loss=step + 0.5) for step in (20, 25)]
     series, _ = run_reading.parse_metrics(_text(*first, *again).splitlines(keepends=True))

@@ -35,7 +35,7 @@ def test_training_run_writes_its_config_environment_and_status(tmp_path: pathlib
     assert (tmp_path / "operative_config.train.gin").exists()
 
 
-def test_failure_is_recorded_with_its_traceback(tmp_path: pathlib.Path) -> None:
+def test_failed_run_records_its_error_and_logs_the_traceback(tmp_path: pathlib.Path) -> None:
     record = run_record.RunRecord(_params(), "train", str(tmp_path))
     with pytest.raises(ZeroDivisionError) as caught, record:
         1 / 0  # noqa: B018  (the failure)
@@ -51,7 +51,7 @@ def test_error_without_a_message_is_recorded_by_its_class_name(tmp_path: pathlib
     assert _read(tmp_path / "run.json")["exit_reason"] == "KeyboardInterrupt"
 
 
-def test_log_begins_with_the_command_and_the_versions(
+def test_run_log_begins_with_the_command_and_the_library_versions(
     tmp_path: pathlib.Path, log_as_train_py_does: None
 ) -> None:
     with run_record.RunRecord(_params(), "train", str(tmp_path)):
@@ -85,7 +85,7 @@ def test_log_includes_messages_of_standard_library_loggers_during_the_run(
     assert "too late" not in text
 
 
-def test_only_the_chief_writes_the_record(tmp_path: pathlib.Path) -> None:
+def test_only_the_chief_writes_the_run_record(tmp_path: pathlib.Path) -> None:
     with run_record.RunRecord(_params(), "train", str(tmp_path), is_chief=False) as record:
         record.replace_params(_params(5))
         record.note(global_step=3)
@@ -107,7 +107,7 @@ def test_evaluation_does_not_change_the_training_record(tmp_path: pathlib.Path) 
     assert set(os.listdir(tmp_path)) == left
 
 
-def test_run_is_finished_only_with_its_checkpoint_and_enough_steps(
+def test_run_is_finished_only_with_a_checkpoint_of_its_last_step_and_enough_train_steps(
     tmp_path: pathlib.Path,
 ) -> None:
     with run_record.RunRecord(_params(), "train", str(tmp_path)) as record:
@@ -216,7 +216,7 @@ def test_training_removes_only_temporary_files_of_killed_training_runs(tmp_path)
     assert left == {"run.eval", "run.continuous_eval"}
 
 
-def test_unreadable_input_file_does_not_prevent_sealing_the_record(
+def test_unreadable_input_file_is_marked_as_unreadable_in_the_run_record(
     tmp_path: pathlib.Path,
 ) -> None:
     link = tmp_path / "data"

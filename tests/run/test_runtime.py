@@ -20,7 +20,7 @@ print("threads", tf.config.threading.get_intra_op_parallelism_threads())
 """
 
 
-def test_config_selects_the_strategy_by_name() -> None:
+def test_runtime_config_selects_the_distribution_strategy_by_name() -> None:
     config = cfg.RuntimeConfig(distribution_strategy="mirrored", devices=["CPU:0", "CPU:1"])
     strategy = runtime.build_strategy(config)
     assert isinstance(strategy, tf.distribute.MirroredStrategy)
@@ -36,7 +36,7 @@ def test_num_gpus_above_the_available_number_raises(strategy: str, num_gpus: int
         runtime.build_strategy(config)
 
 
-def test_intra_op_thread_setting_takes_effect(tmp_path: pathlib.Path) -> None:
+def test_intra_op_parallelism_threads_setting_takes_effect(tmp_path: pathlib.Path) -> None:
     script = tmp_path / "show_threads.py"
     script.write_text(SHOW_THREADS)
     assert "threads 1" in commands.run([script]).stdout
@@ -66,13 +66,13 @@ def test_equal_seeds_produce_equal_random_numbers() -> None:
     assert draw() == draw()
 
 
-def test_precision_is_restored_when_the_context_ends() -> None:
+def test_dtype_policy_is_restored_when_the_precision_context_ends() -> None:
     with runtime.seed_and_precision(cfg.RuntimeConfig(mixed_precision_dtype="bfloat16")):
         assert keras.layers.Dense(1).compute_dtype == "bfloat16"
     assert keras.layers.Dense(1).compute_dtype == "float32"
 
 
-def test_precision_is_unchanged_if_the_config_sets_no_precision() -> None:
+def test_dtype_policy_is_unchanged_if_the_config_sets_no_mixed_precision() -> None:
     keras.mixed_precision.set_dtype_policy("mixed_bfloat16")
     with runtime.seed_and_precision(cfg.RuntimeConfig()):
         assert keras.layers.Dense(1).compute_dtype == "bfloat16"

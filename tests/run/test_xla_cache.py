@@ -19,7 +19,7 @@ TRAIN = [
 ]
 
 
-def test_second_run_loads_the_cached_programs_and_ends_with_the_same_weights(
+def test_second_run_loads_cached_xla_programs_and_ends_with_the_weights_of_the_first(
     tmp_path: pathlib.Path,
 ) -> None:
     def start(name: str) -> dict[pathlib.Path, int]:
@@ -40,7 +40,7 @@ def test_second_run_loads_the_cached_programs_and_ends_with_the_same_weights(
     assert weights("first") == weights("second") == weights("without")
 
 
-def test_unusable_cache_directory_warns_and_leaves_the_xla_flags_unchanged(
+def test_unusable_xla_cache_directory_warns_and_leaves_tf_xla_flags_unchanged(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.delitem(sys.modules, "tensorflow.python.eager.context", raising=False)
@@ -56,7 +56,7 @@ def test_unusable_cache_directory_warns_and_leaves_the_xla_flags_unchanged(
         assert os.environ["TF_XLA_FLAGS"] == flags
 
 
-def test_different_xla_flags_use_different_cache_directories(
+def test_different_xla_flags_use_different_xla_cache_directories(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for flags in ("", "--xla_cpu_max_isa=AVX2"):
@@ -78,7 +78,7 @@ def test_xla_cache_dir_does_not_override_a_directory_in_tf_xla_flags(
     assert not (tmp_path / "other").exists()
 
 
-def test_cache_directory_set_after_tensorflow_started_warns_that_it_has_no_effect(
+def test_xla_cache_directory_set_after_tensorflow_started_warns_that_it_has_no_effect(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv("TF_XLA_FLAGS", "")
@@ -90,7 +90,7 @@ def test_cache_directory_set_after_tensorflow_started_warns_that_it_has_no_effec
     assert os.environ["TF_XLA_FLAGS"] == ""
 
 
-def test_damaged_cached_programs_are_removed(
+def test_damaged_programs_in_the_xla_cache_are_removed(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def use() -> pathlib.Path:

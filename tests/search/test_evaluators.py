@@ -57,7 +57,7 @@ def digits(**fields):
 
 
 @pytest.mark.slow
-def test_each_trial_trains_in_its_own_directory(tmp_path) -> None:
+def test_each_search_trial_trains_in_its_own_directory(tmp_path) -> None:
     study = search.run_search(digits(num_trials=2), str(tmp_path))
     assert [trial.state.name for trial in study.trials] == ["COMPLETE"] * 2
     for trial in study.trials:
@@ -104,7 +104,7 @@ def test_pruned_trial_ends_cleanly_after_its_evaluation(tmp_path) -> None:
 
 
 @pytest.mark.slow
-def test_num_parameters_can_be_an_objective(tmp_path) -> None:
+def test_num_parameters_can_be_a_search_objective(tmp_path) -> None:
     objectives = {"metric": ["accuracy", "num_parameters"], "direction": ["maximize", "minimize"]}
     space = {"task.model.units": [[8], [16]]}
     nsga2 = {"name": "nsga2", "population_size": 2}
@@ -115,7 +115,7 @@ def test_num_parameters_can_be_an_objective(tmp_path) -> None:
 
 
 @pytest.mark.slow
-def test_stopped_trial_resumes_from_its_checkpoint(tmp_path) -> None:
+def test_preempted_trial_resumes_from_its_checkpoint(tmp_path) -> None:
     whole = search.run_search(digits(num_trials=1), str(tmp_path / "whole"))
     params = digits(num_trials=1)
     stop = {"name": "tests.search.hooks:StopOnce", "step": 15, "number": hooks.SIGTERM}
@@ -151,7 +151,7 @@ def test_epochs_and_schedules_are_resolved_for_the_batch_size_of_each_trial(batc
     assert trial.trainer.optimizer_config == same.trainer.optimizer_config
 
 
-def test_trial_params_may_select_a_type_and_set_its_fields_at_once() -> None:
+def test_one_trial_may_select_a_learning_rate_type_and_set_the_fields_of_that_type() -> None:
     learning_rate = "trainer.optimizer_config.learning_rate"
     evaluator = evaluators.ExperimentEvaluator(digits())
     tried = {

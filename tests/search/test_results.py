@@ -13,7 +13,7 @@ from tests.search import toys
 SPACE = {"a.rate": {"type": "float", "low": 1e-3, "high": 1.0, "log": True}, "a.b.units": [1, 2]}
 
 
-def test_results_table_has_a_line_for_each_trial(tmp_path) -> None:
+def test_results_table_of_a_study_has_a_line_for_each_trial(tmp_path) -> None:
     config = toys.config(metric="loss", num_trials=3)
     study = search.run_study(
         lambda trial: {"loss": trial.params["x"] / (trial.number != 1)}, config, str(tmp_path)
@@ -71,7 +71,7 @@ def test_study_is_plotted_to_image_files(tmp_path) -> None:
     assert all(pathlib.Path(path).read_bytes().startswith(b"\x89PNG") for path in paths)
 
 
-def test_several_metrics_are_plotted_as_a_pareto_front(tmp_path) -> None:
+def test_study_with_several_metrics_is_plotted_as_a_pareto_front(tmp_path) -> None:
     pytest.importorskip("matplotlib")
     config = toys.config(metric=["loss", "size"], direction=["minimize", "maximize"], num_trials=6)
     study = search.run_study(

@@ -56,7 +56,7 @@ ENTRIES = {
 }
 
 
-def test_sampled_values_are_in_the_space_and_keep_their_types() -> None:
+def test_sampled_hyperparameters_are_in_the_search_space_and_keep_their_types() -> None:
     space = search_config.Space(ENTRIES)
     study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=1))
     for _ in range(20):
@@ -87,7 +87,7 @@ def test_choices_that_are_equal_in_python_are_distinguished_by_type(tmp_path) ->
     assert [repr(one["x"]) for one in numbers] == ["1", "True"]
 
 
-def test_size_of_a_search_space_is_its_number_of_points() -> None:
+def test_size_of_a_search_space_is_its_number_of_points_or_none_if_infinite() -> None:
     steps = {"type": "float", "low": 0.0, "high": 1.0, "step": 0.25}
     assert search_config.Space({"x": steps, "y": [1, 2], "z": ENTRIES["task"]["depth"]}).size == 30
     assert search_config.Space(ENTRIES).size is None
@@ -119,6 +119,6 @@ def test_error_for_an_invalid_space_names_the_parameter(
         search_config.Space(entries)
 
 
-def test_label_may_contain_any_character_except_dots_and_brackets() -> None:
+def test_architecture_label_in_a_search_path_may_contain_spaces_and_slashes() -> None:
     assert search_config.path_of("task.arch.block 0/op") == ["task", "arch", "block 0/op"]
     assert search_config.path_of("task.routines[1].weight") == ["task", "routines", 1, "weight"]

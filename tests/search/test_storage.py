@@ -80,12 +80,12 @@ def _goes_on(url: str, study_dir: pathlib.Path) -> None:
 
 
 @pytest.mark.slow
-def test_sqlite_stores_a_resumed_study_with_two_workers(tmp_path) -> None:
+def test_study_in_sqlite_is_resumed_with_two_workers(tmp_path) -> None:
     _goes_on(f"sqlite:///{tmp_path}/study.db", tmp_path / "study")
 
 
 @pytest.mark.slow
-def test_postgresql_stores_a_resumed_study_with_two_workers(postgresql: str, tmp_path) -> None:
+def test_study_in_postgresql_is_resumed_with_two_workers(postgresql: str, tmp_path) -> None:
     _goes_on(postgresql, tmp_path / "study")
 
 
@@ -96,7 +96,7 @@ def test_study_can_be_resumed_after_its_directory_has_been_moved(tmp_path) -> No
     assert len(study.trials) == 3
 
 
-def test_resuming_a_study_with_another_objective_or_space_is_refused(tmp_path) -> None:
+def test_resuming_a_study_with_a_different_objective_or_space_is_refused(tmp_path) -> None:
     search.run_study(toys.parabola, toys.config(), str(tmp_path))
     for fields in ({"direction": "maximize"}, {"space": {"y": [1, 2]}}):
         with pytest.raises(errors.ConfigValueError, match="a study with a different config"):

@@ -137,7 +137,7 @@ def _run(act, tmp_path, **fields):
     return search.run_study(evaluate, config, str(tmp_path)).trials[0]
 
 
-def test_report_hook_reports_the_metric_at_the_current_step(tmp_path) -> None:
+def test_report_trial_hook_reports_the_metric_at_the_current_step(tmp_path) -> None:
     trial = _run(lambda hook: hook.after_eval({"a": {"loss": 3.0}}), tmp_path)
     assert trial.intermediate_values == {7: 3.0}
 
@@ -161,7 +161,7 @@ def test_pruned_trial_stays_pruned_when_it_is_resumed(tmp_path) -> None:
     assert _run(act, tmp_path).state.name == "PRUNED"
 
 
-def test_report_hook_outside_of_a_study_has_no_effect() -> None:
+def test_report_trial_hook_has_no_effect_outside_a_study() -> None:
     hook = report_hook.ReportTrial()
     hook.controller = Loop()
     hook.before_train()

@@ -35,7 +35,7 @@ def test_crash_of_an_isolated_trial_fails_only_that_trial(tmp_path) -> None:
     assert [t.value for t in same.trials] == [t.value for t in study.trials[:2]]
 
 
-def test_stopped_trial_resumes_any_number_of_times_and_other_trials_run_once(tmp_path) -> None:
+def test_preempted_trial_resumes_any_number_of_times_and_finished_trials_run_once(tmp_path) -> None:
     # There may be more stops than `max_starts`, because only kills count toward this limit.
     stops = iter([False, True, True, True, False, False])
 
@@ -127,7 +127,7 @@ def test_trial_that_another_worker_has_just_finished_is_not_run_again(
     assert again.trials[number].value == 1.0
 
 
-def test_trial_can_be_claimed_again_only_after_its_release(tmp_path) -> None:
+def test_trial_lock_can_be_claimed_again_only_after_its_release(tmp_path) -> None:
     mine, yours = worker.TrialLocks(str(tmp_path)), worker.TrialLocks(str(tmp_path))
     held = mine.claim(3)
     assert held is not None
@@ -206,7 +206,7 @@ def _is_alive(pid: int) -> bool:
 
 
 @pytest.mark.slow
-def test_output_and_exit_code_of_a_started_process_are_available(tmp_path) -> None:
+def test_start_process_writes_output_to_a_file_and_reports_the_exit_code(tmp_path) -> None:
     output = tmp_path / "logs" / "out.txt"
     process = worker.start_process(write, str(tmp_path / "a"), output_path=str(output))
     assert worker.wait_for_any([process]) is process
@@ -255,11 +255,11 @@ def test_started_process_ends_when_its_parent_is_killed(tmp_path) -> None:
     waiting.wait_for(lambda: not _is_alive(pid))
 
 
-def test_sigterm_raises_preempted_error() -> None:
+def test_sigterm_within_raise_on_sigterm_raises_preempted_error() -> None:
     with pytest.raises(errors.PreemptedError, match="SIGTERM"), worker.raise_on_sigterm():
         signal.raise_signal(signal.SIGTERM)
 
 
-def test_function_that_cannot_be_pickled_is_refused(tmp_path) -> None:
+def test_starting_a_process_with_a_function_that_cannot_be_pickled_is_refused(tmp_path) -> None:
     with pytest.raises(errors.ConfigTypeError, match="to a module"):
         worker.start_process(lambda: None, output_path=str(tmp_path / "a"))

@@ -10,7 +10,7 @@ from official_lite.tools import __main__ as tools
 COMMANDS = tuple(tools.commands())
 
 
-def test_help_lists_all_commands_alphabetically(capsys: pytest.CaptureFixture[str]) -> None:
+def test_tools_help_lists_all_commands_alphabetically(capsys: pytest.CaptureFixture[str]) -> None:
     assert tools.main([]) == tools.main(["--help"]) == 0
     said = capsys.readouterr().out
     listed = [line.split()[0] for line in said.splitlines() if line.startswith("  ")]
@@ -48,7 +48,7 @@ def test_message_for_an_error_in_user_code_ends_with_the_file_and_line(
     assert "tools/config.py" in whole.stderr
 
 
-def test_verbosity_flag_of_a_launched_program_is_passed_to_it(
+def test_launch_passes_the_verbosity_flag_to_the_launched_program(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     shown = ["-c", "import sys; print(sys.argv[1:])", "--verbosity=1"]

@@ -13,7 +13,7 @@ from tests import commands, rounding
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
 
 
-def test_last_checkpoints_of_a_run_are_averaged(trained, tmp_path, capsys):
+def test_average_command_averages_the_last_checkpoints_of_a_run(trained, tmp_path, capsys):
     arguments = ["average", trained, "--last=2", f"--output={tmp_path / 'mean'}"]
     assert tools.main([*arguments, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)

@@ -86,7 +86,7 @@ DIFFERENCES = [
 ]
 
 
-def test_largest_difference_is_infinite_unless_shapes_and_non_finite_values_match() -> None:
+def test_output_difference_is_infinite_unless_shapes_and_non_finite_values_match() -> None:
     for expected, found, difference in DIFFERENCES:
         arrays = [np.asarray(each) for each in (expected, found)]
         assert checked_export.largest_difference(arrays[:1], arrays[1:]) == difference
@@ -105,7 +105,7 @@ def test_inputs_of_an_exported_model_are_matched_by_name_or_position():
 @pytest.mark.parametrize(
     ("format", "package"), [("litert", "ai_edge_litert"), ("onnx", "onnxruntime")]
 )
-def test_loading_an_export_without_its_package_raises_an_error_that_names_the_package(
+def test_error_for_loading_an_export_without_its_runtime_package_names_the_package(
     monkeypatch, format, package
 ):
     monkeypatch.setitem(sys.modules, package, None)
@@ -130,7 +130,7 @@ def test_exported_outputs_are_evaluated_with_the_metrics_of_the_task(read_run, t
     assert own["validation_loss"] != other["validation_loss"]
 
 
-def test_latency_is_measured_for_one_example() -> None:
+def test_export_latency_is_measured_with_a_batch_of_one_example() -> None:
     sizes = []
     inputs = run_model.ModelInputs(args=[np.zeros((8, 3), np.float32)], names=["x"])
 

@@ -12,7 +12,7 @@ from official_lite.tools import export
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
 
-def test_export_writes_the_latest_checkpoint_and_compares_the_outputs(trained, capsys):
+def test_export_command_exports_the_latest_checkpoint_and_compares_the_outputs(trained, capsys):
     assert tools.main(["export", trained, "--json"]) == 0
     (row,) = json.loads(capsys.readouterr().out)
     assert row["path"] == os.path.join(trained, "export", "6")

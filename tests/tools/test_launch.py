@@ -20,7 +20,7 @@ def _tf_configs(specs: list) -> dict[str, dict]:
     return {name: json.loads(env["TF_CONFIG"]) for name, env in environments.items() if env}
 
 
-def test_workers_share_a_cluster_and_have_different_indices() -> None:
+def test_launched_workers_share_a_cluster_and_have_different_task_indices() -> None:
     specs = launch.plan(["train.py", "--mode=train"], workers=2)
     assert all(spec.role is Role.TRAINER for spec in specs)
     assert all(spec.command == [sys.executable, "train.py", "--mode=train"] for spec in specs)
@@ -33,7 +33,7 @@ def test_workers_share_a_cluster_and_have_different_indices() -> None:
     ]
 
 
-def test_plan_with_parameter_servers_adds_a_chief() -> None:
+def test_launch_plan_with_parameter_servers_adds_a_chief() -> None:
     specs = launch.plan(["train.py"], workers=2, ps=1)
     roles = {spec.name: spec.role for spec in specs}
     assert roles == {
@@ -50,7 +50,7 @@ def test_plan_with_parameter_servers_adds_a_chief() -> None:
     }
 
 
-def test_plan_with_data_workers_starts_a_data_service_and_passes_its_address_on() -> None:
+def test_launch_plan_with_data_workers_starts_a_data_service_and_passes_on_its_address() -> None:
     specs = launch.plan(["my_program"], workers=1, data_workers=2)
     names = [spec.name for spec in specs]
     assert names == ["data dispatcher", "data worker 0", "data worker 1", "worker 0"]
@@ -84,7 +84,7 @@ def _launch(tmp_path: pathlib.Path, how: str, max_restarts: int) -> int:
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize(("how", "code"), [("killed", 137), ("42", 42)])
-def test_failed_cluster_is_restarted_up_to_max_restarts(
+def test_launch_restarts_a_failed_cluster_up_to_max_restarts(
     tmp_path: pathlib.Path, capfd: pytest.CaptureFixture[str], how: str, code: int
 ) -> None:
     assert _launch(tmp_path, how, max_restarts=0) == code
@@ -96,7 +96,9 @@ def test_failed_cluster_is_restarted_up_to_max_restarts(
     assert "done" in (tmp_path / "logs" / "worker_1.log").read_text()
 
 
-def test_process_that_ends_with_a_config_error_is_not_restarted(tmp_path: pathlib.Path) -> None:
+def test_launch_does_not_restart_a_process_that_ends_with_a_config_error(
+    tmp_path: pathlib.Path,
+) -> None:
     assert _launch(tmp_path, "2", max_restarts=5) == 2
 
 
@@ -150,12 +152,12 @@ def _run_cluster(
 
 
 @pytest.mark.timeout(120)
-def test_servers_are_stopped_when_all_trainers_have_ended() -> None:
+def test_launch_stops_the_servers_when_all_trainers_have_ended() -> None:
     server = _spec("ps 0", WAIT, Role.SERVER)
     assert _run_cluster(server, _spec("worker 0", ""), _spec("worker 1", "")) is None
 
 
-def test_first_process_to_fail_is_reported_and_the_others_are_stopped(
+def test_launch_reports_the_first_failed_process_and_stops_the_remaining_processes(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     end = _run_cluster(_spec("worker 0", WAIT), _spec("worker 1", "raise SystemExit(3)"))
@@ -165,7 +167,7 @@ def test_first_process_to_fail_is_reported_and_the_others_are_stopped(
     assert "worker 0 did not stop in time. Killing it." in said
 
 
-def test_killed_process_is_reported_rather_than_the_peer_that_failed_because_of_it(
+def test_launch_reports_the_killed_process_and_not_the_peer_that_failed_as_a_result(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Make the launcher check its processes only after both have ended.
@@ -193,7 +195,7 @@ def test_processes_that_notice_a_failure_may_exit_within_the_grace_period(
     assert "worker 0 ended with exit code 7." in captured.err
 
 
-def test_replaceable_process_is_restarted_while_the_trainers_continue(
+def test_launch_restarts_a_replaceable_process_while_the_trainers_continue(
     tmp_path: pathlib.Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "came_again"
@@ -227,7 +229,7 @@ def _signal_when(files: list[pathlib.Path], *pauses: float) -> threading.Thread:
     return thread
 
 
-def test_signal_is_forwarded_to_all_trainers_and_a_second_one_kills_them(
+def test_launch_forwards_a_signal_to_all_trainers_and_kills_them_on_a_second_signal(
     tmp_path: pathlib.Path,
 ) -> None:
     files = [tmp_path / "0", tmp_path / "1"]
@@ -325,7 +327,7 @@ def _is_running(process: pathlib.Path) -> bool:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the signal is sent by Linux")
-def test_process_ends_when_its_launcher_is_killed() -> None:
+def test_launched_process_ends_when_its_launcher_is_killed() -> None:
     command = [sys.executable, "-c", _LAUNCHER]
     with subprocess.Popen(
         command, cwd=commands.ROOT, stdout=subprocess.PIPE, text=True

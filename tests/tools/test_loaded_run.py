@@ -37,7 +37,7 @@ def test_load_run_accepts_a_checkpoint_path(trained) -> None:
     assert steps == [2, 4]
 
 
-def test_load_run_loads_the_ema_weights_if_the_optimizer_keeps_them(train_run) -> None:
+def test_load_run_loads_the_averaged_weights_of_an_ema_optimizer(train_run) -> None:
     run_dir = train_run(EMA)
     bias = official_lite.load_run(run_dir).model.blocks[1].bias.numpy()
     reader = tf.train.load_checkpoint(os.path.join(run_dir, "ckpt-6"))
@@ -60,7 +60,7 @@ def test_load_run_prefers_the_best_checkpoint_and_loads_the_latest_on_request(tr
     assert official_lite.load_run(run_dir, checkpoint="latest").step == 6
 
 
-def test_load_run_executes_code_named_in_the_config_only_if_it_is_trusted(
+def test_load_run_executes_code_named_in_the_config_only_if_trust_is_true(
     trained, tmp_path: pathlib.Path
 ) -> None:
     run_dir = tmp_path / "run"

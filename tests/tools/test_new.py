@@ -100,7 +100,7 @@ def _shown(project: pathlib.Path, language: str, tmp: pathlib.Path) -> list[str]
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_project_of_each_kind_trains_resumes_after_a_kill_and_predicts(
+def test_generated_project_of_each_kind_trains_resumes_after_a_kill_and_predicts(
     kind_of_project: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:
     training, export = _shown(kind_of_project, "bash", tmp_path)
@@ -144,7 +144,7 @@ def test_project_of_each_kind_trains_resumes_after_a_kill_and_predicts(
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_project_of_each_kind_passes_ruff_mypy_and_its_own_tests(
+def test_generated_project_of_each_kind_passes_ruff_mypy_and_its_own_tests(
     kind_of_project: pathlib.Path,
 ) -> None:
     _check_by_tools_of_the_user(kind_of_project)

@@ -40,7 +40,7 @@ def test_port_prints_files_and_manual_work_as_one_json_object(
     assert report["written"] is False
 
 
-def test_port_writes_the_other_files_and_then_fails_if_a_file_is_invalid_python(
+def test_port_writes_all_valid_files_and_then_fails_if_one_file_is_invalid_python(
     tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = _write(tmp_path / "old.py")

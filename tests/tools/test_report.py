@@ -4,7 +4,7 @@ from official_lite.tools import __main__ as tools
 from tests import made_runs
 
 
-def test_report_is_written_and_its_path_printed(tmp_path, capsys) -> None:
+def test_report_command_writes_the_page_and_prints_its_path(tmp_path, capsys) -> None:
     run = made_runs.make_run(tmp_path / "digits")
     output = tmp_path / "pages" / "digits.html"
     assert tools.main(["report", str(run), "--output", str(output), "--title", "A & B"]) == 0

@@ -47,7 +47,7 @@ def test_reproducing_into_a_nonempty_or_busy_directory_fails(
     assert f"Another run is training in {tmp_path}" in capsys.readouterr().err
 
 
-def test_reproduced_run_uses_the_recorded_execution_mode_unless_it_is_set(
+def test_reproduced_run_uses_the_recorded_execution_mode_unless_a_flag_sets_the_mode(
     run: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     started: list[list[str]] = []

@@ -27,7 +27,7 @@ def test_built_model_loads_the_weights_of_a_checkpoint(read_run, trained):
     assert (kernels[0] != kernels[1]).all()
 
 
-def test_load_weights_loads_the_ema_weights_if_the_optimizer_keeps_them(read_run, train_run):
+def test_load_weights_loads_the_averaged_weights_of_an_ema_optimizer(read_run, train_run):
     run_dir = train_run(EMA)
     path = os.path.join(run_dir, "ckpt-6")
     with run_model.built(read_run(run_dir).params) as (ctx, _):

@@ -37,7 +37,7 @@ def test_runs_list_has_a_line_for_each_run(folder: str, capsys: pytest.CaptureFi
     assert "1:01:40" in rows[0]
 
 
-def test_runs_list_shows_goodput_and_filters_by_it(
+def test_runs_list_shows_goodput_and_filters_by_goodput(
     folder: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert "goodput" not in _out(capsys, "list", folder)
@@ -76,7 +76,7 @@ def test_runs_list_as_json_contains_the_fields_and_metrics_of_each_run(
     assert first["metrics"]["best/accuracy"] == pytest.approx(0.9)
 
 
-def test_runs_compare_shows_the_fields_that_differ(
+def test_runs_compare_shows_only_the_fields_that_differ(
     folder: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     paths = [f"{folder}/a", f"{folder}/more/b"]
@@ -135,7 +135,7 @@ CONDITIONS = [
 ]
 
 
-def test_only_runs_that_satisfy_all_conditions_are_selected(runs: list[Facts]) -> None:
+def test_runs_list_selects_only_runs_that_satisfy_all_where_conditions(runs: list[Facts]) -> None:
     for conditions, names in CONDITIONS:
         assert _names(runs_tool.select(runs, conditions)) == names, conditions
 
@@ -146,7 +146,9 @@ def test_invalid_where_condition_raises(runs: list[Facts]) -> None:
             runs_tool.select(runs, [condition])
 
 
-def test_runs_without_the_sort_value_come_last_in_both_orders(runs: list[Facts]) -> None:
+def test_runs_without_the_sort_value_come_last_in_ascending_and_descending_order(
+    runs: list[Facts],
+) -> None:
     assert _names(runs_tool.sort(runs, "accuracy")) == ["a", "b", "c"]
     assert _names(runs_tool.sort(runs, "accuracy", descending=True)) == ["b", "a", "c"]
     assert _names(runs_tool.sort(runs, "status", descending=True)) == ["c", "a", "b"]

@@ -14,7 +14,9 @@ from official_lite.common import errors
 from official_lite.tools import sources, trial_training
 
 
-def test_trial_run_is_built_as_configured_but_leaves_no_files(monkeypatch, tmp_path, capsys):
+def test_temporary_training_run_is_built_as_configured_and_leaves_no_files(
+    monkeypatch, tmp_path, capsys
+):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     params = configs.digits_mlp()
     params.override({"trainer": {"hooks": ["no_such_hook"]}, "task": {"model": {"units": [4]}}})
@@ -35,7 +37,7 @@ def test_trial_run_is_built_as_configured_but_leaves_no_files(monkeypatch, tmp_p
     assert params.trainer.train_steps == 600
 
 
-def test_trial_run_of_an_experiment_with_phases_raises():
+def test_temporary_training_run_of_an_experiment_with_phases_raises():
     params = configs.digits_mlp()
     params.phases = [{"name": "one"}]
     with pytest.raises(errors.ConfigValueError, match="Pass the model directory of one phase"):
@@ -62,7 +64,7 @@ def test_suggested_learning_rate_is_the_rate_at_which_the_loss_falls_fastest():
     assert sweep.some_points()[-1][0] == rates[-1]
 
 
-def test_suggested_learning_rate_ignores_a_fall_after_the_lowest_loss():
+def test_suggested_learning_rate_ignores_loss_decreases_after_the_lowest_loss():
     steps = np.arange(100)
     # The loss falls fastest from 8 to 3, but only after it has risen.
     losses = np.interp(steps, [0, 40, 60, 66, 99], [2.0, 1.0, 8.0, 3.0, 3.0])
@@ -82,20 +84,20 @@ CURVES = [
 ]
 
 
-def test_sweep_has_diverged_only_if_the_loss_is_not_finite_or_rises_far_enough() -> None:
+def test_learning_rate_sweep_has_diverged_only_if_the_loss_is_not_finite_or_rises_enough() -> None:
     for losses, has_diverged in CURVES:
         rates = [10.0**-step for step in range(len(losses), 0, -1)]
         assert trial_training.analyze(rates, losses).has_diverged is has_diverged, losses
 
 
-def test_sweep_with_a_rising_loss_suggests_no_rate():
+def test_learning_rate_sweep_with_a_rising_loss_suggests_no_rate():
     sweep = trial_training.analyze([0.1 * n for n in range(1, 31)], [1.0 * n for n in range(30)])
     assert sweep.suggestion is None
     assert "never decreased" in sweep.describe()
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_sweep_ends_where_the_loss_diverges_and_can_be_plotted(tmp_path):
+def test_learning_rate_sweep_ends_where_the_loss_diverges_and_can_be_plotted(tmp_path):
     pytest.importorskip("matplotlib")
     optimizer = {"trainer": {"optimizer_config": {"optimizer": {"type": "sgd"}}}}
     params = _params().replace(**optimizer)
@@ -112,7 +114,7 @@ def test_sweep_ends_where_the_loss_diverges_and_can_be_plotted(tmp_path):
         trial_training.draw(sweep, str(tmp_path / "rates.gif"))
 
 
-def test_sweep_ignores_the_learning_rate_schedule_of_the_experiment():
+def test_learning_rate_sweep_ignores_the_schedule_of_the_experiment():
     schedule = {"decay_steps": 5, "decay_rate": 0.5, "offset": 1000, "staircase": True}
     schedule["initial_learning_rate"] = 0.1
     rate = {"type": "exponential", "exponential": schedule}
@@ -123,7 +125,7 @@ def test_sweep_ignores_the_learning_rate_schedule_of_the_experiment():
     assert len(set(rates)) == 30
 
 
-def test_sweep_of_a_task_with_a_fixed_learning_rate_raises(monkeypatch):
+def test_learning_rate_sweep_of_a_task_with_a_fixed_learning_rate_raises(monkeypatch):
     def fixed(cls, optimizer_config, runtime_config=None):
         return keras.optimizers.SGD(0.01)
 
@@ -132,7 +134,7 @@ def test_sweep_of_a_task_with_a_fixed_learning_rate_raises(monkeypatch):
         trial_training.run_sweep(_params(), min_rate=1e-3, max_rate=1.0, num_steps=30)
 
 
-def test_sweep_with_invalid_rates_or_too_few_steps_raises():
+def test_learning_rate_sweep_with_invalid_rates_or_too_few_steps_raises():
     for wrong in ({"min_rate": 0.0}, {"max_rate": 1e-4}, {"num_steps": 3}):
         arguments = {"min_rate": 1e-3, "max_rate": 1.0, "num_steps": 100, **wrong}
         with pytest.raises(errors.ConfigValueError, match="requires 0 < min_rate < max_rate"):
@@ -146,7 +148,7 @@ def _args(*arguments):
     return parser.parse_args(["vision/digits_mlp", "--set=task.model.units=[4]", *arguments])
 
 
-def test_probe_of_a_batch_size_trains_and_leaves_no_files(monkeypatch, tmp_path):
+def test_batch_size_probe_trains_and_leaves_no_files(monkeypatch, tmp_path):
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr("tempfile.tempdir", None)
     monkeypatch.setattr(trial_training, "_SECONDS", 0.05)
@@ -157,7 +159,7 @@ def test_probe_of_a_batch_size_trains_and_leaves_no_files(monkeypatch, tmp_path)
     assert os.listdir(tmp_path) == []
 
 
-def test_probe_of_a_batch_size_accepts_an_experiment_whose_length_is_given_in_epochs(monkeypatch):
+def test_batch_size_probe_accepts_an_experiment_whose_length_is_given_in_epochs(monkeypatch):
     monkeypatch.setattr(trial_training, "_SECONDS", 0.05)
     sets = ["trainer.train_epochs=2", "trainer.validate_every_epochs=1"]
     sets.append("task.train_data.num_examples=1437")
@@ -165,13 +167,13 @@ def test_probe_of_a_batch_size_accepts_an_experiment_whose_length_is_given_in_ep
     assert (found.problem, found.examples_per_second > 0) == ("", True)
 
 
-def test_probe_reports_a_batch_size_that_contradicts_the_config():
+def test_batch_size_probe_reports_a_batch_size_that_contradicts_the_config():
     found = trial_training.probe(_args("--set=trainer.grad_accum_steps=2"), 33)
     assert "expected a multiple of 2" in found.problem
     assert found.is_of_config
 
 
-def test_probe_reports_exhausted_memory_instead_of_a_config_error(monkeypatch):
+def test_batch_size_probe_reports_exhausted_memory_instead_of_a_config_error(monkeypatch):
     def exhaust(ctx, batch_size):
         raise tf.errors.ResourceExhaustedError(None, None, "OOM when allocating")
 

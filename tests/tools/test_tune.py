@@ -50,7 +50,7 @@ def test_tune_batch_size_doubles_the_size_up_to_the_maximum(capsys):
     assert "No batch fits into 0.001 GB, not even 1" in capsys.readouterr().err
 
 
-def test_largest_batch_size_is_found_to_within_an_eighth() -> None:
+def test_batch_size_search_finds_the_largest_size_to_within_one_eighth() -> None:
     for largest in (0, 1, 5, 63, 64, 100, 1000, 4095, 5000):
         tried = []
 
@@ -64,7 +64,7 @@ def test_largest_batch_size_is_found_to_within_an_eighth() -> None:
         assert len(set(tried)) == len(tried) <= 12
 
 
-def test_searched_batch_sizes_are_multiples_of_the_unit():
+def test_searched_batch_sizes_are_multiples_of_the_required_unit():
     tried = []
 
     def fits(size):

@@ -313,7 +313,7 @@ TAMPERINGS: dict[str, tuple[Callable[[Trained], object], str, str]] = {
 
 @pytest.mark.sample(9)
 @pytest.mark.parametrize("name", TAMPERINGS)
-def test_verify_names_the_link_and_file_that_were_tampered_with(
+def test_verify_names_the_chain_link_and_the_file_that_were_tampered_with(
     name: str, trained: Trained, verify: Verify
 ) -> None:
     tamper, link, file = TAMPERINGS[name]
@@ -348,7 +348,7 @@ def test_verify_accepts_a_killed_run_whose_last_chain_line_is_incomplete_or_miss
 
 
 @pytest.mark.slow
-def test_verify_shows_and_accepts_a_fork_after_a_damaged_checkpoint(
+def test_verify_shows_and_accepts_a_fork_of_the_chain_after_a_damaged_checkpoint(
     trained: Trained, verify: Verify, capsys: pytest.CaptureFixture[str]
 ) -> None:
     # The latest checkpoint is damaged, so the run resumes from the previous one.
@@ -378,7 +378,7 @@ def test_verify_accepts_and_marks_a_checkpoint_written_by_an_older_version(
 
 
 @pytest.mark.slow
-def test_replay_reproduces_a_run_that_was_stopped_in_an_evaluation(
+def test_replay_reproduces_a_run_that_was_preempted_during_an_evaluation(
     trained: Trained, verify: Verify
 ) -> None:
     assert trained.train("stopped", "--set=runtime.execution=graph", STOP="1") == 42
@@ -386,7 +386,7 @@ def test_replay_reproduces_a_run_that_was_stopped_in_an_evaluation(
     assert verify(trained.root / "stopped", f"--import={trained.plugin}") == (0, [])
 
 
-def test_verify_reports_a_package_that_was_installed_later(
+def test_verify_reports_a_package_installed_after_the_run(
     made: Trained,
     verify: Verify,
     tmp_path: pathlib.Path,
@@ -443,7 +443,7 @@ def test_error_for_a_step_that_cannot_be_replayed_lists_the_possible_steps(
 SEGMENTS = [("/run/ckpt-4", "/run/ckpt-8"), ("/run/ckpt-8", "/run/ckpt-12")]
 
 
-def test_latest_segment_is_replayed_unless_a_step_is_requested() -> None:
+def test_replay_selects_the_latest_segment_unless_a_step_is_requested() -> None:
     assert [verify_tool.choose(SEGMENTS, step) for step in (None, 4)] == [SEGMENTS[1], SEGMENTS[0]]
 
 

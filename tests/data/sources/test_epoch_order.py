@@ -39,7 +39,7 @@ def test_each_row_of_an_epoch_is_read_by_exactly_one_pipeline(num_pipelines, shu
         assert sorted(read) == list(range(23))
 
 
-def test_every_window_except_the_last_has_the_minimum_number_of_rows():
+def test_every_shuffle_window_except_the_last_has_the_minimum_number_of_rows():
     sizes = [len(window) for window in rows_of(order(shuffled_rows=6), 0)]
     assert min(sizes[:-1]) >= 6
     assert len(sizes) > 1

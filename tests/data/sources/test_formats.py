@@ -42,7 +42,7 @@ def test_missing_library_error_names_the_pip_extra(name, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("name", row_files.NAMES)
-def test_file_in_another_format_than_its_source_is_named_in_the_error(name, tmp_path):
+def test_error_for_a_row_file_of_the_wrong_format_names_the_file(name, tmp_path):
     path = tmp_path / f"other.{name}"
     path.write_bytes(b"\xff\xfe\x00 something else" * 100)
     with pytest.raises(errors.DataError, match=rf"other\.{name}"):
@@ -50,7 +50,7 @@ def test_file_in_another_format_than_its_source_is_named_in_the_error(name, tmp_
 
 
 @pytest.mark.parametrize("name", ["parquet", "arrow", "csv", "huggingface"])
-def test_files_with_different_columns_are_refused(name, tmp_path):
+def test_row_files_with_different_columns_are_refused(name, tmp_path):
     first = row_files.write(name, tmp_path / "a", 10, num_files=1).replace("*", "0")
     other = row_files.write(name, tmp_path / "b", 10, num_files=1, changes={"x": None})
     with pytest.raises(errors.DataError, match=r"b/0"):
@@ -74,7 +74,7 @@ def test_source_that_cannot_be_opened_raises_an_error_naming_its_file(tmp_path):
             registry.open_source(name, [path])
 
 
-def test_overwritten_file_is_read_again_when_its_source_is_opened(tmp_path):
+def test_overwritten_row_file_is_read_again_when_its_source_is_reopened(tmp_path):
     for num_rows in (10, 20):
         path = row_files.write("parquet", tmp_path, num_rows, num_files=1).replace("*", "0")
         assert registry.open_source("parquet", [path]).num_rows == num_rows
@@ -98,7 +98,7 @@ def _write_stream(table, path):
 
 
 @pytest.mark.parametrize("write", [feather.write_feather, _write_stream])
-def test_arrow_streams_and_compressed_feather_files_are_read(tmp_path, write):
+def test_arrow_source_reads_arrow_streams_and_compressed_feather_files(tmp_path, write):
     path = str(tmp_path / "table.arrow")
     write(pa.table({"x": range(100), "y": [[0.5, 1.5]] * 100}), path)
     source = registry.open_source("arrow", [path])
@@ -190,7 +190,7 @@ def test_small_row_groups_are_merged_into_larger_chunks(tmp_path, monkeypatch):
     assert chunks.sum() == 1000
 
 
-def test_integer_range_covers_all_row_groups_and_is_none_without_statistics(tmp_path):
+def test_parquet_integer_range_covers_all_row_groups_and_is_none_without_statistics(tmp_path):
     path = str(tmp_path / "table.parquet")
     pq.write_table(pa.table({"x": range(1000), "y": [0.5] * 1000}), path, row_group_size=10)
     opened = registry.open_source("parquet", [path])
@@ -285,7 +285,7 @@ def test_array_record_yields_raw_records_and_refuses_column_selection(tmp_path):
         registry.open_source("array_record", [path], ["x"])
 
 
-def test_saved_datasets_are_loaded_one_after_another(tmp_path, monkeypatch):
+def test_hugging_face_datasets_are_never_loaded_concurrently(tmp_path, monkeypatch):
     paths = [str(tmp_path / name) for name in "abc"]
     for path in paths:
         datasets.Dataset.from_dict({"id": list(range(10))}).save_to_disk(path)

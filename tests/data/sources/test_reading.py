@@ -55,13 +55,13 @@ def test_each_training_epoch_reads_every_row_once_in_a_new_order(name, tmp_path)
     assert len({tuple(epoch) for epoch in epochs}) == 3
 
 
-def test_epoch_of_a_source_has_its_number_of_rows(name, tmp_path):
+def test_epoch_length_of_a_row_source_is_its_row_count_divided_by_the_batch_size(name, tmp_path):
     dataset = read(name, row_files.write(name, tmp_path), global_batch_size=30)
     assert length.epoch_length(dataset) == Fraction(100, 3)
 
 
 @pytest.mark.parametrize(("pipelines", "batch"), [(1, 17), (3, 120)])
-def test_resumed_training_reads_the_same_batches_from_any_position(
+def test_training_resumed_at_any_batch_reads_the_batches_of_an_uninterrupted_run(
     name, tmp_path, pipelines, batch
 ):
     path = row_files.write(name, tmp_path)

@@ -78,7 +78,7 @@ def _examples(count: int = 4000) -> tuple[np.ndarray, dict[str, np.ndarray]]:
     return rows, {name: tensor.numpy() for name, tensor in examples.items()}
 
 
-def test_corpus_has_a_sentence_per_line_and_splits_documents_at_empty_lines(
+def test_corpus_reads_one_sentence_per_line_and_ends_documents_at_empty_lines(
     files: pathlib.Path,
 ) -> None:
     text = corpus.load_corpus((str(files / "text.txt"),), str(files / "wordpiece.json"))
@@ -88,7 +88,7 @@ def test_corpus_has_a_sentence_per_line_and_splits_documents_at_empty_lines(
     np.testing.assert_array_equal(text.begins[1:], text.ends[:-1])
 
 
-def test_example_consists_of_two_contiguous_text_parts_with_separators() -> None:
+def test_pretraining_example_consists_of_two_contiguous_text_segments_with_separators() -> None:
     text = _corpus()
     rows, examples = _examples(500)
     for index, row in enumerate(rows):
@@ -112,7 +112,7 @@ def test_example_consists_of_two_contiguous_text_parts_with_separators() -> None
         assert types[len(first) + 2] == 1
 
 
-def test_second_part_is_the_next_sentence_in_half_of_the_examples() -> None:
+def test_second_segment_is_the_next_sentence_in_half_of_the_pretraining_examples() -> None:
     labels = _examples()[1]["next_sentence_labels"]
     # One in eight randomly drawn second parts happens to be the next sentence.
     assert labels.mean() == pytest.approx(0.5 * 7 / 8, abs=0.03)
@@ -164,7 +164,7 @@ def test_different_batches_mask_different_words_of_the_same_text(
 
 
 @pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
-def test_model_ignores_padding_and_has_the_same_outputs_after_loading(
+def test_bert_model_ignores_padding_and_has_the_same_outputs_after_loading(
     tmp_path: pathlib.Path,
 ) -> None:
     keras.utils.set_random_seed(0)
@@ -193,7 +193,9 @@ def test_model_ignores_padding_and_has_the_same_outputs_after_loading(
 
 
 @pytest.mark.slow
-def test_run_on_text_trains_and_evaluates(files: pathlib.Path, tmp_path) -> None:
+def test_bert_pretraining_run_on_text_files_trains_and_evaluates(
+    files: pathlib.Path, tmp_path
+) -> None:
     params = _params(files)
     params.trainer.train_steps = 2
     _, logs = pipeline.RunPipeline(params, "train_and_eval", str(tmp_path)).run()
@@ -202,7 +204,9 @@ def test_run_on_text_trains_and_evaluates(files: pathlib.Path, tmp_path) -> None
     assert 0 <= logs["masked_lm_accuracy"] <= 1
 
 
-def test_records_in_model_garden_format_are_read(tmp_path: pathlib.Path) -> None:
+def test_bert_pretraining_records_in_the_model_garden_format_are_read(
+    tmp_path: pathlib.Path,
+) -> None:
     params = configs.BertPretrainDataConfig(
         input_path=str(tmp_path / "bert.tfrecord"),
         file_type="tfrecord",
@@ -232,7 +236,7 @@ def test_records_in_model_garden_format_are_read(tmp_path: pathlib.Path) -> None
     assert labels["masked_lm_weights"].tolist() == [[1.0, 0.0]]
 
 
-def test_sequence_length_that_differs_between_splits_or_exceeds_the_positions_is_refused(
+def test_seq_length_that_differs_between_splits_or_exceeds_position_embeddings_is_refused(
     files: pathlib.Path,
 ) -> None:
     params = _params(files)

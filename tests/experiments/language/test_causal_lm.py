@@ -89,7 +89,7 @@ def test_residual_output_layers_have_a_smaller_initial_stddev() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
-def test_saved_model_is_loaded_with_the_same_outputs(tmp_path: pathlib.Path) -> None:
+def test_loaded_gpt_model_has_the_same_outputs_as_the_saved_one(tmp_path: pathlib.Path) -> None:
     gpt = _randomized(_config(dropout_rate=0.1, attention_dropout_rate=0.1))
     tokens = np.random.default_rng(0).integers(10, size=(2, SEQ_LENGTH))
     gpt.save(tmp_path / "model.keras")
@@ -97,7 +97,7 @@ def test_saved_model_is_loaded_with_the_same_outputs(tmp_path: pathlib.Path) -> 
     np.testing.assert_array_equal(loaded(tokens), gpt(tokens))
 
 
-def test_equal_ngrams_share_a_row_and_each_ngram_size_has_its_own_rows() -> None:
+def test_equal_ngrams_share_an_embedding_row_and_ngram_sizes_use_separate_rows() -> None:
     rows = model.NgramRows((2, 3), 1000)(tf.constant([[1, 2, 3, 9, 2, 3, 5]])).numpy()[0]
     assert rows[2, 0] == rows[5, 0]
     assert rows[2, 1] != rows[5, 1]
@@ -114,7 +114,7 @@ def test_equal_ngrams_share_a_row_and_each_ngram_size_has_its_own_rows() -> None
         ({"ngram_rows": 2**17}, "expected at most 65536"),
     ],
 )
-def test_invalid_model_config_is_refused(fields, message) -> None:
+def test_invalid_gpt_model_config_is_refused(fields, message) -> None:
     with pytest.raises(errors.ConfigValueError, match=message):
         _config(**fields).validate()
 

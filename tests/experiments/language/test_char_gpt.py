@@ -48,7 +48,7 @@ def test_undecodable_file_and_unknown_characters_are_named_in_the_error(text_fil
 
 
 @pytest.mark.slow
-def test_trained_model_continues_a_prompt(
+def test_generate_command_continues_a_prompt_with_the_trained_model(
     tmp_path: pathlib.Path, text_file: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     params = configs.char_gpt()

@@ -64,7 +64,9 @@ def test_tokens_decode_to_the_text_and_each_file_ends_with_an_end_token(
     assert 256 < gpt2.vocab_size <= 300
 
 
-def test_records_contain_the_same_windows_as_the_text(files: pathlib.Path) -> None:
+def test_tfrecord_files_contain_the_same_token_windows_as_the_text_files(
+    files: pathlib.Path,
+) -> None:
     def stretches(file_type: str) -> list[np.ndarray]:
         params = _params(files, file_type).task
         batches = task.Gpt2Task(params).build_inputs(params.validation_data)
@@ -79,7 +81,7 @@ def test_records_contain_the_same_windows_as_the_text(files: pathlib.Path) -> No
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("file_type", ["text", "tfrecord"])
-def test_run_on_text_or_records_trains_and_evaluates(
+def test_gpt2_run_on_text_or_tfrecord_files_trains_and_evaluates(
     files: pathlib.Path, tmp_path, file_type: str
 ) -> None:
     params = _params(files, file_type)

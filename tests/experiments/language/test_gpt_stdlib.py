@@ -22,7 +22,7 @@ def source_dir(tmp_path: pathlib.Path) -> pathlib.Path:
     return root
 
 
-def test_each_file_is_in_one_split_determined_by_its_relative_path(
+def test_each_source_file_is_in_one_split_determined_by_its_relative_path(
     source_dir: pathlib.Path,
 ) -> None:
     splits = [data.load_bytes(str(source_dir), split, 30) for split in ("train", "validation")]
@@ -44,7 +44,7 @@ def test_standard_library_is_found_and_a_directory_without_python_files_is_refus
         data.list_files(str(tmp_path))
 
 
-def test_invalid_bytes_are_decoded_with_a_replacement() -> None:
+def test_invalid_utf_8_bytes_are_decoded_as_replacement_characters() -> None:
     stdlib = task.GptStdlibTask(configs.GptStdlibConfig())
     assert stdlib.decode([*"é".encode(), 0xFF]) == "é\ufffd"
     assert stdlib.decode(stdlib.encode("def f(): …")) == "def f(): …"

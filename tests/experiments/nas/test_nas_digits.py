@@ -16,7 +16,7 @@ BEST = {"layer0": "conv3", "layer1": "conv3", "layer2": "conv3"}
 SEARCHES = [name for name in exp_factory.list_experiments() if name.startswith("nas/digits_")]
 
 
-def test_table_has_the_accuracy_of_all_64_architectures_for_each_seed() -> None:
+def test_accuracy_table_covers_all_64_architectures_and_every_seed() -> None:
     known = table.accuracies()
     assert set(known) == {table.name_of(arch) for arch in table.architectures()}
     assert len(known) == 64
@@ -32,7 +32,7 @@ def test_kendall_tau_is_one_for_equal_and_minus_one_for_reversed_rankings() -> N
     assert table.kendall_tau(values, [-v for v in values]) == pytest.approx(-1.0)
 
 
-def test_found_model_equals_the_hand_written_one() -> None:
+def test_model_built_from_a_found_architecture_equals_the_handwritten_model() -> None:
     """With equal weights, both models have the same outputs and number of parameters."""
     config = configs.nas_digits()
     arch = {"layer0": "conv3", "layer1": "zero", "layer2": "conv1"}
@@ -56,7 +56,7 @@ def _by_hand() -> keras.Model:
     return keras.Model(inputs, layers.Dense(10)(layers.GlobalAveragePooling2D()(x)))
 
 
-def test_every_operation_keeps_the_shape_of_its_input() -> None:
+def test_every_candidate_operation_keeps_the_shape_of_its_input() -> None:
     for name in model.OPERATIONS:
         operation = model.create_operation(name, 8)
         assert operation.compute_output_spec(keras.KerasTensor((None, 8, 8, 8))).shape[1:] == (
@@ -73,7 +73,7 @@ def test_every_nas_digits_search_is_registered_and_valid() -> None:
 
 
 @pytest.mark.slow
-def test_architecture_found_by_the_search_command_is_trained_by_the_next_one(tmp_path) -> None:
+def test_architecture_found_by_a_search_command_is_trained_by_a_second_command(tmp_path) -> None:
     command = ["train.py", "--mode=train_and_eval"]
     search = commands.run(
         [*command, "--experiment=nas/digits_darts", f"--model_dir={tmp_path}/search"]
@@ -97,6 +97,6 @@ def test_architecture_found_by_the_search_command_is_trained_by_the_next_one(tmp
 
 
 @pytest.mark.slow
-def test_shared_weights_rank_architectures_like_separate_training() -> None:
+def test_weight_sharing_ranks_architectures_similarly_to_separate_training() -> None:
     searched = nas_random.search("nas/digits_spos", seed=0)
     assert nas_digits.tau_of(searched.trainer) >= 0.5

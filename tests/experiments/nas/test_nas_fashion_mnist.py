@@ -52,7 +52,7 @@ def _run(params: cfg.ExperimentConfig, mode: str, model_dir: pathlib.Path) -> ke
     return pipeline.RunPipeline(params, mode, str(model_dir)).run()[0]
 
 
-def test_every_operation_keeps_the_shape_of_its_input_and_has_the_expected_weights() -> None:
+def test_candidate_operations_keep_the_input_shape_and_have_the_expected_parameter_count() -> None:
     num_weights = {"conv3": 9 * 8 * 8, "conv5": 25 * 8 * 8, "conv1": 8 * 8}
     num_weights["separable3"] = 9 * 8 + 8 * 8
     for name in model.OPERATIONS:
@@ -62,7 +62,7 @@ def test_every_operation_keeps_the_shape_of_its_input_and_has_the_expected_weigh
         assert operation.count_params() == num_weights.get(name, 0)
 
 
-def test_found_model_contains_only_the_operations_of_its_architecture() -> None:
+def test_model_built_from_an_architecture_contains_only_the_chosen_operations() -> None:
     arch = {"size1_layer1": "conv5", "size1_layer2": "maxpool"}
     with nas.fixed_arch(arch):
         config = configs.LayersConfig(filters=(FILTERS,), num_blocks=2)
@@ -98,7 +98,7 @@ def test_search_rates_architectures_on_held_out_training_images_and_never_reads_
         assert rating == pytest.approx(np.mean(is_correct) - price, abs=1.01 / NUM_HELD_OUT)
 
 
-def test_random_architectures_have_the_size_of_the_one_that_was_found(
+def test_random_architectures_have_about_the_parameter_count_of_the_found_architecture(
     directory: pathlib.Path,
 ) -> None:
     overrides = {
@@ -125,7 +125,7 @@ def test_random_architectures_have_the_size_of_the_one_that_was_found(
 
 
 @pytest.mark.slow
-def test_comparison_gives_random_search_at_least_the_time_of_search_and_training(
+def test_random_search_baseline_gets_at_least_the_time_of_search_and_training(
     directory: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:
     arguments = ["nas/fashion_mnist", "--seeds=1", f"--data_dir={directory}"]
@@ -152,7 +152,7 @@ def test_comparison_gives_random_search_at_least_the_time_of_search_and_training
 
 
 @pytest.mark.slow
-def test_architecture_found_by_a_run_is_trained_by_the_next_one(
+def test_architecture_found_by_a_search_run_is_trained_by_the_next_run(
     directory: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:
     _run(nas_random.configure(SEARCH, 0, _search(directory)), "train", tmp_path / "search")
@@ -162,7 +162,7 @@ def test_architecture_found_by_a_run_is_trained_by_the_next_one(
 
 
 @pytest.mark.slow
-def test_resumed_search_has_the_weights_of_an_uninterrupted_one(
+def test_resumed_architecture_search_has_the_weights_of_an_uninterrupted_one(
     directory: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:
     def search(name: str, train_steps: int) -> keras.Model:

@@ -81,6 +81,6 @@ def test_generate_command_prints_the_best_possible_auc(tmp_path, capsys) -> None
     assert file.name == "validation-00000-of-00001.tsv"
 
 
-def test_config_without_files_or_generated_examples_is_refused() -> None:
+def test_criteo_data_config_without_files_or_generated_examples_is_refused() -> None:
     with pytest.raises(errors.ConfigValueError, match=r"`input_path`.*`num_generated`"):
         dataset.build_dataset(configs.CriteoDataConfig(), TABLE_ROWS)

@@ -23,7 +23,7 @@ def _inputs(lines: list[str], table_rows: int = 1000):
     return inputs["integers"].numpy(), inputs["rows"].numpy(), labels.numpy()
 
 
-def test_lines_are_decoded_to_log_integers_table_rows_and_labels() -> None:
+def test_criteo_lines_are_decoded_to_log_integers_table_rows_and_labels() -> None:
     dense, rows, labels = _inputs(LINES)
     np.testing.assert_array_equal(labels, [[0], [1]])
     rounding.assert_close(dense[0, [1, 2, 4]], np.log1p([3, 260, 17668]))
@@ -35,20 +35,20 @@ def test_lines_are_decoded_to_log_integers_table_rows_and_labels() -> None:
     assert (rows[0] == rows[1]).nonzero()[0].tolist() == [4, 8, 13, 18, 19, 21, 24, 25]
 
 
-def test_missing_values_have_their_own_table_row() -> None:
+def test_missing_categorical_values_use_a_separate_table_row() -> None:
     _, rows, _ = _inputs(LINES, table_rows=2)
     is_missing = rows % 2 == 0
     assert is_missing.sum(axis=1).tolist() == [5, 5]
     assert is_missing[:, [18, 19, 21, 24, 25]].all()
 
 
-def test_line_with_a_missing_field_is_refused() -> None:
+def test_criteo_line_with_a_missing_field_is_refused() -> None:
     with pytest.raises(tf.errors.InvalidArgumentError, match="Expect 40 fields but have 39"):
         _inputs([LINES[0].removesuffix("\t")])
 
 
 @needs_sample
-def test_sample_of_the_real_dataset_is_read() -> None:
+def test_sample_of_the_real_criteo_dataset_is_decoded_to_valid_features() -> None:
     lines = [line.replace(",", "\t") for line in SAMPLE.read_text().splitlines()[1:]]
     dense, rows, labels = _inputs(lines)
     assert dense.shape == (200, 13)

@@ -9,7 +9,7 @@ def examples() -> generator.Examples:
     return generator.generate(0, "train", 50_000)
 
 
-def test_longer_dataset_begins_with_the_shorter_one_and_seeds_and_splits_give_other_data(
+def test_generated_dataset_is_a_prefix_of_a_longer_one_and_differs_between_seeds_and_splits(
     examples,
 ) -> None:
     more = generator.generate(0, "train", 70_000)

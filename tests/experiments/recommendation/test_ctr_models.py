@@ -22,7 +22,7 @@ from tests import commands, rounding
 FACTORIES = [dlrm_configs.dlrm, deepfm_configs.deepfm]
 
 
-def test_pairwise_products_are_the_dot_products_of_all_pairs() -> None:
+def test_pairwise_products_are_the_dot_products_of_all_pairs_of_vectors() -> None:
     vectors = np.random.default_rng(0).normal(size=(2, 5, 3)).astype(np.float32)
     products = dlrm_model.PairwiseProducts()(vectors).numpy()
     for example in range(2):
@@ -45,7 +45,9 @@ def test_factorization_machine_sums_weights_and_pairwise_products() -> None:
 
 @pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
 @pytest.mark.parametrize("factory", FACTORIES)
-def test_saved_model_is_loaded_with_the_same_outputs(factory, tmp_path: pathlib.Path) -> None:
+def test_loaded_ctr_model_has_the_same_outputs_as_the_saved_one(
+    factory, tmp_path: pathlib.Path
+) -> None:
     config = factory().task.replace(table_rows=5)
     model = task_factory.get_task(config).build_model()
     rng = np.random.default_rng(0)
@@ -60,7 +62,7 @@ def test_saved_model_is_loaded_with_the_same_outputs(factory, tmp_path: pathlib.
     np.testing.assert_array_equal(loaded(inputs), logits)
 
 
-def test_table_with_only_the_row_for_missing_values_is_refused() -> None:
+def test_embedding_table_with_only_the_row_for_missing_values_is_refused() -> None:
     with pytest.raises(errors.ConfigValueError, match="`table_rows` is 1; expected 2 to"):
         criteo_configs.CriteoConfig(table_rows=1).validate()
 
@@ -75,7 +77,7 @@ def test_best_possible_auc_is_reported_only_for_generated_data() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["dlrm", "deepfm"])
-def test_experiment_comes_within_0_01_of_the_best_possible_auc(
+def test_ctr_experiment_reaches_an_auc_within_0_01_of_the_best_possible_auc(
     tmp_path: pathlib.Path, name: str
 ) -> None:
     command = ["train.py", f"--experiment=recommendation/{name}", "--mode=train_and_eval"]

@@ -136,7 +136,7 @@ def test_negative_items_are_sampled_uniformly_from_the_items_a_user_has_not_rate
     np.testing.assert_allclose(shares, expected, atol=0.02)
 
 
-def test_negative_items_are_the_same_after_a_resume(directory: str) -> None:
+def test_negative_items_after_a_resume_equal_those_of_an_uninterrupted_run(directory: str) -> None:
     train = data.split_at_random(directory, 0)["train"]
     params = configs.Ml100kConfig().train_data.replace(global_batch_size=16)
 
@@ -151,7 +151,9 @@ def test_negative_items_are_the_same_after_a_resume(directory: str) -> None:
 
 
 @pytest.mark.parametrize("split", ["validation", "test"])
-def test_items_of_earlier_splits_are_not_recommended(directory: str, split: str) -> None:
+def test_items_that_a_user_rated_in_an_earlier_split_are_not_recommended(
+    directory: str, split: str
+) -> None:
     splits = data.split_at_random(directory, 0)
     params = configs.Ml100kConfig().validation_data.replace(split=split)
     ((features, labels),) = data.build_evaluation(params, splits).as_numpy_iterator()
@@ -319,7 +321,7 @@ def test_resumed_training_has_the_weights_of_an_uninterrupted_run(
         np.testing.assert_array_equal(one, other)
 
 
-def test_test_metrics_are_those_of_the_best_validation_checkpoint(
+def test_metrics_on_the_test_split_are_computed_with_the_best_validation_checkpoint(
     directory: str, tmp_path: pathlib.Path
 ) -> None:
     params = _experiment(directory, 40, configs.ml100k_bpr)

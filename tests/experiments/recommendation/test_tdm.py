@@ -28,14 +28,14 @@ def _history(batch_size: int) -> tf.Tensor:
 
 
 @pytest.mark.parametrize("num_items", [2, 40, 64])
-def test_every_item_is_at_exactly_one_leaf(num_items: int) -> None:
+def test_every_item_is_at_exactly_one_leaf_of_the_item_tree(num_items: int) -> None:
     item_of_leaf = tree.plant(np.random.default_rng(0).normal(size=(num_items, 5)))
     assert len(item_of_leaf) == 2 ** tree.depth_for(num_items) < 2 * num_items + 1
     items = item_of_leaf[item_of_leaf != tree.VACANT]
     assert sorted(items) == list(range(num_items))
 
 
-def test_items_of_a_topic_are_neighbors_in_the_tree() -> None:
+def test_items_of_the_same_topic_are_neighbors_in_the_item_tree() -> None:
     histories = data.load_split("train", 5000, 4)
     item_of_leaf = tree.plant(tree.item_vectors(histories.items, 80))
     topics = np.empty(80, int)
@@ -54,7 +54,9 @@ def test_path_of_an_item_leads_from_the_root_of_the_tree_to_its_leaf(matcher) ->
     np.testing.assert_array_equal(matcher.item_of_leaf.numpy()[leaves], np.arange(NUM_ITEMS))
 
 
-def test_negative_nodes_are_at_the_level_of_their_path_node_and_not_on_the_path(matcher) -> None:
+def test_negative_nodes_are_on_the_tree_level_of_their_path_node_and_not_on_the_path(
+    matcher,
+) -> None:
     path = matcher.path_to(tf.range(NUM_ITEMS))[..., tf.newaxis]
     others = matcher._draw_others(path).numpy()
     assert others.shape == (NUM_ITEMS, 6, 4)
@@ -90,7 +92,7 @@ def _train(model_dir: pathlib.Path, train_steps: int) -> Any:
 
 
 @pytest.mark.slow
-def test_startup_builds_an_item_tree_and_training_resumes_with_it(tmp_path: pathlib.Path) -> None:
+def test_startup_stage_builds_an_item_tree_that_a_resumed_run_keeps(tmp_path: pathlib.Path) -> None:
     unbroken = _train(tmp_path / "unbroken", 20)
     _train(tmp_path / "run", 12)
     resumed = _train(tmp_path / "run", 20)
@@ -100,7 +102,7 @@ def test_startup_builds_an_item_tree_and_training_resumes_with_it(tmp_path: path
         np.testing.assert_array_equal(weight.numpy(), other.numpy())
 
 
-def test_startup_on_a_cluster_refuses_different_item_trees(two_replicas) -> None:
+def test_startup_stage_refuses_item_trees_that_differ_between_workers(two_replicas) -> None:
     item_of_leaf = np.arange(8, dtype=np.int32)
     startup._require_same(two_replicas, item_of_leaf)
     own = iter([item_of_leaf, item_of_leaf[::-1]])
@@ -119,7 +121,7 @@ def test_startup_on_a_cluster_refuses_different_item_trees(two_replicas) -> None
 
 
 @pytest.mark.slow
-def test_recall_is_at_least_five_times_that_of_recommending_popular_items(
+def test_recall_is_at_least_five_times_the_recall_of_recommending_popular_items(
     tmp_path: pathlib.Path,
 ) -> None:
     command = ["train.py", "--experiment=recommendation/tdm", "--mode=train_and_eval"]

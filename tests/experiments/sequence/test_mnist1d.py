@@ -67,7 +67,7 @@ def _train(
     return pipeline.RunPipeline(params, "train_and_eval", str(model_dir)).run()
 
 
-def test_config_is_built_without_importing_tensorflow() -> None:
+def test_mnist1d_config_is_built_without_importing_tensorflow() -> None:
     code = (
         "import sys; from experiments.sequence.mnist1d import configs;"
         "configs.mnist1d().validate();"
@@ -76,7 +76,7 @@ def test_config_is_built_without_importing_tensorflow() -> None:
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 
-def test_curves_are_loaded_as_float32_and_labels_as_int32(directory: pathlib.Path) -> None:
+def test_mnist1d_curves_are_loaded_as_float32_and_labels_as_int32(directory: pathlib.Path) -> None:
     curves, labels = data.load_split(str(directory), "test")
     with np.load(directory / data.FILE) as file:
         np.testing.assert_array_equal(curves[..., 0], file["x_test"].astype(np.float32))
@@ -89,7 +89,7 @@ def test_missing_file_error_says_how_to_create_the_file(tmp_path: pathlib.Path) 
         data.load_split(str(tmp_path / "nowhere"), "train")
 
 
-def test_file_with_unexpected_arrays_is_refused(tmp_path: pathlib.Path) -> None:
+def test_mnist1d_file_with_unexpected_arrays_is_refused(tmp_path: pathlib.Path) -> None:
     np.savez(tmp_path / data.FILE, images=np.zeros([2, 40]))
     with pytest.raises(errors.DataError, match=r"'images'.*arrays x_test, y_test of MNIST-1D"):
         data.load_split(str(tmp_path), "test")
@@ -98,7 +98,7 @@ def test_file_with_unexpected_arrays_is_refused(tmp_path: pathlib.Path) -> None:
         data.load_split(str(tmp_path), "train")
 
 
-def test_unknown_split_is_refused() -> None:
+def test_error_for_an_unknown_dataset_split_names_a_valid_split() -> None:
     params = configs.mnist1d()
     params.task.validation_data.split = "validation"
     with pytest.raises(errors.ConfigValueError, match="`test`"):
@@ -111,7 +111,7 @@ def _changed(curves: np.ndarray, **changes: float) -> np.ndarray:
     return data.change_at_random(params, tf.constant([0, 3], tf.int64), batch)[0].numpy()
 
 
-def test_shift_rolls_the_points_by_at_most_max_shift() -> None:
+def test_shift_rolls_the_points_of_a_curve_by_at_most_max_shift() -> None:
     curve = np.random.default_rng(0).normal(size=(1, 40, 1)).astype(np.float32)
     changed = _changed(np.repeat(curve, 64, axis=0), max_shift=2)
     rolled = {shift: np.roll(curve[0], shift, axis=0) for shift in range(-2, 3)}
@@ -136,7 +136,9 @@ def test_scale_multiplies_the_curve_and_shear_adds_a_line() -> None:
     assert 0.3 < np.abs(slopes).max() <= 0.5 + 1e-5
 
 
-def test_evaluation_reads_curves_unchanged_and_in_order(directory: pathlib.Path) -> None:
+def test_evaluation_ignores_augmentation_options_and_reads_curves_in_order(
+    directory: pathlib.Path,
+) -> None:
     params = configs.Mnist1dConfig().validation_data.replace(
         global_batch_size=5, max_shift=3, max_scale=0.5, max_shear=0.5, noise=1.0
     )
@@ -147,7 +149,7 @@ def test_evaluation_reads_curves_unchanged_and_in_order(directory: pathlib.Path)
     np.testing.assert_array_equal(np.concatenate([labels for _, labels in batches]), expected[1])
 
 
-def test_model_has_float32_logits_and_halves_the_points_from_block_to_block() -> None:
+def test_mnist1d_model_has_float32_logits_and_halves_the_number_of_points_between_blocks() -> None:
     built = task.Mnist1dTask(configs.Mnist1dConfig()).build_model()
     assert built.output_shape == (None, 10)
     assert built.output.dtype == "float32"

@@ -81,7 +81,7 @@ def _train(
     return pipeline.RunPipeline(params, "train_and_eval", str(model_dir)).run()
 
 
-def test_configs_are_built_without_importing_tensorflow() -> None:
+def test_tabular_configs_are_built_without_importing_tensorflow() -> None:
     code = (
         "import sys; from experiments.tabular import configs;"
         "configs.csv().validate(); configs.breast_cancer().validate();"
@@ -121,7 +121,7 @@ def test_error_about_a_missing_column_suggests_the_nearest_column_name(path: str
         data.build_table(columns, config)
 
 
-def test_cell_that_is_not_a_number_is_named_in_the_error(path: str) -> None:
+def test_error_for_a_non_numeric_cell_names_its_row_and_column(path: str) -> None:
     with pytest.raises(errors.DataError, match="Row 1 of the column 'city' has 'Lima'"):
         data.build_table(data.read_csv(path), _config(path, numeric=("city",)))
 
@@ -174,7 +174,7 @@ def test_missing_number_is_replaced_by_the_mean_and_sets_an_indicator() -> None:
     np.testing.assert_allclose(outputs, [[1, 0], [0, 0], [0, 1]], atol=1e-6)
 
 
-def test_new_value_in_a_constant_training_column_is_not_scaled_up() -> None:
+def test_new_value_in_a_column_that_is_constant_in_training_is_not_scaled_up() -> None:
     training = np.array([[5.0], [5.0]], np.float32)
     built = model.build_model(configs.TableModelConfig(units=()), training, [], 2)
     built.get_layer("logits").set_weights([np.array([[1.0, 0.0]]), np.zeros(2)])

@@ -63,7 +63,7 @@ def test_run_trains_evaluates_and_records_the_best_metrics_of_both_tasks(
 
 
 @pytest.mark.slow
-def test_parity_task_improves_digit_accuracy(tmp_path: pathlib.Path) -> None:
+def test_training_with_the_parity_task_improves_digit_accuracy(tmp_path: pathlib.Path) -> None:
     def last_accuracy(name: str, *flags: str) -> float:
         command = ["train.py", "--experiment=vision/digits_multitask", "--mode=train_and_eval"]
         assert commands.run([*command, f"--model_dir={tmp_path / name}", *flags]).returncode == 0

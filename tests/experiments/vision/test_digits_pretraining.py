@@ -19,7 +19,7 @@ def test_labeled_images_are_the_first_two_of_each_class() -> None:
     np.testing.assert_array_equal(images[labels == 3], all_images[all_labels == 3][:2])
 
 
-def test_reconstruction_targets_are_not_shifted() -> None:
+def test_reconstruction_targets_are_not_shifted_with_their_input_images() -> None:
     params = configs.FewLabelsConfig().train_data
     images, pixels = data.load_examples(params, "image")
     np.testing.assert_array_equal(images.reshape(20, 64), pixels)

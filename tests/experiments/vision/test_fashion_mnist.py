@@ -49,7 +49,7 @@ def _experiment(directory: pathlib.Path, train_steps: int) -> cfg.ExperimentConf
     return params
 
 
-def test_images_and_labels_are_read_from_the_files(directory: pathlib.Path) -> None:
+def test_fashion_mnist_images_and_labels_are_read_from_idx_files(directory: pathlib.Path) -> None:
     images, labels = data.load_split(str(directory), "test")
     assert (images.shape, images.dtype) == ((37, 28, 28, 1), np.uint8)
     is_bright = images[..., 0] == 240
@@ -57,7 +57,9 @@ def test_images_and_labels_are_read_from_the_files(directory: pathlib.Path) -> N
     assert len(data.load_split(str(directory), "train")[1]) == 90
 
 
-def test_error_about_missing_files_says_where_to_get_them(directory: pathlib.Path) -> None:
+def test_error_for_missing_fashion_mnist_files_says_where_to_get_the_files(
+    directory: pathlib.Path,
+) -> None:
     (directory / "t10k-labels-idx1-ubyte.gz").unlink()
     with pytest.raises(errors.DataError) as caught:
         data.load_split(str(directory), "test")
@@ -170,7 +172,7 @@ def test_fused_batch_normalization_matches_keras_except_for_its_sample_variance(
     )
 
 
-def test_training_learns_and_reports_the_share_of_correct_test_images(
+def test_training_reduces_the_loss_and_reports_the_accuracy_on_all_test_images(
     directory: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:
     run = pipeline.RunPipeline(_experiment(directory, 60), "train_and_eval", str(tmp_path / "run"))
@@ -207,7 +209,7 @@ def test_final_evaluation_gives_the_same_metrics_as_mode_eval(
 
 
 @pytest.mark.parametrize("filters", [(), (8, 0)])
-def test_empty_or_zero_filters_are_refused(filters: tuple[int, ...]) -> None:
+def test_model_config_with_empty_or_zero_filters_is_refused(filters: tuple[int, ...]) -> None:
     params = configs.fashion_mnist_best()
     params.task.model.filters = filters
     with pytest.raises(errors.ConfigValueError, match="at least one number, all of them positive"):

@@ -56,7 +56,7 @@ def _experiment(directory: pathlib.Path, train_steps: int) -> cfg.ExperimentConf
     return params
 
 
-def test_channel_planes_of_the_files_become_rgb_images(directory: pathlib.Path) -> None:
+def test_cifar10_channel_planes_are_read_as_rgb_images(directory: pathlib.Path) -> None:
     images, labels = data.load_split(str(directory), "train")
     assert (images.shape, images.dtype) == ((40, 32, 32, 3), np.uint8)
     with (directory / "data_batch_2").open("rb") as file:
@@ -66,7 +66,7 @@ def test_channel_planes_of_the_files_become_rgb_images(directory: pathlib.Path) 
     assert len(data.load_split(str(directory), "test")[1]) == 13
 
 
-def test_unsafe_pickles_and_missing_files_are_refused(
+def test_unsafe_pickles_and_missing_cifar10_files_are_refused(
     directory: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:
     (directory / "test_batch").write_bytes(pickle.dumps({b"data": pathlib.Path("x")}))
@@ -135,7 +135,7 @@ def test_resumed_training_has_the_weights_of_an_uninterrupted_run(
         np.testing.assert_array_equal(one, other)
 
 
-def test_images_are_read_from_tensorflow_datasets(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cifar10_images_are_read_from_tensorflow_datasets(monkeypatch: pytest.MonkeyPatch) -> None:
     images = np.random.default_rng(0).integers(256, size=(11, 32, 32, 3), dtype=np.uint8)
     examples = {"id": np.arange(11), "image": images, "label": np.arange(11) % 10}
     tfds = types.ModuleType("tensorflow_datasets")

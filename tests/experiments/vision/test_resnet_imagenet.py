@@ -117,7 +117,9 @@ def test_training_images_depend_only_on_the_batch_number(directory: pathlib.Path
     assert not np.isin(unbroken[0].sum(axis=(1, 2, 3)), unbroken[3].sum(axis=(1, 2, 3))).all()
 
 
-def test_data_service_workers_crop_the_images(directory: pathlib.Path) -> None:
+def test_images_from_a_tf_data_service_have_the_configured_crop_size(
+    directory: pathlib.Path,
+) -> None:
     service = tf.data.experimental.service
     dispatcher = service.DispatchServer()
     worker = service.WorkerServer(
@@ -131,7 +133,7 @@ def test_data_service_workers_crop_the_images(directory: pathlib.Path) -> None:
     del worker
 
 
-def test_default_config_trains_for_ninety_epochs() -> None:
+def test_default_imagenet_config_trains_for_90_epochs() -> None:
     from official_lite.config import epochs
 
     params = epochs.resolve(configs.resnet_imagenet())
@@ -142,7 +144,7 @@ def test_default_config_trains_for_ninety_epochs() -> None:
     assert schedule.values == pytest.approx([1.6, 0.16, 0.016, 0.0016])
 
 
-def test_images_are_read_from_tensorflow_datasets(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_imagenet_images_are_read_from_tensorflow_datasets(monkeypatch: pytest.MonkeyPatch) -> None:
     examples = {
         "file_name": [f"{index}.JPEG" for index in range(5)],
         "image": [_jpeg(index) for index in range(5)],
