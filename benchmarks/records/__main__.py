@@ -137,7 +137,7 @@ def measure(
             found[name].append(training)
             target = training.seconds_to_target
             print(
-                f"{record.experiment} seed {seed} {name}: {record.metric} {training.value:.4f}, "
+                f"{record.name} seed {seed} {name}: {record.metric} {training.value:.4f}, "
                 + ("target not reached" if target is None else f"target after {target:.1f} s")
                 + f", {training.seconds:.1f} s",
                 flush=True,
@@ -147,12 +147,12 @@ def measure(
 
 def tabulate(records: Sequence[Record], found: Measurements) -> list[report.Table]:
     """Return a table of the final numbers and a table of the seconds."""
-    shown = [record for record in records if record.experiment in found]
+    shown = [record for record in records if record.name in found]
     return [
         report.Table(
             title="Final numbers",
             columns=("", "metric", "target", OURS, "spread", REFERENCE, "spread"),
-            rows=[_numbers(record, found[record.experiment]) for record in shown],
+            rows=[_numbers(record, found[record.name]) for record in shown],
             note="The median over the seeds, the lowest and the highest value.",
         ),
         report.Table(
@@ -166,14 +166,14 @@ def tabulate(records: Sequence[Record], found: Measurements) -> list[report.Tabl
                 "ours to end",
                 "reference to end",
             ),
-            rows=[_seconds(record, found[record.experiment]) for record in shown],
+            rows=[_seconds(record, found[record.name]) for record in shown],
             note="Medians over the seeds, and the median of the ratios of paired runs.",
         ),
     ]
 
 
 def _numbers(record: Record, found: Mapping[str, Sequence[Training]]) -> list[report.Cell]:
-    cells: list[report.Cell] = [record.experiment, record.metric, f"{record.target:g}"]
+    cells: list[report.Cell] = [record.name, record.metric, f"{record.target:g}"]
     for name in (OURS, REFERENCE):
         values = [training.value for training in found.get(name, ())]
         cells += (
@@ -192,7 +192,7 @@ def _seconds(record: Record, found: Mapping[str, Sequence[Training]]) -> list[re
         if other.seconds_to_target is not None
     ]
     return [
-        record.experiment,
+        record.name,
         _median([_or_never(one.seconds_to_target) for one in ours]),
         _median([_or_never(one.seconds_to_target) for one in reference]),
         # If the reference misses the target with any seed, no ratio is shown for the record.
@@ -240,10 +240,10 @@ def main(argv: Sequence[str] | None = None) -> None:
         python = pythons.get(record.environment, sys.executable)
         seeds = range(1, args.seeds + 1)
         try:
-            found[record.experiment] = measure(record, python, data.get(record.data), seeds)
+            found[record.name] = measure(record, python, data.get(record.data), seeds)
         except RuntimeError as error:
             # A failure must not discard the results of other records, which take long to measure.
-            print(f"{record.experiment} failed and is omitted: {error}", file=sys.stderr)
+            print(f"{record.name} failed and is omitted: {error}", file=sys.stderr)
     report.Report(
         benchmark="records",
         command=report.command_line("records"),

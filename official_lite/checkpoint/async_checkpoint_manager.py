@@ -115,7 +115,7 @@ class BackgroundSave:
             return save(self._options)
 
     def _yield(self) -> None:
-        """Lower the priority of this thread on Linux, and let the caller continue."""
+        """Lower the priority of this thread on Linux, and unblock the caller."""
         if sys.platform == "linux":  # Outside Linux, all threads of a process share one priority.
             thread = threading.get_native_id()
             niceness = os.getpriority(os.PRIO_PROCESS, thread) + NICENESS

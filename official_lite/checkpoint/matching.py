@@ -343,7 +343,7 @@ def _tensors_of(
     checkpoint: saved_graph.SavedGraph,
     weights: Mapping[int, _Tensor],
 ) -> dict[int, _Tensor]:
-    """Return the saved tensors of an optimizer's own variables by the `id` of the variable."""
+    """Map the `id` of each of the optimizer's own variables to its saved tensor."""
     trained = [tensor.key for tensor in _listed(node, _WEIGHTS)]
     positions = {key: str(position) for position, key in enumerate(trained)}
     averages = _averages(node, checkpoint)

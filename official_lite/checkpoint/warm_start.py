@@ -269,7 +269,7 @@ def _load_adapted(adapted: model_state.AdaptedLayers, prefix: str, strict: bool)
     except errors.CheckpointError as error:
         if strict:
             raise
-        logging.warning("%s The adapted layers of the model keep their present state.", error)
+        logging.warning("%s The model's adapted layers keep their current state.", error)
 
 
 def _require_all(report: WarmStartReport, pairs: Sequence[matching.Pair]) -> None:

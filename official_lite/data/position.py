@@ -85,7 +85,8 @@ def begin_at(batch: int, seed: int) -> Iterator[Position]:
 # The global seed that TensorFlow reports if the program has not set one.
 _NO_SEED = 87654321
 
-# The maximum number of seeds to draw again. No program draws more before it builds its data.
+# The maximum number of seed draws that a resumed run repeats. Programs draw fewer seeds than this
+# before they build their data.
 _MAX_DRAWS = 100_000
 
 

@@ -151,7 +151,7 @@ def check(execution: str, trainer: Any) -> None:
     """
     if execution != "graph" and trainer.has_coordinator:
         raise errors.ConfigValueError(
-            f"`runtime.execution` is {execution}, but the workers of a parameter server support "
+            f"`runtime.execution` is {execution}, but parameter server training supports "
             "only `graph`. Use `graph` or `auto`."
         )
     if execution in ("xla", "xla_loop") and (reason := _why_wrong_in_xla(trainer)):

@@ -529,7 +529,7 @@ def _watch_for_equal_data(shards: tf.data.Dataset) -> tf.data.Dataset:
     """Warn if the first two virtual replicas read the same first batch.
 
     The batches are compared when the step reads them. Reading them earlier could change later
-    batches, for example if a source shuffles in the order of its reads.
+    batches, for example if the shuffle order of a source depends on what was already read.
     """
     is_first = tf.data.Dataset.from_tensors(True)
     is_first = is_first.concatenate(tf.data.Dataset.from_tensors(False).repeat())

@@ -470,7 +470,7 @@ class Controller:
             yield
 
     def _keeping_metrics(self) -> contextlib.AbstractContextManager[None]:
-        """Return a context in which an evaluation preserves the metrics of the current interval."""
+        """Return a context manager that preserves the interval's metrics during an evaluation."""
         if self.trainer is None or self.trainer is self.evaluator or not self._inner.is_open:
             return contextlib.nullcontext()
         return self.trainer.keeping_metrics()

@@ -362,6 +362,6 @@ def _check_that_one_strategy_serves_all(plans: Sequence[_Plan]) -> None:
             if wanted != got:
                 raise errors.ConfigValueError(
                     f"The phases `{first.phase}` and `{plan.phase}` differ in `runtime.{field}`: "
-                    f"{wanted!r} and {got!r}. All phases use the strategy of the first phase. Run "
-                    "a phase that needs another strategy with a separate command."
+                    f"{wanted!r} and {got!r}. All phases use the strategy of the first phase. To "
+                    "use another strategy for a phase, run that phase with a separate command."
                 )

@@ -405,7 +405,7 @@ def _listed_shape(
 
 
 def _unscaled(call: cst.Call) -> cst.BaseExpression:
-    """Return the argument of `get_unscaled_gradients`: Keras 3 unscales in `apply_gradients`."""
+    """Replace `get_unscaled_gradients` by its argument; Keras 3 unscales in `apply_gradients`."""
     values = positional(call, 1)
     return values[0] if values else call
 

@@ -56,10 +56,10 @@ def _title(names: Sequence[str]) -> str:
 
 
 def _names(directories: Sequence[str]) -> list[str]:
-    """Name each directory by as many trailing path components as are needed to be unique.
+    """Return a unique name for each directory: the fewest trailing path components that suffice.
 
     Raises:
-        errors.ConfigValueError: A directory is given twice.
+        errors.ConfigValueError: If a directory is given twice.
     """
     paths = [os.path.abspath(path) if "://" not in path else path for path in directories]
     if twice := sorted({path for path in paths if paths.count(path) > 1}):

@@ -541,7 +541,7 @@ class EventStorage:
 
 
 class _NullStorage(EventStorage):
-    """The current storage outside of runs, which drops all values."""
+    """The storage that is current outside of a run. It discards all values."""
 
     @property
     def is_muted(self) -> bool:

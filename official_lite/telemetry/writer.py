@@ -398,7 +398,7 @@ class _Thread:
         self._process = os.getpid()
         self._errors: list[BaseException] = []
         self._tasks: queue.Queue[Callable[[], None] | None] = queue.Queue(max_waiting)
-        # The thread is a daemon, because a process that ends without `close` would wait forever.
+        # Use a daemon thread. Otherwise, a process that ends without `close` would wait forever.
         self._thread = threading.Thread(target=self._run, name="telemetry", daemon=True)
         self._thread.start()
 

@@ -63,6 +63,7 @@ def toy(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> known_number
     return record
 
 
+@pytest.mark.slow
 def test_results_page_shows_metrics_of_official_lite_and_its_reference_over_all_seeds(
     toy: known_numbers.Record, tmp_path: pathlib.Path
 ) -> None:
@@ -84,7 +85,7 @@ def test_results_page_shows_metrics_of_official_lite_and_its_reference_over_all_
 
 
 def test_benchmark_table_shows_never_if_a_program_does_not_reach_its_target() -> None:
-    record = dataclasses.replace(known_numbers.RECORDS[0], experiment="never", bar=0.7)
+    record = dataclasses.replace(known_numbers.RECORDS[0], name="never", bar=0.7)
     early, late = benchmark.Training(1.0, 9.0, 3.0), benchmark.Training(2.0, 9.0, None)
     for ours, reference, cells in (
         ([early], [early], [3.0, 3.0, 1.0]),
@@ -133,7 +134,7 @@ def test_unknown_record_or_missing_data_set_exits_before_any_program_runs(
     assert told in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("record", known_numbers.RECORDS, ids=lambda record: record.experiment)
+@pytest.mark.parametrize("record", known_numbers.RECORDS, ids=lambda record: record.name)
 def test_each_benchmark_record_names_an_existing_experiment_reference_and_environment(
     record: known_numbers.Record,
 ) -> None:
@@ -143,7 +144,7 @@ def test_each_benchmark_record_names_an_existing_experiment_reference_and_enviro
     assert record.data in {"", *known_numbers.DATA_SETS}
 
 
-@pytest.mark.parametrize("record", known_numbers.RECORDS, ids=lambda record: record.experiment)
+@pytest.mark.parametrize("record", known_numbers.RECORDS, ids=lambda record: record.name)
 def test_train_command_accepts_the_flags_of_each_benchmark_record_for_three_seeds(
     record: known_numbers.Record, tmp_path: pathlib.Path
 ) -> None:

@@ -119,7 +119,7 @@ def test_compatibility_check_receives_the_run_description_from_the_commit_file(
     assert seen == [(state.paths[1], {"optimizer": "SGD"})]
 
 
-def test_temporary_file_system_error_is_raised_and_not_treated_as_damage(
+def test_transient_file_system_error_is_raised_and_not_treated_as_damage(
     state: State, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(path: str) -> None:
@@ -166,7 +166,7 @@ def test_require_complete_names_missing_and_misshapen_variables_and_assigns_none
     assert a.numpy() == 0.0
 
 
-def test_optional_variables_hooks_and_skipped_batches_may_be_missing_from_a_checkpoint(
+def test_restore_accepts_a_checkpoint_without_optional_variables_and_hook_states(
     tmp_path,
 ) -> None:
     path = _write_items(tmp_path, a=tf.Variable(1.0))

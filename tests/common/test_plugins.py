@@ -55,7 +55,7 @@ def test_plugin_name_cannot_reach_private_names_or_attributes_of_objects(spec):
         plugins.resolve(spec)
 
 
-def test_resolve_returns_a_class_passed_instead_of_a_name_unchanged():
+def test_resolve_returns_a_class_unchanged():
     assert plugins.resolve(LoudHook, base=Hook) is LoudHook
 
 

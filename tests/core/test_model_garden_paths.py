@@ -65,7 +65,7 @@ def test_example_is_not_changed_by_later_calls_of_its_builder():
     assert feature(example, "x").int64_list.value == [1]
 
 
-def test_serialized_example_parses_back_to_the_example_of_its_builder():
+def test_serialized_example_parses_back_to_the_example_that_was_built():
     builder = tf_example_builder.TfExampleBuilder().add_ints_feature("x", 1)
     assert tf.train.Example.FromString(builder.serialized_example) == builder.example
     assert builder.reset().serialized_example == b""

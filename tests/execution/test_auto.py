@@ -365,7 +365,7 @@ class RandomTask(EndlessTask):
         return super().build_losses(labels + noise, model_outputs, aux_losses)
 
 
-def test_auto_execution_skips_modes_that_draw_other_random_numbers_than_graph_mode(
+def test_auto_execution_skips_modes_whose_random_numbers_differ_from_graph_mode(
     experiment, make_trainer
 ) -> None:
     record = auto.choose_execution(make_trainer(experiment(), task_cls=RandomTask), 10**9)

@@ -18,7 +18,7 @@ def _import(path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, path.stem, module)
 
 
-def test_imported_user_code_is_recorded_and_its_changes_are_found(
+def test_imported_user_code_is_recorded_and_changes_to_it_are_detected(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     own, generated = tmp_path / "my_task.py", tmp_path / "__autograph_generated_fileab12.py"

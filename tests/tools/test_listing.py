@@ -65,7 +65,7 @@ def test_json_output_has_null_for_non_finite_numbers(capsys: pytest.CaptureFixtu
     assert json.loads(capsys.readouterr().out) == [{"a": None, "b": [1, {"c": None}]}]
 
 
-def test_sizes_durations_and_times_are_formatted_for_readers() -> None:
+def test_sizes_durations_and_times_have_human_readable_formats() -> None:
     assert listing.bytes_text(1_400_000) == "1.4 MB"
     assert [listing.duration_text(s) for s in (2.5, 3700, None)] == ["2.5 s", "1:01:40", "-"]
     assert listing.time_text(0).startswith(("1970-01-01", "1969-12-31"))

@@ -127,7 +127,7 @@ def register_optimizer_cls(
     """
     if key in OPTIMIZERS_CLS:
         raise errors.ConfigValueError(
-            f"{key} already registered as {OPTIMIZERS_CLS[key]!r}. Choose another name."
+            f"{key} is already registered as {OPTIMIZERS_CLS[key]!r}. Choose another name."
         )
     OPTIMIZERS_CLS[key] = optimizer_config_cls
 
