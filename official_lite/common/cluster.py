@@ -154,8 +154,9 @@ def report_lost_peers() -> Iterator[None]:
             raise
         # With parameter servers, workers may leave and return, so check only the servers.
         addresses = found.members(*(("ps",) if "ps" in found.jobs else ("chief", "worker")))
+        leader = next(iter(addresses), "")
         addresses.pop(found.name, None)
-        gone = _who_has_gone(addresses) or _who_was_lost(error, addresses)
+        gone = _who_has_gone(addresses) or _who_was_lost(error, addresses, leader)
         if not gone:
             raise
         lost = ", ".join(f"{name} at {addresses[name]}" for name in gone)
@@ -197,16 +198,20 @@ def _who_has_gone(addresses: Mapping[str, str]) -> Iterable[str]:
     return gone
 
 
-def _who_was_lost(error: Exception, addresses: Mapping[str, str]) -> Iterable[str]:
+def _who_was_lost(error: Exception, addresses: Mapping[str, str], leader: str) -> Iterable[str]:
     """Return the processes that a TensorFlow error names although their addresses are reachable.
 
-    Such a process is frozen or was restarted.
+    Such a process is frozen or was restarted. If the leader, to which all others send heartbeats,
+    is frozen, the error may name only the service that it runs.
     """
-    if not _is_of_tensorflow(error, "UnavailableError", "AbortedError"):
+    if not _is_of_tensorflow(error, "UnavailableError", "AbortedError", "DeadlineExceededError"):
         return ()
-    tasks = _TASK.findall(f"{error} {error.__cause__}")
-    named = {tf_config.task_name(job, int(index)) for job, index in tasks}
-    return sorted(named & addresses.keys())
+    text = f"{error} {error.__cause__}"
+    tasks = {tf_config.task_name(job, int(index)) for job, index in _TASK.findall(text)}
+    named = tasks & addresses.keys()
+    if "/tensorflow.CoordinationService/" in text and not named:
+        named = {leader} & addresses.keys()
+    return sorted(named)
 
 
 def _is_of_tensorflow(error: BaseException | None, *kinds: str) -> bool:

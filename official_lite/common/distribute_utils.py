@@ -6,6 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 from absl import logging
+from tensorflow.python.eager import context
 
 from official_lite.common import cluster, errors, suggestions, tf_config
 from official_lite.common.tf_config import configure_cluster as configure_cluster
@@ -13,6 +14,10 @@ from official_lite.common.tf_config import configure_cluster as configure_cluste
 # Unused arguments that the Model Garden's drivers pass, with their default values. Other values
 # cause a warning.
 _WITHOUT_EFFECT = {"num_cores_per_replica": 1, "default_shard_dim": -1}
+
+# How long the workers wait for one that is still preparing its data, in multiples of the time that
+# they wait for it to start.
+_PATIENCES_TO_CONNECT = 10
 
 
 def describe(strategy: tf.distribute.Strategy) -> str:
@@ -192,11 +197,32 @@ def _multi_worker_mirrored(all_reduce_alg: str | None) -> tf.distribute.Strategy
         )
     else:
         cluster.meet(found)
+        _limit_time_to_connect(found)
     return tf.distribute.MultiWorkerMirroredStrategy(
         communication_options=tf.distribute.experimental.CommunicationOptions(
             implementation=implementation or implementations.AUTO
         )
     )
+
+
+def _limit_time_to_connect(found: tf_config.ClusterConfig) -> None:
+    """Limit the time that TensorFlow waits for a worker lost between the rendezvous and here.
+
+    The strategy would configure the same service, but with time limits of an hour.
+    """
+    eager = context.context()
+    jobs = [job for job in ("chief", "worker") if job in found.jobs]
+    if eager.coordination_service is not None or found.task_type not in jobs:
+        return
+    eager.configure_coordination_service(
+        service_type="standalone",
+        service_leader=f"/job:{jobs[0]}/replica:0/task:0",
+        cluster_register_timeout_in_ms=int(1000 * _PATIENCES_TO_CONNECT * cluster.patience()),
+    )
+    service = eager.coordination_service
+    service.cluster_register_with_barrier = True
+    for job in jobs:
+        service.coordinated_job_list.add(name=job, num_tasks=len(found.jobs[job]))
 
 
 def _parameter_server() -> tf.distribute.Strategy:

@@ -231,17 +231,37 @@ def test_tensorflow_error_becomes_a_cluster_error_that_names_the_lost_process(
             raise error from lost
 
 
-def test_cluster_error_names_a_process_that_stopped_sending_heartbeats(
-    listener: socket.socket, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("index", "kind", "text"),
+    [
+        (
+            0,
+            tf.errors.UnavailableError,
+            "From /job:worker/task:0: stopped sending heartbeats: /job:worker/replica:0/task:1",
+        ),
+        (
+            1,
+            tf.errors.DeadlineExceededError,
+            "At /job:worker/replica:0/task:1: RPC: /tensorflow.CoordinationService/Heartbeat",
+        ),
+    ],
+    ids=["worker", "leader"],
+)
+def test_cluster_error_names_a_process_that_stopped_sending_or_answering_heartbeats(
+    listener: socket.socket,
+    monkeypatch: pytest.MonkeyPatch,
+    index: int,
+    kind: type[tf.errors.OpError],
+    text: str,
 ) -> None:
-    jobs = {"worker": ["127.0.0.1:1", _address(listener)]}
-    config = {"cluster": jobs, "task": {"type": "worker", "index": 0}}
+    addresses = ["127.0.0.1:1", "127.0.0.1:2"]
+    addresses[1 - index] = _address(listener)
+    config = {"cluster": {"worker": addresses}, "task": {"type": "worker", "index": index}}
     monkeypatch.setenv("TF_CONFIG", json.dumps(config))
     monkeypatch.setattr(cluster, "_SECONDS_TO_BE_GONE", 0.0)
-    text = "From /job:worker/task:0: stopped sending heartbeats: /job:worker/replica:0/task:1"
-    match = f"Lost connection to worker 1 at {_address(listener)}"
+    match = f"Lost connection to worker {1 - index} at {_address(listener)}"
     with pytest.raises(errors.ClusterError, match=match), cluster.report_lost_peers():
-        raise tf.errors.UnavailableError(None, None, text)
+        raise kind(None, None, text)
 
 
 def test_report_lost_peers_leaves_errors_without_a_lost_process_unchanged(
