@@ -6,6 +6,7 @@ that might depend on the seed, such as exact resume, therefore start new interpr
 """
 
 import atexit
+import ctypes
 import multiprocessing
 import os
 import pathlib
@@ -44,6 +45,7 @@ class Command:
         env: Variables that are added to the environment.
         cwd: The working directory.
         address_space: The limit of the address space in bytes, like `ulimit -v`.
+        network: The name of a network namespace, as for `ip netns exec`; see `hosts`.
     """
 
     def __init__(
@@ -53,6 +55,7 @@ class Command:
         env: Mapping[str, str] | None = None,
         cwd: str | os.PathLike[str] = ROOT,
         address_space: int = resource.RLIM_INFINITY,
+        network: str | None = None,
     ) -> None:
         self.args = [os.fspath(one) for one in args]
         directory = tempfile.mkdtemp()
@@ -61,7 +64,7 @@ class Command:
         environment = {**os.environ, **(env or {})}
         self._process = _CONTEXT.Process(
             target=_run,
-            args=(self.args, environment, os.fspath(cwd), self._outputs, address_space),
+            args=(self.args, environment, os.fspath(cwd), self._outputs, address_space, network),
             daemon=True,
         )
         self._process.start()
@@ -130,8 +133,13 @@ def _run(
     cwd: str,
     outputs: Sequence[pathlib.Path],
     address_space: int,
+    network: str | None,
 ) -> None:
     resource.setrlimit(resource.RLIMIT_AS, (address_space, address_space))
+    if network is not None:
+        with open(f"/run/netns/{network}") as namespace:
+            if ctypes.CDLL(None, use_errno=True).setns(namespace.fileno(), 0):
+                raise OSError(ctypes.get_errno(), f"can't enter the network namespace {network}")
     for number, path in enumerate(outputs, start=1):
         os.dup2(os.open(path, os.O_CREAT | os.O_WRONLY | os.O_APPEND), number)
     os.environ.clear()

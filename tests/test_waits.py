@@ -14,6 +14,7 @@ EXCEPTIONS = {
     "waiting.py::wait_for": "the pause between two checks of the condition",
     "orbit/hooks/test_iteration_timer.py::after_step": "the lower bound of a measured time",
     "orbit/hooks/test_input_wait.py::sleep": "a time that is measured relative to other steps",
+    "hosts.py::cut": "the length of an outage, not of a wait",
     "search/toys.py::slow": "leaves time for a kill, for which the test waits separately",
     "end_to_end/test_data_faults.py::_hanging": "outlasts a warning that comes after 0.2 seconds",
     "end_to_end/test_storage_faults.py::"
