@@ -486,10 +486,11 @@ class _RollCall:
 
     def _waits(self) -> list[str]:
         own = [f"{name} at {self._addresses[name]} ({why})" for name, why in self._missing.items()]
+        # Another worker may miss this one, if this host does not have the address in the cluster.
         theirs = [
-            f"{', '.join(missing)} (missed by {name})"
+            f"{one} at {self._addresses.get(one)} (missed by {name})"
             for name, missing in sorted(self._unready.items())
-            if missing and not own
+            for one in missing
         ]
         return own or theirs
 
