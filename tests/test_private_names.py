@@ -86,6 +86,11 @@ _NAMES = [
         "the warning about a late `runtime.xla_cache_dir`",
     ),
     (
+        "tensorflow.python.eager.context:Context",
+        "configure_coordination_service",
+        "the error about a worker that is lost while TensorFlow starts",
+    ),
+    (
         "tensorflow.python.distribute.coordinator.values",
         "PerWorkerDistributedIterator",
         "parameter servers",
@@ -95,6 +100,7 @@ _NAMES = [
 # The modules that import private modules. Remove an entry together with its last import, and avoid
 # new entries.
 _IMPORTS = {
+    "common/distribute_utils.py": {"tensorflow.python.eager"},
     "common/keras_variables.py": {"keras.src.backend.common", "tensorflow.python.framework"},
     "execution/executors.py": {
         "tensorflow.python.distribute",

@@ -210,7 +210,7 @@ def _limit_time_to_connect(found: tf_config.ClusterConfig) -> None:
 
     The strategy would configure the same service, but with time limits of an hour.
     """
-    eager = context.context()
+    eager: Any = context.context()
     jobs = [job for job in ("chief", "worker") if job in found.jobs]
     if eager.coordination_service is not None or found.task_type not in jobs:
         return
