@@ -68,6 +68,9 @@ _MAX_THREADS = 32
 # Matches the names that TensorFlow gives to processes.
 _TASK = re.compile(r"/job:(\w+)(?:/replica:\d+)?/task:(\d+)")
 
+# TensorFlow's name for the service that the leader runs for all processes.
+_SERVICE = "/tensorflow.CoordinationService/"
+
 
 def patience() -> float:
     """Return how long to wait for other processes, in seconds.
@@ -202,14 +205,18 @@ def _who_was_lost(error: Exception, addresses: Mapping[str, str], leader: str) -
     """Return the processes that a TensorFlow error names although their addresses are reachable.
 
     Such a process is frozen or was restarted. If the leader, to which all others send heartbeats,
-    is frozen, the error may name only the service that it runs.
+    is frozen, a deadline passes, and the error may name only the service that the leader runs.
     """
-    if not _is_of_tensorflow(error, "UnavailableError", "AbortedError", "DeadlineExceededError"):
-        return ()
     text = f"{error} {error.__cause__}"
+    # A deadline may also pass in a file system or in the tf.data service.
+    is_late = _is_of_tensorflow(error, "DeadlineExceededError") and _SERVICE in text
+    if not is_late and not _is_of_tensorflow(error, "UnavailableError", "AbortedError"):
+        return ()
+    # A barrier also names the first process that arrived.
+    text = text.rpartition("Some timed out task names:")[2]
     tasks = {tf_config.task_name(job, int(index)) for job, index in _TASK.findall(text)}
     named = tasks & addresses.keys()
-    if "/tensorflow.CoordinationService/" in text and not named:
+    if is_late and not named:
         named = {leader} & addresses.keys()
     return sorted(named)
 

@@ -19,6 +19,9 @@ _WITHOUT_EFFECT = {"num_cores_per_replica": 1, "default_shard_dim": -1}
 # they wait for it to start.
 _PATIENCES_TO_CONNECT = 10
 
+# A week.
+_MAX_MILLISECONDS_TO_CONNECT = 7 * 24 * 3600 * 1000
+
 
 def describe(strategy: tf.distribute.Strategy) -> str:
     """Return one line about a strategy, as in `MirroredStrategy: 2 replicas on CPU:0, CPU:1`."""
@@ -212,12 +215,15 @@ def _limit_time_to_connect(found: tf_config.ClusterConfig) -> None:
     """
     eager: Any = context.context()
     jobs = [job for job in ("chief", "worker") if job in found.jobs]
-    if eager.coordination_service is not None or found.task_type not in jobs:
+    is_leader_elsewhere = "ps" in found.jobs or found.task_type not in jobs
+    if eager.coordination_service is not None or is_leader_elsewhere:
         return
+    milliseconds = int(1000 * _PATIENCES_TO_CONNECT * cluster.patience())
     eager.configure_coordination_service(
         service_type="standalone",
         service_leader=f"/job:{jobs[0]}/replica:0/task:0",
-        cluster_register_timeout_in_ms=int(1000 * _PATIENCES_TO_CONNECT * cluster.patience()),
+        # TensorFlow reads 0 as an hour, and counts nanoseconds in 64 bits.
+        cluster_register_timeout_in_ms=min(max(milliseconds, 1), _MAX_MILLISECONDS_TO_CONNECT),
     )
     service = eager.coordination_service
     service.cluster_register_with_barrier = True

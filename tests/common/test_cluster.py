@@ -271,8 +271,21 @@ def test_report_lost_peers_leaves_errors_without_a_lost_process_unchanged(
     config = {"cluster": jobs, "task": {"type": "worker", "index": 1}}
     monkeypatch.setenv("TF_CONFIG", json.dumps(config))
     monkeypatch.setattr(cluster, "_SECONDS_TO_BE_GONE", 0.0)
-    with pytest.raises(tf.errors.InternalError), cluster.report_lost_peers():
-        raise tf.errors.InternalError(None, None, "a bug in /job:worker/task:0")
+    for kind, text in (
+        (tf.errors.InternalError, "a bug in /job:worker/task:0"),
+        (tf.errors.DeadlineExceededError, "From /job:worker/task:0: gs://data/train.tfrecord"),
+        (
+            tf.errors.UnavailableError,
+            "task:1 of /job:worker/task:1 is late: /tensorflow.CoordinationService/Heartbeat",
+        ),
+        (
+            tf.errors.AbortedError,
+            "Barrier timed out. The first task at the barrier: /job:worker/replica:0/task:0. "
+            "Some timed out task names: /job:worker/replica:0/task:1",
+        ),
+    ):
+        with pytest.raises(kind), cluster.report_lost_peers():
+            raise kind(None, None, text)
     with pytest.raises(KeyError), cluster.report_lost_peers():
         raise KeyError("not TensorFlow's")
 
