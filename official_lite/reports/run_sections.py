@@ -409,12 +409,13 @@ def _minutes(run: Run, series: Series) -> list[float]:
 
 
 def _quantity(split: str, name: str, others: Container[str]) -> str:
-    """Return the name without `training_` or `validation_`, so that splits share a chart.
+    """Return the name without the prefix of its split, so that splits share a chart.
 
     A metric that already has the shortened name is marked with `(metric)`, so that it is not drawn
     in the chart of the trainer's loss.
     """
-    prefix = {"train": "training_", "validation": "validation_"}.get(split, "")
+    prefixes = {"train": "training_", "validation": "validation_", "test": "test_"}
+    prefix = prefixes.get(split, "")
     if prefix and f"{prefix}{name}" in others:
         return f"{name} (metric)"
     return name.removeprefix(prefix) or name

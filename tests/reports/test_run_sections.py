@@ -127,6 +127,16 @@ def test_training_and_validation_share_a_chart_over_steps_or_time(tmp_path) -> N
     assert "data-clock" in tag("div", section.content)
 
 
+def test_results_of_a_test_are_a_split_of_their_own_in_the_report(tmp_path) -> None:
+    run = made_runs.make_run(tmp_path / "run")
+    line = {"step": 800, "split": "test", "test_loss": 0.25, "accuracy": 0.75}
+    (run / "metrics.test.json").write_text(json.dumps(line) + "\n")
+    section = run_sections.curves([run_reading.read_run(str(run))])
+    names = [one["name"] for one in _charts(section)["loss"]["series"]]
+    assert names == ["train", "validation", "test"]
+    assert '<th scope="row">test/loss</th>' in tag("div", section.content)
+
+
 def test_metrics_with_the_same_display_name_get_different_row_names(tmp_path) -> None:
     run = made_runs.make_run(tmp_path / "run")
     values = {"training_loss": 0.5, "loss": 0.0, "training_accuracy": 0.1, "accuracy": 0.2}
