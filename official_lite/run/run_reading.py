@@ -178,6 +178,15 @@ class Run:
     problems: Sequence[str] = ()
 
     @property
+    def steps_per_epoch(self) -> float | None:
+        """The number of steps in an epoch; None if the config gives no length in whole epochs."""
+        # The epochs of a shorter run, such as a test of one step, have no meaning.
+        epochs = self.given.get("trainer.train_epochs")
+        if not self.train_steps or not isinstance(epochs, int | float) or epochs < 1:
+            return None
+        return self.train_steps / epochs
+
+    @property
     def steps_per_second(self) -> float | None:
         """The median of the reported training speeds; None if none was reported."""
         rates = self.series.get("train", {}).get("steps_per_second")
