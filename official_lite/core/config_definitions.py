@@ -24,6 +24,8 @@ __all__ = [
     "TaskConfig",
     "TrainerConfig",
     "base_config",
+    "for_test",
+    "require_test_data",
     "warn_about_dead_fields",
 ]
 
