@@ -34,6 +34,7 @@ HARMLESS = (
     "task.allow_image_summary",
     "task.init_checkpoint*",
     "task.predict_data",
+    "task.test_data",
     "task.validation_data",
     "task.*_data.prefetch_buffer_size",
     "task.*_data.ram_budget",

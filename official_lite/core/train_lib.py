@@ -67,7 +67,7 @@ class OrbitExperimentRunner:
     Args:
         distribution_strategy: The strategy; None for the default strategy.
         task: The task.
-        mode: `train`, `eval`, `train_and_eval`, `continuous_eval`, `train_and_post_eval` or
+        mode: `train`, `eval`, `train_and_eval`, `continuous_eval`, `train_and_post_eval`, `test` or
             `predict`.
         params: The experiment's config.
         model_dir: The model directory; `run_record` describes its contents.
@@ -110,9 +110,12 @@ class OrbitExperimentRunner:
             reads_files = restore and trainer is None
             _check(params, mode, model_dir, self.strategy, task, restore, reads_files)
         preflight.require_agreement(params, self.strategy, mode)
+        self._mode = Mode.parse(mode)
+        if self._mode.tests:
+            params = config_definitions.for_test(params)
+            preflight.check_tested_data(params, trainer)
         self._params = params = parsing.read_model_files(params)
         self._model_dir = model_dir
-        self._mode = Mode.parse(mode)
         self._run_post_eval = run_post_eval
         self._hooks = tuple(hooks)
         self._all_hooks: Sequence[orbit.Hook] = ()
@@ -145,7 +148,7 @@ class OrbitExperimentRunner:
                 enable_async_checkpointing=enable_async_checkpointing,
             )
             on_exit.callback(self._controller.close)
-            if self._restore and self._mode.predicts:
+            if self._restore and self._chooses_checkpoint:
                 self.restore()
             self._opened = on_exit.pop_all()
         # A plain Orbit trainer may have no model.
@@ -183,7 +186,7 @@ class OrbitExperimentRunner:
 
         Returns:
             The model, and the metrics of the evaluation after training if one was requested, or
-            the counts of a prediction; else an empty dictionary.
+            those of a test, or the counts of a prediction; else an empty dictionary.
         """
         logs: Logs = {}
 
@@ -203,8 +206,8 @@ class OrbitExperimentRunner:
             allow_config_change=self._allow_config_change,
             at_the_end=[self._note_results],
         )
-        wants_logs = self._run_post_eval or self._mode in (Mode.TRAIN_AND_POST_EVAL, Mode.PREDICT)
-        return self.trainer.model, logs if wants_logs else {}
+        wanted = (Mode.TRAIN_AND_POST_EVAL, Mode.TEST, Mode.PREDICT)
+        return self.trainer.model, logs if self._run_post_eval or self._mode in wanted else {}
 
     def run_mode(
         self,
@@ -241,7 +244,8 @@ class OrbitExperimentRunner:
         Returns:
             The path of the checkpoint; None if there was none.
 
-        A prediction restores the checkpoint that `prediction.checkpoint` selects.
+        A prediction restores the checkpoint that `prediction.checkpoint` selects, and a test the
+        best checkpoint, if there is one.
 
         Raises:
             errors.CheckpointError: If the checkpoint does not match the model, or if the mode only
@@ -258,8 +262,19 @@ class OrbitExperimentRunner:
         path = None
         if chosen == "best":
             path = best_checkpoint.find_best_checkpoint(self.params, self.model_dir)
-        self._restored_path = self.controller.restore_checkpoint(path)
-        return self._restored_path
+        if self._mode.tests:
+            path = best_checkpoint.latest_best_checkpoint(self.params, self.model_dir)
+        self._restored_path = restored = self.controller.restore_checkpoint(path)
+        if self._mode.tests:
+            kind = "best" if path else "latest" if restored else "initial"
+            source = restored or self.params.task.init_checkpoint or "the task"
+            logging.info("Testing the %s weights, from %s.", kind, source)
+        return restored
+
+    @property
+    def _chooses_checkpoint(self) -> bool:
+        """Whether the mode may restore another checkpoint than the latest one."""
+        return self._mode.predicts or self._mode.tests
 
     def predict(self) -> Logs:
         """Write the predictions for all rows of the input that are not written yet.
@@ -319,7 +334,11 @@ class OrbitExperimentRunner:
             return self.controller.evaluate_continuously(
                 steps=steps, timeout=self.params.trainer.continuous_eval_timeout
             )
-        return self.controller.evaluate(steps=steps)
+        with contextlib.ExitStack() as stack:
+            # A plain Orbit evaluator has no checkpoint exporter.
+            if self._mode.tests and hasattr(self.trainer, "evaluating_apart"):
+                stack.enter_context(self.trainer.evaluating_apart())
+            return self.controller.evaluate(steps=steps)
 
     @goodput.measuring("compiling")
     def choose_execution(self) -> None:
@@ -441,11 +460,13 @@ class OrbitExperimentRunner:
     def _build_hooks(self, trainer: base_trainer.Trainer | None) -> list[orbit.Hook]:
         """Build the hooks of the trainer and of the config, and append the caller's hooks.
 
-        Without training, only the caller's hooks are used. With training, a `StallWarning`, which
-        warns if training makes no progress, is always added.
+        Without training, only the caller's hooks are used; a test must not change what the run
+        calls best, so it omits `BestCheckpoint`. With training, a `StallWarning`, which warns if
+        training makes no progress, is always added.
         """
         if trainer is None:
-            return list(self._hooks)
+            omitted = (orbit.hooks.BestCheckpoint,) if self._mode.tests else ()
+            return [hook for hook in self._hooks if not isinstance(hook, omitted)]
         # A plain Orbit trainer has no `build_hooks`.
         own: list[orbit.Hook] = getattr(trainer, "build_hooks", list)()
         named = [create() for create in preflight.find_hooks(self.params)]
@@ -477,6 +498,7 @@ class OrbitExperimentRunner:
         if self._mode is Mode.CONTINUOUS_EVAL:
             all_eval_actions.append(self._stop_after_the_last_checkpoint)
         config = self.params.trainer
+        eval_subdir = "test" if self._mode.tests else config.validation_summary_subdir
         hooks = self._build_hooks(trainer)
         if trainer and self.checkpoint_manager:
             checkpoint_state.add_hooks(self.checkpoint_manager.checkpoint, hooks)
@@ -492,9 +514,7 @@ class OrbitExperimentRunner:
             enable_async_checkpointing=enable_async_checkpointing,
             summary_dir=os.path.join(self.model_dir, "train") if self._writes_events else None,
             eval_summary_dir=(
-                os.path.join(self.model_dir, config.validation_summary_subdir)
-                if self._writes_events
-                else None
+                os.path.join(self.model_dir, eval_subdir) if self._writes_events else None
             ),
             # Set the interval on all workers, because the interval splits loops; workers with loops
             # of different lengths would wait for each other.
@@ -508,8 +528,8 @@ class OrbitExperimentRunner:
             log_interval=config.log_interval or None,
             steps_per_epoch=config.steps_per_epoch or None,
             model_dir=self.model_dir,
-            # In the mode `predict`, `restore` is called later and selects the checkpoint.
-            restore=self._restore and not self._mode.predicts,
+            restore=self._restore and not self._chooses_checkpoint,
+            eval_split="test" if self._mode.tests else "validation",
         )
 
     def _build_train_actions(self, trainer: base_trainer.Trainer) -> list[orbit.Action]:
@@ -595,7 +615,7 @@ def _with_arguments_of(
 
 @_with_arguments_of(OrbitExperimentRunner)
 def run_experiment(arguments: dict[str, Any]) -> tuple[keras.Model, Logs]:
-    """Train, evaluate or predict, resuming from the latest checkpoint in `model_dir`, if any.
+    """Train, evaluate, test or predict, resuming from the checkpoint in `model_dir`, if any.
 
     ::
 
@@ -604,8 +624,8 @@ def run_experiment(arguments: dict[str, Any]) -> tuple[keras.Model, Logs]:
     The arguments are those of `OrbitExperimentRunner`.
 
     Returns:
-        The model, and the metrics of the evaluation after training if one was requested, or the
-        counts of a prediction; else an empty dictionary.
+        The model, and the metrics of the evaluation after training if one was requested, or those
+        of a test, or the counts of a prediction; else an empty dictionary.
 
     Raises:
         errors.OfficialLiteError: For every error that the user can fix; see `common.errors`.

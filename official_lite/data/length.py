@@ -104,7 +104,8 @@ def require_end(dataset: tf.data.Dataset | tf.distribute.DistributedDataset) -> 
     if is_infinite(dataset):
         raise errors.ConfigValueError(
             "The validation data repeat forever, but `trainer.validation_steps` is -1, which "
-            "means all data. Set it to a number of batches, or remove the `repeat`."
+            "means all data, as it always does for test data. Remove the `repeat`, or set the "
+            "field to a number of batches."
         )
 
 

@@ -180,7 +180,8 @@ class RunPipeline:
 
     Args:
         params: The experiment's config.
-        mode: `train`, `eval`, `train_and_eval`, `continuous_eval` or `train_and_post_eval`.
+        mode: `train`, `eval`, `train_and_eval`, `continuous_eval`, `train_and_post_eval`, `test` or
+            `predict`.
         model_dir: The model directory of the run.
         stages: Stages that override those in the config, by stage name (`prepare`, `build`,
             `initialize`, `run`, `finalize`). The values are classes or names of classes.

@@ -278,6 +278,8 @@ class Build(Stage):
 
     def build(self, ctx: ExperimentContext) -> None:
         """Build all parts in order and store them in the context."""
+        if ctx.mode == flags.Mode.TEST:
+            ctx.params = config_definitions.for_test(ctx.params)
         ctx.strategy = self.make_strategy(ctx)
         with ctx.strategy.scope():
             # Set the seed before the task is built, because setting the seed deletes the resources

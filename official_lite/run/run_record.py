@@ -14,7 +14,7 @@
       goodput.json                  where the time went, over all starts; see common/goodput.py
       log.txt                       the complete log, including tracebacks
       metrics.json                  one JSON object per line for each report and evaluation
-      train/  validation/           event files
+      train/  validation/  test/    event files
       ckpt-<step>.*                 checkpoints, see docs/checkpoints.md
       best_ckpt/                    the best checkpoint, with info.json
 

@@ -1,4 +1,4 @@
-"""Train or evaluate a registered experiment, or predict with it.
+"""Train, evaluate or test a registered experiment, or predict with it.
 
     python train.py --experiment=vision/digits_cnn --mode=train_and_eval --model_dir=/tmp/digits
     official-lite train --import=mine.py --experiment=mine --mode=train --model_dir=/tmp/mine
@@ -73,7 +73,11 @@ def _main(argv: list[str]) -> None:
     if FLAGS.print_config:
         execution = execution_record.describe_execution(FLAGS.model_dir)
         print(parsing.to_yaml(params) + execution, end="")
-    elif FLAGS.dry_run:
+        return
+    if FLAGS.mode == "test" and not params.phases:
+        # Check this before TensorFlow is imported.
+        config_definitions.require_test_data(params)
+    if FLAGS.dry_run:
         _dry_run(params)
     elif not run_record.is_finished(
         params, FLAGS.mode, FLAGS.model_dir, allow_config_change=FLAGS.allow_config_change
@@ -84,6 +88,8 @@ def _main(argv: list[str]) -> None:
 
 def _dry_run(params: config_definitions.ExperimentConfig) -> None:
     """Run one training step and one evaluation step, which is optional with `--mode=train`."""
+    if FLAGS.mode == "test" and not params.phases:
+        params = config_definitions.for_test(params).replace(trainer={"validation_steps": 1})
     with tempfile.TemporaryDirectory() as model_dir:
         try:
             _run(params, "train_and_eval", model_dir)
@@ -134,5 +140,5 @@ def _run(params: config_definitions.ExperimentConfig, mode: str, model_dir: str)
         enable_async_checkpointing=FLAGS.enable_async_checkpointing,
         allow_config_change=FLAGS.allow_config_change,
     ).run()
-    if mode in ("eval", "predict") and logs:
+    if mode in ("eval", "test", "predict") and logs:
         print(telemetry.to_json(telemetry.numbers(logs)))

@@ -43,6 +43,8 @@ def test_train_help_shows_the_description_and_the_flags() -> None:
         done = commands.run([*program, "--help"])
         assert done.returncode == 0
         said = done.stdout
-        assert said.startswith("Train or evaluate a registered experiment, or predict with it.")
+        assert said.startswith(
+            "Train, evaluate or test a registered experiment, or predict with it."
+        )
         assert "--experiment: " in said
         assert "enable_async_checkpointing: " in said
