@@ -105,23 +105,15 @@ def maybe_create_best_ckpt_exporter(
     return BestCheckpointExporter(export_dir, metric, comp)
 
 
-def latest_best_checkpoint(
-    params: config_definitions.ExperimentConfig, model_dir: str
-) -> str | None:
-    """Return the best checkpoint of a run; None if the run keeps none or has none yet."""
-    subdir = params.trainer.best_checkpoint_export_subdir
-    return latest.latest_checkpoint(os.path.join(model_dir, subdir)) if subdir else None
-
-
 def find_best_checkpoint(params: config_definitions.ExperimentConfig, model_dir: str) -> str:
     """Return the best checkpoint of a run.
 
     Raises:
         errors.CheckpointError: If there is none.
     """
-    path = latest_best_checkpoint(params, model_dir)
+    directory = os.path.join(model_dir, params.trainer.best_checkpoint_export_subdir)
+    path = latest.latest_checkpoint(directory)
     if path is None:
-        directory = os.path.join(model_dir, params.trainer.best_checkpoint_export_subdir)
         raise errors.CheckpointError(
             f"There is no best checkpoint in {directory}. Train with evaluations first, for "
             "example in the mode `train_and_eval`."

@@ -583,7 +583,8 @@ def for_test(params: ExperimentConfig) -> ExperimentConfig:
     require_test_data(params)
     tested = params.replace(
         task={"validation_data": params.task.test_data},
-        trainer={"validation_steps": -1, "overfit_batches": 0},
+        # A compiled evaluation loop requires a number of steps.
+        trainer={"validation_steps": -1, "overfit_batches": 0, "eval_tf_while_loop": False},
     )
     tested.lock()
     return tested

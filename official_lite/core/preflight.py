@@ -100,6 +100,11 @@ def check_run(
         check_prediction(params)
     if flags.Mode(mode).tests:
         config_definitions.require_test_data(params)
+        if params.task.test_data == params.task.validation_data:
+            logging.warning(
+                "`task.test_data` equals `task.validation_data`, so the test evaluates the data "
+                "that chose the best checkpoint. Set `task.test_data` to data that were not used."
+            )
     earlier = earlier_phases or {}
     if reads_weights:
         check_evaluation(params, mode, model_dir, type(task) if task else None)
@@ -131,7 +136,7 @@ def check_evaluation(
     init_checkpoint = params.task.init_checkpoint
     if mode not in ("eval", "test", "predict") or init_checkpoint:
         return
-    if mode == "test" and best_checkpoint.latest_best_checkpoint(params, model_dir):
+    if mode == "test" and find_tested_checkpoint(params, model_dir):
         return
     if mode == "predict" and params.prediction.checkpoint != "latest":
         return
@@ -215,6 +220,20 @@ def check_evaluation_data(
         length.require_end(dataset)
 
 
+def find_tested_checkpoint(
+    params: config_definitions.ExperimentConfig, model_dir: str
+) -> str | None:
+    """Return the best checkpoint of a run, kept by the exporter or else by a hook of the config.
+
+    Returns:
+        The path; None if the run keeps no best checkpoint or has none yet.
+    """
+    kept = [params.trainer.best_checkpoint_export_subdir]
+    kept += [hook.directory for hook in _best_checkpoint_hooks(params)]
+    directories = [os.path.join(model_dir, subdir) for subdir in kept if subdir]
+    return next(filter(None, map(latest.latest_checkpoint, directories)), None)
+
+
 def check_tested_data(
     params: config_definitions.ExperimentConfig, trainer: orbit.AbstractTrainer | None
 ) -> None:
@@ -227,8 +246,8 @@ def check_tested_data(
     Raises:
         errors.ConfigValueError: If the trainer was built for other data.
     """
-    config = getattr(trainer, "config", None)
-    if config is not None and config.task.validation_data != params.task.validation_data:
+    task = getattr(getattr(trainer, "config", None), "task", None)
+    if task is not None and task.validation_data != params.task.validation_data:
         raise errors.ConfigValueError(
             "The mode `test` got a trainer that was built to evaluate other data than "
             "`task.test_data`. Build it with the config that "

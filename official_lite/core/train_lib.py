@@ -1,6 +1,7 @@
 """`run_experiment`, and the experiment runner whose parts a subclass can replace."""
 
 import contextlib
+import copy
 import functools
 import inspect
 import os
@@ -114,6 +115,9 @@ class OrbitExperimentRunner:
         if self._mode.tests:
             params = config_definitions.for_test(params)
             preflight.check_tested_data(params, trainer)
+            # The task may read its own config. Leave the caller's task unchanged.
+            task = copy.copy(task)
+            task._task_config = params.task
         self._params = params = parsing.read_model_files(params)
         self._model_dir = model_dir
         self._run_post_eval = run_post_eval
@@ -138,6 +142,9 @@ class OrbitExperimentRunner:
         self._writers = self._build_writers() if save_summary else []
         with contextlib.ExitStack() as on_exit:
             on_exit.callback(writer_factory.close_all, self._writers)
+            # A plain Orbit trainer has no checkpoint exporter.
+            if self._mode.tests and hasattr(self.trainer, "evaluating_apart"):
+                on_exit.enter_context(self.trainer.evaluating_apart())
             self._controller = self._build_controller(
                 trainer=self.trainer if self._mode.trains else None,
                 evaluator=self._find_evaluator(),
@@ -263,7 +270,7 @@ class OrbitExperimentRunner:
         if chosen == "best":
             path = best_checkpoint.find_best_checkpoint(self.params, self.model_dir)
         if self._mode.tests:
-            path = best_checkpoint.latest_best_checkpoint(self.params, self.model_dir)
+            path = preflight.find_tested_checkpoint(self.params, self.model_dir)
         self._restored_path = restored = self.controller.restore_checkpoint(path)
         if self._mode.tests:
             kind = "best" if path else "latest" if restored else "initial"
@@ -334,11 +341,7 @@ class OrbitExperimentRunner:
             return self.controller.evaluate_continuously(
                 steps=steps, timeout=self.params.trainer.continuous_eval_timeout
             )
-        with contextlib.ExitStack() as stack:
-            # A plain Orbit evaluator has no checkpoint exporter.
-            if self._mode.tests and hasattr(self.trainer, "evaluating_apart"):
-                stack.enter_context(self.trainer.evaluating_apart())
-            return self.controller.evaluate(steps=steps)
+        return self.controller.evaluate(steps=steps)
 
     @goodput.measuring("compiling")
     def choose_execution(self) -> None:
@@ -452,7 +455,9 @@ class OrbitExperimentRunner:
         return telemetry.RunInfo(
             model_dir=self.model_dir,
             total_steps=self.params.trainer.train_steps,
-            config=self.params.as_dict(),
+            # In a test, this config has the test data in the place of the validation data, so an
+            # experiment tracker must not replace the config of the training run with it.
+            config={} if self._mode.tests else self.params.as_dict(),
             mode=self._mode,
             train_epochs=getattr(epochs.given(self.params).trainer, "train_epochs", None),
         )
@@ -460,13 +465,12 @@ class OrbitExperimentRunner:
     def _build_hooks(self, trainer: base_trainer.Trainer | None) -> list[orbit.Hook]:
         """Build the hooks of the trainer and of the config, and append the caller's hooks.
 
-        Without training, only the caller's hooks are used; a test must not change what the run
-        calls best, so it omits `BestCheckpoint`. With training, a `StallWarning`, which warns if
+        Without training, only the caller's hooks are used. A test omits those that watch a metric,
+        because they judge validation results. With training, a `StallWarning`, which warns if
         training makes no progress, is always added.
         """
         if trainer is None:
-            omitted = (orbit.hooks.BestCheckpoint,) if self._mode.tests else ()
-            return [hook for hook in self._hooks if not isinstance(hook, omitted)]
+            return [hook for hook in self._hooks if not (self._mode.tests and hook.watched_metric)]
         # A plain Orbit trainer has no `build_hooks`.
         own: list[orbit.Hook] = getattr(trainer, "build_hooks", list)()
         named = [create() for create in preflight.find_hooks(self.params)]
@@ -529,7 +533,8 @@ class OrbitExperimentRunner:
             steps_per_epoch=config.steps_per_epoch or None,
             model_dir=self.model_dir,
             restore=self._restore and not self._chooses_checkpoint,
-            eval_split="test" if self._mode.tests else "validation",
+            # In other modes, subclasses of the controller need not know this argument.
+            **({"eval_split": "test"} if self._mode.tests else {}),
         )
 
     def _build_train_actions(self, trainer: base_trainer.Trainer) -> list[orbit.Action]:

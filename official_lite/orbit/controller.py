@@ -292,7 +292,8 @@ class Controller:
         ):
             output = dict(evaluator.evaluate(tf.constant(steps, tf.int32)) or {})
         loss = f"{self._eval_split}_loss"
-        output = {loss if name == "validation_loss" else name: v for name, v in output.items()}
+        if loss not in output:  # A metric of the task may have this name.
+            output = {loss if name == "validation_loss" else name: v for name, v in output.items()}
         logs = reports.as_numpy(output)
         if steps > 0:
             seconds = max(time.monotonic() - started, 1e-9)

@@ -113,7 +113,9 @@ def _describe(
     place: str, block: config_definitions.DataConfig, model_dir: str
 ) -> Iterator[tuple[str, schema.DataSchema]]:
     """Yield the schema file path and the current schema of each source of a data config block."""
-    name = place.removeprefix("task.").replace(".task_config", "").translate(_IN_FILE_NAMES)
+    # Test data have the schema of the validation data, because training never reads them.
+    name = place.removeprefix("task.").replace("test_data", "validation_data")
+    name = name.replace(".task_config", "").translate(_IN_FILE_NAMES)
     given = block.input_path
     inputs: dict[str, Any] = {"": given}
     if isinstance(given, config_definitions.base_config.Config):

@@ -180,7 +180,7 @@ class Run:
     @property
     def steps_per_epoch(self) -> float | None:
         """The number of steps in an epoch; None if the config gives no length in whole epochs."""
-        # The epochs of a shorter run, such as a test of one step, have no meaning.
+        # The epochs of a shorter run, such as a dry run, have no meaning.
         epochs = self.given.get("trainer.train_epochs")
         if not self.train_steps or not isinstance(epochs, int | float) or epochs < 1:
             return None

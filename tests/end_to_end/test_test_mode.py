@@ -159,7 +159,52 @@ def test_training_that_resumes_after_a_test_ends_with_the_bits_of_an_uninterrupt
     )
 
 
-@pytest.mark.parametrize("limit", [{"validation_steps": 1}, {"overfit_batches": 1}])
+class OwnDataTask(SplitsTask):
+    """A task that reads the data block of its own config, as many tasks for the Model Garden do."""
+
+    def build_inputs(self, params: Any, input_context: Any = None) -> tf.data.Dataset:
+        own = (
+            self.task_config.train_data if params.is_training else self.task_config.validation_data
+        )
+        return super().build_inputs(own, input_context)
+
+
+def test_task_that_reads_its_own_config_is_tested_on_the_test_data(run) -> None:
+    params = _experiment()
+    task = OwnDataTask(params.task)
+    strategy = tf.distribute.get_strategy()
+    _, logs = train_lib.run_experiment(strategy, task, "test", params, str(run))
+    assert dict(logs) == _expected(run / "best_ckpt")
+    assert task.task_config.validation_data.split == "validation"
+
+
+def test_best_checkpoint_that_a_hook_keeps_is_tested(tmp_path) -> None:
+    hook = {"name": "best_checkpoint", "metric": "validation_loss", "directory": "kept"}
+    params = _experiment(trainer={**NO_BEST, "hooks": [hook]})
+    _run(params, "train_and_eval", tmp_path)
+    assert dict(_run(params, "test", tmp_path)) == _expected(tmp_path / "kept")
+
+
+def test_hooks_that_watch_validation_metrics_take_no_part_in_a_test(run) -> None:
+    hook = orbit.hooks.EarlyStopping("validation_loss", patience=1)
+    assert dict(_run(_experiment(), "test", run, hooks=[hook])) == _expected(run / "best_ckpt")
+
+
+def test_exported_gin_config_of_a_test_has_the_validation_data_of_the_training(run) -> None:
+    pipeline.RunPipeline(_experiment(), "test", str(run)).run()
+    exported = (run / "operative_config.test.gin").read_text()
+    assert "validation_data/params.split = 'validation'" in exported
+    assert "test_data/params.split = 'test'" in exported
+
+
+@pytest.mark.parametrize(
+    "limit",
+    [
+        {"validation_steps": 1},
+        {"overfit_batches": 1},
+        {"validation_steps": 1, "eval_tf_while_loop": True},
+    ],
+)
 def test_limits_of_validation_and_training_data_do_not_apply_to_test_data(run, limit) -> None:
     logs = _run(_experiment(trainer=limit), "test", run)
     assert dict(logs) == _expected(run / "best_ckpt")
