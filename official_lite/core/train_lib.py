@@ -382,15 +382,13 @@ class OrbitExperimentRunner:
         self._opened.close()
 
     def show_summary(self) -> None:
-        """Print the last metrics and the best checkpoint, if the run has writers."""
+        """Print the last metrics, and how to export the best model, if the run has writers."""
         if not self._writers:
             return
-        rows = dict(self._last_records.rows())
+        telemetry.summary_table(dict(self._last_records.rows()))
         subdir = self.params.trainer.best_checkpoint_export_subdir
         best = os.path.join(self.model_dir, subdir)
-        has_best = self.trains and subdir and latest.latest_checkpoint(best)
-        telemetry.summary_table(rows | ({"best checkpoint": best} if has_best else {}))
-        if has_best:
+        if self.trains and subdir and latest.latest_checkpoint(best):
             logging.info("To export the best model: python -m official_lite.tools export %s", best)
 
     def _build_trainer(
