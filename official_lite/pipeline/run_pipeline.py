@@ -8,6 +8,7 @@ import keras
 import tensorflow as tf
 from absl import logging
 
+from official_lite import orbit
 from official_lite.checkpoint import latest
 from official_lite.common import (
     cluster,
@@ -186,6 +187,7 @@ class RunPipeline:
             `initialize`, `run`, `finalize`). The values are classes or names of classes.
         enable_async_checkpointing: Whether training continues while a checkpoint is written.
         allow_config_change: Whether training may resume from checkpoints of a different config.
+        hooks: Hooks that run after the hooks of the trainer and of the config.
 
     Raises:
         errors.OfficialLiteError: If the config is invalid.
@@ -199,7 +201,9 @@ class RunPipeline:
         stages: Mapping[str, Any] | None = None,
         enable_async_checkpointing: bool = True,
         allow_config_change: bool = False,
+        hooks: Sequence[orbit.Hook] = (),
     ) -> None:
+        self._hooks = hooks
         self._enable_async_checkpointing = enable_async_checkpointing
         self._allow_config_change = allow_config_change
         params, model_dir = parsing.expand_home(params), files.expand_home(model_dir)
@@ -247,6 +251,7 @@ class RunPipeline:
             ctx = plan.context(dict(finished), strategy)
             ctx.enable_async_checkpointing = self._enable_async_checkpointing
             ctx.allow_config_change = self._allow_config_change
+            ctx.hooks = self._hooks
             run_stages(plan.stages, ctx)
             finished[plan.phase] = plan.finished(ctx)
             strategy = ctx.strategy

@@ -83,7 +83,10 @@ def _main(argv: list[str]) -> None:
 
 
 def _dry_run(params: config_definitions.ExperimentConfig) -> None:
-    """Run one training and one evaluation step; with `--mode=train`, a task may lack the latter."""
+    """Estimate the memory of a training step, then run it and an evaluation step.
+
+    With `--mode=train`, a task may lack the evaluation step.
+    """
     with tempfile.TemporaryDirectory() as model_dir:
         try:
             _run(params, "train_and_eval", model_dir)
@@ -118,20 +121,24 @@ def _run(params: config_definitions.ExperimentConfig, mode: str, model_dir: str)
     with app.gc_frozen_imports(), terminal.without_startup_messages():
         import tensorflow as tf
 
-        from official_lite import pipeline, telemetry
-        from official_lite.core import continuous_finetune_lib
+        from official_lite import orbit, pipeline, telemetry
+        from official_lite.core import continuous_finetune_lib, step_memory
 
         # Listing the devices for the first time prints start-up messages, too.
         tf.config.list_physical_devices()
     if mode == "continuous_train_and_eval":
         continuous_finetune_lib.run_continuous_finetune(mode, params, model_dir)
         return
+    estimate = orbit.hooks.LambdaHook(
+        before_train=lambda hook: step_memory.log_estimate(hook.trainer)
+    )
     _, logs = pipeline.RunPipeline(
         params,
         mode,
         model_dir,
         enable_async_checkpointing=FLAGS.enable_async_checkpointing,
         allow_config_change=FLAGS.allow_config_change,
+        hooks=[estimate] if FLAGS.dry_run else [],
     ).run()
     if mode in ("eval", "predict") and logs:
         print(telemetry.to_json(telemetry.numbers(logs)))
