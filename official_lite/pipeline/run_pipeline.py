@@ -20,7 +20,7 @@ from official_lite.common import (
     terminal,
 )
 from official_lite.config import epochs, parsing, phase_configs
-from official_lite.core import config_definitions, preflight, task_factory
+from official_lite.core import config_definitions, fit_memory, preflight, task_factory
 from official_lite.pipeline.stages import (
     STAGES,
     Engine,
@@ -63,10 +63,24 @@ def run_stages(stages: Mapping[str, type[Stage]], ctx: ExperimentContext) -> Non
     # There is nothing to save yet.
     meet_workers(ctx.params.runtime)
 
+    initial = {**vars(ctx), "extras": dict(ctx.extras)}
+
     def work(record: run_record.RunRecord) -> None:
         for name, stage in stages.items():
             logging.info("%s", describe(name, stage), extra=terminal.DETAIL)
-        _run_to_the_last(stages, ctx, record)
+        fit_memory.run(lambda params: attempt(params, record), ctx.params, record)
+
+    def attempt(params: Any, record: run_record.RunRecord) -> None:
+        ctx.params = params
+        try:
+            _run_to_the_last(stages, ctx, record)
+        except fit_memory.MicroBatchTooLargeError:
+            # Release everything that the next attempt builds again, except the strategy.
+            _close(ctx)
+            ctx.exit_stack.close()
+            fresh = {"strategy": ctx.strategy, "extras": dict(initial["extras"])}
+            vars(ctx).update({**initial, **fresh})
+            raise
 
     def finalize(record: run_record.RunRecord, error: BaseException | None) -> None:
         del record
