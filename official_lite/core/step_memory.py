@@ -178,6 +178,8 @@ class _Peak:
         is_complete: Whether all sizes are known.
     """
 
+    size: int
+
     def __init__(self, graph: tf.Graph, other_devices: Collection[str]) -> None:
         self.is_complete = True
         # The buffer of each tensor, by the tensor's name. A buffer has the name of the first tensor
