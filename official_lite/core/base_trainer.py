@@ -133,7 +133,8 @@ class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
         self._validation_loss = step_metrics.BatchMean("validation_loss", dtype="float32")
         self._task_metrics: dict[bool, Any] = {}
         modes.check_overrides(config.trainer, type(self), Trainer, train=train)
-        fit_memory.check(config, self._strategy)
+        if train:
+            fit_memory.check(config, self._strategy)
         requested = modes.execution_of(config.runtime)
         self._init_execution("graph" if requested == "auto" else requested)
         self._train_data: Any = self._create_train_data()

@@ -2,13 +2,13 @@
 
 import contextlib
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import tensorflow as tf
 from absl import logging
 
 from official_lite.common import error_report, errors
 from official_lite.core import config_definitions, train_data
+from official_lite.modeling import hyperparams
 from official_lite.run import run_record, runtime
 
 __all__ = ["MicroBatchTooLargeError", "check", "raising_for_smaller_batches", "run"]
@@ -58,8 +58,7 @@ def raising_for_smaller_batches(
     except tf.errors.ResourceExhaustedError as error:
         if not config.trainer.fit_memory or error_report.is_disk_full(error):
             raise
-        data: Any = config.task.train_data
-        count, size = train_data.count_micro_batches(config), data.global_batch_size
+        count, size = train_data.count_micro_batches(config), _batch_size(config)
         if not size or size % (2 * count * num_replicas):
             logging.warning(
                 "The training step ran out of memory. `trainer.fit_memory` can't halve its "
@@ -92,7 +91,12 @@ def run(
         record: The record of the run.
     """
     known = record.earlier(_ENTRY).get(_FIELD) if params.trainer.fit_memory else None
-    if isinstance(known, int) and known > params.trainer.grad_accum_steps:
+    if (
+        isinstance(known, int)
+        and known > params.trainer.grad_accum_steps
+        # The batch size may have been changed since.
+        and _batch_size(params) % known == 0
+    ):
         logging.info("`trainer.fit_memory`: `trainer.grad_accum_steps` is %d, as before.", known)
         params = _divided(params, known, record)
     while True:
@@ -115,6 +119,11 @@ def run(
         # The error is gone now, and with it the last reference to the run that failed.
         runtime.forget_last_run()
         params = _divided(params, count, record)
+
+
+def _batch_size(params: config_definitions.ExperimentConfig) -> int:
+    """Return the number of examples in an update; 0 if it is unknown."""
+    return hyperparams.get_by_path(params, "task.train_data.global_batch_size") or 0
 
 
 def _divided(
