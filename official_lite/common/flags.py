@@ -148,7 +148,8 @@ def _define_own_flags() -> None:
     flags.DEFINE_bool(
         "dry_run",
         False,
-        "Build everything, run one training step and one evaluation step, and stop.",
+        "Build everything, estimate the memory of a training step, run one training step and one "
+        "evaluation step, and stop.",
     )
     flags.DEFINE_bool(
         "fast_dev_run",

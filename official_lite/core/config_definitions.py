@@ -288,6 +288,8 @@ class TrainerConfig(base_config.Config):
             `train.py` catches them and then always saves.
         grad_accum_steps: The number of micro-batches per update, each of
             `global_batch_size / grad_accum_steps` examples.
+        fit_memory: Whether a run whose training step runs out of memory restarts from its latest
+            checkpoint with twice as many micro-batches. See docs/how_to/out_of_memory.md.
         allow_tpu_summary: Accepted from Model Garden files, with a warning.
         hooks: The hooks of the run, called in this order at each event. Each is a registered name,
             `package.module:Class` or `{workspace}/file.py:Class`, or a mapping of such a `name` and
@@ -355,6 +357,7 @@ class TrainerConfig(base_config.Config):
     steps_per_epoch: int = 0
     overfit_batches: int = 0
     virtual_replicas: int = 0
+    fit_memory: bool = False
 
     def validate_fields(self) -> None:
         field_checks.require_not_negative(

@@ -24,6 +24,7 @@ from official_lite.core import (
     best_checkpoint,
     checkpoint_state,
     config_definitions,
+    fit_memory,
     prediction_run,
     preflight,
     train_data,
@@ -576,8 +577,9 @@ class OrbitExperimentRunner:
         )
 
     def _save_a_point_to_recover_to(self) -> None:
-        """Save the initial state if recovery is enabled, because recovery restores a checkpoint."""
-        wanted = self.params.trainer.recovery_max_trials > 0
+        """Save the initial state if the run may have to restore it before its first checkpoint."""
+        config = self.params.trainer
+        wanted = config.recovery_max_trials > 0 or config.fit_memory
         if wanted and self.checkpoint_manager and not self.checkpoint_manager.latest_checkpoint:
             self.controller.save_checkpoint()
 
@@ -643,7 +645,7 @@ def run_experiment(arguments: dict[str, Any]) -> tuple[keras.Model, Logs]:
     arguments["params"] = params = epochs.resolve(params, task, divides_data=divides_data)
     arguments["model_dir"] = files.expand_home(arguments["model_dir"])
     return execute(
-        lambda: OrbitExperimentRunner(**arguments),
+        lambda params: OrbitExperimentRunner(**{**arguments, "params": params}),
         strategy=arguments["distribution_strategy"],
         params=params,
         mode=arguments["mode"],
@@ -655,7 +657,7 @@ def run_experiment(arguments: dict[str, Any]) -> tuple[keras.Model, Logs]:
 
 
 def execute(
-    build_runner: Callable[[], OrbitExperimentRunner],
+    build_runner: Callable[[Any], OrbitExperimentRunner],
     *,
     strategy: tf.distribute.Strategy | None,
     params: config_definitions.ExperimentConfig,
@@ -668,7 +670,7 @@ def execute(
     """Check a run, then build and run its runner under the config's seed and precision.
 
     Args:
-        build_runner: A function that builds the runner.
+        build_runner: A function that builds the runner of a config.
         strategy: The strategy.
         params: The config of the experiment.
         mode: The mode.
@@ -683,9 +685,12 @@ def execute(
     _check(params, mode, model_dir, strategy, task, reads_files=reads_files)
     results: list[tuple[keras.Model, Logs]] = []
 
-    def work(_: run_record.RunRecord) -> None:
+    def attempt(params: config_definitions.ExperimentConfig) -> None:
         with runtime.seed_and_precision(params.runtime):
-            results.append(build_runner().run())
+            results.append(build_runner(params).run())
+
+    def work(record: run_record.RunRecord) -> None:
+        fit_memory.run(attempt, params, record)
 
     driver.drive(
         work,

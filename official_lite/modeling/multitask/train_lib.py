@@ -155,7 +155,7 @@ def run_experiment(
     _check_that_init_checkpoint_is_read(params, model)
     params, model_dir = epochs.resolve(parsing.expand_home(params)), files.expand_home(model_dir)
     model, logs = core_lib.execute(
-        lambda: create_runner(
+        lambda params: create_runner(
             distribution_strategy=distribution_strategy,
             task=task,
             model=model,
@@ -326,7 +326,9 @@ def run_experiment_with_multitask_eval(
     """
     params, model_dir = parsing.expand_home(params), files.expand_home(model_dir)
 
-    def build_runner() -> core_lib.OrbitExperimentRunner:
+    def build_runner(
+        params: configs.MultiEvalExperimentConfig,
+    ) -> core_lib.OrbitExperimentRunner:
         with distribution_strategy.scope():
             train_part: Any = None
             if Mode.parse(mode).trains:
