@@ -1,17 +1,18 @@
 """`trainer.fit_memory`: a run whose step runs out of memory restarts with smaller micro-batches."""
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import tensorflow as tf
 from absl import logging
 
+from official_lite import orbit
 from official_lite.common import error_report, errors
 from official_lite.core import config_definitions, train_data
 from official_lite.modeling import hyperparams
 from official_lite.run import run_record, runtime
 
-__all__ = ["MicroBatchTooLargeError", "check", "raising_for_smaller_batches", "run"]
+__all__ = ["MicroBatchTooLargeError", "check", "detach", "raising_for_smaller_batches", "run"]
 
 # The entry of `run.json` with the number of micro-batches that fits.
 _ENTRY = "fit_memory"
@@ -32,12 +33,13 @@ def check(config: config_definitions.ExperimentConfig, strategy: tf.distribute.S
     """Check that a run with `trainer.fit_memory` can restart in its process.
 
     Raises:
-        errors.ConfigValueError: If the run has several processes.
+        errors.ConfigValueError: If the run may have several processes.
     """
     if config.trainer.fit_memory and strategy.cluster_resolver is not None:
         raise errors.ConfigValueError(
-            "`trainer.fit_memory` is true, but this run has several processes, which can't restart "
-            "together. Set it to false and `trainer.grad_accum_steps` to a number that fits."
+            "`trainer.fit_memory` is true, but with this strategy, a run may have several "
+            "processes, which can't restart together. Set it to false and "
+            "`trainer.grad_accum_steps` to a number that fits."
         )
 
 
@@ -56,7 +58,7 @@ def raising_for_smaller_batches(
     try:
         yield
     except tf.errors.ResourceExhaustedError as error:
-        if not config.trainer.fit_memory or error_report.is_disk_full(error):
+        if not config.trainer.fit_memory or not error_report.is_out_of_memory(error):
             raise
         count, size = train_data.count_micro_batches(config), _batch_size(config)
         if not size or size % (2 * count * num_replicas):
@@ -104,10 +106,14 @@ def run(
             attempt(params)
             return
         except MicroBatchTooLargeError as error:
-            # A trainer that was built elsewhere may have another config.
+            # A custom stage may have changed the number that the trainer uses.
             if error.grad_accum_steps <= params.trainer.grad_accum_steps:
                 raise
             count, reason = error.grad_accum_steps, str(error.__cause__)
+        except (tf.errors.ResourceExhaustedError, errors.OutOfMemoryError):
+            # No number fits now. Perhaps one does when nothing else uses the memory.
+            record.note(**{_ENTRY: {}})
+            raise
         logging.warning(
             "`trainer.fit_memory`: the training step ran out of memory (%s), so "
             "`trainer.grad_accum_steps` changes from %d to %d. The run restarts from its latest "
@@ -116,9 +122,16 @@ def run(
             params.trainer.grad_accum_steps,
             count,
         )
-        # The error is gone now, and with it the last reference to the run that failed.
+        # The error is gone now, and with it the last reference to the failed attempt.
         runtime.forget_last_run()
         params = _divided(params, count, record)
+
+
+def detach(hooks: Iterable[orbit.Hook]) -> None:
+    """Remove what hooks that outlive an attempt know of it, so that its memory can be freed."""
+    for hook in hooks:
+        vars(hook).pop("controller", None)
+        vars(hook).pop("trainer", None)
 
 
 def _batch_size(params: config_definitions.ExperimentConfig) -> int:
@@ -131,7 +144,6 @@ def _divided(
 ) -> config_definitions.ExperimentConfig:
     """Return the config with more micro-batches, and record them."""
     divided = params.replace(trainer={_FIELD: count})
-    divided.lock()
     record.note(**{_ENTRY: {_FIELD: count}})
     record.replace_params(divided)
     return divided

@@ -92,11 +92,10 @@ def log_estimate(trainer: orbit.StandardTrainer) -> None:
         logging.info("The memory of steps on the workers of a parameter server is not estimated.")
         return
     try:
-        traced = _trace(trainer)
-    except Exception as error:  # A step may raise any error. It is reported when the step runs.
+        memory = estimate(trainer)
+    except Exception as error:  # Without an estimate, the dry run still runs the step.
         logging.info("The memory of the step can't be estimated: %s", error_report.headline(error))
         return
-    memory = _measure(trainer, *traced)
     logging.info("%s", memory.describe())
     lines = [f"  {_mebi(size):>9} MiB  {name}" for name, size in memory.largest]
     logging.info(

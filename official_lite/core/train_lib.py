@@ -14,7 +14,14 @@ from absl import logging
 
 from official_lite import orbit, telemetry
 from official_lite.checkpoint import async_checkpoint_manager, directories, latest, model_state
-from official_lite.common import distribute_utils, files, goodput, preemption, terminal
+from official_lite.common import (
+    distribute_utils,
+    errors,
+    files,
+    goodput,
+    preemption,
+    terminal,
+)
 from official_lite.common.flags import Mode
 from official_lite.config import epochs, parsing
 from official_lite.core import (
@@ -201,8 +208,12 @@ class OrbitExperimentRunner:
         def work(_: run_record.RunRecord) -> None:
             nonlocal logs
             logging.info("Starting the mode %s.", self._mode, extra=terminal.DETAIL)
-            with contextlib.closing(self), self.strategy.scope():
-                logs = self.run_mode(self.train, self.evaluate, self.predict)
+            try:
+                with contextlib.closing(self), self.strategy.scope():
+                    logs = self.run_mode(self.train, self.evaluate, self.predict)
+            except fit_memory.MicroBatchTooLargeError:
+                fit_memory.detach(self._hooks)
+                raise
             self.show_summary()
 
         driver.drive(
@@ -637,6 +648,11 @@ def run_experiment(arguments: dict[str, Any]) -> tuple[keras.Model, Logs]:
     """
     params = parsing.read_model_files(parsing.expand_home(arguments["params"]))
     task, trainer = arguments["task"], arguments["trainer"]
+    if trainer is not None and params.trainer.fit_memory:
+        raise errors.ConfigValueError(
+            "`trainer.fit_memory` is true, but `run_experiment` got a trainer, which it can't "
+            "build again with smaller micro-batches. Set it to false, or pass no trainer."
+        )
     divides_data = (
         trainer_factory.divides_data(params)
         if trainer is None

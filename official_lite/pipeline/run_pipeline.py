@@ -78,6 +78,7 @@ def run_stages(stages: Mapping[str, type[Stage]], ctx: ExperimentContext) -> Non
             # Release everything that the next attempt builds again, except the strategy.
             _close(ctx)
             ctx.exit_stack.close()
+            fit_memory.detach(ctx.hooks)
             fresh = {"strategy": ctx.strategy, "extras": dict(initial["extras"])}
             vars(ctx).update({**initial, **fresh})
             raise
