@@ -661,7 +661,7 @@ def run_experiment(arguments: dict[str, Any]) -> tuple[keras.Model, Logs]:
     arguments["params"] = params = epochs.resolve(params, task, divides_data=divides_data)
     arguments["model_dir"] = files.expand_home(arguments["model_dir"])
     return execute(
-        lambda params: OrbitExperimentRunner(**{**arguments, "params": params}),
+        functools.partial(OrbitExperimentRunner, **arguments),
         strategy=arguments["distribution_strategy"],
         params=params,
         mode=arguments["mode"],
@@ -673,7 +673,7 @@ def run_experiment(arguments: dict[str, Any]) -> tuple[keras.Model, Logs]:
 
 
 def execute(
-    build_runner: Callable[[Any], OrbitExperimentRunner],
+    build_runner: Callable[..., OrbitExperimentRunner],
     *,
     strategy: tf.distribute.Strategy | None,
     params: config_definitions.ExperimentConfig,
@@ -686,7 +686,8 @@ def execute(
     """Check a run, then build and run its runner under the config's seed and precision.
 
     Args:
-        build_runner: A function that builds the runner of a config.
+        build_runner: A function that builds the runner. If `trainer.fit_memory` changes the config,
+            it gets the changed one as `params`.
         strategy: The strategy.
         params: The config of the experiment.
         mode: The mode.
@@ -701,9 +702,10 @@ def execute(
     _check(params, mode, model_dir, strategy, task, reads_files=reads_files)
     results: list[tuple[keras.Model, Logs]] = []
 
-    def attempt(params: config_definitions.ExperimentConfig) -> None:
-        with runtime.seed_and_precision(params.runtime):
-            results.append(build_runner(params).run())
+    def attempt(changed: config_definitions.ExperimentConfig) -> None:
+        arguments = {} if changed is params else {"params": changed}
+        with runtime.seed_and_precision(changed.runtime):
+            results.append(build_runner(**arguments).run())
 
     def work(record: run_record.RunRecord) -> None:
         fit_memory.run(attempt, params, record)

@@ -155,7 +155,7 @@ def run_experiment(
     _check_that_init_checkpoint_is_read(params, model)
     params, model_dir = epochs.resolve(parsing.expand_home(params)), files.expand_home(model_dir)
     model, logs = core_lib.execute(
-        lambda params: create_runner(
+        lambda: create_runner(
             distribution_strategy=distribution_strategy,
             task=task,
             model=model,
@@ -327,7 +327,7 @@ def run_experiment_with_multitask_eval(
     params, model_dir = parsing.expand_home(params), files.expand_home(model_dir)
 
     def build_runner(
-        params: configs.MultiEvalExperimentConfig,
+        params: configs.MultiEvalExperimentConfig = params,
     ) -> core_lib.OrbitExperimentRunner:
         with distribution_strategy.scope():
             train_part: Any = None
