@@ -834,6 +834,8 @@ class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
             model_building.build_for_steps(
                 self.model, self.task, self._task_metrics, specs, self.optimizer
             )
+            if train:
+                model_building.warn_of_wrong_gradients(self.model)
         elif not model_building.has_variables(self.model):
             spec = predictor.build_dataset(self.config, self.task, self._strategy).element_spec
             model_building.build_for_prediction(self.model, self.task, spec)
