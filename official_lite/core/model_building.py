@@ -393,6 +393,7 @@ def warn_of_wrong_gradients(model: keras.Model | tf.Module) -> None:
         layer
         for layer in model._flatten_layers()
         if isinstance(layer, keras.layers.Conv2D)
+        and layer.built
         and (tuple(layer.kernel_size), tuple(layer.strides)) == ((1, 1), (2, 2))
         and layer.kernel.shape[-2] < _CHANNELS_OF_A_BLOCK
     ]

@@ -246,3 +246,11 @@ def test_training_warns_of_a_layer_whose_gradients_are_wrong_on_this_processor(
     [warning] = [r.message for r in caplog.records if "wrong gradients" in r.message]
     assert "shortcut" in warning
     assert "TF_ENABLE_ONEDNN_OPTS=0" in warning
+
+
+def test_layer_that_the_model_never_calls_is_not_checked_for_wrong_gradients(
+    monkeypatch, caplog
+) -> None:
+    monkeypatch.setattr(model_building, "_computes_gradients_of_strided_kernels", lambda: False)
+    model_building.warn_of_wrong_gradients(keras.Sequential([keras.layers.Conv2D(8, 1, 2)]))
+    assert not caplog.records
