@@ -44,6 +44,7 @@ _NAMES = [
     (_OPTIMIZER, "_clip_gradients", "distributed gradients and AdamW"),
     ("keras.optimizers:LossScaleOptimizer", "_stateful_handle_finite_grads", "loss scaling"),
     ("keras.optimizers:LossScaleOptimizer", "_stateful_handle_non_finite_grads", "loss scaling"),
+    ("tensorflow:Graph", "_get_function", "the memory estimate of a dry run"),
     ("tensorflow:Operation", "_add_control_input", "the step guard"),
     ("keras.src.losses.loss", "scale_loss_for_distribution", "the mean of a loss over replicas"),
     ("keras.src.losses.loss", "unscale_loss_for_distribution", "the mean of a loss over replicas"),

@@ -134,7 +134,8 @@ def is_disk_full(error: BaseException) -> bool:
     return is_of_library and _NO_SPACE.search(str(error)) is not None
 
 
-def _is_out_of_memory(error: BaseException) -> bool:
+def is_out_of_memory(error: BaseException) -> bool:
+    """Return whether an operation failed with this error because there is no memory left."""
     if isinstance(error, OSError) and error.errno is not None:
         return error.errno == errno.ENOMEM
     if isinstance(error, (RuntimeError, ImportError)) and _NO_ROOM_TO_MAP.search(str(error)):
@@ -170,7 +171,7 @@ def naming_the_resource(*, to_save_memory: str = _TO_SAVE_MEMORY) -> Iterator[No
                 "start the same command again."
             ) from error
         is_ours = isinstance(error, errors.OfficialLiteError)
-        if not is_ours and (needy := next(filter(_is_out_of_memory, told), None)):
+        if not is_ours and (needy := next(filter(is_out_of_memory, told), None)):
             place = user_place(error)
             said = first_line(str(unwrapped(needy))) or "Python could not allocate an object"
             what = said + (f" ({shown(place)})" if place else "")

@@ -20,6 +20,7 @@ class Mode(enum.StrEnum):
     CONTINUOUS_EVAL = "continuous_eval"
     CONTINUOUS_TRAIN_AND_EVAL = "continuous_train_and_eval"
     TRAIN_AND_POST_EVAL = "train_and_post_eval"
+    TEST = "test"
     PREDICT = "predict"
     SEARCH = "search"
 
@@ -45,12 +46,17 @@ class Mode(enum.StrEnum):
     @property
     def evaluates(self) -> bool:
         """Return whether the run evaluates."""
-        return "eval" in self.value
+        return "eval" in self.value or self.tests
 
     @property
     def evaluates_last(self) -> bool:
         """Return whether the run ends with an evaluation that is not part of training."""
-        return self in (Mode.EVAL, Mode.CONTINUOUS_EVAL, Mode.TRAIN_AND_POST_EVAL)
+        return self.tests or self in (Mode.EVAL, Mode.CONTINUOUS_EVAL, Mode.TRAIN_AND_POST_EVAL)
+
+    @property
+    def tests(self) -> bool:
+        """Return whether the run evaluates the test data instead of the validation data."""
+        return self is Mode.TEST
 
     @property
     def predicts(self) -> bool:
@@ -142,7 +148,8 @@ def _define_own_flags() -> None:
     flags.DEFINE_bool(
         "dry_run",
         False,
-        "Build everything, run one training step and one evaluation step, and stop.",
+        "Build everything, estimate the memory of a training step, run one training step and one "
+        "evaluation step, and stop.",
     )
     flags.DEFINE_bool(
         "fast_dev_run",

@@ -117,6 +117,15 @@ def written_handles(graph: tf.__internal__.FuncGraph) -> list[tf.Tensor]:
     return [outside for outside, inside in graph.captures if inside.name in written]
 
 
+def value_spec(handle: tf.Tensor) -> tf.TensorSpec | None:
+    """Return the spec of a variable's value; None if the resource is not a variable."""
+    data = getattr(handle, "_handle_data", None)
+    if data is None or not data.is_set or len(data.shape_and_type) != 1:
+        return None
+    (value,) = data.shape_and_type
+    return tf.TensorSpec(tf.TensorShape(value.shape), tf.as_dtype(value.dtype))
+
+
 Built = TypeVar("Built")
 
 # The key under which Keras stores how many objects it has named, by class in snake case.

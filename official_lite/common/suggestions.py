@@ -62,6 +62,7 @@ _ELSEWHERE = {
     "shuffle": "task.train_data.shuffle_buffer_size",
     **dict.fromkeys(("data", "data_dir", "train_data", "dataset"), "task.train_data.input_path"),
     "validation_data": "task.validation_data.input_path",
+    "test_data": "task.test_data.input_path",
     **dict.fromkeys(("gpus", "num_gpus", "gpu"), "runtime.num_gpus"),
     **dict.fromkeys(("devices", "accelerator"), "runtime.devices"),
     **dict.fromkeys(("strategy", "distribution_strategy"), "runtime.distribution_strategy"),

@@ -34,6 +34,7 @@ HARMLESS = (
     "task.allow_image_summary",
     "task.init_checkpoint*",
     "task.predict_data",
+    "task.test_data",
     "task.validation_data",
     "task.*_data.prefetch_buffer_size",
     "task.*_data.ram_budget",
@@ -120,7 +121,7 @@ def check(params: hyperparams.Config, model_dir: str, *, is_allowed: bool = Fals
     if not any(map(_CHECKPOINT.fullmatch, files.list_names(model_dir))):
         return []
     changes = find_changes(params, model_dir)
-    if (names := other_experiment(_read_run(model_dir))) and not is_allowed:
+    if (names := other_experiment(read_run(model_dir))) and not is_allowed:
         before, now = names
         raise errors.ConfigValueError(
             f"The checkpoints in {model_dir} belong to the experiment `{before}`, not to `{now}`; "
@@ -217,7 +218,7 @@ def find_changes(params: hyperparams.Config, model_dir: str) -> list[Change]:
 
 def _changed_files(params: hyperparams.Config, model_dir: str) -> Iterator[Change]:
     """Yield a change for each model file that has changed since the last run."""
-    recorded = _read_run(model_dir).get("model_files")
+    recorded = read_run(model_dir).get("model_files")
     known = recorded if isinstance(recorded, dict) else {}
     for path, new in parsing.model_file_checksums(params).items():
         if (old := known.get(path, new)) != new:
@@ -254,11 +255,12 @@ def _read_params(model_dir: str) -> dict[str, Any]:
 
 
 def _read_given(model_dir: str) -> dict[str, Any]:
-    given = _read_run(model_dir).get("params")
+    given = read_run(model_dir).get("params")
     return given if isinstance(given, dict) else {}
 
 
-def _read_run(model_dir: str) -> dict[str, Any]:
+def read_run(model_dir: str) -> dict[str, Any]:
+    """Return the content of `run.json` in a model directory; empty if it can't be read."""
     try:
         return dict(files.read_json(os.path.join(model_dir, "run.json")))
     except (OSError, TypeError, ValueError):

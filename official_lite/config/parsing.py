@@ -123,7 +123,7 @@ class ExperimentParser:
                     "`tf_data_service_address` in the data config of each task instead."
                 )
             service = {"enable_tf_data_service": True, "tf_data_service_address": address}
-            blocks = ("train_data", "validation_data")
+            blocks = ("train_data", "validation_data", "test_data")
             present = [name for name in blocks if getattr(params.task, name) is not None]
             params.override({"task": dict.fromkeys(present, service)})
         return params

@@ -173,7 +173,7 @@ def _require_source(
     known = {other.name: other for other in earlier}
     if earlier:
         known["previous"] = earlier[-1]
-    if name in known and known[name].mode in ("eval", "continuous_eval"):
+    if name in known and known[name].mode in ("eval", "continuous_eval", "test"):
         raise errors.ConfigValueError(
             f"`init_from` of phase {phase.name!r} is {phase.init_from!r}, which only evaluates and "
             "leaves no checkpoint. Name a phase that trains."

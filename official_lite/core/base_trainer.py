@@ -18,6 +18,7 @@ from official_lite.core import (
     base_task,
     config_definitions,
     exporter_events,
+    fit_memory,
     model_building,
     predictor,
     step_checks,
@@ -132,6 +133,8 @@ class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
         self._validation_loss = step_metrics.BatchMean("validation_loss", dtype="float32")
         self._task_metrics: dict[bool, Any] = {}
         modes.check_overrides(config.trainer, type(self), Trainer, train=train)
+        if train:
+            fit_memory.check(config, self._strategy)
         requested = modes.execution_of(config.runtime)
         self._init_execution("graph" if requested == "auto" else requested)
         self._train_data: Any = self._create_train_data()
@@ -424,7 +427,9 @@ class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
         if self.has_coordinator:
             executors.run_and_count(super().run_steps, num_steps, self.global_step, self.optimizer)
         else:
-            super().run_steps(num_steps)
+            num_replicas = train_data.count_replicas(self.config)
+            with fit_memory.raising_for_smaller_batches(self.config, num_replicas):
+                super().run_steps(num_steps)
         self._train_data.settle()
         if not self._is_searched:
             self._is_searched = True
@@ -829,6 +834,8 @@ class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
             model_building.build_for_steps(
                 self.model, self.task, self._task_metrics, specs, self.optimizer
             )
+            if train:
+                model_building.warn_of_wrong_gradients(self.model)
         elif not model_building.has_variables(self.model):
             spec = predictor.build_dataset(self.config, self.task, self._strategy).element_spec
             model_building.build_for_prediction(self.model, self.task, spec)

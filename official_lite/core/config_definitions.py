@@ -10,7 +10,7 @@ from absl import logging
 from official_lite.common import errors, tf_config
 from official_lite.config import phase_configs
 from official_lite.modeling import hyperparams
-from official_lite.modeling.hyperparams import base_config, field_checks
+from official_lite.modeling.hyperparams import base_config, field_checks, yaml_io
 from official_lite.modeling.optimization.configs import optimization_config
 
 __all__ = [
@@ -24,6 +24,8 @@ __all__ = [
     "TaskConfig",
     "TrainerConfig",
     "base_config",
+    "for_test",
+    "require_test_data",
     "warn_about_dead_fields",
 ]
 
@@ -267,7 +269,8 @@ class TrainerConfig(base_config.Config):
         continuous_eval_timeout: The time in seconds after which `continuous_eval` stops if no new
             checkpoint appears.
         train_steps: The step at which training ends.
-        validation_steps: The number of batches in an evaluation; -1 means all of them.
+        validation_steps: The number of batches in an evaluation; -1 means all of them. The mode
+            `test` always evaluates all of them.
         validation_interval: The interval at which `train_and_eval` evaluates; 0 evaluates only at
             the end.
         best_checkpoint_export_subdir: The subdirectory for the best checkpoint; empty keeps none.
@@ -285,6 +288,8 @@ class TrainerConfig(base_config.Config):
             `train.py` catches them and then always saves.
         grad_accum_steps: The number of micro-batches per update, each of
             `global_batch_size / grad_accum_steps` examples.
+        fit_memory: Whether a run whose training step runs out of memory restarts from its latest
+            checkpoint with twice as many micro-batches. See docs/how_to/out_of_memory.md.
         allow_tpu_summary: Accepted from Model Garden files, with a warning.
         hooks: The hooks of the run, called in this order at each event. Each is a registered name,
             `package.module:Class` or `{workspace}/file.py:Class`, or a mapping of such a `name` and
@@ -352,6 +357,7 @@ class TrainerConfig(base_config.Config):
     steps_per_epoch: int = 0
     overfit_batches: int = 0
     virtual_replicas: int = 0
+    fit_memory: bool = False
 
     def validate_fields(self) -> None:
         field_checks.require_not_negative(
@@ -400,6 +406,8 @@ class TaskConfig(base_config.Config):
         train_data: The training data; None if the task provides its own.
         validation_data: The validation data; None if the task provides its own.
         predict_data: The data that `--mode=predict` reads; None means the validation data.
+        test_data: The data that `--mode=test` evaluates. If it is None, an override of its fields
+            starts with a copy of `validation_data`, so `task.test_data.input_path` may suffice.
         name: A name for the task's variables and logs.
         differential_privacy_config: Must be None. The Model Garden's method does not give the
             privacy that this field promises.
@@ -419,6 +427,7 @@ class TaskConfig(base_config.Config):
     train_data: DataConfig | None = dataclasses.field(default_factory=DataConfig)
     validation_data: DataConfig | None = dataclasses.field(default_factory=DataConfig)
     predict_data: DataConfig | None = None
+    test_data: DataConfig | None = None
     name: str | None = None
     differential_privacy_config: base_config.Config | None = None
     allow_image_summary: bool = False
@@ -440,6 +449,15 @@ class TaskConfig(base_config.Config):
         skipped.
         """
         return {}
+
+    def _merge(self, params: Mapping[str, Any], cursor: yaml_io.Cursor) -> None:
+        if self.test_data is None and isinstance(params.get("test_data"), Mapping):
+            # Start with the validation data, which the same override may change.
+            if (given := params.get("validation_data")) is not None:
+                below = cursor.key("validation_data", params)
+                self._set("validation_data", given, self.validation_data, below)
+            self.test_data = self.validation_data
+        super()._merge(params, cursor)
 
 
 @dataclasses.dataclass
@@ -535,6 +553,44 @@ class ExperimentConfig(base_config.Config):
     def validate_fields(self) -> None:
         if self.phases:
             phase_configs.require_order(self.phases)
+
+
+def require_test_data(params: ExperimentConfig) -> None:
+    """Check that a config supports the mode `test`.
+
+    Raises:
+        errors.ConfigValueError: If the config has several tasks or no test data.
+    """
+    has_eval_tasks = hyperparams.get_by_path(params, "eval_tasks")
+    if has_eval_tasks or not isinstance(params.task, TaskConfig):
+        raise errors.ConfigValueError(
+            "The mode `test` supports only experiments with one task, but this one has several. "
+            "Use the mode `eval`, with the test data as the validation data of each task."
+        )
+    if params.task.test_data is None:
+        raise errors.ConfigValueError(
+            "The mode `test` evaluates `task.test_data`, which is null. Set the fields in which it "
+            "differs from `task.validation_data`, for example --set=task.test_data.input_path=…"
+        )
+
+
+def for_test(params: ExperimentConfig) -> ExperimentConfig:
+    """Return the config with which the mode `test` evaluates: all test data as validation data.
+
+    Every task and trainer that evaluates the validation data of its config can therefore test.
+
+    Raises:
+        errors.ConfigError: If the config has several tasks or no test data, or if the task does not
+            support the class of the test data.
+    """
+    require_test_data(params)
+    tested = params.replace(
+        task={"validation_data": params.task.test_data},
+        # A compiled evaluation loop requires a number of steps.
+        trainer={"validation_steps": -1, "overfit_batches": 0, "eval_tf_while_loop": False},
+    )
+    tested.lock()
+    return tested
 
 
 def warn_about_dead_fields(params: hyperparams.Config) -> None:

@@ -21,7 +21,15 @@ __all__ = [
     "build_variables",
     "freeze",
     "has_variables",
+    "warn_of_wrong_gradients",
 ]
+
+# oneDNN computes in blocks of so many channels. Only kernels with fewer input channels are affected
+# by the defect that `warn_of_wrong_gradients` looks for.
+_CHANNELS_OF_A_BLOCK = 8
+
+# Uninitialized memory may contain zeros by chance, so the gradient is computed more than once.
+_GRADIENTS_TO_COMPARE = 16
 
 
 def build_by_task(
@@ -369,6 +377,57 @@ def freeze(model: keras.Model | tf.Module, patterns: Sequence[str]) -> None:
             "is left to train. Use patterns that match fewer weights."
         )
     logging.info("Froze %d of %d weights.", len(meant), len(model.weights))
+
+
+def warn_of_wrong_gradients(model: keras.Model | tf.Module) -> None:
+    """Warn if this processor computes wrong gradients for convolutions of the model.
+
+    On processors with AVX2 but without AVX-512, the oneDNN library of TensorFlow 2.21 returns
+    partly uninitialized memory as the gradient of a 1x1 kernel with stride 2 and fewer than 8 input
+    channels. For a model with such a layer, gradients are computed and compared with those of
+    another library, so the warning disappears when TensorFlow is fixed.
+    """
+    if not isinstance(model, keras.Model) or tf.config.list_logical_devices("GPU"):
+        return
+    suspects = [
+        layer
+        for layer in model._flatten_layers()
+        if isinstance(layer, keras.layers.Conv2D)
+        and layer.built
+        and (tuple(layer.kernel_size), tuple(layer.strides)) == ((1, 1), (2, 2))
+        and layer.kernel.shape[-2] < _CHANNELS_OF_A_BLOCK
+    ]
+    if suspects and not _computes_gradients_of_strided_kernels():
+        logging.warning(
+            "TensorFlow computes wrong gradients for %s on this processor, because oneDNN returns "
+            "uninitialized memory for 1x1 convolutions with stride 2 and fewer than %d input "
+            "channels. Set the environment variable TF_ENABLE_ONEDNN_OPTS=0, or use more channels.",
+            ", ".join(layer.path for layer in suspects),
+            _CHANNELS_OF_A_BLOCK,
+        )
+
+
+@functools.cache
+def _computes_gradients_of_strided_kernels() -> bool:
+    """Return whether oneDNN's gradients of a strided 1x1 kernel are those of Eigen, in float64."""
+
+    @tf.function
+    def compute(images: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:
+        with tf.GradientTape() as tape:
+            tape.watch(kernel)
+            loss = tf.reduce_sum(tf.square(tf.nn.conv2d(images, kernel, 2, "SAME")))
+        return tape.gradient(loss, kernel)
+
+    with tf.device("CPU"):
+        for seed in range(_GRADIENTS_TO_COMPARE):
+            values = tf.random.stateless_uniform([10, 14, 14, 6], [seed, 0])
+            kernel = tf.random.stateless_uniform([1, 1, 6, 8], [seed, 1])
+            exact = compute(tf.cast(values, tf.float64), tf.cast(kernel, tf.float64))
+            error = tf.cast(compute(values, kernel), tf.float64) - exact
+            # Rounding is a thousand times smaller, uninitialized memory as large as the gradient.
+            if tf.reduce_max(tf.abs(error)) > 1e-3 * tf.reduce_max(exact):
+                return False
+    return True
 
 
 def _fitting(model: keras.Model, pattern: str) -> list[Any]:

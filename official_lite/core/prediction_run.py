@@ -24,7 +24,13 @@ from official_lite.run import driver, run_record
 
 # The fields and blocks of the task config that do not affect predictions, or that `describe_source`
 # adds separately.
-_UNUSED = ("task.train_data", "task.validation_data", "task.predict_data", "task.init_checkpoint")
+_UNUSED = (
+    "task.train_data",
+    "task.validation_data",
+    "task.predict_data",
+    "task.test_data",
+    "task.init_checkpoint",
+)
 
 # Fields within `_UNUSED` blocks that may still affect predictions, because a task may build its
 # vocabulary from the training data.

@@ -98,6 +98,13 @@ def check_run(
         check_directories(params, model_dir, _best_checkpoint_hooks(params))
     if flags.Mode(mode).predicts:
         check_prediction(params)
+    if flags.Mode(mode).tests:
+        config_definitions.require_test_data(params)
+        if params.task.test_data == params.task.validation_data:
+            logging.warning(
+                "`task.test_data` equals `task.validation_data`, so the test evaluates the data "
+                "that chose the best checkpoint. Set `task.test_data` to data that were not used."
+            )
     earlier = earlier_phases or {}
     if reads_weights:
         check_evaluation(params, mode, model_dir, type(task) if task else None)
@@ -113,7 +120,7 @@ def check_evaluation(
     model_dir: str,
     task_cls: type[base_task.Task] | None = None,
 ) -> None:
-    """Check that there is a checkpoint, if the mode is `eval` or `predict`.
+    """Check that there is a checkpoint, if the mode is `eval`, `test` or `predict`.
 
     A task or a trainer that overrides `initialize` may load weights from elsewhere.
 
@@ -127,7 +134,9 @@ def check_evaluation(
         errors.CheckpointError: If there is no checkpoint.
     """
     init_checkpoint = params.task.init_checkpoint
-    if mode not in ("eval", "predict") or init_checkpoint:
+    if mode not in ("eval", "test", "predict") or init_checkpoint:
+        return
+    if mode == "test" and find_tested_checkpoint(params, model_dir):
         return
     if mode == "predict" and params.prediction.checkpoint != "latest":
         return
@@ -211,6 +220,41 @@ def check_evaluation_data(
         length.require_end(dataset)
 
 
+def find_tested_checkpoint(
+    params: config_definitions.ExperimentConfig, model_dir: str
+) -> str | None:
+    """Return the best checkpoint of a run, kept by the exporter or else by a hook of the config.
+
+    Returns:
+        The path; None if the run keeps no best checkpoint or has none yet.
+    """
+    kept = [params.trainer.best_checkpoint_export_subdir]
+    kept += [hook.directory for hook in _best_checkpoint_hooks(params)]
+    directories = [os.path.join(model_dir, subdir) for subdir in kept if subdir]
+    return next(filter(None, map(latest.latest_checkpoint, directories)), None)
+
+
+def check_tested_data(
+    params: config_definitions.ExperimentConfig, trainer: orbit.AbstractTrainer | None
+) -> None:
+    """Check that a trainer that already exists evaluates the test data.
+
+    Args:
+        params: The config that `config_definitions.for_test` returned.
+        trainer: The trainer; None if it is built later. Without a config, nothing is checked.
+
+    Raises:
+        errors.ConfigValueError: If the trainer was built for other data.
+    """
+    task = getattr(getattr(trainer, "config", None), "task", None)
+    if task is not None and task.validation_data != params.task.validation_data:
+        raise errors.ConfigValueError(
+            "The mode `test` got a trainer that was built to evaluate other data than "
+            "`task.test_data`. Build it with the config that "
+            "`config_definitions.for_test(params)` returns, or pass no trainer."
+        )
+
+
 def check_metric(
     params: config_definitions.ExperimentConfig, trainer: orbit.AbstractTrainer
 ) -> None:
@@ -291,6 +335,7 @@ def check_directories(
     taken = {
         "train": "the event files of training",
         trainer.validation_summary_subdir: "the event files of evaluations",
+        "test": "the event files of tests",
         "ema_checkpoints": "the averaged weights",
         "swa": "the weights of the hook `stochastic_weight_averaging`",
     }

@@ -120,6 +120,9 @@ def build_evaluation(
     """
     num_replicas = count_replicas(config)
     data: Any = config.task.validation_data
+    # In the mode `test`, the test data take the place of the validation data.
+    is_test = data is not None and data == hyperparams.get_by_path(config.task, "test_data")
+    path = "task.test_data" if is_test else "task.validation_data"
     if count := _count(config):
         data = micro_batch_data(config, num_replicas)
         build = length.first_batches(build_inputs, count, config.runtime.seed, repeat=False)
@@ -127,7 +130,7 @@ def build_evaluation(
         build = replicas.watch_batch_size(build_inputs, num_replicas)
     if config.trainer.validation_steps == -1:
         build = length.watch_cardinality(build)
-    with step_checks.naming_the_block(build_inputs, "task.validation_data", data):
+    with step_checks.naming_the_block(build_inputs, path, data):
         dataset: Dataset = distribute(build, data)
     return dataset
 
@@ -185,7 +188,7 @@ def check(config: config_definitions.ExperimentConfig, trainer: Any, *datasets: 
             "data were passed to the trainer. Set it to 0, or let `task.build_inputs` create the "
             "data."
         )
-    for block in ("train_data", "validation_data", "predict_data"):
+    for block in ("train_data", "validation_data", "test_data", "predict_data"):
         input_errors.remember_folder(hyperparams.get_by_path(config.task, f"{block}.input_path"))
     for name in ("next_train_inputs", "next_eval_inputs", "next_predict_inputs"):
         replicas.refuse_context(getattr(trainer, name), "the trainer")

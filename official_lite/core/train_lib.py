@@ -1,6 +1,7 @@
 """`run_experiment`, and the experiment runner whose parts a subclass can replace."""
 
 import contextlib
+import copy
 import functools
 import inspect
 import os
@@ -13,7 +14,14 @@ from absl import logging
 
 from official_lite import orbit, telemetry
 from official_lite.checkpoint import async_checkpoint_manager, directories, latest, model_state
-from official_lite.common import distribute_utils, files, goodput, preemption, terminal
+from official_lite.common import (
+    distribute_utils,
+    errors,
+    files,
+    goodput,
+    preemption,
+    terminal,
+)
 from official_lite.common.flags import Mode
 from official_lite.config import epochs, parsing
 from official_lite.core import (
@@ -23,6 +31,7 @@ from official_lite.core import (
     best_checkpoint,
     checkpoint_state,
     config_definitions,
+    fit_memory,
     prediction_run,
     preflight,
     train_data,
@@ -67,7 +76,7 @@ class OrbitExperimentRunner:
     Args:
         distribution_strategy: The strategy; None for the default strategy.
         task: The task.
-        mode: `train`, `eval`, `train_and_eval`, `continuous_eval`, `train_and_post_eval` or
+        mode: `train`, `eval`, `train_and_eval`, `continuous_eval`, `train_and_post_eval`, `test` or
             `predict`.
         params: The experiment's config.
         model_dir: The model directory; `run_record` describes its contents.
@@ -110,9 +119,15 @@ class OrbitExperimentRunner:
             reads_files = restore and trainer is None
             _check(params, mode, model_dir, self.strategy, task, restore, reads_files)
         preflight.require_agreement(params, self.strategy, mode)
+        self._mode = Mode.parse(mode)
+        if self._mode.tests:
+            params = config_definitions.for_test(params)
+            preflight.check_tested_data(params, trainer)
+            # The task may read its own config. Leave the caller's task unchanged.
+            task = copy.copy(task)
+            task._task_config = params.task
         self._params = params = parsing.read_model_files(params)
         self._model_dir = model_dir
-        self._mode = Mode.parse(mode)
         self._run_post_eval = run_post_eval
         self._hooks = tuple(hooks)
         self._all_hooks: Sequence[orbit.Hook] = ()
@@ -135,6 +150,9 @@ class OrbitExperimentRunner:
         self._writers = self._build_writers() if save_summary else []
         with contextlib.ExitStack() as on_exit:
             on_exit.callback(writer_factory.close_all, self._writers)
+            # A plain Orbit trainer has no checkpoint exporter.
+            if self._mode.tests and hasattr(self.trainer, "evaluating_apart"):
+                on_exit.enter_context(self.trainer.evaluating_apart())
             self._controller = self._build_controller(
                 trainer=self.trainer if self._mode.trains else None,
                 evaluator=self._find_evaluator(),
@@ -145,7 +163,7 @@ class OrbitExperimentRunner:
                 enable_async_checkpointing=enable_async_checkpointing,
             )
             on_exit.callback(self._controller.close)
-            if self._restore and self._mode.predicts:
+            if self._restore and self._chooses_checkpoint:
                 self.restore()
             self._opened = on_exit.pop_all()
         # A plain Orbit trainer may have no model.
@@ -183,15 +201,19 @@ class OrbitExperimentRunner:
 
         Returns:
             The model, and the metrics of the evaluation after training if one was requested, or
-            the counts of a prediction; else an empty dictionary.
+            those of a test, or the counts of a prediction; else an empty dictionary.
         """
         logs: Logs = {}
 
         def work(_: run_record.RunRecord) -> None:
             nonlocal logs
             logging.info("Starting the mode %s.", self._mode, extra=terminal.DETAIL)
-            with contextlib.closing(self), self.strategy.scope():
-                logs = self.run_mode(self.train, self.evaluate, self.predict)
+            try:
+                with contextlib.closing(self), self.strategy.scope():
+                    logs = self.run_mode(self.train, self.evaluate, self.predict)
+            except fit_memory.MicroBatchTooLargeError:
+                fit_memory.detach(self._hooks)
+                raise
             self.show_summary()
 
         driver.drive(
@@ -203,8 +225,8 @@ class OrbitExperimentRunner:
             allow_config_change=self._allow_config_change,
             at_the_end=[self._note_results],
         )
-        wants_logs = self._run_post_eval or self._mode in (Mode.TRAIN_AND_POST_EVAL, Mode.PREDICT)
-        return self.trainer.model, logs if wants_logs else {}
+        wanted = (Mode.TRAIN_AND_POST_EVAL, Mode.TEST, Mode.PREDICT)
+        return self.trainer.model, logs if self._run_post_eval or self._mode in wanted else {}
 
     def run_mode(
         self,
@@ -241,7 +263,8 @@ class OrbitExperimentRunner:
         Returns:
             The path of the checkpoint; None if there was none.
 
-        A prediction restores the checkpoint that `prediction.checkpoint` selects.
+        A prediction restores the checkpoint that `prediction.checkpoint` selects, and a test the
+        best checkpoint, if there is one.
 
         Raises:
             errors.CheckpointError: If the checkpoint does not match the model, or if the mode only
@@ -258,8 +281,19 @@ class OrbitExperimentRunner:
         path = None
         if chosen == "best":
             path = best_checkpoint.find_best_checkpoint(self.params, self.model_dir)
-        self._restored_path = self.controller.restore_checkpoint(path)
-        return self._restored_path
+        if self._mode.tests:
+            path = preflight.find_tested_checkpoint(self.params, self.model_dir)
+        self._restored_path = restored = self.controller.restore_checkpoint(path)
+        if self._mode.tests:
+            kind = "best" if path else "latest" if restored else "initial"
+            source = restored or self.params.task.init_checkpoint or "the task"
+            logging.info("Testing the %s weights, from %s.", kind, source)
+        return restored
+
+    @property
+    def _chooses_checkpoint(self) -> bool:
+        """Whether the mode may restore another checkpoint than the latest one."""
+        return self._mode.predicts or self._mode.tests
 
     def predict(self) -> Logs:
         """Write the predictions for all rows of the input that are not written yet.
@@ -360,15 +394,13 @@ class OrbitExperimentRunner:
         self._opened.close()
 
     def show_summary(self) -> None:
-        """Print the last metrics and the best checkpoint, if the run has writers."""
+        """Print the last metrics, and how to export the best model, if the run has writers."""
         if not self._writers:
             return
-        rows = dict(self._last_records.rows())
+        telemetry.summary_table(dict(self._last_records.rows()))
         subdir = self.params.trainer.best_checkpoint_export_subdir
         best = os.path.join(self.model_dir, subdir)
-        has_best = self.trains and subdir and latest.latest_checkpoint(best)
-        telemetry.summary_table(rows | ({"best checkpoint": best} if has_best else {}))
-        if has_best:
+        if self.trains and subdir and latest.latest_checkpoint(best):
             logging.info("To export the best model: python -m official_lite.tools export %s", best)
 
     def _build_trainer(
@@ -433,7 +465,9 @@ class OrbitExperimentRunner:
         return telemetry.RunInfo(
             model_dir=self.model_dir,
             total_steps=self.params.trainer.train_steps,
-            config=self.params.as_dict(),
+            # In a test, this config has the test data in the place of the validation data, so an
+            # experiment tracker must not replace the config of the training run with it.
+            config={} if self._mode.tests else self.params.as_dict(),
             mode=self._mode,
             train_epochs=getattr(epochs.given(self.params).trainer, "train_epochs", None),
         )
@@ -441,11 +475,12 @@ class OrbitExperimentRunner:
     def _build_hooks(self, trainer: base_trainer.Trainer | None) -> list[orbit.Hook]:
         """Build the hooks of the trainer and of the config, and append the caller's hooks.
 
-        Without training, only the caller's hooks are used. With training, a `StallWarning`, which
-        warns if training makes no progress, is always added.
+        Without training, only the caller's hooks are used. A test omits those that watch a metric,
+        because they judge validation results. With training, a `StallWarning`, which warns if
+        training makes no progress, is always added.
         """
         if trainer is None:
-            return list(self._hooks)
+            return [hook for hook in self._hooks if not (self._mode.tests and hook.watched_metric)]
         # A plain Orbit trainer has no `build_hooks`.
         own: list[orbit.Hook] = getattr(trainer, "build_hooks", list)()
         named = [create() for create in preflight.find_hooks(self.params)]
@@ -477,6 +512,7 @@ class OrbitExperimentRunner:
         if self._mode is Mode.CONTINUOUS_EVAL:
             all_eval_actions.append(self._stop_after_the_last_checkpoint)
         config = self.params.trainer
+        eval_subdir = "test" if self._mode.tests else config.validation_summary_subdir
         hooks = self._build_hooks(trainer)
         if trainer and self.checkpoint_manager:
             checkpoint_state.add_hooks(self.checkpoint_manager.checkpoint, hooks)
@@ -492,9 +528,7 @@ class OrbitExperimentRunner:
             enable_async_checkpointing=enable_async_checkpointing,
             summary_dir=os.path.join(self.model_dir, "train") if self._writes_events else None,
             eval_summary_dir=(
-                os.path.join(self.model_dir, config.validation_summary_subdir)
-                if self._writes_events
-                else None
+                os.path.join(self.model_dir, eval_subdir) if self._writes_events else None
             ),
             # Set the interval on all workers, because the interval splits loops; workers with loops
             # of different lengths would wait for each other.
@@ -508,8 +542,9 @@ class OrbitExperimentRunner:
             log_interval=config.log_interval or None,
             steps_per_epoch=config.steps_per_epoch or None,
             model_dir=self.model_dir,
-            # In the mode `predict`, `restore` is called later and selects the checkpoint.
-            restore=self._restore and not self._mode.predicts,
+            restore=self._restore and not self._chooses_checkpoint,
+            # In other modes, subclasses of the controller need not know this argument.
+            **({"eval_split": "test"} if self._mode.tests else {}),
         )
 
     def _build_train_actions(self, trainer: base_trainer.Trainer) -> list[orbit.Action]:
@@ -553,8 +588,9 @@ class OrbitExperimentRunner:
         )
 
     def _save_a_point_to_recover_to(self) -> None:
-        """Save the initial state if recovery is enabled, because recovery restores a checkpoint."""
-        wanted = self.params.trainer.recovery_max_trials > 0
+        """Save the initial state if the run may have to restore it before its first checkpoint."""
+        config = self.params.trainer
+        wanted = config.recovery_max_trials > 0 or config.fit_memory
         if wanted and self.checkpoint_manager and not self.checkpoint_manager.latest_checkpoint:
             self.controller.save_checkpoint()
 
@@ -595,7 +631,7 @@ def _with_arguments_of(
 
 @_with_arguments_of(OrbitExperimentRunner)
 def run_experiment(arguments: dict[str, Any]) -> tuple[keras.Model, Logs]:
-    """Train, evaluate or predict, resuming from the latest checkpoint in `model_dir`, if any.
+    """Train, evaluate, test or predict, resuming from the checkpoint in `model_dir`, if any.
 
     ::
 
@@ -604,14 +640,19 @@ def run_experiment(arguments: dict[str, Any]) -> tuple[keras.Model, Logs]:
     The arguments are those of `OrbitExperimentRunner`.
 
     Returns:
-        The model, and the metrics of the evaluation after training if one was requested, or the
-        counts of a prediction; else an empty dictionary.
+        The model, and the metrics of the evaluation after training if one was requested, or those
+        of a test, or the counts of a prediction; else an empty dictionary.
 
     Raises:
         errors.OfficialLiteError: For every error that the user can fix; see `common.errors`.
     """
     params = parsing.read_model_files(parsing.expand_home(arguments["params"]))
     task, trainer = arguments["task"], arguments["trainer"]
+    if trainer is not None and params.trainer.fit_memory:
+        raise errors.ConfigValueError(
+            "`trainer.fit_memory` is true, but `run_experiment` got a trainer, which it can't "
+            "build again with smaller micro-batches. Set it to false, or pass no trainer."
+        )
     divides_data = (
         trainer_factory.divides_data(params)
         if trainer is None
@@ -620,7 +661,7 @@ def run_experiment(arguments: dict[str, Any]) -> tuple[keras.Model, Logs]:
     arguments["params"] = params = epochs.resolve(params, task, divides_data=divides_data)
     arguments["model_dir"] = files.expand_home(arguments["model_dir"])
     return execute(
-        lambda: OrbitExperimentRunner(**arguments),
+        functools.partial(OrbitExperimentRunner, **arguments),
         strategy=arguments["distribution_strategy"],
         params=params,
         mode=arguments["mode"],
@@ -632,7 +673,7 @@ def run_experiment(arguments: dict[str, Any]) -> tuple[keras.Model, Logs]:
 
 
 def execute(
-    build_runner: Callable[[], OrbitExperimentRunner],
+    build_runner: Callable[..., OrbitExperimentRunner],
     *,
     strategy: tf.distribute.Strategy | None,
     params: config_definitions.ExperimentConfig,
@@ -645,7 +686,8 @@ def execute(
     """Check a run, then build and run its runner under the config's seed and precision.
 
     Args:
-        build_runner: A function that builds the runner.
+        build_runner: A function that builds the runner. If `trainer.fit_memory` changes the config,
+            it gets the changed one as `params`.
         strategy: The strategy.
         params: The config of the experiment.
         mode: The mode.
@@ -660,9 +702,13 @@ def execute(
     _check(params, mode, model_dir, strategy, task, reads_files=reads_files)
     results: list[tuple[keras.Model, Logs]] = []
 
-    def work(_: run_record.RunRecord) -> None:
-        with runtime.seed_and_precision(params.runtime):
-            results.append(build_runner().run())
+    def attempt(changed: config_definitions.ExperimentConfig) -> None:
+        arguments = {} if changed is params else {"params": changed}
+        with runtime.seed_and_precision(changed.runtime):
+            results.append(build_runner(**arguments).run())
+
+    def work(record: run_record.RunRecord) -> None:
+        fit_memory.run(attempt, params, record)
 
     driver.drive(
         work,

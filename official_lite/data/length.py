@@ -103,8 +103,9 @@ def require_end(dataset: tf.data.Dataset | tf.distribute.DistributedDataset) -> 
     """
     if is_infinite(dataset):
         raise errors.ConfigValueError(
-            "The validation data repeat forever, but `trainer.validation_steps` is -1, which "
-            "means all data. Set it to a number of batches, or remove the `repeat`."
+            "The data to evaluate repeat forever, but all of them are requested, because "
+            "`trainer.validation_steps` is -1 or the mode is `test`. Remove the `repeat`. For "
+            "validation data, you can instead set the field to a number of batches."
         )
 
 

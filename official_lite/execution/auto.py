@@ -9,6 +9,7 @@ from absl import logging
 
 from official_lite import orbit
 from official_lite.checkpoint import directories
+from official_lite.common import keras_variables
 from official_lite.execution import execution_record, modes, repeatability
 from official_lite.execution.execution_record import ExecutionRecord
 from official_lite.modeling import distributed_gradients, embedding_lookups
@@ -29,14 +30,15 @@ class VariableSnapshot:
 
     def __init__(self, functions: Iterable[Any]) -> None:
         handles = {
-            id(handle): handle
+            id(handle): (handle, spec.dtype)
             for function in functions
             for handle in function.captured_inputs
-            if handle.dtype == tf.resource and _value_dtype(handle) is not None
+            if handle.dtype == tf.resource
+            and (spec := keras_variables.value_spec(handle)) is not None
         }
         self._values = [
-            (handle, tf.raw_ops.ReadVariableOp(resource=handle, dtype=_value_dtype(handle)))
-            for handle in handles.values()
+            (handle, tf.raw_ops.ReadVariableOp(resource=handle, dtype=dtype))
+            for handle, dtype in handles.values()
         ]
 
     def restore(self) -> None:
@@ -46,14 +48,6 @@ class VariableSnapshot:
 
     def __len__(self) -> int:
         return len(self._values)
-
-
-def _value_dtype(handle: tf.Tensor) -> tf.DType | None:
-    """Return the dtype of the variable that a handle refers to; None for any other resource."""
-    data = getattr(handle, "_handle_data", None)
-    if data is None or not data.is_set or len(data.shape_and_type) != 1:
-        return None
-    return tf.dtypes.as_dtype(data.shape_and_type[0].dtype)
 
 
 # The minimum number of training steps for benchmarks. A shorter run would end before the modes

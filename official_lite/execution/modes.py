@@ -131,7 +131,9 @@ def check_overrides(
     if count:
         divided["virtual_replicas"] = ("train_step", "eval_step", "replica_train_step")
     if train and config.grad_accum_steps > 1:
-        divided["grad_accum_steps"] = ("train_step",)
+        divided["grad_accum_steps"] = ("train_step", "replica_train_step")
+    if train and config.fit_memory:
+        divided["fit_memory"] = ("train_step", "replica_train_step")
     for field, steps in divided.items():
         for name in steps:
             if getattr(trainer_cls, name) is not getattr(base, name):

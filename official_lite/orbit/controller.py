@@ -96,12 +96,14 @@ class Controller:
         eval_summary_manager: A summary manager that replaces `eval_summary_dir`.
         hooks: User-defined hooks that run in Python between steps, in this order.
         writers: Writers that receive a record of each report (split `train`) and each evaluation
-            (split `validation`). The controller flushes the writers; the code that opened them
+            (split `eval_split`). The controller flushes the writers; the code that opened them
             closes them. Defaults to a writer to the log.
         steps_per_epoch: The number of steps after which `Hook.after_epoch` is called.
         model_dir: The directory in which hooks may write. Defaults to the directory of
             `checkpoint_manager`.
         restore: Whether the constructor restores a checkpoint. If false, call `restore_checkpoint`.
+        eval_split: The name of the data that evaluations read. The `validation_loss` of another
+            split is reported under the name of that split, such as `test_loss`.
 
     Attributes:
         storage: The event storage.
@@ -144,6 +146,7 @@ class Controller:
         log_interval: int | None = None,
         model_dir: str | os.PathLike[str] | None = None,
         restore: bool = True,
+        eval_split: str = "validation",
     ) -> None:
         if trainer is None and evaluator is None:
             raise errors.ConfigValueError(
@@ -198,8 +201,9 @@ class Controller:
         if trainer is not None:
             trainer.event_storage = self.storage
             trainer._orbit_controller = self
+        self._eval_split = eval_split
         self._reports = reports.Reports(
-            self.storage, writers, self.summary_manager, self.eval_summary_manager
+            self.storage, writers, self.summary_manager, self.eval_summary_manager, eval_split
         )
         self._loss_watch = reports.LossWatch()
         checkpoint_dir = self._checkpoints.directory if self._checkpoints else None
@@ -287,6 +291,9 @@ class Controller:
             self._keeping_metrics(),
         ):
             output = dict(evaluator.evaluate(tf.constant(steps, tf.int32)) or {})
+        loss = f"{self._eval_split}_loss"
+        if loss not in output:  # A metric of the task may have this name.
+            output = {loss if name == "validation_loss" else name: v for name, v in output.items()}
         logs = reports.as_numpy(output)
         if steps > 0:
             seconds = max(time.monotonic() - started, 1e-9)

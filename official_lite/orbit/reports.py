@@ -139,6 +139,7 @@ class Reports:
         writers: The writers that receive the records. If empty, records go to the log.
         summary_manager: The summary manager for training reports.
         eval_summary_manager: The summary manager for evaluation reports.
+        eval_split: The split of evaluation reports.
 
     Attributes:
         train_logs: The last value of everything that training has reported.
@@ -151,10 +152,12 @@ class Reports:
         writers: Sequence[telemetry.Writer],
         summary_manager: utils.SummaryManagerInterface,
         eval_summary_manager: utils.SummaryManagerInterface,
+        eval_split: str = "validation",
     ) -> None:
         self._storage = storage
         self._writer = telemetry.MultiWriter(writers or [telemetry.ConsoleWriter()])
-        self._summary_managers = {"train": summary_manager, "validation": eval_summary_manager}
+        self._eval_split = eval_split
+        self._summary_managers = {"train": summary_manager, eval_split: eval_summary_manager}
         self._records: list[telemetry.Record] = []
         self._next_progress = 0.0
         self.train_logs: runner.Output = {}
@@ -189,12 +192,12 @@ class Reports:
     def report_evaluation(self, logs: runner.Output, *, step: int) -> None:
         """Report an evaluation. The storage keeps its numbers for the next training report."""
         self.eval_logs = logs
-        self._report(logs, "validation", step, telemetry.Events())
+        self._report(logs, self._eval_split, step, telemetry.Events())
 
     def report_what_is_left(self, *, step: int) -> None:
         """Report the numbers logged during an evaluation outside of training."""
         events = self._storage.take()
-        self._report(dict(events.scalars), "validation", step, events)
+        self._report(dict(events.scalars), self._eval_split, step, events)
 
     def write(self) -> None:
         """Pass the pending records to the writers and flush the writers.

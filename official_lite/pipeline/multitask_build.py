@@ -49,6 +49,7 @@ class MultiTaskBuild(Build):
             trainer=trainer,
             optimizer=ctx.optimizer,
             enable_async_checkpointing=ctx.enable_async_checkpointing,
+            hooks=ctx.hooks,
             restore=False,
         )
         # Without training, the runner's trainer is the evaluator.

@@ -8,6 +8,7 @@ import keras
 import tensorflow as tf
 from absl import logging
 
+from official_lite import orbit
 from official_lite.checkpoint import latest
 from official_lite.common import (
     cluster,
@@ -19,7 +20,7 @@ from official_lite.common import (
     terminal,
 )
 from official_lite.config import epochs, parsing, phase_configs
-from official_lite.core import config_definitions, preflight, task_factory
+from official_lite.core import config_definitions, fit_memory, preflight, task_factory
 from official_lite.pipeline.stages import (
     STAGES,
     Engine,
@@ -62,10 +63,25 @@ def run_stages(stages: Mapping[str, type[Stage]], ctx: ExperimentContext) -> Non
     # immediately: there is nothing to save yet.
     meet_workers(ctx.params.runtime)
 
+    initial = {**vars(ctx), "extras": dict(ctx.extras)}
+
     def work(record: run_record.RunRecord) -> None:
         for name, stage in stages.items():
             logging.info("%s", describe(name, stage), extra=terminal.DETAIL)
-        _run_to_the_last(stages, ctx, record)
+        fit_memory.run(lambda params: attempt(params, record), ctx.params, record)
+
+    def attempt(params: Any, record: run_record.RunRecord) -> None:
+        ctx.params = params
+        try:
+            _run_to_the_last(stages, ctx, record)
+        except fit_memory.MicroBatchTooLargeError:
+            # Release everything that the next attempt builds again, except the strategy.
+            _close(ctx)
+            ctx.exit_stack.close()
+            fit_memory.detach(ctx.hooks)
+            fresh = {"strategy": ctx.strategy, "extras": dict(initial["extras"])}
+            vars(ctx).update({**initial, **fresh})
+            raise
 
     def finalize(record: run_record.RunRecord, error: BaseException | None) -> None:
         del record
@@ -100,7 +116,8 @@ def _run_to_the_last(
     while name != _LAST:
         params = ctx.params
         jump = _call(stages, name, ctx)
-        if ctx.params is not params:
+        # The config of a test has the test data in the place of the validation data.
+        if ctx.params is not params and ctx.mode != "test":
             record.replace_params(ctx.params)
         name = _next_stage(name, jump)
     if ctx.runner is not None and ctx.runner.lacks_evaluation:
@@ -180,12 +197,14 @@ class RunPipeline:
 
     Args:
         params: The experiment's config.
-        mode: `train`, `eval`, `train_and_eval`, `continuous_eval` or `train_and_post_eval`.
+        mode: `train`, `eval`, `train_and_eval`, `continuous_eval`, `train_and_post_eval`, `test` or
+            `predict`.
         model_dir: The model directory of the run.
         stages: Stages that override those in the config, by stage name (`prepare`, `build`,
             `initialize`, `run`, `finalize`). The values are classes or names of classes.
         enable_async_checkpointing: Whether training continues while a checkpoint is written.
         allow_config_change: Whether training may resume from checkpoints of a different config.
+        hooks: Hooks that run after the hooks of the trainer and of the config.
 
     Raises:
         errors.OfficialLiteError: If the config is invalid.
@@ -199,7 +218,9 @@ class RunPipeline:
         stages: Mapping[str, Any] | None = None,
         enable_async_checkpointing: bool = True,
         allow_config_change: bool = False,
+        hooks: Sequence[orbit.Hook] = (),
     ) -> None:
+        self._hooks = hooks
         self._enable_async_checkpointing = enable_async_checkpointing
         self._allow_config_change = allow_config_change
         params, model_dir = parsing.expand_home(params), files.expand_home(model_dir)
@@ -248,6 +269,7 @@ class RunPipeline:
             ctx = plan.context(dict(finished), strategy)
             ctx.enable_async_checkpointing = self._enable_async_checkpointing
             ctx.allow_config_change = self._allow_config_change
+            ctx.hooks = self._hooks
             run_stages(plan.stages, ctx)
             finished[plan.phase] = plan.finished(ctx)
             strategy = ctx.strategy

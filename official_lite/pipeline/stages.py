@@ -4,7 +4,7 @@ import contextlib
 import dataclasses
 import enum
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import keras
@@ -150,6 +150,7 @@ class ExperimentContext:
         error: The error that ended the run, for `finalize`.
         enable_async_checkpointing: Whether training continues while a checkpoint is written.
         allow_config_change: Whether training may resume from checkpoints of a different config.
+        hooks: Hooks that run after the hooks of the trainer and of the config.
         extras: Arbitrary data that custom stages share.
         exit_stack: Context managers to close at the end of the run, after `finalize`.
     """
@@ -170,6 +171,7 @@ class ExperimentContext:
     error: BaseException | None = None
     enable_async_checkpointing: bool = True
     allow_config_change: bool = False
+    hooks: Sequence[orbit.Hook] = ()
     extras: dict[str, Any] = dataclasses.field(default_factory=dict)
     exit_stack: contextlib.ExitStack = dataclasses.field(default_factory=contextlib.ExitStack)
 
@@ -278,6 +280,8 @@ class Build(Stage):
 
     def build(self, ctx: ExperimentContext) -> None:
         """Build all parts in order and store them in the context."""
+        if ctx.mode == flags.Mode.TEST:
+            ctx.params = config_definitions.for_test(ctx.params)
         ctx.strategy = self.make_strategy(ctx)
         with ctx.strategy.scope():
             # Set the seed before the task is built, because setting the seed deletes the resources
@@ -346,6 +350,7 @@ class Build(Stage):
             model_dir=ctx.model_dir,
             trainer=ctx.trainer,
             enable_async_checkpointing=ctx.enable_async_checkpointing,
+            hooks=ctx.hooks,
             restore=False,
         )
 

@@ -410,12 +410,13 @@ def _minutes(run: Run, series: Series) -> list[float]:
 
 
 def _quantity(split: str, name: str, others: Container[str]) -> str:
-    """Return the name without `training_` or `validation_`, so that splits share a chart.
+    """Return the name without the prefix of its split, so that splits share a chart.
 
     A metric that already has the shortened name is marked with `(metric)`, so that it is not drawn
     in the chart of the trainer's loss.
     """
-    prefix = {"train": "training_", "validation": "validation_"}.get(split, "")
+    prefixes = {"train": "training_", "validation": "validation_", "test": "test_"}
+    prefix = prefixes.get(split, "")
     if prefix and f"{prefix}{name}" in others:
         return f"{name} (metric)"
     return name.removeprefix(prefix) or name
@@ -442,16 +443,25 @@ def _chart(runs: Sequence[Run], quantity: str, found: Sequence[_Curve]) -> chart
     return charts.Chart(
         title=quantity,
         series=[_series(runs, curve, own) for curve in own],
+        x_label="epoch" if _count_epochs(runs) else "step",
         is_smoothed=True,
     )
+
+
+def _count_epochs(runs: Sequence[Run]) -> bool:
+    """Return whether the charts count epochs, as the terminal did during each of the runs."""
+    return all(run.steps_per_epoch for run in runs)
 
 
 def _series(runs: Sequence[Run], curve: _Curve, others: Sequence[_Curve]) -> charts.Series:
     is_alone = all(other.split == curve.split for other in others)
     stands_back = len(runs) > 1 and curve.split == "train" and not is_alone
+    points: list[tuple[float, float]] = list(curve.points)
+    if _count_epochs(runs):
+        points = [(step / (runs[curve.run].steps_per_epoch or 1), y) for step, y in points]
     return charts.Series(
         name=curve.split if len(runs) == 1 else f"{runs[curve.run].name}, {curve.split}",
-        points=curve.points,
+        points=points,
         minutes=curve.minutes,
         colour=_colour(runs, curve.run, curve.split),
         look="dashed" if stands_back else "solid",

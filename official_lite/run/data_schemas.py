@@ -13,7 +13,7 @@ from official_lite.data import file_patterns
 from official_lite.data.sources import registry, schema
 from official_lite.modeling import hyperparams
 
-_DATA = ("train_data", "validation_data", "predict_data")
+_DATA = ("train_data", "validation_data", "test_data", "predict_data")
 
 
 def task_configs(
@@ -34,7 +34,8 @@ def data_blocks(task: config_definitions.TaskConfig, mode: str) -> Iterator[tupl
     for path, part in task_configs(task):
         found = {name: hyperparams.get_by_path(part, name) for name in _DATA}
         lacks_own = kind.predicts and found["predict_data"] is None
-        is_read = (kind.trains, kind.evaluates or lacks_own, kind.predicts)
+        validates = lacks_own or (kind.evaluates and not kind.tests)
+        is_read = (kind.trains, validates, kind.tests, kind.predicts)
         for (name, block), reads in zip(found.items(), is_read, strict=True):
             if reads and block is not None:
                 yield f"{path}.{name}", block
@@ -112,7 +113,9 @@ def _describe(
     place: str, block: config_definitions.DataConfig, model_dir: str
 ) -> Iterator[tuple[str, schema.DataSchema]]:
     """Yield the schema file path and the current schema of each source of a data config block."""
-    name = place.removeprefix("task.").replace(".task_config", "").translate(_IN_FILE_NAMES)
+    # Test data have the schema of the validation data, because training never reads them.
+    name = place.removeprefix("task.").replace("test_data", "validation_data")
+    name = name.replace(".task_config", "").translate(_IN_FILE_NAMES)
     given = block.input_path
     inputs: dict[str, Any] = {"": given}
     if isinstance(given, config_definitions.base_config.Config):

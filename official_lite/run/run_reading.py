@@ -27,7 +27,12 @@ from official_lite.modeling.hyperparams import yaml_io
 from official_lite.run import model_dir_lock
 
 # The metrics files of the training job and of evaluation-only jobs in the same directory.
-_METRICS = ("metrics.json", "metrics.continuous_eval.json", "metrics.eval.json")
+_METRICS = (
+    "metrics.json",
+    "metrics.continuous_eval.json",
+    "metrics.eval.json",
+    "metrics.test.json",
+)
 # A directory that contains any of these files is a model directory.
 _RECORDS = ("run.json", "params.yaml", *_METRICS)
 # The types of the `run.json` fields that are read.
@@ -60,7 +65,7 @@ class Series:
     the repeated steps.
 
     Attributes:
-        split: `train`, `validation`, …
+        split: `train`, `validation`, `test`, …
         name: Name of the metric; nested names are joined by `/`.
         steps: Steps, increasing.
         values: One value per step; NaN for values that were not finite.
@@ -171,6 +176,15 @@ class Run:
     checkpoints: Sequence[SavedCheckpoint] = ()
     best: BestCheckpoint | None = None
     problems: Sequence[str] = ()
+
+    @property
+    def steps_per_epoch(self) -> float | None:
+        """The number of steps in an epoch; None if the config gives no length in whole epochs."""
+        # The epochs of a shorter run, such as a dry run, have no meaning.
+        epochs = self.given.get("trainer.train_epochs")
+        if not self.train_steps or not isinstance(epochs, int | float) or epochs < 1:
+            return None
+        return self.train_steps / epochs
 
     @property
     def steps_per_second(self) -> float | None:

@@ -14,7 +14,7 @@
       goodput.json                  where the time went, over all starts; see common/goodput.py
       log.txt                       the complete log, including tracebacks
       metrics.json                  one JSON object per line for each report and evaluation
-      train/  validation/           event files
+      train/  validation/  test/    event files
       ckpt-<step>.*                 checkpoints, see docs/checkpoints.md
       best_ckpt/                    the best checkpoint, with info.json
 
@@ -118,6 +118,7 @@ class RunRecord(contextlib.AbstractContextManager["RunRecord"]):
         self._allow_config_change = allow_config_change
         self._lock = contextlib.ExitStack()
         self._entries: dict[str, Any] = {}
+        self._earlier: dict[str, Any] = {}
         # A lock is required because the thread that writes checkpoints seals the record.
         self._writing = threading.RLock()
         self._line: str | None = None
@@ -134,6 +135,11 @@ class RunRecord(contextlib.AbstractContextManager["RunRecord"]):
         """Add entries to `run.json`, which are written when the run ends."""
         with self._writing:
             self._entries |= entries
+
+    def earlier(self, entry: str) -> dict[str, Any]:
+        """Return an entry that an earlier training run in the directory has recorded, if any."""
+        found = self._earlier.get(entry)
+        return found if isinstance(found, dict) else {}
 
     def replace_params(self, params: config_definitions.ExperimentConfig) -> None:
         """Replace the recorded config, for example after epochs were converted to steps."""
@@ -210,6 +216,8 @@ class RunRecord(contextlib.AbstractContextManager["RunRecord"]):
         self._lock.enter_context(lock)
 
     def _write_start(self, changes: list[compatibility.Change]) -> None:
+        if self._is_training:
+            self._earlier = compatibility.read_run(self._model_dir)
         if not all(change.is_harmless for change in changes):
             self._keep_old_params()
         argv = [yaml_io.mask_passwords(argument) for argument in sys.argv]

@@ -121,7 +121,7 @@ def _write(
 
 SummaryFn = Callable[..., Any]
 
-_LOSSES = frozenset({"training_loss", "validation_loss"})
+_LOSSES = frozenset({"training_loss", "validation_loss", "test_loss"})
 
 # A directory that contains any of these files is a model directory.
 _OF_A_RUN = frozenset({"checkpoint", "params.yaml", "run.json"})

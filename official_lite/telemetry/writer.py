@@ -86,7 +86,7 @@ class Record:
 
     Attributes:
         step: The global step at which the values were read.
-        split: What the values were measured on: `"train"`, `"validation"`, …
+        split: What the values were measured on: `"train"`, `"validation"`, `"test"`, …
         values: Python numbers by name. A nested mapping groups related values, such as the metrics
             of one of several data sets.
         images: Images by name: `[height, width, channels]`, uint8. Text writers ignore them.

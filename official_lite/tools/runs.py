@@ -265,10 +265,10 @@ def facts_of(run: run_reading.Run) -> Facts:
 
 
 def metric_names(runs: Sequence[Facts]) -> list[str]:
-    """Return the metrics of all runs: validation first, then best, training and others."""
+    """Return the metrics of all runs: validation first, then best, test, training and others."""
     names = dict.fromkeys(name for facts in runs for name in facts.metrics)
-    order = {"validation": 0, "best": 1, "train": 2}
-    return sorted(names, key=lambda name: order.get(name.partition("/")[0], 3))
+    order = {"validation": 0, "best": 1, "test": 2, "train": 3}
+    return sorted(names, key=lambda name: order.get(name.partition("/")[0], len(order)))
 
 
 def resolve(name: str, runs: Sequence[Facts]) -> str:

@@ -1,4 +1,4 @@
-"""Train or evaluate a registered experiment, or predict with it.
+"""Train, evaluate or test a registered experiment, or predict with it.
 
     python train.py --experiment=vision/digits_cnn --mode=train_and_eval --model_dir=/tmp/digits
     official-lite train --import=mine.py --experiment=mine --mode=train --model_dir=/tmp/mine
@@ -73,7 +73,11 @@ def _main(argv: list[str]) -> None:
     if FLAGS.print_config:
         execution = execution_record.describe_execution(FLAGS.model_dir)
         print(parsing.to_yaml(params) + execution, end="")
-    elif FLAGS.dry_run:
+        return
+    if FLAGS.mode == "test" and not params.phases:
+        # Check this before TensorFlow is imported.
+        config_definitions.require_test_data(params)
+    if FLAGS.dry_run:
         _dry_run(params)
     elif not run_record.is_finished(
         params, FLAGS.mode, FLAGS.model_dir, allow_config_change=FLAGS.allow_config_change
@@ -83,7 +87,12 @@ def _main(argv: list[str]) -> None:
 
 
 def _dry_run(params: config_definitions.ExperimentConfig) -> None:
-    """Run one training step and one evaluation step, which is optional with `--mode=train`."""
+    """Estimate the memory of a training step, then run it and an evaluation step.
+
+    With `--mode=train`, a task may lack the evaluation step.
+    """
+    if FLAGS.mode == "test" and not params.phases:
+        params = config_definitions.for_test(params).replace(trainer={"validation_steps": 1})
     with tempfile.TemporaryDirectory() as model_dir:
         try:
             _run(params, "train_and_eval", model_dir)
@@ -118,8 +127,8 @@ def _run(params: config_definitions.ExperimentConfig, mode: str, model_dir: str)
     with app.gc_frozen_imports(), terminal.without_startup_messages():
         import tensorflow as tf
 
-        from official_lite import pipeline, telemetry
-        from official_lite.core import continuous_finetune_lib
+        from official_lite import orbit, pipeline, telemetry
+        from official_lite.core import continuous_finetune_lib, step_memory
 
         # List the devices here, because listing them for the first time also prints startup
         # messages.
@@ -127,12 +136,16 @@ def _run(params: config_definitions.ExperimentConfig, mode: str, model_dir: str)
     if mode == "continuous_train_and_eval":
         continuous_finetune_lib.run_continuous_finetune(mode, params, model_dir)
         return
+    estimate = orbit.hooks.LambdaHook(
+        before_train=lambda hook: step_memory.log_estimate(hook.trainer)
+    )
     _, logs = pipeline.RunPipeline(
         params,
         mode,
         model_dir,
         enable_async_checkpointing=FLAGS.enable_async_checkpointing,
         allow_config_change=FLAGS.allow_config_change,
+        hooks=[estimate] if FLAGS.dry_run else [],
     ).run()
-    if mode in ("eval", "predict") and logs:
+    if mode in ("eval", "test", "predict") and logs:
         print(telemetry.to_json(telemetry.numbers(logs)))

@@ -34,6 +34,7 @@ _LEFT_OUT: dict[str, Any] = {
     "hooks": [],
     "writers": [],
     "recovery_max_trials": -1,
+    "fit_memory": False,
     "best_checkpoint_export_subdir": "",
     "best_checkpoint_eval_metric": "",
 }

@@ -36,6 +36,7 @@ def test_tilde_in_arguments_is_expanded_only_before_a_double_dash(
         ("continuous_eval", False, True, True),
         ("continuous_train_and_eval", True, True, False),
         ("train_and_post_eval", True, True, True),
+        ("test", False, True, True),
         ("search", False, False, False),
         ("predict", False, False, False),
     ],

@@ -50,6 +50,15 @@ def test_default_config_and_model_garden_values_are_valid() -> None:
     cfg.TaskConfig(init_checkpoint_modules=["backbone", "head"]).validate()
 
 
+def test_fields_of_null_test_data_are_those_of_the_validation_data_unless_they_are_set() -> None:
+    task = cfg.TaskConfig(validation_data=cfg.DataConfig(input_path="a", cache=True))
+    task.override({"test_data": {"input_path": "b"}, "validation_data": {"global_batch_size": 4}})
+    assert task.test_data == cfg.DataConfig(input_path="b", cache=True, global_batch_size=4)
+    assert task.validation_data == cfg.DataConfig(input_path="a", cache=True, global_batch_size=4)
+    task.override({"validation_data": {"global_batch_size": 8}, "test_data": {"cache": False}})
+    assert task.test_data == cfg.DataConfig(input_path="b", global_batch_size=4)
+
+
 def test_warning_names_config_fields_without_effect(caplog: pytest.LogCaptureFixture) -> None:
     params = cfg.ExperimentConfig(runtime=cfg.RuntimeConfig(per_gpu_thread_count=2))
     optimizer = {"type": "adamw", "adamw": {"global_clipnorm": 5.0}}

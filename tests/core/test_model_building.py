@@ -1,9 +1,15 @@
+import json
+import os
+import subprocess
+import sys
+
 import keras
 import pytest
 import tensorflow as tf
 
 from official_lite.common import errors
 from official_lite.core import model_building
+from tests import commands
 from tests.line_experiment import LineTask
 
 
@@ -164,3 +170,87 @@ def test_step_that_is_traced_to_build_a_model_may_use_the_optimizer_of_the_run(
     adam = {"optimizer_config": {"optimizer": {"type": "adam"}}}
     trainer = make_trainer(experiment(task={"is_built": False}, trainer=adam), task_cls=Decaying)
     assert "mse" in trainer.train(tf.constant(2))
+
+
+# Compares the gradients of TensorFlow with those of NumPy, and looks for the warning.
+STRIDED_KERNEL = """
+import json, logging, keras, numpy as np, tensorflow as tf
+from official_lite.core import model_building
+
+@tf.function
+def gradient_of(images, errors):
+    with tf.GradientTape() as tape:
+        kernel = tf.zeros([1, 1, 6, 8])
+        tape.watch(kernel)
+        loss = tf.reduce_sum(tf.nn.conv2d(images, kernel, 2, "SAME") * errors)
+    return tape.gradient(loss, kernel)
+
+is_wrong = False
+for seed in range(30):
+    numbers = np.random.default_rng(seed)
+    images = numbers.uniform(size=(10, 14, 14, 6)).astype(np.float32)
+    errors = numbers.uniform(size=(10, 7, 7, 8)).astype(np.float32)
+    found = gradient_of(tf.constant(images), tf.constant(errors)).numpy()[0, 0]
+    expected = np.einsum("nhwi,nhwo->io", images[:, ::2, ::2], errors)
+    is_wrong |= bool(np.max(np.abs(found - expected)) > 1e-3 * np.max(expected))
+
+class Messages(logging.Handler):
+    def __init__(self):
+        super().__init__()
+        self.texts = []
+    def emit(self, record):
+        self.texts.append(record.getMessage())
+
+messages = Messages()
+logging.getLogger("absl").addHandler(messages)
+def convolve(channels):
+    return keras.Sequential([keras.Input((14, 14, channels)), keras.layers.Conv2D(8, 1, 2)])
+model_building.warn_of_wrong_gradients(convolve(8))
+assert not messages.texts
+model_building.warn_of_wrong_gradients(convolve(6))
+print(json.dumps([is_wrong, any("wrong gradients" in text for text in messages.texts)]))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("isa", ["AVX2", "ALL"])
+def test_strided_convolution_warns_exactly_on_processors_that_compute_wrong_gradients(isa) -> None:
+    # oneDNN reads the variable once, when TensorFlow is loaded.
+    done = subprocess.run(
+        [sys.executable, "-c", STRIDED_KERNEL],
+        cwd=commands.ROOT,
+        env={**os.environ, "ONEDNN_MAX_CPU_ISA": isa},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    is_wrong, is_warned = json.loads(done.stdout.splitlines()[-1])
+    assert is_warned == is_wrong
+
+
+class StridedTask(LineTask):
+    """A task whose model has a strided convolution of a few channels."""
+
+    def build_model(self) -> keras.Model:
+        inputs = keras.Input((2,))
+        images = keras.layers.Reshape((1, 1, 2))(inputs)
+        pixels = keras.layers.Conv2D(4, 1, 2, name="shortcut")(images)
+        return keras.Model(inputs, keras.layers.Dense(1)(keras.layers.Flatten()(pixels)))
+
+
+def test_training_warns_of_a_layer_whose_gradients_are_wrong_on_this_processor(
+    experiment, make_trainer, monkeypatch, caplog
+) -> None:
+    monkeypatch.setattr(model_building, "_computes_gradients_of_strided_kernels", lambda: False)
+    make_trainer(experiment(), task_cls=StridedTask)
+    [warning] = [r.message for r in caplog.records if "wrong gradients" in r.message]
+    assert "shortcut" in warning
+    assert "TF_ENABLE_ONEDNN_OPTS=0" in warning
+
+
+def test_layer_that_the_model_never_calls_is_not_checked_for_wrong_gradients(
+    monkeypatch, caplog
+) -> None:
+    monkeypatch.setattr(model_building, "_computes_gradients_of_strided_kernels", lambda: False)
+    model_building.warn_of_wrong_gradients(keras.Sequential([keras.layers.Conv2D(8, 1, 2)]))
+    assert not caplog.records

@@ -147,7 +147,14 @@ def _train(directory: pathlib.Path, *args: str) -> subprocess.CompletedProcess[s
     return subprocess.run([*command, *args], capture_output=True, text=True, cwd=commands.ROOT)
 
 
-@pytest.mark.parametrize("arg", ["--set=trainer.trian_steps=5", "--import=no_such_package"])
+@pytest.mark.parametrize(
+    "arg",
+    [
+        "--set=trainer.trian_steps=5",
+        "--import=no_such_package",
+        pytest.param("--mode=test", id="a test without test data"),
+    ],
+)
 def test_invalid_command_exits_with_code_2_before_importing_tensorflow(
     tmp_path: pathlib.Path, arg: str
 ) -> None:

@@ -127,6 +127,33 @@ def test_training_and_validation_metrics_share_a_chart_over_steps_or_time(tmp_pa
     assert "data-clock" in tag("div", section.content)
 
 
+def test_charts_count_epochs_if_all_configs_give_their_length_in_epochs(tmp_path) -> None:
+    def made(name: str, **params) -> run_reading.Run:
+        return _read(made_runs.make_run(tmp_path / name, record={"params": params}))
+
+    runs = [made(f"{n} epochs", **{"trainer.train_epochs": n}) for n in (10.0, 5.0)]
+    chart = _charts(run_sections.curves(runs))["loss"]
+    assert chart["xLabel"] == "epoch"
+    first, second = (one for one in chart["series"] if one["split"] == "validation")
+    assert (first["x"], second["x"]) == ([2.5, 5.0, 7.5, 10.0], [1.25, 2.5, 3.75, 5.0])
+    table = tag("div", run_sections.curves(runs[:1]).content)
+    assert "at step" in table
+
+    chart = _charts(run_sections.curves([*runs, made("steps")]))["loss"]
+    assert chart["xLabel"] == "step"
+    assert chart["series"][0]["x"][-1] == 1000
+
+
+def test_results_of_a_test_are_a_split_of_their_own_in_the_report(tmp_path) -> None:
+    run = made_runs.make_run(tmp_path / "run")
+    line = {"step": 800, "split": "test", "test_loss": 0.25, "accuracy": 0.75}
+    (run / "metrics.test.json").write_text(json.dumps(line) + "\n")
+    section = run_sections.curves([run_reading.read_run(str(run))])
+    names = [one["name"] for one in _charts(section)["loss"]["series"]]
+    assert names == ["train", "validation", "test"]
+    assert '<th scope="row">test/loss</th>' in tag("div", section.content)
+
+
 def test_metrics_with_the_same_display_name_get_different_row_names(tmp_path) -> None:
     run = made_runs.make_run(tmp_path / "run")
     values = {"training_loss": 0.5, "loss": 0.0, "training_accuracy": 0.1, "accuracy": 0.2}

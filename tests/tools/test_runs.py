@@ -37,6 +37,18 @@ def test_runs_list_has_a_line_for_each_run(folder: str, capsys: pytest.CaptureFi
     assert "1:01:40" in rows[0]
 
 
+def test_short_metric_names_mean_the_validation_data_even_in_a_run_that_was_tested(
+    folder: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    line = {"step": 1000, "split": "test", "accuracy": 0.99}
+    pathlib.Path(folder, "a", "metrics.test.json").write_text(json.dumps(line) + "\n")
+    columns = "--columns=name,accuracy,test/accuracy"
+    shown = _out(capsys, "list", folder, columns, "--sort=accuracy", "--descending")
+    assert shown.split()[:3] == ["name", "validation/accuracy", "test/accuracy"]
+    assert [row.split()[0] for row in shown.splitlines()[1:]] == ["more/b", "a"]
+    assert [row.split()[2] for row in shown.splitlines()[1:]] == ["-", "0.99"]
+
+
 def test_runs_list_shows_goodput_and_filters_by_goodput(
     folder: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

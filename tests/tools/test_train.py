@@ -43,6 +43,18 @@ def test_train_help_shows_the_description_and_the_flags() -> None:
         done = commands.run([*program, "--help"])
         assert done.returncode == 0
         said = done.stdout
-        assert said.startswith("Train or evaluate a registered experiment, or predict with it.")
+        assert said.startswith(
+            "Train, evaluate or test a registered experiment, or predict with it."
+        )
         assert "--experiment: " in said
         assert "enable_async_checkpointing: " in said
+
+
+def test_dry_run_logs_the_memory_of_a_training_step(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "mine.py").write_text(EXPERIMENT)
+    flags = ["--import=mine.py", "--experiment=tests/tools", "--mode=train", "--model_dir=run"]
+    done = commands.run([*TOOLS, "train", *flags, "--dry_run"], cwd=tmp_path)
+    assert done.returncode == 0, done.stderr[-3000:]
+    lines = [line for line in done.stderr.splitlines() if line.startswith("Estimated memory")]
+    assert len(lines) == 1
+    assert " MiB (" in lines[0]

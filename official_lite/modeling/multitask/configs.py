@@ -21,7 +21,13 @@ __all__ = [
 TRAINER_TYPES = ("interleaving", "joint")
 
 # Trainer fields that multi-task experiments do not support, with the value that disables each.
-_ONE_TASK_ONLY = {"overfit_batches": 0, "virtual_replicas": 0, "freeze": [], "remat": []}
+_ONE_TASK_ONLY = {
+    "overfit_batches": 0,
+    "virtual_replicas": 0,
+    "freeze": [],
+    "remat": [],
+    "fit_memory": False,
+}
 
 
 @dataclasses.dataclass

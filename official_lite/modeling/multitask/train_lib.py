@@ -326,7 +326,9 @@ def run_experiment_with_multitask_eval(
     """
     params, model_dir = parsing.expand_home(params), files.expand_home(model_dir)
 
-    def build_runner() -> core_lib.OrbitExperimentRunner:
+    def build_runner(
+        params: configs.MultiEvalExperimentConfig = params,
+    ) -> core_lib.OrbitExperimentRunner:
         with distribution_strategy.scope():
             train_part: Any = None
             if Mode.parse(mode).trains:

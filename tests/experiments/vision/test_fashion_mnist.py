@@ -29,7 +29,7 @@ def _experiment(directory: pathlib.Path, train_steps: int) -> cfg.ExperimentConf
         {
             "task": {
                 "input_path": str(directory),
-                "model": {"filters": [4, 8], "num_blocks": 1, "dropout_rate": 0.1},
+                "model": {"filters": [8, 16], "num_blocks": 1, "dropout_rate": 0.1},
                 "train_data": {"global_batch_size": 10, "max_shift": 1, "erase_size": 4},
                 "validation_data": {"global_batch_size": 10},
             },

@@ -1,0 +1,149 @@
+"""`trainer.fit_memory`: a run whose step runs out of memory restarts with smaller micro-batches."""
+
+import contextlib
+from collections.abc import Callable, Iterable, Iterator
+
+import tensorflow as tf
+from absl import logging
+
+from official_lite import orbit
+from official_lite.common import error_report, errors
+from official_lite.core import config_definitions, train_data
+from official_lite.modeling import hyperparams
+from official_lite.run import run_record, runtime
+
+__all__ = ["MicroBatchTooLargeError", "check", "detach", "raising_for_smaller_batches", "run"]
+
+# The entry of `run.json` with the number of micro-batches that fits.
+_ENTRY = "fit_memory"
+_FIELD = "grad_accum_steps"
+
+
+class MicroBatchTooLargeError(errors.OutOfMemoryError):
+    """A micro-batch for which there is no memory, and that can be divided.
+
+    Attributes:
+        grad_accum_steps: The next number of micro-batches to try.
+    """
+
+    grad_accum_steps: int = 1
+
+
+def check(config: config_definitions.ExperimentConfig, strategy: tf.distribute.Strategy) -> None:
+    """Check that a run with `trainer.fit_memory` can restart in its process.
+
+    Raises:
+        errors.ConfigValueError: If the run may have several processes.
+    """
+    if config.trainer.fit_memory and strategy.cluster_resolver is not None:
+        raise errors.ConfigValueError(
+            "`trainer.fit_memory` is true, but with this strategy, a run may have several "
+            "processes, which can't restart together. Set it to false and "
+            "`trainer.grad_accum_steps` to a number that fits."
+        )
+
+
+@contextlib.contextmanager
+def raising_for_smaller_batches(
+    config: config_definitions.ExperimentConfig, num_replicas: int
+) -> Iterator[None]:
+    """Within this context, replace the error of a step that runs out of memory.
+
+    The error is not replaced if `trainer.fit_memory` is off or if the micro-batches can't be
+    halved.
+
+    Raises:
+        MicroBatchTooLargeError: The micro-batches can be halved.
+    """
+    try:
+        yield
+    except tf.errors.ResourceExhaustedError as error:
+        if not config.trainer.fit_memory or not error_report.is_out_of_memory(error):
+            raise
+        count, size = train_data.count_micro_batches(config), _batch_size(config)
+        if not size or size % (2 * count * num_replicas):
+            logging.warning(
+                "The training step ran out of memory. `trainer.fit_memory` can't halve its "
+                "micro-batches, because `task.train_data.global_batch_size` (%d) is not a multiple "
+                "of %d, twice the number of micro-batches times the number of replicas.",
+                size,
+                2 * count * num_replicas,
+            )
+            raise
+        smaller = MicroBatchTooLargeError(
+            f"The memory is exhausted by micro-batches of {size // count} examples: "
+            f"{error_report.first_line(str(error))}. Set `trainer.grad_accum_steps` to {2 * count}."
+        )
+        smaller.grad_accum_steps = 2 * count
+        raise smaller from error
+
+
+def run(
+    attempt: Callable[[config_definitions.ExperimentConfig], None],
+    params: config_definitions.ExperimentConfig,
+    record: run_record.RunRecord,
+) -> None:
+    """Run an experiment, and restart it with smaller micro-batches while they do not fit.
+
+    A run that resumes starts with the number of micro-batches that fitted before.
+
+    Args:
+        attempt: Builds and executes the run of a config. It is called again with a changed config.
+        params: The config of the experiment.
+        record: The record of the run.
+    """
+    known = record.earlier(_ENTRY).get(_FIELD) if params.trainer.fit_memory else None
+    if (
+        isinstance(known, int)
+        and known > params.trainer.grad_accum_steps
+        # The batch size may have been changed since.
+        and _batch_size(params) % known == 0
+    ):
+        logging.info("`trainer.fit_memory`: `trainer.grad_accum_steps` is %d, as before.", known)
+        params = _divided(params, known, record)
+    while True:
+        try:
+            attempt(params)
+            return
+        except MicroBatchTooLargeError as error:
+            # A custom stage may have changed the number that the trainer uses.
+            if error.grad_accum_steps <= params.trainer.grad_accum_steps:
+                raise
+            count, reason = error.grad_accum_steps, str(error.__cause__)
+        except (tf.errors.ResourceExhaustedError, errors.OutOfMemoryError):
+            # No number fits now. Perhaps one does when nothing else uses the memory.
+            record.note(**{_ENTRY: {}})
+            raise
+        logging.warning(
+            "`trainer.fit_memory`: the training step ran out of memory (%s), so "
+            "`trainer.grad_accum_steps` changes from %d to %d. The run restarts from its latest "
+            "checkpoint.",
+            error_report.first_line(reason),
+            params.trainer.grad_accum_steps,
+            count,
+        )
+        # The error is gone now, and with it the last reference to the failed attempt.
+        runtime.forget_last_run()
+        params = _divided(params, count, record)
+
+
+def detach(hooks: Iterable[orbit.Hook]) -> None:
+    """Remove what hooks that outlive an attempt know of it, so that its memory can be freed."""
+    for hook in hooks:
+        vars(hook).pop("controller", None)
+        vars(hook).pop("trainer", None)
+
+
+def _batch_size(params: config_definitions.ExperimentConfig) -> int:
+    """Return the number of examples in an update; 0 if it is unknown."""
+    return hyperparams.get_by_path(params, "task.train_data.global_batch_size") or 0
+
+
+def _divided(
+    params: config_definitions.ExperimentConfig, count: int, record: run_record.RunRecord
+) -> config_definitions.ExperimentConfig:
+    """Return the config with more micro-batches, and record them."""
+    divided = params.replace(trainer={_FIELD: count})
+    record.note(**{_ENTRY: {_FIELD: count}})
+    record.replace_params(divided)
+    return divided
