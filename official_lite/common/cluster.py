@@ -141,10 +141,13 @@ def wait_for_servers(found: tf_config.ClusterConfig, seconds: float | None = Non
 
 
 @contextlib.contextmanager
-def report_lost_peers() -> Iterator[None]:
+def report_lost_peers(advice: str = "") -> Iterator[None]:
     """Turn TensorFlow errors in this context into errors that name the lost processes.
 
     Errors are passed through unchanged if no process of the cluster was lost.
+
+    Args:
+        advice: What the error adds to the advice to start again.
 
     Raises:
         errors.ClusterError: If a process was lost.
@@ -153,7 +156,8 @@ def report_lost_peers() -> Iterator[None]:
         yield
     except Exception as error:
         found = tf_config.read_tf_config()
-        if found is None or not _is_of_tensorflow(error):
+        is_reported = isinstance(error, errors.ClusterError)
+        if found is None or is_reported or not _is_of_tensorflow(error):
             raise
         # With parameter servers, workers may leave and return, so check only the servers.
         addresses = found.members(*(("ps",) if "ps" in found.jobs else ("chief", "worker")))
@@ -165,7 +169,7 @@ def report_lost_peers() -> Iterator[None]:
         lost = ", ".join(f"{name} at {addresses[name]}" for name in gone)
         raise errors.ClusterError(
             f"Lost connection to {lost}; {found.name} can't continue without it. Start the same "
-            "command again in all processes to resume from the last checkpoint."
+            f"command again in all processes to resume from the last checkpoint.{advice}"
         ) from error
 
 

@@ -201,11 +201,17 @@ def _multi_worker_mirrored(all_reduce_alg: str | None) -> tf.distribute.Strategy
     else:
         cluster.meet(found)
         _limit_time_to_connect(found)
-    return tf.distribute.MultiWorkerMirroredStrategy(
-        communication_options=tf.distribute.experimental.CommunicationOptions(
-            implementation=implementation or implementations.AUTO
+    patience = cluster.patience()
+    with cluster.report_lost_peers(
+        f" TensorFlow waits {_PATIENCES_TO_CONNECT * patience:g} seconds for a process that is "
+        "still busy, for example in the stage `prepare`. If that is too short, set "
+        f"{cluster.TIMEOUT_VARIABLE} to more than {patience:g}."
+    ):
+        return tf.distribute.MultiWorkerMirroredStrategy(
+            communication_options=tf.distribute.experimental.CommunicationOptions(
+                implementation=implementation or implementations.AUTO
+            )
         )
-    )
 
 
 def _limit_time_to_connect(found: tf_config.ClusterConfig) -> None:
@@ -225,7 +231,8 @@ def _limit_time_to_connect(found: tf_config.ClusterConfig) -> None:
         # TensorFlow reads 0 as an hour, and counts nanoseconds in 64 bits.
         cluster_register_timeout_in_ms=min(max(milliseconds, 1), _MAX_MILLISECONDS_TO_CONNECT),
     )
-    service = eager.coordination_service
+    service: Any = eager.coordination_service
+    # The time limit applies to the barrier at which all processes meet.
     service.cluster_register_with_barrier = True
     for job in jobs:
         service.coordinated_job_list.add(name=job, num_tasks=len(found.jobs[job]))

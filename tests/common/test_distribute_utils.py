@@ -1,3 +1,5 @@
+import json
+import os
 import subprocess
 import sys
 
@@ -57,6 +59,43 @@ def test_mirrored_strategy_in_a_new_process_creates_the_second_logical_cpu():
         "assert s.num_replicas_in_sync == 2"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", ["chief", "worker"])
+def test_coordination_service_differs_from_tensorflows_only_in_the_time_limit(first: str):
+    """A new release of TensorFlow may configure the service otherwise."""
+    code = """if True:
+        import tensorflow as tf
+        from tensorflow.python.eager import context
+        from official_lite.common import distribute_utils, tf_config
+
+        def stop(*args):
+            raise StopIteration
+
+        def configured_by(function, *args):
+            context.context()._coordination_service_config = None
+            try:
+                function(*args)
+            except StopIteration:
+                pass
+            return context.context().coordination_service
+
+        context.Context.enable_collective_ops = stop
+        expected = configured_by(tf.distribute.MultiWorkerMirroredStrategy)
+        ours = configured_by(distribute_utils._limit_time_to_connect, tf_config.find_cluster())
+        assert ours.cluster_register_timeout_in_ms == 600_000
+        ours.ClearField("cluster_register_timeout_in_ms")
+        ours.ClearField("cluster_register_with_barrier")
+        assert expected.coordinated_job_list
+        assert ours == expected, (ours, expected)
+        """
+    jobs = {"worker": ["10.0.0.2:1", "10.0.0.3:1"]}
+    if first == "chief":
+        jobs = {"chief": ["10.0.0.1:1"], **jobs}
+    config = {"cluster": jobs, "task": {"type": "worker", "index": 1}}
+    environment = {**os.environ, "TF_CONFIG": json.dumps(config)}
+    subprocess.run([sys.executable, "-c", code], env=environment, check=True)
 
 
 @pytest.mark.parametrize(

@@ -28,9 +28,6 @@ OPTIONS = [
 # The training needs several seconds from its first checkpoint to its end with this delay, so that
 # tests can act in between.
 DELAY = 0.02
-# The time in seconds after which workers must have noticed a loss. They usually need 10.
-SECONDS_TO_NOTICE = 60.0
-
 pytestmark = [pytest.mark.slow]
 
 
@@ -88,6 +85,15 @@ def _complete(workers: Sequence[commands.Command], model_dir: pathlib.Path) -> d
     return chaos.what_is_left(model_dir)
 
 
+def _complete_from_a_checkpoint(
+    workers: Sequence[commands.Command], model_dir: pathlib.Path
+) -> dict[str, Any]:
+    left = _complete(workers, model_dir)
+    # The file is written by all runs of the chief.
+    assert "Stage initialize: resumed at step" in (model_dir / "log.txt").read_text()
+    return left
+
+
 def _wait_for_checkpoint(model_dir: pathlib.Path, workers: Sequence[commands.Command]) -> None:
     waiting.wait_for(
         (model_dir / "ckpt-20.commit.json").exists,
@@ -98,9 +104,12 @@ def _wait_for_checkpoint(model_dir: pathlib.Path, workers: Sequence[commands.Com
 
 def _assert_lost(worker: commands.Command, lost: str) -> None:
     """Assert that a worker ends soon, with one error that names the lost worker."""
-    assert worker.wait(SECONDS_TO_NOTICE) == 7, worker.stderr[-3000:]
+    assert worker.wait() == 7, worker.stderr[-3000:]
     assert worker.stderr.count("ClusterError: ") == 1
-    assert f"ClusterError: Lost connection to {lost}; " in worker.stderr.splitlines()[-1]
+    # Of three workers, the first one that ends may be lost to the other one, too.
+    error, _, names = worker.stderr.splitlines()[-1].partition("Lost connection to ")
+    assert error.endswith("ClusterError: ")
+    assert lost in names.partition("; ")[0]
     assert "Traceback" not in worker.stderr
 
 
@@ -138,6 +147,7 @@ def test_slow_network_that_loses_packets_does_not_change_the_result(
             host.delay, host.loss = 0.05, 0.02
         with _on(members, tmp_path / "run") as workers:
             left = _complete(workers, tmp_path / "run")
+        assert all(host.num_lost > 0 for host in members)
     assert chaos.differences(on_one_machine(2), left) == []
 
 
@@ -170,7 +180,7 @@ def test_workers_separated_by_a_cut_cable_name_each_other_and_resume_once_it_is_
             _assert_lost(workers[1], f"worker 0 at {_address(members[0])}")
         members[1].is_connected = True
         with _on(members, model_dir) as workers:
-            left = _complete(workers, model_dir)
+            left = _complete_from_a_checkpoint(workers, model_dir)
     assert chaos.differences(on_one_machine(2), left) == []
 
 
@@ -190,21 +200,22 @@ def test_others_name_a_host_that_is_gone_for_good_and_training_continues_without
             for worker in workers[1:]:
                 _assert_lost(worker, f"worker 0 at {_address(members[0])}")
         with _on(members[1:], model_dir, virtual) as workers:
-            left = _complete(workers, model_dir)
+            left = _complete_from_a_checkpoint(workers, model_dir)
             assert "on 2 instead of 3 replicas" in workers[0].stderr
     assert chaos.differences(on_one_machine(3, virtual), left) == []
 
 
-def test_worker_names_a_frozen_chief_whose_host_still_accepts_connections(
-    tmp_path: pathlib.Path,
+@pytest.mark.parametrize("index", [0, 1])
+def test_worker_names_a_frozen_one_whose_host_still_accepts_connections(
+    tmp_path: pathlib.Path, index: int
 ) -> None:
     with hosts.hosts(2) as members:
         for host in members:
             host.delay = DELAY
         with _on(members, tmp_path / "run") as workers:
             _wait_for_checkpoint(tmp_path / "run", workers)
-            workers[0].send_signal(signal.SIGSTOP)
-            _assert_lost(workers[1], f"worker 0 at {_address(members[0])}")
+            workers[index].send_signal(signal.SIGSTOP)
+            _assert_lost(workers[1 - index], f"worker {index} at {_address(members[index])}")
 
 
 def test_worker_lost_between_the_rendezvous_and_the_start_of_tensorflow_is_named(
@@ -214,6 +225,7 @@ def test_worker_lost_between_the_rendezvous_and_the_start_of_tensorflow_is_named
     with hosts.hosts(2) as members, _on(members, tmp_path / "run", stage) as workers:
         assert workers[1].wait() == -signal.SIGKILL
         _assert_lost(workers[0], f"worker 1 at {_address(members[1])}")
+        assert f"set {cluster.TIMEOUT_VARIABLE} to more than 1." in workers[0].stderr
 
 
 def test_run_resumes_with_a_host_that_came_back_with_another_address(
@@ -234,8 +246,8 @@ def test_run_resumes_with_a_host_that_came_back_with_another_address(
         timeout = {cluster.TIMEOUT_VARIABLE: "10"}
         with _training(model_dir, old_addresses, networks=networks, **timeout) as workers:
             for worker in workers:
-                assert worker.wait(SECONDS_TO_NOTICE) == 7
+                assert worker.wait() == 7
                 assert f"worker 1 at {old_address}" in worker.stderr.splitlines()[-1]
         with _on(members, model_dir) as workers:
-            left = _complete(workers, model_dir)
+            left = _complete_from_a_checkpoint(workers, model_dir)
     assert chaos.differences(on_one_machine(2), left) == []
