@@ -105,22 +105,6 @@ def maybe_create_best_ckpt_exporter(
     return BestCheckpointExporter(export_dir, metric, comp)
 
 
-def find_best_checkpoint(params: config_definitions.ExperimentConfig, model_dir: str) -> str:
-    """Return the best checkpoint of a run.
-
-    Raises:
-        errors.CheckpointError: If there is none.
-    """
-    directory = os.path.join(model_dir, params.trainer.best_checkpoint_export_subdir)
-    path = latest.latest_checkpoint(directory)
-    if path is None:
-        raise errors.CheckpointError(
-            f"There is no best checkpoint in {directory}. Train with evaluations first, for "
-            "example in the mode `train_and_eval`."
-        )
-    return path
-
-
 def read_best_logs(
     params: config_definitions.ExperimentConfig, model_dir: str
 ) -> Mapping[str, Any]:

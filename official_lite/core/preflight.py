@@ -133,12 +133,17 @@ def check_evaluation(
     Raises:
         errors.CheckpointError: If there is no checkpoint.
     """
+    if mode == "predict" and params.prediction.checkpoint == "best":
+        if not find_best_checkpoint(params, model_dir):
+            raise errors.CheckpointError(
+                f"There is no best checkpoint in {model_dir}. Train with evaluations first, for "
+                "example in the mode `train_and_eval`."
+            )
+        return
     init_checkpoint = params.task.init_checkpoint
     if mode not in ("eval", "test", "predict") or init_checkpoint:
         return
-    if mode == "test" and find_tested_checkpoint(params, model_dir):
-        return
-    if mode == "predict" and params.prediction.checkpoint != "latest":
+    if mode == "test" and find_best_checkpoint(params, model_dir):
         return
     path = latest.latest_checkpoint(model_dir)
     if path is None:
@@ -171,12 +176,12 @@ def check_prediction(params: config_definitions.ExperimentConfig) -> None:
     _require_one_process(params.runtime)
     train_data.predict_data(params)
     trainer = params.trainer
-    if params.prediction.checkpoint == "best" and not trainer.best_checkpoint_export_subdir:
+    keeps_best = trainer.best_checkpoint_export_subdir or _best_checkpoint_hooks(params)
+    if params.prediction.checkpoint == "best" and not keeps_best:
         raise errors.ConfigValueError(
             "`prediction.checkpoint` is 'best', but the run keeps no best checkpoint: "
-            "`trainer.best_checkpoint_export_subdir` is empty. To use the best checkpoint of a "
-            "hook, set `prediction.checkpoint` to 'init' and `task.init_checkpoint` to the "
-            "directory of the hook."
+            "`trainer.best_checkpoint_export_subdir` is empty, and `trainer.hooks` has no "
+            "`best_checkpoint`."
         )
     if params.prediction.checkpoint == "init" and not params.task.init_checkpoint:
         raise errors.ConfigValueError(
@@ -220,9 +225,7 @@ def check_evaluation_data(
         length.require_end(dataset)
 
 
-def find_tested_checkpoint(
-    params: config_definitions.ExperimentConfig, model_dir: str
-) -> str | None:
+def find_best_checkpoint(params: config_definitions.ExperimentConfig, model_dir: str) -> str | None:
     """Return the best checkpoint of a run, kept by the exporter or else by a hook of the config.
 
     Returns:

@@ -13,7 +13,7 @@ import tensorflow as tf
 from absl import logging
 
 from official_lite import orbit, telemetry
-from official_lite.checkpoint import async_checkpoint_manager, directories, latest, model_state
+from official_lite.checkpoint import async_checkpoint_manager, directories, model_state
 from official_lite.common import (
     distribute_utils,
     errors,
@@ -279,10 +279,8 @@ class OrbitExperimentRunner:
                 self.trainer.initialize()
             return None
         path = None
-        if chosen == "best":
-            path = best_checkpoint.find_best_checkpoint(self.params, self.model_dir)
-        if self._mode.tests:
-            path = preflight.find_tested_checkpoint(self.params, self.model_dir)
+        if chosen == "best" or self._mode.tests:
+            path = preflight.find_best_checkpoint(self.params, self.model_dir)
         self._restored_path = restored = self.controller.restore_checkpoint(path)
         if self._mode.tests:
             kind = "best" if path else "latest" if restored else "initial"
@@ -398,10 +396,9 @@ class OrbitExperimentRunner:
         if not self._writers:
             return
         telemetry.summary_table(dict(self._last_records.rows()))
-        subdir = self.params.trainer.best_checkpoint_export_subdir
-        best = os.path.join(self.model_dir, subdir)
-        if self.trains and subdir and latest.latest_checkpoint(best):
-            logging.info("To export the best model: python -m official_lite.tools export %s", best)
+        if self.trains and (best := preflight.find_best_checkpoint(self.params, self.model_dir)):
+            command = "python -m official_lite.tools export"
+            logging.info("To export the best model: %s %s", command, os.path.dirname(best))
 
     def _build_trainer(
         self, task: base_task.Task, train: bool, evaluate: bool

@@ -260,6 +260,25 @@ def test_prediction_checkpoint_selects_latest_best_or_init_checkpoint_weights(
     assert best == _contents(tmp_path / "init") == _contents(tmp_path / "other")
 
 
+def test_best_checkpoint_that_a_hook_keeps_can_predict(tmp_path) -> None:
+    no_exporter = {"best_checkpoint_export_subdir": "", "best_checkpoint_eval_metric": ""}
+    hook = {"name": "best_checkpoint", "metric": "validation_loss", "directory": "kept"}
+    params = _experiment(
+        tmp_path / "output",
+        trainer={**no_exporter, "hooks": [hook]},
+        prediction={"checkpoint": "best"},
+    )
+    with pytest.raises(errors.CheckpointError, match=r"There is no best checkpoint in .*/run\."):
+        _run(params, "predict", tmp_path / "run")
+    _run(params, "train_and_eval", tmp_path / "run")
+    _run(params, "predict", tmp_path / "run")
+    progress = json.loads((tmp_path / "output" / "_progress.json").read_text())
+    assert progress["made_from"]["weights"].startswith("best_ckpt-2,")
+    params.override({"trainer": {"hooks": []}})
+    with pytest.raises(errors.ConfigValueError, match="the run keeps no best checkpoint"):
+        _run(params, "predict", tmp_path / "run")
+
+
 def test_predictions_do_not_depend_on_labels_or_on_when_the_model_is_built(
     predicted, tmp_path
 ) -> None:
