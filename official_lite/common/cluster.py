@@ -71,6 +71,9 @@ _TASK = re.compile(r"/job:(\w+)(?:/replica:\d+)?/task:(\d+)")
 # TensorFlow's name for the service that the leader runs for all processes.
 _SERVICE = "/tensorflow.CoordinationService/"
 
+# Its name for the barrier at which all processes meet when they start it.
+_START = "Wait_for_all_tasks_to_register"
+
 
 def patience() -> float:
     """Return how long to wait for other processes, in seconds.
@@ -141,13 +144,10 @@ def wait_for_servers(found: tf_config.ClusterConfig, seconds: float | None = Non
 
 
 @contextlib.contextmanager
-def report_lost_peers(advice: str = "") -> Iterator[None]:
+def report_lost_peers() -> Iterator[None]:
     """Turn TensorFlow errors in this context into errors that name the lost processes.
 
     Errors are passed through unchanged if no process of the cluster was lost.
-
-    Args:
-        advice: What the error adds to the advice to start again.
 
     Raises:
         errors.ClusterError: If a process was lost.
@@ -156,17 +156,22 @@ def report_lost_peers(advice: str = "") -> Iterator[None]:
         yield
     except Exception as error:
         found = tf_config.read_tf_config()
-        is_reported = isinstance(error, errors.ClusterError)
-        if found is None or is_reported or not _is_of_tensorflow(error):
+        if found is None or not _is_of_tensorflow(error):
             raise
         # With parameter servers, workers may leave and return, so check only the servers.
         addresses = found.members(*(("ps",) if "ps" in found.jobs else ("chief", "worker")))
         leader = next(iter(addresses), "")
         addresses.pop(found.name, None)
-        gone = _who_has_gone(addresses) or _who_was_lost(error, addresses, leader)
+        gone = _who_has_gone(addresses) or _who_was_lost(error, addresses, found.name, leader)
         if not gone:
             raise
         lost = ", ".join(f"{name} at {addresses[name]}" for name in gone)
+        advice = (
+            " If it is not lost but still in the stage `prepare`, set the environment variable "
+            f"{TIMEOUT_VARIABLE} to the number of seconds that this stage may take."
+            if _START in str(error)
+            else ""
+        )
         raise errors.ClusterError(
             f"Lost connection to {lost}; {found.name} can't continue without it. Start the same "
             f"command again in all processes to resume from the last checkpoint.{advice}"
@@ -205,11 +210,13 @@ def _who_has_gone(addresses: Mapping[str, str]) -> Iterable[str]:
     return gone
 
 
-def _who_was_lost(error: Exception, addresses: Mapping[str, str], leader: str) -> Iterable[str]:
+def _who_was_lost(
+    error: Exception, addresses: Mapping[str, str], own_name: str, leader: str
+) -> Iterable[str]:
     """Return the processes that a TensorFlow error names although their addresses are reachable.
 
     Such a process is frozen or was restarted. If the leader, to which all others send heartbeats,
-    is frozen, a deadline passes, and the error may name only the service that the leader runs.
+    is frozen, the heartbeats time out, and the error may name only the leader's service.
     """
     text = f"{error} {error.__cause__}"
     # A deadline may also pass in a file system or in the tf.data service.
@@ -217,12 +224,11 @@ def _who_was_lost(error: Exception, addresses: Mapping[str, str], leader: str) -
     if not is_late and not _is_of_tensorflow(error, "UnavailableError", "AbortedError"):
         return ()
     # A barrier also names the first process that arrived.
-    text = text.rpartition("Some timed out task names:")[2]
+    _, is_barrier, text = text.rpartition("Some timed out task names:")
     tasks = {tf_config.task_name(job, int(index)) for job, index in _TASK.findall(text)}
-    named = tasks & addresses.keys()
-    if is_late and not named:
-        named = {leader} & addresses.keys()
-    return sorted(named)
+    if is_late and not is_barrier and tasks <= {own_name}:
+        tasks = {leader}
+    return sorted(tasks & addresses.keys())
 
 
 def _is_of_tensorflow(error: BaseException | None, *kinds: str) -> bool:
@@ -488,20 +494,24 @@ class _RollCall:
             if self._num_strangers
             else ""
         )
+        whom = f" {self._name}" if self._missing else ""
         return (
-            f"{'; '.join(self._waits()) or 'A worker that was ready before'} did not answer "
-            f"{self._name} within {self._seconds:g} s. Check that all processes are started and "
+            f"{'; '.join(self._waits()) or 'A worker that was ready before'} did not answer{whom} "
+            f"within {self._seconds:g} s. Check that all processes are started and "
             f"reachable from this host. {TIMEOUT_VARIABLE} sets the time limit."
             f"{strangers}"
         )
 
     def _waits(self) -> list[str]:
         own = [f"{name} at {self._addresses[name]} ({why})" for name, why in self._missing.items()]
-        # Another worker may miss this one, if this host does not have the address in the cluster.
+        # Others may miss this worker, if this host does not have its address in the cluster.
+        missed_by: dict[str, list[str]] = {}
+        for name, missing in sorted(self._unready.items()):
+            for one in missing:
+                missed_by.setdefault(one, []).append(name)
         theirs = [
-            f"{one} at {self._addresses.get(one)} (missed by {name})"
-            for name, missing in sorted(self._unready.items())
-            for one in missing
+            f"{one} at {self._addresses.get(one)} (missed by {', '.join(names)})"
+            for one, names in sorted(missed_by.items())
         ]
         return own or theirs
 

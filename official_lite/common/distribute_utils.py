@@ -15,12 +15,11 @@ from official_lite.common.tf_config import configure_cluster as configure_cluste
 # cause a warning.
 _WITHOUT_EFFECT = {"num_cores_per_replica": 1, "default_shard_dim": -1}
 
-# How long the workers wait for one that is still preparing its data, in multiples of the time that
-# they wait for it to start.
-_PATIENCES_TO_CONNECT = 10
+# How long the workers wait at least for one that is still preparing its data.
+_MIN_SECONDS_TO_CONNECT = 600.0
 
-# A week.
-_MAX_MILLISECONDS_TO_CONNECT = 7 * 24 * 3600 * 1000
+# A week. TensorFlow counts nanoseconds in 64 bits.
+_MAX_SECONDS_TO_CONNECT = 7 * 24 * 3600.0
 
 
 def describe(strategy: tf.distribute.Strategy) -> str:
@@ -201,17 +200,11 @@ def _multi_worker_mirrored(all_reduce_alg: str | None) -> tf.distribute.Strategy
     else:
         cluster.meet(found)
         _limit_time_to_connect(found)
-    patience = cluster.patience()
-    with cluster.report_lost_peers(
-        f" TensorFlow waits {_PATIENCES_TO_CONNECT * patience:g} seconds for a process that is "
-        "still busy, for example in the stage `prepare`. If that is too short, set "
-        f"{cluster.TIMEOUT_VARIABLE} to more than {patience:g}."
-    ):
-        return tf.distribute.MultiWorkerMirroredStrategy(
-            communication_options=tf.distribute.experimental.CommunicationOptions(
-                implementation=implementation or implementations.AUTO
-            )
+    return tf.distribute.MultiWorkerMirroredStrategy(
+        communication_options=tf.distribute.experimental.CommunicationOptions(
+            implementation=implementation or implementations.AUTO
         )
+    )
 
 
 def _limit_time_to_connect(found: tf_config.ClusterConfig) -> None:
@@ -221,15 +214,14 @@ def _limit_time_to_connect(found: tf_config.ClusterConfig) -> None:
     """
     eager: Any = context.context()
     jobs = [job for job in ("chief", "worker") if job in found.jobs]
-    is_leader_elsewhere = "ps" in found.jobs or found.task_type not in jobs
-    if eager.coordination_service is not None or is_leader_elsewhere:
+    has_no_leader = "ps" in found.jobs or found.task_type not in jobs
+    if eager.coordination_service is not None or has_no_leader:
         return
-    milliseconds = int(1000 * _PATIENCES_TO_CONNECT * cluster.patience())
+    seconds = min(max(cluster.patience(), _MIN_SECONDS_TO_CONNECT), _MAX_SECONDS_TO_CONNECT)
     eager.configure_coordination_service(
         service_type="standalone",
         service_leader=f"/job:{jobs[0]}/replica:0/task:0",
-        # TensorFlow reads 0 as an hour, and counts nanoseconds in 64 bits.
-        cluster_register_timeout_in_ms=min(max(milliseconds, 1), _MAX_MILLISECONDS_TO_CONNECT),
+        cluster_register_timeout_in_ms=int(1000 * seconds),
     )
     service: Any = eager.coordination_service
     # The time limit applies to the barrier at which all processes meet.

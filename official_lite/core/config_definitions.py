@@ -506,8 +506,9 @@ class PredictionConfig(base_config.Config):
         rows_per_shard: The number of rows in a file. The last file may have fewer. A killed run
             repeats at most the rows of one file.
         checkpoint: The weights: `latest` for the latest checkpoint of the run, or
-            `task.init_checkpoint` if the run has none; `best` for the checkpoint in
-            `trainer.best_checkpoint_export_subdir`; `init` for `task.init_checkpoint` in any case.
+            `task.init_checkpoint` if the run has none; `best` for the best
+            checkpoint, kept by `trainer.best_checkpoint_export_subdir` or else by a hook
+            `best_checkpoint`; `init` for `task.init_checkpoint` in any case.
     """
 
     output_dir: str = "predictions"

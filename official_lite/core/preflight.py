@@ -134,11 +134,7 @@ def check_evaluation(
         errors.CheckpointError: If there is no checkpoint.
     """
     if mode == "predict" and params.prediction.checkpoint == "best":
-        if not find_best_checkpoint(params, model_dir):
-            raise errors.CheckpointError(
-                f"There is no best checkpoint in {model_dir}. Train with evaluations first, for "
-                "example in the mode `train_and_eval`."
-            )
+        require_best_checkpoint(params, model_dir)
         return
     init_checkpoint = params.task.init_checkpoint
     if mode not in ("eval", "test", "predict") or init_checkpoint:
@@ -235,6 +231,21 @@ def find_best_checkpoint(params: config_definitions.ExperimentConfig, model_dir:
     kept += [hook.directory for hook in _best_checkpoint_hooks(params)]
     directories = [os.path.join(model_dir, subdir) for subdir in kept if subdir]
     return next(filter(None, map(latest.latest_checkpoint, directories)), None)
+
+
+def require_best_checkpoint(params: config_definitions.ExperimentConfig, model_dir: str) -> str:
+    """Return the best checkpoint of a run.
+
+    Raises:
+        errors.CheckpointError: If there is none.
+    """
+    path = find_best_checkpoint(params, model_dir)
+    if path is None:
+        raise errors.CheckpointError(
+            f"There is no best checkpoint in {model_dir}. Train with evaluations first, for "
+            "example in the mode `train_and_eval`."
+        )
+    return path
 
 
 def check_tested_data(

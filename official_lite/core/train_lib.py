@@ -279,7 +279,9 @@ class OrbitExperimentRunner:
                 self.trainer.initialize()
             return None
         path = None
-        if chosen == "best" or self._mode.tests:
+        if chosen == "best":
+            path = preflight.require_best_checkpoint(self.params, self.model_dir)
+        if self._mode.tests:
             path = preflight.find_best_checkpoint(self.params, self.model_dir)
         self._restored_path = restored = self.controller.restore_checkpoint(path)
         if self._mode.tests:
@@ -396,7 +398,9 @@ class OrbitExperimentRunner:
         if not self._writers:
             return
         telemetry.summary_table(dict(self._last_records.rows()))
-        if self.trains and (best := preflight.find_best_checkpoint(self.params, self.model_dir)):
+        best = preflight.find_best_checkpoint(self.params, self.model_dir)
+        # `export` finds the config of a checkpoint only in the directories above it.
+        if self.trains and best and best.startswith(os.path.join(self.model_dir, "")):
             command = "python -m official_lite.tools export"
             logging.info("To export the best model: %s %s", command, os.path.dirname(best))
 

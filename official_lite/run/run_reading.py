@@ -266,7 +266,7 @@ def read_run(model_dir: str, *, name: str | None = None) -> Run:
             "no checkpoint. Pass the model directory of a run."
         )
     reader = _Reader(model_dir)
-    record, series = reader.record(), reader.series()
+    record, series, config = reader.record(), reader.series(), reader.yaml("params.yaml")
     versions = record.get("versions") or {}
     machine = {key: record[key] for key in ("host", "platform") if key in record}
     return Run(
@@ -277,7 +277,7 @@ def read_run(model_dir: str, *, name: str | None = None) -> Run:
         mode=str(record.get("mode", "")),
         experiment=_experiment(record.get("argv") or []),
         command=shlex.join(map(str, record.get("argv") or [])),
-        config=reader.yaml("params.yaml"),
+        config=config,
         given=record.get("params") or {},
         step=_last_step(record, series, checkpoints),
         train_steps=record.get("train_steps"),
@@ -291,7 +291,7 @@ def read_run(model_dir: str, *, name: str | None = None) -> Run:
         execution=reader.execution(),
         series=series,
         checkpoints=checkpoints,
-        best=reader.best(),
+        best=reader.best(config),
         problems=tuple(reader.problems),
     )
 
@@ -398,12 +398,14 @@ class _Reader:
         except OSError as error:
             return {}, [f"the file can't be read: {error}"]
 
-    def best(self) -> BestCheckpoint | None:
-        """Return the best checkpoint, from the first subdirectory with an `info.json`.
+    def best(self, config: Mapping[str, Any]) -> BestCheckpoint | None:
+        """Return the best checkpoint, kept by the trainer or else by a hook.
 
-        The trainer config and hooks can each keep a best checkpoint in a separate directory.
+        Each of them has a separate subdirectory with an `info.json`.
         """
-        for name in files.list_names(self._model_dir):
+        trainer = config.get("trainer")
+        kept = trainer.get("best_checkpoint_export_subdir") if isinstance(trainer, dict) else None
+        for name in sorted(files.list_names(self._model_dir), key=lambda name: name != kept):
             info = self.json(name, "info.json")
             step = info.pop("best_ckpt_global_step", None)
             if step is None:

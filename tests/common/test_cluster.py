@@ -95,6 +95,17 @@ def test_two_processes_with_the_same_worker_index_both_raise() -> None:
     assert isinstance(right.exception(), errors.ConfigValueError)
 
 
+def test_worker_whose_address_leads_elsewhere_says_which_workers_miss_it() -> None:
+    addresses = _addresses(3)
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+        others = [pool.submit(cluster.meet, _worker(addresses, index), 3.0) for index in (0, 2)]
+        miss = rf"worker 1 at {addresses[1]} \(missed by worker 0, worker 2\) did not answer within"
+        with pytest.raises(errors.ClusterError, match=miss):
+            asyncio.run(_OnAnotherHost(_worker(addresses, 1), 2.0).run())
+    for other in others:
+        assert f"worker 1 at {addresses[1]}" in str(other.exception())
+
+
 @pytest.mark.parametrize("line", [b"", b"\xff\n", b"[" * 200_000 + b"\n", b'{"name": 1}\n'])
 def test_rendezvous_succeeds_despite_messages_from_other_programs(
     monkeypatch: pytest.MonkeyPatch, line: bytes
@@ -282,6 +293,11 @@ def test_report_lost_peers_leaves_errors_without_a_lost_process_unchanged(
             tf.errors.AbortedError,
             "Barrier timed out. The first task at the barrier: /job:worker/replica:0/task:0. "
             "Some timed out task names: /job:worker/replica:0/task:1",
+        ),
+        (
+            tf.errors.DeadlineExceededError,
+            "Barrier timed out. Some timed out task names: /job:worker/replica:0/task:1 "
+            "RPC: /tensorflow.CoordinationService/Barrier",
         ),
     ):
         with pytest.raises(kind), cluster.report_lost_peers():

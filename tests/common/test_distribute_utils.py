@@ -6,7 +6,7 @@ import sys
 import pytest
 import tensorflow as tf
 
-from official_lite.common import distribute_utils, errors
+from official_lite.common import cluster, distribute_utils, errors
 
 get_strategy = distribute_utils.get_distribution_strategy
 
@@ -84,7 +84,7 @@ def test_coordination_service_differs_from_tensorflows_only_in_the_time_limit(fi
         context.Context.enable_collective_ops = stop
         expected = configured_by(tf.distribute.MultiWorkerMirroredStrategy)
         ours = configured_by(distribute_utils._limit_time_to_connect, tf_config.find_cluster())
-        assert ours.cluster_register_timeout_in_ms == 600_000
+        assert ours.cluster_register_timeout_in_ms == 1_000_000
         ours.ClearField("cluster_register_timeout_in_ms")
         ours.ClearField("cluster_register_with_barrier")
         assert expected.coordinated_job_list
@@ -94,7 +94,11 @@ def test_coordination_service_differs_from_tensorflows_only_in_the_time_limit(fi
     if first == "chief":
         jobs = {"chief": ["10.0.0.1:1"], **jobs}
     config = {"cluster": jobs, "task": {"type": "worker", "index": 1}}
-    environment = {**os.environ, "TF_CONFIG": json.dumps(config)}
+    environment = {
+        **os.environ,
+        "TF_CONFIG": json.dumps(config),
+        cluster.TIMEOUT_VARIABLE: "1000",
+    }
     subprocess.run([sys.executable, "-c", code], env=environment, check=True)
 
 

@@ -260,7 +260,8 @@ def test_prediction_checkpoint_selects_latest_best_or_init_checkpoint_weights(
     assert best == _contents(tmp_path / "init") == _contents(tmp_path / "other")
 
 
-def test_best_checkpoint_that_a_hook_keeps_can_predict(tmp_path) -> None:
+@pytest.mark.usefixtures("log_as_train_py_does")
+def test_best_checkpoint_that_a_hook_keeps_can_predict(tmp_path, caplog) -> None:
     no_exporter = {"best_checkpoint_export_subdir": "", "best_checkpoint_eval_metric": ""}
     hook = {"name": "best_checkpoint", "metric": "validation_loss", "directory": "kept"}
     params = _experiment(
@@ -270,7 +271,10 @@ def test_best_checkpoint_that_a_hook_keeps_can_predict(tmp_path) -> None:
     )
     with pytest.raises(errors.CheckpointError, match=r"There is no best checkpoint in .*/run\."):
         _run(params, "predict", tmp_path / "run")
+    params.override({"trainer": {"writers": ["console"]}})
     _run(params, "train_and_eval", tmp_path / "run")
+    assert f"official_lite.tools export {tmp_path}/run/kept" in caplog.text
+    params.override({"trainer": {"writers": []}})
     _run(params, "predict", tmp_path / "run")
     progress = json.loads((tmp_path / "output" / "_progress.json").read_text())
     assert progress["made_from"]["weights"].startswith("best_ckpt-2,")
