@@ -9,13 +9,14 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from official_lite.checkpoint import chain, warm_start
+from official_lite.checkpoint import chain, directories, warm_start
 from official_lite.common import errors, files, goodput, preemption
 from official_lite.config import compatibility
-from official_lite.core import base_trainer, config_definitions, train_data
+from official_lite.core import base_trainer, config_definitions, predictor, train_data
 from official_lite.data import file_patterns
 from official_lite.data.sources import registry
 from official_lite.modeling import hyperparams
@@ -52,6 +53,8 @@ def run(
 ) -> dict[str, Any]:
     """Write the predictions for all rows that are not written yet; call it in the strategy's scope.
 
+    All workers of the strategy predict, and the chief writes.
+
     Args:
         trainer: The trainer, with the weights to use.
         params: The config of the experiment.
@@ -60,7 +63,7 @@ def run(
 
     Returns:
         The number of rows and shards in the directory, and for this call the number of new rows,
-        the duration in seconds, and the rows per second.
+        the duration in seconds, and the rows per second; nothing on other workers than the chief.
 
     Raises:
         errors.ConfigValueError: If the directory has predictions of another config, of other
@@ -74,6 +77,10 @@ def run(
     directory = run_record.predictions_dir(params, model_dir)
     started = time.monotonic()
     preemption.rearm()
+    share = predictor.create_exchange(trainer.strategy)
+    if not directories.is_chief(trainer.strategy):
+        _predict_for_the_chief(trainer, share)
+        return {}
     with output.PredictionOutput(
         directory,
         params.prediction.format,
@@ -81,6 +88,7 @@ def run(
         made_from=describe_source(params, restored),
     ) as writer:
         found = writer.progress
+        share({"next_batch": np.array([-1 if found.is_complete else writer.next_batch])})
         if found.is_complete:
             logging.info("The predictions in %s are already complete. Nothing to do.", directory)
         else:
@@ -119,6 +127,15 @@ def _write_all(
     except errors.PreemptedError:
         logging.info("Stopped by a signal, with %d rows in %s.", writer.progress.rows, directory)
         raise
+
+
+def _predict_for_the_chief(trainer: base_trainer.Trainer, share: predictor.Exchange) -> None:
+    # The chief comes first. It alone reads the progress, which changes while it writes.
+    first_batch = int(share({"next_batch": np.array([-1])})["next_batch"][0])
+    if first_batch >= 0:
+        with contextlib.closing(trainer.predict(first_batch)) as batches:
+            for _ in batches:
+                pass
 
 
 def describe_source(

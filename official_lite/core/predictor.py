@@ -2,9 +2,9 @@
 
 import dataclasses
 import functools
-import itertools
-from collections.abc import Callable, Generator, Mapping, Sequence
-from typing import Any
+import sys
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from typing import Any, TypeAlias
 
 import keras
 import numpy as np
@@ -12,7 +12,7 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from official_lite import orbit
-from official_lite.common import errors, nests, plugins, preemption, user_code
+from official_lite.common import errors, nests, plugins, preemption, tf_config, user_code
 from official_lite.core import base_task, config_definitions, step_checks, train_data
 from official_lite.data import length, replicas
 from official_lite.execution import executors
@@ -20,7 +20,18 @@ from official_lite.modeling import replica_state
 from official_lite.modeling.optimization import ema_optimizer
 from official_lite.prediction import output
 
-__all__ = ["Predictor", "are_of_classes", "as_arrays", "build_dataset", "checked", "count_rows"]
+__all__ = [
+    "Predictor",
+    "are_of_classes",
+    "as_arrays",
+    "build_dataset",
+    "checked",
+    "count_rows",
+    "create_exchange",
+]
+
+Columns: TypeAlias = dict[str, npt.NDArray[Any]]
+Exchange: TypeAlias = Callable[[Columns], Columns]
 
 # Metrics that expect predictions with one score per class, along the last axis.
 _OF_CLASSES = (
@@ -37,23 +48,29 @@ def build_dataset(
     strategy: tf.distribute.Strategy,
     first_batch: int = 0,
 ) -> executors.Dataset:
-    """Build the distributed dataset to predict, without its first `first_batch` global batches."""
+    """Build the distributed dataset to predict, without its first `first_batch` global batches.
 
-    @functools.wraps(task.build_inputs)
-    def build_inputs(*args: Any, **kwargs: Any) -> Any:
-        dataset = task.build_inputs(*args, **kwargs)
-        if not isinstance(dataset, tf.data.Dataset):
-            raise errors.ConfigTypeError(
-                f"`build_inputs` returned a {type(dataset).__name__}, but the mode `predict` "
-                "requires a `tf.data.Dataset`."
-            )
+    Every worker reads the whole input and keeps the batches of its own replicas, because only then
+    are the rows in the same order with any number of workers.
+    """
+    num_replicas = strategy.num_replicas_in_sync
+    worker, num_workers = _place(strategy)
+
+    def is_own(number: tf.Tensor, *_: Any) -> tf.Tensor:
+        return number % num_replicas // (num_replicas // num_workers) == worker
+
+    def build_inputs(input_context: tf.distribute.InputContext) -> tf.data.Dataset:
+        whole = tf.distribute.InputContext(num_replicas_in_sync=num_replicas)
+        del input_context
+        dataset = orbit.utils.bind_dataset_fn(task.build_inputs, data)(whole)
         if length.is_infinite(dataset):
             raise errors.ConfigValueError(
                 "The data to predict repeat forever. Call `repeat` in `build_inputs` only if "
                 "`params.is_training` is true."
             )
-        num_replicas = strategy.num_replicas_in_sync
         dataset = dataset.skip(first_batch * num_replicas)
+        if num_workers > 1:
+            dataset = dataset.enumerate().filter(is_own).map(lambda _, batch: batch)
         return replicas.with_any_batch_size(dataset) if num_replicas > 1 else dataset
 
     data = train_data.predict_data(config)
@@ -63,7 +80,7 @@ def build_dataset(
         # The replicas take batches in turn even with `trainer.virtual_replicas`, so always use the
         # default executor.
         executor = executors.GraphExecutor(strategy, num_private_threads=num_threads)
-        return executor.distribute(build_inputs, data)
+        return executor.distribute(build_inputs)
 
 
 @dataclasses.dataclass(eq=False)
@@ -95,19 +112,27 @@ class Predictor:
         task.scores_classes = are_of_classes(metrics)
         step_checks.require_signature(task.predict_step, "inputs", model="")
         base_task.warn_of_overridden_step(self.model, task, "predict_step")
+        exchange = create_exchange(self.strategy)
         iterator = iter(build_dataset(self.config, task, self.strategy, first_batch))
         if self.config.trainer.eval_tf_function and execution != "eager":
             if execution not in self._compiled:
                 self._compiled[execution] = tf.function(step, autograph=False)
             step = self._compiled[execution]
         with ema_optimizer.averaged_weights(self.optimizer):
-            for number in itertools.count(first_batch):
-                preemption.check()
+            for number in self._numbers(first_batch):
                 try:
                     predictions, num_rows = step(iterator, tf.constant(number, tf.int64))
                 except orbit.utils.loop_fns.END_OF_DATA:
                     return
-                yield as_arrays(predictions, num_rows, task.predict_step)
+                yield exchange(as_arrays(predictions, num_rows, task.predict_step))
+
+    def _numbers(self, first_batch: int) -> Iterator[int]:
+        """Yield the numbers of the global batches; stop between two of them if a signal asks."""
+        stop_check = preemption.StopCheck(self.strategy)
+        for start, stop in stop_check.slices(first_batch, sys.maxsize, is_splittable=True):
+            for number in range(start, stop):
+                preemption.check()
+                yield number
 
     def run_step(
         self, inputs: nests.Nest, number: tf.Tensor, execution: str
@@ -173,11 +198,64 @@ def as_arrays(
                 f"{plugins.described(method)} returned {sum(counts)} rows as {name!r} for a "
                 f"batch of {sum(wanted)} examples; expected one row per example."
             )
-        # Drop arrays without rows, whose other dimensions may differ from those of the other
-        # arrays.
-        arrays = [array for array in arrays if len(array)] or arrays[:1]
-        columns[name] = arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
+        columns[name] = _join(arrays)
     return columns
+
+
+def _join(arrays: Sequence[npt.NDArray[Any]]) -> npt.NDArray[Any]:
+    # Drop arrays without rows, whose other dimensions may differ from those of the other arrays.
+    arrays = [array for array in arrays if len(array)] or arrays[:1]
+    return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
+
+
+def create_exchange(strategy: tf.distribute.Strategy) -> Exchange:
+    """Create a function that joins the columns of all workers, in the order of the workers.
+
+    All workers must call the function, with columns of the same names and types. It returns the
+    same rows to each of them.
+    """
+    _, num_workers = _place(strategy)
+    num_own = strategy.num_replicas_in_sync // num_workers
+
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.int64)])
+    def gather(numbers: tf.Tensor) -> tf.Tensor:
+        def send() -> tf.Tensor:
+            # The first replica of each worker sends for all of them.
+            replica = tf.distribute.get_replica_context().replica_id_in_sync_group
+            return numbers[: tf.where(replica % num_own == 0, tf.size(numbers), 0)]
+
+        return strategy.gather(strategy.run(send), axis=0)
+
+    def exchange(columns: Columns) -> Columns:
+        numbers = gather(np.concatenate([_pack(column) for column in columns.values()])).numpy()
+        parts: dict[str, list[npt.NDArray[Any]]] = {name: [] for name in columns}
+        for name in [*columns] * num_workers:
+            length, numbers = int(numbers[0]), numbers[1:]
+            text, numbers = numbers.tobytes()[:length], numbers[_num_words(length) :]
+            parts[name].append(tf.io.parse_tensor(text, columns[name].dtype).numpy())
+        return {name: _join(arrays) for name, arrays in parts.items()}
+
+    return exchange if num_workers > 1 else lambda columns: columns
+
+
+def _pack(column: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
+    """Return the number of bytes of a column, and the bytes, as the integers to exchange."""
+    text = tf.io.serialize_tensor(column).numpy()
+    padded = text.ljust(8 * _num_words(len(text)), b"\0")
+    return np.concatenate([[len(text)], np.frombuffer(padded, np.int64)])
+
+
+def _num_words(num_bytes: int) -> int:
+    return -(-num_bytes // 8)
+
+
+def _place(strategy: tf.distribute.Strategy) -> tuple[int, int]:
+    """Return the number of this worker, and of how many that predict together."""
+    found = tf_config.read_tf_config()
+    if found is None or not isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
+        return 0, 1
+    names = list(found.members("chief", "worker"))
+    return names.index(found.name), len(names)
 
 
 def checked(method: Callable[..., Any], predictions: Any) -> dict[str, tf.Tensor]:

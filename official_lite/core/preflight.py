@@ -169,7 +169,11 @@ def check_prediction(params: config_definitions.ExperimentConfig) -> None:
             "Export the model with `official-lite export` and predict with it."
         )
     output.require_library(params.prediction.format)
-    _require_one_process(params.runtime)
+    if params.runtime.distribution_strategy.lower() == "parameter_server":
+        raise errors.ConfigValueError(
+            "The mode `predict` does not support `runtime.distribution_strategy=parameter_server`. "
+            "Use `mirrored`, or `multi_worker_mirrored` for several machines."
+        )
     train_data.predict_data(params)
     trainer = params.trainer
     keeps_best = trainer.best_checkpoint_export_subdir or _best_checkpoint_hooks(params)
@@ -183,27 +187,6 @@ def check_prediction(params: config_definitions.ExperimentConfig) -> None:
         raise errors.ConfigValueError(
             "`prediction.checkpoint` is 'init', but `task.init_checkpoint` is not set. Set it to "
             "the checkpoint to use."
-        )
-
-
-def _require_one_process(runtime: config_definitions.RuntimeConfig) -> None:
-    """Check that predictions run in a single process, so that the rows stay in input order.
-
-    Raises:
-        errors.ConfigValueError: If there are several processes.
-    """
-    strategy = runtime.distribution_strategy.lower()
-    is_several = strategy == "parameter_server"
-    if strategy == "multi_worker_mirrored":
-        found = tf_config.find_cluster(runtime.worker_hosts, runtime.task_index)
-        is_several = found is not None and found.num_workers > 1
-    if is_several:
-        raise errors.ConfigValueError(
-            f"The mode `predict` does not support several processes (`{strategy}`): each would "
-            "read a part of the rows, and nothing would put them back in order. Use "
-            "`runtime.distribution_strategy=mirrored` and unset TF_CONFIG. To use several "
-            "machines, start one command for each part of the input, with its own "
-            "`prediction.output_dir`."
         )
 
 

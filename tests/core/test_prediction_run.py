@@ -260,6 +260,14 @@ def test_prediction_checkpoint_selects_latest_best_or_init_checkpoint_weights(
     assert best == _contents(tmp_path / "init") == _contents(tmp_path / "other")
 
 
+def test_predicting_with_parameter_servers_raises_before_anything_is_written(tmp_path) -> None:
+    runtime = {"distribution_strategy": "parameter_server"}
+    params = _experiment(tmp_path / "output", runtime=runtime)
+    with pytest.raises(errors.ConfigValueError, match="does not support .*parameter_server"):
+        _run(params, "predict", tmp_path / "run")
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.usefixtures("log_as_train_py_does")
 def test_best_checkpoint_that_a_hook_keeps_can_predict(tmp_path, caplog) -> None:
     no_exporter = {"best_checkpoint_export_subdir": "", "best_checkpoint_eval_metric": ""}

@@ -4,13 +4,14 @@ import json
 import pathlib
 import signal
 
+import portpicker
 import pytest
 
 from official_lite.prediction import output
 from tests import commands
 
-# The task of the prediction benchmark, whose process kills itself when it reads batch LAST_BATCH,
-# as soon as ROWS rows are written.
+# The task of the prediction benchmark, whose process sends itself SIGNAL when it reads batch
+# LAST_BATCH, as soon as ROWS rows are written.
 DYING = """
 import os
 import signal
@@ -30,7 +31,7 @@ def end_at(number, features):
     if number == last_batch:
         while output.read_progress(os.environ["OUTPUT"]).rows < int(os.environ["ROWS"]):
             time.sleep(0.01)
-        os.kill(os.getpid(), signal.SIGKILL)
+        os.kill(os.getpid(), int(os.environ.get("SIGNAL", signal.SIGKILL)))
     return features
 
 
@@ -90,3 +91,52 @@ def test_prediction_killed_five_times_writes_the_files_of_an_uninterrupted_one(
     )
     assert len(unbroken) == 13
     assert killed == unbroken
+
+
+@pytest.mark.slow
+def test_workers_killed_twice_and_stopped_once_write_the_files_of_two_replicas(
+    tmp_path: pathlib.Path,
+) -> None:
+    (tmp_path / "dying.py").write_text(DYING)
+    options = [
+        *("train.py", f"--import={tmp_path / 'dying.py'}", "--experiment=benchmarks/prediction"),
+        *(f"--model_dir={tmp_path / 'run'}", "--set=prediction.format=jsonl"),
+        # The last batch has an example for the first of two replicas only.
+        *("--set=task.num_rows=2901", "--set=task.validation_data.global_batch_size=100"),
+        "--set=prediction.rows_per_shard=250",
+    ]
+    strategy = "--set=runtime.distribution_strategy="
+    mirrored = [f"{strategy}mirrored", "--set=runtime.devices=[CPU:0,CPU:1]"]
+    expected = tmp_path / "expected"
+    for mode in ("train", "predict"):
+        place = [f"--mode={mode}", *mirrored, f"--set=prediction.output_dir={expected}"]
+        done = commands.run([*options, *place])
+        assert done.returncode == 0, done.stderr
+    places = [f"127.0.0.1:{portpicker.pick_unused_port()}" for _ in range(2)]
+    written = tmp_path / "written"
+
+    def predict(ending: int, last_batch: int, number: signal.Signals = signal.SIGKILL) -> list[int]:
+        """Return the exit codes of both workers; one gets a signal when it reads its last batch."""
+        rows = last_batch * 100 // 250 * 250
+        workers = []
+        for index in range(2):
+            command = [*options, "--mode=predict", f"--set=prediction.output_dir={written}"]
+            command += [f"{strategy}multi_worker_mirrored", f"--set=runtime.task_index={index}"]
+            command.append(f"--set=runtime.worker_hosts={','.join(places)}")
+            # Each worker reads the batches of both.
+            last = 2 * last_batch + index if index == ending else -1
+            env = {"LAST_BATCH": last, "OUTPUT": written, "ROWS": rows, "SIGNAL": int(number)}
+            given = {key: str(value) for key, value in env.items()}
+            workers.append(commands.Command(command, env=given))
+        return [worker.wait() for worker in workers]
+
+    assert predict(0, 9) == [-signal.SIGKILL, 7]
+    assert output.read_progress(str(written)).rows == 750
+    assert predict(1, 14) == [7, -signal.SIGKILL]
+    assert predict(1, 21, signal.SIGTERM) == [42, 42]
+    assert output.read_progress(str(written)).rows >= 2000
+    assert predict(-1, 0) == [0, 0]
+    names = sorted(path.name for path in written.glob("predictions-*"))
+    assert len(names) == 12
+    for name in names:
+        assert (written / name).read_bytes() == (expected / name).read_bytes()
