@@ -263,7 +263,7 @@ def test_prediction_checkpoint_selects_latest_best_or_init_checkpoint_weights(
 def test_predicting_with_parameter_servers_raises_before_anything_is_written(tmp_path) -> None:
     runtime = {"distribution_strategy": "parameter_server"}
     params = _experiment(tmp_path / "output", runtime=runtime)
-    with pytest.raises(errors.ConfigValueError, match="does not support .*parameter_server"):
+    with pytest.raises(errors.ConfigValueError, match=r"does not support .*parameter_server"):
         _run(params, "predict", tmp_path / "run")
     assert list(tmp_path.iterdir()) == []
 
