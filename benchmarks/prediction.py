@@ -1,12 +1,13 @@
 """A benchmark of `--mode=predict`: its speed relative to Keras, and its output after kills.
 
 python -m benchmarks.prediction
-python -m benchmarks.prediction --rows=1000000 --kills=5 --format=parquet
+python -m benchmarks.prediction --rows=1000000 --kills=5 --replicas=2
+python -m benchmarks.prediction --rows=1000000 --kills=5 --workers=2
 
 The speed is measured in one process, in turn: official_lite predicts and writes files, Keras
 predicts and keeps the outputs in memory. Then the same rows are predicted twice: once without
-interruption, and once by a process that is killed (SIGKILL) at random moments and restarted. Both
-must write equal files, which contain each row once, in order.
+interruption, and once by processes of which one is killed (SIGKILL) at random moments, after which
+all are restarted. Both must write equal files, which contain each row once, in order.
 """
 
 import argparse
@@ -27,6 +28,7 @@ from typing import Any
 
 import keras
 import numpy as np
+import portpicker
 import tensorflow as tf
 from absl import logging
 
@@ -177,36 +179,47 @@ def measure_speed(params: cfg.ExperimentConfig, rounds: int, formats: list[str])
 
 
 def kill_repeatedly(
-    directory: pathlib.Path, num_rows: int, kills: int, seed: int
+    directory: pathlib.Path,
+    num_rows: int,
+    kills: int,
+    seed: int,
+    *,
+    num_replicas: int = 1,
+    num_workers: int = 1,
 ) -> dict[str, Any]:
     """Predict once without interruption and once with kills, and compare the files."""
     assignments = [f"task.num_rows={num_rows}"]
+    if num_replicas > 1:
+        devices = ",".join(f"CPU:{index}" for index in range(num_replicas))
+        assignments.append("runtime.distribution_strategy=mirrored")
+        assignments.append(f"runtime.devices=[{devices}]")
+    start = functools.partial(_start, directory, assignments=assignments, num_workers=num_workers)
     params = exp_factory.get_exp_config(EXPERIMENT)
     params.override({"task": {"num_rows": num_rows}})
     task = RowsTask(params.task)
     train_lib.run_experiment(None, task, "train", params, str(directory / "run"))
-    _start(directory, "unbroken", assignments).wait()
+    _wait_for_all(start("unbroken"))
     draw = random.Random(seed)
     killed_at = []
     total = output.read_progress(str(directory / "unbroken"))
     if total is None or not total.is_complete:
         raise RuntimeError(f"The uninterrupted prediction failed; see {directory}/unbroken.log.")
     for number in range(kills):
-        process = _start(directory, "killed", assignments)
+        processes = start("killed")
         begun = output.read_progress(str(directory / "killed"))
         before = begun.shards if begun is not None else 0
         left = total.shards - before - (kills - number)
         wanted = before + draw.randint(0, max(0, 2 * left // (kills - number + 1)))
-        _wait(functools.partial(_has_shards, directory / "killed", wanted), process)
+        _wait(functools.partial(_has_shards, directory / "killed", wanted), processes[0])
         time.sleep(draw.uniform(0, 0.05))
-        if process.poll() is not None:
+        if any(process.poll() is not None for process in processes):
             raise RuntimeError(
                 f"The prediction ended before kill {number + 1}. Use more --rows or fewer --kills."
             )
-        process.send_signal(signal.SIGKILL)
-        process.wait()
+        draw.choice(processes).send_signal(signal.SIGKILL)
+        _wait_for_all(processes)
         killed_at.append(_rows(directory / "killed"))
-    if _start(directory, "killed", assignments).wait():
+    if any(_wait_for_all(start("killed"))):
         raise RuntimeError(
             f"The prediction failed after the last kill; see {directory}/killed.log."
         )
@@ -219,19 +232,32 @@ def kill_repeatedly(
     }
 
 
-def _start(directory: pathlib.Path, name: str, assignments: list[str]) -> subprocess.Popen[bytes]:
-    log = (directory / f"{name}.log").open("ab")
-    return subprocess.Popen(
-        [
+def _start(
+    directory: pathlib.Path, name: str, *, assignments: list[str], num_workers: int
+) -> list[subprocess.Popen[bytes]]:
+    """Start the processes that predict together."""
+    ports = [str(portpicker.pick_unused_port()) for _ in range(num_workers)]
+    hosts = ",".join(f"127.0.0.1:{port}" for port in ports)
+    processes = []
+    for index in range(num_workers):
+        place = []
+        if num_workers > 1:
+            place.append("runtime.distribution_strategy=multi_worker_mirrored")
+            place += [f"runtime.worker_hosts={hosts}", f"runtime.task_index={index}"]
+        log = (directory / f"{name}.log").open("ab")
+        command = [
             *(sys.executable, "-m", "official_lite.tools", "train"),
             *("--import=benchmarks.prediction", f"--experiment={EXPERIMENT}", "--mode=predict"),
             f"--model_dir={directory / 'run'}",
             f"--set=prediction.output_dir={directory / name}",
-            *(f"--set={assignment}" for assignment in assignments),
-        ],
-        stdout=log,
-        stderr=log,
-    )
+            *(f"--set={assignment}" for assignment in [*assignments, *place]),
+        ]
+        processes.append(subprocess.Popen(command, stdout=log, stderr=log))
+    return processes
+
+
+def _wait_for_all(processes: list[subprocess.Popen[bytes]]) -> list[int]:
+    return [process.wait() for process in processes]
 
 
 def _wait(condition: Callable[[], bool], process: subprocess.Popen[bytes]) -> None:
@@ -275,6 +301,8 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--kills", type=int, default=5)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--replicas", type=int, default=1, help="Of one killed process.")
+    parser.add_argument("--workers", type=int, default=1, help="Killed one at a time.")
     parser.add_argument(
         "--formats", nargs="*", default=["parquet", "tfrecord", "json"], help="Formats to time."
     )
@@ -304,7 +332,14 @@ def main() -> None:
     found: dict[str, Any] = {}
     if args.kills:
         with tempfile.TemporaryDirectory() as directory:
-            found = kill_repeatedly(pathlib.Path(directory), args.rows, args.kills, args.seed)
+            found = kill_repeatedly(
+                pathlib.Path(directory),
+                args.rows,
+                args.kills,
+                args.seed,
+                num_replicas=args.replicas,
+                num_workers=args.workers,
+            )
         print(json.dumps(found))
         tables.append(
             report.Table(
