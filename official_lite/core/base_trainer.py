@@ -671,6 +671,8 @@ class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
     ) -> Generator[dict[str, np.ndarray[Any, Any]], None, None]:
         """Yield the predictions for each global batch, in the order of the input.
 
+        Several workers get the same predictions, and each of them must read them to the end.
+
         The model predicts with the averaged weights if the optimizer keeps averages. Call this
         method in the strategy's scope. Close the iterator if you do not read it to its end, so that
         the training weights are restored.

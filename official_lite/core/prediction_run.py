@@ -3,9 +3,10 @@
 import contextlib
 import glob
 import hashlib
+import json
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -43,6 +44,10 @@ _TRAINING_INPUT = tuple(
 _PLACES = ("runtime.worker_hosts", "runtime.task_index")
 
 
+# What the chief says instead of its first batch: everything is complete, or it can't write.
+_NOTHING, _REFUSED = -1, -2
+
+
 @goodput.measuring("evaluating")
 def run(
     trainer: base_trainer.Trainer,
@@ -77,18 +82,24 @@ def run(
     directory = run_record.predictions_dir(params, model_dir)
     started = time.monotonic()
     preemption.rearm()
-    share = predictor.create_exchange(trainer.strategy)
+    made_from = describe_source(params, restored)
     if not directories.is_chief(trainer.strategy):
-        _predict_for_the_chief(trainer, share)
+        _predict_for_the_chief(trainer, made_from)
         return {}
-    with output.PredictionOutput(
-        directory,
-        params.prediction.format,
-        rows_per_shard=params.prediction.rows_per_shard,
-        made_from=describe_source(params, restored),
-    ) as writer:
+    try:
+        opened = output.PredictionOutput(
+            directory,
+            params.prediction.format,
+            rows_per_shard=params.prediction.rows_per_shard,
+            made_from=made_from,
+        )
+    except errors.OfficialLiteError:
+        _agree(trainer.strategy, _REFUSED, made_from)
+        raise
+    with opened as writer:
         found = writer.progress
-        share({"next_batch": np.array([-1 if found.is_complete else writer.next_batch])})
+        first_batch = _NOTHING if found.is_complete else writer.next_batch
+        _agree(trainer.strategy, first_batch, made_from)
         if found.is_complete:
             logging.info("The predictions in %s are already complete. Nothing to do.", directory)
         else:
@@ -129,13 +140,39 @@ def _write_all(
         raise
 
 
-def _predict_for_the_chief(trainer: base_trainer.Trainer, share: predictor.Exchange) -> None:
-    # The chief comes first. It alone reads the progress, which changes while it writes.
-    first_batch = int(share({"next_batch": np.array([-1])})["next_batch"][0])
-    if first_batch >= 0:
+def _predict_for_the_chief(trainer: base_trainer.Trainer, made_from: Mapping[str, Any]) -> None:
+    first_batch = _agree(trainer.strategy, _NOTHING, made_from)
+    if first_batch == _REFUSED:
+        raise errors.ConfigValueError(
+            "The chief can't write the predictions of this run. Its error says why."
+        )
+    if first_batch != _NOTHING:
         with contextlib.closing(trainer.predict(first_batch)) as batches:
             for _ in batches:
                 pass
+
+
+def _agree(strategy: tf.distribute.Strategy, first_batch: int, made_from: Mapping[str, Any]) -> int:
+    """Return the chief's first batch, after comparing what the workers predict from.
+
+    Raises:
+        errors.ConfigValueError: If the workers have different weights or input files.
+    """
+    text = json.dumps(made_from, sort_keys=True, default=str)
+    digest = int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], signed=True)
+    own = {"first_batch": np.array([first_batch]), "digest": np.array([digest])}
+    told = predictor.create_exchange(strategy)(own)
+    # The chief is the first worker.
+    first_batch = int(told["first_batch"][0])
+    if first_batch != _REFUSED and len(set(told["digest"].tolist())) > 1:
+        raise errors.ConfigValueError(
+            "The workers would predict with different weights or from different input files. This "
+            f"worker has the weights {made_from['weights']} and the input files "
+            f"{made_from['input files']}. Give all workers the same files. While a training still "
+            "saves checkpoints, set `prediction.checkpoint` to 'init' and `task.init_checkpoint` "
+            "to one of them."
+        )
+    return first_batch
 
 
 def describe_source(

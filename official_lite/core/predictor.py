@@ -50,27 +50,32 @@ def build_dataset(
 ) -> executors.Dataset:
     """Build the distributed dataset to predict, without its first `first_batch` global batches.
 
-    Every worker reads the whole input and keeps the batches of its own replicas, because only then
-    are the rows in the same order with any number of workers.
+    Every host reads the whole input and keeps the batches of its own replicas. Only then are the
+    rows in the same order with any number of hosts.
     """
     num_replicas = strategy.num_replicas_in_sync
-    worker, num_workers = _place(strategy)
-
-    def is_own(number: tf.Tensor, *_: Any) -> tf.Tensor:
-        return number % num_replicas // (num_replicas // num_workers) == worker
 
     def build_inputs(input_context: tf.distribute.InputContext) -> tf.data.Dataset:
         whole = tf.distribute.InputContext(num_replicas_in_sync=num_replicas)
-        del input_context
         dataset = orbit.utils.bind_dataset_fn(task.build_inputs, data)(whole)
+        if not isinstance(dataset, tf.data.Dataset):
+            raise errors.ConfigTypeError(
+                f"`build_inputs` returned a {type(dataset).__name__}, but the mode `predict` "
+                "requires a `tf.data.Dataset`."
+            )
         if length.is_infinite(dataset):
             raise errors.ConfigValueError(
                 "The data to predict repeat forever. Call `repeat` in `build_inputs` only if "
                 "`params.is_training` is true."
             )
         dataset = dataset.skip(first_batch * num_replicas)
-        if num_workers > 1:
-            dataset = dataset.enumerate().filter(is_own).map(lambda _, batch: batch)
+        num_hosts = input_context.num_input_pipelines
+        if num_hosts > 1:
+            num_own, own = num_replicas // num_hosts, input_context.input_pipeline_id
+            dataset = dataset.enumerate().filter(
+                lambda number, _: number % num_replicas // num_own == own
+            )
+            dataset = dataset.map(lambda _, batch: batch)
         return replicas.with_any_batch_size(dataset) if num_replicas > 1 else dataset
 
     data = train_data.predict_data(config)
@@ -127,7 +132,10 @@ class Predictor:
                 yield exchange(as_arrays(predictions, num_rows, task.predict_step))
 
     def _numbers(self, first_batch: int) -> Iterator[int]:
-        """Yield the numbers of the global batches; stop between two of them if a signal asks."""
+        """Yield the numbers of the global batches; stop between two of them if a signal asks.
+
+        A single process checks before each batch, several workers agree between slices of batches.
+        """
         stop_check = preemption.StopCheck(self.strategy)
         for start, stop in stop_check.slices(first_batch, sys.maxsize, is_splittable=True):
             for number in range(start, stop):
@@ -214,8 +222,12 @@ def create_exchange(strategy: tf.distribute.Strategy) -> Exchange:
     All workers must call the function, with columns of the same names and types. It returns the
     same rows to each of them.
     """
-    _, num_workers = _place(strategy)
-    num_own = strategy.num_replicas_in_sync // num_workers
+    found = tf_config.read_tf_config()
+    workers = found.members("chief", "worker") if found is not None else {}
+    is_several = isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy)
+    if not is_several or found is None or found.name not in workers or len(workers) == 1:
+        return lambda columns: columns
+    num_own = strategy.num_replicas_in_sync // len(workers)
 
     @tf.function(input_signature=[tf.TensorSpec([None], tf.int64)])
     def gather(numbers: tf.Tensor) -> tf.Tensor:
@@ -226,36 +238,44 @@ def create_exchange(strategy: tf.distribute.Strategy) -> Exchange:
 
         return strategy.gather(strategy.run(send), axis=0)
 
-    def exchange(columns: Columns) -> Columns:
-        numbers = gather(np.concatenate([_pack(column) for column in columns.values()])).numpy()
-        parts: dict[str, list[npt.NDArray[Any]]] = {name: [] for name in columns}
-        for name in [*columns] * num_workers:
-            length, numbers = int(numbers[0]), numbers[1:]
-            text, numbers = numbers.tobytes()[:length], numbers[_num_words(length) :]
-            parts[name].append(tf.io.parse_tensor(text, columns[name].dtype).numpy())
-        return {name: _join(arrays) for name, arrays in parts.items()}
-
-    return exchange if num_workers > 1 else lambda columns: columns
+    return lambda columns: unpack(gather(pack(columns)).numpy(), columns, len(workers))
 
 
-def _pack(column: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
-    """Return the number of bytes of a column, and the bytes, as the integers to exchange."""
-    text = tf.io.serialize_tensor(column).numpy()
-    padded = text.ljust(8 * _num_words(len(text)), b"\0")
-    return np.concatenate([[len(text)], np.frombuffer(padded, np.int64)])
+def pack(columns: Columns) -> npt.NDArray[np.int64]:
+    """Return columns of any type as integers, which all strategies can exchange.
+
+    Each column is the number of its bytes, followed by the bytes.
+    """
+    parts: list[Any] = []
+    # The order of a dictionary may differ between processes.
+    for name in sorted(columns):
+        text = tf.io.serialize_tensor(columns[name]).numpy()
+        padded = text.ljust(8 * _num_words(len(text)), b"\0")
+        parts += [[len(text)], np.frombuffer(padded, np.int64)]
+    return np.concatenate(parts)
+
+
+def unpack(numbers: npt.NDArray[np.int64], columns: Columns, num_workers: int) -> Columns:
+    """Return the joined columns of the results of `pack` of several workers.
+
+    Args:
+        numbers: The results of `pack`, one after the other.
+        columns: The columns of any of the workers, with the names and types.
+        num_workers: The number of workers.
+    """
+    parts: dict[str, list[npt.NDArray[Any]]] = {name: [] for name in columns}
+    start = 0
+    for name in sorted(columns) * num_workers:
+        length = int(numbers[start])
+        end = start + 1 + _num_words(length)
+        text = numbers[start + 1 : end].tobytes()[:length]
+        parts[name].append(tf.io.parse_tensor(text, columns[name].dtype).numpy())
+        start = end
+    return {name: _join(arrays) for name, arrays in parts.items()}
 
 
 def _num_words(num_bytes: int) -> int:
     return -(-num_bytes // 8)
-
-
-def _place(strategy: tf.distribute.Strategy) -> tuple[int, int]:
-    """Return the number of this worker, and of how many that predict together."""
-    found = tf_config.read_tf_config()
-    if found is None or not isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
-        return 0, 1
-    names = list(found.members("chief", "worker"))
-    return names.index(found.name), len(names)
 
 
 def checked(method: Callable[..., Any], predictions: Any) -> dict[str, tf.Tensor]:

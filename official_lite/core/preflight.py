@@ -628,6 +628,8 @@ def require_agreement(
     is_several = isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy)
     if not is_several or found is None or found.num_workers < 2:
         return
+    if found.name not in found.members("chief", "worker"):
+        return
     parts = _parts(params, mode)
     names = list(found.members("chief", "worker"))
     gather = _create_gather(strategy, len(names))

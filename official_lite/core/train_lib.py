@@ -5,6 +5,8 @@ import copy
 import functools
 import inspect
 import os
+import shlex
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ParamSpec, TypeVar
 
@@ -52,6 +54,9 @@ __all__ = [
 
 
 Logs = Mapping[str, Any]
+
+# The flags that run code, which `export` must be given again.
+_CODE_FLAGS = ("--import=", "--gin_file=", "--gin_params=")
 
 _Arguments = ParamSpec("_Arguments")
 _Result = TypeVar("_Result")
@@ -302,7 +307,8 @@ class OrbitExperimentRunner:
 
         Returns:
             The number of rows and shards in the directory, and for this call the number of new
-            rows, the duration in seconds, and the rows per second.
+            rows, the duration in seconds, and the rows per second; nothing on other workers than
+            the chief.
 
         Raises:
             errors.ConfigValueError: If the directory has predictions of another config, of other
@@ -401,8 +407,12 @@ class OrbitExperimentRunner:
         best = preflight.find_best_checkpoint(self.params, self.model_dir)
         # `export` finds the config of a checkpoint only in the directories above it.
         if self.trains and best and best.startswith(os.path.join(self.model_dir, "")):
-            command = "python -m official_lite.tools export"
-            logging.info("To export the best model: %s %s", command, os.path.dirname(best))
+            # `export` imports no code that its own command line does not name.
+            code = [text for text in sys.argv[1:] if text.startswith(_CODE_FLAGS)]
+            arguments = shlex.join([os.path.dirname(best), *code])
+            logging.info(
+                "To export the best model: python -m official_lite.tools export %s", arguments
+            )
 
     def _build_trainer(
         self, task: base_task.Task, train: bool, evaluate: bool

@@ -461,14 +461,17 @@ class ParquetFile(ShardFile):
         self._file = self._opened.__enter__()
         self._writer: Any = None
         self._batches: list[Any] = []
+        self._num_bytes = 0
 
     def write(self, columns: Columns) -> None:
         # Hold rows in memory until they fill a row group.
         import pyarrow
 
         arrays = [_arrow_array(column) for column in columns.values()]
-        self._batches.append(pyarrow.RecordBatch.from_arrays(arrays, names=list(columns)))
-        if sum(batch.nbytes for batch in self._batches) >= _BYTES_PER_ROW_GROUP:
+        batch = pyarrow.RecordBatch.from_arrays(arrays, names=list(columns))
+        self._batches.append(batch)
+        self._num_bytes += batch.nbytes
+        if self._num_bytes >= _BYTES_PER_ROW_GROUP:
             self._write_row_group()
 
     def close(self) -> None:
@@ -484,7 +487,7 @@ class ParquetFile(ShardFile):
         import pyarrow
 
         table = pyarrow.Table.from_batches(self._batches).combine_chunks()
-        self._batches = []
+        self._batches, self._num_bytes = [], 0
         if self._writer is None:
             # Use dictionary encoding only for text, because numbers rarely repeat.
             texts = [field.name for field in table.schema if pyarrow.types.is_string(field.type)]

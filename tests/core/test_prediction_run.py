@@ -15,7 +15,7 @@ import pytest
 import tensorflow as tf
 
 from official_lite.common import errors
-from official_lite.core import base_task, input_reader, prediction_run, train_lib
+from official_lite.core import base_task, input_reader, prediction_run, predictor, train_lib
 from official_lite.core import config_definitions as cfg
 from official_lite.modeling.hyperparams import base_config
 from official_lite.run import model_dir_lock
@@ -258,6 +258,27 @@ def test_prediction_checkpoint_selects_latest_best_or_init_checkpoint_weights(
     assert weights == ["ckpt-4", "best_ckpt-2", "best_ckpt-2"]
     assert best != _contents(latest_dir)
     assert best == _contents(tmp_path / "init") == _contents(tmp_path / "other")
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        np.array([b"a\0b", "\u00e9".encode(), b""], object),
+        np.array([True, False, True]),
+        np.ones((3, 2), tf.bfloat16.as_numpy_dtype),
+        np.arange(3, dtype=np.float16),
+    ],
+    ids=["text", "bool", "bfloat16", "float16"],
+)
+def test_workers_exchange_columns_of_any_type_in_the_order_of_the_workers(column) -> None:
+    first = {"name": column, "id": np.arange(3)}
+    second = {"id": np.array([], np.int64), "name": column[:0]}
+    third = {"id": np.arange(1), "name": column[2:]}
+    numbers = np.concatenate([predictor.pack(part) for part in (first, second, third)])
+    joined = predictor.unpack(numbers, second, 3)
+    for name, found in joined.items():
+        assert found.tolist() == [*first[name].tolist(), *third[name].tolist()]
+        assert found.dtype == first[name].dtype
 
 
 def test_predicting_with_parameter_servers_raises_before_anything_is_written(tmp_path) -> None:

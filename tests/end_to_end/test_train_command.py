@@ -80,9 +80,8 @@ def test_recorded_yaml_or_gin_config_reproduces_the_run_bit_for_bit(
 def test_finished_run_is_reported_as_finished_and_resumes_only_with_more_train_steps(
     tmp_path: pathlib.Path,
 ) -> None:
-    assert f"official_lite.tools export {tmp_path}/run/best_ckpt" in _train(
-        tmp_path / "run", *SHORT
-    )
+    printed = _train(tmp_path / "run", *SHORT, "--import=json")
+    assert f"official_lite.tools export {tmp_path}/run/best_ckpt --import=json" in printed
     assert "finished" in _train(tmp_path / "run", *SHORT)
     _train(tmp_path / "run", "--set=trainer.train_steps=60", SHORT[1])
     assert [r["step"] for r in _records(tmp_path / "run", "validation")] == [20, 40, 60]
