@@ -100,6 +100,7 @@ def _dry_run(params: config_definitions.ExperimentConfig) -> None:
             if FLAGS.mode != "train":
                 raise
             logging.warning("One training step succeeded. Skipped the evaluation step: %s", error)
+    logging.info("The dry run succeeded. It left no files.")
 
 
 def _refuse_positional(arguments: Sequence[str]) -> None:

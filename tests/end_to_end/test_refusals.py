@@ -580,6 +580,7 @@ def test_dry_run_of_a_task_without_evaluation_passes_only_in_train_mode(
     passed = run(tmp_path, Mistake("", [], edits, ["--dry_run", "--mode=train"]))
     assert passed.returncode == 0, passed.stderr
     assert "`MyTask.validation_step`" in passed.stderr
+    assert passed.stderr.splitlines()[-1] == "The dry run succeeded. It left no files."
     refused = run(tmp_path, Mistake("", [], edits, ["--dry_run"]))
     assert refused.returncode == 2
     assert "--mode=train" in refused.stderr
