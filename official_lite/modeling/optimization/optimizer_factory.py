@@ -127,7 +127,8 @@ def register_optimizer_cls(
     """
     if key in OPTIMIZERS_CLS:
         raise errors.ConfigValueError(
-            f"{key} is already registered as {OPTIMIZERS_CLS[key]!r}. Choose another name."
+            # The Model Garden's own test expects these words.
+            f"{key} already registered as {OPTIMIZERS_CLS[key]!r}. Choose another name."
         )
     OPTIMIZERS_CLS[key] = optimizer_config_cls
 
