@@ -28,6 +28,8 @@ __all__ = [
     "checked",
     "count_rows",
     "create_exchange",
+    "pack",
+    "unpack",
 ]
 
 Columns: TypeAlias = dict[str, npt.NDArray[Any]]
