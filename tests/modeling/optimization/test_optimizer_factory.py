@@ -202,7 +202,7 @@ def test_registered_optimizer_is_built_and_its_name_cannot_be_registered_again()
     optimizer = optimization.OptimizerFactory(config).build_optimizer(0.1)
     assert isinstance(optimizer, keras.optimizers.Adadelta)
     assert optimizer.rho == 0.5
-    with pytest.raises(errors.ConfigValueError, match="own is already registered as"):
+    with pytest.raises(errors.ConfigValueError, match="own already registered as"):
         optimization.register_optimizer_cls("own", keras.optimizers.Adadelta)
 
 
