@@ -10,7 +10,7 @@ from typing import Any
 
 from absl import logging
 
-from official_lite.common import errors, files
+from official_lite.common import errors, files, suggestions
 
 __all__ = [
     "Commit",
@@ -60,6 +60,14 @@ class Commit:
     def total_size(self) -> int:
         """The total size of all files in bytes."""
         return sum(self.files.values())
+
+
+def config_of_run(prefix: str) -> str:
+    """Return how to apply the config of the run that saved a checkpoint."""
+    directory = os.path.dirname(prefix)
+    # The best checkpoint is in a subdirectory of the run.
+    paths = [os.path.join(each, "params.yaml") for each in (directory, os.path.dirname(directory))]
+    return suggestions.config_file(next(filter(files.exists, paths), paths[0]))
 
 
 def path_of(prefix: str) -> str:

@@ -17,7 +17,7 @@ from official_lite.checkpoint import (
     keras2_converter,
     latest,
 )
-from official_lite.common import errors, preemption, suggestions
+from official_lite.common import errors, preemption
 from official_lite.orbit import triggers
 
 _NAME = inspection.PENDING_EVALUATION
@@ -240,5 +240,5 @@ def _explained(path: str | None) -> Iterator[None]:
         raise errors.CheckpointError(
             f"{path} can't be restored: {str(error)[:300]} … The checkpoint is damaged, or was "
             "saved by a different model or optimizer. To use the original model and optimizer, "
-            f"apply the config of the run: {suggestions.config_file('params.yaml')}."
+            f"apply the config of the run: {commit.config_of_run(path or '')}."
         ) from error

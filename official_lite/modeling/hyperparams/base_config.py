@@ -652,7 +652,10 @@ def _hint(wanted: str, value: object) -> str:
         return " Only optional fields accept null."
     if not isinstance(value, str | numbers.Real):
         return ""
-    kinds = set(re.findall(r"\w+", wanted))
+    # The types of a list's elements are no types of the value itself.
+    kinds = set(re.findall(r"\w+", re.sub(r"\[.*\]", "", wanted)))
+    if "list" in kinds and "str" not in kinds:
+        return f" Write [{value}]." if isinstance(value, str) else " Write a list: […]."
     if value in ("None", "none") and "null" in kinds:
         return " Write null."
     if "bool" in kinds and value in ("yes", "no", "on", "off", 0, 1):

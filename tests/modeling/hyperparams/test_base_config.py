@@ -206,6 +206,8 @@ WRONG_TYPES = [
     ("name", 5, "'5'"),
     ("maybe", "None", "null"),
     ("names", "a", "list[str]"),
+    ("names", "a", "Write [a]."),
+    ("names", True, "(bool). Write a list: […]."),
     ("names", [1], "`names[0]`"),
     ("grid", [[1], ["x"]], "`grid[1][0]`"),
     ("sizes", [1, 2.5], "`sizes[1]`"),
