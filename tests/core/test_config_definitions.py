@@ -50,13 +50,16 @@ def test_default_config_and_model_garden_values_are_valid() -> None:
     cfg.TaskConfig(init_checkpoint_modules=["backbone", "head"]).validate()
 
 
-def test_fields_of_null_test_data_are_those_of_the_validation_data_unless_they_are_set() -> None:
+@pytest.mark.parametrize("name", ["test_data", "predict_data"])
+def test_fields_of_null_test_or_predict_data_are_those_of_the_validation_data_unless_they_are_set(
+    name: str,
+) -> None:
     task = cfg.TaskConfig(validation_data=cfg.DataConfig(input_path="a", cache=True))
-    task.override({"test_data": {"input_path": "b"}, "validation_data": {"global_batch_size": 4}})
-    assert task.test_data == cfg.DataConfig(input_path="b", cache=True, global_batch_size=4)
+    task.override({name: {"input_path": "b"}, "validation_data": {"global_batch_size": 4}})
+    assert getattr(task, name) == cfg.DataConfig(input_path="b", cache=True, global_batch_size=4)
     assert task.validation_data == cfg.DataConfig(input_path="a", cache=True, global_batch_size=4)
-    task.override({"validation_data": {"global_batch_size": 8}, "test_data": {"cache": False}})
-    assert task.test_data == cfg.DataConfig(input_path="b", global_batch_size=4)
+    task.override({"validation_data": {"global_batch_size": 8}, name: {"cache": False}})
+    assert getattr(task, name) == cfg.DataConfig(input_path="b", global_batch_size=4)
 
 
 def test_warning_names_config_fields_without_effect(caplog: pytest.LogCaptureFixture) -> None:
