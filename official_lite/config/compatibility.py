@@ -104,7 +104,7 @@ class Change:
 def check(params: hyperparams.Config, model_dir: str, *, is_allowed: bool = False) -> list[Change]:
     """Compare a config with the config of the checkpoints in a directory, and log the changes.
 
-    Without a checkpoint, nothing is compared.
+    Without a checkpoint, nothing is compared; a warning tells if there must have been one.
 
     Args:
         params: The config of this run.
@@ -119,6 +119,7 @@ def check(params: hyperparams.Config, model_dir: str, *, is_allowed: bool = Fals
             is false.
     """
     if not any(map(_CHECKPOINT.fullmatch, files.list_names(model_dir))):
+        _warn_of_lost_checkpoints(model_dir)
         return []
     changes = find_changes(params, model_dir)
     if (names := other_experiment(read_run(model_dir))) and not is_allowed:
@@ -144,6 +145,19 @@ def check(params: hyperparams.Config, model_dir: str, *, is_allowed: bool = Fals
         "--allow_config_change (in Python: `allow_config_change=True`) to resume anyway. To start "
         "a new run from their weights, use another `model_dir` and set `task.init_checkpoint`."
     )
+
+
+def _warn_of_lost_checkpoints(model_dir: str) -> None:
+    record = read_run(model_dir)
+    # A run that failed may have ended before its first checkpoint.
+    if record.get("global_step") and record.get("status") in ("done", "preempted"):
+        logging.warning(
+            "The run in %s has reached step %s, according to run.json, but its checkpoints are "
+            "gone. Training starts from the beginning and removes the records of later steps. To "
+            "keep them, stop and use another `model_dir`.",
+            model_dir,
+            record["global_step"],
+        )
 
 
 def other_experiment(record: Mapping[str, Any]) -> tuple[str, str] | None:

@@ -1,4 +1,5 @@
 import dataclasses
+import json
 import pathlib
 from typing import Any
 
@@ -136,6 +137,25 @@ def test_every_config_field_may_change_before_the_first_checkpoint(tmp_path: pat
         pass
     assert compatibility.check(_params(runtime={"seed": 4}), str(tmp_path)) == []
     assert compatibility.check(_params(), str(tmp_path / "nowhere")) == []
+
+
+@pytest.mark.parametrize(
+    ("record", "warns"),
+    [
+        ({"status": "done", "global_step": 3}, True),
+        ({"status": "failed", "global_step": 3}, False),
+        ({"status": "done", "global_step": 0}, False),
+    ],
+)
+def test_run_whose_checkpoints_were_removed_logs_a_warning_before_it_starts_again(
+    record: dict[str, Any],
+    warns: bool,
+    tmp_path: pathlib.Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    (tmp_path / "run.json").write_text(json.dumps(record))
+    assert compatibility.check(_params(), str(tmp_path)) == []
+    assert ("has reached step 3" in caplog.text) is warns
 
 
 def test_config_is_compared_with_params_yaml_in_a_model_garden_run_directory(
