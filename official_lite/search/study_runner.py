@@ -13,7 +13,15 @@ from official_lite.common import errors, files, tf_config
 from official_lite.config import compatibility, parsing
 from official_lite.core import config_definitions as cfg
 from official_lite.modeling import hyperparams
-from official_lite.search import evaluators, results, samplers, search_config, storage, worker
+from official_lite.search import (
+    evaluators,
+    results,
+    samplers,
+    search_config,
+    storage,
+    trial_run,
+    worker,
+)
 from official_lite.search.evaluators import ExperimentEvaluator, ModelEvaluator, space_of
 from official_lite.search.search_config import Space
 from official_lite.search.trial_run import TrialRun
@@ -99,6 +107,7 @@ def run_study(
         allow_config_change=allow_config_change,
     )
     _refuse_leftovers(study, study_dir)
+    _warn_of_a_run(study, study_dir)
     hyperparams.save_params_dict_to_yaml(config, os.path.join(study_dir, storage.CONFIG_FILE))
     job = worker.StudyJob(evaluator=evaluator, config=config, study_dir=study_dir)
     if config.num_workers > 1:
@@ -106,7 +115,7 @@ def run_study(
     else:
         worker.run_worker(job)
     results.write(study, space, config, study_dir)
-    _require_a_value(study)
+    _require_a_value(study, study_dir)
     _tell_of_running_trials(study)
     logging.info("%s\n%s", study_dir, results.table(study, space, config))
     return study
@@ -128,6 +137,15 @@ def _refuse_leftovers(study: optuna.Study, study_dir: str) -> None:
             f"{trials} contains trials of a study that is not in the storage. Remove this "
             "directory, use another `model_dir`, or set `search.storage` to the storage of that "
             "study."
+        )
+
+
+def _warn_of_a_run(study: optuna.Study, study_dir: str) -> None:
+    if not study.get_trials(deepcopy=False) and compatibility.read_run(study_dir):
+        logging.warning(
+            "%s already contains a run, according to its run.json. The study writes beside it; use "
+            "another `model_dir` to keep them apart.",
+            study_dir,
         )
 
 
@@ -163,6 +181,7 @@ def _run_workers(job: worker.StudyJob, study: optuna.Study) -> None:
             # Another worker may already have resumed the trial of the failed worker, which also
             # increases the number of started trials.
             is_left = num_begun > before or worker.has_broken_off_trials(study, job.study_dir)
+            is_left = is_left and ended.exitcode != errors.ExitCode.CONFIG
             if is_left and num_restarts < job.config.num_trials * job.config.max_starts:
                 num_restarts += 1
                 logging.warning("%s; restarting it.", how)
@@ -182,12 +201,14 @@ def _tell_of_running_trials(study: optuna.Study) -> None:
         logging.warning("Other processes still run these trials of the study: %s.", numbers)
 
 
-def _require_a_value(study: optuna.Study) -> None:
-    trials = study.get_trials(deepcopy=False)
-    if any(trial.state in (TrialState.COMPLETE, TrialState.PRUNED) for trial in trials):
+def _require_a_value(study: optuna.Study, study_dir: str) -> None:
+    if worker.has_a_value(study):
         return
+    trials = study.get_trials(deepcopy=False)
+    last = trial_run.Outcome.read(worker.trial_dir(study_dir, len(trials) - 1))
     raise errors.OfficialLiteError(
         f"None of the {len(trials)} trials has a value; see `trial.json` in each trial's directory."
+        + (f" The last one: {last.reason}" if last else "")
     )
 
 

@@ -41,6 +41,11 @@ class Outcome:
     metrics: Mapping[str, float] = dataclasses.field(default_factory=dict)
     reason: str = ""
 
+    @property
+    def lacks_metric(self) -> bool:
+        """Whether the trial failed because an evaluation has no metric of a requested name."""
+        return self.reason.startswith(errors.UnknownMetricError.__name__)
+
     def write(self, trial: "TrialRun") -> None:
         """Write the outcome to `trial.json` in the trial's model directory.
 
@@ -172,7 +177,7 @@ class TrialRun:
     def _metric(self, metrics: Mapping[str, Any], name: str) -> float:
         found = name if name in metrics else name.replace("|", "/")
         if found not in metrics:
-            raise errors.UnknownKeyError(
+            raise errors.UnknownMetricError(
                 f"The trial has no metric `{name}`. {suggestions.did_you_mean(name, metrics)}"
             )
         return float(metrics[found])
@@ -207,7 +212,9 @@ def run_trial(evaluate: Callable[[TrialRun], Any], trial: TrialRun) -> Outcome:
     except (errors.PreemptedError, errors.DiskFullError):
         raise
     except (Exception, SystemExit) as error:  # An error in one trial must not end the others.
-        logging.exception("Trial %d failed.", trial.number)
+        # The errors of this package explain themselves.
+        explains = isinstance(error, errors.OfficialLiteError)
+        logging.error("Trial %d failed.", trial.number, exc_info=not explains)
         outcome = Outcome(state="fail", reason=f"{type(error).__name__}: {error}")
     finally:
         _current = None
