@@ -367,14 +367,12 @@ def _require_same_order(
             f"{path} contains the variables of the {part} in a different order: `{old[moved]}` "
             f"would be restored into `{new[moved]}`. {_way_out(path)}"
         )
-    renamed = [f"`{a}` into `{b}`" for a, b in zip(old, new, strict=False) if a != b]
+    renamed = [f": `{a}` into `{b}`" for a, b in zip(old, new, strict=False) if a != b]
     logging.warning(
         "%s and this run use different names for variables of the %s, which are restored in their "
-        "order%s%s.",
+        f"order{renamed[0] if renamed else ''}.",
         path,
         part,
-        ": " if renamed else "",
-        ", ".join([*renamed[:2], *(["…"] if len(renamed) > 2 else [])]),
     )
 
 

@@ -13,18 +13,10 @@ from official_lite.common import errors, files, tf_config
 from official_lite.config import compatibility, parsing
 from official_lite.core import config_definitions as cfg
 from official_lite.modeling import hyperparams
-from official_lite.search import (
-    evaluators,
-    results,
-    samplers,
-    search_config,
-    storage,
-    trial_run,
-    worker,
-)
+from official_lite.search import evaluators, results, samplers, search_config, storage, worker
 from official_lite.search.evaluators import ExperimentEvaluator, ModelEvaluator, space_of
 from official_lite.search.search_config import Space
-from official_lite.search.trial_run import TrialRun
+from official_lite.search.trial_run import Outcome, TrialRun
 
 __all__ = ["Experiment", "run_search", "run_study"]
 
@@ -106,8 +98,7 @@ def run_study(
         origin={**(origin or {}), **what},
         allow_config_change=allow_config_change,
     )
-    _refuse_leftovers(study, study_dir)
-    _warn_of_a_run(study, study_dir)
+    _check_directory(study, study_dir)
     hyperparams.save_params_dict_to_yaml(config, os.path.join(study_dir, storage.CONFIG_FILE))
     job = worker.StudyJob(evaluator=evaluator, config=config, study_dir=study_dir)
     if config.num_workers > 1:
@@ -130,23 +121,19 @@ def _refuse_cluster() -> None:
         )
 
 
-def _refuse_leftovers(study: optuna.Study, study_dir: str) -> None:
+def _check_directory(study: optuna.Study, study_dir: str) -> None:
+    """Refuse the trials of another study in the directory of a new one, and warn of a run."""
     trials = os.path.join(study_dir, "trials")
-    if not study.get_trials(deepcopy=False) and files.list_names(trials):
+    if study.get_trials(deepcopy=False):
+        return
+    if files.list_names(trials):
         raise errors.ConfigValueError(
             f"{trials} contains trials of a study that is not in the storage. Remove this "
             "directory, use another `model_dir`, or set `search.storage` to the storage of that "
             "study."
         )
-
-
-def _warn_of_a_run(study: optuna.Study, study_dir: str) -> None:
-    if not study.get_trials(deepcopy=False) and compatibility.read_run(study_dir):
-        logging.warning(
-            "%s already contains a run, according to its run.json. The study writes beside it; use "
-            "another `model_dir` to keep them apart.",
-            study_dir,
-        )
+    if compatibility.read_run(study_dir):
+        logging.warning("%s already contains a run. Use another `model_dir`.", study_dir)
 
 
 def _run_workers(job: worker.StudyJob, study: optuna.Study) -> None:
@@ -181,8 +168,8 @@ def _run_workers(job: worker.StudyJob, study: optuna.Study) -> None:
             # Another worker may already have resumed the trial of the failed worker, which also
             # increases the number of started trials.
             is_left = num_begun > before or worker.has_broken_off_trials(study, job.study_dir)
-            is_left = is_left and ended.exitcode != errors.ExitCode.CONFIG
-            if is_left and num_restarts < job.config.num_trials * job.config.max_starts:
+            may_help = is_left and ended.exitcode != errors.ExitCode.CONFIG
+            if may_help and num_restarts < job.config.num_trials * job.config.max_starts:
                 num_restarts += 1
                 logging.warning("%s; restarting it.", how)
                 start(names[ended])
@@ -205,7 +192,7 @@ def _require_a_value(study: optuna.Study, study_dir: str) -> None:
     if worker.has_a_value(study):
         return
     trials = study.get_trials(deepcopy=False)
-    last = trial_run.Outcome.read(worker.trial_dir(study_dir, len(trials) - 1))
+    last = Outcome.read(worker.trial_dir(study_dir, len(trials) - 1))
     raise errors.OfficialLiteError(
         f"None of the {len(trials)} trials has a value; see `trial.json` in each trial's directory."
         + (f" The last one: {last.reason}" if last else "")

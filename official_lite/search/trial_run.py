@@ -41,11 +41,6 @@ class Outcome:
     metrics: Mapping[str, float] = dataclasses.field(default_factory=dict)
     reason: str = ""
 
-    @property
-    def lacks_metric(self) -> bool:
-        """Whether the trial failed because an evaluation has no metric of a requested name."""
-        return self.reason.startswith(errors.UnknownMetricError.__name__)
-
     def write(self, trial: "TrialRun") -> None:
         """Write the outcome to `trial.json` in the trial's model directory.
 

@@ -158,7 +158,7 @@ def run_worker(job: StudyJob) -> None:
                 raise
             _tell(study, trial.number, outcome)
         results.write(study, space, job.config, job.study_dir)
-        if outcome.lacks_metric and not has_a_value(study):
+        if outcome.reason.startswith("UnknownMetricError") and not has_a_value(study):
             raise errors.UnknownMetricError(
                 f"Trial {trial.number}: {outcome.reason} No other trial has a value, so the study "
                 "ends. Correct the name, and start in another `model_dir`."

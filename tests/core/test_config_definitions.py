@@ -94,9 +94,10 @@ def test_experiment_config_written_for_the_model_garden_is_accepted() -> None:
     assert params.as_dict()["task"]["train_data"]["input_path"] == "a*"
 
 
-def test_error_for_a_hook_without_a_name_contains_its_config_path() -> None:
-    with pytest.raises(errors.ConfigValueError, match=r"`trainer\.hooks\[0\]`.*`name` is missing"):
-        cfg.ExperimentConfig({"trainer": {"hooks": [{"patience": 3}]}})
+def test_error_for_a_hook_without_a_name_contains_its_config_path_and_the_right_form() -> None:
+    message = r"`trainer\.hooks\[0\]`.*`name` is missing.*{name: early_stopping, argument: value}"
+    with pytest.raises(errors.ConfigValueError, match=message):
+        cfg.ExperimentConfig({"trainer": {"hooks": [{"early_stopping": {"patience": 3}}]}})
 
 
 @pytest.mark.parametrize("suffix", ["", "_class_path"])

@@ -393,7 +393,7 @@ class _ParquetFile(_File):
         try:
             self._footer = pq.read_metadata(path)
         except (pa.ArrowException, OSError) as error:
-            raise errors.DataError(f"`{path}` can't be read as a Parquet file: {error}") from error
+            raise errors.DataError(f"`{path}` is no Parquet file, see `source`: {error}") from error
         self.schema = self._footer.schema.to_arrow_schema()
 
     def chunks(self) -> Iterator[tuple[range, int]]:

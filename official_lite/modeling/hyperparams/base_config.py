@@ -714,9 +714,10 @@ class PluginConfig(FreeConfig):
     def _require_name(self, cursor: Cursor) -> None:
         name = self.get("name")
         if not isinstance(name, str) or not name:
+            example = next(iter(self._keys()), "…") if name is None else "…"
             raise errors.ConfigValueError(
                 f"{cursor}: `name` is {'missing' if name is None else repr(name)}; expected a "
-                "name or a dict with `name` and arguments."
+                f"name or a dict with `name` and arguments: {{name: {example}, argument: value}}."
             )
 
 
