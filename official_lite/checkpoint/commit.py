@@ -15,6 +15,7 @@ from official_lite.common import errors, files, suggestions
 __all__ = [
     "Commit",
     "checksum",
+    "config_of_run",
     "find_damage",
     "find_tampering",
     "list_committed",

@@ -148,13 +148,14 @@ def check(params: hyperparams.Config, model_dir: str, *, is_allowed: bool = Fals
 
 
 def _warn_of_lost_checkpoints(model_dir: str) -> None:
-    record = read_run(model_dir)
-    # A run that failed may have ended before its first checkpoint.
+    record, names = read_run(model_dir), files.list_names(model_dir)
+    # Checkpoints of other programs have other names. A failed run may have saved none.
+    if "checkpoints.chain.jsonl" not in names or any(name.endswith(".index") for name in names):
+        return
     if record.get("global_step") and record.get("status") in ("done", "preempted"):
         logging.warning(
-            "The run in %s has reached step %s, according to run.json, but its checkpoints are "
-            "gone. Training starts from the beginning and removes the records of later steps. To "
-            "keep them, stop and use another `model_dir`.",
+            "The run in %s has reached step %s, but its checkpoints are gone. It starts from step "
+            "0 and removes its records of later steps. To keep them, use another `model_dir`.",
             model_dir,
             record["global_step"],
         )

@@ -160,8 +160,8 @@ def run_worker(job: StudyJob) -> None:
         results.write(study, space, job.config, job.study_dir)
         if outcome.reason.startswith("UnknownMetricError") and not has_a_value(study):
             raise errors.UnknownMetricError(
-                f"Trial {trial.number}: {outcome.reason} No other trial has a value, so the study "
-                "ends. Correct the name, and start in another `model_dir`."
+                f"Trial {trial.number}: {outcome.reason.partition(': ')[2]} No trial has a value, "
+                "so the study ends. Correct `search.metric`, and start in another `model_dir`."
             )
 
 

@@ -140,20 +140,23 @@ def test_every_config_field_may_change_before_the_first_checkpoint(tmp_path: pat
 
 
 @pytest.mark.parametrize(
-    ("record", "warns"),
+    ("record", "file", "warns"),
     [
-        ({"status": "done", "global_step": 3}, True),
-        ({"status": "failed", "global_step": 3}, False),
-        ({"status": "done", "global_step": 0}, False),
+        ({"status": "done", "global_step": 3}, "checkpoints.chain.jsonl", True),
+        ({"status": "failed", "global_step": 3}, "checkpoints.chain.jsonl", False),
+        ({"status": "done", "global_step": 0}, "checkpoints.chain.jsonl", False),
+        ({"status": "done", "global_step": 3}, "model-3.index", False),
     ],
 )
 def test_run_whose_checkpoints_were_removed_logs_a_warning_before_it_starts_again(
     record: dict[str, Any],
+    file: str,
     warns: bool,
     tmp_path: pathlib.Path,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     (tmp_path / "run.json").write_text(json.dumps(record))
+    (tmp_path / file).touch()
     assert compatibility.check(_params(), str(tmp_path)) == []
     assert ("has reached step 3" in caplog.text) is warns
 
