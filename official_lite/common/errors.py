@@ -79,10 +79,6 @@ class UnknownKeyError(ConfigError, KeyError):
     """A key, field or attribute that the config does not have."""
 
 
-class UnknownMetricError(UnknownKeyError):
-    """A metric that an evaluation does not have."""
-
-
 class UnknownNameError(ConfigError, LookupError):
     """A name that is not registered."""
 

@@ -168,8 +168,7 @@ def _run_workers(job: worker.StudyJob, study: optuna.Study) -> None:
             # Another worker may already have resumed the trial of the failed worker, which also
             # increases the number of started trials.
             is_left = num_begun > before or worker.has_broken_off_trials(study, job.study_dir)
-            may_help = is_left and ended.exitcode != errors.ExitCode.CONFIG
-            if may_help and num_restarts < job.config.num_trials * job.config.max_starts:
+            if is_left and num_restarts < job.config.num_trials * job.config.max_starts:
                 num_restarts += 1
                 logging.warning("%s; restarting it.", how)
                 start(names[ended])
@@ -189,9 +188,9 @@ def _tell_of_running_trials(study: optuna.Study) -> None:
 
 
 def _require_a_value(study: optuna.Study, study_dir: str) -> None:
-    if worker.has_a_value(study):
-        return
     trials = study.get_trials(deepcopy=False)
+    if any(trial.state in (TrialState.COMPLETE, TrialState.PRUNED) for trial in trials):
+        return
     last = Outcome.read(worker.trial_dir(study_dir, len(trials) - 1))
     raise errors.OfficialLiteError(
         f"None of the {len(trials)} trials has a value; see `trial.json` in each trial's directory."

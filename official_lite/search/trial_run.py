@@ -172,7 +172,7 @@ class TrialRun:
     def _metric(self, metrics: Mapping[str, Any], name: str) -> float:
         found = name if name in metrics else name.replace("|", "/")
         if found not in metrics:
-            raise errors.UnknownMetricError(
+            raise errors.UnknownKeyError(
                 f"The trial has no metric `{name}`. {suggestions.did_you_mean(name, metrics)}"
             )
         return float(metrics[found])
@@ -207,9 +207,7 @@ def run_trial(evaluate: Callable[[TrialRun], Any], trial: TrialRun) -> Outcome:
     except (errors.PreemptedError, errors.DiskFullError):
         raise
     except (Exception, SystemExit) as error:  # An error in one trial must not end the others.
-        # The errors of this package explain themselves.
-        explains = isinstance(error, errors.OfficialLiteError)
-        logging.error("Trial %d failed.", trial.number, exc_info=not explains)
+        logging.exception("Trial %d failed.", trial.number)
         outcome = Outcome(state="fail", reason=f"{type(error).__name__}: {error}")
     finally:
         _current = None

@@ -31,7 +31,6 @@ __all__ = [
     "TrialLocks",
     "describe_end",
     "ended_with_us",
-    "has_a_value",
     "has_broken_off_trials",
     "is_trained_in",
     "num_begun",
@@ -141,7 +140,6 @@ def run_worker(job: StudyJob) -> None:
 
     Raises:
         errors.PreemptedError: If a signal requested a stop. The current trial can be resumed later.
-        errors.UnknownMetricError: If a trial lacks a metric before any trial has a value.
     """
     space = Space(job.config.space)
     sampler = samplers.create_sampler(job.config, space)
@@ -158,17 +156,6 @@ def run_worker(job: StudyJob) -> None:
                 raise
             _tell(study, trial.number, outcome)
         results.write(study, space, job.config, job.study_dir)
-        if outcome.reason.startswith("UnknownMetricError") and not has_a_value(study):
-            raise errors.UnknownMetricError(
-                f"Trial {trial.number}: {outcome.reason.partition(': ')[2]} No trial has a value, "
-                "so the study ends. Correct `search.metric`, and start in another `model_dir`."
-            )
-
-
-def has_a_value(study: optuna.Study) -> bool:
-    """Return whether a trial has ended with a value, or has been pruned because of its values."""
-    states = {trial.state for trial in study.get_trials(deepcopy=False)}
-    return not states.isdisjoint((TrialState.COMPLETE, TrialState.PRUNED))
 
 
 def num_begun(study: optuna.Study) -> int:

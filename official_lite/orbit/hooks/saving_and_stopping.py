@@ -114,12 +114,12 @@ def find_metric(name: str, logs: Mapping[str, Any]) -> Any:
         logs: The logs.
 
     Raises:
-        errors.UnknownMetricError: The metric is missing.
+        errors.UnknownKeyError: The metric is missing.
     """
     flat = nested_dict.flatten_nested_dict(logs, "/")
     found = name if name in flat else name.replace("|", "/")
     if found not in flat:
-        raise errors.UnknownMetricError(
+        raise errors.UnknownKeyError(
             f"The evaluation has no metric `{name}`. {did_you_mean(found, flat)}"
         )
     return flat[found]
@@ -145,7 +145,7 @@ class WatchedMetric:
         """Return the value of the metric in `logs`.
 
         Raises:
-            errors.UnknownMetricError: The metric is missing.
+            errors.UnknownKeyError: The metric is missing.
             errors.ConfigTypeError: The metric is not a single number.
         """
         # JSON files record a non-finite value as null, which becomes NaN here.
