@@ -62,6 +62,20 @@ def test_fields_of_null_test_or_predict_data_are_those_of_the_validation_data_un
     assert getattr(task, name) == cfg.DataConfig(input_path="b", global_batch_size=4)
 
 
+def test_predict_data_does_not_copy_what_describes_only_the_validation_data() -> None:
+    of_tfds = cfg.DataConfig(
+        tfds_name="mnist", tfds_split="test", label_column="y", num_examples=9, cache=True
+    )
+    task = cfg.TaskConfig(validation_data=of_tfds)
+    task.override({"predict_data": {"input_path": "b"}})
+    assert task.predict_data == cfg.DataConfig(input_path="b", cache=True)
+    task = cfg.TaskConfig(
+        validation_data=cfg.DataConfig(input_path="a", source="csv", columns=["x"], schema="s")
+    )
+    task.override({"predict_data": {"tfds_name": "mnist", "columns": ["z"]}})
+    assert task.predict_data == cfg.DataConfig(tfds_name="mnist", columns=["z"])
+
+
 def test_warning_names_config_fields_without_effect(caplog: pytest.LogCaptureFixture) -> None:
     params = cfg.ExperimentConfig(runtime=cfg.RuntimeConfig(per_gpu_thread_count=2))
     optimizer = {"type": "adamw", "adamw": {"global_clipnorm": 5.0}}
