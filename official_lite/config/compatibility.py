@@ -18,6 +18,7 @@ from typing import Any
 
 from absl import logging
 
+from official_lite.checkpoint import chain
 from official_lite.common import errors, files, nested_dict, suggestions
 from official_lite.config import epochs, parsing
 from official_lite.modeling import hyperparams
@@ -148,11 +149,13 @@ def check(params: hyperparams.Config, model_dir: str, *, is_allowed: bool = Fals
 
 
 def _warn_of_lost_checkpoints(model_dir: str) -> None:
-    record, names = read_run(model_dir), files.list_names(model_dir)
-    # Checkpoints of other programs have other names. A failed run may have saved none.
-    if "checkpoints.chain.jsonl" not in names or any(name.endswith(".index") for name in names):
+    # Checkpoints of other programs have other names.
+    if any(name.endswith(".index") for name in files.list_names(model_dir)):
         return
-    if record.get("global_step") and record.get("status") in ("done", "preempted"):
+    record = read_run(model_dir)
+    has_ended = record.get("global_step") and record.get("status") in ("done", "preempted")
+    # A run that keeps no checkpoints lists none.
+    if has_ended and chain.listed(chain.read(model_dir)):
         logging.warning(
             "The run in %s has reached step %s, but its checkpoints are gone. It starts from step "
             "0 and removes its records of later steps. To keep them, use another `model_dir`.",
