@@ -301,7 +301,7 @@ def require_same(saved: Mapping[str, Any], current: Mapping[str, Any], path: str
     was, now = saved.get("optimizer"), current.get("optimizer")
     if was and now and was["class"] != now["class"]:
         raise errors.CheckpointError(
-            f"{path} was saved with the optimizer {was['class']}; this run uses {now['class']}. "
+            f"{path} was saved with the optimizer {was['class']}; this run uses {now['class']}."
             f"{_way_out(path)}"
         )
     for part in ("optimizer", "model"):
@@ -358,29 +358,29 @@ def _require_same_order(
     if was.get("count") != now.get("count"):
         raise errors.CheckpointError(
             f"{path} contains {was.get('count')} variables of the {part}, but this run has "
-            f"{now.get('count')}. {_difference(was, now)}{_way_out(path)}"
+            f"{now.get('count')}.{_difference(was, now)}{_way_out(path)}"
         )
     old, new = _paths(was), _paths(now)
     if old and old != new and sorted(old) == sorted(new):
         moved = next(i for i, (a, b) in enumerate(zip(old, new, strict=True)) if a != b)
         raise errors.CheckpointError(
             f"{path} contains the variables of the {part} in a different order: `{old[moved]}` "
-            f"would be restored into `{new[moved]}`. {_way_out(path)}"
+            f"would be restored into `{new[moved]}`.{_way_out(path)}"
         )
     renamed = [f": `{a}` into `{b}`" for a, b in zip(old, new, strict=False) if a != b]
     logging.warning(
         "%s and this run use different names for variables of the %s, which are restored in their "
-        f"order{renamed[0] if renamed else ''}.",
+        "order%s.",
         path,
         part,
+        renamed[0] if renamed else "",
     )
 
 
 def _way_out(path: str) -> str:
     return (
-        f"To resume from this checkpoint, use the config of its run: {commit.config_of_run(path)}. "
-        "To start a new run from its weights, use another directory and set "
-        "`task.init_checkpoint`."
+        f"{commit.config_of_run(path)} To start a new run from its weights, use another directory "
+        "and set `task.init_checkpoint`."
     )
 
 
@@ -390,7 +390,7 @@ def _difference(was: Mapping[str, Any], now: Mapping[str, Any]) -> str:
         return ""
     gone = [f"`{path}` is missing in this run" for path in old if path not in new]
     come = [f"`{path}` is new" for path in new if path not in old]
-    return "".join(f"{each}. " for each in [*gone[:2], *come[:2]])
+    return "".join(f" {each}." for each in [*gone[:2], *come[:2]])
 
 
 def _listing(variables: Iterable[Any]) -> dict[str, Any]:
