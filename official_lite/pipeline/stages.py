@@ -94,8 +94,8 @@ def warn_of_unused_workers(config: config_definitions.RuntimeConfig) -> None:
     if num_workers > 1 and found is not None and found.task_type != "evaluator":
         logging.warning(
             "`runtime.distribution_strategy` is `%s`, so this process trains alone, although the "
-            "cluster in TF_CONFIG or `runtime.worker_hosts` has %d workers. Their runs exclude "
-            "each other from `model_dir`. To train together: "
+            "cluster in TF_CONFIG or `runtime.worker_hosts` has %d workers. If they share "
+            "`model_dir`, their runs exclude each other. To train together: "
             "--set=runtime.distribution_strategy=multi_worker_mirrored",
             name,
             num_workers,
