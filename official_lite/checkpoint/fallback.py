@@ -14,7 +14,7 @@ import tensorflow as tf
 from absl import logging
 
 from official_lite.checkpoint import commit, inspection, keras2_converter, saved_graph
-from official_lite.common import errors, files, keras_variables, suggestions
+from official_lite.common import errors, files, keras_variables
 
 __all__ = [
     "DAMAGED_DIR",
@@ -159,8 +159,8 @@ def _try(
         if damage is None:
             raise errors.CheckpointError(
                 f"{path} can't be restored: {inspection.in_short(error)}. The checkpoint is "
-                "intact, but it was saved by a different model or optimizer. To use the original "
-                f"ones, apply the config of the run: {suggestions.config_file('params.yaml')}."
+                "intact, but it was saved by a different model or optimizer."
+                f"{commit.config_of_run(path)}"
             ) from error
     return damage
 
@@ -321,10 +321,9 @@ def _remedy(saved: saved_graph.SavedGraph, missing: list[_Place]) -> str:
             f"weights, {_CONVERTER}"
         )
     remedy = (
-        "It was saved by a different model, optimizer or trainer. To use the original ones, apply "
-        f"the config of the run: {suggestions.config_file('params.yaml')}. To load only the "
-        "matching weights, start in another directory with `task.init_checkpoint` and "
-        "`task.init_checkpoint_strict: false`."
+        "It was saved by a different model, optimizer or trainer."
+        f"{commit.config_of_run(saved.prefix)} To load only the matching weights, start in another "
+        "directory with `task.init_checkpoint` and `task.init_checkpoint_strict: false`."
     )
     if any(place.key.startswith("model/") for place in missing):
         return f"{remedy} If Keras 2 or the Model Garden wrote the checkpoint, {_CONVERTER}"

@@ -27,6 +27,7 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
+from official_lite.checkpoint import commit
 from official_lite.common import errors, keras_variables
 from official_lite.modeling import distributed_gradients, replica_state
 
@@ -47,11 +48,6 @@ __all__ = [
 # The maximum number of variables that a description lists. A longer list is represented only by its
 # length and its checksum.
 _MAX_LISTED = 1000
-
-_WAY_OUT = (
-    "To resume from this checkpoint, use the config of its run (`params.yaml`). To start a new run "
-    "from its weights, use another directory and set `task.init_checkpoint`."
-)
 
 
 class _Names(tf.train.experimental.PythonState):
@@ -305,8 +301,8 @@ def require_same(saved: Mapping[str, Any], current: Mapping[str, Any], path: str
     was, now = saved.get("optimizer"), current.get("optimizer")
     if was and now and was["class"] != now["class"]:
         raise errors.CheckpointError(
-            f"{path} was saved with the optimizer {was['class']}; this run uses {now['class']}. "
-            f"{_WAY_OUT}"
+            f"{path} was saved with the optimizer {was['class']}; this run uses {now['class']}."
+            f"{_way_out(path)}"
         )
     for part in ("optimizer", "model"):
         if saved.get(part) and current.get(part):
@@ -362,16 +358,30 @@ def _require_same_order(
     if was.get("count") != now.get("count"):
         raise errors.CheckpointError(
             f"{path} contains {was.get('count')} variables of the {part}, but this run has "
-            f"{now.get('count')}. {_difference(was, now)}{_WAY_OUT}"
+            f"{now.get('count')}.{_difference(was, now)}{_way_out(path)}"
         )
     old, new = _paths(was), _paths(now)
     if old and old != new and sorted(old) == sorted(new):
         moved = next(i for i, (a, b) in enumerate(zip(old, new, strict=True)) if a != b)
         raise errors.CheckpointError(
             f"{path} contains the variables of the {part} in a different order: `{old[moved]}` "
-            f"would be restored into `{new[moved]}`. {_WAY_OUT}"
+            f"would be restored into `{new[moved]}`.{_way_out(path)}"
         )
-    logging.warning("%s and this run use different names for variables of the %s.", path, part)
+    renamed = [f": `{a}` into `{b}`" for a, b in zip(old, new, strict=False) if a != b]
+    logging.warning(
+        "%s and this run use different names for variables of the %s, which are restored in their "
+        "order%s.",
+        path,
+        part,
+        renamed[0] if renamed else "",
+    )
+
+
+def _way_out(path: str) -> str:
+    return (
+        f"{commit.config_of_run(path)} To start a new run from its weights, use another directory "
+        "and set `task.init_checkpoint`."
+    )
 
 
 def _difference(was: Mapping[str, Any], now: Mapping[str, Any]) -> str:
@@ -380,7 +390,7 @@ def _difference(was: Mapping[str, Any], now: Mapping[str, Any]) -> str:
         return ""
     gone = [f"`{path}` is missing in this run" for path in old if path not in new]
     come = [f"`{path}` is new" for path in new if path not in old]
-    return "".join(f"{each}. " for each in [*gone[:2], *come[:2]])
+    return "".join(f" {each}." for each in [*gone[:2], *come[:2]])
 
 
 def _listing(variables: Iterable[Any]) -> dict[str, Any]:

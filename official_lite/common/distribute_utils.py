@@ -254,8 +254,8 @@ def _parameter_server() -> tf.distribute.Strategy:
 def _tpu(tpu_address: str | None) -> tf.distribute.Strategy:
     if tpu_address is None:
         raise errors.ConfigValueError(
-            "The strategy `tpu` requires a `tpu_address`: a name, an address, or `local` on a TPU "
-            "host."
+            "The strategy `tpu` requires the name or the address of a TPU, or `local` on a TPU "
+            "host: --set=runtime.tpu=local (in Python: `tpu_address='local'`)."
         )
     return tf.distribute.TPUStrategy(tpu_initialize(tpu_address))
 

@@ -70,7 +70,7 @@ def unwrapped(error: BaseException) -> BaseException:
 def headline(error: BaseException) -> str:
     """Return the type and first line of an error; the whole message for an `OfficialLiteError`."""
     error = unwrapped(error)
-    is_ours = isinstance(error, errors.OfficialLiteError)
+    is_ours = isinstance(error, errors.OfficialLiteError) and not _SAYS_NOTHING.match(str(error))
     name, message = type(error).__name__, str(error) if is_ours else first_line(_text(error))
     if (cause := _traced_cause(error)) is not None:
         name, message = cause

@@ -131,6 +131,11 @@ def configure_cluster(worker_hosts: str | Sequence[str] | None = None, task_inde
         return 1
     hosts = worker_hosts.split(",") if isinstance(worker_hosts, str) else worker_hosts
     workers = [host.strip() for host in hosts]
+    if wrong := [host for host in workers if not _is_address(host)]:
+        raise errors.ConfigValueError(
+            f"`worker_hosts` must list the `host:port` of every worker; got {wrong[0]!r}. For "
+            "example: --set=runtime.worker_hosts='host0:2222,host1:2222'"
+        )
     if len(workers) > 1 and task_index < 0:
         raise errors.ConfigValueError(
             f"Must specify task_index when number of workers > 1; got {task_index} for "

@@ -18,6 +18,7 @@ from typing import Any
 
 from absl import logging
 
+from official_lite.checkpoint import chain
 from official_lite.common import errors, files, nested_dict, suggestions
 from official_lite.config import epochs, parsing
 from official_lite.modeling import hyperparams
@@ -104,7 +105,7 @@ class Change:
 def check(params: hyperparams.Config, model_dir: str, *, is_allowed: bool = False) -> list[Change]:
     """Compare a config with the config of the checkpoints in a directory, and log the changes.
 
-    Without a checkpoint, nothing is compared.
+    Without a checkpoint, nothing is compared; a warning tells if there must have been one.
 
     Args:
         params: The config of this run.
@@ -119,6 +120,7 @@ def check(params: hyperparams.Config, model_dir: str, *, is_allowed: bool = Fals
             is false.
     """
     if not any(map(_CHECKPOINT.fullmatch, files.list_names(model_dir))):
+        _warn_of_lost_checkpoints(model_dir)
         return []
     changes = find_changes(params, model_dir)
     if (names := other_experiment(read_run(model_dir))) and not is_allowed:
@@ -144,6 +146,22 @@ def check(params: hyperparams.Config, model_dir: str, *, is_allowed: bool = Fals
         "--allow_config_change (in Python: `allow_config_change=True`) to resume anyway. To start "
         "a new run from their weights, use another `model_dir` and set `task.init_checkpoint`."
     )
+
+
+def _warn_of_lost_checkpoints(model_dir: str) -> None:
+    # Checkpoints of other programs have other names.
+    if any(name.endswith(".index") for name in files.list_names(model_dir)):
+        return
+    record = read_run(model_dir)
+    has_ended = record.get("global_step") and record.get("status") in ("done", "preempted")
+    # A run that keeps no checkpoints lists none.
+    if has_ended and chain.listed(chain.read(model_dir)):
+        logging.warning(
+            "The run in %s has reached step %s, but its checkpoints are gone. It starts from step "
+            "0 and removes its records of later steps. To keep them, use another `model_dir`.",
+            model_dir,
+            record["global_step"],
+        )
 
 
 def other_experiment(record: Mapping[str, Any]) -> tuple[str, str] | None:

@@ -164,17 +164,18 @@ def _require_variables(where: str, items: nests.Nest, is_of_trainer: bool) -> No
     variables.
     """
     attribute = where.partition(".")[2]
+    place = "`__init__`, after `super().__init__`" if is_of_trainer else "`build_model`"
     for value in tf.nest.flatten(items):
         if isinstance(value, keras.optimizers.Optimizer):
-            call = "build(model.trainable_variables)"
+            call = f"self.{attribute} = optimizer_factory.prepare_optimizer(optimizer, other_model)"
+            advice = f"Build it on the weights that it trains, in {place}: `{call}`."
         elif isinstance(value, keras.Model) and is_of_trainer:
-            call = "build(input_shape)"
+            advice = f"Call `self.{attribute}.build(input_shape)` in {place}."
         else:
             continue
         if not value.built:
             raise errors.ConfigValueError(
-                f"`{where}` has no variables yet, so a resumed run could not restore it. Call "
-                f"`self.{attribute}.{call}` in `__init__`, after `super().__init__`."
+                f"`{where}` has no variables yet, so a resumed run could not restore it. {advice}"
             )
 
 

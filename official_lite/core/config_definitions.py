@@ -405,7 +405,9 @@ class TaskConfig(base_config.Config):
         model: The config of the model.
         train_data: The training data; None if the task provides its own.
         validation_data: The validation data; None if the task provides its own.
-        predict_data: The data that `--mode=predict` reads; None means the validation data.
+        predict_data: The data that `--mode=predict` reads; None means the validation data. An
+            override of its fields completes it as that of `test_data`, except the fields that
+            describe other data, such as `columns` and `num_examples`.
         test_data: The data that `--mode=test` evaluates. If it is None, an override of its fields
             starts with a copy of `validation_data`, so `task.test_data.input_path` may suffice.
         name: A name for the task's variables and logs.
@@ -451,13 +453,29 @@ class TaskConfig(base_config.Config):
         return {}
 
     def _merge(self, params: Mapping[str, Any], cursor: yaml_io.Cursor) -> None:
-        if self.test_data is None and isinstance(params.get("test_data"), Mapping):
-            # Start with the validation data, which the same override may change.
-            if (given := params.get("validation_data")) is not None:
-                below = cursor.key("validation_data", params)
-                self._set("validation_data", given, self.validation_data, below)
-            self.test_data = self.validation_data
+        for name in ("predict_data", "test_data"):
+            if getattr(self, name) is None and isinstance(params.get(name), Mapping):
+                # Start with the validation data, which the same override may change.
+                if (given := params.get("validation_data")) is not None:
+                    below = cursor.key("validation_data", params)
+                    self._set("validation_data", given, self.validation_data, below)
+                setattr(self, name, self.validation_data)
+                if name == "predict_data":
+                    self._forget_the_validation_data(params[name])
         super()._merge(params, cursor)
+
+    def _forget_the_validation_data(self, given: Mapping[str, Any]) -> None:
+        """Reset the fields of a copy of `validation_data` that do not describe other data."""
+        copied = self.predict_data
+        if not isinstance(copied, DataConfig):
+            return
+        names = ["columns", "label_column", "schema", "num_examples", "enable_tf_data_service"]
+        if given.get("input_path"):
+            names += ["tfds_name", "tfds_split"]
+        elif given.get("tfds_name"):
+            names += ["input_path", "source"]
+        defaults = type(copied)()
+        copied.override({name: getattr(defaults, name) for name in names})
 
 
 @dataclasses.dataclass

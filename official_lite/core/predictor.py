@@ -131,7 +131,7 @@ class Predictor:
                     predictions, num_rows = step(iterator, tf.constant(number, tf.int64))
                 except orbit.utils.loop_fns.END_OF_DATA:
                     return
-                yield exchange(as_arrays(predictions, num_rows, task.predict_step))
+                yield exchange(as_arrays(predictions, num_rows, _author(task)))
 
     def _numbers(self, first_batch: int) -> Iterator[int]:
         """Yield the numbers of the global batches; stop between two of them if a signal asks.
@@ -166,7 +166,13 @@ class Predictor:
         method = self.task.predict_step
         with step_checks.explaining_the_step(self.task, method, inputs):
             predictions = user_code.converted(method)(inputs, model=self.model)
-        return checked(method, predictions), count_rows(inputs)
+        return checked(_author(self.task), predictions), count_rows(inputs)
+
+
+def _author(task: base_task.Task) -> Callable[..., Any]:
+    """Return the method whose code chooses the predictions of a task, for error messages."""
+    is_default = type(task).predict_step is base_task.Task.predict_step
+    return task.build_predictions if is_default else task.predict_step
 
 
 def are_of_classes(metrics: Sequence[keras.metrics.Metric]) -> bool:

@@ -5,6 +5,7 @@ Each check runs once, while a step is built or traced, and adds no per-step cost
 
 import contextlib
 import inspect
+import re
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -52,6 +53,8 @@ _DIFFER_IN_TRAINING = (
     keras.layers.GaussianNoise,
 )
 
+
+_TWO_PRECISIONS = re.compile(r"type b?float\d+ that does not match type b?float\d+")
 
 # The models and metrics for which a warning has been logged.
 _warned: weakref.WeakSet[Any] = weakref.WeakSet()
@@ -307,11 +310,19 @@ def explaining_the_step(task: Any, step: Callable[..., Any], inputs: nests.Nest)
 
     Raises:
         KeyError: If the step requests a key that a dictionary of features does not have.
+        TypeError: If the step combines floats of different precision.
         errors.MissingStepError: If the step raises `NotImplementedError`.
     """
     try:
         with input_errors.naming_the_keys(step, inputs):
             yield
+    except TypeError as error:
+        if not _TWO_PRECISIONS.search(str(error)):
+            raise
+        raise TypeError(
+            f"{error_report.first_line(str(error))} In mixed precision, give the last layer "
+            "`dtype='float32'`. Otherwise use `tf.cast`."
+        ) from error
     except NotImplementedError as error:
         other = "eval" if step == task.train_step else "train"
         raise errors.MissingStepError(

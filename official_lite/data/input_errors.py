@@ -179,6 +179,8 @@ def describe(file: str, error: tf.errors.OpError) -> str:
     hint = ""
     if isinstance(error, tf.errors.DataLossError):
         hint = " Check that the file is complete and has the expected compression."
+    if "record at 0" in str(error):
+        hint += " If it has another format than TFRecord, such as CSV, set `source`."
     return f"`{file}` can't be read: {_said(error).rstrip('.')}.{hint}"
 
 

@@ -39,8 +39,8 @@ def per_replica_batch_size(
     if batch_size % num_replicas:
         raise errors.ConfigValueError(
             f"`global_batch_size` is {batch_size}, which can't be divided evenly among "
-            f"{num_replicas} replicas. The next larger valid value is "
-            f"{-(-batch_size // num_replicas) * num_replicas}."
+            f"{num_replicas} replicas (or `trainer.virtual_replicas`). The next larger valid "
+            f"value is {-(-batch_size // num_replicas) * num_replicas}."
         )
     return batch_size // num_replicas
 

@@ -17,7 +17,7 @@ from official_lite.checkpoint import (
     keras2_converter,
     latest,
 )
-from official_lite.common import errors, preemption, suggestions
+from official_lite.common import errors, preemption
 from official_lite.orbit import triggers
 
 _NAME = inspection.PENDING_EVALUATION
@@ -239,6 +239,5 @@ def _explained(path: str | None) -> Iterator[None]:
     except (ValueError, IndexError, tf.errors.OpError) as error:
         raise errors.CheckpointError(
             f"{path} can't be restored: {str(error)[:300]} … The checkpoint is damaged, or was "
-            "saved by a different model or optimizer. To use the original model and optimizer, "
-            f"apply the config of the run: {suggestions.config_file('params.yaml')}."
+            f"saved by a different model or optimizer.{commit.config_of_run(path) if path else ''}"
         ) from error

@@ -33,6 +33,7 @@ from official_lite.pipeline.stages import (
     is_chief,
     is_default,
     meet_workers,
+    warn_of_unused_workers,
 )
 from official_lite.run import driver, run_record, runtime
 
@@ -62,6 +63,9 @@ def run_stages(stages: Mapping[str, type[Stage]], ctx: ExperimentContext) -> Non
     # Wait for the workers before signals are handled, so that a signal ends this process
     # immediately: there is nothing to save yet.
     meet_workers(ctx.params.runtime)
+    builds_the_strategy = all(is_default(name, stages[name]) for name in ("prepare", "build"))
+    if ctx.trains and ctx.strategy is None and builds_the_strategy:
+        warn_of_unused_workers(ctx.params.runtime)
 
     initial = {**vars(ctx), "extras": dict(ctx.extras)}
 

@@ -84,6 +84,24 @@ def meet_workers(config: config_definitions.RuntimeConfig) -> None:
         cluster.meet(found)
 
 
+def warn_of_unused_workers(config: config_definitions.RuntimeConfig) -> None:
+    """Warn if the strategy of a training ignores the other workers of a cluster."""
+    name = config.distribution_strategy.lower()
+    if name in (*_ON_A_CLUSTER, "tpu"):
+        return
+    num_workers = tf_config.configure_cluster(config.worker_hosts, config.task_index)
+    found = tf_config.read_tf_config()
+    if num_workers > 1 and found is not None and found.task_type != "evaluator":
+        logging.warning(
+            "`runtime.distribution_strategy` is `%s`, so this process trains alone, although the "
+            "cluster in TF_CONFIG or `runtime.worker_hosts` has %d workers. If they share "
+            "`model_dir`, their runs exclude each other. To train together: "
+            "--set=runtime.distribution_strategy=multi_worker_mirrored",
+            name,
+            num_workers,
+        )
+
+
 def _by_replicas(count: int) -> Engine:
     return Engine.LOCAL_CLUSTER if count > 1 else Engine.SINGLE
 

@@ -259,6 +259,7 @@ def read_run(model_dir: str, *, name: str | None = None) -> Run:
     Raises:
         errors.ConfigValueError: If the directory contains no files of a run.
     """
+    files.require_directory(model_dir)
     checkpoints = list_checkpoints(model_dir)
     if not is_run(model_dir) and not checkpoints:
         raise errors.ConfigValueError(

@@ -406,7 +406,8 @@ def is_finished(
         return False
     # Check the config even if it is unchanged, because a file that it names may have changed.
     compatibility.check(params, model_dir, is_allowed=allow_config_change)
-    logging.info("The run in %s is already finished. Nothing to do.", model_dir)
+    end = f"step {record['global_step']} of {_train_steps(params, record)}"
+    logging.info("The run in %s is already finished: %s. Nothing to do.", model_dir, end)
     return True
 
 

@@ -16,7 +16,7 @@ from official_lite.modeling import hyperparams
 from official_lite.search import evaluators, results, samplers, search_config, storage, worker
 from official_lite.search.evaluators import ExperimentEvaluator, ModelEvaluator, space_of
 from official_lite.search.search_config import Space
-from official_lite.search.trial_run import TrialRun
+from official_lite.search.trial_run import Outcome, TrialRun
 
 __all__ = ["Experiment", "run_search", "run_study"]
 
@@ -98,7 +98,7 @@ def run_study(
         origin={**(origin or {}), **what},
         allow_config_change=allow_config_change,
     )
-    _refuse_leftovers(study, study_dir)
+    _check_directory(study, study_dir)
     hyperparams.save_params_dict_to_yaml(config, os.path.join(study_dir, storage.CONFIG_FILE))
     job = worker.StudyJob(evaluator=evaluator, config=config, study_dir=study_dir)
     if config.num_workers > 1:
@@ -106,7 +106,7 @@ def run_study(
     else:
         worker.run_worker(job)
     results.write(study, space, config, study_dir)
-    _require_a_value(study)
+    _require_a_value(study, study_dir)
     _tell_of_running_trials(study)
     logging.info("%s\n%s", study_dir, results.table(study, space, config))
     return study
@@ -121,14 +121,19 @@ def _refuse_cluster() -> None:
         )
 
 
-def _refuse_leftovers(study: optuna.Study, study_dir: str) -> None:
+def _check_directory(study: optuna.Study, study_dir: str) -> None:
+    """Refuse the trials of another study in the directory of a new one, and warn of a run."""
     trials = os.path.join(study_dir, "trials")
-    if not study.get_trials(deepcopy=False) and files.list_names(trials):
+    if study.get_trials(deepcopy=False):
+        return
+    if files.list_names(trials):
         raise errors.ConfigValueError(
             f"{trials} contains trials of a study that is not in the storage. Remove this "
             "directory, use another `model_dir`, or set `search.storage` to the storage of that "
             "study."
         )
+    if compatibility.read_run(study_dir):
+        logging.warning("%s already contains a run. Use another `model_dir`.", study_dir)
 
 
 def _run_workers(job: worker.StudyJob, study: optuna.Study) -> None:
@@ -182,12 +187,14 @@ def _tell_of_running_trials(study: optuna.Study) -> None:
         logging.warning("Other processes still run these trials of the study: %s.", numbers)
 
 
-def _require_a_value(study: optuna.Study) -> None:
+def _require_a_value(study: optuna.Study, study_dir: str) -> None:
     trials = study.get_trials(deepcopy=False)
     if any(trial.state in (TrialState.COMPLETE, TrialState.PRUNED) for trial in trials):
         return
+    last = Outcome.read(worker.trial_dir(study_dir, len(trials) - 1))
     raise errors.OfficialLiteError(
         f"None of the {len(trials)} trials has a value; see `trial.json` in each trial's directory."
+        + (f" The last one: {last.reason}" if last else "")
     )
 
 

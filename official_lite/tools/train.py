@@ -111,6 +111,8 @@ def _refuse_positional(arguments: Sequence[str]) -> None:
             hint = f" To override the config, pass --set={argument}."
         elif "=" in argument:
             hint = " Write --set=path=value without spaces."
+        elif argument.endswith(("]", "}")):
+            hint = " Put a value with spaces in quotes: '--set=path=[1, 2]'."
         raise errors.ConfigValueError(
             f"The argument {argument!r} is not a flag; all arguments start with `--`.{hint}"
         )

@@ -249,8 +249,9 @@ def test_error_for_a_layer_that_the_checkpoint_lacks_names_the_layer() -> None:
         model_state.require_same(_describe(), _describe(names=("a", "b", "c")), "ckpt-1")
 
 
-def test_require_same_accepts_descriptions_with_a_renamed_layer_or_a_changed_shape() -> None:
+def test_require_same_accepts_descriptions_with_a_renamed_layer_or_a_changed_shape(caplog) -> None:
     model_state.require_same(_describe(), _describe(names=("a", "z")), "ckpt-1")
+    assert "in their order: `sequential/b/kernel` into `sequential/z/kernel`." in caplog.text
     model_state.require_same(_describe(), _describe(units=3), "ckpt-1")
     model_state.require_same({}, _describe(), "ckpt-1")
     assert model_state.describe(None, None) == {}

@@ -112,7 +112,7 @@ def test_coordination_service_differs_from_tensorflows_only_in_the_time_limit(fi
         ({"distribution_strategy": "off", "num_gpus": 2}, "`mirrored` to use all GPUs"),
         ({"distribution_strategy": "one_device", "num_gpus": 2}, "more than one device"),
         ({"all_reduce_alg": "ring"}, r"valid values for all_reduce_alg are \['hier.*got 'ring'"),
-        ({"distribution_strategy": "tpu"}, "requires a `tpu_address`"),
+        ({"distribution_strategy": "tpu"}, "--set=runtime.tpu=local"),
         ({"distribution_strategy": "off", "devices": ["CPU:0"]}, "`devices` can't be combined"),
         ({"devices": ["CPU:0", "CPU:7"]}, "TensorFlow has .*CPU:1"),
         ({"devices": ["CPU:0", "CPU:0"]}, "different devices"),

@@ -83,6 +83,11 @@ def test_task_index_outside_the_list_of_worker_hosts_raises(task_index):
         tf_config.configure_cluster(["a:1", "b:1"], task_index=task_index)
 
 
+def test_worker_host_without_a_port_raises_an_error_that_names_worker_hosts():
+    with pytest.raises(errors.ConfigValueError, match=r"`worker_hosts`.*`host:port`.*'b'"):
+        tf_config.configure_cluster(["a:1", "b"], task_index=0)
+
+
 def test_cluster_members_are_named_and_mapped_to_their_addresses(monkeypatch):
     jobs = {"worker": ["a:1", "b:1"], "chief": ["c:1"], "ps": ["p:1"]}
     monkeypatch.setenv("TF_CONFIG", make_tf_config(jobs, ("worker", 1)))

@@ -1,10 +1,12 @@
 import dataclasses
+import json
 import pathlib
 from typing import Any
 
 import pytest
 import yaml
 
+from official_lite.checkpoint import chain
 from official_lite.common import errors
 from official_lite.config import compatibility, epochs, parsing
 from official_lite.core import config_definitions as cfg
@@ -136,6 +138,30 @@ def test_every_config_field_may_change_before_the_first_checkpoint(tmp_path: pat
         pass
     assert compatibility.check(_params(runtime={"seed": 4}), str(tmp_path)) == []
     assert compatibility.check(_params(), str(tmp_path / "nowhere")) == []
+
+
+@pytest.mark.parametrize(
+    ("status", "kind", "file", "warns"),
+    [
+        ("done", "checkpoint", "log.txt", True),
+        ("failed", "checkpoint", "log.txt", False),
+        ("done", "record", "log.txt", False),
+        ("done", "checkpoint", "model-3.index", False),
+    ],
+)
+def test_run_whose_checkpoints_were_removed_logs_a_warning_before_it_starts_again(
+    status: str,
+    kind: str,
+    file: str,
+    warns: bool,
+    tmp_path: pathlib.Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    (tmp_path / "run.json").write_text(json.dumps({"status": status, "global_step": 3}))
+    chain.append(str(tmp_path), kind, {"checkpoint": "ckpt-3"})
+    (tmp_path / file).touch()
+    assert compatibility.check(_params(), str(tmp_path)) == []
+    assert ("has reached step 3" in caplog.text) is warns
 
 
 def test_config_is_compared_with_params_yaml_in_a_model_garden_run_directory(

@@ -154,8 +154,11 @@ def test_evaluating_a_model_with_more_or_fewer_layers_than_its_checkpoint_raises
         return keras.Sequential([keras.Input((2,)), *dense])
 
     _save(tmp_path, model=build(3))
-    with pytest.raises(errors.CheckpointError, match=r"lists of a different length|/dense3/kernel"):
+    with pytest.raises(
+        errors.CheckpointError, match=r"lists of a different length|/dense3/kernel"
+    ) as caught:
         _run("eval", tmp_path, build)
+    assert f"--config_file={tmp_path / 'params.yaml'} " in str(caught.value)
 
 
 def test_checkpoint_without_an_optimizer_can_be_evaluated_but_not_resumed(tmp_path) -> None:
@@ -211,6 +214,14 @@ def test_tracked_attributes_of_trainer_and_task_are_saved_only_once(make_trainer
     top = children(trainer.checkpoint)
     assert set(children(top["trainer_attributes"])) == {"counts"}
     assert set(children(top["task_attributes"])) == {"teacher"}
+
+
+def test_error_for_an_optimizer_without_variables_tells_how_to_build_it(make_trainer) -> None:
+    trainer = make_trainer(line_experiment.line_experiment())
+    trainer.task.second_optimizer = keras.optimizers.Adam()
+    advice = r"in `build_model`: `self\.second_optimizer = optimizer_factory\.prepare_optimizer"
+    with pytest.raises(errors.ConfigValueError, match=advice):
+        checkpoint_state.add_attributes(trainer.checkpoint, trainer)
 
 
 def test_trainer_without_tracked_attributes_adds_nothing_to_the_checkpoint(make_trainer) -> None:

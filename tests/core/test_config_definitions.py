@@ -50,13 +50,30 @@ def test_default_config_and_model_garden_values_are_valid() -> None:
     cfg.TaskConfig(init_checkpoint_modules=["backbone", "head"]).validate()
 
 
-def test_fields_of_null_test_data_are_those_of_the_validation_data_unless_they_are_set() -> None:
+@pytest.mark.parametrize("name", ["test_data", "predict_data"])
+def test_fields_of_null_test_or_predict_data_are_those_of_the_validation_data_unless_they_are_set(
+    name: str,
+) -> None:
     task = cfg.TaskConfig(validation_data=cfg.DataConfig(input_path="a", cache=True))
-    task.override({"test_data": {"input_path": "b"}, "validation_data": {"global_batch_size": 4}})
-    assert task.test_data == cfg.DataConfig(input_path="b", cache=True, global_batch_size=4)
+    task.override({name: {"input_path": "b"}, "validation_data": {"global_batch_size": 4}})
+    assert getattr(task, name) == cfg.DataConfig(input_path="b", cache=True, global_batch_size=4)
     assert task.validation_data == cfg.DataConfig(input_path="a", cache=True, global_batch_size=4)
-    task.override({"validation_data": {"global_batch_size": 8}, "test_data": {"cache": False}})
-    assert task.test_data == cfg.DataConfig(input_path="b", global_batch_size=4)
+    task.override({"validation_data": {"global_batch_size": 8}, name: {"cache": False}})
+    assert getattr(task, name) == cfg.DataConfig(input_path="b", global_batch_size=4)
+
+
+def test_predict_data_does_not_copy_what_describes_only_the_validation_data() -> None:
+    of_tfds = cfg.DataConfig(
+        tfds_name="mnist", tfds_split="test", label_column="y", num_examples=9, cache=True
+    )
+    task = cfg.TaskConfig(validation_data=of_tfds)
+    task.override({"predict_data": {"input_path": "b"}})
+    assert task.predict_data == cfg.DataConfig(input_path="b", cache=True)
+    task = cfg.TaskConfig(
+        validation_data=cfg.DataConfig(input_path="a", source="csv", columns=["x"], schema="s")
+    )
+    task.override({"predict_data": {"tfds_name": "mnist", "columns": ["z"]}})
+    assert task.predict_data == cfg.DataConfig(tfds_name="mnist", columns=["z"])
 
 
 def test_warning_names_config_fields_without_effect(caplog: pytest.LogCaptureFixture) -> None:
@@ -91,9 +108,10 @@ def test_experiment_config_written_for_the_model_garden_is_accepted() -> None:
     assert params.as_dict()["task"]["train_data"]["input_path"] == "a*"
 
 
-def test_error_for_a_hook_without_a_name_contains_its_config_path() -> None:
-    with pytest.raises(errors.ConfigValueError, match=r"`trainer\.hooks\[0\]`.*`name` is missing"):
-        cfg.ExperimentConfig({"trainer": {"hooks": [{"patience": 3}]}})
+def test_error_for_a_hook_without_a_name_contains_its_config_path_and_the_right_form() -> None:
+    message = r"`trainer\.hooks\[0\]`.*`name` is missing.*{name: early_stopping, argument: value}"
+    with pytest.raises(errors.ConfigValueError, match=message):
+        cfg.ExperimentConfig({"trainer": {"hooks": [{"early_stopping": {"patience": 3}}]}})
 
 
 @pytest.mark.parametrize("suffix", ["", "_class_path"])

@@ -333,6 +333,18 @@ def test_build_predictions_of_a_task_selects_the_predicted_columns(trained, tmp_
     assert [row["name"] for row in rows[:4]] == ["row 0", "row 1", "row 2", "row 0"]
 
 
+@pytest.mark.parametrize("wrong", [lambda x: {"x": x[1:]}, lambda x: x])
+def test_error_for_wrong_predictions_names_build_predictions_if_the_task_defines_it(
+    trained, tmp_path, wrong
+) -> None:
+    class Task(ClassesTask):
+        def build_predictions(self, features, labels, outputs) -> dict[str, tf.Tensor]:
+            return wrong(outputs)
+
+    with pytest.raises(errors.ConfigError, match=r"Task\.build_predictions` \(.*test_prediction"):
+        _run(_experiment(tmp_path), "predict", trained, task_cls=Task)
+
+
 def test_predict_step_that_drops_rows_raises(trained, tmp_path) -> None:
     class Losing(ClassesTask):
         def predict_step(self, inputs, model) -> dict[str, tf.Tensor]:

@@ -4,7 +4,7 @@ import keras
 import pytest
 import tensorflow as tf
 
-from official_lite.common import errors
+from official_lite.common import error_report, errors
 from official_lite.core import base_task
 from tests.line_experiment import LineTask
 
@@ -40,6 +40,18 @@ def test_labels_with_the_same_shape_as_the_outputs_log_no_warning(
 ) -> None:
     make_trainer(experiment()).train(tf.constant(1))
     assert not _warnings(caplog, "pairs every label")
+
+
+def test_error_for_a_loss_of_two_precisions_tells_how_to_unify_them(
+    experiment, make_trainer
+) -> None:
+    class Mixed(LineTask):
+        def build_losses(self, labels, model_outputs, aux_losses=None):
+            return tf.reduce_mean(tf.cast(model_outputs, tf.float16) - labels)
+
+    with pytest.raises(TypeError, match=r"float32 .* float16 .*`dtype='float32'`") as caught:
+        make_trainer(experiment(), task_cls=Mixed).train(tf.constant(1))
+    assert "test_step_checks.py" in error_report.summary(caught.value)
 
 
 class Gaussian(LineTask):

@@ -165,6 +165,12 @@ def test_search_for_damaged_files_begins_with_the_most_recently_read_files(write
         assert f"{files[1]}` can't be read: truncated record at 26" in input_errors.find_damage()
 
 
+def test_error_for_a_file_that_holds_no_records_names_the_field_of_its_format(tmp_path):
+    (tmp_path / "x.csv").write_text("a,b\n" + "1,2\n" * 9)
+    input_errors.remember([str(tmp_path / "x.csv")], tf.data.TFRecordDataset)
+    assert input_errors.find_damage().endswith("such as CSV, set `source`.")
+
+
 def test_search_for_damaged_files_stops_at_its_time_limit(write_file, monkeypatch, caplog):
     monkeypatch.setattr(input_errors, "_MAX_SECONDS", -1.0)
     input_errors.remember([write_file("a"), write_file("b", length=40)], tf.data.TFRecordDataset)

@@ -136,9 +136,9 @@ def test_one_command_runs_all_unfinished_phases_in_order(tmp_path: pathlib.Path)
     again = _train(tmp_path, SHORT + PHASES)
     assert _phases_told(again)[:4] == [
         f"Phase `pretrain` in {run / 'pretrain'}.",
-        f"The run in {run / 'pretrain'} is already finished. Nothing to do.",
+        f"The run in {run / 'pretrain'} is already finished: step 40 of 40. Nothing to do.",
         f"Phase `finetune` in {run / 'finetune'}.",
-        f"The run in {run / 'finetune'} is already finished. Nothing to do.",
+        f"The run in {run / 'finetune'} is already finished: step 20 of 20. Nothing to do.",
     ]
 
 

@@ -4,7 +4,7 @@ import pytest
 import tensorflow as tf
 
 from official_lite import nas
-from official_lite.common import errors
+from official_lite.common import error_report, errors
 from official_lite.nas import resolution
 from tests import rounding
 
@@ -20,8 +20,11 @@ def _fixed(index):
 
 def test_calling_an_unresolved_choice_raises_an_error_that_suggests_task_arch(make_ops) -> None:
     choice = nas.LayerChoice(make_ops(), label="conv")
-    with pytest.raises(errors.ConfigValueError, match=r"'conv' is still open\. Set `task\.arch`"):
+    with pytest.raises(
+        errors.ConfigValueError, match=r"'conv' is still open\. Set `task\.arch`"
+    ) as e:
         choice(tf.ones([2, 4]))
+    assert error_report.summary(e.value).startswith("ConfigValueError: The choice 'conv' is still")
 
 
 def test_candidates_with_different_output_shapes_raise_an_error_that_names_them() -> None:

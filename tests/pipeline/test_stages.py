@@ -88,6 +88,23 @@ def test_is_chief_is_true_for_the_chief_or_first_worker_and_for_the_evaluator(
     assert stages.is_chief(cfg.RuntimeConfig(distribution_strategy="mirrored"))
 
 
+@pytest.mark.parametrize(
+    ("strategy", "task", "hosts", "warns"),
+    [
+        ("mirrored", "worker", HOSTS, True),
+        ("mirrored", "worker", HOSTS[:1], False),
+        ("one_device", "evaluator", HOSTS, False),
+        ("multi_worker_mirrored", "worker", HOSTS, False),
+    ],
+)
+def test_strategy_that_ignores_the_workers_of_a_cluster_logs_a_warning(
+    monkeypatch, caplog, strategy, task, hosts, warns
+) -> None:
+    _cluster(monkeypatch, task, 0, worker=hosts)
+    stages.warn_of_unused_workers(cfg.RuntimeConfig(distribution_strategy=strategy))
+    assert ("distribution_strategy=multi_worker_mirrored" in caplog.text) is warns
+
+
 def test_error_for_a_missing_context_attribute_names_the_stage_that_needs_it(
     experiment, tmp_path
 ) -> None:

@@ -62,8 +62,9 @@ def test_runs_are_found_in_nested_directories_despite_a_symlink_loop(
     names = [run.name for run in run_reading.read_runs(str(tmp_path))]
     assert names == ["b", "study/trials/0000", "study/trials/0001"]
     assert [run.name for run in run_reading.read_runs(str(tmp_path / "b"))] == ["b"]
-    with pytest.raises(errors.ConfigValueError, match="does not exist"):
-        run_reading.read_runs(str(tmp_path / "c"))
+    for read in (run_reading.read_runs, run_reading.read_run):
+        with pytest.raises(errors.ConfigValueError, match="does not exist"):
+            read(str(tmp_path / "c"))
 
 
 def test_truncated_files_of_a_run_are_reported_and_the_other_files_are_read(

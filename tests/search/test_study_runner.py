@@ -99,8 +99,15 @@ def test_top_k_file_lists_the_best_trials_best_first(tmp_path) -> None:
 
 
 def test_study_without_any_complete_trial_raises_an_error(tmp_path) -> None:
-    with pytest.raises(errors.OfficialLiteError, match="None of the 2 trials"):
+    with pytest.raises(errors.OfficialLiteError, match=r"None of the 2 trials.*division by zero"):
         search.run_study(lambda trial: 1 / 0, toys.config(num_trials=2), str(tmp_path))
+
+
+def test_study_in_the_directory_of_a_run_logs_a_warning(tmp_path, caplog) -> None:
+    (tmp_path / "run.json").write_text('{"status": "done"}')
+    for count in (1, 2):
+        search.run_study(toys.parabola, toys.config(num_trials=count), str(tmp_path))
+    assert caplog.text.count("already contains a run") == 1
 
 
 @pytest.mark.parametrize(

@@ -38,6 +38,13 @@ def test_train_command_finds_experiments_registered_in_the_working_directory() -
     assert shown == expected
 
 
+def test_value_with_unquoted_spaces_is_refused_with_the_quoted_form() -> None:
+    flags = ["--experiment=vision/digits_mlp", "--mode=train", "--model_dir=/none"]
+    done = commands.run([*TOOLS, "train", *flags, "--set=task.hidden_units=[64,", "64]"])
+    assert done.returncode == 2
+    assert "'--set=path=[1, 2]'" in done.stderr
+
+
 def test_train_help_shows_the_description_and_the_flags() -> None:
     for program in (["train.py"], [*TOOLS, "train"]):
         done = commands.run([*program, "--help"])

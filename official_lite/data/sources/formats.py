@@ -393,7 +393,10 @@ class _ParquetFile(_File):
         try:
             self._footer = pq.read_metadata(path)
         except (pa.ArrowException, OSError) as error:
-            raise errors.DataError(f"`{path}` can't be read as a Parquet file: {error}") from error
+            hint = ", see `source`" if isinstance(error, pa.ArrowInvalid) else ""
+            raise errors.DataError(
+                f"`{path}` can't be read as a Parquet file{hint}: {error}"
+            ) from error
         self.schema = self._footer.schema.to_arrow_schema()
 
     def chunks(self) -> Iterator[tuple[range, int]]:

@@ -652,9 +652,12 @@ def _hint(wanted: str, value: object) -> str:
         return " Only optional fields accept null."
     if not isinstance(value, str | numbers.Real):
         return ""
-    kinds = set(re.findall(r"\w+", wanted))
+    # The types of a list's elements are no types of the value itself.
+    kinds = set(re.findall(r"\w+", re.sub(r"\[.*\]", "", wanted)))
     if value in ("None", "none") and "null" in kinds:
         return " Write null."
+    if "list" in kinds and not kinds & {"str", "int", "float", "bool"}:
+        return f" Write [{value}]." if isinstance(value, str) else " Write a list: […]."
     if "bool" in kinds and value in ("yes", "no", "on", "off", 0, 1):
         return " Write true or false."
     if "int" in kinds and isinstance(value, float) and value.is_integer():
@@ -711,9 +714,12 @@ class PluginConfig(FreeConfig):
     def _require_name(self, cursor: Cursor) -> None:
         name = self.get("name")
         if not isinstance(name, str) or not name:
+            # An entry like `{early_stopping: {patience: 3}}` has the name as its key.
+            nested = [key for key in self._keys() if isinstance(self.get(key), Config)]
+            example = nested[0] if nested and name is None else "…"
             raise errors.ConfigValueError(
                 f"{cursor}: `name` is {'missing' if name is None else repr(name)}; expected a "
-                "name or a dict with `name` and arguments."
+                f"name or a dict with `name` and arguments: {{name: {example}, argument: value}}."
             )
 
 

@@ -313,7 +313,8 @@ def read_yaml(file_path: str | os.PathLike[str]) -> LocatedDict:
             # Limit the read, because the size of a remote or special file is not known in advance.
             content = file.read(MAX_BYTES + 1)
     except OSError as error:
-        raise ConfigFileError(f"Can't read the config file {path}: {error}") from error
+        hint = ". Repeat --config_file for each of several files" if "," in path else ""
+        raise ConfigFileError(f"Can't read the config file {path}: {error}{hint}") from error
     return parse_yaml(_decode(content, path), path)
 
 
@@ -333,6 +334,7 @@ def parse_yaml(text: str, source: str) -> LocatedDict:
         kind = "a list" if isinstance(value, list) else f"the value {value!r:.40}"
         raise errors.ConfigValueError(
             f"{source}: {kind} is at the top level, where `key: value` pairs are expected."
+            + (" Pass a gin file as --gin_file." if source.endswith(".gin") else "")
         )
     return value
 

@@ -67,6 +67,7 @@ class Everything(hyperparams.Config):
     number: Union[float, int] = 0  # noqa: UP007  # as in ported configs
     path: Union[Sequence[str], str, hyperparams.Config] = ""  # noqa: UP007  # as in ported configs
     names: List[str] = dataclasses.field(default_factory=list)  # noqa: UP006  # as in ported configs
+    maybe_names: list[str] | None = None
     grid: list[list[float]] = dataclasses.field(default_factory=list)
     sizes: Tuple[int, ...] = ()  # noqa: UP006  # as in ported configs
     texts: Tuple[str] = ("a",)  # noqa: UP006  # as in ported configs
@@ -206,6 +207,9 @@ WRONG_TYPES = [
     ("name", 5, "'5'"),
     ("maybe", "None", "null"),
     ("names", "a", "list[str]"),
+    ("names", "a", "Write [a]."),
+    ("names", True, "(bool). Write a list: […]."),
+    ("maybe_names", "None", "Write null."),
     ("names", [1], "`names[0]`"),
     ("grid", [[1], ["x"]], "`grid[1][0]`"),
     ("sizes", [1, 2.5], "`sizes[1]`"),

@@ -346,3 +346,12 @@ def test_renaming_yaml_keys_keeps_their_line_numbers():
 )
 def test_mask_passwords_hides_only_the_passwords_in_urls(url: str, masked: str) -> None:
     assert yaml_io.mask_passwords(f"a {url} b") == f"a {masked} b"
+
+
+@pytest.mark.parametrize(
+    ("path", "flag"), [("a.yaml,b.yaml", "Repeat --config_file"), ("a.gin", "--gin_file")]
+)
+def test_error_for_a_config_path_that_belongs_elsewhere_names_the_flag(tmp_path, path, flag):
+    (tmp_path / "a.gin").write_text("TrainerConfig.train_steps = 10\n")
+    with pytest.raises(errors.ConfigError, match=flag):
+        yaml_io.read_yaml(tmp_path / path)
