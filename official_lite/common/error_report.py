@@ -8,13 +8,14 @@ import contextlib
 import errno
 import functools
 import inspect
+import itertools
 import os
 import pathlib
 import re
 import resource
 import sysconfig
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 from absl import logging
@@ -45,6 +46,9 @@ _LIBRARY_PARTS = re.compile(
     r"|__autograph_generated_file|^<"
 )
 _CONVERTED_CALL = re.compile(r"autograph[\\/]impl[\\/]api\.py$")
+
+# The modules whose frames below a line of the user show that the line has started a run.
+_RUN = re.compile(r"[\\/](?:run[\\/]driver|orbit[\\/]controller|core[\\/]base_trainer)\.py$")
 
 _FRAME_IN_TEXT = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')
 _WALL = "in user code:"
@@ -80,14 +84,16 @@ def headline(error: BaseException) -> str:
 def summary(error: BaseException) -> str:
     """Return the headline and, for errors in code, the line of the user's code that caused it.
 
-    An `OfficialLiteError` is about a config, data and the like, so it has no such line unless it is
-    an `AttributeError`.
+    If no such line was executed, return what the framework called instead. An `OfficialLiteError`
+    is about a config, data and the like, so it has neither unless it is an `AttributeError`.
     """
     told = headline(error)
     if isinstance(error, errors.OfficialLiteError) and not isinstance(error, AttributeError):
         return told
-    place = user_place(error) or _own_place(error)
-    return told if place is None or shown(place) in told else f"{told} ({shown(place)})"
+    place = user_place(error)
+    parts = [shown(place) if place else "", _failed_call(error, in_run=place is not None)]
+    where = ", ".join(part for part in parts if part and part not in told)
+    return f"{told} ({where})" if where else told
 
 
 def first_line(text: str) -> str:
@@ -115,7 +121,69 @@ def user_place(error: BaseException) -> traceback.FrameSummary | None:
             return frames[-1]
     traced = next(filter(_is_of_user, (f for one in reversed(told) for f in _traced(one))), None)
     refused = next(filter(None, map(_refused_function, reversed(told))), None)
-    return traced or refused or _innermost(told, _is_of_user)
+    others = (frame for one in reversed(told) for frame in reversed(_frames(one)))
+    return traced or refused or next(filter(_is_of_user, others), None)
+
+
+def _failed_call(error: BaseException, *, in_run: bool) -> str:
+    """Describe the call of the framework that failed, below any code of the user; else return "".
+
+    The call is the first one into a library, such as `BinaryAccuracy.update_state`, or else the
+    method of the innermost object in the framework's frames, such as `ToyTask.validation_step`.
+    With `in_run`, only calls in a run are described, which the user's code has merely started.
+    """
+    for one in reversed(list(_tellings(error))):
+        all_calls = _calls(one)
+        calls = list(itertools.takewhile(lambda call: not _is_written_by_user(call), all_calls))
+        own = [index for index, (frame, _) in enumerate(calls) if _is_own(frame)]
+        if any(map(_is_of_user, _traced(one))) or (not own and len(calls) < len(all_calls)):
+            return ""  # The user's code itself failed.
+        if not own or (in_run and not any(_RUN.search(frame.filename) for frame, _ in calls)):
+            continue
+        if own[0] > 0 and (called := calls[own[0] - 1])[1] is not None:
+            name = getattr(called[1], "name", None)
+            of = f" of `{name}`" if isinstance(name, str) else ""
+            return f"while official_lite called `{_method(*called)}`{of}"
+        methods = [calls[index] for index in own if calls[index][1] is not None]
+        # Of the nested methods of the innermost object, users know the outermost one best.
+        nested = [call for call in methods if call[1] is methods[0][1]]
+        return f"while official_lite called `{_method(*[calls[own[0]], *nested][-1])}`"
+    return ""
+
+
+# A frame, and the object whose method is called, or None.
+_Call = tuple[traceback.FrameSummary, Any]
+
+
+def _calls(error: BaseException) -> list[_Call]:
+    """Return the calls on the stack of an error, the innermost first."""
+    # Only the message of a failed op of a graph shows which code created the op.
+    if hasattr(error, "node_def") and (created := _frames_in_text(error)):
+        return [(frame, None) for frame in reversed(created)]
+    calls = [
+        (_frame(f.f_code.co_filename, line, f.f_code.co_name), f.f_locals.get("self"))
+        for f, line in traceback.walk_tb(error.__traceback__)
+    ]
+    return calls[::-1]
+
+
+def _method(frame: traceback.FrameSummary, owner: Any) -> str:
+    return frame.name if owner is None else f"{type(owner).__name__}.{frame.name}"
+
+
+def _is_written_by_user(call: _Call) -> bool:
+    return _is_of_user(call[0]) or "__autograph_generated_file" in call[0].filename
+
+
+def raising_function(error: BaseException) -> str:
+    """Return the name of the function that raised an error; for traced code, in its source."""
+    return _frames(error)[-1].name
+
+
+def place_in_text(error: BaseException) -> str:
+    """Return " (PLACE)" for the innermost line of the user's code in a message; else ""."""
+    places = (f" ({shown(f)})" for f in reversed(_frames_in_text(error)) if _is_of_user(f))
+    return next(places, "")
 
 
 def name_the_line(error: errors.ConfigError) -> None:
@@ -184,34 +252,28 @@ def naming_the_resource(*, to_save_memory: str = _TO_SAVE_MEMORY) -> Iterator[No
 
 
 def brief_traceback(error: BaseException) -> str:
-    """Return the lines of the user's code and the line of the framework that called it.
-
-    If there are none, return the innermost line of the framework.
-    """
+    """Return the lines of the user's code and the line of the framework that called it."""
     frames: dict[tuple[str, int | None], traceback.FrameSummary] = {}
     for one in _tellings(error):
         for frame in _frames(one):
             if _is_of_user(frame) or _is_own(frame):
                 frames.setdefault((frame.filename, frame.lineno), frame)
     kept = list(frames.values())
-    first = next((i for i, frame in enumerate(kept) if _is_of_user(frame)), None)
-    if first is None:
-        kept = [place for place in (_own_place(error), user_place(error)) if place]
-    else:
-        kept = kept[max(first - 1, 0) : first] + [f for f in kept[first:] if _is_of_user(f)]
-    return "".join(map(_formatted, kept))
+    first = next((i for i, frame in enumerate(kept) if _is_of_user(frame)), len(kept))
+    of_user = [frame for frame in kept[first:] if _is_of_user(frame)]
+    if not of_user:
+        # The function of the user that could not be called, if there is one.
+        return "".join(_formatted(place) for place in [user_place(error)] if place)
+    return "".join(map(_formatted, kept[max(first - 1, 0) : first] + of_user))
 
 
 def report(error: BaseException, how_to_see_all: str) -> str:
     """Return the lines of the user's code, then the error and the line that caused it."""
-    return "\n".join(
-        [
-            f"Traceback of your own code, most recent call last ({how_to_see_all}):",
-            brief_traceback(error).rstrip("\n"),
-            *getattr(error, "__notes__", ()),
-            summary(error),
-        ]
-    )
+    told = [f"No line of your own code was running ({how_to_see_all})."]
+    if lines := brief_traceback(error).rstrip("\n"):
+        told = [f"Traceback of your own code, most recent call last ({how_to_see_all}):", lines]
+    notes = [note for one in _tellings(error) for note in getattr(one, "__notes__", ())]
+    return "\n".join([*told, *dict.fromkeys(notes), summary(error)])
 
 
 @contextlib.contextmanager
@@ -290,9 +352,13 @@ def _frames(error: BaseException) -> list[traceback.FrameSummary]:
         frames.append(_frame(error.filename, error.lineno, "<module>"))
     if hasattr(error, "node_def"):
         # Only the error message of a failed op shows which code created the op.
-        for path, line, function in _FRAME_IN_TEXT.findall(str(error)):
-            frames.append(_frame(path, int(line), function))
+        frames += _frames_in_text(error)
     return frames
+
+
+def _frames_in_text(error: BaseException) -> list[traceback.FrameSummary]:
+    found = _FRAME_IN_TEXT.findall(str(error))
+    return [_frame(path, int(line), function) for path, line, function in found]
 
 
 def _traced(error: BaseException) -> list[traceback.FrameSummary]:
@@ -308,16 +374,6 @@ def _frame(path: str, line: int, function: str | None) -> traceback.FrameSummary
     return traceback.FrameSummary(path, line, function or "<lambda>")
 
 
-def _innermost(
-    told: list[BaseException], belongs: Callable[[traceback.FrameSummary], bool]
-) -> traceback.FrameSummary | None:
-    for one in reversed(told):
-        for frame in reversed(_frames(one)):
-            if belongs(frame):
-                return frame
-    return None
-
-
 def _formatted(frame: traceback.FrameSummary) -> str:
     (text,) = traceback.format_list([frame])
     cell = terminal.cell_of(frame.filename)
@@ -326,10 +382,6 @@ def _formatted(frame: traceback.FrameSummary) -> str:
     return text.replace(f'File "{frame.filename}"', f"Cell {cell}", 1).replace(
         ", in <module>\n", "\n", 1
     )
-
-
-def _own_place(error: BaseException) -> traceback.FrameSummary | None:
-    return _innermost(list(_tellings(error)), _is_own)
 
 
 def _refused_function(error: BaseException) -> traceback.FrameSummary | None:

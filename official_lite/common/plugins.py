@@ -223,6 +223,39 @@ def described(function: Callable[..., Any]) -> str:
     return f"`{getattr(inner, '__qualname__', inner)}`{place}"
 
 
+def require_signature(function: Callable[..., Any], remedy: str, *args: str, **kwargs: str) -> None:
+    """Check that a function or class accepts the positional and keyword arguments of a call.
+
+    The values of the arguments do not matter; `remedy` ends the message.
+
+    Raises:
+        ConfigTypeError: It does not accept these arguments.
+    """
+    try:
+        inspect.signature(function).bind(*args, **kwargs)
+    except TypeError as error:
+        is_class = inspect.isclass(function)
+        shown = described(inspect.getattr_static(function, "__init__") if is_class else function)
+        call = ", ".join([*args, *(f"{name}=…" for name in kwargs)])
+        raise errors.ConfigTypeError(
+            f"{shown} is called as `{function.__name__}({call})`, but does not accept these "
+            f"arguments: {error}. {remedy}"
+        ) from error
+
+
+def require_constructed(thing: object, attribute: str, arguments: str = "") -> None:
+    """Check that an object has an attribute that the constructor of its base class sets.
+
+    Raises:
+        ConfigTypeError: It lacks the attribute. The message calls the constructor with `arguments`.
+    """
+    if not hasattr(thing, attribute):
+        raise errors.ConfigTypeError(
+            f"{described(type(thing).__init__)} does not call the constructor of the base class. "
+            f"Add `super().__init__({arguments})` as its first line."
+        )
+
+
 @dataclasses.dataclass(frozen=True)
 class Restriction:
     """A limit on configs, which may then name only what is registered.
@@ -581,6 +614,14 @@ def _check_arguments(
             raise errors.UnknownNameError(
                 f"The {described} has no argument `{name}`. "
                 f"{suggestions.did_you_mean(name, named) if named else 'It takes no arguments.'}"
+            )
+        annotation = parameters[name].annotation if name in parameters else ""
+        wanted = annotation if isinstance(annotation, str) else inspect.formatannotation(annotation)
+        is_number = wanted.removesuffix(" | None") in ("bool", "float", "int")
+        if is_number and isinstance(arguments[name], str | Mapping | Sequence):
+            raise errors.ConfigTypeError(
+                f"The argument `{name}` of the {described} must be {wanted}; got "
+                f"{arguments[name]!r}."
             )
     try:
         inspect.signature(found).bind(*[None] * num_args, **arguments)

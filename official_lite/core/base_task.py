@@ -367,6 +367,7 @@ class Task(tf.Module, metaclass=abc.ABCMeta):
                 model, features, labels, outputs, sample_weight=weights, training=True
             )
             _require_scalar(loss, self)
+            _require_optimizer(optimizer, self)
             scaled_loss = optimizer.scale_loss(_share_of_replica(loss))
         gradients = tape.gradient(scaled_loss, model.trainable_variables)
         optimizer.apply_gradients(list(zip(gradients, model.trainable_variables, strict=True)))
@@ -522,7 +523,21 @@ def _total(losses: Sequence[tf.Tensor]) -> tf.Tensor:
     return tf.add_n([tf.cast(loss, tf.float32) for loss in losses or [tf.constant(0.0)]])
 
 
-def _require_scalar(loss: tf.Tensor, task: Task) -> None:
+def _require_optimizer(optimizer: Any, task: Task) -> None:
+    if not hasattr(optimizer, "scale_loss"):
+        raise errors.ConfigTypeError(
+            f"The optimizer is {optimizer!r}, but the default `train_step` expects one Keras "
+            f"optimizer. Return one from {plugins.described(task.create_optimizer)}. For several, "
+            "override `train_step`; see docs/how_to/own_task.md."
+        )
+
+
+def _require_scalar(loss: Any, task: Task) -> None:
+    if not tf.is_tensor(loss):
+        raise errors.ConfigTypeError(
+            f"{plugins.described(task.build_losses)} returned {loss!r}; expected the loss of the "
+            "batch, a scalar tensor that is computed from the outputs of the model."
+        )
     # The gradient of a vector loss is the gradient of its sum, which would silently grow with the
     # batch size.
     if loss.shape.rank and loss.shape.num_elements() != 1:

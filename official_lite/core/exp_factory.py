@@ -55,11 +55,12 @@ def get_exp_config(exp_name: str) -> "cfg.ExperimentConfig":
     Raises:
         UnknownNameError: (a `LookupError`) If the experiment is unknown. The message lists the
             nearest names.
-        ConfigTypeError: If the factory returned None.
+        ConfigTypeError: If the factory returned None or has required arguments.
         ConfigError: If the factory builds an invalid config, for example with an unknown field.
             The message shows the line of the factory.
     """
     factory = get_config_factory(exp_name)
+    plugins.require_signature(factory, "Make its arguments fields of the config.")
     try:
         config = factory()
     except errors.ConfigError as error:

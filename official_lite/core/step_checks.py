@@ -61,7 +61,7 @@ _warned: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 def returned(method: Callable[..., Any], value: Any, expected: str) -> Any:
-    """Return the value that a method of a task has returned, unless it is None.
+    """Return the value that a method of a task has returned, unless it is None or a class.
 
     Args:
         method: The method, which the message names with its file and line.
@@ -69,8 +69,13 @@ def returned(method: Callable[..., Any], value: Any, expected: str) -> Any:
         expected: A description of the value that the method must return, for the message.
 
     Raises:
-        errors.ConfigTypeError: If the value is None.
+        errors.ConfigTypeError: If the value is None or a class.
     """
+    if inspect.isclass(value):
+        raise errors.ConfigTypeError(
+            f"{plugins.described(method)} returned the class `{value.__name__}`; expected "
+            f"{expected}. Return an object of the class: `{value.__name__}(…)`."
+        )
     if value is None:
         raise errors.ConfigTypeError(
             f"{plugins.described(method)} returned None; expected {expected}. Check that it "
@@ -145,9 +150,11 @@ def _built_metrics(method: Callable[..., Any], *, training: bool) -> list[keras.
     if is_single or wrong:
         got = wrong[0] if wrong else metrics
         hint = " Build it with `keras.metrics.get(name)`." if isinstance(got, str) else ""
+        what = f"a list with {got!r}" if wrong else repr(got)
+        if isinstance(metrics, Mapping):
+            what, hint = f"a dictionary, {metrics!r}", " Return a list of its values."
         raise errors.ConfigTypeError(
-            f"{plugins.described(method)} returned {'a list with ' if wrong else ''}{got!r}; "
-            f"expected {expected}.{hint}"
+            f"{plugins.described(method)} returned {what}; expected {expected}.{hint}"
         )
     return list(metrics)
 
@@ -163,15 +170,8 @@ def require_signature(method: Callable[..., Any], *args: str, **kwargs: str) -> 
     Raises:
         errors.ConfigTypeError: If the method does not accept these arguments.
     """
-    try:
-        inspect.signature(method).bind(*args, **kwargs)
-    except TypeError as error:
-        call = ", ".join([*args, *(f"{name}=…" for name in kwargs)])
-        raise errors.ConfigTypeError(
-            f"{plugins.described(method)} is called as `{method.__name__}({call})`, but does not "
-            f"accept these arguments: {error}. Use the parameters of the method in "
-            "`base_task.Task`."
-        ) from error
+    remedy = "Use the parameters of the method in `base_task.Task`."
+    plugins.require_signature(method, remedy, *args, **kwargs)
 
 
 def require_losses(task: Any, base: type, step: str) -> None:
@@ -301,7 +301,7 @@ def naming_the_block(build_inputs: Callable[..., Any], path: str, data: Any) -> 
 
 @contextlib.contextmanager
 def explaining_the_step(task: Any, step: Callable[..., Any], inputs: nests.Nest) -> Iterator[None]:
-    """Explain a missing feature or a missing step if tracing a step fails.
+    """Explain a missing feature or a missing step, and note the inputs, if tracing a step fails.
 
     Args:
         task: The task.
@@ -311,19 +311,26 @@ def explaining_the_step(task: Any, step: Callable[..., Any], inputs: nests.Nest)
     Raises:
         KeyError: If the step requests a key that a dictionary of features does not have.
         TypeError: If the step combines floats of different precision.
-        errors.MissingStepError: If the step raises `NotImplementedError`.
+        errors.MissingStepError: If the step itself raises `NotImplementedError`.
     """
     try:
         with input_errors.naming_the_keys(step, inputs):
             yield
-    except TypeError as error:
-        if not _TWO_PRECISIONS.search(str(error)):
+    except errors.OfficialLiteError:
+        raise
+    except Exception as error:
+        name, is_missing = step.__name__, isinstance(error, NotImplementedError)
+        if isinstance(error, TypeError) and _TWO_PRECISIONS.search(str(error)):
+            raise TypeError(
+                f"{error_report.first_line(str(error))} In mixed precision, give the last layer "
+                "`dtype='float32'`. Otherwise use `tf.cast`."
+            ) from error
+        if not is_missing or error_report.raising_function(error) != name:
+            shapes = keras.tree.map_structure(
+                lambda x: f"{x.dtype.name} {x.shape}" if hasattr(x, "shape") else repr(x), inputs
+            )
+            error.add_note(f"The inputs of `{type(task).__name__}.{name}`: {shapes}")
             raise
-        raise TypeError(
-            f"{error_report.first_line(str(error))} In mixed precision, give the last layer "
-            "`dtype='float32'`. Otherwise use `tf.cast`."
-        ) from error
-    except NotImplementedError as error:
         other = "eval" if step == task.train_step else "train"
         raise errors.MissingStepError(
             f"{plugins.described(step)} raised NotImplementedError. If the task does not support "

@@ -328,12 +328,12 @@ def _note_updates(metric: Any) -> None:
     update = metric.update_state
 
     @functools.wraps(update)
-    def noting_update(*args: Any, **kwargs: Any) -> Any:
+    def update_state(*args: Any, **kwargs: Any) -> Any:
         _updated.add(metric)
         return update(*args, **kwargs)
 
     # Bypass Keras' `__setattr__`, which would track the value.
-    vars(metric)["update_state"] = noting_update
+    vars(metric)["update_state"] = update_state
 
 
 def _is_certain(metric: Any) -> bool:

@@ -52,13 +52,15 @@ def get_task(task_config: base_config.Config | None, **kwargs: Any) -> Any:
     Raises:
         UnknownNameError: (a `LookupError`) If no task is registered for the class of
             `task_config`.
+        ConfigTypeError: The constructor of the task does not accept the arguments, or does not
+            call the constructor of its base class.
     """
-    task = find_task_cls(task_config)(task_config, **kwargs)
-    if hasattr(type(task), "build_inputs") and not hasattr(task, "task_config"):
-        raise errors.ConfigTypeError(
-            f"{plugins.described(type(task).__init__)} does not call the constructor of the base "
-            "class. Add `super().__init__(params, logging_dir, name)` as its first line."
-        )
+    create, arguments = find_task_cls(task_config), "params, logging_dir, name"
+    remedy = f"Use the parameters `{arguments}`, and pass them to `super().__init__`."
+    plugins.require_signature(create, remedy, "params", **kwargs)
+    task = create(task_config, **kwargs)
+    if hasattr(type(task), "build_inputs"):
+        plugins.require_constructed(task, "task_config", arguments)
     return task
 
 

@@ -49,11 +49,15 @@ def build_model(task: base_task.Task) -> keras.Model:
     """Return the model that the task builds.
 
     Raises:
-        errors.ConfigTypeError: If `build_model` returns None.
+        errors.ConfigTypeError: If `build_model` does not return an object, or a model does not
+            call the constructor of its base class.
     """
     step_checks.require_signature(task.build_model)
     model = keras_variables.build_with_fresh_names(task.build_model)
-    return step_checks.returned(task.build_model, model, "a Keras model")
+    model = step_checks.returned(task.build_model, model, "a Keras model")
+    if isinstance(model, keras.Model):
+        plugins.require_constructed(model, "built")
+    return model
 
 
 def create_optimizer(
@@ -109,10 +113,11 @@ def create_trainer(
 
     Raises:
         errors.UnknownNameError: If `trainer.name` is unknown.
+        errors.ConfigTypeError: If the trainer does not call the constructor of its base class.
     """
     trainer_cls = trainer_cls or get_trainer_cls(params)
     # `model or ...` would also replace a given model whose `__len__` returns 0.
-    return trainer_cls(
+    trainer = trainer_cls(
         params,
         task,
         model=build_model(task) if model is None else model,
@@ -121,6 +126,9 @@ def create_trainer(
         evaluate=evaluate,
         checkpoint_exporter=checkpoint_exporter,
     )
+    if isinstance(trainer, base_trainer.Trainer):
+        plugins.require_constructed(trainer, "checkpoint", "config, task, model, optimizer, …")
+    return trainer
 
 
 def get_trainer_cls(params: config_definitions.ExperimentConfig) -> type[base_trainer.Trainer]:

@@ -74,7 +74,8 @@ def from_arrays(
     Raises:
         ConfigValueError: `batch_size` is not divisible by the number of replicas.
         DataError: There are no rows; the arrays differ in length; data that repeats has fewer rows
-            than there are pipelines; or, with `drop_remainder`, the rows do not fill one batch.
+            than there are pipelines; with `drop_remainder`, the rows do not fill one batch; or an
+            array can't be converted to a tensor.
     """
     num_rows = _num_rows(arrays)
     _require_rows(num_rows, input_context, repeat)
@@ -300,8 +301,17 @@ def _build_gather_of_one(array: nests.Nest) -> Gather:
         return _build_read(array)
     # Keep the tensor on the CPU, where tf.data runs: a tensor in GPU memory would be copied back
     # for every batch.
-    with tf.device("CPU"):
-        tensor = tf.convert_to_tensor(array)
+    try:
+        with tf.device("CPU"):
+            tensor = tf.convert_to_tensor(array)
+    except ValueError as error:
+        row = array[0] if isinstance(array, list) else [*np.ravel(np.asarray(array)[0])]
+        kinds = sorted({type(value).__name__ for value in tf.nest.flatten(row)})
+        raise errors.DataError(
+            f"An array can't be converted to a tensor: {str(error).rstrip('.')}. The values of its "
+            f"first row have the types {', '.join(kinds)}. Give all rows the same shape and all "
+            "values one type, for example by replacing text with numbers."
+        ) from error
     return lambda indices: tf.gather(tensor, indices)
 
 

@@ -190,8 +190,6 @@ _INPUT = re.compile("IteratorGetNext|MakeIterator")
 # The names of ops that raise `InvalidArgumentError` if a label or an index is out of range.
 _INDEXING = re.compile(r"SparseSoftmaxCrossEntropyWithLogits|\bGatherV2\b|\bResourceGather\b")
 
-_PYTHON_FRAME = re.compile(r'File "([^"]+)", line (\d+), in (\w+)')
-
 
 def raise_if_of_data(
     error: tf.errors.OpError,
@@ -268,6 +266,12 @@ def _keys(spec: nests.Nest) -> list[str]:
 def _reason(error: tf.errors.OpError) -> str | None:
     # If the failed op was executed eagerly, only `str(error)` contains the name of the op.
     text = f"{error} {error.message}"
+    place = error_report.place_in_text(error)
+    if isinstance(error, tf.errors.UnimplementedError) and "Cast string to" in text:
+        return (
+            f"a feature or label is text, but a number is needed. {_said(error)}{place}. Convert "
+            "it in `build_inputs`, for example with `keras.layers.StringLookup`."
+        )
     if isinstance(error, tf.errors.InvalidArgumentError) and _INDEXING.search(text):
         return (
             f"a label or an index in a batch is out of range. {_said(error).rstrip('.')}. Correct "
@@ -278,20 +282,13 @@ def _reason(error: tf.errors.OpError) -> str | None:
         return None
     if isinstance(error, tf.errors.DataLossError | tf.errors.NotFoundError):
         return find_damage() or _said(error)
-    if place := _place(error):
+    if re.search("Cannot (batch tensors with different shapes|add tensor to the batch)", text):
+        return f"{_said(error).rstrip('.')}. Use `padded_batch`, or give all examples one shape."
+    if place:
         return f"{_said(error)}{place}"
     if _FOLDERS and isinstance(error, tf.errors.InvalidArgumentError):
         return _find_damaged_image() or _said(error)
     return _said(error)
-
-
-def _place(error: tf.errors.OpError) -> str:
-    """Describe the innermost Python frame outside TensorFlow; return "" if there is none."""
-    frames = [f for f in _PYTHON_FRAME.findall(error.message) if "/tensorflow/" not in f[0]]
-    if not frames:
-        return ""
-    path, line, function = frames[-1]
-    return f" ({path}, line {line}, in `{function}`)"
 
 
 def _said(error: tf.errors.OpError) -> str:

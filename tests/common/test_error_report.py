@@ -137,6 +137,63 @@ def test_summary_of_a_call_with_wrong_arguments_names_the_functions_first_line()
     )
 
 
+class Accuracy:
+    name = "accuracy"
+
+    def update_state(self):
+        raise ValueError("bad shape")
+
+
+# A module of the framework and a library, neither of which is the user's code.
+FRAMEWORK = """
+class Task:
+    def step(self, *calls):
+        return self._update(*calls)
+
+    def _update(self, *calls):
+        return calls[0](*calls[1:])
+
+class MyTask(Task): ...
+"""
+
+
+def _as_library(function):
+    code = function.__code__.replace(co_filename="/lib/site-packages/metrics.py")
+    return types.FunctionType(code, function.__globals__)
+
+
+@pytest.fixture
+def of_framework() -> dict:
+    namespace: dict = {"__name__": "framework"}
+    exec(compile(FRAMEWORK, error_report.__file__, "exec"), namespace)
+    return namespace
+
+
+@pytest.fixture
+def hide_this_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Treat this file as a part of a library, such as the driver of a run."""
+    hidden = re.compile(rf"{error_report._LIBRARY_PARTS.pattern}|{re.escape(__file__)}")
+    monkeypatch.setattr(error_report, "_LIBRARY_PARTS", hidden)
+
+
+def test_error_without_a_line_of_the_users_code_names_the_called_method_and_no_file(
+    of_framework: dict, hide_this_file
+) -> None:
+    update, task = _as_library(Accuracy.update_state), of_framework["MyTask"]()
+    told = error_report.report(_raised(task.step, update, Accuracy()), "how")
+    assert told.splitlines() == [
+        "No line of your own code was running (how).",
+        "ValueError: bad shape (while official_lite called `Accuracy.update_state` of `accuracy`)",
+    ]
+    told = error_report.summary(_raised(task.step, int, "x"))
+    assert told.endswith("'x' (while official_lite called `MyTask.step`)")
+
+
+def test_error_in_a_call_from_the_users_own_line_names_only_that_line(of_framework: dict) -> None:
+    told = error_report.summary(_raised(of_framework["MyTask"]().step, int, "x"))
+    assert re.fullmatch(r"ValueError: .* \(\S+:\d+, in `_raised`\)", told)
+
+
 def test_summary_of_a_syntax_error_names_its_file_and_line(tmp_path) -> None:
     path = tmp_path / "mine.py"
     error = _raised(compile, "a = 1\nb = = 2\n", str(path), "exec")

@@ -49,6 +49,15 @@ def test_error_for_a_config_factory_that_returns_none_names_the_experiment():
         exp_factory.get_exp_config("forgetful")
 
 
+def test_config_factory_with_a_required_argument_is_refused_with_its_line():
+    def sized(batch_size):
+        return cfg.ExperimentConfig()
+
+    exp_factory.register_config_factory("sized")(sized)
+    with pytest.raises(errors.ConfigTypeError, match=r"`sized\(\)`, but .*'batch_size'.*fields"):
+        exp_factory.get_exp_config("sized")
+
+
 def test_get_origin_returns_the_module_or_file_that_registered_an_experiment(tmp_path):
     exp_factory.register_config_factory("vision/digits")(make_config)
     assert exp_factory.get_origin("vision/digits") == __name__

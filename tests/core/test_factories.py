@@ -42,6 +42,10 @@ def test_every_built_in_hook_name_resolves_to_a_hook_class():
         ("early_stoping", "early_stopping"),
         ({"name": "early_stopping", "metrc": "loss"}, "`metric`"),
         ({"name": "early_stopping"}, "missing a required argument"),
+        (
+            {"name": "early_stopping", "metric": "loss", "patience": 3, "min_delta": "5%"},
+            "`min_delta` .* must be float; got '5%'",
+        ),
         ({"metric": "loss"}, "must be a name"),
         (3, "must be a name"),
     ],

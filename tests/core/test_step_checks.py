@@ -1,11 +1,12 @@
 """Tests that probable mistakes in a step log a warning, and that correct steps do not."""
 
 import keras
+import numpy as np
 import pytest
 import tensorflow as tf
 
 from official_lite.common import error_report, errors
-from official_lite.core import base_task
+from official_lite.core import base_task, base_trainer, trainer_factory
 from tests.line_experiment import LineTask
 
 
@@ -192,6 +193,89 @@ def test_task_without_a_validation_step_trains_and_its_evaluation_raises(
     assert trainer.train(tf.constant(1))["training_loss"] > 0
     with pytest.raises(errors.ConfigError, match=r"TrainsOnly\.validation_step.*--mode=train`"):
         trainer.evaluate(tf.constant(1))
+
+
+class Unfinished(LineTask):
+    def build_losses(self, labels, model_outputs, aux_losses=None):
+        return np.mean(model_outputs)
+
+
+def test_not_implemented_error_of_a_library_in_a_loss_is_not_taken_for_a_missing_step(
+    experiment, make_trainer
+) -> None:
+    trainer = make_trainer(experiment(), task_cls=Unfinished)
+    with pytest.raises(NotImplementedError, match="numpy") as caught:
+        trainer.train(tf.constant(1))
+    told = error_report.report(caught.value, "how")
+    assert "in `build_losses`)" in told
+    assert "The inputs of `Unfinished.train_step`: ('float32 (None, 2)', " in told
+
+
+class Fixed(LineTask):
+    """A task with an attribute for each value that one of its methods returns."""
+
+    loss_value = optimizers = model = metric = None
+
+    def build_model(self):
+        return self.model or super().build_model()
+
+    def build_metrics(self, training=True):
+        return self.metric or super().build_metrics(training)
+
+    def build_losses(self, labels, model_outputs, aux_losses=None):
+        loss = super().build_losses(labels, model_outputs, aux_losses)
+        return loss if self.loss_value is None else self.loss_value
+
+    @classmethod
+    def create_optimizer(cls, optimizer_config, runtime_config=None):
+        if cls.optimizers:
+            return vars(cls)["optimizers"]()
+        return super().create_optimizer(optimizer_config, runtime_config)
+
+
+class Unconstructed(keras.Model):
+    def __init__(self):
+        self.units = 4
+
+
+@pytest.mark.parametrize(
+    ("values", "told"),
+    [
+        ({"loss_value": 0.0}, r"build_losses` \(.*returned 0\.0; expected .*scalar tensor"),
+        (
+            {"optimizers": lambda: (keras.optimizers.SGD(), keras.optimizers.SGD())},
+            r"The optimizer is .*SGD.* one from `Fixed\.create_optimizer`",
+        ),
+        ({"model": keras.Model}, r"returned the class `Model`; .*: `Model\(…\)`"),
+        ({"metric": {"a": 1}}, r"returned a dictionary, .*Return a list of its values"),
+        ({"model": Unconstructed()}, r"Unconstructed\.__init__` .*Add `super\(\)\.__init__\(\)`"),
+    ],
+)
+def test_value_that_a_default_step_cannot_use_is_refused_with_its_method(
+    experiment, values, told
+) -> None:
+    params = experiment()
+    task = type("Fixed", (Fixed,), values)(params.task)
+    with pytest.raises(errors.ConfigTypeError, match=told):
+        trainer_factory.create_trainer(params, task, train=True, evaluate=False).train(
+            tf.constant(1)
+        )
+
+
+def test_trainer_that_does_not_call_the_constructor_of_its_base_class_is_refused(
+    experiment,
+) -> None:
+    class Mine(base_trainer.Trainer):
+        def __init__(self, config, task, model, optimizer, **kwargs):
+            self.extra = 1
+
+    params = experiment()
+    with pytest.raises(
+        errors.ConfigTypeError, match=r"Mine\.__init__` .*super\(\)\.__init__\(config"
+    ):
+        trainer_factory.create_trainer(
+            params, LineTask(params.task), train=True, evaluate=False, trainer_cls=Mine
+        )
 
 
 def test_metric_that_no_step_updates_is_omitted_with_a_warning(

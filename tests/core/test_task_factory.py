@@ -57,6 +57,18 @@ def test_registering_a_second_task_for_a_config_raises():
         task_factory.register_task_cls(Config, "another:Task")
 
 
+def test_task_whose_constructor_takes_no_arguments_is_refused_before_it_is_called():
+    class Narrow:
+        def __init__(self):
+            raise AssertionError
+
+    task_factory.register_task_cls(Config)(Narrow)
+    with pytest.raises(
+        errors.ConfigTypeError, match=r"`Narrow\(params, logging_dir=…\)`.*does not"
+    ):
+        task_factory.get_task(Config(), logging_dir="logs")
+
+
 def test_error_for_a_config_without_a_task_says_how_to_register_a_task():
     task_factory.register_task_cls(SpecialConfig)(Task)
     wanted = r"\.Config`\. .*register_task_cls\(Config\).*--import"

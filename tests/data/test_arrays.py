@@ -24,6 +24,18 @@ def _read(dataset, count=-1):
     return [batch.tolist() for batch in dataset.take(count).as_numpy_iterator()]
 
 
+@pytest.mark.parametrize(
+    ("array", "kinds"),
+    [
+        (np.array([[1.0, "Ulm"], [2.0, "Bonn"]], object), "float, str"),
+        ([[1.0, 2.0], [3.0]], "float"),
+    ],
+)
+def test_array_of_mixed_types_or_ragged_rows_raises_with_the_types_of_its_first_row(array, kinds):
+    with pytest.raises(errors.DataError, match=rf"types {kinds}\. Give all rows the same shape"):
+        arrays.from_arrays(array, 2, shuffle=False)
+
+
 @pytest.mark.parametrize("drops", [False, True])
 def test_last_partial_batch_is_dropped_only_if_drop_remainder_is_true(drops):
     dataset = arrays.from_arrays(NUMBERS, 4, shuffle=False, drop_remainder=drops)
