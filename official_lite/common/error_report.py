@@ -141,7 +141,8 @@ def _failed_call(error: BaseException, *, in_run: bool) -> str:
         if not own or (in_run and not any(_RUN.search(frame.filename) for frame, _ in calls)):
             continue
         if own[0] > 0 and (called := calls[own[0] - 1])[1] is not None:
-            name = getattr(called[1], "name", None)
+            # Do not run a property of the user.
+            name = getattr(called[1], "__dict__", {}).get("name")
             of = f" of `{name}`" if isinstance(name, str) else ""
             return f"while official_lite called `{_method(*called)}`{of}"
         methods = [calls[index] for index in own if calls[index][1] is not None]
@@ -182,8 +183,13 @@ def raising_function(error: BaseException) -> str:
 
 def place_in_text(error: BaseException) -> str:
     """Return " (PLACE)" for the innermost line of the user's code in a message; else ""."""
-    places = (f" ({shown(f)})" for f in reversed(_frames_in_text(error)) if _is_of_user(f))
-    return next(places, "")
+    frames = _frames_in_text(error)[::-1]
+    # Code of the user may be an installed package.
+    others = (
+        f for f in frames if not _is_own(f) and f"{os.sep}tensorflow{os.sep}" not in f.filename
+    )
+    place = next(filter(_is_of_user, frames), None) or next(others, None)
+    return f" ({shown(place)})" if place else ""
 
 
 def name_the_line(error: errors.ConfigError) -> None:
@@ -269,7 +275,7 @@ def brief_traceback(error: BaseException) -> str:
 
 def report(error: BaseException, how_to_see_all: str) -> str:
     """Return the lines of the user's code, then the error and the line that caused it."""
-    told = [f"No line of your own code was running ({how_to_see_all})."]
+    told = [f"No line outside of installed packages was running ({how_to_see_all})."]
     if lines := brief_traceback(error).rstrip("\n"):
         told = [f"Traceback of your own code, most recent call last ({how_to_see_all}):", lines]
     notes = [note for one in _tellings(error) for note in getattr(one, "__notes__", ())]

@@ -232,14 +232,15 @@ def require_signature(function: Callable[..., Any], remedy: str, *args: str, **k
         ConfigTypeError: It does not accept these arguments.
     """
     try:
-        inspect.signature(function).bind(*args, **kwargs)
+        # A wrapper, such as that of `gin.configurable`, may add arguments.
+        inspect.signature(function, follow_wrapped=False).bind(*args, **kwargs)
     except TypeError as error:
         is_class = inspect.isclass(function)
         shown = described(inspect.getattr_static(function, "__init__") if is_class else function)
-        call = ", ".join([*args, *(f"{name}=…" for name in kwargs)])
+        arguments = ", ".join([*args, *(f"{name}=…" for name in kwargs)])
+        call = f"{getattr(function, '__name__', function)}({arguments})"
         raise errors.ConfigTypeError(
-            f"{shown} is called as `{function.__name__}({call})`, but does not accept these "
-            f"arguments: {error}. {remedy}"
+            f"{shown} is called as `{call}`, but does not accept these arguments: {error}. {remedy}"
         ) from error
 
 
@@ -602,6 +603,16 @@ def _texts(value: Any) -> Iterator[str]:
             yield from _texts(element)
 
 
+def _may_be_a_number(value: Any) -> bool:
+    """Return whether a constructor might convert a value to a number."""
+    if isinstance(value, str):
+        try:
+            float(value)
+        except ValueError:
+            return False
+    return not isinstance(value, Mapping)
+
+
 def _check_arguments(
     found: Callable[..., Any], num_args: int, arguments: Mapping[str, Any], described: str
 ) -> None:
@@ -618,7 +629,7 @@ def _check_arguments(
         annotation = parameters[name].annotation if name in parameters else ""
         wanted = annotation if isinstance(annotation, str) else inspect.formatannotation(annotation)
         is_number = wanted.removesuffix(" | None") in ("bool", "float", "int")
-        if is_number and isinstance(arguments[name], str | Mapping | Sequence):
+        if is_number and not _may_be_a_number(arguments[name]):
             raise errors.ConfigTypeError(
                 f"The argument `{name}` of the {described} must be {wanted}; got "
                 f"{arguments[name]!r}."

@@ -299,6 +299,12 @@ def naming_the_block(build_inputs: Callable[..., Any], path: str, data: Any) -> 
         ) from error
 
 
+def _in_short(x: Any) -> str:
+    if isinstance(x, tf.Tensor | tf.TensorSpec):
+        return f"{x.dtype.name} {x.shape}"
+    return type(x).__name__
+
+
 @contextlib.contextmanager
 def explaining_the_step(task: Any, step: Callable[..., Any], inputs: nests.Nest) -> Iterator[None]:
     """Explain a missing feature or a missing step, and note the inputs, if tracing a step fails.
@@ -319,16 +325,16 @@ def explaining_the_step(task: Any, step: Callable[..., Any], inputs: nests.Nest)
     except errors.OfficialLiteError:
         raise
     except Exception as error:
-        name, is_missing = step.__name__, isinstance(error, NotImplementedError)
+        is_missing = isinstance(error, NotImplementedError)
         if isinstance(error, TypeError) and _TWO_PRECISIONS.search(str(error)):
             raise TypeError(
                 f"{error_report.first_line(str(error))} In mixed precision, give the last layer "
                 "`dtype='float32'`. Otherwise use `tf.cast`."
             ) from error
-        if not is_missing or error_report.raising_function(error) != name:
-            shapes = keras.tree.map_structure(
-                lambda x: f"{x.dtype.name} {x.shape}" if hasattr(x, "shape") else repr(x), inputs
-            )
+        # A step may call a part that the task does not have, such as `build_losses`.
+        if not is_missing or not hasattr(task, error_report.raising_function(error)):
+            name = getattr(step, "__name__", "the step")
+            shapes = tf.nest.map_structure(_in_short, inputs)
             error.add_note(f"The inputs of `{type(task).__name__}.{name}`: {shapes}")
             raise
         other = "eval" if step == task.train_step else "train"

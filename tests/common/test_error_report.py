@@ -182,7 +182,7 @@ def test_error_without_a_line_of_the_users_code_names_the_called_method_and_no_f
     update, task = _as_library(Accuracy.update_state), of_framework["MyTask"]()
     told = error_report.report(_raised(task.step, update, Accuracy()), "how")
     assert told.splitlines() == [
-        "No line of your own code was running (how).",
+        "No line outside of installed packages was running (how).",
         "ValueError: bad shape (while official_lite called `Accuracy.update_state` of `accuracy`)",
     ]
     told = error_report.summary(_raised(task.step, int, "x"))
