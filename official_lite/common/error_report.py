@@ -141,10 +141,9 @@ def _failed_call(error: BaseException, *, in_run: bool) -> str:
         if not own or (in_run and not any(_RUN.search(frame.filename) for frame, _ in calls)):
             continue
         if own[0] > 0 and (called := calls[own[0] - 1])[1] is not None:
-            # Do not run a property of the user. Keras' metrics have a private attribute.
-            attributes = getattr(called[1], "__dict__", {})
-            name = attributes.get("_name", attributes.get("name"))
-            of = f" of `{name}`" if isinstance(name, str) else ""
+            # Do not run a property: that of a user may fail. Keras' property reads `_name`.
+            names = (inspect.getattr_static(called[1], key, None) for key in ("name", "_name"))
+            of = next((f" of `{name}`" for name in names if isinstance(name, str)), "")
             return f"while official_lite called `{_method(*called)}`{of}"
         methods = [calls[index] for index in own if calls[index][1] is not None]
         # Of the nested methods of the innermost object, users know the outermost one best.

@@ -154,6 +154,7 @@ def test_evaluating_a_model_with_more_or_fewer_layers_than_its_checkpoint_raises
         return keras.Sequential([keras.Input((2,)), *dense])
 
     _save(tmp_path, model=build(3))
+    (tmp_path / "params.yaml").write_text("task: {}\n")
     with pytest.raises(
         errors.CheckpointError, match=r"lists of a different length|/dense3/kernel"
     ) as caught:

@@ -330,7 +330,7 @@ def test_error_in_a_data_generator_is_reported_with_its_step_and_source_line(
     model_dir: pathlib.Path, execution: str
 ) -> None:
     # The nineteenth example is in the third batch.
-    answer = r"around step [23]: OSError: the server is gone \(.*test_data_faults.py, line \d+, in "
+    answer = r"around step [23]: OSError: the server is gone \(.*test_data_faults.py:\d+, in "
     with pytest.raises(errors.DataError, match=answer):
         _run(model_dir, task={"source": "raising"}, runtime={"execution": execution})
 
