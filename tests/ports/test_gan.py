@@ -153,7 +153,7 @@ def test_unbuilt_discriminator_optimizer_raises_before_the_first_step(tmp_path) 
 
     with pytest.raises(
         errors.ConfigValueError,
-        match=r"Unbuilt.discriminator_optimizer.*self.discriminator_optimizer.build\(",
+        match=r"Unbuilt.discriminator_optimizer.*prepare_optimizer\(",
     ):
         _run(tmp_path, trainer_cls=Unbuilt)
     assert not list(tmp_path.glob("ckpt*"))
