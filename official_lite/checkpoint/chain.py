@@ -16,16 +16,19 @@ The line of a checkpoint is appended after its commit file is written. If the pr
 between, the next start appends the line, which `repair` does.
 """
 
+import contextlib
 import dataclasses
 import hashlib
+import itertools
 import json
 import os
+import re
 import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from official_lite.checkpoint import commit
-from official_lite.common import files
+from official_lite.common import files, suggestions
 
 __all__ = [
     "FILE",
@@ -35,6 +38,7 @@ __all__ = [
     "append_checkpoint",
     "append_removal",
     "checksum",
+    "config_of_run",
     "find_unlisted",
     "is_pending",
     "listed",
@@ -46,6 +50,8 @@ FILE = "checkpoints.chain.jsonl"
 
 # The number of bytes to read from the end of a chain file to find its last line. No line is longer.
 _TAIL_BYTES = 1 << 16
+
+_CONFIG = re.compile(r"params(?:\.(\d+))?\.yaml")
 
 # Serializes appends: a background save may append a checkpoint while the run appends its record.
 _lock = threading.Lock()
@@ -161,6 +167,42 @@ def find_unlisted(directory: str, links: Sequence[Link]) -> list[str]:
     known = {str(link.entries.get("sha256")) for link in links if link.kind == "checkpoint"}
     found = commit.list_committed(directory, "ckpt")
     return [prefix for prefix in found if _checksum(prefix) not in known]
+
+
+def config_of_run(prefix: str) -> str:
+    """Return a sentence on how to apply the config of a checkpoint's run, or an empty string."""
+    directory = os.path.dirname(prefix)
+    # The best checkpoint is in a subdirectory of the run.
+    for folder in (directory, os.path.dirname(directory)):
+        if name := _find_config(folder or ".", prefix):
+            return (
+                " To use the original model and optimizer, apply the config of the run: "
+                f"{suggestions.config_file(os.path.join(folder, name))}."
+            )
+    return ""
+
+
+def _find_config(directory: str, prefix: str) -> str | None:
+    """Return the name of the file with the config that a checkpoint was saved with.
+
+    A resume with a changed config keeps the earlier one as `params.<n>.yaml`, unless the change is
+    harmless. The config of the next record that was kept is then as good.
+    """
+    kept = filter(None, map(_CONFIG.fullmatch, files.list_names(directory)))
+    names = {int(match.group(1) or 0): match.group() for match in kept}
+    if 0 not in names:
+        return None
+    with contextlib.suppress(OSError, ValueError):
+        found = commit.read(prefix)
+        if record := found and found.chain.get("record"):
+            checksums = {
+                commit.sha256(os.path.join(directory, name)): name for name in names.values()
+            }
+            records = (link for link in read(directory) if link.kind == "record")
+            for link in itertools.dropwhile(lambda link: link.sha256 != record, records):
+                if name := checksums.get(str(link.entries.get("params_sha256"))):
+                    return name
+    return names[max(names)]
 
 
 def repair(directory: str) -> None:

@@ -10,12 +10,11 @@ from typing import Any
 
 from absl import logging
 
-from official_lite.common import errors, files, suggestions
+from official_lite.common import errors, files
 
 __all__ = [
     "Commit",
     "checksum",
-    "config_of_run",
     "find_damage",
     "find_tampering",
     "list_committed",
@@ -61,25 +60,6 @@ class Commit:
     def total_size(self) -> int:
         """The total size of all files in bytes."""
         return sum(self.files.values())
-
-
-def config_of_run(prefix: str) -> str:
-    """Return a sentence on how to apply the config of a checkpoint's run, or an empty string."""
-    directory = os.path.dirname(prefix)
-    # The best checkpoint is in a subdirectory of the run.
-    for folder in (directory, os.path.dirname(directory)):
-        names = files.list_names(folder or ".")
-        if "params.yaml" in names:
-            # A resume with a changed config writes `params.yaml` and keeps the one before, which is
-            # that of the checkpoint.
-            kept = map(re.compile(r"params\.(\d+)\.yaml").fullmatch, names)
-            number = max((int(match.group(1)) for match in kept if match), default=0)
-            path = os.path.join(folder, f"params.{number}.yaml" if number else "params.yaml")
-            return (
-                " To use the original model and optimizer, apply the config of the run: "
-                f"{suggestions.config_file(path)}."
-            )
-    return ""
 
 
 def path_of(prefix: str) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 import tensorflow as tf
 from absl import logging
 
-from official_lite.checkpoint import commit, inspection, keras2_converter, saved_graph
+from official_lite.checkpoint import chain, commit, inspection, keras2_converter, saved_graph
 from official_lite.common import errors, files, keras_variables
 
 __all__ = [
@@ -160,7 +160,7 @@ def _try(
             raise errors.CheckpointError(
                 f"{path} can't be restored: {inspection.in_short(error)}. The checkpoint is "
                 "intact, but it was saved by a different model or optimizer."
-                f"{commit.config_of_run(path)}"
+                f"{chain.config_of_run(path)}"
             ) from error
     return damage
 
@@ -322,7 +322,7 @@ def _remedy(saved: saved_graph.SavedGraph, missing: list[_Place]) -> str:
         )
     remedy = (
         "It was saved by a different model, optimizer or trainer."
-        f"{commit.config_of_run(saved.prefix)} To load only the matching weights, start in another "
+        f"{chain.config_of_run(saved.prefix)} To load only the matching weights, start in another "
         "directory with `task.init_checkpoint` and `task.init_checkpoint_strict: false`."
     )
     if any(place.key.startswith("model/") for place in missing):

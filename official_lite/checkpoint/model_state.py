@@ -27,7 +27,7 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from official_lite.checkpoint import commit
+from official_lite.checkpoint import chain
 from official_lite.common import errors, keras_variables
 from official_lite.modeling import distributed_gradients, replica_state
 
@@ -379,7 +379,7 @@ def _require_same_order(
 
 def _way_out(path: str) -> str:
     return (
-        f"{commit.config_of_run(path)} To start a new run from its weights, use another directory "
+        f"{chain.config_of_run(path)} To start a new run from its weights, use another directory "
         "and set `task.init_checkpoint`."
     )
 

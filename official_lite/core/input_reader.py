@@ -299,12 +299,15 @@ class InputReader:
         )
         size = self._chunk_size(self._global_batch_size, input_context)
         begin = self._begin if self._in_epochs else None
+        drops_rows = self._drop_remainder and self._batches_are_records()
+        if drops_rows and not options.repeat:
+            replicas.warn_of_dropped_examples(self._global_batch_size, source.num_rows)
         return reading.read_batches(
             source,
             size,
             order,
             repeat=options.repeat,
-            drop_remainder=self._drop_remainder and self._batches_are_records(),
+            drop_remainder=drops_rows,
             first_row=begin.batches_of(input_context) * size if begin else 0,
         )
 

@@ -4,15 +4,29 @@ A task class can be registered as a string, which is imported only when the task
 module of configs then does not need to import TensorFlow::
 
     task_factory.register_task_cls(DigitsConfig, "experiments.vision.digits.task:DigitsTask")
+
+A task without config fields of its own can be registered together with its experiment::
+
+    @task_factory.register_experiment("digits/cnn")
+    class DigitsTask(base_task.Task):
+        ...
 """
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any, TypeVar, overload
 
 from official_lite.common import errors, plugins
+from official_lite.core import config_definitions, exp_factory
 from official_lite.modeling.hyperparams import base_config
 
-__all__ = ["find_task_cls", "get_task", "get_task_cls", "register_task_cls"]
+__all__ = [
+    "find_task_cls",
+    "get_task",
+    "get_task_cls",
+    "register_experiment",
+    "register_task_cls",
+]
 
 TaskClass = TypeVar("TaskClass", bound=Callable[..., Any])
 
@@ -42,6 +56,46 @@ def register_task_cls(
         )
     decorator = plugins.register(_REGISTERED_TASK_CLS, task_config_cls)
     return decorator if target is None else decorator(target)
+
+
+def register_experiment(name: str) -> Callable[[TaskClass], TaskClass]:
+    """Return a decorator that registers a task class as an experiment.
+
+    The config of the task has the fields of `TaskConfig`. By default, the training data repeats and
+    is shuffled, and an evaluation reads all validation data once. A config file sets the rest, such
+    as the batch sizes, the steps and the optimizer. If the task needs fields of its own, use
+    `register_task_cls` and `exp_factory.register_config_factory`.
+
+    Args:
+        name: The name of the experiment.
+
+    Raises:
+        DuplicateNameError: (a `KeyError`) If `name` already belongs to another experiment.
+    """
+
+    def decorator(task_cls: TaskClass) -> TaskClass:
+        config_cls: Any = dataclasses.make_dataclass(
+            f"{task_cls.__name__}Config",
+            [],
+            bases=(config_definitions.TaskConfig,),
+            namespace={"__module__": task_cls.__module__},
+        )
+
+        def build_config() -> config_definitions.ExperimentConfig:
+            train_data = config_definitions.DataConfig(is_training=True)
+            validation_data = config_definitions.DataConfig(is_training=False, drop_remainder=False)
+            return config_definitions.ExperimentConfig(
+                task=config_cls(train_data=train_data, validation_data=validation_data)
+            )
+
+        # The registry names the module of the factory, and shows its docstring.
+        build_config.__module__ = task_cls.__module__
+        build_config.__doc__ = task_cls.__doc__
+        exp_factory.register_config_factory(name)(build_config)
+        register_task_cls(config_cls)(task_cls)
+        return task_cls
+
+    return decorator
 
 
 def get_task(task_config: base_config.Config | None, **kwargs: Any) -> Any:

@@ -252,6 +252,8 @@ def _require_rows(
 
 def _check_batch_size(num_rows: int, batch_size: int, *, is_left_out: bool) -> None:
     if num_rows >= batch_size:
+        if is_left_out:
+            replicas.warn_of_dropped_examples(batch_size, num_rows)
         return
     if is_left_out:
         raise errors.DataError(

@@ -15,6 +15,7 @@ from official_lite.common import errors, nests, plugins, terminal, user_code
 __all__ = [
     "per_replica_batch_size",
     "refuse_context",
+    "warn_of_dropped_examples",
     "warn_of_large_batch",
     "watch_batch_size",
     "with_any_batch_size",
@@ -53,6 +54,18 @@ def warn_of_large_batch(batch_size: int, num_examples: int) -> None:
         batch_size,
         num_examples,
     )
+
+
+def warn_of_dropped_examples(batch_size: int, num_examples: int) -> None:
+    """Warn if data that are read once do not fill the last batch, which is dropped."""
+    if rest := num_examples % batch_size:
+        terminal.warn_once(
+            "%d of %d examples are never read, because they do not fill a batch of %d. To read "
+            "them, set `drop_remainder` to false.",
+            rest,
+            num_examples,
+            batch_size,
+        )
 
 
 def with_any_batch_size(dataset: tf.data.Dataset) -> tf.data.Dataset:

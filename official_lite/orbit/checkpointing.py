@@ -10,6 +10,7 @@ from absl import logging
 
 from official_lite.checkpoint import (
     async_checkpoint_manager,
+    chain,
     commit,
     committed_checkpoint_manager,
     fallback,
@@ -239,5 +240,5 @@ def _explained(path: str | None) -> Iterator[None]:
     except (ValueError, IndexError, tf.errors.OpError) as error:
         raise errors.CheckpointError(
             f"{path} can't be restored: {str(error)[:300]} … The checkpoint is damaged, or was "
-            f"saved by a different model or optimizer.{commit.config_of_run(path) if path else ''}"
+            f"saved by a different model or optimizer.{chain.config_of_run(path) if path else ''}"
         ) from error

@@ -201,10 +201,31 @@ class RunRecord(contextlib.AbstractContextManager["RunRecord"]):
         # Remove temporary files of killed training processes, but not those of evaluation jobs,
         # which may be about to rename them.
         files.remove_temporaries(self._model_dir, lambda name: not _is_of_evaluation(name))
-        chain.repair(self._model_dir)
-        return compatibility.check(
+        changes = compatibility.check(
             self._params, self._model_dir, is_allowed=self._allow_config_change
         )
+        # After the check, which looks for listed checkpoints that are gone.
+        chain.repair(self._model_dir)
+        return changes
+
+    def _warn_of_changed_inputs(self) -> None:
+        # Without any of its files, a path or pattern is probably no longer in use.
+        recorded = [
+            each
+            for each in self._earlier.get("inputs") or ()
+            if any(files.exists(file["path"]) for file in each["files"])
+        ]
+        differences = list(provenance.find_input_differences(recorded))
+        if differences:
+            logging.warning(
+                "Input files have changed since this run last started, so its results will differ "
+                "from those of a run without an interruption: %s: %s -> %s%s. Restore the files, "
+                "or start a new run in another `model_dir`. To see all changes, run `python -m "
+                "official_lite.tools verify %s`.",
+                *differences[0],
+                f" (and {len(differences) - 1} more)" if differences[1:] else "",
+                self._model_dir,
+            )
 
     def _claim_predictions(self) -> None:
         """Acquire the lock of the predictions directory."""
@@ -218,6 +239,8 @@ class RunRecord(contextlib.AbstractContextManager["RunRecord"]):
     def _write_start(self, changes: list[compatibility.Change]) -> None:
         if self._is_training:
             self._earlier = compatibility.read_run(self._model_dir)
+            if chain.listed(chain.read(self._model_dir)):
+                self._warn_of_changed_inputs()
         if not all(change.is_harmless for change in changes):
             self._keep_old_params()
         argv = [yaml_io.mask_passwords(argument) for argument in sys.argv]

@@ -13,11 +13,19 @@ from absl import logging
 from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
-from official_lite.common import errors, files
+from official_lite.common import errors, files, suggestions
 from official_lite.search import search_config
 from official_lite.search.search_config import Space
 
-__all__ = ["best_trials", "records", "short_names", "table", "write", "write_plots"]
+__all__ = [
+    "best_trials",
+    "describe_best",
+    "records",
+    "short_names",
+    "table",
+    "write",
+    "write_plots",
+]
 
 _TOP_K = "top_k.json"
 _INCHES = (9.0, 5.5)
@@ -35,6 +43,26 @@ def best_trials(study: optuna.Study) -> list[FrozenTrial]:
     complete = [trial for trial in ended if math.isfinite(trial.values[0])]
     sign = 1 if study.direction == StudyDirection.MINIMIZE else -1
     return sorted(complete, key=lambda trial: (sign * trial.values[0], trial.number))
+
+
+def describe_best(study: optuna.Study, config: search_config.SearchConfig, study_dir: str) -> str:
+    """Return a sentence that names the best trials and the config that the first was trained with.
+
+    Only trials that trained an experiment have a config.
+    """
+    best = best_trials(study)
+    if not best:
+        return "No trial has a value.\n"
+    path = os.path.join(study_dir, "trials", f"{best[0].number:04d}", "params.yaml")
+    again = f" To train {best[0].number} again, pass {suggestions.config_file(path)}."
+    if len(study.directions) > 1:
+        numbers = ", ".join(str(trial.number) for trial in best)
+        found = f"On the Pareto front: trial {numbers}."
+    else:
+        found = (
+            f"The best is trial {best[0].number}: {config.value_names[0]} {best[0].values[0]:.5g}."
+        )
+    return f"{found}{again if files.exists(path) else ''}\n"
 
 
 def write(

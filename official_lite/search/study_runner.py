@@ -108,7 +108,8 @@ def run_study(
     results.write(study, space, config, study_dir)
     _require_a_value(study, study_dir)
     _tell_of_running_trials(study)
-    logging.info("%s\n%s", study_dir, results.table(study, space, config))
+    table = results.table(study, space, config)
+    logging.info("%s\n%s%s", study_dir, table, results.describe_best(study, config, study_dir))
     return study
 
 

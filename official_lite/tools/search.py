@@ -46,6 +46,7 @@ def run(args: argparse.Namespace) -> int:
         listing.print_json({"trials": trials, "plots": pictures})
         return int(errors.ExitCode.DONE)
     print(results.table(study, space, config), end="")
+    print(results.describe_best(study, config, args.study_dir), end="")
     if pictures:
         print(*pictures, sep="\n")
     return int(errors.ExitCode.DONE)

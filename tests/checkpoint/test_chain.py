@@ -1,5 +1,6 @@
 """Tests of a directory's checkpoint chain: its lines, and its repair after a process is killed."""
 
+import hashlib
 import json
 import pathlib
 
@@ -93,6 +94,43 @@ def test_chain_repair_creates_a_chain_file_for_existing_checkpoints(tmp_path):
     (line,) = chain.read(str(tmp_path))
     assert line.entries["adopted"] is True
     assert line.entries["after"] is None
+
+
+def _named_config(prefix: pathlib.Path) -> str:
+    """Return the name of the config that an error about a checkpoint recommends."""
+    sentence = chain.config_of_run(str(prefix))
+    return sentence and pathlib.Path(sentence.partition("--config_file=")[2].split()[0]).name
+
+
+def test_config_named_for_a_checkpoint_without_a_chain_is_the_last_one_kept(tmp_path):
+    best = tmp_path / "best" / "ckpt-3"
+    assert _named_config(best) == ""
+    for name in ("params.yaml", "params.2.yaml", "params.10.yaml"):
+        (tmp_path / name).touch()
+        assert _named_config(best) == name
+
+
+@pytest.mark.parametrize("is_first_kept", [True, False], ids=["kept", "replaced"])
+def test_config_named_for_a_checkpoint_is_that_of_its_record_or_the_next_one_kept(
+    tmp_path, is_first_kept
+):
+    configs = {"params.1.yaml": "a", "params.2.yaml": "b", "params.yaml": "c"}
+    for name, text in configs.items():
+        (tmp_path / name).write_text(text)
+    first = "a" if is_first_kept else "changed harmlessly since"
+    checksums = [hashlib.sha256(text.encode()).hexdigest() for text in (first, "b", "c")]
+    records = [
+        chain.append(str(tmp_path), "record", {"params_sha256": checksum}) for checksum in checksums
+    ]
+    for step, record in enumerate(records):
+        prefix = tmp_path / f"ckpt-{step}"
+        _write(prefix)
+        commit.write(str(prefix), chain={"previous": None, "record": record})
+    expected = ["params.1.yaml" if is_first_kept else "params.2.yaml", "params.2.yaml"]
+    assert [_named_config(tmp_path / f"ckpt-{step}") for step in range(3)] == [
+        *expected,
+        "params.yaml",
+    ]
 
 
 def _write(prefix: pathlib.Path) -> None:

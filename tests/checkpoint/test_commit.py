@@ -124,16 +124,6 @@ OTHERS = [
 ]
 
 
-def test_config_of_a_checkpoint_is_the_last_that_a_resume_with_another_config_kept(
-    tmp_path: pathlib.Path,
-) -> None:
-    path = str(tmp_path / "best" / "ckpt-3")
-    assert commit.config_of_run(path) == ""
-    for name in ("params.yaml", "params.2.yaml", "params.10.yaml"):
-        (tmp_path / name).touch()
-        assert f"--config_file={tmp_path / name} " in commit.config_of_run(path)
-
-
 def _names(directory: pathlib.Path) -> set[str]:
     return {path.name for path in directory.iterdir()}
 

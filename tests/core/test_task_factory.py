@@ -1,9 +1,10 @@
 import collections
 
 import pytest
+import tensorflow as tf
 
 from official_lite.common import errors
-from official_lite.core import task_factory
+from official_lite.core import base_task, exp_factory, task_factory
 
 
 class Config:
@@ -74,3 +75,25 @@ def test_error_for_a_config_without_a_task_says_how_to_register_a_task():
     wanted = r"\.Config`\. .*register_task_cls\(Config\).*--import"
     with pytest.raises(LookupError, match=wanted):
         task_factory.get_task(Config())
+
+
+def test_registered_experiment_has_the_task_and_the_fields_of_a_task_config(monkeypatch):
+    monkeypatch.setattr(exp_factory, "_REGISTERED_CONFIGS", {})
+
+    @task_factory.register_experiment("words/a")
+    @task_factory.register_experiment("words/b")
+    class WordsTask(base_task.Task):
+        """Counts words."""
+
+        def build_inputs(self, params, input_context=None):
+            return tf.data.Dataset.range(2)
+
+    configs = [exp_factory.get_exp_config(f"words/{letter}") for letter in "ab"]
+    assert [type(task_factory.get_task(config.task)) for config in configs] == [WordsTask] * 2
+    task = configs[0].task
+    assert (task.train_data.is_training, task.validation_data.drop_remainder) == (True, False)
+    assert exp_factory.get_origin("words/a") == __name__
+    with pytest.raises(errors.ConfigError, match="init_checkpoint"):
+        configs[0].override({"task": {"init_checkpont": "x"}})
+    with pytest.raises(KeyError, match="already registered"):
+        task_factory.register_experiment("words/a")(WordsTask)

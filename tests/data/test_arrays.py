@@ -45,6 +45,16 @@ def test_last_partial_batch_is_dropped_only_if_drop_remainder_is_true(drops):
     assert dataset.element_spec.shape == (4 if drops else None,)
 
 
+@pytest.mark.parametrize(
+    ("options", "is_told"),
+    [({}, True), ({"drop_remainder": False}, False), ({"repeat": True}, False)],
+    ids=["once", "complete", "repeated"],
+)
+def test_examples_that_are_never_read_are_counted_in_a_warning(options, is_told, caplog):
+    arrays.from_arrays(NUMBERS, 7, shuffle=False, **{"drop_remainder": True, **options})
+    assert ("3 of 10 examples are never read" in caplog.text) == is_told
+
+
 @pytest.mark.parametrize("size", [3, 25])
 def test_each_epoch_has_every_example_once_in_a_new_order(size):
     dataset = arrays.from_arrays(NUMBERS, size, shuffle=True, seed=1, repeat=True)

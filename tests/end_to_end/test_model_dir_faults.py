@@ -207,6 +207,20 @@ def test_first_metrics_after_a_restart_cover_only_the_steps_since_the_restart(
         assert broken[-1][name] == unbroken[-1][name], "the metrics cover only steps 16 to 20"
 
 
+def test_run_whose_checkpoints_were_removed_warns_that_it_starts_again_and_does_so_once(
+    tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    _run(str(tmp_path), train_steps=5)
+    for path in tmp_path.glob("ckpt-*"):
+        path.unlink()
+    (tmp_path / "checkpoint").unlink()
+    _run(str(tmp_path), train_steps=5)
+    assert "has reached step 5, but its checkpoints are gone" in caplog.text
+    caplog.clear()
+    _run(str(tmp_path), train_steps=10)
+    assert "are gone" not in caplog.text
+
+
 @pytest.mark.slow
 def test_changed_config_is_shown_and_refused_without_allow_config_change(
     tmp_path: pathlib.Path,

@@ -18,6 +18,28 @@ def test_search_command_prints_the_trials_and_the_paths_of_the_plots(tmp_path, c
     assert str(tmp_path / "plots" / "optimization_history.png") in lines
 
 
+def test_search_command_ends_with_the_best_trials_and_the_config_of_the_first(
+    tmp_path, capsys
+) -> None:
+    def last_line(directory) -> str:
+        capsys.readouterr()
+        assert tools.main(["search", str(directory)]) == 0
+        return capsys.readouterr().out.splitlines()[-1]
+
+    one, two = tmp_path / "one", tmp_path / "two"
+    search.run_study(
+        lambda trial: [3.0, 1.0, 2.0][trial.number], toys.config(num_trials=3), str(one)
+    )
+    assert last_line(one) == "The best is trial 1: value 1."
+    config = one / "trials" / "0001" / "params.yaml"
+    config.touch()
+    assert f"To train 1 again, pass --config_file={config} " in last_line(one)
+    goals = toys.config(metric=["a", "b"], direction=["minimize", "maximize"], num_trials=3)
+    values = [{"a": 1, "b": 1}, {"a": 2, "b": 0}, {"a": 2, "b": 2}]
+    search.run_study(lambda trial: values[trial.number], goals, str(two))
+    assert last_line(two) == "On the Pareto front: trial 0, 2."
+
+
 def test_search_command_prints_trials_and_plots_as_one_json_document(tmp_path, capsys) -> None:
     search.run_study(toys.parabola, toys.config(num_trials=2), str(tmp_path))
     capsys.readouterr()
