@@ -300,7 +300,8 @@ class InputReader:
         size = self._chunk_size(self._global_batch_size, input_context)
         begin = self._begin if self._in_epochs else None
         drops_rows = self._drop_remainder and self._batches_are_records()
-        if drops_rows and not options.repeat:
+        # Several pipelines that read different chunks each drop rows of their own.
+        if drops_rows and not options.repeat and pipelines == 1:
             replicas.warn_of_dropped_examples(self._global_batch_size, source.num_rows)
         return reading.read_batches(
             source,

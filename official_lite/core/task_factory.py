@@ -74,12 +74,7 @@ def register_experiment(name: str) -> Callable[[TaskClass], TaskClass]:
     """
 
     def decorator(task_cls: TaskClass) -> TaskClass:
-        config_cls: Any = dataclasses.make_dataclass(
-            f"{task_cls.__name__}Config",
-            [],
-            bases=(config_definitions.TaskConfig,),
-            namespace={"__module__": task_cls.__module__},
-        )
+        config_cls = _own_config_cls(task_cls)
 
         def build_config() -> config_definitions.ExperimentConfig:
             train_data = config_definitions.DataConfig(is_training=True)
@@ -88,14 +83,34 @@ def register_experiment(name: str) -> Callable[[TaskClass], TaskClass]:
                 task=config_cls(train_data=train_data, validation_data=validation_data)
             )
 
-        # The registry names the module of the factory, and shows its docstring.
+        # The registry shows the module and the docstring of the factory. It lets a notebook cell
+        # register a class of the same name again.
         build_config.__module__ = task_cls.__module__
+        build_config.__qualname__ = task_cls.__qualname__
         build_config.__doc__ = task_cls.__doc__
         exp_factory.register_config_factory(name)(build_config)
-        register_task_cls(config_cls)(task_cls)
         return task_cls
 
     return decorator
+
+
+def _own_config_cls(task_cls: Any) -> Any:
+    """Return the config class that belongs only to a task class; create and register it first.
+
+    It is an attribute of the task class, where other processes find it when they unpickle a config.
+    """
+    if "OwnConfig" not in vars(task_cls):
+        task_cls.OwnConfig = dataclasses.make_dataclass(
+            f"{task_cls.__name__}Config",
+            [],
+            bases=(config_definitions.TaskConfig,),
+            namespace={
+                "__module__": task_cls.__module__,
+                "__qualname__": f"{task_cls.__qualname__}.OwnConfig",
+            },
+        )
+        register_task_cls(task_cls.OwnConfig)(task_cls)
+    return task_cls.OwnConfig
 
 
 def get_task(task_config: base_config.Config | None, **kwargs: Any) -> Any:

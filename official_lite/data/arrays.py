@@ -79,7 +79,10 @@ def from_arrays(
     """
     num_rows = _num_rows(arrays)
     _require_rows(num_rows, input_context, repeat)
+    per_replica = replicas.per_replica_batch_size(batch_size, input_context)
     _check_batch_size(num_rows, batch_size, is_left_out=drop_remainder and not repeat)
+    if drop_remainder and not repeat and not shuffle:
+        replicas.warn_of_dropped_examples(batch_size, num_rows)
     if input_context is not None and num_rows <= input_context.input_pipeline_id:
         # This pipeline has no rows, but must take part in the evaluation, because other pipelines
         # have rows.
@@ -89,7 +92,6 @@ def from_arrays(
     seed = begin.seed if begin and seed is None else seed
     shares_batches = repeat and seed is not None
     context = input_context or tf.distribute.InputContext()
-    per_replica = replicas.per_replica_batch_size(batch_size, input_context)
     num_own = begin.batches_of(input_context) if begin else 0
     order = _Order(
         rows=range(num_rows) if shares_batches else _rows_of_pipeline(num_rows, context),
@@ -252,8 +254,6 @@ def _require_rows(
 
 def _check_batch_size(num_rows: int, batch_size: int, *, is_left_out: bool) -> None:
     if num_rows >= batch_size:
-        if is_left_out:
-            replicas.warn_of_dropped_examples(batch_size, num_rows)
         return
     if is_left_out:
         raise errors.DataError(

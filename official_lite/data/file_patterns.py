@@ -18,7 +18,15 @@ from absl import logging
 
 from official_lite.common import errors, files
 
-__all__ = ["describe", "find_differences", "forget", "match_files", "remember", "remembered"]
+__all__ = [
+    "describe",
+    "find_differences",
+    "forget",
+    "match_files",
+    "normalize",
+    "remember",
+    "remembered",
+]
 
 _GLOB_CHARACTERS = "*?["
 
@@ -138,6 +146,11 @@ def forget() -> None:
     _PATTERNS.clear()
 
 
+def normalize(pattern: str) -> str:
+    """Return a path or pattern as it stands in descriptions: absolute, unless it is remote."""
+    return pattern if files.is_remote(pattern) else os.path.abspath(pattern)
+
+
 def describe(patterns: Iterable[str]) -> list[dict[str, Any]]:
     """Describe the files that match each pattern, so that `find_differences` can compare them.
 
@@ -155,7 +168,7 @@ def describe(patterns: Iterable[str]) -> list[dict[str, Any]]:
     described = []
     num_listed = num_bytes = 0
     for pattern in patterns:
-        pattern = pattern if files.is_remote(pattern) else os.path.abspath(pattern)
+        pattern = normalize(pattern)
         sizes = _find_sizes(pattern)
         listed = []
         for path in itertools.islice(sizes, max(0, _MAX_LISTED - num_listed)):

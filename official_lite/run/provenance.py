@@ -6,7 +6,7 @@ import platform
 import subprocess
 import sys
 import sysconfig
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from typing import Any
 
 from official_lite.checkpoint import chain
@@ -22,6 +22,9 @@ _DIST_INFO = ".dist-info"
 
 # The prefix of the temporary files from which AutoGraph imports the code that it generates.
 _GENERATED = "__autograph_generated_file"
+
+# Fields with files that a resumed training does not read: its weights are those of its checkpoint.
+_NOT_OF_TRAINING = ("init_checkpoint", "predict_data", "test_data")
 
 # The timeout of a git command, which may have to read every file of a large repository.
 _GIT_SECONDS = 10.0
@@ -82,6 +85,15 @@ def find_input_patterns(params: hyperparams.Config) -> list[str]:
     """
     found = dict.fromkeys(_configured_patterns(params.as_dict(), ""))
     return list(found | dict.fromkeys(file_patterns.remembered()))
+
+
+def find_training_patterns(params: hyperparams.Config) -> set[str]:
+    """Return the paths and patterns in a config from which a resumed training may read.
+
+    They are written as in the description of the input files.
+    """
+    found = _configured_patterns(params.as_dict(), "", skipped=_NOT_OF_TRAINING)
+    return set(map(file_patterns.normalize, found))
 
 
 def find_code_differences(recorded: Mapping[str, Any]) -> Iterator[Difference]:
@@ -160,14 +172,17 @@ def _run_git(root: str, *arguments: str) -> bytes | None:
         return None
 
 
-def _configured_patterns(value: Any, name: str) -> Iterator[str]:
+def _configured_patterns(value: Any, name: str, skipped: Container[str] = ()) -> Iterator[str]:
     """Yield the input patterns in a value of the field `name`, and in all fields below it."""
+    if name in skipped:
+        return
     if isinstance(value, Mapping):
         for key, inner in value.items():
-            yield from _configured_patterns(inner, "input_path" if name == "input_path" else key)
+            below = "input_path" if name == "input_path" else key
+            yield from _configured_patterns(inner, below, skipped)
     elif isinstance(value, list | tuple):
         for inner in value:
-            yield from _configured_patterns(inner, name)
+            yield from _configured_patterns(inner, name, skipped)
     elif name == "input_path" and isinstance(value, str):
         yield from (pattern.strip() for pattern in value.split(",") if pattern.strip())
     elif name == "init_checkpoint" and isinstance(value, str) and files.exists(f"{value}.index"):

@@ -208,20 +208,25 @@ class RunRecord(contextlib.AbstractContextManager["RunRecord"]):
         chain.repair(self._model_dir)
         return changes
 
-    def _warn_of_changed_inputs(self) -> None:
-        # Without any of its files, a path or pattern is probably no longer in use.
-        recorded = [
-            each
-            for each in self._earlier.get("inputs") or ()
-            if any(files.exists(file["path"]) for file in each["files"])
-        ]
-        differences = list(provenance.find_input_differences(recorded))
+    def _inputs_of_checkpoints(self) -> Any:
+        """Return the record of the input files that the checkpoints were trained on, if any."""
+        is_resumed = self._is_training and chain.listed(chain.read(self._model_dir))
+        return self._earlier.get("inputs") if is_resumed else None
+
+    def _warn_of_changed_inputs(self, inputs: Any) -> None:
+        used = provenance.find_training_patterns(self._params)
+        try:
+            recorded = [each for each in inputs or () if each["pattern"] in used]
+            differences = list(provenance.find_input_differences(recorded))
+        except (AttributeError, KeyError, TypeError, ValueError):
+            # The record is damaged, which `tools verify` reports.
+            return
         if differences:
             logging.warning(
-                "Input files have changed since this run last started, so its results will differ "
-                "from those of a run without an interruption: %s: %s -> %s%s. Restore the files, "
-                "or start a new run in another `model_dir`. To see all changes, run `python -m "
-                "official_lite.tools verify %s`.",
+                "Input files have changed since this run saved its last checkpoint, so its results "
+                "will differ from those of a run without an interruption: %s: %s -> %s%s. Restore "
+                "the files, or start a new run in another `model_dir`. To see all changes, run "
+                "`python -m official_lite.tools verify %s`.",
                 *differences[0],
                 f" (and {len(differences) - 1} more)" if differences[1:] else "",
                 self._model_dir,
@@ -239,8 +244,8 @@ class RunRecord(contextlib.AbstractContextManager["RunRecord"]):
     def _write_start(self, changes: list[compatibility.Change]) -> None:
         if self._is_training:
             self._earlier = compatibility.read_run(self._model_dir)
-            if chain.listed(chain.read(self._model_dir)):
-                self._warn_of_changed_inputs()
+        inputs = self._inputs_of_checkpoints()
+        self._warn_of_changed_inputs(inputs)
         if not all(change.is_harmless for change in changes):
             self._keep_old_params()
         argv = [yaml_io.mask_passwords(argument) for argument in sys.argv]
@@ -272,6 +277,8 @@ class RunRecord(contextlib.AbstractContextManager["RunRecord"]):
             # The config before it was resolved; `params.yaml` has the resolved config.
             "params": compatibility.flatten(epochs.given(self._params).as_dict()),
             "model_files": parsing.model_file_checksums(self._params),
+            # A start that ends before its first checkpoint must not hide a change of these files.
+            **({"inputs": inputs} if inputs else {}),
         }
         self._publish()
 

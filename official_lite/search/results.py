@@ -52,9 +52,9 @@ def describe_best(study: optuna.Study, config: search_config.SearchConfig, study
     """
     best = best_trials(study)
     if not best:
-        return "No trial has a value.\n"
+        return "No trial is complete.\n"
     path = os.path.join(study_dir, "trials", f"{best[0].number:04d}", "params.yaml")
-    again = f" To train {best[0].number} again, pass {suggestions.config_file(path)}."
+    again = f" To train trial {best[0].number} again, pass {suggestions.config_file(path)}."
     if len(study.directions) > 1:
         numbers = ", ".join(str(trial.number) for trial in best)
         found = f"On the Pareto front: trial {numbers}."

@@ -1,4 +1,5 @@
 import collections
+import pickle
 
 import pytest
 import tensorflow as tf
@@ -77,17 +78,20 @@ def test_error_for_a_config_without_a_task_says_how_to_register_a_task():
         task_factory.get_task(Config())
 
 
+@task_factory.register_experiment("words/a")
+@task_factory.register_experiment("words/b")
+class WordsTask(base_task.Task):
+    """Counts words."""
+
+    def build_inputs(self, params, input_context=None):
+        return tf.data.Dataset.range(2)
+
+
+REGISTERED = dict(task_factory._REGISTERED_TASK_CLS)
+
+
 def test_registered_experiment_has_the_task_and_the_fields_of_a_task_config(monkeypatch):
-    monkeypatch.setattr(exp_factory, "_REGISTERED_CONFIGS", {})
-
-    @task_factory.register_experiment("words/a")
-    @task_factory.register_experiment("words/b")
-    class WordsTask(base_task.Task):
-        """Counts words."""
-
-        def build_inputs(self, params, input_context=None):
-            return tf.data.Dataset.range(2)
-
+    monkeypatch.setattr(task_factory, "_REGISTERED_TASK_CLS", REGISTERED)
     configs = [exp_factory.get_exp_config(f"words/{letter}") for letter in "ab"]
     assert [type(task_factory.get_task(config.task)) for config in configs] == [WordsTask] * 2
     task = configs[0].task
@@ -95,5 +99,20 @@ def test_registered_experiment_has_the_task_and_the_fields_of_a_task_config(monk
     assert exp_factory.get_origin("words/a") == __name__
     with pytest.raises(errors.ConfigError, match="init_checkpoint"):
         configs[0].override({"task": {"init_checkpont": "x"}})
-    with pytest.raises(KeyError, match="already registered"):
-        task_factory.register_experiment("words/a")(WordsTask)
+
+
+def test_config_of_a_registered_experiment_can_be_sent_to_another_process():
+    config = exp_factory.get_exp_config("words/a")
+    received = pickle.loads(pickle.dumps(config))
+    assert type(received.task) is type(config.task)
+    assert received.as_dict() == config.as_dict()
+
+
+def test_registered_experiment_may_be_registered_again_by_its_class_but_not_by_another():
+    task_factory.register_experiment("words/a")(WordsTask)
+
+    class OtherTask(WordsTask):
+        pass
+
+    with pytest.raises(KeyError, match=r"already registered as .*WordsTask"):
+        task_factory.register_experiment("words/a")(OtherTask)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from official_lite.common import errors
+from official_lite.common import errors, terminal
 from official_lite.data import arrays, position
 
 NUMBERS = np.arange(10)
@@ -47,11 +47,18 @@ def test_last_partial_batch_is_dropped_only_if_drop_remainder_is_true(drops):
 
 @pytest.mark.parametrize(
     ("options", "is_told"),
-    [({}, True), ({"drop_remainder": False}, False), ({"repeat": True}, False)],
-    ids=["once", "complete", "repeated"],
+    [
+        ({}, True),
+        ({"drop_remainder": False}, False),
+        ({"repeat": True}, False),
+        ({"shuffle": True}, False),
+    ],
+    ids=["once", "complete", "repeated", "shuffled"],
 )
 def test_examples_that_are_never_read_are_counted_in_a_warning(options, is_told, caplog):
-    arrays.from_arrays(NUMBERS, 7, shuffle=False, **{"drop_remainder": True, **options})
+    terminal._warn.cache_clear()
+    options = {"shuffle": False, "drop_remainder": True, **options}
+    arrays.from_arrays(NUMBERS, 7, **options)
     assert ("3 of 10 examples are never read" in caplog.text) == is_told
 
 
@@ -250,6 +257,12 @@ def test_batch_size_above_the_number_of_rows_logs_a_warning_in_training(caplog):
             arrays.from_arrays(NUMBERS, 25, shuffle=False, repeat=repeat)
         (record,) = caplog.records
         assert "25 examples, but there are only 10" in record.message
+
+
+@pytest.mark.parametrize("drops", [False, True])
+def test_batch_size_of_zero_is_refused_by_name(drops):
+    with pytest.raises(errors.ConfigValueError, match="`global_batch_size` is 0; expected 1"):
+        arrays.from_arrays(NUMBERS, 0, shuffle=False, drop_remainder=drops)
 
 
 def test_drop_remainder_raises_if_no_batch_can_be_filled_unless_the_data_repeat():

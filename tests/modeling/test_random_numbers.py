@@ -23,7 +23,9 @@ class Noisy(keras.layers.Layer):
     def call(self, x, training=False):
         seed = tf.cast(self.seeds.next(), tf.int32)
         for dtype in (tf.float32, tf.float64, tf.bfloat16, tf.float16):
-            uniform = tf.random.stateless_uniform([3], seed, -1.0, 2.0, dtype=dtype)
+            # These bounds scale without rounding. With others, a processor with instructions for
+            # float16 or bfloat16 rounds once where others round twice.
+            uniform = tf.random.stateless_uniform([3], seed, -1.0, 1.0, dtype=dtype)
             x += tf.reduce_mean(tf.cast(uniform, tf.float32))
         for dtype in (tf.float32, tf.float64):
             # Numbers are drawn in pairs; the odd length uses only half of the last pair.

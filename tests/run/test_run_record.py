@@ -6,8 +6,10 @@ import re
 
 import gin
 import pytest
+import tensorflow as tf
 from absl import logging
 
+from official_lite.checkpoint import chain, commit
 from official_lite.common import errors
 from official_lite.core import config_definitions as cfg
 from official_lite.core import trainer_factory
@@ -178,6 +180,40 @@ def test_gin_config_is_kept_when_save_gin_config_is_called_without_params(
     run_record.save_gin_config("train", str(tmp_path), _params())
     run_record.save_gin_config("train", str(tmp_path))
     assert "train_steps" in (tmp_path / "operative_config.train.gin").read_text()
+
+
+def test_changed_training_file_is_named_at_each_start_until_it_is_restored(
+    tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    train, test, weights = (tmp_path / name for name in ("train.csv", "test.csv", "weights.h5"))
+    for path in (train, test, weights):
+        path.write_text("1,2")
+    params = _params()
+    params.task = cfg.TaskConfig(
+        train_data=cfg.DataConfig(input_path=str(train)),
+        test_data=cfg.DataConfig(input_path=str(test)),
+        init_checkpoint=str(weights),
+    )
+    model_dir, prefix = str(tmp_path / "run"), str(tmp_path / "run" / "ckpt-1")
+
+    def start() -> str:
+        caplog.clear()
+        with run_record.RunRecord(params, "train", model_dir):
+            return caplog.text
+
+    with run_record.RunRecord(params, "train", model_dir) as record:
+        line = record.seal()
+        tf.train.Checkpoint(step=tf.Variable(1)).write(prefix)
+        commit.write(prefix, chain={"previous": None, "record": line})
+        chain.append_checkpoint(prefix)
+    test.write_text("another test")
+    weights.write_text("other weights")
+    assert "Input files have changed" not in start()
+    train.write_text("1,3")
+    for _ in range(2):
+        assert f"interruption: {train}: sha256" in start()
+    train.write_text("1,2")
+    assert "Input files have changed" not in start()
 
 
 def test_previous_config_is_saved_when_a_config_change_is_allowed(tmp_path: pathlib.Path) -> None:

@@ -33,7 +33,7 @@ def test_search_command_ends_with_the_best_trials_and_the_config_of_the_first(
     assert last_line(one) == "The best is trial 1: value 1."
     config = one / "trials" / "0001" / "params.yaml"
     config.touch()
-    assert f"To train 1 again, pass --config_file={config} " in last_line(one)
+    assert f"To train trial 1 again, pass --config_file={config} " in last_line(one)
     goals = toys.config(metric=["a", "b"], direction=["minimize", "maximize"], num_trials=3)
     values = [{"a": 1, "b": 1}, {"a": 2, "b": 0}, {"a": 2, "b": 2}]
     search.run_study(lambda trial: values[trial.number], goals, str(two))

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from official_lite.common import errors
+from official_lite.common import errors, terminal
 from official_lite.core import config_definitions as cfg
 from official_lite.core import input_reader
 from official_lite.data import length, position
@@ -38,12 +38,15 @@ def flat(batches):
     return [one for batch in batches for one in batch]
 
 
-def test_evaluation_reads_every_row_once_in_file_order(name, tmp_path):
+def test_evaluation_reads_every_row_once_in_file_order(name, tmp_path, caplog):
     path = row_files.write(name, tmp_path)
     dataset = read(name, path, is_training=False)
     assert flat(ids(dataset)) == list(range(1000))
     assert dataset.cardinality() == 32
+    assert "never read" not in caplog.text
+    terminal._warn.cache_clear()
     assert len(ids(read(name, path, is_training=False, drop_remainder=True))) == 31
+    assert "8 of 1000 examples are never read" in caplog.text
 
 
 def test_each_training_epoch_reads_every_row_once_in_a_new_order(name, tmp_path):
