@@ -63,8 +63,9 @@ def register_experiment(name: str) -> Callable[[TaskClass], TaskClass]:
 
     The config of the task has the fields of `TaskConfig`. By default, the training data repeats and
     is shuffled, and an evaluation reads all validation data once. A config file sets the rest, such
-    as the batch sizes, the steps and the optimizer. If the task needs fields of its own, use
-    `register_task_cls` and `exp_factory.register_config_factory`.
+    as the batch sizes, the steps and the optimizer. In Python, the class of the config is
+    `task_cls.OwnConfig`. If the task needs fields of its own, use `register_task_cls` and
+    `exp_factory.register_config_factory`.
 
     Args:
         name: The name of the experiment.

@@ -208,9 +208,9 @@ def _importances(study: "optuna.Study") -> dict[str, float]:
 def _trial(
     trial: "optuna.trial.FrozenTrial", params: dict[str, Any], study_dir: str, best: Sequence[int]
 ) -> Trial:
-    from official_lite.search import trial_run, worker
+    from official_lite.search import results, trial_run
 
-    model_dir = worker.trial_dir(study_dir, trial.number)
+    model_dir = results.trial_dir(study_dir, trial.number)
     state = trial.state.name.lower()
     outcome = trial_run.Outcome.read(model_dir) if state == "fail" else None
     return Trial(

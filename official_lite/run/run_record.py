@@ -208,19 +208,19 @@ class RunRecord(contextlib.AbstractContextManager["RunRecord"]):
         chain.repair(self._model_dir)
         return changes
 
-    def _inputs_of_checkpoints(self) -> Any:
-        """Return the record of the input files that the checkpoints were trained on, if any."""
-        is_resumed = self._is_training and chain.listed(chain.read(self._model_dir))
-        return self._earlier.get("inputs") if is_resumed else None
+    def _check_inputs(self) -> Any:
+        """Warn if a resumed run has other input files, and return the record of the earlier ones.
 
-    def _warn_of_changed_inputs(self, inputs: Any) -> None:
+        Without checkpoints there is nothing to compare with, and the result is None.
+        """
+        is_resumed = self._is_training and chain.listed(chain.read(self._model_dir))
+        inputs = self._earlier.get("inputs") if is_resumed else None
         used = provenance.find_training_patterns(self._params)
         try:
             recorded = [each for each in inputs or () if each["pattern"] in used]
             differences = list(provenance.find_input_differences(recorded))
         except (AttributeError, KeyError, TypeError, ValueError):
-            # The record is damaged, which `tools verify` reports.
-            return
+            differences = []  # The record is damaged, which `tools verify` reports.
         if differences:
             logging.warning(
                 "Input files have changed since this run saved its last checkpoint, so its results "
@@ -231,6 +231,7 @@ class RunRecord(contextlib.AbstractContextManager["RunRecord"]):
                 f" (and {len(differences) - 1} more)" if differences[1:] else "",
                 self._model_dir,
             )
+        return inputs
 
     def _claim_predictions(self) -> None:
         """Acquire the lock of the predictions directory."""
@@ -244,8 +245,7 @@ class RunRecord(contextlib.AbstractContextManager["RunRecord"]):
     def _write_start(self, changes: list[compatibility.Change]) -> None:
         if self._is_training:
             self._earlier = compatibility.read_run(self._model_dir)
-        inputs = self._inputs_of_checkpoints()
-        self._warn_of_changed_inputs(inputs)
+        inputs = self._check_inputs()
         if not all(change.is_harmless for change in changes):
             self._keep_old_params()
         argv = [yaml_io.mask_passwords(argument) for argument in sys.argv]

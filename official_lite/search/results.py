@@ -23,12 +23,18 @@ __all__ = [
     "records",
     "short_names",
     "table",
+    "trial_dir",
     "write",
     "write_plots",
 ]
 
 _TOP_K = "top_k.json"
 _INCHES = (9.0, 5.5)
+
+
+def trial_dir(study_dir: str, number: int) -> str:
+    """Return the model directory of a trial."""
+    return os.path.join(study_dir, "trials", f"{number:04d}")
 
 
 def best_trials(study: optuna.Study) -> list[FrozenTrial]:
@@ -53,11 +59,10 @@ def describe_best(study: optuna.Study, config: search_config.SearchConfig, study
     best = best_trials(study)
     if not best:
         return "No trial is complete.\n"
-    path = os.path.join(study_dir, "trials", f"{best[0].number:04d}", "params.yaml")
+    path = os.path.join(trial_dir(study_dir, best[0].number), "params.yaml")
     again = f" To train trial {best[0].number} again, pass {suggestions.config_file(path)}."
     if len(study.directions) > 1:
-        numbers = ", ".join(str(trial.number) for trial in best)
-        found = f"On the Pareto front: trial {numbers}."
+        found = f"On the Pareto front: {_named_trials([trial.number for trial in best])}."
     else:
         found = (
             f"The best is trial {best[0].number}: {config.value_names[0]} {best[0].values[0]:.5g}."
@@ -127,8 +132,14 @@ def _record(trial: FrozenTrial, space: Space, config: search_config.SearchConfig
         "number": trial.number,
         "values": dict(zip(config.value_names, trial.values, strict=True)) if trial.values else {},
         "params": space.decode(trial.params),
-        "model_dir": os.path.join("trials", f"{trial.number:04d}"),
+        "model_dir": trial_dir("", trial.number),
     }
+
+
+def _named_trials(numbers: Sequence[int]) -> str:
+    """Return "trial 0", "trials 0 and 2" or "trials 0, 2 and 3"."""
+    *others, last = map(str, numbers)
+    return f"trials {', '.join(others)} and {last}" if others else f"trial {last}"
 
 
 def _shown(value: object) -> str:

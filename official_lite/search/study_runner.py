@@ -192,7 +192,7 @@ def _require_a_value(study: optuna.Study, study_dir: str) -> None:
     trials = study.get_trials(deepcopy=False)
     if any(trial.state in (TrialState.COMPLETE, TrialState.PRUNED) for trial in trials):
         return
-    last = Outcome.read(worker.trial_dir(study_dir, len(trials) - 1))
+    last = Outcome.read(results.trial_dir(study_dir, len(trials) - 1))
     raise errors.OfficialLiteError(
         f"None of the {len(trials)} trials has a value; see `trial.json` in each trial's directory."
         + (f" The last one: {last.reason}" if last else "")

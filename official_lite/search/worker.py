@@ -39,7 +39,6 @@ __all__ = [
     "run_one",
     "run_worker",
     "start_process",
-    "trial_dir",
     "wait_for_any",
 ]
 
@@ -125,11 +124,6 @@ class StudyJob:
     evaluator: Callable[[TrialRun], Any]
     config: search_config.SearchConfig
     study_dir: str
-
-
-def trial_dir(study_dir: str, number: int) -> str:
-    """Return the model directory of a trial."""
-    return os.path.join(study_dir, "trials", f"{number:04d}")
 
 
 def run_worker(job: StudyJob) -> None:
@@ -232,10 +226,10 @@ class _Queue:
         return {trial.number: trial for trial in trials}
 
     def _may_go_on(self, frozen: FrozenTrial) -> bool:
-        if is_trained_in(trial_dir(self._job.study_dir, frozen.number)):
+        if is_trained_in(results.trial_dir(self._job.study_dir, frozen.number)):
             return False
         kills = frozen.user_attrs.get(_STARTS, 0) - frozen.user_attrs.get(_STOPS, 0)
-        ended = Outcome.read(trial_dir(self._job.study_dir, frozen.number))
+        ended = Outcome.read(results.trial_dir(self._job.study_dir, frozen.number))
         if kills < self._job.config.max_starts or ended is not None:
             return True
         reason = f"its process was killed {kills} times"
@@ -266,7 +260,7 @@ def _count(trial: optuna.trial.Trial, name: str) -> None:
 
 
 def _run(job: StudyJob, trial: optuna.trial.Trial, space: Space) -> Outcome:
-    model_dir = trial_dir(job.study_dir, trial.number)
+    model_dir = results.trial_dir(job.study_dir, trial.number)
     ended = Outcome.read(model_dir)
     if ended is not None:
         return ended
@@ -321,7 +315,8 @@ def run_one(job: StudyJob, number: int) -> None:
     frozen = study.get_trials(deepcopy=False)[number]
     trial = optuna.trial.Trial(study, frozen._trial_id)
     params = Space(job.config.space).suggest(trial)
-    run_trial(job.evaluator, TrialRun(trial, params, job.config, trial_dir(job.study_dir, number)))
+    model_dir = results.trial_dir(job.study_dir, number)
+    run_trial(job.evaluator, TrialRun(trial, params, job.config, model_dir))
 
 
 def _tell(study: optuna.Study, number: int, outcome: Outcome) -> None:

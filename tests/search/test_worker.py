@@ -11,7 +11,7 @@ import pytest
 from official_lite import search
 from official_lite.common import errors, plugins
 from official_lite.run import model_dir_lock
-from official_lite.search import storage, worker
+from official_lite.search import results, storage, worker
 from tests import waiting
 from tests.search import toys
 
@@ -76,7 +76,7 @@ def test_trial_whose_process_outlived_its_worker_is_not_restarted(tmp_path) -> N
     config = toys.config(num_trials=2)
     search.run_study(toys.parabola, config.replace(num_trials=1), str(tmp_path))
     number = storage.open_study(config, str(tmp_path)).ask().number
-    model_dir = worker.trial_dir(str(tmp_path), number)
+    model_dir = results.trial_dir(str(tmp_path), number)
     os.makedirs(model_dir)
     with model_dir_lock.ModelDirLock(model_dir):
         study = search.run_study(toys.parabola, config, str(tmp_path))

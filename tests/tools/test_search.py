@@ -37,7 +37,7 @@ def test_search_command_ends_with_the_best_trials_and_the_config_of_the_first(
     goals = toys.config(metric=["a", "b"], direction=["minimize", "maximize"], num_trials=3)
     values = [{"a": 1, "b": 1}, {"a": 2, "b": 0}, {"a": 2, "b": 2}]
     search.run_study(lambda trial: values[trial.number], goals, str(two))
-    assert last_line(two) == "On the Pareto front: trial 0, 2."
+    assert last_line(two) == "On the Pareto front: trials 0 and 2."
 
 
 def test_search_command_prints_trials_and_plots_as_one_json_document(tmp_path, capsys) -> None:
