@@ -10,6 +10,7 @@ import gc
 import hashlib
 import itertools
 import signal
+import subprocess
 import sys
 import types
 from collections.abc import Iterator
@@ -130,14 +131,29 @@ def log_as_train_py_does() -> None:
 
 @pytest.fixture(scope="session")
 def bfloat16_kernels() -> None:
-    """Skip a test that computes in bfloat16 if this would crash the process.
+    """Skip a test that computes in bfloat16 if this would crash the process."""
+    _skip_without_kernels("bfloat16")
 
-    TensorFlow checks whether the processor supports bfloat16, but an environment variable may limit
-    oneDNN to older instructions.
+
+@pytest.fixture(scope="session")
+def float16_kernels() -> None:
+    """Skip a test that computes in float16 if this would crash the process."""
+    _skip_without_kernels("float16")
+
+
+def _skip_without_kernels(dtype: str) -> None:
+    """Skip a test if `ONEDNN_MAX_CPU_ISA` leaves oneDNN without products in a data type.
+
+    TensorFlow asks the processor for its instructions, even if the environment variable limits
+    oneDNN to older ones, and then a signal ends the process. Only a try in another process can
+    tell.
     """
-    limit = os.environ.get("ONEDNN_MAX_CPU_ISA", "DEFAULT").upper()
-    if limit.startswith(("SSE", "AVX_", "AVX2")) or limit == "AVX":
-        pytest.skip(f"oneDNN is limited to {limit}, so it has no kernels for bfloat16")
+    if not (limit := os.environ.get("ONEDNN_MAX_CPU_ISA")):
+        return
+    program = f"import tensorflow as tf; x = tf.ones((8, 8), {dtype!r}); tf.linalg.matmul(x, x)"
+    command = [sys.executable, "-c", program]
+    if subprocess.run(command, capture_output=True, check=False).returncode < 0:
+        pytest.skip(f"oneDNN is limited to {limit}, so it has no kernels for {dtype}")
 
 
 @pytest.fixture(scope="session")

@@ -74,8 +74,8 @@ def test_combinations_page_lists_the_tested_feature_combinations() -> None:
 
 
 def _check(row: Row, folder: pathlib.Path, request: Any) -> None:
-    if row["precision"] == "bfloat16":
-        request.getfixturevalue("bfloat16_kernels")
+    if row["precision"] != "float32":
+        request.getfixturevalue(f"{row['precision']}_kernels")
     recorder = experiment.Recorder()
     model = experiment.run(row | {"stop": "never"}, folder / "unbroken", hooks=[recorder])
     weights = experiment.weights_of(model)

@@ -248,6 +248,7 @@ def test_divergence_error_names_the_step_of_the_last_finite_report() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("float16_kernels")
 def test_float16_overflow_is_skipped_and_halves_the_loss_scale_also_after_a_restart(
     experiment, make_task, tmp_path
 ) -> None:

@@ -150,6 +150,7 @@ def test_dtype_policy_is_reset_after_a_run_with_mixed_precision(
     assert keras.mixed_precision.dtype_policy().name == "float32"
 
 
+@pytest.mark.usefixtures("float16_kernels")
 def test_float16_training_uses_loss_scaling(experiment, make_task, tmp_path) -> None:
     params = experiment(
         runtime={"mixed_precision_dtype": "float16"},

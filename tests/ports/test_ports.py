@@ -96,7 +96,7 @@ def test_ported_classification_fine_tunes_from_a_backbone(pretrained: Path) -> N
 
 
 @pytest.fixture(scope="module")
-def majority(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def majority(float16_kernels: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
     model_dir = tmp_path_factory.mktemp("subclassed") / "run"
     run_port("subclassed", model_dir, "majority", MAJORITY_TRAINER)
     return model_dir

@@ -78,6 +78,7 @@ def test_gradient_norm_does_not_depend_on_replicas_and_micro_batches(
     np.testing.assert_allclose(norms, norms[0], rtol=TOLERANCE)
 
 
+@pytest.mark.usefixtures("float16_kernels")
 def test_gradient_norm_excludes_the_loss_scale_and_overflowing_steps(train, recording_writer):
     train(hooks.GradientNorm())
     train(hooks.GradientNorm(), runtime={"mixed_precision_dtype": "float16", "loss_scale": 8.0})

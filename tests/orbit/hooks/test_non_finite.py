@@ -140,6 +140,7 @@ def test_non_finite_report_without_layers_names_the_step_and_suggests_layers_tru
     assert "(`layers=True`)" in report
 
 
+@pytest.mark.usefixtures("float16_kernels")
 def test_overflow_skipped_by_loss_scaling_is_not_reported_as_divergence(train):
     trainer = train(
         hooks.NonFinite(),
@@ -150,6 +151,7 @@ def test_overflow_skipped_by_loss_scaling_is_not_reported_as_divergence(train):
     assert int(trainer.global_step) == 20
 
 
+@pytest.mark.usefixtures("float16_kernels")
 def test_non_finite_loss_is_reported_even_with_loss_scaling(train):
     report = _report(train, lambda: Burst(5), runtime={"mixed_precision_dtype": "float16"})
     assert "Step 5 is" in report
