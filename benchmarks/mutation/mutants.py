@@ -271,7 +271,7 @@ MUTANTS = (
     Mutant(
         "search/worker.py",
         "a trial of a dead worker runs twice at once",
-        "if is_trained_in(trial_dir(self._job.study_dir, frozen.number)):",
+        "if is_trained_in(results.trial_dir(self._job.study_dir, frozen.number)):",
         "if False:",
         ("tests/search/test_worker.py",),
     ),
