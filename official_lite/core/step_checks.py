@@ -41,6 +41,7 @@ __all__ = [
     "warn_of_compiled_optimizer",
     "warn_of_logits",
     "warn_of_pairing",
+    "warn_of_unreported_logs",
     "watched_for_training_mode",
 ]
 
@@ -56,7 +57,7 @@ _DIFFER_IN_TRAINING = (
 
 _TWO_PRECISIONS = re.compile(r"type b?float\d+ that does not match type b?float\d+")
 
-# The models and metrics for which a warning has been logged.
+# The models, metrics and task classes for which a warning has been logged.
 _warned: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
@@ -111,6 +112,22 @@ def training_loss(task: Any, logs: Any) -> tf.Tensor:
             f"expected the key {task.loss!r}. Add `self.loss: loss` to the logs."
         )
     return logs[task.loss]
+
+
+def warn_of_unreported_logs(
+    task: Any, logs: Mapping[str, Any], metrics: Any, model: keras.Model | tf.Module
+) -> None:
+    """Warn once about logs of `task.train_step` that neither a report nor a hook reads."""
+    known = {one.name for one in (*(metrics or ()), *getattr(model, "metrics", ()))}
+    unread = sorted(str(key) for key in logs if key != task.loss and key not in known)
+    if unread and type(task) not in _warned:
+        _warned.add(type(task))
+        logging.warning(
+            "%s returned %s, which a training run does not report. To report it, return a metric "
+            "from `build_metrics`, such as `keras.metrics.Mean`, and update it in the step.",
+            plugins.described(task.train_step),
+            ", ".join(f"`{key}`" for key in unread),
+        )
 
 
 def build_metrics(

@@ -324,6 +324,29 @@ def test_step_on_two_replicas_logs_a_training_mode_warning_only_once(
     assert len(_warnings(caplog, "training=True")) == 1
 
 
+class Talkative(LineTask):
+    """A task whose step returns a metric by its name, and something that nothing reads."""
+
+    def train_step(self, inputs, model, optimizer, metrics=None):
+        logs = super().train_step(inputs, model, optimizer, metrics)
+        read = {one.name: one.result() for one in metrics}
+        return {**logs, **read, "residual": tf.abs(logs[self.loss])}
+
+
+@pytest.mark.parametrize(("task_cls", "is_told"), [(LineTask, False), (Talkative, True)])
+def test_log_of_a_train_step_that_nothing_reports_is_named_in_one_warning(
+    experiment, make_trainer, caplog, task_cls, is_told
+) -> None:
+    trainer = make_trainer(experiment(), task_cls=task_cls)
+    logs = trainer.train(tf.constant(2))
+    trainer.execution = "eager"
+    trainer.train(tf.constant(2))
+    assert "residual" not in logs
+    told = _warnings(caplog, "does not report")
+    assert len(told) == is_told
+    assert all("`residual`" in one and "`loss`" not in one for one in told)
+
+
 @pytest.mark.parametrize(
     ("options", "instead"),
     [
