@@ -53,8 +53,10 @@ def _outcome(case: ElementTree.Element) -> str:
 @pytest.mark.slow
 @pytest.mark.parametrize("path", EXPECTED)
 def test_model_garden_test_file_passes_except_for_its_excluded_tests(
-    path: str, tmp_path: pathlib.Path
+    path: str, tmp_path: pathlib.Path, request: pytest.FixtureRequest
 ) -> None:
+    if dtype := EXPECTED[path].get("computes_in"):
+        request.getfixturevalue(f"{dtype}_kernels")
     outcomes = _run(path, tmp_path / "report.xml")
     failed = {name for name, outcome in outcomes.items() if outcome == "failed"}
     assert failed == set(EXPECTED[path].get("cannot_hold", {}))
