@@ -307,6 +307,13 @@ def naming_the_block(build_inputs: Callable[..., Any], path: str, data: Any) -> 
         if str(error).startswith("`"):
             raise
         raise errors.DataError(f"`{path}`: {error}") from error
+    except errors.ConfigValueError as error:
+        field = re.match(r"`(\w+)`", str(error))
+        if not field or not hasattr(data, field[1]):
+            raise
+        is_set = bool(getattr(data, field[1]))
+        hint = "" if is_set else " Set the field, or use a mode that does not read these data."
+        raise errors.ConfigValueError(f"`{path}.{str(error)[1:]}{hint}") from error
     except AttributeError as error:
         if data is not None or error.obj is not None:
             raise

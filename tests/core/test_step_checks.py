@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 from official_lite.common import error_report, errors
-from official_lite.core import base_task, base_trainer, trainer_factory
+from official_lite.core import base_task, base_trainer, input_reader, trainer_factory
 from tests.line_experiment import LineTask
 
 
@@ -322,6 +322,21 @@ def test_step_on_two_replicas_logs_a_training_mode_warning_only_once(
         trainer = make_trainer(experiment(task={"dropout_rate": 0.5}), task_cls=Forgetful)
         trainer.train(tf.constant(2))
     assert len(_warnings(caplog, "training=True")) == 1
+
+
+@pytest.mark.parametrize("block", ["train_data", "validation_data"])
+def test_missing_batch_size_is_named_with_its_block_and_a_remedy(
+    experiment, make_trainer, block
+) -> None:
+    class Points(LineTask):
+        def build_inputs(self, params, input_context=None):
+            arrays = (np.ones((8, 1), "float32"), np.ones((8, 1), "float32"))
+            return input_reader.from_arrays(arrays, params, input_context)
+
+    params = experiment(task={block: {"global_batch_size": 0}})
+    message = f"`task.{block}.global_batch_size` is 0; .* use a mode that does not read"
+    with pytest.raises(errors.ConfigValueError, match=message):
+        make_trainer(params, task_cls=Points).train(tf.constant(1))
 
 
 class Talkative(LineTask):
