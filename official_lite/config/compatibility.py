@@ -174,12 +174,6 @@ def other_experiment(record: Mapping[str, Any]) -> tuple[str, str] | None:
     return (before, now) if before and now and before != now else None
 
 
-def own_config(model_dir: str) -> str:
-    """Return the path of the training config in a model directory; empty if there is none."""
-    path = os.path.join(model_dir, "params.yaml")
-    return path if files.exists(path) else ""
-
-
 def check_model(params: hyperparams.Config, model_dir: str, *, is_allowed: bool = False) -> None:
     """Compare the config of a run that does not train with the training config, and log changes.
 
@@ -199,7 +193,7 @@ def check_model(params: hyperparams.Config, model_dir: str, *, is_allowed: bool 
         f"The config of this command differs from the one that {model_dir} was trained with:\n"
         + "\n".join(f"  {change}" for change in harmful)
         + "\nTo use the training config, apply its file: "
-        + suggestions.config_file(own_config(model_dir))
+        + suggestions.config_file(_params_path(model_dir))
     )
     of_model = [c for c in harmful if c.path.startswith(_ARCHITECTURE) or c.path.endswith(_CONTENT)]
     if of_model and not is_allowed:
@@ -209,7 +203,7 @@ def check_model(params: hyperparams.Config, model_dir: str, *, is_allowed: bool 
 
 def find_changes(params: hyperparams.Config, model_dir: str) -> list[Change]:
     """Return the fields that have changed since the last run in a directory, sorted by path."""
-    became = _read_params(model_dir)
+    became = recorded_params(model_dir)
     given = _read_given(model_dir) or became
     if not became or not given:
         return []
@@ -263,13 +257,18 @@ def flatten(values: Mapping[str, Any]) -> dict[str, Any]:
     return nested_dict.flatten_nested_dict(plain, ".", lambda v: not isinstance(v, dict) or not v)
 
 
-def _read_params(model_dir: str) -> dict[str, Any]:
-    path = os.path.join(model_dir, "params.yaml")
+def recorded_params(model_dir: str) -> dict[str, Any]:
+    """Return the resolved training config in a model directory, by path; empty if there is none."""
+    path = _params_path(model_dir)
     try:
         return flatten(yaml_io.read_yaml(path)) if files.exists(path) else {}
     except (OSError, ValueError) as error:
         logging.warning("The config of this run can't be compared with %s: %s", path, error)
         return {}
+
+
+def _params_path(model_dir: str) -> str:
+    return os.path.join(model_dir, "params.yaml")
 
 
 def _read_given(model_dir: str) -> dict[str, Any]:

@@ -17,7 +17,8 @@ The length of an epoch in steps is `num_examples / global_batch_size` of `task.t
 need not be an integer; or `trainer.steps_per_epoch`; or the number of batches in the training
 dataset. An architecture search that divides its training data counts the half from which the
 weights learn. It is an error if the first two contradict each other, as they do if the data of a
-resolved config changes. This module needs TensorFlow only if the dataset has to be built.
+resolved config changes. This module needs TensorFlow only if the dataset has to be built. A run
+that doesn't train takes the recorded steps instead, because its training data may be elsewhere.
 """
 
 import contextlib
@@ -29,7 +30,7 @@ from typing import Any
 
 from absl import logging
 
-from official_lite.common import errors, suggestions
+from official_lite.common import errors
 from official_lite.modeling import hyperparams
 
 # Maps each field in steps to the field in epochs that may replace it.
@@ -105,7 +106,11 @@ def given(params: Any) -> Any:
 
 
 def resolve(
-    params: Any, task: Any = None, own_config: str = "", *, divides_data: bool | None = None
+    params: Any,
+    task: Any = None,
+    *,
+    recorded: Mapping[str, Any] | None = None,
+    divides_data: bool | None = None,
 ) -> Any:
     """Convert the epochs and ratios of a config to steps.
 
@@ -113,8 +118,8 @@ def resolve(
         params: An experiment's config, locked or not.
         task: The task, whose training dataset determines the length of an epoch if the config does
             not. Without a task, fields that need this length are not converted.
-        own_config: The path of the training config of the run that is evaluated, in which the
-            length is known. It is mentioned in error messages.
+        recorded: The fields of the resolved config of the training run, by path, if this run does
+            not train. Its steps are used instead of the training dataset.
         divides_data: Whether the trainer divides the training data between the weights and an
             architecture; see `base_trainer.Trainer.divides_data`. By default, this is inferred from
             the config, which is right for the trainers of this package.
@@ -125,10 +130,11 @@ def resolve(
     Raises:
         errors.ConfigValueError: If the length of an epoch is unknown or contradictory.
     """
-    resolved = _resolve(given(params), task, own_config, divides_data)
+    resolved = _resolve(given(params), task, recorded or {}, divides_data)
     if resolved == params:
         return params
-    _log(vars(resolved).get(_CONVERSIONS, {}).values())
+    if not recorded:
+        _log(vars(resolved).get(_CONVERSIONS, {}).values())
     resolved.lock()
     return resolved
 
@@ -196,7 +202,7 @@ def log_replaced(
             )
 
 
-def _resolve(params: Any, task: Any, own_config: str, divides_data: bool | None) -> Any:
+def _resolve(params: Any, task: Any, recorded: Mapping[str, Any], divides_data: bool | None) -> Any:
     in_epochs: dict[str, float] = {
         steps: epochs
         for steps, name in _IN_EPOCHS.items()
@@ -204,12 +210,14 @@ def _resolve(params: Any, task: Any, own_config: str, divides_data: bool | None)
     }
     share = _share_of_data(params, divides_data)
     length = _stated_length(params, share)
-    if length is None and in_epochs and task is not None:
-        length = _length_of_dataset(params, task, own_config) * share
-    if in_epochs and length is None:
-        _require_data_to_ask(params)
-        return params
-    conversions = list(_trainer_fields(params, in_epochs, length))
+    conversions = list(_recorded_fields(in_epochs, recorded)) if length is None else []
+    if not conversions:
+        if length is None and in_epochs and task is not None:
+            length = _length_of_dataset(params, task) * share
+        if in_epochs and length is None:
+            _require_data_to_ask(params)
+            return params
+        conversions = list(_trainer_fields(params, in_epochs, length))
     train_steps = next(
         (one.value for one in conversions if one.steps == "train_steps"),
         hyperparams.get_by_path(params, "trainer.train_steps", 0),
@@ -230,6 +238,15 @@ def _override_of(conversions: Iterable[_Conversion]) -> dict[str, Any]:
             block = block.setdefault(name, {})
         block |= {one.given: None, one.steps: one.value}
     return override
+
+
+def _recorded_fields(
+    in_epochs: dict[str, float], recorded: Mapping[str, Any]
+) -> Iterator[_Conversion]:
+    steps = {name: recorded.get(f"trainer.{name}") for name in in_epochs}
+    if all(steps.values()):
+        for name, epochs in in_epochs.items():
+            yield _Conversion("trainer", name, steps[name], _IN_EPOCHS[name], epochs)
 
 
 def _trainer_fields(
@@ -308,18 +325,16 @@ def _whole_steps(length: Fraction) -> int:
     return max(math.floor(length), 1)
 
 
-def _length_of_dataset(params: Any, task: Any, own_config: str) -> Fraction:
-    hint = f" Or use the config that the run recorded: {suggestions.config_file(own_config)}"
-    hint = hint if own_config else ""
+def _length_of_dataset(params: Any, task: Any) -> Fraction:
     if not hasattr(params.task, "train_data"):
-        raise _unknown_length(_SEVERAL_TASKS, hint=hint)
+        raise _unknown_length(_SEVERAL_TASKS)
     from official_lite.data import length
 
     dataset = task.build_inputs(params.task.train_data)
     num_batches = length.epoch_length(dataset) if hasattr(dataset, "cardinality") else None
     if num_batches is None:
         reason = "The training dataset does not tell how many batches an epoch has."
-        raise _unknown_length(reason, "task.train_data.num_examples", hint=hint)
+        raise _unknown_length(reason, "task.train_data.num_examples")
     if num_batches == 0:
         raise errors.DataError("The training dataset is empty. Check `task.train_data`.")
     return num_batches
@@ -350,11 +365,11 @@ def _require_data_to_ask(params: Any) -> None:
         raise _unknown_length(_SEVERAL_TASKS)
 
 
-def _unknown_length(reason: str, *others: str, hint: str = "") -> errors.ConfigValueError:
+def _unknown_length(reason: str, *others: str) -> errors.ConfigValueError:
     fields = " or ".join(f"`{name}`" for name in (*others, "trainer.steps_per_epoch"))
     return errors.ConfigValueError(
         f"The config is given in epochs, but the length of an epoch is unknown. {reason} Set "
-        f"{fields}.{hint}"
+        f"{fields}."
     )
 
 

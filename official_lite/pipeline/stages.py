@@ -308,11 +308,10 @@ class Build(Stage):
             # Read the model files only after the stage `prepare`, which may have created them.
             ctx.params = parsing.read_model_files(ctx.params)
             ctx.task = self.make_task(ctx)
-            own_config = "" if ctx.trains else compatibility.own_config(ctx.model_dir)
             ctx.params = epochs.resolve(
                 ctx.params,
                 ctx.task,
-                own_config,
+                recorded={} if ctx.trains else compatibility.recorded_params(ctx.model_dir),
                 divides_data=trainer_factory.divides_data(ctx.params),
             )
             ctx.model = self.make_model(ctx)

@@ -593,7 +593,7 @@ def test_evaluation_with_a_config_that_differs_from_the_run_suggests_its_params_
     assert run(tmp_path, Mistake("", [], ENDLESS, trained)).returncode == 0
     refused = run(tmp_path, Mistake("", [], ENDLESS, ["--mode=eval"]))
     flag = "--config_file=run/params.yaml"
-    assert refused.returncode == 2, refused.stderr
+    assert refused.returncode == 5, refused.stderr
     assert "task.units: 5 -> 3" in refused.stderr
     assert flag in refused.stderr
     again = run(tmp_path, Mistake("", [], ENDLESS, ["--mode=eval", flag]))

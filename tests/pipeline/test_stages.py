@@ -281,6 +281,36 @@ def _run(params, mode, model_dir, **stages):
     return pipeline.RunPipeline(params, mode, str(model_dir), stages).run()
 
 
+@pytest.mark.parametrize("mode", ["eval", "continuous_eval", "test", "predict"])
+@pytest.mark.parametrize("by", ["pipeline", "run_experiment"])
+def test_run_in_epochs_is_evaluated_and_predicts_without_its_training_data(
+    experiment, monkeypatch, tmp_path, mode, by
+) -> None:
+    cosine = {"initial_learning_rate": 0.1, "decay_ratio": 1.0}
+    schedule = {"learning_rate": {"type": "cosine", "cosine": cosine}}
+    params = experiment(
+        task={"test_data": {"global_batch_size": 4, "is_training": False}},
+        trainer={"train_epochs": 2, "optimizer_config": schedule},
+    )
+    _run(params, "train", tmp_path)
+    task_cls = type(task_factory.get_task(params.task))
+    build_inputs = task_cls.build_inputs
+
+    def without_training_data(self, params, input_context=None):
+        if params.is_training:
+            raise FileNotFoundError("train.csv")
+        return build_inputs(self, params, input_context)
+
+    monkeypatch.setattr(task_cls, "build_inputs", without_training_data)
+    if by == "pipeline":
+        _run(params, mode, tmp_path)
+    else:
+        task = task_factory.get_task(params.task, logging_dir=str(tmp_path))
+        train_lib.run_experiment(None, task, mode, params, str(tmp_path))
+    record = json.loads((tmp_path / "run.json").read_text())
+    assert record["global_step"] == 8
+
+
 def test_build_stage_that_replaces_the_model_does_not_change_the_config(
     experiment, tmp_path
 ) -> None:
