@@ -396,9 +396,11 @@ class Initialize(Stage):
 
     def _log(self, ctx: ExperimentContext, path: str | None) -> None:
         pretrained = ctx.params.task.init_checkpoint
-        if path is not None:
+        if path is not None and ctx.trains:
             total = ctx.params.trainer.train_steps
             logging.info("Stage initialize: resumed at step %d of %d.", ctx.global_step, total)
+        elif path is not None:
+            logging.info("Stage initialize: the weights of step %d.", ctx.global_step)
         elif pretrained:
             field = "task.init_checkpoint_optimizer"
             is_hot = hyperparams.get_by_path(ctx.params, field, "none") != "none"

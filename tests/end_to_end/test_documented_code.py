@@ -1,9 +1,12 @@
 """The code on documentation pages runs and does what the pages say."""
 
+import importlib
+import inspect
 import json
 import pathlib
 import re
 import shlex
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -60,11 +63,25 @@ def test_driver_script_on_the_nas_page_builds_the_model_that_its_search_finds(
     assert lines == ["found {'hidden': 'relu'}", "layers ['InputLayer', 'Dense', 'Dense']"]
 
 
-def test_hooks_page_names_every_shipped_hook() -> None:
+def test_hooks_page_lists_every_shipped_hook_with_its_arguments_and_their_defaults() -> None:
     table = _page("hooks").partition("## Shipped hooks")[2].partition("## In the graph")[0]
-    named = set(re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE))
-    shipped = {name for name, spec in hook_factory._HOOKS.items() if isinstance(spec, str)}
-    assert named == shipped
+    rows = re.findall(r"^\| `(\w+)` \|.*\| (.*) \|$", table, re.MULTILINE)
+    listed = {name: sorted(re.findall(r"`(.+?)`", arguments)) for name, arguments in rows}
+    assert listed == {
+        name: sorted(_arguments(spec))
+        for name, spec in hook_factory._HOOKS.items()
+        if isinstance(spec, str)
+    }
+
+
+def _arguments(spec: str) -> Iterator[str]:
+    module, _, name = spec.partition(":")
+    for one in inspect.signature(
+        getattr(importlib.import_module(module), name)
+    ).parameters.values():
+        if one.kind is not one.VAR_KEYWORD:
+            default = "" if one.default is one.empty else f"={one.default!r}".replace("'", '"')
+            yield f"{one.name}{default}"
 
 
 def _read(build_inputs: Any, batch: int, count: int) -> list[Any]:

@@ -542,6 +542,12 @@ def test_log_of_a_resumed_run_states_its_first_step(experiment, log_of, first_ru
     assert "initialize: resumed at step 8 of 20" in log_of(model_dir)
 
 
+def test_log_of_an_evaluation_states_the_step_of_its_weights(experiment, log_of, first_run) -> None:
+    model_dir, _ = first_run
+    _run(experiment(), "eval", model_dir)
+    assert "initialize: the weights of step 8." in log_of(model_dir)
+
+
 def test_warm_start_reads_the_weights_of_another_run(
     experiment, log_of, first_run, tmp_path
 ) -> None:
