@@ -193,7 +193,7 @@ def check_model(params: hyperparams.Config, model_dir: str, *, is_allowed: bool 
         f"The config of this command differs from the one that {model_dir} was trained with:\n"
         + "\n".join(f"  {change}" for change in harmful)
         + "\nTo use the training config, apply its file: "
-        + suggestions.config_file(_params_path(model_dir))
+        + suggestions.config_file(os.path.join(model_dir, "params.yaml"))
     )
     of_model = [c for c in harmful if c.path.startswith(_ARCHITECTURE) or c.path.endswith(_CONTENT)]
     if of_model and not is_allowed:
@@ -203,7 +203,7 @@ def check_model(params: hyperparams.Config, model_dir: str, *, is_allowed: bool 
 
 def find_changes(params: hyperparams.Config, model_dir: str) -> list[Change]:
     """Return the fields that have changed since the last run in a directory, sorted by path."""
-    became = recorded_params(model_dir)
+    became = _read_params(model_dir)
     given = _read_given(model_dir) or became
     if not became or not given:
         return []
@@ -257,18 +257,36 @@ def flatten(values: Mapping[str, Any]) -> dict[str, Any]:
     return nested_dict.flatten_nested_dict(plain, ".", lambda v: not isinstance(v, dict) or not v)
 
 
-def recorded_params(model_dir: str) -> dict[str, Any]:
-    """Return the resolved training config in a model directory, by path; empty if there is none."""
-    path = _params_path(model_dir)
+def recorded_steps(params: hyperparams.Config, model_dir: str) -> dict[str, int]:
+    """Return the steps that the run in a model directory has derived from its epochs.
+
+    Args:
+        params: The config of a run that does not train.
+        model_dir: The model directory of the training run.
+
+    Returns:
+        The trainer's fields with integers, by name; empty if there is no training run, or if
+        `params` trains for other epochs.
+    """
+    became, given = _read_params(model_dir), _read_given(model_dir)
+    path = "trainer.train_epochs"
+    wanted = hyperparams.get_by_path(epochs.given(params), path)
+    if became.get(path) is not None or given.get(path) != wanted:
+        return {}
+    return {
+        path.removeprefix("trainer."): value
+        for path, value in became.items()
+        if path.startswith("trainer.") and isinstance(value, int)
+    }
+
+
+def _read_params(model_dir: str) -> dict[str, Any]:
+    path = os.path.join(model_dir, "params.yaml")
     try:
         return flatten(yaml_io.read_yaml(path)) if files.exists(path) else {}
     except (OSError, ValueError) as error:
-        logging.warning("The config of this run can't be compared with %s: %s", path, error)
+        logging.warning("The config of the training run, %s, can't be read: %s", path, error)
         return {}
-
-
-def _params_path(model_dir: str) -> str:
-    return os.path.join(model_dir, "params.yaml")
 
 
 def _read_given(model_dir: str) -> dict[str, Any]:

@@ -18,7 +18,7 @@ need not be an integer; or `trainer.steps_per_epoch`; or the number of batches i
 dataset. An architecture search that divides its training data counts the half from which the
 weights learn. It is an error if the first two contradict each other, as they do if the data of a
 resolved config changes. This module needs TensorFlow only if the dataset has to be built. A run
-that doesn't train takes the recorded steps instead, because its training data may be elsewhere.
+that does not train uses the steps that the training run recorded instead of building it.
 """
 
 import contextlib
@@ -109,7 +109,7 @@ def resolve(
     params: Any,
     task: Any = None,
     *,
-    recorded: Mapping[str, Any] | None = None,
+    recorded: Mapping[str, int] | None = None,
     divides_data: bool | None = None,
 ) -> Any:
     """Convert the epochs and ratios of a config to steps.
@@ -118,8 +118,8 @@ def resolve(
         params: An experiment's config, locked or not.
         task: The task, whose training dataset determines the length of an epoch if the config does
             not. Without a task, fields that need this length are not converted.
-        recorded: The fields of the resolved config of the training run, by path, if this run does
-            not train. Its steps are used instead of the training dataset.
+        recorded: The fields in steps of the run that is evaluated, which are used instead of the
+            training dataset; see `compatibility.recorded_steps`.
         divides_data: Whether the trainer divides the training data between the weights and an
             architecture; see `base_trainer.Trainer.divides_data`. By default, this is inferred from
             the config, which is right for the trainers of this package.
@@ -202,7 +202,7 @@ def log_replaced(
             )
 
 
-def _resolve(params: Any, task: Any, recorded: Mapping[str, Any], divides_data: bool | None) -> Any:
+def _resolve(params: Any, task: Any, recorded: Mapping[str, int], divides_data: bool | None) -> Any:
     in_epochs: dict[str, float] = {
         steps: epochs
         for steps, name in _IN_EPOCHS.items()
@@ -210,14 +210,16 @@ def _resolve(params: Any, task: Any, recorded: Mapping[str, Any], divides_data: 
     }
     share = _share_of_data(params, divides_data)
     length = _stated_length(params, share)
-    conversions = list(_recorded_fields(in_epochs, recorded)) if length is None else []
-    if not conversions:
+    if length is None and in_epochs and recorded.keys() >= in_epochs.keys():
+        steps = recorded
+    else:
         if length is None and in_epochs and task is not None:
             length = _length_of_dataset(params, task) * share
         if in_epochs and length is None:
             _require_data_to_ask(params)
             return params
-        conversions = list(_trainer_fields(params, in_epochs, length))
+        steps = _trainer_steps(in_epochs, length)
+    conversions = list(_trainer_fields(params, in_epochs, steps))
     train_steps = next(
         (one.value for one in conversions if one.steps == "train_steps"),
         hyperparams.get_by_path(params, "trainer.train_steps", 0),
@@ -240,29 +242,27 @@ def _override_of(conversions: Iterable[_Conversion]) -> dict[str, Any]:
     return override
 
 
-def _recorded_fields(
-    in_epochs: dict[str, float], recorded: Mapping[str, Any]
-) -> Iterator[_Conversion]:
-    steps = {name: recorded.get(f"trainer.{name}") for name in in_epochs}
-    if all(steps.values()):
-        for name, epochs in in_epochs.items():
-            yield _Conversion("trainer", name, steps[name], _IN_EPOCHS[name], epochs)
+def _trainer_steps(in_epochs: dict[str, float], length: Fraction | None) -> dict[str, int]:
+    """Return the fields in steps, for the length of an epoch if it is known."""
+    if length is None:
+        return {}
+    steps = {"steps_per_epoch": _whole_steps(length)}
+    for name, epochs in in_epochs.items():
+        # Convert via the decimal string, so that 0.1 epochs are exactly a tenth of an epoch.
+        exact = Fraction(str(epochs)) * length
+        # Round intervals down, so that the last interval ends no later than training.
+        steps[name] = max(math.ceil(exact) if name == "train_steps" else math.floor(exact), 1)
+    return steps
 
 
 def _trainer_fields(
-    params: Any, in_epochs: dict[str, float], length: Fraction | None
+    params: Any, in_epochs: dict[str, float], steps: Mapping[str, int]
 ) -> Iterator[_Conversion]:
-    if length is None:
-        return
     for name, epochs in in_epochs.items():
-        # Convert via the decimal string, so that 0.1 epochs are exactly a tenth of an epoch.
-        steps = Fraction(str(epochs)) * length
-        # Round intervals down, so that the last interval ends no later than training.
-        whole = math.ceil(steps) if name == "train_steps" else math.floor(steps)
-        yield _Conversion("trainer", name, max(whole, 1), _IN_EPOCHS[name], epochs)
+        yield _Conversion("trainer", name, steps[name], _IN_EPOCHS[name], epochs)
     name = "steps_per_epoch"
-    if hyperparams.get_by_path(params, f"trainer.{name}") == 0:
-        yield _Conversion("trainer", name, _whole_steps(length), name, 0)
+    if name in steps and hyperparams.get_by_path(params, f"trainer.{name}") == 0:
+        yield _Conversion("trainer", name, steps[name], name, 0)
 
 
 def _schedules(params: Any, train_steps: int) -> Iterator[_Conversion]:

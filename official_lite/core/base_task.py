@@ -660,11 +660,7 @@ def _warn_of_unreported(model: keras.Model, results: Any) -> None:
     if model in _unreported:
         return
     _unreported.add(model)
-    known = {"loss"}
-    for metric in model.metrics:
-        result = metric.result() if getattr(metric, "built", True) else None
-        known |= set(result) if isinstance(result, Mapping) else {metric.name}
-    unknown = sorted(set(results or ()) - known)
+    unknown = sorted(set(results or ()) - {"loss"} - step_checks.reported_names(model.metrics))
     if unknown:
         logging.warning(
             "`%s.compute_metrics` returns %s, but a run reports only the values of metrics. Track "

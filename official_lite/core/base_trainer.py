@@ -553,8 +553,7 @@ class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
         """Call the task's step, and add the returned loss to the training loss."""
         logs = step_checks.call_train_step(self.task, inputs, model, optimizer, metrics)
         loss = step_checks.training_loss(self.task, logs)
-        if not self._graph_hooks:
-            step_checks.warn_of_unreported_logs(self.task, logs, metrics, model)
+        step_checks.warn_of_unreported_logs(self.task, logs, metrics, model, self._graph_hooks)
         weight = self._weight_of_part(inputs, self.global_batch_size)
         step_metrics.add_loss(self.train_loss, loss, weight)
         return logs

@@ -7,13 +7,14 @@ import contextlib
 import inspect
 import re
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import keras
 import tensorflow as tf
 from absl import logging
 
+from official_lite import orbit
 from official_lite.common import (
     error_report,
     errors,
@@ -36,6 +37,7 @@ __all__ = [
     "require_losses",
     "require_one_replica",
     "require_signature",
+    "reported_names",
     "returned",
     "training_loss",
     "warn_of_compiled_optimizer",
@@ -57,7 +59,8 @@ _DIFFER_IN_TRAINING = (
 
 _TWO_PRECISIONS = re.compile(r"type b?float\d+ that does not match type b?float\d+")
 
-# The models, metrics and task classes for which a warning has been logged.
+# The models and metrics for which a warning has been logged, and the task classes whose logs have
+# been checked.
 _warned: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
@@ -115,19 +118,38 @@ def training_loss(task: Any, logs: Any) -> tf.Tensor:
 
 
 def warn_of_unreported_logs(
-    task: Any, logs: Mapping[str, Any], metrics: Any, model: keras.Model | tf.Module
+    task: Any,
+    logs: Mapping[str, Any],
+    metrics: Any,
+    model: keras.Model | tf.Module,
+    hooks: Sequence[orbit.GraphHook],
 ) -> None:
-    """Warn once about logs of `task.train_step` that neither a report nor a hook reads."""
-    known = {one.name for one in (*(metrics or ()), *getattr(model, "metrics", ()))}
-    unread = sorted(str(key) for key in logs if key != task.loss and key not in known)
-    if unread and type(task) not in _warned:
-        _warned.add(type(task))
+    """Warn about logs of `task.train_step` that neither a report nor a graph hook reads.
+
+    The logs of a task class are checked once.
+    """
+    reads_logs = any(type(hook).call is not orbit.GraphHook.call for hook in hooks)
+    if type(task) in _warned or reads_logs or not set(logs) - {task.loss}:
+        return
+    _warned.add(type(task))
+    reported = reported_names((*(metrics or ()), *getattr(model, "metrics", ())))
+    unread = sorted(str(key) for key in set(logs) - {task.loss} - reported)
+    if unread:
         logging.warning(
-            "%s returned %s, which a training run does not report. To report it, return a metric "
-            "from `build_metrics`, such as `keras.metrics.Mean`, and update it in the step.",
+            "%s returned %s, which a training run does not report. To report a value, return a "
+            "metric from `build_metrics`, such as `keras.metrics.Mean`, and update it in the step.",
             plugins.described(task.train_step),
             ", ".join(f"`{key}`" for key in unread),
         )
+
+
+def reported_names(metrics: Iterable[keras.metrics.Metric]) -> set[str]:
+    """Return the names under which the values of metrics are reported."""
+    names: set[str] = set()
+    for metric in metrics:
+        result = metric.result() if getattr(metric, "built", True) else None
+        names |= set(result) if isinstance(result, Mapping) else {metric.name}
+    return names
 
 
 def build_metrics(
@@ -298,7 +320,8 @@ def naming_the_block(build_inputs: Callable[..., Any], path: str, data: Any) -> 
 
     Raises:
         errors.DataError: If the data can't be used.
-        errors.ConfigValueError: If the method reads a field of the block, but the block is null.
+        errors.ConfigValueError: If the method reads a field of the block, but the block is null, or
+            if a field of the block has an unusable value.
     """
     try:
         yield

@@ -2,13 +2,14 @@
 
 import functools
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import keras
 import tensorflow as tf
 from absl import logging
 
-from official_lite.common import errors
+from official_lite.common import errors, flags
+from official_lite.config import compatibility, epochs
 from official_lite.core import base_task, config_definitions, step_checks
 from official_lite.data import input_errors, length, position, replicas
 from official_lite.execution import repeatability
@@ -25,12 +26,16 @@ __all__ = [
     "check",
     "predict_block",
     "predict_data",
+    "resolve_epochs",
     "search_inputs",
     "training_inputs",
     "validation_steps",
     "TrainData",
     "TrainDataByTask",
 ]
+
+
+_Params = TypeVar("_Params", bound=config_definitions.ExperimentConfig)
 
 
 def count_micro_batches(config: config_definitions.ExperimentConfig) -> int:
@@ -42,6 +47,39 @@ def count_replicas(config: config_definitions.ExperimentConfig) -> int:
     """Return the number of parts into which a global batch is divided."""
     num_replicas: int = tf.distribute.get_strategy().num_replicas_in_sync
     return config.trainer.virtual_replicas or num_replicas
+
+
+def resolve_epochs(
+    params: _Params,
+    task: Any,
+    mode: str,
+    model_dir: str,
+    *,
+    divides_data: bool | None = None,
+) -> _Params:
+    """Convert the epochs and ratios of a config to steps, with the length of the training data.
+
+    Args:
+        params: The config of the experiment.
+        task: The task, which builds the training data if the config does not give their length.
+            A `MultiTask` has no training data of its own.
+        mode: The mode of the run. If it does not train, the recorded steps are used instead.
+        model_dir: The model directory.
+        divides_data: See `config.epochs.resolve`.
+
+    Raises:
+        errors.ConfigValueError: If the length of an epoch is unknown or contradictory.
+        errors.DataError: If the training data can't be used.
+    """
+    trains = flags.Mode.parse(mode).trains
+    recorded = {} if trains else compatibility.recorded_steps(params, model_dir)
+    data = getattr(params.task, "train_data", None)
+    build_inputs: Any = getattr(task, "build_inputs", None)
+    with step_checks.naming_the_block(build_inputs, "task.train_data", data):
+        resolved: _Params = epochs.resolve(
+            params, task, recorded=recorded, divides_data=divides_data
+        )
+        return resolved
 
 
 def micro_batch_data(

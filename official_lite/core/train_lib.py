@@ -25,7 +25,7 @@ from official_lite.common import (
     terminal,
 )
 from official_lite.common.flags import Mode
-from official_lite.config import compatibility, epochs, parsing
+from official_lite.config import epochs, parsing
 from official_lite.core import (
     actions,
     base_task,
@@ -669,17 +669,14 @@ def run_experiment(arguments: dict[str, Any]) -> tuple[keras.Model, Logs]:
         if trainer is None
         else getattr(trainer, "divides_data", False)
     )
-    arguments["model_dir"] = model_dir = files.expand_home(arguments["model_dir"])
-    trains = Mode.parse(arguments["mode"]).trains
-    recorded = {} if trains else compatibility.recorded_params(model_dir)
-    arguments["params"] = params = epochs.resolve(
-        params, task, recorded=recorded, divides_data=divides_data
-    )
+    mode, model_dir = arguments["mode"], files.expand_home(arguments["model_dir"])
+    params = train_data.resolve_epochs(params, task, mode, model_dir, divides_data=divides_data)
+    arguments |= {"params": params, "model_dir": model_dir}
     return execute(
         functools.partial(OrbitExperimentRunner, **arguments),
         strategy=arguments["distribution_strategy"],
         params=params,
-        mode=arguments["mode"],
+        mode=mode,
         model_dir=model_dir,
         task=task,
         reads_files=trainer is None,

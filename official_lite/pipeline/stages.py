@@ -13,12 +13,13 @@ from absl import logging
 
 from official_lite import orbit
 from official_lite.common import cluster, errors, flags, plugins, suggestions, terminal, tf_config
-from official_lite.config import compatibility, epochs, parsing
+from official_lite.config import parsing
 from official_lite.core import (
     base_task,
     base_trainer,
     config_definitions,
     task_factory,
+    train_data,
     train_lib,
     trainer_factory,
 )
@@ -308,10 +309,11 @@ class Build(Stage):
             # Read the model files only after the stage `prepare`, which may have created them.
             ctx.params = parsing.read_model_files(ctx.params)
             ctx.task = self.make_task(ctx)
-            ctx.params = epochs.resolve(
+            ctx.params = train_data.resolve_epochs(
                 ctx.params,
                 ctx.task,
-                recorded={} if ctx.trains else compatibility.recorded_params(ctx.model_dir),
+                ctx.mode,
+                ctx.model_dir,
                 divides_data=trainer_factory.divides_data(ctx.params),
             )
             ctx.model = self.make_model(ctx)
@@ -400,7 +402,7 @@ class Initialize(Stage):
             total = ctx.params.trainer.train_steps
             logging.info("Stage initialize: resumed at step %d of %d.", ctx.global_step, total)
         elif path is not None:
-            logging.info("Stage initialize: the weights of step %d.", ctx.global_step)
+            logging.info("Stage initialize: restored the weights of step %d.", ctx.global_step)
         elif pretrained:
             field = "task.init_checkpoint_optimizer"
             is_hot = hyperparams.get_by_path(ctx.params, field, "none") != "none"

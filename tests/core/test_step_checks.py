@@ -5,8 +5,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from official_lite import orbit
 from official_lite.common import error_report, errors
 from official_lite.core import base_task, base_trainer, input_reader, trainer_factory
+from official_lite.orbit.hooks import monitors
 from tests.line_experiment import LineTask
 
 
@@ -339,27 +341,49 @@ def test_missing_batch_size_is_named_with_its_block_and_a_remedy(
         make_trainer(params, task_cls=Points).train(tf.constant(1))
 
 
-class Talkative(LineTask):
-    """A task whose step returns a metric by its name, and something that nothing reads."""
+class Probe(orbit.GraphHook):
+    """A graph hook that reads the logs of the train step."""
 
-    def train_step(self, inputs, model, optimizer, metrics=None):
-        logs = super().train_step(inputs, model, optimizer, metrics)
-        read = {one.name: one.result() for one in metrics}
-        return {**logs, **read, "residual": tf.abs(logs[self.loss])}
+    def call(self, logs):
+        self.names = sorted(logs)
 
 
-@pytest.mark.parametrize(("task_cls", "is_told"), [(LineTask, False), (Talkative, True)])
+@pytest.mark.parametrize(
+    ("extra", "hooks", "is_told"),
+    [
+        ((), [], False),
+        (("residual",), [], True),
+        (("residual",), [monitors.GradientNorm()], True),
+        (("residual",), [Probe()], False),
+    ],
+    ids=["nothing", "residual", "read by no hook", "read by a hook"],
+)
 def test_log_of_a_train_step_that_nothing_reports_is_named_in_one_warning(
-    experiment, make_trainer, caplog, task_cls, is_told
+    experiment, make_trainer, caplog, extra, hooks, is_told
 ) -> None:
-    trainer = make_trainer(experiment(), task_cls=task_cls)
+    class Task(LineTask):
+        """A task whose step also returns the values of its metrics."""
+
+        def build_model(self):
+            model = super().build_model()
+            model.compile(loss="mse", metrics=["mae"])
+            return model
+
+        def train_step(self, inputs, model, optimizer, metrics=None):
+            logs = super().train_step(inputs, model, optimizer, metrics)
+            logs |= {one.name: one.result() for one in metrics}
+            logs |= model.get_metrics_result()
+            return {**logs, **dict.fromkeys(extra, tf.abs(logs[self.loss]))}
+
+    trainer = make_trainer(experiment(), task_cls=Task)
+    trainer.set_graph_hooks(hooks)
     logs = trainer.train(tf.constant(2))
     trainer.execution = "eager"
     trainer.train(tf.constant(2))
     assert "residual" not in logs
     told = _warnings(caplog, "does not report")
     assert len(told) == is_told
-    assert all("`residual`" in one and "`loss`" not in one for one in told)
+    assert all("returned `residual`, which" in one for one in told)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from tensorboard.plugins.hparams import plugin_data_pb2
 
 from official_lite import orbit
 from official_lite.common import errors
-from official_lite.core import train_lib
+from official_lite.core import input_reader, train_lib
 from tests import rounding
 from tests.line_experiment import NUM_EXAMPLES
 
@@ -282,6 +282,20 @@ def test_train_epochs_are_converted_to_steps_and_hooks_run_after_each_epoch(
     # 32 examples in batches of 8.
     assert steps == [4, 8, 12]
     assert "train_steps: 12" in (tmp_path / "params.yaml").read_text()
+
+
+def test_missing_batch_size_of_a_run_in_epochs_is_named_with_its_block(
+    experiment, make_task, tmp_path
+) -> None:
+    params = experiment(task={"train_data": {"global_batch_size": 0}}, trainer={"train_epochs": 2})
+
+    class Points(type(make_task(params))):
+        def build_inputs(self, params, input_context=None):
+            arrays = (np.ones((8, 2), "float32"), np.ones((8, 1), "float32"))
+            return input_reader.from_arrays(arrays, params, input_context)
+
+    with pytest.raises(errors.ConfigValueError, match=r"`task.train_data.global_batch_size` is 0"):
+        _run(params, Points(params.task), "train", tmp_path)
 
 
 def test_normalization_adapted_in_initialize_is_restored_when_a_run_resumes(

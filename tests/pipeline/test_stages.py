@@ -307,8 +307,15 @@ def test_run_in_epochs_is_evaluated_and_predicts_without_its_training_data(
     else:
         task = task_factory.get_task(params.task, logging_dir=str(tmp_path))
         train_lib.run_experiment(None, task, mode, params, str(tmp_path))
-    record = json.loads((tmp_path / "run.json").read_text())
-    assert record["global_step"] == 8
+    record = json.loads((tmp_path / f"run.{mode}.json").read_text())
+    assert (record["global_step"], record["train_steps"]) == (8, 8)
+
+
+def test_epochs_of_a_longer_run_are_counted_in_its_training_data(experiment, tmp_path) -> None:
+    _run(experiment(trainer={"train_epochs": 2}), "train", tmp_path)
+    _run(experiment(trainer={"train_epochs": 5}), "eval", tmp_path)
+    record = json.loads((tmp_path / "run.eval.json").read_text())
+    assert (record["global_step"], record["train_steps"]) == (8, 20)
 
 
 def test_build_stage_that_replaces_the_model_does_not_change_the_config(
@@ -542,10 +549,12 @@ def test_log_of_a_resumed_run_states_its_first_step(experiment, log_of, first_ru
     assert "initialize: resumed at step 8 of 20" in log_of(model_dir)
 
 
-def test_log_of_an_evaluation_states_the_step_of_its_weights(experiment, log_of, first_run) -> None:
+@pytest.mark.usefixtures("log_as_train_py_does")
+def test_log_of_an_evaluation_states_the_step_of_its_weights(experiment, first_run) -> None:
     model_dir, _ = first_run
     _run(experiment(), "eval", model_dir)
-    assert "initialize: the weights of step 8." in log_of(model_dir)
+    log = (model_dir / "log.eval.txt").read_text()
+    assert "initialize: restored the weights of step 8." in log
 
 
 def test_warm_start_reads_the_weights_of_another_run(

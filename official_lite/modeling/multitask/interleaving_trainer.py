@@ -147,6 +147,7 @@ class MultiTaskInterleavingTrainer(base_trainer.MultiTaskBaseTrainer):
         ) -> Mapping[str, Any]:
             logs = step_checks.call_train_step(task, inputs, model, optimizer, metrics)
             loss = step_checks.training_loss(task, logs)
+            step_checks.warn_of_unreported_logs(task, logs, metrics, model, self._graph_hooks)
             weight = self._weight_in(name, inputs)
             step_metrics.add_loss(self.training_losses[name], loss, weight)
             step_metrics.add_loss(self.train_loss, loss, weight)

@@ -362,7 +362,7 @@ def run_experiment_with_multitask_eval(
             eval_summary_manager=eval_summary_manager,
         )
 
-    params = epochs.resolve(params, train_task)
+    params = train_data.resolve_epochs(params, train_task, mode, model_dir)
     return core_lib.execute(
         build_runner, strategy=distribution_strategy, params=params, mode=mode, model_dir=model_dir
     )

@@ -105,6 +105,26 @@ def test_multitask_run_returns_metrics_only_with_run_post_eval(
     assert [(r["step"], r["split"]) for r in reports] == [(4, "validation"), (8, "validation")]
 
 
+def test_run_in_epochs_is_evaluated_on_several_tasks_without_its_training_data(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    params = _multi_eval_experiment(train_epochs=2)
+    params.task.train_data.is_training = True
+    _run_multi_eval(params, "train", tmp_path)
+    task_cls = type(task_factory.get_task(params.task))
+    build_inputs = task_cls.build_inputs
+
+    def without_training_data(self: Any, params: Any, input_context: Any = None) -> Any:
+        if params.is_training:
+            raise FileNotFoundError("train.csv")
+        return build_inputs(self, params, input_context)
+
+    monkeypatch.setattr(task_cls, "build_inputs", without_training_data)
+    _run_multi_eval(params, "eval", tmp_path)
+    record = json.loads((tmp_path / "run.eval.json").read_text())
+    assert (record["global_step"], record["train_steps"]) == (6, 6)
+
+
 def test_decay_ratio_of_a_schedule_is_converted_to_steps_in_multitask_training(
     run: Callable[..., Any], experiment: Experiment, tmp_path: pathlib.Path
 ) -> None:
