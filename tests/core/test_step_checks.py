@@ -366,7 +366,7 @@ def test_log_of_a_train_step_that_nothing_reports_is_named_in_one_warning(
 
         def build_model(self):
             model = super().build_model()
-            model.compile(loss="mse", metrics=["mae"])
+            model.compile(loss="mse", metrics=["mse"])
             return model
 
         def train_step(self, inputs, model, optimizer, metrics=None):

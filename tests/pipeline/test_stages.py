@@ -308,7 +308,7 @@ def test_run_in_epochs_is_evaluated_and_predicts_without_its_training_data(
         task = task_factory.get_task(params.task, logging_dir=str(tmp_path))
         train_lib.run_experiment(None, task, mode, params, str(tmp_path))
     record = json.loads((tmp_path / f"run.{mode}.json").read_text())
-    assert (record["global_step"], record["train_steps"]) == (8, 8)
+    assert (record["status"], record["global_step"]) == ("done", 8)
 
 
 def test_epochs_of_a_longer_run_are_counted_in_its_training_data(experiment, tmp_path) -> None:

@@ -324,7 +324,9 @@ def run_experiment_with_multitask_eval(
     Raises:
         errors.OfficialLiteError: For any problem that the user can fix; see `common.errors`.
     """
-    params, model_dir = parsing.expand_home(params), files.expand_home(model_dir)
+    model_dir = files.expand_home(model_dir)
+    # The default argument below is the resolved config.
+    params = train_data.resolve_epochs(parsing.expand_home(params), train_task, mode, model_dir)
 
     def build_runner(
         params: configs.MultiEvalExperimentConfig = params,
@@ -362,7 +364,6 @@ def run_experiment_with_multitask_eval(
             eval_summary_manager=eval_summary_manager,
         )
 
-    params = train_data.resolve_epochs(params, train_task, mode, model_dir)
     return core_lib.execute(
         build_runner, strategy=distribution_strategy, params=params, mode=mode, model_dir=model_dir
     )
