@@ -151,8 +151,8 @@ class _Walk:
         names = [self._renamed.get(s.layer_name or "", s.layer_name) for s in node.layers]
         saved = {n: s for n, s in zip(names, node.layers, strict=True) if names.count(n) == 1}
         saved.pop(None, None)
-        # The numbers in default names depend on the process, so match default names only if the
-        # model has all saved names.
+        # Keras numbers default names (`dense_1`) in the order in which a process creates layers, so
+        # match by default name only if the model has all saved names.
         are_equal = saved.keys() <= {layer.name for layer in layers}
         by_name = [
             (layer, saved[layer.name])

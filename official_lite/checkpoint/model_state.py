@@ -227,7 +227,8 @@ def _write_vocabulary(layer: Any, state: dict[str, Any]) -> None:
 
 
 _VOCABULARY = _Kind(
-    # The layer's public config is the same for a vocabulary from a file and for a missing one.
+    # The attribute is private, but the layer's public config does not tell whether it has a
+    # vocabulary from a file or none at all.
     learns=lambda layer: not layer._has_input_vocabulary,
     read=_read_vocabulary,
     write=_write_vocabulary,

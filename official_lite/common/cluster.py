@@ -525,8 +525,8 @@ class _RollCall:
     def _two_in_one_place(self, other: Mapping[str, Any]) -> errors.ConfigValueError:
         return errors.ConfigValueError(
             f"Two processes use the name {self._name}: {self._process} (this one) and "
-            f"{other['process']}. Give each process its own index in TF_CONFIG, and start it on "
-            f"the host of its address, {self._addresses[self._name]}."
+            f"{other['process']}. Give each process its own index in TF_CONFIG, and start "
+            f"{self._name} on the host with the address {self._addresses[self._name]}."
         )
 
 

@@ -342,8 +342,8 @@ def expand(params: Any, default: str = "") -> Any:
     if not directory:
         raise errors.ConfigValueError(
             f"The config uses {PLACEHOLDER}, but `workspace` is not set. Set it to a "
-            "directory (--set=workspace=path/to/directory), or move these fields to a "
-            "--config_file, whose directory then is the workspace."
+            "directory (--set=workspace=path/to/directory), or move the fields with "
+            f"{PLACEHOLDER} to a --config_file. The workspace is then the directory of this file."
         )
     expanded = hyperparams.map_texts(params, lambda text: text.replace(PLACEHOLDER, directory))
     if hasattr(expanded, "workspace"):

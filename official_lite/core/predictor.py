@@ -170,7 +170,7 @@ class Predictor:
 
 
 def _author(task: base_task.Task) -> Callable[..., Any]:
-    """Return the method whose code chooses the predictions of a task, for error messages."""
+    """Return the method that determines what a task predicts, to name it in error messages."""
     is_default = type(task).predict_step is base_task.Task.predict_step
     return task.build_predictions if is_default else task.predict_step
 

@@ -664,8 +664,9 @@ def _sizes(input_path: Sequence[str] | str | hyperparams.ParamsDict) -> list[str
     try:
         found = file_patterns.match_files(input_path)
     except errors.OfficialLiteError as error:
-        # Return the message for comparison, because the error may occur on this worker only. If it
-        # occurs on all workers, reading the data will raise it.
+        # Return the message instead of raising the error, so that the workers can compare their
+        # results: it may occur on this worker only. If it occurs on all, reading the data raises
+        # it.
         return [str(error)]
     with concurrent.futures.ThreadPoolExecutor(_MAX_THREADS) as pool:
         sizes = pool.map(files.size, found)

@@ -329,7 +329,8 @@ class TrainData:
             is_counted: Whether the loop counts the batches that it reads.
         """
         if not is_counted:
-            # The batch count is from another execution mode, and this mode would not increase it.
+            # The restored count comes from a run in another execution mode. This mode does not
+            # count batches, so the count would be out of date in the next checkpoint.
             self.batches_read.assign(0)
         self._convert_counts()
         # Checkpoints of older versions contain no batch count, so compute the count from the step.

@@ -93,8 +93,8 @@ def _patterns(input_path: Sequence[str] | str) -> Iterator[str]:
     entries = [input_path] if isinstance(input_path, str) else input_path
     if not isinstance(entries, (list, tuple)) or not all(isinstance(e, str) for e in entries):
         raise errors.ConfigValueError(
-            "`input_path` must be a path or pattern, several of them separated by commas, or a "
-            f"list of such strings; got {input_path!r}."
+            "`input_path` must be a path or pattern, a string of paths or patterns separated by "
+            f"commas, or a list of such strings; got {input_path!r}."
         )
     for entry in entries:
         patterns = map(str.strip, entry.split(","))

@@ -175,13 +175,13 @@ class VirtualReplicasExecutor(executors.GraphExecutor):
         """Call a function for each shard of this replica.
 
         Args:
-            fn: A function that maps a shard to a list of tensors, which are summed over all virtual
-                replicas, and to other outputs.
+            fn: A function that takes a shard and returns a pair: a list of tensors, which are
+                summed over all virtual replicas, and its other outputs.
             shards: The shards.
             jit_compile: Whether to compile the function with XLA.
 
         Returns:
-            The sums, and the other outputs of each shard.
+            A pair: the sums, and a list of the other outputs, with one element for each shard.
         """
         replica = tf.distribute.get_replica_context()
 

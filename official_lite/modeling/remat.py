@@ -217,10 +217,12 @@ class _Call:
     ) -> list[tf.Tensor | None]:
         """Return the gradients like `_gradients`, but recompute in a loop of one iteration.
 
-        XLA ignores control dependencies and merges identical computations, but not across a loop
-        boundary. It cannot remove the loop, because it does not know that a hyperbolic tangent
-        is at most 1. It cannot move the recomputation out of the loop either, because each
-        iteration replaces all loop variables: `values` by gradients, and `states` by new states.
+        XLA ignores control dependencies and would merge the recomputation with the forward pass,
+        because they are identical, but it does not merge across a loop boundary. The number of
+        iterations is computed with a hyperbolic tangent. XLA does not know that its value is at
+        most 1, so it cannot tell that there is one iteration, and remove the loop. It cannot move
+        the recomputation out of the loop either, because each iteration replaces all loop
+        variables: `values` by gradients, and `states` by new states.
         """
         sample = tf.reshape(tf.cast(upstream[0], tf.float32), [-1])[:1]
         count = tf.where(tf.reduce_any(tf.tanh(sample) > 2.0), 0, 1)
@@ -265,7 +267,8 @@ class _Call:
             args, kwargs = self._arguments(inputs)
             with keras.StatelessScope(pairs, collect_losses=True) as scope:
                 # Unlike `call`, `__call__` restores the training mode and the precision of
-                # sublayers. In a stateless scope, the replaced `call` behaves like the original.
+                # sublayers. It calls the replacement of `call`, which runs the original here,
+                # because this is a stateless scope.
                 outputs = self._layer(*args, **{**kwargs, "training": True})
         gradients = tape.gradient(
             [output for output in nests.tensors_in(outputs) if _is_float(output)],

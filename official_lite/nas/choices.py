@@ -400,7 +400,7 @@ class ChosenInputs:
 def _check_reduction(reduction: str) -> None:
     if reduction not in _REDUCTIONS:
         raise errors.ConfigValueError(
-            f"`reduction` is {reduction!r}. {suggestions.did_you_mean(reduction, _REDUCTIONS)}"
+            f"Unknown `reduction` {reduction!r}. {suggestions.did_you_mean(reduction, _REDUCTIONS)}"
         )
 
 

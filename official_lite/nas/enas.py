@@ -234,7 +234,7 @@ class EnasTrainer(one_shot_trainer.OneShotTrainer):
         finite = tf.where(is_finite, tf.stack(rewards), 0.0)
         num_finite = tf.reduce_sum(tf.cast(is_finite, tf.float32))
         reward = tf.math.divide_no_nan(tf.reduce_sum(finite), num_finite)
-        # Initialize the baseline with the mean reward of the first architectures.
+        # In the first update, the baseline becomes the mean reward of the update's architectures.
         is_first = tf.equal(before, _NO_REWARD)
         after = tf.where(is_first, reward, decay * before + (1.0 - decay) * reward)
         after = tf.where(num_finite > 0.0, after, before)

@@ -99,7 +99,8 @@ STRINGS = {
     "keras.losses.Reduction.SUM_OVER_BATCH_SIZE": "sum_over_batch_size",
 }
 
-# Maps each prefix of called names to its renamed arguments, with None for an argument to remove.
+# Maps the beginning of the name of a called function or class to its renamed arguments: the old
+# name to the new one, or to None if the argument has to be removed.
 RENAMED_ARGUMENTS: dict[str, dict[str, str | None]] = {
     "keras.optimizers.": {"lr": "learning_rate", "jit_compile": None},
     "keras.layers.BatchNormalization": {"fused": None},

@@ -173,8 +173,8 @@ class GraphMetrics:
         self._lock = threading.Lock()
         self._scalars: dict[str, Any] = {}
         self._histograms: dict[str, Any] = {}
-        # Each name and size of an image has its own pixel variable. `_last_sizes` holds, by name,
-        # the 1-based position in `_pixels` of the size recorded last; 0 means no image.
+        # The pixels of each name and image size have a variable of their own. `_last_sizes` maps a
+        # name to the 1-based position in `_pixels` of the variable written last; 0 means no image.
         self._last_sizes: dict[str, Any] = {}
         self._pixels: dict[tuple[str, tuple[int, ...]], Any] = {}
         self._read_and_reset: Callable[[], tf.Tensor] | None = None

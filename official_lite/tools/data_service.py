@@ -55,7 +55,7 @@ def run(args: argparse.Namespace) -> int:
     is_over = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: is_over.set())
-    # Print this message only after the handlers are installed: its reader may then send a signal.
+    # Install the handlers first: whoever reads this message may send a signal right away.
     terminal.say(what)
     is_over.wait()
     server.stop()

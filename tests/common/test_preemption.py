@@ -89,7 +89,7 @@ def test_signal_to_one_worker_is_recorded_but_does_not_stop_that_worker_alone(mo
         assert preemption.requested() == signal.SIGTERM
 
 
-def test_signal_to_the_chief_of_a_parameter_server_cluster_stops_it(monkeypatch):
+def test_signal_to_the_chief_of_a_parameter_server_cluster_stops_the_training(monkeypatch):
     cluster = {"chief": ["a:1"], "ps": ["b:2"], "worker": ["c:3", "d:4"]}
     config = {"cluster": cluster, "task": {"type": "chief", "index": 0}}
     monkeypatch.setenv("TF_CONFIG", json.dumps(config))

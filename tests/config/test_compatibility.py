@@ -173,7 +173,7 @@ def test_config_is_compared_with_params_yaml_in_a_model_garden_run_directory(
         compatibility.check(_params(runtime={"seed": 4}), str(tmp_path))
 
 
-def test_field_missing_from_old_params_yaml_is_a_change_only_if_it_is_set(
+def test_field_missing_from_old_params_yaml_is_a_change_only_if_the_new_config_sets_it(
     tmp_path: pathlib.Path,
 ) -> None:
     (tmp_path / "ckpt-3.index").touch()

@@ -49,7 +49,7 @@ def test_error_for_a_config_factory_that_returns_none_names_the_experiment():
         exp_factory.get_exp_config("forgetful")
 
 
-def test_config_factory_with_a_required_argument_is_refused_with_its_line():
+def test_error_for_a_config_factory_with_a_required_argument_names_the_argument():
     def sized(batch_size):
         return cfg.ExperimentConfig()
 

@@ -38,7 +38,9 @@ def test_yaml_number_with_an_exponent_is_parsed_as_a_float(tmp_path: pathlib.Pat
     assert _parse(tmp_path, "trainer: {loss_upper_bound: 1e-3}").trainer.loss_upper_bound == 1e-3
 
 
-def test_overrides_merge_mappings_and_replace_or_index_lists(tmp_path: pathlib.Path) -> None:
+def test_overrides_merge_mappings_and_replace_whole_lists_or_single_elements(
+    tmp_path: pathlib.Path,
+) -> None:
     params = _parse(tmp_path, "task: {model: {filters: [8, 16, 32]}}\n", set=["trainer.freeze=[a]"])
     assert params.task.model.filters == (8, 16, 32)
     assert params.task.model.units == (128,)

@@ -53,7 +53,7 @@ prediction.RowsTask.build_inputs = build_dying_inputs
 
 @pytest.mark.slow
 @pytest.mark.parametrize("file_format", ["jsonl", "parquet", "tfrecord"])
-def test_prediction_killed_five_times_writes_the_files_of_an_uninterrupted_one(
+def test_prediction_killed_five_times_writes_the_same_files_as_an_uninterrupted_one(
     file_format: str, tmp_path: pathlib.Path
 ) -> None:
     (tmp_path / "dying.py").write_text(DYING)

@@ -126,7 +126,7 @@ def test_checkpoint_of_a_two_replica_run_evaluates_to_the_reported_metrics(
 
 
 @pytest.mark.parametrize("draws", [False, True])
-def test_multitask_training_on_two_replicas_evaluates_to_the_reported_metrics(
+def test_evaluation_after_multitask_training_on_two_replicas_matches_the_reported_metrics(
     experiment: Callable[..., Any], two_replicas: Any, draws: bool
 ) -> None:
     config = experiment().task

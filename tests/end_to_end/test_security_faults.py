@@ -114,7 +114,7 @@ def test_safe_config_refuses_code_in_gin(
         "search={{space: {{trainer.hooks: [['{plugin}']]}}, metric: a, direction: max}}",
     ],
 )
-def test_safe_config_refuses_config_values_that_name_code(
+def test_safe_config_refuses_config_values_that_refer_to_python_code(
     plugin: pathlib.Path, mark: pathlib.Path, assignment: str
 ) -> None:
     with pytest.raises(errors.ConfigError, match="can run code, and --safe_config was given"):

@@ -400,7 +400,7 @@ def test_xla_with_many_batch_sizes_warns_once_and_auto_execution_chooses_graph(
     assert (record.execution, set(record.seconds_per_step)) == ("graph", {"graph"})
 
 
-def test_variable_snapshot_restores_only_the_variables_that_its_functions_change(
+def test_variable_snapshot_restores_only_the_variables_that_the_given_functions_change(
     two_replicas,
 ) -> None:
     with two_replicas.scope():

@@ -93,7 +93,7 @@ def _model(**kwargs) -> keras.Model:
     return keras.Model(inputs, nas.Cell(OPS, num_nodes=2, label="cell", **kwargs)(inputs))
 
 
-def test_cell_labels_choices_by_node_and_merges_node_outputs() -> None:
+def test_choices_in_a_cell_are_labeled_by_node_and_node_outputs_are_merged() -> None:
     space = resolution.space_of(_model())
     assert set(space) == {
         f"cell/{kind}_{node}_{op}" for kind in ("op", "input") for node in (2, 3) for op in (0, 1)

@@ -158,7 +158,7 @@ def test_non_finite_loss_is_reported_even_with_loss_scaling(train):
     assert "Loss scaling skips" in report
 
 
-def test_non_finite_report_is_logged_but_not_raised_if_stop_is_false(train, log_lines):
+def test_non_finite_values_are_logged_without_an_error_if_stop_is_false(train, log_lines):
     train(hooks.NonFinite(stop=False), lambda: Burst(5))
     assert sum("Step 5 is the first" in line for line in log_lines) == 1
 

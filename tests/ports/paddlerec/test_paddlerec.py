@@ -43,7 +43,7 @@ def _records(model_dir: pathlib.Path, split: str) -> list[dict]:
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("is_copied", [False, True])
-def test_five_stage_files_of_the_paddlerec_docs_replace_the_default_stages(
+def test_stage_files_of_the_paddlerec_docs_replace_all_five_default_stages(
     tmp_path: pathlib.Path, is_copied: bool
 ) -> None:
     workspace = HERE / "five_stages"
