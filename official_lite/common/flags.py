@@ -64,11 +64,6 @@ class Mode(enum.StrEnum):
         return self is Mode.PREDICT
 
     @property
-    def searches(self) -> bool:
-        """Return whether the run consists of the trials of a study."""
-        return self is Mode.SEARCH
-
-    @property
     def is_a_single_run(self) -> bool:
         """Return whether the run is a single one, in one model directory."""
         return self not in (Mode.SEARCH, Mode.CONTINUOUS_TRAIN_AND_EVAL)
