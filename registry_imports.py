@@ -3,7 +3,7 @@
 Your own project needs a file like this one, or passes `--import my_package` on the command line.
 """
 
-# Imported for their registrations.
+# Importing these modules registers their experiments.
 import experiments.language.bert_pretraining.configs
 import experiments.language.char_gpt.configs
 import experiments.language.gpt2.configs

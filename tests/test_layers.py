@@ -120,6 +120,6 @@ def test_module_imports_have_no_cycles() -> None:
         visit(name, [])
 
 
-def test_only_train_py_imports_registry_imports() -> None:
+def test_only_train_py_imports_the_registry_imports_module() -> None:
     importers = {name for name in MODULES if "registry_imports" in set(_imports(name))}
     assert importers == {"train"}

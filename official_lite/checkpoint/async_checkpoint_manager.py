@@ -119,7 +119,7 @@ class BackgroundSave:
         if sys.platform == "linux":  # Outside Linux, all threads of a process share one priority.
             thread = threading.get_native_id()
             niceness = os.getpriority(os.PRIO_PROCESS, thread) + NICENESS
-            # A sandbox may forbid changing the priority, which costs only speed.
+            # A sandbox may forbid this change. Training then only runs more slowly during the save.
             with contextlib.suppress(OSError):
                 os.setpriority(os.PRIO_PROCESS, thread, niceness)
         self._let_go()
@@ -129,7 +129,7 @@ class BackgroundSave:
 
 
 class _Snapshot(tf.train.experimental.ShardingCallback):
-    """A sharding callback that receives all tensors between reading and writing them."""
+    """A sharding callback, which TensorFlow calls between reading and writing the tensors."""
 
     def __init__(
         self,
@@ -273,7 +273,7 @@ class AsyncCheckpointManager(committed_checkpoint_manager.CommittedCheckpointMan
 
 
 def _without_async(options: tf.train.CheckpointOptions) -> tf.train.CheckpointOptions:
-    """Return a copy of the options without TensorFlow's own asynchronous saving.
+    """Return a copy of the options that disables TensorFlow's own asynchronous saving.
 
     With Keras variables, TensorFlow's implementation fails at the second save.
     """

@@ -51,8 +51,8 @@ class BestCheckpoints:
         self._strategy = strategy
         self._writable_directory: str | None = None
         self._history = _read_history(directory)
-        # The steps of the best checkpoints as of each saved state from which training may still
-        # resume.
+        # For each saved state from which training may still resume, the step of the checkpoint that
+        # was the best at that time.
         self._protected: set[int] = set()
 
     @property
@@ -157,8 +157,8 @@ class BestCheckpoints:
     def _wanted(self, known: Sequence[int]) -> set[int]:
         """Return the steps of the checkpoints to keep.
 
-        These are the last `max_to_keep` known steps up to and including the best step, and the same
-        for each protected step.
+        For the best step and for each protected step, these are the last `max_to_keep` known steps
+        up to and including that step.
         """
         ends = [self._history[-1][STEP_KEY] if self._history else -1, *self._protected]
         return {

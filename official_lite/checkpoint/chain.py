@@ -73,7 +73,7 @@ class Link:
 
     @property
     def kind(self) -> str:
-        """`record`, `checkpoint` or `removed`."""
+        """The kind of the line: `record`, `checkpoint` or `removed`."""
         return str(self.entries.get("kind", ""))
 
     @property
@@ -185,8 +185,10 @@ def config_of_run(prefix: str) -> str:
 def _find_config(directory: str, prefix: str) -> str | None:
     """Return the name of the file with the config that a checkpoint was saved with.
 
-    A resume with a changed config keeps the earlier one as `params.<n>.yaml`, unless the change is
-    harmless. The config of the next record that was kept is then as good.
+    When a run resumes with a changed config, the earlier config is kept as `params.<n>.yaml`,
+    unless the change is harmless. If the config of the checkpoint's own record was not kept, the
+    first later config that was kept differs only harmlessly and is returned. If the chain does not
+    lead to a config, the file with the highest number is returned.
     """
     kept = filter(None, map(_CONFIG.fullmatch, files.list_names(directory)))
     names = {int(match.group(1) or 0): match.group() for match in kept}

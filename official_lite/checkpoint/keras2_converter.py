@@ -200,7 +200,7 @@ def _part(target: object, name: str) -> Any:
         if isinstance(part := own.get(spelling), _HOLDERS):
             return part
         if isinstance(part, tf.Variable) and isinstance(target, keras.Layer):
-            # In layers of `official_lite.keras2`, a Keras weight shares the variable's value.
+            # In layers of `official_lite.keras2`, a `tf.Variable` may be the value of a weight.
             return next((weight for weight in target.weights if weight.value is part), None)
     named = [part for part in own.values() if isinstance(part, keras.Variable)]
     if isinstance(target, keras.Model):

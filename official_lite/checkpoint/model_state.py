@@ -51,7 +51,7 @@ _MAX_LISTED = 1000
 
 
 class _Names(tf.train.experimental.PythonState):
-    """The saved names of weights that are stored in a list, where positions may change."""
+    """The names of weights that are saved in a list, in which their positions may change."""
 
     def __init__(self, names: Sequence[str]) -> None:
         self._names = list(names)
@@ -112,8 +112,8 @@ def recurrent_items(model: keras.Model | tf.Module) -> dict[str, Any]:
     if states and tf.distribute.get_strategy().num_replicas_in_sync > 1:
         logging.warning(
             "Checkpoints do not contain the states of recurrent layers with `stateful=True`, "
-            "because each replica has its own. A resumed run begins with zeros. To resume exactly, "
-            "train on one replica."
+            "because each replica has its own. In a resumed run, these states start at zero. To "
+            "resume exactly, train on one replica."
         )
         return {}
     return {"recurrent_state": states} if states else {}
@@ -227,8 +227,8 @@ def _write_vocabulary(layer: Any, state: dict[str, Any]) -> None:
 
 
 _VOCABULARY = _Kind(
-    # The attribute is private, but the layer's public config does not tell whether it has a
-    # vocabulary from a file or none at all.
+    # Read a private attribute, because the layer's public config does not show whether the layer
+    # has a vocabulary from a file or no vocabulary yet.
     learns=lambda layer: not layer._has_input_vocabulary,
     read=_read_vocabulary,
     write=_write_vocabulary,
@@ -272,7 +272,8 @@ def describe(
         optimizer: A Keras optimizer that has its variables. Anything else is left out.
     """
     described: dict[str, Any] = {}
-    # Prefer `weights`, because `variables` includes those of metrics, which may change.
+    # Prefer `weights`, because `variables` includes the variables of metrics. A resumed run may
+    # have other metrics.
     weights = _variables(model, "weights") or _variables(model, "variables")
     if weights:
         described["model"] = _listing(weights)
@@ -370,8 +371,8 @@ def _require_same_order(
         )
     renamed = [f": `{a}` into `{b}`" for a, b in zip(old, new, strict=False) if a != b]
     logging.warning(
-        "%s and this run use different names for variables of the %s, which are restored in their "
-        "order%s.",
+        "%s and this run use different names for variables of the %s. These variables are restored "
+        "by position%s.",
         path,
         part,
         renamed[0] if renamed else "",

@@ -82,7 +82,7 @@ class Node:
 
     @functools.cached_property
     def children(self) -> Mapping[str, "Node"]:
-        """The child objects by local name, without optimizers and others that are not weights."""
+        """The child objects by local name, except optimizers and others that hold no weights."""
         return {
             name: child for name, child in self.all_children.items() if name not in _NOT_WEIGHTS
         }
@@ -117,7 +117,7 @@ class Node:
 
     @property
     def layer_name(self) -> str | None:
-        """The name of a layer, taken from the names of its variables; None if these differ.
+        """The name of a layer, taken from its variables; None if they name different layers.
 
         For a layer without variables of its own, this is the first part of the names of the
         variables of its inner layers.
@@ -168,7 +168,7 @@ class SavedGraph:
 
     @property
     def has_graph(self) -> bool:
-        """Whether objects were saved; false if tensors were saved by name, as in TensorFlow 1."""
+        """Whether the checkpoint contains an object graph, which TensorFlow 1 does not write."""
         return GRAPH_KEY in self.shapes
 
     @property

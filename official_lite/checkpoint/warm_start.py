@@ -227,8 +227,8 @@ def _find_keras2(
     """Match the weights to a checkpoint of Keras 2; return None for any other checkpoint.
 
     If a subclassed model was saved without an optimizer, the checkpoint does not show which version
-    of Keras wrote it. It is then treated as a Keras 2 checkpoint only if weights are missing and
-    this makes the match complete.
+    of Keras wrote it. It is then treated as a Keras 2 checkpoint only if weights would otherwise be
+    missing and the conversion matches every weight and every tensor.
     """
     is_sure = checkpoint.is_of_keras2
     may_be = (

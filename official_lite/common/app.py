@@ -120,7 +120,8 @@ def _explain(error: flags.Error) -> str:
     if path and "set" in flags.FLAGS:
         value = str(error.flagvalue).partition("=")[2]
         return (
-            f"There is no flag --{name}. To set it in the config, use --set={path}={value or '…'}."
+            f"There is no flag --{name}. To set this value in the config, use "
+            f"--set={path}={value or '…'}."
         )
     known = [flag for flag in flags.FLAGS if len(flag) > 1]
     near = suggestions.nearest(name, known)

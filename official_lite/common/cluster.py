@@ -71,7 +71,7 @@ _TASK = re.compile(r"/job:(\w+)(?:/replica:\d+)?/task:(\d+)")
 # TensorFlow's name for the service that the leader runs for all processes.
 _SERVICE = "/tensorflow.CoordinationService/"
 
-# Its name for the barrier at which all processes meet when they start it.
+# TensorFlow's name for the barrier at which all processes meet when they start this service.
 _START = "Wait_for_all_tasks_to_register"
 
 
@@ -202,7 +202,8 @@ def _try(address: str) -> str | None:
 def _who_has_gone(addresses: Mapping[str, str]) -> Iterable[str]:
     """Poll for up to two seconds and return the names of the processes that no longer listen.
 
-    A killed process loses its connections before it stops listening.
+    One look is not enough, because a killed process loses its connections before it stops
+    listening.
     """
     deadline = time.monotonic() + _SECONDS_TO_BE_GONE
     while not (gone := unreachable(addresses)) and time.monotonic() < deadline:
@@ -219,11 +220,12 @@ def _who_was_lost(
     is frozen, the heartbeats time out, and the error may name only the leader's service.
     """
     text = f"{error} {error.__cause__}"
-    # A deadline may also pass in a file system or in the tf.data service.
+    # A `DeadlineExceededError` may also come from a file system or from the tf.data service.
     is_late = _is_of_tensorflow(error, "DeadlineExceededError") and _SERVICE in text
     if not is_late and not _is_of_tensorflow(error, "UnavailableError", "AbortedError"):
         return ()
-    # A barrier also names the first process that arrived.
+    # The error of a barrier also names the first process that arrived, so read only the names of
+    # the processes that did not arrive.
     _, is_barrier, text = text.rpartition("Some timed out task names:")
     tasks = {tf_config.task_name(job, int(index)) for job, index in _TASK.findall(text)}
     if is_late and not is_barrier and tasks <= {own_name}:
@@ -255,14 +257,14 @@ _SECONDS_OF_FAREWELL = 1.0
 
 _MAX_BYTES = 2**22
 
-# Beyond this number, each new connection closes the oldest one, so that idle connections neither
-# use up all file descriptors nor keep out workers, which send their message immediately.
+# Beyond this number, each new connection closes the oldest one. Otherwise, idle connections could
+# use up all file descriptors. Workers are not affected, because they send their message at once.
 _MAX_CONNECTIONS = 64
 
 # The keys that every message must contain.
 _QUESTION = {"name", "id", "process", "cluster", "jobs", "proof"}
 
-# The keys that an answer contains in addition to those of every message.
+# The additional keys that an answer must contain.
 _ANSWER = {"missing", "problem", "is_config"}
 
 # TensorFlow cannot leave and rejoin a cluster, so one rendezvous per process is enough.
@@ -412,7 +414,7 @@ class _RollCall:
             raise ValueError("the message lacks keys that every worker sends")
         proof = str(message.pop("proof")).encode()
         if not hmac.compare_digest(self._proof(message).encode(), proof):
-            raise ValueError("a different token")
+            raise ValueError("the message is signed with a different token")
         return message
 
     def _hear(self, question: Mapping[str, Any], *, is_told: bool) -> None:
@@ -504,7 +506,8 @@ class _RollCall:
 
     def _waits(self) -> list[str]:
         own = [f"{name} at {self._addresses[name]} ({why})" for name, why in self._missing.items()]
-        # Others may miss this worker, if this host does not have its address in the cluster.
+        # Other workers can't reach this worker if its address in the cluster is not an address of
+        # this host.
         missed_by: dict[str, list[str]] = {}
         for name, missing in sorted(self._unready.items()):
             for one in missing:

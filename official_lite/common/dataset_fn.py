@@ -9,8 +9,8 @@ from official_lite.common import errors, suggestions
 
 PossibleDatasetType = Callable[..., tf.data.Dataset]
 
-# Maps each file type to TensorFlow's name for its compression; None for Riegeli, whose dataset has
-# no such argument.
+# Maps each file type to TensorFlow's name for its compression. The value is None for Riegeli, whose
+# dataset takes no such argument.
 FILE_TYPES: dict[str, str | None] = {
     "tfrecord": "",
     "tfrecords": "",

@@ -15,10 +15,10 @@ from official_lite.common.tf_config import configure_cluster as configure_cluste
 # cause a warning.
 _WITHOUT_EFFECT = {"num_cores_per_replica": 1, "default_shard_dim": -1}
 
-# How long the workers wait at least for one that is still preparing its data.
+# The minimum time, in seconds, that workers wait for a worker that is still preparing its data.
 _MIN_SECONDS_TO_CONNECT = 600.0
 
-# A week. TensorFlow counts nanoseconds in 64 bits.
+# One week. The limit prevents an overflow, because TensorFlow counts nanoseconds in 64 bits.
 _MAX_SECONDS_TO_CONNECT = 7 * 24 * 3600.0
 
 

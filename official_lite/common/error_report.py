@@ -47,7 +47,8 @@ _LIBRARY_PARTS = re.compile(
 )
 _CONVERTED_CALL = re.compile(r"autograph[\\/]impl[\\/]api\.py$")
 
-# The modules whose frames below a line of the user show that the line has started a run.
+# Matches the modules that run the training. If a line of the user's code leads to a frame in one of
+# them, the line has only started a run.
 _RUN = re.compile(r"[\\/](?:run[\\/]driver|orbit[\\/]controller|core[\\/]base_trainer)\.py$")
 
 _FRAME_IN_TEXT = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')
@@ -126,11 +127,12 @@ def user_place(error: BaseException) -> traceback.FrameSummary | None:
 
 
 def _failed_call(error: BaseException, *, in_run: bool) -> str:
-    """Describe the call of the framework that failed, below any code of the user; else return "".
+    """Describe the failed call of the framework; return "" if the user's own code failed.
 
     The call is the first one into a library, such as `BinaryAccuracy.update_state`, or else the
     method of the innermost object in the framework's frames, such as `ToyTask.validation_step`.
-    With `in_run`, only calls in a run are described, which the user's code has merely started.
+    With `in_run`, describe only calls within a run, because the user's code has merely started the
+    run.
     """
     for one in reversed(list(_tellings(error))):
         all_calls = _calls(one)
@@ -141,24 +143,25 @@ def _failed_call(error: BaseException, *, in_run: bool) -> str:
         if not own or (in_run and not any(_RUN.search(frame.filename) for frame, _ in calls)):
             continue
         if own[0] > 0 and (called := calls[own[0] - 1])[1] is not None:
-            # Do not run a property: that of a user may fail. Keras' property reads `_name`.
+            # Do not evaluate a property, because a user's property may raise an error. Keras'
+            # property `name` returns `_name`.
             names = (inspect.getattr_static(called[1], key, None) for key in ("name", "_name"))
             of = next((f" of `{name}`" for name in names if isinstance(name, str)), "")
             return f"while official_lite called `{_method(*called)}`{of}"
         methods = [calls[index] for index in own if calls[index][1] is not None]
-        # Of the nested methods of the innermost object, users know the outermost one best.
+        # If several methods of the innermost object are nested, users know the outermost one best.
         nested = [call for call in methods if call[1] is methods[0][1]]
         return f"while official_lite called `{_method(*[calls[own[0]], *nested][-1])}`"
     return ""
 
 
-# A frame, and the object whose method is called, or None.
+# A frame, and the object whose method is called; None if there is none or it is unknown.
 _Call = tuple[traceback.FrameSummary, Any]
 
 
 def _calls(error: BaseException) -> list[_Call]:
     """Return the calls on the stack of an error, the innermost first."""
-    # Only the message of a failed op of a graph shows which code created the op.
+    # If an op of a graph fails, only the error message shows which code created the op.
     if hasattr(error, "node_def") and (created := _frames_in_text(error)):
         return [(frame, None) for frame in reversed(created)]
     calls = [
@@ -184,7 +187,7 @@ def raising_function(error: BaseException) -> str:
 def place_in_text(error: BaseException) -> str:
     """Return " (PLACE)" for the innermost line of the user's code in a message; else ""."""
     frames = _frames_in_text(error)[::-1]
-    # Code of the user may be an installed package.
+    # The user's code may be part of an installed package.
     others = (
         f for f in frames if not _is_own(f) and f"{os.sep}tensorflow{os.sep}" not in f.filename
     )
@@ -268,7 +271,8 @@ def brief_traceback(error: BaseException) -> str:
     first = next((i for i, frame in enumerate(kept) if _is_of_user(frame)), len(kept))
     of_user = [frame for frame in kept[first:] if _is_of_user(frame)]
     if not of_user:
-        # The function of the user that could not be called, if there is one.
+        # No line of the user's code was executed, so show the user's function that could not be
+        # called, if there is one.
         return "".join(_formatted(place) for place in [user_place(error)] if place)
     return "".join(map(_formatted, kept[max(first - 1, 0) : first] + of_user))
 
@@ -340,7 +344,10 @@ def _traced_cause(error: BaseException) -> tuple[str, str] | None:
 
 
 def _tellings(error: BaseException) -> Iterator[BaseException]:
-    """Yield an error and its causes: errors it was raised from or whose message it repeats."""
+    """Yield an error and its causes, starting with the error itself.
+
+    A cause is the error in `raise … from error`, or an earlier error whose message is repeated.
+    """
     seen: set[int] = set()
     one: BaseException | None = error
     while one is not None and id(one) not in seen:
@@ -357,7 +364,7 @@ def _frames(error: BaseException) -> list[traceback.FrameSummary]:
     if isinstance(error, SyntaxError) and error.filename and error.lineno:
         frames.append(_frame(error.filename, error.lineno, "<module>"))
     if hasattr(error, "node_def"):
-        # Only the error message of a failed op shows which code created the op.
+        # If an op of a graph fails, only the error message shows which code created the op.
         frames += _frames_in_text(error)
     return frames
 

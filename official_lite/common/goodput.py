@@ -94,7 +94,7 @@ class TimeRecord:
 
     @property
     def wall_seconds(self) -> float:
-        """The seconds from the creation of the first process to the last sign of life."""
+        """The seconds from `begin` to `end`."""
         return self.end - self.begin
 
     @property

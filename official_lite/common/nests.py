@@ -5,8 +5,8 @@ from typing import Any, TypeAlias
 
 import tensorflow as tf
 
-# Only the user's dataset, model and task know how their values are nested: type checkers can't
-# follow the structure, so these types accept any structure.
+# The user's dataset, model and task determine how values are nested. Type checkers can't know this
+# structure, so the type accepts any value.
 Nest: TypeAlias = Any
 """A tensor, an array, or any nesting of tuples, lists and dicts of them."""
 

@@ -152,8 +152,8 @@ class _Watch:
                 self._first_time = time.monotonic()
                 self.first = signal.Signals(number)
                 logging.warning(
-                    "%s: Stopping after the current step and saving. A second signal stops the "
-                    "process immediately.",
+                    "%s: Stopping after the current step and saving the state. A second "
+                    "signal stops the process immediately.",
                     self.first.name,
                 )
             elif self._may_exit and self._is_second(number):

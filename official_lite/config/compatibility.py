@@ -131,7 +131,7 @@ def check(params: hyperparams.Config, model_dir: str, *, is_allowed: bool = Fals
             f"pass --experiment={before} to resume that run."
         )
     for change in changes:
-        logging.info("Config changes since the last start in %s: %s", model_dir, change)
+        logging.info("Config change since the last start in %s: %s", model_dir, change)
     harmful = [change for change in changes if not change.is_harmless]
     if not harmful:
         return changes
@@ -149,16 +149,17 @@ def check(params: hyperparams.Config, model_dir: str, *, is_allowed: bool = Fals
 
 
 def _warn_of_lost_checkpoints(model_dir: str) -> None:
-    # Checkpoints of other programs have other names.
+    # Do not warn about checkpoints with other names, which another program has saved.
     if any(name.endswith(".index") for name in files.list_names(model_dir)):
         return
     record = read_run(model_dir)
     has_ended = record.get("global_step") and record.get("status") in ("done", "preempted")
-    # A run that keeps no checkpoints lists none.
+    # Do not warn about a run that keeps no checkpoints; its chain lists none.
     if has_ended and chain.listed(chain.read(model_dir)):
         logging.warning(
-            "The run in %s has reached step %s, but its checkpoints are gone. It starts from step "
-            "0 and removes its records of later steps. To keep them, use another `model_dir`.",
+            "The run in %s has reached step %s, but its checkpoints are gone. Training restarts "
+            "from step 0 and removes the records of later steps. To keep these records, use "
+            "another `model_dir`.",
             model_dir,
             record["global_step"],
         )
@@ -218,8 +219,8 @@ def find_changes(params: hyperparams.Config, model_dir: str) -> list[Change]:
             # The config of the earlier run was written by a version that did not have this field.
             continue
         if path.startswith(_ARCHITECTURE) and became.get(_ARCHITECTURE):
-            # The earlier run was written by a version that recorded the name of a file, not its
-            # contents.
+            # The config of the earlier run was written by a version that recorded only the name of
+            # the architecture file, not its contents.
             continue
         # A schedule's steps may have been configured as ratios, so compare only the resolved steps.
         olds = [became] if path.startswith(_SCHEDULES) else [given, became]

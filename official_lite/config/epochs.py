@@ -55,7 +55,7 @@ _CONVERSIONS = "_conversions"
 
 @dataclasses.dataclass(frozen=True)
 class _Conversion:
-    """A field in steps, and the field from whose value the number of steps was derived."""
+    """The value derived for a field in steps, and the original field with its value."""
 
     block: str
     steps: str
@@ -243,7 +243,7 @@ def _override_of(conversions: Iterable[_Conversion]) -> dict[str, Any]:
 
 
 def _trainer_steps(in_epochs: dict[str, float], length: Fraction | None) -> dict[str, int]:
-    """Return the fields in steps, for the length of an epoch if it is known."""
+    """Return the values of the fields in steps; empty if the length of an epoch is unknown."""
     if length is None:
         return {}
     steps = {"steps_per_epoch": _whole_steps(length)}
@@ -333,7 +333,7 @@ def _length_of_dataset(params: Any, task: Any) -> Fraction:
     dataset = task.build_inputs(params.task.train_data)
     num_batches = length.epoch_length(dataset) if hasattr(dataset, "cardinality") else None
     if num_batches is None:
-        reason = "The training dataset does not tell how many batches an epoch has."
+        reason = "The training dataset does not report its number of batches."
         raise _unknown_length(reason, "task.train_data.num_examples")
     if num_batches == 0:
         raise errors.DataError("The training dataset is empty. Check `task.train_data`.")
@@ -359,7 +359,7 @@ def _share_of_data(params: Any, divides_data: bool | None) -> Fraction:
 
 
 def _require_data_to_ask(params: Any) -> None:
-    """Raise an error for a multi-task config unless a custom stage may set the epoch length."""
+    """Raise an error for several tasks, unless a custom stage may set the length of an epoch."""
     has_own_prepare = hyperparams.get_by_path(params, "pipeline.prepare", "")
     if hasattr(params.task, "task_routines") and not has_own_prepare:
         raise _unknown_length(_SEVERAL_TASKS)

@@ -246,7 +246,7 @@ def refuse_foreign_code(runtime: Any) -> None:
         errors.ConfigValueError: If a restriction is set and a field names machines or programs.
     """
     machines = "names machines that could run code here"
-    set_elsewhere = "Set them by --tpu or TF_CONFIG instead."
+    set_elsewhere = "Name the machines in --tpu or TF_CONFIG instead."
     programs = "names a directory of programs that this process would run"
     for name, problem, remedy in (
         ("tpu", machines, set_elsewhere),

@@ -39,7 +39,7 @@ __all__ = [
 
 
 # The maximum number of table elements that `NonfiniteCheck` reads per step, on average. An
-# optimizer update reads and writes more elements.
+# optimizer update reads and writes more elements, so the check is cheaper than an update.
 _NUMBERS_A_STEP = 50_000
 
 # The number of table rows in each block that `_rows_are_finite` reads.
@@ -286,7 +286,7 @@ class RecoveryAction:
     def _restore(self) -> None:
         skipped = self._skipped
         if self._trainer is not None:
-            # Reset the number of batches read, which checkpoints of older versions do not contain.
+            # Reset this count, because a checkpoint of an older version does not restore it.
             self._trainer.checkpoint.batches_read.assign(0)
         path = self.checkpoint_manager.restore_or_initialize()
         if path is None:

@@ -45,7 +45,7 @@ _LIGHTNING = {
     "create_model": "build_model",
 }
 
-# Ops that `_is_softmax` looks through, because their output has the same values as their input.
+# Op types that `_is_softmax` skips, because their output has the same values as their input.
 _KEEP_VALUES = ("Identity", "Cast", "Reshape")
 # The models that `_warn_of_unreported` has already checked.
 _unreported: weakref.WeakSet[keras.Model] = weakref.WeakSet()
@@ -527,8 +527,8 @@ def _require_optimizer(optimizer: Any, task: Task) -> None:
     if not hasattr(optimizer, "scale_loss"):
         raise errors.ConfigTypeError(
             f"The optimizer is {optimizer!r}, but the default `train_step` expects one Keras "
-            f"optimizer. Return one from {plugins.described(task.create_optimizer)}. For several, "
-            "override `train_step`; see docs/how_to/own_task.md."
+            f"optimizer. Return one from {plugins.described(task.create_optimizer)}. To use "
+            "several optimizers, override `train_step`; see docs/how_to/own_task.md."
         )
 
 
@@ -548,7 +548,7 @@ def _require_scalar(loss: Any, task: Task) -> None:
 
 
 def _has_compiled_loss(model: keras.Model) -> bool:
-    """Return whether `compile` was given a loss or the model's class overrides `compute_loss`."""
+    """Return whether the model is compiled, and has a loss or overrides `compute_loss`."""
     # `bool(model.compiled_loss)` can't be used: in Keras 3 it is true even for a model that was
     # never compiled.
     if not getattr(model, "compiled", False):
@@ -637,7 +637,7 @@ def warn_of_overridden_step(model: keras.Model | tf.Module, task: Task, name: st
 
 
 def _warn_of_lookalikes(task_cls: type[Task]) -> None:
-    """Warn about methods that are never called because of a misspelled name or a Lightning name."""
+    """Warn about methods with misspelled or Lightning names, which the trainer never calls."""
     methods = [name for name, value in vars(Task).items() if callable(value) and name[0] != "_"]
     for name, value in vars(task_cls).items():
         if name.startswith("_") or not callable(value) or hasattr(Task, name):

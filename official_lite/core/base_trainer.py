@@ -214,7 +214,7 @@ class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
 
     @property
     def global_step(self) -> tf.Variable:
-        """The number of updates, int64. All intervals of a run are counted in it."""
+        """The number of updates so far, int64. All intervals of a run are counted in updates."""
         return self._global_step
 
     @property
@@ -255,14 +255,14 @@ class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
 
     @property
     def batches_per_step(self) -> int:
-        """The number of batches that a step fetches: its micro-batches."""
+        """The number of batches that a step fetches, one for each micro-batch."""
         return train_data.count_micro_batches(self.config)
 
     @property
     def batch_counts(self) -> Any:
         """The variable that counts the batches read; None if they can't be counted."""
-        # Batches can't be counted on parameter-server workers, which may repeat steps, or in a nest
-        # of datasets, which has several positions.
+        # Batches can't be counted on parameter-server workers, because they may repeat steps. They
+        # can't be counted in a nest of datasets either, because it has several positions.
         is_counted = not self.has_coordinator and not tf.nest.is_nested(self.train_dataset)
         return self._train_data.variables["batches_read"] if is_counted else None
 
@@ -741,7 +741,8 @@ class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
         self._notify_exporter("settle", step)
 
     def _notify_exporter(self, event: str, *args: Any) -> None:
-        # A job that only trains may share the directory with the job that evaluates and exports.
+        # If this job only trains, another job may evaluate and export to the same directory, so do
+        # not change the exported files.
         if self.evaluates:
             exporter_events.notify(self._checkpoint_exporter, event, *args)
 

@@ -78,7 +78,8 @@ class BestCheckpointExporter(best_checkpoints.BestCheckpoints):
         """
         value = self._metric.value(eval_logs)
         if not self._metric.is_improvement(eval_logs, self.best):
-            # An interrupted export may have left the `info.json` of an earlier checkpoint.
+            # Rewrite `info.json`, because an interrupted export may have left the file of an
+            # earlier checkpoint.
             self.write_info()
             return False
         logging.info("Best %s so far: %g.", self._metric.name, value, extra=terminal.DETAIL)

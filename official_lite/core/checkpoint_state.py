@@ -16,11 +16,12 @@ from official_lite.modeling.optimization import ema_optimizer, gradient_accumula
 from official_lite.orbit.hooks.hook import hooks_by_name
 from official_lite.run import run_record
 
-# The base classes of layers, optimizers, variables, modules, random generators, lookup tables and
-# `tf.train.Checkpoint`.
+# Layers, optimizers, variables, modules, random generators, lookup tables and
+# `tf.train.Checkpoint` all derive from one of these classes.
 _STATE = (tf.__internal__.tracking.Trackable, keras.Variable)
 
-# Older versions saved only trainer and task attributes of these classes.
+# Older versions of the library saved only those attributes of trainers and tasks that are instances
+# of these classes.
 _ALWAYS_SAVED = (
     keras.Layer,
     keras.optimizers.Optimizer,
@@ -160,15 +161,14 @@ def _find_state(value: object, known: set[int]) -> Any:
 def _require_variables(where: str, items: nests.Nest, is_of_trainer: bool) -> None:
     """Raise an error for an optimizer, or a trainer's model, that has no variables yet.
 
-    A task's unbuilt models are allowed, because they may only augment examples and never have
-    variables.
+    An unbuilt model of a task is allowed: a model that only augments examples never has variables.
     """
     attribute = where.partition(".")[2]
     place = "`__init__`, after `super().__init__`" if is_of_trainer else "`build_model`"
     for value in tf.nest.flatten(items):
         if isinstance(value, keras.optimizers.Optimizer):
             call = f"self.{attribute} = optimizer_factory.prepare_optimizer(optimizer, other_model)"
-            advice = f"Build it on the weights that it trains, in {place}: `{call}`."
+            advice = f"Build it for the weights that it trains, in {place}: `{call}`."
         elif isinstance(value, keras.Model) and is_of_trainer:
             advice = f"Call `self.{attribute}.build(input_shape)` in {place}."
         else:

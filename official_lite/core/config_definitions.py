@@ -455,7 +455,8 @@ class TaskConfig(base_config.Config):
     def _merge(self, params: Mapping[str, Any], cursor: yaml_io.Cursor) -> None:
         for name in ("predict_data", "test_data"):
             if getattr(self, name) is None and isinstance(params.get(name), Mapping):
-                # Start with the validation data, which the same override may change.
+                # Start with the validation data. If the same override changes them, apply that
+                # change first.
                 if (given := params.get("validation_data")) is not None:
                     below = cursor.key("validation_data", params)
                     self._set("validation_data", given, self.validation_data, below)
@@ -465,7 +466,7 @@ class TaskConfig(base_config.Config):
         super()._merge(params, cursor)
 
     def _forget_the_validation_data(self, given: Mapping[str, Any]) -> None:
-        """Reset the fields of a copy of `validation_data` that do not describe other data."""
+        """Reset the fields of `predict_data` that describe only the copied `validation_data`."""
         copied = self.predict_data
         if not isinstance(copied, DataConfig):
             return

@@ -141,8 +141,8 @@ def _checked_keys(function_keys: list[str] | dict[str, str]) -> dict[str, str]:
     if isinstance(function_keys, list):
         if len(function_keys) != 1:
             raise errors.ConfigValueError(
-                "A list of `function_keys` must contain exactly one element; to export "
-                f"several functions, pass a dict of their served names. Got {function_keys}."
+                f"A list of `function_keys` must contain exactly one element; got {function_keys}. "
+                "To export several functions, pass a dict that maps their names to serving names."
             )
         function_keys = {function_keys[0]: tf.saved_model.DEFAULT_SERVING_SIGNATURE_DEF_KEY}
     for name in [*function_keys, *function_keys.values()]:

@@ -14,7 +14,7 @@ from official_lite.run import run_record, runtime
 
 __all__ = ["MicroBatchTooLargeError", "check", "detach", "raising_for_smaller_batches", "run"]
 
-# The entry of `run.json` with the number of micro-batches that fits.
+# The entry of `run.json` that records the number of micro-batches that fits in memory.
 _ENTRY = "fit_memory"
 _FIELD = "grad_accum_steps"
 
@@ -38,8 +38,8 @@ def check(config: config_definitions.ExperimentConfig, strategy: tf.distribute.S
     if config.trainer.fit_memory and strategy.cluster_resolver is not None:
         raise errors.ConfigValueError(
             "`trainer.fit_memory` is true, but with this strategy, a run may have several "
-            "processes, which can't restart together. Set it to false and "
-            "`trainer.grad_accum_steps` to a number that fits."
+            "processes, which can't restart together. Set it to false, and set "
+            "`trainer.grad_accum_steps` to a number of micro-batches that fits in memory."
         )
 
 
@@ -96,22 +96,27 @@ def run(
     if (
         isinstance(known, int)
         and known > params.trainer.grad_accum_steps
-        # The batch size may have been changed since.
+        # The batch size may have changed since the earlier run.
         and _batch_size(params) % known == 0
     ):
-        logging.info("`trainer.fit_memory`: `trainer.grad_accum_steps` is %d, as before.", known)
+        logging.info(
+            "`trainer.fit_memory` sets `trainer.grad_accum_steps` to %d, as in the earlier run.",
+            known,
+        )
         params = _divided(params, known, record)
     while True:
         try:
             attempt(params)
             return
         except MicroBatchTooLargeError as error:
-            # A custom stage may have changed the number that the trainer uses.
+            # The next number is larger, unless a custom stage changed the number that the trainer
+            # uses.
             if error.grad_accum_steps <= params.trainer.grad_accum_steps:
                 raise
             count, reason = error.grad_accum_steps, str(error.__cause__)
         except (tf.errors.ResourceExhaustedError, errors.OutOfMemoryError):
-            # No number fits now. Perhaps one does when nothing else uses the memory.
+            # Forget the recorded number of micro-batches. No number fits now, but the next run may
+            # have more memory.
             record.note(**{_ENTRY: {}})
             raise
         logging.warning(
@@ -122,13 +127,14 @@ def run(
             params.trainer.grad_accum_steps,
             count,
         )
-        # The error is gone now, and with it the last reference to the failed attempt.
+        # Python has deleted the error, and with it the last reference to the failed attempt, so
+        # its memory can be freed.
         runtime.forget_last_run()
         params = _divided(params, count, record)
 
 
 def detach(hooks: Iterable[orbit.Hook]) -> None:
-    """Remove what hooks that outlive an attempt know of it, so that its memory can be freed."""
+    """Remove the references of hooks to a failed attempt, so that its memory can be freed."""
     for hook in hooks:
         vars(hook).pop("controller", None)
         vars(hook).pop("trainer", None)
@@ -142,7 +148,7 @@ def _batch_size(params: config_definitions.ExperimentConfig) -> int:
 def _divided(
     params: config_definitions.ExperimentConfig, count: int, record: run_record.RunRecord
 ) -> config_definitions.ExperimentConfig:
-    """Return the config with more micro-batches, and record them."""
+    """Return the config with `count` micro-batches per update, and record both."""
     divided = params.replace(trainer={_FIELD: count})
     record.note(**{_ENTRY: {_FIELD: count}})
     record.replace_params(divided)

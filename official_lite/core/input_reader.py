@@ -59,12 +59,12 @@ __all__ = [
 
 Files = list[str] | dict[str, list[str]]
 
-# The number of examples that are mapped in parallel. It exceeds the number of cores, because
-# starting a call and waiting for it takes longer than mapping a small example.
+# The number of examples that are mapped in parallel. It may exceed the number of cores, because
+# starting a call and waiting for its result takes longer than mapping a small example.
 _PARALLEL_CALLS = max(32, os.cpu_count() or 1)
 
-# The number of prefetched batches. More batches do not help, and the number that tf.data's
-# autotuner chooses grows with every pause in training.
+# The default number of prefetched batches. More batches do not help. The number that tf.data's
+# autotuner chooses would grow with every pause in training.
 _PREFETCHED_BATCHES = 2
 
 # The number of examples decoded in one call if the batch size is unknown.
@@ -169,8 +169,8 @@ class InputReader:
         self._in_epochs = False
         # Whether the dataset consists of row chunks from a `source`.
         self._reads_source = False
-        # Whether the workers of a tf.data service can divide the files among themselves. A custom
-        # `dataset_fn` opens a single file, and its dataset may not be divisible.
+        # Whether the workers of a tf.data service can divide the files among themselves. A single
+        # file that a custom `dataset_fn` reads may not be divisible.
         self._shares_files = isinstance(self._matched_files, list) and (
             len(self._matched_files) > 1 or dataset_fn is tf.data.TFRecordDataset
         )
@@ -224,7 +224,9 @@ class InputReader:
         dataset = self._decode_and_parse_dataset(dataset, self._global_batch_size, input_context)
         if self._begin is not None and self._begin.batch and not self._in_epochs:
             num_read = self._begin.batches_of(input_context)
-            logging.info("Reading and skipping %d batches.", num_read)
+            logging.info(
+                "Reading and skipping the first %d batches to reach the saved position.", num_read
+            )
             dataset = dataset.skip(num_read)
         if self._postprocess_fn is not None:
             dataset = map_examples(dataset, self._postprocess_fn, tf.data.AUTOTUNE)
@@ -300,7 +302,8 @@ class InputReader:
         size = self._chunk_size(self._global_batch_size, input_context)
         begin = self._begin if self._in_epochs else None
         drops_rows = self._drop_remainder and self._batches_are_records()
-        # Several pipelines that read different chunks each drop rows of their own.
+        # If several pipelines read different chunks, each drops its own remaining rows, so the
+        # total number of rows does not determine the number of dropped rows.
         if drops_rows and not options.repeat and pipelines == 1:
             replicas.warn_of_dropped_examples(self._global_batch_size, source.num_rows)
         return reading.read_batches(

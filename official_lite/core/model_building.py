@@ -24,8 +24,8 @@ __all__ = [
     "warn_of_wrong_gradients",
 ]
 
-# oneDNN computes in blocks of so many channels. Only kernels with fewer input channels are affected
-# by the defect that `warn_of_wrong_gradients` looks for.
+# The number of channels in a block of oneDNN. The defect that `warn_of_wrong_gradients` looks for
+# affects only kernels with fewer input channels.
 _CHANNELS_OF_A_BLOCK = 8
 
 # Uninitialized memory may contain zeros by chance, so the gradient is computed more than once.
@@ -268,7 +268,7 @@ def _build_on_request(
         requests.append(lambda: build(*specs, **kwargs))
         raise RuntimeError(f"Building {part.name} outside the replica context.")
 
-    # Keras chooses the shapes to pass from the parameter names, which `wraps` preserves.
+    # Keep the parameter names of `build`, from which Keras determines the shapes to pass.
     part.build = functools.wraps(build)(note_and_stop)
     try:
         yield
@@ -409,7 +409,7 @@ def warn_of_wrong_gradients(model: keras.Model | tf.Module) -> None:
 
 @functools.cache
 def _computes_gradients_of_strided_kernels() -> bool:
-    """Return whether oneDNN's gradients of a strided 1x1 kernel are those of Eigen, in float64."""
+    """Return whether oneDNN's gradients of a strided 1x1 kernel match Eigen's float64 gradients."""
 
     @tf.function
     def compute(images: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:
@@ -424,7 +424,8 @@ def _computes_gradients_of_strided_kernels() -> bool:
             kernel = tf.random.stateless_uniform([1, 1, 6, 8], [seed, 1])
             exact = compute(tf.cast(values, tf.float64), tf.cast(kernel, tf.float64))
             error = tf.cast(compute(values, kernel), tf.float64) - exact
-            # Rounding is a thousand times smaller, uninitialized memory as large as the gradient.
+            # Rounding errors are about a thousand times smaller than this bound. Errors caused by
+            # uninitialized memory are as large as the gradient.
             if tf.reduce_max(tf.abs(error)) > 1e-3 * tf.reduce_max(exact):
                 return False
     return True

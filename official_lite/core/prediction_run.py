@@ -44,7 +44,8 @@ _TRAINING_INPUT = tuple(
 _PLACES = ("runtime.worker_hosts", "runtime.task_index")
 
 
-# What the chief says instead of its first batch: everything is complete, or it can't write.
+# The chief sends one of these numbers instead of its first batch if all predictions are complete,
+# or if it can't write them.
 _NOTHING, _REFUSED = -1, -2
 
 
@@ -144,7 +145,7 @@ def _predict_for_the_chief(trainer: base_trainer.Trainer, made_from: Mapping[str
     first_batch = _agree(trainer.strategy, _NOTHING, made_from)
     if first_batch == _REFUSED:
         raise errors.ConfigValueError(
-            "The chief can't write the predictions of this run. Its error says why."
+            "The chief can't write the predictions of this run. See the error of the chief."
         )
     if first_batch != _NOTHING:
         with contextlib.closing(trainer.predict(first_batch)) as batches:
@@ -153,7 +154,7 @@ def _predict_for_the_chief(trainer: base_trainer.Trainer, made_from: Mapping[str
 
 
 def _agree(strategy: tf.distribute.Strategy, first_batch: int, made_from: Mapping[str, Any]) -> int:
-    """Return the chief's first batch, after comparing what the workers predict from.
+    """Return the chief's first batch, after checking that all workers predict from the same source.
 
     Raises:
         errors.ConfigValueError: If the workers have different weights or input files.
@@ -168,9 +169,9 @@ def _agree(strategy: tf.distribute.Strategy, first_batch: int, made_from: Mappin
         raise errors.ConfigValueError(
             "The workers would predict with different weights or from different input files. This "
             f"worker has the weights {made_from['weights']} and the input files "
-            f"{made_from['input files']}. Give all workers the same files. While a training still "
+            f"{made_from['input files']}. Give all workers the same files. If a training run still "
             "saves checkpoints, set `prediction.checkpoint` to 'init' and `task.init_checkpoint` "
-            "to one of them."
+            "to one of these checkpoints."
         )
     return first_batch
 
@@ -269,7 +270,8 @@ def _find_remote(pattern: str) -> list[str]:
     try:
         return sorted(tf.io.gfile.glob(pattern)) or [pattern] * tf.io.gfile.exists(pattern)
     except tf.errors.UnimplementedError:
-        # TensorFlow does not support this file system, so the task must read the files without it.
+        # TensorFlow does not support this file system, so the task must have another way to read
+        # the files.
         return []
 
 

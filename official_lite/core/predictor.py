@@ -67,7 +67,7 @@ def build_dataset(
             )
         if length.is_infinite(dataset):
             raise errors.ConfigValueError(
-                "The data to predict repeat forever. Call `repeat` in `build_inputs` only if "
+                "The prediction data repeat forever. Call `repeat` in `build_inputs` only if "
                 "`params.is_training` is true."
             )
         dataset = dataset.skip(first_batch * num_replicas)
@@ -134,9 +134,10 @@ class Predictor:
                 yield exchange(as_arrays(predictions, num_rows, _author(task)))
 
     def _numbers(self, first_batch: int) -> Iterator[int]:
-        """Yield the numbers of the global batches; stop between two of them if a signal asks.
+        """Yield the numbers of the global batches until a signal requests a stop.
 
-        A single process checks before each batch, several workers agree between slices of batches.
+        A single process checks for a signal before each batch. Several workers agree on a stop
+        between slices of batches.
         """
         stop_check = preemption.StopCheck(self.strategy)
         for start, stop in stop_check.slices(first_batch, sys.maxsize, is_splittable=True):
@@ -219,7 +220,7 @@ def as_arrays(
 
 
 def _join(arrays: Sequence[npt.NDArray[Any]]) -> npt.NDArray[Any]:
-    # Drop arrays without rows, whose other dimensions may differ from those of the other arrays.
+    # Drop arrays without rows, because their other dimensions may not match.
     arrays = [array for array in arrays if len(array)] or arrays[:1]
     return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
 
@@ -240,7 +241,7 @@ def create_exchange(strategy: tf.distribute.Strategy) -> Exchange:
     @tf.function(input_signature=[tf.TensorSpec([None], tf.int64)])
     def gather(numbers: tf.Tensor) -> tf.Tensor:
         def send() -> tf.Tensor:
-            # The first replica of each worker sends for all of them.
+            # Only the first replica of each worker sends the numbers of its worker.
             replica = tf.distribute.get_replica_context().replica_id_in_sync_group
             return numbers[: tf.where(replica % num_own == 0, tf.size(numbers), 0)]
 
@@ -313,8 +314,8 @@ def checked(method: Callable[..., Any], predictions: Any) -> dict[str, tf.Tensor
     for name, value in predictions.items():
         if isinstance(value, tf.RaggedTensor | tf.SparseTensor):
             raise errors.ConfigTypeError(
-                f"{said} returned a {type(value).__name__} as {name!r}; {expected}. Apply "
-                "`to_tensor()`, or `tf.sparse.to_dense`, to it."
+                f"{said} returned a {type(value).__name__} as {name!r}; {expected}. "
+                "Convert it with `to_tensor()` or `tf.sparse.to_dense`."
             )
     tensors = {str(name): tf.convert_to_tensor(value) for name, value in predictions.items()}
     for name, tensor in tensors.items():

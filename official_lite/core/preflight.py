@@ -103,7 +103,7 @@ def check_run(
         if params.task.test_data == params.task.validation_data:
             logging.warning(
                 "`task.test_data` equals `task.validation_data`, so the test evaluates the data "
-                "that chose the best checkpoint. Set `task.test_data` to data that were not used."
+                "that were used to choose the best checkpoint. Set `task.test_data` to other data."
             )
     earlier = earlier_phases or {}
     if reads_weights:
@@ -519,7 +519,7 @@ def _task_cls(params: Any, task_cls: type[base_task.Task] | None) -> type[base_t
 
 def _input_paths(task: config_definitions.TaskConfig, mode: str) -> Iterator[tuple[str, list[str]]]:
     """Yield the config path and the values of each `input_path` of one or several tasks."""
-    # A task config may itself have a field `input_path`, in addition to those of its data configs.
+    # A task config may have a field `input_path` of its own, in addition to its data configs.
     blocks: list[tuple[str, Any]] = [*data_schemas.task_configs(task)]
     blocks += data_schemas.data_blocks(task, mode)
     for place, block in blocks:
@@ -665,8 +665,8 @@ def _sizes(input_path: Sequence[str] | str | hyperparams.ParamsDict) -> list[str
         found = file_patterns.match_files(input_path)
     except errors.OfficialLiteError as error:
         # Return the message instead of raising the error, so that the workers can compare their
-        # results: it may occur on this worker only. If it occurs on all, reading the data raises
-        # it.
+        # results: the error may occur on this worker only. An error that occurs on all workers is
+        # raised later, when the data are read.
         return [str(error)]
     with concurrent.futures.ThreadPoolExecutor(_MAX_THREADS) as pool:
         sizes = pool.map(files.size, found)

@@ -82,8 +82,8 @@ def returned(method: Callable[..., Any], value: Any, expected: str) -> Any:
         )
     if value is None:
         raise errors.ConfigTypeError(
-            f"{plugins.described(method)} returned None; expected {expected}. Check that it "
-            "ends with `return`."
+            f"{plugins.described(method)} returned None; expected {expected}. Check that the "
+            "method ends with a `return` statement."
         )
     return value
 
@@ -209,7 +209,7 @@ def require_signature(method: Callable[..., Any], *args: str, **kwargs: str) -> 
     Raises:
         errors.ConfigTypeError: If the method does not accept these arguments.
     """
-    remedy = "Use the parameters of the method in `base_task.Task`."
+    remedy = "Give the method the same parameters as in `base_task.Task`."
     plugins.require_signature(method, remedy, *args, **kwargs)
 
 
@@ -237,8 +237,8 @@ def warn_of_compiled_optimizer(
     if given is None or type(given) is keras.optimizers.RMSprop or given is optimizer:
         return
     logging.warning(
-        "The model was compiled with the optimizer %s, which is not used. The run uses %s, which "
-        "`trainer.optimizer_config` sets. Remove the optimizer from `compile`.",
+        "The model was compiled with the optimizer %s, but the run uses the optimizer %s of "
+        "`trainer.optimizer_config`. Remove the optimizer from `compile`.",
         type(given).__name__,
         optimizer.name,
     )
@@ -248,7 +248,7 @@ def warn_of_compiled_optimizer(
 # instead.
 _NOT_IN_EACH_STEP = {
     "gradient_accumulation_steps": "`trainer.grad_accum_steps`",
-    "ema_overwrite_frequency": "`trainer.optimizer_config.ema`, whose averages are evaluated",
+    "ema_overwrite_frequency": "`trainer.optimizer_config.ema` to evaluate the averaged weights",
 }
 
 
@@ -287,7 +287,7 @@ def warn_of_logits(task: Any, model: keras.Model | tf.Module) -> None:
 
 
 def _is_linear(model: Any) -> bool:
-    # In a subclassed model, the last layer need not be the one that computes the model's outputs.
+    # In a subclassed model, the outputs may come from a layer other than the last.
     if len(getattr(model, "outputs", None) or ()) != 1 or not model.layers:
         return False
     # In a functional model, ops that are not layers may follow the last layer.
@@ -326,7 +326,7 @@ def naming_the_block(build_inputs: Callable[..., Any], path: str, data: Any) -> 
     try:
         yield
     except errors.DataError as error:
-        # A message that begins with a name, such as a file name, needs no config path.
+        # A message that begins with a quoted name, such as a file name, needs no config path.
         if str(error).startswith("`"):
             raise
         raise errors.DataError(f"`{path}`: {error}") from error
@@ -378,7 +378,8 @@ def explaining_the_step(task: Any, step: Callable[..., Any], inputs: nests.Nest)
                 f"{error_report.first_line(str(error))} In mixed precision, give the last layer "
                 "`dtype='float32'`. Otherwise use `tf.cast`."
             ) from error
-        # A step may call a part that the task does not have, such as `build_losses`.
+        # A step is missing only if a method of the task raised `NotImplementedError`: the step
+        # itself, or a method that the step calls, such as `build_losses`.
         if not is_missing or not hasattr(task, error_report.raising_function(error)):
             name = getattr(step, "__name__", "the step")
             shapes = tf.nest.map_structure(_in_short, inputs)

@@ -32,10 +32,11 @@ _ALIASES = frozenset(
     )
 )
 
-# Op types that read only the shape of an input, which TensorFlow computes in advance.
+# Op types that read only the shape of an input. TensorFlow computes the shape in advance, so the
+# input need not be kept in memory for them.
 _READ_SHAPES = frozenset(("OnesLike", "Rank", "Shape", "ShapeN", "Size", "ZerosLike"))
 
-# Parts of the op types that can't write their output over an input of the same size.
+# Substrings of the names of op types that can't overwrite an input with an output of the same size.
 _NOT_IN_PLACE = ("MatMul", "Einsum", "Conv", "Transpose", "Pool", "Gather", "Reverse", "Concat")
 
 # The suffixes of op types that call functions.
@@ -89,7 +90,7 @@ def log_estimate(trainer: orbit.StandardTrainer) -> None:
     if not isinstance(trainer, orbit.StandardTrainer):
         return
     if getattr(trainer, "has_coordinator", False):
-        logging.info("The memory of steps on the workers of a parameter server is not estimated.")
+        logging.info("The memory of a training step is not estimated in parameter-server training.")
         return
     try:
         memory = estimate(trainer)
@@ -99,7 +100,7 @@ def log_estimate(trainer: orbit.StandardTrainer) -> None:
     logging.info("%s", memory.describe())
     lines = [f"  {_mebi(size):>9} MiB  {name}" for name, size in memory.largest]
     logging.info(
-        "The largest tensors at the peak of the step:\n%s",
+        "The largest tensors when the step uses the most memory:\n%s",
         "\n".join(lines),
         extra=terminal.DETAIL,
     )
@@ -135,7 +136,7 @@ def _trace(trainer: orbit.StandardTrainer) -> tuple[Any, list[nests.Nest]]:
 def _measure(
     trainer: orbit.StandardTrainer, function: Any, batches: Sequence[nests.Nest]
 ) -> StepMemory:
-    """Measure a traced step on the first replica."""
+    """Return the memory of a traced step on the first replica."""
     strategy = tf.distribute.get_strategy()
     has_others = strategy.num_replicas_in_sync > 1
     other_devices = frozenset(strategy.extended.worker_devices[1:] if has_others else ())
@@ -223,12 +224,12 @@ class _Peak:
         return sorted(found, key=lambda pair: -pair[1])[:count]
 
     def _add(self, index: int, operation: tf.Operation) -> None:
-        """Note the buffers that an op reads and creates."""
+        """Record the buffers that an op reads and creates."""
         if operation.type not in _READ_SHAPES:
             for tensor in operation.inputs:
                 if tensor.name in self._buffers:
                     self._deaths[self._buffers[tensor.name]] = index
-        # The buffer belongs to the caller or to the variable.
+        # The output of these ops is in a buffer of the caller or of the variable.
         if operation.type in ("Placeholder", "ReadVariableOp"):
             return
         for number, tensor in enumerate(operation.outputs):
@@ -245,7 +246,7 @@ class _Peak:
                 self._births[tensor.name] = self._deaths[tensor.name] = index
 
     def _overwrite(self, operations: Sequence[tf.Operation]) -> None:
-        """End the life of buffers that an elementwise op replaces by its output."""
+        """Shorten the lifetime of buffers that an elementwise op can overwrite with its output."""
         for index, operation in enumerate(operations):
             if any(part in operation.type for part in (*_NOT_IN_PLACE, *_CALLS)):
                 continue
@@ -261,7 +262,7 @@ class _Peak:
 def _needed(graph: Any) -> list[tf.Operation]:
     """Return the ops of a function that run, in the order in which they were created.
 
-    Many ops of a gradient are created although nothing uses their results.
+    Other ops are excluded: TensorFlow creates many gradient ops whose results nothing uses.
     """
     pending = [*(tensor.op for tensor in graph.outputs), *graph.control_outputs]
     found = set(pending)
@@ -275,13 +276,13 @@ def _needed(graph: Any) -> list[tf.Operation]:
 
 
 def _shared_input(operation: tf.Operation, number: int) -> tf.Tensor | None:
-    """Return the input whose buffer is also the buffer of an output; None if the output has one."""
+    """Return the input that shares its buffer with an output; None if the output has its own."""
     if operation.type in _ALIASES:
         return operation.inputs[number]
     if operation.type == "Unpack" and operation.get_attr("axis") == 0:
         return operation.inputs[0]
     if operation.type.endswith("While"):
-        # A loop returns all its variables, also those that its body does not change.
+        # A loop also returns the variables that its body does not change.
         (body,) = _called_graphs(operation)
         tensor = body.outputs[number]
         while tensor.op.type == "Identity":
@@ -292,7 +293,7 @@ def _shared_input(operation: tf.Operation, number: int) -> tf.Tensor | None:
 
 
 def _called_graphs(operation: tf.Operation) -> Iterator[Any]:
-    """Yield the graphs of the functions that an op calls, but not of the condition of a loop."""
+    """Yield the graphs of the functions that an op calls, except for the condition of a loop."""
     if not operation.type.endswith(_CALLS):
         return
     attributes = operation.node_def.attr

@@ -427,7 +427,7 @@ def weight_of_part(
     """
     if not size or num_examples is None:
         return None
-    # If the number of examples is a constant in the graph, all batches have the same number.
+    # If the number of examples is a constant in the graph, all batches have the same size.
     if not tf.executing_eagerly() and tf.get_static_value(num_examples) is not None:
         return None
     return tf.cast(num_examples, tf.float32) / (size / num_parts)

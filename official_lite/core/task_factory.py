@@ -84,8 +84,9 @@ def register_experiment(name: str) -> Callable[[TaskClass], TaskClass]:
                 task=config_cls(train_data=train_data, validation_data=validation_data)
             )
 
-        # The registry shows the module and the docstring of the factory. It lets a notebook cell
-        # register a class of the same name again.
+        # The registry shows the module and the docstring of the factory. It allows the factory to
+        # be registered again, for example by a notebook cell, if the module and the name are the
+        # same.
         build_config.__module__ = task_cls.__module__
         build_config.__qualname__ = task_cls.__qualname__
         build_config.__doc__ = task_cls.__doc__
@@ -96,9 +97,10 @@ def register_experiment(name: str) -> Callable[[TaskClass], TaskClass]:
 
 
 def _own_config_cls(task_cls: Any) -> Any:
-    """Return the config class that belongs only to a task class; create and register it first.
+    """Return the task class's own config class; create and register it if there is none.
 
-    It is an attribute of the task class, where other processes find it when they unpickle a config.
+    The config class is an attribute of the task class, so that other processes can find it when
+    they unpickle a config.
     """
     if "OwnConfig" not in vars(task_cls):
         task_cls.OwnConfig = dataclasses.make_dataclass(

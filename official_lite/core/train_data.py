@@ -139,8 +139,8 @@ def training_inputs(config: config_definitions.ExperimentConfig, build_inputs: _
     if not count:
         return length.repeat(position.keep(build_inputs))
     logging.info(
-        "`trainer.overfit_batches`: training repeats the first %d batches of the training data "
-        "and evaluates on them.",
+        "`trainer.overfit_batches` is set: the run trains repeatedly on the first %d batches of "
+        "the training data, and also evaluates on them.",
         config.trainer.overfit_batches,
     )
     return length.first_batches(build_inputs, count, config.runtime.seed, repeat=True)
@@ -222,9 +222,9 @@ def check(config: config_definitions.ExperimentConfig, trainer: Any, *datasets: 
     """
     if _count(config) and any(dataset is not None for dataset in datasets):
         raise errors.ConfigValueError(
-            f"`trainer.overfit_batches` is {config.trainer.overfit_batches}, but the training "
-            "data were passed to the trainer. Set it to 0, or let `task.build_inputs` create the "
-            "data."
+            f"`trainer.overfit_batches` is {config.trainer.overfit_batches}, but a dataset was "
+            "passed to the trainer, whose first batches can't be selected. Set the field to 0, or "
+            "let `task.build_inputs` create the data."
         )
     for block in ("train_data", "validation_data", "test_data", "predict_data"):
         input_errors.remember_folder(hyperparams.get_by_path(config.task, f"{block}.input_path"))
@@ -329,8 +329,8 @@ class TrainData:
             is_counted: Whether the loop counts the batches that it reads.
         """
         if not is_counted:
-            # The restored count comes from a run in another execution mode. This mode does not
-            # count batches, so the count would be out of date in the next checkpoint.
+            # Reset a count that was restored from a run in another execution mode. This mode does
+            # not count batches, so the count in the next checkpoint would be wrong.
             self.batches_read.assign(0)
         self._convert_counts()
         # Checkpoints of older versions contain no batch count, so compute the count from the step.

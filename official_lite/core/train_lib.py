@@ -55,7 +55,7 @@ __all__ = [
 
 Logs = Mapping[str, Any]
 
-# The flags that run code, which `export` must be given again.
+# The flags that run a user's code. An `export` command must repeat them.
 _CODE_FLAGS = ("--import=", "--gin_file=", "--gin_params=")
 
 _Arguments = ParamSpec("_Arguments")
@@ -128,7 +128,8 @@ class OrbitExperimentRunner:
         if self._mode.tests:
             params = config_definitions.for_test(params)
             preflight.check_tested_data(params, trainer)
-            # The task may read its own config. Leave the caller's task unchanged.
+            # The task may read its own config, so replace that config, too. Copy the task first to
+            # leave the caller's task unchanged.
             task = copy.copy(task)
             task._task_config = params.task
         self._params = params = parsing.read_model_files(params)
@@ -297,7 +298,7 @@ class OrbitExperimentRunner:
 
     @property
     def _chooses_checkpoint(self) -> bool:
-        """Whether the mode may restore another checkpoint than the latest one."""
+        """Whether the mode may restore a checkpoint other than the latest."""
         return self._mode.predicts or self._mode.tests
 
     def predict(self) -> Logs:
@@ -407,7 +408,7 @@ class OrbitExperimentRunner:
         best = preflight.find_best_checkpoint(self.params, self.model_dir)
         # `export` finds the config of a checkpoint only in the directories above it.
         if self.trains and best and best.startswith(os.path.join(self.model_dir, "")):
-            # `export` imports no code that its own command line does not name.
+            # `export` imports only the code that its own command line names.
             code = [text for text in sys.argv[1:] if text.startswith(_CODE_FLAGS)]
             arguments = shlex.join([os.path.dirname(best), *code])
             logging.info(
@@ -486,9 +487,9 @@ class OrbitExperimentRunner:
     def _build_hooks(self, trainer: base_trainer.Trainer | None) -> list[orbit.Hook]:
         """Build the hooks of the trainer and of the config, and append the caller's hooks.
 
-        Without training, only the caller's hooks are used. A test omits those that watch a metric,
-        because they judge validation results. With training, a `StallWarning`, which warns if
-        training makes no progress, is always added.
+        If the mode does not train, only the caller's hooks are used. The mode `test` also omits
+        hooks that watch a metric, because these hooks expect validation results. If the mode
+        trains, a `StallWarning` is added, which warns if training makes no progress.
         """
         if trainer is None:
             return [hook for hook in self._hooks if not (self._mode.tests and hook.watched_metric)]
@@ -554,7 +555,8 @@ class OrbitExperimentRunner:
             steps_per_epoch=config.steps_per_epoch or None,
             model_dir=self.model_dir,
             restore=self._restore and not self._chooses_checkpoint,
-            # In other modes, subclasses of the controller need not know this argument.
+            # Pass this argument only in a test, so that a subclass of the controller need not
+            # accept it in other modes.
             **({"eval_split": "test"} if self._mode.tests else {}),
         )
 
@@ -623,7 +625,10 @@ maybe_create_best_ckpt_exporter = best_checkpoint.maybe_create_best_ckpt_exporte
 def _with_arguments_of(
     cls: Callable[_Arguments, Any],
 ) -> Callable[[Callable[[dict[str, Any]], _Result]], Callable[_Arguments, _Result]]:
-    """Return a decorator that replaces a dictionary parameter with a class's parameters."""
+    """Return a decorator that gives a function the parameters of `cls`.
+
+    The decorated function receives the arguments of a call as a dictionary.
+    """
     signature = inspect.signature(cls)
 
     def decorate(function: Callable[[dict[str, Any]], _Result]) -> Callable[_Arguments, _Result]:

@@ -31,8 +31,8 @@ class _Rows(Protocol):
 _MAX_BATCHES_IN_A_GATHER = 64
 _MAX_BYTES_IN_A_GATHER = 2**20
 
-# The minimum number of rows, from one or more global batches, from which one call selects the share
-# of a pipeline.
+# A pipeline selects its share of the rows of several global batches in one call, so that each call
+# handles at least this number of rows.
 _ROWS_SHARED_AT_ONCE = 2**12
 
 
@@ -318,7 +318,7 @@ def _build_gather_of_one(array: nests.Nest) -> Gather:
 
 
 def _build_read(source: _Rows) -> Gather:
-    """Build a gather function that indexes an object in Python."""
+    """Build a gather function that reads rows by the `__getitem__` of a Python object."""
     row = _map_leaves(lambda part: np.asarray(part)[0], source[np.array([0])])
     parts = _leaves(row)
     dtypes = [part.dtype for part in parts]
@@ -354,7 +354,7 @@ def _leaves(nest: nests.Nest) -> list[Any]:
 
 
 def _map_leaves(fn: Callable[[Any], Any], nest: nests.Nest) -> Any:
-    """Map `fn` over a nest, whose lists are leaves, as in `tf.data`; None stays None."""
+    """Map `fn` over a nest. As in `tf.data`, lists are leaves. None stays None."""
     if nest is None:
         return None
     if isinstance(nest, dict):

@@ -30,8 +30,8 @@ __all__ = [
 
 _GLOB_CHARACTERS = "*?["
 
-# Smaller files are hashed completely. Of a larger file, only `_BLOCKS` evenly spaced blocks are
-# hashed.
+# Files of up to this size are hashed completely. Of a larger file, only `_BLOCKS` evenly spaced
+# blocks are hashed.
 _MAX_BYTES_OF_A_FILE = 1 << 20
 _BLOCKS = 16
 _BLOCK_BYTES = 1 << 14

@@ -149,7 +149,8 @@ class _SharedFiles:
     def read_then_divide(self, *, repeat: bool) -> tf.data.Dataset:
         """Read all records of all files and keep the records of this pipeline."""
         records = user_code.converted(self.dataset_fn)(self.files)
-        # Disable auto-sharding: tf.distribute would try to divide the files among the workers.
+        # Disable auto-sharding: tf.distribute would otherwise divide the files among the workers,
+        # too.
         no_auto_shard = tf.data.Options()
         no_auto_shard.experimental_distribute.auto_shard_policy = (
             tf.data.experimental.AutoShardPolicy.OFF
@@ -245,8 +246,8 @@ class SoundRecords:
         self._num_damaged = 0
         # Maps each file to the path that is read instead.
         self._places: dict[str, str] = {}
-        # Do not use a `TemporaryDirectory`, which would log a warning, because this object is
-        # usually released by garbage collection.
+        # Do not use a `TemporaryDirectory`, which warns if garbage collection releases it. This
+        # object is usually released that way.
         self._copies = tempfile.mkdtemp()
         weakref.finalize(self, shutil.rmtree, self._copies, ignore_errors=True)
         self._lock = threading.Lock()
@@ -317,8 +318,9 @@ class SoundRecords:
         self._num_damaged += 1
         if self._num_damaged > self._most:
             raise errors.DataError(
-                f"{damage}. This is damaged record {self._num_damaged}, but `skip_bad_records` "
-                f"allows only {self._most}. Replace the file, or raise `skip_bad_records`."
+                f"{damage}. The number of damaged records is now {self._num_damaged}, but "
+                f"`skip_bad_records` allows only {self._most}. Replace the file, or increase "
+                "`skip_bad_records`."
             )
         logging.warning(
             "%s. Skipping the record (%d of at most %d).", damage, self._num_damaged, self._most
@@ -398,8 +400,8 @@ class _Epochs:
         seed = tf.random.stateless_uniform(
             [], self._seed_of(epoch), maxval=tf.int64.max, dtype=tf.int64
         )
-        # Remove the graph's global seed, which would affect the order. If the global seed is 0,
-        # TensorFlow fails here.
+        # Remove the graph's global seed, which would affect the order. TensorFlow would also fail
+        # here if the global seed were 0.
         tf.compat.v1.get_default_graph().seed = None
         return records.shuffle(self._shuffle_buffer_size, seed=seed, reshuffle_each_iteration=False)
 
@@ -501,8 +503,8 @@ def read_tfds(
     if data_dir:
         plugins.refuse(
             data_dir,
-            f"`tfds_data_dir` is {data_dir!r}, to which TFDS writes, and whose files can name "
-            "classes to load",
+            f"`tfds_data_dir` is {data_dir!r}. TFDS writes to this directory and can load classes "
+            "that its files name",
             "Set TFDS_DATA_DIR instead.",
         )
     tfds = _import_tfds()

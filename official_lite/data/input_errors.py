@@ -91,15 +91,18 @@ def find_non_finite(batches: Iterable[nests.Nest]) -> str | None:
             for tensor in (x for x in tensors if x.dtype.is_floating and tf.size(x) > 0):
                 if not bool(tf.reduce_all(tf.math.is_finite(tensor))):
                     return (
-                        f"Batch {number} of the training data (counted from 0) is not finite in "
-                        f"`batch{place}`."
+                        f"Batch {number} of the training data (counted from 0) contains NaN or "
+                        f"infinity in `batch{place}`."
                     )
                 if (size := float(tf.reduce_max(tf.abs(tensor)))) > largest:
                     largest, where = size, place
         if time.monotonic() > deadline:
             break
     if where:
-        return f"The training data reach {largest:g} in `batch{where}`, so scale them."
+        return (
+            f"The training data contain absolute values up to {largest:g} in `batch{where}`. Scale "
+            "the data."
+        )
     return None
 
 
@@ -180,7 +183,7 @@ def describe(file: str, error: tf.errors.OpError) -> str:
     if isinstance(error, tf.errors.DataLossError):
         hint = " Check that the file is complete and has the expected compression."
     if "record at 0" in str(error):
-        hint += " If it has another format than TFRecord, such as CSV, set `source`."
+        hint += " If its format is not TFRecord but, for example, CSV, set `source`."
     return f"`{file}` can't be read: {_said(error).rstrip('.')}.{hint}"
 
 
@@ -258,7 +261,7 @@ def _asked_key(error: BaseException) -> Any:
 
 
 def _keys(spec: nests.Nest) -> list[str]:
-    """Return the keys of the dictionary examples, or of the dictionaries in tuple examples."""
+    """Return the keys of examples that are dictionaries or tuples with dictionaries."""
     parts = spec if isinstance(spec, tuple) else (spec,)
     return [key for part in parts if isinstance(part, Mapping) for key in part]
 
@@ -275,15 +278,17 @@ def _reason(error: tf.errors.OpError) -> str | None:
     if isinstance(error, tf.errors.InvalidArgumentError) and _INDEXING.search(text):
         return (
             f"a label or an index in a batch is out of range. {_said(error).rstrip('.')}. Correct "
-            "the labels, or give the last layer as many units as there are classes (an embedding "
-            "as many rows as there are indices)."
+            "the labels, or set the number of units of the last layer to the number of classes "
+            "(for an embedding, set `input_dim` to the number of indices)."
         )
     if not _INPUT.search(text):
         return None
     if isinstance(error, tf.errors.DataLossError | tf.errors.NotFoundError):
         return find_damage() or _said(error)
     if re.search("Cannot (batch tensors with different shapes|add tensor to the batch)", text):
-        return f"{_said(error).rstrip('.')}. Use `padded_batch`, or give all examples one shape."
+        return (
+            f"{_said(error).rstrip('.')}. Use `padded_batch`, or give all examples the same shape."
+        )
     if place:
         return f"{_said(error)}{place}"
     if _FOLDERS and isinstance(error, tf.errors.InvalidArgumentError):

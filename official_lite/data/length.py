@@ -1,4 +1,4 @@
-"""The length of a dataset: of an epoch, endless for training, or finite for evaluation."""
+"""Epoch lengths, repetition of training data, and checks that evaluation data end."""
 
 import functools
 import time
@@ -103,9 +103,9 @@ def require_end(dataset: tf.data.Dataset | tf.distribute.DistributedDataset) -> 
     """
     if is_infinite(dataset):
         raise errors.ConfigValueError(
-            "The data to evaluate repeat forever, but all of them are requested, because "
-            "`trainer.validation_steps` is -1 or the mode is `test`. Remove the `repeat`. For "
-            "validation data, you can instead set the field to a number of batches."
+            "The evaluation data repeat forever, but all of the data are requested, because "
+            "`trainer.validation_steps` is -1 or the mode is `test`. Remove the `repeat`, or, for "
+            "validation data, set `trainer.validation_steps` to a number of batches."
         )
 
 

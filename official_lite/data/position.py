@@ -85,8 +85,8 @@ def begin_at(batch: int, seed: int) -> Iterator[Position]:
 # The global seed that TensorFlow reports if the program has not set one.
 _NO_SEED = 87654321
 
-# The maximum number of seed draws that a resumed run repeats. Programs draw fewer seeds than this
-# before they build their data.
+# The maximum number of draws that `_seeding` repeats to restore the program's sequence of seeds.
+# Programs draw fewer seeds than this before they build their data.
 _MAX_DRAWS = 100_000
 
 
@@ -188,7 +188,7 @@ def map_batches(
     return numbered.map(apply, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
 
 
-# Datasets known to start at the current position: their first batch is the batch there.
+# Datasets whose first batch is known to be the batch at the current position.
 _begun: weakref.WeakSet[tf.data.Dataset] = weakref.WeakSet()
 
 # Dataset types that return exactly one element for each input element.
@@ -226,7 +226,7 @@ def keep(build_inputs: Callable[..., Any]) -> Callable[..., Any]:
         with begin_at(0, begin.seed):
             dataset = build_inputs(*args, **kwargs)
         num_read = begin.batches_of(kwargs.get("input_context"))
-        logging.info("Reading and skipping %d batches to reach the resumed position.", num_read)
+        logging.info("Reading and skipping %d batches to reach the saved position.", num_read)
         return dataset.repeat().skip(num_read)
 
     return build

@@ -40,8 +40,8 @@ def per_replica_batch_size(
     if batch_size % num_replicas:
         raise errors.ConfigValueError(
             f"`global_batch_size` is {batch_size}, which can't be divided evenly among "
-            f"{num_replicas} replicas (or `trainer.virtual_replicas`). The next larger valid "
-            f"value is {-(-batch_size // num_replicas) * num_replicas}."
+            f"{num_replicas} replicas (real ones or `trainer.virtual_replicas`). The next larger "
+            f"valid value is {-(-batch_size // num_replicas) * num_replicas}."
         )
     return batch_size // num_replicas
 
@@ -171,8 +171,8 @@ class _Watch:
         return batch
 
     def compare(self, sizes: npt.NDArray[Any]) -> None:
-        # If the tensors differ in length, as those for nodes and edges do, the batch size is
-        # unknown.
+        # If the tensors differ in length, as in batches of graphs with nodes and edges, the batch
+        # size is unknown.
         wanted = self._batch_size // self._num_replicas
         if len(set(sizes.tolist())) != 1 or sizes[0] == wanted:
             return

@@ -60,16 +60,16 @@ _BUDGET = 0.05
 # The assumed compilation time of a step as a multiple of its tracing time.
 _TRACES_PER_COMPILATION = 3.0
 
-# The duration in seconds below which steps consist mostly of overhead, which the mode `xla_loop`
-# avoids.
+# Steps that take less than this time, in seconds, consist mostly of overhead. The mode `xla_loop`
+# avoids the overhead.
 _SHORT_STEP_SECONDS = 2e-3
 
 # A mode other than `graph` is chosen only if its steps take less than this fraction of the time in
 # graph mode, so that the choice does not depend on measurement noise.
 _GAIN = 0.95
 
-# How long the measurements of a mode are repeated, in seconds. Only the shortest one counts,
-# because other processes may slow down the rest.
+# The time in seconds for which a mode is measured repeatedly. Only the shortest measurement counts,
+# because other processes may slow down the others.
 _SECONDS_PER_TRIAL = 0.5
 
 _SECONDS_PER_MEASUREMENT = 0.02
@@ -77,11 +77,11 @@ _SECONDS_PER_MEASUREMENT = 0.02
 # The minimum number of measurements of a mode.
 _MIN_MEASUREMENTS = 3
 
-# The minimum time in seconds before a mode is rejected, because the machine may be busy during the
-# first three measurements.
+# The minimum time in seconds for which a mode is measured before it is rejected. The machine may be
+# busy during the first few measurements.
 _MIN_SECONDS = 0.1
 
-# The number of initial measurements with the larger time limit; see `_measure`.
+# The number of measurements, counted from the first, for which `_measure` uses the larger limit.
 _GROWING_MEASUREMENTS = 9
 
 
@@ -122,9 +122,9 @@ class _Tuner:
         self._try("graph")
         if self._effects:
             names = ", ".join(self._effects[:3])
-            return self._decide("graph", f"benchmarking would change more than variables ({names})")
+            return self._decide("graph", f"benchmarking has effects that can't be undone ({names})")
         if "graph" not in self._seconds:
-            return self._decide("graph", "its benchmark failed")
+            return self._decide("graph", "the benchmark of this mode failed")
         if others := repeatability.find_other_numbers(self._functions):
             return self._decide("graph", f"XLA would draw different random numbers in {others[0]}")
         for mode in self._candidates():
@@ -135,7 +135,7 @@ class _Tuner:
 
     def _why_not_tried(self) -> str | None:
         if self._trainer.config.trainer.virtual_replicas:
-            return "with virtual replicas, the mode must not depend on measured times"
+            return "with virtual replicas, the choice must not depend on the speed of the machine"
         if not isinstance(self._trainer.train_dataset, tf.data.Dataset):
             return "distributed data can't be used for benchmarks"
         if not self._trainer.config.trainer.train_tf_while_loop:
@@ -205,8 +205,8 @@ class _Tuner:
             is_known = count >= _MIN_MEASUREMENTS and time.monotonic() - started > _MIN_SECONDS
             if is_known and not self._is_worth_a_closer_look(best, seconds):
                 break
-            # Double the steps per measurement. The first measurements have a larger time limit,
-            # because single steps are slow on a busy machine.
+            # Double the number of steps after a short measurement. At first, a larger limit defines
+            # what is short, because on a busy machine a single step may exceed the smaller limit.
             is_growing = count <= _GROWING_MEASUREMENTS
             if seconds < (_SECONDS_PER_TRIAL / 2 if is_growing else _SECONDS_PER_MEASUREMENT):
                 num_steps *= 2

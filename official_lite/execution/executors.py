@@ -42,18 +42,19 @@ EvalStep = Callable[[nests.Nest], Mapping[str, Any]]
 Metrics: TypeAlias = Sequence[keras.metrics.Metric] | Mapping[str, Sequence[keras.metrics.Metric]]
 
 # The number of different batch sizes at which a warning is logged. A partial last batch or a few
-# length buckets cause fewer sizes.
+# length buckets do not reach this number.
 _MANY_SIZES = 8
 
-# Each loop call is divided into this many parts per worker, so that no worker waits long for the
-# slowest one, and little work is repeated if a worker is lost.
+# The number of parts per worker into which each loop call is divided. With short parts, no worker
+# waits long for the slowest worker, and little work is repeated if a worker is lost.
 _PARTS_PER_WORKER = 4
 
 # A substring of the names of all ops that call Python functions. Such functions exist only in this
 # process.
 _PYTHON = "PyFunc"
 
-# The `external_state_policy` with which a stateful dataset, such as a shuffle, gets a new state.
+# The value of `external_state_policy` that omits the state of a stateful dataset, such as a
+# shuffle, from the serialized dataset. The copy starts with a new state.
 _NEW_STATE = 1
 
 
@@ -216,7 +217,7 @@ class XlaExecutor(GraphExecutor):
 
 
 def _split_train_step(step: TrainStep, metrics: Metrics) -> TrainStep:
-    """Return a step whose forward and backward passes are compiled, but not its update.
+    """Return a step that compiles the forward and backward passes, but not the update.
 
     The returned function takes the arguments of `step`, but always updates `metrics`.
     """
@@ -328,7 +329,7 @@ class ParameterServerExecutor(GraphExecutor):
 
 
 def _num_workers(strategy: tf.distribute.Strategy) -> int:
-    # Read a private attribute: no public one contains the number of workers.
+    # Read a private attribute: no public attribute contains the number of workers.
     return int(strategy._num_workers)
 
 
@@ -512,7 +513,7 @@ def create_eval_loop_fn(
 
 
 def _divide(num_steps: int, num_parts: int | None) -> Iterator[int]:
-    """Divide steps into parts and yield the length of each, which is 1 if `num_parts` is None."""
+    """Divide steps into `num_parts` parts, or into single steps if None, and yield the lengths."""
     num_parts = min(num_steps, num_parts or num_steps)
     for part in range(num_parts):
         yield num_steps * (part + 1) // num_parts - num_steps * part // num_parts

@@ -90,7 +90,7 @@ def check_virtual_replicas(count: int, execution: str, strategy: tf.distribute.S
         if isinstance(strategy, strategy_cls):
             raise errors.ConfigValueError(
                 f"{what}, which the strategy `{name}` does not support. Use `mirrored` or "
-                "`multi_worker_mirrored`, or set it to 0."
+                "`multi_worker_mirrored`, or set the field to 0."
             )
     if execution not in ("graph", "xla"):
         raise errors.ConfigValueError(

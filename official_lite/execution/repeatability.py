@@ -92,8 +92,8 @@ def warn_of_step(
     compiled = execution in ("xla", "xla_loop")
     if compiled and (found := sorted(set(find_other_numbers(functions)))):
         logging.warning(
-            "In these ops of the training step, XLA draws different random numbers than the "
-            "execution mode `graph`: %s. Use the same mode to resume or compare runs. See "
+            "XLA draws different random numbers than the execution mode `graph` in these ops of "
+            "the training step: %s. Use the same mode to resume or compare runs. See "
             "docs/resume.md.",
             _enumerate(found),
         )
@@ -147,7 +147,7 @@ def warn_of_random_inputs(dataset: tf.data.Dataset) -> None:
         "`data.position.enumerate_batches`, or `data.augmentation.augment`. See "
         "docs/how_to/own_data.md.",
         _enumerate(sorted(found)),
-        f" `cache` keeps the numbers of the first epoch: {_enumerate(sorted(cached))}."
+        f" `cache` repeats the numbers of the first epoch: {_enumerate(sorted(cached))}."
         if cached
         else "",
     )

@@ -28,7 +28,7 @@ from official_lite.orbit.utils import loop_fns
 __all__ = ["VirtualReplicasExecutor"]
 
 
-# The number of virtual replicas while the step of a virtual replica is traced, else 0.
+# The number of virtual replicas while the step of a virtual replica is traced, otherwise 0.
 _count_in_step: contextvars.ContextVar[int] = contextvars.ContextVar("count_in_step", default=0)
 
 
@@ -251,10 +251,10 @@ def _flat(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
 
 
 def _halved(rows: tf.Tensor) -> tf.Tensor:
-    """Add neighboring rows while their number is even.
+    """Add pairs of neighboring rows until the number of rows is odd.
 
-    In this order, a replica can add its own rows before it receives those of other replicas. All
-    sums of a level are one op, which TensorFlow's optimizer can't reorder.
+    In this order, a replica can add its own rows before it receives the rows of other replicas. A
+    single op adds all pairs at once, so TensorFlow's graph optimizer can't change the order.
     """
     while rows.shape[0] % 2 == 0:
         rows = rows[::2] + rows[1::2]
@@ -272,13 +272,14 @@ def _total(rows: tf.Tensor) -> tf.Tensor:
 class _State:
     """The variables of this replica that a shard's step changes.
 
-    Every shard starts with the values from before the step, or 0 for metrics. After the step,
+    Every shard starts with the values from before the step, or 0 for metrics. After the step:
 
-    * a metric, which Keras sums over replicas, has the sum of all changes, on the first replica,
-    * a random state has advanced once; within a shard, it depends on the shard's number,
-    * a variable whose aggregation is `ONLY_FIRST_REPLICA` has the value of the first shard,
-    * any other variable, such as a moving average, has changed by the mean of all changes; where it
-      was infinite or NaN before the step, it has the mean of all values.
+    * A metric on the first replica has increased by the changes of all shards. Its value on the
+      other replicas is 0, because Keras sums metrics over replicas.
+    * A random state has advanced once. Within a shard, the state depends on the shard's number.
+    * A variable whose aggregation is `ONLY_FIRST_REPLICA` has the value of the first shard.
+    * Any other variable, such as a moving average, has changed by the mean of all changes. Elements
+      that were infinite or NaN before the step have the mean of the values of all shards.
 
     Args:
         function: The traced function of a shard.
@@ -403,7 +404,7 @@ def _random_state(start: tf.Tensor, index: tf.Tensor) -> tf.Tensor:
 class _VirtualReplica(tf.distribute.ReplicaContext):
     """The replica context of a virtual replica.
 
-    The variables are those of the real replica that computes the virtual replica.
+    A virtual replica uses the variables of the real replica that computes it.
 
     Args:
         replica: The context of the real replica.
@@ -455,7 +456,7 @@ class _VirtualReplica(tf.distribute.ReplicaContext):
 
 @functools.cache
 def _virtual_class(strategy_cls: Any) -> Any:
-    """Return a strategy subclass that counts virtual replicas as replicas within their steps."""
+    """Return a strategy subclass that reports the number of virtual replicas in their steps."""
 
     def num_replicas_in_sync(self: tf.distribute.Strategy) -> int:
         return _count_in_step.get() or int(strategy_cls.num_replicas_in_sync.fget(self))
@@ -493,7 +494,7 @@ def _in_turn(shards: Sequence[nests.Nest], num_local: int) -> tf.data.Dataset:
 
 
 def _zip_longest(pipelines: Sequence[tf.data.Dataset]) -> tf.data.Dataset:
-    """Zip datasets, and pad those that end early with empty batches."""
+    """Zip datasets, and add empty batches to datasets that end early."""
     if len(pipelines) == 1 or all(_repeats(pipeline) for pipeline in pipelines):
         return tf.data.Dataset.zip(tuple(pipelines))
     is_there = tf.data.Dataset.from_tensors(True).repeat()

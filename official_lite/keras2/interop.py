@@ -34,7 +34,7 @@ class TFFunction(keras.layers.Layer):
         self.__dict__["_arguments"] = arguments
 
     def compute_output_spec(self, tensors: Sequence[keras.KerasTensor]) -> Any:
-        """Trace the function with dense tensors, because Keras marks `2 * x` as sparse."""
+        """Trace the function with dense tensors, because Keras wrongly marks `2 * x` as sparse."""
         dense = [keras.KerasTensor(one.shape, one.dtype) for one in tensors]
         return super().compute_output_spec(dense)
 

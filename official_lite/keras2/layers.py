@@ -175,7 +175,7 @@ class Keras2Habits(_LayerHalf):
 
     @property
     def inputs(self) -> Any:
-        """The inputs of the model's graph, or what was assigned to a model without a graph."""
+        """The inputs of a functional model, or the value assigned to this property."""
         return self._of_graph("inputs")
 
     @inputs.setter
@@ -184,7 +184,7 @@ class Keras2Habits(_LayerHalf):
 
     @property
     def outputs(self) -> Any:
-        """The outputs of the model's graph, or what was assigned to a model without a graph."""
+        """The outputs of a functional model, or the value assigned to this property."""
         return self._of_graph("outputs")
 
     @outputs.setter
@@ -220,7 +220,7 @@ class Keras2Habits(_LayerHalf):
         return config
 
     def add_weight(self, *args: Any, **kwargs: Any) -> keras.Variable:
-        """Add a weight; see `keras.Layer.add_weight`, and the class for what else is accepted."""
+        """Add a weight; see `keras.Layer.add_weight` and the description of `Keras2Habits`."""
         if args and (args[0] is None or isinstance(args[0], str)):
             kwargs.update(zip(_ADD_WEIGHT, args, strict=False))
             args = ()
@@ -245,7 +245,7 @@ class Keras2Habits(_LayerHalf):
             updates()
 
     def add_loss(self, loss: Any) -> None:
-        """Add losses; those that are functions are called in `call`, or when losses are read."""
+        """Add losses; functions are called immediately inside `call`, else when losses are read."""
         for one in keras.tree.flatten(loss):
             if not callable(one):
                 super().add_loss(one)

@@ -122,7 +122,7 @@ class _Endpoint(keras.layers.Layer):
     """A layer that returns its input."""
 
     def compute_output_spec(self, value: keras.KerasTensor) -> keras.KerasTensor:
-        """Return a dense symbolic tensor, because Keras marks `2 * x` as sparse."""
+        """Return a dense symbolic tensor, because Keras wrongly marks `2 * x` as sparse."""
         return keras.KerasTensor(value.shape, value.dtype)
 
 

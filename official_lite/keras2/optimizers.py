@@ -438,7 +438,7 @@ def _no_learning_rate() -> float:
 
 
 def _apply_by(apply_gradients: Callable[..., Any]) -> Callable[..., None]:
-    """Return an `apply` that calls `apply_gradients`, because wrappers call only `apply`."""
+    """Return an `apply` that calls `apply_gradients`, which optimizer wrappers never call."""
 
     def apply(self: Any, grads: Sequence[Any], trainable_variables: Any = None) -> None:
         variables = (
@@ -454,7 +454,7 @@ def _set_method(cls: Any, name: str, method: Callable[..., Any]) -> None:
 
 
 def _name_by_path(variable: keras.Variable | tf.Variable) -> None:
-    """Name a `tf.Variable` after its Keras path, which subclasses match against patterns."""
+    """Name a `tf.Variable` after its Keras path, because subclasses compare it with patterns."""
     if isinstance(variable, keras.Variable):
         for copy in keras_variables.local_values(variable):
             # Set a private attribute, because TensorFlow has no other way to rename a variable.

@@ -148,8 +148,8 @@ def _spec_of(model: keras.Model, tensor: Any, name: str) -> tf.TensorSpec:
     if shape.rank:
         shape = tf.TensorShape([None]).concatenate(shape[1:])
     if dtype.is_floating and model.autocast:
-        # Under mixed precision, the model itself casts the input to its lower-precision compute
-        # dtype.
+        # Under mixed precision, the model itself casts its inputs to the compute dtype, so callers
+        # pass the dtype of the variables.
         dtype = tf.as_dtype(model.variable_dtype)
     return tf.TensorSpec(shape, dtype, name)
 

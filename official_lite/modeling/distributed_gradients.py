@@ -42,7 +42,8 @@ Gradient: TypeAlias = tf.Tensor | tf.IndexedSlices
 GradsAndVars: TypeAlias = Sequence[tuple[Gradient | None, keras.Variable]]
 GradientTransformer = Callable[[list[tuple[Any, Any]]], Iterable[tuple[Any, Any]]]
 
-# Context variables are set per thread, and each replica of a `MirroredStrategy` has its own thread.
+# Use context variables, which are set per thread, because each replica of a `MirroredStrategy` has
+# its own thread.
 _already_summed = contextvars.ContextVar("already_summed", default=False)
 _undivided = contextvars.ContextVar("undivided", default=False)
 
@@ -267,7 +268,7 @@ class DistributedOptimizer(_OptimizerHalf):
         if missing and not present:
             raise errors.ConfigValueError(
                 f"No gradients provided for any variable: {', '.join(missing)}. Make sure that the "
-                "loss depends on them and is computed from tensors under the gradient tape."
+                "loss depends on these variables and is computed inside the `tf.GradientTape`."
             )
         self._warn_of_missing(missing)
         gradients = [g for g, _ in present]
@@ -324,7 +325,7 @@ class DistributedOptimizer(_OptimizerHalf):
         if is_sparse and has_lazy_rows(self):
             raise errors.ConfigValueError(
                 f"The optimizer has `lazy_rows`, but cannot update individual rows: {reason}. "
-                "Change this or set `lazy_rows` to false."
+                "Remove the cause, or set `lazy_rows` to false."
             )
         return [None if g is None else tf.convert_to_tensor(g) for g in gradients]
 
@@ -391,8 +392,8 @@ class DistributedLossScaleOptimizer(DistributedOptimizer):
         scale.assign(tf.clip_by_value(scale.value, *self._scale_bounds()))
 
     def _scale_bounds(self) -> tuple[float, float]:
-        # Bound the loss scale: 0 and infinity would never change again, and 0 turns NaN gradients
-        # into zeros.
+        # Bound the loss scale: a scale of 0 or infinity would never change again, and a scale of 0
+        # turns NaN gradients into zeros.
         initial: float = self.initial_scale
         return min(1.0, initial), max(2.0**126, initial)
 
@@ -436,7 +437,7 @@ def _mixins_for(optimizer_cls: type[keras.optimizers.Optimizer]) -> Iterator[typ
 
 
 class _WeightDecay(_OptimizerHalf):
-    """Mixin for `w -= learning_rate * weight_decay * w` that multiplies the two rates only once.
+    """Mixin for weight decay that computes `learning_rate * weight_decay` once for all variables.
 
     With `lazy_rows`, rows of a table decay only in the steps that look them up.
     """

@@ -90,8 +90,8 @@ def _called_for_inference(model: keras.Model) -> Iterator[None]:
 def _require_onnx(model: keras.Model) -> None:
     if importlib.util.find_spec("tf2onnx") is None:
         raise errors.ConfigValueError(
-            "ONNX export requires tf2onnx, which is not installed: pip install "
-            "'official-lite[export]'"
+            "ONNX export requires tf2onnx, which is not installed. Install it with `pip install "
+            "'official-lite[export]'`."
         )
     if model.dtype_policy.compute_dtype != "float32":
         raise errors.ConfigValueError(

@@ -41,8 +41,9 @@ def rematerialize(model: keras.Model | tf.Module, patterns: Sequence[str]) -> No
         return
     if isinstance(tf.distribute.get_strategy(), tf.distribute.ParameterServerStrategy):
         raise errors.ConfigValueError(
-            f"`trainer.remat` is {list(patterns)}, but a parameter server does not support it. Use "
-            "the strategy `mirrored` or `multi_worker_mirrored`, or set `trainer.remat` to []."
+            f"`trainer.remat` is {list(patterns)}, but the strategy `parameter_server` does not "
+            "support this field. Use `mirrored` or `multi_worker_mirrored`, or set `trainer.remat` "
+            "to []."
         )
     if not isinstance(model, keras.Model):
         raise errors.ConfigValueError(
@@ -113,8 +114,8 @@ def _recomputed(layer: keras.Layer, call: Callable[..., Any]) -> Callable[..., A
 class _Call:
     """One call of a layer in training: the first pass, and the recomputation with gradients.
 
-    The first pass uses the variables of the layer as usual. The recomputation gets their values as
-    they were before the first pass, in a `StatelessScope`, which discards updates.
+    The first pass uses the variables of the layer as usual. The recomputation runs in a
+    `StatelessScope`, which provides their values from before the first pass and discards updates.
 
     Args:
         layer: The layer.
@@ -150,8 +151,8 @@ class _Call:
 
             def gradient(*upstream: tf.Tensor, variables: Sequence[Any] | None = None) -> Any:
                 gradients = self._gradients(values, states, upstream)
-                # The weights are arguments, too, so return no separate gradients for their
-                # variables.
+                # The gradients of the weights are already in `gradients`, because the weights are
+                # arguments, so return None for their variables.
                 return (gradients, [None] * len(variables)) if variables else gradients
 
             return tuple(flat), gradient
@@ -174,8 +175,8 @@ class _Call:
             raise errors.ConfigValueError(
                 f"`trainer.remat` matches {_path_of(self._layer)!r}, which calls `add_loss` or "
                 "contains a layer with an `activity_regularizer`. Such a loss would lose its "
-                "gradient in the recomputation. Use patterns that match smaller layers, but not "
-                "this one."
+                "gradient in the recomputation. Use patterns that match only smaller layers inside "
+                "this layer."
             )
         return outputs
 
@@ -218,11 +219,11 @@ class _Call:
         """Return the gradients like `_gradients`, but recompute in a loop of one iteration.
 
         XLA ignores control dependencies and would merge the recomputation with the forward pass,
-        because they are identical, but it does not merge across a loop boundary. The number of
-        iterations is computed with a hyperbolic tangent. XLA does not know that its value is at
-        most 1, so it cannot tell that there is one iteration, and remove the loop. It cannot move
-        the recomputation out of the loop either, because each iteration replaces all loop
-        variables: `values` by gradients, and `states` by new states.
+        because the two are identical. XLA does not merge across a loop boundary, but it removes a
+        loop if it can tell that there is only one iteration. The number of iterations therefore
+        depends on whether a hyperbolic tangent exceeds 2: XLA does not know that the function is at
+        most 1. XLA can't move the recomputation out of the loop either, because each iteration
+        replaces all loop variables: `values` by gradients, and `states` by new states.
         """
         sample = tf.reshape(tf.cast(upstream[0], tf.float32), [-1])[:1]
         count = tf.where(tf.reduce_any(tf.tanh(sample) > 2.0), 0, 1)

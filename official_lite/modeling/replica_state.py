@@ -240,10 +240,10 @@ class MovingStatistics:
         ]
         if paths:
             logging.warning(
-                "Each replica has its own value of %s, because the training step assigns to them "
-                "on every replica. Checkpoints store only the value of the first replica, so a "
-                "restored model evaluates differently. Create the variables with an `aggregation`, "
-                "such as `add_weight(…, aggregation='sum')` for a counter.",
+                "Each replica has its own value of %s, because the training step assigns to these "
+                "variables on every replica. Checkpoints store only the value of the first "
+                "replica, so a restored model evaluates differently. Create the variables with an "
+                "`aggregation`, such as `add_weight(…, aggregation='sum')` for a counter.",
                 ", ".join(paths),
             )
 

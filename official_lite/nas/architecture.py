@@ -177,7 +177,7 @@ def _is_same_option(option: object, given: object) -> bool:
     if isinstance(option, list):
         wanted = list(given) if isinstance(given, list | tuple) else [given]
         return option == wanted
-    # Also compare the values as strings, because YAML parses a name of digits as a number.
+    # Also compare the values as strings, because YAML parses a name such as "3" as a number.
     return bool(option == given) or (isinstance(option, str) and option == str(given))
 
 

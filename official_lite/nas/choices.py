@@ -265,8 +265,8 @@ def ValueChoice(values: Sequence[Any], *, label: str) -> Any:
     """
     if not architecture.is_fixed():
         raise errors.ConfigValueError(
-            f"The value {label!r} is not chosen, and one-shot trainers such as `darts` and `spos` "
-            "can't search it. Set `task.arch`, or search with trials."
+            f"No value is chosen for {label!r}, and one-shot trainers such as `darts` and `spos` "
+            "can't search it. Set `task.arch`, or search trial by trial."
         )
     return values[architecture.ask_for(label, list(values))]
 

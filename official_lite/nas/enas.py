@@ -267,7 +267,7 @@ class EnasTrainer(one_shot_trainer.OneShotTrainer):
         )
 
     def _skip_cost(self, walk: Walk) -> tf.Tensor:
-        """Return the summed KL divergence of selection probabilities from `skip_target`."""
+        """Return the KL divergences of the inputs' probabilities from `skip_target`, summed up."""
         target = self.one_shot.enas.skip_target
         cost = tf.constant(0.0)
         for choice in resolution.find_choices(self.model):

@@ -207,7 +207,8 @@ class Checkpointing(triggers.Trigger):
             return None
         path, self._unreported = self._unreported, None
         self.wait()
-        # Return None after a failed save whose error another call has already raised.
+        # If another call has already raised the error of a failed save, `wait` raises nothing, and
+        # the path is not the latest checkpoint.
         return path if path == self._manager.latest_checkpoint else None
 
     def wait(self) -> None:

@@ -161,7 +161,7 @@ class Controller:
         self._is_running = False
         self._evaluation_is_pending = False
         self._must_rewind = False
-        # The result of `_end_interval` that `_report` has not reported yet; None if there is none.
+        # The output and logs of an interval that has ended and has not been reported yet, if any.
         self._ended_interval: tuple[runner.Output, runner.Output] | None = None
         self.stop_reason: str | None = None
         self.is_interrupted = False
@@ -191,8 +191,8 @@ class Controller:
             eval_summary_dir,
             summary_manager,
             eval_summary_manager,
-            # Mark the event files of an evaluation job, because the job may share the directory
-            # with a training job, which rewinds its own files.
+            # Mark the event files of an evaluation job. A training job that shares the directory
+            # then rewinds only its own files.
             job="eval" if trainer is None else "",
         )
         self.summary_manager = self._summaries.manager
@@ -292,7 +292,7 @@ class Controller:
         ):
             output = dict(evaluator.evaluate(tf.constant(steps, tf.int32)) or {})
         loss = f"{self._eval_split}_loss"
-        if loss not in output:  # A metric of the task may have this name.
+        if loss not in output:  # Do not overwrite a metric of the task that has this name.
             output = {loss if name == "validation_loss" else name: v for name, v in output.items()}
         logs = reports.as_numpy(output)
         if steps > 0:
@@ -427,7 +427,7 @@ class Controller:
 
     @property
     def iter(self) -> int:
-        """Return the 0-based index of the current step; after a successful run, the last step."""
+        """Return the 0-based index of the current step; after training, the number of steps."""
         return self._iter
 
     def close(self) -> None:
@@ -462,7 +462,7 @@ class Controller:
 
     @property
     def steps_per_loop(self) -> int:
-        """Return the length of a reporting interval that begins at the current step."""
+        """Return the maximum number of steps in a trainer call that begins at the current step."""
         self._require("trainer", for_method="steps_per_loop")
         return self._inner.length_at(self.step)
 
@@ -502,7 +502,7 @@ class Controller:
             self._finish(plan)
 
     def _next_event(self, step: int, plan: _Plan) -> int:
-        """Return the first step after `step` with a potential report, hook, evaluation or save."""
+        """Return the first step after `step` at which an event (such as a save) may be due."""
         whens = (
             self._inner,
             self._hooks,
@@ -524,8 +524,8 @@ class Controller:
         self._hooks.after_steps(stop)
 
     def _is_report_due(self, step: int, plan: _Plan) -> bool:
-        # Train actions, which run at each report, may check a state before it is saved. Each save
-        # therefore requires a report.
+        # Report before each save if there are train actions. They run at each report, and may check
+        # the state before it is saved.
         judges = bool(self.train_actions) and self._is_save_due(step)
         ends = step >= plan.last_step
         return ends or judges or plan.evaluate.is_due(step) or self._inner.is_report_due(step)
@@ -700,8 +700,8 @@ class Controller:
                     raise stop
             finally:
                 self._is_running = False
-                # A stop request from `after_train` comes too late for this run and must not stop
-                # the next.
+                # Discard a stop request from `after_train`. It comes too late for this run and must
+                # not stop the next run.
                 self._stop_request = None
 
     def _last_known_step(self) -> int:
@@ -757,7 +757,7 @@ def _attempt(act: Callable[..., None], *args: Any) -> None:
         act(*args)
     except Exception:  # Only log this error, because the error that ended training is raised.
         logging.exception(
-            "Another error occurred while training was shut down after its first error."
+            "Another error occurred while training was shutting down after the first error."
         )
 
 
@@ -921,6 +921,6 @@ class InnerLoop:
 
 @functools.lru_cache(maxsize=64)
 def _num_steps(count: int) -> tf.Tensor:
-    """Return `count` as a tensor, cached because hooks may split a loop into equally long parts."""
+    """Return `count` as a tensor, cached because many calls of a trainer have the same length."""
     with tf.init_scope():
         return tf.constant(count, tf.int32)

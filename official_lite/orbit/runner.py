@@ -11,7 +11,7 @@ import tensorflow as tf
 from official_lite import telemetry
 from official_lite.common import errors
 
-# Values by name: tensors, numbers, arrays, or nested dictionaries of them.
+# Maps names to tensors, numbers, arrays, or nested dictionaries of them.
 Output: TypeAlias = dict[str, Any]
 
 

@@ -423,7 +423,7 @@ class StandardEvaluator(runner.AbstractEvaluator, metaclass=abc.ABCMeta):
 
     @property
     def folds_outputs(self) -> bool:
-        """Return whether each step's outputs are needed on the host."""
+        """Return whether the host needs the outputs of each evaluation step."""
         return type(self).eval_reduce is not StandardEvaluator.eval_reduce
 
     def check_state(self, state: Any) -> None:
@@ -474,8 +474,8 @@ class StandardEvaluator(runner.AbstractEvaluator, metaclass=abc.ABCMeta):
             raise
 
     def _check_steps_run(self, steps_wanted: int) -> None:
-        # If a subclass creates a loop function that does not count its steps, the number of steps
-        # run is unknown.
+        # A subclass may create a loop function that does not count its steps. The number of
+        # completed steps is then unknown.
         self.steps_run = self._counted_step.calls if self._counted_step else None
         if self.steps_run in (None, steps_wanted):
             return
@@ -509,13 +509,13 @@ def end_of_training_data(global_step: Any) -> errors.DataError:
     step = None if global_step is None else int(global_step.numpy())
     if step == 0:
         return errors.DataError(
-            "The training data ended at step 0, before training did: they do not contain the "
-            "batches of one step. Check that the data are not empty and, if `drop_remainder` is "
-            "True, that they fill a batch."
+            "The training data ended before the first step: they do not contain enough batches "
+            "for one step. Check that the data are not empty and, if `drop_remainder` is True, "
+            "that they contain enough examples for a batch."
         )
     where = "" if step is None else f" at step {step}"
     return errors.DataError(
-        f"The training data ended{where}, before training did. Repeat the dataset "
+        f"The training data ended{where}, before training was complete. Repeat the dataset "
         "(`dataset.repeat()`), or train for fewer steps. A function passed to `from_generator` "
         "must return a new generator on each call, or the data can be read only once."
     )

@@ -87,8 +87,8 @@ class StackedLoop(standard_runner.MeasuredLoop):
             whole = tf.function(
                 lambda stacks: self._run_whole_stacks(run_on_stack, stacks), [number]
             )
-            # `run_on_stack` is called in a graph here, too, because XLA would compile the program
-            # again for an eager call.
+            # Call `run_on_stack` in a graph for parts of a stack as well, because XLA would compile
+            # the program again for an eager call.
             part = tf.function(lambda *args: run_on_stack(*args), [self._element_spec, number])
             self._traced = [one.get_concrete_function() for one in (whole, part)]
         return self._traced
@@ -227,7 +227,7 @@ class OneBatch(_BatchesOfStep):
         self._batch = batch
 
     def _next(self) -> Any:
-        # Return a copy of the structure, because a step may remove entries of its dictionaries.
+        # Return a copy of the structure, because a step may remove entries from it.
         return tf.nest.map_structure(lambda part: part, self._batch)
 
 
@@ -322,9 +322,9 @@ class XlaEvalLoop:
         return state
 
     def _runs(self, batches: Iterator[Any]) -> Iterator[list[Any]]:
-        """Yield the batches in order, in lists that one call of the program can evaluate.
+        """Yield the batches in order, grouped into lists that one program call can evaluate.
 
-        A batch whose shapes differ from those of the first batch is in its own list.
+        A batch whose shapes differ from the first batch gets its own list.
         """
         run: list[Any] = []
         for batch in batches:
@@ -363,7 +363,7 @@ class XlaEvalLoop:
             except _NOT_COMPILABLE as error:
                 self._can_compile = False
                 logging.warning(
-                    "Evaluating without XLA, because it can't compile the evaluation step: %s",
+                    "Evaluating without XLA, because XLA can't compile the evaluation step: %s",
                     error.message,
                 )
         return [self._in_graph(batch) for batch in run]
@@ -372,8 +372,8 @@ class XlaEvalLoop:
         if self._needs_outputs:
             return [self._in_xla(batch) for batch in run]
         if self._program is None:
-            # If there are fewer batches than a program could evaluate, as with a small dataset, a
-            # smaller program is enough.
+            # A small dataset may have fewer batches than one program could evaluate. A smaller
+            # program is then enough.
             self._count = len(run)
             self._drawn = tf.Variable(0, trainable=False, dtype=tf.int64)
             self._program = compile_steps(self._step_fn, self._drawn)

@@ -155,8 +155,9 @@ class _FinishedParts:
         if name in self._NAMES:
             return name
         raise errors.UnknownKeyError(
-            f"There is no {name!r}: TensorFlow manages programs and scopes itself, and only the "
-            f"model of an earlier phase is kept. {suggestions.did_you_mean(name, self._NAMES)}"
+            f"The phase has no {name!r}. TensorFlow manages programs and scopes itself, and an "
+            "earlier phase keeps only its model. "
+            f"{suggestions.did_you_mean(name, self._NAMES)}"
         )
 
 

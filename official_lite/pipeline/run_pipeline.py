@@ -120,7 +120,7 @@ def _run_to_the_last(
     while name != _LAST:
         params = ctx.params
         jump = _call(stages, name, ctx)
-        # The config of a test has the test data in the place of the validation data.
+        # Do not record the config of a test, in which the test data replace the validation data.
         if ctx.params is not params and ctx.mode != "test":
             record.replace_params(ctx.params)
         name = _next_stage(name, jump)
@@ -229,7 +229,8 @@ class RunPipeline:
         self._allow_config_change = allow_config_change
         params, model_dir = parsing.expand_home(params), files.expand_home(model_dir)
         self._plans = list(_plans(params, mode, model_dir, stages))
-        # Set up the XLA cache before the checks, which may make TensorFlow look for devices.
+        # Set up the XLA cache before the checks. They may make TensorFlow look for devices, and
+        # the cache can't be set up after that.
         runtime.use_xla_cache(self._plans[0].params.runtime)
         for index, plan in enumerate(self._plans):
             with phase_configs.in_phase(plan.phase):

@@ -301,7 +301,7 @@ def _without_slash(value: cst.BaseExpression) -> cst.BaseExpression:
 def _comparable_with_shapes(values: Sequence[cst.BaseExpression]) -> list[cst.BaseExpression]:
     """Return a comparison's operands, with lists turned into tuples if an operand is `x.shape`.
 
-    A `tf.TensorShape` may equal a list, but the shapes in Keras 3 are tuples, which never do.
+    A `tf.TensorShape` may equal a list. The shapes in Keras 3 are tuples, which never equal a list.
     """
     if not any(map(_is_shape_of_tensor, values)):
         return list(values)

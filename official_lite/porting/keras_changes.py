@@ -99,8 +99,8 @@ STRINGS = {
     "keras.losses.Reduction.SUM_OVER_BATCH_SIZE": "sum_over_batch_size",
 }
 
-# Maps the beginning of the name of a called function or class to its renamed arguments: the old
-# name to the new one, or to None if the argument has to be removed.
+# Maps a prefix of the names of functions and classes to the arguments that change in their calls.
+# Each argument's old name is mapped to its new name, or to None if the port removes the argument.
 RENAMED_ARGUMENTS: dict[str, dict[str, str | None]] = {
     "keras.optimizers.": {"lr": "learning_rate", "jit_compile": None},
     "keras.layers.BatchNormalization": {"fused": None},
@@ -152,8 +152,8 @@ GONE_METHODS = {
     "add_metric": "keep a `keras.metrics.Mean()` as an attribute and call `update_state`",
     "add_update": "assign to the variable in `call`",
     "compiled_loss": "call `model.compute_loss(x, y, y_pred)`",
-    "get_input_at": "layers have no numbered nodes",
-    "get_output_at": "layers have no numbered nodes",
+    "get_input_at": "Keras 3 does not number the nodes of a layer; keep the tensor instead",
+    "get_output_at": "Keras 3 does not number the nodes of a layer; keep the tensor instead",
     "get_updates": "call `apply_gradients`",
     "predict_generator": "call `predict`",
     "fit_generator": "call `fit`",
@@ -175,21 +175,21 @@ OF_KERAS_2_HABITS = OF_KERAS_2_OPTIMIZERS | {
 
 # Advice about removed names; other removed names are reported without advice.
 ADVICE = {
-    "keras.backend.function": "a `keras.Model` with the same inputs and outputs",
-    "keras.backend.gradients": "`tf.GradientTape`",
-    "keras.backend.in_train_phase": "the argument `training` of `call`",
-    "keras.backend.learning_phase_scope": "the argument `training` of `call`",
-    "keras.backend.set_learning_phase": "the argument `training` of the call",
+    "keras.backend.function": "use a `keras.Model` with the same inputs and outputs",
+    "keras.backend.gradients": "use `tf.GradientTape`",
+    "keras.backend.in_train_phase": "use the argument `training` of `call`",
+    "keras.backend.learning_phase_scope": "use the argument `training` of `call`",
+    "keras.backend.set_learning_phase": "pass the argument `training` to the call",
     "keras.layers.LocallyConnected1D": "it has no replacement",
     "keras.layers.LocallyConnected2D": "it has no replacement",
-    "keras.layers.ThresholdedReLU": "`keras.layers.ReLU(threshold=...)`",
-    "keras.layers.experimental.RandomFourierFeatures": "your own `RandomFourierFeatures`",
+    "keras.layers.ThresholdedReLU": "use `keras.layers.ReLU(threshold=...)`",
+    "keras.layers.experimental.RandomFourierFeatures": "write your own layer",
     "keras.layers.experimental.SyncBatchNormalization": (
-        "`keras.layers.BatchNormalization(synchronized=True)`"
+        "use `keras.layers.BatchNormalization(synchronized=True)`"
     ),
-    "keras.losses.Reduction": 'the strings "sum", "none" and "sum_over_batch_size"',
-    "keras.utils.generic_utils": "`keras.saving`",
-    "keras.wrappers.scikit_learn": "the classes of `keras.wrappers`",
+    "keras.losses.Reduction": 'use the strings "sum", "none" and "sum_over_batch_size"',
+    "keras.utils.generic_utils": "use `keras.saving`",
+    "keras.wrappers.scikit_learn": "use the classes of `keras.wrappers`",
 }
 
 # TensorFlow functions and their `keras.ops` equivalents, which accept the symbolic tensors of

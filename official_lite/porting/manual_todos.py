@@ -153,7 +153,7 @@ class _Finder(ast.NodeVisitor):
             if missing := missing_in_keras(name):
                 self._tell(node, _gone_from_keras(missing, name))
         elif _begins(name, _OF_KERAS_2):
-            self._tell(node, f"`{name}` is Keras 2: use `keras`")
+            self._tell(node, f"`{name}` belongs to Keras 2: use `keras`")
         elif _begins(name, _PACKAGES_OF_KERAS_2):
             self._tell(node, f"`{name}` depends on Keras 2: use another package")
 

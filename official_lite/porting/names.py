@@ -99,7 +99,10 @@ class _Renamer(NamesTransformer):
         return _dotted(expression).with_changes(lpar=original_node.lpar, rpar=original_node.rpar)
 
     def _in_terms_of(self, root: str, new: str) -> str | None:
-        """Return how the module must spell `new`: starting with `root` if `root` is still bound."""
+        """Return the expression that refers to `new` in the module; None to keep the old one.
+
+        If the module keeps the name `root`, the expression starts with it.
+        """
         stands_for = self._bindings.imported[root]
         begin = self._translate(stands_for) or stands_for
         keeps_its_name = root != stands_for or root == "orbit"

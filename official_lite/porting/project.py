@@ -238,7 +238,8 @@ def _imported_as(name: str, folder: pathlib.Path, codes: Iterable[str]) -> str:
     """Return the dotted name under which a project imports the package `name` in `folder`.
 
     The name starts with the folder's name if the folder is a package, or if the project imports
-    the folder's modules that way. Otherwise it is `name`, because Python searches the folder.
+    the folder's modules that way. Otherwise it is just `name`, because Python finds modules in the
+    folder.
     """
     folder = folder.resolve()
     is_package = ((path / "__init__.py").is_file() for path in (folder, *folder.parents))
@@ -366,8 +367,8 @@ def gather(sources: Iterable[str]) -> Mapping[str, str]:
     folder = package_folder("official")
     if folder is None:
         raise errors.ConfigValueError(
-            "The port copies modules from the Model Garden, which is not installed: pip install "
-            "--no-deps tf-models-official"
+            "The port copies modules from the Model Garden, which is not installed. Run "
+            "`pip install --no-deps tf-models-official`."
         )
     gatherer = _Gatherer(folder)
     for source in sources:
@@ -407,8 +408,8 @@ class _Gatherer:
         Args:
             name: The dotted name, such as `official.nlp.modeling.layers.MaskedLM`.
             bound_from: The package that an attribute is accessed on, such as `official.nlp`. The
-                rest of the name must be bound in it. Empty for a name in an import statement, with
-                which Python finds submodules itself.
+                rest of the name must be bound in it. Empty for a name in an import statement,
+                which finds submodules by itself.
         """
         if not name.startswith("official.") or has_name(_in_lite(name)):
             return

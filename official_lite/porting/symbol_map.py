@@ -71,7 +71,7 @@ def _without_merged_module(name: str) -> str:
     if file is None or file.name == "__init__.py":
         return name
     names = top_level_names(file)
-    # `module` may also be a class of this module, and `member` one of its methods.
+    # `module` may instead be a class in the single module, and `member` one of its methods.
     is_merged = member in names and (module == member or module not in names)
     return f"{package}.{member}" if is_merged else name
 

@@ -101,7 +101,10 @@ def _has_media(path: str) -> bool:
 
 
 def _images(prefix: str, found: _Values) -> Iterator[Markup]:
-    """Yield a title and a row of images for each tag; omit early steps above the size limit."""
+    """Yield a title and a row of images for each tag.
+
+    Images of early steps are omitted if the total size would exceed the limit.
+    """
     room = _MAX_IMAGE_BYTES
     for name, steps in found.items():
         row: collections.deque[Markup] = collections.deque()

@@ -34,7 +34,7 @@ _STATES = {
     "lost": "work that was repeated after the last checkpoint",
     "stopped": "between the end of a start and the next start",
 }
-# The mark of a row whose values differ, with a non-breaking space.
+# The text before the name of a row if its values differ, including a non-breaking space.
 _DIFFERENT = "≠\N{NO-BREAK SPACE}"
 
 
@@ -168,7 +168,10 @@ def _best(run: Run) -> str | None:
 
 
 def _best_metric(run: Run) -> str:
-    """Return the metric that selects the best checkpoint; the config joins nested names by `|`."""
+    """Return the metric that selects the best checkpoint, with `/` between nested names.
+
+    The config separates nested names by `|`.
+    """
     trainer = run.config.get("trainer") or {}
     return str(trainer.get("best_checkpoint_eval_metric") or "").replace("|", "/")
 
@@ -431,7 +434,10 @@ def _grid(runs: Sequence[Run], found: Sequence[_Curve]) -> Markup:
 
 
 def _quantities(found: Sequence[_Curve]) -> list[str]:
-    """Return the quantities: those of several splits first, and in each group losses first."""
+    """Return the quantities in display order.
+
+    Quantities of several splits precede quantities of one split. In each group, losses come first.
+    """
     splits: dict[str, set[str]] = {}
     for curve in found:
         splits.setdefault(curve.quantity, set()).add(curve.split)
@@ -449,7 +455,7 @@ def _chart(runs: Sequence[Run], quantity: str, found: Sequence[_Curve]) -> chart
 
 
 def _count_epochs(runs: Sequence[Run]) -> bool:
-    """Return whether the charts count epochs, as the terminal did during each of the runs."""
+    """Return whether the x axis shows epochs: all runs must have recorded the steps per epoch."""
     return all(run.steps_per_epoch for run in runs)
 
 

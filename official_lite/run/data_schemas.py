@@ -113,7 +113,8 @@ def _describe(
     place: str, block: config_definitions.DataConfig, model_dir: str
 ) -> Iterator[tuple[str, schema.DataSchema]]:
     """Yield the schema file path and the current schema of each source of a data config block."""
-    # Test data have the schema of the validation data, because training never reads them.
+    # Compare test data with the schema file of the validation data. Test data have no schema file
+    # of their own, because only training writes these files, and training never reads test data.
     name = place.removeprefix("task.").replace("test_data", "validation_data")
     name = name.replace(".task_config", "").translate(_IN_FILE_NAMES)
     given = block.input_path

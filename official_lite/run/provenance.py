@@ -23,7 +23,8 @@ _DIST_INFO = ".dist-info"
 # The prefix of the temporary files from which AutoGraph imports the code that it generates.
 _GENERATED = "__autograph_generated_file"
 
-# Fields with files that a resumed training does not read: its weights are those of its checkpoint.
+# Fields that name files which a resumed training run does not read. The weights of such a run come
+# from its own checkpoint.
 _NOT_OF_TRAINING = ("init_checkpoint", "predict_data", "test_data")
 
 # The timeout of a git command, which may have to read every file of a large repository.

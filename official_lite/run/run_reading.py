@@ -179,7 +179,7 @@ class Run:
 
     @property
     def steps_per_epoch(self) -> float | None:
-        """The number of steps in an epoch; None if the config gives no length in whole epochs."""
+        """The number of steps in an epoch; None unless `trainer.train_epochs` is at least 1."""
         # The epochs of a shorter run, such as a dry run, have no meaning.
         epochs = self.given.get("trainer.train_epochs")
         if not self.train_steps or not isinstance(epochs, int | float) or epochs < 1:
@@ -382,7 +382,7 @@ class _Reader:
             found, problems = self._parse_metrics(name)
             self.problems += [f"{name}: {problem}" for problem in problems]
             for split, curves in found.items():
-                # The evaluations of the training job take precedence over those of other jobs.
+                # Evaluations by the training job take precedence over evaluations by other jobs.
                 series[split] = {**curves, **series.get(split, {})}
         return series
 

@@ -198,20 +198,21 @@ class RunRecord(contextlib.AbstractContextManager["RunRecord"]):
         """Acquire the lock of the model directory, and check the config against the checkpoints."""
         _require_regular_files(self._model_dir)
         self._lock.enter_context(model_dir_lock.ModelDirLock(self._model_dir))
-        # Remove temporary files of killed training processes, but not those of evaluation jobs,
-        # which may be about to rename them.
+        # Remove the temporary files of killed training processes. Keep the temporary files of
+        # evaluation jobs, which may be about to rename them.
         files.remove_temporaries(self._model_dir, lambda name: not _is_of_evaluation(name))
         changes = compatibility.check(
             self._params, self._model_dir, is_allowed=self._allow_config_change
         )
-        # After the check, which looks for listed checkpoints that are gone.
+        # Repair the chain only after the check, because the check looks for listed checkpoints that
+        # are gone, and the repair records them as removed.
         chain.repair(self._model_dir)
         return changes
 
     def _check_inputs(self) -> Any:
-        """Warn if a resumed run has other input files, and return the record of the earlier ones.
+        """Warn if the input files of a resumed run have changed, and return the recorded files.
 
-        Without checkpoints there is nothing to compare with, and the result is None.
+        Without checkpoints there is nothing to compare, and the result is None.
         """
         is_resumed = self._is_training and chain.listed(chain.read(self._model_dir))
         inputs = self._earlier.get("inputs") if is_resumed else None
@@ -224,8 +225,8 @@ class RunRecord(contextlib.AbstractContextManager["RunRecord"]):
         if differences:
             logging.warning(
                 "Input files have changed since this run saved its last checkpoint, so its results "
-                "will differ from those of a run without an interruption: %s: %s -> %s%s. Restore "
-                "the files, or start a new run in another `model_dir`. To see all changes, run "
+                "will differ from an uninterrupted run. Changed: %s: %s -> %s%s. Restore the "
+                "files, or start a new run in another `model_dir`. To see all changes, run "
                 "`python -m official_lite.tools verify %s`.",
                 *differences[0],
                 f" (and {len(differences) - 1} more)" if differences[1:] else "",
@@ -277,7 +278,8 @@ class RunRecord(contextlib.AbstractContextManager["RunRecord"]):
             # The config before it was resolved; `params.yaml` has the resolved config.
             "params": compatibility.flatten(epochs.given(self._params).as_dict()),
             "model_files": parsing.model_file_checksums(self._params),
-            # A start that ends before its first checkpoint must not hide a change of these files.
+            # Keep the recorded input files. Otherwise a start that ends before its first checkpoint
+            # would hide that the files have changed.
             **({"inputs": inputs} if inputs else {}),
         }
         self._publish()

@@ -81,7 +81,7 @@ def _remove_damaged(directory: str) -> None:
         # Another process may remove the file at the same time.
         with contextlib.suppress(FileNotFoundError):
             if name.endswith(".pb") and not _is_whole(path):
-                logging.warning("Removing %s, which is damaged.", path)
+                logging.warning("Removing the damaged file %s from the XLA cache.", path)
                 files.remove(path)
 
 

@@ -227,7 +227,7 @@ class RegularizedEvolutionSampler(samplers.BaseSampler):
     ) -> Any:
         _require_one_objective(study)
         parent, changed = self._mutations.get(trial.number, (None, None))
-        # Don't inherit the value if the parameter has a different range than in the parent's trial.
+        # Don't inherit the value if the parameter had a different range in the parent trial.
         inherited: dict[str, Any] = {}
         if parent is not None and parent.distributions.get(param_name) == param_distribution:
             inherited = parent.params

@@ -96,12 +96,12 @@ class SearchConfig(hyperparams.Config):
 
     @property
     def directions(self) -> list[_Direction]:
-        """`minimize` or `maximize`, one for each objective."""
+        """The direction of each objective: `minimize` or `maximize`."""
         return [_DIRECTIONS[word] for word in _as_list(self.direction)]
 
     @property
     def value_names(self) -> list[str]:
-        """The names of a trial's values, one for each objective: the metrics if there are any."""
+        """The name of each objective's value: its metric, or else `value` or `value_<n>`."""
         count = len(self.directions)
         return self.metrics or (["value"] if count == 1 else [f"value_{n}" for n in range(count)])
 
@@ -208,7 +208,7 @@ class Space:
 
     @property
     def size(self) -> int | None:
-        """The number of points in the space; None if it is infinite."""
+        """The number of points in the space; None if the space is infinite."""
         counts = [_count(one) for one in self.distributions.values()]
         return None if None in counts else math.prod(count for count in counts if count)
 

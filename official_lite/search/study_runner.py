@@ -118,12 +118,13 @@ def _refuse_cluster() -> None:
     if found is not None and sum(map(len, found.jobs.values())) > 1:
         raise errors.ConfigValueError(
             "TF_CONFIG describes processes that train together, but a trial runs in one process. "
-            "Unset TF_CONFIG. To use several processes, start each with the same `model_dir`."
+            "Unset TF_CONFIG. To run trials in several processes, start the search several times "
+            "with the same `model_dir`."
         )
 
 
 def _check_directory(study: optuna.Study, study_dir: str) -> None:
-    """Refuse the trials of another study in the directory of a new one, and warn of a run."""
+    """Check that a new study's directory has no trials of another study; warn if it has a run."""
     trials = os.path.join(study_dir, "trials")
     if study.get_trials(deepcopy=False):
         return
@@ -140,8 +141,8 @@ def _check_directory(study: optuna.Study, study_dir: str) -> None:
 def _run_workers(job: worker.StudyJob, study: optuna.Study) -> None:
     """Run the study with several worker processes.
 
-    A worker that was killed is restarted if trials have started since the last failure or an
-    interrupted trial remains. The number of restarts is limited.
+    A failed worker is restarted if trials have started since the last failure, or if an interrupted
+    trial remains. The number of restarts is limited.
     """
     outputs = os.path.join(job.study_dir, "workers")
     running: list[SpawnProcess] = []
@@ -185,7 +186,7 @@ def _tell_of_running_trials(study: optuna.Study) -> None:
     running = study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
     if running:
         numbers = ", ".join(str(trial.number) for trial in running)
-        logging.warning("Other processes still run these trials of the study: %s.", numbers)
+        logging.warning("Other processes are still running these trials of the study: %s.", numbers)
 
 
 def _require_a_value(study: optuna.Study, study_dir: str) -> None:
@@ -195,7 +196,7 @@ def _require_a_value(study: optuna.Study, study_dir: str) -> None:
     last = Outcome.read(results.trial_dir(study_dir, len(trials) - 1))
     raise errors.OfficialLiteError(
         f"None of the {len(trials)} trials has a value; see `trial.json` in each trial's directory."
-        + (f" The last one: {last.reason}" if last else "")
+        + (f" The last trial: {last.reason}" if last else "")
     )
 
 

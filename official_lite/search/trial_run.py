@@ -126,7 +126,7 @@ class TrialRun:
         if step not in self._reported():
             self._trial.report(number, step)
         if self._trial.should_prune():
-            self._end(f"pruned: at step {step} with {number:g}")
+            self._end(f"pruned: at step {step} with the value {number:g}")
 
     def report_final(self, value: object) -> None:
         """Report the result: a number, a sequence of one number per metric, or a metrics dict."""

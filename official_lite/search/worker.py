@@ -240,7 +240,7 @@ class _Queue:
         logging.info("Resuming the interrupted trial %d.", frozen.number)
         study = self._study
         if frozen.params.keys() >= self._space.distributions.keys():
-            # All values are drawn already, so open the study without its sampler.
+            # All values have already been drawn, so open the study without its sampler.
             study = storage.open_study(
                 self._job.config, self._job.study_dir, pruner=self._study.pruner
             )
@@ -280,7 +280,8 @@ def _run_in_process(job: StudyJob, number: int, model_dir: str) -> Outcome:
     ended = Outcome.read(model_dir)
     if ended is not None:
         return ended
-    # Only a full disk leaves no `trial.json`; other errors may have the same exit code.
+    # If a trial fails with any other error, it writes `trial.json`. The exit code of a
+    # `CheckpointError` therefore means that the disk is full.
     raise_if_stopped(process, f"Trial {number}", output_path)
     reason = f"its process ended {describe_end(process)}; see {output_path}"
     return Outcome(state="fail", reason=reason)

@@ -173,8 +173,9 @@ class GraphMetrics:
         self._lock = threading.Lock()
         self._scalars: dict[str, Any] = {}
         self._histograms: dict[str, Any] = {}
-        # The pixels of each name and image size have a variable of their own. `_last_sizes` maps a
-        # name to the 1-based position in `_pixels` of the variable written last; 0 means no image.
+        # `_pixels` holds one variable for each name and image size. `_last_sizes` maps a name to a
+        # variable that holds the 1-based position in `_pixels` of the latest image, or 0 if there
+        # is no image.
         self._last_sizes: dict[str, Any] = {}
         self._pixels: dict[tuple[str, tuple[int, ...]], Any] = {}
         self._read_and_reset: Callable[[], tf.Tensor] | None = None
@@ -239,8 +240,8 @@ class GraphMetrics:
                 )
 
         # A graph is being traced here, perhaps in a replica context, in which the strategy's scope
-        # can't be entered. `tf.init_scope` leaves the graph but not the replica context. A new
-        # thread is in neither a graph nor a replica context.
+        # can't be entered. `tf.init_scope` leaves the graph but not the replica context. Use a new
+        # thread, which is in neither a graph nor a replica context.
         with futures.ThreadPoolExecutor(max_workers=1) as outside:
             return outside.submit(create).result()
 

@@ -283,9 +283,9 @@ class TensorBoardWriter(Writer):
         before = _list_event_files(folder)
         writer = tf.summary.create_file_writer(folder, filename_suffix=self._suffix)
         self._created |= {os.path.join(folder, n) for n in _list_event_files(folder) - before}
-        # In an empty folder, the start event discards nothing, but tells readers that later start
-        # events may follow. In a folder that another job writes to, no start event is written,
-        # because readers would also discard that job's events after the step.
+        # In an empty folder, the start event discards nothing, but readers then expect further
+        # start events. Do not write a start event to a folder that another job writes to, because
+        # readers would also discard the events of that job after the step.
         is_known = not before or self._rewound_to is not None
         if is_known and not self._job and all(map(self._own_name.fullmatch, before)):
             _write_start(writer, self._rewound_to or 0)

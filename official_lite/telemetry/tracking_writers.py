@@ -91,7 +91,7 @@ class MlflowWriter(Writer):
         if files.exists(path):
             return self._resume(files.read_text(path).strip(), path)
         # MLflow itself creates the experiment `Default`, which stores its files in the working
-        # directory. A store in `model_dir` therefore has an experiment with another name.
+        # directory. A store in `model_dir` therefore uses an experiment with another name.
         default = "runs" if is_own_store else "Default"
         name = experiment or os.environ.get("MLFLOW_EXPERIMENT_NAME") or default
         location = os.path.abspath(os.path.join(model_dir, "mlartifacts")) if is_own_store else None

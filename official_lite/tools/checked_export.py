@@ -148,8 +148,8 @@ def _write_and_call(
     act = "written"
     try:
         with error_report.naming_the_resource(to_save_memory="End other programs"):
-            # Mute the event storage, because a model that records values would otherwise be saved
-            # with it.
+            # Mute the event storage. Otherwise, the export of a model that records values would
+            # include the event storage.
             with telemetry.get_event_storage().muted():
                 model_export.write_model(model, path, format, input_signature=inputs.signature)
             act = "loaded back"

@@ -100,7 +100,7 @@ def write_average(
 def _parts(ctx: Any, build: Any, recalibration_steps: int) -> Any:
     """Build a trainer or, for several tasks, an object with the same attributes.
 
-    A multi-task trainer would read the data of all tasks.
+    A multi-task trainer is not built, because it would read the data of all tasks.
     """
     if not isinstance(ctx.task, multitask.MultiTask):
         trainer = build.make_trainer(ctx)

@@ -27,8 +27,9 @@ _NAMES = "python -m official_lite.tools experiments list --names 2>/dev/null"
 _DIRECTORIES = {"directories", "folder", "folders", "log_dir", "model_dir", "study_dir"}
 _FILES = {"a", "b", "config_file", "gin_file", "output", "path", "source"}
 
-# If `python` runs the program, other words precede its name. Bash splits `--mode=train` into three
-# words, but shtab's functions must not see the `=`.
+# Bash functions that adapt the words of the command line for shtab's functions. They remove the
+# words before the name of the program, such as `python -m`. They also remove the `=` of a flag such
+# as `--mode=train`, because Bash splits the flag into three words.
 _MORE_BASH = """
 _official_lite_call() {
   local words=() index word

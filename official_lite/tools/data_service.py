@@ -55,7 +55,8 @@ def run(args: argparse.Namespace) -> int:
     is_over = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: is_over.set())
-    # Install the handlers first: whoever reads this message may send a signal right away.
+    # Print this message after the handlers are installed, because its reader may send a signal
+    # immediately.
     terminal.say(what)
     is_over.wait()
     server.stop()
@@ -90,7 +91,7 @@ def _start_worker(args: argparse.Namespace) -> tuple[Any, str]:
         dispatcher_timeout_ms=_DISPATCHER_TIMEOUT_MS,
     )
     server = _start(service.WorkerServer, config, args.port)
-    return server, f"Working for {dispatcher}"
+    return server, f"Working for the dispatcher at {dispatcher}"
 
 
 def _start(server_cls: Any, config: Any, port: int) -> Any:
@@ -100,6 +101,6 @@ def _start(server_cls: Any, config: Any, port: int) -> Any:
         return server_cls(config)
     except (RuntimeError, tf.errors.OpError) as error:
         raise errors.ConfigValueError(
-            f"Can't listen at port {port}: {error}. Check whether another process uses it, or pass "
-            "another --port."
+            f"Can't listen on port {port}: {error}. Check whether another process uses this port, "
+            "or pass another --port."
         ) from error

@@ -624,7 +624,7 @@ class LaunchedCluster:
         return True
 
     def _wait_for_the_others(self, failure: ProcessEnd) -> None:
-        """Wait for the trainers to notice a failure and end; the servers are stopped afterward."""
+        """Report a failure, and give the trainers the grace period to stop."""
         if self.was_asked_to_stop or self.reached_limit:
             say(f"{failure} after a signal.", self._width)
         else:
@@ -664,7 +664,7 @@ class LaunchedCluster:
 
 
 def _as_consequence(end: ProcessEnd) -> int:
-    """Return a sort key that is higher the more likely another process caused the failure."""
+    """Return a sort key: 0 for a likely cause of the failure, more for a likely consequence."""
     if end.code < 0:
         return 0
     return 2 if end.code == errors.ExitCode.CLUSTER else 1

@@ -81,7 +81,7 @@ KINDS = {
 
 _DEFAULT = "lines"
 
-# The names of a project's own files, with which the name of its package would conflict.
+# Names that a package can't have, because they are the names of other files of the project.
 _TAKEN = frozenset({"data", "make_data", "registry_imports", "tests", "train"})
 
 

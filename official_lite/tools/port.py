@@ -55,7 +55,8 @@ def run(args: argparse.Namespace) -> int:
         from official_lite import porting
     except ModuleNotFoundError as error:
         raise errors.ConfigValueError(
-            f"The port requires `{error.name}`: pip install 'official-lite[port]'"
+            f"This command requires `{error.name}`, which is not installed: pip install "
+            "'official-lite[port]'"
         ) from error
     port = porting.port_project(args.path, alongside=args.alongside)
     report = _as_json(port, args.write) if args.json else _as_text(port, args.write, args.check)

@@ -312,5 +312,8 @@ def _draw(spec: tf.TensorSpec, generator: np.random.Generator) -> Any:
 
 
 def _portable(dtype: tf.DType) -> tf.DType:
-    """Return float32 for half-precision dtypes, because the model converts its inputs itself."""
+    """Return float32 for half-precision dtypes, and other dtypes unchanged.
+
+    The model itself converts its inputs to half precision.
+    """
     return tf.float32 if dtype in (tf.float16, tf.bfloat16) else dtype

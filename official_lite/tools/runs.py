@@ -186,7 +186,10 @@ def _is_a_result(name: str) -> bool:
 
 
 def _rank_of(runs: Sequence[Facts]) -> Callable[[str], tuple[bool, int]]:
-    """Return a sort key for metrics: those that select best checkpoints, then the most common."""
+    """Return a sort key for metrics.
+
+    The metrics that select best checkpoints come first, followed by the most common metrics.
+    """
     judged_by = {facts.get("trainer.best_checkpoint_eval_metric") for facts in runs}
     wanted = {f"validation/{name}" for name in judged_by}
     return lambda name: (name not in wanted, -sum(name in facts.metrics for facts in runs))
@@ -243,7 +246,10 @@ def _differing(configs: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _rows(names: Sequence[str], sources: Sequence[Mapping[str, Any]]) -> list[list[str]]:
-    """Return a row per name with a value. Cells are strings, because types differ between rows."""
+    """Return a row for each name that has a value in at least one source.
+
+    All cells are strings, because the rows have values of different types.
+    """
     rows = []
     for name in names:
         texts = [_FORMATS.get(name, listing.value_text)(source.get(name)) for source in sources]

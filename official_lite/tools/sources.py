@@ -268,9 +268,9 @@ def read_run_params(path: str, experiment: str = "", *, trust: bool = False) -> 
             + f" Pass the experiment of {run_dir} as `experiment`."
         )
     load_registrations([])
-    remedy = "" if trust else "If it is a run of yours, pass trust=True."
-    # `params.yaml` already contains the fields that gin set for the run. The gin bindings of this
-    # process may be meant for its next run.
+    remedy = "" if trust else "If you trust this run, pass trust=True."
+    # Do not apply the gin bindings of this process, which may be meant for its next run.
+    # `params.yaml` already contains the fields that gin set for the recorded run.
     return _read_run(run_dir, experiment or recorded, [], remedy, apply_gin=False)
 
 
@@ -325,7 +325,7 @@ def changes(old: ConfigSource, new: ConfigSource) -> list[compatibility.Change]:
 
 
 def _require_given(command: argparse.Namespace, args: argparse.Namespace, run_dir: str) -> None:
-    """Raise an error if the arguments lack a code flag with which the run was started."""
+    """Raise an error if the run was started with a flag that executes code and `args` lack it."""
     missing = [
         f"{flag}={shlex.quote(value)}"
         for name, flag in _CODE.items()
@@ -393,7 +393,7 @@ def _parse(
 
 
 def _read_command(run_dir: str) -> argparse.Namespace:
-    """Parse the experiment and code flags of a run's recorded command line, if there is one."""
+    """Parse `--experiment` and the flags in `_CODE` from a run's recorded command line, if any."""
     argv = _read_record(run_dir).get("argv", [])
     if not isinstance(argv, list):
         raise errors.ConfigValueError(

@@ -24,8 +24,8 @@ from official_lite.core import base_trainer, train_data
 from official_lite.modeling.optimization.configs import learning_rate_config
 from official_lite.tools import sources
 
-# Overrides for runs of a few steps: no output, no handling of non-finite values, which are
-# expected, and no intervals in epochs.
+# Overrides for runs of a few steps. They turn off output, intervals in epochs, and the check for
+# non-finite values, because a sweep is expected to diverge.
 _LEFT_OUT: dict[str, Any] = {
     "train_epochs": None,
     "validate_every_epochs": None,
@@ -244,8 +244,8 @@ def _sweep(
     if len(rates) > 1 and rates[0] == rates[-1]:
         raise errors.ConfigValueError(
             f"The learning rate is {rates[0]:g} in all steps, because "
-            f"{type(trainer.task).__name__} does not read it from `trainer.optimizer_config`. Read "
-            "it there in `create_optimizer`."
+            f"{type(trainer.task).__name__} does not read it from `trainer.optimizer_config`. Use "
+            "this field in `create_optimizer`."
         )
 
 

@@ -315,7 +315,8 @@ class _Trials:
             raise errors.OfficialLiteError(
                 f"Can't train with batches of {size}; see the error above."
             )
-        # The operating system kills processes when memory runs out.
+        # Treat a killed process as a size that does not fit, because the operating system kills
+        # processes when memory runs out.
         result = f"killed by {signal.Signals(-process.exitcode).name}"
         return SizeTrial(batch_size=size, result=result, memory=memory)
 

@@ -155,7 +155,7 @@ def choose(segments: Sequence[tuple[str, str]], step: int | None) -> tuple[str, 
         valid = (
             f"--step can be {', '.join(begins)}."
             if begins
-            else "No other checkpoint is followed by one, either."
+            else "The run has no two consecutive checkpoints; see `trainer.max_to_keep`."
         )
         raise errors.CheckpointError(
             f"Found no checkpoint at step {step} that is followed by a later one. {valid}"

@@ -64,7 +64,7 @@ def toy(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> known_number
 
 
 @pytest.mark.slow
-def test_results_page_shows_metrics_of_official_lite_and_its_reference_over_all_seeds(
+def test_results_page_shows_the_mean_and_range_of_a_metric_over_all_seeds(
     toy: known_numbers.Record, tmp_path: pathlib.Path
 ) -> None:
     results = tmp_path / "results"
@@ -84,7 +84,7 @@ def test_results_page_shows_metrics_of_official_lite_and_its_reference_over_all_
     assert "81.0000 to 82.0000" in page
 
 
-def test_benchmark_table_shows_never_if_a_program_does_not_reach_its_target() -> None:
+def test_benchmark_table_says_never_for_a_program_that_misses_its_target() -> None:
     record = dataclasses.replace(known_numbers.RECORDS[0], name="never", bar=0.7)
     early, late = benchmark.Training(1.0, 9.0, 3.0), benchmark.Training(2.0, 9.0, None)
     for ours, reference, cells in (

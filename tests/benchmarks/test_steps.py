@@ -48,7 +48,7 @@ def test_keras_fit_contestants_cover_every_jit_compile_and_steps_per_execution_s
 
 
 @pytest.mark.slow
-def test_benchmark_contestants_reach_equal_final_losses_and_are_described_on_the_page(
+def test_our_contestants_in_the_step_benchmark_end_with_equal_losses(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     arguments = ["--models=tiny_mlp", "--steps=100", "--rounds=1", "--warmup=1"]

@@ -42,7 +42,7 @@ def directory(tmp_path: pathlib.Path) -> pathlib.Path:
     return tmp_path
 
 
-def test_optuna_reference_samples_the_same_values_from_the_same_space_as_our_search() -> None:
+def test_optuna_reference_and_our_search_sample_equal_values_from_equal_spaces() -> None:
     config = search_config.search_config_of(_experiment())
     config.seed = 3
     space = search_config.Space(config.space)

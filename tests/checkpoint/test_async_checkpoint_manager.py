@@ -172,7 +172,7 @@ def test_non_chief_worker_saves_outside_the_shared_directory(tmp_path, monkeypat
     assert worker.shared_directory == str(tmp_path)
 
 
-def test_writable_directory_of_a_single_process_is_the_directory_itself() -> None:
+def test_single_process_writes_directly_to_the_requested_directory() -> None:
     assert directories.is_chief()
     assert directories.writable_directory("/run") == "/run"
 

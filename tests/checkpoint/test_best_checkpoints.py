@@ -126,9 +126,7 @@ def test_rewind_rewrites_a_damaged_best_checkpoint_info_file(keep, tmp_path, tex
     assert keep(rewound_to=10).best["accuracy"] == _info(tmp_path)["accuracy"] == 0.1
 
 
-def test_info_file_of_the_model_garden_is_used_unless_its_step_is_later_than_the_rewind(
-    keep, tmp_path
-):
+def test_model_garden_info_file_is_used_unless_its_step_is_after_the_rewind(keep, tmp_path):
     # The Model Garden and older versions write the step as a float.
     (tmp_path / "info.json").write_text('{"accuracy": 0.9, "best_ckpt_global_step": 20.0}')
     assert keep(rewound_to=30).best == {"accuracy": 0.9, "best_ckpt_global_step": 20}

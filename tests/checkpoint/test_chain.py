@@ -102,7 +102,7 @@ def _named_config(prefix: pathlib.Path) -> str:
     return sentence and pathlib.Path(sentence.partition("--config_file=")[2].split()[0]).name
 
 
-def test_config_named_for_a_checkpoint_without_a_chain_is_the_last_one_kept(tmp_path):
+def test_error_without_a_checkpoint_chain_recommends_the_last_config_file(tmp_path):
     best = tmp_path / "best" / "ckpt-3"
     assert _named_config(best) == ""
     for name in ("params.yaml", "params.2.yaml", "params.10.yaml"):
@@ -111,7 +111,7 @@ def test_config_named_for_a_checkpoint_without_a_chain_is_the_last_one_kept(tmp_
 
 
 @pytest.mark.parametrize("is_first_kept", [True, False], ids=["kept", "replaced"])
-def test_config_named_for_a_checkpoint_is_that_of_its_record_or_the_next_one_kept(
+def test_checkpoint_error_recommends_the_recorded_or_the_next_existing_config(
     tmp_path, is_first_kept
 ):
     configs = {"params.1.yaml": "a", "params.2.yaml": "b", "params.yaml": "c"}

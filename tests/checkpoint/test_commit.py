@@ -128,7 +128,7 @@ def _names(directory: pathlib.Path) -> set[str]:
     return {path.name for path in directory.iterdir()}
 
 
-def test_commit_remove_deletes_only_unfinished_checkpoints_with_the_requested_name(
+def test_remove_deletes_only_unfinished_checkpoints_with_the_requested_name(
     tmp_path: pathlib.Path,
 ) -> None:
     for name in UNFINISHED + OTHERS:
@@ -140,7 +140,7 @@ def test_commit_remove_deletes_only_unfinished_checkpoints_with_the_requested_na
     assert _names(tmp_path) == {*OTHERS, "my_ckpt-3_temp"}
 
 
-def test_commit_remove_keeps_checkpoints_in_a_directory_without_any_commit_file(
+def test_remove_keeps_checkpoints_in_a_directory_without_commit_files(
     tmp_path: pathlib.Path,
 ) -> None:
     (tmp_path / "ckpt-3.index").touch()

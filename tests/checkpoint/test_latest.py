@@ -71,7 +71,7 @@ def test_paths_in_the_checkpoint_state_file_cannot_point_outside_the_directory(
     assert latest.latest_checkpoint(str(tmp_path / "run")) == inside
 
 
-def test_find_managed_omits_checkpoints_older_than_all_in_the_checkpoint_state_file(
+def test_find_managed_omits_checkpoints_older_than_every_one_in_the_state_file(
     tmp_path: pathlib.Path,
 ) -> None:
     paths = _save(tmp_path, 1, 2, 3)

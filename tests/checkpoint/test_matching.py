@@ -117,7 +117,7 @@ def test_renamed_layer_is_matched_by_position_and_reported(tmp_path, build: Call
 
 
 @pytest.mark.parametrize("build", [functional, listed])
-def test_new_layer_raises_instead_of_taking_the_weights_of_a_removed_layer(
+def test_loading_a_new_layer_raises_instead_of_using_a_removed_layers_weights(
     tmp_path, build: Callable
 ) -> None:
     with pytest.raises(errors.CheckpointError, match="missing from the checkpoint"):
@@ -142,7 +142,7 @@ def test_layers_with_generated_names_are_matched_by_position(
 
 
 @EVERY_KIND
-def test_different_number_of_layers_with_generated_names_raises_if_strict(
+def test_loading_a_different_number_of_unnamed_layers_raises_if_strict(
     tmp_path, build: Callable
 ) -> None:
     source, target = build([None, None, None]), build(AUTO)

@@ -137,9 +137,7 @@ def test_state_of_adapted_layers_is_restored_from_a_checkpoint(adapted, tmp_path
         np.testing.assert_array_equal(found, expected)
 
 
-def test_restored_vocabulary_replaces_the_current_vocabulary_unless_saved_before_adapt(
-    adapted, tmp_path
-) -> None:
+def test_restore_replaces_the_vocabulary_unless_the_checkpoint_has_none(adapted, tmp_path) -> None:
     path = tf.train.Checkpoint(**model_state.weight_items(adapted)).save(tmp_path / "c")
     model = _build()
     model.words.adapt(["r", "q", "p"])
@@ -159,7 +157,7 @@ def test_load_weights_restores_adapted_normalization_statistics(adapted, tmp_pat
     np.testing.assert_array_equal(model.normalize(x), adapted.normalize(x))
 
 
-def test_error_for_different_adapted_layers_lists_those_of_checkpoint_and_model(adapted) -> None:
+def test_adapted_layer_error_lists_the_layers_of_checkpoint_and_model(adapted) -> None:
     saved = model_state.AdaptedLayers(model_state.find_adaptable_layers(adapted))
     fewer = model_state.AdaptedLayers([adapted.normalize])
     text = r"of the checkpoint are Normalization, .* of the model are Normalization\. To restore"
@@ -251,7 +249,7 @@ def test_error_for_a_layer_that_the_checkpoint_lacks_names_the_layer() -> None:
 
 def test_require_same_accepts_descriptions_with_a_renamed_layer_or_a_changed_shape(caplog) -> None:
     model_state.require_same(_describe(), _describe(names=("a", "z")), "ckpt-1")
-    assert "in their order: `sequential/b/kernel` into `sequential/z/kernel`." in caplog.text
+    assert "by position: `sequential/b/kernel` into `sequential/z/kernel`." in caplog.text
     model_state.require_same(_describe(), _describe(units=3), "ckpt-1")
     model_state.require_same({}, _describe(), "ckpt-1")
     assert model_state.describe(None, None) == {}

@@ -95,7 +95,7 @@ def test_two_processes_with_the_same_worker_index_both_raise() -> None:
     assert isinstance(right.exception(), errors.ConfigValueError)
 
 
-def test_worker_whose_address_leads_elsewhere_says_which_workers_miss_it() -> None:
+def test_worker_at_a_wrong_address_names_the_workers_that_cannot_reach_it() -> None:
     addresses = _addresses(3)
     with concurrent.futures.ThreadPoolExecutor(2) as pool:
         others = [pool.submit(cluster.meet, _worker(addresses, index), 3.0) for index in (0, 2)]
@@ -275,7 +275,7 @@ def test_cluster_error_names_a_process_that_stopped_sending_or_answering_heartbe
         raise kind(None, None, text)
 
 
-def test_report_lost_peers_leaves_errors_without_a_lost_process_unchanged(
+def test_report_lost_peers_does_not_change_errors_unrelated_to_a_lost_process(
     listener: socket.socket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     jobs = {"worker": [_address(listener), "127.0.0.1:1"]}
@@ -372,7 +372,7 @@ def test_parameter_server_exits_on_sigterm_or_if_no_chief_starts(tmp_path, monke
     assert "no chief started at" in lonely.stderr
 
 
-def test_parameter_server_strategy_raises_on_a_worker_and_is_one_device_on_an_evaluator(
+def test_parameter_server_strategy_raises_on_a_worker_but_not_on_an_evaluator(
     monkeypatch,
 ):
     _set_task(monkeypatch, "worker")

@@ -63,7 +63,7 @@ def test_mirrored_strategy_in_a_new_process_creates_the_second_logical_cpu():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("first", ["chief", "worker"])
-def test_coordination_service_differs_from_tensorflows_only_in_the_time_limit(first: str):
+def test_coordination_service_has_tensorflows_settings_except_for_registration(first: str):
     """A new release of TensorFlow may configure the service otherwise."""
     code = """if True:
         import tensorflow as tf

@@ -176,7 +176,7 @@ def hide_this_file(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(error_report, "_LIBRARY_PARTS", hidden)
 
 
-def test_error_without_a_line_of_the_users_code_names_the_called_method_and_no_file(
+def test_error_report_without_user_code_names_the_called_method_and_no_file(
     of_framework: dict, hide_this_file
 ) -> None:
     update, task = _as_library(Accuracy.update_state), of_framework["MyTask"]()
@@ -189,7 +189,7 @@ def test_error_without_a_line_of_the_users_code_names_the_called_method_and_no_f
     assert told.endswith("'x' (while official_lite called `MyTask.step`)")
 
 
-def test_error_in_a_call_from_the_users_own_line_names_only_that_line(of_framework: dict) -> None:
+def test_summary_of_an_error_in_the_users_own_call_names_only_its_line(of_framework: dict) -> None:
     told = error_report.summary(_raised(of_framework["MyTask"]().step, int, "x"))
     assert re.fullmatch(r"ValueError: .* \(\S+:\d+, in `_raised`\)", told)
 

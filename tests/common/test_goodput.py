@@ -51,7 +51,7 @@ def model_dir(trained: pathlib.Path, tmp_path: pathlib.Path) -> pathlib.Path:
     return pathlib.Path(shutil.copytree(trained, tmp_path / "run"))
 
 
-def test_goodput_of_an_uninterrupted_run_sums_to_its_wall_time_and_has_no_lost_time(
+def test_goodput_times_of_an_uninterrupted_run_add_up_to_its_wall_time(
     trained: pathlib.Path,
 ) -> None:
     recorded = _run_json(trained)["goodput"]
@@ -66,7 +66,7 @@ def test_goodput_of_an_uninterrupted_run_sums_to_its_wall_time_and_has_no_lost_t
     assert 0 < recorded["share"] < 1
 
 
-def test_goodput_records_time_between_two_starts_as_stopped_and_measures_input_wait(
+def test_goodput_counts_the_time_between_two_starts_of_a_run_as_stopped(
     model_dir: pathlib.Path,
 ) -> None:
     first, ended = _read(model_dir), time.time()
@@ -185,7 +185,7 @@ def test_goodput_record_keeps_fewer_than_40_of_1000_checkpoints() -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_goodput_states_sum_to_the_wall_time_after_ten_kills(tmp_path: pathlib.Path) -> None:
+def test_goodput_times_add_up_to_the_wall_time_after_ten_kills(tmp_path: pathlib.Path) -> None:
     model_dir = tmp_path / "run"
     command = [
         *("train.py", "--experiment=vision/digits_mlp", "--mode=train_and_eval"),

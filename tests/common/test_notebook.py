@@ -129,7 +129,7 @@ def test_notebook_traceback_of_an_error_in_a_task_omits_frames_of_the_framework(
     assert message.endswith("(cell In[5], line 13)")
 
 
-def test_notebook_can_catch_run_errors_and_unrelated_errors_keep_their_usual_traceback(
+def test_notebook_can_catch_run_errors_and_shows_other_errors_as_usual(
     outputs: dict[str, str],
 ) -> None:
     assert "caught: Dimensions must be equal" in outputs["caught"]

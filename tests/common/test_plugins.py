@@ -194,7 +194,7 @@ def test_require_subdirectory_accepts_relative_paths_without_parent_references(p
     plugins.require_subdirectory(path, "subdir")
 
 
-def test_names_code_is_true_only_for_names_in_modules_and_files() -> None:
+def test_names_code_returns_true_only_for_names_that_refer_to_python_code() -> None:
     code = ("os:abort", "a.b:C.d", "hooks.py", "{workspace}/h.py:Hook")
     other = ("early_stopping", "a/b", "host:80", "gs://bucket/x", "note: x")
     assert all(map(plugins.names_code, code))

@@ -20,7 +20,7 @@ os.write(2, b"afterwards\\n")
 """
 
 
-def test_show_short_lines_hides_log_records_marked_as_details(monkeypatch) -> None:
+def test_terminal_hides_log_records_marked_as_details(monkeypatch) -> None:
     handler = logging.get_absl_handler().python_handler
     # `monkeypatch` restores these attributes after the test.
     monkeypatch.setattr(handler, "formatter", handler.formatter)
@@ -36,13 +36,13 @@ def test_show_short_lines_hides_log_records_marked_as_details(monkeypatch) -> No
     assert stream.getvalue() == "a text\nWARNING: a text\n"
 
 
-def test_without_startup_messages_hides_only_the_startup_messages_of_tensorflow() -> None:
+def test_only_the_startup_messages_of_tensorflow_are_hidden() -> None:
     code = [sys.executable, "-c", _PRINT.format(then="pass")]
     result = subprocess.run(code, capture_output=True, text=True, check=True)
     assert result.stderr == ("F0000 00:00:1.2 3 cpu.cc:1] something that matters\nafterwards\n")
 
 
-def test_without_startup_messages_keeps_fatal_messages_if_the_process_crashes() -> None:
+def test_fatal_tensorflow_messages_are_shown_if_the_process_crashes() -> None:
     code = [sys.executable, "-c", _PRINT.format(then="os.abort()")]
     result = subprocess.run(code, capture_output=True, text=True, check=False)
     assert result.returncode < 0

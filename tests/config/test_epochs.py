@@ -47,13 +47,11 @@ def test_epochs_are_converted_to_steps_and_each_conversion_logs_one_line(
 @pytest.mark.parametrize(
     ("num_examples", "count", "steps"), [(103, 3, 31), (102, 2, 21), (100, 0.7, 7)]
 )
-def test_train_epochs_are_converted_to_steps_by_rounding_only_their_total(
-    num_examples, count, steps
-) -> None:
+def test_train_epochs_round_only_the_total_number_of_steps(num_examples, count, steps) -> None:
     assert epochs.resolve(_params(num_examples, train_epochs=count)).trainer.train_steps == steps
 
 
-def test_schedule_ratios_are_converted_to_fractions_of_the_train_steps() -> None:
+def test_schedule_ratios_are_converted_to_numbers_of_steps() -> None:
     schedules = {
         "learning_rate": {"type": "cosine", "cosine": {"decay_ratio": 0.9}},
         "warmup": {"type": "linear", "linear": {"warmup_ratio": 0.1}},
@@ -72,7 +70,7 @@ def test_schedule_ratios_are_converted_without_reading_data_if_train_steps_are_s
     assert (resolved.boundaries, resolved.boundary_ratios) == ([10, 11], None)
 
 
-def test_resolved_config_is_locked_and_resolves_to_itself() -> None:
+def test_resolving_a_resolved_config_returns_the_same_locked_config() -> None:
     params = _params(train_epochs=3)
     params.lock()
     resolved = epochs.resolve(params)
@@ -200,7 +198,7 @@ def test_changed_num_examples_of_a_resolved_config_raises_unless_steps_per_epoch
     assert epochs.resolve(read.replace(**more)).trainer.train_steps == 400
 
 
-def test_changed_train_epochs_of_a_resolved_config_are_rounded_only_in_total() -> None:
+def test_changed_train_epochs_of_a_resolved_config_round_only_the_total_steps() -> None:
     resolved = epochs.resolve(_params(106, train_epochs=2))
     assert resolved.trainer.steps_per_epoch == 10
     again = epochs.resolve(resolved.replace(trainer={"train_epochs": 3}))
@@ -210,7 +208,7 @@ def test_changed_train_epochs_of_a_resolved_config_are_rounded_only_in_total() -
 @pytest.mark.parametrize(
     ("num_examples", "batch_size", "count"), [(106, 10, 3), (60000, 128, 10), (106, 10, 1)]
 )
-def test_whole_epoch_intervals_end_no_later_than_the_last_training_step(
+def test_intervals_of_whole_epochs_fit_into_the_number_of_train_steps(
     num_examples, batch_size, count
 ) -> None:
     params = _params(

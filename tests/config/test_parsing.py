@@ -44,7 +44,7 @@ def _parse(**options: object) -> cfg.ExperimentConfig:
     return parsing.parse_configuration(options, print_return=False)
 
 
-def test_masked_password_raises_only_in_the_selected_option_of_a_one_of_config(
+def test_masked_password_raises_only_in_the_selected_option_of_a_config(
     tmp_path: pathlib.Path,
 ) -> None:
     file = tmp_path / "params.yaml"

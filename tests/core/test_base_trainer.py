@@ -70,7 +70,7 @@ def test_eager_mode_runs_python_code_at_every_step(experiment, make_trainer) -> 
     assert len(calls) == 3
 
 
-def test_model_that_is_built_on_its_first_call_is_built_before_training(
+def test_trainer_builds_an_unbuilt_model_before_training(
     experiment, make_trainer, two_replicas
 ) -> None:
     with two_replicas.scope():

@@ -38,7 +38,7 @@ def test_trained_weights_are_restored_if_an_evaluation_of_averaged_weights_fails
     np.testing.assert_array_equal(trainer.model.dense.kernel, before)
 
 
-def test_passthrough_logs_reach_eval_reduce_but_do_not_replace_the_logs_of_the_task(
+def test_logs_of_next_eval_inputs_reach_eval_reduce_without_replacing_task_logs(
     experiment, make_trainer, caplog
 ) -> None:
     seen = []

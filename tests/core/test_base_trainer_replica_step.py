@@ -283,7 +283,7 @@ class _Norms(orbit.GraphHook):
         self.norm.assign(tf.linalg.global_norm([getattr(g, "values", g) for g in gradients]))
 
 
-def test_graph_hook_with_takes_rows_receives_indexed_slices_instead_of_a_dense_gradient(
+def test_graph_hook_that_takes_rows_receives_sparse_gradients_as_indexed_slices(
     experiment, make_trainer
 ) -> None:
     trainer = make_trainer(experiment(), task_cls=_TableTask)
@@ -298,7 +298,7 @@ def test_graph_hook_with_takes_rows_receives_indexed_slices_instead_of_a_dense_g
 
 
 @pytest.mark.slow
-def test_lazy_rows_with_micro_batches_train_the_same_weights_as_the_whole_batch(
+def test_lazy_rows_optimizer_trains_equal_weights_with_and_without_micro_batches(
     experiment, make_trainer, two_replicas
 ) -> None:
     adamw = {"type": "adamw", "adamw": {"lazy_rows": True, "weight_decay_rate": 0.1}}

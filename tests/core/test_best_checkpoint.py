@@ -132,7 +132,7 @@ def test_preflight_rejects_an_unknown_best_metric_only_if_all_metric_names_are_k
         ("quality", "higher", ""),
     ],
 )
-def test_best_metric_direction_that_is_guessed_or_contradicts_its_name_logs_a_warning(
+def test_guessed_or_contradictory_direction_of_the_best_metric_logs_a_warning(
     experiment, tmp_path, caplog, metric, comp, warning
 ) -> None:
     names = {"export_subdir": "best_ckpt", "eval_metric": metric, "metric_comp": comp}

@@ -51,7 +51,7 @@ def test_default_config_and_model_garden_values_are_valid() -> None:
 
 
 @pytest.mark.parametrize("name", ["test_data", "predict_data"])
-def test_fields_of_null_test_or_predict_data_are_those_of_the_validation_data_unless_they_are_set(
+def test_unset_fields_of_test_and_predict_data_are_taken_from_validation_data(
     name: str,
 ) -> None:
     task = cfg.TaskConfig(validation_data=cfg.DataConfig(input_path="a", cache=True))
@@ -62,7 +62,7 @@ def test_fields_of_null_test_or_predict_data_are_those_of_the_validation_data_un
     assert getattr(task, name) == cfg.DataConfig(input_path="b", global_batch_size=4)
 
 
-def test_predict_data_does_not_copy_what_describes_only_the_validation_data() -> None:
+def test_predict_data_does_not_copy_fields_specific_to_the_validation_data() -> None:
     of_tfds = cfg.DataConfig(
         tfds_name="mnist", tfds_split="test", label_column="y", num_examples=9, cache=True
     )

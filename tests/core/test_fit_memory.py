@@ -85,7 +85,7 @@ def checkpoint(model_dir: pathlib.Path, step: int) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(("num_replicas", "expected"), [(1, 4), (2, 2)])
-def test_run_that_does_not_fit_equals_a_run_with_the_micro_batches_that_fit(
+def test_run_that_exceeds_memory_equals_a_run_with_enough_micro_batches(
     tmp_path, two_replicas, num_replicas, expected, caplog
 ) -> None:
     strategy = two_replicas if num_replicas == 2 else None
@@ -107,12 +107,12 @@ def test_run_that_does_not_fit_equals_a_run_with_the_micro_batches_that_fit(
     assert yaml_io.read_yaml(str(given / "params.yaml"))["trainer"]["grad_accum_steps"] == expected
 
 
-def test_run_that_fits_does_not_change_its_micro_batches(tmp_path) -> None:
+def test_run_that_fits_into_memory_keeps_its_number_of_micro_batches(tmp_path) -> None:
     train(needy_experiment(task={"max_examples": 8}), tmp_path)
     assert "fit_memory" not in run_record(tmp_path)
 
 
-def test_resumed_run_starts_with_the_micro_batches_that_fit(tmp_path, caplog) -> None:
+def test_resumed_run_reuses_the_micro_batch_count_that_fits_into_memory(tmp_path, caplog) -> None:
     def stop(hook: orbit.Hook) -> None:
         if hook.controller.step == 6:
             raise RuntimeError("stopped")
@@ -161,13 +161,13 @@ def test_exhausted_resource_other_than_memory_ends_the_run(tmp_path) -> None:
     assert yaml_io.read_yaml(str(tmp_path / "params.yaml"))["trainer"]["grad_accum_steps"] == 1
 
 
-def test_run_experiment_refuses_to_fit_memory_with_a_given_trainer(tmp_path, make_trainer) -> None:
+def test_fit_memory_raises_if_a_trainer_is_passed_to_run_experiment(tmp_path, make_trainer) -> None:
     trainer = make_trainer(needy_experiment())
     with pytest.raises(errors.ConfigValueError, match="got a trainer"):
         train(needy_experiment(), tmp_path, trainer=trainer)
 
 
-def test_pipeline_restarts_its_stages_and_frees_the_failed_run(tmp_path) -> None:
+def test_pipeline_frees_a_model_that_exceeds_memory_and_restarts_its_stages(tmp_path) -> None:
     calls: list[str] = []
     models: list[Any] = []
 
@@ -195,7 +195,7 @@ def test_pipeline_restarts_its_stages_and_frees_the_failed_run(tmp_path) -> None
     np.testing.assert_equal(checkpoint(tmp_path / "given", 8), checkpoint(tmp_path / "fixed", 8))
 
 
-def test_trainer_without_micro_batches_is_refused(experiment, make_trainer) -> None:
+def test_fit_memory_refuses_a_trainer_with_its_own_train_step(experiment, make_trainer) -> None:
     class OwnTrainer(base_trainer.Trainer):
         def train_step(self, iterator: Any) -> None:
             super().train_step(iterator)

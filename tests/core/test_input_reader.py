@@ -89,7 +89,7 @@ def test_shuffle_buffer_size_of_zero_keeps_the_order_of_a_file(folder):
     assert np.concatenate(batches(read, count=4)).tolist() == [*range(8), *range(8)]
 
 
-def test_hosts_read_different_files_without_a_seed(folder):
+def test_hosts_read_different_files_even_without_a_seed(folder):
     hosts = [
         reader(folder, is_training=True, cache=True).read(tf.distribute.InputContext(2, host, 2))
         for host in (0, 1)
@@ -189,9 +189,7 @@ CACHED_ONCE = {"cache": True, "drop_remainder": False}
     ],
     ids=lambda value: "-".join(value) or "plain",
 )
-def test_takes_batches_functions_yield_the_same_elements_as_per_example_functions(
-    folder, fields, stages
-):
+def test_batch_functions_yield_the_same_elements_as_per_example_functions(folder, fields, stages):
     fields = {"global_batch_size": 10, "seed": 5, **fields}
     if "combine_fn" in stages:
         paths = {"a": f"{folder}/train-[01]", "b": f"{folder}/train-[23]"}
@@ -209,7 +207,7 @@ def test_takes_batches_functions_yield_the_same_elements_as_per_example_function
             np.testing.assert_array_equal(values, other[name])
 
 
-def test_takes_batches_function_is_called_once_per_batch(folder):
+def test_function_marked_with_takes_batches_is_called_once_per_batch(folder):
     sizes = []
 
     @input_reader.takes_batches
@@ -317,7 +315,7 @@ def test_mixed_input_sources_resume_exactly(folder):
     np.testing.assert_array_equal(batches(read(6), 5), batches(read(0), 11)[6:])
 
 
-def test_input_reader_with_deterministic_false_does_not_resume_at_a_position(folder):
+def test_nondeterministic_input_reader_leaves_the_resume_position_unused(folder):
     with position.begin_at(batch=1, seed=7) as begin:
         reader(folder, is_training=True, deterministic=False).read()
     assert not begin.is_kept

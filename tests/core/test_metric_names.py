@@ -151,7 +151,7 @@ class Awkward(LineTask):
         metrics[2].update_state(1.0)
 
 
-def test_metric_that_cannot_be_traced_is_reported_and_a_vector_metric_is_omitted(
+def test_run_reports_an_untraceable_metric_but_omits_a_vector_metric(
     tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     params = line_experiment(trainer={"train_steps": 24, "steps_per_loop": 1})

@@ -140,7 +140,7 @@ class KeepsItsMetric(LineTask):
         return super().build_metrics(training)
 
 
-def test_build_metrics_is_called_for_training_before_evaluation_for_an_unbuilt_model(
+def test_trainer_of_an_unbuilt_model_builds_its_evaluation_metrics_last(
     experiment, make_trainer
 ) -> None:
     params = experiment()
@@ -214,7 +214,7 @@ print(json.dumps([is_wrong, any("wrong gradients" in text for text in messages.t
 
 @pytest.mark.slow
 @pytest.mark.parametrize("isa", ["AVX2", "ALL"])
-def test_strided_convolution_warns_exactly_on_processors_that_compute_wrong_gradients(isa) -> None:
+def test_strided_convolution_logs_a_warning_only_if_its_gradients_are_wrong(isa) -> None:
     # oneDNN reads the variable once, when TensorFlow is loaded.
     done = subprocess.run(
         [sys.executable, "-c", STRIDED_KERNEL],

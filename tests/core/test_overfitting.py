@@ -111,5 +111,5 @@ def test_overfit_batches_with_a_dataset_passed_to_the_trainer_raises():
     task = _Task(params.task)
     optimizer = task.create_optimizer(params.trainer.optimizer_config)
     given = task.build_inputs(params.task.train_data)
-    with pytest.raises(errors.ConfigValueError, match="were passed to the trainer"):
+    with pytest.raises(errors.ConfigValueError, match="was passed to the trainer"):
         base_trainer.Trainer(params, task, task.build_model(), optimizer, train_dataset=given)

@@ -270,7 +270,7 @@ def test_prediction_checkpoint_selects_latest_best_or_init_checkpoint_weights(
     ],
     ids=["text", "bool", "bfloat16", "float16"],
 )
-def test_workers_exchange_columns_of_any_type_in_the_order_of_the_workers(column) -> None:
+def test_columns_gathered_from_workers_keep_their_dtype_and_worker_order(column) -> None:
     first = {"name": column, "id": np.arange(3)}
     second = {"id": np.array([], np.int64), "name": column[:0]}
     third = {"id": np.arange(1), "name": column[2:]}
@@ -290,7 +290,7 @@ def test_predicting_with_parameter_servers_raises_before_anything_is_written(tmp
 
 
 @pytest.mark.usefixtures("log_as_train_py_does")
-def test_best_checkpoint_that_a_hook_keeps_can_predict(tmp_path, caplog) -> None:
+def test_predictions_can_use_a_best_checkpoint_kept_by_a_hook(tmp_path, caplog) -> None:
     no_exporter = {"best_checkpoint_export_subdir": "", "best_checkpoint_eval_metric": ""}
     hook = {"name": "best_checkpoint", "metric": "validation_loss", "directory": "kept"}
     params = _experiment(

@@ -42,7 +42,7 @@ def test_class_column_requires_class_scores_and_probability_column_requires_a_so
     assert list(_traced(lambda: tf.nn.softmax(logits[:, :1]))) == ["output"]
 
 
-def test_are_of_classes_is_true_for_categorical_metrics_and_false_for_binary_metrics() -> None:
+def test_categorical_metrics_indicate_class_scores_and_binary_metrics_do_not() -> None:
     assert predictor.are_of_classes([keras.metrics.SparseCategoricalAccuracy()])
     assert not predictor.are_of_classes([keras.metrics.BinaryAccuracy()])
 
@@ -73,7 +73,7 @@ def test_replica_predictions_are_joined_in_replica_order_even_if_one_is_empty() 
     columns = predictor.as_arrays(
         predictions,
         counts,
-        test_are_of_classes_is_true_for_categorical_metrics_and_false_for_binary_metrics,
+        test_categorical_metrics_indicate_class_scores_and_binary_metrics_do_not,
     )
     assert columns["x"].tolist() == [[1, 2]]
     predictions = {"x": (tf.constant([1, 2]), tf.constant([3]))}

@@ -34,7 +34,7 @@ def test_loss_blow_up_triggers_recovery_until_the_trials_are_exhausted(loss) -> 
         condition({"training_loss": loss})
 
 
-def test_loss_upper_bound_applies_only_from_recovery_begin_steps_on() -> None:
+def test_loss_upper_bound_has_no_effect_before_recovery_begin_steps() -> None:
     assert not _condition(trials=0, begin=6)({"training_loss": 1e9})
 
 
@@ -175,7 +175,7 @@ def test_recovery_also_skips_a_second_bad_batch_before_the_next_checkpoint(
     assert reader.get_tensor("skipped_batches/.ATTRIBUTES/VARIABLE_VALUE") == 5
 
 
-def test_nonfinite_weights_after_the_last_step_before_a_checkpoint_are_not_saved(
+def test_nonfinite_weights_from_the_step_before_a_checkpoint_are_not_saved(
     experiment, make_task, tmp_path
 ) -> None:
     params = experiment(trainer=RECOVERING)
@@ -249,7 +249,7 @@ def test_divergence_error_names_the_step_of_the_last_finite_report() -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("float16_kernels")
-def test_float16_overflow_is_skipped_and_halves_the_loss_scale_also_after_a_restart(
+def test_float16_overflow_halves_the_loss_scale_even_if_the_run_is_resumed(
     experiment, make_task, tmp_path
 ) -> None:
     def train(name, steps, gradients):
@@ -318,8 +318,8 @@ def test_divergence_error_for_large_labels_names_the_labels_and_loss_upper_bound
     with pytest.raises(errors.DivergedError) as caught:
         train_lib.run_experiment(None, LineTask(params.task), "train", params, str(tmp_path))
     assert "above `trainer.loss_upper_bound` (1e+06; raise it if" in str(caught.value)
-    assert "The training data reach" in str(caught.value)
-    assert "in `batch[1]`, so scale them" in str(caught.value)
+    assert "The training data contain absolute values up to" in str(caught.value)
+    assert "in `batch[1]`. Scale the data." in str(caught.value)
 
 
 def test_nonfinite_check_names_the_bad_variables(experiment, make_trainer) -> None:

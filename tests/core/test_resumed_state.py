@@ -213,7 +213,7 @@ def test_stateful_recurrent_layer_on_several_replicas_logs_a_warning(
     tmp_path, two_replicas, caplog
 ) -> None:
     _run(tmp_path / "run", 4, RecurrentTask, strategy=two_replicas)
-    assert "A resumed run begins with zeros" in caplog.text
+    assert "In a resumed run, these states start at zero" in caplog.text
 
 
 _SLOW_MODES = [pytest.param(mode, marks=pytest.mark.slow) for mode in ("eager", "xla_loop")]
@@ -290,11 +290,11 @@ class _ShuffledBatches(ArrayTask):
         )
 
 
-def test_shuffle_and_zip_of_a_dataset_that_can_resume_also_resume_exactly(tmp_path) -> None:
+def test_shuffled_and_zipped_datasets_resume_exactly(tmp_path) -> None:
     _assert_resumes_exactly(tmp_path, _ShuffledBatches)
 
 
-def test_data_resume_at_the_batch_of_the_global_step_if_the_checkpoint_lacks_batches_read(
+def test_data_resume_at_the_global_step_if_the_checkpoint_lacks_batches_read(
     tmp_path,
 ) -> None:
     class Old(base_trainer.Trainer):
@@ -427,4 +427,4 @@ def test_random_ops_in_the_training_data_log_one_warning_that_names_them(
     trainer.build_train_dataset()
     assert caplog.text.count("training data use random ops") == 1
     assert "jitter" in caplog.text
-    assert "keeps the numbers of the first epoch: jitter" in caplog.text
+    assert "repeats the numbers of the first epoch: jitter" in caplog.text

@@ -28,7 +28,7 @@ class Pairwise(Flat):
 
 
 @pytest.mark.parametrize("task_cls", [Flat, Pairwise])
-def test_loss_that_broadcasts_labels_against_outputs_trains_with_one_warning(
+def test_loss_that_broadcasts_labels_against_outputs_logs_one_warning(
     experiment, make_trainer, caplog, task_cls
 ) -> None:
     trainer = make_trainer(experiment(), task_cls=task_cls)
@@ -91,7 +91,7 @@ def test_loss_for_probabilities_that_receives_logits_logs_a_warning(caplog, mode
     assert len(_warnings(caplog, "takes probabilities")) == is_told
 
 
-def test_loss_that_takes_the_log_of_a_scale_logs_no_warning_about_probabilities(
+def test_loss_with_the_logarithm_of_a_scale_does_not_warn_about_probabilities(
     experiment, make_trainer, caplog
 ) -> None:
     make_trainer(experiment(), task_cls=Gaussian).train(tf.constant(1))
@@ -187,7 +187,7 @@ class TrainsOnly(LineTask):
 
 
 @pytest.mark.parametrize("execution", ["eager", "graph"])
-def test_task_without_a_validation_step_trains_and_its_evaluation_raises(
+def test_task_without_a_validation_step_can_be_trained_but_not_evaluated(
     experiment, make_trainer, execution
 ) -> None:
     trainer = make_trainer(experiment(), task_cls=TrainsOnly)
@@ -202,7 +202,7 @@ class Unfinished(LineTask):
         return np.mean(model_outputs)
 
 
-def test_not_implemented_error_of_a_library_in_a_loss_is_not_taken_for_a_missing_step(
+def test_not_implemented_error_raised_in_a_loss_is_not_taken_for_a_missing_step(
     experiment, make_trainer
 ) -> None:
     trainer = make_trainer(experiment(), task_cls=Unfinished)
@@ -253,7 +253,7 @@ class Unconstructed(keras.Model):
         ({"model": Unconstructed()}, r"Unconstructed\.__init__` .*Add `super\(\)\.__init__\(\)`"),
     ],
 )
-def test_value_that_a_default_step_cannot_use_is_refused_with_its_method(
+def test_error_for_a_value_that_a_default_step_cannot_use_names_its_method(
     experiment, values, told
 ) -> None:
     params = experiment()
@@ -327,7 +327,7 @@ def test_step_on_two_replicas_logs_a_training_mode_warning_only_once(
 
 
 @pytest.mark.parametrize("block", ["train_data", "validation_data"])
-def test_missing_batch_size_is_named_with_its_block_and_a_remedy(
+def test_error_for_a_missing_batch_size_names_the_field_and_a_remedy(
     experiment, make_trainer, block
 ) -> None:
     class Points(LineTask):
@@ -358,7 +358,7 @@ class Probe(orbit.GraphHook):
     ],
     ids=["nothing", "residual", "read by no hook", "read by a hook"],
 )
-def test_log_of_a_train_step_that_nothing_reports_is_named_in_one_warning(
+def test_unreported_log_of_a_train_step_is_named_in_one_warning(
     experiment, make_trainer, caplog, extra, hooks, is_told
 ) -> None:
     class Task(LineTask):

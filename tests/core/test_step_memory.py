@@ -45,7 +45,7 @@ def estimate(experiment: Any, make_trainer: Any, task_cls: type = DeepTask, **tr
     return step_memory.estimate(make_trainer(params, task_cls=task_cls, evaluate=False))
 
 
-def test_activations_are_the_outputs_that_the_backward_pass_needs(experiment, make_trainer) -> None:
+def test_estimate_counts_the_outputs_that_the_backward_pass_needs(experiment, make_trainer) -> None:
     memory = estimate(experiment, make_trainer)
     kept = NUM_BLOCKS * NUM_LAYERS
     assert kept * OUTPUT <= memory.activations <= (kept + 3) * OUTPUT
@@ -56,13 +56,13 @@ def test_activations_are_the_outputs_that_the_backward_pass_needs(experiment, ma
     assert size == OUTPUT
 
 
-def test_recomputed_layers_keep_only_the_inputs_of_a_block(experiment, make_trainer) -> None:
+def test_estimate_counts_only_block_inputs_for_recomputed_layers(experiment, make_trainer) -> None:
     memory = estimate(experiment, make_trainer, remat=[r"b_\d+$"])
     kept = NUM_BLOCKS + NUM_LAYERS
     assert kept * OUTPUT <= memory.activations <= (kept + 4) * OUTPUT
 
 
-def test_estimate_is_for_a_micro_batch(experiment, make_trainer) -> None:
+def test_memory_estimate_is_for_one_micro_batch(experiment, make_trainer) -> None:
     whole = estimate(experiment, make_trainer)
     part = estimate(experiment, make_trainer, grad_accum_steps=4)
     assert (whole.batch_size, part.batch_size) == (BATCH_SIZE, BATCH_SIZE // 4)
@@ -71,7 +71,7 @@ def test_estimate_is_for_a_micro_batch(experiment, make_trainer) -> None:
     assert part.state - whole.state == pytest.approx(whole.parameters, rel=0.01)
 
 
-def test_estimate_is_for_one_replica(experiment, make_trainer, two_replicas) -> None:
+def test_memory_estimate_is_for_one_replica(experiment, make_trainer, two_replicas) -> None:
     whole = estimate(experiment, make_trainer)
     with two_replicas.scope():
         half = estimate(experiment, make_trainer)
@@ -81,13 +81,13 @@ def test_estimate_is_for_one_replica(experiment, make_trainer, two_replicas) -> 
     assert half.activations == pytest.approx(whole.activations / 2, rel=0.15)
 
 
-def test_estimate_with_sizes_that_are_unknown_says_at_least(experiment, make_trainer) -> None:
+def test_memory_estimate_says_at_least_if_some_sizes_are_unknown(experiment, make_trainer) -> None:
     memory = estimate(experiment, make_trainer, RecurrentTask)
     assert not memory.is_complete
     assert "at least" in memory.describe()
 
 
-def test_estimate_changes_neither_data_nor_weights(experiment, make_trainer) -> None:
+def test_estimating_memory_does_not_change_later_training_losses(experiment, make_trainer) -> None:
     losses = []
     for estimates in (False, True):
         trainer = make_trainer(experiment(), evaluate=False)
@@ -124,7 +124,7 @@ with tempfile.TemporaryDirectory() as directory:
 """
 
 
-def test_estimate_for_a_transformer_is_within_10_percent_of_the_measured_peak(
+def test_memory_estimate_for_a_transformer_is_within_10_percent_of_the_peak(
     tmp_path: pathlib.Path,
 ) -> None:
     text = tmp_path / "text.txt"

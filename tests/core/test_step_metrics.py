@@ -186,7 +186,7 @@ assert float(metric.result()) == 0.0
 
 
 @pytest.mark.slow
-def test_creating_the_first_task_and_not_the_import_adds_reset_states_to_keras_metrics(
+def test_reset_states_is_added_to_keras_metrics_by_the_first_task_not_by_import(
     tmp_path: pathlib.Path,
 ) -> None:
     """Importing the package must not change a Keras class."""

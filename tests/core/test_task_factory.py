@@ -108,7 +108,7 @@ def test_config_of_a_registered_experiment_can_be_sent_to_another_process():
     assert received.as_dict() == config.as_dict()
 
 
-def test_registered_experiment_may_be_registered_again_by_its_class_but_not_by_another():
+def test_registering_an_experiment_name_for_a_second_task_class_raises():
     task_factory.register_experiment("words/a")(WordsTask)
 
     class OtherTask(WordsTask):

@@ -27,7 +27,7 @@ def _steps(model_dir, split, name="metrics.json") -> list[int]:
     ("mode", "evaluated"),
     [("train", []), ("train_and_eval", [4, 8]), ("train_and_post_eval", [8])],
 )
-def test_training_modes_evaluate_never_at_each_interval_or_only_after_the_last_step(
+def test_training_mode_determines_at_which_steps_the_run_evaluates(
     experiment, make_task, tmp_path, mode, evaluated
 ) -> None:
     params = experiment()
@@ -83,7 +83,7 @@ def test_unknown_mode_raises_before_anything_is_written(experiment, tmp_path) ->
     assert not (tmp_path / "run").exists()
 
 
-def test_intervals_that_do_not_divide_each_other_evaluate_and_save_at_their_own_steps(
+def test_validation_and_checkpoint_intervals_need_not_divide_each_other(
     experiment, make_task, tmp_path
 ) -> None:
     params = experiment(
@@ -269,7 +269,7 @@ def test_eval_mode_writes_no_averaged_weights(experiment, make_task, tmp_path) -
     assert not list((tmp_path / "ema_checkpoints").glob("*.index"))
 
 
-def test_train_epochs_are_converted_to_steps_and_hooks_run_after_each_epoch(
+def test_run_in_epochs_calls_after_epoch_of_its_hooks_at_each_epoch_end(
     experiment, make_task, tmp_path
 ) -> None:
     class Epochs(orbit.Hook):
@@ -284,7 +284,7 @@ def test_train_epochs_are_converted_to_steps_and_hooks_run_after_each_epoch(
     assert "train_steps: 12" in (tmp_path / "params.yaml").read_text()
 
 
-def test_missing_batch_size_of_a_run_in_epochs_is_named_with_its_block(
+def test_missing_batch_size_in_a_run_of_epochs_raises_an_error_naming_its_field(
     experiment, make_task, tmp_path
 ) -> None:
     params = experiment(task={"train_data": {"global_batch_size": 0}}, trainer={"train_epochs": 2})

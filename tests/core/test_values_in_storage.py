@@ -74,7 +74,7 @@ def _train_several(trainer_type: str) -> Callable[[pathlib.Path], None]:
         pytest.param(_train_several("interleaving"), id="interleaving"),
     ],
 )
-def test_event_storage_stores_reported_values_once_and_hooks_can_read_them(
+def test_hooks_read_each_reported_value_once_from_the_event_storage(
     tmp_path: pathlib.Path, train: Callable[[pathlib.Path], None]
 ) -> None:
     train(tmp_path)

@@ -260,12 +260,12 @@ def test_batch_size_above_the_number_of_rows_logs_a_warning_in_training(caplog):
 
 
 @pytest.mark.parametrize("drops", [False, True])
-def test_batch_size_of_zero_is_refused_by_name(drops):
+def test_error_for_a_batch_size_of_zero_names_global_batch_size(drops):
     with pytest.raises(errors.ConfigValueError, match="`global_batch_size` is 0; expected 1"):
         arrays.from_arrays(NUMBERS, 0, shuffle=False, drop_remainder=drops)
 
 
-def test_drop_remainder_raises_if_no_batch_can_be_filled_unless_the_data_repeat():
+def test_drop_remainder_raises_for_too_few_rows_unless_the_dataset_repeats():
     with pytest.raises(errors.DataError, match="25 examples can't be filled from 10 rows"):
         arrays.from_arrays(NUMBERS, 25, shuffle=False, drop_remainder=True)
     dataset = arrays.from_arrays(NUMBERS, 25, shuffle=False, drop_remainder=True, repeat=True)

@@ -36,7 +36,7 @@ def test_per_example_and_per_batch_functions_give_the_same_results(mark):
     assert stream.batch(2, drop_remainder=True).element_spec.shape == (2,)
 
 
-def test_decorator_takes_batches_makes_a_function_receive_whole_chunks_of_examples():
+def test_function_decorated_with_takes_batches_receives_whole_chunks_of_examples():
     seen = []
 
     @example_stream.takes_batches

@@ -69,7 +69,7 @@ def test_out_of_range_label_or_index_is_reported_as_a_data_error(run):
         assert "a label or an index in a batch is out of range" in explanation(failed(call))
 
 
-def test_text_where_a_number_is_needed_is_reported_as_a_data_error():
+def test_text_feature_where_a_number_is_needed_is_reported_as_a_data_error():
     step = tf.function(lambda label: tf.cast(label, tf.float32))
     text = explanation(failed(lambda: step(tf.constant("cat"))))
     assert "a feature or label is text, but a number is needed" in text
@@ -80,7 +80,7 @@ def test_examples_of_different_shapes_in_a_batch_are_reported_with_a_remedy():
     rows = tf.data.Dataset.range(1, 3).map(lambda size: tf.zeros([size]))
     text = explanation(failed(lambda: draw_in_graph(rows.batch(2))))
     assert "Shapes are: [tensor]: [2], [batch]: [1]" in text
-    assert text.endswith("Use `padded_batch`, or give all examples one shape.")
+    assert text.endswith("Use `padded_batch`, or give all examples the same shape.")
 
 
 def decoding(dataset, feature):
@@ -180,7 +180,7 @@ def test_search_for_damaged_files_begins_with_the_most_recently_read_files(write
         assert f"{files[1]}` can't be read: truncated record at 26" in input_errors.find_damage()
 
 
-def test_error_for_a_file_that_holds_no_records_names_the_field_of_its_format(tmp_path):
+def test_error_for_a_csv_file_read_as_tfrecords_suggests_the_source_field(tmp_path):
     (tmp_path / "x.csv").write_text("a,b\n" + "1,2\n" * 9)
     input_errors.remember([str(tmp_path / "x.csv")], tf.data.TFRecordDataset)
     assert input_errors.find_damage().endswith("such as CSV, set `source`.")

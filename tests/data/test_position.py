@@ -55,7 +55,7 @@ def test_enumerate_batches_counts_from_the_resume_position():
     assert [int(number) for number, _ in position.enumerate_batches(batches)] == [0, 1, 2]
 
 
-def test_take_returns_the_resume_position_and_marks_it_as_used():
+def test_resume_position_counts_as_used_once_it_has_been_taken():
     assert position.take() is None
     with position.begin_at(batch=5, seed=7) as begin:
         assert not begin.is_kept

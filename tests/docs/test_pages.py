@@ -120,7 +120,7 @@ def test_yaml_json_and_toml_blocks_on_documentation_pages_parse_and_hold_valid_c
         tomllib.loads(block.text)
 
 
-def test_packaging_page_shows_the_pyproject_file_that_the_new_tool_writes(
+def test_pyproject_lines_on_the_packaging_page_occur_in_a_generated_project(
     tmp_path: pathlib.Path,
 ) -> None:
     page = "docs/how_to/own_package.md"
@@ -173,11 +173,11 @@ def test_relative_links_on_documentation_pages_have_existing_targets() -> None:
     assert missing == []
 
 
-def test_every_documentation_code_block_has_a_language_that_the_tests_check() -> None:
+def test_every_documentation_code_block_has_a_supported_language() -> None:
     assert [str(block) for block in BLOCKS if block.language not in LANGUAGES] == []
 
 
-def test_code_blocks_listed_as_not_run_exist_and_dedicated_tests_mention_their_page() -> None:
+def test_lists_of_skipped_blocks_and_separately_tested_pages_are_up_to_date() -> None:
     reviewed_blocks = [
         (page, beginning)
         for page, beginning in reviewed.NOT_RUN

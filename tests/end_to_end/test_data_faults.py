@@ -177,7 +177,7 @@ def test_empty_training_dataset_ends_the_run_with_a_data_error(model_dir: pathli
         _run(model_dir, task={"source": "empty"})
 
 
-def test_empty_evaluation_data_raise_and_record_no_metrics(model_dir: pathlib.Path) -> None:
+def test_empty_evaluation_data_end_the_run_without_metrics(model_dir: pathlib.Path) -> None:
     with pytest.raises(errors.DataError, match="evaluation data are empty"):
         _run(model_dir, task={"source": "good", "validation_source": "empty"})
     assert '"split": "validation"' not in (model_dir / "metrics.json").read_text()
@@ -200,7 +200,7 @@ def test_endless_evaluation_data_are_refused_unless_validation_steps_are_set(
     _run(model_dir, task=endless, trainer={"validation_steps": 2})
 
 
-def test_evaluation_over_data_of_unknown_length_warns_and_then_raises_after_time_limits(
+def test_evaluation_that_does_not_end_in_time_logs_a_warning_and_then_raises(
     model_dir: pathlib.Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     unknown = {"source": "good", "validation_source": "of unknown length"}
@@ -316,7 +316,7 @@ def _trainer(params: Any, task: Any, dataset: Any) -> Any:
         ("misshapen", r"shape \(3,\) where an element of shape \(2,\) was expected"),
     ],
 )
-def test_bad_label_or_misshapen_batch_ends_the_run_before_any_checkpoint(
+def test_bad_label_or_misshapen_batch_ends_the_run_before_a_checkpoint_is_saved(
     model_dir: pathlib.Path, source: str, answer: str
 ) -> None:
     with pytest.raises(errors.DataError, match=answer) as caught:

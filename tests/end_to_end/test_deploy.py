@@ -74,7 +74,7 @@ def test_manifests_match_the_kubernetes_schema(name: str) -> None:
         assert pod.get("subdomain", container["command"][-1]) in services
 
 
-def test_kubernetes_jobs_fail_only_on_exit_codes_that_are_not_restartable() -> None:
+def test_kubernetes_jobs_do_not_fail_on_restartable_exit_codes() -> None:
     names = ("workers.yaml", "parameter_server.yaml", "trainjob.yaml")
     jobs = [d for n in names for d in _controlled(n) if d["kind"] == "Job"]
     assert len(jobs) == 3
@@ -190,7 +190,7 @@ def _read(text: str, monkeypatch: pytest.MonkeyPatch) -> tf_config.ClusterConfig
     return found
 
 
-def test_dockerfile_copies_existing_files_and_uses_image_and_workdir_of_the_manifests() -> None:
+def test_dockerfile_copies_existing_files_and_matches_the_kubernetes_manifests() -> None:
     lines = (ROOT / "deploy" / "Dockerfile").read_text().splitlines()
     instructions = [line.split() for line in lines if line and not line.startswith("#")]
     copied = [source for word, *rest in instructions if word == "COPY" for source in rest[:-1]]

@@ -114,7 +114,7 @@ def test_checkpoint_manager_example_on_the_checkpoints_page_saves_and_restores(
         assert capsys.readouterr().out == f"runs/mine/ckpt-{number}\n"
 
 
-def test_config_changes_that_the_checkpoints_page_calls_harmless_are_harmless() -> None:
+def test_config_changes_documented_as_harmless_are_classified_as_harmless() -> None:
     fields = ["trainer.train_epochs", "trainer.writers", "runtime.devices"]
     for path in [*fields, "task.init_checkpoint_strict"]:
         assert compatibility.Change(path=path, old=1, new=2).is_harmless

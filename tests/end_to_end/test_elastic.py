@@ -72,7 +72,7 @@ def test_experiment_with_virtual_replicas_is_bit_identical_on_one_and_two_replic
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_elastic_training_continues_on_the_remaining_worker_after_a_kill_and_later_on_both(
+def test_elastic_training_continues_on_one_worker_after_a_kill_and_later_on_two(
     tmp_path: pathlib.Path,
 ) -> None:
     options = [*ELASTIC, "--set=trainer.train_steps=400", "--set=trainer.checkpoint_interval=100"]

@@ -141,7 +141,7 @@ def test_run_killed_at_random_moments_equals_an_uninterrupted_one_bit_for_bit(
 
 
 @pytest.mark.slow
-def test_killing_one_worker_ends_the_other_and_the_same_command_resumes_both(run_chaos, tmp_path):
+def test_two_workers_resume_bit_for_bit_after_one_of_them_is_killed(run_chaos, tmp_path):
     options = ("--kills=1", "--workers=2", "--kill_one")
     _kill_and_compare(run_chaos, tmp_path, "graph", "multi_worker_mirrored", *options)
 

@@ -84,7 +84,7 @@ def _records(directory: pathlib.Path, split: str) -> list[dict]:
     return [record for record in map(json.loads, lines) if record["split"] == split]
 
 
-def test_after_train_and_finalize_run_and_metrics_are_recorded_after_a_hook_fails(
+def test_failed_hook_does_not_prevent_after_train_finalize_or_metric_records(
     tmp_path: pathlib.Path,
 ) -> None:
     hooks = '["{workspace}/hooks.py:Failing", "{workspace}/hooks.py:Witness"]'

@@ -132,7 +132,7 @@ def on_one_machine(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 @pytest.mark.parametrize("count", [2, 3])
-def test_workers_on_hosts_of_their_own_train_as_on_one_machine(
+def test_workers_on_separate_hosts_train_like_workers_on_one_machine(
     tmp_path: pathlib.Path, on_one_machine: Any, count: int
 ) -> None:
     expected = on_one_machine(count)
@@ -152,7 +152,7 @@ def test_slow_network_that_loses_packets_does_not_change_the_result(
     assert chaos.differences(on_one_machine(2), left) == []
 
 
-def test_training_continues_after_a_cable_was_cut_for_a_second(
+def test_training_continues_after_a_one_second_network_outage(
     tmp_path: pathlib.Path, on_one_machine: Any
 ) -> None:
     model_dir = tmp_path / "run"
@@ -167,7 +167,7 @@ def test_training_continues_after_a_cable_was_cut_for_a_second(
     assert chaos.differences(on_one_machine(2), left) == []
 
 
-def test_workers_separated_by_a_cut_cable_name_each_other_and_resume_once_it_is_mended(
+def test_disconnected_workers_name_each_other_and_resume_after_reconnecting(
     tmp_path: pathlib.Path, on_one_machine: Any
 ) -> None:
     model_dir = tmp_path / "run"
@@ -185,7 +185,7 @@ def test_workers_separated_by_a_cut_cable_name_each_other_and_resume_once_it_is_
     assert chaos.differences(on_one_machine(2), left) == []
 
 
-def test_others_name_a_host_that_is_gone_for_good_and_training_continues_without_it(
+def test_remaining_workers_name_a_lost_host_and_resume_training_without_it(
     tmp_path: pathlib.Path, on_one_machine: Any
 ) -> None:
     model_dir = tmp_path / "run"
@@ -207,7 +207,7 @@ def test_others_name_a_host_that_is_gone_for_good_and_training_continues_without
 
 
 @pytest.mark.parametrize("index", [0, 1])
-def test_worker_names_a_frozen_one_whose_host_still_accepts_connections(
+def test_worker_names_a_frozen_worker_whose_host_still_accepts_connections(
     tmp_path: pathlib.Path, index: int
 ) -> None:
     with hosts.hosts(2) as members:
@@ -219,7 +219,7 @@ def test_worker_names_a_frozen_one_whose_host_still_accepts_connections(
             _assert_lost(workers[1 - index], f"worker {index} at {_address(members[index])}")
 
 
-def test_worker_lost_between_the_rendezvous_and_the_start_of_tensorflow_is_named(
+def test_error_names_a_worker_lost_between_rendezvous_and_tensorflow_startup(
     tmp_path: pathlib.Path,
 ) -> None:
     stage = "--set=pipeline.prepare=tests.end_to_end.test_hosts:LoseWorkerOne"

@@ -73,7 +73,7 @@ def test_memory_open_files_and_threads_do_not_grow_in_a_long_run(tmp_path: pathl
 
 
 @pytest.mark.slow
-def test_listing_and_report_of_200000_records_need_bounded_memory(tmp_path: pathlib.Path) -> None:
+def test_list_and_report_of_200000_records_fit_in_1_gib_of_memory(tmp_path: pathlib.Path) -> None:
     listed, report, size = _measure(tmp_path, "records", "--records=200000")
     assert max(listed[2], report[2]) < 1024
     assert size[2] < 1, "the curves of the report are thinned"
@@ -82,7 +82,7 @@ def test_listing_and_report_of_200000_records_need_bounded_memory(tmp_path: path
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("name", row_files.NAMES)
-def test_killed_run_on_row_files_equals_an_uninterrupted_one(name):
+def test_killed_run_that_reads_table_files_equals_an_uninterrupted_one(name):
     # The benchmark forks, so it runs in a process of its own, without the threads of other tests.
     command = [sys.executable, "-m", "benchmarks.source_kills", "--kills=2", f"--formats={name}"]
     done = subprocess.run(command, cwd=commands.ROOT, capture_output=True, text=True)

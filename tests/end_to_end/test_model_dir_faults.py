@@ -97,7 +97,7 @@ def test_model_directory_that_is_a_file_is_refused_and_missing_parents_are_creat
         *(pytest.param(n, marks=pytest.mark.slow) for n in ("n" * 200, "relative")),
     ],
 )
-def test_model_directory_may_be_relative_linked_long_or_non_ascii(
+def test_model_directory_path_may_be_relative_a_symlink_long_or_non_ascii(
     tmp_path: pathlib.Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -207,7 +207,7 @@ def test_first_metrics_after_a_restart_cover_only_the_steps_since_the_restart(
         assert broken[-1][name] == unbroken[-1][name], "the metrics cover only steps 16 to 20"
 
 
-def test_run_whose_checkpoints_were_removed_warns_that_it_starts_again_and_does_so_once(
+def test_run_restarted_without_its_checkpoints_warns_only_on_the_first_restart(
     tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     _run(str(tmp_path), train_steps=5)

@@ -102,7 +102,7 @@ def _records(directory: pathlib.Path, split: str) -> list[dict]:
 
 
 @pytest.mark.slow
-def test_batch_with_a_nan_loss_is_skipped_and_a_nan_metric_is_never_the_best(
+def test_run_recovers_from_a_nan_loss_and_never_selects_a_nan_metric_as_best(
     tmp_path: pathlib.Path,
 ) -> None:
     done = _train(tmp_path, 25, 26, "nan")

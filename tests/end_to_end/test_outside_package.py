@@ -101,7 +101,7 @@ def _assert_trained(directory: pathlib.Path) -> None:
 
 
 @pytest.mark.slow
-def test_experiments_of_an_installed_package_are_found_and_a_broken_entry_point_only_warns(
+def test_installed_experiments_are_found_despite_a_broken_entry_point(
     tmp_path: pathlib.Path,
 ) -> None:
     installed, elsewhere = tmp_path / "site", tmp_path / "elsewhere"

@@ -94,7 +94,7 @@ def test_prediction_killed_five_times_writes_the_same_files_as_an_uninterrupted_
 
 
 @pytest.mark.slow
-def test_workers_killed_twice_and_stopped_once_write_the_files_of_two_replicas(
+def test_two_interrupted_prediction_workers_write_the_same_files_as_two_replicas(
     tmp_path: pathlib.Path,
 ) -> None:
     (tmp_path / "dying.py").write_text(DYING)

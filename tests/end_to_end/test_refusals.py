@@ -586,7 +586,7 @@ def test_dry_run_of_a_task_without_evaluation_passes_only_in_train_mode(
     assert "--mode=train" in refused.stderr
 
 
-def test_evaluation_with_a_config_that_differs_from_the_run_suggests_its_params_yaml(
+def test_evaluation_with_a_different_config_suggests_the_params_yaml_of_the_run(
     tmp_path: pathlib.Path,
 ) -> None:
     trained = ["--mode=train", "--set=task.units=5", "--set=trainer.steps_per_epoch=3"]

@@ -85,7 +85,7 @@ def test_yaml_tags_that_run_code_or_are_unknown_are_refused(mark: pathlib.Path, 
 @pytest.mark.parametrize(
     "line", ["import plugin", "include 'other.gin'", "x = @os.system()", "x = @plugin"]
 )
-def test_safe_config_refuses_code_in_gin(
+def test_safe_config_refuses_gin_files_that_run_code(
     tmp_path: pathlib.Path,
     plugin: pathlib.Path,
     mark: pathlib.Path,
@@ -145,7 +145,7 @@ def _with_code() -> cfg.ExperimentConfig:
     return cfg.ExperimentConfig(workspace="/registered", trainer=cfg.TrainerConfig(hooks=hooks))
 
 
-def test_safe_config_refuses_to_redirect_registered_code_to_another_workspace(
+def test_safe_config_refuses_to_load_registered_code_from_another_workspace(
     plugin: pathlib.Path, mark: pathlib.Path
 ) -> None:
     moved = parsing.ParseConfigOptions(
@@ -209,7 +209,7 @@ def test_safe_config_refuses_a_callback_that_would_delete_a_directory(
     assert (precious / "file").exists()
 
 
-def test_safe_config_refuses_unsafe_settings_of_writers_study_storages_and_tfds(
+def test_safe_config_refuses_unsafe_writer_study_storage_and_tfds_settings(
     tmp_path: pathlib.Path,
 ) -> None:
     _parse(safe_config=True)
@@ -226,7 +226,7 @@ def test_safe_config_refuses_unsafe_settings_of_writers_study_storages_and_tfds(
     assert not list(tmp_path.rglob("other.db"))
 
 
-def test_safe_config_accepts_absolute_paths_that_the_registered_experiment_names() -> None:
+def test_safe_config_accepts_absolute_paths_set_by_the_registered_experiment() -> None:
     options = parsing.ParseConfigOptions(experiment="tests/with_code", safe_config=True)
     with pytest.raises(errors.ConfigError, match=r"'plugin.py:Plugin' can run code"):
         parsing.parse_configuration(options, print_return=False)
@@ -480,9 +480,7 @@ BAD_NAMES = ["../out", "a/../../out", "/tmp/out", "a\0b", "a\nb", "\x1b[2Jx"]
         ("validation_summary_subdir", "../out"),
     ],
 )
-def test_subdirectory_field_that_leaves_the_model_directory_is_refused(
-    field: str, name: str
-) -> None:
+def test_subdirectory_outside_the_model_directory_is_refused(field: str, name: str) -> None:
     params = exp_factory.get_exp_config(DIGITS)
     params.override({"trainer": {field: name}})
     with pytest.raises(errors.ConfigError, match=f"`{field}` must be the name of a subdir"):

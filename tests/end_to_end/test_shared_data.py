@@ -132,7 +132,7 @@ def test_two_workers_with_unequal_numbers_of_records_have_the_same_losses_as_one
 
 
 @pytest.mark.slow
-def test_data_service_tool_serves_a_training_run_and_a_missing_dispatcher_is_reported(
+def test_run_reads_from_a_data_service_and_reports_a_missing_dispatcher(
     command: list[str], tmp_path: pathlib.Path
 ) -> None:
     tool = ["-m", "official_lite.tools", "data_service"]

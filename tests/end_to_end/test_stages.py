@@ -54,7 +54,7 @@ def _last_line(workspace: pathlib.Path) -> str:
     return (workspace / "run" / "log.txt").read_text().splitlines()[-1]
 
 
-def test_finalize_runs_and_the_command_exits_with_1_after_a_failing_stage(
+def test_after_a_stage_fails_finalize_runs_and_the_command_exits_with_1(
     tmp_path: pathlib.Path,
 ) -> None:
     done = _train(tmp_path, SHORT + STAGES, "--set=pipeline.run={workspace}/reports.py:FailingRun")

@@ -115,7 +115,7 @@ def test_resume_ignores_a_checkpoint_without_a_commit_file(
     assert _checkpoints(run) == [10, 20, 30]
 
 
-def test_run_of_an_older_version_ignores_a_checkpoint_with_a_damaged_commit_file(
+def test_run_from_an_older_version_skips_checkpoints_with_damaged_commit_files(
     run: pathlib.Path, log_as_train_py_does: None
 ) -> None:
     for path in run.glob("*.chain.jsonl"):
@@ -128,7 +128,7 @@ def test_run_of_an_older_version_ignores_a_checkpoint_with_a_damaged_commit_file
     assert _checkpoints(run) == [10, 20, 30]
 
 
-def test_next_save_removes_a_checkpoint_left_over_by_a_kill(run: pathlib.Path) -> None:
+def test_next_save_deletes_an_old_checkpoint_left_by_a_killed_run(run: pathlib.Path) -> None:
     for path in run.glob("ckpt-10.*"):
         shutil.copy(path, run / path.name.replace("-10", "-5"))
     commit.write(str(run / "ckpt-5"))
@@ -256,7 +256,7 @@ def test_full_disk_is_reported_and_existing_checkpoints_are_kept(
         ("commit.json", _cut),
     ],
 )
-def test_run_restores_the_checkpoint_before_a_damaged_one_and_names_both(
+def test_run_restores_the_checkpoint_before_a_damaged_one_and_logs_both_paths(
     run: pathlib.Path, log_as_train_py_does: None, file: str, damage: Callable[[pathlib.Path], None]
 ) -> None:
     damage(run / f"ckpt-30.{file}")
@@ -340,7 +340,7 @@ def test_latest_checkpoint_is_chosen_by_step_and_not_by_time(
     assert _checkpoints(run) == [20, 30, 40]
 
 
-def test_commit_file_describes_its_run_in_less_than_2_percent_of_the_checkpoint_size(
+def test_commit_file_describes_its_run_and_is_below_2_percent_of_checkpoint_size(
     run: pathlib.Path,
 ) -> None:
     said = json.loads((run / "ckpt-30.commit.json").read_text())
@@ -365,7 +365,7 @@ def test_checkpoint_of_a_different_optimizer_is_refused_even_with_allow_config_c
     assert _contents(run) == before
 
 
-def test_full_disk_loses_metric_records_and_logs_a_warning_without_raising(
+def test_metrics_that_do_not_fit_on_a_full_disk_are_lost_with_a_warning(
     small_disk: pathlib.Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = small_disk / "metrics.json"
@@ -466,7 +466,7 @@ def test_full_disk_is_reported_for_every_kind_of_file_and_the_command_can_be_rep
 
 
 @pytest.mark.slow
-def test_full_disk_loses_launch_logs_but_not_the_launched_processes(
+def test_launched_processes_finish_although_their_log_files_fill_the_disk(
     tmp_path: pathlib.Path,
 ) -> None:
     said_all = tmp_path / "said_all"

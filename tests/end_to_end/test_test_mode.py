@@ -100,7 +100,7 @@ def test_train_py_prints_the_results_of_a_test_and_names_the_tested_checkpoint(r
     assert f"{run}/best_ckpt/best_ckpt-2" in done.stderr
 
 
-def test_test_run_has_its_own_records_and_changes_nothing_that_training_has_written(run) -> None:
+def test_test_mode_writes_separate_files_and_leaves_training_files_unchanged(run) -> None:
     before, read_before = _contents(run), run_reading.read_run(str(run))
     # The test loss is lower than all validation losses.
     hook = orbit.hooks.BestCheckpoint("test_loss", "minimize")
@@ -130,7 +130,7 @@ def test_test_run_has_its_own_records_and_changes_nothing_that_training_has_writ
     assert (read.best, read.step, read.mode) == (read_before.best, 8, "train_and_eval")
 
 
-def test_training_that_resumes_after_a_test_ends_with_the_bits_of_an_uninterrupted_one(
+def test_training_resumed_after_a_test_equals_uninterrupted_training_bit_for_bit(
     run, tmp_path
 ) -> None:
     def values(directory: pathlib.Path) -> list[dict[str, Any]]:
@@ -169,7 +169,7 @@ class OwnDataTask(SplitsTask):
         return super().build_inputs(own, input_context)
 
 
-def test_task_that_reads_its_own_config_is_tested_on_the_test_data(run) -> None:
+def test_test_mode_reads_test_data_even_if_build_inputs_ignores_its_params(run) -> None:
     params = _experiment()
     task = OwnDataTask(params.task)
     strategy = tf.distribute.get_strategy()
@@ -178,19 +178,19 @@ def test_task_that_reads_its_own_config_is_tested_on_the_test_data(run) -> None:
     assert task.task_config.validation_data.split == "validation"
 
 
-def test_best_checkpoint_that_a_hook_keeps_is_tested(tmp_path) -> None:
+def test_test_mode_evaluates_the_best_checkpoint_kept_by_a_hook(tmp_path) -> None:
     hook = {"name": "best_checkpoint", "metric": "validation_loss", "directory": "kept"}
     params = _experiment(trainer={**NO_BEST, "hooks": [hook]})
     _run(params, "train_and_eval", tmp_path)
     assert dict(_run(params, "test", tmp_path)) == _expected(tmp_path / "kept")
 
 
-def test_hooks_that_watch_validation_metrics_take_no_part_in_a_test(run) -> None:
+def test_test_mode_ignores_hooks_that_watch_validation_metrics(run) -> None:
     hook = orbit.hooks.EarlyStopping("validation_loss", patience=1)
     assert dict(_run(_experiment(), "test", run, hooks=[hook])) == _expected(run / "best_ckpt")
 
 
-def test_exported_gin_config_of_a_test_has_the_validation_data_of_the_training(run) -> None:
+def test_gin_config_exported_in_test_mode_keeps_the_original_validation_data(run) -> None:
     pipeline.RunPipeline(_experiment(), "test", str(run)).run()
     exported = (run / "operative_config.test.gin").read_text()
     assert "validation_data/params.split = 'validation'" in exported
@@ -205,18 +205,18 @@ def test_exported_gin_config_of_a_test_has_the_validation_data_of_the_training(r
         {"validation_steps": 1, "eval_tf_while_loop": True},
     ],
 )
-def test_limits_of_validation_and_training_data_do_not_apply_to_test_data(run, limit) -> None:
+def test_validation_and_overfit_limits_do_not_apply_to_test_data(run, limit) -> None:
     logs = _run(_experiment(trainer=limit), "test", run)
     assert dict(logs) == _expected(run / "best_ckpt")
 
 
-def test_run_without_a_best_checkpoint_is_tested_with_its_latest_one(run) -> None:
+def test_test_mode_evaluates_the_latest_checkpoint_if_there_is_no_best_checkpoint(run) -> None:
     assert dict(_run(_experiment(trainer=NO_BEST), "test", run)) == _expected(run)
     shutil.rmtree(run / "best_ckpt")
     assert dict(_run(_experiment(), "test", run)) == _expected(run)
 
 
-def test_init_checkpoint_is_tested_in_an_empty_model_directory(trained, tmp_path) -> None:
+def test_test_mode_evaluates_init_checkpoint_in_an_empty_model_directory(trained, tmp_path) -> None:
     params = _experiment(task={"init_checkpoint": str(trained / "best_ckpt")})
     assert dict(_run(params, "test", tmp_path / "new")) == _expected(trained / "best_ckpt")
 
@@ -253,7 +253,7 @@ def test_test_mode_refuses_a_trainer_that_would_evaluate_the_validation_data(run
     assert dict(_run(params, "test", run, trainer=right)) == _expected(run / "best_ckpt")
 
 
-def test_experiments_with_several_tasks_or_no_test_data_are_refused_before_a_test() -> None:
+def test_test_mode_refuses_experiments_with_several_tasks_or_no_test_data() -> None:
     with pytest.raises(errors.ConfigValueError, match="one task"):
         cfg.require_test_data(multitask_configs.MultiTaskExperimentConfig())
     with pytest.raises(errors.ConfigValueError, match=r"--set=task\.test_data\.input_path"):

@@ -38,7 +38,7 @@ def _state(trainer) -> list[np.ndarray]:
 
 
 @pytest.mark.slow
-def test_training_after_benchmarking_modes_equals_training_in_the_chosen_mode_bit_for_bit(
+def test_training_is_bit_identical_with_and_without_a_benchmark_of_execution_modes(
     experiment, make_trainer
 ) -> None:
     overrides = {"task": {"dropout_rate": 0.5}}
@@ -75,7 +75,7 @@ def test_auto_execution_chooses_xla_loop_if_training_steps_are_very_short(
     assert record.seconds_per_step["xla_loop"] < record.seconds_per_step["graph"]
 
 
-def test_auto_execution_skips_xla_modes_that_cannot_compile_the_step_with_a_warning(
+def test_auto_execution_skips_xla_modes_that_cannot_compile_and_logs_a_warning(
     experiment, make_trainer, caplog
 ) -> None:
     trainer = make_trainer(experiment(), task_cls=NotForXlaTask)
@@ -120,7 +120,7 @@ def test_auto_execution_compiles_evaluation_only_if_it_has_enough_steps(
     assert (record.execution, record.eval_execution) == ("xla_loop", mode)
 
 
-def test_training_after_benchmarking_modes_begins_with_the_first_batch(
+def test_benchmark_of_execution_modes_does_not_consume_training_batches(
     experiment, make_trainer, monkeypatch
 ) -> None:
     class Counting(LineTask):
@@ -138,7 +138,7 @@ def test_training_after_benchmarking_modes_begins_with_the_first_batch(
 
 
 @pytest.mark.parametrize(("steps", "measured"), [(20, []), (500, ["graph"])])
-def test_auto_execution_of_a_short_training_run_benchmarks_at_most_graph_mode(
+def test_auto_execution_benchmarks_no_mode_other_than_graph_for_a_short_run(
     experiment, make_trainer, steps, measured
 ) -> None:
     trainer = make_trainer(experiment(), task_cls=EndlessTask)
@@ -164,7 +164,7 @@ def test_auto_execution_chooses_graph_for_two_replicas_without_a_benchmark(
         (8, {"type": "adam", "adam": {"lazy_rows": True}}, "optimizer's `lazy_rows`"),
     ],
 )
-def test_auto_execution_chooses_graph_for_embedding_tables_updated_by_rows(
+def test_auto_execution_chooses_graph_if_embedding_tables_are_updated_row_by_row(
     experiment, make_trainer, rows, optimizer, reason
 ) -> None:
     class TableTask(EndlessTask):
@@ -277,7 +277,7 @@ def test_recorded_execution_mode_that_two_replicas_do_not_support_is_replaced_by
     assert found.execution == trainer.execution == "graph"
 
 
-def test_execution_mode_recorded_without_a_comparison_is_chosen_again_for_a_longer_run(
+def test_longer_run_ignores_an_execution_mode_recorded_without_a_comparison(
     experiment, make_trainer, tmp_path
 ) -> None:
     record = execution_record.ExecutionRecord(
@@ -291,7 +291,7 @@ def test_execution_mode_recorded_without_a_comparison_is_chosen_again_for_a_long
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize(("evaluates", "mode"), [(True, "xla_loop"), (False, "graph")])
-def test_auto_execution_counts_steps_of_full_evaluations_only_if_the_run_evaluates(
+def test_auto_execution_selects_xla_for_full_evaluations_only_if_the_run_evaluates(
     experiment, make_trainer, tmp_path, monkeypatch, evaluates, mode
 ) -> None:
     params = experiment(trainer={"validation_steps": -1, "validation_interval": 1})
@@ -329,7 +329,7 @@ class Buffered(base_trainer.Trainer):
             super().replica_train_step(inputs)
 
 
-def test_benchmarking_modes_in_a_run_keeps_variables_that_before_train_hooks_changed(
+def test_benchmark_of_execution_modes_keeps_changes_made_by_before_train_hooks(
     experiment, tmp_path
 ) -> None:
     seen = []
@@ -386,7 +386,7 @@ class UnevenTask(LineTask):
         )
 
 
-def test_xla_with_many_batch_sizes_warns_once_and_auto_execution_chooses_graph(
+def test_many_batch_sizes_log_one_xla_warning_and_make_auto_execution_choose_graph(
     experiment, make_trainer, caplog
 ) -> None:
     trainer = make_trainer(experiment(runtime={"execution": "xla"}), task_cls=UnevenTask)

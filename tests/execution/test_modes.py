@@ -171,7 +171,7 @@ def test_graph_hooks_run_at_every_step_of_an_xla_loop(experiment, make_trainer) 
         ({"execution": "xla_loop"}, "xla_loop"),
     ],
 )
-def test_model_garden_fields_run_eagerly_and_enable_xla_select_the_execution_mode(
+def test_run_eagerly_enable_xla_and_execution_fields_select_the_execution_mode(
     runtime, mode
 ) -> None:
     assert modes.execution_of(cfg.RuntimeConfig(**runtime)) == mode

@@ -77,7 +77,7 @@ def _outcome(case: ElementTree.Element) -> str:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("folder", EXCLUDED)
-def test_keras_test_suites_pass_with_our_classes_except_for_the_excluded_tests(
+def test_keras_test_suites_pass_with_official_lite_classes_except_excluded_tests(
     folder: str, tmp_path: pathlib.Path
 ) -> None:
     outcomes = _run(folder, tmp_path / "report.xml")

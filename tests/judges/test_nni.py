@@ -148,7 +148,7 @@ def test_input_choice_offers_every_combination_of_inputs(count: int, chosen: int
 
 
 @pytest.mark.parametrize("reduction", ["sum", "mean", "concat", "none"])
-def test_input_choice_reduces_its_inputs_equally_with_and_without_a_fixed_architecture(
+def test_input_choice_reduces_inputs_the_same_way_with_and_without_fixed_arch(
     reduction: str,
 ) -> None:
     option = [0, 2]
@@ -187,7 +187,7 @@ def test_fixed_repeat_creates_as_many_blocks_as_its_depth(depth: int) -> None:
 
 
 @pytest.mark.parametrize("depth", [1, 3])
-def test_repeat_without_a_fixed_architecture_applies_the_first_blocks_up_to_each_depth(
+def test_option_of_an_unfixed_repeat_applies_the_first_blocks_up_to_its_depth(
     depth: int,
 ) -> None:
     choice = nas.Repeat(lambda index: keras.layers.Dense(4), (1, 3), label="depth")

@@ -31,7 +31,7 @@ class Scale(keras2.Layer):
         return tf.nest.flatten(inputs)[0] * self.kernel * self.factor * times
 
 
-def test_gin_configurable_keras2_layer_accepts_an_extra_self_and_a_slash_in_its_name() -> None:
+def test_keras2_layer_may_pass_self_to_super_init_and_have_a_slash_in_its_name() -> None:
     layer = Scale(2.0, name="a/b")
     np.testing.assert_array_equal(layer(tf.ones([1, 3])), [[2.0, 2.0, 2.0]])
     assert layer.name == "a_b"
@@ -58,7 +58,7 @@ class Remembers(keras2.Layer):
         return inputs
 
 
-def test_entries_that_call_adds_to_a_dictionary_argument_reach_the_caller() -> None:
+def test_entries_that_a_layer_adds_to_a_dictionary_argument_reach_the_caller() -> None:
     cache: dict = {"seen": {}}
     Remembers()(3.0, cache)
     assert cache["seen"]["inputs"].numpy() == 3.0

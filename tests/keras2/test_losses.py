@@ -17,7 +17,7 @@ def _scaled(y_true, y_pred, scale):
 
 
 @pytest.mark.parametrize(("reduction", "expected"), [("auto", 5.0), ("none", [2.0, 8.0])])
-def test_loss_function_wrapper_passes_its_arguments_and_reduces_the_losses(
+def test_loss_function_wrapper_passes_arguments_to_its_function_and_reduces_losses(
     reduction: str, expected: object
 ) -> None:
     loss = Scaled(reduction=reduction)

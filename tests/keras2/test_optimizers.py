@@ -167,7 +167,7 @@ def test_sparse_gradient_sums_repeated_rows_and_updates_each_row_once() -> None:
 
 
 @pytest.mark.parametrize("is_sparse", [False, True])
-def test_override_of_both_dense_and_sparse_updates_takes_effect_only_once(is_sparse: bool) -> None:
+def test_overridden_dense_and_sparse_updates_are_not_both_applied(is_sparse: bool) -> None:
     table = keras.Variable(np.ones([3, 1], "float32"), name="table")
     rows = tf.IndexedSlices(tf.constant([[1.0]]), tf.constant([1]), tf.constant([3, 1]))
     optimizer = distributed_gradients.make_distributed(Decaying(0.25, epsilon=1e-12))
@@ -175,7 +175,7 @@ def test_override_of_both_dense_and_sparse_updates_takes_effect_only_once(is_spa
     np.testing.assert_allclose(table, [[0.5], [0.25], [0.5]], rtol=1e-5)
 
 
-def test_sparse_gradient_is_densified_without_a_sparse_update_method() -> None:
+def test_optimizer_without_a_sparse_update_method_accepts_sparse_gradients() -> None:
     table = keras.Variable(np.ones([3, 1], "float32"), name="table")
     gradient = tf.IndexedSlices(tf.constant([[1.0]]), tf.constant([1]), [3, 1])
     Momentum(1.0).apply_gradients([(gradient, table)])
@@ -238,7 +238,7 @@ def test_custom_update_step_without_a_learning_rate_argument_is_called() -> None
     rounding.assert_close(weight, [1.0 - 0.1 - 0.2, 2.0 - 0.1 - 0.2], roundings=4)
 
 
-def test_learning_rate_may_be_set_after_the_base_constructor() -> None:
+def test_optimizer_subclass_may_set_its_learning_rate_after_super_init() -> None:
     schedule = keras.optimizers.schedules.PiecewiseConstantDecay([0], [1.0, 0.25])
     weight = keras.Variable([1.0])
     for rate, expected in ((0.5, [0.5, 0.0]), (schedule, [-1.0, -1.25])):

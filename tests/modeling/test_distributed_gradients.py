@@ -154,7 +154,7 @@ def _loss_on_each_replica(strategy: tf.distribute.Strategy, *, undivided: bool) 
     return [float(value) for value in strategy.experimental_local_results(values)]
 
 
-def test_keras_loss_within_undivided_losses_is_not_divided_by_the_number_of_replicas(
+def test_keras_loss_in_undivided_losses_context_is_not_divided_by_replica_count(
     two_replicas,
 ) -> None:
     assert _loss_on_each_replica(two_replicas, undivided=True) == pytest.approx([5.0, 5.0])
@@ -163,7 +163,7 @@ def test_keras_loss_within_undivided_losses_is_not_divided_by_the_number_of_repl
     assert _loss_on_each_replica(single, undivided=True) == pytest.approx([5.0])
 
 
-def test_compiled_loss_within_undivided_losses_is_not_divided_by_the_number_of_replicas(
+def test_compiled_loss_in_undivided_losses_context_is_not_divided_by_replica_count(
     two_replicas,
 ) -> None:
     with two_replicas.scope():

@@ -88,7 +88,7 @@ def test_stateless_call_looks_up_rows_in_the_table_passed_to_it() -> None:
     np.testing.assert_array_equal(rows, np.ones((2, 3, 2)))
 
 
-def test_model_can_be_exported_and_lora_enabled_after_read_rows_only(tmp_path: Any) -> None:
+def test_model_changed_by_read_rows_only_can_be_exported_and_supports_lora(tmp_path: Any) -> None:
     model = _model()
     embedding_lookups.read_rows_only(model)
     model.export(tmp_path / "model", verbose=False)

@@ -138,7 +138,7 @@ def _as_ragged(x: tf.Tensor) -> tf.RaggedTensor:
 
 
 @pytest.mark.parametrize("is_direct", [False, True])
-def test_rematerialized_layer_may_take_ragged_tensors_return_none_and_be_called_by_its_method(
+def test_rematerialized_layer_may_take_ragged_tensors_and_return_none(
     experiment, tmp_path, is_direct
 ) -> None:
     class InnerTask(BlocksTask):

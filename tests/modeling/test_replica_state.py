@@ -52,7 +52,7 @@ def test_seed_generators_get_distinct_states_that_are_equal_with_and_without_xla
     assert len({tuple(state) for state in states[0]}) == 2
 
 
-def test_step_seeds_of_a_model_without_random_numbers_add_no_random_ops():
+def test_setting_step_seeds_adds_no_random_ops_to_a_model_without_random_layers():
     model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
     graph = tf.function(replica_state.StepSeeds(model, seed=1).set).get_concrete_function(
         tf.TensorSpec([], tf.int64)

@@ -10,7 +10,7 @@ def _ask(**space):
     return {label: architecture.ask_for(label, options) for label, options in space.items()}
 
 
-def test_fixed_arch_selects_options_by_value_and_an_empty_arch_fixes_nothing() -> None:
+def test_fixed_arch_selects_options_by_value_and_ignores_an_empty_architecture() -> None:
     with architecture.fixed_arch({"op": "b", "inputs": [0, 2], "depth": 3, "digit": 7}):
         asked = _ask(op=["a", "b"], inputs=[[0, 1], [0, 2]], depth=[2, 3], digit=["5", "7"])
     assert asked == {"op": 1, "inputs": 1, "depth": 1, "digit": 1}

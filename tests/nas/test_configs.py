@@ -31,7 +31,7 @@ def test_task_arch_accepts_a_path_or_a_mapping(arch) -> None:
     assert config.as_dict()["arch"] == arch
 
 
-def test_choice_in_task_arch_can_be_overridden_and_an_empty_arch_is_refused() -> None:
+def test_task_arch_accepts_an_override_of_a_choice_but_not_an_empty_arch() -> None:
     config = nas.ArchTaskConfig(arch={"conv": "conv3"})
     config.override({"arch": {"conv": "skip"}})
     assert config.arch.as_dict() == {"conv": "skip"}

@@ -93,7 +93,7 @@ def test_training_builds_the_architecture_found_by_a_search(
 
 
 @strategies("spos")
-def test_search_covers_layer_input_and_repeat_choices(name, experiment, run_toy, tmp_path) -> None:
+def test_search_chooses_layers_inputs_and_depths(name, experiment, run_toy, tmp_path) -> None:
     params = experiment(name, task={"kind": "all"}, trainer={"train_steps": 4})
     run_toy(params, tmp_path / "search")
     arch = nas.read_arch(tmp_path / "search")

@@ -272,7 +272,7 @@ def test_failed_training_completes_a_checkpoint_in_progress(
     assert log.events[-1] == "after_train False"
 
 
-def test_only_checkpoints_written_in_the_marked_context_have_a_pending_evaluation_mark(tmp_path):
+def test_only_checkpoints_written_within_marked_are_marked_for_evaluation(tmp_path):
     checkpoint = tf.train.Checkpoint(step=tf.Variable(1))
     with checkpointing.marked(checkpoint):
         marked = checkpoint.write(str(tmp_path / "marked"))

@@ -188,7 +188,7 @@ class _Rewound(telemetry.Writer):
         self.calls.append(f"rewind {step}")
 
 
-def test_writers_rewind_records_only_when_training_begins(
+def test_first_train_call_rewinds_the_writers_but_an_evaluation_does_not(
     make_trainer, make_controller, make_manager
 ):
     trainer = make_trainer()
@@ -293,7 +293,7 @@ def test_steps_repeated_after_an_action_restores_a_checkpoint_are_recorded_once(
     assert went_back == [4, 4]
 
 
-def test_evaluator_is_notified_when_training_begins_and_before_and_after_each_checkpoint(
+def test_evaluator_is_notified_of_the_start_of_training_and_of_each_checkpoint(
     make_trainer, make_controller, make_manager
 ):
     notified, trainer = [], make_trainer()

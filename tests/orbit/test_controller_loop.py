@@ -48,7 +48,7 @@ def test_evaluation_and_checkpoint_intervals_need_not_divide_each_other(
     assert saves == ["ckpt-10", "ckpt-20", "ckpt-25"]
 
 
-def test_stopping_the_loop_for_a_hook_or_checkpoint_neither_resets_nor_reports_metrics(
+def test_pause_for_a_hook_or_checkpoint_neither_resets_nor_reports_metrics(
     make_trainer, make_controller, make_manager, recording_writer, make_log
 ):
     trainer = make_trainer()
@@ -202,7 +202,7 @@ def test_output_of_a_trainer_that_defines_only_train_is_recorded_after_each_trai
     assert [record.values["steps"] for record in recording_writer.records] == [4, 4, 2]
 
 
-def test_step_at_which_an_action_restores_a_checkpoint_runs_no_evaluation_or_hooks(
+def test_evaluation_and_hooks_are_skipped_after_an_action_restores_a_checkpoint(
     make_trainer, make_controller, make_manager, make_log
 ):
     trainer, hook = make_trainer(), make_log(every_n_steps=0)

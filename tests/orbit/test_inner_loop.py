@@ -6,7 +6,7 @@ from official_lite.common import errors
 from official_lite.orbit.controller import InnerLoop
 
 
-def test_reporting_interval_ends_at_a_multiple_of_its_length_in_global_steps(make_trainer):
+def test_reporting_interval_of_a_resumed_run_ends_at_a_multiple_of_steps_per_loop(make_trainer):
     trainer = make_trainer()
     trainer.global_step.assign(15)
     loop = InnerLoop(trainer, trainer.global_step, 10)

@@ -44,7 +44,7 @@ def test_training_result_does_not_depend_on_the_trainer_options(make_trainer, op
     assert trainer.global_step.numpy() == 5
 
 
-def test_train_loop_begin_run_steps_and_train_loop_end_can_be_called_separately(make_trainer):
+def test_run_steps_may_be_called_several_times_between_train_loop_begin_and_end(make_trainer):
     trainer = make_trainer()
     trainer.train_loop_begin()
     trainer.run_steps(tf.constant(2))
@@ -53,7 +53,7 @@ def test_train_loop_begin_run_steps_and_train_loop_end_can_be_called_separately(
     assert trainer.traces == 1
 
 
-def test_trainer_that_overrides_train_is_not_splittable(make_trainer):
+def test_is_splittable_is_false_for_a_trainer_that_overrides_train(make_trainer):
     class Own(make_trainer):
         def train(self, num_steps):
             return None
@@ -112,7 +112,7 @@ def test_evaluation_of_empty_data_raises_an_error(num_steps):
         Collector(tf.data.Dataset.range(0)).evaluate(tf.constant(num_steps))
 
 
-def test_while_loop_evaluation_raises_unless_num_steps_is_set_and_the_data_suffice():
+def test_while_loop_evaluation_raises_if_num_steps_is_unset_or_exceeds_the_data():
     evaluator = Collector(tf.data.Dataset.range(3), use_tf_while_loop=True)
     with pytest.raises(errors.ConfigValueError, match="num_steps=-1"):
         evaluator.evaluate(tf.constant(-1))
@@ -205,7 +205,7 @@ def test_train_accepts_num_steps_of_any_integer_type(convert):
     assert trainer.last_step_outputs["sum"].numpy() == 3.0
 
 
-def test_iterator_loop_keeps_its_data_position_when_retraced_but_not_for_a_new_dataset():
+def test_retraced_iterator_loop_continues_its_data_unless_given_a_new_dataset():
     drawn = tf.Variable(0, dtype=tf.int64)
 
     def step(iterator):

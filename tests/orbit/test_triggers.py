@@ -20,7 +20,7 @@ def due_steps(trigger: triggers.Trigger, first: int, last: int) -> list[int]:
     return [step for step in range(first, last + 1) if trigger.is_due(step)]
 
 
-def test_every_steps_is_due_at_multiples_of_the_interval():
+def test_every_steps_trigger_is_due_at_multiples_of_the_interval():
     trigger = triggers.EverySteps(10)
     assert due_steps(trigger, 0, 30) == [10, 20, 30]
     assert [trigger.next_step(step) for step in (0, 9, 10, 15)] == [10, 10, 20, 20]
@@ -34,14 +34,14 @@ def test_trigger_without_an_interval_is_never_due_and_a_negative_interval_raises
         triggers.every(-1)
 
 
-def test_at_steps_is_due_at_exactly_the_listed_steps():
+def test_at_steps_trigger_is_due_at_exactly_the_listed_steps():
     trigger = triggers.AtSteps([3, 7])
     assert due_steps(trigger, 0, 10) == [3, 7]
     assert due_steps(triggers.at_end(8), 0, 10) == [8]
     assert [trigger.next_step(step) for step in (0, 3, 7)] == [3, 7, math.inf]
 
 
-def test_every_seconds_is_due_once_its_interval_has_elapsed():
+def test_every_seconds_trigger_is_due_once_its_interval_has_elapsed():
     clock = Clock()
     trigger = triggers.EverySeconds(60, clock)
     assert not trigger.is_due(1)
@@ -54,25 +54,25 @@ def test_every_seconds_is_due_once_its_interval_has_elapsed():
     assert trigger.next_step(4) == math.inf
 
 
-def test_any_of_is_due_when_any_of_its_triggers_is_due():
+def test_any_of_trigger_is_due_when_one_of_its_parts_is_due():
     trigger = triggers.AnyOf([triggers.EverySteps(7), triggers.EverySteps(10)])
     assert due_steps(trigger, 0, 21) == [7, 10, 14, 20, 21]
     assert [trigger.next_step(step) for step in (0, 7, 14)] == [7, 10, 20]
 
 
-def test_any_of_is_due_once_if_two_time_triggers_are_due_at_the_same_step():
+def test_any_of_trigger_is_due_once_if_two_time_triggers_are_due_at_the_same_step():
     clock = Clock()
     trigger = triggers.AnyOf([triggers.EverySeconds(5, clock), triggers.EverySeconds(5, clock)])
     clock.now = 6
     assert [trigger.is_due(step) for step in (1, 2)] == [True, False]
 
 
-def test_all_of_is_due_when_all_its_triggers_are_due():
+def test_all_of_trigger_is_due_when_all_its_parts_are_due():
     trigger = triggers.AllOf([triggers.EverySteps(2), triggers.EverySteps(3)])
     assert due_steps(trigger, 0, 12) == [6, 12]
 
 
-def test_all_of_restarts_a_time_trigger_only_when_all_triggers_are_due():
+def test_all_of_trigger_restarts_a_time_trigger_only_when_all_parts_are_due():
     clock = Clock()
     trigger = triggers.AllOf([triggers.EverySeconds(60, clock), triggers.EverySteps(10)])
     clock.now = 61

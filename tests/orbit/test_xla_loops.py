@@ -53,7 +53,7 @@ def test_stacked_loop_reads_each_batch_once_however_steps_are_divided_into_calls
     assert recorder.seen() == _sums(20, batches_per_step)
 
 
-def test_stacked_loop_runs_an_incomplete_last_stack_before_it_raises_end_of_data() -> None:
+def test_stacked_loop_runs_an_incomplete_last_stack_before_the_end_of_data_error() -> None:
     recorder = Recorder()
     loop = xla_loops.StackedLoop(recorder.step, _batches(7), steps=5)
     with pytest.raises(loop_fns.END_OF_DATA):
@@ -75,7 +75,7 @@ def test_stacked_loop_reads_a_new_dataset_from_its_beginning() -> None:
     assert recorder.seen() == _sums(3) + _sums(6)
 
 
-def test_stacked_loop_runs_wrap_fetch_outside_xla_once_per_stack() -> None:
+def test_stacked_loop_runs_the_wrapped_batch_fetch_once_per_stack_outside_xla() -> None:
     fetched = tf.Variable(0)
 
     def counting(fetch):
@@ -103,9 +103,7 @@ def test_stacked_loop_runs_wrap_fetch_outside_xla_once_per_stack() -> None:
         (_batches, None),
     ],
 )
-def test_why_not_stackable_returns_a_reason_for_unsupported_data_and_otherwise_none(
-    make_dataset, reason
-) -> None:
+def test_why_not_stackable_returns_a_reason_only_for_unsupported_data(make_dataset, reason) -> None:
     found = xla_loops.why_not_stackable(make_dataset())
     assert found is None if reason is None else reason in found
 

@@ -73,7 +73,7 @@ def test_paddlerec_context_can_be_copied(context) -> None:
     assert copy.copy(old).ctx is old.ctx
 
 
-def test_load_in_a_startup_stage_logs_the_source_of_the_weights(
+def test_startup_stage_that_calls_load_logs_the_source_of_the_weights(
     experiment, log_of, tmp_path
 ) -> None:
     class Startup(paddlerec.StartupBase):
@@ -100,7 +100,7 @@ def test_setting_an_unknown_paddlerec_status_raises_immediately(context) -> None
         old["status"] = "trian_pass"
 
 
-def test_runner_pass_requires_steps_per_epoch(experiment, tmp_path) -> None:
+def test_paddlerec_runner_raises_if_steps_per_epoch_is_not_set(experiment, tmp_path) -> None:
     class Runner(paddlerec.RunnerBase):
         def run(self, context):
             self._run(context)

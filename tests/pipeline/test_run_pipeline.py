@@ -101,7 +101,7 @@ def test_sys_exit_in_a_stage_fails_the_run_even_with_code_zero(
     assert said in json.loads((tmp_path / "run.json").read_text())["exit_reason"]
 
 
-def test_finalize_receives_the_run_error_which_an_error_in_finalize_does_not_replace(
+def test_error_in_finalize_is_logged_and_the_run_error_is_raised(
     experiment, log_of, tmp_path
 ) -> None:
     class Run(pipeline.Run):
@@ -118,7 +118,7 @@ def test_finalize_receives_the_run_error_which_an_error_in_finalize_does_not_rep
     assert log_of().splitlines()[-1].endswith("Experiment finished: status=failed, step=0.")
 
 
-def test_log_names_the_class_and_file_of_each_stage(experiment, log_of, tmp_path) -> None:
+def test_class_and_file_of_each_stage_are_logged(experiment, log_of, tmp_path) -> None:
     class Mine(pipeline.Prepare):
         pass
 
@@ -175,7 +175,7 @@ class _EvaluatesAsWell(pipeline.Run):
 
 
 @pytest.mark.parametrize(("stage", "is_told"), [(_OnlyTrains, True), (_EvaluatesAsWell, False)])
-def test_run_stage_that_evaluates_nothing_in_eval_mode_logs_a_warning(
+def test_eval_mode_logs_a_warning_if_the_run_stage_does_not_evaluate(
     experiment, log_of, tmp_path, stage, is_told
 ) -> None:
     _run(experiment(), tmp_path, run=_OnlyTrains)
@@ -291,7 +291,7 @@ def test_finished_phase_with_train_epochs_of_unknown_length_is_skipped(
 
 
 @pytest.mark.slow
-def test_phases_share_one_strategy_of_two_replicas(experiment, tmp_path) -> None:
+def test_phases_share_the_same_strategy_object_with_two_replicas(experiment, tmp_path) -> None:
     class Build(pipeline.Build):
         def make_strategy(self, ctx):
             strategy = super().make_strategy(ctx)
@@ -305,7 +305,7 @@ def test_phases_share_one_strategy_of_two_replicas(experiment, tmp_path) -> None
     assert seen[0][0] is seen[1][0]
 
 
-def test_phases_with_different_strategies_raise_before_anything_runs(experiment, tmp_path) -> None:
+def test_phases_with_different_strategies_raise_before_any_phase_runs(experiment, tmp_path) -> None:
     other = {"name": "other", "overrides": {"runtime.distribution_strategy": "one_device"}}
     with pytest.raises(errors.ConfigValueError, match=r"runtime.distribution_strategy.*one_device"):
         _run(experiment(phases=[{"name": "first"}, other]), tmp_path / "run")

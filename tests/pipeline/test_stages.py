@@ -30,7 +30,7 @@ def _cluster(monkeypatch, task: str, index: int, **jobs) -> None:
     monkeypatch.setenv("TF_CONFIG", json.dumps(config))
 
 
-def test_pipeline_engine_is_chosen_by_the_number_of_replicas(two_replicas) -> None:
+def test_pipeline_engine_depends_on_the_number_of_replicas(two_replicas) -> None:
     assert stages.engine_of(tf.distribute.get_strategy()) is Engine.SINGLE
     assert stages.engine_of(tf.distribute.OneDeviceStrategy("CPU:0")) is Engine.SINGLE
     assert stages.engine_of(two_replicas) is Engine.LOCAL_CLUSTER
@@ -52,7 +52,7 @@ def test_pipeline_engine_is_chosen_by_the_number_of_replicas(two_replicas) -> No
         ({"distribution_strategy": "multi_worker_mirrored"}, Engine.CLUSTER),
     ],
 )
-def test_pipeline_engine_is_predicted_from_the_runtime_config(
+def test_expected_pipeline_engine_follows_from_the_runtime_config(
     monkeypatch, fields, expected
 ) -> None:
     _cluster(monkeypatch, "worker", 0, worker=HOSTS)
@@ -217,7 +217,7 @@ def test_error_for_a_stage_without_a_call_method_names_the_stage(context) -> Non
         Empty(ctx)(ctx)
 
 
-def test_prepare_runs_before_anything_is_built_and_may_set_environment_variables(
+def test_prepare_stage_can_set_environment_variables_before_the_task_is_built(
     experiment, tmp_path, monkeypatch
 ) -> None:
     class Prepare(pipeline.Prepare):
@@ -283,7 +283,7 @@ def _run(params, mode, model_dir, **stages):
 
 @pytest.mark.parametrize("mode", ["eval", "continuous_eval", "test", "predict"])
 @pytest.mark.parametrize("by", ["pipeline", "run_experiment"])
-def test_run_in_epochs_is_evaluated_and_predicts_without_its_training_data(
+def test_run_with_train_epochs_evaluates_and_predicts_without_the_training_data(
     experiment, monkeypatch, tmp_path, mode, by
 ) -> None:
     cosine = {"initial_learning_rate": 0.1, "decay_ratio": 1.0}
@@ -311,7 +311,7 @@ def test_run_in_epochs_is_evaluated_and_predicts_without_its_training_data(
     assert (record["status"], record["global_step"]) == ("done", 8)
 
 
-def test_epochs_of_a_longer_run_are_counted_in_its_training_data(experiment, tmp_path) -> None:
+def test_eval_mode_records_the_train_steps_of_increased_train_epochs(experiment, tmp_path) -> None:
     _run(experiment(trainer={"train_epochs": 2}), "train", tmp_path)
     _run(experiment(trainer={"train_epochs": 5}), "eval", tmp_path)
     record = json.loads((tmp_path / "run.eval.json").read_text())
@@ -492,7 +492,7 @@ def params() -> configs.MultiTaskExperimentConfig:
     return params
 
 
-def test_multitask_trainer_in_a_stage_run_trains_resumes_and_evaluates_all_tasks(
+def test_multitask_trainer_in_a_pipeline_trains_resumes_and_evaluates_all_tasks(
     params, tmp_path: pathlib.Path
 ) -> None:
     def run(mode: str, train_steps: int):
@@ -679,7 +679,7 @@ def test_overridden_train_method_of_the_run_stage_replaces_only_the_training_loo
     assert _checkpoints(tmp_path) == [2, 4, 6, 8]
 
 
-def test_passes_example_on_the_stages_page_trains_to_the_last_step(experiment, tmp_path) -> None:
+def test_passes_stage_in_the_docs_trains_to_the_last_step(experiment, tmp_path) -> None:
     page = (pathlib.Path(__file__).parents[2] / "docs" / "stages.md").read_text()
     (code,) = re.findall(r"```python\n([^`]*class Passes.*?)```", page, re.DOTALL)
     found = {"pipeline": pipeline}
@@ -693,7 +693,7 @@ def test_passes_example_on_the_stages_page_trains_to_the_last_step(experiment, t
     assert step == 25
 
 
-def test_overridden_run_steps_of_a_trainer_replaces_only_its_inner_loop(
+def test_trainer_that_overrides_run_steps_replaces_only_the_inner_loop(
     experiment, records, tmp_path
 ) -> None:
     class Eager(base_trainer.Trainer):

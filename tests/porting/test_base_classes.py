@@ -69,7 +69,7 @@ def test_imports_of_keras_names_become_imports_of_their_keras2_counterparts() ->
     assert {old: _rewritten(old + used) for old in IMPORTS} == expected
 
 
-def test_ported_config_class_gets_the_base_class_hyperparams_lenient() -> None:
+def test_ported_config_class_inherits_from_hyperparams_lenient() -> None:
     head = "from official_lite.core import config_definitions as cfg\n"
     text = "class A(cfg.TaskConfig):\n  size: int = 3\n"
     rewritten = _rewritten(head + text)

@@ -74,7 +74,7 @@ def head(level, features):
 """
 
 
-def test_symbolic_tensors_are_followed_into_called_functions() -> None:
+def test_symbolic_tensors_are_tracked_through_function_calls() -> None:
     module = cst.parse_module(TEXT)
     bindings = Bindings()
     module.visit(bindings)

@@ -67,7 +67,7 @@ def test_calls_that_unscale_gradients_are_removed() -> None:
     assert after == ("def step(optimizer, loss):\n  optimizer.apply_gradients(zip(g, v))\n")
 
 
-def test_check_of_model_compiled_metrics_becomes_model_compiled() -> None:
+def test_model_compiled_metrics_in_a_condition_becomes_model_compiled() -> None:
     after = _rewritten("if metrics:\n  a()\nelif model.compiled_metrics:\n  b()\n")
     assert after == "if metrics:\n  a()\nelif model.compiled:\n  b()\n"
 

@@ -8,11 +8,11 @@ def _find(text: str) -> list[tuple[int, str]]:
 
 
 TODOS = {
-    "keras.backend.gradients(y, x)": "`keras.backend.gradients` was removed: `tf.Gradient",
+    "keras.backend.gradients(y, x)": "`keras.backend.gradients` was removed: use `tf.Grad",
     "keras.layers.NoSuch()": "Keras 3 has no `keras.layers.NoSuch`",
     "from official.vision import configs": "`official.vision.configs` is not part of",
     "from official_lite.core.base_task import Tusk": "has no `official_lite.core.base_task.Tusk`",
-    "from tensorflow.python.keras import engine": "is Keras 2",
+    "from tensorflow.python.keras import engine": "belongs to Keras 2",
     "import tensorflow_addons as tfa": "depends on Keras 2",
     "self.add_metric(x)": "`add_metric` was removed",
     "isinstance(s, (list, tf.TensorShape))": "shapes are tuples",

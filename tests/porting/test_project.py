@@ -21,7 +21,7 @@ def project(tmp_path: pathlib.Path) -> pathlib.Path:
     return tmp_path
 
 
-def test_porting_a_ported_project_again_changes_nothing(project: pathlib.Path) -> None:
+def test_porting_a_ported_project_again_changes_no_file(project: pathlib.Path) -> None:
     before = {path: path.read_text() for path in project.glob("*.py")}
     port = porting.port_project([str(project)])
     assert {path: path.read_text() for path in before} == before, (

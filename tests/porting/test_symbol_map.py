@@ -31,7 +31,7 @@ MERGED = {
 }
 
 
-def test_names_in_modules_merged_into_one_are_translated_to_the_merged_module() -> None:
+def test_old_names_of_merged_modules_are_translated_to_the_new_module() -> None:
     expected = {name: f"official_lite.{new}" for name, new in MERGED.items()}
     assert {name: Destinations().translate(f"official.{name}") for name in MERGED} == expected
 

@@ -158,7 +158,7 @@ def test_custom_trainer_makes_no_update_after_the_end_of_the_data(
 
     exact, too_far = make_trainer(), make_trainer()
     exact.run_steps(tf.constant(5))
-    with pytest.raises(errors.DataError, match="ended at step 5, before training did"):
+    with pytest.raises(errors.DataError, match="ended at step 5, before training was complete"):
         too_far.run_steps(tf.constant(6))
     for one, other in zip(state_of(exact), state_of(too_far), strict=True):
         np.testing.assert_array_equal(one, other)

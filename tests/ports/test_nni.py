@@ -205,7 +205,7 @@ def test_layer_choice_labels_are_the_same_in_each_new_model():
 
 
 @pytest.mark.parametrize("name", ["enas", "proxyless", "spos"])
-def test_exported_architecture_is_the_best_one_and_not_a_sample(name):
+def test_repeated_exports_return_the_same_best_architecture(name):
     """NNI's trainers of these names exported a random sample, a different one at each call."""
     params = _params(trainer={"name": name, "train_steps": 2})
     task = AutoEncoder(params.task)

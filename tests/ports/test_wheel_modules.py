@@ -40,7 +40,7 @@ def _run(ported: pathlib.Path, *args: str | pathlib.Path) -> None:
 
 @needs_wheel
 @pytest.mark.slow
-def test_porting_the_ported_wheel_modules_again_changes_nothing(
+def test_porting_the_ported_wheel_modules_again_changes_no_file(
     ported: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert tools.main(["port", str(ported), "--json"]) == 0

@@ -232,7 +232,7 @@ def test_large_parquet_file_has_several_row_groups(tmp_path, monkeypatch) -> Non
     assert [file.metadata.row_group(i).num_rows for i in range(file.num_row_groups)] == [2, 1]
 
 
-def test_error_without_pyarrow_names_the_extra_to_install(monkeypatch) -> None:
+def test_error_for_missing_pyarrow_names_the_extra_to_install(monkeypatch) -> None:
     monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
     with pytest.raises(errors.ConfigValueError, match=r"official-lite\[parquet\]"):
         output.require_library("parquet")

@@ -49,7 +49,7 @@ def test_html_table_has_header_scopes_and_unrounded_sort_values() -> None:
     assert 'data-value="">–</td>' in shown
 
 
-def test_missing_values_are_omitted_and_durations_are_human_readable() -> None:
+def test_report_omits_missing_facts_and_formats_durations() -> None:
     assert "seed" not in markup.facts({"seed": None, "step": 3})
     assert [markup.duration(s) for s in (None, 1.25, 3661)] == [None, "1.2 s", "1:01:01"]
     assert markup.when(None) is None

@@ -127,7 +127,7 @@ def test_training_and_validation_metrics_share_a_chart_over_steps_or_time(tmp_pa
     assert "data-clock" in tag("div", section.content)
 
 
-def test_charts_count_epochs_if_all_configs_give_their_length_in_epochs(tmp_path) -> None:
+def test_charts_show_epochs_on_the_x_axis_if_all_runs_set_train_epochs(tmp_path) -> None:
     def made(name: str, **params) -> run_reading.Run:
         return _read(made_runs.make_run(tmp_path / name, record={"params": params}))
 
@@ -144,7 +144,7 @@ def test_charts_count_epochs_if_all_configs_give_their_length_in_epochs(tmp_path
     assert chart["series"][0]["x"][-1] == 1000
 
 
-def test_results_of_a_test_are_a_split_of_their_own_in_the_report(tmp_path) -> None:
+def test_results_of_test_mode_are_shown_as_a_separate_test_split(tmp_path) -> None:
     run = made_runs.make_run(tmp_path / "run")
     line = {"step": 800, "split": "test", "test_loss": 0.25, "accuracy": 0.75}
     (run / "metrics.test.json").write_text(json.dumps(line) + "\n")

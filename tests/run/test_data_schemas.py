@@ -102,7 +102,7 @@ def test_first_run_writes_the_schema_of_each_data_block(run, tmp_path):
 
 
 @pytest.mark.parametrize("source", ["parquet", "csv"])
-def test_data_that_differ_from_the_schema_raise_before_the_run_writes_anything(
+def test_data_that_differ_from_the_schema_raise_before_the_run_writes_any_file(
     run, tmp_path, source
 ):
     path = row_files.write(source, tmp_path / "data")
@@ -139,7 +139,7 @@ def test_error_for_an_unknown_source_suggests_the_nearest_name(run, tmp_path):
         run(path, source="parqet")
 
 
-def test_source_that_the_task_interprets_itself_gets_no_schema(run, tmp_path):
+def test_data_source_handled_by_the_task_gets_no_schema(run, tmp_path):
     run("anywhere", source="numbers", task_cls=NumbersTask)
     assert not list(tmp_path.rglob("data_schema*"))
 

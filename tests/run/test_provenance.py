@@ -57,7 +57,7 @@ def test_package_missing_from_the_record_is_reported_as_a_difference() -> None:
     assert (name, recorded) == ("pytest", "not installed")
 
 
-def test_unreadable_code_file_is_compared_only_by_its_existence(
+def test_unreadable_code_file_differs_only_if_it_no_longer_exists(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     own = tmp_path / "my_lost_task.py"

@@ -106,7 +106,7 @@ def test_metrics_of_a_separate_evaluation_job_are_read_with_the_training_metrics
 
 
 @pytest.mark.parametrize("value", [1e308, math.nan, "x", [[1]], True])
-def test_wrong_types_in_run_files_are_reported_and_hide_no_runs(
+def test_run_file_with_a_wrong_type_is_reported_and_its_run_is_still_listed(
     tmp_path: pathlib.Path, value: Any
 ) -> None:
     (tmp_path / "good").mkdir()
@@ -146,7 +146,7 @@ def test_parse_metrics_returns_one_series_for_each_metric_and_split() -> None:
     assert series["train"]["a"].steps == (2,)
 
 
-def test_metrics_of_a_restarted_run_replace_all_values_from_its_first_step_on() -> None:
+def test_metrics_of_a_restarted_run_replace_values_at_and_after_its_first_step() -> None:
     first = [_line(step, loss=float(step)) for step in (10, 20, 30)]
     again = [_line(step, loss=step + 0.5) for step in (20, 25)]
     series, _ = run_reading.parse_metrics(_text(*first, *again).splitlines(keepends=True))

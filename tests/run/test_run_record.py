@@ -109,7 +109,7 @@ def test_evaluation_does_not_change_the_training_record(tmp_path: pathlib.Path) 
     assert set(os.listdir(tmp_path)) == left
 
 
-def test_run_is_finished_only_with_a_checkpoint_of_its_last_step_and_enough_train_steps(
+def test_run_is_finished_only_if_a_checkpoint_reached_the_configured_train_steps(
     tmp_path: pathlib.Path,
 ) -> None:
     with run_record.RunRecord(_params(), "train", str(tmp_path)) as record:
@@ -138,7 +138,7 @@ def test_changed_config_of_a_finished_run_raises_unless_allowed(
     assert "runtime.seed: 0 -> 5" in caplog.text
 
 
-def test_run_with_train_epochs_is_finished_only_if_the_same_config_has_run(
+def test_run_with_train_epochs_is_finished_only_while_train_epochs_is_unchanged(
     tmp_path: pathlib.Path,
 ) -> None:
     def in_epochs(epochs: float) -> cfg.ExperimentConfig:
@@ -152,7 +152,7 @@ def test_run_with_train_epochs_is_finished_only_if_the_same_config_has_run(
     assert not run_record.is_finished(in_epochs(2.0), "train", str(tmp_path))
 
 
-def test_run_with_phases_is_never_considered_finished_as_a_whole(tmp_path: pathlib.Path) -> None:
+def test_run_with_phases_is_never_reported_as_finished(tmp_path: pathlib.Path) -> None:
     with run_record.RunRecord(_params(), "train", str(tmp_path)) as record:
         record.note(global_step=3)
     (tmp_path / "ckpt-3.index").touch()
@@ -182,7 +182,7 @@ def test_gin_config_is_kept_when_save_gin_config_is_called_without_params(
     assert "train_steps" in (tmp_path / "operative_config.train.gin").read_text()
 
 
-def test_changed_training_file_is_named_at_each_start_until_it_is_restored(
+def test_each_restart_names_a_changed_training_file_until_the_file_is_restored(
     tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     train, test, weights = (tmp_path / name for name in ("train.csv", "test.csv", "weights.h5"))
@@ -227,7 +227,7 @@ def test_previous_config_is_saved_when_a_config_change_is_allowed(tmp_path: path
     assert _read(tmp_path / "run.json")["config_changes"] == ["runtime.seed: 1 -> 2"]
 
 
-def test_log_names_gin_bindings_that_do_not_come_from_the_config(
+def test_gin_bindings_that_do_not_come_from_the_config_are_logged(
     tmp_path: pathlib.Path, caplog
 ) -> None:
     assert trainer_factory.create_trainer

@@ -81,7 +81,7 @@ def test_rerunning_the_params_yaml_of_a_trial_reproduces_its_value(tmp_path) -> 
     assert float(logs["accuracy"]) == study.best_value
 
 
-def test_final_value_best_checkpoint_takes_the_metric_of_the_best_checkpoint(tmp_path) -> None:
+def test_final_value_of_a_trial_can_be_the_metric_of_its_best_checkpoint(tmp_path) -> None:
     params = digits(num_trials=1, final_value="best_checkpoint")
     with pytest.raises(errors.ConfigValueError, match="keeps no best checkpoint"):
         search.run_search(params, str(tmp_path))

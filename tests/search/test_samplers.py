@@ -134,7 +134,7 @@ def test_evolution_selects_the_best_trial_of_its_sample_as_parent() -> None:
 
 
 @pytest.mark.parametrize("value", [math.inf, math.nan])
-def test_pruned_trial_without_a_finite_value_is_never_a_parent(value: float) -> None:
+def test_evolution_never_uses_a_pruned_trial_without_a_finite_value_as_parent(value: float) -> None:
     sampler = samplers.RegularizedEvolutionSampler(population_size=3, sample_size=3, seed=0)
     study = optuna.create_study(sampler=sampler, direction="maximize")
     for number in range(8):

@@ -93,7 +93,7 @@ def test_size_of_a_search_space_is_its_number_of_points_or_none_if_infinite() ->
     assert search_config.Space(ENTRIES).size is None
 
 
-def test_examples_of_a_space_contain_each_bound_and_each_choice() -> None:
+def test_search_space_examples_contain_each_bound_and_each_choice() -> None:
     seen = list(search_config.Space(ENTRIES).examples())
     assert {example["task.arch.block/0"] for example in seen} == {"conv", "pool", None}
     assert {example["trainer.rate"] for example in seen} == {1e-4, 1e-1}
@@ -112,7 +112,7 @@ def test_examples_of_a_space_contain_each_bound_and_each_choice() -> None:
         ({"x": []}, errors.ConfigValueError, "`x`"),
     ],
 )
-def test_error_for_an_invalid_space_names_the_parameter(
+def test_error_for_an_invalid_search_space_names_the_parameter(
     entries: dict, error: type[Exception], words: str
 ) -> None:
     with pytest.raises(error, match=words):

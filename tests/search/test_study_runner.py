@@ -76,14 +76,14 @@ def test_trial_still_running_in_another_process_is_named_in_the_log(tmp_path, ca
     def evaluate(trial: search.TrialRun) -> float:
         if trial.number == 1:
             search.run_study(toys.parabola, toys.config(), str(tmp_path))
-            assert "still run these trials of the study: 1." in caplog.text
+            assert "still running these trials of the study: 1." in caplog.text
         return toys.parabola(trial)
 
     study = search.run_study(evaluate, toys.config(), str(tmp_path))
     assert [trial.state.name for trial in study.trials] == ["COMPLETE"] * 5
 
 
-def test_top_k_file_lists_the_best_trials_best_first(tmp_path) -> None:
+def test_top_k_file_lists_the_best_trials_in_ranking_order(tmp_path) -> None:
     config = toys.config(num_trials=12, top_k=3)
     search.run_study(toys.parabola, config, str(tmp_path))
     top = json.loads((tmp_path / "top_k.json").read_text())
@@ -121,7 +121,7 @@ def test_study_in_the_directory_of_a_run_logs_a_warning(tmp_path, caplog) -> Non
         ({"evaluator": "tests.search.toys:fitt"}, "fit"),
     ],
 )
-def test_invalid_search_is_refused_before_anything_is_written(
+def test_invalid_search_is_refused_before_any_file_is_written(
     block: dict, words: str, tmp_path
 ) -> None:
     whole = {"space": {"trainer.train_steps": [1, 2]}, "metric": "loss", "direction": "minimize"}
@@ -154,7 +154,7 @@ def test_experiment_exports_the_choices_of_its_best_trials(tmp_path) -> None:
     assert experiment.export_top_models(1) == [{"x": study.best_value}]
 
 
-def test_error_without_optuna_names_the_extra_to_install() -> None:
+def test_error_for_missing_optuna_names_the_extra_to_install() -> None:
     code = "import sys; sys.modules['optuna'] = None; import official_lite.search"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 1

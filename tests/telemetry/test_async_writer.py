@@ -34,7 +34,7 @@ class Recorder(telemetry.Writer):
         self.calls.append("close")
 
 
-def test_async_writer_keeps_the_order_of_records_and_flushes():
+def test_async_writer_writes_and_flushes_in_the_order_of_the_calls():
     inner = Recorder()
     with telemetry.AsyncWriter(inner) as writer:
         for step in range(50):
@@ -95,7 +95,7 @@ def test_async_flush_raises_an_earlier_write_error_and_later_records_are_written
     assert [call for call in inner.calls if call != "flush"] == [1, 2, 3, "close"]
 
 
-def test_async_write_raises_an_earlier_error_but_still_writes_its_record():
+def test_async_write_that_raises_an_earlier_error_still_writes_the_new_record():
     inner = Recorder(failing=[1])
     writer = telemetry.AsyncWriter(inner)
     written = []
@@ -175,7 +175,7 @@ for to_write in ([], [20]):
     assert (steps, num_closed) == ([*range(21)], 2)
 
 
-def test_async_sync_waits_for_all_records_and_rewind_keeps_their_order():
+def test_async_writer_sync_waits_until_earlier_writes_and_rewinds_are_done():
     class Durable(Recorder):
         def sync(self):
             self.calls.append("sync")

@@ -37,7 +37,7 @@ def test_console_writer_prints_plain_lines_to_stdout_in_a_notebook(monkeypatch, 
     assert capsys.readouterr().out == "train | step 3 | loss 0.5\n"
 
 
-def test_console_log_line_contains_only_the_configured_fields_including_the_eta(monkeypatch):
+def test_console_log_line_contains_exactly_the_configured_fields(monkeypatch):
     lines = []
     monkeypatch.setattr(logging, "info", lambda text, *args: lines.append(text % args))
     run = telemetry.RunInfo(model_dir="/run", total_steps=700, config={})

@@ -34,9 +34,7 @@ class Probe(keras.layers.Layer):
 
 
 @pytest.mark.parametrize("jit_compile", [False, True])
-def test_take_returns_the_mean_of_the_scalars_that_a_layer_logs_in_a_while_loop(
-    storage, jit_compile
-):
+def test_scalars_that_a_layer_logs_in_a_while_loop_are_averaged(storage, jit_compile):
     probe = Probe()
     data = np.random.default_rng(0).normal(size=[50, 8]).astype(np.float32)
 
@@ -55,7 +53,7 @@ def test_take_returns_the_mean_of_the_scalars_that_a_layer_logs_in_a_while_loop(
     assert list(taken) == ["probe/mean"]
 
 
-def test_eager_code_graphs_and_xla_log_the_same_values(storage):
+def test_same_values_are_logged_in_eager_graph_and_xla_execution(storage):
     def step(value):
         telemetry.put_scalar("mean", value)
         telemetry.put_scalar("latest", value, smoothing_hint=False)
@@ -109,14 +107,14 @@ def test_latest_scalar_is_the_replica_mean_unless_the_host_logs_a_later_value(
     assert storage.take().scalars == {"x": 1.5}
 
 
-def test_values_logged_in_graphs_are_kept_by_a_take_with_from_graphs_false(storage):
+def test_values_logged_in_graphs_stay_stored_if_take_gets_from_graphs_false(storage):
     telemetry.put_scalar("python", 1.0)
     tf.function(lambda: telemetry.put_scalar("graph", 2.0))()
     assert storage.take(from_graphs=False).scalars == {"python": 1.0}
     assert storage.take().scalars == {"graph": 2.0}
 
 
-def test_take_returns_only_names_with_new_values(storage):
+def test_event_storage_take_returns_only_values_logged_since_the_last_take(storage):
     put = tf.function(lambda: telemetry.put_scalar("x", 1.0))
     put()
     telemetry.put_histogram("h", [1.0])
@@ -176,7 +174,7 @@ def test_logging_without_an_event_storage_drops_values_and_requiring_a_storage_r
         telemetry.get_event_storage(required=True)
 
 
-def test_innermost_event_storage_is_current_even_if_it_was_entered_before():
+def test_innermost_event_storage_is_current_even_if_entered_a_second_time():
     outer, inner = telemetry.EventStorage(), telemetry.EventStorage()
     with outer:
         with inner, outer:
@@ -194,7 +192,7 @@ def test_entered_event_storage_is_current_in_every_thread(storage):
     assert storage.take().scalars == {"x": 1.0}
 
 
-def test_muted_event_storage_drops_logged_values_also_in_graphs_traced_while_muted(storage):
+def test_muted_event_storage_drops_values_and_graphs_traced_while_muted_never_log(storage):
     step = tf.function(lambda: telemetry.put_scalar("x", 1.0))
     with storage.muted():
         step()
@@ -273,7 +271,7 @@ def _assert_is_mean(found, values):
 
 
 @pytest.mark.parametrize("jit_compile", [False, True])
-def test_take_combines_the_values_of_all_steps_and_replicas(storage, two_replicas, jit_compile):
+def test_values_of_all_steps_and_replicas_are_combined(storage, two_replicas, jit_compile):
     def put(value, i):
         def first():
             telemetry.put_scalar("first", value)
@@ -419,7 +417,7 @@ def test_name_scopes_are_kept_when_replicas_alternate_inside_them(storage, two_r
 # Images and histograms.
 
 
-def test_images_are_scaled_to_8_bits_and_only_the_first_image_of_a_batch_is_used():
+def test_logged_image_is_the_first_of_its_batch_scaled_to_8_bits():
     values = np.array([0.0, 0.5, 1.0, 2.0, -1.0, np.nan, np.inf], np.float32)
     pixels = event_storage.to_pixels("i", values.reshape([1, 7, 1])).numpy().ravel()
     assert pixels.tolist() == [0, 128, 255, 255, 0, 0, 255]
@@ -446,7 +444,7 @@ def test_histogram_counts_equal_those_of_numpy(scale):
     assert found.counts.sum() == values.size
 
 
-def test_histogram_buckets_are_narrow_but_not_too_many_for_wandb():
+def test_histogram_has_narrow_buckets_but_no_more_than_wandb_accepts():
     edges = writer.histogram_of(np.ones(writer.NUM_BUCKETS)).edges
     positive = edges[edges > 0]
     assert np.max(positive[1:] / positive[:-1]) <= 1.25
@@ -461,7 +459,7 @@ def test_value_on_a_bucket_edge_belongs_to_the_bucket_away_from_zero():
     assert below.tolist() == [-1.25, -1.0]
 
 
-def test_histogram_accepts_any_values_shapes_and_types():
+def test_histogram_accepts_values_of_any_size_shape_and_type():
     values = [np.nan, np.inf, -np.inf, 1e30, -1e30, 0.0, -0.0]
     counts = writer.bucket_counts(np.array(values)).numpy()
     assert counts.sum() == 6

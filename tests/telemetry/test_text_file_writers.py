@@ -49,7 +49,7 @@ def test_incomplete_last_line_of_a_file_is_removed_before_lines_are_appended(
     assert path.read_text(encoding="utf-8") == kept + "next\nlast\n"
 
 
-def test_lines_lost_to_a_full_disk_log_one_warning_until_a_line_is_written_again(
+def test_full_disk_logs_one_warning_until_a_line_can_be_written_again(
     tmp_path, monkeypatch, caplog
 ):
     def fail(path, mode):

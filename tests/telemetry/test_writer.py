@@ -13,7 +13,7 @@ from official_lite.telemetry import text_file_writers, tracking_writers
 RECORD = telemetry.Record(step=1, split="train", values={})
 
 
-def test_flat_record_joins_nested_names_and_records_are_immutable():
+def test_record_is_immutable_and_its_flat_form_joins_nested_names():
     record = telemetry.Record(step=1, split="train", values={"a": 1, "b": {"c": 2, "d": {"e": 3}}})
     assert record.flat() == {"a": 1, "b/c": 2, "b/d/e": 3}
     with pytest.raises(dataclasses.FrozenInstanceError):
@@ -109,7 +109,7 @@ class Recorder(telemetry.Writer):
             raise self.failure
 
 
-def test_writer_subclass_requires_only_write_and_flushes_on_sync_and_after_errors():
+def test_writer_is_flushed_by_sync_and_when_its_context_ends_with_an_error():
     with pytest.raises(TypeError, match="write"):
         telemetry.Writer()
     writer = Recorder()

@@ -93,9 +93,7 @@ def build(request):
     return ALL[request.param]
 
 
-def test_all_writers_accept_images_and_histograms_and_can_be_closed_twice_and_used_again(
-    build, tmp_path
-):
+def test_every_writer_accepts_images_and_histograms_and_works_after_being_closed(build, tmp_path):
     full = dataclasses.replace(
         record(2),
         images={"i": np.zeros([2, 2, 3], np.uint8)},
@@ -152,7 +150,7 @@ def test_steps_repeated_after_a_rewind_are_recorded_once(kind, tmp_path):
     ]
 
 
-def test_values_added_at_the_restored_step_do_not_replace_its_record(kind, tmp_path):
+def test_new_values_at_the_restored_step_do_not_replace_the_existing_record(kind, tmp_path):
     with kind.build(tmp_path) as writer:
         writer.write(record(10))
     with kind.build(tmp_path) as writer:

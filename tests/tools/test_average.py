@@ -31,7 +31,7 @@ def test_averaging_a_single_checkpoint_exits_with_code_5(trained, capsys):
 
 
 @pytest.mark.slow
-def test_tools_accept_a_multitask_run_except_where_they_require_one_task(tmp_path, capsys):
+def test_tools_accept_a_multitask_run_or_explain_that_they_need_a_single_task(tmp_path, capsys):
     run_dir = str(tmp_path / "run")
     settings = [
         "task.model={filters: [4], units: [8]}",

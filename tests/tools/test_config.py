@@ -26,7 +26,7 @@ def test_config_show_prints_the_whole_config_or_a_part_as_yaml_or_json(
     assert document == {"source": NAME, "kind": "experiment", "config": 600}
 
 
-def test_config_diff_lists_changes_that_a_restart_accepts_separately(
+def test_config_diff_lists_separately_the_changes_that_a_restart_accepts(
     tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "few.yaml"

@@ -25,7 +25,7 @@ def taken_port():
 
 def test_dispatcher_exits_with_code_2_if_its_port_is_in_use(taken_port, capsys):
     assert tools.main(["data_service", "dispatcher", f"--port={taken_port}"]) == 2
-    assert f"Can't listen at port {taken_port}" in capsys.readouterr().err
+    assert f"Can't listen on port {taken_port}" in capsys.readouterr().err
 
 
 def test_data_worker_exits_with_code_7_if_no_dispatcher_answers(monkeypatch, capsys):

@@ -112,9 +112,7 @@ def test_load_run_error_for_a_missing_run_or_checkpoint_names_the_problem(
         official_lite.load_run(str(tmp_path / path), checkpoint=checkpoint)
 
 
-def test_load_run_raises_if_the_best_checkpoint_is_lost_instead_of_loading_the_latest(
-    train_run, tmp_path
-) -> None:
+def test_load_run_raises_if_the_files_of_the_best_checkpoint_are_lost(train_run, tmp_path) -> None:
     run_dir = tmp_path / "run"
     shutil.copytree(train_run(*BEST, mode="train_and_eval"), run_dir)
     for file in (run_dir / "best_ckpt").glob("*ckpt-*"):
@@ -124,7 +122,7 @@ def test_load_run_raises_if_the_best_checkpoint_is_lost_instead_of_loading_the_l
     assert official_lite.load_run(str(run_dir), checkpoint="latest").step == 6
 
 
-def test_load_run_keeps_the_numpy_random_state_and_ignores_gin_bindings(trained) -> None:
+def test_load_run_neither_changes_the_numpy_random_state_nor_applies_gin_bindings(trained) -> None:
     np.random.seed(3)
     expected = np.random.random(2)[1]
     np.random.seed(3)
@@ -137,7 +135,7 @@ def test_load_run_keeps_the_numpy_random_state_and_ignores_gin_bindings(trained)
     assert np.random.random() == expected
 
 
-def test_load_run_raises_if_the_gin_bindings_of_the_run_are_not_parsed(trained, tmp_path) -> None:
+def test_load_run_raises_if_recorded_gin_bindings_have_not_been_parsed(trained, tmp_path) -> None:
     run_dir = tmp_path / "run"
     shutil.copytree(trained, run_dir)
     record = json.loads((run_dir / "run.json").read_text())

@@ -50,7 +50,7 @@ def test_port_writes_all_valid_files_and_then_fails_if_one_file_is_invalid_pytho
     assert path.read_text() == NEW
 
 
-def test_port_check_writes_nothing_and_groups_the_manual_work(
+def test_port_check_writes_no_files_and_groups_the_manual_work(
     tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     paths = [_write(tmp_path / name) for name in ("a.py", "b.py")]

@@ -13,7 +13,7 @@ TRAIN = ["--experiment=vision/digits_mlp", "--mode=train", "--set=trainer.train_
 
 
 @pytest.mark.slow
-def test_predict_command_reads_the_record_of_the_run_and_writes_no_row_twice(
+def test_predict_command_writes_no_row_twice_and_refuses_a_changed_config(
     tmp_path: pathlib.Path,
 ) -> None:
     run, output = tmp_path / "run", tmp_path / "predictions"

@@ -61,7 +61,7 @@ USAGE_ERRORS = [
 ]
 
 
-def test_command_that_cannot_run_names_the_mistake_and_writes_nothing(
+def test_command_that_cannot_run_names_the_mistake_and_writes_no_files(
     tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for command, code, named in REFUSALS:
@@ -82,7 +82,7 @@ def test_error_for_a_mistyped_run_directory_suggests_the_nearest_one(
         assert f"Did you mean `{tmp_path}/digits`?" in said, f"{command}: {said}"
 
 
-def test_error_for_an_unknown_source_mentions_experiments_and_run_directories(
+def test_error_for_an_unknown_name_mentions_both_experiments_and_run_directories(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert tools.main(["config", "show", "vision/digits_mpl"]) == 2

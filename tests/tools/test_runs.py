@@ -37,7 +37,7 @@ def test_runs_list_has_a_line_for_each_run(folder: str, capsys: pytest.CaptureFi
     assert "1:01:40" in rows[0]
 
 
-def test_short_metric_names_mean_the_validation_data_even_in_a_run_that_was_tested(
+def test_runs_list_uses_the_validation_metric_even_if_a_test_metric_exists(
     folder: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     line = {"step": 1000, "split": "test", "accuracy": 0.99}
@@ -64,7 +64,7 @@ def test_runs_list_shows_goodput_and_filters_by_goodput(
     ]
 
 
-def test_runs_list_applies_columns_conditions_and_a_limit(
+def test_runs_list_shows_the_chosen_columns_and_filters_and_limits_the_runs(
     folder: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     columns = "--columns=name,accuracy,model.units"

@@ -18,7 +18,7 @@ def test_search_command_prints_the_trials_and_the_paths_of_the_plots(tmp_path, c
     assert str(tmp_path / "plots" / "optimization_history.png") in lines
 
 
-def test_search_command_ends_with_the_best_trials_and_the_config_of_the_first(
+def test_search_command_names_the_best_trials_and_the_config_in_its_last_line(
     tmp_path, capsys
 ) -> None:
     def last_line(directory) -> str:

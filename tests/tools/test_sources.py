@@ -113,7 +113,7 @@ def _plain(values: object) -> object:
     return [*map(_plain, values)] if isinstance(values, list | tuple) else values
 
 
-def test_run_with_a_resolved_execution_mode_does_not_differ_from_its_experiment(
+def test_resolved_execution_mode_is_not_reported_as_a_config_change(
     tmp_path: pathlib.Path,
 ) -> None:
     assert _changed(NAME, _run(tmp_path)) == {}
@@ -140,7 +140,7 @@ def test_fields_missing_from_a_config_file_are_not_reported_as_changes(
     assert _changed(str(file), str(other)) == {"trainer.steps_per_loop": (100, "(none)")}
 
 
-def test_read_config_applies_files_and_overrides_only_to_an_experiment(
+def test_read_config_raises_if_overrides_are_passed_for_a_config_file(
     tmp_path: pathlib.Path,
 ) -> None:
     file = tmp_path / "few.yaml"
@@ -174,7 +174,7 @@ def another_directory(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.usefixtures("another_directory")
-def test_load_registrations_imports_registry_imports_and_the_named_modules(
+def test_load_registrations_imports_the_registry_imports_file_and_named_modules(
     tmp_path: pathlib.Path,
 ) -> None:
     (tmp_path / "registry_imports.py").write_text(REGISTRATION.format(name="here"))

@@ -189,7 +189,7 @@ def test_resumed_run_names_an_input_file_that_has_changed_since_it_last_started(
     assert "Input files have changed" not in log.read_text()
     _edit(trained.data, "3,7", "3,8")
     assert trained.train("run", "--set=trainer.train_steps=24") == 0
-    assert f"without an interruption: {trained.data}: sha256" in log.read_text()
+    assert f"uninterrupted run. Changed: {trained.data}: sha256" in log.read_text()
 
 
 def _flip(path: pathlib.Path) -> None:

@@ -247,7 +247,8 @@ def _require_supported(name: str, type_: "pa.DataType", file: str) -> None:
     if not (is_number or _is_bytes(leaf) or types.is_temporal(leaf)) or types.is_interval(leaf):
         raise errors.DataError(
             f"The column {name!r} of `{file}` is {type_}, which has no counterpart in TensorFlow. "
-            "Convert it to numbers or texts when you write the file, or leave it out of `columns`."
+            "Convert it to numbers or strings when you write the file, or leave it out of "
+            "`columns`."
         )
 
 
@@ -393,7 +394,7 @@ class _ParquetFile(_File):
         try:
             self._footer = pq.read_metadata(path)
         except (pa.ArrowException, OSError) as error:
-            hint = ", see `source`" if isinstance(error, pa.ArrowInvalid) else ""
+            hint = " (set `source` to its format)" if isinstance(error, pa.ArrowInvalid) else ""
             raise errors.DataError(
                 f"`{path}` can't be read as a Parquet file{hint}: {error}"
             ) from error
@@ -676,7 +677,7 @@ class ArrayRecordSource(registry.Source):
         )
         if columns:
             raise errors.ConfigValueError(
-                f"`columns` is {list(columns)}, but the source 'array_record' has none: its "
+                f"`columns` is {list(columns)}, but the source 'array_record' has no columns: its "
                 "records are bytes. Select features with `decoder_fn`."
             )
         self.files = list(paths)

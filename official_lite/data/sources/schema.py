@@ -27,8 +27,8 @@ __all__ = ["ColumnSchema", "DataSchema", "describe", "read", "require_match", "w
 _SAMPLED_CHUNKS = 8
 _ROWS_OF_A_CHUNK = 1000
 
-# The tolerated increase in the share of NaN over the recorded share, because both are measured on
-# samples.
+# The tolerated increase in the share of NaN over the recorded share. Both shares are estimates from
+# samples, so they may differ without a change in the data.
 _NAN_TOLERANCE = 0.01
 
 # The maximum number of differences that an error message lists.
@@ -125,7 +125,7 @@ def read(path: str) -> DataSchema:
         return DataSchema({name: _parse(one) for name, one in content["columns"].items()})
     except (ValueError, TypeError, LookupError, AttributeError) as error:
         raise errors.ConfigValueError(
-            f"`{path}` is not a schema file: {error!r}. Correct it, or remove it to have it "
+            f"`{path}` is not a schema file: {error!r}. Correct the file, or remove it to have it "
             "written again."
         ) from error
 

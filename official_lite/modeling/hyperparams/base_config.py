@@ -652,7 +652,7 @@ def _hint(wanted: str, value: object) -> str:
         return " Only optional fields accept null."
     if not isinstance(value, str | numbers.Real):
         return ""
-    # The types of a list's elements are no types of the value itself.
+    # Ignore the types in brackets, which apply to the elements of a list instead of the value.
     kinds = set(re.findall(r"\w+", re.sub(r"\[.*\]", "", wanted)))
     if value in ("None", "none") and "null" in kinds:
         return " Write null."

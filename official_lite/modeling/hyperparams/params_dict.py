@@ -248,7 +248,7 @@ class ParamsDict:
         """Return a new config of this class.
 
         Each nested config that `given` sets has the same class as in this config, even if that
-        class is a subclass of the annotated one. All fields have their default values.
+        class is a subclass of the annotated class. All fields have their default values.
         """
         new = type(self)()
         for name, value in given.items():

@@ -69,8 +69,8 @@ def _bounded_int(text: str, where: str) -> int:
     value = int(text) if len(text) <= 20 else INT64_MAX + 1
     if not INT64_MIN <= value <= INT64_MAX:
         raise errors.ConfigValueError(
-            f"{where}: the integer {text[:30]} does not fit into 64 bits. For a float, write it "
-            "with an exponent."
+            f"{where}: the integer {text[:30]} does not fit into 64 bits. Write a float, with an "
+            "exponent, instead."
         )
     return value
 
@@ -434,7 +434,8 @@ class _Loader(yaml.SafeLoader):
         if tag is not None and not is_tuple:
             shown = tag.replace("tag:yaml.org,2002:", "!!")
             raise _problem(
-                f"the tag {shown} is not allowed; remove it, because configs contain plain values",
+                f"the tag {shown} is not allowed; remove it, because configs contain only plain "
+                "values",
                 event.start_mark,
             )
 
@@ -581,7 +582,7 @@ def _compose(text: str, source: str) -> yaml.Node | None:
 
 def _hint(lines: list[str]) -> str:
     if any(_PLACEHOLDER.search(line) for line in lines):
-        return " Put a string that starts with a placeholder in quotes."
+        return " Put quotes around a string that starts with a placeholder such as {workspace}."
     return ""
 
 
@@ -605,8 +606,8 @@ _MEANINGS = {
         "keys of a block in the same column"
     ),
     "expected <block end>": (
-        "the indentation does not match that of the lines above. Start all keys of a block in the "
-        "same column"
+        "the indentation does not match the lines above. Start all keys of a block in the same "
+        "column"
     ),
     "could not find expected ':'": "a key has no `:` after it. Write `key: value`",
 }

@@ -158,8 +158,8 @@ class MultiTaskBaseTrainer(base_trainer.Trainer):
         if not hasattr(self.multi_task_model, "sub_tasks"):
             raise errors.ConfigTypeError(
                 f"The joint trainer got a {type(self.multi_task_model).__name__}; expected a "
-                "`MultiTaskBaseModel`, which has a model for each task. One Keras model for all "
-                "tasks can be trained with `trainer.trainer_type: interleaving`."
+                "`MultiTaskBaseModel`, which has a model for each task. To train one Keras model "
+                "on all tasks, set `trainer.trainer_type: interleaving`."
             )
         for task in self.multi_task.tasks.values():
             step_checks.require_losses(task, base_task.Task, "train_step")
@@ -226,7 +226,8 @@ class MultiTaskBaseTrainer(base_trainer.Trainer):
             for name, group in groups.items()
             if float(tf.convert_to_tensor(self.training_losses[name].count)) > 0
         }
-        # Add `training_loss`, because code for any run, such as recovery from divergence, reads it.
+        # Add `training_loss` at the top level, as in the logs of a single task. Code that supports
+        # both kinds of runs, such as the recovery from divergence, reads this entry.
         return logs | {"training_loss": self.train_loss.result()}
 
     @user_code.not_converted

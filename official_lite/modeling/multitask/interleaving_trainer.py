@@ -66,9 +66,9 @@ class MultiTaskInterleavingTrainer(base_trainer.MultiTaskBaseTrainer):
             )
         if execution == "xla_loop":
             raise errors.ConfigValueError(
-                "`runtime.execution` is `xla_loop`, whose steps all read the same datasets, but "
-                "a step of the interleaving trainer reads the data of one task only. Use `xla` or "
-                "`graph`."
+                "`runtime.execution` is `xla_loop`, which requires that all steps read the same "
+                "datasets, but a step of the interleaving trainer reads the data of one task only. "
+                "Use `xla` or `graph`."
             )
         self._task_sampler = task_sampler
         self._task_step_counters = {name: orbit.utils.create_global_step() for name in names}

@@ -325,7 +325,7 @@ def run_experiment_with_multitask_eval(
         errors.OfficialLiteError: For any problem that the user can fix; see `common.errors`.
     """
     model_dir = files.expand_home(model_dir)
-    # The default argument below is the resolved config.
+    # `core_lib.execute` passes `params` only if `trainer.fit_memory` changes the config.
     params = train_data.resolve_epochs(parsing.expand_home(params), train_task, mode, model_dir)
 
     def build_runner(
@@ -431,7 +431,10 @@ def _build_evaluator(
 def _optimizer(
     trainer: Any, task: Any, params: Any, given: keras.optimizers.Optimizer | None = None
 ) -> keras.optimizers.Optimizer:
-    """Return the trainer's optimizer or, without a trainer, one that can store weight averages."""
+    """Return the trainer's optimizer or, without a trainer, the given or configured optimizer.
+
+    Evaluation requires an optimizer to restore averaged weights.
+    """
     if trainer:
         return trainer.optimizer
     return given or trainer_factory.create_optimizer(task, params)

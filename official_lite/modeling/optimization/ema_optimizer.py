@@ -219,7 +219,7 @@ class ExponentialMovingAverage(
 
     @property
     def shadows(self) -> list[tuple[Any, Any]]:
-        """The averaged weights, each with its average."""
+        """The pairs of a model weight and its average."""
         return list(self._shadows)
 
     def shadow_copy(self, model: keras.Model) -> None:

@@ -13,8 +13,8 @@ from official_lite.modeling import distributed_gradients
 
 __all__ = ["GradientAccumulator", "GradientCollector", "GradientSink", "weighing"]
 
-# The weight of the current micro-batch. A context variable is set per thread, and each replica of
-# a `MirroredStrategy` has its own thread.
+# The weight of the current micro-batch. Use a context variable, which is set per thread, because
+# each replica of a `MirroredStrategy` has its own thread.
 _weight: contextvars.ContextVar[tf.Tensor | None] = contextvars.ContextVar("weight", default=None)
 
 GradientsAndVariables = Iterable[tuple[Any, keras.Variable]]
@@ -117,10 +117,10 @@ class GradientAccumulator(GradientSink):
         keeps_rows = isinstance(self._sums[id(variable)], _RowSum)
         if distributed_gradients.has_lazy_rows(self._optimizer) and not keeps_rows:
             raise errors.ConfigValueError(
-                "The optimizer has `lazy_rows`, but the lookups in "
-                f"`{keras_variables.path_of(variable)}` are not made by a "
-                "`keras.layers.Embedding`, which gradient accumulation requires. Set "
-                "`trainer.grad_accum_steps` to 1, or `lazy_rows` to false."
+                "With `lazy_rows`, gradient accumulation supports only a `keras.layers.Embedding`, "
+                "but other code makes the lookups in "
+                f"`{keras_variables.path_of(variable)}`. Set `trainer.grad_accum_steps` to 1, or "
+                "`lazy_rows` to false."
             )
 
     def flush(self, *, are_summed: bool = False) -> None:
@@ -129,8 +129,8 @@ class GradientAccumulator(GradientSink):
         Args:
             are_summed: Whether the gradients were already summed over all replicas.
         """
-        # The optimizer must not touch a variable that received no gradient from any micro-batch:
-        # a zero gradient would still move it through momentum and weight decay.
+        # Pass only variables that received a gradient from a micro-batch. A zero gradient would let
+        # momentum and weight decay change the other variables.
         touched = [v for v in self._variables if id(v) in self._touched]
         total: Any = self._num_micro_batches
         if self._is_weighted:
@@ -172,7 +172,8 @@ def _weighted(
     if isinstance(gradient, tf.IndexedSlices):
         values = _weighted(gradient.values, weight)
         return tf.IndexedSlices(values, gradient.indices, gradient.dense_shape)
-    # A micro-batch without examples has weight 0, but its gradients may be NaN, and 0 * NaN is NaN.
+    # Use `multiply_no_nan`: the gradients of a micro-batch without examples may be NaN, and its
+    # weight is 0, but 0 * NaN would be NaN.
     return tf.math.multiply_no_nan(gradient, tf.cast(weight, gradient.dtype))
 
 

@@ -320,8 +320,8 @@ def prepare_optimizer(
         average.shadow_copy(model)
     if not optimizer.built:
         optimizer.build(list(model.trainable_variables))
-        # Set Keras' own averages (`use_ema`) to the weights, because they are zero until the first
-        # update.
+        # Set Keras' own averages (`use_ema`) to the weights; otherwise the averages would be zero
+        # until the first update.
         follow_weights(optimizer)
     if distributed_gradients.updates_rows(optimizer):
         embedding_lookups.read_rows_only(model)

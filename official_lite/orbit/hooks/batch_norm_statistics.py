@@ -93,8 +93,8 @@ class BatchNormStatistics:
         with contextlib.ExitStack() as stack:
             for recorder in self._recorders:
                 stack.enter_context(recorder.recording())
-            # The step may change variables that only the task knows, such as those of a second
-            # optimizer.
+            # Restore all variables that the traced step uses. Some of them may be known only to the
+            # task, such as the variables of a second optimizer.
             function = self._step_fn.get_concrete_function(iterator)
             stack.enter_context(unchanged(function.graph.variables))
             for step in range(num_steps):
@@ -175,7 +175,10 @@ class _Recorder:
             yield
 
     def take(self) -> tf.Tensor:
-        """Return the sums over replicas, `[3, size]`, and reset them, in cross-replica context."""
+        """Return the sums over all replicas, with the shape `[3, size]`, and reset them.
+
+        Call this method in cross-replica context.
+        """
         sums = tf.identity(self._sums.read_value())
         with tf.control_dependencies([sums]):
             self._sums.assign(tf.zeros_like(sums))
@@ -222,9 +225,8 @@ def refuse_virtual_replicas(trainer: Any) -> None:
         raise errors.ConfigValueError(
             f"`trainer.virtual_replicas` is {count}, but exact batch normalization statistics "
             "can't be computed with virtual replicas, because the task's step then runs on whole "
-            "batches. Set "
-            "`trainer.virtual_replicas` to 0, remove the hook `precise_batch_norm`, or set "
-            "`recalibration_steps` to 0."
+            "batches. Set `trainer.virtual_replicas` to 0, remove the hook `precise_batch_norm`, "
+            "or set `recalibration_steps` to 0."
         )
 
 
@@ -392,8 +394,8 @@ class StochasticWeightAveraging(Hook):
             return
         if self._num_averaged == 0:
             logging.warning(
-                "StochasticWeightAveraging averaged no weights: training ended at step %d "
-                "before the first multiple of %d from step %d on. Lower `every_n_steps` or "
+                "StochasticWeightAveraging averaged no weights: training ended at step %d, before "
+                "the first multiple of %d that is at least %d. Lower `every_n_steps` or "
                 "`start_step`.",
                 self._step(),
                 self.every_n_steps,
@@ -411,8 +413,8 @@ class StochasticWeightAveraging(Hook):
                 self._save()
 
     def state_dict(self) -> dict[str, Any]:
-        # Return a state even without an average: an empty state would not be saved, but a restore
-        # must also discard an average that was started after the checkpoint was saved.
+        # Return a state even if there is no average yet, because empty states are not saved.
+        # Restoring the checkpoint must discard an average that was started after the save.
         arrays = {f"average_{i}": average for i, average in enumerate(self._average)}
         return {"num_averaged": self._num_averaged, **arrays}
 

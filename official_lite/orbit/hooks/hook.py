@@ -491,7 +491,7 @@ def _dispatch(hooks: Iterable[Hook], event: str, *args: Any) -> None:
                 first_error = error
             else:
                 logging.exception(
-                    "%s.%s failed as well, after another hook.", type(hook).__name__, event
+                    "%s.%s also failed, after another hook had failed.", type(hook).__name__, event
                 )
     if first_error is not None:
         raise first_error

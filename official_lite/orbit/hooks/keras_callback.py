@@ -18,7 +18,7 @@ from official_lite.orbit import reports, runner
 from official_lite.orbit.hooks import saving_and_stopping
 from official_lite.orbit.hooks.hook import Hook
 
-# The events in which a callback may act on evaluation results.
+# The events at which a callback may act on evaluation results.
 _AFTER_EVALUATION = ("on_test_end", "on_epoch_end", "on_train_end")
 
 _BATCH_EVENTS = ("on_batch_begin", "on_batch_end", "on_train_batch_begin", "on_train_batch_end")
@@ -143,7 +143,7 @@ class KerasCallback(Hook):
         self._first_step: int | None = None
         self._is_training = False
         self._has_ended = False
-        # The monitored training metric as last reported before the restored checkpoint was saved.
+        # The last value of the monitored training metric before the restored checkpoint was saved.
         self._earlier_logs: dict[str, float] = {}
         self._validation_logs: dict[str, float] = {}
         self._epoch_logs: dict[str, float] = {}
@@ -153,9 +153,10 @@ class KerasCallback(Hook):
             self._csv_file = _CsvFile(self.callback)
 
     def _find_watched_metric(self) -> str:
-        """Return the name, as in evaluation logs, of the metric that the callback monitors.
+        """Return the name that the monitored metric has in evaluation logs.
 
-        The name is empty unless the callback is one of Keras' own and monitors an evaluation.
+        The name is empty unless the callback is one of Keras' own and its metric is from an
+        evaluation.
         """
         monitor = str(getattr(self.callback, "monitor", ""))
         if not self._is_of_keras() or not monitor.startswith("val_"):
@@ -272,13 +273,13 @@ class KerasCallback(Hook):
         self._call("on_epoch_begin", self._epoch, {})
 
     def _continue_epoch(self) -> None:
-        """Continue the restored checkpoint's epoch, even if all of its steps have already run."""
+        """Continue the epoch of the restored checkpoint, even if all its steps have already run."""
         optimizer: Any = getattr(self._model, "optimizer", None)
         rate = getattr(optimizer, "learning_rate", None)
         before = rate.numpy() if isinstance(rate, keras.Variable) else None
         self._call("on_epoch_begin", self._epoch, {})
-        # The restored learning rate and callback state already include the callback's changes at
-        # the start of the epoch.
+        # The checkpoint already contains the changes that `on_epoch_begin` makes to the learning
+        # rate and to the callback. Restore both, so that these changes are not made twice.
         if before is not None:
             optimizer.learning_rate = before
         self._state.restore()
@@ -309,8 +310,8 @@ class KerasCallback(Hook):
         if weights != self._saved_weights():
             logging.warning(
                 "%s changed the weights in `on_train_end`, but the checkpoint of step %d does not "
-                "contain them, because training did not end with an epoch. To keep the best "
-                "weights in any case, use the hook `best_checkpoint`.",
+                "contain the new weights, because training ended within an epoch. To keep the "
+                "best weights in any case, use the hook `best_checkpoint`.",
                 type(self.callback).__name__,
                 self.controller.step,
             )
@@ -451,7 +452,7 @@ class _CallbackState:
 
     Attributes:
         has_begun: Whether `on_train_begin` has been called.
-        restored: The attributes in the restored checkpoint, until `restore` sets them.
+        restored: The attributes from the restored checkpoint; empty after `restore` has set them.
     """
 
     def __init__(self, callback: keras.callbacks.Callback) -> None:

@@ -32,8 +32,8 @@ from official_lite.orbit.hooks.hook import GraphHook, Hook, output_directory
 from official_lite.orbit.utils import loop_fns
 
 _STALL_MESSAGE = (
-    "No step was completed for %.0f s since step %d. Either the input pipeline hangs, or a "
-    "compilation or evaluation takes long. Stack traces of all threads:\n%s"
+    "No step was completed for %.0f s, since step %d. Either the input pipeline hangs, or a "
+    "compilation or evaluation is taking a long time. Stack traces of all threads:\n%s"
 )
 
 _MIB = 2**20
@@ -509,8 +509,9 @@ class Profiler(Hook):
         gaps = [after - before for before, after in itertools.pairwise(starts)]
         if num_steps < 1 or min(starts, default=0) < 0 or min(gaps, default=num_steps) < num_steps:
             raise errors.ConfigValueError(
-                f"Profiler can't profile {num_steps} steps from each of {starts}. Expected at "
-                "least one step, and start steps that are not negative and don't overlap."
+                f"Profiler can't profile {num_steps} steps from each of the start steps {starts}. "
+                "Expected at least one step, start steps that are not negative, and profiles that "
+                "don't overlap."
             )
         self._starts = starts
         self._num_steps = num_steps

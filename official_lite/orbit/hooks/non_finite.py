@@ -98,7 +98,7 @@ class NonFinite(GraphHook):
             self.after_step()
 
     def state_dict(self) -> dict[str, Any]:
-        # Do not return an empty state, which would not be saved: a restore would then not call
+        # Always return a state. An empty state would not be saved, so a restore would not call
         # `load_state_dict`.
         return {"has_reported": self._has_reported}
 
@@ -201,7 +201,11 @@ class _Watch:
         self._loss.assign(tf.where(is_open, loss, self._loss))
 
     def find(self) -> _Finding | None:
-        """Return the most informative replica's finding in the first bad step; None without one."""
+        """Return the most informative finding of a replica in the first bad step.
+
+        Returns:
+            The finding, or `None` if there is no bad step.
+        """
         steps = [int(step.numpy()) for step in keras_variables.local_values(self._step)]
         first = min((step for step in steps if step), default=None)
         if first is None:
@@ -342,7 +346,10 @@ def _cause(finding: _Finding) -> str:
             "The weights, the inputs of the model and the outputs of its layers are finite. Check "
             "the labels and the loss function."
         )
-    return "The weights were finite. Check the data and the forward pass (`layers=True`)."
+    return (
+        "The weights were finite. Check the data and the forward pass. NonFinite can also check "
+        "the layers of a Keras model (`layers=True`)."
+    )
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -69,7 +69,7 @@ def maximizes(name: str, direction: str = "", *, default: str) -> bool:
     if not direction and said is None:
         terminal.warn_once(
             "The name of the metric `%s` does not show whether higher or lower values are better, "
-            "so `%s` is used. Set `direction` of the hook, or "
+            "so the direction `%s` is used. Set `direction` of the hook, or "
             "`trainer.best_checkpoint_metric_comp`.",
             name,
             default,
@@ -257,7 +257,7 @@ class EarlyStopping(Hook):
 
     def after_eval(self, logs: Mapping[str, Any]) -> None:
         value = self._metric.value(logs)
-        # If a finished run is started again, it evaluates its last step again.
+        # Ignore a repeated evaluation of the same step, such as when a finished run is restarted.
         if self.controller.step < self._start_step or self.controller.step == self._evaluated_step:
             return
         self._evaluated_step = self.controller.step
@@ -380,7 +380,7 @@ class BestCheckpoint(Hook):
     def _best_logs(self) -> Mapping[str, Any] | None:
         """Return the results of the best evaluation, or `None` if there is none yet.
 
-        The results of an earlier run that lack the metric are ignored.
+        Results of an earlier run are ignored if they do not contain the metric.
         """
         best = self._open().best or {}
         return best if best.get(self._metric.name.replace("|", "/")) is not None else None

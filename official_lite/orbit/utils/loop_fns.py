@@ -235,8 +235,8 @@ _READS = frozenset({"ReadVariableOp", "ResourceGather", "ResourceGatherNd", "Var
 # the ops in them.
 _CALLS = ("Call", "While", "If", "Case")
 
-# The steps that are running or being traced, the innermost last. A context variable would not be
-# visible to a strategy's replica threads.
+# The stack of steps that are running or being traced; the innermost step is last. A context
+# variable would not be visible to a strategy's replica threads.
 _steps: list["_Step"] = []
 
 
@@ -365,8 +365,8 @@ class _Step:
         if not self.has_guarded_parts and any(ops[i].type.endswith(_CALLS) for i in calls):
             logging.warning(
                 "A step fetches batches inside its own `tf.while_loop`, `tf.cond` or "
-                "`tf.function`. At the end of the data, ops there that don't use the batch may "
-                "run once more. Fetch the batch outside, or wrap the function in "
+                "`tf.function`. At the end of the data, ops inside it that don't use the batch may "
+                "run once more. Fetch the batch outside of it, or wrap the function in "
                 "`orbit.utils.guard_step`."
             )
         effects = [index for index in others if _has_effect(ops[index])]
@@ -436,7 +436,7 @@ class _WatchedIterator:
 
 
 class _CountedIterator(_WatchedIterator):
-    """An iterator wrapper that counts batches, including those fetched in a `tf.while_loop`."""
+    """An iterator wrapper that counts batches, including batches fetched as optionals."""
 
     def get_next_as_optional(self) -> Any:
         counter: Any = self._step
@@ -461,10 +461,10 @@ def _resources(op: tf.Operation) -> set[str]:
 
 
 def _indices_before(ops: Sequence[tf.Operation], first: int, end: int) -> set[int]:
-    """Return the indices, from `first` on, of the ops that must run before the op at `end`.
+    """Return the indices, from `first` on, of the op at `end` and all ops that must run before it.
 
-    Ops that share a resource run in the order of their creation, and so do stateful ops without a
-    resource. These orders are taken into account.
+    An op runs after its inputs and control inputs. In addition, ops that share a resource run in
+    the order of their creation, and so do stateful ops without a resource.
     """
     found: set[int] = set()
     names = {ops[end].name}

@@ -277,11 +277,11 @@ def test_csv_value_of_an_unexpected_dtype_raises_an_error_with_its_position(open
         opened.read(len(opened.chunk_rows) - 1)
 
 
-def test_array_record_yields_raw_records_and_refuses_column_selection(tmp_path):
+def test_array_record_source_yields_raw_records_and_refuses_column_selection(tmp_path):
     path = row_files.write("array_record", tmp_path, num_files=1).replace("*", "0")
     source = registry.open_source("array_record", [path])
     assert source.read(0)["record"].tolist() == [str(number).encode() for number in range(1000)]
-    with pytest.raises(errors.ConfigValueError, match="has none"):
+    with pytest.raises(errors.ConfigValueError, match="has no columns"):
         registry.open_source("array_record", [path], ["x"])
 
 

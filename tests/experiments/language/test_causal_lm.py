@@ -97,7 +97,7 @@ def test_loaded_gpt_model_has_the_same_outputs_as_the_saved_one(tmp_path: pathli
     np.testing.assert_array_equal(loaded(tokens), gpt(tokens))
 
 
-def test_equal_ngrams_share_an_embedding_row_and_ngram_sizes_use_separate_rows() -> None:
+def test_equal_ngrams_share_a_row_and_ngrams_of_different_sizes_use_separate_rows() -> None:
     rows = model.NgramRows((2, 3), 1000)(tf.constant([[1, 2, 3, 9, 2, 3, 5]])).numpy()[0]
     assert rows[2, 0] == rows[5, 0]
     assert rows[2, 1] != rows[5, 1]
@@ -157,7 +157,7 @@ def test_training_windows_depend_only_on_the_batch_number() -> None:
     assert not any(np.array_equal(places[0], others) for others in places[1:])
 
 
-def test_bits_per_token_averages_counted_labels_over_batches() -> None:
+def test_bits_per_token_is_averaged_over_batches_without_excluded_labels() -> None:
     bits = task.BitsPerToken()
     logits = np.log([[[0.5, 0.5], [0.25, 0.75]], [[0.9, 0.1], [0.125, 0.875]]]).astype(np.float32)
     bits.update_state(np.array([[0, 0]]), logits[:1])

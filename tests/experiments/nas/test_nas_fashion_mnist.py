@@ -125,7 +125,7 @@ def test_random_architectures_have_about_the_parameter_count_of_the_found_archit
 
 
 @pytest.mark.slow
-def test_random_search_baseline_gets_at_least_the_time_of_search_and_training(
+def test_random_search_baseline_takes_at_least_as_long_as_search_plus_training(
     directory: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:
     arguments = ["nas/fashion_mnist", "--seeds=1", f"--data_dir={directory}"]

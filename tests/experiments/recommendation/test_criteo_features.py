@@ -23,7 +23,7 @@ def _inputs(lines: list[str], table_rows: int = 1000):
     return inputs["integers"].numpy(), inputs["rows"].numpy(), labels.numpy()
 
 
-def test_criteo_lines_are_decoded_to_log_integers_table_rows_and_labels() -> None:
+def test_criteo_lines_are_decoded_to_log_scaled_integers_table_rows_and_labels() -> None:
     dense, rows, labels = _inputs(LINES)
     np.testing.assert_array_equal(labels, [[0], [1]])
     rounding.assert_close(dense[0, [1, 2, 4]], np.log1p([3, 260, 17668]))

@@ -72,7 +72,7 @@ def _pairs_of(ratings: data.Ratings) -> set[tuple[int, int]]:
     return set(zip(ratings.users.tolist(), ratings.items.tolist(), strict=True))
 
 
-def test_each_rating_is_in_one_split_and_each_user_is_split_as_in_recbole(directory) -> None:
+def test_splits_are_disjoint_and_hold_out_a_tenth_of_the_ratings_of_each_user(directory) -> None:
     ratings, splits = data.load_ratings(directory), data.split_at_random(directory, 0)
     parts = [_pairs_of(splits[split]) for split in configs.SPLITS]
     assert set.union(*parts) == _pairs_of(ratings)
@@ -82,7 +82,7 @@ def test_each_rating_is_in_one_split_and_each_user_is_split_as_in_recbole(direct
         np.testing.assert_array_equal(np.bincount(splits[split].users), counts // 10)
 
 
-def test_users_with_few_ratings_are_split_as_in_recbole(tmp_path: pathlib.Path) -> None:
+def test_ratings_of_users_with_few_ratings_are_split_as_in_recbole(tmp_path: pathlib.Path) -> None:
     lines = ["user_id:token\titem_id:token\ttimestamp:float"]
     lines += [f"{count}\t{item}\t0" for count in (1, 3, 9, 19, 20) for item in range(count)]
     (tmp_path / "ml-100k.inter").write_text("\n".join(lines))
@@ -219,7 +219,7 @@ def test_last_two_items_of_each_user_are_for_validation_and_test(directory: str)
         assert [part.tolist() for part in found] == [items[:-2], items[-2:-1], items[-1:]]
 
 
-def test_windows_predict_each_next_item_about_once_per_epoch(directory) -> None:
+def test_training_windows_use_each_next_item_as_a_label_about_once_per_epoch(directory) -> None:
     train = data.split_by_time(directory)["train"]
     counts, length, num_epochs = np.bincount(train.users), 5, 300
     num_windows = int(((counts - 2 + length - 1) // length + 1).sum())

@@ -181,7 +181,7 @@ def test_new_value_in_a_column_that_is_constant_in_training_is_not_scaled_up() -
     np.testing.assert_allclose(built({"numbers": np.array([[6.0]], np.float32)}), [[1, 0]])
 
 
-def test_numbers_beyond_half_precision_are_normalized_in_full_precision() -> None:
+def test_numbers_too_large_for_float16_are_normalized_in_float32() -> None:
     training = np.array([[1e6], [3e6]], np.float32)
     keras.config.set_dtype_policy("mixed_float16")
     try:

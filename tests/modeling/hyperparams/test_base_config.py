@@ -184,7 +184,7 @@ WAYS_IN: dict[str, Callable[[str, object], object]] = {
 @pytest.mark.parametrize(
     ("field", "value", "place"), [("count", True, "`count`"), ("leaves", [{"x": 1.5}], r"\[0\].x")]
 )
-def test_value_of_a_wrong_type_is_refused_by_every_way_to_set_a_config_field(
+def test_every_way_to_set_a_config_field_refuses_a_value_of_the_wrong_type(
     way, field, value, place
 ) -> None:
     with pytest.raises(errors.ConfigTypeError, match=place):
@@ -323,7 +323,7 @@ def test_error_for_an_invalid_config_change_names_its_cause(change, error, named
     assert named in str(caught.value)
 
 
-def test_field_checks_accept_valid_values() -> None:
+def test_config_field_checks_accept_valid_values() -> None:
     field_checks.require_not_negative(CheckedConfig(value=0), "value")
     field_checks.require_positive(CheckedConfig(value=1), "value")
     field_checks.require_positive_or_none(CheckedConfig(), "value")

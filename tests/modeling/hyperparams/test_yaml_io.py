@@ -54,7 +54,7 @@ def test_plain_yaml_scalar_is_resolved_to_its_type(text, value):
     "text",
     ["off", "on", "yes", "no", "12:30", "1_000", "2024-01-01", "0x1F", "1.2.3", "None", "e5", "."],
 )
-def test_yaml_text_that_matches_no_scalar_type_resolves_to_itself(text):
+def test_yaml_text_that_is_not_null_a_boolean_or_a_number_stays_a_string(text):
     assert resolve(text) == text
     assert yaml_io.is_plain_text(text)
 
@@ -316,7 +316,7 @@ def test_list_override_by_index_replaces_or_appends_elements():
     assert yaml_io.ListItems({0: 1}).over(None, HERE) == [(1, None)]
 
 
-def test_location_in_a_config_is_shown_as_path_config_name_file_and_line():
+def test_config_location_is_shown_with_field_path_config_name_file_and_line():
     mapping = yaml_io.LocatedDict("exp.yaml")
     mapping["b"] = 1
     mapping.lines["b"] = 7
@@ -351,7 +351,7 @@ def test_mask_passwords_hides_only_the_passwords_in_urls(url: str, masked: str) 
 @pytest.mark.parametrize(
     ("path", "flag"), [("a.yaml,b.yaml", "Repeat --config_file"), ("a.gin", "--gin_file")]
 )
-def test_error_for_a_config_path_that_belongs_elsewhere_names_the_flag(tmp_path, path, flag):
+def test_error_for_a_gin_file_or_file_list_read_as_yaml_names_the_right_flag(tmp_path, path, flag):
     (tmp_path / "a.gin").write_text("TrainerConfig.train_steps = 10\n")
     with pytest.raises(errors.ConfigError, match=flag):
         yaml_io.read_yaml(tmp_path / path)

@@ -116,7 +116,7 @@ def test_evaluating_a_task_with_an_empty_dataset_raises_data_error(
         make_evaluator().evaluate(ALL)
 
 
-def test_best_checkpoint_is_rolled_back_with_training_and_ignores_separate_evaluations(
+def test_best_checkpoint_follows_a_rollback_and_ignores_standalone_evaluations(
     make_evaluator: Callable[..., Any], tmp_path: pathlib.Path
 ) -> None:
     exporter = best_checkpoint.BestCheckpointExporter(str(tmp_path), "foo|validation_loss", "lower")

@@ -105,7 +105,7 @@ def test_multitask_run_returns_metrics_only_with_run_post_eval(
     assert [(r["step"], r["split"]) for r in reports] == [(4, "validation"), (8, "validation")]
 
 
-def test_run_in_epochs_is_evaluated_on_several_tasks_without_its_training_data(
+def test_run_with_train_epochs_is_evaluated_on_several_tasks_without_training_data(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     params = _multi_eval_experiment(train_epochs=2)

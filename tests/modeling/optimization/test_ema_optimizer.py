@@ -188,7 +188,7 @@ def test_keras_fit_trains_with_a_moving_average() -> None:
     assert model.optimizer.iterations.numpy() == 2
 
 
-def test_following_weights_and_averaged_weights_contexts_leave_trained_weights_unchanged() -> None:
+def test_contexts_for_averaged_weights_restore_the_trained_weights_on_exit() -> None:
     model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
     optimizer = ExponentialMovingAverage(keras.optimizers.SGD(1.0))
     optimizer.shadow_copy(model)
@@ -203,7 +203,7 @@ def test_following_weights_and_averaged_weights_contexts_leave_trained_weights_u
     np.testing.assert_array_equal(model.layers[0].kernel, before + 1.0)
 
 
-def test_moving_average_is_found_in_optimizer_wrappers_and_sets_the_inner_learning_rate() -> None:
+def test_moving_average_is_found_in_wrappers_and_forwards_its_learning_rate() -> None:
     average = ExponentialMovingAverage(keras.optimizers.SGD(0.5))
     for wrapper in (average, performance.LossScaleOptimizer(average), make_distributed(average)):
         assert get_moving_average(wrapper) is average

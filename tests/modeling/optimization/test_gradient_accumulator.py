@@ -73,7 +73,7 @@ def test_gradient_collector_keeps_only_variables_that_have_a_gradient() -> None:
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("num_replicas", [1, 2])
-def test_lazy_rows_accumulated_over_micro_batches_update_like_the_whole_batch(
+def test_lazy_row_update_is_the_same_for_micro_batches_and_the_whole_batch(
     num_replicas: int, two_replicas: tf.distribute.Strategy
 ) -> None:
     strategy = two_replicas if num_replicas == 2 else tf.distribute.get_strategy()
@@ -118,7 +118,7 @@ def test_lazy_rows_accumulated_over_micro_batches_update_like_the_whole_batch(
     assert (tables[0].numpy()[[0, 1, 4]] != 1.0).all()
 
 
-def test_lazy_rows_gradient_for_a_table_missing_from_tables_is_refused() -> None:
+def test_gradient_accumulator_refuses_lazy_rows_of_a_table_it_was_not_given() -> None:
     table = keras.Variable(np.ones([6, 2], np.float32), name="table")
     optimizer = distributed_gradients.make_distributed(keras.optimizers.Adam(), lazy_rows=True)
     optimizer.build([table])

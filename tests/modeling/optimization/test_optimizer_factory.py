@@ -234,7 +234,7 @@ def _dense_model() -> keras.Model:
     return keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
 
 
-def test_prepared_optimizer_is_built_and_sums_gradients_over_replicas() -> None:
+def test_prepare_optimizer_builds_the_optimizer_and_makes_it_distributed() -> None:
     optimizer = keras.optimizers.Adam()
     assert optimizer_factory.prepare_optimizer(optimizer, _dense_model()) is optimizer
     assert optimizer.built
@@ -301,7 +301,7 @@ def test_moving_average_over_a_large_embedding_table_logs_a_warning(warnings: li
         (lambda: _lazy(keras.optimizers.Adam()), True),
     ],
 )
-def test_embedding_rows_are_read_individually_only_if_they_are_updated_individually(
+def test_model_reads_single_embedding_rows_only_if_its_optimizer_updates_rows(
     optimizer_fn: Callable[[], keras.optimizers.Optimizer], expected: bool
 ) -> None:
     model = keras.Sequential([keras.Input((3,)), keras.layers.Embedding(4, 2)])

@@ -275,7 +275,7 @@ def test_adamw_clips_gradients_to_a_global_norm_of_one() -> None:
     rounding.assert_close([m.numpy()[0] for m in optimizer._momentums], [0.6, 0.8], roundings=4)
 
 
-def test_weight_decay_excludes_variables_by_path_on_every_replica(
+def test_weight_decay_skips_variables_excluded_by_path_on_every_replica(
     train_on: Callable[..., Any],
 ) -> None:
     decaying = train_on(2, lambda: _built("adamw"))
@@ -334,7 +334,7 @@ def test_weight_decay_patterns_are_searched_in_the_path_and_name_of_a_variable(
     assert not adamw.matches_any(raw, ["0"])
 
 
-def test_adafactor_translates_its_original_argument_names() -> None:
+def test_adafactor_config_fields_become_keras_arguments_or_raise_if_unsupported() -> None:
     optimizer = _built("adafactor", {"decay_rate": 0.7, "clipping_threshold": 2.0})
     assert (optimizer.beta_2_decay, optimizer.clip_threshold) == (-0.7, 2.0)
     assert not optimizer.relative_step

@@ -73,7 +73,7 @@ def test_saved_model_exported_from_two_replicas_predicts_like_the_trained_model(
     rounding.assert_close(loaded.serve(INPUTS), trainer.model(INPUTS), roundings=4)
 
 
-def test_export_contains_averaged_weights_if_the_optimizer_averages_them(
+def test_export_contains_the_averaged_weights_of_an_ema_optimizer(
     make_keras_trainer, make_controller, tmp_path
 ):
     trainer = make_keras_trainer(

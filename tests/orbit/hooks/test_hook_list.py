@@ -24,7 +24,7 @@ class EveryStep(orbit.Hook):
         (orbit.Hook, [math.inf, math.inf], 0),
     ],
 )
-def test_train_loop_stops_only_at_steps_where_a_hook_runs(build, next_steps, num_warnings, caplog):
+def test_train_loop_pauses_only_at_steps_where_a_hook_runs(build, next_steps, num_warnings, caplog):
     listed = hook_module.HookList([build(), orbit.Hook()], steps_per_epoch=5)
     assert [listed.next_step(step) for step in (0, 150)] == next_steps
     assert caplog.text.count("several times slower") == num_warnings

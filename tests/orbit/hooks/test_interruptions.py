@@ -63,7 +63,7 @@ def test_interrupted_run_exports_no_model(interrupt, tmp_path):
     assert [found.name for found in tmp_path.rglob("*.keras")] == []
 
 
-def test_interrupted_run_does_not_call_actions_of_hooks_with_when_end(interrupt):
+def test_interrupted_run_skips_actions_scheduled_for_the_end_of_training(interrupt):
     called = []
     interrupt(hooks.ActionHook(called.append, when="end"))
     assert called == []

@@ -51,7 +51,7 @@ def test_examples_per_second_are_reported_if_the_trainer_has_a_global_batch_size
     assert "examples_per_second" in recording_writer.records[-1].values
 
 
-def test_iteration_timer_stops_the_train_loop_only_at_multiples_of_its_interval(
+def test_iteration_timer_pauses_the_train_loop_only_at_multiples_of_its_interval(
     make_trainer, make_controller
 ):
     controller = make_controller(make_trainer(), hooks=[hooks.IterationTimer(every_n_steps=40)])
@@ -92,7 +92,7 @@ def test_iteration_timer_does_not_mask_an_error_of_another_hook_in_before_train(
         listed.reverse()
     with pytest.raises(ArithmeticError, match="bad start"):
         make_controller(make_trainer(), hooks=listed).train(10)
-    assert not any("failed as well" in line for line in log_lines)
+    assert not any("also failed" in line for line in log_lines)
 
 
 def test_epoch_duration_is_logged_and_recorded_at_each_epoch_end(

@@ -60,7 +60,7 @@ def _report(train, *layers, hook=None, **kwargs):
     return str(error.value)
 
 
-def test_non_finite_report_names_the_step_and_layer_within_one_compiled_call(train):
+def test_non_finite_report_names_the_step_and_layer_inside_a_compiled_train_loop(train):
     report = _report(train, lambda: Burst(5))
     assert "Step 5 is the first" in report
     assert "the first non-finite output is the output of the layer net/burst (Burst)" in report
@@ -134,7 +134,7 @@ def test_variable_that_was_non_finite_before_the_step_is_named_in_the_report(tra
         train(hooks.NonFinite(), others=[Exploding()])
 
 
-def test_non_finite_report_without_layers_names_the_step_and_suggests_layers_true(train):
+def test_non_finite_report_suggests_layers_true_if_layers_is_false(train):
     report = _report(train, lambda: Burst(5), hook=hooks.NonFinite(layers=False))
     assert "Step 5 is" in report
     assert "(`layers=True`)" in report

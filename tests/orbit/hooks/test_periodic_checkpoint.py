@@ -30,7 +30,7 @@ def test_checkpoints_are_saved_at_multiples_of_the_interval_and_at_the_end(
     assert len(saved) == len(set(saved)) == len(manager.checkpoints)
 
 
-def test_checkpoint_includes_hook_states_after_the_evaluation_of_its_step(
+def test_checkpoint_contains_hook_states_updated_by_the_preceding_evaluation(
     make_trainer, make_controller, make_manager
 ):
     trainer = make_trainer()

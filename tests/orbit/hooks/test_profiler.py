@@ -56,7 +56,7 @@ def test_profiles_begin_and_end_at_exactly_the_selected_steps(
     ]
 
 
-def test_train_loop_stops_only_where_a_profile_begins_or_ends(
+def test_train_loop_pauses_only_where_a_profile_begins_or_ends(
     make_trainer, make_controller, tmp_path
 ):
     controller = make_controller(make_trainer(), hooks=[hooks.Profiler(3, 2)], model_dir=tmp_path)

@@ -33,7 +33,7 @@ def test_metric_improvement_must_exceed_the_minimum_difference():
     ("words", "lower_is_better"),
     [(("minimize", "min", "lower"), True), (("maximize", "max", "higher"), False)],
 )
-def test_better_metric_value_depends_on_the_direction_and_is_never_non_finite(
+def test_is_better_follows_the_metric_direction_and_rejects_non_finite_values(
     words, lower_is_better
 ):
     for direction in words:

@@ -274,7 +274,7 @@ def test_evaluation_step_may_loop_over_all_remaining_batches() -> None:
     assert total.numpy() == 1 + 2 + 3 + 4
 
 
-def test_step_receives_a_tf_data_iterator_that_a_tf_function_accepts() -> None:
+def test_eval_step_can_pass_its_iterator_to_a_tf_function() -> None:
     @tf.function
     def draw(iterator: Any) -> tf.Tensor:
         return next(iterator)

@@ -98,7 +98,7 @@ def test_epochs_with_a_fractional_number_of_batches_are_trained_to_the_end(
         ("[CPU:0, CPU:1]", "cluster startup of 2 replicas"),
     ],
 )
-def test_tdm_workspace_replaces_only_the_startup_stage(
+def test_paddlerec_tdm_project_replaces_only_the_startup_stage(
     tmp_path: pathlib.Path, devices: str, said: str
 ) -> None:
     args = (HERE / "tdm", tmp_path / "run", f"--set=runtime.devices={devices}")
