@@ -129,7 +129,10 @@ class BackgroundSave:
 
 
 class _Snapshot(tf.train.experimental.ShardingCallback):
-    """A sharding callback, which TensorFlow calls between reading and writing the tensors."""
+    """A sharding callback that receives all tensors of a checkpoint.
+
+    TensorFlow calls it after reading the tensors and before writing them.
+    """
 
     def __init__(
         self,

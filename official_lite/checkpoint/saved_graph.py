@@ -168,7 +168,10 @@ class SavedGraph:
 
     @property
     def has_graph(self) -> bool:
-        """Whether the checkpoint contains an object graph, which TensorFlow 1 does not write."""
+        """Whether the checkpoint contains an object graph.
+
+        A checkpoint that saves tensors only by name, as `Saver` of TensorFlow 1 does, has none.
+        """
         return GRAPH_KEY in self.shapes
 
     @property

@@ -127,7 +127,7 @@ def user_place(error: BaseException) -> traceback.FrameSummary | None:
 
 
 def _failed_call(error: BaseException, *, in_run: bool) -> str:
-    """Describe the failed call of the framework; return "" if the user's own code failed.
+    """Describe the failed call of the framework; return "" if no such call has failed.
 
     The call is the first one into a library, such as `BinaryAccuracy.update_state`, or else the
     method of the innermost object in the framework's frames, such as `ToyTask.validation_step`.

@@ -148,7 +148,7 @@ def _as_seconds(values: Mapping[str, Any], states: tuple[str, ...]) -> dict[str,
 
 def _as_count(value: Any) -> int:
     if not isinstance(value, int) or value < 0:
-        raise ValueError(f"{value!r:.60} is not a number of steps or starts; expected 0 or more")
+        raise ValueError(f"expected a non-negative integer for a count; got {value!r:.60}")
     return value
 
 

@@ -333,7 +333,7 @@ def _length_of_dataset(params: Any, task: Any) -> Fraction:
     dataset = task.build_inputs(params.task.train_data)
     num_batches = length.epoch_length(dataset) if hasattr(dataset, "cardinality") else None
     if num_batches is None:
-        reason = "The training dataset does not report its number of batches."
+        reason = "The training dataset does not report the number of batches in an epoch."
         raise _unknown_length(reason, "task.train_data.num_examples")
     if num_batches == 0:
         raise errors.DataError("The training dataset is empty. Check `task.train_data`.")

@@ -71,7 +71,7 @@ def raising_for_smaller_batches(
             )
             raise
         smaller = MicroBatchTooLargeError(
-            f"The memory is exhausted by micro-batches of {size // count} examples: "
+            f"Training ran out of memory with micro-batches of {size // count} examples: "
             f"{error_report.first_line(str(error))}. Set `trainer.grad_accum_steps` to {2 * count}."
         )
         smaller.grad_accum_steps = 2 * count

@@ -223,8 +223,8 @@ def check(config: config_definitions.ExperimentConfig, trainer: Any, *datasets: 
     if _count(config) and any(dataset is not None for dataset in datasets):
         raise errors.ConfigValueError(
             f"`trainer.overfit_batches` is {config.trainer.overfit_batches}, but a dataset was "
-            "passed to the trainer, whose first batches can't be selected. Set the field to 0, or "
-            "let `task.build_inputs` create the data."
+            "passed to the trainer, and its first batches can't be selected. Set the field to 0, "
+            "or let `task.build_inputs` create the data."
         )
     for block in ("train_data", "validation_data", "test_data", "predict_data"):
         input_errors.remember_folder(hyperparams.get_by_path(config.task, f"{block}.input_path"))

@@ -456,7 +456,10 @@ class _VirtualReplica(tf.distribute.ReplicaContext):
 
 @functools.cache
 def _virtual_class(strategy_cls: Any) -> Any:
-    """Return a strategy subclass that reports the number of virtual replicas in their steps."""
+    """Return a subclass of a strategy that counts virtual replicas.
+
+    While a step of virtual replicas runs, `num_replicas_in_sync` is the number of virtual replicas.
+    """
 
     def num_replicas_in_sync(self: tf.distribute.Strategy) -> int:
         return _count_in_step.get() or int(strategy_cls.num_replicas_in_sync.fget(self))

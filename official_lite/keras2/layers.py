@@ -175,7 +175,7 @@ class Keras2Habits(_LayerHalf):
 
     @property
     def inputs(self) -> Any:
-        """The inputs of a functional model, or the value assigned to this property."""
+        """The inputs of the model's graph, or the assigned value if there is no graph."""
         return self._of_graph("inputs")
 
     @inputs.setter
@@ -184,7 +184,7 @@ class Keras2Habits(_LayerHalf):
 
     @property
     def outputs(self) -> Any:
-        """The outputs of a functional model, or the value assigned to this property."""
+        """The outputs of the model's graph, or the assigned value if there is no graph."""
         return self._of_graph("outputs")
 
     @outputs.setter

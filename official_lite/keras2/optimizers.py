@@ -438,7 +438,7 @@ def _no_learning_rate() -> float:
 
 
 def _apply_by(apply_gradients: Callable[..., Any]) -> Callable[..., None]:
-    """Return an `apply` that calls `apply_gradients`, which optimizer wrappers never call."""
+    """Return an `apply` that calls `apply_gradients`, because optimizer wrappers call `apply`."""
 
     def apply(self: Any, grads: Sequence[Any], trainable_variables: Any = None) -> None:
         variables = (

@@ -175,8 +175,8 @@ class _Call:
             raise errors.ConfigValueError(
                 f"`trainer.remat` matches {_path_of(self._layer)!r}, which calls `add_loss` or "
                 "contains a layer with an `activity_regularizer`. Such a loss would lose its "
-                "gradient in the recomputation. Use patterns that match only smaller layers inside "
-                "this layer."
+                "gradient in the recomputation. Use patterns that match smaller layers inside this "
+                "layer, but not the layer itself."
             )
         return outputs
 

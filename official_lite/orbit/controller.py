@@ -427,7 +427,7 @@ class Controller:
 
     @property
     def iter(self) -> int:
-        """Return the 0-based index of the current step; after training, the number of steps."""
+        """Return the 0-based index of the current step; after success, the number of steps."""
         return self._iter
 
     def close(self) -> None:

@@ -324,7 +324,7 @@ class XlaEvalLoop:
     def _runs(self, batches: Iterator[Any]) -> Iterator[list[Any]]:
         """Yield the batches in order, grouped into lists that one program call can evaluate.
 
-        A batch whose shapes differ from the first batch gets its own list.
+        A batch whose shapes differ from those of the first batch gets its own list.
         """
         run: list[Any] = []
         for batch in batches:

@@ -95,8 +95,8 @@ def warn_of_unused_workers(config: config_definitions.RuntimeConfig) -> None:
     if num_workers > 1 and found is not None and found.task_type != "evaluator":
         logging.warning(
             "`runtime.distribution_strategy` is `%s`, so this process trains alone, although the "
-            "cluster in TF_CONFIG or `runtime.worker_hosts` has %d workers. Workers with the same "
-            "`model_dir` can't train at the same time. To train together: "
+            "cluster in TF_CONFIG or `runtime.worker_hosts` has %d workers. If they share "
+            "`model_dir`, only one of them can train at a time. To train together: "
             "--set=runtime.distribution_strategy=multi_worker_mirrored",
             name,
             num_workers,
@@ -258,6 +258,8 @@ class Stage:
         Returns:
             The name of a later stage to run next; None for the following stage.
         """
+        # This method is not abstract: `view` works without it, and this error names the incomplete
+        # class.
         raise NotImplementedError(f"{type(self).__name__} has no `__call__`. Define this method.")
 
     @classmethod

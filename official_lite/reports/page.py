@@ -80,7 +80,10 @@ def _read_run(path: str, name: str) -> run_reading.Run:
 
 
 def _what_is_near(path: str) -> str:
-    """Name the runs and studies in a directory, or a path similar to a missing path, if any."""
+    """Return a hint for an error message, or an empty string.
+
+    The hint lists the runs and studies in a directory, or a path similar to a missing path.
+    """
     if not os.path.isdir(path):
         return files.did_you_mean(path)
     below = [os.path.join(path, name) for name in sorted(os.listdir(path))]

@@ -455,7 +455,7 @@ def _chart(runs: Sequence[Run], quantity: str, found: Sequence[_Curve]) -> chart
 
 
 def _count_epochs(runs: Sequence[Run]) -> bool:
-    """Return whether the x axis shows epochs: all runs must have recorded the steps per epoch."""
+    """Return whether the x axis shows epochs, which requires their length for all runs."""
     return all(run.steps_per_epoch for run in runs)
 
 

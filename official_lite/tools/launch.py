@@ -624,7 +624,10 @@ class LaunchedCluster:
         return True
 
     def _wait_for_the_others(self, failure: ProcessEnd) -> None:
-        """Report a failure, and give the trainers the grace period to stop."""
+        """Report a failure, and give the trainers the grace period to stop.
+
+        The caller then stops all processes that are left, including the servers.
+        """
         if self.was_asked_to_stop or self.reached_limit:
             say(f"{failure} after a signal.", self._width)
         else:

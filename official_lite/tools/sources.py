@@ -263,9 +263,12 @@ def read_run_params(path: str, experiment: str = "", *, trust: bool = False) -> 
     recorded = command.experiment or ""
     if not experiment and (not recorded or (plugins.names_code(recorded) and not trust)):
         raise errors.ConfigValueError(
-            f"{os.path.join(run_dir, _RECORD)} names "
-            + (f"the code {recorded!r} as its experiment." if recorded else "no experiment.")
-            + f" Pass the experiment of {run_dir} as `experiment`."
+            f"According to {os.path.join(run_dir, _RECORD)}, the experiment of this run is the "
+            f"code {recorded!r}, which is imported only on request. If you trust the run, pass "
+            "`trust=True`; otherwise, pass its experiment as `experiment`."
+            if recorded
+            else f"{os.path.join(run_dir, _RECORD)} does not record an experiment. Pass the "
+            f"experiment of {run_dir} as `experiment`."
         )
     load_registrations([])
     remedy = "" if trust else "If you trust this run, pass trust=True."
@@ -344,9 +347,10 @@ def _require_given(command: argparse.Namespace, args: argparse.Namespace, run_di
 def _read_run(
     run_dir: str, experiment: str, sets: Sequence[str], remedy: str, *, apply_gin: bool = True
 ) -> RunSource:
-    """Read a run's config and, if `remedy` is not empty, restrict the code that it may name.
+    """Read a run's config. If `remedy` is not empty, treat the config as untrusted.
 
-    The config may then name only registered code, and code that the experiment or `sets` names.
+    An untrusted config may refer only to registered classes and functions, and to those that the
+    experiment or `sets` refers to. Errors about other references end with `remedy`.
     """
     path = os.path.join(run_dir, _CONFIG)
     params = _parse(experiment, [path], sets, apply_gin=apply_gin)

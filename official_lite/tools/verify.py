@@ -349,7 +349,7 @@ def _describe_removal(link: chain.Link, links: Sequence[chain.Link]) -> str:
 
 
 def _check_files(prefix: str, link: chain.Link, links: Sequence[chain.Link]) -> Check | None:
-    """Return a broken link if the files of a checkpoint do not match the chain; otherwise None."""
+    """Compare a checkpoint with its link; return the failed check, or None if they match."""
     name, path = os.path.basename(prefix), os.path.basename(commit.path_of(prefix))
     wanted = link.entries.get("sha256")
     if not files.exists(commit.path_of(prefix)):

@@ -128,7 +128,7 @@ def test_preflight_rejects_an_unknown_best_metric_only_if_all_metric_names_are_k
     [
         ("rmse", "higher", "its name suggests that lower values are better"),
         ("rmse", "", ""),
-        ("quality", "", "so `higher` is used"),
+        ("quality", "", "so the direction `higher` is used"),
         ("quality", "higher", ""),
     ],
 )

@@ -253,9 +253,7 @@ class Unconstructed(keras.Model):
         ({"model": Unconstructed()}, r"Unconstructed\.__init__` .*Add `super\(\)\.__init__\(\)`"),
     ],
 )
-def test_error_for_a_value_that_a_default_step_cannot_use_names_its_method(
-    experiment, values, told
-) -> None:
+def test_error_for_an_unusable_value_names_the_method_to_correct(experiment, values, told) -> None:
     params = experiment()
     task = type("Fixed", (Fixed,), values)(params.task)
     with pytest.raises(errors.ConfigTypeError, match=told):

@@ -183,7 +183,7 @@ def test_search_for_damaged_files_begins_with_the_most_recently_read_files(write
 def test_error_for_a_csv_file_read_as_tfrecords_suggests_the_source_field(tmp_path):
     (tmp_path / "x.csv").write_text("a,b\n" + "1,2\n" * 9)
     input_errors.remember([str(tmp_path / "x.csv")], tf.data.TFRecordDataset)
-    assert input_errors.find_damage().endswith("such as CSV, set `source`.")
+    assert input_errors.find_damage().endswith("for example, CSV, set `source`.")
 
 
 def test_search_for_damaged_files_stops_at_its_time_limit(write_file, monkeypatch, caplog):

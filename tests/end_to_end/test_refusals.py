@@ -323,7 +323,7 @@ DATA = [
     ),
     Mistake(
         "batches that can't be filled",
-        ["step 0", "drop_remainder"],
+        ["before the first step", "drop_remainder"],
         [
             inputs(
                 "data = tf.data.Dataset.from_tensor_slices((features, labels))",

@@ -51,7 +51,7 @@ def test_paddlerec_context_contains_earlier_phases_by_name(context) -> None:
     }
     earlier = paddlerec.Context(ctx)["model"]["pretrain"]
     assert earlier["model"] == "old"
-    with pytest.raises(errors.UnknownKeyError, match=r"only the model.*`model`"):
+    with pytest.raises(errors.UnknownKeyError, match=r"only its model.*`model`"):
         earlier["optimizer"]
     with pytest.raises(errors.ConfigValueError, match="pretrain"):
         earlier["model"] = "new"

@@ -211,7 +211,7 @@ def test_each_restart_names_a_changed_training_file_until_the_file_is_restored(
     assert "Input files have changed" not in start()
     train.write_text("1,3")
     for _ in range(2):
-        assert f"interruption: {train}: sha256" in start()
+        assert f"Changed: {train}: sha256" in start()
     train.write_text("1,2")
     assert "Input files have changed" not in start()
 

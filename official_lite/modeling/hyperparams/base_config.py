@@ -47,6 +47,7 @@ def bind(config_cls: type[Config]) -> Callable[[_Builder], _Builder]:
 
     def decorator(builder: _Builder) -> _Builder:
         if config_cls.__dict__.get("_BUILDER") is not None:
+            # The Model Garden's tests expect the beginning of this message.
             raise errors.ConfigValueError(
                 "Inside a program, we should not bind a config to a class twice; "
                 f"{config_cls.__name__} is already bound to {config_cls._BUILDER!r}. Bind a "

@@ -245,10 +245,10 @@ class ParamsDict:
         return ""
 
     def _of_same_classes(self: _Params, given: Mapping[str, Any]) -> _Params:
-        """Return a new config of this class.
+        """Return a default config whose nested configs have the same classes as in this config.
 
-        Each nested config that `given` sets has the same class as in this config, even if that
-        class is a subclass of the annotated class. All fields have their default values.
+        The class of a nested config may be a subclass of the annotated class. Only nested configs
+        and lists that `given` contains are kept. The values in `given` are not applied.
         """
         new = type(self)()
         for name, value in given.items():

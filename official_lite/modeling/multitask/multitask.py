@@ -44,8 +44,8 @@ class MultiTask(tf.Module, metaclass=abc.ABCMeta):
     ) -> None:
         super().__init__(name=name)
         self._tasks = _by_name(tasks)
-        _require_known(task_weights or {}, self._tasks, "weight")
-        _require_known(task_eval_steps or {}, self._tasks, "number of evaluation steps")
+        _require_known(task_weights or {}, self._tasks, "task_weights")
+        _require_known(task_eval_steps or {}, self._tasks, "task_eval_steps")
         self.task_eval_steps = dict(task_eval_steps or {})
         self._task_weights = dict.fromkeys(self._tasks, 1.0) | dict(task_weights or {})
 
@@ -170,11 +170,11 @@ def _by_name(tasks: Any) -> dict[str, base_task.Task]:
     return by_name
 
 
-def _require_known(names: Mapping[str, Any], tasks: Mapping[str, Any], what: str) -> None:
+def _require_known(names: Mapping[str, Any], tasks: Mapping[str, Any], argument: str) -> None:
     for name in names:
         if name not in tasks:
             raise errors.UnknownKeyError(
-                f"There is a {what} for {name!r}, which is not a task. "
+                f"`{argument}` contains {name!r}, which is not a task. "
                 f"{suggestions.did_you_mean(name, tasks)}"
             )
 

@@ -325,7 +325,8 @@ def run_experiment_with_multitask_eval(
         errors.OfficialLiteError: For any problem that the user can fix; see `common.errors`.
     """
     model_dir = files.expand_home(model_dir)
-    # `core_lib.execute` passes `params` only if `trainer.fit_memory` changes the config.
+    # `core_lib.execute` passes `params` to `build_runner` only if `trainer.fit_memory` changes the
+    # config, so resolve the config before it becomes the default of this argument.
     params = train_data.resolve_epochs(parsing.expand_home(params), train_task, mode, model_dir)
 
     def build_runner(

@@ -117,8 +117,8 @@ class GradientAccumulator(GradientSink):
         keeps_rows = isinstance(self._sums[id(variable)], _RowSum)
         if distributed_gradients.has_lazy_rows(self._optimizer) and not keeps_rows:
             raise errors.ConfigValueError(
-                "With `lazy_rows`, gradient accumulation supports only a `keras.layers.Embedding`, "
-                "but other code makes the lookups in "
+                "With `lazy_rows`, gradient accumulation supports only lookups by a "
+                "`keras.layers.Embedding`, but other code makes the lookups in "
                 f"`{keras_variables.path_of(variable)}`. Set `trainer.grad_accum_steps` to 1, or "
                 "`lazy_rows` to false."
             )
