@@ -225,8 +225,8 @@ class RunRecord(contextlib.AbstractContextManager["RunRecord"]):
         if differences:
             logging.warning(
                 "Input files have changed since this run saved its last checkpoint, so its results "
-                "will differ from those of an uninterrupted run. Changed: %s: %s -> %s%s. Restore the "
-                "files, or start a new run in another `model_dir`. To see all changes, run "
+                "will differ from those of an uninterrupted run. Changed: %s: %s -> %s%s. Restore "
+                "the files, or start a new run in another `model_dir`. To see all changes, run "
                 "`python -m official_lite.tools verify %s`.",
                 *differences[0],
                 f" (and {len(differences) - 1} more)" if differences[1:] else "",
