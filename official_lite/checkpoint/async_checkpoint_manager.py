@@ -119,7 +119,8 @@ class BackgroundSave:
         if sys.platform == "linux":  # Outside Linux, all threads of a process share one priority.
             thread = threading.get_native_id()
             niceness = os.getpriority(os.PRIO_PROCESS, thread) + NICENESS
-            # A sandbox may forbid this change. Training then only runs more slowly during the save.
+            # Ignore the error if a sandbox forbids this change: training then only runs more slowly
+            # during the save.
             with contextlib.suppress(OSError):
                 os.setpriority(os.PRIO_PROCESS, thread, niceness)
         self._let_go()
@@ -129,9 +130,10 @@ class BackgroundSave:
 
 
 class _Snapshot(tf.train.experimental.ShardingCallback):
-    """A sharding callback that receives all tensors of a checkpoint.
+    """A sharding callback that calls `on_taken` when the tensors of a checkpoint have been read.
 
-    TensorFlow calls it after reading the tensors and before writing them.
+    TensorFlow calls this callback with all tensors, after reading and before writing them. The
+    sharding itself is left to `policy`.
     """
 
     def __init__(
@@ -148,8 +150,9 @@ class _Snapshot(tf.train.experimental.ShardingCallback):
         return self._policy.description
 
     def __call__(self, shardable_tensors: Sequence[Any]) -> Any:
-        # TensorFlow saves the tensors of several hosts inside a `tf.function`. While that function
-        # is traced, nothing has been read yet.
+        # Only an eager call means that the tensors have been read. TensorFlow saves the tensors of
+        # several hosts inside a `tf.function`; while that function is traced, nothing has been
+        # read yet.
         if tf.executing_eagerly():
             # With several replicas, Keras passes the variable itself, so read its value here.
             shardable_tensors = [
@@ -162,7 +165,7 @@ class _Snapshot(tf.train.experimental.ShardingCallback):
 
 def _value_of(shardable: Any) -> tf.Tensor:
     value = tf.convert_to_tensor(shardable.tensor)
-    # TensorFlow wraps objects that use legacy checkpoint keys, such as tables.
+    # Unwrap the object: TensorFlow wraps objects that use legacy checkpoint keys, such as tables.
     saved = getattr(shardable.trackable, "obj", shardable.trackable)
     if isinstance(saved, tf.lookup.experimental.DenseHashTable):
         # A `DenseHashTable` exports its tensors without copying them, so the next insertion would
@@ -171,9 +174,9 @@ def _value_of(shardable: Any) -> tf.Tensor:
     return value
 
 
-# Maps each `tf.train.Checkpoint` to its save in progress. Saves of the same object run one after
-# the other, even through different managers, because TensorFlow stores the path of each save in the
-# object.
+# Maps each `tf.train.Checkpoint` to its latest background save. Saves of the same object run one
+# after the other, even through different managers, because TensorFlow stores the path of each save
+# in the object.
 _under_way: weakref.WeakKeyDictionary[tf.train.Checkpoint, BackgroundSave] = (
     weakref.WeakKeyDictionary()
 )

@@ -52,7 +52,7 @@ class BestCheckpoints:
         self._writable_directory: str | None = None
         self._history = _read_history(directory)
         # For each saved state from which training may still resume, the step of the checkpoint that
-        # was the best at that time.
+        # was the best when the state was saved.
         self._protected: set[int] = set()
 
     @property
@@ -82,8 +82,8 @@ class BestCheckpoints:
         history = [*self._up_to(step - 1), {**metrics, STEP_KEY: step}]
         protected = set(self._protected)
         if files.exists(commit_path := commit.path_of(self._path(step))):
-            # An interrupted run left this commit file, which must not mark a partly written
-            # checkpoint as complete.
+            # Remove a commit file that an interrupted run left behind. While the new checkpoint is
+            # being written, the file would mark it as complete.
             files.remove(commit_path)
         manager = self._manager(checkpoint, history)
         manager.save(checkpoint_number=step, check_interval=False)

@@ -188,7 +188,7 @@ def _find_config(directory: str, prefix: str) -> str | None:
     When a run resumes with a changed config, the earlier config is kept as `params.<n>.yaml`,
     unless the change is harmless. If the config of the checkpoint's own record was not kept, the
     first later config that was kept differs only harmlessly and is returned. If the chain does not
-    lead to a config, the file with the highest number is returned.
+    lead to a config, the file with the highest number is returned; without a `params.yaml`, None.
     """
     kept = filter(None, map(_CONFIG.fullmatch, files.list_names(directory)))
     names = {int(match.group(1) or 0): match.group() for match in kept}

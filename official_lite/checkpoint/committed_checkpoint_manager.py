@@ -213,7 +213,8 @@ class CommittedCheckpointManager(tf.train.CheckpointManager):
         path, damaged = fallback.restore_newest(
             self.checkpoint, paths, check=self._require_fit, optional=self._optional
         )
-        # An interrupted first save leaves a single unlisted checkpoint behind.
+        # An interrupted first save leaves a single unlisted checkpoint behind. Such a checkpoint is
+        # not an error.
         is_first_save = not listed and len(damaged) == 1
         if path is None and damaged and not is_first_save:
             names = ", ".join(map(os.path.basename, damaged))

@@ -118,7 +118,10 @@ def _likeness(path: str, full_name: str) -> tuple[int, int]:
 
 
 class _Walk:
-    """A parallel traversal that visits each pair of objects once, because layers may be shared."""
+    """A parallel traversal of a model and a saved tree of objects that collects candidates.
+
+    Each pair of objects is visited only once, because layers may be shared.
+    """
 
     def __init__(self, renamed: Mapping[str, str]) -> None:
         self._renamed = renamed
@@ -346,8 +349,8 @@ def restore_run(
     saved = saved_graph.SavedGraph(path)
     items = dict(tf.train.TrackableView.children(checkpoint))
     top = saved.node(0).all_children
-    # If one item is the whole model, layers in other items are parts of the model and share its
-    # weights.
+    # If one item is the whole model, match weights only through that item: layers in other items
+    # are parts of the model and share its weights.
     roots = ["model"] if "model" in items else list(items)
     parts = {name: items[name] for name in roots if isinstance(items[name], keras.Layer)}
     if not parts or not parts.keys() <= top.keys():

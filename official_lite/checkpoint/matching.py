@@ -85,8 +85,8 @@ def pair(
             known = places.get(id(found.variable))
             if known is None or found.evidence < known.evidence:
                 places[id(found.variable)] = found
-    # Weights in lists are saved once for the whole model, even if `items` contains only some of its
-    # layers.
+    # Hidden weights, which are those of layers in lists, are saved once for the whole model, even
+    # if `items` contains only some of its layers.
     in_list = _hidden_tensors(checkpoint)
     places = _pair_list(hidden, in_list) | places
     variables = {id(v): v for name in common for v in keras_variables.variables_of(items[name])}
@@ -165,7 +165,7 @@ def _settle(
     tensors: Sequence[_Tensor],
     places: _Pairs,
 ) -> _Pairs:
-    """Add matches by unique name, which take precedence over matches by position."""
+    """Return `places` with added matches by unique name, which replace matches by position."""
     pairs = {key: found for key, found in places.items() if found.evidence == Evidence.NAME}
     certain = {found.tensor.key for found in pairs.values()}
     open_variables = [v for key, v in variables.items() if key not in pairs]

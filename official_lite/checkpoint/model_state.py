@@ -321,7 +321,8 @@ def warn_of_inexact_state(saved: Mapping[str, Any], current: Mapping[str, Any], 
     """
     was, now = _circumstances(saved), _circumstances(current)
     if was.get("virtual replicas") and was.get("virtual replicas") == now.get("virtual replicas"):
-        # The results of virtual replicas do not depend on the number of real replicas.
+        # The results of virtual replicas do not depend on the number of real replicas, so a change
+        # of that number is no reason for a warning.
         if was.pop("replicas", None) != now.get("replicas"):
             logging.info(
                 "Training resumes from %s on %s instead of %s replicas.",

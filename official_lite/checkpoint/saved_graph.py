@@ -176,7 +176,7 @@ class SavedGraph:
 
     @property
     def is_of_keras2(self) -> bool:
-        """Whether the saved objects have names that only Keras 2 uses."""
+        """Whether the saved objects have slot variables or names that only Keras 2 uses."""
         for node in self.graph.nodes:
             names = {child.local_name for child in node.children}
             is_optimizer = names >= {"iter", "decay"} or (

@@ -71,7 +71,8 @@ _TASK = re.compile(r"/job:(\w+)(?:/replica:\d+)?/task:(\d+)")
 # TensorFlow's name for the service that the leader runs for all processes.
 _SERVICE = "/tensorflow.CoordinationService/"
 
-# TensorFlow's name for the barrier at which all processes meet when they start this service.
+# TensorFlow's name for the barrier at which all processes meet when they start the coordination
+# service.
 _START = "Wait_for_all_tasks_to_register"
 
 
@@ -158,7 +159,7 @@ def report_lost_peers() -> Iterator[None]:
         found = tf_config.read_tf_config()
         if found is None or not _is_of_tensorflow(error):
             raise
-        # With parameter servers, workers may leave and return, so check only the servers.
+        # With parameter servers, workers may leave and return, so check only the parameter servers.
         addresses = found.members(*(("ps",) if "ps" in found.jobs else ("chief", "worker")))
         leader = next(iter(addresses), "")
         addresses.pop(found.name, None)
@@ -220,7 +221,8 @@ def _who_was_lost(
     is frozen, the heartbeats time out, and the error may name only the leader's service.
     """
     text = f"{error} {error.__cause__}"
-    # A `DeadlineExceededError` may also come from a file system or from the tf.data service.
+    # A `DeadlineExceededError` counts only if it names the coordination service, because it may
+    # also come from a file system or from the tf.data service.
     is_late = _is_of_tensorflow(error, "DeadlineExceededError") and _SERVICE in text
     if not is_late and not _is_of_tensorflow(error, "UnavailableError", "AbortedError"):
         return ()
@@ -234,7 +236,10 @@ def _who_was_lost(
 
 
 def _is_of_tensorflow(error: BaseException | None, *kinds: str) -> bool:
-    """Return whether an error or one of its causes is a TensorFlow error of a given kind."""
+    """Return whether an error or one of its causes is a TensorFlow error of one of these kinds.
+
+    Without `kinds`, any TensorFlow error counts.
+    """
     tensorflow = sys.modules.get("tensorflow")
     if tensorflow is None or error is None:
         return False
@@ -257,8 +262,9 @@ _SECONDS_OF_FAREWELL = 1.0
 
 _MAX_BYTES = 2**22
 
-# Beyond this number, each new connection closes the oldest one. Otherwise, idle connections could
-# use up all file descriptors. Workers are not affected, because they send their message at once.
+# Beyond this number, or the number of workers if it is larger, each new connection closes the
+# oldest one. Otherwise, idle connections could use up all file descriptors. Workers are not
+# affected, because they send their message at once.
 _MAX_CONNECTIONS = 64
 
 # The keys that every message must contain.
@@ -306,8 +312,9 @@ class _RollCall:
         self._num_strangers = 0
         others = self._addresses.keys() - {self._name}
         # `_missing` maps each worker that has not answered to the reason. `_unready` maps each
-        # worker that may still be waiting for others to the names of the others. `_untold` contains
-        # the workers that do not yet know that this worker is no longer waiting for any worker.
+        # worker that may still be waiting to the names of the workers that it last reported as
+        # missing. `_untold` contains the workers that do not yet know that this worker is no longer
+        # waiting for any worker.
         self._missing = dict.fromkeys(sorted(others), "not contacted yet")
         self._unready: dict[str, list[str]] = {name: [] for name in others}
         self._untold = set(others)
@@ -506,8 +513,9 @@ class _RollCall:
 
     def _waits(self) -> list[str]:
         own = [f"{name} at {self._addresses[name]} ({why})" for name, why in self._missing.items()]
-        # Other workers can't reach this worker if its address in the cluster is not an address of
-        # this host.
+        # If this worker misses no one, name the workers that others miss. One of them may be this
+        # worker: others can't reach it if its address in the cluster is not an address of this
+        # host.
         missed_by: dict[str, list[str]] = {}
         for name, missing in sorted(self._unready.items()):
             for one in missing:
@@ -599,8 +607,8 @@ def _start(found: tf_config.ClusterConfig) -> Any:
     # Import TensorFlow here, because only servers need it.
     import tensorflow as tf
 
-    # Each other process may have a call in progress here that waits for another process, so provide
-    # a thread for each of them.
+    # Provide a thread for each of the other processes, because each of them may have a call to this
+    # server in progress that waits for another process.
     threads = max(os.cpu_count() or 1, found.num_workers + 1)
     config = tf.compat.v1.ConfigProto(inter_op_parallelism_threads=threads)
     if found.task_type == "ps":

@@ -15,7 +15,8 @@ from official_lite.common.tf_config import configure_cluster as configure_cluste
 # cause a warning.
 _WITHOUT_EFFECT = {"num_cores_per_replica": 1, "default_shard_dim": -1}
 
-# The minimum time, in seconds, that workers wait for a worker that is still preparing its data.
+# The smallest time limit, in seconds, for connecting. Workers wait at least this long for a worker
+# that is still preparing its data.
 _MIN_SECONDS_TO_CONNECT = 600.0
 
 # One week. The limit prevents an overflow, because TensorFlow counts nanoseconds in 64 bits.
@@ -210,7 +211,8 @@ def _multi_worker_mirrored(all_reduce_alg: str | None) -> tf.distribute.Strategy
 def _limit_time_to_connect(found: tf_config.ClusterConfig) -> None:
     """Limit the time that TensorFlow waits for a worker lost between the rendezvous and here.
 
-    The strategy would configure the same service, but with time limits of an hour.
+    Configure TensorFlow's coordination service with this limit. Otherwise, the strategy would
+    configure the service with time limits of an hour.
     """
     eager: Any = context.context()
     jobs = [job for job in ("chief", "worker") if job in found.jobs]

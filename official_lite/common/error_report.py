@@ -131,8 +131,8 @@ def _failed_call(error: BaseException, *, in_run: bool) -> str:
 
     The call is the first one into a library, such as `BinaryAccuracy.update_state`, or else the
     method of the innermost object in the framework's frames, such as `ToyTask.validation_step`.
-    With `in_run`, describe only calls within a run, because the user's code has merely started the
-    run.
+    With `in_run`, describe the call only if it happened within a run. A line of the user's code
+    that led to the call has then merely started the run.
     """
     for one in reversed(list(_tellings(error))):
         all_calls = _calls(one)
@@ -143,8 +143,8 @@ def _failed_call(error: BaseException, *, in_run: bool) -> str:
         if not own or (in_run and not any(_RUN.search(frame.filename) for frame, _ in calls)):
             continue
         if own[0] > 0 and (called := calls[own[0] - 1])[1] is not None:
-            # Do not evaluate a property, because a user's property may raise an error. Keras'
-            # property `name` returns `_name`.
+            # Look up the name without evaluating a property, because a user's property may raise an
+            # error. If `name` is a property, as in Keras, the attribute `_name` holds its value.
             names = (inspect.getattr_static(called[1], key, None) for key in ("name", "_name"))
             of = next((f" of `{name}`" for name in names if isinstance(name, str)), "")
             return f"while official_lite called `{_method(*called)}`{of}"
@@ -155,7 +155,8 @@ def _failed_call(error: BaseException, *, in_run: bool) -> str:
     return ""
 
 
-# A frame, and the object whose method is called; None if there is none or it is unknown.
+# A frame, and the object whose method it runs. The object is None if it is unknown or if the frame
+# does not run a method.
 _Call = tuple[traceback.FrameSummary, Any]
 
 
@@ -187,7 +188,8 @@ def raising_function(error: BaseException) -> str:
 def place_in_text(error: BaseException) -> str:
     """Return " (PLACE)" for the innermost line of the user's code in a message; else ""."""
     frames = _frames_in_text(error)[::-1]
-    # The user's code may be part of an installed package.
+    # Fall back to other frames outside TensorFlow, because the user's code may be part of an
+    # installed package.
     others = (
         f for f in frames if not _is_own(f) and f"{os.sep}tensorflow{os.sep}" not in f.filename
     )
@@ -206,7 +208,8 @@ def is_disk_full(error: BaseException) -> bool:
     """Return whether an operation failed with this error because the disk is full."""
     if isinstance(error, OSError) and error.errno is not None:
         return error.errno in (errno.ENOSPC, errno.EDQUOT)
-    # TensorFlow also raises a `ResourceExhaustedError` if a device has no memory left.
+    # Check the message, too, because TensorFlow also raises a `ResourceExhaustedError` if a device
+    # has no memory left.
     is_of_library = type(error).__name__ in ("ResourceExhaustedError", "OperationalError")
     return is_of_library and _NO_SPACE.search(str(error)) is not None
 
@@ -346,7 +349,8 @@ def _traced_cause(error: BaseException) -> tuple[str, str] | None:
 def _tellings(error: BaseException) -> Iterator[BaseException]:
     """Yield an error and its causes, starting with the error itself.
 
-    A cause is the error in `raise … from error`, or an earlier error whose message is repeated.
+    The cause of an error is the `error` in `raise … from error`. Otherwise, it is the error that
+    was being handled, provided that the new message contains the message of that error.
     """
     seen: set[int] = set()
     one: BaseException | None = error

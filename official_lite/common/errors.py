@@ -57,7 +57,7 @@ class OfficialLiteError(Exception):
 
     exit_code = ExitCode.FAILED
 
-    # The text that IPython shows for the error; `error_report` sets it.
+    # IPython calls this method for the lines that it shows for the error. `error_report` sets it.
     _render_traceback_: ClassVar[Callable[[BaseException], list[str]]]
 
     # AutoGraph preserves the class of an error from a traced step only if the constructor of the

@@ -232,7 +232,8 @@ def require_signature(function: Callable[..., Any], remedy: str, *args: str, **k
         ConfigTypeError: It does not accept these arguments.
     """
     try:
-        # A wrapper, such as that of `gin.configurable`, may add arguments.
+        # Check the signature of a wrapper itself, because a wrapper, such as that of
+        # `gin.configurable`, may add arguments.
         inspect.signature(function, follow_wrapped=False).bind(*args, **kwargs)
     except TypeError as error:
         is_class = inspect.isclass(function)

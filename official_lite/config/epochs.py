@@ -343,7 +343,8 @@ def _length_of_dataset(params: Any, task: Any) -> Fraction:
 def _share_of_data(params: Any, divides_data: bool | None) -> Fraction:
     """Return the fraction of the training data that trains the weights.
 
-    A search divides the data: one half trains the weights, the other half the architecture.
+    If an architecture search divides the data, one half trains the weights and the other half the
+    architecture.
     """
     if divides_data is None:
         name = hyperparams.get_by_path(params, "trainer.name")

@@ -172,8 +172,8 @@ def parse_configuration(flags_obj: Any, lock_return: bool = True, print_return: 
     _refuse_masked_passwords(params)
     params.validate()
     if hyperparams.get_by_path(params, "phases"):
-        # A phase may change the length of an epoch, so convert epochs to steps when the phase
-        # begins.
+        # Do not convert epochs to steps here, because a phase may change the length of an epoch.
+        # They are converted when the phase begins.
         phase_configs.check(params)
     else:
         params = epochs.resolve(read_model_files(params))
@@ -203,7 +203,8 @@ def _split(assignment: str) -> tuple[str, str]:
 
 def _refuse_masked_passwords(params: hyperparams.Config) -> None:
     masked = f":{yaml_io.MASK}@"
-    # Unlike `flatten`, `texts` also covers the unselected alternatives of a `OneOfConfig`.
+    # `texts` also covers the unselected alternatives of a `OneOfConfig`, which `flatten` omits. A
+    # masked password is refused only in a field that `flatten` lists.
     is_masked = any(masked in text for text in hyperparams.texts(params))
     for path, value in hyperparams.flatten(params).items() if is_masked else ():
         if masked in str(value):

@@ -286,7 +286,7 @@ class RecoveryAction:
     def _restore(self) -> None:
         skipped = self._skipped
         if self._trainer is not None:
-            # Reset this count, because a checkpoint of an older version does not restore it.
+            # Reset `batches_read`, because a checkpoint of an older version does not restore it.
             self._trainer.checkpoint.batches_read.assign(0)
         path = self.checkpoint_manager.restore_or_initialize()
         if path is None:
@@ -525,8 +525,9 @@ def get_train_actions(
     actions: list[orbit.Action] = []
     if config.recovery_max_trials >= 0:
         actions.append(_recovery(config, trainer, model_dir, checkpoint_manager))
-    # If this process catches signals, the workers already agree on the step at which to stop. In
-    # that case TensorFlow's handler would wait for a worker that has exited, and print a traceback.
+    # Skip `SaveCheckpointIfPreempted` if this process catches signals, because the workers then
+    # already agree on the step at which to stop. TensorFlow's preemption handler would wait for a
+    # worker that has exited, and print a traceback.
     waits_for_notice = config.preemption_on_demand_checkpoint and not preemption.is_caught()
     if waits_for_notice and (resolver := trainer.strategy.cluster_resolver):
         actions.append(

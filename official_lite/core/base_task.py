@@ -501,7 +501,7 @@ def _by_name(features: nests.Nest, model: keras.Model) -> nests.Nest:
     """Drop the features that a functional model with named inputs does not use.
 
     Keras would otherwise pair inputs with features in alphabetical order, so that an unused feature
-    would shift the others.
+    would shift all features after it.
     """
     # Only functional models have an `input` attribute.
     wanted = getattr(model, "input", None) if isinstance(features, Mapping) else None

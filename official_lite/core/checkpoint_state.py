@@ -142,7 +142,7 @@ def _tasks(trainer: orbit.AbstractTrainer) -> dict[str, Any]:
 
 
 def _find_state(value: object, known: set[int]) -> Any:
-    """Return the state that a checkpoint must save for a value; None if there is none."""
+    """Return the stateful objects in a value that are not yet `known`; None if there are none."""
     if isinstance(value, list | tuple):
         value = dict(enumerate(value))
     if isinstance(value, Mapping):
@@ -194,8 +194,8 @@ def find_unneeded(
     needed = [average for _, average in ema_optimizer.weights_and_averages(optimizer)]
     average = ema_optimizer.get_moving_average(optimizer)
     if average is not None:
-        # Require the iterations of the inner optimizer, too: a checkpoint without them was saved
-        # with an optimizer that keeps no average.
+        # Also require the iterations of the inner optimizer, so that a checkpoint whose optimizer
+        # kept no average is rejected: such a checkpoint lacks them.
         needed.append(average.inner_optimizer.iterations)
     needed_ids = {id(variable) for variable in needed}
     for part in tf.train.TrackableView(checkpoint).descendants():

@@ -455,8 +455,8 @@ class TaskConfig(base_config.Config):
     def _merge(self, params: Mapping[str, Any], cursor: yaml_io.Cursor) -> None:
         for name in ("predict_data", "test_data"):
             if getattr(self, name) is None and isinstance(params.get(name), Mapping):
-                # Start with the validation data. If the same override changes them, apply that
-                # change first.
+                # Initialize the block with the validation data. If the same override changes the
+                # validation data, apply that change first.
                 if (given := params.get("validation_data")) is not None:
                     below = cursor.key("validation_data", params)
                     self._set("validation_data", given, self.validation_data, below)

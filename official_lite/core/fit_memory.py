@@ -109,8 +109,8 @@ def run(
             attempt(params)
             return
         except MicroBatchTooLargeError as error:
-            # The next number is larger, unless a custom stage changed the number that the trainer
-            # uses.
+            # The error requests more micro-batches than `params` has, unless a custom stage changed
+            # the number that the trainer uses.
             if error.grad_accum_steps <= params.trainer.grad_accum_steps:
                 raise
             count, reason = error.grad_accum_steps, str(error.__cause__)
@@ -148,7 +148,7 @@ def _batch_size(params: config_definitions.ExperimentConfig) -> int:
 def _divided(
     params: config_definitions.ExperimentConfig, count: int, record: run_record.RunRecord
 ) -> config_definitions.ExperimentConfig:
-    """Return the config with `count` micro-batches per update, and record both."""
+    """Return the config with `count` micro-batches per update; record the count and the config."""
     divided = params.replace(trainer={_FIELD: count})
     record.note(**{_ENTRY: {_FIELD: count}})
     record.replace_params(divided)

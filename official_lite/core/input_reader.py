@@ -302,8 +302,9 @@ class InputReader:
         size = self._chunk_size(self._global_batch_size, input_context)
         begin = self._begin if self._in_epochs else None
         drops_rows = self._drop_remainder and self._batches_are_records()
-        # If several pipelines read different chunks, each drops its own remaining rows, so the
-        # total number of rows does not determine the number of dropped rows.
+        # Warn only for a single pipeline. Several pipelines read different chunks and each drops
+        # its own remaining rows, so the total number of rows does not determine the number of
+        # dropped rows.
         if drops_rows and not options.repeat and pipelines == 1:
             replicas.warn_of_dropped_examples(self._global_batch_size, source.num_rows)
         return reading.read_batches(

@@ -244,8 +244,9 @@ def _stops_at_unbuilt_part(
             tf.function(trace).get_concrete_function(element_spec)
         except Exception as error:
             failures.append(error)
-    # If the error comes from the step itself, the next iteration raises it again, because the layer
-    # or metric that is built below then no longer stops the trace.
+    # A request to build a layer or metric stops the trace with an error, so ignore errors if there
+    # is a request. An error of the step itself occurs again in a later call, which the layer or
+    # metric built below no longer stops.
     if failures and not requests:
         raise failures[0]
     for build in requests[:1]:
@@ -409,7 +410,10 @@ def warn_of_wrong_gradients(model: keras.Model | tf.Module) -> None:
 
 @functools.cache
 def _computes_gradients_of_strided_kernels() -> bool:
-    """Return whether oneDNN's gradients of a strided 1x1 kernel match Eigen's float64 gradients."""
+    """Return whether the float32 gradients of a strided 1x1 kernel match the float64 gradients.
+
+    TensorFlow computes the float32 gradients with oneDNN and the float64 gradients with Eigen.
+    """
 
     @tf.function
     def compute(images: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:

@@ -44,8 +44,8 @@ _TRAINING_INPUT = tuple(
 _PLACES = ("runtime.worker_hosts", "runtime.task_index")
 
 
-# The chief sends one of these numbers instead of its first batch if all predictions are complete,
-# or if it can't write them.
+# The chief sends `_NOTHING` instead of the number of its first batch if all predictions are
+# complete, and `_REFUSED` if it can't write them.
 _NOTHING, _REFUSED = -1, -2
 
 
@@ -154,7 +154,9 @@ def _predict_for_the_chief(trainer: base_trainer.Trainer, made_from: Mapping[str
 
 
 def _agree(strategy: tf.distribute.Strategy, first_batch: int, made_from: Mapping[str, Any]) -> int:
-    """Return the chief's first batch, after checking that all workers predict from the same source.
+    """Return the chief's `first_batch`; check that all workers have the same `made_from`.
+
+    All workers must call this function. If the chief sent `_REFUSED`, nothing is checked.
 
     Raises:
         errors.ConfigValueError: If the workers have different weights or input files.
@@ -216,7 +218,7 @@ def _is_within(path: str, blocks: Sequence[str]) -> bool:
 
 
 def _describe_weights(params: config_definitions.ExperimentConfig, restored: str | None) -> str:
-    """Return the name and the checksum of the checkpoint with the weights."""
+    """Describe the source of the weights: a checkpoint with its checksum, or else the task."""
     path = restored
     if path is None and params.task.init_checkpoint:
         path = warm_start.find_checkpoint(params.task.init_checkpoint)

@@ -151,8 +151,8 @@ class Predictor:
         """Predict a batch on all replicas; see `Trainer.predict_step`."""
         step: Callable[..., Any] = self._replica_step
         if execution in ("xla", "xla_loop"):
-            # Wrap the function; otherwise `strategy.run` would compile one program for all
-            # replicas.
+            # Hide the `tf.function` in a `partial`; otherwise `strategy.run` would compile one
+            # program for all replicas.
             step = functools.partial(tf.function(step, autograph=False, jit_compile=True))
         outputs = self.strategy.run(step, args=(inputs, number))
         return tf.nest.map_structure(self.strategy.experimental_local_results, outputs)

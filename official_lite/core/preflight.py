@@ -44,7 +44,7 @@ from official_lite.run import data_schemas, run_record
 _WRITERS = ("console", "jsonl", writer_factory.TENSORBOARD)
 
 
-# The maximum length, in bytes, of each differing line that the error message shows.
+# The maximum length, in bytes, of a line that the error message about differing workers shows.
 _MAX_BYTES = 240
 
 # The number of parallel requests for file sizes. A request to cloud storage takes about 50 ms.
@@ -518,7 +518,11 @@ def _task_cls(params: Any, task_cls: type[base_task.Task] | None) -> type[base_t
 
 
 def _input_paths(task: config_definitions.TaskConfig, mode: str) -> Iterator[tuple[str, list[str]]]:
-    """Yield the config path and the values of each `input_path` of one or several tasks."""
+    """Yield the config path and the values of each `input_path` that a mode reads.
+
+    The config may be of one or several tasks. Data configs that read from a tf.data service or
+    whose `NAMES_FILES` is false are skipped.
+    """
     # A task config may have a field `input_path` of its own, in addition to its data configs.
     blocks: list[tuple[str, Any]] = [*data_schemas.task_configs(task)]
     blocks += data_schemas.data_blocks(task, mode)

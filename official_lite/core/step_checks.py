@@ -287,7 +287,7 @@ def warn_of_logits(task: Any, model: keras.Model | tf.Module) -> None:
 
 
 def _is_linear(model: Any) -> bool:
-    # In a subclassed model, the outputs may come from a layer other than the last.
+    # A subclassed model defines no `outputs`, and its last layer need not compute its result.
     if len(getattr(model, "outputs", None) or ()) != 1 or not model.layers:
         return False
     # In a functional model, ops that are not layers may follow the last layer.
@@ -364,7 +364,8 @@ def explaining_the_step(task: Any, step: Callable[..., Any], inputs: nests.Nest)
     Raises:
         KeyError: If the step requests a key that a dictionary of features does not have.
         TypeError: If the step combines floats of different precision.
-        errors.MissingStepError: If the step itself raises `NotImplementedError`.
+        errors.MissingStepError: If the step, or a method of the task that it calls, raises
+            `NotImplementedError`.
     """
     try:
         with input_errors.naming_the_keys(step, inputs):
@@ -446,7 +447,7 @@ def watched_for_training_mode(model: keras.Model | tf.Module, task_name: str) ->
 
     Only models with layers that behave differently in training, such as dropout, are checked.
     """
-    # Another replica's thread may already be watching the model.
+    # If `call` has been replaced, another replica's thread may already be watching the model.
     is_watched = "call" in getattr(model, "__dict__", ())
     if is_watched or not isinstance(model, keras.Model) or not _has_layers_that_differ(model):
         yield

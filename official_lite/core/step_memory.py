@@ -94,7 +94,8 @@ def log_estimate(trainer: orbit.StandardTrainer) -> None:
         return
     try:
         memory = estimate(trainer)
-    except Exception as error:  # Without an estimate, the dry run still runs the step.
+    except Exception as error:
+        # The dry run that calls this function also runs the step, so it can do without an estimate.
         logging.info("The memory of the step can't be estimated: %s", error_report.headline(error))
         return
     logging.info("%s", memory.describe())
@@ -282,7 +283,7 @@ def _shared_input(operation: tf.Operation, number: int) -> tf.Tensor | None:
     if operation.type == "Unpack" and operation.get_attr("axis") == 0:
         return operation.inputs[0]
     if operation.type.endswith("While"):
-        # A loop also returns the variables that its body does not change.
+        # If the body of a loop returns an input unchanged, the output shares the input's buffer.
         (body,) = _called_graphs(operation)
         tensor = body.outputs[number]
         while tensor.op.type == "Identity":

@@ -96,7 +96,8 @@ def name_apart(
     parts = [] if compiled is None else compiled.metrics
     layers = [one for one in found if one is not compiled]
     _number(parts, [])
-    # If a model has several outputs, Keras prefixes the metric names with the output names.
+    # If a model has several outputs, Keras prefixes the names of `parts` with the output names, so
+    # the names without a prefix are not taken.
     has_outputs = compiled is not None and len(compiled.output_names or ()) > 1
     taken = set() if has_outputs else {one.name for one in parts}
     # Several layers of one class may each have a metric of the same name.
@@ -322,7 +323,10 @@ def _is_of_keras(metric: keras.metrics.Metric) -> bool:
 
 
 def _note_updates(metric: Any) -> None:
-    """Record calls to `update_state`; in a graph, they happen during tracing."""
+    """Make a metric for which `_is_certain` holds add itself to `_updated` in `update_state`.
+
+    In a graph, `update_state` is called during tracing.
+    """
     if not _is_certain(metric) or "update_state" in vars(metric):
         return
     update = metric.update_state

@@ -329,11 +329,12 @@ class TrainData:
             is_counted: Whether the loop counts the batches that it reads.
         """
         if not is_counted:
-            # Reset a count that was restored from a run in another execution mode. This mode does
-            # not count batches, so the count in the next checkpoint would be wrong.
+            # Reset a count that was restored from a run that counts batches. This run does not
+            # count them, so the count in its next checkpoint would be wrong.
             self.batches_read.assign(0)
         self._convert_counts()
-        # Checkpoints of older versions contain no batch count, so compute the count from the step.
+        # If there is no batch count, as after restoring a checkpoint of an older version, compute
+        # the count from the step.
         self._uncounted = 0 if int(self.batches_read.numpy()) else self._expected(step)
         batch = int(self.batches_read.numpy()) + self._uncounted + int(self.skipped.numpy())
         dataset = self._build_at(batch)

@@ -84,8 +84,8 @@ def from_arrays(
     if drop_remainder and not repeat and not shuffle:
         replicas.warn_of_dropped_examples(batch_size, num_rows)
     if input_context is not None and num_rows <= input_context.input_pipeline_id:
-        # This pipeline has no rows, but must take part in the evaluation, because other pipelines
-        # have rows.
+        # Return an empty dataset: this pipeline has no rows, but must take part in the evaluation,
+        # because other pipelines have rows.
         first = tf.distribute.InputContext(num_replicas_in_sync=input_context.num_replicas_in_sync)
         return from_arrays(arrays, batch_size, shuffle=False, input_context=first).take(0)
     begin = position.take() if repeat else None
@@ -227,7 +227,8 @@ def _share_of_pipeline(
     pipelines, index = context.num_input_pipelines, context.input_pipeline_id
     if pipelines == 1:
         return None
-    # With parameter servers, each worker is a single replica and has its own batches.
+    # With parameter servers, the quotient may be 0: each worker is a single replica and has its own
+    # batches.
     size = per_replica * max(1, context.num_replicas_in_sync // pipelines)
     return pipelines * size, range(index * size, (index + 1) * size)
 

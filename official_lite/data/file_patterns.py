@@ -65,8 +65,8 @@ def match_files(input_path: Sequence[str] | str, *, directories: bool = False) -
 
     expand = _expand_directories if directories else _expand
     found = [file for pattern in _patterns(input_path) for file in expand(pattern, tf.io.gfile)]
-    # `describe` looks for files in a directory only if the path of the directory itself is
-    # remembered, not a pattern that matches the directory.
+    # Remember the directories instead of the patterns that match them: `describe` looks for files
+    # in a directory only if the path of the directory itself is remembered.
     remember(found if directories else _patterns(input_path))
     if not found:
         raise errors.DataError(

@@ -163,9 +163,9 @@ class _SharedFiles:
         options = self._options
         num_files = len(self.files) // self.num_pipelines
         cycle_length = options.cycle_length or min(num_files, _MAX_FILES_IN_TURN)
-        # Handing a small record from one thread to another takes longer than reading it from a
-        # local disk. Remote files, and records that must be decompressed or decoded, are read in
-        # parallel.
+        # Read local TFRecord files without extra threads: handing a small record from one thread to
+        # another takes longer than reading it from a local disk. Remote files, and records that
+        # must be decompressed or decoded, are read in parallel.
         if self.dataset_fn is tf.data.TFRecordDataset and not any("://" in f for f in self.files):
             return names.interleave(self.dataset_fn, cycle_length, options.block_length)
         return names.interleave(
@@ -286,7 +286,7 @@ class SoundRecords:
         return place
 
     def _copy_undamaged(self, file: str, whole: str, bounds: list[int], copy: IO[bytes]) -> None:
-        """Append the undamaged records of `whole` to `copy`.
+        """Append the undamaged records of `whole` that lie within `bounds` to `copy`.
 
         Args:
             file: The original file, for messages.

@@ -5,8 +5,8 @@ drawn, and a source whose order depends only on the seed of the run can start at
 
     with position.begin_at(batch=steps * batches_per_step, seed=config.runtime.seed) as begin:
         dataset = task.build_inputs(params)
-    if not begin.is_kept: ...   # the source does not support positions and starts from the
-    beginning
+    if not begin.is_kept:
+        ...  # The source does not support positions and starts from the beginning.
 """
 
 import contextlib

@@ -69,7 +69,7 @@ _SHORT_STEP_SECONDS = 2e-3
 _GAIN = 0.95
 
 # The time in seconds for which a mode is measured repeatedly. Only the shortest measurement counts,
-# because other processes may slow down the others.
+# because other processes on the machine can make a measurement longer.
 _SECONDS_PER_TRIAL = 0.5
 
 _SECONDS_PER_MEASUREMENT = 0.02
@@ -81,7 +81,9 @@ _MIN_MEASUREMENTS = 3
 # busy during the first few measurements.
 _MIN_SECONDS = 0.1
 
-# The number of measurements, counted from the first, for which `_measure` uses the larger limit.
+# The number of measurements, counted from the first, for which `_measure` uses half of
+# `_SECONDS_PER_TRIAL` as the upper limit of a short measurement. Afterwards the limit is
+# `_SECONDS_PER_MEASUREMENT`.
 _GROWING_MEASUREMENTS = 9
 
 

@@ -392,7 +392,11 @@ def _changed_variables(function: tf.types.experimental.ConcreteFunction) -> Iter
 
 
 def _random_state(start: tf.Tensor, index: tf.Tensor) -> tf.Tensor:
-    """Derive the random state of a virtual replica from the state before the step."""
+    """Derive a random state from the state before the step.
+
+    An index below the number of virtual replicas gives the state of a virtual replica. The number
+    itself gives the state after the step.
+    """
     key = tf.cast(tf.stack([start[0], start[-1]]), tf.int64)
     key = tf.random.experimental.stateless_fold_in(key, tf.cast(index, tf.int64))
     numbers = tf.random.stateless_uniform(

@@ -49,7 +49,7 @@ class TFFunction(keras.layers.Layer):
 
 
 class _OnSymbolicTensors(tf.__internal__.dispatch.GlobalOpDispatcher):
-    """Dispatcher for TensorFlow calls whose arguments contain a `keras.KerasTensor`."""
+    """A dispatcher that turns TensorFlow calls on `keras.KerasTensor`s into `TFFunction` layers."""
 
     def handle(self, op: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         # Drop the name of the operation, because the layer has its own name.
@@ -92,7 +92,7 @@ def have_attributes_of_tensorflow() -> None:
 
 def _attribute(variable: keras.Variable, name: str) -> Any:
     value = vars(variable).get("_value")
-    # Do not forward special methods and checkpoint state to the underlying `tf.Variable`.
+    # Do not forward special methods, checkpoint state and `_READS` to the underlying `tf.Variable`.
     if value is None or name.startswith(("__", "_self_", *_READS)):
         raise AttributeError(f"{type(variable).__name__!r} object has no attribute {name!r}")
     return getattr(value, name)

@@ -504,7 +504,10 @@ def _build_from_first(self: MultiHeadAttention, input_shape: Any) -> None:
 
 
 def _build_for(call: Callable[..., Any]) -> Callable[..., None]:
-    """Return a `build` whose parameters are named after inputs of `call`, as Keras requires."""
+    """Return a `build` whose parameters are named after inputs of `call`, as Keras requires.
+
+    If `call` lacks `query` or `value`, the returned `build` takes the shape of a single input.
+    """
     inputs = inspect.signature(call).parameters
     if "query" not in inputs or "value" not in inputs:
         return _build_from_first

@@ -119,7 +119,7 @@ class OneHotMeanIoU(_CountsInFloats, keras.metrics.OneHotMeanIoU):
 
 
 class _Endpoint(keras.layers.Layer):
-    """A layer that returns its input."""
+    """Base class of layers that return their input and add it to the losses or metrics."""
 
     def compute_output_spec(self, value: keras.KerasTensor) -> keras.KerasTensor:
         """Return a dense symbolic tensor, because Keras wrongly marks `2 * x` as sparse."""

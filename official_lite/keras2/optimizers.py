@@ -454,7 +454,10 @@ def _set_method(cls: Any, name: str, method: Callable[..., Any]) -> None:
 
 
 def _name_by_path(variable: keras.Variable | tf.Variable) -> None:
-    """Name a `tf.Variable` after its Keras path, because subclasses compare it with patterns."""
+    """Name the `tf.Variable`s of a Keras variable by its path; skip any other variable.
+
+    Subclasses compare the names of variables with patterns.
+    """
     if isinstance(variable, keras.Variable):
         for copy in keras_variables.local_values(variable):
             # Set a private attribute, because TensorFlow has no other way to rename a variable.

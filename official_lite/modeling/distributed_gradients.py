@@ -378,7 +378,8 @@ class DistributedLossScaleOptimizer(DistributedOptimizer):
     def _stateful_handle_finite_grads(
         self, grads: Sequence[Any], trainable_variables: Sequence[Any]
     ) -> None:
-        # Set the flag inside this method, because Keras may call the method in another thread.
+        # Mark the gradients as summed here rather than in `apply`. The mark is valid for one thread
+        # only, and Keras may call this method in another thread than `apply`.
         with gradients_already_summed():
             super()._stateful_handle_finite_grads(grads, trainable_variables)
         self._bound_scale()
@@ -541,7 +542,11 @@ class _AdamScalars(NamedTuple):
 
 
 class _AdamUpdate(_RowUpdate):
-    """Mixin for `keras.optimizers.Adam` and its subclasses that updates a variable with one kernel.
+    """Mixin for `keras.optimizers.Adam` and its subclasses that makes updates faster.
+
+    If the gradient is dense, one kernel updates the whole variable, unless separate ops are faster
+    (see `_has_fast_kernel`). For variables that are not float32, and with `amsgrad`, Keras' own
+    update is used. If the gradient is sparse, only its rows are updated.
 
     This class computes both `1 - beta` and the powers of beta in float32. Keras uses float32 only
     for the powers, so with a `beta_2` of 0.999 its updates are off by 7 parts per million. The

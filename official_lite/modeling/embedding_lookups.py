@@ -56,7 +56,8 @@ def _plain_embeddings(model: keras.Model | tf.Module) -> Iterator[Any]:
 
 
 def _look_up(layer: keras.layers.Embedding, table: tf.Variable, inputs: tf.Tensor) -> tf.Tensor:
-    # A stateless scope may substitute another value for the variable.
+    # Use Keras' own method with LoRA, which adds a term to the rows, and in a stateless scope,
+    # which may substitute another value for the variable.
     is_plain = not (layer.lora_enabled or stateless_scope.in_stateless_scope())
     if not is_plain or not isinstance(inputs, tf.Tensor):
         return type(layer).call(layer, inputs)

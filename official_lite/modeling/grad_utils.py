@@ -106,9 +106,9 @@ def _on_unscaled(
     if scale is None:
         return list(_run_callbacks(callbacks, pairs))
     unscaled = [(_times(gradient, 1.0 / scale), variable) for gradient, variable in pairs]
-    # Multiply the gradients by the loss scale again, because the optimizer divides by it. Scales
-    # are powers of two, so no precision is lost.
     pairs = _run_callbacks(callbacks, unscaled)
+    # Multiply the gradients by the loss scale again, because the optimizer divides by it. This
+    # loses no precision if the scale is a power of two.
     return [(_times(gradient, scale), variable) for gradient, variable in pairs]
 
 

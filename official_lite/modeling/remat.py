@@ -161,7 +161,8 @@ class _Call:
         for result, mask in zip(results, masks, strict=True):
             if mask is not None:
                 result._keras_mask = mask
-        # A layer may also return None or Python values, which have no gradients.
+        # `results` contains only tensors. Put them back among the other outputs of the layer, such
+        # as None or Python values, which have no gradients.
         rest = iter(results)
         flat = tf.nest.flatten(outputs, expand_composites=True)
         flat = [next(rest) if tf.is_tensor(value) else value for value in flat]

@@ -248,7 +248,7 @@ class MovingStatistics:
             )
 
     def _unsynchronized(self) -> Iterator[Any]:
-        """Yield variables that may differ between replicas because each assigns its own value."""
+        """Yield variables to which each replica assigns its own value, which may differ."""
         parts = tf.train.TrackableView(self._checkpoint).descendants()
         # Variables that optimizers own or update have the same value on all replicas, except for
         # averages of variables that no optimizer updates.

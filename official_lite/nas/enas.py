@@ -214,8 +214,8 @@ class EnasTrainer(one_shot_trainer.OneShotTrainer):
                 loss -= (reward - baseline) * walk.log_prob
                 loss -= config.entropy_weight * walk.entropy
                 loss += config.skip_weight * self._skip_cost(walk)
-            # All replicas compute the same loss, and their gradients are summed, so divide the loss
-            # by the number of replicas.
+            # Average over the samples. All replicas compute the same loss, and their gradients are
+            # summed, so also divide the loss by the number of replicas.
             loss /= config.samples * self.strategy.num_replicas_in_sync
         return differentiable.gradients_or_zeros(tape, loss, self.alphas)
 
@@ -244,8 +244,9 @@ class EnasTrainer(one_shot_trainer.OneShotTrainer):
     def _finite_rewards(self, rewards: Sequence[tf.Tensor], baseline: tf.Tensor) -> list[tf.Tensor]:
         """Replace the rewards that are not finite with a low reward.
 
-        The controller thereby learns to avoid these architectures. The low reward is at most the
-        lowest finite reward of this update, and at most `baseline - max(abs(baseline), 1)`.
+        The controller thereby learns to avoid architectures with such rewards. The low reward is at
+        most the lowest finite reward of this update, and at most
+        `baseline - max(abs(baseline), 1)`.
         """
         stacked = tf.stack(rewards)
         is_finite = tf.math.is_finite(stacked)

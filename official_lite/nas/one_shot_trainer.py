@@ -471,7 +471,8 @@ class IdlePaths:
 
     def __init__(self, model: keras.Model, optimizer: keras.optimizers.Optimizer) -> None:
         places = _places_of_weights(model)
-        # Group variables by their locations, so that a step evaluates each condition only once.
+        # Group variables by their locations, so that `put_back` determines only once per group
+        # whether a step has used its variables.
         self._variables: dict[tuple[_Place, ...], list[Any]] = {}
         outside: list[str] = []
         for weight in model.trainable_variables:
@@ -611,8 +612,8 @@ def _part(
     if arch_data is not None:
         return (params if name == TRAIN else arch_data), input_context
     context = input_context or tf.distribute.InputContext()
-    # Double all counts, so that the batch size per replica and the number of replicas per pipeline
-    # stay the same.
+    # Let the two streams share the data like two workers. Double all counts, so that the batch size
+    # per replica and the number of replicas per pipeline stay the same.
     twice = tf.distribute.InputContext(
         num_input_pipelines=2 * context.num_input_pipelines,
         input_pipeline_id=2 * context.input_pipeline_id + (name == VAL),

@@ -320,7 +320,7 @@ class _Fixing:
         return keras.Sequential(layers) if layers else keras.layers.Identity()
 
     def _fix_or_keep(self, layer: keras.layers.Layer) -> Any:
-        # `_call` replaces an `InputChoice`, because the replacement needs the inputs.
+        # Keep an `InputChoice` here: `_call` replaces it, because the replacement needs the inputs.
         return layer if isinstance(layer, choices.InputChoice) else self.fix(layer)
 
     def _call(self, layer: keras.layers.Layer, *args: Any, **kwargs: Any) -> Any:
@@ -377,8 +377,8 @@ class Draw:
     gates: bool = False
 
 
-# A context variable is local to its thread. Each replica of a `MirroredStrategy` has its own
-# thread.
+# Each replica of a `MirroredStrategy` has its own thread, and thus its own value of this context
+# variable.
 _current: contextvars.ContextVar[Draw | None] = contextvars.ContextVar("draw", default=None)
 
 

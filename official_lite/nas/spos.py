@@ -172,7 +172,8 @@ class SposTrainer(one_shot_trainer.OneShotTrainer):
 
     def _rate_batches(self, batches: list[Any]) -> float:
         rating = float(np.mean([float(self._rate_batch(batch)) for batch in batches]))
-        # Replace NaN, which would be neither better nor worse than any other rating.
+        # Make a rating that is not finite the worst one. NaN would be neither better nor worse than
+        # any other rating.
         return rating if math.isfinite(rating) else -math.inf
 
     @functools.cached_property

@@ -233,7 +233,10 @@ def _asynchronously(manager: tf.train.CheckpointManager) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def _explained(path: str | None) -> Iterator[None]:
-    """Convert errors raised during a restore to a `CheckpointError` that names the checkpoint."""
+    """Convert errors raised during a restore to a `CheckpointError` that names the checkpoint.
+
+    Errors of this project and `NotFoundError` are raised unchanged.
+    """
     try:
         yield
     except (errors.OfficialLiteError, tf.errors.NotFoundError):

@@ -399,7 +399,8 @@ class Controller:
         # disk.
         self._sync_on_async_checkpointing()
         path = checkpoints.save(self.step)
-        if path is None:  # This step is already saved, so a restart would repeat no work.
+        if path is None:
+            # This step is already saved. Record that its checkpoint contains all work so far.
             goodput.current().keep(self.step)
         if self._is_running:
             self._notify_of_checkpoint()
@@ -477,7 +478,10 @@ class Controller:
             yield
 
     def _keeping_metrics(self) -> contextlib.AbstractContextManager[None]:
-        """Return a context manager that preserves the interval's metrics during an evaluation."""
+        """Return a context manager that preserves the trainer's metrics during an evaluation.
+
+        It does nothing if no reporting interval is open or if the trainer is also the evaluator.
+        """
         if self.trainer is None or self.trainer is self.evaluator or not self._inner.is_open:
             return contextlib.nullcontext()
         return self.trainer.keeping_metrics()
@@ -560,7 +564,7 @@ class Controller:
         self._sync_on_async_checkpointing()
 
     def _end_interval(self) -> tuple[runner.Output, runner.Output]:
-        """End the reporting interval, so that hooks find its values in the storage.
+        """End the reporting interval and record its values in the storage, where hooks find them.
 
         Returns:
             The trainer's report, and its values converted to NumPy, with `steps_per_second` added.
@@ -588,8 +592,8 @@ class Controller:
             action(output)
 
     def _report_training(self, logs: runner.Output, has_failed: bool = False) -> None:
-        # Reading the values that graphs logged requires all workers, but after a failure the other
-        # workers may still be training.
+        # Reading the values that graphs logged requires all workers. After a failure, the other
+        # workers may still be training, so do not read these values in a cluster.
         is_alone = self.strategy.cluster_resolver is None
         self._reports.report_training(
             logs,
@@ -601,14 +605,16 @@ class Controller:
     def _prepare_save(self) -> Callable[[], None]:
         """Prepare the evaluator and the writers for a save.
 
-        See `CommittedCheckpointManager.on_save`.
+        Returns:
+            A function that makes the written records durable; see
+            `CommittedCheckpointManager.on_save`.
         """
         goodput.current().keep(self.step)
         self._notify_evaluator("before_checkpoint")
         return self._reports.before_save(step=self.step)
 
     def _rewind(self) -> None:
-        """Remove all records that an interrupted run wrote for steps after the current step."""
+        """Remove all records of later steps before training continues from the current step."""
         self._must_rewind = False
         goodput.current().rewind(self.step)
         self._reports.rewind(self.step)
@@ -634,7 +640,10 @@ class Controller:
 
     @goodput.measuring("saving")
     def _sync_on_async_checkpointing(self) -> None:
-        """Wait for a save in progress. Subclasses written for Orbit call this method."""
+        """Wait for a save in progress and notify the hooks of its checkpoint.
+
+        Subclasses written for Orbit call this method.
+        """
         if self._checkpoints is not None:
             self._checkpoints.wait()
             self._notify_of_checkpoint()
@@ -649,7 +658,10 @@ class Controller:
 
     @contextlib.contextmanager
     def _running(self, last_step: int) -> Iterator[None]:
-        """Notify the hooks when training begins and when it ends, including when it fails."""
+        """Enter the context of a training run, and notify the hooks when it begins, ends or fails.
+
+        After a stop signal, save the state before raising the error of the signal.
+        """
         self._is_running = True
         self.last_step = last_step
         self.is_interrupted = False
@@ -864,7 +876,7 @@ class InnerLoop:
                 f"{type(self._trainer).__name__} should have trained from step {start} to step "
                 f"{stop}, but `global_step` is {reached}. Each step must add 1 to it, even if "
                 "loss scaling skips the update (see `orbit.utils.create_global_step`), and the "
-                "trainer must not suppress the end of the data."
+                "trainer must not catch the error at the end of the data."
             )
 
     def report(self) -> runner.Output:

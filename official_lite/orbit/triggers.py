@@ -129,8 +129,8 @@ class AllOf(Trigger):
         return max(finite, default=math.inf)
 
     def is_due(self, step: int) -> bool:
-        # Query time triggers last: when a time trigger is due, its interval restarts, even if other
-        # triggers are not due.
+        # Query time triggers, whose `next_step` is infinite, last. When a time trigger is due, its
+        # interval restarts, even if other triggers are not due.
         asked = sorted(self._triggers, key=lambda trigger: trigger.next_step(step) == math.inf)
         return bool(asked) and all(trigger.is_due(step) for trigger in asked)
 

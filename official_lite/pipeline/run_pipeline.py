@@ -354,8 +354,8 @@ def _check(plan: _Plan, earlier: Sequence[_Plan]) -> None:
         earlier_phases={other.phase: other.model_dir for other in earlier if other.trains},
         # Custom stages may download weights and files, so these may not exist yet.
         reads_weights=all(is_default(name, plan.stages[name]) for name in _BRING_WEIGHTS),
-        # Skip the check of input files in a cluster: if one process failed alone, the others would
-        # wait for it.
+        # Skip the check of input files in a cluster: if only one process failed, the other
+        # processes would wait for it.
         reads_files=is_alone
         and all(is_default(name, plan.stages[name]) for name in ("prepare", "build")),
     )

@@ -258,8 +258,8 @@ class Stage:
         Returns:
             The name of a later stage to run next; None for the following stage.
         """
-        # This method is not abstract: `view` works without it, and this error names the incomplete
-        # class.
+        # Raise an error that names the incomplete class, instead of making this method abstract.
+        # `view` does not need this method.
         raise NotImplementedError(f"{type(self).__name__} has no `__call__`. Define this method.")
 
     @classmethod

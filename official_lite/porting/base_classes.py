@@ -20,7 +20,8 @@ _PACKAGES = {
     "keras2": "official_lite.keras2",
 }
 _MODELS = ("keras.Model", "keras.models.Model", "keras.Sequential", "keras.models.Sequential")
-# Classes whose arguments or initial weights differ in Keras 3, or that are not public there.
+# Classes and functions that are replaced wherever they are used. With Keras 3, they are not public,
+# or their arguments, initial weights or other behavior differ.
 _REPLACED = {
     "keras.__internal__.losses.LossFunctionWrapper": "keras2.LossFunctionWrapper",
     "keras.layers.EinsumDense": "keras2.EinsumDense",

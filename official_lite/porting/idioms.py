@@ -350,7 +350,8 @@ def _saved_model(call: cst.Call, tensorflow: str) -> cst.BaseExpression | None:
     if save_format.value.evaluated_value != "tf" or not tensorflow:
         return None
     func = cst.ensure_type(call.func, cst.Attribute)
-    # A SavedModel always includes the optimizer, if the model has one.
+    # `tf.saved_model.save` has none of these arguments. A SavedModel always includes the optimizer,
+    # if the model has one.
     left_out = ("save_format", "include_optimizer", "overwrite")
     args = [arg for arg in call.args if keyword_of(arg) not in left_out]
     model = cst.Arg(func.value, comma=COMMA)

@@ -47,8 +47,8 @@ _SUFFIXES = (".py", ".ipynb", *_CONFIGS)
 _DOTTED = re.compile(r"(?<![\w./-])(?:official|orbit|tf_keras|tensorflow\.keras)(?:\.\w+)+")
 # The comment that marks the start of each cell in the code of a notebook.
 _CELL = "# The cell "
-# The replacement for the start of a line that only IPython understands. It is a statement rather
-# than a comment, because such a line may be the only line of a block.
+# The text that is inserted before a line that only IPython understands. It makes the line a
+# statement rather than a comment, because the line may be the only one of a block.
 _FOR_IPYTHON = "pass  # For IPython: "
 _NOT_A_FOLDER_NAME = re.compile(r"\W")
 

@@ -175,7 +175,10 @@ def _keras_api() -> dict[str, frozenset[str]]:
 
 
 def _listed(node: ast.Assign | ast.AnnAssign) -> set[str]:
-    """Return the names in `__all__`, some of which the module may define dynamically."""
+    """Return the names that an assignment to `__all__` lists; empty for any other assignment.
+
+    The module may define some of the names dynamically.
+    """
     targets = node.targets if isinstance(node, ast.Assign) else [node.target]
     if not any(isinstance(t, ast.Name) and t.id == "__all__" for t in targets):
         return set()

@@ -70,7 +70,7 @@ function axis(values, { isLog, range, start, end, count, margin, leastStep = 0 }
     low = Math.min(low, value);
     high = Math.max(high, value);
   }
-  // Smoothing may change the last digit of a constant.
+  // Treat almost equal values as constant, because smoothing may change their last digit.
   const isConstant = high - low <= 1e-9 * Math.abs(high);
   if (isLog) {
     if (isConstant) [low, high] = [low / 2, high * 2];

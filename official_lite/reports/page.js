@@ -13,7 +13,7 @@ function connectSwitches() {
         act(input);
         redraw();
       });
-      // After a reload, browsers may restore the input's last value.
+      // Apply the current value, too, because browsers may restore it after a reload.
       act(input);
     });
   const toggle = (set, value, isShown) => (isShown ? set.delete(value) : set.add(value));

@@ -23,7 +23,7 @@ _NUM_BEST_TRIALS = 5
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Part:
-    """A group of sections about the same runs, with switches for its charts."""
+    """A group of sections about the same runs or one study, whose charts share their switches."""
 
     title: str
     sections: Sequence[markup.Section]

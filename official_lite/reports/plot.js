@@ -185,7 +185,7 @@ class Plot {
       end: this.right,
       count: Math.floor((this.right - this.left) / 60),
       margin: this.hasNamedPoints && !this.zoom ? 0.04 : 0,
-      // Steps and trials are integers, so their ticks are, too.
+      // If all values are integers, such as steps or trials, so are their ticks.
       leastStep: xs.every(Number.isInteger) ? 1 : 0,
     });
     if (names.length) this.x.ticks = this.nameTicks(names);

@@ -413,10 +413,10 @@ def _minutes(run: Run, series: Series) -> list[float]:
 
 
 def _quantity(split: str, name: str, others: Container[str]) -> str:
-    """Return the name without the prefix of its split, so that splits share a chart.
+    """Return a metric's name without the prefix of its split, so that splits share a chart.
 
-    A metric that already has the shortened name is marked with `(metric)`, so that it is not drawn
-    in the chart of the trainer's loss.
+    If a split has both `training_loss` and a metric `loss`, for example, the name of the metric
+    becomes `loss (metric)`, so that it is not drawn in the chart of the trainer's loss.
     """
     prefixes = {"train": "training_", "validation": "validation_", "test": "test_"}
     prefix = prefixes.get(split, "")

@@ -461,7 +461,7 @@ def _pareto_chart(study: Study, x: int, y: int) -> charts.Chart:
 def _by_state(
     trials: Sequence[Trial], point: Callable[[Trial], tuple[float, float]]
 ) -> list[charts.Series]:
-    """Build one series per trial state.
+    """Build a series of the complete trials and one of the pruned trials, each if there are any.
 
     Pruned trials are less prominent, because their values are not final.
     """

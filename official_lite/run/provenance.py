@@ -194,7 +194,7 @@ def _configured_patterns(value: Any, name: str, skipped: Container[str] = ()) ->
 
 
 def _list_names(path: str) -> list[str]:
-    """List an entry of `sys.path`; return nothing if it is not a readable directory."""
+    """Return the file names in an entry of `sys.path`; none if it is not a readable directory."""
     try:
         return os.listdir(path) if os.path.isdir(path) else []
     except OSError:

@@ -180,7 +180,7 @@ class Run:
     @property
     def steps_per_epoch(self) -> float | None:
         """The number of steps in an epoch; None unless `trainer.train_epochs` is at least 1."""
-        # The epochs of a shorter run, such as a dry run, have no meaning.
+        # For a run that is shorter than an epoch, such as a dry run, epochs have no meaning.
         epochs = self.given.get("trainer.train_epochs")
         if not self.train_steps or not isinstance(epochs, int | float) or epochs < 1:
             return None
@@ -400,9 +400,9 @@ class _Reader:
             return {}, [f"the file can't be read: {error}"]
 
     def best(self, config: Mapping[str, Any]) -> BestCheckpoint | None:
-        """Return the best checkpoint, kept by the trainer or else by a hook.
+        """Return the best checkpoint, kept by the trainer or else by a hook; None if there is none.
 
-        Each of them has a separate subdirectory with an `info.json`.
+        The trainer and each such hook have a separate subdirectory with an `info.json`.
         """
         trainer = config.get("trainer")
         kept = trainer.get("best_checkpoint_export_subdir") if isinstance(trainer, dict) else None

@@ -333,7 +333,10 @@ class RunRecord(contextlib.AbstractContextManager["RunRecord"]):
         files.write_text(os.path.join(self._model_dir, f"params.{number}.yaml"), old)
 
     def _publish(self) -> None:
-        """Write the record after its line in the chain, so that the chain is never out of date."""
+        """Write the record; in training, first append its line to the chain.
+
+        In this order, the chain is never out of date.
+        """
         if self._is_training:
             entries = {
                 "start_time": self._entries["start_time"],
@@ -561,8 +564,9 @@ def _log_to_file(path: str) -> python_logging.Handler | None:
     handler = _LogFile(path, encoding="utf-8")
     handler.setFormatter(logging.PythonFormatter())
     if not python_logging.root.handlers:
-        # absl calls `basicConfig` before its first message, but only if the root logger has no
-        # handler. Call it here, because absl would mistake the file handler for a terminal handler.
+        # Before its first message, absl calls `basicConfig`, which adds a terminal handler. absl
+        # calls it only if the root logger has no handler. The file handler would prevent this
+        # call, so make the call here.
         python_logging.basicConfig()
     # The handler is added to the root logger instead of absl's logger, because user code may use
     # Python's loggers.

@@ -113,7 +113,8 @@ def _compiler_id() -> str:
     flags = [os.environ.get(name, "") for name in ("XLA_FLAGS", "TF_XLA_FLAGS")]
     parts += [platform.machine(), *flags]
     if files.exists(_PROCESSORS):
-        # Skip the other fields, such as the current clock speed and the processor number.
+        # Skip fields that do not describe the kind of processor, such as the processor number and
+        # the current clock speed.
         first = files.read_text(_PROCESSORS).partition("\n\n")[0]
         parts += re.findall(r"(?im)^(?:model name|cpu part|flags|features)\s*:.*$", first)
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]

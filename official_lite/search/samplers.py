@@ -139,6 +139,9 @@ class SeededSampler(samplers.BaseSampler):
 
         This advances the sampler's random number generator to the point of the interruption, so the
         remaining draws are the same as in an uninterrupted trial.
+
+        Returns:
+            The values that the sampler's `sample_relative` draws for the trial.
         """
         bare = copy.copy(trial)
         bare.params, bare.distributions = {}, {}
@@ -194,7 +197,7 @@ class RegularizedEvolutionSampler(samplers.BaseSampler):
         self._random = np.random.default_rng(seed)
         self._independent = samplers.RandomSampler(seed=seed)
         # Maps the number of each running trial to its parent and to the name of the parameter to
-        # mutate. Trials may run in several threads.
+        # mutate. Several trials may be running at once, in different threads.
         self._mutations: dict[int, tuple[trial.FrozenTrial, str | None]] = {}
 
     def reseed_rng(self) -> None:

@@ -221,7 +221,7 @@ def _study_name(config: search_config.SearchConfig, study_dir: str) -> str:
 
 
 def _describe(config: search_config.SearchConfig) -> str:
-    """Return the storage URL without its user name and password; `the journal` if there is none."""
+    """Return the storage URL without its user name and password; `the journal` without a URL."""
     return _without_password(config.storage) if config.storage else "the journal"
 
 

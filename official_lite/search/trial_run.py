@@ -206,7 +206,7 @@ def run_trial(evaluate: Callable[[TrialRun], Any], trial: TrialRun) -> Outcome:
         outcome = Outcome(state="pruned")
     except (errors.PreemptedError, errors.DiskFullError):
         raise
-    except (Exception, SystemExit) as error:  # An error in one trial must not end the others.
+    except (Exception, SystemExit) as error:  # An error must not end the other trials.
         logging.exception("Trial %d failed.", trial.number)
         outcome = Outcome(state="fail", reason=f"{type(error).__name__}: {error}")
     finally:

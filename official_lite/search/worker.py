@@ -280,8 +280,8 @@ def _run_in_process(job: StudyJob, number: int, model_dir: str) -> Outcome:
     ended = Outcome.read(model_dir)
     if ended is not None:
         return ended
-    # A trial that fails writes `trial.json`, unless it was stopped or the disk is full. The exit
-    # code of a `CheckpointError` therefore means that the disk is full.
+    # A trial that fails writes `trial.json`, unless it was stopped or the disk is full. This trial
+    # wrote no `trial.json`, so the exit code of a `CheckpointError` means that the disk is full.
     raise_if_stopped(process, f"Trial {number}", output_path)
     reason = f"its process ended {describe_end(process)}; see {output_path}"
     return Outcome(state="fail", reason=reason)

@@ -260,7 +260,10 @@ class GraphMetrics:
     def _take_sums(
         self,
     ) -> tuple[dict[str, tuple[float, float]], dict[str, Array], list[str]]:
-        """Return scalars and histograms summed over replicas, and the names of new images."""
+        """Return scalars and histograms summed over replicas, and the names of new images.
+
+        The scalars and histograms are reset.
+        """
         if self._read_and_reset is None:
             self._read_and_reset = self._build_read_and_reset()
         sums = self._read_and_reset().numpy()
@@ -593,7 +596,11 @@ def put_histogram(name: str, values: tf.Tensor | npt.NDArray[Any]) -> None:
 
 
 class _EagerScalar:
-    """An accumulator for the values of one scalar that are recorded eagerly in one interval."""
+    """An accumulator for the values of one scalar in one interval.
+
+    `add` adds a value that is recorded eagerly, and `add_sum` the sum of several values, such as
+    those recorded in graphs.
+    """
 
     def __init__(self) -> None:
         self._total = 0.0

@@ -285,14 +285,17 @@ class TensorBoardWriter(Writer):
         self._created |= {os.path.join(folder, n) for n in _list_event_files(folder) - before}
         # In an empty folder, the start event discards nothing, but readers then expect further
         # start events. Do not write a start event to a folder that another job writes to, because
-        # readers would also discard the events of that job after the step.
+        # readers would also discard the events of that job after the step of the start event.
         is_known = not before or self._rewound_to is not None
         if is_known and not self._job and all(map(self._own_name.fullmatch, before)):
             _write_start(writer, self._rewound_to or 0)
         return writer
 
     def _forget_repeated(self, relative_path: str, tags: Collection[str]) -> None:
-        """Remove values of `tags` that an earlier process wrote at the step of the last rewind."""
+        """Remove values of `tags` that an earlier process wrote at the step of the last rewind.
+
+        Each file is truncated at the first event that contains such a value.
+        """
         folder = os.path.join(self._directory or "", relative_path)
         for path in self._files_of_earlier_processes(folder):
             repeated = (

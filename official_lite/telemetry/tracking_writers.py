@@ -54,7 +54,8 @@ class MlflowWriter(Writer):
         directory = os.fspath(model_dir)
         own_store = _own_store(directory) if tracking_uri is None else None
         if own_store is not None:
-            # By default, MLflow would create `mlflow.db` and `mlruns` in the working directory.
+            # Store the run in the model directory. By default, MLflow would create `mlflow.db` and
+            # `mlruns` in the working directory.
             files.makedirs(directory)
         self._client = _open_client(own_store or tracking_uri)
         self._run_id = self._resume_or_create(directory, experiment, own_store is not None)

@@ -144,7 +144,7 @@ def _measure_model(
 def _write_and_call(
     model: Any, path: str, format: str, inputs: run_model.ModelInputs
 ) -> tuple[ExportedCall, list[Any]]:
-    """Write the model, and return the exported model and its outputs."""
+    """Write the model and load it back; return the function that calls it, and its outputs."""
     act = "written"
     try:
         with error_report.naming_the_resource(to_save_memory="End other programs"):

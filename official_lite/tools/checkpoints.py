@@ -194,7 +194,7 @@ def _shape_text(shape: Sequence[int] | None) -> str:
 
 
 def _find(path: str) -> str:
-    """Return the checkpoint that a path refers to, with or without a file suffix."""
+    """Return the newest checkpoint in a directory, or the one at a path with or without suffix."""
     if os.path.isdir(path):
         found = run_reading.list_checkpoints(path)
         if not found:

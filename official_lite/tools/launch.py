@@ -59,9 +59,8 @@ _SIGNALS = {
 }
 _SECONDS_BETWEEN_LOOKS = 0.05
 
-# A scheduler may send its signal to all processes while the launcher forwards it as well. Signals
-# within this time are treated as one request.
-_SECONDS_OF_ONE_WISH = 0.5
+# Signals that the launcher receives within this time are treated as one request to stop.
+_SECONDS_OF_ONE_REQUEST = 0.5
 
 _output_lock = threading.Lock()
 
@@ -656,7 +655,7 @@ class LaunchedCluster:
         if self._asked_time is None:
             self._asked_time = now
             self._send_to_trainers(_SIGNALS[signal.Signals(number)])
-        elif now - self._asked_time > _SECONDS_OF_ONE_WISH:
+        elif now - self._asked_time > _SECONDS_OF_ONE_REQUEST:
             for process in self._processes:
                 process.kill()
 

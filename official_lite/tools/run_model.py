@@ -292,7 +292,10 @@ def _names(specs: Any) -> list[str]:
 
 
 def _few(args: Any, arrays: Sequence[Any], specs: Any) -> Any:
-    """Return the arguments for the first examples of a batch, with the dtypes of the specs."""
+    """Return the arguments for the first examples of a batch, with the dtypes of the specs.
+
+    All rows are kept if an array is a scalar or if the arrays differ in their first dimension.
+    """
     sizes = {array.shape[0] if array.ndim else None for array in arrays}
     rows = slice(_MAX_EXAMPLES if len(sizes) == 1 and None not in sizes else None)
     leaves = [

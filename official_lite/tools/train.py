@@ -33,7 +33,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         argv: The name of the program and its flags. Defaults to `sys.argv`.
     """
     _define_flags()
-    # For `--help`, absl shows the docstring and the key flags of the script that was started.
+    # Copy the docstring and the key flags to the script that was started, because absl shows those
+    # of the script for `--help`.
     sys.modules["__main__"].__doc__ = __doc__
     for module in (experiment_flags.__name__, __name__):
         for flag in FLAGS.get_key_flags_for_module(module):

@@ -24,8 +24,9 @@ from official_lite.core import base_trainer, train_data
 from official_lite.modeling.optimization.configs import learning_rate_config
 from official_lite.tools import sources
 
-# Overrides for runs of a few steps. They turn off output, intervals in epochs, and the check for
-# non-finite values, because a sweep is expected to diverge.
+# Overrides for runs of a few steps. They turn off hooks, output, intervals in epochs, and restarts
+# after running out of memory. They also turn off the check for non-finite values, because a sweep
+# is expected to diverge.
 _LEFT_OUT: dict[str, Any] = {
     "train_epochs": None,
     "validate_every_epochs": None,

@@ -321,8 +321,9 @@ class _Trials:
         return SizeTrial(batch_size=size, result=result, memory=memory)
 
     def _judge(self, size: int, probe: "trial_training.Probe") -> SizeTrial:
-        # Until a size fits, the unit is unknown, so training may fail only because the size is not
-        # a multiple of the unit. This is not an error in the config.
+        # Raise an error for any problem with the first size, which comes from the config. For a
+        # later size, raise an error in the config only if some size has fit. Until then, the unit
+        # is unknown, and training may fail merely because the size is not a multiple of the unit.
         is_mistake = probe.is_of_config and any(trial.fits for trial in self.by_size.values())
         if probe.problem and (is_mistake or not self.by_size):
             raise errors.ConfigValueError(f"Can't train with batches of {size}: {probe.problem}")

@@ -305,7 +305,10 @@ def _check_order(links: Sequence[chain.Link]) -> Iterator[Check]:
 
 
 def _describe_start(link: chain.Link, links: Sequence[chain.Link]) -> str:
-    """Describe the start that wrote a record: its time, and the changes since the last record."""
+    """Describe the start that wrote a record.
+
+    The text contains its time, the changes since the last record, and the Git commits.
+    """
     texts = [f"of the start at {link.entries.get('start_time')}"]
     earlier = [e for e in links[: link.number - 1] if "code_sha256" in e.entries]
     for name in ("code", "environment", "inputs"):
@@ -364,7 +367,10 @@ def _check_files(prefix: str, link: chain.Link, links: Sequence[chain.Link]) -> 
 
 
 def _check_commit(prefix: str, previous: Any, links: Sequence[chain.Link]) -> Check | None:
-    """Compare a commit file with the files of its checkpoint and with the links before it."""
+    """Compare a commit file with the checkpoint's files and with the chain.
+
+    Return the failed check, or None if they match.
+    """
     name, path = os.path.basename(prefix), os.path.basename(commit.path_of(prefix))
     try:
         committed = commit.read(prefix)
@@ -412,10 +418,11 @@ def _check_file(
     entry: str,
     read_sha256: Callable[[str], str],
 ) -> Check:
-    """Compare a file with the last record.
+    """Compare a file with the last record and, if no checkpoint follows it, with earlier records.
 
-    If a start is killed after it added its line to the chain but before it wrote its files, the
-    files still match the previous record. Such a start has saved no checkpoint.
+    If a start is killed after it added its record to the chain but before it wrote its files, the
+    files still match an earlier record. Such a start has saved no checkpoint, so the search for a
+    match ends at a record that is followed by a checkpoint.
     """
     path = os.path.join(run_dir, file)
     wanted: list[str] = []

@@ -567,8 +567,8 @@ class CsvSource(_TableSource):
                     block_size=len(content) + 1 if is_one_block else _CSV_BLOCK_BYTES,
                     use_threads=False,
                 ),
-                # `newlines_in_values` slows down parsing. Only quoted values can contain line
-                # breaks, so set it only if there are quotes.
+                # Set `newlines_in_values`, which slows down parsing, only if there are quotes: only
+                # quoted values can contain line breaks.
                 pa_csv.ParseOptions(newlines_in_values=b'"' in content),
                 pa_csv.ConvertOptions(
                     column_types=self._types, include_columns=self._selected or None
@@ -631,8 +631,8 @@ def _count_rows(path: str, begin: int) -> list[tuple[int, int, int]]:
 def _line_ends(content: npt.NDArray[np.uint8], *, is_last: bool) -> npt.NDArray[np.int64]:
     """Return the positions of the line breaks that end a row of `content`.
 
-    The content must start outside quotes. The end of the last row is included if it lacks a line
-    break.
+    The content must start outside quotes. If `is_last` is set and the last row lacks a line break,
+    the end of the content is included.
     """
     ends = np.flatnonzero(content == _LINE_BREAK)
     quotes = np.flatnonzero(content == _QUOTE)

@@ -140,8 +140,9 @@ class Config(params_dict.ParamsDict):
         if not self.IS_LENIENT and key not in self._field_types() and key not in self:
             raise self._unknown_key(key, cursor)
         self._set(key, value, self.__dict__.get(key), cursor)
+        # The constructor sets `_locked` after it has assigned all fields. Until then, do not clear
+        # mutually exclusive fields.
         if "_locked" in self.__dict__:
-            # Do not clear mutually exclusive fields while the constructor assigns the fields.
             self._clear_rivals({key: value})
 
     def __eq__(self, other: object) -> bool:
@@ -219,8 +220,8 @@ class Config(params_dict.ParamsDict):
 
     def _refuse_rivals(self, given: Mapping[str, Any], cursor: Cursor) -> None:
         for name, rival in self.CLEARS.items():
-            # A serialized config contains the default of a field even if a mutually exclusive field
-            # replaces it.
+            # Treat a default value as not given: a serialized config contains the default of a
+            # field even if a mutually exclusive field replaces it.
             is_given = given.get(name) not in (None, getattr(type(self), name))
             if is_given and given.get(rival) is not None:
                 raise errors.ConfigValueError(
@@ -614,7 +615,7 @@ class UnionType(FieldType):
 
 
 def _described(value: object) -> str:
-    """Return a value and its type for an error message, shortened to a readable length."""
+    """Describe a value for an error message, usually by its shortened `repr` and its type."""
     if value is None:
         return "null"
     if isinstance(value, params_dict.ParamsDict):
@@ -715,7 +716,8 @@ class PluginConfig(FreeConfig):
     def _require_name(self, cursor: Cursor) -> None:
         name = self.get("name")
         if not isinstance(name, str) or not name:
-            # An entry like `{early_stopping: {patience: 3}}` has the name as its key.
+            # In an entry like `{early_stopping: {patience: 3}}`, the name is the key. Use the key
+            # as the example in the message.
             nested = [key for key in self._keys() if isinstance(self.get(key), Config)]
             example = nested[0] if nested and name is None else "…"
             raise errors.ConfigValueError(

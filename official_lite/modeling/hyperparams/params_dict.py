@@ -51,7 +51,8 @@ class RestrictionError(errors.ConfigValueError, KeyError):
 class _Method:
     """Config method that stays callable even if the config has a key of the same name.
 
-    Python looks up a descriptor with `__set__` in the class before it looks at the instance.
+    Keys are stored in the instance, but Python looks up a descriptor with `__set__` in the class
+    before it looks at the instance.
     """
 
     def __init__(self, function: Callable[..., Any]) -> None:
@@ -240,7 +241,10 @@ class ParamsDict:
 
     @classmethod
     def _explain_mismatch(cls, value: object, path: str) -> str:
-        """Return a hint, with a leading space, for a value that is neither a config nor a dict."""
+        """Return a hint for the error about a value that is neither a config nor a dict.
+
+        The hint starts with a space. It is empty unless a subclass overrides this method.
+        """
         del value, path
         return ""
 

@@ -441,7 +441,7 @@ class _Loader(yaml.SafeLoader):
 
 
 class _Builder:
-    """Builder of plain values from YAML nodes. Each use of an alias counts toward the limit."""
+    """Builder of plain values from YAML nodes; each use of an alias counts toward `MAX_NODES`."""
 
     def __init__(self, source: str) -> None:
         self._source = source
@@ -733,7 +733,7 @@ def _csv_hint(rest: str) -> str:
 
 
 def _tree(text: str) -> dict[str, Any]:
-    """Return nested mappings whose leaves are the unparsed values."""
+    """Split an override into nested mappings whose leaves are the unparsed values."""
     tree: dict[str, Any] = {}
     position = 0
     while position < len(text.rstrip()):

@@ -36,7 +36,6 @@ class MultiTaskBaseModel(tf.Module):
 
     def _instantiate_sub_tasks(self) -> dict[str, keras.Model]:
         """Return the model of each task, by task name; subclasses override this method."""
-        # This method is not abstract, because `tf.Module` and `abc` have conflicting metaclasses.
         raise NotImplementedError(
             f"{type(self).__name__} has no `_instantiate_sub_tasks`. Override it to return a dict "
             "of Keras models by task name."
@@ -60,7 +59,8 @@ class MultiTaskBaseModel(tf.Module):
     @property
     def trainable_variables(self) -> tuple[Any, ...]:
         """The variables that training may change."""
-        # Ask the layers, because freezing a layer does not change `trainable` in its variables.
+        # Ask the layers: a frozen layer returns no trainable variables, even if `trainable` is True
+        # for some of its variables.
         trainable = {
             id(variable)
             for part in self._parts()

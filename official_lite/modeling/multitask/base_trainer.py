@@ -245,7 +245,12 @@ class MultiTaskBaseTrainer(base_trainer.Trainer):
         return losses
 
     def _weight_in(self, name: str, batch: nests.Nest) -> Any:
-        """Return a task's batch size as a fraction of the largest batch size among all tasks."""
+        """Return the weight of a replica's batch of one task in the mean training losses.
+
+        The weight is the product of two factors: the task's batch size as a fraction of the largest
+        batch size among all tasks, or 1 if a batch size is not configured; and the weight of this
+        replica's part of the batch.
+        """
         sizes = self._batch_sizes
         weight = self._weight_of_part(batch, sizes[name])
         share = sizes[name] / max(sizes.values()) if all(sizes.values()) else 1.0

@@ -107,7 +107,7 @@ class MultiTaskInterleavingTrainer(base_trainer.MultiTaskBaseTrainer):
         return results
 
     def _check_step(self) -> None:
-        # Each task has its own train step, so a single Keras model for all tasks is accepted, too.
+        # Accept a single Keras model for all tasks, too, because each task has its own train step.
         for task in self.multi_task.tasks.values():
             step_checks.require_signature(
                 task.train_step, "inputs", model="", optimizer="", metrics=""

@@ -85,8 +85,8 @@ class MultiTaskRunner(core_lib.OrbitExperimentRunner):
     def _find_unneeded(self) -> Iterator[Any]:
         yield from super()._find_unneeded()
         if not self.trains:
-            # Best checkpoints written by older versions do not contain the step counters of the
-            # tasks.
+            # Accept checkpoints without the step counters of the tasks, because older versions
+            # wrote best checkpoints without them.
             yield from getattr(self.trainer.checkpoint, "task_step_counters", {}).values()
 
     def _build_train_actions(self, trainer: Any) -> list[orbit.Action]:
@@ -325,8 +325,8 @@ def run_experiment_with_multitask_eval(
         errors.OfficialLiteError: For any problem that the user can fix; see `common.errors`.
     """
     model_dir = files.expand_home(model_dir)
-    # `core_lib.execute` passes `params` to `build_runner` only if `trainer.fit_memory` changes the
-    # config, so resolve the config before it becomes the default of this argument.
+    # Resolve the config before it becomes the default argument of `build_runner`, because
+    # `core_lib.execute` passes a config only if `trainer.fit_memory` changes it.
     params = train_data.resolve_epochs(parsing.expand_home(params), train_task, mode, model_dir)
 
     def build_runner(
@@ -446,7 +446,10 @@ def _add_positions(
     task: multitask.MultiTask,
     params: configs.MultiTaskExperimentConfig,
 ) -> None:
-    """Add the positions in the training data to `checkpoint`, so that saving it preserves them."""
+    """Add the positions in the training data to `checkpoint`, so that saving it preserves them.
+
+    For the interleaving trainer, also add the step counters of the tasks.
+    """
     distribute = orbit.utils.make_distributed_dataset
     items: Any = train_data.TrainDataByTask(task.tasks, params, distribute).variables
     if params.trainer.trainer_type == "interleaving":

@@ -111,7 +111,8 @@ class ScheduleFreeAdamW(keras.optimizers.ScheduleFreeAdamW):
         rate, step = (tf.cast(x, variable.dtype) for x in (learning_rate, self.iterations + 1))
         if self.warmup_steps:
             rate *= tf.minimum(step / self.warmup_steps, 1.0)
-        # The weights are `beta_1` times their average plus `1 - beta_1` times the momentum.
+        # The weights are `beta_1` times their average plus `1 - beta_1` times the momentum, so
+        # `average` is the average of the weights times `beta_1`.
         average = variable - (1.0 - self.beta_1) * momentum
         self.assign_add(velocity, (tf.square(gradient) - velocity) * (1.0 - self.beta_2))
         unbiased = velocity / (1.0 - tf.pow(tf.cast(self.beta_2, variable.dtype), step))

@@ -314,7 +314,7 @@ class ExponentialMovingAverage(
 
     @property
     def variables(self) -> list[Any]:
-        """The averages, followed by the inner optimizer's variables."""
+        """The wrapper's own variables, such as averages, then the inner optimizer's variables."""
         return [*self._variables, *self.inner_optimizer.variables]
 
     def sum_gradients(self, gradients: Sequence[Any], variables: Sequence[Any]) -> list[Any]:

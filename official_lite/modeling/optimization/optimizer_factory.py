@@ -25,8 +25,6 @@ __all__ = ["OptimizerFactory", "follow_weights", "register_optimizer_cls", "prep
 
 LearningRate: TypeAlias = "keras.optimizers.schedules.LearningRateSchedule | float"
 
-# `LEGACY_OPTIMIZERS_CLS` and `NEW_OPTIMIZERS_CLS` are the same table, because Keras has removed the
-# legacy optimizers.
 OPTIMIZERS_CLS: dict[str, Callable[..., Any]] = {
     "sgd": keras.optimizers.SGD,
     "sgd_experimental": keras.optimizers.SGD,
@@ -49,16 +47,17 @@ OPTIMIZERS_CLS: dict[str, Callable[..., Any]] = {
     "schedule_free_adamw": adamw.ScheduleFreeAdamW,
 }
 
+# Keras has removed the legacy optimizers, so these names refer to the same table.
 LEGACY_OPTIMIZERS_CLS = OPTIMIZERS_CLS
 
 NEW_OPTIMIZERS_CLS = OPTIMIZERS_CLS
 
 
 def _of_config(schedule_cls: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function that builds a schedule from all fields of its config.
+    """Return a function that calls `schedule_cls` with the fields of its config, without ratios.
 
-    Model Garden subclasses of the factory call the function with `**config.as_dict()`. The ratio
-    fields are dropped: they are None once they are converted to steps.
+    Model Garden subclasses of the factory call the function with `**config.as_dict()`, which
+    includes the ratio fields. Their values are None once they are converted to steps.
     """
 
     def build(*args: Any, **fields: Any) -> Any:
@@ -248,7 +247,12 @@ def _build(
 
 
 def _complete(config: base_config.Config, path: str) -> dict[str, Any]:
-    """Return the fields of a schedule's config, all of which must be set."""
+    """Return the fields of a schedule's config, except ratios, as keyword arguments.
+
+    Raises:
+        ConfigValueError: A required field is not set or is invalid, or a ratio is not yet converted
+            to steps.
+    """
     arguments: dict[str, Any] = config.as_dict()
     for ratio in type(config).CLEARS.values():
         if arguments.pop(ratio, None) is not None:

@@ -136,7 +136,7 @@ class BatchNormStatistics:
 class _Recorder:
     """An accumulator for the count, the sum and the sum of squares of a layer's inputs.
 
-    All values are relative to the initial moving mean. This avoids a loss of precision when the
+    The initial moving mean is subtracted from the inputs. This avoids a loss of precision when the
     mean is large and the variance is small.
     """
 
@@ -413,8 +413,8 @@ class StochasticWeightAveraging(Hook):
                 self._save()
 
     def state_dict(self) -> dict[str, Any]:
-        # Return a state even if there is no average yet, because empty states are not saved.
-        # Restoring the checkpoint must discard an average that was started after the save.
+        # Return a state even if there is no average yet. An empty state would not be saved, so
+        # restoring the checkpoint would not discard an average that was started after the save.
         arrays = {f"average_{i}": average for i, average in enumerate(self._average)}
         return {"num_averaged": self._num_averaged, **arrays}
 
@@ -434,9 +434,9 @@ class StochasticWeightAveraging(Hook):
         if evaluator is None or not getattr(evaluator, "evaluates", True):
             return
         steps = self.controller.eval_steps if self._eval_steps is None else self._eval_steps
-        # `controller.evaluate` would also call hooks and actions, which expect the trained weights
-        # instead of the averaged ones. For the same reason, these results must not be recorded as
-        # the best evaluation.
+        # Do not call `controller.evaluate`, because it also calls hooks and actions, which expect
+        # the trained weights instead of the averaged ones. For the same reason, `evaluating_apart`
+        # prevents the evaluator from recording these results as the best evaluation.
         apart = getattr(evaluator, "evaluating_apart", contextlib.nullcontext)
         with storage.muted(), apart():
             output = dict(evaluator.evaluate(tf.constant(steps, tf.int32)) or {})

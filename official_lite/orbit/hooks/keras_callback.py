@@ -219,8 +219,8 @@ class KerasCallback(Hook):
                     self._end_epoch()
                 self._end_train()
         if success and self._is_of_keras():
-            # Keras' own callbacks reset their state in `on_train_begin`. The next call of `train`
-            # restores this state.
+            # Keras' own callbacks reset their state in `on_train_begin`. Keep the current state, so
+            # that the next call of `train` can restore it.
             self._state.restored = self._state.changes()
         self._is_training = False
         self._has_ended = False
@@ -291,7 +291,7 @@ class KerasCallback(Hook):
         if self.controller.step < self.controller.last_step and not self._model.stop_training:
             self._begin_epoch()
         else:
-            # `after_train` would be too late, because it runs after the last checkpoint is saved.
+            # Call `on_train_end` now. `after_train` runs only after the last checkpoint is saved.
             self._end_train()
 
     def _has_trained(self) -> bool:

@@ -77,7 +77,8 @@ class IterationTimer(Hook):
         self._warm: _Mark | None = None
 
     def build_trigger(self) -> triggers.Trigger:
-        # `EverySeconds(0)` is also due whenever the loop stops because of another trigger.
+        # `EverySeconds(0)` never makes the loop stop, but is due whenever the loop stops for any
+        # other reason.
         return triggers.AnyOf(
             [triggers.every(self.every_n_steps), self._epoch_trigger(), triggers.EverySeconds(0)]
         )

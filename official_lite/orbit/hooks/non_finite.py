@@ -59,7 +59,8 @@ class NonFinite(GraphHook):
         self._has_reported = False
 
     def build_trigger(self) -> triggers.Trigger:
-        # `EverySeconds(0)` is also due whenever the loop stops because of another trigger.
+        # `EverySeconds(0)` never makes the loop stop, but is due whenever the loop stops for any
+        # other reason.
         return triggers.AnyOf([triggers.every(self.every_n_steps), triggers.EverySeconds(0)])
 
     def before_train(self) -> None:
@@ -121,7 +122,7 @@ class NonFinite(GraphHook):
 class _Finding:
     """One replica's findings in the first step with non-finite numbers.
 
-    Weights, layers and gradients are listed in model order.
+    Weights and gradients are listed in model order, and layers in the order of their calls.
     """
 
     step: int

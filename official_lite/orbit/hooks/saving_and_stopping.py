@@ -89,7 +89,8 @@ def _said_by(name: str) -> bool | None:
     """Return whether a metric's name suggests that higher values are better; None if unknown."""
     last = re.split(r"[/|]", name)[-1]
     words = re.findall(r"[a-z]+\d*", re.sub(r"([a-z])([A-Z])", r"\1_\2", last).lower())
-    # A number may be part of a word, as in `f1`, or a suffix, as in `auc_1` and `hits10`.
+    # A number may be part of a word, as in `f1`, or a suffix, as in `auc_1` and `hits10`. Look for
+    # each word with and without its number.
     found = {*words, *(word.rstrip("0123456789") for word in words)}
     if any(map(_LOWER.fullmatch, found)) or {"negative", "log"} <= found:
         return False

@@ -36,7 +36,10 @@ _BOUNDARIES = {"boundaries": "boundary_ratios"}
 
 
 class _WithRatios(base_config.Config):
-    """Base config that checks the ratio fields in `CLEARS`: single ratios or ascending lists."""
+    """Base class of configs with ratio fields, which are the values of `CLEARS`.
+
+    All ratios must be from 0 to 1, and a list of ratios must be in ascending order.
+    """
 
     def validate_fields(self) -> None:
         for name in self.CLEARS.values():
