@@ -262,9 +262,9 @@ _SECONDS_OF_FAREWELL = 1.0
 
 _MAX_BYTES = 2**22
 
-# Beyond this number, or the number of workers if it is larger, each new connection closes the
-# oldest one. Otherwise, idle connections could use up all file descriptors. Workers are not
-# affected, because they send their message at once.
+# The maximum number of open connections; larger clusters may open one for each worker. Above the
+# limit, each new connection closes the oldest one, so that idle connections can't use up all file
+# descriptors. Workers are not affected, because they send their message immediately.
 _MAX_CONNECTIONS = 64
 
 # The keys that every message must contain.

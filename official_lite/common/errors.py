@@ -47,8 +47,8 @@ class ExitCode(enum.IntEnum):
     TERMINATED = 143
 
 
-# The exit codes after which a supervisor may restart the same command automatically. After any
-# other code, a human must act or the run is finished.
+# The exit codes after which a supervisor may restart the same command automatically. Any other
+# code means that the run is complete or that a human must intervene.
 RESTARTABLE = frozenset({ExitCode.CLUSTER, ExitCode.PREEMPTED, ExitCode.TERMINATED})
 
 

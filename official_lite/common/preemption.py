@@ -239,8 +239,8 @@ class StopCheck:
     def _look(self, step: int) -> None:
         if self._has_other_workers():
             self._agree()
-        # Choose a length with which the next slice takes about `_SECONDS_PER_SLICE`. The limit keeps
-        # a slice that happens to be fast from making the next one far too long.
+        # Choose a length with which the next slice takes about `_SECONDS_PER_SLICE`. The limit
+        # keeps a slice that happens to be fast from making the next one far too long.
         growth = min(_MAX_GROWTH, _SECONDS_PER_SLICE / max(self._seconds, 1e-9))
         self._length = max(1, int(self._length * growth))
         self._due, self._seconds = step + self._length, 0.0

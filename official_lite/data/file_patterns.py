@@ -83,8 +83,8 @@ def match_files(input_path: Sequence[str] | str, *, directories: bool = False) -
     # `all` stops at the first file that is not empty, so this rarely checks more than one file.
     if not directories and all(tf.io.gfile.stat(file).length == 0 for file in found):
         raise errors.DataError(
-            f"0 examples matched {input_path!r}: all {len(found)} files are empty, such as "
-            f"{found[0]}. Set `input_path` to files with examples."
+            f"0 examples matched {input_path!r}: every matching file ({len(found)} in all) is "
+            f"empty, for example {found[0]}. Set `input_path` to files with examples."
         )
     return found
 

@@ -126,8 +126,8 @@ def require_records(files: Sequence[str], dataset_fn: DatasetFn, pattern: object
         except tf.errors.OpError as error:
             raise errors.DataError(describe(file, error)) from error
     raise errors.DataError(
-        f"0 examples matched {pattern!r}: all {len(files)} files are empty, such as {files[0]}. "
-        "Set `input_path` to files with examples."
+        f"0 examples matched {pattern!r}: every matching file ({len(files)} in all) is empty, for "
+        f"example {files[0]}. Set `input_path` to files with examples."
     )
 
 

@@ -39,7 +39,7 @@ def rewrite(module: cst.Module) -> cst.Module:
 
     The remaining calls work once `official_lite.keras2` is imported, so its import is added.
     """
-    # Skip modules without `Input(`, because following symbolic tensors is slow.
+    # A module without `Input(` creates no symbolic tensors, so skip the slow search for them.
     if "Input(" not in module.code:
         return module
     rewriter = _Rewriter(module)

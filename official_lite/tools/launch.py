@@ -363,8 +363,8 @@ def _free_ports(count: int) -> list[int]:
                 one.bind((_HOST, port))
                 found.append(port)
     raise errors.ClusterError(
-        f"Found fewer than {count} free ports from {_PORTS.start} to {_PORTS.stop - 1}. End "
-        "programs that use them."
+        f"Found fewer than {count} free ports from {_PORTS.start} to {_PORTS.stop - 1}. "
+        "Stop programs that use ports in this range."
     )
 
 

@@ -263,9 +263,9 @@ def read_run_params(path: str, experiment: str = "", *, trust: bool = False) -> 
     recorded = command.experiment or ""
     if not experiment and (not recorded or (plugins.names_code(recorded) and not trust)):
         raise errors.ConfigValueError(
-            f"{os.path.join(run_dir, _RECORD)} names the experiment as code, {recorded!r}, which is "
-            "not imported unless you allow it. If you trust the run, pass `trust=True`. Otherwise, "
-            "pass a registered experiment as `experiment`."
+            f"{os.path.join(run_dir, _RECORD)} names the experiment as code, {recorded!r}, which "
+            "is not imported unless you allow it. If you trust the run, pass `trust=True`. "
+            "Otherwise, pass a registered experiment as `experiment`."
             if recorded
             else f"{os.path.join(run_dir, _RECORD)} does not record an experiment. Pass the "
             f"experiment of {run_dir} as `experiment`."

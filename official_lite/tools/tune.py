@@ -321,9 +321,10 @@ class _Trials:
         return SizeTrial(batch_size=size, result=result, memory=memory)
 
     def _judge(self, size: int, probe: "trial_training.Probe") -> SizeTrial:
-        # Raise an error for any problem with the first size, which comes from the config. For a
-        # later size, raise an error in the config only if some size has fit. Until then, the unit
-        # is unknown, and training may fail merely because the size is not a multiple of the unit.
+        # The first size comes from the config, so report any problem with it as an error. For later
+        # sizes, report only errors of the config, and only after at least one size has fit. Before
+        # that, the number that batch sizes must be a multiple of is unknown, and a config error may
+        # only mean that the size is not a multiple of this number.
         is_mistake = probe.is_of_config and any(trial.fits for trial in self.by_size.values())
         if probe.problem and (is_mistake or not self.by_size):
             raise errors.ConfigValueError(f"Can't train with batches of {size}: {probe.problem}")

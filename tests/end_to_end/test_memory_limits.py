@@ -205,7 +205,7 @@ def control_group() -> Iterator[pathlib.Path]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("part", ["first step", "background save"])
-def test_run_killed_for_lack_of_memory_resumes_to_the_weights_of_an_uninterrupted_run(
+def test_run_killed_when_out_of_memory_ends_with_the_weights_of_an_uninterrupted_run(
     tmp_path: pathlib.Path, unbroken: bytes, control_group: pathlib.Path, part: str
 ) -> None:
     command = _command(tmp_path)

@@ -739,7 +739,7 @@ def test_selecting_no_alternative_in_a_one_of_config_is_allowed(nothing):
     assert Warmup(type=nothing).as_dict() == {"type": nothing}
 
 
-def test_override_may_set_an_alternative_of_a_one_of_config_before_its_type():
+def test_one_of_config_override_may_set_an_alternative_before_selecting_it():
     config = Optimization()
     override = "warmup.linear.warmup_steps=5,warmup.type=linear"
     hyperparams.override_params_dict(config, override, is_strict=True)
