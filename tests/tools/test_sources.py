@@ -78,7 +78,7 @@ def test_reading_a_run_started_with_code_flags_raises_unless_they_are_passed_aga
         assert read_run(tmp_path, given.format(directory=tmp_path)).params.task.units == 3
 
 
-def test_class_in_params_yaml_is_imported_only_if_the_set_flag_repeats_it(read_run, trained, tmp_path):
+def test_class_in_params_yaml_is_imported_only_if_a_set_flag_names_it(read_run, trained, tmp_path):
     (tmp_path / "params.yaml").write_text("trainer: {name: 'no_such:Trainer'}\n")
     for arguments, problem in (((), "can run code"), (("--set=trainer.name=no_such:Trainer",), "")):
         params = read_run(tmp_path, "--experiment=tests/tools", *arguments).params
