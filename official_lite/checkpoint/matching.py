@@ -85,8 +85,8 @@ def pair(
             known = places.get(id(found.variable))
             if known is None or found.evidence < known.evidence:
                 places[id(found.variable)] = found
-    # Hidden weights, which are those of layers in lists, are saved once for the whole model, even
-    # if `items` contains only some of its layers.
+    # Hidden weights, which TensorFlow does not find through the model (such as those of layers in
+    # lists), are saved once for the whole model, even if `items` contains only some of its layers.
     in_list = _hidden_tensors(checkpoint)
     places = _pair_list(hidden, in_list) | places
     variables = {id(v): v for name in common for v in keras_variables.variables_of(items[name])}

@@ -156,8 +156,8 @@ class OrbitExperimentRunner:
         self._writers = self._build_writers() if save_summary else []
         with contextlib.ExitStack() as on_exit:
             on_exit.callback(writer_factory.close_all, self._writers)
-            # `evaluating_apart` keeps the test results from the checkpoint exporter, which a plain
-            # Orbit trainer does not have.
+            # `evaluating_apart` hides the test results from the checkpoint exporter. A plain Orbit
+            # trainer has neither.
             if self._mode.tests and hasattr(self.trainer, "evaluating_apart"):
                 on_exit.enter_context(self.trainer.evaluating_apart())
             self._controller = self._build_controller(

@@ -546,7 +546,7 @@ class _AdamUpdate(_RowUpdate):
 
     If the gradient is dense, one kernel updates the whole variable, unless separate ops are faster
     (see `_has_fast_kernel`). For variables that are not float32, and with `amsgrad`, Keras' own
-    update is used. If the gradient is sparse, only its rows are updated.
+    update is used. A gradient stays sparse only with `lazy_rows`; then only its rows are updated.
 
     This class computes both `1 - beta` and the powers of beta in float32. Keras uses float32 only
     for the powers, so with a `beta_2` of 0.999 its updates are off by 7 parts per million. The

@@ -194,7 +194,7 @@ def _configured_patterns(value: Any, name: str, skipped: Container[str] = ()) ->
 
 
 def _list_names(path: str) -> list[str]:
-    """Return the file names in an entry of `sys.path`; none if it is not a readable directory."""
+    """Return the names in a directory of `sys.path`; none if the directory can't be read."""
     try:
         return os.listdir(path) if os.path.isdir(path) else []
     except OSError:

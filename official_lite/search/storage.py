@@ -221,7 +221,7 @@ def _study_name(config: search_config.SearchConfig, study_dir: str) -> str:
 
 
 def _describe(config: search_config.SearchConfig) -> str:
-    """Return the storage URL without its user name and password; `the journal` without a URL."""
+    """Return the storage URL without user name and password, or `the journal` if none is set."""
     return _without_password(config.storage) if config.storage else "the journal"
 
 

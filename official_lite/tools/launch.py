@@ -59,7 +59,7 @@ _SIGNALS = {
 }
 _SECONDS_BETWEEN_LOOKS = 0.05
 
-# Signals that the launcher receives within this time are treated as one request to stop.
+# Signals that the launcher receives within this time after the first are one request to stop.
 _SECONDS_OF_ONE_REQUEST = 0.5
 
 _output_lock = threading.Lock()

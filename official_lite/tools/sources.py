@@ -265,7 +265,7 @@ def read_run_params(path: str, experiment: str = "", *, trust: bool = False) -> 
         raise errors.ConfigValueError(
             f"{os.path.join(run_dir, _RECORD)} names the experiment as code, {recorded!r}, which "
             "is not imported unless you allow it. If you trust the run, pass `trust=True`. "
-            "Otherwise, pass a registered experiment as `experiment`."
+            "Otherwise, pass the registered name of its experiment as `experiment`."
             if recorded
             else f"{os.path.join(run_dir, _RECORD)} does not record an experiment. Pass the "
             f"experiment of {run_dir} as `experiment`."
