@@ -311,9 +311,9 @@ class _RollCall:
         self._connections: dict[asyncio.StreamWriter, None] = {}  # Connections, oldest first.
         self._num_strangers = 0
         others = self._addresses.keys() - {self._name}
-        # `_missing` maps each worker that has not answered to the reason. For each worker
-        # that may still be waiting, `_unready` holds the names of the workers that it last reported
-        # as missing. `_untold` contains the workers that do not yet know that this worker is no longer
+        # `_missing` maps each worker that has not answered to the reason. For each worker that may
+        # still be waiting, `_unready` holds the names of the workers that it last reported as
+        # missing. `_untold` contains the workers that do not yet know that this worker is no longer
         # waiting for any worker.
         self._missing = dict.fromkeys(sorted(others), "not contacted yet")
         self._unready: dict[str, list[str]] = {name: [] for name in others}

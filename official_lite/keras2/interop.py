@@ -92,8 +92,8 @@ def have_attributes_of_tensorflow() -> None:
 
 def _attribute(variable: keras.Variable, name: str) -> Any:
     value = vars(variable).get("_value")
-    # Do not forward special methods, checkpoint state, and the methods in `_READS` to the underlying
-    # `tf.Variable`.
+    # Do not forward special methods, checkpoint state, and the methods in `_READS` to the
+    # underlying `tf.Variable`.
     if value is None or name.startswith(("__", "_self_", *_READS)):
         raise AttributeError(f"{type(variable).__name__!r} object has no attribute {name!r}")
     return getattr(value, name)

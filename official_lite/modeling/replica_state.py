@@ -248,7 +248,7 @@ class MovingStatistics:
             )
 
     def _unsynchronized(self) -> Iterator[Any]:
-        """Yield the variables that may differ between replicas, which assign only to their own copy."""
+        """Yield the variables that may differ, because each replica assigns to its own copy."""
         parts = tf.train.TrackableView(self._checkpoint).descendants()
         # Variables that optimizers own or update have the same value on all replicas, except for
         # averages of variables that no optimizer updates.
