@@ -108,8 +108,8 @@ def _likeness(path: str, full_name: str) -> tuple[int, int]:
     """Compare a variable's path with a saved name, component by component from the end.
 
     Returns:
-        The number of equal components, and minus the number of the saved name's other components,
-        so that better matches compare greater.
+        A tuple: the number of equal components at the end, and the negated number of the saved
+        name's remaining components. A better match compares greater.
     """
     ours, theirs = path.split("/")[::-1], full_name.split("/")[::-1]
     pairs = zip(ours, theirs, strict=False)

@@ -79,8 +79,8 @@ class Task(tf.Module, metaclass=abc.ABCMeta):
     # The key of the loss in the logs that a step returns.
     loss = "loss"
 
-    # Whether the evaluation metrics expect one score per class. The trainer sets this attribute
-    # before it predicts.
+    # Whether the evaluation metrics expect one score per class. `Predictor` sets this
+    # attribute before it predicts.
     scores_classes = False
 
     _is_loss_checked = False

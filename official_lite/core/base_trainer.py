@@ -550,7 +550,7 @@ class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
     def _checked_step(
         self, inputs: nests.Nest, model: keras.Model, optimizer: Any, metrics: Metrics
     ) -> Mapping[str, Any]:
-        """Call the task's step, and add the returned loss to the training loss."""
+        """Call the task's step, and update the metric `train_loss` with the returned loss."""
         logs = step_checks.call_train_step(self.task, inputs, model, optimizer, metrics)
         loss = step_checks.training_loss(self.task, logs)
         step_checks.warn_of_unreported_logs(self.task, logs, metrics, model, self._graph_hooks)

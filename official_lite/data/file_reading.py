@@ -458,7 +458,9 @@ class _Epochs:
     def _has_equal_epochs(self, counts: Mapping[str, int]) -> bool:
         """Return whether all epochs of this pipeline have the same number of records."""
         pipelines = self._shared.num_pipelines
-        # If files are divided among pipelines, each pipeline reads different files in each epoch.
+        # If files are divided among pipelines, the files of a pipeline change from epoch to epoch.
+        # Its epochs then have equal lengths only if all pipelines read equally many files, and all
+        # files have the same number of records.
         divides_alike = len(self._files) % pipelines == 0 and len(set(counts.values())) == 1
         return pipelines == 1 or not self._shared.are_divided or divides_alike
 

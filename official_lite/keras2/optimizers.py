@@ -348,7 +348,7 @@ class Adam(Optimizer):
         indices: tf.Tensor,
         apply_state: dict[Any, Any] | None = None,
     ) -> Any:
-        # Do not call `self._resource_apply_dense`, because a subclass often overrides it, too.
+        # Do not call `self._resource_apply_dense`: a subclass often overrides both methods.
         return Adam._resource_apply_dense(self, _dense(grad, var, indices), var, apply_state)
 
 

@@ -268,7 +268,7 @@ class EnasTrainer(one_shot_trainer.OneShotTrainer):
         )
 
     def _skip_cost(self, walk: Walk) -> tf.Tensor:
-        """Return the KL divergences of the inputs' probabilities from `skip_target`, summed up."""
+        """Return the sum of the KL divergences of the inputs' probabilities from `skip_target`."""
         target = self.one_shot.enas.skip_target
         cost = tf.constant(0.0)
         for choice in resolution.find_choices(self.model):

@@ -129,8 +129,8 @@ class AllOf(Trigger):
         return max(finite, default=math.inf)
 
     def is_due(self, step: int) -> bool:
-        # Query time triggers, whose `next_step` is infinite, last. When a time trigger is due, its
-        # interval restarts, even if other triggers are not due.
+        # Query the time triggers, whose `next_step` is infinite, last, and only if all others are
+        # due. The call of `is_due` restarts the interval of a time trigger that is due.
         asked = sorted(self._triggers, key=lambda trigger: trigger.next_step(step) == math.inf)
         return bool(asked) and all(trigger.is_due(step) for trigger in asked)
 

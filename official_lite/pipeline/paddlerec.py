@@ -138,6 +138,7 @@ class _FinishedParts:
     """The read-only value of `context["model"][phase]` for an earlier phase."""
 
     _NAMES: tuple[str, ...] = ("model",)
+    _REASON = "A finished phase keeps only its model."
 
     def __init__(self, owner: Any) -> None:
         self._owner = owner
@@ -155,8 +156,7 @@ class _FinishedParts:
         if name in self._NAMES:
             return name
         raise errors.UnknownKeyError(
-            f"The phase has no {name!r}. TensorFlow manages programs and scopes itself, and an "
-            "earlier phase keeps only its model. "
+            f"The phase `{self._owner.name}` has no {name!r}. {self._REASON} "
             f"{suggestions.did_you_mean(name, self._NAMES)}"
         )
 
@@ -165,6 +165,7 @@ class _Parts(_FinishedParts):
     """The value of `context["model"][phase]` for the current phase, with all its parts."""
 
     _NAMES = ("model", "optimizer", "task", "trainer")
+    _REASON = "TensorFlow needs no programs or scopes."
 
     def __setitem__(self, name: str, value: Any) -> None:
         setattr(self._owner, self._checked(name), value)

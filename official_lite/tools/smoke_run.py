@@ -97,7 +97,7 @@ def run() -> SmokeResult:
 
 
 def _resumed_from(first: run_reading.Run, last: run_reading.Run) -> int:
-    """Return the last step that the first start reported and the second start did not repeat."""
+    """Return the step from which the second run resumed: the last that it did not execute again."""
     before, after = (each.series["train"]["training_loss"] for each in (first, last))
     times = zip(before.steps, before.wall_times, after.wall_times, strict=False)
     return max((step for step, one, other in times if one == other), default=0)

@@ -305,9 +305,10 @@ def _check_order(links: Sequence[chain.Link]) -> Iterator[Check]:
 
 
 def _describe_start(link: chain.Link, links: Sequence[chain.Link]) -> str:
-    """Describe the start that wrote a record.
+    """Describe the process that wrote a record.
 
-    The text contains its time, the changes since the last record, and the Git commits.
+    The text contains the start time of the process, the changes since the previous record, and the
+    Git commits.
     """
     texts = [f"of the start at {link.entries.get('start_time')}"]
     earlier = [e for e in links[: link.number - 1] if "code_sha256" in e.entries]

@@ -249,7 +249,7 @@ def test_divergence_error_names_the_step_of_the_last_finite_report() -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("float16_kernels")
-def test_float16_overflow_halves_the_loss_scale_even_if_the_run_is_resumed(
+def test_loss_scale_halved_by_a_float16_overflow_is_restored_on_resume(
     experiment, make_task, tmp_path
 ) -> None:
     def train(name, steps, gradients):

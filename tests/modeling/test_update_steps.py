@@ -248,7 +248,7 @@ def test_batch_without_tokens_updates_the_table_like_keras() -> None:
     _assert_equal(run, _Run(BY_ROWS["adagrad"], batches=no_tokens, is_dense=True))
 
 
-def test_transformers_get_dense_gradients_and_observers_get_each_sparse_row_once() -> None:
+def test_gradient_transformers_get_dense_gradients_and_observers_get_each_row_once() -> None:
     seen: list[Any] = []
     observed: list[Any] = []
 
