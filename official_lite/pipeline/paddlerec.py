@@ -156,7 +156,7 @@ class _FinishedParts:
         if name in self._NAMES:
             return name
         raise errors.UnknownKeyError(
-            f"The phase `{self._owner.name}` has no {name!r}. {self._REASON} "
+            f"The phase has no {name!r}. {self._REASON} "
             f"{suggestions.did_you_mean(name, self._NAMES)}"
         )
 
