@@ -80,6 +80,11 @@ _NAMES = [
         "get_read_write_resource_inputs",
         "virtual replicas, and what a replica updates by itself",
     ),
+    (
+        "tensorflow.python.distribute.values",
+        "_on_write_update_replica",
+        "variables with an aggregation in a step with virtual replicas",
+    ),
     ("tensorflow:train.CheckpointManager", "_record_state", "checkpoints"),
     (
         "tensorflow.python.eager.context",
@@ -107,6 +112,7 @@ _IMPORTS = {
         "tensorflow.python.distribute",
         "tensorflow.python.distribute.coordinator",
     },
+    "execution/virtual_replicas.py": {"tensorflow.python.distribute"},
     "keras2/backend.py": {"keras._tf_keras.keras"},
     "modeling/distributed_gradients.py": {"keras.src.losses", "tensorflow.python.ops"},
     "modeling/embedding_lookups.py": {"keras.src.backend.common"},

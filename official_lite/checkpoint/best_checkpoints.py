@@ -81,10 +81,6 @@ class BestCheckpoints:
         """
         history = [*self._up_to(step - 1), {**metrics, STEP_KEY: step}]
         protected = set(self._protected)
-        if files.exists(commit_path := commit.path_of(self._path(step))):
-            # Remove a commit file that an interrupted run left behind. While the new checkpoint is
-            # being written, the file would mark it as complete.
-            files.remove(commit_path)
         manager = self._manager(checkpoint, history)
         manager.save(checkpoint_number=step, check_interval=False)
         # Objects in the checkpoint may have called `protect` during the save. Undo this, because

@@ -132,6 +132,9 @@ class CommittedCheckpointManager(tf.train.CheckpointManager):
             init_fn=init_fn,
             last_checkpoint_step=last_checkpoint_step,
         )
+        # The inherited constructor sets these only if there is an interval.
+        self._step_counter = step_counter
+        self._last_checkpoint_step = last_checkpoint_step
         self._directory = directory
         self._checkpoint_name = checkpoint_name
         self._checkpoint_prefix = os.path.join(directory, checkpoint_name)
@@ -156,6 +159,9 @@ class CommittedCheckpointManager(tf.train.CheckpointManager):
     ) -> str | None:
         """Save a checkpoint; see `tf.train.CheckpointManager`.
 
+        If the manager has a `step_counter`, each step is saved at most once, also without an
+        interval.
+
         Returns:
             The path; None if no save was needed.
 
@@ -167,10 +173,11 @@ class CommittedCheckpointManager(tf.train.CheckpointManager):
             return None
         self._tidy_up_once()
         self._require_space()
-        last_step = getattr(self, "_last_checkpoint_step", None)
+        last_step, step = self._last_checkpoint_step, self._step
         finish = self.on_save() if self.on_save is not None else lambda: None
         options = _with_callback(options, functools.partial(self._commit, finish))
         try:
+            self._withdraw(checkpoint_number)
             path: str | None = super().save(checkpoint_number, check_interval, options)
         except BaseException as error:
             self._last_checkpoint_step = last_step
@@ -183,6 +190,7 @@ class CommittedCheckpointManager(tf.train.CheckpointManager):
                 f"The disk is full, so no checkpoint could be saved in {self._directory}. Earlier "
                 "checkpoints are unchanged. Free some space and start the same command again."
             ) from error
+        self._last_checkpoint_step = step
         return path
 
     def restore(self, path: str) -> None:
@@ -196,6 +204,8 @@ class CommittedCheckpointManager(tf.train.CheckpointManager):
         if found is not None:
             self._require_fit(path, found.state)
         fallback.restore(self.checkpoint, path, optional=self._optional())
+        # The checkpoint may come from elsewhere, so this directory may have none of the same state.
+        self._last_checkpoint_step = None
         self._follow(path)
 
     def restore_or_initialize(self) -> str | None:
@@ -236,8 +246,7 @@ class CommittedCheckpointManager(tf.train.CheckpointManager):
             managed = latest.find_managed(self._directory, self._checkpoint_name) or paths
             usable = paths[: paths.index(path) + 1]
             self._manage([each for each in managed if each in usable])
-        if self._checkpoint_interval is not None:
-            self._last_checkpoint_step = int(self._step_counter.numpy())
+        self._last_checkpoint_step = self._step
         return path
 
     def keep_only(self, paths: Collection[str]) -> None:
@@ -249,6 +258,10 @@ class CommittedCheckpointManager(tf.train.CheckpointManager):
                 commit.remove_checkpoint(path)
         self._manage([path for path in found if path in paths])
         self._record_state()
+
+    @property
+    def _step(self) -> int | None:
+        return None if self._step_counter is None else int(self._step_counter.numpy())
 
     @property
     def _source_directory(self) -> str:
@@ -287,11 +300,12 @@ class CommittedCheckpointManager(tf.train.CheckpointManager):
             model_state.warn_of_inexact_state(state, self._describe(), path)
 
     def _is_due(self, check_interval: bool) -> bool:
-        """Return whether the base class would save now, which its API does not expose."""
-        if self._checkpoint_interval is None or self._last_checkpoint_step is None:
+        """Return whether the current step is not saved yet, and the interval has passed."""
+        step, last_step = self._step, self._last_checkpoint_step
+        if step is None or last_step is None:
             return True
-        steps = int(self._step_counter.numpy()) - self._last_checkpoint_step
-        return steps != 0 and (not check_interval or steps >= self._checkpoint_interval)
+        interval = self._checkpoint_interval if check_interval else None
+        return step != last_step and (interval is None or step - last_step >= interval)
 
     def _tidy_up_once(self) -> None:
         if self._has_saved:
@@ -312,6 +326,19 @@ class CommittedCheckpointManager(tf.train.CheckpointManager):
         if self._last_size is not None:
             require_space(self._directory, self._last_size)
 
+    def _withdraw(self, checkpoint_number: int | None) -> None:
+        """Remove the commit file of the checkpoint that a save replaces, if there is one.
+
+        The file would mark the checkpoint as complete while its files are replaced.
+        """
+        if checkpoint_number is None:
+            # The base class increments the counter and then uses it as the number.
+            checkpoint_number = self.checkpoint.save_counter + 1
+        path = f"{self._checkpoint_prefix}-{int(checkpoint_number)}"
+        if files.exists(commit.path_of(path)):
+            chain.append_removal(path, "replaced")
+            files.remove(commit.path_of(path))
+
     def _remove_failed(self, checkpoint_number: int | None) -> None:
         number = self.checkpoint.save_counter if checkpoint_number is None else checkpoint_number
         prefix = f"{self._checkpoint_prefix}-{int(number)}"
@@ -325,8 +352,6 @@ class CommittedCheckpointManager(tf.train.CheckpointManager):
         record = self._seal() if self._seal else None
         links = {"previous": self._previous, "record": record} if record else None
         state = self._describe() if self._describe else {}
-        if links and files.exists(commit.path_of(path)):
-            chain.append_removal(path, "replaced")
         self._last_size = commit.write(path, state, links).total_size
         if links:
             self._previous = chain.append_checkpoint(path)

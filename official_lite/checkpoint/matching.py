@@ -26,8 +26,9 @@ import tensorflow as tf
 from official_lite.checkpoint import commit, keras2_converter, saved_graph
 from official_lite.common import errors, keras_variables
 from official_lite.modeling import distributed_gradients
+from official_lite.modeling.optimization import ema_optimizer
 
-__all__ = ["REMEDY", "Evidence", "Pair", "match_optimizer", "pair"]
+__all__ = ["REMEDY", "Evidence", "Pair", "match_averages", "match_optimizer", "pair"]
 
 _T = TypeVar("_T")
 
@@ -273,17 +274,7 @@ def match_optimizer(
     chain = list(distributed_gradients.wrapped_optimizers(optimizer))
     _require_same_class(chain[-1], checkpoint)
     known = {key: tensor for key, tensor in weights.items() if tensor}
-    found: dict[int, _Tensor] = {}
-    if checkpoint.is_of_keras2:
-        found, unused, _ = keras2_converter.match_optimizer(optimizer, top, checkpoint, known)
-    else:
-        nodes = {_kind(node.all_children): node for node in _chain_of(top)}
-        for one in chain:
-            if node := nodes.get(_kind(vars(one))):
-                found |= _tensors_of(one, node, checkpoint, known)
-        taken = {tensor.key for tensor in found.values()}
-        saved = [tensor for node in nodes.values() for tensor in _saved_slots(node)]
-        unused = [tensor for tensor in saved if tensor.key not in taken]
+    found, unused = _find(optimizer, top, checkpoint, known)
     places = [place for one in chain for place in _places(one)]
     _require_all_places(chain, places)
     of_weights = [place for place in places if id(place.weight) in weights]
@@ -303,6 +294,49 @@ def match_optimizer(
         for place in group
     ]
     return [(place.variable, found.get(id(place.variable))) for place in wanted], unused
+
+
+def match_averages(
+    optimizer: keras.optimizers.Optimizer,
+    checkpoint: saved_graph.SavedGraph,
+    weights: Mapping[int, _Tensor],
+) -> list[tuple[Any, _Tensor]]:
+    """Match the averages that an optimizer keeps of the weights to the tensors of a checkpoint.
+
+    Args:
+        optimizer: The optimizer, whose variables must exist.
+        checkpoint: The checkpoint, which may have no averages and no optimizer.
+        weights: The tensors of the weights in the checkpoint by the `id` of the weight.
+
+    Returns:
+        The averages that the checkpoint contains, each with its tensor.
+    """
+    top = checkpoint.node(0).all_children.get("optimizer")
+    averages = [average for _, average in ema_optimizer.weights_and_averages(optimizer)]
+    if top is None or not averages:
+        return []
+    found, _ = _find(optimizer, top, checkpoint, weights)
+    return [(average, found[id(average)]) for average in averages if id(average) in found]
+
+
+def _find(
+    optimizer: keras.optimizers.Optimizer,
+    top: _Node,
+    checkpoint: saved_graph.SavedGraph,
+    weights: Mapping[int, _Tensor],
+) -> tuple[dict[int, _Tensor], list[_Tensor]]:
+    """Return the tensors by the `id` of the optimizer's variable, and the unused ones."""
+    if checkpoint.is_of_keras2:
+        found, unused, _ = keras2_converter.match_optimizer(optimizer, top, checkpoint, weights)
+        return found, unused
+    found = {}
+    nodes = {_kind(node.all_children): node for node in _chain_of(top)}
+    for one in distributed_gradients.wrapped_optimizers(optimizer):
+        if node := nodes.get(_kind(vars(one))):
+            found |= _tensors_of(one, node, checkpoint, weights)
+    taken = {tensor.key for tensor in found.values()}
+    saved = [tensor for node in nodes.values() for tensor in _saved_slots(node)]
+    return found, [tensor for tensor in saved if tensor.key not in taken]
 
 
 class _Place(NamedTuple):

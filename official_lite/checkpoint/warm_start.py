@@ -24,11 +24,13 @@ from official_lite.checkpoint import (
     saved_graph,
 )
 from official_lite.common import errors, files, keras_variables, suggestions
+from official_lite.modeling.optimization import ema_optimizer
 
 __all__ = [
     "ALL",
     "WarmStartReport",
     "find_checkpoint",
+    "load_averages",
     "load_optimizer",
     "load_weights",
     "remedy",
@@ -155,6 +157,33 @@ def load_optimizer(
     _assign(loaded.values(), found.checkpoint)
     logging.info("Initialized the optimizer from %s", report)
     return report
+
+
+def load_averages(
+    optimizer: keras.optimizers.Optimizer,
+    model: keras.Model | tf.Module,
+    path: str,
+    *,
+    modules: str | Sequence[str] = ALL,
+) -> None:
+    """Load the averages of the weights that `load_weights` loads, as far as the checkpoint has any.
+
+    Args:
+        optimizer: The optimizer, whose variables must exist. If it keeps no averages, nothing
+            happens.
+        model: The model that it trains.
+        path: The prefix of a checkpoint, or a directory, whose latest checkpoint is read.
+        modules: As for `load_weights`.
+    """
+    if not ema_optimizer.keeps_averages(optimizer):
+        return
+    found = _match_model(model, path, modules)
+    tensors = {id(v): found.pairs[id(v)].tensor for v in found.wanted if id(v) in found.pairs}
+    matched = matching.match_averages(optimizer, found.checkpoint, tensors)
+    _assign([matching.Pair(v, t, matching.Evidence.NAME) for v, t in matched], found.checkpoint)
+    logging.info(
+        "Initialized %d averages of the weights from %s", len(matched), found.checkpoint.prefix
+    )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -266,19 +266,22 @@ def recorded_steps(params: hyperparams.Config, model_dir: str) -> dict[str, int]
         model_dir: The model directory of the training run.
 
     Returns:
-        The trainer's fields with integers, by name; empty if there is no training run, or if
-        `params` trains for other epochs.
+        The trainer's fields with integers, by name; only `steps_per_epoch` if `params` trains for
+        other epochs; empty if there is no training run.
     """
     became, given = _read_params(model_dir), _read_given(model_dir)
     path = "trainer.train_epochs"
     wanted = hyperparams.get_by_path(epochs.given(params), path)
-    if became.get(path) is not None or given.get(path) != wanted:
+    if became.get(path) is not None:
         return {}
-    return {
+    recorded = {
         path.removeprefix("trainer."): value
         for path, value in became.items()
         if path.startswith("trainer.") and isinstance(value, int)
     }
+    if given.get(path) != wanted:
+        return {name: recorded[name] for name in recorded.keys() & {"steps_per_epoch"}}
+    return recorded
 
 
 def _read_params(model_dir: str) -> dict[str, Any]:

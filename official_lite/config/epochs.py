@@ -18,7 +18,8 @@ need not be an integer; or `trainer.steps_per_epoch`; or the number of batches i
 dataset. An architecture search that divides its training data counts the half from which the
 weights learn. It is an error if the first two contradict each other, as they do if the data of a
 resolved config changes. This module needs TensorFlow only if the dataset has to be built. A run
-that does not train uses the steps that the training run recorded instead of building it.
+that does not train uses the steps that the training run recorded instead of building it. If it does
+not need the steps, and they are unknown, the fields of the trainer stay in epochs.
 """
 
 import contextlib
@@ -44,6 +45,9 @@ _IN_EPOCHS = {
 _SEARCHES = ("darts", "enas", "gumbel", "proxyless", "spos")
 
 _SEVERAL_TASKS = "With several tasks, the length can't be derived from the data."
+
+# The number of steps for which schedules are built that no step will read.
+_ANY_STEPS = 1000
 
 # Values that leave a field unset.
 _NOTHING = (None, "null", "~", "")
@@ -111,6 +115,7 @@ def resolve(
     *,
     recorded: Mapping[str, int] | None = None,
     divides_data: bool | None = None,
+    needs_steps: bool = True,
 ) -> Any:
     """Convert the epochs and ratios of a config to steps.
 
@@ -123,6 +128,9 @@ def resolve(
         divides_data: Whether the trainer divides the training data between the weights and an
             architecture; see `base_trainer.Trainer.divides_data`. By default, this is inferred from
             the config, which is right for the trainers of this package.
+        needs_steps: Whether the run uses the steps. If not, the training dataset is never built.
+            Without a known length, fields in epochs are not converted, and ratios are converted for
+            an arbitrary number of steps.
 
     Returns:
         A locked copy, or `params` itself if nothing changes.
@@ -130,10 +138,10 @@ def resolve(
     Raises:
         errors.ConfigValueError: If the length of an epoch is unknown or contradictory.
     """
-    resolved = _resolve(given(params), task, recorded or {}, divides_data)
+    resolved = _resolve(given(params), task, recorded or {}, divides_data, needs_steps)
     if resolved == params:
         return params
-    if not recorded:
+    if needs_steps and not recorded:
         _log(vars(resolved).get(_CONVERSIONS, {}).values())
     resolved.lock()
     return resolved
@@ -202,7 +210,13 @@ def log_replaced(
             )
 
 
-def _resolve(params: Any, task: Any, recorded: Mapping[str, int], divides_data: bool | None) -> Any:
+def _resolve(
+    params: Any,
+    task: Any,
+    recorded: Mapping[str, int],
+    divides_data: bool | None,
+    needs_steps: bool,
+) -> Any:
     in_epochs: dict[str, float] = {
         steps: epochs
         for steps, name in _IN_EPOCHS.items()
@@ -213,17 +227,21 @@ def _resolve(params: Any, task: Any, recorded: Mapping[str, int], divides_data: 
     if length is None and in_epochs and recorded.keys() >= in_epochs.keys():
         steps = recorded
     else:
-        if length is None and in_epochs and task is not None:
+        if length is None and in_epochs and not needs_steps and recorded.get("steps_per_epoch"):
+            length = Fraction(recorded["steps_per_epoch"])
+        if length is None and in_epochs and needs_steps and task is not None:
             length = _length_of_dataset(params, task) * share
-        if in_epochs and length is None:
+        if in_epochs and length is None and needs_steps:
             _require_data_to_ask(params)
             return params
         steps = _trainer_steps(in_epochs, length)
-    conversions = list(_trainer_fields(params, in_epochs, steps))
+    conversions = list(_trainer_fields(params, in_epochs if steps else {}, steps))
     train_steps = next(
         (one.value for one in conversions if one.steps == "train_steps"),
         hyperparams.get_by_path(params, "trainer.train_steps", 0),
     )
+    if not steps and "train_steps" in in_epochs:
+        train_steps = _ANY_STEPS
     conversions += _schedules(params, train_steps)
     if not conversions:
         return params

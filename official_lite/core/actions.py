@@ -3,6 +3,7 @@
 Recovery from blow-ups restores the last checkpoint and skips the bad batches.
 """
 
+import contextlib
 import dataclasses
 import functools
 import json
@@ -25,6 +26,7 @@ from official_lite.core import base_trainer, config_definitions
 from official_lite.data import input_errors
 from official_lite.modeling import distributed_gradients, embedding_lookups
 from official_lite.modeling.optimization import ema_optimizer
+from official_lite.orbit.hooks import hook
 
 __all__ = [
     "RECORD_NAME",
@@ -201,9 +203,12 @@ class BadStep:
 class RecoveryAction:
     """Action that restores the last checkpoint and skips the batches up to the bad step.
 
+    A trainer with several tasks or asynchronous workers can't repeat steps. It continues with
+    batches that have not been read yet.
+
     Args:
         checkpoint_manager: The manager of the training checkpoints.
-        trainer: A `Trainer`; without it, the same batches are read again.
+        trainer: A `Trainer`; without it, only the checkpoint is restored.
         is_bad: A function that returns whether the output of a single step is a blow-up.
     """
 
@@ -221,7 +226,7 @@ class RecoveryAction:
         """Find the bad step, restore the last checkpoint, and skip the batches up to that step.
 
         If steps can't be repeated, only the checkpoint is restored. If the blow-up does not occur
-        again in the repeated steps, training continues after them.
+        again in the repeated steps, no batch is skipped.
 
         Raises:
             errors.DivergedError: If there is no checkpoint yet.
@@ -230,13 +235,15 @@ class RecoveryAction:
             self._restore()
             return
         found = self.find_bad_step()
+        # Restore again even if no step was bad: the repeated steps had no evaluations and called no
+        # hooks, which may change the learning rate, stop training or keep the best checkpoint.
+        self._restore()
         if found is None:
             logging.warning(
                 "The blow-up did not occur again when the steps were repeated. Training continues "
-                "after the repeated steps."
+                "from the checkpoint and skips no data."
             )
             return
-        self._restore()
         logging.warning("The loss blew up at %s. Training skips the data up to this point.", found)
         self._skip_batches(found.num_batches)
 
@@ -244,8 +251,8 @@ class RecoveryAction:
         """Restore the last checkpoint and repeat the steps after it one by one, up to the bad step.
 
         Returns:
-            The bad step. None if the blow-up did not occur again, in which case the training is at
-            the same step as before, or if the steps can't be repeated.
+            The bad step. None if the blow-up did not occur again, or if the steps can't be
+            repeated.
         """
         trainer = self._repeating_trainer
         if trainer is None:
@@ -284,10 +291,19 @@ class RecoveryAction:
         return input_errors.find_non_finite(trainer.build_train_dataset())
 
     def _restore(self) -> None:
+        trainer = self._repeating_trainer
+        if trainer is None:
+            with self._trainer.keeping_position() if self._trainer else contextlib.nullcontext():
+                self._restore_checkpoint()
+            return
         skipped = self._skipped
-        if self._trainer is not None:
-            # Reset `batches_read`, because a checkpoint of an older version does not restore it.
-            self._trainer.checkpoint.batches_read.assign(0)
+        # Reset `batches_read`, because a checkpoint of an older version does not restore it.
+        trainer.checkpoint.batches_read.assign(0)
+        self._restore_checkpoint()
+        # Skip again the batches that an earlier recovery from this checkpoint skipped.
+        self._skip_batches(max(0, skipped - self._skipped))
+
+    def _restore_checkpoint(self) -> None:
         path = self.checkpoint_manager.restore_or_initialize()
         if path is None:
             raise errors.DivergedError(
@@ -295,18 +311,20 @@ class RecoveryAction:
                 "Lower the learning rate or `trainer.checkpoint_interval`."
             )
         logging.warning("Recovering the model from checkpoint: %s.", path)
-        # Skip again the batches that an earlier recovery from this checkpoint skipped.
-        self._skip_batches(max(0, skipped - self._skipped))
+        states = getattr(self.checkpoint_manager.checkpoint, "hooks", None)
+        if isinstance(states, hook.HookStates):
+            states.after_restore()
 
     @property
     def _repeating_trainer(self) -> base_trainer.Trainer | None:
         """The trainer if it can repeat steps, else None.
 
-        Asynchronous workers can't repeat steps, because they continue with unread batches.
+        Asynchronous workers can't repeat steps, because they continue with unread batches. Several
+        tasks can't either, because each has its own position in its data.
         """
-        if self._trainer is None or self._trainer.has_coordinator:
-            return None
-        return self._trainer
+        trainer = self._trainer
+        is_able = trainer is not None and not trainer.has_coordinator and hasattr(trainer, "task")
+        return trainer if is_able else None
 
     def _skip_batches(self, num_batches: int) -> None:
         if self._trainer is not None:
@@ -547,9 +565,8 @@ def _recovery(
     model_dir: str,
     checkpoint_manager: tf.train.CheckpointManager,
 ) -> orbit.actions.ConditionalAction:
-    # Only a `Trainer` with a single task can repeat steps: a plain Orbit trainer does not expose
-    # its data or weights, and a multi-task trainer has a separate data position for each task.
-    is_ours = isinstance(trainer, base_trainer.Trainer) and hasattr(trainer, "task")
+    # A plain Orbit trainer does not expose its data or weights.
+    is_ours = isinstance(trainer, base_trainer.Trainer)
 
     # Checking variables that live on parameter servers would require fetching them first.
     state = NonfiniteCheck(trainer) if is_ours and not trainer.has_coordinator else None

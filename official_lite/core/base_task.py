@@ -23,6 +23,7 @@ __all__ = [
     "OptimizationConfig",
     "RuntimeConfig",
     "Task",
+    "load_averages",
     "load_optimizer",
     "outputs_as_columns",
     "split_batch",
@@ -569,6 +570,26 @@ def load_optimizer(
             modules=config.init_checkpoint_modules,
             strict=config.init_checkpoint_strict,
             with_counters=part == "all",
+        )
+
+
+def load_averages(
+    task: Task,
+    config: config_definitions.TaskConfig,
+    optimizer: keras.optimizers.Optimizer,
+    model: keras.Model,
+) -> None:
+    """Load the averaged weights of `init_checkpoint`, which evaluations and predictions use.
+
+    If the task overrides `initialize`, its weights may come from elsewhere, and they are kept.
+    """
+    path = hyperparams.get_by_path(config, "init_checkpoint", "")
+    if path and type(task).initialize is Task.initialize:
+        warm_start.load_averages(
+            optimizer,
+            model,
+            warm_start.find_checkpoint(path) or path,
+            modules=hyperparams.get_by_path(config, "init_checkpoint_modules", warm_start.ALL),
         )
 
 

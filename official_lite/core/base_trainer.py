@@ -145,7 +145,8 @@ class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
         self._build_model(train)
         model_building.freeze(model, config.trainer.freeze)
         if train:
-            remat.rematerialize(model, config.trainer.remat)
+            lazy_rows = distributed_gradients.has_lazy_rows(optimizer)
+            remat.rematerialize(model, config.trainer.remat, lazy_rows=lazy_rows)
             step_checks.warn_of_compiled_optimizer(model, optimizer)
         if train and self.execution != "eager":
             step_checks.require_one_replica(optimizer, self.strategy.num_replicas_in_sync)
@@ -455,6 +456,10 @@ class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
         self.task.initialize(self.model)
         optimizer_factory.follow_weights(self.optimizer)
         base_task.load_optimizer(self.config.task, self.optimizer, self.model)
+        if True not in self._task_metrics:
+            # Training starts its averages at the loaded weights, but without training, the averages
+            # of the checkpoint are the weights to evaluate.
+            base_task.load_averages(self.task, self.config.task, self.optimizer, self.model)
 
     def train_loop_begin(self) -> None:
         """Reset the metrics; called before the first step of a reporting interval."""
@@ -680,7 +685,7 @@ class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
 
         Args:
             first_batch: The number of global batches to skip. Skipping changes no bit of the other
-                predictions.
+                predictions: if they may depend on the skipped batches, these are computed as well.
 
         Yields:
             One array per column, with one row per example of the batch.
@@ -769,6 +774,13 @@ class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
         """Skip the next batches of the training data, also in a resumed run."""
         self._train_data.skip(count)
         self.after_restore()
+
+    def keeping_position(self) -> contextlib.AbstractContextManager[None]:
+        """Return a context in which a restore does not change which batches are read next."""
+        kept: contextlib.AbstractContextManager[None] = self._train_data.keeping_position(
+            lambda: int(self.global_step.numpy())
+        )
+        return kept
 
     @property
     def _is_given_data(self) -> bool:

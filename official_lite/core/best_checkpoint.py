@@ -24,7 +24,8 @@ class BestCheckpointExporter(best_checkpoints.BestCheckpoints):
 
     If two evaluations have the same metric value, the one with the lower `validation_loss` is
     better. The directory holds one checkpoint, `best_ckpt-<step>`, and `info.json` with all metrics
-    of that evaluation. A non-finite metric is never the best.
+    of that evaluation. A non-finite metric is never the best. The best evaluation of an earlier run
+    is ignored if it lacks the metric.
 
     Args:
         export_dir: The directory; results of an earlier run in it are read.
@@ -53,7 +54,8 @@ class BestCheckpointExporter(best_checkpoints.BestCheckpoints):
     @property
     def best_metric_value(self) -> float | None:
         """The best value so far; None before the first evaluation with a finite value."""
-        return None if self.best is None else self._metric.value(self.best)
+        best = self._metric.record_with_value(self.best)
+        return None if best is None else self._metric.value(best)
 
     @property
     def best_ckpt_logs_path(self) -> str:
@@ -77,7 +79,8 @@ class BestCheckpointExporter(best_checkpoints.BestCheckpoints):
             errors.UnknownKeyError: If the metric is not among the logs.
         """
         value = self._metric.value(eval_logs)
-        if not self._metric.is_improvement(eval_logs, self.best):
+        best = self._metric.record_with_value(self.best)
+        if not self._metric.is_improvement(eval_logs, best):
             # Rewrite `info.json`, because an interrupted export may have left the file of an
             # earlier checkpoint.
             self.write_info()

@@ -7,12 +7,15 @@
       eval/                            the same metrics as event files, over the pretrain steps
       finetune-<pretrain step>/        the model directory of that fine-tuning run
 
-A checkpoint with a metrics file is done; a restarted job continues with the next checkpoint. This
-job never deletes anything.
+A checkpoint with a metrics file is done. A restarted job first resumes the fine-tuning runs that
+have a checkpoint of their own but no metrics file, even if their pretraining checkpoints have been
+removed. It then continues with the next checkpoint. This job never deletes anything.
 """
 
+import itertools
 import json
 import os
+import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -21,16 +24,19 @@ import tensorflow as tf
 from absl import logging
 
 from official_lite import orbit, telemetry
-from official_lite.checkpoint import directories, inspection
+from official_lite.checkpoint import directories, inspection, latest
 from official_lite.common import cluster, errors, files, flags, nested_dict, preemption, tf_config
 from official_lite.config import parsing
 from official_lite.core import base_task, config_definitions, preflight, task_factory, train_lib
+from official_lite.modeling.hyperparams import yaml_io
 from official_lite.orbit import checkpointing
 from official_lite.run import runtime
 
 MODE = flags.Mode.CONTINUOUS_TRAIN_AND_EVAL
 
 Logs = Mapping[str, Any]
+
+_RUN = re.compile(r"finetune-(\d+)")
 
 
 def run_continuous_finetune(
@@ -45,8 +51,8 @@ def run_continuous_finetune(
     """Train and evaluate from each checkpoint that appears in `params.task.init_checkpoint`.
 
     Checkpoints are processed in order. None is skipped, except for those that are deleted before
-    their turn. The job ends after the checkpoint of step `pretrain_steps`, or when no new
-    checkpoint has appeared for `params.trainer.continuous_eval_timeout` seconds.
+    their weights are loaded. The job ends after the checkpoint of step `pretrain_steps`, or when no
+    new checkpoint has appeared for `params.trainer.continuous_eval_timeout` seconds.
 
     Args:
         mode: The mode; must be `continuous_train_and_eval`.
@@ -94,19 +100,27 @@ def _finetune_all(
 ) -> Logs:
     strategy = runtime.build_strategy(params.runtime)
     logs: Logs | None = None
-    for step, path in _pretrain_checkpoints(params, pretrain_steps):
-        logs = _read_json_summary(model_dir, step)
-        if logs is not None:
+    for step, path in _pretrain_checkpoints(params, model_dir, pretrain_steps):
+        earlier_logs = _read_json_summary(model_dir, step)
+        if earlier_logs is not None:
             logging.info("Skipping pretrain step %d, which has already been fine-tuned.", step)
+            logs = earlier_logs
             continue
         run_params = params.replace(task={"init_checkpoint": path})
         run_dir = os.path.join(model_dir, f"finetune-{step}")
         with strategy.scope():
             task = task_factory.get_task(run_params.task, logging_dir=run_dir)
-        logs = finetune(strategy, task, run_params, run_dir)
-        with strategy.scope():
-            if directories.is_chief():
-                _write_summaries(model_dir, step, task.name, logs)
+        try:
+            logs = finetune(strategy, task, run_params, run_dir)
+        except (errors.CheckpointError, tf.errors.NotFoundError):
+            # A run with a checkpoint of its own does not read the pretraining checkpoint.
+            if files.exists(f"{path}.index") or latest.latest_checkpoint(run_dir):
+                raise
+            _warn_of_removal(path)
+        else:
+            with strategy.scope():
+                if directories.is_chief():
+                    _write_summaries(model_dir, step, task.name, logs)
         del task
         runtime.forget_last_run()
     if logs is None:
@@ -156,9 +170,29 @@ def _check_arguments(mode: str, pretrain_dir: str) -> None:
 
 
 def _pretrain_checkpoints(
-    params: config_definitions.ExperimentConfig, last_step: int | None
+    params: config_definitions.ExperimentConfig, model_dir: str, last_step: int | None
 ) -> Iterator[tuple[int, str]]:
-    """Yield the step and the path of each pretraining checkpoint."""
+    """Yield the step and the path of each pretraining checkpoint, those of begun runs first."""
+    for step, path in itertools.chain(_begun(model_dir), _appearing(params)):
+        yield step, path
+        if last_step and step >= last_step:
+            return
+
+
+def _begun(model_dir: str) -> Iterator[tuple[int, str]]:
+    """Yield the step and the path of the pretraining checkpoint of each run that can be resumed."""
+    found = [match for name in files.list_names(model_dir) if (match := _RUN.fullmatch(name))]
+    for step, name in sorted((int(match[1]), match[0]) for match in found):
+        run_dir = os.path.join(model_dir, name)
+        config = os.path.join(run_dir, "params.yaml")
+        is_begun = files.exists(config) and latest.latest_checkpoint(run_dir)
+        if is_begun and not files.exists(_json_path(model_dir, step)):
+            logging.info("Resuming %s, which has not been completed.", run_dir)
+            yield step, yaml_io.read_yaml(config)["task"]["init_checkpoint"]
+
+
+def _appearing(params: config_definitions.ExperimentConfig) -> Iterator[tuple[int, str]]:
+    """Yield the step and the path of each pretraining checkpoint as it appears."""
     paths = checkpointing.watch_checkpoints(
         params.task.init_checkpoint, params.trainer.continuous_eval_timeout
     )
@@ -166,11 +200,13 @@ def _pretrain_checkpoints(
         try:
             step = inspection.read_global_step_from_checkpoint(path)
         except tf.errors.NotFoundError:
-            logging.warning("Skipping %s, which was removed before it could be fine-tuned.", path)
+            _warn_of_removal(path)
             continue
         yield step, path
-        if last_step and step >= last_step:
-            return
+
+
+def _warn_of_removal(path: str) -> None:
+    logging.warning("Skipping %s, which was removed before it could be fine-tuned.", path)
 
 
 def _finetune(

@@ -12,7 +12,14 @@ from official_lite.core import config_definitions, train_data
 from official_lite.modeling import hyperparams
 from official_lite.run import run_record, runtime
 
-__all__ = ["MicroBatchTooLargeError", "check", "detach", "raising_for_smaller_batches", "run"]
+__all__ = [
+    "RESTARTS",
+    "MicroBatchTooLargeError",
+    "check",
+    "detach",
+    "raising_for_smaller_batches",
+    "run",
+]
 
 # The entry of `run.json` that records the number of micro-batches that fits in memory.
 _ENTRY = "fit_memory"
@@ -27,6 +34,10 @@ class MicroBatchTooLargeError(errors.OutOfMemoryError):
     """
 
     grad_accum_steps: int = 1
+
+
+# The errors after which `run` may call `attempt` again.
+RESTARTS = (MicroBatchTooLargeError, train_data.UnevenMicroBatchesError)
 
 
 def check(config: config_definitions.ExperimentConfig, strategy: tf.distribute.Strategy) -> None:
@@ -85,20 +96,17 @@ def run(
 ) -> None:
     """Run an experiment, and restart it with smaller micro-batches while they do not fit.
 
-    A run that resumes starts with the number of micro-batches that fitted before.
+    A run that resumes starts with the number of micro-batches that fitted before, or with the
+    largest smaller number by which its batches can be divided now.
 
     Args:
         attempt: Builds and executes the run of a config. It is called again with a changed config.
         params: The config of the experiment.
         record: The record of the run.
     """
+    smallest = params.trainer.grad_accum_steps
     known = record.earlier(_ENTRY).get(_FIELD) if params.trainer.fit_memory else None
-    if (
-        isinstance(known, int)
-        and known > params.trainer.grad_accum_steps
-        # The batch size may have changed since the earlier run.
-        and _batch_size(params) % known == 0
-    ):
+    if isinstance(known, int) and known > smallest:
         logging.info(
             "`trainer.fit_memory` sets `trainer.grad_accum_steps` to %d, as in the earlier run.",
             known,
@@ -108,25 +116,35 @@ def run(
         try:
             attempt(params)
             return
+        except train_data.UnevenMicroBatchesError as error:
+            # The batch size or the number of replicas may have changed since the earlier run. The
+            # number of replicas is known only after the strategy was created.
+            known = params.trainer.grad_accum_steps
+            if known == smallest:
+                raise
+            count = _next_smaller(known, smallest, _batch_size(params), error.num_replicas)
+            change = (
+                "the batches can't be divided into as many parts as in the earlier run, so "
+                f"`trainer.grad_accum_steps` changes from {known} to {count}. {error}"
+            )
         except MicroBatchTooLargeError as error:
             # The error requests more micro-batches than `params` has, unless a custom stage changed
             # the number that the trainer uses.
             if error.grad_accum_steps <= params.trainer.grad_accum_steps:
                 raise
-            count, reason = error.grad_accum_steps, str(error.__cause__)
+            count = error.grad_accum_steps
+            reason = error_report.first_line(str(error.__cause__))
+            change = (
+                f"the training step ran out of memory ({reason}), so "
+                f"`trainer.grad_accum_steps` changes from {params.trainer.grad_accum_steps} to "
+                f"{count}. The run restarts from its latest checkpoint."
+            )
         except (tf.errors.ResourceExhaustedError, errors.OutOfMemoryError):
             # Forget the recorded number of micro-batches. No number fits now, but the next run may
             # have more memory.
             record.note(**{_ENTRY: {}})
             raise
-        logging.warning(
-            "`trainer.fit_memory`: the training step ran out of memory (%s), so "
-            "`trainer.grad_accum_steps` changes from %d to %d. The run restarts from its latest "
-            "checkpoint.",
-            error_report.first_line(reason),
-            params.trainer.grad_accum_steps,
-            count,
-        )
+        logging.warning("`trainer.fit_memory`: %s", change)
         # Python has deleted the error, and with it the last reference to the failed attempt, so
         # its memory can be freed.
         runtime.forget_last_run()
@@ -143,6 +161,12 @@ def detach(hooks: Iterable[orbit.Hook]) -> None:
 def _batch_size(params: config_definitions.ExperimentConfig) -> int:
     """Return the number of examples in an update; 0 if it is unknown."""
     return hyperparams.get_by_path(params, "task.train_data.global_batch_size") or 0
+
+
+def _next_smaller(known: int, smallest: int, size: int, num_replicas: int) -> int:
+    """Return the largest number of micro-batches below `known` that divides the batch evenly."""
+    counts = range(known - 1, smallest, -1)
+    return next((count for count in counts if size % (count * num_replicas) == 0), smallest)
 
 
 def _divided(

@@ -227,7 +227,9 @@ class InputReader:
             logging.info(
                 "Reading and skipping the first %d batches to reach the saved position.", num_read
             )
-            dataset = dataset.skip(num_read)
+            # The stream may end, for example if `sample_fn` takes only a part of it. A run without
+            # an interruption then reads it again.
+            dataset = dataset.repeat().skip(num_read)
         if self._postprocess_fn is not None:
             dataset = map_examples(dataset, self._postprocess_fn, tf.data.AUTOTUNE)
         if not self._params.apply_tf_data_service_before_batching:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import itertools
 import sys
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
@@ -10,14 +11,24 @@ import keras
 import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
+from absl import logging
 
 from official_lite import orbit
-from official_lite.common import errors, nests, plugins, preemption, tf_config, user_code
+from official_lite.common import (
+    errors,
+    keras_variables,
+    nests,
+    plugins,
+    preemption,
+    tf_config,
+    user_code,
+)
 from official_lite.core import base_task, config_definitions, step_checks, train_data
 from official_lite.data import length, replicas
 from official_lite.execution import executors
 from official_lite.modeling import replica_state
 from official_lite.modeling.optimization import ema_optimizer
+from official_lite.orbit import xla_loops
 from official_lite.prediction import output
 
 __all__ = [
@@ -102,6 +113,8 @@ class Predictor:
     seeds: replica_state.StepSeeds
     # The compiled steps by execution mode.
     _compiled: dict[str, Callable[..., Any]] = dataclasses.field(default_factory=dict)
+    # Whether XLA may be able to compile the step.
+    _can_compile: bool = True
 
     def predict(
         self, step: Callable[..., Any], execution: str, first_batch: int
@@ -111,7 +124,8 @@ class Predictor:
         Args:
             step: The trainer's `predict_step`.
             execution: The execution mode.
-            first_batch: The number of global batches to skip.
+            first_batch: The number of global batches to skip. If later predictions may depend on
+                them, they are predicted, but not yielded.
         """
         task = self.task
         with user_code.keeping_attributes(task):
@@ -120,18 +134,70 @@ class Predictor:
         step_checks.require_signature(task.predict_step, "inputs", model="")
         base_task.warn_of_overridden_step(self.model, task, "predict_step")
         exchange = create_exchange(self.strategy)
+        run = self._compile(step, execution)
         iterator = iter(build_dataset(self.config, task, self.strategy, first_batch))
-        if self.config.trainer.eval_tf_function and execution != "eager":
-            if execution not in self._compiled:
-                self._compiled[execution] = tf.function(step, autograph=False)
-            step = self._compiled[execution]
+        start = first_batch
+        if first_batch and self._carries_state(run, iterator):
+            logging.info(
+                "The first %d batches are predicted again, because a prediction may depend on the "
+                "batches before it.",
+                first_batch,
+            )
+            start = 0
+            iterator = iter(build_dataset(self.config, task, self.strategy))
         with ema_optimizer.averaged_weights(self.optimizer):
-            for number in self._numbers(first_batch):
+            for number in self._numbers(start):
+                counted = tf.constant(number, tf.int64)
                 try:
-                    predictions, num_rows = step(iterator, tf.constant(number, tf.int64))
+                    predictions, num_rows = run(iterator, counted)
                 except orbit.utils.loop_fns.END_OF_DATA:
                     return
-                yield exchange(as_arrays(predictions, num_rows, _author(task)))
+                except xla_loops.NOT_COMPILABLE as error:
+                    if not self._uses_xla(execution):
+                        raise
+                    self._stop_using_xla(error)
+                    run = self._compile(step, execution)
+                    # The step that failed has already drawn the batch.
+                    iterator = iter(build_dataset(self.config, task, self.strategy, number))
+                    predictions, num_rows = run(iterator, counted)
+                if number >= first_batch:
+                    yield exchange(as_arrays(predictions, num_rows, _author(task)))
+
+    def _compile(self, step: Callable[..., Any], execution: str) -> Callable[..., Any]:
+        """Return the step as a `tf.function`, unless the config or the mode is eager."""
+        if not self.config.trainer.eval_tf_function or execution == "eager":
+            return step
+        if execution not in self._compiled:
+            self._compiled[execution] = tf.function(step, autograph=False)
+        return self._compiled[execution]
+
+    def _carries_state(self, run: Callable[..., Any], iterator: Iterator[Any]) -> bool:
+        """Return whether the step may write variables that the next step reads.
+
+        These are, for example, the states of a recurrent layer with `stateful=True`, or of a random
+        number generator of the task. The seeds of the model do not count, because they are set
+        before each batch. Only the graph of a step tells what it writes.
+        """
+        if not isinstance(run, tf.types.experimental.GenericFunction):
+            return True
+        graph = run.get_concrete_function(iterator, tf.constant(0, tf.int64)).graph
+        seeds = itertools.chain.from_iterable(map(keras_variables.local_values, self.seeds.states))
+        known = {id(seed.handle) for seed in seeds}
+        return any(
+            id(handle) not in known and keras_variables.value_spec(handle) is not None
+            for handle in keras_variables.written_handles(graph)
+        )
+
+    def _uses_xla(self, execution: str) -> bool:
+        return self._can_compile and execution in ("xla", "xla_loop")
+
+    def _stop_using_xla(self, error: tf.errors.OpError) -> None:
+        logging.warning(
+            "Predicting without XLA, because XLA can't compile the prediction step: %s",
+            error.message,
+        )
+        self._can_compile = False
+        self._compiled.clear()
 
     def _numbers(self, first_batch: int) -> Iterator[int]:
         """Yield the numbers of the global batches until a signal requests a stop.
@@ -150,7 +216,7 @@ class Predictor:
     ) -> tuple[dict[str, tuple[tf.Tensor, ...]], tuple[tf.Tensor, ...]]:
         """Predict a batch on all replicas; see `Trainer.predict_step`."""
         step: Callable[..., Any] = self._replica_step
-        if execution in ("xla", "xla_loop"):
+        if self._uses_xla(execution):
             # Hide the `tf.function` in a `partial`; otherwise `strategy.run` would compile one
             # program for all replicas.
             step = functools.partial(tf.function(step, autograph=False, jit_compile=True))

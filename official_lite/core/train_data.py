@@ -1,7 +1,8 @@
 """The data of a task: training data that resume at any step, evaluation and prediction data."""
 
+import contextlib
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
 import keras
@@ -18,6 +19,7 @@ from official_lite.modeling import distributed_gradients, embedding_lookups, hyp
 from official_lite.modeling.optimization import gradient_accumulator
 
 __all__ = [
+    "UnevenMicroBatchesError",
     "count_micro_batches",
     "count_replicas",
     "micro_batch_data",
@@ -36,6 +38,16 @@ __all__ = [
 
 
 _Params = TypeVar("_Params", bound=config_definitions.ExperimentConfig)
+
+
+class UnevenMicroBatchesError(errors.ConfigValueError):
+    """A batch that can't be divided evenly into the micro-batches of all replicas.
+
+    Attributes:
+        num_replicas: The number of replicas that share each micro-batch.
+    """
+
+    num_replicas: int = 1
 
 
 def count_micro_batches(config: config_definitions.ExperimentConfig) -> int:
@@ -59,11 +71,15 @@ def resolve_epochs(
 ) -> _Params:
     """Convert the epochs and ratios of a config to steps, with the length of the training data.
 
+    The modes `eval`, `test` and `predict` do not use the steps, so they never build the training
+    data; see `config.epochs.resolve`.
+
     Args:
         params: The config of the experiment.
         task: The task, which builds the training data if the config does not give their length.
             A `MultiTask` has no training data of its own.
-        mode: The mode of the run. If it does not train, the recorded steps are used instead.
+        mode: The mode of the run. If it does not train, the recorded steps are used instead, as far
+            as there are any.
         model_dir: The model directory.
         divides_data: See `config.epochs.resolve`.
 
@@ -71,13 +87,18 @@ def resolve_epochs(
         errors.ConfigValueError: If the length of an epoch is unknown or contradictory.
         errors.DataError: If the training data can't be used.
     """
-    trains = flags.Mode.parse(mode).trains
-    recorded = {} if trains else compatibility.recorded_steps(params, model_dir)
+    parsed = flags.Mode.parse(mode)
+    recorded = {} if parsed.trains else compatibility.recorded_steps(params, model_dir)
     data = getattr(params.task, "train_data", None)
     build_inputs: Any = getattr(task, "build_inputs", None)
     with step_checks.naming_the_block(build_inputs, "task.train_data", data):
         resolved: _Params = epochs.resolve(
-            params, task, recorded=recorded, divides_data=divides_data
+            params,
+            task,
+            recorded=recorded,
+            divides_data=divides_data,
+            # `continuous_eval` ends with the checkpoint of the last training step.
+            needs_steps=parsed.trains or parsed is flags.Mode.CONTINUOUS_EVAL,
         )
         return resolved
 
@@ -92,8 +113,8 @@ def micro_batch_data(
         num_replicas: The number of replicas that share each micro-batch.
 
     Raises:
-        errors.ConfigValueError: If there is no training data to divide, or if its batches can't be
-            divided evenly.
+        errors.ConfigValueError: If there is no training data to divide.
+        UnevenMicroBatchesError: If its batches can't be divided evenly.
     """
     data: Any = config.task.train_data
     count = count_micro_batches(config)
@@ -106,11 +127,13 @@ def micro_batch_data(
             "to 1."
         )
     if data.global_batch_size % (count * num_replicas):
-        raise errors.ConfigValueError(
+        uneven = UnevenMicroBatchesError(
             f"`task.train_data.global_batch_size` is {data.global_batch_size}; expected a "
             f"multiple of {count * num_replicas}: `trainer.grad_accum_steps` ({count}) times the "
             f"number of replicas ({num_replicas})."
         )
+        uneven.num_replicas = num_replicas
+        raise uneven
     return data.replace(global_batch_size=data.global_batch_size // count)
 
 
@@ -346,6 +369,20 @@ class TrainData:
         """Skip the next batches in all data that are built after this call."""
         self.skipped.assign_add(count)
 
+    @contextlib.contextmanager
+    def keeping_position(self, get_step: Callable[[], int]) -> Iterator[None]:
+        """Enter a context in which a restore does not change which batch is read next.
+
+        The batches that were read since the restored checkpoint then count as skipped.
+
+        Args:
+            get_step: A function that returns the current step.
+        """
+        batch = self.position(get_step())
+        yield
+        self._convert_counts()
+        self.skip(batch - self.position(get_step()))
+
     def settle(self) -> None:
         """Complete the count after the first steps that follow a checkpoint without a count."""
         if self._uncounted and int(self.batches_read.numpy()):
@@ -458,6 +495,15 @@ class TrainDataByTask:
         for part in self._parts.values():
             part.skip(count)
 
+    @contextlib.contextmanager
+    def keeping_position(self, get_step: Callable[[], int]) -> Iterator[None]:
+        """Enter a context in which a restore does not change which batches are read next."""
+        with contextlib.ExitStack() as stack:
+            for name, part in self._parts.items():
+                of_task = functools.partial(self._current_step, name, get_step)
+                stack.enter_context(part.keeping_position(of_task))
+            yield
+
     def settle(self) -> None:
         """Complete the counts after the first steps that follow a checkpoint without counts."""
         for part in self._parts.values():
@@ -470,6 +516,9 @@ class TrainDataByTask:
 
     def _step(self, name: str, step: int) -> int:
         return step if self._steps is None else int(self._steps[name].numpy())
+
+    def _current_step(self, name: str, get_step: Callable[[], int]) -> int:
+        return self._step(name, get_step())
 
 
 def _create_counter(name: str) -> tf.Variable:

@@ -134,6 +134,9 @@ class GraphExecutor:
         """Return the specs of the inputs of a task's step, given the data of the trainer."""
         return dataset.element_spec
 
+    def forget_programs(self) -> None:
+        """Drop the compiled programs, so that the next trace of a step compiles new ones."""
+
     def require_coordinator(self) -> tf.distribute.coordinator.ClusterCoordinator:
         """Return the coordinator.
 
@@ -189,6 +192,10 @@ class XlaExecutor(GraphExecutor):
                 lambda *args: run(*args), autograph=False, jit_compile=True
             )
         return self._programs[step_fn](*inputs)
+
+    def forget_programs(self) -> None:
+        self._programs.clear()
+        self._split_steps.clear()
 
     def replica_step(self, step: TrainStep, metrics: Metrics) -> TrainStep:
         if self.strategy.num_replicas_in_sync == 1:
@@ -438,6 +445,8 @@ def create_train_loop_fn(
     trainer: orbit.StandardTrainer, executor: GraphExecutor
 ) -> Callable[..., Any]:
     """Create the function `(iterator, num_steps)` that the training loop calls."""
+    # A loop is created again because what the step does has changed, such as its hooks.
+    executor.forget_programs()
     coordinator = executor.coordinator
     if coordinator is None:
         return orbit.StandardTrainer.create_train_loop_fn(trainer)

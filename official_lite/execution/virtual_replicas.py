@@ -16,6 +16,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 from absl import logging
+from tensorflow.python.distribute import values as tf_values
 
 from official_lite import orbit
 from official_lite.common import errors, keras_variables, nests
@@ -278,6 +279,7 @@ class _State:
       other replicas is 0, because Keras sums metrics over replicas.
     * A random state has advanced once. Within a shard, the state depends on the shard's number.
     * A variable whose aggregation is `ONLY_FIRST_REPLICA` has the value of the first shard.
+    * Any other variable whose aggregation is `SUM` has changed by the sum of all changes.
     * Any other variable, such as a moving average, has changed by the mean of all changes. Elements
       that were infinite or NaN before the step have the mean of the values of all shards.
 
@@ -292,22 +294,25 @@ class _State:
         self._random: list[tf.Variable] = []
         self._first_only: list[tf.Variable] = []
         self._metrics: list[tf.Variable] = []
+        self._sums: list[tf.Variable] = []
         self._averages: list[tf.Variable] = []
         for variable in _changed_variables(function):
             self._kind_of(variable).append(variable)
-        everything = (*self._random, *self._first_only, *self._metrics, *self._averages)
+        # The variables of which the changes are measured.
+        self._changing = (*self._sums, *self._averages)
+        everything = (*self._random, *self._first_only, *self._metrics, *self._changing)
         self._starts = {v.ref(): v.read_value() for v in everything}
 
     @property
     def num_taken(self) -> int:
         """The number of tensors that `take` returns."""
-        return len(self._metrics) + len(self._averages) + len(self._first_only)
+        return len(self._metrics) + len(self._changing) + len(self._first_only)
 
     def prepare(self, index: tf.Tensor) -> None:
         """Set the variables to the values with which a shard's step starts."""
         for variable in self._metrics:
             variable.assign(tf.zeros_like(variable))
-        for variable in (*self._averages, *self._first_only):
+        for variable in (*self._changing, *self._first_only):
             variable.assign(self._starts[variable.ref()])
         for variable in self._random:
             variable.assign(_random_state(self._starts[variable.ref()], index))
@@ -316,7 +321,7 @@ class _State:
         """Return a shard's changes as tensors to sum over all shards."""
         return [
             *(variable.read_value() for variable in self._metrics),
-            *(v.read_value() - self._base(v) for v in self._averages),
+            *(v.read_value() - self._base(v) for v in self._changing),
             *(_only_if(index == 0, variable.read_value()) for variable in self._first_only),
         ]
 
@@ -327,6 +332,8 @@ class _State:
         for variable in self._metrics:
             total = self._starts[variable.ref()] + next(of_variables)
             variable.assign(_only_if(is_first, total))
+        for variable in self._sums:
+            variable.assign(self._base(variable) + next(of_variables))
         for variable in self._averages:
             variable.assign(self._base(variable) + next(of_variables) / count)
         for variable in self._first_only:
@@ -338,7 +345,7 @@ class _State:
     def _base(self, variable: tf.Variable) -> tf.Tensor:
         """Return the start value from which changes are measured, with 0 where it is not finite."""
         start = self._starts[variable.ref()]
-        return _only_if(tf.math.is_finite(start), start)
+        return _only_if(tf.math.is_finite(start), start) if start.dtype.is_floating else start
 
     def _kind_of(self, variable: tf.Variable) -> list[tf.Variable]:
         aggregation = variable.aggregation
@@ -363,12 +370,17 @@ class _State:
             return []
         if aggregation == tf.VariableAggregation.ONLY_FIRST_REPLICA:
             return self._first_only
+        is_integer = variable.dtype.is_integer
+        if aggregation == tf.VariableAggregation.SUM and (is_integer or variable.dtype.is_floating):
+            return self._sums
         if variable.dtype.is_floating:
             return self._averages
         raise errors.ConfigValueError(
             f"`trainer.virtual_replicas`: the step changes the variable {variable.name}, whose "
             f"dtype is {variable.dtype.name}, so its mean over the virtual replicas can't be "
-            "computed. Create it with `aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA`."
+            "computed. Create it with `aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA`, "
+            "which keeps the value of the first virtual replica, or with `SUM`, which adds up the "
+            "changes of all virtual replicas."
         )
 
 
@@ -456,6 +468,26 @@ class _VirtualReplica(tf.distribute.ReplicaContext):
             "one after another. Pass gradients to `optimizer.apply_gradients` and values to "
             "metrics or `put_scalar`, which reduce them after the step, or set the field to 0."
         )
+
+
+def _assigning_locally(aggregate: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap TensorFlow's assignment to a variable with an aggregation, in a replica.
+
+    TensorFlow exchanges the values at once. A virtual replica instead changes the copy of the
+    replica that computes it; `_State` aggregates the changes after all shards.
+    """
+
+    @functools.wraps(aggregate)
+    def update_replica(variable: Any, update_fn: Any, value: Any, **kwargs: Any) -> Any:
+        if not _count_in_step.get():
+            return aggregate(variable, update_fn, value, **kwargs)
+        return update_fn(variable._get(), value, **kwargs)
+
+    return update_replica
+
+
+# Replace the function in its module, where the classes of variables look it up on each call.
+tf_values._on_write_update_replica = _assigning_locally(tf_values._on_write_update_replica)
 
 
 @functools.cache

@@ -21,7 +21,9 @@ from official_lite.common import errors, keras_variables, nests, suggestions
 __all__ = ["rematerialize"]
 
 
-def rematerialize(model: keras.Model | tf.Module, patterns: Sequence[str]) -> None:
+def rematerialize(
+    model: keras.Model | tf.Module, patterns: Sequence[str], *, lazy_rows: bool = False
+) -> None:
     """Make layers forget their activations in training and recompute them in the backward pass.
 
     Only the inputs of a matched layer are kept between the two passes. If a layer and a layer
@@ -32,6 +34,9 @@ def rematerialize(model: keras.Model | tf.Module, patterns: Sequence[str]) -> No
     Args:
         model: A built Keras model.
         patterns: Regular expressions, searched for anywhere in the path of a layer.
+        lazy_rows: Whether the optimizer updates only the rows of a table that a step looks up. The
+            recomputation makes the gradient of a table dense, which would update all rows, so
+            training raises a `ConfigValueError` if a matched layer looks up rows of a weight.
 
     Raises:
         errors.ConfigValueError: A pattern matches no layer, the model is not a Keras model, or the
@@ -55,7 +60,7 @@ def rematerialize(model: keras.Model | tf.Module, patterns: Sequence[str]) -> No
     )
     for layer in layers:
         # Write to `__dict__` to bypass Keras' `__setattr__`, which would track the value.
-        layer.__dict__["call"] = _recomputed(layer, layer.call)
+        layer.__dict__["call"] = _recomputed(layer, layer.call, lazy_rows)
     names = ", ".join(_path_of(layer) for layer in layers)
     logging.info("The backward pass recomputes the activations of %s.", names)
 
@@ -90,7 +95,9 @@ def _outermost(layers: dict[int, keras.Layer]) -> list[keras.Layer]:
     return [layer for key, layer in layers.items() if key not in inner]
 
 
-def _recomputed(layer: keras.Layer, call: Callable[..., Any]) -> Callable[..., Any]:
+def _recomputed(
+    layer: keras.Layer, call: Callable[..., Any], lazy_rows: bool
+) -> Callable[..., Any]:
     """Return a replacement for `layer.call` that stores no activations in training."""
     takes_training = "training" in inspect.signature(call).parameters
 
@@ -106,7 +113,7 @@ def _recomputed(layer: keras.Layer, call: Callable[..., Any]) -> Callable[..., A
         is_default_mode = takes_training and "training" not in kwargs
         if is_symbolic or is_default_mode or not keras_variables.is_training_call(kwargs):
             return call(*args, **kwargs)
-        return _Call(layer, call, structure).run()
+        return _Call(layer, call, structure, lazy_rows).run()
 
     return recomputed_call
 
@@ -121,11 +128,19 @@ class _Call:
         layer: The layer.
         call: The layer's original `call`.
         structure: The positional and the keyword arguments of the call.
+        lazy_rows: Whether to refuse a sparse gradient instead of making it dense.
     """
 
-    def __init__(self, layer: keras.Layer, call: Callable[..., Any], structure: nests.Nest) -> None:
+    def __init__(
+        self,
+        layer: keras.Layer,
+        call: Callable[..., Any],
+        structure: nests.Nest,
+        lazy_rows: bool,
+    ) -> None:
         self._layer = layer
         self._call = call
+        self._lazy_rows = lazy_rows
         self._structure = structure
         self._flat = tf.nest.flatten(structure, expand_composites=True)
         self._places = [i for i, value in enumerate(self._flat) if _is_float(value)]
@@ -277,6 +292,10 @@ class _Call:
             list(values),
             output_gradients=list(upstream),
         )
+        # A sparse gradient of an input, such as that of a `tf.gather`, may become dense.
+        if self._lazy_rows:
+            of_weights = zip(gradients[len(inputs) :], self._weights, strict=True)
+            self._refuse_rows([v for g, v in of_weights if isinstance(g, tf.IndexedSlices)])
         dense = [
             None
             if gradient is None
@@ -284,6 +303,16 @@ class _Call:
             for gradient, value in zip(gradients, values, strict=True)
         ]
         return dense, [scope.get_current_value(variable) for variable in self._states]
+
+    def _refuse_rows(self, tables: Sequence[keras.Variable]) -> None:
+        if tables:
+            raise errors.ConfigValueError(
+                f"`trainer.remat` matches {_path_of(self._layer)!r}, which looks up rows of "
+                f"{', '.join(map(keras_variables.path_of, tables))}, and the optimizer has "
+                "`lazy_rows`. The recomputation makes the gradient of a table dense, so the update "
+                "would change all rows. Use patterns that match no layer with a table, or set "
+                "`lazy_rows` to false."
+            )
 
 
 def _is_float(value: object) -> bool:

@@ -31,7 +31,7 @@ from absl import logging
 from keras.src.backend.common import stateless_scope
 from tensorflow.python.ops import control_flow_util, gen_stateless_random_ops_v2
 
-from official_lite.common import keras_variables
+from official_lite.common import keras_variables, terminal
 
 __all__ = [
     "MovingStatistics",
@@ -64,6 +64,11 @@ class StepSeeds:
         self._states = [v for v in getattr(model, "variables", []) if is_seed(v)]
         self._seed = seed
         self._per_replica = per_replica
+
+    @property
+    def states(self) -> Sequence[keras.Variable]:
+        """The states of the seed generators, which `set` assigns."""
+        return self._states
 
     def set(self, step: tf.Tensor) -> None:
         """Set the states on the current replica.
@@ -212,6 +217,7 @@ class MovingStatistics:
         context = tf.distribute.get_replica_context()
         if context.num_replicas_in_sync == 1:
             return
+        self._warn_of_summed_values(context.num_replicas_in_sync)
         by_dtype: dict[tf.DType, list[tf.Variable]] = {}
         for variable in _written(map(keras_variables.raw, self._unsynchronized())):
             if variable.dtype.is_floating:
@@ -242,9 +248,33 @@ class MovingStatistics:
             logging.warning(
                 "Each replica has its own value of %s, because the training step assigns to these "
                 "variables on every replica. Checkpoints store only the value of the first "
-                "replica, so a restored model evaluates differently. Create the variables with an "
-                "`aggregation`, such as `add_weight(…, aggregation='sum')` for a counter.",
+                "replica, so a restored model evaluates differently. Create the variables with "
+                "`add_weight(…, aggregation='only_first_replica')`, which keeps the value of the "
+                "first replica on all of them. To count over all replicas, call `assign_add` of a "
+                "`tf.Variable` with `aggregation=tf.VariableAggregation.SUM`.",
                 ", ".join(paths),
+            )
+
+    def _warn_of_summed_values(self, num_replicas: int) -> None:
+        """Warn about Keras variables of which a traced step sums whole values over replicas."""
+        if tf.executing_eagerly():
+            return
+        summed = {
+            _id(part): part
+            for part in tf.train.TrackableView(self._checkpoint).descendants()
+            if isinstance(part, keras.Variable) and _sums_assigned_values(part)
+        }
+        written = _written(map(keras_variables.raw, summed.values()))
+        if written:
+            terminal.warn_once(
+                "The training step assigns to %s with the aggregation 'sum' on %d replicas. "
+                "TensorFlow adds up the assigned values, and Keras assigns the new total for "
+                "`assign_add`, so each step would multiply the old value by the number of "
+                "replicas. Use the aggregation 'only_first_replica' for the value of the first "
+                "replica, or, to count over all replicas, a `tf.Variable` with "
+                "`aggregation=tf.VariableAggregation.SUM`.",
+                ", ".join(keras_variables.path_of(summed[id(variable)]) for variable in written),
+                num_replicas,
             )
 
     def _unsynchronized(self) -> Iterator[Any]:
@@ -276,6 +306,15 @@ class MovingStatistics:
 
 def _id(variable: Any) -> int:
     return id(keras_variables.raw(variable))
+
+
+def _sums_assigned_values(variable: keras.Variable) -> bool:
+    raw = keras_variables.raw(variable)
+    # Metrics store one value per replica, which is summed only when it is read.
+    return (
+        raw.aggregation == tf.VariableAggregation.SUM
+        and raw.synchronization != tf.VariableSynchronization.ON_READ
+    )
 
 
 def _written(variables: Iterable[tf.Variable]) -> list[tf.Variable]:

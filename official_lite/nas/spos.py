@@ -13,6 +13,7 @@ import tensorflow as tf
 
 from official_lite.common import errors, nests
 from official_lite.data import position
+from official_lite.modeling.optimization import ema_optimizer
 from official_lite.nas import choices, one_shot_trainer, resolution
 from official_lite.orbit.hooks import batch_norm_statistics
 
@@ -79,6 +80,7 @@ class SposTrainer(one_shot_trainer.OneShotTrainer):
     def rank(self) -> list[Ranked]:
         """Rank architectures by their rating with the shared weights.
 
+        If the optimizer keeps averages of the weights, the averages are used, as in evaluations.
         A small space is ranked exhaustively; a large one is explored by evolution. Until training
         continues, evaluations and `picks` use the best architecture.
 
@@ -89,7 +91,9 @@ class SposTrainer(one_shot_trainer.OneShotTrainer):
         step = int(self.global_step.numpy())
         ranking = self._ranking
         if ranking is None or ranking[0] != step:
-            rated = self._rate_all()
+            # Rate the weights that evaluations and exports use.
+            with ema_optimizer.averaged_weights(self.optimizer):
+                rated = self._rate_all()
             ranked = sorted(rated.values(), key=lambda entry: -entry[0])
             best = next(key for key, entry in rated.items() if entry is ranked[0])
             self._take(dict(zip(self.space, best, strict=True)))

@@ -271,7 +271,7 @@ def most_steps(element_spec: Any, batches_per_step: int = 1) -> int:
 
 
 # The errors that TensorFlow raises, before any op runs, if XLA can't compile an op.
-_NOT_COMPILABLE = (tf.errors.InvalidArgumentError, tf.errors.UnimplementedError)
+NOT_COMPILABLE = (tf.errors.InvalidArgumentError, tf.errors.UnimplementedError)
 
 
 class XlaEvalLoop:
@@ -360,7 +360,7 @@ class XlaEvalLoop:
         if self._can_compile and _shapes_of(run[0]) == self._shapes:
             try:
                 return self._evaluate_in_xla(run)
-            except _NOT_COMPILABLE as error:
+            except NOT_COMPILABLE as error:
                 self._can_compile = False
                 logging.warning(
                     "Evaluating without XLA, because XLA can't compile the evaluation step: %s",

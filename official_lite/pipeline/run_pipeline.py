@@ -78,7 +78,7 @@ def run_stages(stages: Mapping[str, type[Stage]], ctx: ExperimentContext) -> Non
         ctx.params = params
         try:
             _run_to_the_last(stages, ctx, record)
-        except fit_memory.MicroBatchTooLargeError:
+        except fit_memory.RESTARTS:
             # Release everything that the next attempt builds again, except the strategy.
             _close(ctx)
             ctx.exit_stack.close()

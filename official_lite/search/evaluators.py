@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from official_lite import nas
-from official_lite.common import errors, nested_dict, plugins
+from official_lite.common import errors, flags, nested_dict, plugins
 from official_lite.config import compatibility, epochs, parsing, phase_configs
 from official_lite.core import config_definitions as cfg
 from official_lite.modeling import hyperparams
@@ -124,6 +124,8 @@ class ExperimentEvaluator:
     ) -> dict[str, float]:
         """Run the trial with the values `tried` in the config and, optionally, custom stages."""
         params = self.trial_params(tried)
+        # The mode `train` alone would return no evaluation metrics.
+        mode = flags.Mode.TRAIN_AND_POST_EVAL if mode == flags.Mode.TRAIN else mode
         # Import these modules late: a process that only starts trial processes needs no TensorFlow.
         from official_lite import pipeline
         from official_lite.core import best_checkpoint
@@ -229,10 +231,8 @@ class TaskTrainer:
                 task.set_model(model.build() if isinstance(model, Candidate) else model)
                 return task
 
-        # The mode `train` alone would return no evaluation metrics.
-        mode = "train_and_post_eval" if trial.config.mode == "train" else trial.config.mode
         evaluator = ExperimentEvaluator(self._params)
-        return evaluator.run(trial, {}, mode, {"build": Build})
+        return evaluator.run(trial, {}, trial.config.mode, {"build": Build})
 
 
 @dataclasses.dataclass(frozen=True)

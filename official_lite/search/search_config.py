@@ -49,7 +49,9 @@ class SearchConfig(hyperparams.Config):
         final_value: The evaluation that provides the result of a trial: `last`; `best`, the one
             with the best value of `metric`; or `best_checkpoint`, the one that
             `trainer.best_checkpoint_eval_metric` selects.
-        mode: The mode in which each trial runs.
+        mode: The mode in which each trial runs: `train_and_eval`, or `train_and_post_eval`, which
+            evaluates once after training. A trial needs an evaluation for its value, so `train`
+            means `train_and_post_eval`.
         strategy: The strategy that chooses the next trial: `random`, `grid`, `tpe`, `cma_es`,
             `nsga2`, `regularized_evolution`, or a sampler as `package.module:Class`. To pass
             arguments to the sampler, give a dict with `name` and the arguments.
@@ -110,7 +112,9 @@ class SearchConfig(hyperparams.Config):
         field_checks.require_one_of(self, "final_value", ("last", "best", "best_checkpoint"))
         field_checks.require_one_of(self, "isolation", ("none", "process"))
         field_checks.require_one_of(
-            self, "mode", tuple(mode.value for mode in flags.Mode if mode.trains)
+            self,
+            "mode",
+            tuple(mode.value for mode in flags.Mode if mode.trains and mode.is_a_single_run),
         )
         self._check_objectives()
 

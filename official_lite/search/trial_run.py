@@ -1,5 +1,6 @@
 """A running trial: its parameters, its model directory and its reports."""
 
+import copy
 import dataclasses
 import math
 import os
@@ -102,7 +103,7 @@ class TrialRun:
         self.is_pruned = False
         self.final_result: Any = None
 
-    def report(self, value: float, step: int | None = None) -> None:
+    def report(self, value: float, step: int | None = None, *, may_prune: bool = True) -> None:
         """Report an intermediate value, such as the result of an evaluation.
 
         If the pruner decides to end the trial, the active training loop is requested to stop.
@@ -111,8 +112,10 @@ class TrialRun:
         Args:
             value: The value of the metric. Studies with several metrics ignore it.
             step: The step at which the value was measured. By default the step of the active loop,
-                or the number of previous reports without a loop. A step that was already reported
-                is ignored, because a resumed trial repeats some reports.
+                or the number of previous reports without a loop. A new value replaces the earlier
+                one of the same step: a resumed trial repeats some reports, and after a recovery
+                the earlier value belongs to a state that was discarded.
+            may_prune: Whether the pruner may end the trial. Set it to False after training.
 
         Raises:
             optuna.TrialPruned: If the pruner ends the trial and there is no active loop.
@@ -122,10 +125,14 @@ class TrialRun:
             return
         if step is None:
             step = self._num_reports if self.loop is None else self.loop.step
+        step = int(step)
         self._num_reports += 1
-        if step not in self._reported():
+        if step in self._reported():
+            # Optuna's `Trial.report` would keep the earlier value.
+            self._trial.storage.set_trial_intermediate_value(self._trial._trial_id, step, number)
+        else:
             self._trial.report(number, step)
-        if self._trial.should_prune():
+        if may_prune and self._should_prune(step):
             self._end(f"pruned: at step {step} with the value {number:g}")
 
     def report_final(self, value: object) -> None:
@@ -177,8 +184,22 @@ class TrialRun:
             )
         return float(metrics[found])
 
+    def _should_prune(self, step: int) -> bool:
+        """Ask the pruner about the values up to a step.
+
+        Optuna's `Trial.should_prune` would use later values too, which a recovery has discarded,
+        and would not see values that were replaced.
+        """
+        trial = copy.copy(self._stored())
+        trial.intermediate_values = {s: v for s, v in self._reported().items() if s <= step}
+        study = self._trial.study
+        return study.pruner.prune(study, trial)
+
     def _reported(self) -> dict[int, float]:
-        return self._trial.storage.get_trial(self._trial._trial_id).intermediate_values
+        return self._stored().intermediate_values
+
+    def _stored(self) -> optuna.trial.FrozenTrial:
+        return self._trial.storage.get_trial(self._trial._trial_id)
 
     def _end(self, reason: str) -> None:
         self.is_pruned = True

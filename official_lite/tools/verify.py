@@ -11,15 +11,17 @@ result with that one bit for bit. The exit code is 0 if all links hold, and 8 ot
 """
 
 import argparse
+import collections
 import dataclasses
 import hashlib
+import json
 import os
 import re
 import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from official_lite.checkpoint import chain, commit
@@ -36,9 +38,29 @@ _NO_FILE = "no such file"
 _NAME = re.compile(r"[^/\\]+-\d+")
 _KINDS = ("record", "checkpoint", "removed")
 
-# The files that a run reads from its model directory besides its checkpoints: the chosen execution
-# mode, and the batches that a recovery skips.
-_STATE = ("execution.json", "recovery.json")
+# The file with the chosen execution mode, which a replay reads besides the checkpoint. It does not
+# read `recovery.json`, because the blow-ups of the segment occur again and would be counted twice.
+_EXECUTION = "execution.json"
+
+# The hooks and the Keras callbacks that do not affect training. They write files, possibly outside
+# of the model directory, or send metrics to a server.
+_WRITING_HOOKS = {
+    "best_checkpoint": "BestCheckpoint",
+    "export_model": "ExportModel",
+    "graph": "GraphSummary",
+    "profiler": "Profiler",
+}
+_WRITING_CALLBACKS = (
+    "BackupAndRestore",
+    "CSVLogger",
+    "ModelCheckpoint",
+    "RemoteMonitor",
+    "TensorBoard",
+)
+# A hook that takes the place of a writing callback, because the position of a `keras_callback`
+# among the others names its state. This callback acts only on batches, which it does not hear.
+_IDLE = {"name": "keras_callback", "callback": "TerminateOnNaN", "every_n_steps": 0}
+_HOOK_STATES = "hooks/.ATTRIBUTES/py_state"
 
 _OF_SEVERAL_PROCESSES = ("multi_worker_mirrored", "parameter_server", "tpu")
 
@@ -167,7 +189,7 @@ def replay(run_dir: str, before: str, after: str, args: argparse.Namespace) -> l
     """Train again from one checkpoint to another one.
 
     The directory of the run is only read. Metrics are not written, because a writer may send them
-    to a service.
+    to a service. Hooks and callbacks of this package and of Keras that only write are left out.
 
     Args:
         run_dir: The model directory.
@@ -176,7 +198,8 @@ def replay(run_dir: str, before: str, after: str, args: argparse.Namespace) -> l
         args: The arguments of `verify`.
 
     Returns:
-        The names of the variables that are not equal bit for bit.
+        The names of the variables that are not equal bit for bit. The states of hooks that were
+        left out are not compared.
 
     Raises:
         errors.ConfigError: The run can't be started; see `sources.train_command`.
@@ -186,11 +209,14 @@ def replay(run_dir: str, before: str, after: str, args: argparse.Namespace) -> l
 
     step = commit.step_of(after)
     command = sources.train_command(run_dir, args)
+    config = yaml_io.read_yaml(os.path.join(run_dir, "params.yaml"))
+    hooks = config.get("trainer", {}).get("hooks") or []
+    kept, left_out = _leave_out_writers(hooks)
     with tempfile.TemporaryDirectory() as directory:
         model_dir = os.path.join(directory, "run")
         files.makedirs(model_dir)
         paths = [commit.path_of(before), *commit.list_files(before)]
-        paths += [os.path.join(run_dir, name) for name in _STATE]
+        paths.append(os.path.join(run_dir, _EXECUTION))
         for path in filter(files.exists, paths):
             shutil.copy(path, model_dir)
         command += [
@@ -199,9 +225,52 @@ def replay(run_dir: str, before: str, after: str, args: argparse.Namespace) -> l
             f"--set=trainer.checkpoint_interval={step}",
             "--set=trainer.writers=[]",
         ]
+        if kept != hooks:
+            command.append(f"--set=trainer.hooks={json.dumps(kept)}")
         replayed = os.path.join(model_dir, os.path.basename(after))
         _train_until(command, commit.path_of(replayed), os.path.join(directory, "log"))
-        return inspection.find_unequal_bits(after, replayed)
+        unequal = inspection.find_unequal_bits(after, replayed)
+        if _HOOK_STATES in unequal and left_out:
+            states = [_pack_hook_states(path, left_out) for path in (after, replayed)]
+            if states[0] == states[1]:
+                unequal.remove(_HOOK_STATES)
+        return unequal
+
+
+def _leave_out_writers(entries: Sequence[Any]) -> tuple[list[Any], set[str]]:
+    """Return the hooks to replay, and the names of the states of those that are left out."""
+    kept: list[Any] = []
+    left_out: set[str] = set()
+    counts: collections.Counter[str] = collections.Counter()
+    for entry in entries:
+        arguments = entry if isinstance(entry, Mapping) else {"name": entry}
+        name = arguments.get("name")
+        is_callback = name == _IDLE["name"]
+        class_name = "KerasCallback" if is_callback else _WRITING_HOOKS.get(str(name))
+        if class_name is None:
+            kept.append(entry)
+            continue
+        number = counts[class_name]
+        counts[class_name] += 1
+        if is_callback and arguments.get("callback") not in _WRITING_CALLBACKS:
+            kept.append(entry)
+            continue
+        left_out.add(f"{class_name}_{number}" if number else class_name)
+        if is_callback:
+            kept.append(_IDLE)
+    return kept, left_out
+
+
+def _pack_hook_states(checkpoint: str, left_out: Collection[str]) -> bytes:
+    """Return the states of the hooks in a checkpoint, except those that are left out."""
+    import tensorflow as tf
+
+    from official_lite.orbit.hooks import hook
+
+    reader = tf.train.load_checkpoint(checkpoint)
+    has_states = reader.has_tensor(_HOOK_STATES)
+    states = hook.unpack(reader.get_tensor(_HOOK_STATES)) if has_states else {}
+    return hook.pack({name: state for name, state in states.items() if name not in left_out})
 
 
 def _train_until(command: Sequence[str], path: str, log: str) -> None:

@@ -244,3 +244,15 @@ def test_save_raises_unless_120_percent_of_the_last_checkpoint_size_is_free(
 def test_require_space_passes_if_the_free_space_is_unknown(tmp_path: pathlib.Path) -> None:
     committed_checkpoint_manager.require_space(str(tmp_path / "nowhere"), 10**18)
     committed_checkpoint_manager.require_space("gs://bucket/run", 10**18)
+
+
+def test_checkpoint_that_is_saved_again_is_not_committed_until_its_files_are_complete(
+    tmp_path: pathlib.Path,
+) -> None:
+    run = Run(tmp_path, step_counter=None, checkpoint_interval=None)
+    path = run.save(4)
+    committed = []
+    run.manager.on_save = lambda: lambda: committed.append(os.path.exists(commit.path_of(path)))
+    run.save(4)
+    assert committed == [False]
+    assert commit.find_damage(path) is None

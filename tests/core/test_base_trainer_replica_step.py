@@ -89,6 +89,41 @@ def test_batch_normalization_statistics_on_two_replicas_equal_those_on_one_repli
     rounding.assert_close(means[1:], [means[0]] * 2, roundings=2 * BATCH_SIZE, scale=1.0)
 
 
+@pytest.mark.parametrize(
+    ("aggregation", "count", "warning"),
+    [
+        ("none", 3, "aggregation='only_first_replica'"),
+        ("only_first_replica", 3, ""),
+        ("sum", 21, "with the aggregation 'sum' on 2 replicas"),
+    ],
+)
+def test_counter_on_two_replicas_counts_as_on_the_first_or_a_warning_says_how_to_create_it(
+    experiment, make_trainer, two_replicas, caplog, aggregation, count, warning
+) -> None:
+    class Counting(keras.layers.Layer):
+        def build(self, shape):
+            options = {"dtype": "int32", "initializer": "zeros", "trainable": False}
+            self.count = self.add_weight(shape=(), aggregation=aggregation, **options)
+
+        def call(self, x, training=False):
+            if training:
+                # The replicas add different numbers, so that their values differ.
+                context = tf.distribute.get_replica_context()
+                self.count.assign_add(1 + context.replica_id_in_sync_group)
+            return x
+
+    class CountingTask(LineTask):
+        def build_model(self):
+            return keras.Sequential([keras.Input((2,)), Counting(), keras.layers.Dense(1)])
+
+    with two_replicas.scope():
+        trainer = make_trainer(experiment(), task_cls=CountingTask, evaluate=False)
+        trainer.train(tf.constant(3))
+    assert int(trainer.model.layers[0].count.numpy()) == count
+    warnings = [r.getMessage() for r in caplog.records if "aggregation" in r.getMessage()]
+    assert [warning in text for text in warnings] == [True] * bool(warning)
+
+
 def test_dropout_depends_on_the_step_number_but_not_on_earlier_steps(
     experiment, make_trainer
 ) -> None:
@@ -163,8 +198,10 @@ def test_graph_hook_receives_equal_gradients_with_and_without_replicas_and_micro
     rounding.assert_close(*norms, roundings=5 * BATCH_SIZE)
 
 
-def test_set_graph_hooks_replaces_the_earlier_hooks(experiment, make_trainer) -> None:
-    trainer, first, second = make_trainer(experiment(), evaluate=False), Watching(), Watching()
+@pytest.mark.parametrize("execution", ["graph", "xla"])
+def test_set_graph_hooks_replaces_the_earlier_hooks(experiment, make_trainer, execution) -> None:
+    params = experiment(runtime={"execution": execution})
+    trainer, first, second = make_trainer(params, evaluate=False), Watching(), Watching()
     _watched(trainer, first)
     calls = first.calls.numpy()
     _watched(trainer, second)

@@ -218,3 +218,13 @@ def test_best_checkpoints_in_sibling_directories_are_accepted(experiment, tmp_pa
         }
     )
     preflight.check_run(params, "train", str(tmp_path / "run"))
+
+
+def test_best_checkpoint_of_an_earlier_run_is_replaced_if_another_metric_is_watched_now(
+    tmp_path, checkpoint
+) -> None:
+    _exports(_exporter(tmp_path), checkpoint, [0.5])
+    restarted = _exporter(tmp_path, metric="f1")
+    assert restarted.best_metric_value is None
+    assert restarted.maybe_export_checkpoint(checkpoint, {"f1": 0.1}, 4)
+    assert restarted.best_metric_value == 0.1

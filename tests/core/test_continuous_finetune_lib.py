@@ -119,6 +119,45 @@ def test_continuous_finetuning_skips_a_pretraining_checkpoint_that_was_removed(
     assert [p.name for p in tmp_path.glob("metrics-*")] == ["metrics-2.json"]
 
 
+def _finetune(strategy: Any, task: Any, run_params: Any, run_dir: str) -> Any:
+    return train_lib.run_experiment(
+        strategy, task, "train_and_eval", run_params, run_dir, run_post_eval=True
+    )[1]
+
+
+@pytest.mark.slow
+def test_restarted_job_first_resumes_a_begun_run_whose_pretraining_checkpoint_was_removed(
+    params: cfg.ExperimentConfig, pretrain: Pretrain, tmp_path: pathlib.Path
+) -> None:
+    pretrained = pretrain(2)
+
+    def stop_early(strategy: Any, task: Any, run_params: Any, run_dir: str) -> Any:
+        _finetune(strategy, task, run_params.replace(trainer={"train_steps": 1}), run_dir)
+        raise errors.PreemptedError("SIGTERM")
+
+    with pytest.raises(errors.PreemptedError):
+        _run(params, tmp_path, finetune=stop_early)
+    for path in pretrained.glob("ckpt-1.*"):
+        path.unlink()
+    _run(params, tmp_path)
+    assert [_loss(tmp_path, step) for step in (1, 2)] == [0.25, 0.0]
+
+
+@pytest.mark.slow
+def test_checkpoint_that_is_removed_just_before_its_weights_are_loaded_is_skipped(
+    params: cfg.ExperimentConfig, pretrain: Pretrain, tmp_path: pathlib.Path
+) -> None:
+    pretrained = pretrain(2)
+
+    def finetune(strategy: Any, task: Any, run_params: Any, run_dir: str) -> Any:
+        for path in pretrained.glob("ckpt-1.*"):
+            path.unlink()
+        return _finetune(strategy, task, run_params, run_dir)
+
+    _run(params, tmp_path, finetune=finetune)
+    assert [p.name for p in tmp_path.glob("metrics-*")] == ["metrics-2.json"]
+
+
 def test_custom_finetune_function_receives_the_pretraining_checkpoint(
     params: cfg.ExperimentConfig, pretrain: Pretrain, tmp_path: pathlib.Path
 ) -> None:

@@ -128,6 +128,20 @@ def test_resumed_run_reuses_the_micro_batch_count_that_fits_into_memory(tmp_path
     np.testing.assert_equal(checkpoint(tmp_path / "given", 8), checkpoint(tmp_path / "fixed", 8))
 
 
+def test_run_resumed_on_more_replicas_reduces_a_micro_batch_count_that_no_longer_fits_its_batch(
+    tmp_path, two_replicas, caplog
+) -> None:
+    params = needy_experiment(task={"max_examples": 1})
+    train(params, tmp_path)
+    assert run_record(tmp_path)["fit_memory"] == {"grad_accum_steps": 8}
+    caplog.clear()
+    params.trainer.train_steps += 2
+    train(params, tmp_path, two_replicas)
+    assert run_record(tmp_path)["fit_memory"] == {"grad_accum_steps": 4}
+    assert "`trainer.grad_accum_steps` changes from 8 to 4" in caplog.text
+    assert "ran out of memory" not in caplog.text
+
+
 def test_run_without_memory_for_one_example_ends_with_the_original_error(tmp_path, caplog) -> None:
     with pytest.raises(errors.OutOfMemoryError, match="OOM when allocating tensor") as caught:
         train(needy_experiment(task={"max_examples": 0}), tmp_path)

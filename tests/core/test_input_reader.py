@@ -293,6 +293,23 @@ def test_resumed_training_data_start_at_the_next_batch(folder, kwargs):
     np.testing.assert_array_equal(resumed, unbroken[13:])
 
 
+def test_sample_of_the_training_data_is_repeated_before_a_resumed_run_skips_its_batches(folder):
+    fields = {
+        "input_path": f"{folder}/train-0",
+        "global_batch_size": 2,
+        "shuffle_buffer_size": 0,
+        "stages": {"sample_fn": lambda dataset: dataset.take(6)},
+    }
+
+    def read(batch):
+        # Training repeats the data that `build_inputs` returns.
+        return _of_training(folder, batch, **fields).repeat()
+
+    unbroken = batches(read(0), 8)
+    for batch in (2, 4):
+        np.testing.assert_array_equal(batches(read(batch), 8 - batch), unbroken[batch:])
+
+
 def test_mixed_input_sources_resume_exactly(folder):
     def read(batch):
         sources = {"a": f"{folder}/train-[01]", "b": f"{folder}/train-[23]"}

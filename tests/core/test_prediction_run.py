@@ -195,6 +195,39 @@ def test_prediction_stopped_by_a_signal_resumes_and_writes_identical_files(
     assert pa.concat_tables(tables)["index"].to_pylist() == list(range(NUM_ROWS))
 
 
+class RecurrentTask(ClassesTask):
+    """A task whose model carries states from batch to batch; all batches have 8 rows."""
+
+    def build_model(self) -> keras.Model:
+        inputs = keras.Input((4,), batch_size=8)
+        steps = keras.layers.Reshape((2, 2))(inputs)
+        states = keras.layers.SimpleRNN(3, stateful=True)(steps)
+        return keras.Model(inputs, keras.layers.Dense(3, "softmax")(states))
+
+    def build_inputs(self, params: Any, input_context: Any = None) -> tf.data.Dataset:
+        return super().build_inputs(params, input_context).take(6)
+
+
+def test_prediction_with_states_that_pass_from_batch_to_batch_resumes_with_identical_files(
+    tmp_path,
+) -> None:
+    slow = {"learning_rate": {"constant": {"learning_rate": 0.1}}}
+    overrides = {"trainer": {"optimizer_config": slow}}
+    _run(_experiment(**overrides), "train", tmp_path / "run", task_cls=RecurrentTask)
+    params = _experiment(tmp_path / "unbroken", **overrides)
+    _run(params, "predict", tmp_path / "run", task_cls=RecurrentTask)
+    params = _experiment(tmp_path / "resumed", **overrides)
+
+    class Stopping(RecurrentTask):
+        stop_at = 30
+
+    with pytest.raises(errors.PreemptedError):
+        _run(params, "predict", tmp_path / "run", task_cls=Stopping)
+    assert 0 < len(_contents(tmp_path / "resumed")) < 5
+    _run(params, "predict", tmp_path / "run", task_cls=RecurrentTask)
+    assert _contents(tmp_path / "resumed") == _contents(tmp_path / "unbroken")
+
+
 @pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("overrides", "field"),
@@ -321,16 +354,28 @@ def test_predictions_do_not_depend_on_labels_or_on_when_the_model_is_built(
     assert _contents(tmp_path) == _contents(output_dir)
 
 
-def test_build_predictions_of_a_task_selects_the_predicted_columns(trained, tmp_path) -> None:
-    class Named(ClassesTask):
-        def build_predictions(self, features, labels, outputs) -> dict[str, tf.Tensor]:
-            names = tf.strings.join(["row", tf.strings.as_string(labels)], " ")
-            return {"name": names, "is_right": tf.argmax(outputs, -1) == tf.cast(labels, tf.int64)}
+class NamesTask(ClassesTask):
+    """A task that predicts text."""
 
-    _run(_experiment(tmp_path), "predict", trained, task_cls=Named)
+    def build_predictions(self, features: Any, labels: Any, outputs: Any) -> dict[str, tf.Tensor]:
+        names = tf.strings.join(["row", tf.strings.as_string(labels)], " ")
+        return {"name": names, "is_right": tf.argmax(outputs, -1) == tf.cast(labels, tf.int64)}
+
+
+def test_build_predictions_of_a_task_selects_the_predicted_columns(trained, tmp_path) -> None:
+    _run(_experiment(tmp_path), "predict", trained, task_cls=NamesTask)
     rows = _rows(tmp_path)
     assert list(rows[0]) == ["index", "name", "is_right"]
     assert [row["name"] for row in rows[:4]] == ["row 0", "row 1", "row 2", "row 0"]
+
+
+def test_predictions_that_xla_cannot_compile_are_computed_without_xla_and_a_warning_says_so(
+    trained, tmp_path, caplog
+) -> None:
+    params = _experiment(tmp_path, runtime={"execution": "xla"})
+    _run(params, "predict", trained, task_cls=NamesTask)
+    assert [row["name"] for row in _rows(tmp_path)] == [f"row {i % 3}" for i in range(NUM_ROWS)]
+    assert caplog.text.count("Predicting without XLA") == 1
 
 
 @pytest.mark.parametrize("wrong", [lambda x: {"x": x[1:]}, lambda x: x])
@@ -457,3 +502,12 @@ def test_predictions_use_averaged_instead_of_trained_weights(tmp_path) -> None:
     trained_outputs = model.predict(_features(), verbose=0)
     outputs = np.array([row["output"] for row in _rows(tmp_path / "predictions")])
     assert np.abs(outputs - trained_outputs).max() > 1e-3
+
+
+def test_predictions_from_an_init_checkpoint_use_its_averaged_weights(tmp_path) -> None:
+    ema = {"trainer": {"optimizer_config": {"ema": {"average_decay": 0.9}}}}
+    _run(_experiment(tmp_path / "latest", **ema), "train", tmp_path / "run")
+    _run(_experiment(tmp_path / "latest", **ema), "predict", tmp_path / "run")
+    init = {"task": {"init_checkpoint": str(tmp_path / "run")}}
+    _run(_experiment(tmp_path / "init", **init, **ema), "predict", tmp_path / "new")
+    assert _contents(tmp_path / "init") == _contents(tmp_path / "latest")

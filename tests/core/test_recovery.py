@@ -119,6 +119,7 @@ def _saved_values(model_dir):
 
 
 RECOVERING = {"train_steps": 12, "max_to_keep": 9, "recovery_max_trials": 1}
+EVALUATING = {**RECOVERING, "steps_per_loop": 2, "validation_interval": 2}
 
 
 @pytest.mark.sample(1)
@@ -215,7 +216,8 @@ def test_recovery_skips_no_batch_if_the_loss_blow_up_does_not_recur(
         None, task, "train", params, str(tmp_path / "spoilt"), train_actions=[spoil_once]
     )
     np.testing.assert_array_equal(model.dense.kernel, plain.dense.kernel)
-    assert len(seen) == 3
+    # The report at step 8 is repeated.
+    assert len(seen) == 4
 
 
 def test_loss_blow_ups_are_counted_across_restarts(tmp_path) -> None:
@@ -372,3 +374,47 @@ def test_large_embedding_tables_are_checked_less_often_until_a_value_is_nonfinit
         assert state.bad_variables() == expected
     table.assign(tf.zeros([10, 2]))
     assert state.bad_variables() == []
+
+
+# Keras itself triggers this warning with NumPy 2.
+@pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
+def test_hooks_end_as_in_an_unbroken_run_if_the_blow_up_does_not_recur(
+    experiment, make_task, tmp_path
+) -> None:
+    def train(name, *actions):
+        params = experiment(trainer=EVALUATING)
+        stopping = orbit.hooks.EarlyStopping("validation_loss", patience=9)
+        # With this `min_delta`, each evaluation after the first one lowers the learning rate.
+        plateau = keras.callbacks.ReduceLROnPlateau("val_loss", 0.5, patience=1, min_delta=100.0)
+        best = orbit.hooks.BestCheckpoint("validation_loss")
+        listed = [stopping, orbit.hooks.KerasCallback(plateau), best]
+        arguments = (None, make_task(params), "train_and_eval", params, str(tmp_path / name))
+        model, _ = train_lib.run_experiment(*arguments, hooks=listed, train_actions=actions)
+        info = json.loads((tmp_path / name / "best_ckpt" / "info.json").read_text())
+        return model.dense.kernel.numpy().tolist(), stopping.state_dict(), info
+
+    outputs = []
+
+    def spoil_once(output):
+        outputs.append(output)
+        if len(outputs) == 4:  # At step 8, after evaluations at steps 2, 4 and 6.
+            output["training_loss"] = math.nan
+
+    assert train("recovered", spoil_once) == train("unbroken")
+
+
+def test_search_for_the_bad_step_of_a_run_that_ends_keeps_the_best_checkpoint(
+    experiment, make_task, tmp_path
+) -> None:
+    best = orbit.hooks.BestCheckpoint("validation_loss")
+
+    def spoil(output):
+        if best.controller.step == 8:
+            output["training_loss"] = math.nan
+
+    params = experiment(trainer=EVALUATING)
+    arguments = (None, make_task(params), "train_and_eval", params, str(tmp_path))
+    with pytest.raises(errors.DivergedError, match="blew up 2 times"):
+        train_lib.run_experiment(*arguments, hooks=[best], train_actions=[spoil])
+    # The search returned to step 4; the evaluation at step 6 was the best.
+    assert (tmp_path / "best_ckpt" / "best_ckpt-6.index").exists()

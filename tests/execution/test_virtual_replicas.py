@@ -164,6 +164,51 @@ class CountingTask(elastic_experiment.ElasticTask):
         return super().build_losses(labels, model_outputs, aux_losses)
 
 
+class AggregatingTask(elastic_experiment.ElasticTask):
+    """A task that changes a variable of each aggregation in its steps."""
+
+    def build_model(self) -> keras.Model:
+        aggregations = tf.VariableAggregation
+        self.steps = tf.Variable(0, trainable=False, aggregation=aggregations.ONLY_FIRST_REPLICA)
+        self.mean = tf.Variable(0.0, trainable=False, aggregation=aggregations.MEAN)
+        self.total = tf.Variable(0.0, trainable=False, aggregation=aggregations.SUM)
+        self.examples = tf.Variable(0, trainable=False, aggregation=aggregations.SUM)
+        return super().build_model()
+
+    def build_losses(self, labels: Any, model_outputs: Any, aux_losses: Any = None) -> tf.Tensor:
+        self.steps.assign_add(1)
+        self.mean.assign_add(tf.reduce_mean(model_outputs))
+        self.total.assign_add(1.0)
+        self.examples.assign_add(tf.shape(labels)[0])
+        return super().build_losses(labels, model_outputs, aux_losses)
+
+
+def _aggregated(strategy: tf.distribute.Strategy) -> dict[str, Any]:
+    """Return the variables of an `AggregatingTask` after a step of two micro-batches."""
+    params = exp_factory.get_exp_config("tests/elastic")
+    keras.utils.set_random_seed(0)
+    with strategy.scope():
+        task = AggregatingTask(params.task)
+        _create_trainer(params, task, evaluate=False).train(tf.constant(1))
+    names = ("steps", "mean", "total", "examples")
+    return {name: getattr(task, name).numpy() for name in names}
+
+
+def test_variable_with_an_aggregation_has_the_same_value_on_one_and_two_replicas(
+    two_replicas: tf.distribute.Strategy,
+) -> None:
+    one, two = _aggregated(tf.distribute.get_strategy()), _aggregated(two_replicas)
+    assert one == two
+    assert one["steps"] == 2
+    assert one["mean"] != 0
+
+
+def test_variable_that_sums_over_replicas_changes_by_the_sum_over_all_virtual_replicas() -> None:
+    values = _aggregated(tf.distribute.get_strategy())
+    # Two micro-batches of 12 examples, each on four virtual replicas.
+    assert (values["total"], values["examples"]) == (8.0, 24)
+
+
 class ReducingTask(elastic_experiment.ElasticTask):
     def build_losses(self, labels: Any, model_outputs: Any, aux_losses: Any = None) -> tf.Tensor:
         loss = super().build_losses(labels, model_outputs, aux_losses)

@@ -218,3 +218,23 @@ def test_rematerializing_a_layer_that_adds_a_loss_is_refused() -> None:
     remat.rematerialize(model, ["inner"])
     with tf.GradientTape(), pytest.raises(errors.ConfigValueError, match="add_loss"):
         model(tf.ones([1, 2]), training=True)
+
+
+class TableTask(BlocksTask):
+    """A task that looks up rows of a table."""
+
+    def build_model(self) -> keras.Model:
+        inputs = keras.Input((4,))
+        rows = keras.layers.Embedding(8, 3, name="block_1")(inputs)
+        return keras.Model(inputs, keras.layers.Dense(1)(keras.layers.Flatten()(rows)))
+
+
+@pytest.mark.parametrize("execution", ["graph", "xla"])
+def test_rematerializing_a_table_whose_rows_are_updated_lazily_is_refused(
+    experiment, tmp_path, execution
+) -> None:
+    lazy = {"type": "adamw", "adamw": {"lazy_rows": True, "weight_decay_rate": 0.1}}
+    options = {"optimizer_config": {"optimizer": lazy}, "execution": execution}
+    message = r"`trainer\.remat` matches 'block_1', which looks up rows of block_1/embeddings"
+    with pytest.raises(errors.ConfigValueError, match=message):
+        _weights(experiment, tmp_path, 1, ["block"], task_cls=TableTask, **options)

@@ -8,6 +8,7 @@ import tensorflow as tf
 from official_lite import nas
 from official_lite.common import errors
 from official_lite.core import train_lib
+from official_lite.modeling.optimization import ema_optimizer
 
 
 def _spos(**settings):
@@ -47,6 +48,20 @@ def test_rating_an_architecture_does_not_change_the_model(experiment, make_train
     trainer.rank()
     for variable, value in zip(trainer.model.variables, before, strict=True):
         np.testing.assert_array_equal(variable.numpy(), value)
+
+
+def test_spos_ranks_architectures_with_the_averaged_weights_that_evaluations_use(
+    experiment, make_trainer
+) -> None:
+    params = experiment("spos", trainer=_spos())
+    params.override({"trainer": {"optimizer_config": {"ema": {"average_decay": 0.9}}}})
+    trainer = make_trainer(params)
+    trainer.train(tf.constant(10))
+    ranking = trainer.rank()
+    # Resuming training discards the previous ranking.
+    trainer.train_loop_begin()
+    with ema_optimizer.evaluated_state(trainer.optimizer):
+        assert trainer.rank() == ranking
 
 
 def test_calibration_recomputes_batch_norm_statistics_for_each_rated_architecture(

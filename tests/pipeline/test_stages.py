@@ -281,6 +281,17 @@ def _run(params, mode, model_dir, **stages):
     return pipeline.RunPipeline(params, mode, str(model_dir), stages).run()
 
 
+def _remove_training_data(task_cls, monkeypatch) -> None:
+    build_inputs = task_cls.build_inputs
+
+    def without_training_data(self, params, input_context=None):
+        if params.is_training:
+            raise FileNotFoundError("train.csv")
+        return build_inputs(self, params, input_context)
+
+    monkeypatch.setattr(task_cls, "build_inputs", without_training_data)
+
+
 @pytest.mark.parametrize("mode", ["eval", "continuous_eval", "test", "predict"])
 @pytest.mark.parametrize("by", ["pipeline", "run_experiment"])
 def test_run_with_train_epochs_evaluates_and_predicts_without_the_training_data(
@@ -293,15 +304,7 @@ def test_run_with_train_epochs_evaluates_and_predicts_without_the_training_data(
         trainer={"train_epochs": 2, "optimizer_config": schedule},
     )
     _run(params, "train", tmp_path)
-    task_cls = type(task_factory.get_task(params.task))
-    build_inputs = task_cls.build_inputs
-
-    def without_training_data(self, params, input_context=None):
-        if params.is_training:
-            raise FileNotFoundError("train.csv")
-        return build_inputs(self, params, input_context)
-
-    monkeypatch.setattr(task_cls, "build_inputs", without_training_data)
+    _remove_training_data(type(task_factory.get_task(params.task)), monkeypatch)
     if by == "pipeline":
         _run(params, mode, tmp_path)
     else:
@@ -309,6 +312,24 @@ def test_run_with_train_epochs_evaluates_and_predicts_without_the_training_data(
         train_lib.run_experiment(None, task, mode, params, str(tmp_path))
     record = json.loads((tmp_path / f"run.{mode}.json").read_text())
     assert (record["status"], record["global_step"]) == ("done", 8)
+
+
+@pytest.mark.parametrize("mode", ["eval", "test", "predict"])
+@pytest.mark.parametrize("where", ["new directory", "other epochs"])
+def test_run_without_known_train_steps_evaluates_and_predicts_without_the_training_data(
+    experiment, monkeypatch, tmp_path, mode, where
+) -> None:
+    cosine = {"initial_learning_rate": 0.1, "decay_ratio": 1.0}
+    trainer = {"optimizer_config": {"learning_rate": {"type": "cosine", "cosine": cosine}}}
+    data = {"test_data": {"global_batch_size": 4, "is_training": False}}
+    params = experiment(task=data, trainer={**trainer, "train_epochs": 2})
+    _run(params, "train", tmp_path / "old")
+    _remove_training_data(type(task_factory.get_task(params.task)), monkeypatch)
+    model_dir = tmp_path / "old"
+    if where == "new directory":
+        model_dir, data = tmp_path / "new", {**data, "init_checkpoint": str(tmp_path / "old")}
+    _run(experiment(task=data, trainer={**trainer, "train_epochs": 5}), mode, model_dir)
+    assert json.loads((model_dir / f"run.{mode}.json").read_text())["status"] == "done"
 
 
 def test_eval_mode_records_the_train_steps_of_increased_train_epochs(experiment, tmp_path) -> None:

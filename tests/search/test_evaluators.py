@@ -103,6 +103,12 @@ def test_pruned_trial_ends_cleanly_after_its_evaluation(tmp_path) -> None:
     assert (record["status"], record["global_step"]) == ("done", 10)
 
 
+def test_trial_in_the_mode_train_is_evaluated_once_after_its_training(tmp_path) -> None:
+    (trial,) = search.run_search(digits(num_trials=1, mode="train"), str(tmp_path)).trials
+    assert trial.state.name == "COMPLETE"
+    assert trial.intermediate_values == {20: trial.value}
+
+
 @pytest.mark.slow
 def test_num_parameters_can_be_a_search_objective(tmp_path) -> None:
     objectives = {"metric": ["accuracy", "num_parameters"], "direction": ["maximize", "minimize"]}

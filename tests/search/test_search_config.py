@@ -30,6 +30,7 @@ def test_search_without_a_direction_is_refused() -> None:
         {"metric": ["a", "b"], "direction": ["minimize", "minimize"], "pruner": "median"},
         {"metric": ["a", "b"], "direction": ["minimize", "minimize"], "final_value": "best"},
         {"mode": "eval"},
+        {"mode": "continuous_train_and_eval"},
         {"isolation": "container"},
         {"num_trials": 0},
     ],

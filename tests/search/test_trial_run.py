@@ -47,6 +47,27 @@ def test_restarted_trial_records_each_reported_step_once(tmp_path) -> None:
     assert study.trials[0].intermediate_values == {0: 3.0, 1: 2.0}
 
 
+def test_value_reported_again_after_a_recovery_replaces_the_discarded_value(tmp_path) -> None:
+    # After the third report, the trial has returned to step 1; the values 0.5 and 0.1 are lost.
+    reports = [(1, 3.0), (2, 0.5), (3, 0.1), (2, 2.0), (3, 2.5)]
+
+    def evaluate(trial: search.TrialRun) -> float:
+        for step, value in reports:
+            trial.report(value, step)
+        return 2.5
+
+    config = toys.config(final_value="best", num_trials=1)
+    (trial,) = search.run_study(evaluate, config, str(tmp_path / "best")).trials
+    assert trial.value == 2.0
+    assert trial.intermediate_values == {1: 3.0, 2: 2.0, 3: 2.5}
+    # The pruner compares the new value of the repeated step, and not the later discarded ones.
+    reports[-2] = (2, 9.0)
+    pruner = {"name": "threshold", "upper": 4.0}
+    config = toys.config(pruner=pruner, num_trials=1)
+    (trial,) = search.run_study(evaluate, config, str(tmp_path / "pruned")).trials
+    assert trial.state.name == "PRUNED"
+
+
 @pytest.mark.parametrize("result", [None, [1.0, 2.0], {"accuracy": 0.5}])
 def test_invalid_result_fails_only_its_trial(result, tmp_path) -> None:
     config = toys.config(metric="loss", num_trials=2)
@@ -150,6 +171,18 @@ def test_pruned_trial_stops_its_training_loop_without_an_error(tmp_path) -> None
 
     trial = _run(act, tmp_path, pruner={"name": "threshold", "upper": 2.0})
     assert trial.state.name == "PRUNED"
+
+
+def test_evaluation_after_training_is_reported_at_the_last_step_and_prunes_nothing(
+    tmp_path,
+) -> None:
+    def act(hook: report_hook.ReportTrial) -> None:
+        hook.after_train(True)
+        hook.after_eval({"a": {"loss": 3.0}})
+
+    trial = _run(act, tmp_path, pruner={"name": "threshold", "upper": 2.0})
+    assert trial.state.name == "COMPLETE"
+    assert trial.intermediate_values == {7: 3.0}
 
 
 def test_pruned_trial_stays_pruned_when_it_is_resumed(tmp_path) -> None:

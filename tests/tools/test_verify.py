@@ -38,6 +38,15 @@ class Killer(orbit.Hook):
             os.kill(os.getpid(), signal.SIGKILL)
 
 
+class Poison(orbit.Hook):
+    every_n_steps = 6
+
+    def after_step(self):
+        if self.controller.step == 6:
+            for variable in self.trainer.model.trainable_variables:
+                variable.assign(float("nan") * variable)
+
+
 @dataclasses.dataclass
 class Config(cfg.TaskConfig):
     pass
@@ -434,6 +443,55 @@ def test_replay_detects_changed_inputs_that_no_checksum_covers(
     assert code == 8
     assert (broken["link"], broken["state"]) == ("replay", "BROKEN")
     assert "kernel" in broken["recorded"]
+
+
+@pytest.fixture(scope="module")
+def hooked(made: Trained) -> pathlib.Path:
+    """Train a run that blows up once, at step 6, with hooks that write to other directories."""
+    best = {"name": "best_checkpoint", "metric": "validation_loss", "direction": "maximize"}
+    entries = [
+        {"name": f"{made.plugin}:Poison"},
+        best,
+        {**best, "directory": str(made.root / "best")},
+        {
+            "name": "keras_callback",
+            "callback": "CSVLogger",
+            "filename": str(made.root / "log.csv"),
+        },
+        {"name": "keras_callback", "callback": "ReduceLROnPlateau", "monitor": "val_loss"},
+    ]
+    fields = {"train_steps": 16, "max_to_keep": 9, "recovery_max_trials": 1}
+    flags = [f"--set=trainer.{name}={value}" for name, value in fields.items()]
+    assert made.train("hooked", *flags, f"--set=trainer.hooks={json.dumps(entries)}") == 0
+    return made.root / "hooked"
+
+
+@pytest.mark.slow
+def test_replay_accepts_a_run_whose_best_evaluation_is_older_than_the_segment(
+    hooked: pathlib.Path, verify: Verify
+) -> None:
+    # The loss falls, so the first evaluation, at step 10, has the largest one.
+    assert [path.name for path in (hooked / "best_ckpt").glob("*.index")] == ["best_ckpt-10.index"]
+    assert verify(hooked, "--trust", "--step=12") == (0, [])
+
+
+@pytest.mark.slow
+def test_replay_of_a_segment_with_a_recovery_does_not_count_its_blow_up_twice(
+    hooked: pathlib.Path, verify: Verify
+) -> None:
+    assert len(json.loads((hooked / "recovery.json").read_text())["blow_ups"]) == 1
+    assert verify(hooked, "--trust", "--step=4") == (0, [])
+
+
+@pytest.mark.slow
+def test_replay_leaves_the_files_that_hooks_write_elsewhere_as_they_are(
+    made: Trained, hooked: pathlib.Path, verify: Verify
+) -> None:
+    written = [made.root / "log.csv", *sorted((made.root / "best").iterdir())]
+    before = [(path.read_bytes(), path.stat().st_mtime_ns) for path in written]
+    assert verify(hooked, "--trust", "--step=8")[0] == 0
+    assert [made.root / "log.csv", *sorted((made.root / "best").iterdir())] == written
+    assert [(path.read_bytes(), path.stat().st_mtime_ns) for path in written] == before
 
 
 def test_replay_fails_unless_the_code_of_the_run_is_imported_again(

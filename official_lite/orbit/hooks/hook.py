@@ -112,7 +112,13 @@ class Hook:
         return {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore the state that `state_dict` returned."""
+        """Restore the state that `state_dict` returned.
+
+        The hooks are restored first, and then the variables of the checkpoint.
+        """
+
+    def after_restore(self) -> None:
+        """Run when recovery has restored a checkpoint during training, including all variables."""
 
 
 class GraphHook(Hook):
@@ -324,6 +330,11 @@ class HookStates(tf.train.experimental.PythonState):
                     "not have the hook.",
                     name,
                 )
+
+    def after_restore(self) -> None:
+        """Notify the hooks that recovery has restored a checkpoint."""
+        for hook in self._hooks.values():
+            hook.after_restore()
 
 
 def hooks_by_name(hooks: Iterable[Hook]) -> dict[str, Hook]:

@@ -91,8 +91,9 @@ class KerasCallback(Hook):
       `training_loss` and `validation_loss` are renamed to `loss` and `val_loss`.
     * For a batch, `logs` contains the last report. If the trainer's `last_step_outputs` is a
       dictionary, `logs` also contains its numbers.
-    * `model.stop_training = True` requests a graceful stop. `model.optimizer` is the trainer's
-      optimizer.
+    * `model.stop_training = True` requests a graceful stop. A run that a callback has stopped does
+      not continue when it is started again, unless the `patience` of `EarlyStopping` is increased
+      or the callback is removed. `model.optimizer` is the trainer's optimizer.
     * If the optimizer averages the weights, a callback that monitors an evaluation (`val_…`) finds
       the averaged weights in the model, which were evaluated, at the end of an epoch and of the
       training. Weights that such a callback sets, such as the best ones, replace both the trained
@@ -143,6 +144,8 @@ class KerasCallback(Hook):
         self._first_step: int | None = None
         self._is_training = False
         self._has_ended = False
+        # Whether the callback has ended training, possibly in an earlier process.
+        self._has_stopped = False
         # The last value of the monitored training metric before the restored checkpoint was saved.
         self._earlier_logs: dict[str, float] = {}
         self._validation_logs: dict[str, float] = {}
@@ -177,9 +180,16 @@ class KerasCallback(Hook):
         self._begin_train()
         if self._first_step is None:
             self._state.restore()
-            self._begin_epoch()
         else:
             self._continue_epoch()
+        self._has_stopped = self._stays_stopped()
+        if self._has_stopped:
+            self._request_stop()
+            if self._first_step is None:
+                # No step follows, so the evaluation that repeats the last one must end no epoch.
+                self._first_step = self.controller.step
+        elif self._first_step is None:
+            self._begin_epoch()
 
     def before_step(self) -> None:
         self._call("on_train_batch_begin", self._batch(), {})
@@ -238,11 +248,14 @@ class KerasCallback(Hook):
             "validation_logs": self._monitored(self._validation_logs),
             "file_size": self._csv_file.size() if self._csv_file is not None else None,
         }
+        if self._has_stopped:
+            of_epoch["stopped"] = True
         of_epoch = {name: value for name, value in of_epoch.items() if value not in (None, {})}
         return {"epoch": self._epoch, **of_epoch, **attributes, **arrays}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self._epoch, self._first_step = state["epoch"], state.get("first_step")
+        self._has_stopped = state.get("stopped", False)
         self._earlier_logs = state.get("train_logs", {})
         self._validation_logs = state.get("validation_logs", {})
         self._state.restored = _unpack(state.get("attributes", {"dict": []}), state)
@@ -253,6 +266,12 @@ class KerasCallback(Hook):
                 # Truncate the file to its restored size and open it again.
                 self._begin_train()
             self._state.restore()
+
+    def after_restore(self) -> None:
+        # A checkpoint from which training starts was saved before `on_epoch_begin`, which may set
+        # the learning rate.
+        if self._is_training and self._first_step is None:
+            self._begin_epoch()
 
     def _begin_train(self) -> None:
         resumes = self.controller.step > 0
@@ -288,7 +307,8 @@ class KerasCallback(Hook):
         if not self._is_training or not self._has_trained():
             return
         self._end_epoch()
-        if self.controller.step < self.controller.last_step and not self._model.stop_training:
+        is_stopped = self._has_stopped or self._model.stop_training
+        if self.controller.step < self.controller.last_step and not is_stopped:
             self._begin_epoch()
         else:
             # Call `on_train_end` now. `after_train` runs only after the last checkpoint is saved.
@@ -345,16 +365,26 @@ class KerasCallback(Hook):
             return
         judges = str(getattr(self.callback, "monitor", "")).startswith("val_")
         in_place = averages and judges and event in _AFTER_EVALUATION
+        # The model is shared with the callbacks of other hooks, which may have set this before.
+        was_stopped = getattr(self._model, "stop_training", False)
         with self._evaluated_state() if in_place else contextlib.nullcontext():
             getattr(self.callback, event)(*args)
-        if self._is_training and self._model.stop_training:
-            kind = (
-                "early stopping: "
-                if isinstance(self.callback, keras.callbacks.EarlyStopping)
-                else ""
-            )
-            name = type(self.callback).__name__
-            self.controller.request_stop(f"{kind}{name} set `stop_training`")
+        if self._is_training and self._model.stop_training and not was_stopped:
+            self._has_stopped = True
+            self._request_stop()
+
+    def _request_stop(self) -> None:
+        is_early = isinstance(self.callback, keras.callbacks.EarlyStopping)
+        name = type(self.callback).__name__
+        self.controller.request_stop(
+            f"{'early stopping: ' if is_early else ''}{name} set `stop_training`"
+        )
+
+    def _stays_stopped(self) -> bool:
+        """Return whether the restored run has been stopped by the callback for good."""
+        if self._has_stopped and isinstance(self.callback, keras.callbacks.EarlyStopping):
+            return self.callback.wait >= self.callback.patience
+        return self._has_stopped
 
     @contextlib.contextmanager
     def _evaluated_state(self) -> Iterator[None]:

@@ -158,6 +158,15 @@ class WatchedMetric:
             )
         return float(array.reshape(()))
 
+    def record_with_value(self, record: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+        """Return the record of an earlier evaluation, or `None` if it lacks a finite value.
+
+        The record of an earlier run may lack the metric, because that run watched another one.
+        """
+        flat = nested_dict.flatten_nested_dict(record or {}, "/")
+        value = flat.get(self.name, flat.get(self.name.replace("|", "/")))
+        return None if value is None else record
+
     def is_improvement(self, logs: Mapping[str, Any], best: Mapping[str, Any] | None) -> bool:
         """Return whether an evaluation beats the best one so far.
 
@@ -338,12 +347,16 @@ class BestCheckpoint(Hook):
         self.directory = directory
         self._max_to_keep = max_to_keep
         self._best: best_checkpoints.BestCheckpoints | None = None
+        # The step to which the best checkpoints must be rewound before they change; None if they
+        # are up to date.
+        self._rewind_to: int | None = None
 
     def before_train(self) -> None:
-        self._open().rewind(self.controller.step)
+        self._rewind_to = self.controller.step
+        self._open_rewound()
 
     def after_eval(self, logs: Mapping[str, Any]) -> None:
-        best = self._open()
+        best = self._open_rewound()
         value = self._metric.value(logs)
         if not self._metric.is_improvement(logs, self._best_logs()):
             return
@@ -363,7 +376,7 @@ class BestCheckpoint(Hook):
     def state_dict(self) -> dict[str, Any]:
         # This method is called just before a checkpoint is saved. A run that restores the
         # checkpoint requires the current best checkpoint, which must therefore not be removed.
-        self._open().protect()
+        self._open_rewound().protect()
         best = self._open().best
         return {
             "metric": self._metric.name,
@@ -373,22 +386,30 @@ class BestCheckpoint(Hook):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         # Rewind only if a run that is in progress restores an earlier checkpoint. At the start of
-        # a run, `before_train` rewinds.
+        # a run, `before_train` rewinds. Rewinding removes checkpoints, so wait until training
+        # continues: after a search for a bad step, it may end instead.
         if self._best is not None and self.trainer is not None and "best_step" in state:
             step = state["best_step"]
-            self._best.rewind(-1 if step is None else step)
+            self._rewind_to = -1 if step is None else step
 
     def _best_logs(self) -> Mapping[str, Any] | None:
         """Return the results of the best evaluation, or `None` if there is none yet.
 
         Results of an earlier run are ignored if they do not contain the metric.
         """
-        best = self._open().best or {}
-        return best if best.get(self._metric.name.replace("|", "/")) is not None else None
+        return self._metric.record_with_value(self._open().best)
 
     def _best_value(self) -> float | None:
         best = self._best_logs()
         return None if best is None else self._metric.value(best)
+
+    def _open_rewound(self) -> best_checkpoints.BestCheckpoints:
+        """Return the best checkpoints, without the results after the restored step."""
+        best = self._open()
+        if self._rewind_to is not None:
+            best.rewind(self._rewind_to)
+            self._rewind_to = None
+        return best
 
     def _open(self) -> best_checkpoints.BestCheckpoints:
         """Return the best checkpoints. The first call reads the results of earlier runs."""

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from official_lite import orbit
 from official_lite.common import errors
 from official_lite.core import base_task, continuous_finetune_lib, task_factory
 from official_lite.core import config_definitions as cfg
@@ -187,6 +188,48 @@ def test_resumed_run_with_shuffling_and_dropout_matches_an_uninterrupted_run(
     train("resumed", 4)
     for a, b in zip(train("resumed", 12), unbroken, strict=True):
         np.testing.assert_array_equal(a, b)
+
+
+def test_multitask_run_that_recovered_and_was_resumed_equals_an_unbroken_recovered_run(
+    experiment: Experiment, tmp_path: pathlib.Path
+) -> None:
+    def train(name: str, train_steps: int) -> list[np.ndarray]:
+        params = experiment(
+            trainer_type="interleaving", train_steps=train_steps, recovery_max_trials=1
+        )
+        data = cfg.DataConfig(global_batch_size=3, is_training=True)
+        for routine, sign in zip(params.task.task_routines, (1.0, -1.0), strict=True):
+            routine.task_config = ShuffledConfig(sign=sign, train_data=data)
+        params.trainer.optimizer_config.learning_rate.constant.learning_rate = 0.01
+        spoiled: list[int] = []
+
+        def spoil_once(hook: Any) -> None:
+            # The loss of step 8, which has been computed, is finite.
+            if hook.controller.step == 8 and not spoiled:
+                spoiled.append(8)
+                weight = hook.trainer.model.trainable_variables[0]
+                weight.assign(np.full(weight.shape, np.nan))
+
+        keras.utils.set_random_seed(1)
+        runner = train_lib.create_runner(
+            distribution_strategy=tf.distribute.get_strategy(),
+            task=multitask.MultiTask.from_config(params.task),
+            model=DroppingModels(),
+            mode="train",
+            params=params,
+            model_dir=str(tmp_path / name),
+            hooks=[orbit.hooks.LambdaHook(after_step=spoil_once, every_n_steps=4)],
+        )
+        model, _ = runner.run()
+        return [v.numpy() for v in model.trainable_variables]
+
+    unbroken = train("unbroken", 12)
+    assert all(np.isfinite(weight).all() for weight in unbroken)
+    train("resumed", 8)
+    for a, b in zip(train("resumed", 12), unbroken, strict=True):
+        np.testing.assert_array_equal(a, b)
+    record = json.loads((tmp_path / "resumed" / "recovery.json").read_text())
+    assert [blow_up["step"] for blow_up in record["blow_ups"]] == [8]
 
 
 def test_diverging_multitask_run_raises_and_is_recorded_as_failed(

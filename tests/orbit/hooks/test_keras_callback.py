@@ -8,6 +8,7 @@ import pytest
 import tensorflow as tf
 
 from official_lite.common import errors
+from official_lite.core import train_lib
 from official_lite.orbit import hooks
 from tests import rounding
 
@@ -521,3 +522,79 @@ def test_callback_runs_at_every_step_by_default_only_if_it_has_batch_methods():
     assert hooks.KerasCallback(Events()).every_n_steps == 0
     assert hooks.KerasCallback(BatchEvents()).every_n_steps == 1
     assert hooks.KerasCallback(BatchEvents(), every_n_steps=50).every_n_steps == 50
+
+
+class StopsAtStepSix(keras.callbacks.Callback):
+    """A callback that stops training in the middle of an epoch."""
+
+    def __init__(self):
+        super().__init__()
+        self.num_steps = 0
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.num_steps += 1
+        if self.num_steps == 6:
+            self.model.stop_training = True
+
+
+def _early_stopping(patience=2):
+    # With this `min_delta`, no evaluation after the first one is an improvement.
+    return keras.callbacks.EarlyStopping("val_loss", min_delta=100.0, patience=patience)
+
+
+@pytest.fixture
+def start(experiment, make_task, tmp_path):
+    """Return a function that starts the same run with a callback and returns its last step."""
+
+    def start(callback, eval_interval):
+        params = experiment(
+            trainer={"train_steps": 12, "steps_per_loop": 2, "validation_interval": eval_interval}
+        )
+        steps = []
+        noting = hooks.LambdaHook(after_train=lambda hook, _: steps.append(hook.controller.step))
+        listed = [hooks.KerasCallback(callback), noting]
+        arguments = (None, make_task(params), "train_and_eval", params, str(tmp_path))
+        train_lib.run_experiment(*arguments, hooks=listed)
+        return steps[-1]
+
+    return start
+
+
+@pytest.mark.parametrize(("callback", "interval"), [(_early_stopping, 2), (StopsAtStepSix, 4)])
+def test_run_stopped_by_a_callback_trains_no_further_step_when_started_again(
+    start, callback, interval
+):
+    assert [start(callback(), interval) for _ in range(3)] == [6, 6, 6]
+
+
+def test_stopped_run_continues_if_the_patience_of_keras_early_stopping_is_increased(start):
+    assert [start(_early_stopping(patience), 2) for patience in (2, 2, 4)] == [6, 6, 10]
+
+
+def test_rate_set_at_the_beginning_of_an_epoch_is_kept_by_a_recovery_to_the_initial_state(
+    experiment, make_task, tmp_path
+):
+    def train(name, *actions):
+        params = experiment(trainer={"recovery_max_trials": 1})
+        callback = keras.callbacks.LearningRateScheduler(lambda epoch, rate: 0.5 * rate)
+        model, _ = train_lib.run_experiment(
+            None,
+            make_task(params),
+            "train",
+            params,
+            str(tmp_path / name),
+            hooks=[hooks.KerasCallback(callback)],
+            train_actions=actions,
+        )
+        return model.dense.kernel.numpy()
+
+    outputs = []
+
+    def spoil_once(output):
+        # The first report precedes the first regular checkpoint.
+        outputs.append(output)
+        if len(outputs) == 1:
+            output["training_loss"] = math.nan
+
+    np.testing.assert_array_equal(train("recovered", spoil_once), train("unbroken"))
+    assert len(outputs) == 3

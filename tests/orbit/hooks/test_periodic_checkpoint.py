@@ -46,3 +46,18 @@ def test_checkpoint_contains_hook_states_updated_by_the_preceding_evaluation(
     )
     controller.restore_checkpoint(manager.checkpoints[0])
     assert (restored.best_value, restored.best_step) == (10, 10)
+
+
+def test_last_step_is_saved_once_even_if_the_finished_run_is_started_again(
+    make_trainer, make_controller, make_manager
+):
+    saved = []
+    for _ in range(2):
+        trainer = make_trainer()
+        listening = hooks.LambdaHook(on_checkpoint=lambda _, path: saved.append(path))
+        make_controller(
+            trainer,
+            hooks=[hooks.PeriodicCheckpoint(10), listening],
+            checkpoint_manager=make_manager(trainer),
+        ).train(20)
+    assert [os.path.basename(path) for path in saved] == ["ckpt-10", "ckpt-20"]
