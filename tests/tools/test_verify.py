@@ -40,9 +40,11 @@ class Killer(orbit.Hook):
 
 class Poison(orbit.Hook):
     every_n_steps = 6
+    has_acted = False
 
     def after_step(self):
-        if self.controller.step == 6:
+        if self.controller.step == 6 and not self.has_acted:
+            self.has_acted = True
             for variable in self.trainer.model.trainable_variables:
                 variable.assign(float("nan") * variable)
 
