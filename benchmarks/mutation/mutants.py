@@ -142,8 +142,8 @@ MUTANTS = (
     Mutant(
         "checkpoint/committed_checkpoint_manager.py",
         "the same step is saved twice",
-        "return steps != 0 and (not check_interval or steps >= self._checkpoint_interval)",
-        "return not check_interval or steps >= self._checkpoint_interval",
+        "return step != last_step and (interval is None or step - last_step >= interval)",
+        "return interval is None or step - last_step >= interval",
         ("tests/checkpoint/test_committed_checkpoint_manager.py",),
     ),
     Mutant(
