@@ -321,7 +321,7 @@ def test_run_without_known_train_steps_evaluates_and_predicts_without_the_traini
 ) -> None:
     cosine = {"initial_learning_rate": 0.1, "decay_ratio": 1.0}
     trainer = {"optimizer_config": {"learning_rate": {"type": "cosine", "cosine": cosine}}}
-    data = {"test_data": {"global_batch_size": 4, "is_training": False}}
+    data: dict[str, object] = {"test_data": {"global_batch_size": 4, "is_training": False}}
     params = experiment(task=data, trainer={**trainer, "train_epochs": 2})
     _run(params, "train", tmp_path / "old")
     _remove_training_data(type(task_factory.get_task(params.task)), monkeypatch)
