@@ -176,14 +176,19 @@ class CommittedCheckpointManager(tf.train.CheckpointManager):
         last_step, step = self._last_checkpoint_step, self._step
         finish = self.on_save() if self.on_save is not None else lambda: None
         options = _with_callback(options, functools.partial(self._commit, finish))
+        # The base class increments the counter and then uses it as the number.
+        number = (
+            self.checkpoint.save_counter + 1 if checkpoint_number is None else checkpoint_number
+        )
+        prefix = f"{self._checkpoint_prefix}-{int(number)}"
+        withdrawn = _withdraw(prefix)
         try:
-            self._withdraw(checkpoint_number)
             path: str | None = super().save(checkpoint_number, check_interval, options)
         except BaseException as error:
             self._last_checkpoint_step = last_step
             # Raise only the save's error, because the removal may fail for the same reason.
             with contextlib.suppress(OSError, tf.errors.OpError):
-                self._remove_failed(checkpoint_number)
+                self._remove_failed(prefix, withdrawn)
             if not error_report.is_disk_full(error):
                 raise
             raise errors.DiskFullError(
@@ -326,22 +331,14 @@ class CommittedCheckpointManager(tf.train.CheckpointManager):
         if self._last_size is not None:
             require_space(self._directory, self._last_size)
 
-    def _withdraw(self, checkpoint_number: int | None) -> None:
-        """Remove the commit file of the checkpoint that a save replaces, if there is one.
-
-        The file would mark the checkpoint as complete while its files are replaced.
-        """
-        if checkpoint_number is None:
-            # The base class increments the counter and then uses it as the number.
-            checkpoint_number = self.checkpoint.save_counter + 1
-        path = f"{self._checkpoint_prefix}-{int(checkpoint_number)}"
-        if files.exists(commit.path_of(path)):
-            chain.append_removal(path, "replaced")
-            files.remove(commit.path_of(path))
-
-    def _remove_failed(self, checkpoint_number: int | None) -> None:
-        number = self.checkpoint.save_counter if checkpoint_number is None else checkpoint_number
-        prefix = f"{self._checkpoint_prefix}-{int(number)}"
+    def _remove_failed(self, prefix: str, withdrawn: str | None) -> None:
+        if withdrawn is not None:
+            # TensorFlow replaces the files at the end of a save, so the earlier ones may be intact.
+            files.write_text(commit.path_of(prefix), withdrawn)
+            if commit.find_damage(prefix) is None:
+                chain.adopt(prefix)
+            else:
+                files.remove(commit.path_of(prefix))
         if not files.exists(commit.path_of(prefix)):
             commit.remove_checkpoint(prefix)
         commit.remove(self._directory, self._checkpoint_name)
@@ -366,6 +363,21 @@ class CommittedCheckpointManager(tf.train.CheckpointManager):
             else:
                 chain.append_removal(path, "old")
                 commit.remove_checkpoint(path)
+
+
+def _withdraw(prefix: str) -> str | None:
+    """Remove the commit file of a checkpoint that is saved again, and return its contents.
+
+    The file would mark the checkpoint as complete while its files are replaced. If there is none,
+    return None.
+    """
+    path = commit.path_of(prefix)
+    if not files.exists(path):
+        return None
+    contents = files.read_text(path)
+    chain.append_removal(prefix, "replaced")
+    files.remove(path)
+    return contents
 
 
 def _with_callback(

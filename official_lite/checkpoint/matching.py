@@ -315,7 +315,8 @@ def match_averages(
     averages = [average for _, average in ema_optimizer.weights_and_averages(optimizer)]
     if top is None or not averages:
         return []
-    found, _ = _find(optimizer, top, checkpoint, weights)
+    # By position, the slots of an optimizer without averages could be taken for averages.
+    found, _ = _find(optimizer, top, checkpoint, weights, by_position=False)
     return [(average, found[id(average)]) for average in averages if id(average) in found]
 
 
@@ -324,6 +325,8 @@ def _find(
     top: _Node,
     checkpoint: saved_graph.SavedGraph,
     weights: Mapping[int, _Tensor],
+    *,
+    by_position: bool = True,
 ) -> tuple[dict[int, _Tensor], list[_Tensor]]:
     """Return the tensors by the `id` of the optimizer's variable, and the unused ones."""
     if checkpoint.is_of_keras2:
@@ -333,7 +336,7 @@ def _find(
     nodes = {_kind(node.all_children): node for node in _chain_of(top)}
     for one in distributed_gradients.wrapped_optimizers(optimizer):
         if node := nodes.get(_kind(vars(one))):
-            found |= _tensors_of(one, node, checkpoint, weights)
+            found |= _tensors_of(one, node, checkpoint, weights, by_position=by_position)
     taken = {tensor.key for tensor in found.values()}
     saved = [tensor for node in nodes.values() for tensor in _saved_slots(node)]
     return found, [tensor for tensor in saved if tensor.key not in taken]
@@ -376,8 +379,13 @@ def _tensors_of(
     node: _Node,
     checkpoint: saved_graph.SavedGraph,
     weights: Mapping[int, _Tensor],
+    *,
+    by_position: bool,
 ) -> dict[int, _Tensor]:
-    """Map the `id` of each of the optimizer's own variables to its saved tensor."""
+    """Map the `id` of each of the optimizer's own variables to its saved tensor.
+
+    Variables that are in no slot list are matched only if `by_position` is set.
+    """
     trained = [tensor.key for tensor in _listed(node, _WEIGHTS)]
     positions = {key: str(position) for position, key in enumerate(trained)}
     averages = _averages(node, checkpoint)
@@ -393,7 +401,7 @@ def _tensors_of(
             found[id(variable)] = _child(node.all_children[name], position)
     tensors = {key: tensor for key, tensor in found.items() if tensor}
     own = [weights.get(id(weight)) for weight in optimizer._trainable_variables]
-    if [tensor and tensor.key for tensor in own] == trained:
+    if by_position and [tensor and tensor.key for tensor in own] == trained:
         # The saved optimizer and this one train the same weights. Both therefore created the
         # variables that are in no slot list in the same order.
         taken = {tensor.key for tensor in [*tensors.values(), _child(node, _RATE)] if tensor}

@@ -138,10 +138,9 @@ def load_optimizer(
             is set and something is missing. The optimizer is unchanged.
     """
     found = _match_model(model, path, modules)
-    pairs: Mapping[int, matching.Pair | None] = found.pairs
-    tensors = {id(v): pair.tensor if (pair := pairs.get(id(v))) else None for v in found.wanted}
+    weights = {id(v): None for v in found.wanted} | found.tensors
     matched, unused = matching.match_optimizer(
-        optimizer, found.checkpoint, tensors, with_counters=with_counters
+        optimizer, found.checkpoint, weights, with_counters=with_counters
     )
     by_weight = matching.Evidence.NAME
     loaded = {id(v): matching.Pair(v, tensor, by_weight) for v, tensor in matched if tensor}
@@ -178,12 +177,17 @@ def load_averages(
     if not ema_optimizer.keeps_averages(optimizer):
         return
     found = _match_model(model, path, modules)
-    tensors = {id(v): found.pairs[id(v)].tensor for v in found.wanted if id(v) in found.pairs}
-    matched = matching.match_averages(optimizer, found.checkpoint, tensors)
+    matched = matching.match_averages(optimizer, found.checkpoint, found.tensors)
     _assign([matching.Pair(v, t, matching.Evidence.NAME) for v, t in matched], found.checkpoint)
-    logging.info(
-        "Initialized %d averages of the weights from %s", len(matched), found.checkpoint.prefix
-    )
+    if matched:
+        logging.info(
+            "Initialized %d averages of the weights from %s", len(matched), found.checkpoint.prefix
+        )
+    else:
+        logging.info(
+            "%s has no averages of the weights. The averages keep their values.",
+            found.checkpoint.prefix,
+        )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -205,6 +209,12 @@ class _Matched:
     pairs: _Pairs
     report: WarmStartReport
     is_converted: bool
+
+    @property
+    def tensors(self) -> dict[int, saved_graph.Tensor]:
+        """The tensors of the variables to load, by the `id` of the variable."""
+        pairs = self.pairs
+        return {id(v): pairs[id(v)].tensor for v in self.wanted if id(v) in pairs}
 
 
 def _match_model(

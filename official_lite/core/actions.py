@@ -221,31 +221,45 @@ class RecoveryAction:
         self.checkpoint_manager = checkpoint_manager
         self._trainer = trainer
         self._is_bad = is_bad
+        # The step of the last blow-up that did not occur again.
+        self._unexplained: int | None = None
 
     def __call__(self, _: orbit.runner.Output) -> None:
         """Find the bad step, restore the last checkpoint, and skip the batches up to that step.
 
         If steps can't be repeated, only the checkpoint is restored. If the blow-up does not occur
-        again in the repeated steps, no batch is skipped.
+        again in the repeated steps, no batch is skipped. If that happens twice at the same step,
+        the repeated steps are kept.
 
         Raises:
             errors.DivergedError: If there is no checkpoint yet.
         """
-        if self._repeating_trainer is None:
+        trainer = self._repeating_trainer
+        if trainer is None:
             self._restore()
             return
+        step = int(trainer.global_step.numpy())
         found = self.find_bad_step()
+        if found is None and step == self._unexplained:
+            # Running the same steps another time would end in the same way.
+            logging.warning(
+                "The blow-up at step %d did not occur when its steps were repeated one by one, for "
+                "the second time. Training continues after the repeated steps.",
+                step,
+            )
+            return
         # Restore again even if no step was bad: the repeated steps had no evaluations and called no
         # hooks, which may change the learning rate, stop training or keep the best checkpoint.
         self._restore()
         if found is None:
+            self._unexplained = step
             logging.warning(
                 "The blow-up did not occur again when the steps were repeated. Training continues "
                 "from the checkpoint and skips no data."
             )
             return
         logging.warning("The loss blew up at %s. Training skips the data up to this point.", found)
-        self._skip_batches(found.num_batches)
+        trainer.skip_batches(found.num_batches)
 
     def find_bad_step(self) -> BadStep | None:
         """Restore the last checkpoint and repeat the steps after it one by one, up to the bad step.
@@ -257,11 +271,11 @@ class RecoveryAction:
         trainer = self._repeating_trainer
         if trainer is None:
             return None
-        last = self._step
+        last = int(trainer.global_step.numpy())
         self._restore()
         start = before = trainer.num_batches_read
         found = None
-        for step in range(self._step + 1, last + 1):
+        for step in range(int(trainer.global_step.numpy()) + 1, last + 1):
             before = trainer.num_batches_read
             preemption.check()
             if self._is_bad(trainer.train(tf.constant(1)) or {}):
@@ -296,12 +310,13 @@ class RecoveryAction:
             with self._trainer.keeping_position() if self._trainer else contextlib.nullcontext():
                 self._restore_checkpoint()
             return
-        skipped = self._skipped
+        skipped = trainer.checkpoint.skipped_batches.numpy()
         # Reset `batches_read`, because a checkpoint of an older version does not restore it.
         trainer.checkpoint.batches_read.assign(0)
         self._restore_checkpoint()
         # Skip again the batches that an earlier recovery from this checkpoint skipped.
-        self._skip_batches(max(0, skipped - self._skipped))
+        missing = skipped - trainer.checkpoint.skipped_batches.numpy()
+        trainer.skip_batches(max(0, int(missing)))
 
     def _restore_checkpoint(self) -> None:
         path = self.checkpoint_manager.restore_or_initialize()
@@ -325,19 +340,6 @@ class RecoveryAction:
         trainer = self._trainer
         is_able = trainer is not None and not trainer.has_coordinator and hasattr(trainer, "task")
         return trainer if is_able else None
-
-    def _skip_batches(self, num_batches: int) -> None:
-        if self._trainer is not None:
-            self._trainer.skip_batches(num_batches)
-
-    @property
-    def _skipped(self) -> int:
-        """The number of batches skipped so far."""
-        return int(self._trainer.checkpoint.skipped_batches.numpy()) if self._trainer else 0
-
-    @property
-    def _step(self) -> int:
-        return int(self._trainer.global_step.numpy()) if self._trainer else 0
 
 
 class RecoveryCondition:

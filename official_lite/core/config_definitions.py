@@ -421,8 +421,9 @@ class TaskConfig(base_config.Config):
         init_checkpoint_optimizer: What to load from the optimizer in `init_checkpoint`, for the
             weights that are loaded: `none`; `slots`, which are the moments of the optimizer and the
             moving averages of the weights; or `all`, which adds its step count and its loss scale.
-            The learning rate is always that of the config. Without training, moving averages are
-            always loaded, as far as there are any.
+            The learning rate is always that of the config. Without training, moving averages that
+            the checkpoint and this optimizer both keep are always loaded, unless the task overrides
+            `initialize`.
     """
 
     init_checkpoint: str = ""

@@ -12,7 +12,6 @@ have a checkpoint of their own but no metrics file, even if their pretraining ch
 removed. It then continues with the next checkpoint. This job never deletes anything.
 """
 
-import itertools
 import json
 import os
 import re
@@ -113,8 +112,10 @@ def _finetune_all(
         try:
             logs = finetune(strategy, task, run_params, run_dir)
         except (errors.CheckpointError, tf.errors.NotFoundError):
-            # A run with a checkpoint of its own does not read the pretraining checkpoint.
-            if files.exists(f"{path}.index") or latest.latest_checkpoint(run_dir):
+            # A run with a checkpoint of its own does not read the pretraining checkpoint. Several
+            # processes can't skip it, because others may have read it before it was removed.
+            is_read = not latest.latest_checkpoint(run_dir) and tf_config.read_tf_config() is None
+            if files.exists(f"{path}.index") or not is_read:
                 raise
             _warn_of_removal(path)
         else:
@@ -173,22 +174,35 @@ def _pretrain_checkpoints(
     params: config_definitions.ExperimentConfig, model_dir: str, last_step: int | None
 ) -> Iterator[tuple[int, str]]:
     """Yield the step and the path of each pretraining checkpoint, those of begun runs first."""
-    for step, path in itertools.chain(_begun(model_dir), _appearing(params)):
-        yield step, path
+    begun = _begun(model_dir)
+    for step, path in begun.items():
+        if not last_step or step <= last_step:
+            logging.info("Resuming the run of pretrain step %d, which is not complete.", step)
+            yield step, path
+    for step, path in _appearing(params):
+        if step not in begun:
+            yield step, path
         if last_step and step >= last_step:
             return
 
 
-def _begun(model_dir: str) -> Iterator[tuple[int, str]]:
-    """Yield the step and the path of the pretraining checkpoint of each run that can be resumed."""
+def _begun(model_dir: str) -> dict[int, str]:
+    """Return the step and the pretraining checkpoint of each run that can be resumed.
+
+    An incomplete run before the last complete one was left by an older version, which skipped it.
+    """
     found = [match for name in files.list_names(model_dir) if (match := _RUN.fullmatch(name))]
-    for step, name in sorted((int(match[1]), match[0]) for match in found):
-        run_dir = os.path.join(model_dir, name)
+    steps = sorted(int(match[1]) for match in found)
+    last_done = max(
+        (step for step in steps if files.exists(_json_path(model_dir, step))), default=0
+    )
+    begun = {}
+    for step in steps:
+        run_dir = os.path.join(model_dir, f"finetune-{step}")
         config = os.path.join(run_dir, "params.yaml")
-        is_begun = files.exists(config) and latest.latest_checkpoint(run_dir)
-        if is_begun and not files.exists(_json_path(model_dir, step)):
-            logging.info("Resuming %s, which has not been completed.", run_dir)
-            yield step, yaml_io.read_yaml(config)["task"]["init_checkpoint"]
+        if step > last_done and files.exists(config) and latest.latest_checkpoint(run_dir):
+            begun[step] = yaml_io.read_yaml(config)["task"]["init_checkpoint"]
+    return begun
 
 
 def _appearing(params: config_definitions.ExperimentConfig) -> Iterator[tuple[int, str]]:

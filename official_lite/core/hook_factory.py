@@ -19,7 +19,7 @@ from official_lite.common import plugins
 if TYPE_CHECKING:
     from official_lite import orbit
 
-__all__ = ["HookFactory", "find_hooks", "register_hook"]
+__all__ = ["HARMLESS_CALLBACKS", "HookFactory", "find_hooks", "register_hook", "resolve"]
 
 HookFactory = Callable[[], "orbit.Hook"]
 _Registered = TypeVar("_Registered", bound=Callable[..., Any])
@@ -51,8 +51,9 @@ _HOOKS: plugins.Collection = {
 # `--mode=search` adds this hook to every trial.
 _HOOKS["report_trial"] = "official_lite.search.report_hook:ReportTrial"
 
-# A restricted config may name only these callbacks, which write no files and contact no server.
-_HARMLESS_CALLBACKS = ("EarlyStopping", "ReduceLROnPlateau", "SwapEMAWeights", "TerminateOnNaN")
+# The Keras callbacks that write no files and contact no server. A restricted config may name only
+# these, and a replay leaves out the other ones.
+HARMLESS_CALLBACKS = ("EarlyStopping", "ReduceLROnPlateau", "SwapEMAWeights", "TerminateOnNaN")
 
 
 def register_hook(name: str) -> Callable[[_Registered], _Registered]:
@@ -62,6 +63,15 @@ def register_hook(name: str) -> Callable[[_Registered], _Registered]:
         errors.ConfigError: If the name belongs to another hook.
     """
     return plugins.register(_HOOKS, name)
+
+
+def resolve(name: str) -> Any:
+    """Return the class or factory of a hook, given its registered name or its path.
+
+    Raises:
+        errors.UnknownNameError: There is no such hook.
+    """
+    return plugins.resolve(name, registry=_HOOKS, kind="hook")
 
 
 def find_hooks(entries: Sequence[Any], workspace: str | None = None) -> list[HookFactory]:
@@ -91,9 +101,9 @@ def _refuse_callback(entry: object) -> None:
     deletes its `backup_dir` at the end of training.
     """
     callback = entry.get("callback") if isinstance(entry, Mapping) else None
-    if callback is not None and callback not in _HARMLESS_CALLBACKS:
+    if callback is not None and callback not in HARMLESS_CALLBACKS:
         plugins.refuse(
             entry,
             f"The callback {callback!r} may write files or contact servers",
-            f"Allowed callbacks: {', '.join(_HARMLESS_CALLBACKS)}.",
+            f"Allowed callbacks: {', '.join(HARMLESS_CALLBACKS)}.",
         )

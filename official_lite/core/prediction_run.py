@@ -21,6 +21,7 @@ from official_lite.core import base_trainer, config_definitions, predictor, trai
 from official_lite.data import file_patterns
 from official_lite.data.sources import registry
 from official_lite.modeling import hyperparams
+from official_lite.modeling.optimization import ema_optimizer
 from official_lite.prediction import output
 from official_lite.run import driver, run_record
 
@@ -83,7 +84,9 @@ def run(
     directory = run_record.predictions_dir(params, model_dir)
     started = time.monotonic()
     preemption.rearm()
-    made_from = describe_source(params, restored)
+    made_from = describe_source(
+        params, restored, averaged=ema_optimizer.keeps_averages(trainer.optimizer)
+    )
     if not directories.is_chief(trainer.strategy):
         _predict_for_the_chief(trainer, made_from)
         return {}
@@ -179,7 +182,7 @@ def _agree(strategy: tf.distribute.Strategy, first_batch: int, made_from: Mappin
 
 
 def describe_source(
-    params: config_definitions.ExperimentConfig, restored: str | None
+    params: config_definitions.ExperimentConfig, restored: str | None, *, averaged: bool = False
 ) -> dict[str, Any]:
     """Describe everything that determines the predictions of a run, by name.
 
@@ -188,6 +191,7 @@ def describe_source(
     Args:
         params: The config of the experiment.
         restored: The checkpoint that was restored; None if the task loaded the weights.
+        averaged: Whether the optimizer keeps averages, which predict instead of the weights.
     """
     data = train_data.predict_data(params)
     flat = compatibility.flatten(params.as_dict())
@@ -196,7 +200,7 @@ def describe_source(
     return {
         **fields,
         **of_data,
-        "weights": _describe_weights(params, restored),
+        "weights": _describe_weights(params, restored, averaged=averaged),
         "input files": _describe_input(data),
         "training files": _describe_input(params.task.train_data),
         "replicas": tf.distribute.get_strategy().num_replicas_in_sync,
@@ -217,7 +221,9 @@ def _is_within(path: str, blocks: Sequence[str]) -> bool:
     return any(path == block or path.startswith(f"{block}.") for block in blocks)
 
 
-def _describe_weights(params: config_definitions.ExperimentConfig, restored: str | None) -> str:
+def _describe_weights(
+    params: config_definitions.ExperimentConfig, restored: str | None, *, averaged: bool
+) -> str:
     """Describe the source of the weights: a checkpoint with its checksum, or else the task."""
     path = restored
     if path is None and params.task.init_checkpoint:
@@ -227,7 +233,10 @@ def _describe_weights(params: config_definitions.ExperimentConfig, restored: str
     # Hashing the index is enough, because it contains the checksums of all tensors.
     with files.open_file(f"{path}.index", "rb") as file:
         digest = hashlib.sha256(file.read()).hexdigest()
-    return f"{os.path.basename(path)}, sha256 {digest[:16]}"
+    # Earlier versions predicted with the trained weights of `init_checkpoint`, so their predictions
+    # must not be continued with its averages.
+    suffix = ", averaged if possible" if averaged and restored is None else ""
+    return f"{os.path.basename(path)}, sha256 {digest[:16]}{suffix}"
 
 
 def _describe_input(data: Any) -> str:

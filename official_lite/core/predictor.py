@@ -25,7 +25,7 @@ from official_lite.common import (
 )
 from official_lite.core import base_task, config_definitions, step_checks, train_data
 from official_lite.data import length, replicas
-from official_lite.execution import executors
+from official_lite.execution import executors, repeatability
 from official_lite.modeling import replica_state
 from official_lite.modeling.optimization import ema_optimizer
 from official_lite.orbit import xla_loops
@@ -153,7 +153,7 @@ class Predictor:
                 except orbit.utils.loop_fns.END_OF_DATA:
                     return
                 except xla_loops.NOT_COMPILABLE as error:
-                    if not self._uses_xla(execution):
+                    if not self._uses_xla(execution) or not _is_of_compiler(error):
                         raise
                     self._stop_using_xla(error)
                     run = self._compile(step, execution)
@@ -172,21 +172,44 @@ class Predictor:
         return self._compiled[execution]
 
     def _carries_state(self, run: Callable[..., Any], iterator: Iterator[Any]) -> bool:
-        """Return whether the step may write variables that the next step reads.
+        """Return whether the step may change state that the next step reads.
 
-        These are, for example, the states of a recurrent layer with `stateful=True`, or of a random
-        number generator of the task. The seeds of the model do not count, because they are set
-        before each batch. Only the graph of a step tells what it writes.
+        This is, for example, the state of a recurrent layer with `stateful=True`, of a random
+        number generator of the task, or a lookup table. The seeds of the model do not count,
+        because they are set before each batch. Only the graph of a step tells what it changes.
         """
-        if not isinstance(run, tf.types.experimental.GenericFunction):
+        traced = self._trace(run, iterator)
+        if traced is None or any(repeatability.find_lasting_effects([traced])):
             return True
-        graph = run.get_concrete_function(iterator, tf.constant(0, tf.int64)).graph
+        if any(repeatability.find_random_numbers([traced], self.model)):
+            return True
         seeds = itertools.chain.from_iterable(map(keras_variables.local_values, self.seeds.states))
         known = {id(seed.handle) for seed in seeds}
         return any(
             id(handle) not in known and keras_variables.value_spec(handle) is not None
-            for handle in keras_variables.written_handles(graph)
+            for handle in keras_variables.written_handles(traced.graph)
         )
+
+    def _trace(self, run: Callable[..., Any], iterator: Iterator[Any]) -> Any:
+        """Return the traced step; None if an eager step may do more than its graph."""
+        number = tf.constant(0, tf.int64)
+        if isinstance(run, tf.types.experimental.GenericFunction):
+            return run.get_concrete_function(iterator, number)
+        task, traced = self.task, None
+        before = {name: id(value) for name, value in vars(task).items()}
+        with user_code.keeping_attributes(task):
+            try:
+                traced = tf.function(run, autograph=False).get_concrete_function(iterator, number)
+            # Code that was written to run eagerly may raise anything when it is traced. Predicting
+            # the earlier batches again is slower, but always right.
+            except Exception as error:
+                logging.info("The eager prediction step can't be traced: %s", error)
+            # Unlike a compiled step, an eager step changes Python objects with every batch.
+            is_changed = before != {name: id(value) for name, value in vars(task).items()}
+        # A tensor of the graph that an attribute keeps would be useless in the eager step.
+        for name in vars(task).keys() - before.keys():
+            delattr(task, name)
+        return None if is_changed else traced
 
     def _uses_xla(self, execution: str) -> bool:
         return self._can_compile and execution in ("xla", "xla_loop")
@@ -234,6 +257,11 @@ class Predictor:
         with step_checks.explaining_the_step(self.task, method, inputs):
             predictions = user_code.converted(method)(inputs, model=self.model)
         return checked(_author(self.task), predictions), count_rows(inputs)
+
+
+def _is_of_compiler(error: tf.errors.OpError) -> bool:
+    """Return whether XLA can't compile the step; other ops and the input raise the same classes."""
+    return "tf2xla conversion failed" in error.message
 
 
 def _author(task: base_task.Task) -> Callable[..., Any]:

@@ -49,6 +49,7 @@ class VirtualReplicasExecutor(executors.GraphExecutor):
     count: int = 1
 
     def __post_init__(self) -> None:
+        _assign_locally_in_virtual_replicas()
         # TensorFlow compares strategies by identity, so change the class of the strategy in place.
         if not hasattr(self.strategy, "counts_virtual_replicas"):
             strategy_cls: Any = type(self.strategy)
@@ -287,7 +288,7 @@ class _State:
         function: The traced function of a shard.
 
     Raises:
-        ConfigValueError: If the function changes an integer variable that can't be averaged.
+        ConfigValueError: If the function changes a variable that can't be averaged or summed.
     """
 
     def __init__(self, function: tf.types.experimental.ConcreteFunction) -> None:
@@ -379,8 +380,8 @@ class _State:
             f"`trainer.virtual_replicas`: the step changes the variable {variable.name}, whose "
             f"dtype is {variable.dtype.name}, so its mean over the virtual replicas can't be "
             "computed. Create it with `aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA`, "
-            "which keeps the value of the first virtual replica, or with `SUM`, which adds up the "
-            "changes of all virtual replicas."
+            "which keeps the value of the first virtual replica, or a number with `SUM`, which "
+            "adds up the changes of all virtual replicas."
         )
 
 
@@ -470,12 +471,15 @@ class _VirtualReplica(tf.distribute.ReplicaContext):
         )
 
 
-def _assigning_locally(aggregate: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap TensorFlow's assignment to a variable with an aggregation, in a replica.
+@functools.cache
+def _assign_locally_in_virtual_replicas() -> None:
+    """Replace TensorFlow's assignment to a variable with an aggregation, in a replica.
 
     TensorFlow exchanges the values at once. A virtual replica instead changes the copy of the
     replica that computes it; `_State` aggregates the changes after all shards.
     """
+    # The classes of variables look the function up in its module on each call.
+    aggregate = tf_values._on_write_update_replica
 
     @functools.wraps(aggregate)
     def update_replica(variable: Any, update_fn: Any, value: Any, **kwargs: Any) -> Any:
@@ -483,11 +487,7 @@ def _assigning_locally(aggregate: Callable[..., Any]) -> Callable[..., Any]:
             return aggregate(variable, update_fn, value, **kwargs)
         return update_fn(variable._get(), value, **kwargs)
 
-    return update_replica
-
-
-# Replace the function in its module, where the classes of variables look it up on each call.
-tf_values._on_write_update_replica = _assigning_locally(tf_values._on_write_update_replica)
+    tf_values._on_write_update_replica = update_replica
 
 
 @functools.cache

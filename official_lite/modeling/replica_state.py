@@ -259,10 +259,14 @@ class MovingStatistics:
         """Warn about Keras variables of which a traced step sums whole values over replicas."""
         if tf.executing_eagerly():
             return
+        parts = tf.train.TrackableView(self._checkpoint).descendants()
+        of_optimizers = _of_optimizers(parts)
         summed = {
             _id(part): part
-            for part in tf.train.TrackableView(self._checkpoint).descendants()
-            if isinstance(part, keras.Variable) and _sums_assigned_values(part)
+            for part in parts
+            if isinstance(part, keras.Variable)
+            and _sums_assigned_values(part)
+            and _id(part) not in of_optimizers
         }
         written = _written(map(keras_variables.raw, summed.values()))
         if written:
@@ -280,17 +284,7 @@ class MovingStatistics:
     def _unsynchronized(self) -> Iterator[Any]:
         """Yield the variables that may differ, because each replica assigns to its own copy."""
         parts = tf.train.TrackableView(self._checkpoint).descendants()
-        # Variables that optimizers own or update have the same value on all replicas, except for
-        # averages of variables that no optimizer updates.
-        known: set[int] = set()
-        averages: dict[int, int] = {}
-        for part in parts:
-            if isinstance(part, keras.optimizers.Optimizer):
-                own = [*part.variables, *getattr(part, "_trainable_variables", ())]
-                known.update(map(_id, own))
-                pairs = getattr(part, "shadows", ())
-                averages |= {_id(average): _id(weight) for weight, average in pairs}
-        known -= {average for average, weight in averages.items() if weight not in known}
+        known = _of_optimizers(parts)
         for part in parts:
             if not keras_variables.is_variable(part):
                 continue
@@ -302,6 +296,23 @@ class MovingStatistics:
             ):
                 known.add(id(variable))
                 yield part
+
+
+def _of_optimizers(parts: Iterable[Any]) -> set[int]:
+    """Return the `id` of each variable that optimizers own or update.
+
+    These variables have the same value on all replicas, except for averages of variables that no
+    optimizer updates, which are not returned.
+    """
+    found: set[int] = set()
+    averages: dict[int, int] = {}
+    for part in parts:
+        if isinstance(part, keras.optimizers.Optimizer):
+            own = [*part.variables, *getattr(part, "_trainable_variables", ())]
+            found.update(map(_id, own))
+            pairs = getattr(part, "shadows", ())
+            averages |= {_id(average): _id(weight) for weight, average in pairs}
+    return found - {average for average, weight in averages.items() if weight not in found}
 
 
 def _id(variable: Any) -> int:

@@ -79,6 +79,8 @@ def run_stages(stages: Mapping[str, type[Stage]], ctx: ExperimentContext) -> Non
         try:
             _run_to_the_last(stages, ctx, record)
         except fit_memory.RESTARTS:
+            if not params.trainer.fit_memory:
+                raise
             # Release everything that the next attempt builds again, except the strategy.
             _close(ctx)
             ctx.exit_stack.close()

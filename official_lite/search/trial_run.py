@@ -25,6 +25,10 @@ __all__ = [
 
 _OUTCOME = "trial.json"
 
+# The start of the attributes in which Optuna's halving pruners record the values that other trials
+# compete with.
+_RUNG = "completed_rung_"
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Outcome:
@@ -127,9 +131,14 @@ class TrialRun:
             step = self._num_reports if self.loop is None else self.loop.step
         step = int(step)
         self._num_reports += 1
-        if step in self._reported():
+        stored = self._stored()
+        if step in stored.intermediate_values:
             # Optuna's `Trial.report` would keep the earlier value.
-            self._trial.storage.set_trial_intermediate_value(self._trial._trial_id, step, number)
+            storage, trial_id = self._trial.storage, self._trial._trial_id
+            storage.set_trial_intermediate_value(trial_id, step, number)
+            for name, at_rung in stored.system_attrs.items():
+                if name.startswith(_RUNG) and at_rung == stored.intermediate_values[step]:
+                    storage.set_trial_system_attr(trial_id, name, number)
         else:
             self._trial.report(number, step)
         if may_prune and self._should_prune(step):
@@ -159,7 +168,8 @@ class TrialRun:
 
     def _values(self, result: object) -> list[float]:
         if self.config.final_value == "best":
-            values = [*self._reported().values(), *([] if result is None else self._given(result))]
+            reported = self._stored().intermediate_values
+            values = [*reported.values(), *([] if result is None else self._given(result))]
             if finite := [value for value in values if math.isfinite(value)]:
                 return [min(finite) if self.config.directions == ["minimize"] else max(finite)]
         return self._given(result)
@@ -191,12 +201,11 @@ class TrialRun:
         and would not see values that were replaced.
         """
         trial = copy.copy(self._stored())
-        trial.intermediate_values = {s: v for s, v in self._reported().items() if s <= step}
+        trial.intermediate_values = {
+            s: v for s, v in trial.intermediate_values.items() if s <= step
+        }
         study = self._trial.study
         return study.pruner.prune(study, trial)
-
-    def _reported(self) -> dict[int, float]:
-        return self._stored().intermediate_values
 
     def _stored(self) -> optuna.trial.FrozenTrial:
         return self._trial.storage.get_trial(self._trial._trial_id)

@@ -13,6 +13,7 @@ result with that one bit for bit. The exit code is 0 if all links hold, and 8 ot
 import argparse
 import collections
 import dataclasses
+import functools
 import hashlib
 import json
 import os
@@ -25,7 +26,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from typing import Any
 
 from official_lite.checkpoint import chain, commit
-from official_lite.common import errors, files, terminal
+from official_lite.common import errors, files, plugins, terminal
 from official_lite.modeling.hyperparams import yaml_io
 from official_lite.run import model_dir_lock, provenance, run_record
 from official_lite.tools import listing, sources
@@ -42,21 +43,10 @@ _KINDS = ("record", "checkpoint", "removed")
 # read `recovery.json`, because the blow-ups of the segment occur again and would be counted twice.
 _EXECUTION = "execution.json"
 
-# The hooks and the Keras callbacks that do not affect training. They write files, possibly outside
-# of the model directory, or send metrics to a server.
-_WRITING_HOOKS = {
-    "best_checkpoint": "BestCheckpoint",
-    "export_model": "ExportModel",
-    "graph": "GraphSummary",
-    "profiler": "Profiler",
-}
-_WRITING_CALLBACKS = (
-    "BackupAndRestore",
-    "CSVLogger",
-    "ModelCheckpoint",
-    "RemoteMonitor",
-    "TensorBoard",
-)
+# The hooks that do not affect training. They write files, possibly outside of the model directory.
+_WRITING_HOOKS = ("best_checkpoint", "export_model", "graph", "profiler")
+# A path to a class of this package or of Keras. Other paths are not imported by this process.
+_KNOWN_PATH = re.compile(r"(official_lite|keras)(\.\w+)*(?<!\.py):\w+")
 # A hook that takes the place of a writing callback, because the position of a `keras_callback`
 # among the others names its state. This callback acts only on batches, which it does not hear.
 _IDLE = {"name": "keras_callback", "callback": "TerminateOnNaN", "every_n_steps": 0}
@@ -209,8 +199,8 @@ def replay(run_dir: str, before: str, after: str, args: argparse.Namespace) -> l
 
     step = commit.step_of(after)
     command = sources.train_command(run_dir, args)
-    config = yaml_io.read_yaml(os.path.join(run_dir, "params.yaml"))
-    hooks = config.get("trainer", {}).get("hooks") or []
+    of_hooks = [each for each in args.set if _sets_hooks(each)]
+    hooks = _read_hooks(run_dir, of_hooks)
     kept, left_out = _leave_out_writers(hooks)
     with tempfile.TemporaryDirectory() as directory:
         model_dir = os.path.join(directory, "run")
@@ -226,7 +216,9 @@ def replay(run_dir: str, before: str, after: str, args: argparse.Namespace) -> l
             "--set=trainer.writers=[]",
         ]
         if kept != hooks:
-            command.append(f"--set=trainer.hooks={json.dumps(kept)}")
+            # The kept hooks include the overrides, whose indexes refer to the original list.
+            command = [each for each in command if each.removeprefix("--set=") not in of_hooks]
+            command.append(f"--set=trainer.hooks={_to_flow(kept)}")
         replayed = os.path.join(model_dir, os.path.basename(after))
         _train_until(command, commit.path_of(replayed), os.path.join(directory, "log"))
         unequal = inspection.find_unequal_bits(after, replayed)
@@ -237,28 +229,85 @@ def replay(run_dir: str, before: str, after: str, args: argparse.Namespace) -> l
         return unequal
 
 
+def _sets_hooks(assignment: str) -> bool:
+    return yaml_io.parse_path(assignment.partition("=")[0])[:2] == ["trainer", "hooks"]
+
+
+def _read_hooks(run_dir: str, overrides: Sequence[str]) -> list[Any]:
+    """Return the hooks in the config of a run, after the overrides `path=value`."""
+    from official_lite.core import config_definitions
+    from official_lite.modeling.hyperparams import params_dict
+
+    given = yaml_io.read_yaml(os.path.join(run_dir, "params.yaml"))
+    params = config_definitions.ExperimentConfig()
+    params.trainer.override({"hooks": given.get("trainer", {}).get("hooks") or []})
+    split = [each.partition("=") for each in overrides]
+    params_dict.set_by_paths(params, [(path.strip(), value) for path, _, value in split])
+    return params.trainer.as_dict()["hooks"] or []
+
+
+def _to_flow(value: Any) -> str:
+    """Return a plain value as YAML on one line, for `--set`."""
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{_to_flow(k)}: {_to_flow(v)}" for k, v in value.items()) + "}"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(map(_to_flow, value)) + "]"
+    text = json.dumps(value, ensure_ascii=False)
+    return {"Infinity": ".inf", "-Infinity": "-.inf", "NaN": ".nan"}.get(text, text)
+
+
 def _leave_out_writers(entries: Sequence[Any]) -> tuple[list[Any], set[str]]:
     """Return the hooks to replay, and the names of the states of those that are left out."""
+    from official_lite.core import hook_factory
+    from official_lite.orbit.hooks import keras_callback
+
+    writing = tuple(map(hook_factory.resolve, _WRITING_HOOKS))
     kept: list[Any] = []
     left_out: set[str] = set()
     counts: collections.Counter[str] = collections.Counter()
     for entry in entries:
         arguments = entry if isinstance(entry, Mapping) else {"name": entry}
-        name = arguments.get("name")
-        is_callback = name == _IDLE["name"]
-        class_name = "KerasCallback" if is_callback else _WRITING_HOOKS.get(str(name))
-        if class_name is None:
+        cls = _find_class(arguments.get("name"), hook_factory.resolve)
+        if cls is None:
             kept.append(entry)
             continue
-        number = counts[class_name]
-        counts[class_name] += 1
-        if is_callback and arguments.get("callback") not in _WRITING_CALLBACKS:
+        number = counts[cls.__name__]
+        counts[cls.__name__] += 1
+        is_callback = issubclass(cls, keras_callback.KerasCallback)
+        writes = issubclass(cls, writing)
+        if is_callback:
+            writes = _is_writing_callback(arguments.get("callback"))
+        if not writes:
             kept.append(entry)
             continue
-        left_out.add(f"{class_name}_{number}" if number else class_name)
+        left_out.add(f"{cls.__name__}_{number}" if number else cls.__name__)
         if is_callback:
             kept.append(_IDLE)
     return kept, left_out
+
+
+def _is_writing_callback(spec: Any) -> bool:
+    from official_lite.core import hook_factory
+    from official_lite.orbit.hooks import keras_callback
+
+    registry = keras_callback.keras_callbacks()
+    cls = _find_class(spec, functools.partial(plugins.resolve, registry=registry))
+    if cls is None or not cls.__module__.startswith("keras."):
+        return False
+    # The other callbacks of Keras that affect training take functions, which a config can't hold.
+    return cls.__name__ not in hook_factory.HARMLESS_CALLBACKS
+
+
+def _find_class(spec: Any, resolve: Callable[[str], Any]) -> type | None:
+    """Return the class that a config names; None if it belongs to the user's code."""
+    if not isinstance(spec, str) or (plugins.names_code(spec) and not _KNOWN_PATH.fullmatch(spec)):
+        return None
+    try:
+        found = resolve(spec)
+    except errors.UnknownNameError:
+        # The user's code, which this process does not import, registers the name.
+        return None
+    return found if isinstance(found, type) else None
 
 
 def _pack_hook_states(checkpoint: str, left_out: Collection[str]) -> bytes:

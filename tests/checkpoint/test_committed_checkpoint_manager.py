@@ -3,7 +3,7 @@ import math
 import os
 import pathlib
 import shutil
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 import tensorflow as tf
@@ -256,3 +256,22 @@ def test_checkpoint_that_is_saved_again_is_not_committed_until_its_files_are_com
     run.save(4)
     assert committed == [False]
     assert commit.find_damage(path) is None
+
+
+def test_checkpoint_stays_complete_if_saving_it_again_fails_before_its_files_are_replaced(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = Run(tmp_path, step_counter=None, checkpoint_interval=None)
+    path = run.save(4)
+    before = {name: (tmp_path / name).read_bytes() for name in os.listdir(tmp_path)}
+    with monkeypatch.context() as context:
+        full = tf.errors.ResourceExhaustedError(None, None, "No space left on device")
+        context.setattr(tf.train.CheckpointManager, "save", lambda *args: _raise(full))
+        with pytest.raises(errors.DiskFullError, match="Earlier checkpoints are unchanged"):
+            run.save(4)
+    assert {name: (tmp_path / name).read_bytes() for name in os.listdir(tmp_path)} == before
+    assert commit.read(path) is not None
+
+
+def _raise(error: Exception) -> NoReturn:
+    raise error

@@ -1,3 +1,4 @@
+import functools
 import logging
 import os
 import re
@@ -167,6 +168,26 @@ def test_loading_the_state_of_a_different_optimizer_raises(tmp_path, is_describe
     _save(tmp_path / "weights", model=source)
     with pytest.raises(errors.CheckpointError, match="contains no optimizer"):
         warm_start.load_optimizer(_adam(target), target, str(tmp_path / "weights"))
+
+
+@pytest.mark.parametrize("has_averages", [True, False])
+def test_averages_are_loaded_only_from_an_optimizer_that_keeps_averages(
+    tmp_path, has_averages: bool
+) -> None:
+    def create(*, use_ema: bool, momentum: float) -> Any:
+        return keras.optimizers.SGD(use_ema=use_ema, momentum=momentum)
+
+    source, target = Net(seed=1), Net(seed=2)
+    make = functools.partial(create, use_ema=has_averages, momentum=0.0 if has_averages else 0.9)
+    saved = _adam(source, seed=10, cls=make)
+    _save(tmp_path, model=source, optimizer=saved, **model_state.hidden_items(source))
+    other = _adam(target, cls=functools.partial(create, use_ema=True, momentum=0.0))
+    ema_optimizer.evaluate_averages(other)
+    before = [average.numpy() for average in other._model_variables_moving_average]
+    expected = saved._model_variables_moving_average if has_averages else before
+    warm_start.load_averages(other, target, str(tmp_path))
+    for average, value in zip(other._model_variables_moving_average, expected, strict=True):
+        np.testing.assert_array_equal(average, value)
 
 
 def test_all_weights_are_loaded_from_a_checkpoint_prefix_file_or_directory(tmp_path) -> None:

@@ -143,6 +143,29 @@ def test_restarted_job_first_resumes_a_begun_run_whose_pretraining_checkpoint_wa
     assert [_loss(tmp_path, step) for step in (1, 2)] == [0.25, 0.0]
 
 
+def test_restarted_job_resumes_a_begun_run_once_and_none_after_the_last_pretraining_step(
+    params: cfg.ExperimentConfig, pretrain: Pretrain, tmp_path: pathlib.Path
+) -> None:
+    pretrain(2)
+    runs = []
+
+    def finetune(strategy: Any, task: Any, run_params: Any, run_dir: str) -> Any:
+        runs.append(pathlib.Path(run_dir).name)
+        _finetune(strategy, task, run_params.replace(trainer={"train_steps": 1}), run_dir)
+        if len(runs) == 2:
+            raise errors.PreemptedError("SIGTERM")
+        return {}
+
+    with pytest.raises(errors.PreemptedError):
+        _run(params, tmp_path, finetune=finetune)
+    _run(params, tmp_path, finetune=finetune, pretrain_steps=1)
+    assert runs == ["finetune-1", "finetune-2"]
+    # Several processes would not agree on whether a second visit finds the run complete.
+    (tmp_path / "metrics-2.json").unlink(missing_ok=True)
+    _run(params, tmp_path, finetune=finetune)
+    assert runs == ["finetune-1", "finetune-2", "finetune-2"]
+
+
 @pytest.mark.slow
 def test_checkpoint_that_is_removed_just_before_its_weights_are_loaded_is_skipped(
     params: cfg.ExperimentConfig, pretrain: Pretrain, tmp_path: pathlib.Path

@@ -228,6 +228,69 @@ def test_prediction_with_states_that_pass_from_batch_to_batch_resumes_with_ident
     assert _contents(tmp_path / "resumed") == _contents(tmp_path / "unbroken")
 
 
+class EagerOnlyTask(ClassesTask):
+    """A task whose prediction step can't be traced."""
+
+    def build_predictions(self, features: Any, labels: Any, outputs: Any) -> dict[str, tf.Tensor]:
+        outputs.numpy()
+        return super().build_predictions(features, labels, outputs)
+
+
+class RememberingTask(ClassesTask):
+    """A task that keeps the sum of all outputs in an attribute."""
+
+    total: Any = 0.0
+
+    def build_predictions(self, features: Any, labels: Any, outputs: Any) -> dict[str, tf.Tensor]:
+        self.total += tf.reduce_sum(outputs)
+        predictions = super().build_predictions(features, labels, outputs)
+        return predictions | {"total": tf.fill(tf.shape(outputs)[:1], self.total)}
+
+
+class TableTask(ClassesTask):
+    """A task that counts the batches in a lookup table."""
+
+    def build_model(self) -> keras.Model:
+        self.table = tf.lookup.experimental.MutableHashTable(tf.int64, tf.int64, 0)
+        return super().build_model()
+
+    def build_predictions(self, features: Any, labels: Any, outputs: Any) -> dict[str, tf.Tensor]:
+        key = tf.constant([0], tf.int64)
+        count = self.table.lookup(key)
+        self.table.insert(key, count + 1)
+        predictions = super().build_predictions(features, labels, outputs)
+        return predictions | {"count": tf.repeat(count, tf.shape(outputs)[0])}
+
+
+@pytest.mark.usefixtures("log_as_train_py_does")
+@pytest.mark.parametrize(
+    ("task_cls", "execution", "repeats"),
+    [
+        (ClassesTask, "eager", False),
+        (EagerOnlyTask, "eager", True),
+        (RememberingTask, "eager", True),
+        (TableTask, "eager", True),
+        (TableTask, "graph", True),
+    ],
+)
+def test_resumed_prediction_repeats_earlier_batches_only_if_a_step_may_depend_on_them(
+    trained, tmp_path, caplog, task_cls, execution, repeats
+) -> None:
+    class Stopping(task_cls):
+        stop_at = 30
+
+    runtime = {"execution": execution}
+    unbroken = _experiment(tmp_path / "unbroken", runtime=runtime)
+    _run(unbroken, "predict", trained, task_cls=task_cls)
+    resumed = _experiment(tmp_path / "resumed", runtime=runtime)
+    with pytest.raises(errors.PreemptedError):
+        _run(resumed, "predict", trained, task_cls=Stopping)
+    caplog.clear()
+    _run(resumed, "predict", trained, task_cls=task_cls)
+    assert ("are predicted again" in caplog.text) is repeats
+    assert _contents(tmp_path / "resumed") == _contents(tmp_path / "unbroken")
+
+
 @pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("overrides", "field"),
@@ -378,6 +441,24 @@ def test_predictions_that_xla_cannot_compile_are_computed_without_xla_and_a_warn
     assert caplog.text.count("Predicting without XLA") == 1
 
 
+def test_bad_record_in_xla_mode_raises_without_a_warning_about_compilation(
+    trained, tmp_path, caplog
+) -> None:
+    class Bad(ClassesTask):
+        def build_inputs(self, params: Any, input_context: Any = None) -> tf.data.Dataset:
+            def check(number: tf.Tensor, batch: Any) -> Any:
+                limit = tf.constant(3, tf.int64)
+                with tf.control_dependencies([tf.debugging.assert_less(number, limit, "bad")]):
+                    return tf.nest.map_structure(tf.identity, batch)
+
+            return super().build_inputs(params, input_context).enumerate().map(check)
+
+    params = _experiment(tmp_path, runtime={"execution": "xla"})
+    with pytest.raises(tf.errors.InvalidArgumentError, match="bad"):
+        _run(params, "predict", trained, task_cls=Bad)
+    assert "Predicting without XLA" not in caplog.text
+
+
 @pytest.mark.parametrize("wrong", [lambda x: {"x": x[1:]}, lambda x: x])
 def test_error_for_wrong_predictions_names_build_predictions_if_the_task_defines_it(
     trained, tmp_path, wrong
@@ -511,3 +592,14 @@ def test_predictions_from_an_init_checkpoint_use_its_averaged_weights(tmp_path) 
     init = {"task": {"init_checkpoint": str(tmp_path / "run")}}
     _run(_experiment(tmp_path / "init", **init, **ema), "predict", tmp_path / "new")
     assert _contents(tmp_path / "init") == _contents(tmp_path / "latest")
+
+
+def test_prediction_provenance_tells_averages_of_an_init_checkpoint_from_its_weights(
+    trained,
+) -> None:
+    params = _experiment(task={"init_checkpoint": str(trained)})
+    weights, averages = (
+        prediction_run.describe_source(params, None, averaged=averaged)["weights"]
+        for averaged in (False, True)
+    )
+    assert averages == f"{weights}, averaged if possible"

@@ -220,6 +220,26 @@ def test_recovery_skips_no_batch_if_the_loss_blow_up_does_not_recur(
     assert len(seen) == 4
 
 
+def test_recovery_keeps_the_repeated_steps_if_a_blow_up_twice_does_not_recur_in_them(
+    experiment, make_task, tmp_path
+) -> None:
+    # Without this, a blow-up that only whole intervals show would use up `recovery_max_trials`.
+    params = experiment(trainer={**RECOVERING, "recovery_max_trials": 3})
+    spoilt = []
+
+    def spoil(output):
+        step = hook.controller.step
+        if step == 8:
+            spoilt.append(step)
+            output["training_loss"] = math.nan
+
+    hook = orbit.hooks.LambdaHook()
+    arguments = (None, make_task(params), "train", params, str(tmp_path))
+    train_lib.run_experiment(*arguments, train_actions=[spoil], hooks=[hook])
+    assert len(spoilt) == 2
+    assert (tmp_path / "ckpt-12.index").exists()
+
+
 def test_loss_blow_ups_are_counted_across_restarts(tmp_path) -> None:
     step = tf.Variable(5, dtype=tf.int64)
     bad = {"training_loss": math.nan}

@@ -68,6 +68,21 @@ def test_value_reported_again_after_a_recovery_replaces_the_discarded_value(tmp_
     assert trial.state.name == "PRUNED"
 
 
+def test_halving_compares_trials_with_the_value_that_replaced_a_discarded_one(tmp_path) -> None:
+    # The first trial returns to the beginning after its report; other trials see only 5.0.
+    reports = iter([[0.1, 5.0], [2.0]])
+
+    def evaluate(trial: search.TrialRun) -> float:
+        for value in next(reports):
+            trial.report(value, 1)
+        return 1.0
+
+    halving = {"name": "successive_halving", "min_resource": 1, "reduction_factor": 2}
+    config = toys.config(pruner=halving, num_trials=2)
+    study = search.run_study(evaluate, config, str(tmp_path))
+    assert [trial.state.name for trial in study.trials] == ["COMPLETE", "COMPLETE"]
+
+
 @pytest.mark.parametrize("result", [None, [1.0, 2.0], {"accuracy": 0.5}])
 def test_invalid_result_fails_only_its_trial(result, tmp_path) -> None:
     config = toys.config(metric="loss", num_trials=2)

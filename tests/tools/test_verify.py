@@ -1,8 +1,10 @@
 """Tests that `verify` finds each change to a run's files and accepts a run that was only killed."""
 
+import argparse
 import dataclasses
 import hashlib
 import json
+import math
 import os
 import pathlib
 import shutil
@@ -11,7 +13,10 @@ from typing import Any
 
 import pytest
 
+from official_lite.checkpoint import inspection
+from official_lite.modeling.hyperparams import yaml_io
 from official_lite.tools import __main__ as tools
+from official_lite.tools import sources
 from official_lite.tools import verify as verify_tool
 from tests import commands
 
@@ -491,9 +496,70 @@ def test_replay_leaves_the_files_that_hooks_write_elsewhere_as_they_are(
 ) -> None:
     written = [made.root / "log.csv", *sorted((made.root / "best").iterdir())]
     before = [(path.read_bytes(), path.stat().st_mtime_ns) for path in written]
-    assert verify(hooked, "--trust", "--step=8")[0] == 0
+    assert verify(hooked, "--trust", "--step=8") == (0, [])
     assert [made.root / "log.csv", *sorted((made.root / "best").iterdir())] == written
     assert [(path.read_bytes(), path.stat().st_mtime_ns) for path in written] == before
+
+
+BEST = "official_lite.orbit.hooks:BestCheckpoint"
+
+
+def test_replay_leaves_out_writers_that_the_config_names_by_their_paths() -> None:
+    plateau = {"name": "official_lite.orbit.hooks:KerasCallback", "callback": "ReduceLROnPlateau"}
+    entries = [
+        {"name": BEST, "metric": "loss"},
+        "mine.py:BestCheckpoint",
+        {"name": "best_checkpoint", "metric": "accuracy"},
+        plateau,
+        {"name": "keras_callback", "callback": "keras.callbacks:CSVLogger", "filename": "/log"},
+        "a_name_that_the_user_registers",
+    ]
+    kept, left_out = verify_tool._leave_out_writers(entries)
+    assert kept == [entries[1], plateau, verify_tool._IDLE, entries[-1]]
+    assert left_out == {"BestCheckpoint", "BestCheckpoint_1", "KerasCallback_1"}
+
+
+def test_replay_leaves_out_each_keras_callback_that_writes() -> None:
+    writers = ["BackupAndRestore", "CSVLogger", "ModelCheckpoint", "OrbaxCheckpoint"]
+    for callback in [*writers, "RemoteMonitor", "TensorBoard"]:
+        entries = [{"name": "keras_callback", "callback": callback}]
+        assert verify_tool._leave_out_writers(entries)[0] == [verify_tool._IDLE], callback
+
+
+def test_replay_applies_overrides_of_hooks_before_it_leaves_out_writers(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threshold = {"name": "early_stopping", "metric": "loss", "min_delta": 1}
+    hooks = [{"name": "best_checkpoint", "metric": "loss"}, threshold]
+    (tmp_path / "params.yaml").write_text(json.dumps({"trainer": {"hooks": hooks}}))
+    commands: list[list[str]] = []
+
+    def train(command: list[str], *_: str) -> None:
+        commands.append(command)
+
+    def train_command(_: str, args: argparse.Namespace) -> list[str]:
+        return [f"--set={each}" for each in args.set]
+
+    monkeypatch.setattr(sources, "train_command", train_command)
+    monkeypatch.setattr(verify_tool, "_train_until", train)
+    monkeypatch.setattr(inspection, "find_unequal_bits", lambda *_: [])
+    for override, expected in {
+        "trainer.hooks[1].min_delta=.inf": [{**threshold, "min_delta": math.inf}],
+        "trainer.hooks=[]": [],
+    }.items():
+        before, after = (str(tmp_path / f"ckpt-{step}") for step in (4, 8))
+        args = argparse.Namespace(set=["trainer.train_steps=9", override])
+        verify_tool.replay(str(tmp_path), before, after, args)
+        first, *rest = [flag for flag in commands.pop() if flag.startswith("--set=trainer.")]
+        (of_hooks,) = [flag for flag in rest if flag.startswith("--set=trainer.hooks")]
+        assert first == "--set=trainer.train_steps=9"
+        assert yaml_io.parse_value(of_hooks.partition("hooks=")[2], "--set") == expected
+
+
+def test_replay_passes_on_each_argument_of_a_hook_unchanged() -> None:
+    values = [math.inf, -math.inf, 1e30, 1e-7, "1e5", "NaN", "012", "😀\n'\"", None, True, [{}]]
+    hooks = [{"name": "mine:Hook", "a b": values}]
+    assert yaml_io.parse_value(verify_tool._to_flow(hooks), "--set") == hooks
 
 
 def test_replay_fails_unless_the_code_of_the_run_is_imported_again(

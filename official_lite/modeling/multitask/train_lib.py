@@ -14,7 +14,7 @@ from absl import logging
 from official_lite import orbit
 from official_lite.common import errors, files, keras_variables, suggestions
 from official_lite.common.flags import Mode
-from official_lite.config import epochs, parsing
+from official_lite.config import parsing
 from official_lite.core import (
     base_task,
     best_checkpoint,
@@ -153,7 +153,8 @@ def run_experiment(
         errors.OfficialLiteError: For any problem that the user can fix; see `common.errors`.
     """
     _check_that_init_checkpoint_is_read(params, model)
-    params, model_dir = epochs.resolve(parsing.expand_home(params)), files.expand_home(model_dir)
+    model_dir = files.expand_home(model_dir)
+    params = train_data.resolve_epochs(parsing.expand_home(params), task, mode, model_dir)
     model, logs = core_lib.execute(
         lambda: create_runner(
             distribution_strategy=distribution_strategy,

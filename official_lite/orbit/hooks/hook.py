@@ -7,6 +7,7 @@ The controller calls the methods of hooks in this order::
         before_step                   of the hooks due at the end of this stretch
         … one compiled call …
         after_step                    of the hooks due here
+        after_restore                 if recovery has restored a checkpoint here
         after_eval(logs)              if there was an evaluation here
         after_epoch                   if an epoch ends here
         on_checkpoint(path)           if a checkpoint has become complete
@@ -118,7 +119,10 @@ class Hook:
         """
 
     def after_restore(self) -> None:
-        """Run when recovery has restored a checkpoint during training, including all variables."""
+        """Run when recovery has restored a checkpoint during training, including all variables.
+
+        It runs once per restore. A recovery may restore a checkpoint more than once.
+        """
 
 
 class GraphHook(Hook):
@@ -166,6 +170,7 @@ class LambdaHook(Hook):
         before_train: Called as `before_train(hook)`.
         before_step: Called as `before_step(hook)`.
         after_step: Called as `after_step(hook)`.
+        after_restore: Called as `after_restore(hook)`.
         after_epoch: Called as `after_epoch(hook)`.
         after_eval: Called as `after_eval(hook, logs)`.
         on_checkpoint: Called as `on_checkpoint(hook, path)`.
@@ -183,6 +188,7 @@ class LambdaHook(Hook):
         before_train: Function | None = None,
         before_step: Function | None = None,
         after_step: Function | None = None,
+        after_restore: Function | None = None,
         after_epoch: Function | None = None,
         after_eval: Function | None = None,
         on_checkpoint: Function | None = None,
@@ -195,6 +201,7 @@ class LambdaHook(Hook):
             "before_train": before_train,
             "before_step": before_step,
             "after_step": after_step,
+            "after_restore": after_restore,
             "after_epoch": after_epoch,
             "after_eval": after_eval,
             "on_checkpoint": on_checkpoint,
@@ -333,8 +340,7 @@ class HookStates(tf.train.experimental.PythonState):
 
     def after_restore(self) -> None:
         """Notify the hooks that recovery has restored a checkpoint."""
-        for hook in self._hooks.values():
-            hook.after_restore()
+        _dispatch(self._hooks.values(), "after_restore")
 
 
 def hooks_by_name(hooks: Iterable[Hook]) -> dict[str, Hook]:
@@ -465,8 +471,9 @@ class HookList:
         _dispatch(self._hooks, event, *args)
 
     def save_in(self, checkpoint: tf.train.Checkpoint) -> None:
-        """Add the states of the hooks to a checkpoint, if any hook has a state."""
-        if any(_overrides(hook, "state_dict") for hook in self._hooks):
+        """Add the hooks to a checkpoint, if any has a state or overrides `after_restore`."""
+        methods = ("state_dict", "after_restore")
+        if any(_overrides(hook, method) for hook in self._hooks for method in methods):
             checkpoint.hooks = HookStates(self._hooks)
 
     def attach(self, controller: Controller, trainer: runner.AbstractTrainer | None) -> None:

@@ -184,7 +184,11 @@ class KerasCallback(Hook):
             self._continue_epoch()
         self._has_stopped = self._stays_stopped()
         if self._has_stopped:
-            self._request_stop()
+            is_early = isinstance(self.callback, keras.callbacks.EarlyStopping)
+            self._request_stop(
+                "stopped the run before this start; to train on, "
+                f"{'increase `patience` or ' if is_early else ''}remove the callback"
+            )
             if self._first_step is None:
                 # No step follows, so the evaluation that repeats the last one must end no epoch.
                 self._first_step = self.controller.step
@@ -266,6 +270,8 @@ class KerasCallback(Hook):
                 # Truncate the file to its restored size and open it again.
                 self._begin_train()
             self._state.restore()
+            # The checkpoint may be from an earlier start with a smaller `patience`.
+            self._has_stopped = self._stays_stopped()
 
     def after_restore(self) -> None:
         # A checkpoint from which training starts was saved before `on_epoch_begin`, which may set
@@ -365,20 +371,23 @@ class KerasCallback(Hook):
             return
         judges = str(getattr(self.callback, "monitor", "")).startswith("val_")
         in_place = averages and judges and event in _AFTER_EVALUATION
-        # The model is shared with the callbacks of other hooks, which may have set this before.
+        # The model is shared with the callbacks of other hooks, which may have set `stop_training`.
+        # Reset it to find out whether this callback sets it, too.
         was_stopped = getattr(self._model, "stop_training", False)
+        self._model.stop_training = False
         with self._evaluated_state() if in_place else contextlib.nullcontext():
             getattr(self.callback, event)(*args)
-        if self._is_training and self._model.stop_training and not was_stopped:
+        if self._is_training and self._model.stop_training:
             self._has_stopped = True
-            self._request_stop()
+            if not was_stopped:
+                self._request_stop("set `stop_training`")
+        self._model.stop_training = self._model.stop_training or was_stopped
 
-    def _request_stop(self) -> None:
+    def _request_stop(self, what: str) -> None:
+        """Request a stop; `what` completes a sentence about the callback."""
         is_early = isinstance(self.callback, keras.callbacks.EarlyStopping)
         name = type(self.callback).__name__
-        self.controller.request_stop(
-            f"{'early stopping: ' if is_early else ''}{name} set `stop_training`"
-        )
+        self.controller.request_stop(f"{'early stopping: ' if is_early else ''}{name} {what}")
 
     def _stays_stopped(self) -> bool:
         """Return whether the restored run has been stopped by the callback for good."""

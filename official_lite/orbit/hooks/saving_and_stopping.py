@@ -159,9 +159,10 @@ class WatchedMetric:
         return float(array.reshape(()))
 
     def record_with_value(self, record: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
-        """Return the record of an earlier evaluation, or `None` if it lacks a finite value.
+        """Return the record of an earlier evaluation, or `None` if it lacks the metric.
 
-        The record of an earlier run may lack the metric, because that run watched another one.
+        An earlier run may have watched another metric. Its record may therefore lack this one, or
+        contain None, which stands for a value that was not finite.
         """
         flat = nested_dict.flatten_nested_dict(record or {}, "/")
         value = flat.get(self.name, flat.get(self.name.replace("|", "/")))

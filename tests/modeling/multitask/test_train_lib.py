@@ -126,6 +126,18 @@ def test_run_with_train_epochs_is_evaluated_on_several_tasks_without_training_da
     assert (record["global_step"], record["train_steps"]) == (6, 6)
 
 
+def test_evaluating_several_tasks_of_a_config_in_epochs_needs_no_steps_per_epoch(
+    run: Callable[..., Any], experiment: Experiment, tmp_path: pathlib.Path
+) -> None:
+    run(experiment(trainer_type="joint"), "train", tmp_path)
+    params = experiment(trainer_type="joint")
+    params.override({"trainer": {"train_epochs": 2}})
+    run(params, "eval", tmp_path)
+    assert (tmp_path / "run.eval.json").exists()
+    with pytest.raises(errors.ConfigValueError, match="steps_per_epoch"):
+        run(params, "train", tmp_path / "new")
+
+
 def test_decay_ratio_of_a_schedule_is_converted_to_steps_in_multitask_training(
     run: Callable[..., Any], experiment: Experiment, tmp_path: pathlib.Path
 ) -> None:

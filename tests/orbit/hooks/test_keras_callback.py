@@ -544,17 +544,22 @@ def _early_stopping(patience=2):
 
 @pytest.fixture
 def start(experiment, make_task, tmp_path):
-    """Return a function that starts the same run with a callback and returns its last step."""
+    """Return a function that starts the same run with callbacks and returns its last step."""
 
-    def start(callback, eval_interval):
+    def start(*callbacks, eval_interval=2, train_actions=(), recovery_max_trials=0):
         params = experiment(
-            trainer={"train_steps": 12, "steps_per_loop": 2, "validation_interval": eval_interval}
+            trainer={
+                "train_steps": 12,
+                "steps_per_loop": 2,
+                "validation_interval": eval_interval,
+                "recovery_max_trials": recovery_max_trials,
+            }
         )
         steps = []
         noting = hooks.LambdaHook(after_train=lambda hook, _: steps.append(hook.controller.step))
-        listed = [hooks.KerasCallback(callback), noting]
+        listed = [*map(hooks.KerasCallback, callbacks), noting]
         arguments = (None, make_task(params), "train_and_eval", params, str(tmp_path))
-        train_lib.run_experiment(*arguments, hooks=listed)
+        train_lib.run_experiment(*arguments, hooks=listed, train_actions=train_actions)
         return steps[-1]
 
     return start
@@ -564,11 +569,50 @@ def start(experiment, make_task, tmp_path):
 def test_run_stopped_by_a_callback_trains_no_further_step_when_started_again(
     start, callback, interval
 ):
-    assert [start(callback(), interval) for _ in range(3)] == [6, 6, 6]
+    assert [start(callback(), eval_interval=interval) for _ in range(3)] == [6, 6, 6]
 
 
 def test_stopped_run_continues_if_the_patience_of_keras_early_stopping_is_increased(start):
-    assert [start(_early_stopping(patience), 2) for patience in (2, 2, 4)] == [6, 6, 10]
+    assert [start(_early_stopping(patience)) for patience in (2, 2, 4)] == [6, 6, 10]
+
+
+def test_run_continued_with_a_larger_patience_stays_continued_after_a_recovery(start):
+    outputs = []
+
+    def spoil_once(output):
+        # The first report, at step 8, precedes the first new checkpoint.
+        outputs.append(output)
+        if len(outputs) == 1:
+            output["training_loss"] = math.nan
+
+    start(_early_stopping(2))
+    last_step = start(_early_stopping(4), train_actions=[spoil_once], recovery_max_trials=1)
+    # Reports at steps 8, again 8, and 10.
+    assert (last_step, len(outputs)) == (10, 3)
+
+
+def test_run_that_two_callbacks_stopped_together_stays_stopped_if_one_gets_more_patience(start):
+    assert [start(_early_stopping(p), _early_stopping(2)) for p in (2, 4)] == [6, 6]
+
+
+@pytest.mark.parametrize(
+    ("callback", "prefix", "remedy"),
+    [
+        (_early_stopping, "early stopping: EarlyStopping", "increase `patience` or remove"),
+        (StopsAtStepSix, "StopsAtStepSix", "remove"),
+    ],
+)
+def test_stop_reason_of_a_run_stopped_before_its_start_contains_the_remedy(
+    train, make_keras_trainer, callback, prefix, remedy
+):
+    trainer = make_keras_trainer()
+    stopped, restarted = (hooks.KerasCallback(callback()) for _ in range(2))
+    train(stopped, 12, eval_interval=2, trainer=trainer)
+    restarted.load_state_dict(stopped.state_dict())
+    controller = train(restarted, 12, eval_interval=2, trainer=trainer)
+    assert controller.stop_reason == (
+        f"{prefix} stopped the run before this start; to train on, {remedy} the callback"
+    )
 
 
 def test_rate_set_at_the_beginning_of_an_epoch_is_kept_by_a_recovery_to_the_initial_state(
@@ -598,3 +642,25 @@ def test_rate_set_at_the_beginning_of_an_epoch_is_kept_by_a_recovery_to_the_init
 
     np.testing.assert_array_equal(train("recovered", spoil_once), train("unbroken"))
     assert len(outputs) == 3
+
+
+def test_recovery_reaches_hooks_without_a_state_even_if_one_of_them_fails(
+    experiment, make_task, tmp_path
+):
+    restored = []
+
+    def spoil(output):
+        output["training_loss"] = math.nan
+
+    def fail(hook):
+        raise ArithmeticError
+
+    listed = [
+        hooks.LambdaHook(after_restore=fail),
+        hooks.LambdaHook(after_restore=lambda hook: restored.append(hook.controller.step)),
+    ]
+    params = experiment(trainer={"recovery_max_trials": 1})
+    arguments = (None, make_task(params), "train", params, str(tmp_path))
+    with pytest.raises(ArithmeticError):
+        train_lib.run_experiment(*arguments, hooks=listed, train_actions=[spoil])
+    assert restored == [0]
