@@ -37,7 +37,7 @@ class Recipe:
     filters: tuple[int, ...]
     blocks: int
     epochs: int
-    stem_pooling: bool = False
+    stem_strides: int = 2
     dropout: float = 0.0
     max_shift: int = 0
     erase_size: int = 0
@@ -46,11 +46,10 @@ class Recipe:
 RECIPES = {
     "fashion_mnist": Recipe(filters=(16, 32, 64), blocks=2, epochs=12),
     "fashion_mnist_best": Recipe(
-        filters=(64, 128, 256),
+        filters=(32, 64, 128),
         blocks=1,
-        epochs=20,
-        stem_pooling=True,
-        dropout=0.2,
+        epochs=40,
+        stem_strides=1,
         max_shift=2,
         erase_size=8,
     ),
@@ -81,9 +80,8 @@ class Net(nn.Module):
         super().__init__()
         first = recipe.filters[0]
         self.stem = nn.Sequential(
-            convolve(1, first, 1 if recipe.stem_pooling else 2),
+            convolve(1, first, recipe.stem_strides),
             nn.ReLU(inplace=True),
-            nn.MaxPool2d(2) if recipe.stem_pooling else nn.Identity(),
         )
         blocks, inputs = [], first
         for size, filters in enumerate(recipe.filters):

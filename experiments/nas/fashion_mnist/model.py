@@ -37,10 +37,8 @@ def build_model(
     """
     inputs = keras.Input(image_shape, name="image")
     x = keras.layers.Rescaling(1.0 / 255.0)(inputs)
-    x = _convolution(config.filters[0], 3, strides=1 if config.stem_pooling else 2)(x)
+    x = _convolution(config.filters[0], 3, strides=config.stem_strides)(x)
     x = _normalize(x)
-    if config.stem_pooling:
-        x = keras.layers.MaxPooling2D()(x)
     for size, filters in enumerate(config.filters):
         if size > 0:
             x = _normalize(_convolution(filters, 1)(keras.layers.MaxPooling2D()(x)))

@@ -20,10 +20,8 @@ def build_model(
     """Build a model from images in [0, 255] of shape `(batch, *image_shape)` to logits."""
     inputs = keras.Input(image_shape, name="image")
     x = keras.layers.Normalization(mean=_MEAN, variance=_DEVIATION**2)(inputs)
-    x = _convolve(x, config.filters[0], 1 if config.stem_pooling else 2, name="stem")
+    x = _convolve(x, config.filters[0], config.stem_strides, name="stem")
     x = keras.layers.ReLU()(x)
-    if config.stem_pooling:
-        x = keras.layers.MaxPooling2D()(x)
     for size, filters in enumerate(config.filters):
         for block in range(config.num_blocks):
             is_smaller = size > 0 and block == 0
