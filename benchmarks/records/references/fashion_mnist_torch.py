@@ -48,7 +48,7 @@ RECIPES = {
     "fashion_mnist_best": Recipe(
         filters=(32, 64, 128),
         blocks=1,
-        epochs=40,
+        epochs=24,
         stem_strides=1,
         max_shift=2,
         erase_size=8,
@@ -79,10 +79,7 @@ class Net(nn.Module):
     def __init__(self, recipe: Recipe) -> None:
         super().__init__()
         first = recipe.filters[0]
-        self.stem = nn.Sequential(
-            convolve(1, first, recipe.stem_strides),
-            nn.ReLU(inplace=True),
-        )
+        self.stem = nn.Sequential(convolve(1, first, recipe.stem_strides), nn.ReLU(inplace=True))
         blocks, inputs = [], first
         for size, filters in enumerate(recipe.filters):
             for block in range(recipe.blocks):

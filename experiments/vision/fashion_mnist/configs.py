@@ -134,12 +134,10 @@ def fashion_mnist() -> cfg.ExperimentConfig:
 def fashion_mnist_best() -> cfg.ExperimentConfig:
     """Return a wider network with stronger augmentation, which trains for up to an hour."""
     task = FashionMnistConfig(
-        model=FashionMnistModelConfig(
-            filters=(32, 64, 128), num_blocks=1, stem_strides=1
-        )
+        model=FashionMnistModelConfig(filters=(32, 64, 128), num_blocks=1, stem_strides=1)
     )
     task.train_data.override({"max_shift": 2, "erase_size": 8})
-    return _experiment(task, train_epochs=20)
+    return _experiment(task, train_epochs=24)
 
 
 def _experiment(task: FashionMnistConfig, train_epochs: int) -> cfg.ExperimentConfig:
