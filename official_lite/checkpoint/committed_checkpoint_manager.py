@@ -83,6 +83,7 @@ class CommittedCheckpointManager(tf.train.CheckpointManager):
         last_checkpoint_step: See `tf.train.CheckpointManager`.
         describe: Returns a description of the run, which is stored in commit files and compared
             with the description in the checkpoint that is restored; see `model_state`.
+        after_restore: Called after a restore with the description of the run in the commit file.
         optional: Returns the variables that may be missing in a checkpoint that is restored. Any
             other missing variable is an error; see `fallback.require_complete`.
         moves_damaged: Whether to move damaged checkpoints to `damaged/`. Processes that only read
@@ -113,6 +114,7 @@ class CommittedCheckpointManager(tf.train.CheckpointManager):
         last_checkpoint_step: int | None = None,
         *,
         describe: Describe | None = None,
+        after_restore: Callable[[Mapping[str, Any]], None] | None = None,
         optional: Callable[[], Iterable[Any]] = tuple,
         moves_damaged: bool = True,
         seal: Callable[[], str | None] | None = None,
@@ -139,6 +141,7 @@ class CommittedCheckpointManager(tf.train.CheckpointManager):
         self._checkpoint_name = checkpoint_name
         self._checkpoint_prefix = os.path.join(directory, checkpoint_name)
         self._describe = describe
+        self._after_restore = after_restore
         self._optional = optional
         self._moves_damaged = moves_damaged
         self._seal = seal
@@ -212,6 +215,7 @@ class CommittedCheckpointManager(tf.train.CheckpointManager):
         # The checkpoint may come from elsewhere, so this directory may have none of the same state.
         self._last_checkpoint_step = None
         self._follow(path)
+        self._adapt(path)
 
     def restore_or_initialize(self) -> str | None:
         """Restore the latest intact checkpoint; if there is no checkpoint, call `init_fn`.
@@ -247,6 +251,7 @@ class CommittedCheckpointManager(tf.train.CheckpointManager):
             if self._init_fn is not None:
                 self._init_fn()
             return None
+        self._adapt(path)
         if self._source_directory == self._directory:
             managed = latest.find_managed(self._directory, self._checkpoint_name) or paths
             usable = paths[: paths.index(path) + 1]
@@ -291,6 +296,12 @@ class CommittedCheckpointManager(tf.train.CheckpointManager):
         """Link the next checkpoint to a restored one, if this manager writes a checksum chain."""
         is_linked = self._seal and path is not None and files.exists(commit.path_of(path))
         self._previous = commit.checksum(path) if path is not None and is_linked else None
+
+    def _adapt(self, path: str) -> None:
+        """Let the run change its restored state, given the description in the commit file."""
+        found = commit.read(path)
+        if found is not None and self._after_restore is not None:
+            self._after_restore(found.state)
 
     def _is_foreign(self, path: str) -> bool:
         """Return whether a checkpoint is intact and was written by Keras 2.

@@ -282,6 +282,16 @@ def describe(
             type(each).__name__ for each in distributed_gradients.wrapped_optimizers(optimizer)
         ]
         described["optimizer"] = {"class": " of ".join(classes), **_listing(variables)}
+        # The names of variables are compared without the numbers of layers, which may differ
+        # between processes. Only positions tell apart the weights of equal layers. An optimizer
+        # without slots has only scalars, which belong to no weight.
+        if weights and any(tuple(variable.shape) for variable in variables):
+            positions = {id(weight): index for index, weight in enumerate(weights)}
+            described["optimizer"]["trained"] = [
+                positions.get(id(weight), -1)
+                for each in distributed_gradients.innermost_optimizers(optimizer)
+                for weight in getattr(each, "_trainable_variables", ())
+            ]
     return described
 
 
@@ -298,7 +308,7 @@ def require_same(saved: Mapping[str, Any], current: Mapping[str, Any], path: str
 
     Raises:
         errors.CheckpointError: The checkpoint was saved with another optimizer, or with another
-            number or order of variables.
+            number or order of variables, or trained other weights.
     """
     was, now = saved.get("optimizer"), current.get("optimizer")
     if was and now and was["class"] != now["class"]:
@@ -309,6 +319,8 @@ def require_same(saved: Mapping[str, Any], current: Mapping[str, Any], path: str
     for part in ("optimizer", "model"):
         if saved.get(part) and current.get(part):
             _require_same_order(part, saved[part], current[part], path)
+    if was and now:
+        _require_same_weights(was, now, path)
 
 
 def warn_of_inexact_state(saved: Mapping[str, Any], current: Mapping[str, Any], path: str) -> None:
@@ -378,6 +390,17 @@ def _require_same_order(
         part,
         renamed[0] if renamed else "",
     )
+
+
+def _require_same_weights(was: Mapping[str, Any], now: Mapping[str, Any], path: str) -> None:
+    pairs = zip(was.get("trained", ()), now.get("trained", ()), strict=False)
+    if moved := next(((old, new) for old, new in pairs if old != new), None):
+        raise errors.CheckpointError(
+            f"{path} was saved by an optimizer that trained other weights: its state for "
+            f"`model.weights[{moved[0]}]` would be restored for `model.weights[{moved[1]}]`. "
+            "To resume, train the same weights, with the same `trainer.freeze`."
+            f"{_way_out(path)}"
+        )
 
 
 def _way_out(path: str) -> str:

@@ -77,6 +77,9 @@ _SCHEDULES = "trainer.optimizer_config."
 # The path of the architecture field. Its subfields hold the chosen option of each label.
 _ARCHITECTURE = "task.arch"
 
+# The paths of the same field of several tasks.
+_TASK_ARCHITECTURE = re.compile(r"task\.task_routines\[\d+\]\.task_config\.arch")
+
 # The last path component of a `Change` that reports new contents of a file named in the config.
 _CONTENT = "(sha256 of the file)"
 
@@ -196,7 +199,13 @@ def check_model(params: hyperparams.Config, model_dir: str, *, is_allowed: bool 
         + "\nTo use the training config, apply its file: "
         + suggestions.config_file(os.path.join(model_dir, "params.yaml"))
     )
-    of_model = [c for c in harmful if c.path.startswith(_ARCHITECTURE) or c.path.endswith(_CONTENT)]
+    of_model = [
+        change
+        for change in harmful
+        if change.path.startswith(_ARCHITECTURE)
+        or change.path.endswith(_CONTENT)
+        or _TASK_ARCHITECTURE.fullmatch(change.path)
+    ]
     if of_model and not is_allowed:
         raise errors.ConfigValueError(message)
     logging.warning("%s", message)
@@ -212,6 +221,8 @@ def find_changes(params: hyperparams.Config, model_dir: str) -> list[Change]:
     new = flatten(own.as_dict())
     if isinstance(train_steps := became.get("trainer.train_steps"), int):
         new |= flatten(epochs.schedule_steps(own, train_steps))
+    for values in (new, given, became):
+        values |= _task_architectures(values)
     changes = []
     for path in sorted({*new, *given}):
         value = new.get(path, MISSING)
@@ -227,6 +238,18 @@ def find_changes(params: hyperparams.Config, model_dir: str) -> list[Change]:
         if value not in [old.get(path, MISSING) for old in olds]:
             changes.append(Change(path=path, old=became.get(path, MISSING), new=value))
     return [*changes, *_changed_files(params, model_dir)]
+
+
+def _task_architectures(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the architectures of several tasks by path; `values` contains all tasks as one leaf.
+
+    Tasks without an architecture are left out.
+    """
+    found = {}
+    for index, routine in enumerate(values.get("task.task_routines") or ()):
+        if arch := (routine.get("task_config") or {}).get("arch"):
+            found[f"task.task_routines[{index}].task_config.arch"] = arch
+    return found
 
 
 def _changed_files(params: hyperparams.Config, model_dir: str) -> Iterator[Change]:

@@ -31,6 +31,7 @@ from official_lite.orbit.hooks import hook
 __all__ = [
     "RECORD_NAME",
     "BadStep",
+    "BlowUpRecord",
     "EMACheckpointing",
     "NonfiniteCheck",
     "RecoveryAction",
@@ -62,7 +63,8 @@ class NonfiniteCheck:
     is looked up.
 
     Args:
-        trainer: The trainer, whose `model`, `optimizer` and `global_step` are used.
+        trainer: The trainer, whose `model`, `optimizer` and `global_step` are used. If it searches
+            an architecture, its `alphas` and `arch_optimizer` are checked, too.
     """
 
     def __init__(self, trainer: base_trainer.Trainer) -> None:
@@ -95,8 +97,13 @@ class NonfiniteCheck:
     @functools.cached_property
     def _searches(self) -> tuple["_Search", "_Search"]:
         """Two searches: over all variables except the large tables, and over the large tables."""
-        optimizer = self._trainer.optimizer
-        found = [*self._trainer.model.variables, *getattr(optimizer, "variables", ())]
+        trainer: Any = self._trainer
+        optimizer = trainer.optimizer
+        # A search also learns an architecture, whose variables are not weights of the model.
+        arch_optimizer = getattr(trainer, "arch_optimizer", None)
+        found = [*trainer.model.variables, *getattr(trainer, "alphas", ())]
+        for one in (optimizer, arch_optimizer):
+            found += getattr(one, "variables", ())
         found = [v for v in found if keras.backend.is_float_dtype(v.dtype)]
         tables: list[Any] = []
         if distributed_gradients.updates_rows(optimizer):
@@ -200,6 +207,55 @@ class BadStep:
         return f"step {self.step}, which drew {drew} of the training data (counted from 0)"
 
 
+class BlowUpRecord:
+    """The blow-ups of a run and the batches that recovery skipped, kept across restarts.
+
+    Args:
+        model_dir: The directory from which the record of earlier starts is read. None keeps
+            nothing across restarts.
+        writes: Whether the chief also writes the record to this directory.
+    """
+
+    def __init__(self, model_dir: str | None = None, writes: bool = True) -> None:
+        path = model_dir and os.path.join(model_dir, RECORD_NAME)
+        self._blow_ups = _read(path)
+        self.path = path if writes else None
+
+    def __len__(self) -> int:
+        return len(self._blow_ups)
+
+    def add(self, step: int, what: str) -> None:
+        """Record a blow-up."""
+        self._blow_ups.append({"step": step, "what": what})
+        self._write()
+
+    def drop_last(self) -> None:
+        """Remove the last blow-up, because the resumed run repeats it and then counts it again."""
+        self._blow_ups = self._blow_ups[:-1]
+        self._write()
+
+    def add_skip(self, checkpoint_step: int, skipped_batches: int) -> None:
+        """Record how many batches are skipped in total after recovery to a checkpoint.
+
+        The checkpoint itself lacks the last skip. Without this record, a run that is killed before
+        its next checkpoint would read the bad batches again.
+        """
+        if self._blow_ups:
+            skip = {"checkpoint": checkpoint_step, "skipped_batches": skipped_batches}
+            self._blow_ups[-1].update(skip)
+            self._write()
+
+    def skipped_batches(self, checkpoint_step: int) -> int:
+        """Return how many batches a run must skip in total if it resumes from a checkpoint."""
+        skips = (b for b in self._blow_ups if b.get("checkpoint") == checkpoint_step)
+        return max((int(blow_up["skipped_batches"]) for blow_up in skips), default=0)
+
+    def _write(self) -> None:
+        if self.path and directories.is_chief():
+            text = json.dumps({"blow_ups": self._blow_ups}, indent=2)
+            files.write_text(self.path, text + "\n")
+
+
 class RecoveryAction:
     """Action that restores the last checkpoint and skips the batches up to the bad step.
 
@@ -210,6 +266,7 @@ class RecoveryAction:
         checkpoint_manager: The manager of the training checkpoints.
         trainer: A `Trainer`; without it, only the checkpoint is restored.
         is_bad: A function that returns whether the output of a single step is a blow-up.
+        record: The record of the blow-ups, to which skipped batches are added.
     """
 
     def __init__(
@@ -217,12 +274,27 @@ class RecoveryAction:
         checkpoint_manager: tf.train.CheckpointManager,
         trainer: base_trainer.Trainer | None = None,
         is_bad: Callable[[orbit.runner.Output], bool] = lambda _: False,
+        record: BlowUpRecord | None = None,
     ) -> None:
         self.checkpoint_manager = checkpoint_manager
         self._trainer = trainer
         self._is_bad = is_bad
+        self._record = BlowUpRecord() if record is None else record
         # The step of the last blow-up that did not occur again.
         self._unexplained: int | None = None
+
+    def before_train(self) -> None:
+        """Skip the batches that a recovery to the restored checkpoint skipped in an earlier start.
+
+        The run may have been killed before it could save a checkpoint that contains the skip.
+        """
+        trainer = self._repeating_trainer
+        if trainer is None:
+            return
+        wanted = self._record.skipped_batches(int(trainer.global_step.numpy()))
+        missing = wanted - int(trainer.checkpoint.skipped_batches.numpy())
+        if missing > 0:
+            trainer.skip_batches(missing)
 
     def __call__(self, _: orbit.runner.Output) -> None:
         """Find the bad step, restore the last checkpoint, and skip the batches up to that step.
@@ -260,6 +332,9 @@ class RecoveryAction:
             return
         logging.warning("The loss blew up at %s. Training skips the data up to this point.", found)
         trainer.skip_batches(found.num_batches)
+        self._record.add_skip(
+            int(trainer.global_step.numpy()), int(trainer.checkpoint.skipped_batches.numpy())
+        )
 
     def find_bad_step(self) -> BadStep | None:
         """Restore the last checkpoint and repeat the steps after it one by one, up to the bad step.
@@ -267,6 +342,10 @@ class RecoveryAction:
         Returns:
             The bad step. None if the blow-up did not occur again, or if the steps can't be
             repeated.
+
+        Raises:
+            errors.PreemptedError: A signal requested a stop. The last checkpoint is restored again,
+                because the repeated steps had no evaluations and called no hooks.
         """
         trainer = self._repeating_trainer
         if trainer is None:
@@ -277,7 +356,12 @@ class RecoveryAction:
         found = None
         for step in range(int(trainer.global_step.numpy()) + 1, last + 1):
             before = trainer.num_batches_read
-            preemption.check()
+            try:
+                preemption.check()
+            except errors.PreemptedError:
+                self._restore()
+                self._record.drop_last()
+                raise
             if self._is_bad(trainer.train(tf.constant(1)) or {}):
                 found = step
                 break
@@ -357,6 +441,9 @@ class RecoveryCondition:
         state: Checks the variables if the loss is good.
         find_bad_step: A function that finds the step to name in the final error.
         find_bad_input: A function that describes non-finite training data for the final error.
+
+    Attributes:
+        record: The record of the blow-ups.
     """
 
     def __init__(
@@ -378,10 +465,13 @@ class RecoveryCondition:
         self._state = state
         self._find_bad_step = find_bad_step
         self._find_bad_input = find_bad_input
-        self._path = model_dir and os.path.join(model_dir, RECORD_NAME)
-        self._blow_ups = _read(self._path)
-        self.recover_counter = len(self._blow_ups)
+        self.record = BlowUpRecord(model_dir, writes=recovery_max_trials > 0)
         self._last_good_step: int | None = None
+
+    @property
+    def recover_counter(self) -> int:
+        """The number of blow-ups so far, including those of earlier starts."""
+        return len(self.record)
 
     def before_train(self) -> None:
         """Record which variables are not finite when training begins."""
@@ -401,7 +491,7 @@ class RecoveryCondition:
         if what is None:
             self._last_good_step = step
             return False
-        self._count(step, what)
+        self.record.add(step, what)
         if self.recover_counter <= self.recovery_max_trials:
             logging.warning("%s at step %d.", what, step)
             return True
@@ -432,13 +522,6 @@ class RecoveryCondition:
             return f"The loss is finite, but these variables are not: {bad[0]}{others}"
         return None
 
-    def _count(self, step: int, what: str) -> None:
-        self.recover_counter += 1
-        self._blow_ups.append({"step": step, "what": what})
-        if self._path and self.recovery_max_trials > 0 and directories.is_chief():
-            text = json.dumps({"blow_ups": self._blow_ups}, indent=2)
-            files.write_text(self._path, text + "\n")
-
     def _where(self, step: int) -> str:
         """Describe where the blow-up occurred and what to do."""
         # Without recovery trials, the run must end immediately, so don't search for the bad step.
@@ -451,8 +534,8 @@ class RecoveryCondition:
         return self._advice()
 
     def _advice(self) -> str:
-        if self._path and self.recovery_max_trials > 0:
-            return f"Blow-ups are counted across restarts. To reset the count, remove {self._path}."
+        if path := self.record.path:
+            return f"Blow-ups are counted across restarts. To reset the count, remove {path}."
         return (
             "Check the data or lower the learning rate. To find the first layer whose output is "
             "not finite, add the hook `non_finite`."
@@ -573,10 +656,6 @@ def _recovery(
     # Checking variables that live on parameter servers would require fetching them first.
     state = NonfiniteCheck(trainer) if is_ours and not trainer.has_coordinator else None
 
-    def is_bad(output: orbit.runner.Output) -> bool:
-        return condition.describe_blow_up(output) is not None
-
-    action = RecoveryAction(checkpoint_manager, trainer if is_ours else None, is_bad)
     condition = RecoveryCondition(
         global_step=trainer.global_step,
         loss_upper_bound=config.loss_upper_bound,
@@ -584,7 +663,13 @@ def _recovery(
         recovery_max_trials=config.recovery_max_trials,
         model_dir=model_dir,
         state=state,
-        find_bad_step=action.find_bad_step,
-        find_bad_input=action.find_bad_input,
+        find_bad_step=lambda: action.find_bad_step(),
+        find_bad_input=lambda: action.find_bad_input(),
+    )
+    action = RecoveryAction(
+        checkpoint_manager,
+        trainer if is_ours else None,
+        is_bad=lambda output: condition.describe_blow_up(output) is not None,
+        record=condition.record,
     )
     return orbit.actions.ConditionalAction(condition, action)

@@ -17,7 +17,7 @@ from official_lite.common import errors, nested_dict, nests, plugins, terminal, 
 from official_lite.core import config_definitions, step_checks, step_metrics
 from official_lite.modeling import distributed_gradients, hyperparams, performance
 from official_lite.modeling.hyperparams import base_config
-from official_lite.modeling.optimization import optimizer_factory
+from official_lite.modeling.optimization import adamw, optimizer_factory
 
 __all__ = [
     "OptimizationConfig",
@@ -571,6 +571,10 @@ def load_optimizer(
             strict=config.init_checkpoint_strict,
             with_counters=part == "all",
         )
+        if part == "slots":
+            # At step 0, a schedule-free optimizer would replace the loaded weights by its momentum,
+            # the saved weights before averaging.
+            adamw.restart_averaging(optimizer)
 
 
 def load_averages(

@@ -132,7 +132,7 @@ class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
         self._train_loss = keras.metrics.Mean("training_loss", dtype="float32")
         self._validation_loss = step_metrics.BatchMean("validation_loss", dtype="float32")
         self._task_metrics: dict[bool, Any] = {}
-        modes.check_overrides(config.trainer, type(self), Trainer, train=train)
+        modes.check_overrides(config.trainer, type(self), self._divided_cls, train=train)
         if train:
             fit_memory.check(config, self._strategy)
         requested = modes.execution_of(config.runtime)
@@ -148,9 +148,9 @@ class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
             lazy_rows = distributed_gradients.has_lazy_rows(optimizer)
             remat.rematerialize(model, config.trainer.remat, lazy_rows=lazy_rows)
             step_checks.warn_of_compiled_optimizer(model, optimizer)
+        self._optimizer = optimizer_factory.prepare_optimizer(optimizer, model)
         if train and self.execution != "eager":
             step_checks.require_one_replica(optimizer, self.strategy.num_replicas_in_sync)
-        self._optimizer = optimizer_factory.prepare_optimizer(optimizer, model)
         seeds = replica_state.StepSeeds(
             model, config.runtime.seed, per_replica=not config.trainer.virtual_replicas
         )
@@ -196,6 +196,11 @@ class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
         operator.attrgetter(*fields)(config)
 
     # Components of the trainer.
+
+    @property
+    def _divided_cls(self) -> type["Trainer"]:
+        """The class whose steps are divided into micro-batches and virtual replicas."""
+        return Trainer
 
     @property
     def strategy(self) -> tf.distribute.Strategy:
@@ -471,6 +476,10 @@ class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
         """Fetch a batch. This runs on the host, usually in graph mode."""
         return user_code.next_batch(iterator)
 
+    def task_inputs(self, inputs: nests.Nest) -> nests.Nest:
+        """Return the part of a training batch that the task's `train_step` receives: all of it."""
+        return inputs
+
     @user_code.not_converted
     def train_step(self, iterator: Iterator[Any]) -> None:
         """Make one update from the next batch, or from the next `grad_accum_steps` batches."""
@@ -502,8 +511,7 @@ class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
         for group in groups.values():
             group.reset()
         self._is_reporting = False
-        logs["learning_rate"] = orbit.utils.current_learning_rate(self.optimizer, self.global_step)
-        return logs
+        return logs | orbit.utils.learning_rates(self.optimizer, self.global_step)
 
     def _train_groups(self) -> dict[str, step_metrics.MetricGroup]:
         """Return the training metric groups by name."""
@@ -530,12 +538,20 @@ class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
         num_examples, num_replicas = self._executor.count_examples(inputs)
         num_parts = self.batches_per_step * num_replicas
         weight = step_metrics.weight_of_part(num_examples, num_parts, self.global_batch_size)
-        with gradient_accumulator.weighing(self._accumulator, weight):
+        with (
+            gradient_accumulator.weighing(self._accumulator, weight),
+            distributed_gradients.refusing_updates(
+                "but `trainer.grad_accum_steps` is above 1, and `train_step` is called for each "
+                "micro-batch. Only the gradients of the optimizer that it is given are "
+                "accumulated. Set `trainer.grad_accum_steps` to 1 and `trainer.fit_memory` to "
+                "false."
+            ),
+        ):
             self._learn(inputs, self._accumulator)
 
     def _flush(self) -> None:
         """Update the weights with the accumulated gradients."""
-        self._accumulator.flush(are_summed=bool(self.config.trainer.virtual_replicas))
+        self._accumulator.flush()
         self._end_replica_step()
 
     def _learn(self, inputs: nests.Nest, optimizer: Any) -> None:

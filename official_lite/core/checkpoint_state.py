@@ -11,7 +11,7 @@ from official_lite import orbit
 from official_lite.checkpoint import model_state
 from official_lite.common import errors, keras_variables, nests
 from official_lite.core import base_task, config_definitions
-from official_lite.modeling import replica_state
+from official_lite.modeling import distributed_gradients, replica_state
 from official_lite.modeling.optimization import ema_optimizer, gradient_accumulator
 from official_lite.orbit.hooks.hook import hooks_by_name
 from official_lite.run import run_record
@@ -232,7 +232,8 @@ class RunDescription:
     The description is computed once per config and reused for all saves.
 
     Args:
-        trainer: The trainer, whose model and optimizer are described.
+        trainer: The trainer, whose model and optimizer are described. Its constant learning rates
+            must still be those of the config.
         strategy: The strategy of the trainer.
         get_params: A function that returns the current config, which changes when epochs are
             resolved or an execution mode is chosen.
@@ -248,6 +249,10 @@ class RunDescription:
         self._strategy = strategy
         self._get_params = get_params
         self._described: tuple[Any, dict[str, Any]] | None = None
+        # Read the rates now, because callbacks and hooks may change them during training.
+        self._learning_rates = [
+            None if rate is None else float(rate.numpy()) for rate in _constant_rates(trainer)
+        ]
 
     def __call__(self) -> dict[str, Any]:
         params = self._get_params()
@@ -255,11 +260,34 @@ class RunDescription:
             self._described = (params, self._describe(params))
         return self._described[1]
 
+    def follow_learning_rates(self, saved: Mapping[str, Any]) -> None:
+        """Set each constant learning rate that the config has changed, after a restore.
+
+        Keras keeps such a rate in a variable, so a restore undoes the change. The restored value
+        stays if the config is unchanged, because a callback or a hook may have set it.
+
+        Args:
+            saved: The description in the commit file of the restored checkpoint.
+        """
+        was = saved.get("learning_rates", ())
+        rates = zip(_constant_rates(self._trainer), was, self._learning_rates, strict=False)
+        for variable, old, new in rates:
+            if variable is not None and old is not None and old != new:
+                logging.info(
+                    "The learning rate is set to %g, because the config has changed it from %g "
+                    "since the checkpoint was saved. The restored value was %g.",
+                    new,
+                    old,
+                    float(variable.numpy()),
+                )
+                variable.assign(new)
+
     def _describe(self, params: config_definitions.ExperimentConfig) -> dict[str, Any]:
         trainer = self._trainer
         model, optimizer = orbit.runner.model_of(trainer), orbit.runner.optimizer_of(trainer)
         return {
             **model_state.describe(model, optimizer),
+            "learning_rates": self._learning_rates,
             "global_batch_size": getattr(trainer, "global_batch_size", None),
             "num_replicas": self._strategy.num_replicas_in_sync,
             "virtual_replicas": params.trainer.virtual_replicas,
@@ -267,3 +295,13 @@ class RunDescription:
             "config_sha256": run_record.config_sha256(params),
             "versions": run_record.versions(),
         }
+
+
+def _constant_rates(trainer: orbit.AbstractTrainer) -> list[keras.Variable | None]:
+    """Return the learning rate of each innermost optimizer; None for one with a schedule."""
+    optimizer = orbit.runner.optimizer_of(trainer)
+    if optimizer is None:
+        return []
+    innermost = distributed_gradients.innermost_optimizers(optimizer)
+    rates = (getattr(one, "_learning_rate", None) for one in innermost)
+    return [rate if isinstance(rate, keras.Variable) else None for rate in rates]

@@ -15,6 +15,7 @@ also process whole batches, which is several times faster for small examples; se
 the resulting data is the same. docs/input.md explains when to use which.
 """
 
+import contextlib
 import os
 import random
 from collections.abc import Callable, Mapping, Sequence
@@ -29,6 +30,7 @@ from official_lite.data import (
     arrays,
     data_service,
     file_reading,
+    halves,
     input_errors,
     position,
     replicas,
@@ -164,7 +166,9 @@ class InputReader:
         self._cache = params.cache
         self._deterministic = params.deterministic
         self._begin = _take_position(params)
-        self._seed = self._begin.seed if self._begin and params.seed is None else params.seed
+        self._common_seed = self._begin.seed if self._begin and params.seed is None else params.seed
+        # The seed of the pipeline that is read; see `_seed_of`.
+        self._seed = self._common_seed
         # Whether records are read by `read_epochs`, which can start at any record of an epoch.
         self._in_epochs = False
         # Whether the dataset consists of row chunks from a `source`.
@@ -219,6 +223,30 @@ class InputReader:
             is_training=self._is_training,
         )
         self._reads_source = bool(self._params.source) and dataset is None
+        self._seed = self._seed_of(input_context)
+        service = self._data_service
+        reads_repeatedly = service is not None and not service.gives_once
+        with position.unseeded() if reads_repeatedly else contextlib.nullcontext():
+            dataset = self._read_batches(input_context, dataset)
+        if not self._params.apply_tf_data_service_before_batching:
+            dataset = self._maybe_apply_data_service(dataset, input_context)
+        dataset = self._prefetch(dataset.with_options(self._options()))
+        if self._begin is not None:
+            position.mark_begin(dataset)
+        return dataset
+
+    def _seed_of(self, input_context: tf.distribute.InputContext | None) -> int | None:
+        """Return the seed of a pipeline: its own one if each pipeline reads all data.
+
+        With a common seed, all pipelines would then read the same batches.
+        """
+        if self._common_seed is None or self._params.sharding or input_context is None:
+            return self._common_seed
+        return self._common_seed + input_context.input_pipeline_id
+
+    def _read_batches(
+        self, input_context: tf.distribute.InputContext | None, dataset: tf.data.Dataset | None
+    ) -> tf.data.Dataset:
         if dataset is None:
             dataset = self._read_data_source(self._matched_files, self._dataset_fn, input_context)
         dataset = self._decode_and_parse_dataset(dataset, self._global_batch_size, input_context)
@@ -232,11 +260,6 @@ class InputReader:
             dataset = dataset.repeat().skip(num_read)
         if self._postprocess_fn is not None:
             dataset = map_examples(dataset, self._postprocess_fn, tf.data.AUTOTUNE)
-        if not self._params.apply_tf_data_service_before_batching:
-            dataset = self._maybe_apply_data_service(dataset, input_context)
-        dataset = self._prefetch(dataset.with_options(self._options()))
-        if self._begin is not None:
-            position.mark_begin(dataset)
         return dataset
 
     def _read_data_source(
@@ -291,15 +314,18 @@ class InputReader:
         """Build a dataset of row chunks, which are whole batches if `_batches_are_records()`."""
         source = registry.open_source(self._params.source, files, self._params.columns)
         options = self._reading_options()
-        pipelines = file_reading.num_sharing_pipelines(options, input_context)
         seed = file_reading.file_order_seed(files, options, input_context)
+        half, whole = halves.split(input_context if options.sharding else None)
+        pipelines = file_reading.num_sharing_pipelines(options, whole)
+        source = reading.select(source, half, pipelines)
         order = reading.EpochOrder(
             chunk_rows=source.chunk_rows,
             shuffles_chunks=options.is_training,
             shuffled_rows=self._shuffle_buffer_size if options.is_training else 0,
-            seed=random.getrandbits(63) if seed is None else seed,
+            # Draw different orders for the halves, so that their batches are independent.
+            seed=(random.getrandbits(63) if seed is None else seed) ^ half.start,
             num_pipelines=pipelines,
-            pipeline=input_context.input_pipeline_id if input_context and pipelines > 1 else 0,
+            pipeline=whole.input_pipeline_id if whole and pipelines > 1 else 0,
         )
         size = self._chunk_size(self._global_batch_size, input_context)
         begin = self._begin if self._in_epochs else None
@@ -370,7 +396,7 @@ class InputReader:
 
     def _reading_options(self) -> file_reading.FileReadingOptions:
         # Each worker of a tf.data service reads all data or its own part, in its own order, so set
-        # no seed and shard no files here.
+        # no seed and shard no files here. `read` also removes the seed of the run.
         is_served = self._data_service is not None
         return file_reading.FileReadingOptions(
             is_training=self._is_training,

@@ -142,14 +142,29 @@ def build_accumulator(
     model: keras.Model,
     optimizer: keras.optimizers.Optimizer,
 ) -> gradient_accumulator.GradientAccumulator | None:
-    """Return the accumulator of micro-batch gradients; None if an update has one micro-batch."""
+    """Return the accumulator of micro-batch gradients; None if an update has one micro-batch.
+
+    Raises:
+        errors.ConfigValueError: If the strategy is a `ParameterServerStrategy`.
+    """
     count = count_micro_batches(config)
     if count == 1:
         return None
+    if isinstance(tf.distribute.get_strategy(), tf.distribute.ParameterServerStrategy):
+        # The sums would be on the servers, where all workers would add to them.
+        raise errors.ConfigValueError(
+            f"`trainer.grad_accum_steps` is {count}, but gradient accumulation is not supported "
+            "with `ParameterServerStrategy`. Set it to 1, and make "
+            "`task.train_data.global_batch_size` smaller if a batch does not fit in memory."
+        )
     has_lazy_rows = distributed_gradients.has_lazy_rows(optimizer)
     tables = embedding_lookups.tables(model) if has_lazy_rows else []
     return gradient_accumulator.GradientAccumulator(
-        optimizer, model.trainable_variables, count, tables
+        optimizer,
+        model.trainable_variables,
+        count,
+        tables,
+        are_summed=bool(config.trainer.virtual_replicas),
     )
 
 

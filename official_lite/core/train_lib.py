@@ -169,6 +169,8 @@ class OrbitExperimentRunner:
                 controller_cls=controller_cls,
                 enable_async_checkpointing=enable_async_checkpointing,
             )
+            # Hooks may evaluate before the first evaluation of the mode.
+            self._controller.eval_steps = train_data.validation_steps(params)
             on_exit.callback(self._controller.close)
             if self._restore and self._chooses_checkpoint:
                 self.restore()
@@ -368,8 +370,11 @@ class OrbitExperimentRunner:
         """Choose the execution mode for `runtime.execution: auto`.
 
         The modes are benchmarked in the state in which training begins: after `before_train` of all
-        other hooks and `train_loop_begin` of the trainer.
+        other hooks and `train_loop_begin` of the trainer. If a stage trains pass by pass, the mode
+        is chosen in the first pass only, because setting a mode restarts the training data.
         """
+        if self._execution_record is not None:
+            return
         # A plain Orbit trainer has no execution modes, and multi-task trainers are not benchmarked.
         has_modes = isinstance(self.trainer, base_trainer.Trainer) and hasattr(self.trainer, "task")
         num_steps = self.params.trainer.train_steps - self.controller.step
@@ -439,6 +444,9 @@ class OrbitExperimentRunner:
         if not self.trainer.checkpoint:
             return None
         checkpoint_state.add_attributes(self.trainer.checkpoint, self.trainer, trains=self.trains)
+        description = checkpoint_state.RunDescription(
+            self.trainer, self.strategy, lambda: self.params
+        )
         return async_checkpoint_manager.SharedCheckpointManager(
             self.trainer.checkpoint,
             directory=self.model_dir,
@@ -447,11 +455,8 @@ class OrbitExperimentRunner:
             step_counter=self.trainer.global_step,
             checkpoint_interval=self.params.trainer.checkpoint_interval or None,
             init_fn=self.trainer.initialize,
-            describe=(
-                checkpoint_state.RunDescription(self.trainer, self.strategy, lambda: self.params)
-                if self.trains
-                else self._describe_model
-            ),
+            describe=description if self.trains else self._describe_model,
+            after_restore=description.follow_learning_rates if self.trains else None,
             optional=self._find_unneeded,
             moves_damaged=self.trains,
             seal=(lambda: driver.seal_record(self.model_dir)) if self.trains else None,

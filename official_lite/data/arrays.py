@@ -11,7 +11,7 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from official_lite.common import errors, nests, user_code
-from official_lite.data import length, position, replicas, stacking
+from official_lite.data import halves, length, position, replicas, stacking
 
 __all__ = ["from_arrays"]
 
@@ -91,10 +91,12 @@ def from_arrays(
     begin = position.take() if repeat else None
     seed = begin.seed if begin and seed is None else seed
     shares_batches = repeat and seed is not None
-    context = input_context or tf.distribute.InputContext()
+    half, whole = halves.split(input_context)
+    rows = range(num_rows)[half]
+    context = whole or tf.distribute.InputContext()
     num_own = begin.batches_of(input_context) if begin else 0
     order = _Order(
-        rows=range(num_rows) if shares_batches else _rows_of_pipeline(num_rows, context),
+        rows=rows if shares_batches else _rows_of_pipeline(rows, context),
         batch_size=per_replica,
         shuffle=shuffle,
         seed=seed,
@@ -174,7 +176,9 @@ class _Order:
             epochs = numbers if self.repeat else numbers.take(1)
             return epochs.map(functools.partial(self._order_rows, 0))
         epoch, row = divmod(self.first_row, len(self.rows))
-        order_rows = functools.partial(self._order_rows, self.seed)
+        # The first row is the index of the half, if the data are halved. Draw different orders for
+        # the halves, so that their batches are independent.
+        order_rows = functools.partial(self._order_rows, self.seed ^ self.rows.start)
         begun = tf.data.Dataset.from_tensors(order_rows(epoch)[row:])
         return begun.concatenate(tf.data.Dataset.range(epoch + 1, tf.int64.max).map(order_rows))
 
@@ -217,8 +221,8 @@ class _Order:
         return stacks.concatenate(tf.data.Dataset.from_tensors(short[tf.newaxis]))
 
 
-def _rows_of_pipeline(num_rows: int, context: tf.distribute.InputContext) -> range:
-    return range(context.input_pipeline_id, num_rows, context.num_input_pipelines)
+def _rows_of_pipeline(rows: range, context: tf.distribute.InputContext) -> range:
+    return rows[context.input_pipeline_id :: context.num_input_pipelines]
 
 
 def _share_of_pipeline(

@@ -39,8 +39,9 @@ def augment(
         dataset: The batches, as images, as `(images, labels)`, or as dictionaries in the format
             that the layers expect. The labels of pairs are given to the layers `MixUp` and
             `CutMix`, which require one-hot labels.
-        layers: The layers, applied in order. In a config file, write a mapping with the
-            `class_name` of a layer in `keras.layers` and its arguments as `config`.
+        layers: The layers, applied in order, in float32, also if the model is trained in mixed
+            precision. In a config file, write a mapping with the `class_name` of a layer in
+            `keras.layers` and its arguments as `config`.
         input_context: The argument of `Task.build_inputs`.
         num_parallel_calls: The number of batches to augment in parallel.
 
@@ -52,6 +53,8 @@ def augment(
     built = [layer if isinstance(layer, keras.layers.Layer) else _create(layer) for layer in layers]
     if not built:
         return dataset
+    for layer in built:
+        _compute_in_float32(layer)
     states = [v for layer in built for v in layer.variables if replica_state.is_seed(v)]
     begin = position.current()
     seed = begin.seed if begin is not None else 0
@@ -92,6 +95,15 @@ def _create(config: Mapping[str, Any] | base_config.Config) -> keras.layers.Laye
             f"The augmentation {name!r} can't be created with {dict(arguments)}: {error}"
         ) from error
     return layer
+
+
+def _compute_in_float32(layer: keras.layers.Layer) -> None:
+    # A layer that was created under the policy of mixed precision casts images and labels to half
+    # precision, in which MixUp raises an error and CutMix overflows. Layers such as `RandAugment`
+    # consist of further layers.
+    for each in layer._flatten_layers():
+        if each.compute_dtype in ("float16", "bfloat16"):
+            each.dtype_policy = "float32"
 
 
 def _apply(layer: keras.layers.Layer, batch: Any) -> Any:

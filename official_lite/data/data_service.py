@@ -4,7 +4,6 @@ https://www.tensorflow.org/api_docs/python/tf/data/experimental/service
 """
 
 import functools
-import random
 import threading
 import time
 from dataclasses import dataclass
@@ -20,11 +19,6 @@ __all__ = ["DataServiceOptions", "choose", "distribute", "wait_for_dispatcher", 
 
 _SECONDS_BETWEEN_LOOKS = 0.5
 
-# A tf.data service job can outlive the process that requested it. A restarted process that
-# requested the same job name would continue where the old process stopped, so the name of a job
-# that is not shared includes this id.
-_process_id = random.randrange(1 << 31)
-
 
 @dataclass(frozen=True, kw_only=True)
 class DataServiceOptions:
@@ -32,7 +26,7 @@ class DataServiceOptions:
 
     Attributes:
         address: The address of the dispatcher, such as `grpc://host:5000`.
-        job_name: The name of the job.
+        job_name: The name of the job, if it is shared.
         batch_size: The global batch size. Runs with different batch sizes use different jobs.
         before_batching: Whether the service returns single examples.
         shared_by_trainers: Whether several trainers share one pass over the data.
@@ -80,19 +74,18 @@ class DataServiceOptions:
         return self.shares_files and not self.shared_by_trainers and not self.round_robin
 
     @property
-    def unique_job_name(self) -> str:
-        """The name of the job that serves this dataset.
+    def shared_job_name(self) -> str | None:
+        """The name of the job that serves this dataset, or None for a job that is not shared.
 
         Trainers that share a job, and hosts that are served round-robin, must use the same name, so
-        their name depends only on the config. Any other job belongs to this process and its name
-        includes the process id.
+        their name depends only on the config. The service itself gives any other job a new name
+        each time the dataset is read. If it had a name, another dataset, or a restarted process,
+        that requested the same name would receive the rest of its elements.
         """
-        parts = [self.job_name or "job"]
-        if not self.before_batching:
-            parts.append(f"bs{self.batch_size}")
         if not self.shared_by_trainers and not self.round_robin:
-            parts.append(str(_process_id))
-        return "_".join(parts)
+            return None
+        name = self.job_name or "job"
+        return name if self.before_batching else f"{name}_bs{self.batch_size}"
 
 
 def choose(
@@ -256,5 +249,5 @@ def _distribute_round_robin(
 
 def _transformation(options: DataServiceOptions, **kwargs: Any) -> Any:
     return tf.data.experimental.service.distribute(
-        service=options.address, job_name=options.unique_job_name, **kwargs
+        service=options.address, job_name=options.shared_job_name, **kwargs
     )

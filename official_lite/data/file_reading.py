@@ -18,7 +18,7 @@ import tensorflow as tf
 from absl import logging
 
 from official_lite.common import errors, plugins, user_code
-from official_lite.data import input_errors
+from official_lite.data import halves, input_errors
 
 if TYPE_CHECKING:
     import tensorflow_datasets as tfds
@@ -90,8 +90,8 @@ def read_files(
     names = tf.data.Dataset.from_tensor_slices(shared.files)
     if options.is_training:
         names = names.shuffle(
-            len(files),
-            seed=file_order_seed(files, options, input_context),
+            len(shared.files),
+            seed=file_order_seed(shared.files, options, input_context),
             reshuffle_each_iteration=not options.cache,
         )
     return shared.divide_then_read(names, repeat=options.repeat)
@@ -113,14 +113,19 @@ class _SharedFiles:
         options: FileReadingOptions,
         input_context: tf.distribute.InputContext | None,
     ) -> None:
+        input_errors.remember(files, dataset_fn)
         self.files = list(files)
         self.dataset_fn = dataset_fn
+        if len(files) >= num_sharing_pipelines(options, input_context) > 1:
+            # If there are fewer files, each pipeline takes every n-th record before shuffling, so
+            # the halves are the same in every epoch anyway.
+            half, input_context = halves.split(input_context)
+            self.files = self.files[half]
         self.num_pipelines = num_sharing_pipelines(options, input_context)
         self.pipeline = 0
         if input_context is not None and self.num_pipelines > 1:
             self.pipeline = input_context.input_pipeline_id
         self._options = options
-        input_errors.remember(files, dataset_fn)
         if 1 < len(files) < self.num_pipelines:
             logging.warning(
                 "There are fewer files (%d) than input pipelines (%d), so each pipeline reads all "
@@ -128,7 +133,7 @@ class _SharedFiles:
                 len(files),
                 self.num_pipelines,
             )
-        self.are_divided = len(files) > 1 and len(files) >= self.num_pipelines
+        self.are_divided = len(self.files) > 1 and len(self.files) >= self.num_pipelines
         if self.num_pipelines > 1 and not self.are_divided and options.is_training:
             self._require_records_for_all()
 
@@ -468,7 +473,7 @@ class _Epochs:
         """Return the number of records that this pipeline reads in an epoch."""
         share = slice(self._shared.pipeline, None, self._shared.num_pipelines)
         if not self._shared.are_divided:
-            return len(range(sum(counts.values()))[share])
+            return len(range(sum(counts[file] for file in self._files))[share])
         return sum(counts[file.decode()] for file in self._order(tf.constant(epoch)).numpy()[share])
 
 

@@ -32,6 +32,7 @@ __all__ = [
     "map_batches",
     "mark_begin",
     "take",
+    "unseeded",
 ]
 
 
@@ -82,6 +83,21 @@ def begin_at(batch: int, seed: int) -> Iterator[Position]:
         _current.reset(token)
 
 
+@contextlib.contextmanager
+def unseeded() -> Iterator[None]:
+    """Let data that are built in this context draw different random numbers wherever they are read.
+
+    Several workers of a tf.data service run the same dataset. Any seed in it, also that of the run,
+    would make all of them read in the same order.
+    """
+    token = _current.set(None)
+    try:
+        with _seeding(None):
+            yield
+    finally:
+        _current.reset(token)
+
+
 # The global seed that TensorFlow reports if the program has not set one.
 _NO_SEED = 87654321
 
@@ -91,10 +107,11 @@ _MAX_DRAWS = 100_000
 
 
 @contextlib.contextmanager
-def _seeding(seed: int) -> Iterator[None]:
+def _seeding(seed: int | None) -> Iterator[None]:
     """Seed ops that have no seed of their own, and restore the program's sequence of seeds at exit.
 
-    TensorFlow draws the seeds of such ops from its global seed, one after the other.
+    TensorFlow draws the seeds of such ops from its global seed, one after the other. Without a
+    global seed, it draws them whenever the ops run.
     """
     if not tf.executing_eagerly():
         yield

@@ -13,7 +13,7 @@ import contextlib
 import contextvars
 import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 
 import keras
 import tensorflow as tf
@@ -32,6 +32,7 @@ __all__ = [
     "innermost_optimizers",
     "make_distributed",
     "observe_gradients",
+    "refusing_updates",
     "sum_over_replicas",
     "undivided_losses",
     "updates_rows",
@@ -40,12 +41,14 @@ __all__ = [
 
 Gradient: TypeAlias = tf.Tensor | tf.IndexedSlices
 GradsAndVars: TypeAlias = Sequence[tuple[Gradient | None, keras.Variable]]
+_Value = TypeVar("_Value")
 GradientTransformer = Callable[[list[tuple[Any, Any]]], Iterable[tuple[Any, Any]]]
 
 # Use context variables, which are set per thread, because each replica of a `MirroredStrategy` has
 # its own thread.
 _already_summed = contextvars.ContextVar("already_summed", default=False)
 _undivided = contextvars.ContextVar("undivided", default=False)
+_refusal = contextvars.ContextVar("refusal", default="")
 
 if TYPE_CHECKING:
 
@@ -147,13 +150,24 @@ def innermost_optimizers(optimizer: keras.optimizers.Optimizer) -> Iterable[Any]
 @contextlib.contextmanager
 def gradients_already_summed() -> Iterator[None]:
     """Make optimizers in this thread treat gradients as already summed, within the block."""
-    with _set(_already_summed):
+    with _set(_already_summed, True):
         yield
 
 
 @contextlib.contextmanager
-def _set(variable: contextvars.ContextVar[bool]) -> Iterator[None]:
-    token = variable.set(True)
+def refusing_updates(reason: str) -> Iterator[None]:
+    """Make any update by a `DistributedOptimizer` in this thread raise, within the block.
+
+    Args:
+        reason: The end of the message: why there must be no update, and the remedy.
+    """
+    with _set(_refusal, reason):
+        yield
+
+
+@contextlib.contextmanager
+def _set(variable: contextvars.ContextVar[_Value], value: _Value) -> Iterator[None]:
+    token = variable.set(value)
     try:
         yield
     finally:
@@ -247,7 +261,12 @@ class DistributedOptimizer(_OptimizerHalf):
         """Return the gradients summed over replicas, unless they already are. None stays None.
 
         Sparse gradients may remain sparse.
+
+        Raises:
+            ConfigValueError: The function was called within `refusing_updates`.
         """
+        if reason := _refusal.get():
+            raise errors.ConfigValueError(f"The optimizer `{self.name}` makes an update, {reason}")
         if _already_summed.get():
             return list(gradients)
         pairs = [(g, v) for g, v in zip(gradients, variables, strict=True) if g is not None]
@@ -430,11 +449,33 @@ def _distributed_class(optimizer_cls: type[keras.optimizers.Optimizer]) -> type:
 
 def _mixins_for(optimizer_cls: type[keras.optimizers.Optimizer]) -> Iterator[type]:
     """Yield the mixins for the methods that an optimizer class inherits unchanged from Keras."""
+    if optimizer_cls.apply is keras.optimizers.MultiOptimizer.apply:
+        yield _PartialUpdate
     if optimizer_cls._apply_weight_decay is keras.optimizers.Optimizer._apply_weight_decay:
         yield _WeightDecay
     for keras_cls, mixin in _UPDATES.items():
         if optimizer_cls.update_step is keras_cls.update_step:
             yield mixin
+
+
+class _PartialUpdate(_OptimizerHalf):
+    """Mixin for `keras.optimizers.MultiOptimizer` that accepts gradients of some variables only.
+
+    Keras expects a gradient, which may be None, for each of the variables.
+    """
+
+    def apply(self, grads: Sequence[Any], trainable_variables: Sequence[Any] | None = None) -> None:
+        """Update the variables; those that are missing get None as their gradient."""
+        if self.built and trainable_variables is not None:
+            given = {id(keras_variables.raw(variable)) for variable in trainable_variables}
+            missing = [
+                variable
+                for variable in self._trainable_variables
+                if id(keras_variables.raw(variable)) not in given
+            ]
+            grads = [*grads, *[None] * len(missing)]
+            trainable_variables = [*trainable_variables, *missing]
+        super().apply(grads, trainable_variables)
 
 
 class _WeightDecay(_OptimizerHalf):
@@ -755,7 +796,7 @@ def undivided_losses() -> Iterator[None]:
     gradients of all replicas. A task divides its loss itself, as in the Model Garden. With both
     divisions, the loss and the gradients would be too small by a factor of the number of replicas.
     """
-    with _set(_undivided):
+    with _set(_undivided, True):
         yield
 
 

@@ -9,7 +9,7 @@ import hashlib
 import json
 import math
 import os
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from typing import Any
 
 from official_lite.common import errors, files, suggestions
@@ -20,6 +20,7 @@ __all__ = [
     "Arch",
     "FoundArch",
     "HISTORY_FILE",
+    "add_unchosen",
     "ask_for",
     "different_options",
     "file_of",
@@ -53,11 +54,13 @@ class _Decision:
         arch: The chosen options; None chooses the first option of each label.
         asked: The options of each label that was looked up.
         wrong: Error messages for invalid options, one line each.
+        unchosen: Functions that create the parts that the architecture does not use.
     """
 
     arch: Mapping[str, Any] | None
     asked: dict[str, list[Any]] = dataclasses.field(default_factory=dict)
     wrong: list[str] = dataclasses.field(default_factory=list)
+    unchosen: list[Callable[[], object]] = dataclasses.field(default_factory=list)
 
 
 _current: contextvars.ContextVar[_Decision | None] = contextvars.ContextVar("arch", default=None)
@@ -77,8 +80,9 @@ def fixed_arch(
                 return build_model(...)  # with `nas.LayerChoice`
 
     Args:
-        arch: The chosen option of each label, or a path as for `read_arch`. If `arch` is empty or
-            None, choices stay open.
+        arch: The chosen option of each label, or a path as for `read_arch`. Labels inside
+            candidates that are not chosen may be left out. If `arch` is empty or None, choices stay
+            open.
 
     Raises:
         errors.ConfigValueError: At the end of the `with` statement, if `arch` lacks a label of the
@@ -95,8 +99,15 @@ def fixed_arch(
     decision = _Decision(choices)
     with _active(decision):
         yield
-    asked, wrong = set(decision.asked), list(dict.fromkeys(decision.wrong))
-    require_labels(choices, needed=asked, known=asked, described=described, wrong=wrong)
+        needed = set(decision.asked)
+        if choices.keys() - needed:
+            # Only unchosen candidates can tell whether the other labels are theirs. While they are
+            # created, they add the candidates inside them to the list.
+            for create in decision.unchosen:
+                create()
+    wrong = list(dict.fromkeys(decision.wrong))
+    known = decision.asked.keys()
+    require_labels(choices, needed=needed, known=known, described=described, wrong=wrong)
 
 
 @contextlib.contextmanager
@@ -147,6 +158,15 @@ def ask_for(label: str, options: Sequence[Any]) -> int:
     except errors.ConfigValueError as error:
         decision.wrong.append(str(error))
         return 0
+
+
+def add_unchosen(creators: Iterable[Callable[[], object]]) -> None:
+    """Add functions that create what the chosen option does not use. Requires `is_fixed()`.
+
+    They are called only to find their labels, if the architecture has labels that the model lacks.
+    """
+    decision: Any = _current.get()
+    decision.unchosen.extend(creators)
 
 
 def index_of(label: str, options: Sequence[Any], given: object) -> int:

@@ -15,6 +15,7 @@ choice at all::
 from __future__ import annotations
 
 import abc
+import functools
 import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -127,8 +128,10 @@ class LayerChoice(Choice):
 
     @classmethod
     def _chosen(cls, candidates: Candidates, *, label: str, **kwargs: Any) -> Any:
-        index = architecture.ask_for(label, list(candidates))
-        return _create(list(candidates.values())[index])
+        creators = [functools.partial(_create, candidate) for candidate in candidates.values()]
+        chosen = creators.pop(architecture.ask_for(label, list(candidates)))
+        architecture.add_unchosen(creators)
+        return chosen()
 
     def __init__(
         self,
@@ -196,7 +199,9 @@ class Repeat(Choice):
     def _chosen(cls, block: Block, depth: tuple[int, int], *, label: str, **kwargs: Any) -> Any:
         depths = _depths(depth, label)
         chosen = depths[architecture.ask_for(label, depths)]
-        blocks = [_create_block(block, index) for index in range(chosen)]
+        creators = [functools.partial(_create_block, block, index) for index in range(depths[-1])]
+        architecture.add_unchosen(creators[chosen:])
+        blocks = [create() for create in creators[:chosen]]
         if len(blocks) == 1:
             return blocks[0]
         return keras.Sequential(blocks) if blocks else keras.layers.Identity()

@@ -29,7 +29,12 @@ __all__ = [
 
 class _FirstOrderTrainer(one_shot_trainer.OneShotTrainer):
     def arch_gradients(self, inputs: Mapping[str, Any]) -> list[tf.Tensor]:
-        return first_order(self.arch_loss, val=inputs[one_shot_trainer.VAL], alphas=self.alphas)
+        return first_order(
+            self.arch_loss,
+            val=inputs[one_shot_trainer.VAL],
+            alphas=self.alphas,
+            scale=self.arch_loss_scale,
+        )
 
 
 class DartsTrainer(_FirstOrderTrainer):
@@ -63,6 +68,7 @@ class DartsTrainer(_FirstOrderTrainer):
             weights=self.model.trainable_variables,
             alphas=self.alphas,
             learning_rate=config.unrolled_learning_rate,
+            scale=self.arch_loss_scale,
         )
 
 
@@ -115,11 +121,24 @@ LossFn = Callable[..., tf.Tensor]
 _FINITE_STEP = 0.01
 
 
-def first_order(loss_fn: LossFn, *, val: nests.Nest, alphas: Sequence[Any]) -> list[tf.Tensor]:
-    """Return the gradient of the loss of `val` with respect to `alphas` at the current weights."""
+def first_order(
+    loss_fn: LossFn,
+    *,
+    val: nests.Nest,
+    alphas: Sequence[Any],
+    scale: tf.Tensor | None = None,
+) -> list[tf.Tensor]:
+    """Return the gradient of the loss of `val` with respect to `alphas` at the current weights.
+
+    Args:
+        loss_fn: The loss function.
+        val: The batch.
+        alphas: The architecture parameters.
+        scale: The loss scale; see `gradients_or_zeros`.
+    """
     with tf.GradientTape() as tape:
         loss = loss_fn(val)
-    return gradients_or_zeros(tape, loss, alphas)
+    return gradients_or_zeros(tape, loss, alphas, scale)
 
 
 def second_order(
@@ -130,6 +149,7 @@ def second_order(
     weights: Sequence[Any],
     alphas: Sequence[Any],
     learning_rate: float | tf.Tensor,
+    scale: tf.Tensor | None = None,
 ) -> list[tf.Tensor]:
     """Return the exact gradient of L_val(w − ξ ∂L_train(w, α)/∂w, α) with respect to α.
 
@@ -142,11 +162,12 @@ def second_order(
         weights: The weights w.
         alphas: The architecture parameters α.
         learning_rate: The learning rate ξ.
+        scale: The loss scale; see `gradients_or_zeros`.
     """
     with tf.GradientTape() as outer:
-        unrolled = _step(loss_fn, train, weights, learning_rate)
+        unrolled = _step(loss_fn, train, weights, learning_rate, scale)
         loss = loss_fn(val, weights, unrolled)
-    return gradients_or_zeros(outer, loss, alphas)
+    return gradients_or_zeros(outer, loss, alphas, scale)
 
 
 def finite_difference(
@@ -157,16 +178,17 @@ def finite_difference(
     weights: Sequence[Any],
     alphas: Sequence[Any],
     learning_rate: float | tf.Tensor,
+    scale: tf.Tensor | None = None,
 ) -> list[tf.Tensor]:
     """Estimate the gradient of `second_order` by the paper's finite differences.
 
     This takes the same arguments as `second_order` and needs only first derivatives.
     """
-    unrolled = _step(loss_fn, train, weights, learning_rate)
+    unrolled = _step(loss_fn, train, weights, learning_rate, scale)
     with tf.GradientTape() as tape:
         tape.watch(unrolled)
         loss = loss_fn(val, weights, unrolled)
-    both = gradients_or_zeros(tape, loss, [*alphas, *unrolled])
+    both = gradients_or_zeros(tape, loss, [*alphas, *unrolled], scale)
     direct, direction = both[: len(alphas)], both[len(alphas) :]
     direction = distributed_gradients.sum_over_replicas(direction)
     step = _FINITE_STEP / tf.maximum(tf.linalg.global_norm(direction), 1e-12)
@@ -178,7 +200,7 @@ def finite_difference(
         ]
         with tf.GradientTape() as tape:
             loss = loss_fn(train, weights, moved)
-        return gradients_or_zeros(tape, loss, alphas)
+        return gradients_or_zeros(tape, loss, alphas, scale)
 
     return [
         d - learning_rate * (plus - minus) / (2.0 * step)
@@ -187,23 +209,46 @@ def finite_difference(
 
 
 def gradients_or_zeros(
-    tape: tf.GradientTape, loss: tf.Tensor, sources: Sequence[Any]
+    tape: tf.GradientTape,
+    loss: tf.Tensor,
+    sources: Sequence[Any],
+    scale: tf.Tensor | None = None,
 ) -> list[tf.Tensor]:
-    """Return the gradients, with zeros for sources on which the loss does not depend."""
-    gradients = tape.gradient(loss, list(sources))
+    """Return the gradients, with zeros for sources on which the loss does not depend.
+
+    Args:
+        tape: The tape that recorded the loss.
+        loss: The loss.
+        sources: The variables or tensors.
+        scale: A factor for the loss while it is differentiated, by which the gradients are divided
+            again. It keeps small float16 gradients inside the model from becoming 0.
+    """
+    upstream = None if scale is None else tf.cast(scale, loss.dtype)
+    gradients = tape.gradient(loss, list(sources), output_gradients=upstream)
     return [
-        tf.zeros(source.shape, source.dtype) if gradient is None else tf.convert_to_tensor(gradient)
+        tf.zeros(source.shape, source.dtype)
+        if gradient is None
+        else _divided(tf.convert_to_tensor(gradient), scale)
         for gradient, source in zip(gradients, sources, strict=True)
     ]
 
 
+def _divided(gradient: tf.Tensor, scale: tf.Tensor | None) -> tf.Tensor:
+    return gradient if scale is None else gradient / tf.cast(scale, gradient.dtype)
+
+
 def _step(
-    loss_fn: LossFn, train: nests.Nest, weights: Sequence[Any], learning_rate: float | tf.Tensor
+    loss_fn: LossFn,
+    train: nests.Nest,
+    weights: Sequence[Any],
+    learning_rate: float | tf.Tensor,
+    scale: tf.Tensor | None,
 ) -> list[tf.Tensor]:
     """Return w − ξ ∂L_train/∂w, with the gradient summed over all replicas."""
     with tf.GradientTape() as tape:
         loss = loss_fn(train)
-    gradients = distributed_gradients.sum_over_replicas(gradients_or_zeros(tape, loss, weights))
+    gradients = gradients_or_zeros(tape, loss, weights, scale)
+    gradients = distributed_gradients.sum_over_replicas(gradients)
     return [
         tf.convert_to_tensor(w) - tf.cast(learning_rate, g.dtype) * g
         for w, g in zip(weights, gradients, strict=True)

@@ -15,9 +15,9 @@ from official_lite import orbit
 from official_lite.checkpoint import directories
 from official_lite.common import errors, keras_variables, nests, user_code
 from official_lite.core import base_task, base_trainer, config_definitions, train_data
-from official_lite.data import length, position
+from official_lite.data import halves, length, position
 from official_lite.execution.executors import Dataset
-from official_lite.modeling import distributed_gradients, hyperparams
+from official_lite.modeling import distributed_gradients, hyperparams, performance
 from official_lite.modeling.optimization import ema_optimizer
 from official_lite.nas import architecture, choices, configs, probes, resolution
 from official_lite.nas.resolution import Draw
@@ -110,7 +110,9 @@ class OneShotTrainer(base_trainer.Trainer):
         own["space"] = resolution.space_of(model)
         if not self.resolved:
             _require_arch(config, model)
-        self.arch_optimizer = self._build_arch_optimizer()
+        wrapped = distributed_gradients.wrapped_optimizers(optimizer)
+        scales_loss = any(isinstance(o, keras.optimizers.LossScaleOptimizer) for o in wrapped)
+        self.arch_optimizer = self._build_arch_optimizer(scales_loss)
         self._arch_loss = keras.metrics.Mean("arch_loss", dtype="float32")
         super().__init__(config, task, model, optimizer, *args, **kwargs)
         self._probe = probes.LossProbe(self.task, self.model, self.optimizer)
@@ -212,19 +214,23 @@ class OneShotTrainer(base_trainer.Trainer):
         own = [ExportArch(self.exports_at_checkpoints)] if self.resolved else []
         return [*super().build_hooks(), *own]
 
+    def task_inputs(self, inputs: nests.Nest) -> nests.Nest:
+        """Return the part of a training batch that trains the weights."""
+        has_streams = self.resolved and self.has_arch_step
+        return inputs[TRAIN] if has_streams else inputs
+
     @user_code.not_converted
     def train_step(self, iterator: Iterator[Any]) -> None:
         """Run a step of the architecture, followed by a step of the weights."""
-        inputs = user_code.converted(self.next_train_inputs)(iterator)
         if not self.resolved:
-            self.run_step(self.replica_train_step, inputs)
+            super().train_step(iterator)
             return
+        inputs = user_code.converted(self.next_train_inputs)(iterator)
         if self.has_arch_step:
             self._if_due(lambda: self.run_step(self._arch_step, inputs))
-            inputs = inputs[TRAIN]
         step = self.global_step.read_value()
         kept = self._idle_paths.keep() if self._idle_paths else []
-        self.run_step(self._weight_step, inputs)
+        self.run_step(self._weight_step, self.task_inputs(inputs))
         if self._idle_paths and (draw := user_code.converted(self.weight_draw)(step)):
             self._idle_paths.put_back(kept, draw.paths)
 
@@ -232,6 +238,12 @@ class OneShotTrainer(base_trainer.Trainer):
         """Return whether the architecture learns at this step; None means always."""
         warmup = self.one_shot.warmup_steps
         return step >= warmup if warmup else None
+
+    @property
+    def arch_loss_scale(self) -> tf.Tensor | None:
+        """The factor that keeps float16 gradients of `alphas` from becoming 0; None for others."""
+        scale = getattr(self.arch_optimizer, "dynamic_scale", None)
+        return None if scale is None else tf.convert_to_tensor(scale)
 
     def arch_draw(self, step: tf.Tensor) -> Draw | None:
         """Return the draw for a step of the architecture."""
@@ -248,8 +260,10 @@ class OneShotTrainer(base_trainer.Trainer):
         gradients = user_code.converted(self.arch_gradients)(inputs)
         share = 1.0 / self.strategy.num_replicas_in_sync
         decay = self.one_shot.arch_weight_decay
+        scale = self.arch_loss_scale
+        scale = 1.0 if scale is None else scale
         pairs = [
-            (gradient + share * decay * alpha.value, alpha)
+            (scale * (gradient + share * decay * alpha.value), alpha)
             for gradient, alpha in zip(gradients, self.alphas, strict=True)
         ]
         self.arch_optimizer.apply_gradients(pairs)
@@ -345,19 +359,25 @@ class OneShotTrainer(base_trainer.Trainer):
 
     def _replica_spec(self, training: bool) -> nests.Nest:
         spec = super()._replica_spec(training)
-        has_streams = training and self.resolved and self.has_arch_step
-        return spec[TRAIN] if has_streams else spec
+        return self.task_inputs(spec) if training else spec
 
-    def _build_arch_optimizer(self) -> keras.optimizers.Optimizer:
+    @property
+    def _divided_cls(self) -> type[base_trainer.Trainer]:
+        # Without a search, the steps of this class are those of a `Trainer`.
+        return super()._divided_cls if self.resolved else OneShotTrainer
+
+    def _build_arch_optimizer(self, scales_loss: bool) -> keras.optimizers.Optimizer:
         config = self.one_shot
-        optimizer = distributed_gradients.make_distributed(
-            keras.optimizers.Adam(
-                config.arch_learning_rate,
-                beta_1=config.arch_beta_1,
-                beta_2=config.arch_beta_2,
-                name="arch_adam",
-            )
+        optimizer = keras.optimizers.Adam(
+            config.arch_learning_rate,
+            beta_1=config.arch_beta_1,
+            beta_2=config.arch_beta_2,
+            name="arch_adam",
         )
+        if scales_loss and self.alphas:
+            # Scale by its own factor, which falls if gradients of the architecture overflow.
+            optimizer = performance.LossScaleOptimizer(optimizer, name="arch_loss_scale")
+        distributed_gradients.make_distributed(optimizer)
         optimizer.build(self.alphas)
         return optimizer
 
@@ -412,8 +432,17 @@ class ExportArch(orbit.Hook):
             self._write()
 
     def after_train(self, success: bool) -> None:
-        if success:
+        # After a signal, time may be too short for a slow export. A resumed search exports later.
+        if success and (self._at_checkpoints or not self.controller.is_interrupted):
             self._write()
+
+    def after_restore(self) -> None:
+        # The steps after the checkpoint are discarded. If the same step is noted again, it has
+        # other probabilities.
+        self._noted_step = -1
+        if path := self._history_path():
+            trainer: Any = self.trainer
+            text_file_writers.JsonLinesWriter(path).rewind(int(trainer.global_step.numpy()))
 
     def state_dict(self) -> dict[str, Any]:
         return {"metric": self._metric}
@@ -441,13 +470,18 @@ class ExportArch(orbit.Hook):
 
     def _note_probs(self) -> None:
         trainer: Any = self.trainer
-        directory, step = self._directory(), int(trainer.global_step.numpy())
-        if directory is None or step == self._noted_step or not (probs := trainer.probs()):
+        path, step = self._history_path(), int(trainer.global_step.numpy())
+        if path is None or step == self._noted_step or not (probs := trainer.probs()):
             return
         self._noted_step = step
-        history = text_file_writers.LineFile(os.path.join(directory, architecture.HISTORY_FILE))
+        history = text_file_writers.LineFile(path)
         history.append(architecture.to_history_line(step, probs))
         history.close()
+
+    def _history_path(self) -> str | None:
+        """Return the file to which this process writes probabilities; None if it writes none."""
+        directory = self._directory()
+        return None if directory is None else os.path.join(directory, architecture.HISTORY_FILE)
 
     def _directory(self) -> str | None:
         """Return the directory to which this process writes; None if it does not write."""
@@ -576,8 +610,9 @@ def build_streams(
             stream directly.
         arch_data: The data config of the `val` stream. Without it, the training data are split as
             if each worker were two workers: the first reads one half, the second the other half.
-            The split therefore follows the rules for several workers. Data that are not sharded
-            among workers (`sharding: false`) are not split here either.
+            The halves of arrays, files and a `source` are the same in every epoch; a pipeline of
+            the task's own divides its data by its rules for several workers. Data that are not
+            sharded among workers (`sharding: false`) are not split here either.
     """
     build_inputs = length.repeat(build_inputs)
 
@@ -611,12 +646,6 @@ def _part(
     """Return the data config and the input context of one of the two streams."""
     if arch_data is not None:
         return (params if name == TRAIN else arch_data), input_context
-    context = input_context or tf.distribute.InputContext()
-    # Let the two streams share the data like two workers. Double all counts, so that the batch size
-    # per replica and the number of replicas per pipeline stay the same.
-    twice = tf.distribute.InputContext(
-        num_input_pipelines=2 * context.num_input_pipelines,
-        input_pipeline_id=2 * context.input_pipeline_id + (name == VAL),
-        num_replicas_in_sync=2 * context.num_replicas_in_sync,
-    )
-    return params.replace(global_batch_size=2 * params.global_batch_size), twice
+    context = halves.HalfContext(input_context or tf.distribute.InputContext(), int(name == VAL))
+    # The context has twice as many replicas, so this keeps the batch size per replica.
+    return params.replace(global_batch_size=2 * params.global_batch_size), context

@@ -5,11 +5,12 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from absl import logging
 
 from official_lite.common import errors, nests
 from official_lite.data import position
@@ -32,7 +33,8 @@ class SposTrainer(one_shot_trainer.OneShotTrainer):
     """A trainer that trains a random path in each step, drawn evenly or by the choices' priors.
 
     `rank` rates architectures with the shared weights, on batches of the architecture data.
-    `export` returns the best one. An evaluation during training evaluates a random path.
+    `export` returns the best one. Until `rank` has chosen a path, evaluations use a random path and
+    predictions use the path of the last evaluation, or else the first option of each label.
     """
 
     has_arch_step = False
@@ -75,7 +77,16 @@ class SposTrainer(one_shot_trainer.OneShotTrainer):
             step = int(self.global_step.numpy())
             generator = np.random.default_rng([self.config.runtime.seed, step])
             self._take({label: int(generator.integers(len(o))) for label, o in self.space.items()})
+            self._warn_of_other_path("evaluates")
         super().eval_begin()
+
+    def predict(
+        self, first_batch: int = 0
+    ) -> Generator[dict[str, np.ndarray[Any, Any]], None, None]:
+        """Yield the predictions of the path that is computed outside of a step; see `Trainer`."""
+        if self.resolved and self._ranking is None:
+            self._warn_of_other_path("predicts with")
+        return super().predict(first_batch)
 
     def rank(self) -> list[Ranked]:
         """Rank architectures by their rating with the shared weights.
@@ -103,6 +114,18 @@ class SposTrainer(one_shot_trainer.OneShotTrainer):
     def train_loop_begin(self) -> None:
         self.__dict__["_ranking"] = None
         super().train_loop_begin()
+
+    def _warn_of_other_path(self, does: str) -> None:
+        # The search ranks after its last checkpoint, so no checkpoint contains the best path. An
+        # evaluation during training is not expected to evaluate it.
+        if True not in self._task_metrics:
+            logging.warning(
+                "This run %s the path %s of the shared weights, which is not the architecture in "
+                "`arch.json`. To use that architecture, train a run whose `task.arch` is the "
+                "directory of the search.",
+                does,
+                self.describe(self.picks()),
+            )
 
     def _rate_all(self) -> dict[tuple[int, ...], Ranked]:
         config = self.one_shot.spos

@@ -112,7 +112,7 @@ class Controller:
         steps_per_epoch: The constructor argument.
         eval_preparations: Callables that run before each evaluation. Hooks may append to this list.
         eval_steps: The number of steps requested for the current or most recent evaluation; -1
-            means all the data.
+            means all the data. Set it to the number that hooks use if they evaluate before that.
         stop_reason: The reason why the last run was requested to stop, or `None`. It is also set if
             the request came at the last step.
         is_interrupted: Whether a signal has ended the last run, which a restarted run continues.
@@ -302,7 +302,7 @@ class Controller:
         try:
             for action in self.eval_actions:
                 action(output)
-            self._hooks.dispatch("after_eval", logs)
+            self._hooks.after_eval(logs)
         finally:
             if not self._is_running:
                 self._reports.report_what_is_left(step=self.step)
@@ -674,7 +674,7 @@ class Controller:
                     self._rewind()
                 logging.info("Training from step %d to step %d.", self.step, last_step)
                 self._reports.progress(self.step)
-                self._hooks.dispatch("before_train")
+                self._hooks.before_train()
                 for action in self.train_actions:
                     getattr(action, "before_train", lambda: None)()
                 try:
@@ -726,7 +726,10 @@ class Controller:
         """Save the state after a stop signal; skip the evaluation, because time may be short."""
         self.storage.step = self.step
         if self._has_interval():
-            self._report()
+            # The signal also interrupts an action that repeats steps to find a bad one. The action
+            # then leaves a state that may be saved.
+            with contextlib.suppress(errors.PreemptedError):
+                self._report()
         if self._checkpoints is not None and self.step > self.first_step:
             self._save_last_state()
         logging.info("Stopped at step %d by a signal.", self.step)

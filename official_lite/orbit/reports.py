@@ -223,10 +223,12 @@ class Reports:
         return self._sync
 
     def rewind(self, step: int) -> None:
-        """Remove the writers' records after `step`, from which training resumes."""
+        """Remove the records after `step`, from which training resumes."""
         # Write the pending records first, so that the terminal shows them even if file writers
         # then remove them.
         self.write()
+        # The last logs are from the discarded steps. A hook must not see a NaN of these steps.
+        self.train_logs, self.eval_logs = {}, {}
         self._writer.rewind(step)
         for manager in self._managers():
             manager.rewind(step)

@@ -224,7 +224,7 @@ class RunnerBase(_NamedMethod, Run):
     METHOD = "run"
 
     def _run(self, context: Any, model_dict: Mapping[str, Any] | None = None) -> None:
-        """Train for one pass over the data, but not beyond `trainer.train_steps`.
+        """Train to the end of a pass over the data, but not beyond `trainer.train_steps`.
 
         This method does not save a checkpoint. To train for several passes, loop while the global
         step is below `train_steps`, so that a resumed run makes only the remaining passes. Also end
@@ -240,7 +240,9 @@ class RunnerBase(_NamedMethod, Run):
                 "The length of an epoch is unknown. Set `trainer.steps_per_epoch`, or set the "
                 "training length in `trainer.train_epochs`."
             )
-        last_step = min(context.global_step + config.steps_per_epoch, config.train_steps)
+        # A run that was resumed within a pass first completes that pass.
+        num_passes = context.global_step // config.steps_per_epoch + 1
+        last_step = min(num_passes * config.steps_per_epoch, config.train_steps)
         context.controller.train(last_step, checkpoint_at_completion=False)
 
     def save(self, epoch_id: int, context: Any, is_fleet: bool = False) -> None:

@@ -10,6 +10,7 @@ from official_lite.checkpoint import chain
 from official_lite.common import errors
 from official_lite.config import compatibility, epochs, parsing
 from official_lite.core import config_definitions as cfg
+from official_lite.modeling.multitask import configs as multitask_configs
 from official_lite.run import run_record
 
 
@@ -244,3 +245,37 @@ def test_finished_run_with_a_changed_vocabulary_file_raises_unless_changes_are_a
     with pytest.raises(errors.ConfigValueError, match=r"task\.vocab_path\.\(sha256"):
         run_record.is_finished(params, "train", str(model_dir))
     assert run_record.is_finished(params, "train", str(model_dir), allow_config_change=True)
+
+
+@dataclasses.dataclass
+class _ArchTask(cfg.TaskConfig):
+    arch: Any = None
+
+
+def test_evaluation_of_several_tasks_with_another_architecture_raises_unless_changes_are_allowed(
+    tmp_path: pathlib.Path,
+) -> None:
+    def params(*archs: Any) -> multitask_configs.MultiTaskExperimentConfig:
+        routines = [
+            multitask_configs.TaskRoutine(
+                task_name=f"task {number}", task_config=_ArchTask(arch=arch)
+            )
+            for number, arch in enumerate(archs)
+        ]
+        return multitask_configs.MultiTaskExperimentConfig(
+            task=multitask_configs.MultiTaskConfig(task_routines=tuple(routines))
+        )
+
+    trained, other = params({"op": "a"}, {"op": "b"}), params({"op": "a"}, {"op": "c"})
+    with run_record.RunRecord(trained, "train", str(tmp_path)):
+        (tmp_path / "ckpt-3.index").touch()
+    with run_record.RunRecord(trained, "eval", str(tmp_path)):
+        pass
+    record = run_record.RunRecord(other, "eval", str(tmp_path))
+    with (
+        pytest.raises(errors.ConfigValueError, match=r"routines\[1\]\.task_config\.arch: "),
+        record,
+    ):
+        pass
+    with run_record.RunRecord(other, "eval", str(tmp_path), allow_config_change=True):
+        pass

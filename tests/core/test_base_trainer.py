@@ -5,8 +5,9 @@ import tensorflow as tf
 
 from official_lite.common import errors
 from official_lite.core import base_trainer
+from official_lite.modeling.optimization import adamw
 from tests import rounding
-from tests.line_experiment import BATCH_SIZE
+from tests.line_experiment import BATCH_SIZE, LineTask
 
 OPTIMIZERS = {
     "sgd": {"optimizer": {"type": "sgd"}},
@@ -143,3 +144,109 @@ def test_mirrored_strategy_with_one_replica_trains_with_xla(experiment, make_tra
         trainer = make_trainer(experiment(runtime={"enable_xla": True}), evaluate=False)
     losses = _losses(trainer)
     assert losses[-1] < losses[0]
+
+
+def _with_optimizer(create_optimizer) -> type[LineTask]:
+    class OwnOptimizer(LineTask):
+        def create_optimizer(self, optimizer_config, runtime_config=None, dp_config=None):
+            return create_optimizer()
+
+    return OwnOptimizer
+
+
+def _by_variable(loss_scaling: bool = False) -> keras.optimizers.Optimizer:
+    """Return an optimizer that creates one for the kernel and one for the bias when it is built."""
+    rates = {"kernel": 0.1, "bias": 0.05}
+    optimizer = keras.optimizers.MultiOptimizer(
+        lambda v: keras.optimizers.SGD(rates[v.name], clipnorm=0.5, name=v.name)
+    )
+    return keras.optimizers.LossScaleOptimizer(optimizer) if loss_scaling else optimizer
+
+
+def test_learning_rate_of_each_part_of_a_multi_optimizer_is_reported_by_name(
+    experiment, make_trainer
+) -> None:
+    task_cls = _with_optimizer(_by_variable)
+    trainer = make_trainer(experiment(), task_cls=task_cls, evaluate=False)
+    logs = trainer.train(tf.constant(1))
+    assert "learning_rate" not in logs
+    rates = [float(logs[f"learning_rate/{name}"]) for name in ("kernel", "bias")]
+    assert rates == pytest.approx([0.1, 0.05])
+
+
+@pytest.mark.parametrize(("loss_scaling", "accumulation"), [(False, 2), (True, 1)])
+def test_multi_optimizer_created_by_a_function_trains_two_replicas_like_one(
+    experiment, make_trainer, two_replicas, loss_scaling, accumulation
+) -> None:
+    task_cls = _with_optimizer(lambda: _by_variable(loss_scaling))
+    params = experiment(trainer={"grad_accum_steps": accumulation})
+    one = _losses(make_trainer(params, task_cls=task_cls, evaluate=False))
+    with two_replicas.scope():
+        trainer = make_trainer(params, task_cls=task_cls, evaluate=False)
+    rounding.assert_close(_losses(trainer), one, roundings=len(one) * BATCH_SIZE)
+
+
+@pytest.mark.parametrize("execution", ["graph", "xla"])
+def test_multi_optimizer_skips_variables_without_a_gradient_on_two_replicas_and_micro_batches(
+    experiment, make_trainer, two_replicas, execution
+) -> None:
+    class KernelOnly(_with_optimizer(lambda: keras.optimizers.MultiOptimizer(lambda _: sgd))):
+        def train_step(self, inputs, model, optimizer, metrics=None):
+            features, labels = inputs
+            with tf.GradientTape() as tape:
+                loss = self.build_losses(labels, features @ model.dense.kernel)
+            pairs = zip(
+                tape.gradient(loss, model.trainable_variables),
+                model.trainable_variables,
+                strict=True,
+            )
+            optimizer.apply_gradients(pairs)
+            return {self.loss: loss}
+
+    sgd = keras.optimizers.SGD(0.1)
+    micro_batches = 2 if execution == "graph" else 1
+    params = experiment(
+        trainer={"grad_accum_steps": micro_batches}, runtime={"execution": execution}
+    )
+    with two_replicas.scope():
+        trainer = make_trainer(params, task_cls=KernelOnly, evaluate=False)
+    trainer.train(tf.constant(1))
+    kernel, bias = trainer.model.get_weights()
+    assert kernel.any()
+    assert not bias.any()
+
+
+def _map_with_unused_sgd() -> keras.optimizers.Optimizer:
+    sgd, schedule_free = keras.optimizers.SGD(), keras.optimizers.ScheduleFreeAdamW(1e-3)
+    return keras.optimizers.MultiOptimizer(
+        keras.optimizers.OptimizerMap(sgd, {".*": schedule_free})
+    )
+
+
+@pytest.mark.parametrize(
+    ("create_optimizer", "loads"),
+    [
+        (lambda: adamw.ScheduleFreeAdamW(1e-3), "slots"),
+        (lambda: keras.optimizers.ScheduleFreeAdamW(1e-3), "none"),
+        (_map_with_unused_sgd, "none"),
+    ],
+    ids=["slots", "keras", "multi"],
+)
+def test_schedule_free_optimizer_starts_at_the_pretrained_weights(
+    experiment, make_trainer, tmp_path, create_optimizer, loads
+) -> None:
+    task_cls = _with_optimizer(create_optimizer)
+    source = make_trainer(experiment(), task_cls=task_cls, evaluate=False)
+    # The averaged weights differ from the momentum, as they do after many steps.
+    source.train(tf.constant(1))
+    source.model.set_weights([weight + 5.0 for weight in source.model.get_weights()])
+    source.checkpoint.save(str(tmp_path / "ckpt"))
+    params = experiment(task={"init_checkpoint": str(tmp_path), "init_checkpoint_optimizer": loads})
+    trainer = make_trainer(params, task_cls=task_cls, evaluate=False)
+    trainer.initialize()
+    trainer.train(tf.constant(1))
+    for trained, loaded in zip(
+        trainer.model.get_weights(), source.model.get_weights(), strict=True
+    ):
+        # With Adam, a weight moves by a few learning rates at most.
+        np.testing.assert_allclose(trained, loaded, atol=0.1)

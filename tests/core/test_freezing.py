@@ -72,6 +72,33 @@ def test_single_weight_can_be_frozen_in_a_layer_that_trains(experiment, tmp_path
     }
 
 
+class _EqualLayersTask(NetTask):
+    """A task with a model of equal layers, which only the numbers in their names tell apart."""
+
+    def build_model(self) -> keras.Model:
+        return keras.Sequential([keras.Input((2,)), *(keras.layers.Dense(2) for _ in range(3))])
+
+    @classmethod
+    def create_optimizer(cls, *args: Any, **kwargs: Any) -> keras.optimizers.Optimizer:
+        return keras.optimizers.Adam()
+
+
+def test_resume_that_freezes_another_layer_of_equal_shape_raises_checkpoint_error(
+    experiment, tmp_path
+) -> None:
+    def train(steps: int, freeze: list[str]) -> None:
+        params = experiment(trainer={"train_steps": steps, "freeze": freeze})
+        task = _EqualLayersTask(params.task)
+        train_lib.run_experiment(
+            None, task, "train", params, str(tmp_path), allow_config_change=True
+        )
+
+    train(1, ["dense_1/"])
+    train(2, ["dense_1/"])
+    with pytest.raises(errors.CheckpointError, match=r"weights\[4\].* for `model.weights\[2\]"):
+        train(3, ["dense_2/"])
+
+
 def test_layer_is_not_trainable_if_freeze_patterns_match_all_its_weights() -> None:
     model = _model()
     model_building.freeze(model, ["norm/gamma", "norm/beta", "norm/moving"])

@@ -370,6 +370,42 @@ def test_evaluation_data_are_read_locally_if_the_tf_data_service_would_repeat_ex
         assert len(np.concatenate(batches(dataset))) == 32 // pipelines
 
 
+def test_tf_data_service_workers_that_read_the_same_data_read_it_in_different_orders(folder):
+    service = tf.data.experimental.service
+    dispatcher = service.DispatchServer()
+    config = service.WorkerConfig(dispatcher.target.split("://")[1], heartbeat_interval_ms=10)
+    workers = [service.WorkerServer(config) for _ in range(2)]
+    # A single file of another `dataset_fn` can't be divided among the workers.
+    read = reader(
+        folder,
+        input_path=f"{folder}/train-0",
+        global_batch_size=8,
+        is_training=True,
+        enable_tf_data_service=True,
+        tf_data_service_address=dispatcher.target,
+        stages={"dataset_fn": lambda file: tf.data.TFRecordDataset(file)},
+    )
+    with position.begin_at(batch=0, seed=7):
+        dataset = read.read()
+    # If the workers read in the same order, most batches would come from both of them.
+    seen = [batch.tobytes() for batch in batches(dataset, 60)]
+    assert len(set(seen)) >= 58
+    del workers
+
+
+@pytest.mark.parametrize("fields", [{}, {"cache": True}, {"seed": 3}])
+def test_workers_that_all_read_all_data_train_on_different_batches(folder, fields):
+    def read(batch, pipeline):
+        with position.begin_at(batch=batch, seed=7):
+            read = reader(folder, is_training=True, sharding=False, **fields)
+            dataset = read.read(tf.distribute.InputContext(2, pipeline, 2))
+        return np.array(batches(dataset, 12 - batch))
+
+    unbroken = [read(0, pipeline) for pipeline in (0, 1)]
+    assert (unbroken[0] != unbroken[1]).any(axis=1).all()
+    np.testing.assert_array_equal(read(5, 1), unbroken[1][5:])
+
+
 def test_skip_bad_records_with_the_tf_data_service_raises(folder):
     fields = {"enable_tf_data_service": True, "tf_data_service_address": "grpc://a:1"}
     with pytest.raises(errors.ConfigValueError, match="they can't run Python"):

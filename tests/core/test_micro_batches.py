@@ -1,10 +1,13 @@
+import keras
 import pytest
 import tensorflow as tf
 
 from official_lite.common import errors
 from official_lite.core import base_trainer, train_data
+from official_lite.modeling import distributed_gradients
+from official_lite.modeling.optimization import optimizer_factory
 from tests import rounding
-from tests.line_experiment import BATCH_SIZE
+from tests.line_experiment import BATCH_SIZE, LineTask
 
 
 def _losses(trainer: base_trainer.Trainer, steps: int = 5) -> list[float]:
@@ -64,3 +67,61 @@ def test_micro_batch_size_must_be_divisible_by_the_number_of_replicas(experiment
     assert train_data.micro_batch_data(params, num_replicas=1).global_batch_size == 3
     with pytest.raises(errors.ConfigValueError, match="is 6; expected a multiple of 4"):
         train_data.micro_batch_data(params, num_replicas=2)
+
+
+@pytest.mark.parametrize(
+    "flag", [{"skip_gradients_aggregation": True}, {"experimental_aggregate_gradients": False}]
+)
+def test_micro_batches_whose_gradients_the_task_sums_train_like_those_the_optimizer_sums(
+    experiment, make_trainer, two_replicas, flag
+) -> None:
+    class SumsItself(LineTask):
+        def train_step(self, inputs, model, optimizer, metrics=None):
+            features, labels = inputs
+            with tf.GradientTape() as tape:
+                loss = self.build_losses(labels, model(features, training=True))
+                share = loss / tf.distribute.get_strategy().num_replicas_in_sync
+            gradients = tape.gradient(share, model.trainable_variables)
+            summed = distributed_gradients.sum_over_replicas(gradients)
+            optimizer.apply_gradients(zip(summed, model.trainable_variables, strict=True), **flag)
+            return {self.loss: loss}
+
+    params = experiment(trainer={"grad_accum_steps": 2})
+    expected = _losses(make_trainer(params, evaluate=False))
+    with two_replicas.scope():
+        trainer = make_trainer(params, task_cls=SumsItself, evaluate=False)
+    rounding.assert_close(_losses(trainer), expected, roundings=len(expected) * BATCH_SIZE)
+
+
+def test_second_optimizer_of_a_task_with_micro_batches_raises_an_error_that_names_it(
+    experiment, make_trainer
+) -> None:
+    class TwoOptimizers(LineTask):
+        def build_model(self):
+            model = super().build_model()
+            adam = keras.optimizers.Adam(name="critic")
+            self.critic_optimizer = optimizer_factory.prepare_optimizer(adam, model)
+            return model
+
+        def train_step(self, inputs, model, optimizer, metrics=None):
+            super().train_step(inputs, model, optimizer, metrics)
+            return super().train_step(inputs, model, self.critic_optimizer, metrics)
+
+    def train(num_micro_batches: int) -> None:
+        params = experiment(trainer={"grad_accum_steps": num_micro_batches})
+        trainer = make_trainer(params, task_cls=TwoOptimizers, evaluate=False)
+        trainer.train(tf.constant(1))
+
+    train(1)
+    with pytest.raises(errors.ConfigValueError, match=r"The optimizer `critic` .* to 1"):
+        train(2)
+
+
+def test_micro_batches_with_parameter_servers_raise_before_training(
+    experiment, monkeypatch
+) -> None:
+    strategy_cls = tf.distribute.ParameterServerStrategy
+    strategy = strategy_cls.__new__(strategy_cls)  # This starts no servers.
+    monkeypatch.setattr(tf.distribute, "get_strategy", lambda: strategy)
+    with pytest.raises(errors.ConfigValueError, match=r"`trainer\.grad_accum_steps` is 2, but"):
+        train_data.build_accumulator(experiment(trainer={"grad_accum_steps": 2}), None, None)

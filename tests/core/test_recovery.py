@@ -2,6 +2,8 @@
 
 import json
 import math
+import os
+import signal
 import types
 
 import keras
@@ -10,7 +12,7 @@ import pytest
 import tensorflow as tf
 
 from official_lite import orbit, telemetry
-from official_lite.common import errors
+from official_lite.common import errors, preemption
 from official_lite.core import actions as recovery
 from official_lite.core import base_trainer, train_lib
 from official_lite.data import position
@@ -163,6 +165,28 @@ def test_recovery_skips_both_batches_of_a_bad_step_that_draws_two_batches(
     assert "step 7, which drew batches 12 to 13" in caplog.text
     np.testing.assert_array_equal(model.dense.kernel, other.dense.kernel)
     np.testing.assert_array_equal(model.dense.bias, other.dense.bias)
+
+
+def test_run_killed_after_a_recovery_skips_the_bad_batches_when_it_resumes(
+    experiment, make_task, tmp_path
+) -> None:
+    begun = []
+
+    def kill(hook):
+        # The second time, recovery has returned to step 4 and has skipped the batches.
+        begun.append(hook.controller.step)
+        if len(begun) == 2:
+            raise ConnectionError
+
+    params = experiment(trainer=RECOVERING)
+    killing = orbit.hooks.LambdaHook(before_step=kill, every_n_steps=8)
+    task = _poison(make_task(params), losses=[6])
+    arguments = (None, task, "train", params, str(tmp_path / "killed"))
+    with pytest.raises(ConnectionError):
+        train_lib.run_experiment(*arguments, hooks=[killing])
+    model, _ = _run(params, _poison(make_task(params), losses=[6]), tmp_path / "killed")
+    other, _ = _run(params, _poison(make_task(params), left_out=range(4, 7)), tmp_path / "other")
+    np.testing.assert_array_equal(model.dense.kernel, other.dense.kernel)
 
 
 @pytest.mark.slow
@@ -421,6 +445,54 @@ def test_hooks_end_as_in_an_unbroken_run_if_the_blow_up_does_not_recur(
             output["training_loss"] = math.nan
 
     assert train("recovered", spoil_once) == train("unbroken")
+
+
+class _SearchIsStopped(base_trainer.Trainer):
+    """A trainer that gets SIGTERM when recovery has repeated a step."""
+
+    def train(self, num_steps):
+        output = super().train(num_steps)
+        if int(num_steps) == 1:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return output
+
+
+@pytest.mark.parametrize("precedes_search", [False, True])
+def test_signal_that_stops_the_search_for_the_bad_step_saves_no_state_of_the_search(
+    experiment, make_trainer, tmp_path, precedes_search
+) -> None:
+    def spoil(output):
+        output["training_loss"] = math.nan
+
+    ended = []
+    hook = orbit.hooks.LambdaHook(
+        # In the middle of an interval, whose report then starts the search.
+        after_step=lambda _: os.kill(os.getpid(), signal.SIGTERM),
+        after_train=lambda _, success: ended.append(success),
+        every_n_steps=2 if precedes_search else 0,
+    )
+    params = experiment(trainer=RECOVERING)
+    cls = base_trainer.Trainer if precedes_search else _SearchIsStopped
+    trainer = make_trainer(params, cls, evaluate=False)
+    arguments = (None, trainer.task, "train", params, str(tmp_path))
+    with preemption.catch_signals(), pytest.raises(errors.PreemptedError):
+        train_lib.run_experiment(*arguments, trainer=trainer, train_actions=[spoil], hooks=[hook])
+    assert ended == [True]
+    assert sorted(path.name for path in tmp_path.glob("ckpt-*.index")) == ["ckpt-0.index"]
+    # The resumed run repeats the blow-up, which then counts.
+    assert json.loads((tmp_path / recovery.RECORD_NAME).read_text()) == {"blow_ups": []}
+
+
+# Keras itself triggers this warning with NumPy 2.
+@pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
+def test_keras_terminate_on_nan_does_not_stop_a_run_that_has_recovered(
+    experiment, make_task, tmp_path
+) -> None:
+    params = experiment(trainer=RECOVERING)
+    task = _poison(make_task(params), losses=[6])
+    callback = orbit.hooks.KerasCallback(keras.callbacks.TerminateOnNaN())
+    train_lib.run_experiment(None, task, "train", params, str(tmp_path), hooks=[callback])
+    assert (tmp_path / "ckpt-12.index").exists()
 
 
 def test_search_for_the_bad_step_of_a_run_that_ends_keeps_the_best_checkpoint(

@@ -2,7 +2,7 @@
 
 import logging
 import pathlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import keras
@@ -381,6 +381,55 @@ def test_keras_callbacks_and_hook_variables_resume_exactly(tmp_path) -> None:
     assert unbroken[0] == 9
     for expected, got in zip(unbroken, resumed, strict=True):
         np.testing.assert_array_equal(got, expected)
+
+
+def _train_at_rate(
+    directory: pathlib.Path,
+    rate: float,
+    steps: int,
+    wrap: Callable[[Any], Any],
+    halves_rate: bool = False,
+) -> float:
+    """Train up to step `steps` with a constant rate in the config, and return the last rate."""
+    rates = []
+
+    class Task(ArrayTask):
+        @classmethod
+        def create_optimizer(cls, *args: Any, **kwargs: Any) -> Any:
+            rates.append(super().create_optimizer(*args, **kwargs))
+            return wrap(rates[0])
+
+    def halve(_: orbit.Hook) -> None:
+        rates[0].learning_rate = rates[0].learning_rate / 2
+
+    params = line_experiment.line_experiment(
+        trainer={
+            "train_steps": steps,
+            "optimizer_config": {"learning_rate": {"constant": {"learning_rate": rate}}},
+        },
+        runtime={"execution": "graph"},
+    )
+    hook = orbit.hooks.LambdaHook(before_train=halve if halves_rate else None)
+    train_lib.run_experiment(
+        None,
+        Task(params.task),
+        "train",
+        params,
+        str(directory),
+        hooks=[hook],
+        allow_config_change=True,
+    )
+    return float(rates[0].learning_rate)
+
+
+@pytest.mark.parametrize("wrap", [lambda one: one, keras.optimizers.LossScaleOptimizer])
+def test_resumed_run_uses_a_constant_learning_rate_that_the_config_has_changed(
+    wrap, tmp_path
+) -> None:
+    assert _train_at_rate(tmp_path, 0.5, 4, wrap, halves_rate=True) == 0.25
+    assert _train_at_rate(tmp_path, 0.5, 5, wrap) == 0.25, "the config is unchanged"
+    assert _train_at_rate(tmp_path, 0.125, 6, wrap) == 0.125
+    assert _train_at_rate(tmp_path, 0.125, 7, wrap) == 0.125
 
 
 @pytest.mark.parametrize(

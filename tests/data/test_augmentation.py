@@ -1,5 +1,6 @@
 """Augmentation by Keras layers: images after a resume, mixed labels, and errors."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import keras
@@ -48,6 +49,23 @@ def test_labels_mixed_by_cutmix_still_sum_to_one() -> None:
     (_, labels), *_ = _batches({"class_name": "CutMix"}, end=1)
     rounding.assert_close(labels.sum(-1), np.ones(8), roundings=4)
     assert ((labels > 0) & (labels < 1)).any()
+
+
+@pytest.fixture(params=["mixed_bfloat16", "mixed_float16"])
+def mixed_precision(request: pytest.FixtureRequest) -> Iterator[None]:
+    before = keras.config.dtype_policy()
+    keras.config.set_dtype_policy(request.param)
+    yield
+    keras.config.set_dtype_policy(before)
+
+
+@pytest.mark.usefixtures("mixed_precision")
+def test_images_and_labels_are_augmented_in_float32_when_training_in_mixed_precision() -> None:
+    rand_augment = {"class_name": "RandAugment", "config": {"num_ops": 1}}
+    (batch,) = _batches(FLIP, rand_augment, keras.layers.MixUp(), {"class_name": "CutMix"}, end=1)
+    assert [part.dtype for part in batch] == [np.float32, np.float32]
+    assert np.isfinite(batch[0]).all()
+    rounding.assert_close(batch[1].sum(-1), np.ones(8), roundings=8)
 
 
 def test_augmentation_layers_are_created_from_config_mappings() -> None:

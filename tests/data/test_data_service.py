@@ -48,14 +48,21 @@ def test_missing_or_contradictory_data_service_options_are_refused(kwargs, named
         options(**kwargs)
 
 
-def test_data_service_job_name_is_unique_to_the_process_unless_the_job_is_shared():
-    own = options(batch_size=8)
-    assert own.unique_job_name.startswith("job_bs8_")
-    assert own == options(batch_size=8)
-    assert own.unique_job_name != options(batch_size=16).unique_job_name
+def test_data_service_job_has_a_name_only_if_it_is_shared():
+    assert options(batch_size=8).shared_job_name is None
     shared = options(shared_by_trainers=True, trainer_id="a", before_batching=True)
-    assert shared.unique_job_name == "job"
-    assert options(round_robin=True, batch_size=8).unique_job_name == "job_bs8"
+    assert shared.shared_job_name == "job"
+    assert options(round_robin=True, batch_size=8).shared_job_name == "job_bs8"
+
+
+def test_training_and_validation_data_with_equal_options_do_not_mix_in_the_data_service(address):
+    same = options(address, batch_size=8, shares_files=True)
+    training = data_service.distribute(tf.data.Dataset.range(1000).repeat(), same)
+    elements = training.as_numpy_iterator()
+    next(elements)
+    validation = data_service.distribute(tf.data.Dataset.range(2000, 2005), same)
+    assert sorted(validation.take(100).as_numpy_iterator()) == [2000, 2001, 2002, 2003, 2004]
+    assert max(itertools.islice(elements, 100)) < 1000
 
 
 def test_each_data_worker_reads_all_files_unless_workers_share_them(address):

@@ -102,6 +102,14 @@ def test_each_pipeline_resumes_within_its_own_share_of_the_records(files, num_fi
     assert whole[:1] != other[:1]
 
 
+@pytest.mark.parametrize("first", [1, 4, 5, 7])
+def test_resume_counts_a_file_that_is_listed_twice_twice(files, first):
+    # With fewer files than pipelines, each pipeline takes every n-th record of all files.
+    files, context = [files[1], files[1]], _context(1, 3)
+    rest = _read(files, 8, context, first_record=first)
+    assert rest == _read(files, first + 8, context)[first:]
+
+
 def test_input_pipelines_together_read_each_record_of_an_epoch_once(files):
     parts = [_read(files, 100, _context(index, 2)) for index in range(2)]
     sizes = [len(set(parts[0][:n])) for n in range(15)]

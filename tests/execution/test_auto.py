@@ -1,3 +1,4 @@
+import contextlib
 import json
 import logging
 from typing import Any
@@ -23,6 +24,17 @@ class EndlessTask(LineTask):
             return dataset
         examples = dataset.unbatch().repeat().shuffle(16, seed=3)
         return examples.batch(params.global_batch_size, drop_remainder=True)
+
+
+class NumberedTask(LineTask):
+    """A task whose loss in batch n of the data is n * n, as long as the weights are zero."""
+
+    def build_inputs(self, params, input_context=None) -> tf.data.Dataset:
+        numbers = tf.data.Dataset.range(10**9)
+        return numbers.map(lambda n: (tf.zeros([8, 2]), tf.fill([8, 1], float(n) + 1.0)))
+
+
+WITHOUT_UPDATES = {"learning_rate": {"constant": {"learning_rate": 0.0}}}
 
 
 class NotForXlaTask(EndlessTask):
@@ -123,14 +135,8 @@ def test_auto_execution_compiles_evaluation_only_if_it_has_enough_steps(
 def test_benchmark_of_execution_modes_does_not_consume_training_batches(
     experiment, make_trainer, monkeypatch
 ) -> None:
-    class Counting(LineTask):
-        def build_inputs(self, params, input_context=None) -> tf.data.Dataset:
-            numbers = tf.data.Dataset.range(10**9)
-            return numbers.map(lambda n: (tf.zeros([8, 2]), tf.fill([8, 1], float(n) + 1.0)))
-
-    constant = {"learning_rate": {"constant": {"learning_rate": 0.0}}}
-    params = experiment(trainer={"optimizer_config": constant})
-    trainer = make_trainer(params, task_cls=Counting, evaluate=False)
+    params = experiment(trainer={"optimizer_config": WITHOUT_UPDATES})
+    trainer = make_trainer(params, task_cls=NumberedTask, evaluate=False)
     _pretend(monkeypatch, trainer, graph=1e-3, xla_loop=1e-4)
     assert auto.choose_execution(trainer, LONG).execution == "xla_loop"
     losses = [float(trainer.train(tf.constant(1))["training_loss"]) for _ in range(6)]
@@ -259,6 +265,23 @@ def test_short_training_run_writes_no_execution_record(experiment, make_task, tm
     params = experiment()
     _run(params, make_task(params, EndlessTask), tmp_path)
     assert not (tmp_path / "execution.json").exists()
+
+
+def test_training_pass_by_pass_in_a_recorded_execution_mode_reads_each_batch_once(
+    experiment, make_task, tmp_path
+) -> None:
+    record = {"execution": "graph", "reason": "XLA failed", "train_steps": 8}
+    (tmp_path / "execution.json").write_text(json.dumps(record))
+    params = experiment(trainer={"optimizer_config": WITHOUT_UPDATES})
+    runner = train_lib.OrbitExperimentRunner(
+        None, make_task(params, NumberedTask), "train", params, str(tmp_path)
+    )
+    losses = []
+    with contextlib.closing(runner):
+        for last_step in (1, 2, 3):
+            runner.controller.train(last_step)
+            losses.append(float(runner.controller.train_logs["training_loss"]))
+    assert losses == [1.0, 4.0, 9.0]
 
 
 def test_recorded_execution_mode_that_two_replicas_do_not_support_is_replaced_by_graph(

@@ -64,6 +64,42 @@ def test_second_order_gradient_of_a_task_matches_the_numeric_gradient(
     np.testing.assert_allclose(found, numeric, rtol=0.02, atol=2e-3)
 
 
+def _scaled_loss(toy_task, factor):
+    class Scaled(toy_task):
+        def build_losses(self, labels, model_outputs, aux_losses=None):
+            return factor * super().build_losses(labels, model_outputs, aux_losses)
+
+    return Scaled
+
+
+@pytest.mark.sample(1)
+@pytest.mark.parametrize("order", ["first", "second", "finite_difference"])
+def test_alpha_learns_in_float16_from_a_loss_whose_gradients_are_tiny(
+    order, experiment, make_trainer, toy_task
+) -> None:
+    found = []
+    for dtype, policy in (("float32", "float32"), ("float16", "mixed_float16")):
+        keras.mixed_precision.set_dtype_policy(policy)
+        params = experiment(trainer=_darts(order), runtime={"mixed_precision_dtype": dtype})
+        trainer = make_trainer(params, task_cls=_scaled_loss(toy_task, 1e-8))
+        train, val = _batches()
+        inputs = {one_shot_trainer.TRAIN: train, one_shot_trainer.VAL: val}
+        found.append(_gradients(trainer, inputs))
+    np.testing.assert_allclose(found[1], found[0], rtol=0.05, atol=0.01 * np.abs(found[0]).max())
+
+
+def test_alpha_stays_unchanged_if_its_float16_gradient_overflows(
+    experiment, make_trainer, toy_task, two_replicas
+) -> None:
+    keras.mixed_precision.set_dtype_policy("mixed_float16")
+    params = experiment(runtime={"mixed_precision_dtype": "float16"})
+    trainer = make_trainer(params, strategy=two_replicas, task_cls=_scaled_loss(toy_task, 1e9))
+    before = [alpha.numpy() for alpha in trainer.alphas]
+    with two_replicas.scope():
+        trainer.train(tf.constant(1))
+    np.testing.assert_array_equal([alpha.numpy() for alpha in trainer.alphas], before)
+
+
 def test_second_order_darts_has_a_finite_loss_with_batch_norm_and_dropout(
     experiment, make_trainer
 ) -> None:

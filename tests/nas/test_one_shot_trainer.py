@@ -10,7 +10,7 @@ from official_lite import nas, orbit
 from official_lite.checkpoint import latest
 from official_lite.common import errors
 from official_lite.config import parsing
-from official_lite.core import base_trainer, trainer_factory
+from official_lite.core import base_trainer, input_reader, trainer_factory
 from official_lite.core import config_definitions as cfg
 from official_lite.data import arrays, position
 from official_lite.modeling.hyperparams import yaml_io
@@ -94,6 +94,18 @@ def test_search_in_bfloat16_keeps_float32_alphas_and_finite_losses(
         assert {alpha.dtype for alpha in trainer.alphas} == {"float32"}
 
 
+def test_nonfinite_alpha_ends_a_search_like_a_nonfinite_weight(
+    experiment, run_toy, tmp_path
+) -> None:
+    def spoil(hook):
+        hook.controller.trainer.alphas[0].assign([np.nan, 0.0, 0.0])
+
+    hook = orbit.hooks.LambdaHook(after_step=spoil, every_n_steps=3)
+    params = experiment("proxyless", trainer={"one_shot": {"warmup_steps": 100}})
+    with pytest.raises(errors.DivergedError, match=r"these variables are not: .*first"):
+        run_toy(params, tmp_path, hooks=[hook])
+
+
 def test_each_search_step_updates_first_only_alpha_and_then_only_the_weights(
     experiment, make_trainer
 ) -> None:
@@ -150,6 +162,65 @@ def test_arch_json_is_written_at_checkpoints_but_not_after_a_failure(
     assert set(content["arch"]) == {"first", "second"}
     step, probs = architecture.read_history(str(tmp_path))[-1]
     assert (step, probs) == (content["step"], content["probs"])
+
+
+class _BlowUp(orbit.Hook):
+    """A hook that changes the first alpha at step 6, and makes a weight NaN at step 7, once."""
+
+    every_n_steps = 1
+
+    def __init__(self):
+        self._is_done = False
+
+    def after_step(self):
+        if self._is_done:
+            return
+        if self.controller.step == 6:
+            self.trainer.alphas[0].assign([9.0, 0.0, 0.0])
+        if self.controller.step == 7:
+            self.trainer.model.trainable_variables[-1].assign([np.nan])
+            self._is_done = True
+
+
+def test_history_of_a_recovered_search_has_no_probabilities_of_discarded_steps(
+    experiment, run_toy, tmp_path
+) -> None:
+    params = experiment(trainer={"validation_interval": 6, "recovery_max_trials": 1})
+    run_toy(params, tmp_path, mode="train_and_eval", hooks=[_BlowUp()])
+    lines = (tmp_path / architecture.HISTORY_FILE).read_text().splitlines()
+    probs = {line["step"]: max(line["probs"]["first"]) for line in map(json.loads, lines)}
+    assert len(probs) == len(lines)
+    assert probs[6] < 0.5
+
+
+def test_search_averages_weights_with_exact_statistics_of_the_batches_that_train_them(
+    experiment, run_toy, tmp_path
+) -> None:
+    params = experiment("darts", task={"batch_norm": True})
+    hooks = [
+        orbit.hooks.StochasticWeightAveraging(4, every_n_steps=2, recalibration_steps=2),
+        orbit.hooks.PreciseBatchNorm(num_steps=2),
+    ]
+    run_toy(params, tmp_path, mode="train_and_eval", hooks=hooks)
+    assert latest.latest_checkpoint(str(tmp_path / "swa")).endswith("ckpt-8")
+
+
+@pytest.mark.parametrize(
+    "divided", [{"grad_accum_steps": 2}, {"fit_memory": True}, {"virtual_replicas": 2}]
+)
+def test_trainer_of_a_search_trains_a_found_architecture_in_parts_like_a_plain_trainer(
+    divided, experiment, make_trainer
+) -> None:
+    weights = []
+    for name in ("darts", None):
+        arch = {"first": "tanh", "second": "linear"}
+        trainer = make_trainer(experiment(name, task={"arch": arch}, trainer=divided))
+        trainer.train(tf.constant(2))
+        weights.append([weight.numpy() for weight in trainer.model.trainable_variables])
+    for one, other in zip(*weights, strict=True):
+        np.testing.assert_array_equal(one, other)
+    with pytest.raises(errors.ConfigValueError, match="overrides `train_step`"):
+        make_trainer(experiment("darts", trainer=divided))
 
 
 def _model_and_optimizer(averages=False):
@@ -254,6 +325,57 @@ def test_train_and_val_streams_split_all_examples_without_overlap() -> None:
     assert not train & val
     assert train | val == set(range(20))
     assert len(batches[0]["train"]) == len(batches[0]["val"]) == 4
+
+
+def _records(directory, num_files):
+    for number in range(num_files):
+        records = [str(row) for row in range(20) if row % num_files == number]
+        with tf.io.TFRecordWriter(str(directory / f"{number}.tfrecord")) as writer:
+            for record in records:
+                writer.write(record)
+        (directory / f"{number}.csv").write_text("\n".join(["x", *records]))
+
+    def read_records(params, input_context=None):
+        params = params.replace(input_path=str(directory / "*.tfrecord"), shuffle_buffer_size=5)
+        reader = input_reader.InputReader(params, parser_fn=tf.strings.to_number)
+        return reader.read(input_context)
+
+    def read_rows(params, input_context=None):
+        params = params.replace(
+            input_path=str(directory / "*.csv"), source="csv", shuffle_buffer_size=5
+        )
+        return input_reader.InputReader(params, parser_fn=lambda row: row["x"]).read(input_context)
+
+    return {"records": read_records, "rows": read_rows}
+
+
+@pytest.mark.sample(2)
+@pytest.mark.parametrize("pipelines", [1, 2])
+@pytest.mark.parametrize(
+    ("kind", "num_files"),
+    [("arrays", 1), ("records", 1), ("records", 5), ("rows", 1), ("rows", 5)],
+)
+def test_halves_have_the_same_examples_in_every_epoch_also_after_a_resume(
+    kind, num_files, pipelines, tmp_path
+) -> None:
+    build_inputs = {"arrays": _build_inputs, **_records(tmp_path, num_files)}[kind]
+    build = one_shot_trainer.build_streams(build_inputs)
+
+    def batches_from(batch, pipeline):
+        context = tf.distribute.InputContext(pipelines, pipeline, pipelines)
+        with position.begin_at(batch, seed=7) as begin:
+            dataset = build(_config().replace(global_batch_size=pipelines), context)
+        assert begin.is_kept
+        return _take(dataset, 60 - batch)
+
+    found = []
+    for pipeline in range(pipelines):
+        batches = batches_from(0, pipeline)
+        assert batches[33:] == batches_from(33, pipeline)
+        found += batches
+    train, val = ({x for batch in found for x in batch[name]} for name in ("train", "val"))
+    assert not train & val
+    assert train | val == set(range(20))
 
 
 @pytest.mark.sample(2)

@@ -1,12 +1,14 @@
 import math
+import os
+import signal
 
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from official_lite import nas
-from official_lite.common import errors
+from official_lite import nas, orbit
+from official_lite.common import errors, preemption
 from official_lite.core import train_lib
 from official_lite.modeling.optimization import ema_optimizer
 
@@ -152,3 +154,25 @@ def test_search_without_any_finite_rating_raises_diverged_error(
     with pytest.raises(errors.DivergedError, match="None of the 4 rated architectures"):
         train_lib.run_experiment(None, task(params.task), "train", params, str(tmp_path))
     assert not (tmp_path / "arch.json").exists()
+
+
+def test_interrupted_search_ends_without_ranking_architectures(
+    experiment, run_toy, tmp_path
+) -> None:
+    interrupt = orbit.hooks.LambdaHook(
+        after_step=lambda hook: os.kill(os.getpid(), signal.SIGTERM), every_n_steps=4
+    )
+    params = experiment("spos", trainer={"train_steps": 1000})
+    with preemption.catch_signals(), pytest.raises(errors.PreemptedError):
+        run_toy(params, tmp_path, hooks=[interrupt])
+    assert not (tmp_path / "arch.json").exists()
+
+
+def test_evaluation_of_a_finished_search_warns_that_it_uses_another_path(
+    experiment, run_toy, tmp_path, caplog
+) -> None:
+    params = experiment("spos", trainer={"train_steps": 4})
+    run_toy(params, tmp_path, mode="train_and_eval")
+    assert "train a run whose `task.arch`" not in caplog.text
+    run_toy(params, tmp_path, mode="eval")
+    assert "train a run whose `task.arch`" in caplog.text

@@ -158,13 +158,19 @@ def test_resumed_paddlerec_run_trains_only_the_remaining_passes(ends_of) -> None
     assert ends_of() == [*range(8, 25, 2), 25]
 
 
+@hook_factory.register_hook("tests/stops_at_step_3")
+class _Stopping(orbit.Hook):
+    every_n_steps = 1
+
+    def after_step(self):
+        if self.controller.step == 3:
+            self.controller.request_stop("enough")
+
+
 def test_requested_stop_ends_the_current_pass_and_skips_the_remaining_passes(ends_of) -> None:
-    class Stopping(orbit.Hook):
-        every_n_steps = 1
-
-        def after_step(self):
-            if self.controller.step == 3:
-                self.controller.request_stop("enough")
-
-    hook_factory.register_hook("tests/stops_at_step_3")(Stopping)
     assert ends_of(hooks=["tests/stops_at_step_3"], steps_per_loop=1) == [2, 3]
+
+
+def test_paddlerec_run_resumed_within_a_pass_completes_that_pass_first(ends_of) -> None:
+    ends_of(hooks=["tests/stops_at_step_3"], steps_per_loop=1)
+    assert ends_of(steps_per_loop=1) == [*range(4, 25, 2), 25]

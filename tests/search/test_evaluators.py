@@ -287,6 +287,34 @@ def functional() -> keras.Model:
     return keras.Model(inputs, _open_layer()(inputs))
 
 
+def with_nested_choices() -> keras.Model:
+    def inner() -> keras.layers.Layer:
+        candidates = {"3": lambda: keras.layers.Dense(3), "4": lambda: keras.layers.Dense(4)}
+        return nas.LayerChoice(candidates, label="inner")
+
+    def deep() -> keras.Model:
+        return keras.Sequential([nas.Repeat(lambda _: inner(), (0, 1), label="depth")])
+
+    inputs = keras.Input((2,))
+    outer = nas.LayerChoice({"skip": keras.layers.Identity, "deep": deep}, label="outer")
+    return keras.Model(inputs, outer(inputs))
+
+
+def test_trials_may_choose_options_inside_candidates_that_they_do_not_use(tmp_path) -> None:
+    space = {"outer": ["skip", "deep"], "depth": [0, 1], "inner": ["3", "4"]}
+    trainer = search.FunctionalTrainer(lambda model: model.count_params())
+    experiment = search.Experiment(
+        with_nested_choices, trainer, space, "grid", direction="minimize"
+    )
+    study = experiment.run(str(tmp_path))
+    assert sorted(trial.value for trial in study.trials) == [0, 0, 0, 0, 0, 0, 9, 12]
+    with (
+        pytest.raises(errors.ConfigValueError, match=r"no choice `iner`\. Did you mean `inner`"),
+        nas.fixed_arch({"outer": "skip", "iner": "3"}),
+    ):
+        with_nested_choices()
+
+
 @pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("base_model", "sizes", "strategy", "devices"),

@@ -43,7 +43,11 @@ def build_dataset(
     examples = numbered.map(_seed_each(random_images.seed_of(params))).unbatch()
     images = examples.map(change, num_parallel_calls=os.cpu_count(), deterministic=True)
     size = replicas.per_replica_batch_size(params.global_batch_size, input_context)
-    return images.batch(size, drop_remainder=True).prefetch(2)
+    batches = images.batch(size, drop_remainder=True)
+    # The new batches hold the images of the encoded ones, so they also begin at the position. After
+    # `unbatch`, `position.keep` could not know this, and would decode all earlier images again.
+    position.mark_begin(batches)
+    return batches.prefetch(2)
 
 
 def _read(

@@ -16,9 +16,9 @@ import tensorflow as tf
 
 from official_lite.common import errors, user_code
 from official_lite.data import length
-from official_lite.data.sources.registry import Source
+from official_lite.data.sources.registry import Columns, Source
 
-__all__ = ["EpochOrder", "read_batches"]
+__all__ = ["EpochOrder", "read_batches", "select"]
 
 # The number of windows in progress: while one is converted, the next is read.
 _WINDOWS_AT_ONCE = 2
@@ -205,6 +205,35 @@ def read_batches(
     if repeat:
         length.set_epoch_length(batches, Fraction(order.num_rows(0), batch_size))
     return batches
+
+
+def select(source: Source, part: slice, num_pipelines: int) -> Source:
+    """Return a part of a source: whole chunks if all pipelines get one, or else rows of each chunk.
+
+    Args:
+        source: The source.
+        part: The slice of the chunks or of the rows of each chunk.
+        num_pipelines: The number of pipelines that share the part.
+    """
+    return source if part.step == 1 else _Part(source, part, num_pipelines)
+
+
+class _Part(Source):
+    def __init__(self, source: Source, part: slice, num_pipelines: int) -> None:
+        all_chunks = range(len(source.chunk_rows))
+        has_enough_chunks = len(all_chunks) >= part.step * num_pipelines
+        self._source = source
+        self._chunks = all_chunks[part] if has_enough_chunks else all_chunks
+        self._rows = slice(None) if has_enough_chunks else part
+        self.has_columns = source.has_columns  # type: ignore[misc]
+        self.files = source.files
+        self.specs = source.specs
+        counts = [len(range(source.chunk_rows[chunk])[self._rows]) for chunk in self._chunks]
+        self.chunk_rows = np.array(counts, np.int64)
+
+    def read(self, chunk: int) -> Columns:
+        columns = self._source.read(self._chunks[chunk])
+        return {name: values[self._rows] for name, values in columns.items()}
 
 
 class _WindowReader:

@@ -8,8 +8,9 @@ import keras
 import tensorflow as tf
 
 from official_lite.common.keras_variables import local_values
+from official_lite.modeling import distributed_gradients
 
-__all__ = ["AdamWeightDecay", "ScheduleFreeAdamW", "matches_any"]
+__all__ = ["AdamWeightDecay", "ScheduleFreeAdamW", "matches_any", "restart_averaging"]
 
 
 @keras.saving.register_keras_serializable("official_lite")
@@ -92,10 +93,7 @@ class AdamWeightDecay(keras.optimizers.AdamW):
 
 @keras.saving.register_keras_serializable("official_lite")
 class ScheduleFreeAdamW(keras.optimizers.ScheduleFreeAdamW):
-    """Keras' optimizer of the same name (https://arxiv.org/abs/2405.15682), with two corrections.
-
-    Keras copies the weights when the optimizer is built. Weights that are loaded later, such as
-    those of `task.init_checkpoint`, would be pulled back to the random initial weights.
+    """Keras' optimizer of the same name (https://arxiv.org/abs/2405.15682), with a correction.
 
     With TensorFlow, Keras 3.15 reads the old momentum after it has assigned the new one, so that
     `beta_1` has no effect.
@@ -120,11 +118,24 @@ class ScheduleFreeAdamW(keras.optimizers.ScheduleFreeAdamW):
         average += (self.beta_1 * momentum - average) / step
         self.assign(variable, average + (1.0 - self.beta_1) * momentum)
 
-    def follow_weights(self) -> None:
-        """Restart the averaging at the current weights."""
-        for weight, momentum in zip(self._trainable_variables, self._momentums, strict=True):
-            for one, other in zip(local_values(weight), local_values(momentum), strict=True):
-                other.assign(one.read_value())
+
+def restart_averaging(optimizer: keras.optimizers.Optimizer) -> None:
+    """Make schedule-free optimizers restart their averaging at the current weights.
+
+    Keras copies the weights when such an optimizer is built. Weights that are loaded later, such as
+    those of `task.init_checkpoint`, would be pulled back to the random initial weights.
+
+    Args:
+        optimizer: Any optimizer. It and the optimizers inside it change only if they are
+            schedule-free and built.
+    """
+    for one in distributed_gradients.innermost_optimizers(optimizer):
+        # A `MultiOptimizer` does not build an optimizer to which it assigns no variables.
+        if not isinstance(one, keras.optimizers.ScheduleFreeAdamW) or not one.built:
+            continue
+        for weight, momentum in zip(one._trainable_variables, one._momentums, strict=True):
+            for value, copy in zip(local_values(weight), local_values(momentum), strict=True):
+                copy.assign(value.read_value())
 
 
 def matches_any(

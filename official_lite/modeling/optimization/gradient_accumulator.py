@@ -66,6 +66,7 @@ class GradientAccumulator(GradientSink):
         num_micro_batches: The number of `apply_gradients` calls per update.
         tables: Variables for which only the looked-up rows are kept, so that no sum has the size
             of the table.
+        are_summed: Whether all gradients and weights are already summed over all replicas.
     """
 
     def __init__(
@@ -74,6 +75,8 @@ class GradientAccumulator(GradientSink):
         variables: Sequence[keras.Variable],
         num_micro_batches: int,
         tables: Sequence[keras.Variable] = (),
+        *,
+        are_summed: bool = False,
     ) -> None:
         super().__init__(optimizer)
         of_optimizer = (
@@ -83,6 +86,7 @@ class GradientAccumulator(GradientSink):
         )
         self._variables = list({id(v): v for v in (*variables, *of_optimizer)}.values())
         self._num_micro_batches = num_micro_batches
+        self._are_summed = are_summed
         are_tables = {id(table) for table in tables}
         self._sums: dict[int, _DenseSum | _RowSum] = {
             id(v): (_RowSum if id(v) in are_tables else _DenseSum)(v) for v in self._variables
@@ -91,8 +95,19 @@ class GradientAccumulator(GradientSink):
         self._total_weight = _per_replica(tf.constant(0.0))
         self._is_weighted = False
 
-    def apply_gradients(self, grads_and_vars: GradientsAndVariables, **kwargs: Any) -> None:
-        """Add the gradients to the sums; call this in a replica context."""
+    def apply_gradients(
+        self,
+        grads_and_vars: GradientsAndVariables,
+        *,
+        experimental_aggregate_gradients: bool = True,
+        skip_gradients_aggregation: bool = False,
+        **kwargs: Any,
+    ) -> None:
+        """Add the gradients to the sums; call this in a replica context.
+
+        The arguments are those of `DistributedOptimizer.apply_gradients`.
+        """
+        is_summed = skip_gradients_aggregation or not experimental_aggregate_gradients
         for gradient, variable in grads_and_vars:
             if gradient is None:
                 continue
@@ -105,6 +120,10 @@ class GradientAccumulator(GradientSink):
                 )
             if isinstance(gradient, tf.IndexedSlices):
                 self._require_rows(variable)
+            if is_summed and not self._are_summed:
+                # The optimizer sums the averages over the replicas again.
+                num_replicas = tf.distribute.get_strategy().num_replicas_in_sync
+                gradient = _weighted(gradient, tf.constant(1.0 / num_replicas))
             self._touched.add(id(variable))
             self._sums[id(variable)].add(_weighted(gradient, _weight.get()))
 
@@ -123,12 +142,8 @@ class GradientAccumulator(GradientSink):
                 "`lazy_rows` to false."
             )
 
-    def flush(self, *, are_summed: bool = False) -> None:
-        """Apply the averages and reset the sums; call this in a replica context, after tracing.
-
-        Args:
-            are_summed: Whether the gradients were already summed over all replicas.
-        """
+    def flush(self) -> None:
+        """Apply the averages and reset the sums; call this in a replica context, after tracing."""
         # Pass only variables that received a gradient from a micro-batch. A zero gradient would let
         # momentum and weight decay change the other variables.
         touched = [v for v in self._variables if id(v) in self._touched]
@@ -137,7 +152,7 @@ class GradientAccumulator(GradientSink):
             total = self._total_weight.read_value()
         averages = [self._sums[id(v)].divide_by(total) for v in touched]
         summed = distributed_gradients.gradients_already_summed
-        with summed() if are_summed else contextlib.nullcontext():
+        with summed() if self._are_summed else contextlib.nullcontext():
             self._optimizer.apply_gradients(list(zip(averages, touched, strict=True)))
         for variable in touched:
             self._sums[id(variable)].reset()

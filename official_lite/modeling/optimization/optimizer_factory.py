@@ -317,13 +317,16 @@ def prepare_optimizer(
     """
     if not isinstance(optimizer, keras.optimizers.Optimizer):
         return optimizer
-    optimizer = distributed_gradients.make_distributed(optimizer)
-    ema_optimizer.evaluate_averages(optimizer)
     average = ema_optimizer.get_moving_average(optimizer)
     if average is not None and not average.has_shadow_copy:
         average.shadow_copy(model)
-    if not optimizer.built:
+    is_new = not optimizer.built
+    if is_new:
         optimizer.build(list(model.trainable_variables))
+    # Do this after `build`, in which a `MultiOptimizer` may create its optimizers.
+    optimizer = distributed_gradients.make_distributed(optimizer)
+    ema_optimizer.evaluate_averages(optimizer)
+    if is_new:
         # Set Keras' own averages (`use_ema`) to the weights; otherwise the averages would be zero
         # until the first update.
         follow_weights(optimizer)
@@ -339,10 +342,9 @@ def follow_weights(optimizer: keras.optimizers.Optimizer | None) -> None:
     Args:
         optimizer: The optimizer with built variables; None does nothing.
     """
-    ema_optimizer.follow_weights(optimizer)
-    for wrapped in distributed_gradients.wrapped_optimizers(optimizer):
-        if isinstance(wrapped, adamw.ScheduleFreeAdamW):
-            wrapped.follow_weights()
+    if optimizer is not None:
+        ema_optimizer.follow_weights(optimizer)
+        adamw.restart_averaging(optimizer)
 
 
 def _warn_of_passes_over_tables(

@@ -26,10 +26,15 @@ class ConditionalAction:
         self.action = action
 
     def before_train(self) -> None:
-        """Call the method `before_train` of the condition, if it has one."""
-        getattr(self.condition, "before_train", lambda: None)()
+        """Call the methods `before_train` of the condition and of the actions, if they have one."""
+        for part in (self.condition, *self._actions):
+            getattr(part, "before_train", lambda: None)()
 
     def __call__(self, output: runner.Output) -> None:
         if self.condition(output):
-            for action in self.action if isinstance(self.action, Sequence) else [self.action]:
+            for action in self._actions:
                 action(output)
+
+    @property
+    def _actions(self) -> Sequence[Callable[[runner.Output], Any]]:
+        return self.action if isinstance(self.action, Sequence) else [self.action]

@@ -49,14 +49,8 @@ class BatchNormStatistics:
     """
 
     def __init__(self, trainer: Any) -> None:
-        for attribute in ("task", "model", "optimizer", "strategy", "train_dataset"):
-            if not hasattr(trainer, attribute):
-                raise errors.ConfigTypeError(
-                    f"Exact batch normalization statistics require a trainer with a `{attribute}`, "
-                    f"such as `core.base_trainer.Trainer`; got {type(trainer).__name__}."
-                )
+        check_trainer(trainer)
         self._trainer = trainer
-        refuse_virtual_replicas(trainer)
         self._recorders = [
             _Recorder(layer, self._trainer.strategy)
             for layer in _batch_norm_layers(self._trainer.model)
@@ -120,10 +114,11 @@ class BatchNormStatistics:
         optimizer = gradient_accumulator.GradientSink(trainer.optimizer)
         with trainer.strategy.scope(), user_code.keeping_attributes(trainer.task):
             metrics = list(trainer.task.build_metrics(training=True))
+        task_inputs = getattr(trainer, "task_inputs", lambda inputs: inputs)
 
         def replica_step(inputs: nests.Nest) -> None:
             trainer.task.train_step(
-                inputs, model=trainer.model, optimizer=optimizer, metrics=metrics
+                task_inputs(inputs), model=trainer.model, optimizer=optimizer, metrics=metrics
             )
 
         def step(iterator: Iterator[nests.Nest]) -> list[tf.Tensor]:
@@ -214,12 +209,21 @@ class _Recorder:
         )
 
 
-def refuse_virtual_replicas(trainer: Any) -> None:
-    """Check that exact statistics can be computed, if the model has batch normalization.
+def check_trainer(trainer: Any) -> None:
+    """Check that exact statistics can be computed for a trainer.
 
     Raises:
-        errors.ConfigValueError: The trainer computes virtual replicas.
+        errors.ConfigTypeError: The trainer lacks an attribute.
+        errors.ConfigValueError: The model has batch normalization, and the trainer computes virtual
+            replicas.
     """
+    for attribute in ("task", "model", "optimizer", "strategy", "train_dataset"):
+        if not hasattr(trainer, attribute):
+            raise errors.ConfigTypeError(
+                f"Exact batch normalization statistics require a trainer with a `{attribute}`, "
+                f"such as `core.base_trainer.Trainer`; got {type(trainer).__name__}. Remove the "
+                "hook `precise_batch_norm`, or set `recalibration_steps` to 0."
+            )
     count = hyperparams.get_by_path(getattr(trainer, "config", None), "trainer.virtual_replicas")
     if count and _batch_norm_layers(trainer.model):
         raise errors.ConfigValueError(
@@ -243,13 +247,18 @@ def unchanged(variables: Iterable[Any]) -> Iterator[None]:
 
 def _variables(model: keras.Model | tf.Module) -> list[Any]:
     """Return all variables that a train step may change: weights, random state and metrics."""
-    return [*model.variables, *model.metrics_variables]
+    # Only Keras models have metrics.
+    return [*model.variables, *getattr(model, "metrics_variables", ())]
 
 
 def _batch_norm_layers(model: keras.Model | tf.Module) -> list[Any]:
-    if not isinstance(model, keras.Model):
-        return []
-    layers = {id(layer): layer for layer in model._flatten_layers()}.values()
+    # A multi-task model has a model for each task.
+    models = [
+        one
+        for one in getattr(model, "sub_tasks", {"": model}).values()
+        if isinstance(one, keras.Model)
+    ]
+    layers = {id(layer): layer for one in models for layer in one._flatten_layers()}.values()
     normalizing = [la for la in layers if isinstance(la, keras.layers.BatchNormalization)]
     return [layer for layer in normalizing if layer.trainable and layer.built]
 
@@ -341,7 +350,7 @@ class StochasticWeightAveraging(Hook):
         recalibration_steps: The number of batches for batch normalization. 0 leaves the statistics
             unchanged.
         eval_steps: The number of steps in the evaluation; -1 means all the data. Defaults to the
-            number in the run's last evaluation.
+            number in the run's other evaluations.
 
     Raises:
         errors.ConfigValueError: An argument is out of range.
@@ -374,8 +383,8 @@ class StochasticWeightAveraging(Hook):
                     f"StochasticWeightAveraging requires a trainer with a `{attribute}`, such as "
                     f"`core.base_trainer.Trainer`; got {type(self.trainer).__name__}."
                 )
-        if self._recalibration_steps:
-            refuse_virtual_replicas(self.trainer)
+        if self._recalibrates:
+            check_trainer(self.trainer)
         self._directory()
 
     def after_step(self) -> None:
@@ -390,7 +399,8 @@ class StochasticWeightAveraging(Hook):
             average += (weight - average) / self._num_averaged
 
     def after_train(self, success: bool) -> None:
-        if not success:
+        # After a signal, time may be short, and the resumed run continues the average.
+        if not success or self.controller.is_interrupted:
             return
         if self._num_averaged == 0:
             logging.warning(
@@ -422,8 +432,13 @@ class StochasticWeightAveraging(Hook):
         self._num_averaged = state["num_averaged"]
         self._average = [np.array(state[f"average_{i}"]) for i in range(len(state) - 1)]
 
+    @property
+    def _recalibrates(self) -> bool:
+        trainer: Any = self.trainer
+        return self._recalibration_steps > 0 and bool(_batch_norm_layers(trainer.model))
+
     def _recalibrate(self) -> None:
-        if self._recalibration_steps:
+        if self._recalibrates:
             statistics = BatchNormStatistics(self.trainer)
             with self.controller.storage.muted():
                 statistics.update(self._recalibration_steps)

@@ -18,6 +18,7 @@ The controller calls the methods of hooks in this order::
 from __future__ import annotations
 
 import collections
+import copy
 import functools
 import inspect
 import io
@@ -47,8 +48,9 @@ class Hook:
     A subclass may define `after_eval`, `on_checkpoint`, `on_exception` and `after_train` without
     their argument.
 
-    Hooks run in the order of the list passed to the controller. If a hook raises an error, the
-    other hooks still receive the event, and then training ends with that error.
+    Hooks run in the order of the list passed to the controller; see also `sets_weights`. If a hook
+    raises an error, the other hooks still receive the event, and then training ends with that
+    error.
 
     Attributes:
         every_n_steps: The step interval of `before_step` and `after_step`. They run around the
@@ -58,6 +60,8 @@ class Hook:
         name: The name of the hook's state in checkpoints. Defaults to the class name.
         watched_metric: The name of the metric that the hook needs in the results of evaluations.
             It is checked before training starts. Empty if there is none.
+        sets_weights: Whether `after_eval` may set the model's weights. It then runs after the
+            `after_eval` of all other hooks, which may save the weights that were evaluated.
         controller: The controller that runs the hook. Set by the controller.
         trainer: The trainer of that controller. Set by the controller.
     """
@@ -65,6 +69,7 @@ class Hook:
     every_n_steps: int | None = None
     name: str | None = None
     watched_metric: str = ""
+    sets_weights: bool = False
     controller: Controller
     trainer: runner.AbstractTrainer | None
 
@@ -322,13 +327,18 @@ class HookStates(tf.train.experimental.PythonState):
 
     def __init__(self, hooks: Iterable[Hook]) -> None:
         self._hooks = hooks_by_name(hooks)
+        # The hooks whose states the last restored checkpoint contained.
+        self._restored: set[str] = set()
+        self._first_states: dict[str, dict[str, Any]] = {}
 
     def serialize(self) -> bytes:
         states = {name: hook.state_dict() for name, hook in self._hooks.items()}
         return pack({name: state for name, state in states.items() if state})
 
     def deserialize(self, string_value: bytes) -> None:
-        for name, state in unpack(string_value).items():
+        states = unpack(string_value)
+        self._restored = set(states)
+        for name, state in states.items():
             if name in self._hooks:
                 self._hooks[name].load_state_dict(state)
             else:
@@ -338,8 +348,22 @@ class HookStates(tf.train.experimental.PythonState):
                     name,
                 )
 
+    def before_train(self) -> None:
+        """Keep the states of the hooks that the checkpoint of this start does not contain."""
+        new = {n: hook for n, hook in self._hooks.items() if n not in self._restored}
+        self._first_states = {n: copy.deepcopy(hook.state_dict()) for n, hook in new.items()}
+        self._restored = set()
+
     def after_restore(self) -> None:
-        """Notify the hooks that recovery has restored a checkpoint."""
+        """Notify the hooks that recovery has restored a checkpoint.
+
+        The checkpoint may be from an earlier start, which did not have all of the hooks. The other
+        hooks return to the states with which they began.
+        """
+        for name, state in self._first_states.items():
+            if state and name not in self._restored:
+                self._hooks[name].load_state_dict(copy.deepcopy(state))
+        self._restored = set()
         _dispatch(self._hooks.values(), "after_restore")
 
 
@@ -448,10 +472,17 @@ class HookList:
             _check_methods(hook)
         hears_epochs = any(_overrides(hook, "after_epoch") for hook in self._hooks)
         self._epoch = triggers.every(steps_per_epoch if hears_epochs else None)
+        self._states: HookStates | None = None
 
     def next_step(self, step: int) -> float:
         """Return the first step after `step` at which a hook is due."""
         return triggers.AnyOf([*self._triggers, self._epoch]).next_step(step)
+
+    def before_train(self) -> None:
+        """Call `before_train` of all hooks."""
+        if self._states is not None:
+            self._states.before_train()
+        _dispatch(self._hooks, "before_train")
 
     def before_steps(self, until: int) -> None:
         """Call `before_step` of the hooks that are due at `until`."""
@@ -466,6 +497,10 @@ class HookList:
         if self._epoch.is_due(step):
             _dispatch(self._hooks, "after_epoch")
 
+    def after_eval(self, logs: Mapping[str, Any]) -> None:
+        """Call `after_eval` of all hooks; of those that may set the weights, last."""
+        _dispatch(sorted(self._hooks, key=lambda hook: hook.sets_weights), "after_eval", logs)
+
     def dispatch(self, event: str, *args: Any) -> None:
         """Call the method named `event` of every hook."""
         _dispatch(self._hooks, event, *args)
@@ -474,7 +509,7 @@ class HookList:
         """Add the hooks to a checkpoint, if any has a state or overrides `after_restore`."""
         methods = ("state_dict", "after_restore")
         if any(_overrides(hook, method) for hook in self._hooks for method in methods):
-            checkpoint.hooks = HookStates(self._hooks)
+            self._states = checkpoint.hooks = HookStates(self._hooks)
 
     def attach(self, controller: Controller, trainer: runner.AbstractTrainer | None) -> None:
         """Set the controller and trainer of all hooks, and pass graph hooks to the trainer.

@@ -126,6 +126,9 @@ class KerasCallback(Hook):
         errors.ConfigError: There is no such class, or it takes different arguments.
     """
 
+    # An evaluation may end the training, in which `EarlyStopping` restores the best weights.
+    sets_weights = True
+
     def __init__(
         self,
         callback: str | keras.callbacks.Callback,

@@ -231,7 +231,8 @@ class LearningRateLogger(Hook):
     """Logs `learning_rate`, the value of the schedule at this step, to the event storage.
 
     The schedule is part of the optimizer, so nothing has to advance it. If the trainer has several
-    `optimizers` (a dictionary or a list), the hook logs `learning_rate/<name>` for each of them.
+    `optimizers` (a dictionary or a list), or a `keras.optimizers.MultiOptimizer`, the hook logs
+    `learning_rate/<name>` for each of them.
 
     Args:
         every_n_steps: The interval.
@@ -259,7 +260,8 @@ class LearningRateLogger(Hook):
                 "LearningRateLogger has no learning rate to log. Set one of these attributes, or "
                 "remove the hook."
             )
-        return {"learning_rate": self._rate(optimizer)}
+        rates = utils.learning_rates(optimizer, self.controller.global_step)
+        return {name: float(utils.get_value(rate)) for name, rate in rates.items()}
 
     def _rate(self, optimizer: keras.optimizers.Optimizer) -> float:
         rate = utils.current_learning_rate(optimizer, self.controller.global_step)

@@ -478,7 +478,6 @@ class ExportModel(Hook):
         self.every_n_steps = every_n_steps
         self._format = format
         self._subdir = subdir
-        self._exported_step: int | None = None
 
     def before_train(self) -> None:
         self._model()
@@ -488,8 +487,9 @@ class ExportModel(Hook):
         self._export()
 
     def after_train(self, success: bool) -> None:
-        is_new = self._exported_step != self.controller.step
-        if success and is_new and not self.controller.is_interrupted:
+        # Replace an export that `after_step` wrote at this step, because an evaluation or another
+        # hook may have changed the model since.
+        if success and not self.controller.is_interrupted:
             self._export()
 
     def _export(self) -> None:
@@ -500,7 +500,6 @@ class ExportModel(Hook):
         # saved together with the storage.
         with average, self.controller.storage.muted():
             model_export.write_model(self._model(), path, self._format)
-        self._exported_step = self.controller.step
         logging.info("Exported %s.", path)
 
     @functools.cached_property

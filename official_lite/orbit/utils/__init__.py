@@ -6,6 +6,7 @@ from official_lite.orbit.utils.common import (
     create_global_step as create_global_step,
     current_learning_rate as current_learning_rate,
     get_value as get_value,
+    learning_rates as learning_rates,
     make_distributed_dataset as make_distributed_dataset,
 )
 from official_lite.orbit.utils.epoch_helper import EpochHelper as EpochHelper

@@ -8,8 +8,9 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from official_lite.common import errors, nests, plugins
+from official_lite.common import errors, nested_dict, nests, plugins
 from official_lite.data import tf_data_options
+from official_lite.modeling import distributed_gradients
 
 
 def create_global_step() -> tf.Variable:
@@ -184,3 +185,25 @@ def current_learning_rate(
     """
     rate = optimizer.learning_rate
     return rate(getattr(optimizer, "iterations", global_step)) if callable(rate) else rate
+
+
+def learning_rates(
+    optimizer: keras.optimizers.Optimizer, global_step: tf.Variable
+) -> dict[str, tf.Tensor | float]:
+    """Return the learning rates of the next update by the names under which they are reported.
+
+    The name is `learning_rate`, or `learning_rate/<name>` for each optimizer of a
+    `keras.optimizers.MultiOptimizer`, which has no learning rate of its own.
+
+    Args:
+        optimizer: The optimizer.
+        global_step: See `current_learning_rate`.
+    """
+    *_, innermost = distributed_gradients.wrapped_optimizers(optimizer)
+    if not hasattr(innermost, "optimizers"):
+        return {"learning_rate": current_learning_rate(optimizer, global_step)}
+    names = nested_dict.unique_keys([one.name for one in innermost.optimizers])
+    return {
+        f"learning_rate/{name}": current_learning_rate(one, global_step)
+        for name, one in zip(names, innermost.optimizers, strict=True)
+    }

@@ -1,6 +1,7 @@
 import pathlib
 import sys
 import types
+from typing import Any
 
 import numpy as np
 import pytest
@@ -115,6 +116,24 @@ def test_training_images_depend_only_on_the_batch_number(directory: pathlib.Path
         np.testing.assert_array_equal(batch, other)
     # Batch 3 belongs to the next epoch, where images are cropped differently.
     assert not np.isin(unbroken[0].sum(axis=(1, 2, 3)), unbroken[3].sum(axis=(1, 2, 3))).all()
+
+
+def test_resumed_training_does_not_decode_the_images_of_earlier_batches(
+    directory: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    num_decoded = tf.Variable(0)
+    decode = data._decode
+
+    def count(*args: Any) -> tf.Tensor:
+        num_decoded.assign_add(1)
+        return decode(*args)
+
+    monkeypatch.setattr(data, "_decode", count)
+    params = _experiment(directory).task.train_data
+    with position.begin_at(500, seed=5):
+        dataset = position.keep(data.build_dataset)(params, (32, 32))
+    next(iter(dataset))
+    assert 0 < num_decoded.numpy() < 500 * params.global_batch_size
 
 
 def test_images_from_a_tf_data_service_have_the_configured_crop_size(

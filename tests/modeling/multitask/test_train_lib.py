@@ -17,7 +17,14 @@ from official_lite.core import config_definitions as cfg
 from official_lite.data import arrays
 from official_lite.modeling.multitask import base_model, configs, multitask, train_lib
 from tests import rounding
-from tests.modeling.multitask.conftest import TRAINER, pull_config, routines
+from tests.modeling.multitask.conftest import (
+    TRAINER,
+    PullModel,
+    PullModels,
+    pull_config,
+    routines,
+    shared_layer,
+)
 
 Experiment = Callable[..., Any]
 # Eight updates of about four roundings each.
@@ -242,6 +249,45 @@ def test_multitask_run_that_recovered_and_was_resumed_equals_an_unbroken_recover
         np.testing.assert_array_equal(a, b)
     record = json.loads((tmp_path / "resumed" / "recovery.json").read_text())
     assert [blow_up["step"] for blow_up in record["blow_ups"]] == [8]
+
+
+def _swa(**arguments: Any) -> dict[str, Any]:
+    name = "stochastic_weight_averaging"
+    return {"name": name, "start_step": 0, "every_n_steps": 4, **arguments}
+
+
+@pytest.mark.parametrize("trainer_type", ["joint", "interleaving"])
+def test_weights_trained_on_several_tasks_are_averaged_and_evaluated_on_each_task(
+    run: Callable[..., Any], experiment: Experiment, tmp_path: pathlib.Path, trainer_type: str
+) -> None:
+    params = experiment(trainer_type=trainer_type, hooks=[_swa()], writers=["jsonl"])
+    models = {"joint": PullModels, "interleaving": lambda: PullModel(shared_layer())}
+    run(params, "train_and_eval", tmp_path, model=models[trainer_type]())
+    assert (tmp_path / "swa" / "ckpt-8.index").exists()
+    names = {name for report in _reports(tmp_path) for name in report}
+    assert {"swa/foo/validation_loss", "swa/bar/validation_loss"} <= names
+
+
+class NormalizedModels(base_model.MultiTaskBaseModel):
+    def _instantiate_sub_tasks(self) -> dict[str, keras.Model]:
+        layers = keras.layers
+        shared = layers.BatchNormalization()
+        return {
+            name: keras.Sequential([layers.Input((1,)), shared, layers.Dense(1)])
+            for name in ("foo", "bar")
+        }
+
+
+def test_recalibrating_batch_normalization_of_several_tasks_raises_before_training(
+    run: Callable[..., Any], experiment: Experiment, tmp_path: pathlib.Path
+) -> None:
+    params = experiment(trainer_type="joint", hooks=[_swa()])
+    with pytest.raises(errors.ConfigTypeError, match="set `recalibration_steps` to 0"):
+        run(params, "train", tmp_path / "refused", model=NormalizedModels())
+    assert not list((tmp_path / "refused").glob("ckpt-*"))
+    params = experiment(trainer_type="joint", hooks=[_swa(recalibration_steps=0)])
+    run(params, "train", tmp_path / "trained", model=NormalizedModels())
+    assert (tmp_path / "trained" / "swa" / "ckpt-8.index").exists()
 
 
 def test_diverging_multitask_run_raises_and_is_recorded_as_failed(

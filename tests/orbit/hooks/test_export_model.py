@@ -51,6 +51,20 @@ def test_export_replaces_the_model_that_an_earlier_run_exported_at_the_same_step
     assert _names(tmp_path) == ["3"]
 
 
+def test_last_export_contains_changes_that_hooks_made_after_the_last_evaluation(
+    make_keras_trainer, make_controller, tmp_path
+):
+    def change(hook, logs):
+        hook.trainer.model.set_weights([np.float32([[7.0]])])
+
+    listed = [hooks.ExportModel(every_n_steps=2), hooks.LambdaHook(after_eval=change)]
+    controller = make_controller(make_keras_trainer(), hooks=listed, model_dir=tmp_path)
+    controller.train_and_evaluate(4)
+    assert _names(tmp_path) == ["2.keras", "4.keras"]
+    exported = keras.models.load_model(tmp_path / "export/4.keras")
+    assert exported.get_weights()[0].item() == 7.0
+
+
 def test_failed_run_exports_no_model(make_keras_trainer, make_controller, tmp_path):
     def fail(hook):
         raise ArithmeticError

@@ -1,9 +1,12 @@
+import math
+
 import numpy as np
 import pytest
 from absl import logging
 
 from official_lite import orbit
 from official_lite.common import errors
+from official_lite.core import train_lib
 from official_lite.orbit.hooks import hook as hook_module
 
 
@@ -44,6 +47,28 @@ def test_hook_added_at_a_restart_starts_with_its_initial_state(
         manager = make_manager(trainer, interval=100)
         make_controller(trainer, checkpoint_manager=manager, hooks=hooks).train(2 + 2 * len(hooks))
     assert hooks[0].seen == 2
+
+
+def test_recovery_to_a_checkpoint_from_before_a_hook_was_added_resets_the_hook(
+    experiment, make_task, tmp_path
+):
+    outputs = []
+
+    def spoil_once(output):
+        # The first report, at step 12, precedes the first checkpoint with the hook.
+        outputs.append(output)
+        if len(outputs) == 1:
+            output["training_loss"] = math.nan
+
+    def start(train_steps, hooks, **arguments):
+        params = experiment(trainer={"train_steps": train_steps, "recovery_max_trials": 1})
+        where = ("train", params, str(tmp_path))
+        train_lib.run_experiment(None, make_task(params), *where, hooks=hooks, **arguments)
+
+    counter = Counter()
+    start(8, [])
+    start(12, [counter], train_actions=[spoil_once])
+    assert (len(outputs), counter.seen) == (2, 4)
 
 
 def test_hook_removed_at_a_restart_is_named_in_a_warning(

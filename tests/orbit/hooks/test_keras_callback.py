@@ -298,6 +298,26 @@ def test_last_checkpoint_contains_the_best_weights_that_early_stopping_restores(
     assert _saved_weight(manager) == pytest.approx(after_two_steps)
 
 
+def test_best_checkpoint_contains_the_evaluated_weights_if_a_callback_then_restores_others(
+    train, make_keras_trainer, make_model_manager
+):
+    trainer = make_keras_trainer()
+    manager = make_model_manager(trainer, 2)
+    # The loss always falls. With mode "max", the callback restores the weights of step 2.
+    callback = keras.callbacks.EarlyStopping("val_loss", mode="max", restore_best_weights=True)
+    train(
+        callback,
+        4,
+        eval_interval=2,
+        trainer=trainer,
+        checkpoint_manager=manager,
+        more_hooks=[hooks.BestCheckpoint("loss")],
+    )
+    assert trainer.model.get_weights()[0].item() == pytest.approx(2 - 0.8**2)
+    manager.checkpoint.restore(f"{manager.directory}/best_ckpt/best_ckpt-4")
+    assert trainer.model.get_weights()[0].item() == pytest.approx(2 - 0.8**4)
+
+
 def test_callback_that_changes_weights_after_the_last_checkpoint_logs_a_warning(
     train, make_keras_trainer, make_model_manager, log_lines
 ):

@@ -1,4 +1,6 @@
 import json
+import os
+import signal
 
 import keras
 import numpy as np
@@ -8,9 +10,10 @@ import tensorflow as tf
 from experiments.vision.digits import configs as digits_configs
 from experiments.vision.digits import task as digits_task
 from official_lite import orbit
+from official_lite.common import errors, preemption
 from official_lite.core import train_lib
 from official_lite.orbit import hooks
-from tests import rounding
+from tests import line_experiment, rounding
 
 
 class Weights(orbit.Hook):
@@ -169,6 +172,18 @@ def test_failed_training_run_saves_no_averaged_weights(make, tmp_path):
     assert not (tmp_path / "run" / "swa").exists()
 
 
+def test_interrupted_training_run_saves_no_averaged_weights(make, tmp_path):
+    interrupt = hooks.LambdaHook(
+        after_step=lambda hook: os.kill(os.getpid(), signal.SIGTERM), every_n_steps=6
+    )
+    controller = make(_swa(), interrupt)
+    controller.evaluator = None  # The signal would also end an evaluation, before the save.
+    with preemption.catch_signals(), pytest.raises(errors.PreemptedError):
+        controller.train(20)
+    assert controller.step < 20
+    assert not (tmp_path / "run" / "swa").exists()
+
+
 def test_trained_weights_are_restored_if_evaluating_the_averaged_weights_fails(make):
     class Failing(orbit.Hook):
         def before_train(self):
@@ -197,6 +212,26 @@ def test_swa_hook_saves_the_averaged_weights_in_a_run_without_evaluation(tmp_pat
     strategy = tf.distribute.get_strategy()
     train_lib.run_experiment(strategy, task, "train", params, str(tmp_path), hooks=[_swa()])
     assert (tmp_path / "swa" / "ckpt-8.index").exists()
+
+
+def test_evaluation_of_averaged_weights_reads_the_configured_number_of_batches(
+    experiment, make_task, tmp_path
+):
+    class Task(line_experiment.LineTask):
+        def build_inputs(self, params, input_context=None):
+            dataset = super().build_inputs(params, input_context)
+            if params.is_training:
+                return dataset.repeat()
+            # Reading more than one batch would make the loss NaN.
+            return dataset.take(1).concatenate(dataset.map(lambda x, y: (x, y + np.nan)))
+
+    params = experiment(trainer={"validation_steps": 1, "writers": ["jsonl"]})
+    swa = _swa(recalibration_steps=0)
+    task = make_task(params, Task)
+    train_lib.run_experiment(None, task, "train_and_post_eval", params, str(tmp_path), hooks=[swa])
+    records = map(json.loads, (tmp_path / "metrics.json").read_text().splitlines())
+    (loss,) = [r["swa/validation_loss"] for r in records if "swa/validation_loss" in r]
+    assert loss is not None  # NaN is recorded as null.
 
 
 def test_evaluation_of_averaged_weights_is_never_saved_as_the_best_evaluation(tmp_path):
