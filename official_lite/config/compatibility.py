@@ -78,7 +78,7 @@ _SCHEDULES = "trainer.optimizer_config."
 _ARCHITECTURE = "task.arch"
 
 # The paths of the same field of several tasks.
-_TASK_ARCHITECTURE = re.compile(r"task\.task_routines\[\d+\]\.task_config\.arch")
+_TASK_ARCHITECTURE = re.compile(r"task\.task_routines\[.*\]\.task_config\.arch")
 
 # The last path component of a `Change` that reports new contents of a file named in the config.
 _CONTENT = "(sha256 of the file)"
@@ -233,6 +233,9 @@ def find_changes(params: hyperparams.Config, model_dir: str) -> list[Change]:
             # The config of the earlier run was written by a version that recorded only the name of
             # the architecture file, not its contents.
             continue
+        if _TASK_ARCHITECTURE.fullmatch(path) and not (path in new and path in given):
+            # One of the runs does not have this task.
+            continue
         # A schedule's steps may have been configured as ratios, so compare only the resolved steps.
         olds = [became] if path.startswith(_SCHEDULES) else [given, became]
         if value not in [old.get(path, MISSING) for old in olds]:
@@ -243,12 +246,15 @@ def find_changes(params: hyperparams.Config, model_dir: str) -> list[Change]:
 def _task_architectures(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the architectures of several tasks by path; `values` contains all tasks as one leaf.
 
-    Tasks without an architecture are left out.
+    Paths contain names instead of numbers, because a run may evaluate a part of the tasks. Tasks
+    without an architecture are left out, and those of which only the file's name was recorded.
     """
     found = {}
-    for index, routine in enumerate(values.get("task.task_routines") or ()):
-        if arch := (routine.get("task_config") or {}).get("arch"):
-            found[f"task.task_routines[{index}].task_config.arch"] = arch
+    for routine in values.get("task.task_routines") or ():
+        task = routine.get("task_config") or {}
+        if isinstance(arch := task.get("arch"), Mapping):
+            name = routine.get("task_name") or task.get("name")
+            found[f"task.task_routines[{name}].task_config.arch"] = arch
     return found
 
 

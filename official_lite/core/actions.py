@@ -101,9 +101,9 @@ class NonfiniteCheck:
         optimizer = trainer.optimizer
         # A search also learns an architecture, whose variables are not weights of the model.
         arch_optimizer = getattr(trainer, "arch_optimizer", None)
-        found = [*trainer.model.variables, *getattr(trainer, "alphas", ())]
-        for one in (optimizer, arch_optimizer):
-            found += getattr(one, "variables", ())
+        found = [*trainer.model.variables, *getattr(optimizer, "variables", ())]
+        if arch_optimizer is not None:
+            found += [*trainer.alphas, *arch_optimizer.variables]
         found = [v for v in found if keras.backend.is_float_dtype(v.dtype)]
         tables: list[Any] = []
         if distributed_gradients.updates_rows(optimizer):
@@ -234,21 +234,20 @@ class BlowUpRecord:
         self._blow_ups = self._blow_ups[:-1]
         self._write()
 
-    def add_skip(self, checkpoint_step: int, skipped_batches: int) -> None:
-        """Record how many batches are skipped in total after recovery to a checkpoint.
+    def add_skip(self, checkpoint_step: int, next_batch: int) -> None:
+        """Record the global batch with which training continues after recovery to a checkpoint.
 
         The checkpoint itself lacks the last skip. Without this record, a run that is killed before
         its next checkpoint would read the bad batches again.
         """
         if self._blow_ups:
-            skip = {"checkpoint": checkpoint_step, "skipped_batches": skipped_batches}
-            self._blow_ups[-1].update(skip)
+            self._blow_ups[-1].update(checkpoint=checkpoint_step, next_batch=next_batch)
             self._write()
 
-    def skipped_batches(self, checkpoint_step: int) -> int:
-        """Return how many batches a run must skip in total if it resumes from a checkpoint."""
+    def next_batch(self, checkpoint_step: int) -> int:
+        """Return the first global batch that a run may read if it resumes from a checkpoint."""
         skips = (b for b in self._blow_ups if b.get("checkpoint") == checkpoint_step)
-        return max((int(blow_up["skipped_batches"]) for blow_up in skips), default=0)
+        return max((int(blow_up["next_batch"]) for blow_up in skips), default=0)
 
     def _write(self) -> None:
         if self.path and directories.is_chief():
@@ -291,10 +290,9 @@ class RecoveryAction:
         trainer = self._repeating_trainer
         if trainer is None:
             return
-        wanted = self._record.skipped_batches(int(trainer.global_step.numpy()))
-        missing = wanted - int(trainer.checkpoint.skipped_batches.numpy())
-        if missing > 0:
-            trainer.skip_batches(missing)
+        if next_batch := self._record.next_batch(int(trainer.global_step.numpy())):
+            missing = next_batch * trainer.batches_per_step - trainer.num_batches_read
+            trainer.skip_batches(max(0, missing))
 
     def __call__(self, _: orbit.runner.Output) -> None:
         """Find the bad step, restore the last checkpoint, and skip the batches up to that step.
@@ -333,7 +331,7 @@ class RecoveryAction:
         logging.warning("The loss blew up at %s. Training skips the data up to this point.", found)
         trainer.skip_batches(found.num_batches)
         self._record.add_skip(
-            int(trainer.global_step.numpy()), int(trainer.checkpoint.skipped_batches.numpy())
+            int(trainer.global_step.numpy()), trainer.num_batches_read // trainer.batches_per_step
         )
 
     def find_bad_step(self) -> BadStep | None:
@@ -354,20 +352,21 @@ class RecoveryAction:
         self._restore()
         start = before = trainer.num_batches_read
         found = None
-        for step in range(int(trainer.global_step.numpy()) + 1, last + 1):
-            before = trainer.num_batches_read
-            try:
+        try:
+            for step in range(int(trainer.global_step.numpy()) + 1, last + 1):
+                before = trainer.num_batches_read
                 preemption.check()
-            except errors.PreemptedError:
-                self._restore()
-                self._record.drop_last()
-                raise
-            if self._is_bad(trainer.train(tf.constant(1)) or {}):
-                found = step
-                break
-        # Discard the events of the repeated steps, which were reported when the steps first ran.
-        if trainer.event_storage is not None:
-            trainer.event_storage.take()
+                if self._is_bad(trainer.train(tf.constant(1)) or {}):
+                    found = step
+                    break
+        except errors.PreemptedError:
+            self._restore()
+            self._record.drop_last()
+            raise
+        finally:
+            # Discard the events of the repeated steps, which were reported when they first ran.
+            if trainer.event_storage is not None:
+                trainer.event_storage.take()
         if found is None:
             return None
         now = trainer.num_batches_read
@@ -444,6 +443,7 @@ class RecoveryCondition:
 
     Attributes:
         record: The record of the blow-ups.
+        recover_counter: The number of blow-ups so far, including those of earlier starts.
     """
 
     def __init__(
@@ -466,12 +466,8 @@ class RecoveryCondition:
         self._find_bad_step = find_bad_step
         self._find_bad_input = find_bad_input
         self.record = BlowUpRecord(model_dir, writes=recovery_max_trials > 0)
+        self.recover_counter = len(self.record)
         self._last_good_step: int | None = None
-
-    @property
-    def recover_counter(self) -> int:
-        """The number of blow-ups so far, including those of earlier starts."""
-        return len(self.record)
 
     def before_train(self) -> None:
         """Record which variables are not finite when training begins."""
@@ -492,6 +488,7 @@ class RecoveryCondition:
             self._last_good_step = step
             return False
         self.record.add(step, what)
+        self.recover_counter += 1
         if self.recover_counter <= self.recovery_max_trials:
             logging.warning("%s at step %d.", what, step)
             return True

@@ -238,9 +238,11 @@ class InputReader:
     def _seed_of(self, input_context: tf.distribute.InputContext | None) -> int | None:
         """Return the seed of a pipeline: its own one if each pipeline reads all data.
 
-        With a common seed, all pipelines would then read the same batches.
+        With a common seed, all pipelines would then read the same batches. A
+        `transform_and_batch_fn` may itself divide the data, which must be in a common order.
         """
-        if self._common_seed is None or self._params.sharding or input_context is None:
+        is_common = self._params.sharding or self._transform_and_batch_fn is not None
+        if self._common_seed is None or is_common or input_context is None:
             return self._common_seed
         return self._common_seed + input_context.input_pipeline_id
 

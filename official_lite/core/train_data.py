@@ -150,11 +150,15 @@ def build_accumulator(
     count = count_micro_batches(config)
     if count == 1:
         return None
-    if isinstance(tf.distribute.get_strategy(), tf.distribute.ParameterServerStrategy):
+    strategy = tf.distribute.get_strategy()
+    if (
+        isinstance(strategy, tf.distribute.ParameterServerStrategy)
+        and strategy.cluster_resolver.cluster_spec().num_tasks("worker") > 1
+    ):
         # The sums would be on the servers, where all workers would add to them.
         raise errors.ConfigValueError(
             f"`trainer.grad_accum_steps` is {count}, but gradient accumulation is not supported "
-            "with `ParameterServerStrategy`. Set it to 1, and make "
+            "with several workers of `ParameterServerStrategy`. Set it to 1, and make "
             "`task.train_data.global_batch_size` smaller if a batch does not fit in memory."
         )
     has_lazy_rows = distributed_gradients.has_lazy_rows(optimizer)
@@ -349,6 +353,7 @@ class TrainData:
 
     def position(self, step: int) -> int:
         """Return the number of batches that were read or skipped in `step` steps."""
+        self._convert_counts()
         counted = int(self.batches_read.numpy())
         read = counted + self._uncounted if counted else self._expected(step)
         return read + int(self.skipped.numpy())
@@ -395,7 +400,6 @@ class TrainData:
         """
         batch = self.position(get_step())
         yield
-        self._convert_counts()
         self.skip(batch - self.position(get_step()))
 
     def settle(self) -> None:

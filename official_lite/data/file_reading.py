@@ -116,11 +116,12 @@ class _SharedFiles:
         input_errors.remember(files, dataset_fn)
         self.files = list(files)
         self.dataset_fn = dataset_fn
-        if len(files) >= num_sharing_pipelines(options, input_context) > 1:
-            # If there are fewer files, each pipeline takes every n-th record before shuffling, so
-            # the halves are the same in every epoch anyway.
+        if len(files) >= halves.MIN_PARTS * num_sharing_pipelines(options, input_context):
             half, input_context = halves.split(input_context)
             self.files = self.files[half]
+        # With fewer files, each half takes every n-th record before shuffling, so it has the same
+        # records in every epoch.
+        divides_records = isinstance(input_context, halves.HalfContext)
         self.num_pipelines = num_sharing_pipelines(options, input_context)
         self.pipeline = 0
         if input_context is not None and self.num_pipelines > 1:
@@ -133,7 +134,8 @@ class _SharedFiles:
                 len(files),
                 self.num_pipelines,
             )
-        self.are_divided = len(self.files) > 1 and len(self.files) >= self.num_pipelines
+        has_enough_files = len(self.files) > 1 and len(self.files) >= self.num_pipelines
+        self.are_divided = has_enough_files and not divides_records
         if self.num_pipelines > 1 and not self.are_divided and options.is_training:
             self._require_records_for_all()
 

@@ -87,15 +87,11 @@ def begin_at(batch: int, seed: int) -> Iterator[Position]:
 def unseeded() -> Iterator[None]:
     """Let data that are built in this context draw different random numbers wherever they are read.
 
-    Several workers of a tf.data service run the same dataset. Any seed in it, also that of the run,
-    would make all of them read in the same order.
+    Several workers of a tf.data service run the same dataset. With the seed of the run, all of them
+    would shuffle it in the same order.
     """
-    token = _current.set(None)
-    try:
-        with _seeding(None):
-            yield
-    finally:
-        _current.reset(token)
+    with _seeding(None):
+        yield
 
 
 # The global seed that TensorFlow reports if the program has not set one.

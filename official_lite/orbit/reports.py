@@ -162,6 +162,8 @@ class Reports:
         self._next_progress = 0.0
         self.train_logs: runner.Output = {}
         self.eval_logs: runner.Output = {}
+        # The steps of the last logs.
+        self._train_step = self._eval_step = 0
 
     def progress(self, step: int) -> None:
         """Tell the writers which step training has reached, at most ten times per second."""
@@ -186,12 +188,12 @@ class Reports:
         # The trainer's own values take precedence, because logged values of the same name may be
         # from an earlier step.
         logs = {**events.scalars, **logs}
-        self.train_logs = {**self.train_logs, **logs}
+        self.train_logs, self._train_step = {**self.train_logs, **logs}, step
         self._report(logs, "train", step, events, total_steps)
 
     def report_evaluation(self, logs: runner.Output, *, step: int) -> None:
         """Report an evaluation. The storage keeps its numbers for the next training report."""
-        self.eval_logs = logs
+        self.eval_logs, self._eval_step = logs, step
         self._report(logs, self._eval_split, step, telemetry.Events())
 
     def report_what_is_left(self, *, step: int) -> None:
@@ -227,8 +229,11 @@ class Reports:
         # Write the pending records first, so that the terminal shows them even if file writers
         # then remove them.
         self.write()
-        # The last logs are from the discarded steps. A hook must not see a NaN of these steps.
-        self.train_logs, self.eval_logs = {}, {}
+        # A hook must not see the logs of discarded steps, for example their NaN.
+        if self._train_step > step:
+            self.train_logs = {}
+        if self._eval_step > step:
+            self.eval_logs = {}
         self._writer.rewind(step)
         for manager in self._managers():
             manager.rewind(step)

@@ -273,9 +273,17 @@ def test_evaluation_of_several_tasks_with_another_architecture_raises_unless_cha
         pass
     record = run_record.RunRecord(other, "eval", str(tmp_path))
     with (
-        pytest.raises(errors.ConfigValueError, match=r"routines\[1\]\.task_config\.arch: "),
+        pytest.raises(errors.ConfigValueError, match=r"routines\[task 1\]\.task_config\.arch: "),
         record,
     ):
         pass
     with run_record.RunRecord(other, "eval", str(tmp_path), allow_config_change=True):
+        pass
+    # An evaluation of only some of the tasks, in any order, is none of another architecture.
+    some = trained.replace()
+    some.task.task_routines = some.task.task_routines[::-1]
+    with run_record.RunRecord(some, "eval", str(tmp_path)):
+        pass
+    some.task.task_routines = some.task.task_routines[:1]
+    with run_record.RunRecord(some, "eval", str(tmp_path)):
         pass

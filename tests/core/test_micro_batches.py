@@ -117,11 +117,14 @@ def test_second_optimizer_of_a_task_with_micro_batches_raises_an_error_that_name
         train(2)
 
 
-def test_micro_batches_with_parameter_servers_raise_before_training(
+def test_micro_batches_with_several_parameter_server_workers_raise_before_training(
     experiment, monkeypatch
 ) -> None:
     strategy_cls = tf.distribute.ParameterServerStrategy
     strategy = strategy_cls.__new__(strategy_cls)  # This starts no servers.
+    workers = tf.train.ClusterSpec({"worker": ["a:1", "b:2"], "ps": ["c:3"]})
+    resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(workers)
+    monkeypatch.setattr(strategy_cls, "cluster_resolver", resolver)
     monkeypatch.setattr(tf.distribute, "get_strategy", lambda: strategy)
     with pytest.raises(errors.ConfigValueError, match=r"`trainer\.grad_accum_steps` is 2, but"):
         train_data.build_accumulator(experiment(trainer={"grad_accum_steps": 2}), None, None)

@@ -329,7 +329,7 @@ def test_train_and_val_streams_split_all_examples_without_overlap() -> None:
 
 def _records(directory, num_files):
     for number in range(num_files):
-        records = [str(row) for row in range(20) if row % num_files == number]
+        records = [str(row) for row in range(max(20, num_files)) if row % num_files == number]
         with tf.io.TFRecordWriter(str(directory / f"{number}.tfrecord")) as writer:
             for record in records:
                 writer.write(record)
@@ -353,7 +353,7 @@ def _records(directory, num_files):
 @pytest.mark.parametrize("pipelines", [1, 2])
 @pytest.mark.parametrize(
     ("kind", "num_files"),
-    [("arrays", 1), ("records", 1), ("records", 5), ("rows", 1), ("rows", 5)],
+    [("arrays", 1), ("records", 1), ("records", 5), ("records", 70), ("rows", 5), ("rows", 70)],
 )
 def test_halves_have_the_same_examples_in_every_epoch_also_after_a_resume(
     kind, num_files, pipelines, tmp_path
@@ -366,8 +366,9 @@ def test_halves_have_the_same_examples_in_every_epoch_also_after_a_resume(
         with position.begin_at(batch, seed=7) as begin:
             dataset = build(_config().replace(global_batch_size=pipelines), context)
         assert begin.is_kept
-        return _take(dataset, 60 - batch)
+        return _take(dataset, 3 * num_examples - batch)
 
+    num_examples = max(20, num_files)
     found = []
     for pipeline in range(pipelines):
         batches = batches_from(0, pipeline)
@@ -375,7 +376,7 @@ def test_halves_have_the_same_examples_in_every_epoch_also_after_a_resume(
         found += batches
     train, val = ({x for batch in found for x in batch[name]} for name in ("train", "val"))
     assert not train & val
-    assert train | val == set(range(20))
+    assert train | val == set(range(num_examples))
 
 
 @pytest.mark.sample(2)

@@ -15,7 +15,7 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from official_lite.common import errors, user_code
-from official_lite.data import length
+from official_lite.data import halves, length
 from official_lite.data.sources.registry import Columns, Source
 
 __all__ = ["EpochOrder", "read_batches", "select"]
@@ -208,7 +208,7 @@ def read_batches(
 
 
 def select(source: Source, part: slice, num_pipelines: int) -> Source:
-    """Return a part of a source: whole chunks if all pipelines get one, or else rows of each chunk.
+    """Return a part of a source: whole chunks if there are many, or else rows of each chunk.
 
     Args:
         source: The source.
@@ -221,7 +221,7 @@ def select(source: Source, part: slice, num_pipelines: int) -> Source:
 class _Part(Source):
     def __init__(self, source: Source, part: slice, num_pipelines: int) -> None:
         all_chunks = range(len(source.chunk_rows))
-        has_enough_chunks = len(all_chunks) >= part.step * num_pipelines
+        has_enough_chunks = len(all_chunks) >= halves.MIN_PARTS * part.step * num_pipelines
         self._source = source
         self._chunks = all_chunks[part] if has_enough_chunks else all_chunks
         self._rows = slice(None) if has_enough_chunks else part

@@ -329,7 +329,7 @@ class HookStates(tf.train.experimental.PythonState):
         self._hooks = hooks_by_name(hooks)
         # The hooks whose states the last restored checkpoint contained.
         self._restored: set[str] = set()
-        self._first_states: dict[str, dict[str, Any]] = {}
+        self._first_states: dict[str, dict[str, Any]] | None = None
 
     def serialize(self) -> bytes:
         states = {name: hook.state_dict() for name, hook in self._hooks.items()}
@@ -349,9 +349,13 @@ class HookStates(tf.train.experimental.PythonState):
                 )
 
     def before_train(self) -> None:
-        """Keep the states of the hooks that the checkpoint of this start does not contain."""
-        new = {n: hook for n, hook in self._hooks.items() if n not in self._restored}
-        self._first_states = {n: copy.deepcopy(hook.state_dict()) for n, hook in new.items()}
+        """Keep the states of the hooks that the checkpoint of this start does not contain.
+
+        Call this after the hooks' own `before_train`, which may create the state.
+        """
+        if self._first_states is None:
+            new = {n: hook for n, hook in self._hooks.items() if n not in self._restored}
+            self._first_states = {n: copy.deepcopy(hook.state_dict()) for n, hook in new.items()}
         self._restored = set()
 
     def after_restore(self) -> None:
@@ -360,7 +364,7 @@ class HookStates(tf.train.experimental.PythonState):
         The checkpoint may be from an earlier start, which did not have all of the hooks. The other
         hooks return to the states with which they began.
         """
-        for name, state in self._first_states.items():
+        for name, state in (self._first_states or {}).items():
             if state and name not in self._restored:
                 self._hooks[name].load_state_dict(copy.deepcopy(state))
         self._restored = set()
@@ -480,9 +484,9 @@ class HookList:
 
     def before_train(self) -> None:
         """Call `before_train` of all hooks."""
+        _dispatch(self._hooks, "before_train")
         if self._states is not None:
             self._states.before_train()
-        _dispatch(self._hooks, "before_train")
 
     def before_steps(self, until: int) -> None:
         """Call `before_step` of the hooks that are due at `until`."""
