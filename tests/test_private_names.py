@@ -253,8 +253,8 @@ _INSTANCES: dict[str, tuple[Callable[[], object], list[str], str]] = {
     ),
     "a tracked object": (
         lambda: tf.train.Checkpoint(part=tf.Variable(0)),
-        ["_deferred_dependencies"],
-        "the fallback to an older checkpoint",
+        ["_deferred_dependencies", "_track_trackable"],
+        "the fallback to an older checkpoint, and restores with other frozen weights",
     ),
     "a frozen trial": (
         lambda: optuna.trial.create_trial(value=0.0),

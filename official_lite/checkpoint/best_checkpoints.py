@@ -98,6 +98,10 @@ class BestCheckpoints:
         if _read_info(self._directory) != self.best:
             files.write_text(self.info_path, json.dumps(self.best, indent=4) + "\n")
 
+    def reload(self) -> None:
+        """Read the history again, which another process may have continued."""
+        self._history = _read_history(self._directory)
+
     def rewind(self, step: int) -> None:
         """Discard all evaluations after `step`, from which training restarts.
 

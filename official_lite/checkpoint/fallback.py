@@ -5,11 +5,13 @@ variables at their initial values. From a checkpoint of another model, or of Ker
 restore nothing. This module therefore checks that all values are present before it restores any.
 """
 
+import contextlib
 import dataclasses
 import os
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+import keras
 import tensorflow as tf
 from absl import logging
 
@@ -30,6 +32,9 @@ DAMAGED_DIR = "damaged"
 _CONVERTER = (
     "load it with `official_lite.checkpoint.keras2_converter`; see docs/coming_from_tfm.md."
 )
+
+# The name under which an optimizer keeps the list of the weights that it trains.
+_WEIGHTS = "_trainable_variables"
 
 # Errors that a restore raises if the files are damaged or belong to another model.
 _UNUSABLE = (ValueError, IndexError, tf.errors.OpError)
@@ -105,8 +110,9 @@ def restore(
     if keras2_converter.is_keras2(path):
         keras2_converter.restore_run(checkpoint, path, optional=optional)
         return
-    require_complete(checkpoint, path, optional=optional)
-    status = checkpoint.restore(path)
+    unfit = _find_unfit(checkpoint, path, optional)
+    with _without_weights_of_optimizers(checkpoint, unfit):
+        status = checkpoint.restore(path)
     if is_partial:
         status.expect_partial()
 
@@ -200,11 +206,19 @@ def require_complete(
         errors.CheckpointError: A variable is missing, was saved with another shape, or belongs to a
             list that had another length. The message names the first of these variables.
     """
+    _find_unfit(checkpoint, path, optional)
+
+
+def _find_unfit(
+    checkpoint: tf.train.Checkpoint, path: str, optional: Iterable[Any]
+) -> Collection[Any]:
+    """Check as `require_complete` does; return optional variables saved with another shape."""
     if not files.exists(f"{path}.index"):
         # The restore itself reports missing files.
-        return
+        return []
     saved = saved_graph.SavedGraph(path)
-    places, lists = _compare(checkpoint, saved)
+    with _without_weights_of_optimizers(checkpoint):
+        places, lists = _compare(checkpoint, saved)
     optional_ids = {id(variable) for variable in optional}
     wanted = [place for place in places if id(place.value) not in optional_ids]
     missing = [place for place in wanted if not place.is_saved]
@@ -220,7 +234,7 @@ def require_complete(
         and any(t.key not in restored for node in each.saved.values() for t in node.tensors())
     ]
     if not (missing or misshapen or unequal):
-        return
+        return [place.value for place in places if place.other_shapes]
     first = saved_graph.enumerate_first
     problems = [
         first(f"{len(missing)} of {len(wanted)} values are missing", missing),
@@ -231,6 +245,48 @@ def require_complete(
         f"{path} can't be restored; nothing was changed. The checkpoint is intact, but it does "
         f"not match this run: {'; '.join(filter(None, problems))}. {_remedy(saved, missing)}"
     )
+
+
+@contextlib.contextmanager
+def _without_weights_of_optimizers(
+    checkpoint: tf.train.Checkpoint, unfit: Iterable[Any] = ()
+) -> Iterator[None]:
+    """Enter a context in which weights are restored by their place in the model.
+
+    An optimizer also refers to the weights that it trains, by position. The same position belongs
+    to another weight if other weights were frozen when the checkpoint was saved. In the context,
+    this list of an optimizer contains only the variables that no other object refers to.
+
+    Args:
+        checkpoint: The checkpoint object.
+        unfit: Variables that the other lists of an optimizer do not contain in the context.
+    """
+    children = tf.train.TrackableView.children
+    unfit_ids = {id(variable) for variable in unfit}
+    lists = [
+        (optimizer, name, part)
+        for optimizer in tf.train.TrackableView(checkpoint).descendants()
+        if isinstance(optimizer, keras.optimizers.Optimizer)
+        for name, part in children(optimizer).items()
+        if name == _WEIGHTS or not unfit_ids.isdisjoint(map(id, children(part).values()))
+    ]
+    try:
+        # Replace the lists instead of removing them, because the order of an object's children
+        # decides the order of the objects in the next checkpoint.
+        stand_ins = [
+            optimizer._track_trackable(tf.Module(), name, overwrite=True)
+            for optimizer, name, _ in lists
+        ]
+        left_out = {id(part) for part in tf.train.TrackableView(checkpoint).descendants()}
+        left_out |= unfit_ids
+        for stand_in, (_, _, part) in zip(stand_ins, lists, strict=True):
+            for index, variable in children(part).items():
+                if id(variable) not in left_out:
+                    stand_in._track_trackable(variable, index)
+        yield
+    finally:
+        for optimizer, name, part in lists:
+            optimizer._track_trackable(part, name, overwrite=True)
 
 
 @dataclasses.dataclass(eq=False)

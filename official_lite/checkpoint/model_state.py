@@ -102,13 +102,17 @@ def hidden_items(model: keras.Model | tf.Module) -> dict[str, Any]:
     return {name: item for name, item in items.items() if item} | _adapted_items(model)
 
 
-def recurrent_items(model: keras.Model | tf.Module) -> dict[str, Any]:
+def recurrent_items(*models: keras.Model | tf.Module) -> dict[str, Any]:
     """Return the item that restores the states of recurrent layers with `stateful=True`, if any.
+
+    Layers that the models share are saved once.
 
     The states belong to the sequences of one training batch, so evaluations do not restore them.
     With several replicas, each replica has states of its own, and they are not saved.
     """
-    states = keras_variables.recurrent_states(model) if isinstance(model, keras.Layer) else []
+    layers = [model for model in models if isinstance(model, keras.Layer)]
+    found = [state for layer in layers for state in keras_variables.recurrent_states(layer)]
+    states = list({id(state): state for state in found}.values())
     if states and tf.distribute.get_strategy().num_replicas_in_sync > 1:
         logging.warning(
             "Checkpoints do not contain the states of recurrent layers with `stateful=True`, "

@@ -164,7 +164,7 @@ def load_averages(
     path: str,
     *,
     modules: str | Sequence[str] = ALL,
-) -> None:
+) -> list[Any]:
     """Load the averages of the weights that `load_weights` loads, as far as the checkpoint has any.
 
     Args:
@@ -173,9 +173,12 @@ def load_averages(
         model: The model that it trains.
         path: The prefix of a checkpoint, or a directory, whose latest checkpoint is read.
         modules: As for `load_weights`.
+
+    Returns:
+        The averages that were loaded.
     """
     if not ema_optimizer.keeps_averages(optimizer):
-        return
+        return []
     found = _match_model(model, path, modules)
     matched = matching.match_averages(optimizer, found.checkpoint, found.tensors)
     _assign([matching.Pair(v, t, matching.Evidence.NAME) for v, t in matched], found.checkpoint)
@@ -188,6 +191,7 @@ def load_averages(
             "%s has no averages of the weights. The averages keep their values.",
             found.checkpoint.prefix,
         )
+    return [average for average, _ in matched]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -28,10 +28,12 @@ from official_lite.modeling.hyperparams import yaml_io
 # other fields affect the training itself. A pattern matches a block or field and all fields below
 # it; `*` does not match dots.
 HARMLESS = (
+    "eval_tasks",
     "phases",
     "pipeline",
     "prediction",
     "runtime",
+    "search",
     "task.allow_image_summary",
     "task.init_checkpoint*",
     "task.predict_data",
@@ -42,6 +44,7 @@ HARMLESS = (
     "task.*_data.*tf_data_service*",
     "task.*_data.autotune_algorithm",
     "task.*_data.trainer_id",
+    "task.task_routines*.eval_steps",
     "trainer.*_interval",
     "trainer.*_steps",
     "trainer.*_epochs",
@@ -77,8 +80,12 @@ _SCHEDULES = "trainer.optimizer_config."
 # The path of the architecture field. Its subfields hold the chosen option of each label.
 _ARCHITECTURE = "task.arch"
 
-# The paths of the same field of several tasks.
-_TASK_ARCHITECTURE = re.compile(r"task\.task_routines\[.*\]\.task_config\.arch")
+# The path of the list of several tasks.
+_ROUTINES = "task.task_routines"
+
+# The paths of the fields of one of several tasks. They contain names instead of numbers, because a
+# run may evaluate a part of the tasks.
+_OF_ROUTINE = re.compile(r"task\.task_routines\[(?P<name>.*)\]\.(?P<field>.*)")
 
 # The last path component of a `Change` that reports new contents of a file named in the config.
 _CONTENT = "(sha256 of the file)"
@@ -99,7 +106,8 @@ class Change:
     @property
     def is_harmless(self) -> bool:
         """Whether a run may resume despite the change."""
-        return _matches(self.path, HARMLESS) and not _matches(self.path, _HARMFUL)
+        path = _without_routine(self.path)
+        return _matches(path, HARMLESS) and not _matches(path, _HARMFUL)
 
     def __str__(self) -> str:
         return f"{self.path}: {self.old} -> {self.new}"
@@ -202,9 +210,7 @@ def check_model(params: hyperparams.Config, model_dir: str, *, is_allowed: bool 
     of_model = [
         change
         for change in harmful
-        if change.path.startswith(_ARCHITECTURE)
-        or change.path.endswith(_CONTENT)
-        or _TASK_ARCHITECTURE.fullmatch(change.path)
+        if _without_routine(change.path).startswith(_ARCHITECTURE) or change.path.endswith(_CONTENT)
     ]
     if of_model and not is_allowed:
         raise errors.ConfigValueError(message)
@@ -220,21 +226,27 @@ def find_changes(params: hyperparams.Config, model_dir: str) -> list[Change]:
     own = epochs.given(params)
     new = flatten(own.as_dict())
     if isinstance(train_steps := became.get("trainer.train_steps"), int):
-        new |= flatten(epochs.schedule_steps(own, train_steps))
-    for values in (new, given, became):
-        values |= _task_architectures(values)
+        in_steps = flatten(epochs.schedule_steps(own, train_steps))
+        ratios = [path for path, value in in_steps.items() if value is None]
+        # If the last start ended before it knew the length of an epoch, it has recorded the ratios.
+        if all(became.get(path) is None for path in ratios):
+            new |= in_steps
+    new, given, became = runs = [_by_task(values) for values in (new, given, became)]
     changes = []
     for path in sorted({*new, *given}):
         value = new.get(path, MISSING)
         if path not in given and path not in became and _is_default(params, path):
             # The config of the earlier run was written by a version that did not have this field.
             continue
-        if path.startswith(_ARCHITECTURE) and became.get(_ARCHITECTURE):
+        within = _without_routine(path)
+        architecture = path.removesuffix(within.removeprefix(_ARCHITECTURE))
+        if within.startswith(_ARCHITECTURE) and became.get(architecture):
             # The config of the earlier run was written by a version that recorded only the name of
             # the architecture file, not its contents.
             continue
-        if _TASK_ARCHITECTURE.fullmatch(path) and not (path in new and path in given):
-            # One of the runs does not have this task.
+        routine = _OF_ROUTINE.fullmatch(path)
+        if routine and not all(routine["name"] in (each.get(_ROUTINES) or ()) for each in runs):
+            # Only one of the runs has this task, which the lists of names tell.
             continue
         # A schedule's steps may have been configured as ratios, so compare only the resolved steps.
         olds = [became] if path.startswith(_SCHEDULES) else [given, became]
@@ -243,19 +255,27 @@ def find_changes(params: hyperparams.Config, model_dir: str) -> list[Change]:
     return [*changes, *_changed_files(params, model_dir)]
 
 
-def _task_architectures(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the architectures of several tasks by path; `values` contains all tasks as one leaf.
+def _by_task(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a flat config in which the list of several tasks contains only their names.
 
-    Paths contain names instead of numbers, because a run may evaluate a part of the tasks. Tasks
-    without an architecture are left out, and those of which only the file's name was recorded.
+    The fields of each task are added by path, as in `_OF_ROUTINE`.
     """
-    found = {}
-    for routine in values.get("task.task_routines") or ():
-        task = routine.get("task_config") or {}
-        if isinstance(arch := task.get("arch"), Mapping):
-            name = routine.get("task_name") or task.get("name")
-            found[f"task.task_routines[{name}].task_config.arch"] = arch
-    return found
+    names: list[Any] = []
+    fields: dict[str, Any] = {}
+    for routine in values.get(_ROUTINES) or ():
+        name = routine.get("task_name") or (routine.get("task_config") or {}).get("name")
+        names.append(name)
+        of_task = flatten(routine).items()
+        fields |= {f"{_ROUTINES}[{name}].{path}": value for path, value in of_task}
+    return {**values, _ROUTINES: names, **fields} if names else dict(values)
+
+
+def _without_routine(path: str) -> str:
+    """Return the path that a field of one of several tasks would have if it were the only task."""
+    routine = _OF_ROUTINE.fullmatch(path)
+    if routine and routine["field"].startswith("task_config."):
+        return f"task.{routine['field'].removeprefix('task_config.')}"
+    return path
 
 
 def _changed_files(params: hyperparams.Config, model_dir: str) -> Iterator[Change]:
@@ -268,14 +288,21 @@ def _changed_files(params: hyperparams.Config, model_dir: str) -> Iterator[Chang
 
 
 def _is_default(params: hyperparams.Config, path: str) -> bool:
-    *parents, name = path.split(".")
     owner: Any = params
+    if routine := _OF_ROUTINE.fullmatch(path):
+        by_name = {each.resolved_name: each for each in params.task.task_routines}
+        owner, path = by_name.get(routine["name"]), routine["field"]
+    *parents, name = path.split(".")
     for parent in parents:
         owner = getattr(owner, parent, None)
     if not dataclasses.is_dataclass(owner):
         return False
-    defaults = {field.name: field.default for field in dataclasses.fields(owner)}
-    return name in defaults and defaults[name] == getattr(owner, name)
+    for field in dataclasses.fields(owner):
+        if field.name == name:
+            make = field.default_factory
+            default = field.default if make is dataclasses.MISSING else make()
+            return bool(default == getattr(owner, name))
+    return False
 
 
 def flatten(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -291,7 +318,7 @@ def recorded_steps(params: hyperparams.Config, model_dir: str) -> dict[str, int]
     """Return the steps that the run in a model directory has derived from its epochs.
 
     Args:
-        params: The config of a run that does not train.
+        params: The config of a run that does not know its own steps.
         model_dir: The model directory of the training run.
 
     Returns:

@@ -22,7 +22,7 @@ from official_lite.core import config_definitions, exp_factory
 from official_lite.modeling import hyperparams
 from official_lite.modeling.hyperparams import params_dict, yaml_io
 
-_ONE_STEP = {
+_ONE_STEP: dict[str, Any] = {
     "trainer.train_steps": 1,
     "trainer.steps_per_loop": 1,
     "trainer.validation_steps": 1,
@@ -166,7 +166,7 @@ def parse_configuration(flags_obj: Any, lock_return: bool = True, print_return: 
     """
     params = ExperimentParser(flags_obj).parse()
     if _flag(flags_obj, "fast_dev_run"):
-        phase_configs.override_all(params, lambda _: _FEW_STEPS)
+        phase_configs.override_all(params, lambda each: _FEW_STEPS | _no_eval_steps(each))
     if _flag(flags_obj, "dry_run"):
         phase_configs.override_all(params, _one_step)
     _refuse_masked_passwords(params)
@@ -287,11 +287,20 @@ def _one_step(params: Any) -> dict[str, Any]:
     If the config sets `train_epochs`, the overrides set it as well, so that the length of an epoch
     is still checked.
     """
-    if hyperparams.get_by_path(params, "trainer.train_epochs") is None:
-        return _ONE_STEP
-    in_epochs = {**_ONE_STEP, "trainer.train_epochs": _LESS_THAN_A_STEP}
-    del in_epochs["trainer.train_steps"]
-    return in_epochs
+    one_step = _ONE_STEP | _no_eval_steps(params)
+    if hyperparams.get_by_path(params, "trainer.train_epochs") is not None:
+        del one_step["trainer.train_steps"]
+        one_step["trainer.train_epochs"] = _LESS_THAN_A_STEP
+    return one_step
+
+
+def _no_eval_steps(params: Any) -> dict[str, None]:
+    """Return overrides after which each of several tasks uses `trainer.validation_steps`."""
+    return {
+        f"{path}[{index}].eval_steps": None
+        for path in ("task.task_routines", "eval_tasks")
+        for index, _ in enumerate(hyperparams.get_by_path(params, path, ()))
+    }
 
 
 def _entries(value: Any) -> Iterator[dict[str, Any]]:

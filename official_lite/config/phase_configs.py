@@ -173,10 +173,10 @@ def _require_source(
     known = {other.name: other for other in earlier}
     if earlier:
         known["previous"] = earlier[-1]
-    if name in known and known[name].mode in ("eval", "continuous_eval", "test"):
+    if name in known and known[name].mode in ("eval", "continuous_eval", "test", "predict"):
         raise errors.ConfigValueError(
-            f"`init_from` of phase {phase.name!r} is {phase.init_from!r}, which only evaluates and "
-            "leaves no checkpoint. Name a phase that trains."
+            f"`init_from` of phase {phase.name!r} is {phase.init_from!r}, which leaves no "
+            "checkpoint. Name a phase that trains."
         )
     is_path = bool(separator) and name not in names and name != "previous"
     if not name or name in known or is_path:

@@ -393,13 +393,12 @@ class RecoveryAction:
             with self._trainer.keeping_position() if self._trainer else contextlib.nullcontext():
                 self._restore_checkpoint()
             return
-        skipped = trainer.checkpoint.skipped_batches.numpy()
+        skipped = trainer.num_batches_skipped
         # Reset `batches_read`, because a checkpoint of an older version does not restore it.
         trainer.checkpoint.batches_read.assign(0)
         self._restore_checkpoint()
         # Skip again the batches that an earlier recovery from this checkpoint skipped.
-        missing = skipped - trainer.checkpoint.skipped_batches.numpy()
-        trainer.skip_batches(max(0, int(missing)))
+        trainer.skip_batches(max(0, skipped - trainer.num_batches_skipped))
 
     def _restore_checkpoint(self) -> None:
         path = self.checkpoint_manager.restore_or_initialize()

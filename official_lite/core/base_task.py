@@ -445,7 +445,8 @@ class Task(tf.Module, metaclass=abc.ABCMeta):
         """Fold one batch's logs into the state of the evaluation, on the host.
 
         Override this method for metrics that need all predictions at once. Each value of
-        `step_logs` is a tuple with one element per replica. In the first call `state` is None.
+        `step_logs` is a tuple with one element per replica, of all workers if there are several. In
+        the first call `state` is None.
 
         Returns:
             The new state. The default implementation aggregates nothing and returns None.

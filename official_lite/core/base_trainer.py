@@ -16,7 +16,9 @@ from official_lite.checkpoint import model_state
 from official_lite.common import errors, nests, terminal, user_code
 from official_lite.core import (
     base_task,
+    checkpoint_state,
     config_definitions,
+    eval_outputs,
     exporter_events,
     fit_memory,
     model_building,
@@ -102,6 +104,8 @@ class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
     _executor: executors.GraphExecutor
     _eval_executor: executors.GraphExecutor
     _accumulator: Any = None
+    # The function that adds the outputs of the other workers to those of an evaluation step.
+    _gather_outputs: Any = None
     _built_train_dataset: Dataset | None = None
     # Whether the step was searched for ops whose results a resumed run would not reproduce.
     _is_searched = False
@@ -276,6 +280,11 @@ class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
     def num_batches_read(self) -> int:
         """The number of batches that training has read or skipped."""
         return self._train_data.position(int(self.global_step.numpy()))
+
+    @property
+    def num_batches_skipped(self) -> int:
+        """The number of batches that training has skipped."""
+        return self._train_data.num_skipped
 
     @property
     def folds_outputs(self) -> bool:
@@ -613,7 +622,11 @@ class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
                 "This trainer was created with `evaluate=False`, so it can't evaluate. Use the "
                 "mode `train_and_eval` or `train_and_post_eval`."
             )
-        with ema_optimizer.averaged_weights(self.optimizer), self.keeping_metrics():
+        with (
+            ema_optimizer.averaged_weights(self.optimizer),
+            self.keeping_metrics(),
+            checkpoint_state.undone_by_stop(self.checkpoint),
+        ):
             return super().evaluate(num_steps)
 
     def keeping_metrics(self) -> contextlib.AbstractContextManager[None]:
@@ -637,7 +650,8 @@ class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
         """Fetch a batch, and logs that bypass the devices.
 
         The second value is merged into the step's outputs on the host. Use it to pass strings, or
-        anything else that a device can't hold, to `aggregate_logs`.
+        anything else that a device can't hold, to `aggregate_logs`. With several workers, each
+        worker gets only its own values.
         """
         return user_code.next_batch(iterator), {}
 
@@ -656,7 +670,15 @@ class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
         return {**passthrough_logs, **logs}
 
     def eval_reduce(self, state: Any = None, step_outputs: nests.Nest = None) -> Any:
-        """Fold a step's outputs into the evaluation's state, on the host."""
+        """Fold a step's outputs into the evaluation's state, on the host.
+
+        With several workers, `aggregate_logs` gets the outputs of the replicas of all workers.
+        """
+        if type(self.task).aggregate_logs is not base_task.Task.aggregate_logs:
+            if self._gather_outputs is None:
+                gather = eval_outputs.create_gather(self.strategy)
+                runner.set_untracked(self, _gather_outputs=gather)
+            step_outputs = self._gather_outputs(step_outputs)
         # Pass `step_outputs` by position, because tasks may give the parameter another name.
         return self.task.aggregate_logs(state, step_outputs)
 
@@ -690,7 +712,7 @@ class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
 
     def predict(
         self, first_batch: int = 0
-    ) -> Generator[dict[str, np.ndarray[Any, Any]], None, None]:
+    ) -> Generator[list[dict[str, np.ndarray[Any, Any]]], None, None]:
         """Yield the predictions for each global batch, in the order of the input.
 
         Several workers get the same predictions, and each of them must read them to the end.
@@ -704,7 +726,8 @@ class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
                 predictions: if they may depend on the skipped batches, these are computed as well.
 
         Yields:
-            One array per column, with one row per example of the batch.
+            The parts of the batch, in order: one array per column, with one row per example. There
+            is a single part, unless replicas predict rows of different shapes.
         """
         return self._predictor.predict(self.predict_step, self.execution, first_batch)
 

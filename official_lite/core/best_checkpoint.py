@@ -3,7 +3,7 @@
 import json
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -33,6 +33,10 @@ class BestCheckpointExporter(best_checkpoints.BestCheckpoints):
         metric_comp: Whether a `higher` or a `lower` value is better. If it is empty, the name of
             the metric decides, as in the hook `early_stopping`; if the name suggests no direction,
             `higher` is used.
+
+    Attributes:
+        may_export: Returns whether this process may change the directory. If not, the exporter only
+            reads which evaluation is the best so far.
     """
 
     def __init__(self, export_dir: str, metric_name: str, metric_comp: str) -> None:
@@ -43,6 +47,7 @@ class BestCheckpointExporter(best_checkpoints.BestCheckpoints):
             )
         self._export_dir = export_dir
         self._metric = saving_and_stopping.WatchedMetric(metric_name, metric_comp, default="higher")
+        self.may_export: Callable[[], bool] = lambda: True
         files.makedirs(export_dir)
         super().__init__(export_dir)
 
@@ -79,6 +84,9 @@ class BestCheckpointExporter(best_checkpoints.BestCheckpoints):
             errors.UnknownKeyError: If the metric is not among the logs.
         """
         value = self._metric.value(eval_logs)
+        if not self.may_export():
+            self.reload()
+            return False
         best = self._metric.record_with_value(self.best)
         if not self._metric.is_improvement(eval_logs, best):
             # Rewrite `info.json`, because an interrupted export may have left the file of an

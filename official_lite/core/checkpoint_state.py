@@ -1,5 +1,6 @@
 """The contents of a run's checkpoints: the state of the trainer, and the description of the run."""
 
+import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -224,6 +225,33 @@ def _below_new_kinds(part: Any) -> Iterator[Any]:
             yield from _below_new_kinds(child)
     else:
         yield from keras_variables.variables_of(part)
+
+
+@contextlib.contextmanager
+def undone_by_stop(checkpoint: tf.train.Checkpoint) -> Iterator[None]:
+    """Undo what an evaluation in the context does to the saved state if a stop signal ends it.
+
+    The resumed run repeats the evaluation, which therefore has to begin with the same state: that
+    of random generators and of recurrent layers with `stateful=True`.
+
+    Args:
+        checkpoint: The checkpoint that the signal makes the run save.
+    """
+    found = [
+        part
+        for part in tf.train.TrackableView(checkpoint).descendants()
+        if keras_variables.is_variable(part)
+        and replica_state.is_random_state(keras_variables.raw(part))
+    ]
+    states = [*found, *getattr(checkpoint, "recurrent_state", ())]
+    copies = [copy for state in states for copy in keras_variables.local_values(state)]
+    values = [copy.read_value() for copy in copies]
+    try:
+        yield
+    except errors.PreemptedError:
+        for copy, value in zip(copies, values, strict=True):
+            copy.assign(value)
+        raise
 
 
 class RunDescription:

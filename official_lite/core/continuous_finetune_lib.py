@@ -12,6 +12,7 @@ have a checkpoint of their own but no metrics file, even if their pretraining ch
 removed. It then continues with the next checkpoint. This job never deletes anything.
 """
 
+import functools
 import json
 import os
 import re
@@ -46,6 +47,7 @@ def run_continuous_finetune(
     pretrain_steps: int | None = None,
     *,
     finetune: Callable[..., Logs] | None = None,
+    allow_config_change: bool = False,
 ) -> Logs:
     """Train and evaluate from each checkpoint that appears in `params.task.init_checkpoint`.
 
@@ -62,13 +64,15 @@ def run_continuous_finetune(
         pretrain_steps: The last pretraining step.
         finetune: A function to call instead of `train_lib.run_experiment`. It takes the strategy,
             the task, the config and the model directory, and returns the metrics.
+        allow_config_change: Whether a begun run may resume from checkpoints of a different config.
+            It has no effect on a given `finetune`.
 
     Returns:
         The metrics if `run_post_eval` is set; else an empty dictionary.
 
     Raises:
-        errors.ConfigValueError: If the mode is any other, or `task.init_checkpoint` is not a
-            directory.
+        errors.ConfigValueError: If the mode is any other, `task.init_checkpoint` is not a
+            directory, or the experiment has phases.
         errors.CheckpointError: If no checkpoint appeared at all.
     """
     if cluster.is_server(params.runtime.distribution_strategy):
@@ -86,8 +90,9 @@ def run_continuous_finetune(
         # wait for it.
         reads_files=tf_config.read_tf_config() is None,
     )
+    finetune = finetune or functools.partial(_finetune, allow_config_change=allow_config_change)
     with preemption.catch_signals():
-        logs = _finetune_all(params, model_dir, pretrain_steps, finetune or _finetune)
+        logs = _finetune_all(params, model_dir, pretrain_steps, finetune)
     return logs if run_post_eval else {}
 
 
@@ -228,9 +233,16 @@ def _finetune(
     task: base_task.Task,
     params: config_definitions.ExperimentConfig,
     run_dir: str,
+    allow_config_change: bool,
 ) -> Logs:
     _, logs = train_lib.run_experiment(
-        strategy, task, "train_and_eval", params, run_dir, run_post_eval=True
+        strategy,
+        task,
+        "train_and_eval",
+        params,
+        run_dir,
+        run_post_eval=True,
+        allow_config_change=allow_config_change,
     )
     return logs
 

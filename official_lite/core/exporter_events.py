@@ -1,13 +1,13 @@
 """Calls of an evaluator's checkpoint exporter, which may be a class of the Model Garden."""
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from official_lite.modeling.optimization import ema_optimizer
 from official_lite.orbit import runner
 
-__all__ = ["export", "notify", "without_exporter"]
+__all__ = ["export", "notify", "restrict", "without_exporter"]
 
 
 def export(evaluator: Any, logs: dict[str, Any]) -> Any:
@@ -29,6 +29,16 @@ def export(evaluator: Any, logs: dict[str, Any]) -> Any:
 def notify(exporter: Any, event: str, *args: Any) -> None:
     """Call a method of a checkpoint exporter, if the exporter has that method."""
     getattr(exporter, event, lambda *_: None)(*args)
+
+
+def restrict(evaluator: Any, may_export: Callable[[], bool]) -> None:
+    """Let the exporter of an evaluator change files only if `may_export` returns True.
+
+    An exporter of another class than `BestCheckpointExporter` is not restricted.
+    """
+    exporter: Any = getattr(evaluator, "_checkpoint_exporter", None)
+    if hasattr(exporter, "may_export"):
+        exporter.may_export = may_export
 
 
 @contextlib.contextmanager

@@ -137,7 +137,7 @@ def _write_all(
     try:
         with contextlib.closing(trainer.predict(writer.next_batch)) as batches:
             for predictions in batches:
-                writer.write(predictions)
+                writer.write(*predictions)
         writer.finish()
     except errors.PreemptedError:
         logging.info("Stopped by a signal, with %d rows in %s.", writer.progress.rows, directory)
@@ -167,10 +167,10 @@ def _agree(strategy: tf.distribute.Strategy, first_batch: int, made_from: Mappin
     text = json.dumps(made_from, sort_keys=True, default=str)
     digest = int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], signed=True)
     own = {"first_batch": np.array([first_batch]), "digest": np.array([digest])}
-    told = predictor.create_exchange(strategy)(own)
+    told = predictor.create_exchange(strategy)([own])
     # The chief is the first worker.
-    first_batch = int(told["first_batch"][0])
-    if first_batch != _REFUSED and len(set(told["digest"].tolist())) > 1:
+    first_batch = int(told[0]["first_batch"][0])
+    if first_batch != _REFUSED and len({int(one["digest"][0]) for one in told}) > 1:
         raise errors.ConfigValueError(
             "The workers would predict with different weights or from different input files. This "
             f"worker has the weights {made_from['weights']} and the input files "

@@ -39,12 +39,13 @@ __all__ = [
     "checked",
     "count_rows",
     "create_exchange",
+    "joined",
     "pack",
     "unpack",
 ]
 
 Columns: TypeAlias = dict[str, npt.NDArray[Any]]
-Exchange: TypeAlias = Callable[[Columns], Columns]
+Exchange: TypeAlias = Callable[[list[Columns]], list[Columns]]
 
 # Metrics that expect predictions with one score per class, along the last axis.
 _OF_CLASSES = (
@@ -118,8 +119,8 @@ class Predictor:
 
     def predict(
         self, step: Callable[..., Any], execution: str, first_batch: int
-    ) -> Generator[dict[str, npt.NDArray[Any]], None, None]:
-        """Yield the predictions for each global batch.
+    ) -> Generator[list[Columns], None, None]:
+        """Yield the predictions for each global batch; see `Trainer.predict`.
 
         Args:
             step: The trainer's `predict_step`.
@@ -161,7 +162,7 @@ class Predictor:
                     iterator = iter(build_dataset(self.config, task, self.strategy, number))
                     predictions, num_rows = run(iterator, counted)
                 if number >= first_batch:
-                    yield exchange(as_arrays(predictions, num_rows, _author(task)))
+                    yield joined(exchange(as_arrays(predictions, num_rows, _author(task))))
 
     def _compile(self, step: Callable[..., Any], execution: str) -> Callable[..., Any]:
         """Return the step as a `tf.function`, unless the config or the mode is eager."""
@@ -287,8 +288,8 @@ def as_arrays(
     predictions: Mapping[str, Sequence[tf.Tensor]],
     num_rows: Sequence[tf.Tensor],
     method: Callable[..., Any],
-) -> dict[str, npt.NDArray[Any]]:
-    """Return the predictions of all replicas, in replica order, as one array per column.
+) -> list[Columns]:
+    """Return the predictions of each replica, in replica order, as one array per column.
 
     Args:
         predictions: The tensors of each column, one per replica.
@@ -299,7 +300,7 @@ def as_arrays(
         errors.ConfigValueError: If a column does not have one row per example.
     """
     wanted = [int(count) for count in num_rows]
-    columns = {}
+    parts: list[Columns] = [{} for _ in wanted]
     for name, tensors in predictions.items():
         arrays = [tensor.numpy() for tensor in tensors]
         counts = [len(array) for array in arrays]
@@ -309,27 +310,32 @@ def as_arrays(
                 f"{plugins.described(method)} returned {sum(counts)} rows as {name!r} for a "
                 f"batch of {sum(wanted)} examples; expected one row per example."
             )
-        columns[name] = _join(arrays)
-    return columns
+        for part, array in zip(parts, arrays, strict=True):
+            part[name] = array
+    return parts
 
 
-def _join(arrays: Sequence[npt.NDArray[Any]]) -> npt.NDArray[Any]:
-    # Drop arrays without rows, because their other dimensions may not match.
-    arrays = [array for array in arrays if len(array)] or arrays[:1]
-    return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
+def joined(parts: Sequence[Columns]) -> list[Columns]:
+    """Return consecutive parts of a batch as a single part, unless their rows differ in shape."""
+    # Drop parts without rows, because their other dimensions may not match.
+    parts = [part for part in parts if len(next(iter(part.values())))] or parts[:1]
+    shapes = [{name: array.shape[1:] for name, array in part.items()} for part in parts]
+    if len(parts) == 1 or any(shape != shapes[0] for shape in shapes):
+        return list(parts)
+    return [{name: np.concatenate([part[name] for part in parts]) for name in parts[0]}]
 
 
 def create_exchange(strategy: tf.distribute.Strategy) -> Exchange:
-    """Create a function that joins the columns of all workers, in the order of the workers.
+    """Create a function that returns the parts of all workers, in the order of the workers.
 
-    All workers must call the function, with columns of the same names and types. It returns the
-    same rows to each of them.
+    All workers must call the function, with the same number of parts and with columns of the same
+    names and types. It returns the same parts to each of them.
     """
     found = tf_config.read_tf_config()
     workers = found.members("chief", "worker") if found is not None else {}
     is_several = isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy)
     if not is_several or found is None or found.name not in workers or len(workers) == 1:
-        return lambda columns: columns
+        return lambda parts: parts
     num_own = strategy.num_replicas_in_sync // len(workers)
 
     @tf.function(input_signature=[tf.TensorSpec([None], tf.int64)])
@@ -341,7 +347,11 @@ def create_exchange(strategy: tf.distribute.Strategy) -> Exchange:
 
         return strategy.gather(strategy.run(send), axis=0)
 
-    return lambda columns: unpack(gather(pack(columns)).numpy(), columns, len(workers))
+    def exchange(parts: list[Columns]) -> list[Columns]:
+        numbers = gather(np.concatenate([pack(part) for part in parts])).numpy()
+        return unpack(numbers, parts[0], len(workers) * len(parts))
+
+    return exchange
 
 
 def pack(columns: Columns) -> npt.NDArray[np.int64]:
@@ -358,23 +368,26 @@ def pack(columns: Columns) -> npt.NDArray[np.int64]:
     return np.concatenate(parts)
 
 
-def unpack(numbers: npt.NDArray[np.int64], columns: Columns, num_workers: int) -> Columns:
-    """Return the joined columns of the results of `pack` of several workers.
+def unpack(numbers: npt.NDArray[np.int64], columns: Columns, num_parts: int) -> list[Columns]:
+    """Return the columns of several calls of `pack`.
 
     Args:
         numbers: The results of `pack`, one after the other.
-        columns: The columns of any of the workers, with the names and types.
-        num_workers: The number of workers.
+        columns: The columns of any of the parts, with the names and types.
+        num_parts: The number of results.
     """
-    parts: dict[str, list[npt.NDArray[Any]]] = {name: [] for name in columns}
+    parts: list[Columns] = []
     start = 0
-    for name in sorted(columns) * num_workers:
-        length = int(numbers[start])
-        end = start + 1 + _num_words(length)
-        text = numbers[start + 1 : end].tobytes()[:length]
-        parts[name].append(tf.io.parse_tensor(text, columns[name].dtype).numpy())
-        start = end
-    return {name: _join(arrays) for name, arrays in parts.items()}
+    for _ in range(num_parts):
+        part: Columns = {}
+        for name in sorted(columns):
+            length = int(numbers[start])
+            end = start + 1 + _num_words(length)
+            text = numbers[start + 1 : end].tobytes()[:length]
+            part[name] = tf.io.parse_tensor(text, columns[name].dtype).numpy()
+            start = end
+        parts.append({name: part[name] for name in columns})
+    return parts
 
 
 def _num_words(num_bytes: int) -> int:

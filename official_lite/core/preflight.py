@@ -82,8 +82,8 @@ def check_run(
         params: The config of the run.
         mode: The mode.
         model_dir: The model directory.
-        earlier_phases: The model directories of earlier phases by name. They will contain files and
-            checkpoints when the run starts.
+        earlier_phases: The output directories of earlier phases by name. They will contain files
+            and checkpoints when the run starts.
         task: The task of the run, if it already exists.
         reads_weights: Whether the run reads weights from the location in the config. Custom code
             may download them, or load them from elsewhere.
@@ -93,6 +93,13 @@ def check_run(
         errors.OfficialLiteError: If the run cannot succeed.
     """
     check(params, mode)
+    if params.phases:
+        raise errors.ConfigValueError(
+            f"`phases` has {', '.join(repr(phase.name) for phase in params.phases)}, but this "
+            "call expects the config of a single run and would ignore them. Run the phases with "
+            "`pipeline.RunPipeline` or `train.py`, in any mode except "
+            "`continuous_train_and_eval`, or set `phases` to []."
+        )
     run_record.check_model_dir(model_dir)
     if flags.Mode(mode).trains:
         check_directories(params, model_dir, _best_checkpoint_hooks(params))
@@ -119,6 +126,7 @@ def check_evaluation(
     mode: str,
     model_dir: str,
     task_cls: type[base_task.Task] | None = None,
+    trainer_cls: type[orbit.AbstractTrainer] | None = None,
 ) -> None:
     """Check that there is a checkpoint, if the mode is `eval`, `test` or `predict`.
 
@@ -129,6 +137,7 @@ def check_evaluation(
         mode: The mode of the run.
         model_dir: The model directory.
         task_cls: The class of the task, if it differs from the class registered for the config.
+        trainer_cls: The class of the trainer, if it differs from the class in the config.
 
     Raises:
         errors.CheckpointError: If there is no checkpoint.
@@ -143,7 +152,7 @@ def check_evaluation(
         return
     path = latest.latest_checkpoint(model_dir)
     if path is None:
-        if _initializes_itself(params, task_cls):
+        if _initializes_itself(params, task_cls, trainer_cls):
             return
         raise errors.CheckpointError(
             f"There is no checkpoint in {model_dir}, so the mode `{mode}` would use random "
@@ -500,13 +509,19 @@ def _is_read_by_default_code(params: Any, task_cls: type[base_task.Task] | None)
     return hasattr(task_cls, "initialize") and not _initializes_itself(params, task_cls)
 
 
-def _initializes_itself(params: Any, task_cls: type[base_task.Task] | None) -> bool:
+def _initializes_itself(
+    params: Any,
+    task_cls: type[base_task.Task] | None,
+    trainer_cls: type[orbit.AbstractTrainer] | None = None,
+) -> bool:
     """Return whether the task, if its class is known, or the trainer overrides `initialize`."""
-    of_task = getattr(_task_cls(params, task_cls), "initialize", base_task.Task.initialize)
-    of_trainer = trainer_factory.get_trainer_cls(params).initialize
-    return (
-        of_task is not base_task.Task.initialize
-        or of_trainer is not base_trainer.Trainer.initialize
+    trainer_cls = trainer_cls or trainer_factory.get_trainer_cls(params)
+    return any(
+        getattr(own, "initialize", base.initialize) is not base.initialize
+        for own, base in (
+            (_task_cls(params, task_cls), base_task.Task),
+            (trainer_cls, base_trainer.Trainer),
+        )
     )
 
 

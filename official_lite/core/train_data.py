@@ -351,6 +351,12 @@ class TrainData:
             "micro_batches": self.micro_batches,
         }
 
+    @property
+    def num_skipped(self) -> int:
+        """The number of batches that were skipped, counted in the micro-batches of this run."""
+        self._convert_counts()
+        return int(self.skipped.numpy())
+
     def position(self, step: int) -> int:
         """Return the number of batches that were read or skipped in `step` steps."""
         self._convert_counts()
@@ -387,7 +393,7 @@ class TrainData:
 
     def skip(self, count: int) -> None:
         """Skip the next batches in all data that are built after this call."""
-        self.skipped.assign_add(count)
+        self.skipped.assign(self.num_skipped + count)
 
     @contextlib.contextmanager
     def keeping_position(self, get_step: Callable[[], int]) -> Iterator[None]:

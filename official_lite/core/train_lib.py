@@ -25,7 +25,7 @@ from official_lite.common import (
     terminal,
 )
 from official_lite.common.flags import Mode
-from official_lite.config import epochs, parsing
+from official_lite.config import compatibility, epochs, parsing
 from official_lite.core import (
     actions,
     base_task,
@@ -33,6 +33,7 @@ from official_lite.core import (
     best_checkpoint,
     checkpoint_state,
     config_definitions,
+    exporter_events,
     fit_memory,
     prediction_run,
     preflight,
@@ -147,6 +148,7 @@ class OrbitExperimentRunner:
         self._trainer = trainer or self._build_trainer(
             task, train=self._mode.trains, evaluate=self._mode.evaluates or run_post_eval
         )
+        exporter_events.restrict(self._find_evaluator(), self._owns_best_checkpoint)
         preflight.check_metric(params, self.trainer)
         preflight.check_evaluation_data(params, self.trainer)
         self._checkpoint_manager = self._maybe_build_checkpoint_manager()
@@ -279,7 +281,15 @@ class OrbitExperimentRunner:
             errors.CheckpointError: If the checkpoint does not match the model, or if the mode only
                 evaluates or predicts and there is no checkpoint.
         """
-        preflight.check_evaluation(self.params, self._mode, self.model_dir)
+        # A plain Orbit trainer has no task.
+        task = getattr(self.trainer, "task", None)
+        preflight.check_evaluation(
+            self.params,
+            self._mode,
+            self.model_dir,
+            type(task) if task else None,
+            type(self.trainer),
+        )
         if not self.checkpoint_manager:
             return None
         chosen = self.params.prediction.checkpoint if self._mode.predicts else "latest"
@@ -439,6 +449,18 @@ class OrbitExperimentRunner:
 
     def _build_best_checkpoint_exporter(self) -> best_checkpoint.BestCheckpointExporter | None:
         return best_checkpoint.maybe_create_best_ckpt_exporter(self.params, self.model_dir)
+
+    def _owns_best_checkpoint(self) -> bool:
+        """Return whether an evaluation may replace the best checkpoint of the run.
+
+        A training that evaluates owns it, and remembers which one is the best. A single evaluation
+        may be of other data. If the training does not evaluate, the mode `continuous_eval` keeps
+        the best checkpoint; it may start before the training, whose mode is therefore read late.
+        """
+        if self._mode is Mode.CONTINUOUS_EVAL:
+            training = compatibility.read_run(self.model_dir).get("mode", Mode.TRAIN)
+            return bool(training == Mode.TRAIN)
+        return self._mode is not Mode.EVAL
 
     def _maybe_build_checkpoint_manager(self) -> tf.train.CheckpointManager | None:
         if not self.trainer.checkpoint:

@@ -106,8 +106,7 @@ def create_trainer(
         train: Whether the trainer will train.
         evaluate: Whether it will evaluate.
         checkpoint_exporter: An object that is called after every evaluation; see `Trainer`.
-        trainer_cls: The trainer's class; by default the class named by `trainer.name`, or
-            `Trainer`.
+        trainer_cls: The trainer's class; by default that of `get_trainer_cls`.
         model: The model; by default the task builds it.
         optimizer: The optimizer; by default the task creates it.
 
@@ -132,25 +131,27 @@ def create_trainer(
 
 
 def get_trainer_cls(params: config_definitions.ExperimentConfig) -> type[base_trainer.Trainer]:
-    """Return the class named by `trainer.name`; `Trainer` if the name is not set.
+    """Return the class that gin or `trainer.name` selects; `Trainer` if neither does.
 
     Raises:
         errors.UnknownNameError: If the name is unknown.
     """
+    found: type[base_trainer.Trainer] | None = gin.get_bindings(create_trainer).get("trainer_cls")
+    if found:
+        return found
     name = params.trainer.name
     if not name:
         return base_trainer.Trainer
-    found: type[base_trainer.Trainer] = plugins.resolve(
+    named: type[base_trainer.Trainer] = plugins.resolve(
         name,
         registry=_REGISTERED_TRAINER_CLS,
         base=base_trainer.Trainer,
         workspace=params.workspace or None,
         kind="trainer",
     )
-    return found
+    return named
 
 
 def divides_data(params: config_definitions.ExperimentConfig) -> bool:
     """Return whether the trainer of a config divides the training data; see `Trainer`."""
-    trainer_cls = gin.get_bindings(create_trainer).get("trainer_cls") or get_trainer_cls(params)
-    return bool(getattr(trainer_cls, "divides_data", False))
+    return bool(getattr(get_trainer_cls(params), "divides_data", False))

@@ -297,11 +297,16 @@ def choose(
 def _is_possible(record: execution_record.ExecutionRecord, trainer: Any) -> bool:
     """Return whether the trainer supports the recorded mode.
 
-    The run may have been moved to a machine with more devices, or to several machines.
+    The run may have been moved to a machine with more devices, or to several machines, and its
+    config may have been changed.
     """
-    if trainer.has_coordinator:
-        return record.execution == "graph"
-    return record.execution != "xla_loop" or modes.why_not_xla_loop(trainer) is None
+    if record.execution == "graph":
+        return True
+    # With virtual replicas, the mode must not depend on the speed of a machine.
+    if trainer.config.trainer.virtual_replicas:
+        return False
+    is_loop = record.execution == "xla_loop"
+    return (modes.why_not_xla_loop if is_loop else modes.why_not_xla)(trainer) is None
 
 
 def _count_eval_steps(trainer: Any, num_steps: int) -> int:

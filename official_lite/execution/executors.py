@@ -436,7 +436,8 @@ def create_xla_loop(
         dataset,
         steps=orbit.steps_per_stack(dataset.element_spec, steps_per_loop, trainer.batches_per_step),
         batches_per_step=trainer.batches_per_step,
-        wrap_fetch=trainer.wrap_step,
+        wrap_step=trainer.wrap_step,
+        wrap_fetch=trainer.wrap_fetch,
         counts=trainer.batch_counts,
     )
 
@@ -450,7 +451,7 @@ def create_train_loop_fn(
     coordinator = executor.coordinator
     if coordinator is None:
         return orbit.StandardTrainer.create_train_loop_fn(trainer)
-    step_fn = trainer.wrap_step(trainer.train_step)
+    step_fn = trainer.wrap_fetch(trainer.wrap_step(trainer.train_step))
     loop_fn = tf.function(orbit.utils.create_tf_while_loop_fn(step_fn))
     is_divided = trainer.train_options.use_tf_while_loop
     num_parts = _PARTS_PER_WORKER * _num_workers(executor.strategy) if is_divided else None

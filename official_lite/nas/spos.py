@@ -82,7 +82,7 @@ class SposTrainer(one_shot_trainer.OneShotTrainer):
 
     def predict(
         self, first_batch: int = 0
-    ) -> Generator[dict[str, np.ndarray[Any, Any]], None, None]:
+    ) -> Generator[list[dict[str, np.ndarray[Any, Any]]], None, None]:
         """Yield the predictions of the path that is computed outside of a step; see `Trainer`."""
         if self.resolved and self._ranking is None:
             self._warn_of_other_path("predicts with")

@@ -160,6 +160,7 @@ class StandardTrainer(runner.AbstractTrainer, metaclass=abc.ABCMeta):
     last_step_outputs: Any = None
     _train_loop: TrainLoop | None = None
     _step_wrappers: tuple[Callable[[loop_fns.StepFn], loop_fns.StepFn], ...] = ()
+    _fetch_wrappers: tuple[Callable[[loop_fns.StepFn], loop_fns.StepFn], ...] = ()
 
     def __init__(self, train_dataset: Any, options: StandardTrainerOptions | None = None) -> None:
         options = options or StandardTrainerOptions()
@@ -215,7 +216,7 @@ class StandardTrainer(runner.AbstractTrainer, metaclass=abc.ABCMeta):
 
     def create_train_loop_fn(self) -> loop_fns.LoopFn:
         """Create the function `(iterator, num_steps)` that `create_train_loop` uses."""
-        step = self.wrap_step(self.train_step)
+        step = self.wrap_fetch(self.wrap_step(self.train_step))
         if (counts := self.batch_counts) is not None:
             step = loop_fns.count_batches(step, counts)
         if not self._train_options.use_tf_while_loop:
@@ -231,9 +232,18 @@ class StandardTrainer(runner.AbstractTrainer, metaclass=abc.ABCMeta):
     def wrap_train_step(self, wrapper: Callable[[loop_fns.StepFn], loop_fns.StepFn]) -> None:
         """Run each step as `wrapper(train_step)`. A step that was already traced is traced again.
 
-        Use this for code that needs the iterator, or that must act while the step is being traced.
+        Use this for code that must act while the step is being traced.
         """
         runner.set_untracked(self, _step_wrappers=(*self._step_wrappers, wrapper))
+        self._retrace_train_step()
+
+    def wrap_train_fetch(self, wrapper: Callable[[loop_fns.StepFn], loop_fns.StepFn]) -> None:
+        """Wrap the function that fetches batches from the iterator, which is usually the step.
+
+        A loop that fetches the batches of many steps at once wraps only this fetch. Use this for
+        code that needs the iterator.
+        """
+        runner.set_untracked(self, _fetch_wrappers=(*self._fetch_wrappers, wrapper))
         self._retrace_train_step()
 
     @abc.abstractmethod
@@ -260,6 +270,12 @@ class StandardTrainer(runner.AbstractTrainer, metaclass=abc.ABCMeta):
         for wrapper in self._step_wrappers:
             step_fn = wrapper(step_fn)
         return step_fn
+
+    def wrap_fetch(self, fetch_fn: loop_fns.StepFn) -> loop_fns.StepFn:
+        """Return a function that fetches, wrapped in all wrappers passed to `wrap_train_fetch`."""
+        for wrapper in self._fetch_wrappers:
+            fetch_fn = wrapper(fetch_fn)
+        return fetch_fn
 
     @property
     def batches_per_step(self) -> int:

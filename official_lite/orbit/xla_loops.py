@@ -34,6 +34,7 @@ class StackedLoop(standard_runner.MeasuredLoop):
         dataset: The batches. `why_not_stackable` must return `None` for them.
         steps: The number of steps per stack.
         batches_per_step: The number of batches that a step fetches.
+        wrap_step: Wraps the step when it is traced.
         wrap_fetch: Wraps the function that fetches a stack from an iterator, outside of XLA.
         counts: The int64 variables that count the batches that the steps have read.
     """
@@ -45,6 +46,7 @@ class StackedLoop(standard_runner.MeasuredLoop):
         *,
         steps: int,
         batches_per_step: int = 1,
+        wrap_step: Callable[[loop_fns.StepFn], loop_fns.StepFn] = lambda step: step,
         wrap_fetch: Callable[[loop_fns.StepFn], loop_fns.StepFn] = lambda fetch: fetch,
         counts: Any = None,
     ) -> None:
@@ -53,7 +55,9 @@ class StackedLoop(standard_runner.MeasuredLoop):
         stacks = self._stacks_of(dataset)
         self._element_spec = stacks.element_spec
         self._iterator = standard_runner.make_iterator(stacks)
-        self._fetch = wrap_fetch(next)
+        self._wrap_step = wrap_step
+        self._wrap_fetch = wrap_fetch
+        self._fetch: loop_fns.StepFn = next
         self._counts = [] if counts is None else tf.nest.flatten(counts)
         # The number of batches drawn from the current stack.
         self._drawn = tf.Variable(0, trainable=False, dtype=tf.int64)
@@ -82,6 +86,7 @@ class StackedLoop(standard_runner.MeasuredLoop):
 
     def trace(self) -> Sequence[Any]:
         if not self._traced:
+            self._fetch = self._wrap_fetch(next)
             number = tf.TensorSpec([], tf.int32)
             run_on_stack = self._compile()
             whole = tf.function(
@@ -104,7 +109,7 @@ class StackedLoop(standard_runner.MeasuredLoop):
     def _compile(self) -> RunOnStack:
         # With an explicit signature, stacks that are read eagerly and in graphs share one trace.
         signature = [self._element_spec, tf.TensorSpec([], tf.int32)]
-        step_fn = self._step_fn
+        step_fn = self._wrap_step(self._step_fn)
 
         def step(batches: Any) -> None:
             self._last_outputs.keep(step_fn(batches))

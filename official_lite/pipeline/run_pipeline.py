@@ -1,5 +1,6 @@
 """The pipeline, which runs an experiment: a single run, or one run per phase."""
 
+import copy
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -210,7 +211,8 @@ class RunPipeline:
             `initialize`, `run`, `finalize`). The values are classes or names of classes.
         enable_async_checkpointing: Whether training continues while a checkpoint is written.
         allow_config_change: Whether training may resume from checkpoints of a different config.
-        hooks: Hooks that run after the hooks of the trainer and of the config.
+        hooks: Hooks that run after the hooks of the trainer and of the config. The last phase gets
+            these objects, and each other phase gets deep copies.
 
     Raises:
         errors.OfficialLiteError: If the config is invalid.
@@ -276,7 +278,8 @@ class RunPipeline:
             ctx = plan.context(dict(finished), strategy)
             ctx.enable_async_checkpointing = self._enable_async_checkpointing
             ctx.allow_config_change = self._allow_config_change
-            ctx.hooks = self._hooks
+            is_last = planned is self._plans[-1]
+            ctx.hooks = self._hooks if is_last else _copy_hooks(self._hooks)
             run_stages(plan.stages, ctx)
             finished[plan.phase] = plan.finished(ctx)
             strategy = ctx.strategy
@@ -299,6 +302,13 @@ class _Plan:
     @property
     def trains(self) -> bool:
         return flags.Mode(self.mode).trains
+
+    @property
+    def output_dir(self) -> str | None:
+        """The directory of the files that later phases may read; None if there are none."""
+        if flags.Mode(self.mode).predicts:
+            return run_record.predictions_dir(self.params, self.model_dir)
+        return self.model_dir if self.trains else None
 
     def context(
         self, phases: Mapping[str, FinishedPhase], strategy: tf.distribute.Strategy | None
@@ -344,6 +354,17 @@ def _plans(
         )
 
 
+def _copy_hooks(hooks: Sequence[orbit.Hook]) -> Sequence[orbit.Hook]:
+    """Copy hooks for one phase, because they keep state of their run, such as its directory."""
+    try:
+        return copy.deepcopy(hooks)
+    except Exception as error:
+        raise errors.ConfigTypeError(
+            f"The `hooks` of the pipeline are copied for each phase, which failed: {error}. Name "
+            "the hook in `trainer.hooks`, or implement its method `__deepcopy__`."
+        ) from error
+
+
 def _check(plan: _Plan, earlier: Sequence[_Plan]) -> None:
     """Check everything about a run that can be checked before the first phase starts."""
     if is_default("build", plan.stages["build"]):
@@ -353,7 +374,7 @@ def _check(plan: _Plan, earlier: Sequence[_Plan]) -> None:
         plan.params,
         plan.mode,
         plan.model_dir,
-        earlier_phases={other.phase: other.model_dir for other in earlier if other.trains},
+        earlier_phases={other.phase: path for other in earlier if (path := other.output_dir)},
         # Custom stages may download weights and files, so these may not exist yet.
         reads_weights=all(is_default(name, plan.stages[name]) for name in _BRING_WEIGHTS),
         # Skip the check of input files in a cluster: if only one process failed, the other

@@ -30,7 +30,7 @@ import json
 import os
 import re
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType, TracebackType
 from typing import Any
 
@@ -126,7 +126,7 @@ class PredictionOutput(contextlib.AbstractContextManager["PredictionOutput"]):
 
         with PredictionOutput(directory, "parquet", rows_per_shard=10_000, made_from=...) as output:
             for predictions in batches_from(output.next_batch):
-                output.write(predictions)
+                output.write(*predictions)
             output.finish()
 
     Shards are encoded and written by a thread, so that the next batches are computed meanwhile.
@@ -188,18 +188,19 @@ class PredictionOutput(contextlib.AbstractContextManager["PredictionOutput"]):
         """The number of rows that this process has completed."""
         return self._progress.rows - self._first_rows
 
-    def write(self, predictions: Mapping[str, npt.NDArray[Any]]) -> None:
+    def write(self, *parts: Mapping[str, npt.NDArray[Any]]) -> None:
         """Append the predictions of the next batch.
 
         Args:
-            predictions: One array per column, all with the same number of rows.
+            *parts: One array per column, all with the same number of rows. A batch whose rows
+                differ in shape consists of several parts.
 
         Raises:
             Exception: The error that occurred when an earlier batch was written.
         """
         while len(self._waiting) >= _MAX_WAITING:
             self._waiting.popleft().result()
-        self._waiting.append(self._pool.submit(self._append, predictions))
+        self._waiting.append(self._pool.submit(self._append, parts))
 
     def finish(self) -> Progress:
         """Complete the last shard and mark the predictions as complete.
@@ -229,26 +230,30 @@ class PredictionOutput(contextlib.AbstractContextManager["PredictionOutput"]):
             with contextlib.suppress(OSError):
                 files.remove(self._temporary)
 
-    def _append(self, predictions: Mapping[str, npt.NDArray[Any]]) -> None:
+    def _append(self, parts: Sequence[Mapping[str, npt.NDArray[Any]]]) -> None:
         """Append the rows of a batch that are not in a shard yet, and complete full shards."""
         if self._has_failed:
             return
         # If writing this batch fails, the flag stays true, so that no later batch is written.
         self._has_failed = True
-        columns = as_columns(predictions)
-        num_rows = len(next(iter(columns.values())))
-        row, self._skipped = self._skipped, 0
-        while row < num_rows:
-            end = min(num_rows, row + self._rows_per_shard - self._rows_in_shard)
-            index = np.arange(self._rows, self._rows + end - row, dtype=np.int64)
-            part = {name: column[row:end] for name, column in columns.items()}
-            self._open_shard().write({INDEX: index, **part})
-            self._rows += end - row
-            self._rows_in_shard += end - row
-            row = end
-            if self._rows_in_shard == self._rows_per_shard:
-                is_all = row == num_rows
-                self._close_shard(self._batch + is_all, 0 if is_all else row)
+        batch = [as_columns(part) for part in parts]
+        sizes = [len(next(iter(columns.values()))) for columns in batch]
+        skipped, self._skipped = self._skipped, 0
+        first = 0  # The number of rows of the batch that precede the part.
+        for columns, num_rows in zip(batch, sizes, strict=True):
+            row = max(0, skipped - first)
+            while row < num_rows:
+                end = min(num_rows, row + self._rows_per_shard - self._rows_in_shard)
+                index = np.arange(self._rows, self._rows + end - row, dtype=np.int64)
+                rows = {name: column[row:end] for name, column in columns.items()}
+                self._open_shard().write({INDEX: index, **rows})
+                self._rows += end - row
+                self._rows_in_shard += end - row
+                row = end
+                if self._rows_in_shard == self._rows_per_shard:
+                    is_all = first + row == sum(sizes)
+                    self._close_shard(self._batch + is_all, 0 if is_all else first + row)
+            first += num_rows
         self._batch += 1
         self._has_failed = False
 

@@ -402,11 +402,11 @@ class _Reader:
     def best(self, config: Mapping[str, Any]) -> BestCheckpoint | None:
         """Return the best checkpoint, kept by the trainer or else by a hook; None if there is none.
 
-        The trainer and each such hook have a separate subdirectory with an `info.json`.
+        The trainer and each such hook have a separate directory with an `info.json`. Other
+        directories follow, because the config may have changed since they were written.
         """
-        trainer = config.get("trainer")
-        kept = trainer.get("best_checkpoint_export_subdir") if isinstance(trainer, dict) else None
-        for name in sorted(files.list_names(self._model_dir), key=lambda name: name != kept):
+        names = [*_best_directories(config), *sorted(files.list_names(self._model_dir))]
+        for name in dict.fromkeys(names):
             info = self.json(name, "info.json")
             step = info.pop("best_ckpt_global_step", None)
             if step is None:
@@ -437,13 +437,30 @@ class _Reader:
         self.problems.append(f"{name} can't be read: {error}")
 
 
+def _best_directories(config: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the directories of best checkpoints in the order of `preflight.find_best_checkpoint`.
+
+    They may be nested, or outside of the model directory.
+    """
+    trainer = config.get("trainer") or {}
+    if kept := trainer.get("best_checkpoint_export_subdir"):
+        yield str(kept)
+    hooks = trainer.get("hooks")
+    for hook in hooks if isinstance(hooks, list) else []:
+        entry = hook if isinstance(hook, dict) else {"name": hook}
+        if entry.get("name") == "best_checkpoint":
+            yield str(entry.get("directory", "best_ckpt"))
+
+
 def _walk(folder: str) -> Iterator[str]:
-    if is_run(folder):
+    inside_a_run = is_run(folder)
+    if inside_a_run:
         yield folder
     for name in files.list_names(folder):
         path = os.path.join(folder, name)
+        is_part_of_run = inside_a_run and name in _NOT_RUNS
         # Skip links, because they may form a cycle.
-        if name.startswith(".") or name in _NOT_RUNS or os.path.islink(path):
+        if name.startswith(".") or is_part_of_run or os.path.islink(path):
             continue
         if os.path.isdir(path):
             yield from _walk(path)

@@ -146,7 +146,6 @@ class RunRecord(contextlib.AbstractContextManager["RunRecord"]):
         self._params = params
         if self._is_chief:
             with self._writing:
-                self._entries |= _entries_of(params)
                 self._publish()
 
     def seal(self) -> str | None:
@@ -269,7 +268,6 @@ class RunRecord(contextlib.AbstractContextManager["RunRecord"]):
             "argv": argv,
             "config_sha256": config_sha256(self._params),
             "config_changes": [str(change) for change in changes],
-            **_entries_of(self._params),
             "start_time": _timestamp(self._start_time),
             "host": socket.gethostname(),
             "pid": os.getpid(),
@@ -337,16 +335,24 @@ class RunRecord(contextlib.AbstractContextManager["RunRecord"]):
 
         In this order, the chain is never out of date.
         """
+        params = self._params
+        is_in_steps = epochs.given(params) is not params
+        if self._is_training and not is_in_steps:
+            # Until this start knows the length of an epoch, keep the recorded steps. Otherwise, the
+            # model in this directory could not be loaded if this start ends before.
+            recorded = compatibility.recorded_steps(params, self._model_dir)
+            params = epochs.resolve(params, recorded=recorded) if recorded else params
+        self._entries |= {"seed": params.runtime.seed, "train_steps": params.trainer.train_steps}
         if self._is_training:
             entries = {
                 "start_time": self._entries["start_time"],
-                "params_sha256": params_sha256(parsing.masked_yaml(self._params)),
+                "params_sha256": params_sha256(parsing.masked_yaml(params)),
                 "run_sha256": start_sha256(self._entries),
                 **provenance.summarize(self._entries),
             }
             self._line = chain.append(self._model_dir, "record", entries)
-            parsing.serialize_config(self._params, self._model_dir)
-        save_gin_config(self._mode, self._model_dir, self._params)
+            parsing.serialize_config(params, self._model_dir)
+        save_gin_config(self._mode, self._model_dir, params)
         self._write()
 
     def _write(self) -> None:
@@ -572,13 +578,6 @@ def _log_to_file(path: str) -> python_logging.Handler | None:
     # Python's loggers.
     python_logging.root.addHandler(handler)
     return handler
-
-
-def _entries_of(params: hyperparams.Config) -> dict[str, Any]:
-    return {
-        "seed": params.runtime.seed,
-        "train_steps": params.trainer.train_steps,
-    }
 
 
 @functools.cache

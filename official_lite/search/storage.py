@@ -101,10 +101,17 @@ def create_study(
         sampler=samplers.RandomSampler(),
         load_if_exists=True,
     )
-    wanted = {**origin, "search.direction": config.directions}
+    measured = {
+        "search.final_value": config.final_value,
+        "search.mode": config.mode,
+        "search.evaluator": search_config.entry_of(config.evaluator),
+    }
+    wanted = {**origin, "search.direction": config.directions, **measured}
     if _ORIGIN not in study.user_attrs:
         study.set_user_attr(_ORIGIN, wanted)
-    _check_origin(study.user_attrs[_ORIGIN], wanted, study_dir, allow_config_change)
+    # Studies of earlier versions did not record how the values are measured.
+    recorded = {**measured, **study.user_attrs[_ORIGIN]}
+    _check_origin(recorded, wanted, study_dir, allow_config_change)
     return study
 
 

@@ -47,8 +47,8 @@ _STATES = {
     "pruned": TrialState.PRUNED,
     "fail": TrialState.FAIL,
 }
-# User attributes that count how often a trial was started and how often it stopped on request. The
-# difference is the number of times that its process was killed.
+# User attributes that count how often a trial was started, and how often a request or a full disk
+# stopped it. The difference is the number of times that its process was killed.
 _STARTS = "starts"
 _STOPS = "stops"
 _HOST = "host"
@@ -134,6 +134,7 @@ def run_worker(job: StudyJob) -> None:
 
     Raises:
         errors.PreemptedError: If a signal requested a stop. The current trial can be resumed later.
+        errors.DiskFullError: If the disk is full. The current trial can be resumed later.
     """
     space = Space(job.config.space)
     sampler = samplers.create_sampler(job.config, space)
@@ -145,8 +146,11 @@ def run_worker(job: StudyJob) -> None:
         with claim:
             try:
                 outcome = _run(job, trial, space)
-            except errors.PreemptedError:
-                _count(trial, _STOPS)
+            except (errors.PreemptedError, errors.DiskFullError, KeyboardInterrupt):
+                # The trial did not cause this end, so it must not count as a kill. If the disk is
+                # full, the count may not fit on it either.
+                with error_report.naming_the_resource():
+                    _count(trial, _STOPS)
                 raise
             _tell(study, trial.number, outcome)
         results.write(study, space, job.config, job.study_dir)

@@ -24,7 +24,7 @@ import tensorflow as tf
 
 from official_lite import telemetry
 from official_lite.common import error_report, errors, keras_variables
-from official_lite.core import step_checks
+from official_lite.core import step_checks, step_metrics
 from official_lite.modeling import model_export
 from official_lite.pipeline.stages import ExperimentContext
 from official_lite.tools import run_model
@@ -319,28 +319,30 @@ def measure_metrics(
         call: The exported model.
 
     Returns:
-        The task's metrics, with the mean of the loss over the batches as `validation_loss`.
+        The metrics of the task and of its model, with the mean of the loss over the examples as
+        `validation_loss`, as in an evaluation.
     """
     task, model = ctx.require("task"), ctx.require("model")
     metrics = step_checks.build_metrics(task, training=False, model=model)
     steps = ctx.params.trainer.validation_steps
-    losses: list[float] = []
+    loss = step_metrics.BatchMean("validation_loss")
+    # The model keeps its metrics, which the measurement of another export may have updated.
+    group = step_metrics.MetricGroup([*metrics, *step_metrics.model_metrics(model)], compiles=False)
+    group.reset()
     state = None
     with _answered_by(model, inputs, call) if call else contextlib.nullcontext():
         dataset = run_model.evaluation_data(ctx)
         for batch in itertools.islice(dataset, steps if steps > 0 else None):
             logs = task.validation_step(batch, model, metrics)
             if task.loss in logs:
-                losses.append(float(logs[task.loss]))
+                loss.update_state(logs[task.loss], batch=batch)
             state = task.aggregate_logs(
                 state, keras.tree.map_structure(lambda value: (value,), dict(logs))
             )
     found: dict[str, Any] = {}
-    if losses:
-        found["validation_loss"] = statistics.fmean(losses)
-    for metric in metrics:
-        result = metric.result()
-        found |= result if isinstance(result, dict) else {metric.name: result}
+    if float(loss.count) > 0:
+        found["validation_loss"] = loss.result()
+    found |= group.results()
     if state is not None:
         found |= task.reduce_aggregated_logs(state)
     return {name: float(value) for name, value in found.items() if np.ndim(value) == 0}

@@ -8,6 +8,7 @@ import contextlib
 import dataclasses
 import inspect
 import os
+import re
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -16,9 +17,9 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from official_lite.checkpoint import commit, fallback, model_state, warm_start
+from official_lite.checkpoint import chain, commit, fallback, model_state, warm_start
 from official_lite.common import errors, keras_variables, nests
-from official_lite.core import checkpoint_state, model_building, step_checks
+from official_lite.core import model_building, step_checks
 from official_lite.modeling import hyperparams
 from official_lite.modeling.multitask import base_trainer, multitask
 from official_lite.modeling.optimization import ema_optimizer, optimizer_factory
@@ -111,18 +112,38 @@ def load_weights(ctx: ExperimentContext, prefix: str) -> None:
         errors.CheckpointError: The checkpoint is damaged or belongs to another model.
     """
     model = ctx.require("model")
-    items = model_state.weight_items(model)
-    if ctx.optimizer is not None:
-        ema_optimizer.evaluate_averages(ctx.optimizer)
+    read_checkpoint(tf.train.Checkpoint(**model_state.weight_items(model)), prefix)
+    if ctx.optimizer is None:
+        return
+    ema_optimizer.evaluate_averages(ctx.optimizer)
     if not ema_optimizer.keeps_averages(ctx.optimizer):
-        read_checkpoint(tf.train.Checkpoint(**items), prefix)
         return
     optimizer = optimizer_factory.prepare_optimizer(ctx.optimizer, model)
-    checkpoint = tf.train.Checkpoint(optimizer=optimizer, **items)
-    read_checkpoint(
-        checkpoint, prefix, optional=checkpoint_state.find_unneeded(checkpoint, optimizer)
-    )
+    # A weight that was frozen in training has no average in the checkpoint.
+    optimizer_factory.follow_weights(optimizer)
+    # Match the averages by their weights. By position, they would not match if the run froze some
+    # weights, or if it scaled the loss for a precision that is not used here.
+    loaded = warm_start.load_averages(optimizer, model, prefix)
+    _require_averages(optimizer, loaded, ctx.params.trainer.freeze, prefix)
     ema_optimizer.swap_weights(optimizer)
+
+
+def _require_averages(
+    optimizer: keras.optimizers.Optimizer,
+    loaded: Sequence[Any],
+    freeze: Sequence[str],
+    prefix: str,
+) -> None:
+    known = {id(average) for average in loaded}
+    for weight, average in ema_optimizer.weights_and_averages(optimizer):
+        path = keras_variables.path_of(weight)
+        is_frozen = any(re.search(pattern, path) for pattern in freeze)
+        if id(average) not in known and not is_frozen:
+            raise errors.CheckpointError(
+                f"{prefix} has no average of the weight `{path}`, but the optimizer of the config "
+                "averages it. Use the config that the checkpoint was trained with."
+                f"{chain.config_of_run(prefix)}"
+            )
 
 
 def read_checkpoint(

@@ -138,7 +138,9 @@ def _run(params: config_definitions.ExperimentConfig, mode: str, model_dir: str)
         # messages.
         tf.config.list_physical_devices()
     if mode == "continuous_train_and_eval":
-        continuous_finetune_lib.run_continuous_finetune(mode, params, model_dir)
+        continuous_finetune_lib.run_continuous_finetune(
+            mode, params, model_dir, allow_config_change=FLAGS.allow_config_change
+        )
         return
     estimate = orbit.hooks.LambdaHook(
         before_train=lambda hook: step_memory.log_estimate(hook.trainer)

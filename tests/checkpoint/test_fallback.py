@@ -229,3 +229,19 @@ def test_restoring_an_incomplete_checkpoint_raises_with_and_without_an_explicit_
     with pytest.raises(errors.CheckpointError, match=r"\(b: \[\]\)"):
         checkpoints.restore(path if which == "named" else None)
     np.testing.assert_equal(a.numpy(), 0.0)
+
+
+def test_restore_assigns_a_variable_that_only_an_optimizer_refers_to(tmp_path) -> None:
+    def build(value: float) -> tuple[tf.train.Checkpoint, keras.Variable]:
+        weight, scale = keras.Variable([value]), keras.Variable([value, value])
+        optimizer = keras.optimizers.SGD()
+        optimizer.build([weight, scale])
+        return tf.train.Checkpoint(model=weight, optimizer=optimizer), scale
+
+    path = build(1.0)[0].save(str(tmp_path / "ckpt"))
+    checkpoint, scale = build(2.0)
+    fallback.restore(checkpoint, path)
+    np.testing.assert_array_equal(scale, [1.0, 1.0])
+    # The next checkpoint is the same as if nothing had been restored.
+    again = checkpoint.save(str(tmp_path / "again"))
+    assert tf.train.list_variables(again) == tf.train.list_variables(path)

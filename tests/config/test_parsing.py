@@ -11,6 +11,7 @@ from official_lite.config import epochs, gin_config, parsing, phase_configs
 from official_lite.core import config_definitions as cfg
 from official_lite.core import exp_factory
 from official_lite.modeling import hyperparams
+from official_lite.modeling.multitask import configs as multitask_configs
 
 
 @dataclasses.dataclass
@@ -126,6 +127,38 @@ def test_fast_dev_run_sets_20_steps_in_place_of_epochs_in_every_phase() -> None:
         assert (trainer.train_steps, trainer.validation_interval) == (20, 10)
         assert (trainer.validation_steps, trainer.log_interval) == (2, 1)
         assert trainer.train_epochs is trainer.validate_every_epochs is None
+
+
+@pytest.mark.parametrize(("flag", "steps"), [("dry_run", 1), ("fast_dev_run", 2)])
+def test_short_run_evaluates_each_of_several_tasks_for_a_few_steps_in_every_phase(
+    flag: str, steps: int
+) -> None:
+    def routines() -> tuple[multitask_configs.TaskRoutine, ...]:
+        make = multitask_configs.TaskRoutine
+        tasks = [make(task_name=name, task_config=ToyConfig(), eval_steps=-1) for name in "ab"]
+        return tuple(tasks)
+
+    @exp_factory.register_config_factory("trains_both")
+    def trains_both() -> cfg.ExperimentConfig:
+        task = multitask_configs.MultiTaskConfig(task_routines=routines())
+        return multitask_configs.MultiTaskExperimentConfig(task=task)
+
+    @exp_factory.register_config_factory("evaluates_both")
+    def evaluates_both() -> cfg.ExperimentConfig:
+        return multitask_configs.MultiEvalExperimentConfig(task=ToyConfig(), eval_tasks=routines())
+
+    def parse(experiment: str, *settings: str) -> cfg.ExperimentConfig:
+        flags = Flags(experiment=experiment, set=["trainer.train_steps=5", *settings])
+        setattr(flags, flag, True)
+        return parsing.parse_configuration(flags, print_return=False)
+
+    override = "{'task.task_routines[1].eval_steps': 500}"
+    phased = parse("trains_both", f"phases[0]={{name: first, overrides: {override}}}")
+    phase = phase_configs.resolve(phased, 0)
+    for params in (phased, phase, parse("evaluates_both")):
+        tasks = hyperparams.get_by_path(params, "task.task_routines") or params.eval_tasks
+        assert [task.eval_steps for task in tasks] == [None, None]
+        assert params.trainer.validation_steps == steps
 
 
 def _write_config(directory: pathlib.Path, text: str) -> str:

@@ -60,7 +60,11 @@ def test_init_from_takes_weights_from_an_earlier_phase_or_a_path(init_from: str,
         ([{"name": "a", "init_from": "previous"}], "'previous'"),
         ([{"name": "a", "init_from": "b"}, {"name": "b"}], "'b'"),
         ([{"name": "pretrain"}, {"name": "b", "init_from": "pretrian"}], "`pretrain`"),
-        ([{"name": "a", "mode": "eval"}, {"name": "b", "init_from": "a"}], "evaluates"),
+        ([{"name": "a", "mode": "eval"}, {"name": "b", "init_from": "a"}], "leaves no checkpoint"),
+        (
+            [{"name": "a", "mode": "predict"}, {"name": "b", "init_from": "a"}],
+            "leaves no checkpoint",
+        ),
     ],
 )
 def test_error_for_an_invalid_phase_contains_the_invalid_name_or_the_reason(

@@ -197,6 +197,38 @@ def test_custom_finetune_function_receives_the_pretraining_checkpoint(
     assert json.loads((tmp_path / "metrics-1.json").read_text())["a"]["b"] == "0.5"
 
 
+def test_begun_finetuning_run_resumes_with_another_config_only_if_that_is_allowed(
+    params: cfg.ExperimentConfig, pretrain: Pretrain, tmp_path: pathlib.Path
+) -> None:
+    pretrain(1)
+
+    def stop_early(strategy: Any, task: Any, run_params: Any, run_dir: str) -> Any:
+        _finetune(strategy, task, run_params.replace(trainer={"train_steps": 1}), run_dir)
+        raise errors.PreemptedError("SIGTERM")
+
+    with pytest.raises(errors.PreemptedError):
+        _run(params, tmp_path, finetune=stop_early)
+    schedule = {"type": "constant", "constant": {"learning_rate": 0.5}}
+    changed = params.replace(trainer={"optimizer_config": {"learning_rate": schedule}})
+    with pytest.raises(errors.ConfigError, match="learning_rate"):
+        _run(changed, tmp_path)
+    _run(changed, tmp_path, allow_config_change=True)
+    # Pretraining, the first step and the second step lower the bias of 1 by the rate.
+    assert _loss(tmp_path, 1) == 1 - 0.25 - 0.25 - 0.5
+
+
+def test_continuous_finetuning_and_run_experiment_raise_for_phases_that_they_would_ignore(
+    params: cfg.ExperimentConfig, tmp_path: pathlib.Path
+) -> None:
+    params.override({"phases": [{"name": "first"}]})
+    with pytest.raises(errors.ConfigValueError, match="`phases` has 'first'"):
+        _run(params, tmp_path / "run")
+    task = task_factory.get_task(params.task)
+    with pytest.raises(errors.ConfigValueError, match="`phases` has 'first'"):
+        train_lib.run_experiment(None, task, "train", params, str(tmp_path / "run"))
+    assert not (tmp_path / "run").exists()
+
+
 def test_continuous_finetuning_raises_if_no_checkpoint_appears(
     params: cfg.ExperimentConfig, tmp_path: pathlib.Path
 ) -> None:

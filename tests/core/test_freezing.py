@@ -99,6 +99,52 @@ def test_resume_that_freezes_another_layer_of_equal_shape_raises_checkpoint_erro
         train(3, ["dense_2/"])
 
 
+@pytest.mark.parametrize("optimizer", [keras.optimizers.SGD, keras.optimizers.Adam])
+def test_evaluation_without_the_freeze_of_the_training_restores_every_layer(
+    experiment, tmp_path, optimizer
+) -> None:
+    class Task(_EqualLayersTask):
+        def build_model(self) -> keras.Model:
+            widths = (2, 2, 2, 3)
+            return keras.Sequential([keras.Input((2,)), *map(keras.layers.Dense, widths)])
+
+        @classmethod
+        def create_optimizer(cls, *args: Any, **kwargs: Any) -> keras.optimizers.Optimizer:
+            return optimizer()
+
+    def run(mode: str, freeze: list[str]) -> list[np.ndarray]:
+        params = experiment(trainer={"train_steps": 1, "freeze": freeze})
+        model, _ = train_lib.run_experiment(None, Task(params.task), mode, params, str(tmp_path))
+        return model.get_weights()
+
+    trained = run("train", ["dense_1/"])
+    keras.utils.set_random_seed(7)
+    for weight, other in zip(run("eval", []), trained, strict=True):
+        np.testing.assert_array_equal(weight, other)
+
+
+def test_resume_of_plain_sgd_with_another_frozen_layer_restores_every_layer(
+    experiment, tmp_path
+) -> None:
+    class Task(_EqualLayersTask):
+        @classmethod
+        def create_optimizer(cls, *args: Any, **kwargs: Any) -> keras.optimizers.Optimizer:
+            return keras.optimizers.SGD()
+
+    def train(freeze: list[str]) -> list[np.ndarray]:
+        params = experiment(trainer={"train_steps": 1, "freeze": freeze})
+        model, _ = train_lib.run_experiment(
+            None, Task(params.task), "train", params, str(tmp_path), allow_config_change=True
+        )
+        return model.get_weights()
+
+    trained = train(["dense_1/"])
+    keras.utils.set_random_seed(7)
+    # The second run resumes at its last step, so it only restores.
+    for weight, other in zip(train(["dense_2/"]), trained, strict=True):
+        np.testing.assert_array_equal(weight, other)
+
+
 def test_layer_is_not_trainable_if_freeze_patterns_match_all_its_weights() -> None:
     model = _model()
     model_building.freeze(model, ["norm/gamma", "norm/beta", "norm/moving"])

@@ -167,6 +167,33 @@ def test_two_replicas_predict_the_same_rows_in_the_same_order_as_one_replica(
         )
 
 
+class PrefixTask(ClassesTask):
+    """A task whose predictions have as many columns as the first label of the batch says."""
+
+    def build_predictions(self, features: Any, labels: Any, outputs: Any) -> dict[str, Any]:
+        return {"prefix": features[:, : labels[0] + 1]}
+
+
+def test_replicas_may_predict_rows_of_different_lengths_also_after_a_resume(
+    trained, tmp_path, two_replicas
+) -> None:
+    one = _experiment(tmp_path / "one", task={"validation_data": {"global_batch_size": 4}})
+    _run(one, "predict", trained, task_cls=PrefixTask)
+    _run(_experiment(tmp_path / "two"), "predict", trained, two_replicas, PrefixTask)
+    assert _rows(tmp_path / "two") == _rows(tmp_path / "one")
+    assert {len(row["prefix"]) for row in _rows(tmp_path / "two")} == {1, 2, 3}
+
+    class Stopping(PrefixTask):
+        stop_at = 30
+
+    resumed = _experiment(tmp_path / "resumed")
+    with pytest.raises(errors.PreemptedError):
+        _run(resumed, "predict", trained, two_replicas, Stopping)
+    assert 0 < len(_contents(tmp_path / "resumed")) < 6
+    _run(resumed, "predict", trained, two_replicas, PrefixTask)
+    assert _contents(tmp_path / "resumed") == _contents(tmp_path / "two")
+
+
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("execution", ["graph", pytest.param("xla", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("replicas", [1, 2])
@@ -371,7 +398,7 @@ def test_columns_gathered_from_workers_keep_their_dtype_and_worker_order(column)
     second = {"id": np.array([], np.int64), "name": column[:0]}
     third = {"id": np.arange(1), "name": column[2:]}
     numbers = np.concatenate([predictor.pack(part) for part in (first, second, third)])
-    joined = predictor.unpack(numbers, second, 3)
+    (joined,) = predictor.joined(predictor.unpack(numbers, second, 3))
     for name, found in joined.items():
         assert found.tolist() == [*first[name].tolist(), *third[name].tolist()]
         assert found.dtype == first[name].dtype

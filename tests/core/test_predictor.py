@@ -70,14 +70,15 @@ def test_error_for_invalid_predictions_names_the_file_that_defines_predict_step(
 def test_replica_predictions_are_joined_in_replica_order_even_if_one_is_empty() -> None:
     predictions = {"x": (tf.constant([[1, 2]]), tf.zeros([0, 5], tf.int32))}
     counts = (tf.constant(1), tf.constant(0))
-    columns = predictor.as_arrays(
+    parts = predictor.as_arrays(
         predictions,
         counts,
         test_categorical_metrics_indicate_class_scores_and_binary_metrics_do_not,
     )
+    (columns,) = predictor.joined(parts)
     assert columns["x"].tolist() == [[1, 2]]
     predictions = {"x": (tf.constant([1, 2]), tf.constant([3]))}
-    columns = predictor.as_arrays(predictions, (tf.constant(-1),) * 2, print)
+    (columns,) = predictor.joined(predictor.as_arrays(predictions, (tf.constant(-1),) * 2, print))
     assert columns["x"].tolist() == [1, 2, 3]
 
 

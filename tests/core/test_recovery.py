@@ -200,6 +200,31 @@ def test_recovery_also_skips_a_second_bad_batch_before_the_next_checkpoint(
     assert reader.get_tensor("skipped_batches/.ATTRIBUTES/VARIABLE_VALUE") == 5
 
 
+def test_recovery_after_a_change_of_the_micro_batches_skips_only_the_bad_batches(
+    experiment, make_task, tmp_path
+) -> None:
+    def run(last_step: int, micro_batches: int) -> int:
+        params = experiment(
+            trainer={
+                **RECOVERING,
+                "train_steps": last_step,
+                "recovery_max_trials": 2,
+                "grad_accum_steps": micro_batches,
+            }
+        )
+        task = _poison(make_task(params), losses=[6, 35])
+        train_lib.run_experiment(
+            None, task, "train", params, str(tmp_path), allow_config_change=True
+        )
+        reader = tf.train.load_checkpoint(str(tmp_path / f"ckpt-{last_step}"))
+        return int(reader.get_tensor("skipped_batches/.ATTRIBUTES/VARIABLE_VALUE"))
+
+    # Recovery skips batches 4 to 6.
+    assert run(12, micro_batches=1) == 3
+    # Step 12 ended with batch 14, which is batch 29 of half the size; recovery skips 30 to 35.
+    assert run(16, micro_batches=2) == 6 + 6
+
+
 def test_nonfinite_weights_from_the_step_before_a_checkpoint_are_not_saved(
     experiment, make_task, tmp_path
 ) -> None:

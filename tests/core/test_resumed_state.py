@@ -1,7 +1,9 @@
 """Tests that an interrupted and resumed run ends with the state of an uninterrupted run."""
 
 import logging
+import os
 import pathlib
+import signal
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -12,11 +14,11 @@ import tensorflow as tf
 
 from official_lite import orbit
 from official_lite.checkpoint import model_state
-from official_lite.common import errors, terminal
+from official_lite.common import errors, preemption, terminal
 from official_lite.core import base_trainer, input_reader, train_lib
 from official_lite.data import arrays
 from official_lite.modeling import hyperparams
-from tests import line_experiment
+from tests import line_experiment, waiting
 
 ROWS = np.random.default_rng(0).normal(size=(50, 2)).astype("float32")
 LABELS = (3 * ROWS[:, :1] + 1).astype("float32")
@@ -214,6 +216,46 @@ def test_stateful_recurrent_layer_on_several_replicas_logs_a_warning(
 ) -> None:
     _run(tmp_path / "run", 4, RecurrentTask, strategy=two_replicas)
     assert "In a resumed run, these states start at zero" in caplog.text
+
+
+class DrawingTask(RecurrentTask):
+    """A task that draws random numbers in every step; a signal may stop its first evaluation."""
+
+    is_stopped = False
+
+    def build_model(self) -> keras.Model:
+        self.generator = tf.random.Generator.from_seed(1)
+        return super().build_model()
+
+    def validation_step(self, inputs: Any, model: Any, metrics: Any = None) -> Any:
+        self.generator.normal([])
+        return super().validation_step(inputs, model, metrics)
+
+    def aggregate_logs(self, state: Any = None, step_outputs: Any = None) -> Any:
+        if self.is_stopped:
+            os.kill(os.getpid(), signal.SIGTERM)
+            waiting.wait_for(preemption.requested)
+        return None
+
+
+def test_training_stopped_within_an_evaluation_resumes_with_the_state_from_before_it(
+    tmp_path,
+) -> None:
+    def train(name: str, *, is_stopped: bool = False) -> list[np.ndarray]:
+        keras.utils.set_random_seed(0)
+        params = line_experiment.line_experiment(trainer={"validation_steps": 3})
+        task = DrawingTask(params.task)
+        task.is_stopped = is_stopped
+        model, _ = train_lib.run_experiment(
+            None, task, "train_and_eval", params, str(tmp_path / name)
+        )
+        return [np.asarray(value) for value in (*model.variables, task.generator.state)]
+
+    unbroken = train("unbroken")
+    with preemption.catch_signals(), pytest.raises(errors.PreemptedError):
+        train("broken", is_stopped=True)
+    for expected, got in zip(unbroken, train("broken"), strict=True):
+        np.testing.assert_array_equal(got, expected)
 
 
 _SLOW_MODES = [pytest.param(mode, marks=pytest.mark.slow) for mode in ("eager", "xla_loop")]

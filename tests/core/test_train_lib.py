@@ -203,6 +203,43 @@ def test_train_and_eval_exports_the_best_checkpoint_and_its_info_file(
     assert list((tmp_path / "best_ckpt").glob("best_ckpt-8.index"))
 
 
+HIGHEST = {
+    "best_checkpoint_export_subdir": "best_ckpt",
+    "best_checkpoint_eval_metric": "mae",
+    "best_checkpoint_metric_comp": "higher",
+}
+
+
+def test_evaluation_of_other_data_leaves_the_best_checkpoint_of_the_run(
+    experiment, make_task, tmp_path
+) -> None:
+    def read():
+        return {path.name: path.read_bytes() for path in (tmp_path / "best_ckpt").iterdir()}
+
+    params = experiment(trainer=HIGHEST)
+    _run(params, make_task(params), "train_and_eval", tmp_path)
+    kept = read()
+    assert "best_ckpt-4.index" in kept
+    # The error on this line is higher than any error in the training.
+    other = make_task(experiment(task={"slope": -9.0}))
+    _, logs = _run(params, other, "eval", tmp_path, run_post_eval=True)
+    assert read() == kept
+    assert logs["best_mae"] == json.loads(kept["info.json"])["mae"] < logs["mae"]
+
+
+@pytest.mark.parametrize(("mode", "best"), [("train", 8), ("train_and_eval", 4)])
+def test_continuous_evaluation_keeps_the_best_checkpoint_only_of_a_training_without_evaluations(
+    experiment, make_task, tmp_path, mode, best
+) -> None:
+    params = experiment(trainer=HIGHEST)
+    _run(params, make_task(params), mode, tmp_path)
+    # The training moves the model away from this line.
+    _run(params, make_task(experiment(task={"slope": -9.0})), "continuous_eval", tmp_path)
+    info = json.loads((tmp_path / "best_ckpt" / "info.json").read_text())
+    assert info["best_ckpt_global_step"] == best
+    assert (tmp_path / "best_ckpt" / f"best_ckpt-{best}.index").exists()
+
+
 def test_runner_subclass_can_replace_the_checkpoint_manager(
     experiment, make_task, tmp_path
 ) -> None:

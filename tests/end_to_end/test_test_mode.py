@@ -6,6 +6,8 @@ import shutil
 from collections.abc import Mapping
 from typing import Any
 
+import gin
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -13,8 +15,14 @@ import tensorflow as tf
 from official_lite import orbit, pipeline
 from official_lite.checkpoint import latest
 from official_lite.common import errors
+from official_lite.core import (
+    base_trainer,
+    exp_factory,
+    task_factory,
+    train_lib,
+    trainer_factory,
+)
 from official_lite.core import config_definitions as cfg
-from official_lite.core import exp_factory, task_factory, train_lib, trainer_factory
 from official_lite.modeling.multitask import configs as multitask_configs
 from official_lite.run import run_reading
 from tests import commands
@@ -234,6 +242,36 @@ def test_test_mode_without_a_checkpoint_raises(tmp_path) -> None:
     with pytest.raises(errors.CheckpointError, match="mode `test` would use random weights"):
         _run(_experiment(), "test", tmp_path / "new")
     assert not (tmp_path / "new").exists()
+
+
+class PretrainedTask(SplitsTask):
+    """A task that loads its weights itself, and that is not registered for its config."""
+
+    def initialize(self, model: keras.Model) -> None:
+        model.set_weights([np.ones_like(weights) for weights in model.get_weights()])
+
+
+@gin.configurable(module="tests")
+class PretrainedTrainer(base_trainer.Trainer):
+    """A trainer that loads the weights itself."""
+
+    def initialize(self) -> None:
+        PretrainedTask(self.task.task_config).initialize(self.model)
+
+
+@pytest.mark.parametrize("loader", ["task", "trainer of gin"])
+def test_test_mode_without_a_checkpoint_evaluates_weights_that_the_run_loads_itself(
+    tmp_path, loader: str
+) -> None:
+    params = _experiment()
+    if loader == "task":
+        task = PretrainedTask(params.task)
+    else:
+        gin.parse_config("create_trainer.trainer_cls = @PretrainedTrainer")
+        task = SplitsTask(params.task)
+    model, logs = train_lib.run_experiment(None, task, "test", params, str(tmp_path / "new"))
+    assert all(np.all(weights == 1) for weights in model.get_weights())
+    assert logs["test_loss"] > 0
 
 
 def test_missing_test_file_raises_an_error_that_names_the_test_data(run, tmp_path) -> None:

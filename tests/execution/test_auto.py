@@ -1,4 +1,5 @@
 import contextlib
+import dataclasses
 import json
 import logging
 from typing import Any
@@ -296,6 +297,22 @@ def test_recorded_execution_mode_that_two_replicas_do_not_support_is_replaced_by
     execution_record.save(record, str(tmp_path))
     with two_replicas.scope():
         trainer = make_trainer(experiment(), task_cls=EndlessTask)
+    found = auto.choose(trainer, 4, str(tmp_path), evaluates=True)
+    assert found.execution == trainer.execution == "graph"
+
+
+@pytest.mark.parametrize(
+    "trainer_config",
+    [
+        {"virtual_replicas": 2},
+        {"optimizer_config": {"optimizer": {"type": "adam", "adam": {"lazy_rows": True}}}},
+    ],
+)
+def test_recorded_execution_mode_that_the_changed_config_rules_out_is_replaced_by_graph(
+    experiment, make_trainer, tmp_path, trainer_config
+) -> None:
+    execution_record.save(dataclasses.replace(MEASURED, train_steps=4), str(tmp_path))
+    trainer = make_trainer(experiment(trainer=trainer_config), task_cls=EndlessTask)
     found = auto.choose(trainer, 4, str(tmp_path), evaluates=True)
     assert found.execution == trainer.execution == "graph"
 

@@ -2,12 +2,13 @@
 
 import json
 import sys
+import threading
 
 import keras
 import pytest
 import tensorflow as tf
 
-from official_lite import pipeline
+from official_lite import orbit, pipeline
 from official_lite.checkpoint import async_checkpoint_manager
 from official_lite.common import errors
 
@@ -341,6 +342,44 @@ def test_missing_checkpoint_of_a_later_phase_raises_before_the_first_phase_runs(
     with pytest.raises(errors.CheckpointError, match=r"^`task.init_checkpoint`"):
         pipeline.RunPipeline(single, "train", str(tmp_path / "run"))
     assert not (tmp_path / "run").exists()
+
+
+def test_phase_can_train_on_files_that_an_earlier_phase_predicts(experiment, tmp_path) -> None:
+    predicted = tmp_path / "label" / "predictions"
+    phases = [
+        {"name": "teach", "mode": "train"},
+        {"name": "label", "mode": "predict", "init_from": "teach"},
+        {"name": "learn", "overrides": {"task.train_data.input_path": f"{predicted}/*.jsonl"}},
+    ]
+    _run(experiment(phases=phases), tmp_path)
+    assert list(predicted.glob("*.jsonl"))
+    assert _global_step(tmp_path / "learn") == 8
+
+
+def test_hooks_of_a_pipeline_start_each_phase_without_the_state_of_earlier_phases(
+    experiment, tmp_path
+) -> None:
+    hooks = [
+        orbit.hooks.BestCheckpoint("validation_loss", "minimize", directory="kept"),
+        # No loss is below the baseline, so the first evaluation of each phase ends the phase.
+        orbit.hooks.EarlyStopping("validation_loss", patience=1, baseline=-1.0),
+    ]
+    phases = [{"name": "first"}, {"name": "second"}]
+    params = experiment(phases=phases)
+    pipeline.RunPipeline(params, "train_and_eval", str(tmp_path), hooks=hooks).run()
+    for name in ("first", "second"):
+        assert _global_step(tmp_path / name) == 4
+        assert (tmp_path / name / "kept" / "best_ckpt-4.index").exists()
+
+
+def test_error_for_a_hook_that_cannot_be_copied_for_each_phase_suggests_trainer_hooks(
+    experiment, tmp_path
+) -> None:
+    hook = orbit.Hook()
+    hook.lock = threading.Lock()
+    run = pipeline.RunPipeline(experiment(phases=TWO), "train", str(tmp_path), hooks=[hook])
+    with pytest.raises(errors.ConfigTypeError, match=r"`trainer\.hooks`"):
+        run.run()
 
 
 def test_init_from_a_phase_that_only_evaluates_raises(experiment, tmp_path) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from official_lite import pipeline
 from official_lite.common import errors
+from official_lite.core import preflight
 from official_lite.execution import execution_record
 from official_lite.reports import page
 from official_lite.run import model_dir_lock, run_reading
@@ -65,6 +66,32 @@ def test_runs_are_found_in_nested_directories_despite_a_symlink_loop(
     for read in (run_reading.read_runs, run_reading.read_run):
         with pytest.raises(errors.ConfigValueError, match="does not exist"):
             read(str(tmp_path / "c"))
+
+
+def test_run_may_have_the_name_of_a_directory_that_a_run_writes(tmp_path: pathlib.Path) -> None:
+    for name in ("train", "profile/export", "profile/export/best_ckpt/part"):
+        made_runs.make_run(tmp_path / name)
+    names = [run.name for run in run_reading.read_runs(str(tmp_path))]
+    assert names == ["profile/export", "train"]
+
+
+def test_best_checkpoint_of_a_run_that_is_read_is_the_one_that_tests_and_predictions_use(
+    tmp_path: pathlib.Path,
+) -> None:
+    hooks = [
+        {"name": "best_checkpoint", "metric": "validation_loss", "directory": "z/kept"},
+        {
+            "name": "best_checkpoint",
+            "metric": "validation_loss",
+            "direction": "maximize",
+            "directory": "a",
+        },
+    ]
+    params = smoke_run.experiment(20).replace(trainer={"hooks": hooks})
+    pipeline.RunPipeline(params, "train_and_eval", str(tmp_path)).run()
+    best = run_reading.read_run(str(tmp_path)).best
+    assert best.path == str(tmp_path / "z" / "kept" / "best_ckpt-20")
+    assert best.path == preflight.find_best_checkpoint(params, str(tmp_path))
 
 
 def test_truncated_files_of_a_run_are_reported_and_the_other_files_are_read(

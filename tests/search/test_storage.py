@@ -96,11 +96,31 @@ def test_study_can_be_resumed_after_its_directory_has_been_moved(tmp_path) -> No
     assert len(study.trials) == 3
 
 
-def test_resuming_a_study_with_a_different_objective_or_space_is_refused(tmp_path) -> None:
-    search.run_study(toys.parabola, toys.config(), str(tmp_path))
-    for fields in ({"direction": "maximize"}, {"space": {"y": [1, 2]}}):
-        with pytest.raises(errors.ConfigValueError, match="a study with a different config"):
-            search.run_study(toys.parabola, toys.config(**fields), str(tmp_path))
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"direction": "maximize"},
+        {"space": {"y": [1, 2]}},
+        {"final_value": "best"},
+        {"mode": "train_and_post_eval"},
+        {"evaluator": {"name": "tests.search.toys:fit", "target": 1.0}},
+    ],
+)
+def test_resuming_a_study_with_a_different_objective_or_space_is_refused(fields, tmp_path) -> None:
+    search.run_study(toys.parabola, toys.config(num_trials=1), str(tmp_path))
+    with pytest.raises(errors.ConfigValueError, match="a study with a different config"):
+        search.run_study(toys.parabola, toys.config(**fields), str(tmp_path))
+
+
+def test_study_that_did_not_record_how_its_values_are_measured_can_be_resumed(tmp_path) -> None:
+    config = toys.config(num_trials=1)
+    study = search.run_study(toys.parabola, config, str(tmp_path))
+    recorded = study.user_attrs[storage._ORIGIN]
+    for name in ("final_value", "mode", "evaluator"):
+        del recorded[f"search.{name}"]
+    study.set_user_attr(storage._ORIGIN, recorded)
+    more = toys.config(num_trials=2, final_value="best")
+    assert len(search.run_study(toys.parabola, more, str(tmp_path)).trials) == 2
 
 
 def test_resuming_a_study_with_a_changed_experiment_is_refused_unless_allowed(tmp_path) -> None:

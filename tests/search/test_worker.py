@@ -35,19 +35,24 @@ def test_crash_of_an_isolated_trial_fails_only_that_trial(tmp_path) -> None:
     assert [t.value for t in same.trials] == [t.value for t in study.trials[:2]]
 
 
-def test_preempted_trial_resumes_any_number_of_times_and_finished_trials_run_once(tmp_path) -> None:
+@pytest.mark.parametrize(
+    "stop", [errors.PreemptedError("SIGTERM"), errors.DiskFullError("full"), KeyboardInterrupt()]
+)
+def test_stopped_trial_resumes_any_number_of_times_and_finished_trials_run_once(
+    stop: BaseException, tmp_path
+) -> None:
     # There may be more stops than `max_starts`, because only kills count toward this limit.
     stops = iter([False, True, True, True, False, False])
 
     def evaluate(trial: search.TrialRun) -> float:
         toys._note(trial, "started")
         if next(stops):
-            raise errors.PreemptedError("SIGTERM")
+            raise stop
         return toys.parabola(trial)
 
     config = toys.config(num_trials=3, max_starts=2)
     for _ in range(3):
-        with pytest.raises(errors.PreemptedError):
+        with pytest.raises(type(stop)):
             search.run_study(evaluate, config, str(tmp_path))
     study = search.run_study(evaluate, config, str(tmp_path))
     assert _states(study) == ["COMPLETE"] * 3

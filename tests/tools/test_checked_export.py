@@ -1,12 +1,14 @@
 """Tests that exports in all formats match the model."""
 
 import os
+import shutil
 import sys
 
 import keras
 import numpy as np
 import pytest
 
+from official_lite import pipeline
 from official_lite.common import errors
 from official_lite.tools import checked_export, run_model
 from tests import rounding
@@ -128,6 +130,26 @@ def test_exported_outputs_are_evaluated_with_the_metrics_of_the_task(read_run, t
     # Equal logits for three classes have a cross-entropy of log(3).
     assert other["validation_loss"] == pytest.approx(np.log(3), abs=1e-5)
     assert own["validation_loss"] != other["validation_loss"]
+
+
+def test_exported_model_is_measured_like_an_evaluation_with_the_metrics_of_compile(
+    read_run, trained, tmp_path
+) -> None:
+    shutil.copytree(trained, tmp_path / "run")
+    # The 48 examples make a batch of 40 and one of 8.
+    params = read_run(trained, "--set=task.validation_data.global_batch_size=40").params
+    _, expected = pipeline.RunPipeline(params, "eval", str(tmp_path / "run")).run()
+    with run_model.built(params) as (ctx, _):
+        run_model.load_weights(ctx, run_model.find_checkpoint(trained))
+        model, inputs = ctx.require("model"), run_model.real_inputs(ctx)
+        model.compile(metrics={"logits": "sparse_categorical_accuracy"})
+        first, second = (
+            checked_export.measure_metrics(ctx, inputs, call)
+            for call in (None, model_outputs(model))
+        )
+    assert first["validation_loss"] == pytest.approx(expected["validation_loss"], rel=1e-5)
+    assert 0 < first["logits_sparse_categorical_accuracy"] < 1
+    assert second == pytest.approx(first, abs=1e-6)
 
 
 def test_export_latency_is_measured_with_a_batch_of_one_example() -> None:

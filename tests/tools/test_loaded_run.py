@@ -37,8 +37,9 @@ def test_load_run_accepts_a_checkpoint_path(trained) -> None:
     assert steps == [2, 4]
 
 
-def test_load_run_loads_the_averaged_weights_of_an_ema_optimizer(train_run) -> None:
-    run_dir = train_run(EMA)
+@pytest.mark.parametrize("freeze", [(), ("trainer.freeze=[embeddings]",)])
+def test_load_run_loads_the_averaged_weights_of_an_ema_optimizer(train_run, freeze) -> None:
+    run_dir = train_run(EMA, *freeze)
     bias = official_lite.load_run(run_dir).model.blocks[1].bias.numpy()
     reader = tf.train.load_checkpoint(os.path.join(run_dir, "ckpt-6"))
     saved = [
@@ -46,7 +47,7 @@ def test_load_run_loads_the_averaged_weights_of_an_ema_optimizer(train_run) -> N
         for name, shape in reader.get_variable_to_shape_map().items()
         if shape == [3] and name.startswith("optimizer/")
     ]
-    trained = official_lite.load_run(train_run()).model.blocks[1].bias.numpy()
+    trained = official_lite.load_run(train_run(*freeze)).model.blocks[1].bias.numpy()
     assert any((bias == each).all() for each in saved)
     assert (bias != trained).any()
 

@@ -42,6 +42,26 @@ def test_load_weights_loads_the_averaged_weights_of_an_ema_optimizer(read_run, t
     assert (averaged != trained).all()
 
 
+@pytest.mark.usefixtures("float16_kernels")
+def test_averaged_weights_trained_in_float16_are_loaded_into_a_float32_model(read_run, train_run):
+    run_dir = train_run(EMA, "runtime.mixed_precision_dtype=float16")
+    kernels = []
+    for dtype in ("float16", "float32"):
+        params = read_run(run_dir, f"--set=runtime.mixed_precision_dtype={dtype}").params
+        with run_model.built(params) as (ctx, _):
+            run_model.load_weights(ctx, os.path.join(run_dir, "ckpt-6"))
+            kernels.append(_kernel(ctx))
+    np.testing.assert_array_equal(*kernels)
+
+
+def test_checkpoint_without_the_averages_of_the_config_raises_and_names_a_weight(read_run, trained):
+    with (
+        run_model.built(read_run(trained, f"--set={EMA}").params) as (ctx, _),
+        pytest.raises(errors.CheckpointError, match="has no average of the weight `"),
+    ):
+        run_model.load_weights(ctx, os.path.join(trained, "ckpt-6"))
+
+
 def test_mismatched_damaged_or_missing_checkpoint_raises(read_run, trained, train_run, tmp_path):
     with run_model.built(read_run(train_run("task.units=2")).params) as (ctx, _):
         with pytest.raises(errors.CheckpointError, match="can't be restored"):

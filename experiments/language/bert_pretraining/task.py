@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from experiments.language.bert_pretraining import data, model
 from official_lite.common import errors
-from official_lite.core import base_task
+from official_lite.core import base_task, step_metrics
 
 __all__ = ["MaskedLMTask"]
 
@@ -55,12 +55,12 @@ class MaskedLMTask(base_task.Task):
     def build_metrics(self, training: bool = True) -> list[keras.metrics.Metric]:
         metrics: list[keras.metrics.Metric] = [
             keras.metrics.SparseCategoricalAccuracy(name="masked_lm_accuracy"),
-            keras.metrics.Mean(name="lm_example_loss"),
+            step_metrics.BatchMean(name="lm_example_loss"),
         ]
         if self.task_config.train_data.use_next_sentence_label:
             metrics += [
                 keras.metrics.SparseCategoricalAccuracy(name="next_sentence_accuracy"),
-                keras.metrics.Mean(name="next_sentence_loss"),
+                step_metrics.BatchMean(name="next_sentence_loss"),
             ]
         return metrics
 
@@ -75,12 +75,16 @@ class MaskedLMTask(base_task.Task):
         by_name["masked_lm_accuracy"].update_state(
             labels["masked_lm_ids"], model_outputs["mlm_logits"], labels["masked_lm_weights"]
         )
-        by_name["lm_example_loss"].update_state(_masked_lm_loss(labels, model_outputs))
+        by_name["lm_example_loss"].update_state(
+            _masked_lm_loss(labels, model_outputs), batch=labels
+        )
         if "next_sentence_labels" in labels:
             by_name["next_sentence_accuracy"].update_state(
                 labels["next_sentence_labels"], model_outputs[_NEXT_SENTENCE]
             )
-            by_name["next_sentence_loss"].update_state(_next_sentence_loss(labels, model_outputs))
+            by_name["next_sentence_loss"].update_state(
+                _next_sentence_loss(labels, model_outputs), batch=labels
+            )
 
 
 def _sizes(params: Any) -> tuple[int, int]:

@@ -28,8 +28,8 @@ class CausalLmTask(base_task.Task):
         """Return the number of different tokens."""
 
     @abc.abstractmethod
-    def load_tokens(self, split: str) -> np.ndarray:
-        """Return the text of a split, `train` or `validation`, as tokens."""
+    def load_tokens(self, params: Any) -> np.ndarray:
+        """Return the text that a `CausalLmDataConfig` describes, as tokens."""
 
     @abc.abstractmethod
     def encode(self, text: str) -> list[int]:
@@ -51,7 +51,7 @@ class CausalLmTask(base_task.Task):
     def build_inputs(
         self, params: Any, input_context: tf.distribute.InputContext | None = None
     ) -> tf.data.Dataset:
-        tokens = self.load_tokens(params.split)
+        tokens = self.load_tokens(params)
         return data.build_dataset(tokens, self.task_config.model.seq_length, params, input_context)
 
     def build_losses(

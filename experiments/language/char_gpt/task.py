@@ -1,6 +1,7 @@
 """The task of predicting the next character."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -20,10 +21,10 @@ class CharGptTask(task.CausalLmTask):
     def vocab_size(self) -> int:
         return len(self._text().characters)
 
-    def load_tokens(self, split: str) -> np.ndarray:
+    def load_tokens(self, params: Any) -> np.ndarray:
         tokens = self._text().tokens
         num_train = int(len(tokens) * self.task_config.train_fraction)
-        return tokens[:num_train] if split == "train" else tokens[num_train:]
+        return tokens[:num_train] if params.split == "train" else tokens[num_train:]
 
     def encode(self, text: str) -> list[int]:
         characters = self._text().characters

@@ -22,10 +22,9 @@ class Gpt2Task(task.CausalLmTask):
     def vocab_size(self) -> int:
         return int(self._tokenizer().get_vocab_size())
 
-    def load_tokens(self, split: str) -> np.ndarray:
-        config = self.task_config
-        params = config.train_data if split == "train" else config.validation_data
-        return data.load_tokens(data.matched_paths(params.input_path), config.tokenizer_path)
+    def load_tokens(self, params: Any) -> np.ndarray:
+        paths = data.matched_paths(params.input_path)
+        return data.load_tokens(paths, self.task_config.tokenizer_path)
 
     def build_inputs(
         self, params: Any, input_context: tf.distribute.InputContext | None = None

@@ -1,6 +1,7 @@
 """The task of predicting the next byte."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import keras
 import numpy as np
@@ -21,15 +22,14 @@ class GptStdlibTask(task.CausalLmTask):
     def vocab_size(self) -> int:
         return 256
 
-    def load_tokens(self, split: str) -> np.ndarray:
-        config = self.task_config
-        return data.load_bytes(config.source_dir, split, config.held_out_percent)
+    def load_tokens(self, params: Any) -> np.ndarray:
+        return self._load_bytes(params.split)
 
     def build_metrics(self, training: bool = True) -> list[keras.metrics.Metric]:
         metrics = super().build_metrics(training)
         if training:
             return metrics
-        bits = data.gzip_bits_per_byte(self.load_tokens("validation"))
+        bits = data.gzip_bits_per_byte(self._load_bytes("validation"))
         return [*metrics, known_number.KnownNumber(bits, "gzip_bits_per_byte")]
 
     def encode(self, text: str) -> list[int]:
@@ -37,3 +37,7 @@ class GptStdlibTask(task.CausalLmTask):
 
     def decode(self, tokens: Sequence[int]) -> str:
         return bytes(tokens).decode(errors="replace")
+
+    def _load_bytes(self, split: str) -> np.ndarray:
+        config = self.task_config
+        return data.load_bytes(config.source_dir, split, config.held_out_percent)

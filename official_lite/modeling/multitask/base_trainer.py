@@ -203,7 +203,13 @@ class MultiTaskBaseTrainer(base_trainer.Trainer):
         model_building.build_variables(model, compute, spec, metrics)
 
     def _checkpoint_items(self) -> dict[str, Any]:
-        return super()._checkpoint_items() | _hidden_items(self.multi_task_model)
+        model = self.multi_task_model
+        sub_tasks = model.sub_tasks if isinstance(model, base_model.MultiTaskBaseModel) else {}
+        return (
+            super()._checkpoint_items()
+            | _hidden_items(model)
+            | model_state.recurrent_items(*sub_tasks.values())
+        )
 
     def _metrics_of(self, name: str) -> list[keras.metrics.Metric]:
         """Return the metrics of a task and of its model."""

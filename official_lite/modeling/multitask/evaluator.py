@@ -1,7 +1,7 @@
 """Evaluator that evaluates several tasks in turn with the same weights."""
 
 import contextlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, cast
 
 import gin
@@ -9,9 +9,16 @@ import keras
 import tensorflow as tf
 
 from official_lite import orbit
-from official_lite.core import base_task, best_checkpoint, config_definitions, exporter_events
+from official_lite.core import (
+    base_task,
+    best_checkpoint,
+    checkpoint_state,
+    config_definitions,
+    exporter_events,
+    model_building,
+)
 from official_lite.core import base_trainer as core_trainer
-from official_lite.modeling.multitask import base_trainer
+from official_lite.modeling.multitask import base_trainer, multitask
 from official_lite.modeling.optimization import ema_optimizer, optimizer_factory
 
 __all__ = ["MultiTaskEvaluator"]
@@ -40,6 +47,13 @@ class MultiTaskEvaluator(orbit.AbstractEvaluator):
             is called in any case.
         checkpoint: The training checkpoint, if the same process trains. It is saved as the best
             checkpoint, so that training can resume from it.
+        freeze: The field `trainer.freeze`, if no training in the same process has frozen the model.
+            The optimizer keeps averages only of weights that are not frozen.
+        virtual_replicas: The field `trainer.virtual_replicas`.
+        multi_task: The tasks of the training run, if `eval_tasks` are the same. Their state is then
+            in the checkpoint, too.
+        load_averages: A function that loads weight averages into the given optimizer, after
+            `init_fn`. Otherwise, the averages start at the weights.
 
     Raises:
         errors.UnknownKeyError: A task has no model.
@@ -57,6 +71,10 @@ class MultiTaskEvaluator(orbit.AbstractEvaluator):
         evaluator_options: orbit.StandardEvaluatorOptions | None = None,
         init_fn: Callable[[], None] | None = None,
         checkpoint: tf.train.Checkpoint | None = None,
+        freeze: Sequence[str] = (),
+        virtual_replicas: int = 0,
+        multi_task: multitask.MultiTask | None = None,
+        load_averages: Callable[[keras.optimizers.Optimizer], None] | None = None,
     ) -> None:
         super().__init__()
         self._strategy = tf.distribute.get_strategy()
@@ -65,6 +83,8 @@ class MultiTaskEvaluator(orbit.AbstractEvaluator):
         self._global_step = orbit.utils.create_global_step() if global_step is None else global_step
         self._checkpoint_exporter = checkpoint_exporter
         self._init_fn = init_fn
+        self._multi_task = multi_task
+        self._load_averages = load_averages
         self.eval_steps = dict(eval_steps or {})
         self._evaluators = {
             task.name: _TaskEvaluator(
@@ -72,9 +92,11 @@ class MultiTaskEvaluator(orbit.AbstractEvaluator):
                 base_trainer.task_model(model, task.name),
                 self._global_step,
                 evaluator_options or orbit.StandardEvaluatorOptions(),
+                virtual_replicas,
             )
             for task in self._tasks
         }
+        model_building.freeze(model, freeze)
         self._optimizer = optimizer and optimizer_factory.prepare_optimizer(optimizer, model)
         self._checkpoint = checkpoint or tf.train.Checkpoint(
             **base_trainer.checkpoint_items(model, self._optimizer, self._global_step)
@@ -87,6 +109,11 @@ class MultiTaskEvaluator(orbit.AbstractEvaluator):
     @property
     def tasks(self) -> list[base_task.Task]:
         return self._tasks
+
+    @property
+    def multi_task(self) -> multitask.MultiTask | None:
+        """The tasks of the training run, if they are the evaluated ones."""
+        return self._multi_task
 
     @property
     def model(self) -> base_trainer.Model:
@@ -120,6 +147,8 @@ class MultiTaskEvaluator(orbit.AbstractEvaluator):
         if self._init_fn is not None:
             self._init_fn()
         base_trainer.initialize_model(self.model, self.optimizer)
+        if self._load_averages is not None and self.optimizer is not None:
+            self._load_averages(self.optimizer)
 
     def before_training(self, step: int) -> None:
         """Make the checkpoint exporter discard best results recorded after `step`."""
@@ -142,7 +171,10 @@ class MultiTaskEvaluator(orbit.AbstractEvaluator):
         Raises:
             errors.DataError: A task has no data.
         """
-        with ema_optimizer.averaged_weights(self.optimizer):
+        with (
+            ema_optimizer.averaged_weights(self.optimizer),
+            checkpoint_state.undone_by_stop(self.checkpoint),
+        ):
             results = {name: self._evaluate_task(name, num_steps) for name in self._evaluators}
             if self._checkpoint_exporter:
                 exporter_events.export(self, results)
@@ -169,6 +201,7 @@ class _TaskEvaluator(core_trainer.Trainer):
         model: keras.Model,
         global_step: tf.Variable,
         options: orbit.StandardEvaluatorOptions,
+        virtual_replicas: int,
     ) -> None:
         self._step = global_step
         config = config_definitions.ExperimentConfig(
@@ -176,6 +209,7 @@ class _TaskEvaluator(core_trainer.Trainer):
             trainer=config_definitions.TrainerConfig(
                 eval_tf_function=options.use_tf_function,
                 eval_tf_while_loop=options.use_tf_while_loop,
+                virtual_replicas=virtual_replicas,
             ),
         )
         super().__init__(config, task, model, cast(keras.optimizers.Optimizer, None), train=False)

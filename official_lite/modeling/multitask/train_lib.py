@@ -16,6 +16,7 @@ from official_lite.common import errors, files, keras_variables, suggestions
 from official_lite.common.flags import Mode
 from official_lite.config import parsing
 from official_lite.core import (
+    actions,
     base_task,
     best_checkpoint,
     step_checks,
@@ -86,8 +87,19 @@ class MultiTaskRunner(core_lib.OrbitExperimentRunner):
         yield from super()._find_unneeded()
         if not self.trains:
             # Accept checkpoints without the step counters of the tasks, because older versions
-            # wrote best checkpoints without them.
+            # wrote best checkpoints without them, and without the state that tasks hold.
             yield from getattr(self.trainer.checkpoint, "task_step_counters", {}).values()
+            for name, part in tf.train.TrackableView.children(self.trainer.checkpoint).items():
+                if name.startswith(("trainer_attributes", "task_attributes")):
+                    yield from keras_variables.variables_of(part)
+
+    def _export_averaged_weights(self) -> None:
+        super()._export_averaged_weights()
+        if self._evaluator is None:
+            # Without an evaluator, there are no actions after an evaluation.
+            for action in actions.get_eval_actions(self.params, self.trainer, self.model_dir):
+                if isinstance(action, actions.EMACheckpointing):
+                    action()
 
     def _build_train_actions(self, trainer: Any) -> list[orbit.Action]:
         if self._train_actions_factory is None:
@@ -129,6 +141,7 @@ def run_experiment(
     trainer: base_trainer.MultiTaskBaseTrainer | None = None,
     eval_summary_manager: orbit.utils.SummaryManagerInterface | None = None,
     best_ckpt_exporter_creator: ExporterCreator = best_checkpoint.maybe_create_best_ckpt_exporter,
+    allow_config_change: bool = False,
 ) -> Any:
     """Train or evaluate several tasks as configured, resuming from `model_dir` if possible.
 
@@ -145,6 +158,7 @@ def run_experiment(
         eval_summary_manager: The destination of evaluation summaries, instead of event files.
         best_ckpt_exporter_creator: Builds the exporter of the best checkpoint from `params` and
             `model_dir`.
+        allow_config_change: Whether training may resume from checkpoints of a different config.
 
     Returns:
         The model; with `run_post_eval` also the metrics, nested by task.
@@ -154,7 +168,8 @@ def run_experiment(
     """
     _check_that_init_checkpoint_is_read(params, model)
     model_dir = files.expand_home(model_dir)
-    params = train_data.resolve_epochs(parsing.expand_home(params), task, mode, model_dir)
+    params = parsing.read_model_files(parsing.expand_home(params))
+    params = train_data.resolve_epochs(params, task, mode, model_dir)
     model, logs = core_lib.execute(
         lambda: create_runner(
             distribution_strategy=distribution_strategy,
@@ -172,6 +187,7 @@ def run_experiment(
         params=params,
         mode=mode,
         model_dir=model_dir,
+        allow_config_change=allow_config_change,
     )
     return (model, logs) if run_post_eval else model
 
@@ -220,6 +236,7 @@ def create_runner(
                 best_ckpt_exporter_creator(params, model_dir),
                 optimizer=_optimizer(trainer, task, params, optimizer),
                 params=params,
+                multi_task=task,
             )
             if trainer is None:
                 _add_positions(eval_part.checkpoint, task, params)
@@ -295,6 +312,7 @@ def run_experiment_with_multitask_eval(
     best_ckpt_exporter_creator: ExporterCreator = best_checkpoint.maybe_create_best_ckpt_exporter,
     train_actions_factory: ActionsFactory | None = None,
     eval_actions_factory: ActionsFactory | None = None,
+    allow_config_change: bool = False,
 ) -> tuple[base_trainer.Model, Logs]:
     """Train one task and evaluate its model on several tasks.
 
@@ -317,6 +335,7 @@ def run_experiment_with_multitask_eval(
             `checkpoint_manager`, instead of the usual ones.
         eval_actions_factory: Builds the evaluation actions from the params, the evaluator and the
             model directory, passed by position.
+        allow_config_change: Whether training may resume from checkpoints of a different config.
 
     Returns:
         The model, and the metrics of the evaluation after training. The metrics are an empty
@@ -328,7 +347,8 @@ def run_experiment_with_multitask_eval(
     model_dir = files.expand_home(model_dir)
     # Resolve the config before it becomes the default argument of `build_runner`, because
     # `core_lib.execute` passes a config only if `trainer.fit_memory` changes it.
-    params = train_data.resolve_epochs(parsing.expand_home(params), train_task, mode, model_dir)
+    params = parsing.read_model_files(parsing.expand_home(params))
+    params = train_data.resolve_epochs(params, train_task, mode, model_dir)
 
     def build_runner(
         params: configs.MultiEvalExperimentConfig = params,
@@ -351,6 +371,7 @@ def run_experiment_with_multitask_eval(
                     optimizer=_optimizer(train_part, train_task, params),
                     params=params,
                     init_fn=_init_fn(train_task, model),
+                    load_averages=_load_averages_fn(train_task, params, model),
                 )
         return MultiTaskRunner(
             evaluator=eval_part,
@@ -367,7 +388,12 @@ def run_experiment_with_multitask_eval(
         )
 
     return core_lib.execute(
-        build_runner, strategy=distribution_strategy, params=params, mode=mode, model_dir=model_dir
+        build_runner,
+        strategy=distribution_strategy,
+        params=params,
+        mode=mode,
+        model_dir=model_dir,
+        allow_config_change=allow_config_change,
     )
 
 
@@ -376,11 +402,23 @@ def finetune_with_multitask_eval(
     task: base_task.Task,
     params: configs.MultiEvalExperimentConfig,
     model_dir: str,
+    *,
+    allow_config_change: bool = False,
 ) -> Logs:
     """Fine-tune a task and evaluate it on `params.eval_tasks`.
 
     Use this function as the `finetune` argument of
     `continuous_finetune_lib.run_continuous_finetune(…, finetune=finetune_with_multitask_eval)`.
+
+    Args:
+        distribution_strategy: The strategy to run under.
+        task: The task to train.
+        params: The experiment's config.
+        model_dir: The model directory of the run.
+        allow_config_change: Whether training may resume from checkpoints of a different config.
+
+    Returns:
+        The metrics of the evaluation after training, nested by task.
     """
     with distribution_strategy.scope():
         eval_tasks = [
@@ -395,6 +433,7 @@ def finetune_with_multitask_eval(
         params=params,
         model_dir=model_dir,
         run_post_eval=True,
+        allow_config_change=allow_config_change,
     )
     return logs
 
@@ -421,6 +460,8 @@ def _build_evaluator(
         eval_steps,
         exporter,
         checkpoint=trainer.checkpoint if trainer else None,
+        freeze=() if trainer else params.trainer.freeze,
+        virtual_replicas=params.trainer.virtual_replicas,
         evaluator_options=orbit.StandardEvaluatorOptions(
             use_tf_function=params.trainer.eval_tf_function and compiled,
             # The state of `aggregate_logs` starts as None, which a `tf.while_loop` cannot carry.
@@ -472,6 +513,14 @@ def build_model(task: Any) -> base_trainer.Model:
 def _init_fn(task: Any, model: base_trainer.Model) -> Callable[[], None] | None:
     initialize = getattr(task, "initialize", None)
     return initialize and (lambda: initialize(model))
+
+
+def _load_averages_fn(
+    task: Any, params: Any, model: base_trainer.Model
+) -> Callable[[keras.optimizers.Optimizer], None] | None:
+    if not isinstance(task, base_task.Task):
+        return None
+    return lambda optimizer: base_task.load_averages(task, params.task, optimizer, model)
 
 
 def _check_that_init_checkpoint_is_read(params: Any, model: base_trainer.Model) -> None:

@@ -610,7 +610,7 @@ class InputWait(Hook):
         elif self._timed_trainer is not self.trainer:
             self._clock = _WaitClock()
             self._timed_trainer = self.trainer
-            self.trainer.wrap_train_step(self._clock.timing)
+            self.trainer.wrap_train_fetch(self._clock.timing)
 
     def after_step(self) -> None:
         if self._clock is None:

@@ -9,6 +9,7 @@ from experiments.language.bert_pretraining import configs, corpus, data, model, 
 from experiments.language.tokenizer import train
 from official_lite import pipeline
 from official_lite.common import errors
+from official_lite.core import trainer_factory
 from official_lite.data import position
 from tests import rounding
 from tests.experiments import evaluations
@@ -190,6 +191,21 @@ def test_bert_model_ignores_padding_and_has_the_same_outputs_after_loading(
     loaded = keras.models.load_model(tmp_path / "model.keras")(inputs)
     np.testing.assert_array_equal(loaded["next_sentence"], logits["next_sentence"])
     np.testing.assert_array_equal(loaded["mlm_logits"], logits["mlm_logits"])
+
+
+def test_replica_without_examples_does_not_count_in_the_evaluated_losses(
+    files: pathlib.Path, two_replicas: tf.distribute.MirroredStrategy
+) -> None:
+    params = _params(files)
+    # The text has 96 examples. Each replica reads batches of 32, so only one replica gets the last.
+    params.task.validation_data.global_batch_size = 64
+    with two_replicas.scope():
+        bert = task.MaskedLMTask(params.task)
+        trainer = trainer_factory.create_trainer(params, bert, train=False, evaluate=True)
+        logs = trainer.evaluate(tf.constant(-1))
+    assert trainer.steps_run == 2
+    losses = float(logs["lm_example_loss"] + logs["next_sentence_loss"])
+    assert losses == pytest.approx(float(logs["validation_loss"]), rel=1e-5)
 
 
 @pytest.mark.slow

@@ -28,7 +28,8 @@ def test_training_split_is_the_first_90_percent_and_tokens_are_alphabet_indices(
     text_file,
 ) -> None:
     chars = _task(text_file)
-    train, validation = chars.load_tokens("train"), chars.load_tokens("validation")
+    config = chars.task_config
+    train, validation = map(chars.load_tokens, (config.train_data, config.validation_data))
     assert chars.decode([*train, *validation]) == TEXT
     assert len(train) == int(0.9 * len(TEXT))
     assert chars.vocab_size == len(set(TEXT))

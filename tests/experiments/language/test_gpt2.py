@@ -79,6 +79,18 @@ def test_tfrecord_files_contain_the_same_token_windows_as_the_text_files(
         np.testing.assert_array_equal(text[: len(records)], records)
 
 
+@pytest.mark.parametrize("block", ["predict_data", "test_data"])
+def test_text_of_a_prediction_or_a_test_is_read_from_its_own_input_path(
+    files: pathlib.Path, block: str
+) -> None:
+    params = _params(files, "text").task
+    params.override({block: {"input_path": str(files / "b.txt")}})
+    gpt2 = task.Gpt2Task(params)
+    ((first, _), *_) = gpt2.build_inputs(getattr(params, block)).as_numpy_iterator()
+    assert gpt2.decode(first[0]) == (files / "b.txt").read_text()[: len(gpt2.decode(first[0]))]
+    assert gpt2.decode(first[0]).startswith("b")
+
+
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("file_type", ["text", "tfrecord"])
 def test_gpt2_run_on_text_or_tfrecord_files_trains_and_evaluates(

@@ -15,12 +15,15 @@ from official_lite.common import errors
 from official_lite.core import base_task, continuous_finetune_lib, task_factory
 from official_lite.core import config_definitions as cfg
 from official_lite.data import arrays
+from official_lite.modeling import hyperparams
 from official_lite.modeling.multitask import base_model, configs, multitask, train_lib
 from tests import rounding
 from tests.modeling.multitask.conftest import (
     TRAINER,
+    PullConfig,
     PullModel,
     PullModels,
+    PullTask,
     pull_config,
     routines,
     shared_layer,
@@ -113,6 +116,44 @@ def test_multitask_run_returns_metrics_only_with_run_post_eval(
     assert [(r["step"], r["split"]) for r in reports] == [(4, "validation"), (8, "validation")]
 
 
+def test_training_of_several_tasks_resumes_with_other_evaluations_but_not_with_another_loss(
+    run: Callable[..., Any], experiment: Experiment, tmp_path: pathlib.Path
+) -> None:
+    def changed(field: str, value: Any) -> configs.MultiTaskExperimentConfig:
+        params = experiment(trainer_type="joint")
+        hyperparams.override_by_path(params, f"task.task_routines[1].{field}", value)
+        return params
+
+    run(experiment(trainer_type="joint", train_steps=4), "train", tmp_path)
+    other_data = {"global_batch_size": 3, "prefetch_buffer_size": 1}
+    run(changed("task_config.validation_data", other_data), "train", tmp_path)
+    run(changed("eval_steps", 2), "train", tmp_path)
+    with pytest.raises(errors.ConfigValueError, match=r"\[bar\]\.task_config\.target: 3\.0 -> 2"):
+        run(changed("task_config.target", 2.0), "train", tmp_path)
+    run(changed("task_config.target", 2.0), "train", tmp_path, allow_config_change=True)
+    fewer = experiment(trainer_type="joint")
+    fewer.task.task_routines = fewer.task.task_routines[:1]
+    with pytest.raises(errors.ConfigValueError, match=r"routines: \['foo', 'bar'\] -> \['foo'\]"):
+        run(fewer, "train", tmp_path)
+
+
+def test_training_of_one_task_resumes_with_other_tasks_to_evaluate(tmp_path: pathlib.Path) -> None:
+    _run_multi_eval(_multi_eval_experiment(train_steps=4), "train", tmp_path)
+    params = _multi_eval_experiment()
+    params.eval_tasks = params.eval_tasks[:1]
+    _run_multi_eval(params, "train", tmp_path)
+    params.task.target = 1.0
+    with pytest.raises(errors.ConfigValueError, match=r"task\.target: 0\.0 -> 1\.0"):
+        _run_multi_eval(params, "train", tmp_path)
+    _run_multi_eval(params, "train", tmp_path, allow_config_change=True)
+    task = task_factory.get_task(params.task)
+    strategy = tf.distribute.get_strategy()
+    params.task.target = 2.0
+    train_lib.finetune_with_multitask_eval(
+        strategy, task, params, str(tmp_path), allow_config_change=True
+    )
+
+
 def test_run_with_train_epochs_is_evaluated_on_several_tasks_without_training_data(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -188,10 +229,37 @@ class DroppingModels(base_model.MultiTaskBaseModel):
         }
 
 
+class RecurrentModel(keras.Model):
+    """A model with a recurrent layer in a list, where TensorFlow does not find its states."""
+
+    def __init__(self, recurrent: keras.layers.Layer) -> None:
+        super().__init__()
+        self.blocks = [recurrent]
+        self.head = keras.layers.Dense(1)
+
+    def call(self, x: tf.Tensor) -> tf.Tensor:
+        return self.head(self.blocks[0](tf.reshape(x, (3, 3, 1))))
+
+
+class RecurrentModels(base_model.MultiTaskBaseModel):
+    """Models that share a recurrent layer, which carries its states from batch to batch."""
+
+    def _instantiate_sub_tasks(self) -> dict[str, keras.Model]:
+        shared = keras.layers.SimpleRNN(4, stateful=True)
+        return {name: RecurrentModel(shared) for name in ("foo", "bar")}
+
+
 @pytest.mark.sample(1)
-@pytest.mark.parametrize("trainer_type", ["joint", "interleaving"])
-def test_resumed_run_with_shuffling_and_dropout_matches_an_uninterrupted_run(
-    run: Callable[..., Any], experiment: Experiment, tmp_path: pathlib.Path, trainer_type: str
+@pytest.mark.parametrize(
+    ("trainer_type", "models"),
+    [("joint", DroppingModels), ("interleaving", DroppingModels), ("joint", RecurrentModels)],
+)
+def test_resumed_run_with_shuffling_and_random_or_recurrent_layers_matches_an_uninterrupted_run(
+    run: Callable[..., Any],
+    experiment: Experiment,
+    tmp_path: pathlib.Path,
+    trainer_type: str,
+    models: Callable[[], Any],
 ) -> None:
     def train(name: str, train_steps: int) -> list[np.ndarray]:
         params = experiment(trainer_type=trainer_type, train_steps=train_steps)
@@ -200,7 +268,7 @@ def test_resumed_run_with_shuffling_and_dropout_matches_an_uninterrupted_run(
             routine.task_config = ShuffledConfig(sign=sign, train_data=data)
         params.trainer.optimizer_config.learning_rate.constant.learning_rate = 0.01
         keras.utils.set_random_seed(1)
-        model = run(params, "train", tmp_path / name, model=DroppingModels())
+        model = run(params, "train", tmp_path / name, model=models())
         return [v.numpy() for v in model.trainable_variables]
 
     unbroken = train("unbroken", 12)
@@ -371,6 +439,60 @@ def test_training_resumed_from_the_best_checkpoint_equals_an_uninterrupted_run(
         np.testing.assert_array_equal(one, other)
 
 
+def test_training_several_tasks_without_evaluations_saves_a_checkpoint_of_the_averaged_weights(
+    run: Callable[..., Any], experiment: Experiment, tmp_path: pathlib.Path
+) -> None:
+    ema = {"ema": {"average_decay": 0.9, "dynamic_decay": False}}
+    run(experiment(trainer_type="joint", optimizer_config=ema), "train", tmp_path)
+    assert (tmp_path / "ema_checkpoints" / "average_weights-8.index").exists()
+
+
+@dataclasses.dataclass
+class CountingConfig(PullConfig):
+    pass
+
+
+@task_factory.register_task_cls(CountingConfig)
+class CountingTask(PullTask):
+    """A task that counts its training steps, and reports the count as a part of its loss."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.count = tf.Variable(0.0)
+
+    def train_step(self, inputs: Any, model: Any, optimizer: Any, metrics: Any = None) -> Any:
+        self.count.assign_add(1.0)
+        return super().train_step(inputs, model, optimizer, metrics)
+
+    def build_losses(self, labels: Any, model_outputs: Any, aux_losses: Any = None) -> tf.Tensor:
+        return super().build_losses(labels, model_outputs, aux_losses) + self.count
+
+
+def test_evaluation_of_several_tasks_restores_the_state_that_the_tasks_hold(
+    run: Callable[..., Any], experiment: Experiment, tmp_path: pathlib.Path
+) -> None:
+    params = experiment(trainer_type="interleaving")
+    first = params.task.task_routines[0]
+    data = first.task_config.train_data
+    first.task_config = CountingConfig(train_data=data, validation_data=data)
+    _, logs = run(params, "train", tmp_path, run_post_eval=True)
+    _, again = run(params, "eval", tmp_path, run_post_eval=True)
+    loss = float(logs["foo"]["validation_loss"])
+    assert loss > 1.0
+    assert float(again["foo"]["validation_loss"]) == loss
+
+
+def test_evaluating_an_init_checkpoint_on_several_tasks_uses_its_averaged_weights(
+    tmp_path: pathlib.Path,
+) -> None:
+    params = _multi_eval_experiment(optimizer_config={"ema": {"average_decay": 0.9}})
+    _, logs = _run_multi_eval(params, "train", tmp_path / "trained", run_post_eval=True)
+    params.task.init_checkpoint = str(tmp_path / "trained")
+    _, again = _run_multi_eval(params, "eval", tmp_path / "evaluated", run_post_eval=True)
+    for name in ("foo", "bar"):
+        assert float(again[name]["validation_loss"]) == float(logs[name]["validation_loss"])
+
+
 def test_init_checkpoint_requires_a_model_that_defines_initialize(
     run: Callable[..., Any],
     experiment: Experiment,
@@ -421,6 +543,47 @@ def test_model_trained_on_one_task_is_evaluated_on_several_tasks(tmp_path: pathl
     rounding.assert_close(logs["bar"]["validation_loss"], (3 - weight) ** 2, roundings=6)
     _, again = _run_multi_eval(params, "eval", tmp_path, run_post_eval=True)
     assert float(again["bar"]["validation_loss"]) == float(logs["bar"]["validation_loss"])
+
+
+@dataclasses.dataclass
+class BiasedConfig(PullConfig):
+    pass
+
+
+@task_factory.register_task_cls(BiasedConfig)
+class BiasedTask(PullTask):
+    """A task whose model also has a bias."""
+
+    def build_model(self) -> keras.Model:
+        return PullModel(keras.layers.Dense(1, kernel_initializer="ones"))
+
+
+def test_averages_beside_frozen_weights_are_evaluated_on_several_tasks_after_training(
+    tmp_path: pathlib.Path,
+) -> None:
+    ema = {"ema": {"average_decay": 0.9, "dynamic_decay": False}}
+    params = _multi_eval_experiment(freeze=["bias"], optimizer_config=ema)
+    data = params.task.train_data
+    params.task = BiasedConfig(target=0.0, train_data=data, validation_data=data)
+    _, logs = _run_multi_eval(params, "train_and_eval", tmp_path, run_post_eval=True)
+    _, again = _run_multi_eval(params, "eval", tmp_path, run_post_eval=True)
+    for name in ("foo", "bar"):
+        assert float(again[name]["validation_loss"]) == float(logs[name]["validation_loss"])
+
+
+def test_evaluation_of_several_tasks_runs_on_the_virtual_replicas_of_the_training(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counts: set[int] = set()
+    validation_step = PullTask.validation_step
+
+    def counting_step(self: Any, inputs: Any, model: Any, metrics: Any = None) -> Any:
+        counts.add(tf.distribute.get_strategy().num_replicas_in_sync)
+        return validation_step(self, inputs, model, metrics)
+
+    monkeypatch.setattr(PullTask, "validation_step", counting_step)
+    _run_multi_eval(_multi_eval_experiment(virtual_replicas=2), "train_and_eval", tmp_path)
+    assert counts == {2}
 
 
 def test_fine_tuned_model_is_evaluated_on_several_tasks(tmp_path: pathlib.Path) -> None:

@@ -83,6 +83,21 @@ def test_non_finite_report_names_the_step_and_layer_in_all_execution_modes(train
     assert "net/burst (Burst)" in report
 
 
+def test_non_finite_report_names_the_bad_layer_of_a_loop_that_xla_compiles_as_a_whole(
+    train, points_task
+):
+    class EqualBatches(points_task):
+        def build_inputs(self, params, input_context=None):
+            examples = super().build_inputs(params, input_context).unbatch()
+            return examples.batch(8, drop_remainder=True)
+
+    report = _report(
+        train, lambda: Burst(5), task_cls=EqualBatches, runtime={"execution": "xla_loop"}
+    )
+    assert "Step 5 is" in report
+    assert "the first non-finite output is the output of the layer net/burst (Burst)" in report
+
+
 def test_non_finite_report_counts_updates_rather_than_micro_batches(train):
     report = _report(train, lambda: Burst(6), grad_accum_steps=2)
     assert "Step 3 is" in report
