@@ -7,7 +7,6 @@ from typing import Any, ClassVar
 
 import gin
 import keras
-import numpy as np
 import tensorflow as tf
 from absl import logging
 
@@ -672,9 +671,16 @@ class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
     def eval_reduce(self, state: Any = None, step_outputs: nests.Nest = None) -> Any:
         """Fold a step's outputs into the evaluation's state, on the host.
 
-        With several workers, `aggregate_logs` gets the outputs of the replicas of all workers.
+        With several workers, `aggregate_logs` gets the outputs of the replicas of all workers,
+        unless the fold is part of a compiled loop, or `next_eval_inputs` may add values of its own,
+        which must remain together with the outputs.
         """
-        if type(self.task).aggregate_logs is not base_task.Task.aggregate_logs:
+        is_gathered = (
+            tf.executing_eagerly()
+            and type(self.task).aggregate_logs is not base_task.Task.aggregate_logs
+            and type(self).next_eval_inputs is Trainer.next_eval_inputs
+        )
+        if is_gathered:
             if self._gather_outputs is None:
                 gather = eval_outputs.create_gather(self.strategy)
                 runner.set_untracked(self, _gather_outputs=gather)
@@ -710,9 +716,7 @@ class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
 
     # Prediction.
 
-    def predict(
-        self, first_batch: int = 0
-    ) -> Generator[list[dict[str, np.ndarray[Any, Any]]], None, None]:
+    def predict(self, first_batch: int = 0) -> Generator[predictor.Prediction, None, None]:
         """Yield the predictions for each global batch, in the order of the input.
 
         Several workers get the same predictions, and each of them must read them to the end.
@@ -726,8 +730,8 @@ class Trainer(orbit.StandardTrainer, orbit.StandardEvaluator):
                 predictions: if they may depend on the skipped batches, these are computed as well.
 
         Yields:
-            The parts of the batch, in order: one array per column, with one row per example. There
-            is a single part, unless replicas predict rows of different shapes.
+            One array per column, with one row per example of the batch. If replicas predict rows of
+            different shapes, a list of such parts of the batch, in order.
         """
         return self._predictor.predict(self.predict_step, self.execution, first_batch)
 

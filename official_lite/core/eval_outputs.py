@@ -53,5 +53,6 @@ def _join(own: Any, by_worker: Sequence[Any]) -> Any:
         return tuple(itertools.chain.from_iterable(by_worker))
     if isinstance(own, tuple | list):
         parts = (_join(part, column) for part, *column in zip(own, *by_worker, strict=True))
-        return list(parts) if isinstance(own, list) else tuple(parts)
+        is_named = hasattr(own, "_fields")
+        return type(own)(*parts) if is_named else type(own)(parts)
     return own

@@ -137,7 +137,7 @@ def _write_all(
     try:
         with contextlib.closing(trainer.predict(writer.next_batch)) as batches:
             for predictions in batches:
-                writer.write(*predictions)
+                writer.write(*([predictions] if isinstance(predictions, Mapping) else predictions))
         writer.finish()
     except errors.PreemptedError:
         logging.info("Stopped by a signal, with %d rows in %s.", writer.progress.rows, directory)

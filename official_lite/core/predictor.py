@@ -32,6 +32,7 @@ from official_lite.orbit import xla_loops
 from official_lite.prediction import output
 
 __all__ = [
+    "Prediction",
     "Predictor",
     "are_of_classes",
     "as_arrays",
@@ -45,6 +46,8 @@ __all__ = [
 ]
 
 Columns: TypeAlias = dict[str, npt.NDArray[Any]]
+# The predictions for a batch, or its parts if rows differ in shape.
+Prediction: TypeAlias = Columns | list[Columns]
 Exchange: TypeAlias = Callable[[list[Columns]], list[Columns]]
 
 # Metrics that expect predictions with one score per class, along the last axis.
@@ -119,7 +122,7 @@ class Predictor:
 
     def predict(
         self, step: Callable[..., Any], execution: str, first_batch: int
-    ) -> Generator[list[Columns], None, None]:
+    ) -> Generator[Prediction, None, None]:
         """Yield the predictions for each global batch; see `Trainer.predict`.
 
         Args:
@@ -162,7 +165,8 @@ class Predictor:
                     iterator = iter(build_dataset(self.config, task, self.strategy, number))
                     predictions, num_rows = run(iterator, counted)
                 if number >= first_batch:
-                    yield joined(exchange(as_arrays(predictions, num_rows, _author(task))))
+                    parts = joined(exchange(as_arrays(predictions, num_rows, _author(task))))
+                    yield parts[0] if len(parts) == 1 else parts
 
     def _compile(self, step: Callable[..., Any], execution: str) -> Callable[..., Any]:
         """Return the step as a `tf.function`, unless the config or the mode is eager."""

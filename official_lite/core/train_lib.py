@@ -281,14 +281,14 @@ class OrbitExperimentRunner:
             errors.CheckpointError: If the checkpoint does not match the model, or if the mode only
                 evaluates or predicts and there is no checkpoint.
         """
-        # A plain Orbit trainer has no task.
-        task = getattr(self.trainer, "task", None)
+        # A plain Orbit trainer and the evaluator of several tasks do not load weights themselves.
+        own = self.trainer if isinstance(self.trainer, base_trainer.Trainer) else None
         preflight.check_evaluation(
             self.params,
             self._mode,
             self.model_dir,
-            type(task) if task else None,
-            type(self.trainer),
+            type(own.task) if own and hasattr(own, "task") else None,
+            type(own) if own else None,
         )
         if not self.checkpoint_manager:
             return None

@@ -13,6 +13,7 @@ import tensorflow as tf
 from absl import logging
 
 from official_lite.common import errors, nests
+from official_lite.core import predictor
 from official_lite.data import position
 from official_lite.modeling.optimization import ema_optimizer
 from official_lite.nas import choices, one_shot_trainer, resolution
@@ -80,9 +81,7 @@ class SposTrainer(one_shot_trainer.OneShotTrainer):
             self._warn_of_other_path("evaluates")
         super().eval_begin()
 
-    def predict(
-        self, first_batch: int = 0
-    ) -> Generator[list[dict[str, np.ndarray[Any, Any]]], None, None]:
+    def predict(self, first_batch: int = 0) -> Generator[predictor.Prediction, None, None]:
         """Yield the predictions of the path that is computed outside of a step; see `Trainer`."""
         if self.resolved and self._ranking is None:
             self._warn_of_other_path("predicts with")

@@ -211,8 +211,8 @@ class RunPipeline:
             `initialize`, `run`, `finalize`). The values are classes or names of classes.
         enable_async_checkpointing: Whether training continues while a checkpoint is written.
         allow_config_change: Whether training may resume from checkpoints of a different config.
-        hooks: Hooks that run after the hooks of the trainer and of the config. The last phase gets
-            these objects, and each other phase gets deep copies.
+        hooks: Hooks that run after the hooks of the trainer and of the config. The last phase that
+            trains gets these objects, and each other phase gets deep copies.
 
     Raises:
         errors.OfficialLiteError: If the config is invalid.
@@ -258,6 +258,9 @@ class RunPipeline:
         finished: dict[str, FinishedPhase] = {}
         strategy: tf.distribute.Strategy | None = None
         trained: list[_Plan] = []
+        last_to_train = next(
+            (plan for plan in reversed(self._plans) if plan.trains), self._plans[-1]
+        )
         for planned in self._plans:
             # Read the model files at the start of each phase, because earlier phases may have
             # written them.
@@ -278,8 +281,7 @@ class RunPipeline:
             ctx = plan.context(dict(finished), strategy)
             ctx.enable_async_checkpointing = self._enable_async_checkpointing
             ctx.allow_config_change = self._allow_config_change
-            is_last = planned is self._plans[-1]
-            ctx.hooks = self._hooks if is_last else _copy_hooks(self._hooks)
+            ctx.hooks = self._hooks if planned is last_to_train else _copy_hooks(self._hooks)
             run_stages(plan.stages, ctx)
             finished[plan.phase] = plan.finished(ctx)
             strategy = ctx.strategy
@@ -358,11 +360,15 @@ def _copy_hooks(hooks: Sequence[orbit.Hook]) -> Sequence[orbit.Hook]:
     """Copy hooks for one phase, because they keep state of their run, such as its directory."""
     try:
         return copy.deepcopy(hooks)
+    # A hook may hold anything, such as a lock or a connection, and need not depend on its phase.
     except Exception as error:
-        raise errors.ConfigTypeError(
-            f"The `hooks` of the pipeline are copied for each phase, which failed: {error}. Name "
-            "the hook in `trainer.hooks`, or implement its method `__deepcopy__`."
-        ) from error
+        logging.warning(
+            "The `hooks` of the pipeline can't be copied for each phase (%s), so all phases share "
+            "them. If they keep state of a run, such as its directory or best metric, name them in "
+            "`trainer.hooks`, or implement `__deepcopy__`.",
+            error,
+        )
+        return hooks
 
 
 def _check(plan: _Plan, earlier: Sequence[_Plan]) -> None:

@@ -327,7 +327,9 @@ def measure_metrics(
     steps = ctx.params.trainer.validation_steps
     loss = step_metrics.BatchMean("validation_loss")
     # The model keeps its metrics, which the measurement of another export may have updated.
-    group = step_metrics.MetricGroup([*metrics, *step_metrics.model_metrics(model)], compiles=False)
+    compiled = step_metrics.compiled_metrics(model)
+    of_model = [] if compiled is None else [compiled]
+    group = step_metrics.MetricGroup([*metrics, *of_model], compiles=False)
     group.reset()
     state = None
     with _answered_by(model, inputs, call) if call else contextlib.nullcontext():

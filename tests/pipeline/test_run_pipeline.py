@@ -372,14 +372,24 @@ def test_hooks_of_a_pipeline_start_each_phase_without_the_state_of_earlier_phase
         assert (tmp_path / name / "kept" / "best_ckpt-4.index").exists()
 
 
-def test_error_for_a_hook_that_cannot_be_copied_for_each_phase_suggests_trainer_hooks(
-    experiment, tmp_path
+def test_hook_that_cannot_be_copied_for_each_phase_is_shared_with_a_warning(
+    experiment, tmp_path, caplog
 ) -> None:
-    hook = orbit.Hook()
+    steps = []
+    hook = orbit.hooks.LambdaHook(after_train=lambda hook: steps.append(hook.controller.step))
     hook.lock = threading.Lock()
-    run = pipeline.RunPipeline(experiment(phases=TWO), "train", str(tmp_path), hooks=[hook])
-    with pytest.raises(errors.ConfigTypeError, match=r"`trainer\.hooks`"):
-        run.run()
+    pipeline.RunPipeline(experiment(phases=TWO), "train", str(tmp_path), hooks=[hook]).run()
+    assert len(steps) == 2
+    assert "`trainer.hooks`" in caplog.text
+
+
+def test_hooks_of_the_caller_are_those_of_the_last_phase_that_trains(experiment, tmp_path) -> None:
+    hook = orbit.hooks.LambdaHook(after_train=lambda hook, success: setattr(hook, "seen", success))
+    phases = [{"name": "first"}, {"name": "second"}, {"name": "check", "mode": "eval"}]
+    phases[2]["init_from"] = "second"
+    params = experiment(phases=phases)
+    pipeline.RunPipeline(params, "train", str(tmp_path), hooks=[hook]).run()
+    assert hook.seen
 
 
 def test_init_from_a_phase_that_only_evaluates_raises(experiment, tmp_path) -> None:
