@@ -110,8 +110,7 @@ def restore(
     if keras2_converter.is_keras2(path):
         keras2_converter.restore_run(checkpoint, path, optional=optional)
         return
-    unfit = _find_unfit(checkpoint, path, optional)
-    with _without_weights_of_optimizers(checkpoint, unfit):
+    with _require_complete(checkpoint, path, optional):
         status = checkpoint.restore(path)
     if is_partial:
         status.expect_partial()
@@ -206,19 +205,22 @@ def require_complete(
         errors.CheckpointError: A variable is missing, was saved with another shape, or belongs to a
             list that had another length. The message names the first of these variables.
     """
-    _find_unfit(checkpoint, path, optional)
+    _require_complete(checkpoint, path, optional)
 
 
-def _find_unfit(
+def _require_complete(
     checkpoint: tf.train.Checkpoint, path: str, optional: Iterable[Any]
-) -> Collection[Any]:
-    """Check as `require_complete` does; return optional variables saved with another shape."""
+) -> contextlib.AbstractContextManager[None]:
+    """Check as `require_complete` does; return the context in which TensorFlow may restore."""
     if not files.exists(f"{path}.index"):
         # The restore itself reports missing files.
-        return []
+        return contextlib.nullcontext()
     saved = saved_graph.SavedGraph(path)
-    with _without_weights_of_optimizers(checkpoint):
-        places, lists = _compare(checkpoint, saved)
+    places, lists = _compare(checkpoint, saved)
+    is_clear = all(len({node.index for node in place.nodes}) < 2 for place in places)
+    if not is_clear:
+        with _without_weights_of_optimizers(checkpoint):
+            places, lists = _compare(checkpoint, saved)
     optional_ids = {id(variable) for variable in optional}
     wanted = [place for place in places if id(place.value) not in optional_ids]
     missing = [place for place in wanted if not place.is_saved]
@@ -234,7 +236,10 @@ def _find_unfit(
         and any(t.key not in restored for node in each.saved.values() for t in node.tensors())
     ]
     if not (missing or misshapen or unequal):
-        return [place.value for place in places if place.other_shapes]
+        if is_clear:
+            return contextlib.nullcontext()
+        unfit = [place.value for place in places if place.other_shapes]
+        return _without_weights_of_optimizers(checkpoint, unfit)
     first = saved_graph.enumerate_first
     problems = [
         first(f"{len(missing)} of {len(wanted)} values are missing", missing),
@@ -255,7 +260,9 @@ def _without_weights_of_optimizers(
 
     An optimizer also refers to the weights that it trains, by position. The same position belongs
     to another weight if other weights were frozen when the checkpoint was saved. In the context,
-    this list of an optimizer contains only the variables that no other object refers to.
+    this list of an optimizer contains only the variables that no other object refers to. Use it
+    only if the places contradict each other, because the position is the only place of a weight in
+    common if the model has got another layer without weights.
 
     Args:
         checkpoint: The checkpoint object.
