@@ -75,11 +75,11 @@ def pair(
     Args:
         model: The model, whose layer classes show which names Keras generated.
         items: The objects that may have been saved at the top of the checkpoint, by name.
-        hidden: The `hidden_weights` of the model.
+        hidden: The `hidden_weights` of the model, or of the model of each task in turn.
         checkpoint: The checkpoint.
     """
     saved = checkpoint.node(0).children
-    common = [name for name in items if name in saved and name != "hidden_weights"]
+    common = [name for name in items if name in saved and not name.startswith("hidden_")]
     places: _Pairs = {}
     for name in common:
         for found in _walk(items[name], saved[name]):
@@ -129,19 +129,24 @@ def _hidden_tensors(
 ) -> list[_Tensor]:
     """Return the tensors of the saved `hidden_weights`, named by the saved `hidden_names`."""
     saved = checkpoint.node(0).children
-    if "hidden_weights" not in saved:
-        return []
-    nodes = saved["hidden_weights"].children
-    tensors = [nodes[str(i)].tensor for i in range(len(nodes))]
-    text = checkpoint.read_state(saved["hidden_names"]) if "hidden_names" in saved else None
+    by_task = saved["hidden_items"].children.values() if "hidden_items" in saved else ()
+    places = [saved, *(task.children for task in by_task)]
+    return [tensor for place in places for tensor in _tensors_in_list(place, checkpoint)]
+
+
+def _tensors_in_list(
+    place: Mapping[str, _Node], checkpoint: saved_graph.SavedGraph
+) -> Iterator[_Tensor]:
+    if "hidden_weights" not in place:
+        return
+    nodes = place["hidden_weights"].children
+    text = checkpoint.read_state(place["hidden_names"]) if "hidden_names" in place else None
     # Without `hidden_names`, the tensors have only names that TensorFlow generated. These names do
     # not contain the name of the layer, so use empty names instead.
-    names = json.loads(text) if text else [""] * len(tensors)
-    return [
-        dataclasses.replace(tensor, full_name=name)
-        for tensor, name in zip(tensors, names, strict=True)
-        if tensor
-    ]
+    names = json.loads(text) if text else [""] * len(nodes)
+    for i, name in enumerate(names):
+        if tensor := nodes[str(i)].tensor:
+            yield dataclasses.replace(tensor, full_name=name)
 
 
 def _pair_list(variables: Sequence[Any], tensors: Sequence[_Tensor]) -> _Pairs:

@@ -90,10 +90,11 @@ def hidden_items(model: keras.Model | tf.Module) -> dict[str, Any]:
 
     `hidden_weights` and `random_state` are lists of variables in the order of `model.weights` and
     `model.variables`. `hidden_names` holds the paths of `hidden_weights`, and `adapted_layers` the
-    state that layers learned by `adapt`. Empty items are left out.
+    state that layers learned by `adapt`. Empty items are left out. For a module with `sub_tasks`,
+    the items of each of these models are below `hidden_items` and its name.
     """
     if not isinstance(model, keras.Layer):
-        return {}
+        return _by_task(model, hidden_items)
     weights = {id(v) for v in model.weights}
     random_state = [v for v in model.variables if id(v) not in weights and replica_state.is_seed(v)]
     hidden = _hidden_weights(model)
@@ -125,11 +126,23 @@ def recurrent_items(*models: keras.Model | tf.Module) -> dict[str, Any]:
 
 def weight_items(model: keras.Model | tf.Module) -> dict[str, Any]:
     """Return the items that restore the weights of a model, but not its random state."""
+    return {"model": model} | _hidden_weight_items(model)
+
+
+def _hidden_weight_items(model: keras.Model | tf.Module) -> dict[str, Any]:
     if not isinstance(model, keras.Model):
-        return {"model": model}
+        return _by_task(model, _hidden_weight_items)
     hidden = _hidden_weights(model)
-    own = {"model": model} | ({"hidden_weights": hidden} if hidden else {})
-    return own | _adapted_items(model)
+    return ({"hidden_weights": hidden} if hidden else {}) | _adapted_items(model)
+
+
+def _by_task(
+    module: tf.Module, items_of: Callable[[keras.Model], dict[str, Any]]
+) -> dict[str, Any]:
+    """Return the items of the models of a `MultiTaskBaseModel` below `hidden_items`."""
+    items = {name: items_of(part) for name, part in getattr(module, "sub_tasks", {}).items()}
+    items = {name: found for name, found in items.items() if found}
+    return {"hidden_items": items} if items else {}
 
 
 def _adapted_items(model: keras.Layer) -> dict[str, Any]:

@@ -164,6 +164,7 @@ def load_averages(
     path: str,
     *,
     modules: str | Sequence[str] = ALL,
+    is_whole: bool = False,
 ) -> list[Any]:
     """Load the averages of the weights that `load_weights` loads, as far as the checkpoint has any.
 
@@ -173,13 +174,15 @@ def load_averages(
         model: The model that it trains.
         path: The prefix of a checkpoint, or a directory, whose latest checkpoint is read.
         modules: As for `load_weights`.
+        is_whole: Whether to load the averages of all weights, even if the model has
+            `checkpoint_items`.
 
     Returns:
         The averages that were loaded.
     """
     if not ema_optimizer.keeps_averages(optimizer):
         return []
-    found = _match_model(model, path, modules)
+    found = _match_model(model, path, modules, is_whole=is_whole)
     matched = matching.match_averages(optimizer, found.checkpoint, found.tensors)
     _assign([matching.Pair(v, t, matching.Evidence.NAME) for v, t in matched], found.checkpoint)
     if matched:
@@ -222,8 +225,13 @@ class _Matched:
 
 
 def _match_model(
-    model: keras.Model | tf.Module, path: str, modules: str | Sequence[str]
+    model: keras.Model | tf.Module,
+    path: str,
+    modules: str | Sequence[str],
+    *,
+    is_whole: bool = False,
 ) -> _Matched:
+    """Match the weights of a model to a checkpoint; `is_whole` ignores `checkpoint_items`."""
     checkpoint = saved_graph.SavedGraph(path)
     if isinstance(model, keras.Model) and not model.weights:
         # Keras would create the weights later, without reading the checkpoint.
@@ -232,10 +240,10 @@ def _match_model(
         )
     whole = model_state.weight_items(model)
     whole.pop("adapted_layers", None)
-    items = model_state.checkpoint_items(model) or whole
+    items = (not is_whole and model_state.checkpoint_items(model)) or whole
     names = _names_of(modules)
     wanted = _wanted(model, items, names)
-    hidden = whole.get("hidden_weights", [])
+    hidden = _hidden_weights(whole)
     pairs: _Pairs = matching.pair(
         model, items if names == [ALL] else items | whole, hidden, checkpoint
     )
@@ -257,6 +265,11 @@ def _match_model(
         report=report,
         is_converted=converted is not None,
     )
+
+
+def _hidden_weights(items: Mapping[str, Any]) -> list[Any]:
+    by_task = items.get("hidden_items", {}).values()
+    return [weight for part in (items, *by_task) for weight in part.get("hidden_weights", [])]
 
 
 def _find_keras2(

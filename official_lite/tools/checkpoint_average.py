@@ -168,20 +168,13 @@ def _require_other_folder(output: str, paths: Sequence[str]) -> None:
 
 
 def _averages(model: keras.Model, paths: Sequence[str]) -> list[npt.NDArray[np.float64]]:
-    checkpoint = tf.train.Checkpoint(**_weight_items(model))
+    checkpoint = tf.train.Checkpoint(**model_state.weight_items(model))
     sums = [np.zeros(weight.shape) for weight in _weights(model)]
     for path in paths:
         run_model.read_checkpoint(checkpoint, path)
         for total, weight in zip(sums, _weights(model), strict=True):
             total += weight.numpy().astype(np.float64)
     return [total / len(paths) for total in sums]
-
-
-def _weight_items(model: keras.Model) -> dict[str, Any]:
-    if isinstance(model, keras.Model):
-        return model_state.weight_items(model)
-    items = base_trainer.checkpoint_items(model, None, orbit.utils.create_global_step())
-    return {name: item for name, item in items.items() if name != "global_step"}
 
 
 def _weights(model: keras.Model) -> list[Any]:

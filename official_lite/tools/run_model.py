@@ -123,7 +123,7 @@ def load_weights(ctx: ExperimentContext, prefix: str) -> None:
     optimizer_factory.follow_weights(optimizer)
     # Match the averages by their weights. By position, they would not match if the run froze some
     # weights, or if it scaled the loss for a precision that is not used here.
-    loaded = warm_start.load_averages(optimizer, model, prefix)
+    loaded = warm_start.load_averages(optimizer, model, prefix, is_whole=True)
     _require_averages(optimizer, loaded, ctx.params.trainer.freeze, prefix)
     ema_optimizer.swap_weights(optimizer)
 

@@ -207,7 +207,7 @@ class MultiTaskBaseTrainer(base_trainer.Trainer):
         sub_tasks = model.sub_tasks if isinstance(model, base_model.MultiTaskBaseModel) else {}
         return (
             super()._checkpoint_items()
-            | _hidden_items(model)
+            | model_state.hidden_items(model)
             | model_state.recurrent_items(*sub_tasks.values())
         )
 
@@ -293,12 +293,4 @@ def checkpoint_items(
     items: dict[str, Any] = {"model": model, "global_step": global_step}
     if optimizer is not None:
         items["optimizer"] = optimizer
-    return items | _hidden_items(model) | model_state.checkpoint_items(model)
-
-
-def _hidden_items(model: Model) -> dict[str, Any]:
-    if not isinstance(model, base_model.MultiTaskBaseModel):
-        return model_state.hidden_items(model)
-    by_task = {name: model_state.hidden_items(sub) for name, sub in model.sub_tasks.items()}
-    by_task = {name: items for name, items in by_task.items() if items}
-    return {"hidden_items": by_task} if by_task else {}
+    return items | model_state.hidden_items(model) | model_state.checkpoint_items(model)

@@ -11,12 +11,15 @@ import pytest
 import tensorflow as tf
 
 from official_lite import orbit
+from official_lite.checkpoint import model_state
 from official_lite.common import errors
 from official_lite.core import base_task, continuous_finetune_lib, task_factory
 from official_lite.core import config_definitions as cfg
 from official_lite.data import arrays
 from official_lite.modeling import hyperparams
 from official_lite.modeling.multitask import base_model, configs, multitask, train_lib
+from official_lite.pipeline import stages
+from official_lite.tools import run_model
 from tests import rounding
 from tests.modeling.multitask.conftest import (
     TRAINER,
@@ -445,6 +448,64 @@ def test_training_several_tasks_without_evaluations_saves_a_checkpoint_of_the_av
     ema = {"ema": {"average_decay": 0.9, "dynamic_decay": False}}
     run(experiment(trainer_type="joint", optimizer_config=ema), "train", tmp_path)
     assert (tmp_path / "ema_checkpoints" / "average_weights-8.index").exists()
+
+
+class ListModel(keras.Model):
+    """A model with layers in a list, which TensorFlow does not track."""
+
+    def __init__(self, *blocks: keras.layers.Layer) -> None:
+        super().__init__()
+        self.blocks = [*blocks]
+
+    def call(self, x: tf.Tensor) -> tf.Tensor:
+        for block in self.blocks:
+            x = block(x)
+        return x
+
+
+class ListModels(base_model.MultiTaskBaseModel):
+    """Two models that share a layer; each has a layer of its own with the same shape."""
+
+    def _instantiate_sub_tasks(self) -> dict[str, keras.Model]:
+        self.checkpoint_items = {"encoder": shared_layer()}
+        encoder = self.checkpoint_items["encoder"]
+        models = {name: ListModel(encoder, shared_layer()) for name in ("foo", "bar")}
+        for model in models.values():
+            model(tf.ones((1, 1)))
+        return models
+
+    def values(self) -> list[float]:
+        return [w.numpy().item() for part in self.sub_tasks.values() for w in part.weights]
+
+
+@pytest.mark.parametrize("averages", [False, True])
+def test_weights_of_layers_in_lists_of_several_models_are_loaded_from_a_run(
+    run: Callable[..., Any], experiment: Experiment, tmp_path: pathlib.Path, averages: bool
+) -> None:
+    params = experiment(trainer_type="joint")
+    params.trainer.optimizer_config.learning_rate.constant.learning_rate = 0.01
+    if averages:
+        params.override({"trainer": {"optimizer_config": {"ema": {"average_decay": 0.5}}}})
+    trained = run(params, "train", tmp_path, model=ListModels())
+    assert len(set(trained.values())) == 3
+    if averages:
+        path = tmp_path / "ema_checkpoints" / "average_weights-8"
+        items = model_state.weight_items(trained)
+        tf.train.Checkpoint(**items).read(str(path)).assert_existing_objects_matched()
+    ctx = stages.ExperimentContext(
+        params=params, mode="", model_dir=str(tmp_path), strategy=tf.distribute.get_strategy()
+    )
+    ctx.model = ListModels()
+    ctx.optimizer = multitask.MultiTask.create_optimizer(params.trainer.optimizer_config)
+    run_model.load_weights(ctx, str(tmp_path / "ckpt-8"))
+    assert ctx.model.values() == trained.values()
+
+
+def test_evaluation_of_several_tasks_without_a_checkpoint_raises(
+    run: Callable[..., Any], experiment: Experiment, tmp_path: pathlib.Path
+) -> None:
+    with pytest.raises(errors.CheckpointError, match="no checkpoint"):
+        run(experiment(), "eval", tmp_path)
 
 
 @dataclasses.dataclass
