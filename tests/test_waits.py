@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 TESTS = pathlib.Path(__file__).parent
 # The shortest timeout that a test may have, in seconds.
-LEAST = 60
+LEAST = 300
 # A sleep of at least this many seconds is allowed, because the process only waits to be killed.
 FOR_GOOD = 300
 # Exceptions by file, or by file and function, with the reason why a busy machine does no harm.
@@ -148,11 +148,11 @@ def test_fixed_sleeps_and_short_timeouts_are_detected_and_other_waits_are_not() 
         "deadline = time.monotonic() + 30",
         "deadline = monotonic() + 30",
         "assert time.monotonic() - began < 5",
-        "subprocess.run(command, timeout=20)",
+        "subprocess.run(command, timeout=60)",
         "process.wait(10)",
     ]
     others = [
-        "deadline = time.monotonic() + 60",
+        "deadline = time.monotonic() + 300",
         "assert time.monotonic() - began >= 0.2",
         "controller.evaluate_continuously(timeout=0)",
         "run('while not done(): time.sleep(0.1)')",

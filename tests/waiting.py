@@ -4,8 +4,8 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-SECONDS = 300.0
-"""The timeout of a test, which is long enough for the slowest machine."""
+SECONDS = 840.0
+"""The timeout of a wait, just below pytest's for a whole test, so that the wait can say why."""
 
 _T = TypeVar("_T")
 

@@ -23,6 +23,7 @@ from official_lite.modeling import distributed_gradients, replica_state
 __all__ = [
     "Candidates",
     "compare",
+    "hyperparameters",
     "is_keras2",
     "match_names",
     "match_optimizer",
@@ -329,7 +330,11 @@ def is_keras2(path: str) -> bool:
 
 
 def restore_run(
-    checkpoint: tf.train.Checkpoint, path: str, *, optional: Iterable[Any] = ()
+    checkpoint: tf.train.Checkpoint,
+    path: str,
+    *,
+    optional: Iterable[Any] = (),
+    with_save_counter: bool = True,
 ) -> None:
     """Convert a checkpoint of Keras 2 and restore it, like `checkpoint.restore`.
 
@@ -341,6 +346,8 @@ def restore_run(
             resume, the `optimizer` and the `global_step`.
         path: The prefix of the checkpoint files.
         optional: Variables that may be missing in the files.
+        with_save_counter: Whether the next save continues the numbering of the checkpoint.
+            `checkpoint.read`, unlike `checkpoint.restore`, does not continue it.
 
     Raises:
         errors.CheckpointError: A variable has no counterpart of the same shape, or a weight or a
@@ -395,6 +402,9 @@ def restore_run(
     for key, variable in variables.items():
         if key in pairs:
             variable.assign(saved.read(pairs[key]))
+    counter = top["save_counter"].tensor if "save_counter" in top else None
+    if with_save_counter and counter:
+        checkpoint.save_counter.assign(saved.read(counter))
     for part in parts.values():
         if isinstance(part, keras.Model):
             model_state.follow_statistics(part)
@@ -426,11 +436,11 @@ def _needed(items: Mapping[str, Any]) -> Iterator[Any]:
 
 
 def _optimizer_state(optimizer: Any) -> Iterator[Any]:
-    """Yield the variables of an optimizer except its learning rate, which the config sets."""
+    """Yield the variables of an optimizer except its hyperparameters, which the config sets."""
     chain = list(distributed_gradients.wrapped_optimizers(optimizer))
-    rates = {id(getattr(each, "_learning_rate", None)) for each in chain}
+    set_by_config = {id(v) for each in chain for v in hyperparameters(each).values()}
     for each in chain:
-        yield from (v for v in each.variables if id(v) not in rates)
+        yield from (v for v in each.variables if id(v) not in set_by_config)
 
 
 def match_optimizer(
@@ -476,9 +486,13 @@ def match_optimizer(
                 if variable is not None:
                     _take(found, variable, slots, weights.get(id(weight)), names)
             _add_fresh(fresh, found, variables)
+        by_slot = defaultdict(list)
         for (index, name), variable in own_slots(each).items():
             weight = each._trainable_variables[index]
             _take(found, variable, slots, weights.get(id(weight)), (name,))
+            by_slot[name].append(variable)
+        for variables in by_slot.values():
+            _add_fresh(fresh, found, variables)
     used = {tensor.key for tensor in found.values()}
     return found, [tensor for tensor in slots.values() if tensor.key not in used], fresh
 
@@ -487,6 +501,16 @@ def own_slots(optimizer: Any) -> Mapping[tuple[int, str], Any]:
     """Return the slots that a subclass adds to those of Keras, by weight index and slot name."""
     slots: Mapping[tuple[int, str], Any] = getattr(optimizer, "_slots", {})
     return slots
+
+
+def hyperparameters(optimizer: Any) -> dict[str, keras.Variable]:
+    """Return the variables that hold an optimizer's constant hyperparameters, by name.
+
+    Only the optimizers of `keras2` have others than the learning rate.
+    """
+    values = {"learning_rate": getattr(optimizer, "_learning_rate", None)}
+    values |= getattr(optimizer, "_hyper", {})
+    return {name: value for name, value in values.items() if isinstance(value, keras.Variable)}
 
 
 def _add_fresh(fresh: set[int], found: Mapping[int, _Tensor], variables: Iterable[Any]) -> None:

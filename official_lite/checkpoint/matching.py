@@ -291,7 +291,13 @@ def match_optimizer(
         )
     optional = [[place for place in of_weights if place.name == _AVERAGE]]
     if with_counters:
-        optional += [[place for place in _places(one) if place.weight is None] for one in chain]
+        # The config sets the hyperparameters.
+        skipped = {id(v) for one in chain for v in keras2_converter.hyperparameters(one).values()}
+        counters = (
+            [p for p in _places(one) if p.weight is None and id(p.variable) not in skipped]
+            for one in chain
+        )
+        optional += counters
     wanted = slots + [
         place
         for group in optional

@@ -117,8 +117,8 @@ def load_optimizer(
     """Load the state of an optimizer for the weights that `load_weights` loads, and log a report.
 
     A slot, such as a moment of Adam, or the moving average of a weight is found by the weight that
-    it belongs to, so the model may have more or fewer layers than the saved model. The learning
-    rate is never loaded, because the config sets it.
+    it belongs to, so the model may have more or fewer layers than the saved model. Hyperparameters
+    such as the learning rate are never loaded, because the config sets them.
 
     Args:
         optimizer: The optimizer, whose variables must exist.

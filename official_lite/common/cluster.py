@@ -148,7 +148,7 @@ def wait_for_servers(found: tf_config.ClusterConfig, seconds: float | None = Non
 def report_lost_peers() -> Iterator[None]:
     """Turn TensorFlow errors in this context into errors that name the lost processes.
 
-    Errors are passed through unchanged if no process of the cluster was lost.
+    Errors are passed through unchanged if no process was lost that this one needs.
 
     Raises:
         errors.ClusterError: If a process was lost.
@@ -159,9 +159,10 @@ def report_lost_peers() -> Iterator[None]:
         found = tf_config.read_tf_config()
         if found is None or not _is_of_tensorflow(error):
             raise
-        # With parameter servers, workers may leave and return, so check only the parameter servers.
-        addresses = found.members(*(("ps",) if "ps" in found.jobs else ("chief", "worker")))
-        leader = next(iter(addresses), "")
+        addresses = _needed_processes(found)
+        if not addresses:
+            raise
+        leader = next(iter(addresses))
         addresses.pop(found.name, None)
         gone = _who_has_gone(addresses) or _who_was_lost(error, addresses, found.name, leader)
         if not gone:
@@ -177,6 +178,14 @@ def report_lost_peers() -> Iterator[None]:
             f"Lost connection to {lost}; {found.name} can't continue without it. Start the same "
             f"command again in all processes to resume from the last checkpoint.{advice}"
         ) from error
+
+
+def _needed_processes(found: tf_config.ClusterConfig) -> dict[str, str]:
+    """Return the addresses of the processes of a training, itself included, that may not leave."""
+    if not found.is_one_of_several_trainers:
+        return {}
+    # With parameter servers, workers may leave and return.
+    return found.members("ps") if "ps" in found.jobs else found.members("chief", "worker")
 
 
 def reason(error: Exception) -> str:
@@ -289,7 +298,7 @@ def meet(found: tf_config.ClusterConfig, seconds: float | None = None) -> None:
         errors.ConfigValueError: If the description of the cluster is invalid.
     """
     global _met
-    if found == _met or found.num_workers < 2 or found.task_type not in ("chief", "worker"):
+    if found == _met or not found.is_one_of_several_trainers:
         return
     asyncio.run(_RollCall(found, patience() if seconds is None else seconds).run())
     _met = found

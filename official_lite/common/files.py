@@ -357,6 +357,22 @@ def remove_all(path: str) -> None:
         os.remove(path)
 
 
+def replace_tree(source: str, target: str) -> None:
+    """Rename a directory tree, and remove the file or the tree that was at `target` before.
+
+    Readers never see a mixture of both, but for a moment they may find nothing. A process that is
+    killed in that moment leaves the previous tree as `<target>.replaced`.
+    """
+    previous = f"{target}.replaced"
+    if exists(previous):
+        remove_all(previous)
+    if exists(target):
+        rename(target, previous)
+    rename(source, target)
+    if exists(previous):
+        remove_all(previous)
+
+
 @contextlib.contextmanager
 def _gfile() -> Iterator[ModuleType]:
     """Provide `tf.io.gfile` for a remote path, and convert TensorFlow errors to `OSError`."""

@@ -7,6 +7,7 @@ by name must not depend on what the process has built before.
 
 import collections
 import contextlib
+import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -102,6 +103,18 @@ def replacing_call(layer: keras.Layer, call: Callable[..., Any]) -> Iterator[Non
             del attributes["call"]
         else:
             attributes["call"] = own
+
+
+def tensors_of_call(
+    signature: inspect.Signature, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> list[Any]:
+    """Return the arguments of a model call that contain tensors, except for masks."""
+    given = signature.bind(*args, **kwargs).arguments
+    return [
+        value
+        for name, value in given.items()
+        if name not in ("training", "mask") and any(map(tf.is_tensor, keras.tree.flatten(value)))
+    ]
 
 
 def written_handles(graph: tf.__internal__.FuncGraph) -> list[tf.Tensor]:

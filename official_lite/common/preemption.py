@@ -64,7 +64,8 @@ def requested() -> signal.Signals | None:
 def check() -> None:
     """Raise an error if a signal has requested a stop; for loops of a single process.
 
-    This function does nothing if there are several workers, because none may stop on its own.
+    Call it in the strategy's scope. This function does nothing if there are several workers,
+    because none may stop on its own.
 
     Raises:
         errors.PreemptedError: If a stop was requested; a `StoppedByUserError` if it was by SIGINT.
@@ -80,14 +81,21 @@ def error_of(asked: signal.Signals | None) -> errors.PreemptedError:
     return kind(f"{name} stopped this run. Start the same command again to resume it.")
 
 
-def is_one_of_several() -> bool:
+def is_one_of_several(strategy: tf.distribute.Strategy | None = None) -> bool:
     """Return whether this process is one of several workers, none of which may stop on its own.
 
-    The chief of parameter servers may stop on its own, because the other processes only execute its
-    commands.
+    Only the workers of a `MultiWorkerMirroredStrategy` take their steps together. The chief of
+    parameter servers may stop on its own, because the other processes only execute its commands.
+    The other strategies do not use the cluster that TF_CONFIG may describe.
+
+    Args:
+        strategy: The strategy of the run. Defaults to the current strategy.
     """
+    strategy = strategy or tf.distribute.get_strategy()
+    if not isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
+        return False
     found = tf_config.read_tf_config()
-    return found is not None and found.num_workers > 1 and "ps" not in found.jobs
+    return found is not None and found.is_one_of_several_trainers
 
 
 def rearm() -> None:
@@ -246,8 +254,7 @@ class StopCheck:
         self._due, self._seconds = step + self._length, 0.0
 
     def _has_other_workers(self) -> bool:
-        is_several = isinstance(self._strategy, tf.distribute.MultiWorkerMirroredStrategy)
-        return is_several and is_caught() and is_one_of_several()
+        return is_caught() and is_one_of_several(self._strategy)
 
     def _agree(self) -> None:
         """Agree with all workers on the requested stop, and on the average duration of a slice."""

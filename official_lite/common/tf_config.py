@@ -63,6 +63,11 @@ class ClusterConfig:
         return len(self.members("chief", "worker"))
 
     @property
+    def is_one_of_several_trainers(self) -> bool:
+        """Whether this process is one of several that train; an evaluator is not."""
+        return self.task_type in ("chief", "worker") and self.num_workers > 1
+
+    @property
     def name(self) -> str:
         """The name of this process in messages."""
         return task_name(self.task_type, self.task_index)

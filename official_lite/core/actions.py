@@ -366,7 +366,7 @@ class RecoveryAction:
         finally:
             # Discard the events of the repeated steps, which were reported when they first ran.
             if trainer.event_storage is not None:
-                trainer.event_storage.take()
+                trainer.event_storage.discard()
         if found is None:
             return None
         now = trainer.num_batches_read

@@ -9,7 +9,7 @@ import tensorflow as tf
 from absl import logging
 
 from official_lite import orbit
-from official_lite.checkpoint import model_state
+from official_lite.checkpoint import keras2_converter, model_state
 from official_lite.common import errors, keras_variables, nests
 from official_lite.core import base_task, config_definitions
 from official_lite.modeling import distributed_gradients, replica_state
@@ -260,7 +260,7 @@ class RunDescription:
     The description is computed once per config and reused for all saves.
 
     Args:
-        trainer: The trainer, whose model and optimizer are described. Its constant learning rates
+        trainer: The trainer, whose model and optimizer are described. Its constant hyperparameters
             must still be those of the config.
         strategy: The strategy of the trainer.
         get_params: A function that returns the current config, which changes when epochs are
@@ -277,9 +277,10 @@ class RunDescription:
         self._strategy = strategy
         self._get_params = get_params
         self._described: tuple[Any, dict[str, Any]] | None = None
-        # Read the rates now, because callbacks and hooks may change them during training.
-        self._learning_rates = [
-            None if rate is None else float(rate.numpy()) for rate in _constant_rates(trainer)
+        # Read the values now, because callbacks and hooks may change them during training.
+        self._hyperparameters = [
+            {name: float(variable.numpy()) for name, variable in variables.items()}
+            for variables in _hyperparameters(trainer)
         ]
 
     def __call__(self) -> dict[str, Any]:
@@ -288,34 +289,40 @@ class RunDescription:
             self._described = (params, self._describe(params))
         return self._described[1]
 
-    def follow_learning_rates(self, saved: Mapping[str, Any]) -> None:
-        """Set each constant learning rate that the config has changed, after a restore.
+    def follow_hyperparameters(self, saved: Mapping[str, Any]) -> None:
+        """Set each constant hyperparameter that the config has changed, after a restore.
 
-        Keras keeps such a rate in a variable, so a restore undoes the change. The restored value
-        stays if the config is unchanged, because a callback or a hook may have set it.
+        Keras keeps a constant learning rate in a variable, and `keras2` also the others, so a
+        restore undoes the change. The restored value stays if the config is unchanged, because a
+        callback or a hook may have set it.
 
         Args:
             saved: The description in the commit file of the restored checkpoint.
         """
-        was = saved.get("learning_rates", ())
-        rates = zip(_constant_rates(self._trainer), was, self._learning_rates, strict=False)
-        for variable, old, new in rates:
-            if variable is not None and old is not None and old != new:
-                logging.info(
-                    "The learning rate is set to %g, because the config has changed it from %g "
-                    "since the checkpoint was saved. The restored value was %g.",
-                    new,
-                    old,
-                    float(variable.numpy()),
-                )
-                variable.assign(new)
+        # Earlier versions described only the learning rates.
+        rates = [{"learning_rate": rate} for rate in saved.get("learning_rates", ())]
+        was = saved.get("hyperparameters", rates)
+        found = _hyperparameters(self._trainer)
+        for variables, olds, news in zip(found, was, self._hyperparameters, strict=False):
+            for name, new in news.items():
+                old = olds.get(name)
+                if old is not None and old != new:
+                    logging.info(
+                        "The hyperparameter `%s` is set to %g, because the config has changed it "
+                        "from %g since the checkpoint was saved. The restored value was %g.",
+                        name,
+                        new,
+                        old,
+                        float(variables[name].numpy()),
+                    )
+                    variables[name].assign(new)
 
     def _describe(self, params: config_definitions.ExperimentConfig) -> dict[str, Any]:
         trainer = self._trainer
         model, optimizer = orbit.runner.model_of(trainer), orbit.runner.optimizer_of(trainer)
         return {
             **model_state.describe(model, optimizer),
-            "learning_rates": self._learning_rates,
+            "hyperparameters": self._hyperparameters,
             "global_batch_size": getattr(trainer, "global_batch_size", None),
             "num_replicas": self._strategy.num_replicas_in_sync,
             "virtual_replicas": params.trainer.virtual_replicas,
@@ -325,11 +332,10 @@ class RunDescription:
         }
 
 
-def _constant_rates(trainer: orbit.AbstractTrainer) -> list[keras.Variable | None]:
-    """Return the learning rate of each innermost optimizer; None for one with a schedule."""
+def _hyperparameters(trainer: orbit.AbstractTrainer) -> list[dict[str, keras.Variable]]:
+    """Return the constant hyperparameters of each innermost optimizer that are variables."""
     optimizer = orbit.runner.optimizer_of(trainer)
     if optimizer is None:
         return []
     innermost = distributed_gradients.innermost_optimizers(optimizer)
-    rates = (getattr(one, "_learning_rate", None) for one in innermost)
-    return [rate if isinstance(rate, keras.Variable) else None for rate in rates]
+    return [keras2_converter.hyperparameters(one) for one in innermost]

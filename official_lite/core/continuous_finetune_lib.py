@@ -103,8 +103,15 @@ def _finetune_all(
     finetune: Callable[..., Logs],
 ) -> Logs:
     strategy = runtime.build_strategy(params.runtime)
+    checkpoints = _pretrain_checkpoints(params, model_dir, pretrain_steps)
+
+    def next_checkpoint() -> tuple[int, str] | None:
+        # `preemption.check`, which is called during the wait, needs the strategy's scope.
+        with strategy.scope():
+            return next(checkpoints, None)
+
     logs: Logs | None = None
-    for step, path in _pretrain_checkpoints(params, model_dir, pretrain_steps):
+    for step, path in iter(next_checkpoint, None):
         earlier_logs = _read_json_summary(model_dir, step)
         if earlier_logs is not None:
             logging.info("Skipping pretrain step %d, which has already been fine-tuned.", step)

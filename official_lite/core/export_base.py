@@ -10,9 +10,10 @@ import keras
 import tensorflow as tf
 
 from official_lite import telemetry
-from official_lite.checkpoint import fallback, latest, model_state
+from official_lite.checkpoint import fallback, latest, model_state, warm_start
 from official_lite.common import errors, nests
 from official_lite.core import config_definitions
+from official_lite.modeling.optimization import ema_optimizer
 
 __all__ = ["ExportModule", "export", "get_timestamped_export_dir"]
 
@@ -71,6 +72,7 @@ def export(
     timestamped: bool = True,
     save_options: tf.saved_model.SaveOptions | None = None,
     checkpoint: tf.train.Checkpoint | None = None,
+    optimizer: keras.optimizers.Optimizer | None = None,
 ) -> str:
     """Write `export_module` as a SavedModel, with weights from a checkpoint if one is given.
 
@@ -83,6 +85,8 @@ def export(
         timestamped: Whether to write to a new subdirectory named after the current time.
         save_options: Options for `tf.saved_model.save`.
         checkpoint: The checkpoint object to restore; by default a checkpoint of the model.
+        optimizer: The optimizer of the model, with its variables. If it averages the weights, the
+            averages, which evaluations measure, are exported.
 
     Returns:
         The directory that was written.
@@ -100,12 +104,17 @@ def export(
         )
         path = _newest_checkpoint(checkpoint_path)
         fallback.restore(checkpoint, path, is_partial=True)
+        if optimizer is not None:
+            # A weight without an average in the checkpoint is exported itself.
+            ema_optimizer.follow_weights(optimizer)
+            warm_start.load_averages(optimizer, export_module.model, path, is_whole=True)
     export_dir = export_savedmodel_dir
     if timestamped:
         export_dir = get_timestamped_export_dir(export_savedmodel_dir)
     # Mute the event storage. Otherwise a model that writes scalars to the storage would be saved
     # together with the storage.
-    with telemetry.get_event_storage().muted():
+    muted = telemetry.get_event_storage().muted()
+    with muted, ema_optimizer.averaged_weights(optimizer):
         signatures = export_module.get_inference_signatures(keys)
         tf.saved_model.save(export_module, export_dir, signatures=signatures, options=save_options)
     return export_dir

@@ -224,9 +224,10 @@ class InputReader:
         )
         self._reads_source = bool(self._params.source) and dataset is None
         self._seed = self._seed_of(input_context)
-        service = self._data_service
-        reads_repeatedly = service is not None and not service.gives_once
-        with position.unseeded() if reads_repeatedly else contextlib.nullcontext():
+        # A tf.data service divides the files within the pass of one trainer, so several trainers
+        # with the seed of the run would read the same batches.
+        is_unseeded = self._is_training and self._data_service is not None
+        with position.unseeded() if is_unseeded else contextlib.nullcontext():
             dataset = self._read_batches(input_context, dataset)
         if not self._params.apply_tf_data_service_before_batching:
             dataset = self._maybe_apply_data_service(dataset, input_context)

@@ -3,6 +3,8 @@
 import contextlib
 import functools
 import re
+import subprocess
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -12,6 +14,7 @@ from absl import logging
 
 from official_lite.common import error_report, errors, nests, suggestions, user_code
 from official_lite.core import base_task, step_checks
+from official_lite.modeling import model_export
 from official_lite.modeling.optimization import gradient_accumulator
 
 __all__ = [
@@ -28,8 +31,27 @@ __all__ = [
 # affects only kernels with fewer input channels.
 _CHANNELS_OF_A_BLOCK = 8
 
-# Uninitialized memory may contain zeros by chance, so the gradient is computed more than once.
-_GRADIENTS_TO_COMPARE = 16
+# Compares float32 gradients of a strided 1x1 kernel, which TensorFlow computes with oneDNN, with
+# float64 gradients, which it computes with Eigen; fails if they differ. Uninitialized memory may
+# contain zeros by chance, so the gradient is computed several times. Rounding errors are about a
+# thousand times smaller than the bound, and other errors are as large as the gradient.
+_COMPARE_GRADIENTS = """
+import tensorflow as tf
+
+@tf.function
+def gradient_of(images, kernel):
+    with tf.GradientTape() as tape:
+        tape.watch(kernel)
+        loss = tf.reduce_sum(tf.square(tf.nn.conv2d(images, kernel, 2, "SAME")))
+    return tape.gradient(loss, kernel)
+
+for seed in range(16):
+    images = tf.random.stateless_uniform([10, 14, 14, 6], [seed, 0])
+    kernel = tf.random.stateless_uniform([1, 1, 6, 8], [seed, 1])
+    exact = gradient_of(tf.cast(images, tf.float64), tf.cast(kernel, tf.float64))
+    error = tf.cast(gradient_of(images, kernel), tf.float64) - exact
+    assert tf.reduce_max(tf.abs(error)) <= 1e-3 * tf.reduce_max(exact)
+"""
 
 
 def build_by_task(
@@ -142,11 +164,14 @@ def build_variables(
     if has_variables(model, metrics):
         return
     tried: set[int] = set()
+    is_new = isinstance(model, keras.Model) and not model.built
+    recording = model_export.recording_inputs(model) if is_new else contextlib.nullcontext()
     try:
         # Each iteration builds one more layer or metric outside the replica context. The last
         # iteration finds nothing left to build.
-        while _stops_at_unbuilt_part(model, step_fn, element_spec, metrics, tried):
-            pass
+        with recording:
+            while _stops_at_unbuilt_part(model, step_fn, element_spec, metrics, tried):
+                pass
     except errors.ConfigError:
         raise
     except Exception as error:
@@ -385,8 +410,9 @@ def warn_of_wrong_gradients(model: keras.Model | tf.Module) -> None:
 
     On processors with AVX2 but without AVX-512, the oneDNN library of TensorFlow 2.21 returns
     partly uninitialized memory as the gradient of a 1x1 kernel with stride 2 and fewer than 8 input
-    channels. For a model with such a layer, gradients are computed and compared with those of
-    another library, so the warning disappears when TensorFlow is fixed.
+    channels; with a single core, it also writes outside of its memory. For a model with such a
+    layer, gradients are computed and compared with those of another library, which takes some
+    seconds, so the warning disappears when TensorFlow is fixed.
     """
     if not isinstance(model, keras.Model) or tf.config.list_logical_devices("GPU"):
         return
@@ -402,7 +428,8 @@ def warn_of_wrong_gradients(model: keras.Model | tf.Module) -> None:
         logging.warning(
             "TensorFlow computes wrong gradients for %s on this processor, because oneDNN returns "
             "uninitialized memory for 1x1 convolutions with stride 2 and fewer than %d input "
-            "channels. Set the environment variable TF_ENABLE_ONEDNN_OPTS=0, or use more channels.",
+            "channels, and may damage other memory. Set the environment variable "
+            "TF_ENABLE_ONEDNN_OPTS=0, or use more channels.",
             ", ".join(layer.path for layer in suspects),
             _CHANNELS_OF_A_BLOCK,
         )
@@ -410,29 +437,12 @@ def warn_of_wrong_gradients(model: keras.Model | tf.Module) -> None:
 
 @functools.cache
 def _computes_gradients_of_strided_kernels() -> bool:
-    """Return whether the float32 gradients of a strided 1x1 kernel match the float64 gradients.
+    """Return whether TensorFlow computes the gradients of strided 1x1 kernels correctly.
 
-    TensorFlow computes the float32 gradients with oneDNN and the float64 gradients with Eigen.
+    They are computed in another process, because oneDNN may also write outside of its memory.
     """
-
-    @tf.function
-    def compute(images: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:
-        with tf.GradientTape() as tape:
-            tape.watch(kernel)
-            loss = tf.reduce_sum(tf.square(tf.nn.conv2d(images, kernel, 2, "SAME")))
-        return tape.gradient(loss, kernel)
-
-    with tf.device("CPU"):
-        for seed in range(_GRADIENTS_TO_COMPARE):
-            values = tf.random.stateless_uniform([10, 14, 14, 6], [seed, 0])
-            kernel = tf.random.stateless_uniform([1, 1, 6, 8], [seed, 1])
-            exact = compute(tf.cast(values, tf.float64), tf.cast(kernel, tf.float64))
-            error = tf.cast(compute(values, kernel), tf.float64) - exact
-            # Rounding errors are about a thousand times smaller than this bound. Errors caused by
-            # uninitialized memory are as large as the gradient.
-            if tf.reduce_max(tf.abs(error)) > 1e-3 * tf.reduce_max(exact):
-                return False
-    return True
+    command = [sys.executable, "-c", _COMPARE_GRADIENTS]
+    return subprocess.run(command, capture_output=True).returncode == 0
 
 
 def _fitting(model: keras.Model, pattern: str) -> list[Any]:

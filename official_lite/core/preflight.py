@@ -21,7 +21,7 @@ from absl import logging
 import official_lite
 from official_lite import orbit
 from official_lite.checkpoint import latest, warm_start
-from official_lite.common import errors, files, flags, suggestions, tf_config
+from official_lite.common import errors, files, flags, preemption, suggestions, tf_config
 from official_lite.config import phase_configs
 from official_lite.core import (
     base_task,
@@ -644,10 +644,7 @@ def require_agreement(
             the first difference.
     """
     found = tf_config.read_tf_config()
-    is_several = isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy)
-    if not is_several or found is None or found.num_workers < 2:
-        return
-    if found.name not in found.members("chief", "worker"):
+    if found is None or not preemption.is_one_of_several(strategy):
         return
     parts = _parts(params, mode)
     names = list(found.members("chief", "worker"))

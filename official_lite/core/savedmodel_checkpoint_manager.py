@@ -26,6 +26,8 @@ __all__ = [
 
 SAVED_MODULES_PATH_SUFFIX = "saved_modules"
 
+_UNFINISHED = "_temp"
+
 
 def make_saved_modules_directory_name(checkpoint_name: str) -> str:
     """Return the directory of a checkpoint's SavedModels."""
@@ -109,13 +111,30 @@ class SavedModelCheckpointManager(committed_checkpoint_manager.CommittedCheckpoi
             logging.info("Skipping the SavedModel, because `modules_to_export` is empty.")
             return checkpoint_path
         self._export_modules(make_saved_modules_directory_name(checkpoint_path))
-        self._keep_only(map(make_saved_modules_directory_name, self.checkpoints))
+        self._remove_orphans()
+        return checkpoint_path
+
+    def restore_or_initialize(self) -> str | None:
+        """Restore the latest intact checkpoint, and write its SavedModels if there are none.
+
+        There are none if the process that saved the checkpoint was killed while it exported them.
+
+        Returns:
+            The path of the checkpoint; None if there was no checkpoint.
+        """
+        checkpoint_path = super().restore_or_initialize()
+        if checkpoint_path and self._modules_to_export:
+            for unfinished in tf.io.gfile.glob(f"{self._pattern}{_UNFINISHED}"):
+                files.remove_all(unfinished)
+            directory = make_saved_modules_directory_name(checkpoint_path)
+            if not tf.io.gfile.exists(directory):
+                self._export_modules(directory)
+            self._remove_orphans()
         return checkpoint_path
 
     def get_existing_savedmodels(self) -> list[str]:
         """Return all complete SavedModel directories next to the checkpoints, oldest first."""
-        pattern = make_saved_modules_directory_name(f"{self._checkpoint_prefix}-*")
-        return sorted(tf.io.gfile.glob(pattern), key=self._sort_key)
+        return sorted(tf.io.gfile.glob(self._pattern), key=self._sort_key)
 
     def get_savedmodel_number_from_path(self, savedmodel_path: str) -> int | None:
         """Return the number of the SavedModel's checkpoint, usually the global step."""
@@ -177,7 +196,7 @@ class SavedModelCheckpointManager(committed_checkpoint_manager.CommittedCheckpoi
     def _export_modules(self, directory: str) -> None:
         # Rename the directory last, because readers assume that a directory with the final name is
         # complete.
-        unfinished = f"{directory}_temp"
+        unfinished = f"{directory}{_UNFINISHED}"
         if tf.io.gfile.exists(unfinished):
             files.remove_all(unfinished)
         for name, module in (self._modules_to_export or {}).items():
@@ -190,16 +209,23 @@ class SavedModelCheckpointManager(committed_checkpoint_manager.CommittedCheckpoi
                     tf.saved_model.save(module, path, signatures=signatures)
         if not tf.io.gfile.exists(unfinished):
             return
-        if tf.io.gfile.exists(directory):
-            files.remove_all(directory)
-        tf.io.gfile.rename(unfinished, directory)
+        files.replace_tree(unfinished, directory)
 
-    def _keep_only(self, directories: Iterator[str]) -> None:
-        existing = self.get_existing_savedmodels()
-        self._savedmodels = [directory for directory in directories if directory in existing]
-        for directory in existing:
-            if directory not in self._savedmodels:
+    def _remove_orphans(self) -> None:
+        """Remove the SavedModels whose checkpoint no longer exists."""
+        # Look for files, because `self.checkpoints` lacks checkpoints that are kept permanently.
+        suffix = make_saved_modules_directory_name("")
+        self._savedmodels = []
+        for directory in self.get_existing_savedmodels():
+            if files.exists(f"{directory.removesuffix(suffix)}.index"):
+                self._savedmodels.append(directory)
+            else:
                 files.remove_all(directory)
+
+    @property
+    def _pattern(self) -> str:
+        """The pattern of the SavedModel directories."""
+        return make_saved_modules_directory_name(f"{self._checkpoint_prefix}-*")
 
     def _first_after(self, last_savedmodel: str | None) -> str | None:
         last = self._sort_key(last_savedmodel) if last_savedmodel else -1

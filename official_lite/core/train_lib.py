@@ -234,6 +234,7 @@ class OrbitExperimentRunner:
             model_dir=self.model_dir,
             is_chief=directories.is_chief(self.strategy),
             allow_config_change=self._allow_config_change,
+            uses_cluster=self.strategy.cluster_resolver is not None,
             at_the_end=[self._note_results],
         )
         wanted = (Mode.TRAIN_AND_POST_EVAL, Mode.TEST, Mode.PREDICT)
@@ -478,7 +479,7 @@ class OrbitExperimentRunner:
             checkpoint_interval=self.params.trainer.checkpoint_interval or None,
             init_fn=self.trainer.initialize,
             describe=description if self.trains else self._describe_model,
-            after_restore=description.follow_learning_rates if self.trains else None,
+            after_restore=description.follow_hyperparameters if self.trains else None,
             optional=self._find_unneeded,
             moves_damaged=self.trains,
             seal=(lambda: driver.seal_record(self.model_dir)) if self.trains else None,
@@ -762,6 +763,7 @@ def execute(
         model_dir=model_dir,
         is_chief=directories.is_chief(strategy),
         allow_config_change=allow_config_change,
+        uses_cluster=bool(strategy and strategy.cluster_resolver),
     )
     return results[0]
 

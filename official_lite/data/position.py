@@ -87,8 +87,8 @@ def begin_at(batch: int, seed: int) -> Iterator[Position]:
 def unseeded() -> Iterator[None]:
     """Let data that are built in this context draw different random numbers wherever they are read.
 
-    Several workers of a tf.data service run the same dataset. With the seed of the run, all of them
-    would shuffle it in the same order.
+    Several workers of a tf.data service run the same dataset, for several trainers. With the seed
+    of the run, all of them would shuffle it in the same order.
     """
     with _seeding(None):
         yield

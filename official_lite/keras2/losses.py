@@ -121,6 +121,10 @@ class OneHotMeanIoU(_CountsInFloats, keras.metrics.OneHotMeanIoU):
 class _Endpoint(keras.layers.Layer):
     """Base class of layers that return their input and add it to the losses or metrics."""
 
+    def __init__(self, **kwargs: Any) -> None:
+        # Disable autocasting, which would round a loss in float32 under mixed precision.
+        super().__init__(autocast=False, **kwargs)
+
     def compute_output_spec(self, value: keras.KerasTensor) -> keras.KerasTensor:
         """Return a dense symbolic tensor, because Keras wrongly marks `2 * x` as sparse."""
         return keras.KerasTensor(value.shape, value.dtype)

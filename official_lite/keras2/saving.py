@@ -159,16 +159,17 @@ class Checkpoint(tf.train.Checkpoint):
 
     def read(self, save_path: str, options: Any = None) -> Any:
         """Restore the variables; see `tf.train.Checkpoint.read`."""
-        return self._converted(save_path) or super().read(save_path, options)
+        converted = self._converted(save_path, with_save_counter=False)
+        return converted or super().read(save_path, options)
 
     def restore(self, save_path: str | None, options: Any = None) -> Any:
         """Restore the variables; see `tf.train.Checkpoint.restore`."""
         return self._converted(save_path) or super().restore(save_path, options)
 
-    def _converted(self, save_path: Any) -> "_Status | None":
+    def _converted(self, save_path: Any, *, with_save_counter: bool = True) -> "_Status | None":
         if save_path is None or not keras2_converter.is_keras2(path := os.fspath(save_path)):
             return None
-        keras2_converter.restore_run(self, path)
+        keras2_converter.restore_run(self, path, with_save_counter=with_save_counter)
         return _Status()
 
 

@@ -3,6 +3,7 @@
 import contextlib
 import functools
 import importlib.util
+import inspect
 import os
 import warnings
 from collections.abc import Iterator, Sequence
@@ -11,14 +12,18 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from official_lite.common import errors, files
+from official_lite.common import errors, files, keras_variables
 
-__all__ = ["FORMATS", "write_model"]
+__all__ = ["FORMATS", "recording_inputs", "write_model"]
 
 FORMATS = {"keras": ".keras", "tf_saved_model": "", "litert": ".tflite", "onnx": ".onnx"}
 """The file name extension of each format. A SavedModel is a directory and has none."""
 
 _UNFINISHED = ".unfinished-"
+
+# The attribute of a model with the specs that `recording_inputs` has recorded. Like the other
+# attributes with the prefix `_self_`, it is not a part of the model.
+_RECORDED = "_self_input_signature"
 
 
 def write_model(
@@ -28,7 +33,9 @@ def write_model(
     *,
     input_signature: Sequence[Any] | None = None,
 ) -> None:
-    """Write a model atomically: `path` holds either the complete new model or its previous content.
+    """Write a model, which replaces the previous content of `path` only when it is complete.
+
+    A file is replaced atomically, and a SavedModel as by `files.replace_tree`.
 
     Args:
         model: The model, with its variables. For `onnx` without an `input_signature`, it must have
@@ -36,7 +43,8 @@ def write_model(
         path: The destination, with the extension of the format.
         format: One of `FORMATS`.
         input_signature: The specs of the model's arguments, for models whose inputs Keras does not
-            know. Not used for `keras`, which saves a model rather than a function.
+            know; by default those that `recording_inputs` has recorded. Not used for `keras`, which
+            saves a model rather than a function.
 
     Raises:
         errors.ConfigValueError: For `onnx`: tf2onnx is not installed, or the model does not compute
@@ -47,6 +55,10 @@ def write_model(
     directory, name = os.path.split(path)
     unfinished = os.path.join(directory, f"{_UNFINISHED}{name}")
     tf.io.gfile.makedirs(directory or os.curdir)
+    if files.exists(unfinished):  # A process was killed before its model was complete.
+        files.remove_all(unfinished)
+    if not getattr(model, "inputs", None):
+        input_signature = input_signature or vars(model).get(_RECORDED)
     try:
         _write(model, unfinished, format, input_signature)
     except BaseException as error:
@@ -56,9 +68,41 @@ def write_model(
         if isinstance(error, OSError) and error.errno and not error.filename:
             error.filename = path
         raise
-    if tf.io.gfile.isdir(path):
-        files.remove_all(path)
-    tf.io.gfile.rename(unfinished, path, overwrite=True)
+    if tf.io.gfile.isdir(unfinished) or tf.io.gfile.isdir(path):
+        files.replace_tree(unfinished, path)
+    else:
+        files.rename(unfinished, path)
+
+
+@contextlib.contextmanager
+def recording_inputs(model: keras.Model) -> Iterator[None]:
+    """Record the types of the tensors with which a model is called in the context, for an export.
+
+    Of a model without declared inputs, Keras records only the shapes, and takes all inputs for
+    floating-point numbers with the precision of the computation.
+    """
+    call = model.call
+    signature = inspect.signature(call)
+
+    def noting_call(*args: Any, **kwargs: Any) -> Any:
+        values = keras_variables.tensors_of_call(signature, args, kwargs)
+        # Replace the specs of earlier calls: to build a model, Keras calls it with inputs of other
+        # types.
+        if all(isinstance(leaf, tf.Tensor) for leaf in keras.tree.flatten(values)):
+            vars(model)[_RECORDED] = keras.tree.map_structure(_spec_of, values)
+        return call(*args, **kwargs)
+
+    with keras_variables.replacing_call(model, noting_call):
+        yield
+
+
+def _spec_of(tensor: tf.Tensor) -> tf.TensorSpec:
+    shape = tensor.shape
+    if shape.rank:
+        shape = tf.TensorShape([None]).concatenate(shape[1:])
+    # Under mixed precision, the model itself converts its inputs to half precision.
+    dtype = tf.float32 if tensor.dtype in (tf.float16, tf.bfloat16) else tensor.dtype
+    return tf.TensorSpec(shape, dtype)
 
 
 def _write(

@@ -299,10 +299,12 @@ class Controller:
             seconds = max(time.monotonic() - started, 1e-9)
             logs["steps_per_second"] = (evaluator.steps_run or steps) / seconds
         self._reports.report_evaluation(logs, step=self.step)
+        self.storage.step = self.step
         try:
-            for action in self.eval_actions:
-                action(output)
-            self._hooks.after_eval(logs)
+            with self.storage:
+                for action in self.eval_actions:
+                    action(output)
+                self._hooks.after_eval(logs)
         finally:
             if not self._is_running:
                 self._reports.report_what_is_left(step=self.step)

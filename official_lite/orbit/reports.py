@@ -225,11 +225,12 @@ class Reports:
         return self._sync
 
     def rewind(self, step: int) -> None:
-        """Remove the records after `step`, from which training resumes."""
+        """Remove the records and the history after `step`, from which training resumes."""
         # Write the pending records first, so that the terminal shows them even if file writers
         # then remove them.
         self.write()
         # A hook must not see the logs of discarded steps, for example their NaN.
+        self._storage.rewind(step)
         if self._train_step > step:
             self.train_logs = {}
         if self._eval_step > step:

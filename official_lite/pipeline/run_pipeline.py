@@ -1,5 +1,6 @@
 """The pipeline, which runs an experiment: a single run, or one run per phase."""
 
+import contextlib
 import copy
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,6 +18,7 @@ from official_lite.common import (
     errors,
     files,
     flags,
+    preemption,
     suggestions,
     terminal,
 )
@@ -34,6 +36,7 @@ from official_lite.pipeline.stages import (
     is_chief,
     is_default,
     meet_workers,
+    uses_cluster,
     warn_of_unused_workers,
 )
 from official_lite.run import driver, run_record, runtime
@@ -49,7 +52,6 @@ def run_stages(stages: Mapping[str, type[Stage]], ctx: ExperimentContext) -> Non
 
     ::
 
-        wait for all workers                if there are several
         open the record of the run
         prepare, build, initialize, run     until one of them fails
         close writers and event files
@@ -61,9 +63,6 @@ def run_stages(stages: Mapping[str, type[Stage]], ctx: ExperimentContext) -> Non
             code, or with 0, is replaced by one with the exit code 1.
     """
     chief = is_chief(ctx.params.runtime)
-    # Wait for the workers before signals are handled, so that a signal ends this process
-    # immediately: there is nothing to save yet.
-    meet_workers(ctx.params.runtime)
     builds_the_strategy = all(is_default(name, stages[name]) for name in ("prepare", "build"))
     if ctx.trains and ctx.strategy is None and builds_the_strategy:
         warn_of_unused_workers(ctx.params.runtime)
@@ -107,6 +106,7 @@ def run_stages(stages: Mapping[str, type[Stage]], ctx: ExperimentContext) -> Non
         model_dir=ctx.model_dir,
         is_chief=chief,
         allow_config_change=ctx.allow_config_change,
+        uses_cluster=uses_cluster(ctx.params.runtime),
         at_the_end=[
             lambda *_: _close(ctx),
             finalize,
@@ -261,32 +261,39 @@ class RunPipeline:
         last_to_train = next(
             (plan for plan in reversed(self._plans) if plan.trains), self._plans[-1]
         )
-        for planned in self._plans:
-            # Read the model files at the start of each phase, because earlier phases may have
-            # written them.
-            plan = dataclasses.replace(planned, params=parsing.read_model_files(planned.params))
-            if plan.phase:
-                logging.info("Phase `%s` in %s.", plan.phase, plan.model_dir)
-            _warn_of_an_old_start(plan, trained)
-            if plan.phase and run_record.is_finished(
-                plan.params,
-                plan.mode,
-                plan.model_dir,
-                allow_config_change=self._allow_config_change,
-            ):
-                finished[plan.phase] = plan.finished()
-                continue
-            if finished:
-                runtime.forget_last_run()
-            ctx = plan.context(dict(finished), strategy)
-            ctx.enable_async_checkpointing = self._enable_async_checkpointing
-            ctx.allow_config_change = self._allow_config_change
-            ctx.hooks = self._hooks if planned is last_to_train else _copy_hooks(self._hooks)
-            run_stages(plan.stages, ctx)
-            finished[plan.phase] = plan.finished(ctx)
-            strategy = ctx.strategy
-            if plan.trains:
-                trained.append(plan)
+        with contextlib.ExitStack() as signals:
+            for planned in self._plans:
+                # Read the model files at the start of each phase, because earlier phases may have
+                # written them.
+                plan = dataclasses.replace(planned, params=parsing.read_model_files(planned.params))
+                if plan.phase:
+                    logging.info("Phase `%s` in %s.", plan.phase, plan.model_dir)
+                _warn_of_an_old_start(plan, trained)
+                if plan.phase and run_record.is_finished(
+                    plan.params,
+                    plan.mode,
+                    plan.model_dir,
+                    allow_config_change=self._allow_config_change,
+                ):
+                    finished[plan.phase] = plan.finished()
+                    continue
+                if finished:
+                    runtime.forget_last_run()
+                ctx = plan.context(dict(finished), strategy)
+                ctx.enable_async_checkpointing = self._enable_async_checkpointing
+                ctx.allow_config_change = self._allow_config_change
+                ctx.hooks = self._hooks if planned is last_to_train else _copy_hooks(self._hooks)
+                # Wait for the workers before signals are handled, so that a signal ends this
+                # process immediately: there is nothing to save yet.
+                meet_workers(plan.params.runtime)
+                # Catch signals until the last phase ends: a request that arrives when a phase is
+                # nearly over stops the next one.
+                signals.enter_context(preemption.catch_signals())
+                run_stages(plan.stages, ctx)
+                finished[plan.phase] = plan.finished(ctx)
+                strategy = ctx.strategy
+                if plan.trains:
+                    trained.append(plan)
         last = finished[self._plans[-1].phase]
         return last.trained_model, last.logs
 

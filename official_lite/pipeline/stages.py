@@ -18,6 +18,7 @@ from official_lite.core import (
     base_task,
     base_trainer,
     config_definitions,
+    preflight,
     task_factory,
     train_data,
     train_lib,
@@ -74,6 +75,11 @@ def is_chief(config: config_definitions.RuntimeConfig) -> bool:
     return "chief" not in found.jobs and (found.task_type, found.task_index) == ("worker", 0)
 
 
+def uses_cluster(config: config_definitions.RuntimeConfig) -> bool:
+    """Return whether the strategy uses the cluster in `TF_CONFIG`, if there is one."""
+    return config.distribution_strategy.lower() in _ON_A_CLUSTER
+
+
 def meet_workers(config: config_definitions.RuntimeConfig) -> None:
     """Wait for all workers that the strategy requires; return at once if there are none.
 
@@ -109,7 +115,7 @@ def _by_replicas(count: int) -> Engine:
 
 def _cluster(config: config_definitions.RuntimeConfig) -> tf_config.ClusterConfig | None:
     """Return the cluster config, or None if the strategy does not use a cluster."""
-    if config.distribution_strategy.lower() not in _ON_A_CLUSTER:
+    if not uses_cluster(config):
         return None
     return tf_config.find_cluster(config.worker_hosts, config.task_index)
 
@@ -285,7 +291,7 @@ class Build(Stage):
 
     The methods are called in this order::
 
-        make_strategy
+        make_strategy; all workers compare their configs and code
         with the strategy's scope:
             make_task
             epochs in the config become steps; seed and precision are set
@@ -302,6 +308,11 @@ class Build(Stage):
         if ctx.mode == flags.Mode.TEST:
             ctx.params = config_definitions.for_test(ctx.params)
         ctx.strategy = self.make_strategy(ctx)
+        # Compare the workers before the data are read and variables are created: workers that
+        # differ may fail there one by one. The runner compares them again, with the final config.
+        # Leave the files of the training data to the runner if `make_task` may download them first.
+        mode = ctx.mode if is_default("build", type(self)) else flags.Mode.EVAL
+        preflight.require_agreement(ctx.params, ctx.strategy, mode)
         with ctx.strategy.scope():
             # Set the seed before the task is built, because setting the seed deletes the resources
             # of ops such as tokenizers.

@@ -12,7 +12,7 @@ from libcst import matchers
 
 from official_lite.porting import keras_changes
 from official_lite.porting.names import with_imports
-from official_lite.porting.syntax import Bindings, NamesTransformer, dotted_name
+from official_lite.porting.syntax import Bindings, NamesTransformer, dotted_name, keyword_of
 
 _PACKAGES = {
     "dataclasses": "dataclasses",
@@ -20,10 +20,13 @@ _PACKAGES = {
     "keras2": "official_lite.keras2",
 }
 _MODELS = ("keras.Model", "keras.models.Model", "keras.Sequential", "keras.models.Sequential")
+# The activation that layers get by the name "hard_sigmoid" in Keras 2.
+_HARD_SIGMOID = "keras2.backend.hard_sigmoid"
 # Classes and functions that are replaced wherever they are used. With Keras 3, they are not public,
 # or their arguments, initial weights or other behavior differ.
 _REPLACED = {
     "keras.__internal__.losses.LossFunctionWrapper": "keras2.LossFunctionWrapper",
+    "keras.activations.hard_sigmoid": _HARD_SIGMOID,
     "keras.layers.EinsumDense": "keras2.EinsumDense",
     "keras.layers.MultiHeadAttention": "keras2.MultiHeadAttention",
     "keras.layers.DepthwiseConv2D": "keras2.DepthwiseConv2D",
@@ -115,6 +118,17 @@ class _Rewriter(NamesTransformer):
             return updated_node
         return self._from(counterpart)
 
+    def leave_Call(self, original_node: cst.Call, updated_node: cst.Call) -> cst.Call:
+        """Replace the name "hard_sigmoid" of an activation, which is another one in Keras 3."""
+        name = self.imported_name(original_node.func)
+        if not name.startswith(("keras.layers.", "keras.activations.get")):
+            return updated_node
+        args = [
+            arg.with_changes(value=self._from(_HARD_SIGMOID)) if _is_hard_sigmoid(arg) else arg
+            for arg in updated_node.args
+        ]
+        return updated_node.with_changes(args=args)
+
     def leave_AnnAssign(
         self, original_node: cst.AnnAssign, updated_node: cst.AnnAssign
     ) -> cst.AnnAssign:
@@ -168,6 +182,12 @@ class _Rewriter(NamesTransformer):
         if package not in self.needed:
             self.needed.append(package)
         return cst.parse_expression(name)
+
+
+def _is_hard_sigmoid(arg: cst.Arg) -> bool:
+    if not isinstance(arg.value, cst.SimpleString) or keyword_of(arg) == "name":
+        return False
+    return arg.value.evaluated_value == "hard_sigmoid"
 
 
 def _has_extension_points(optimizer: cst.ClassDef) -> bool:

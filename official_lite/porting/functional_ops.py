@@ -30,6 +30,9 @@ _INPUTS = ("keras.Input", "keras.layers.Input")
 _STATIC_ATTRIBUTES = frozenset({"dtype", "name", "ndim", "shape"})
 _STATIC_FUNCTIONS = frozenset({"hasattr", "isinstance", "len", "type"})
 _FILLS = frozenset({"append", "extend", "insert", "setdefault", "update"})
+# Arguments of `keras.ops` that may be symbolic. Others, such as `newshape`, must be known when the
+# model is built.
+_TENSORS = frozenset({"condition", "variable", "x", "x1", "x2", "xs"})
 
 _Key = tuple[str, str]
 
@@ -227,15 +230,35 @@ class _Rewriter(cst.CSTTransformer):
             self.has_changed = True
             return identity
         new, arguments = keras_changes.TF_TO_OPS.get(name.partition(".")[2], ("", {}))
-        args = _renamed(updated_node, arguments) if new else None
-        if args is None:
+        args = self._renamed(updated_node, arguments, symbolic) if new else None
+        # With one argument, `where` returns indices, and in `keras.ops` these have another form.
+        if args is None or (new == "where" and len(args) == 1):
             self.needs_keras2 = True
             return updated_node
         self.has_changed = True
         return updated_node.with_changes(
-            func=cst.parse_expression(new if new.startswith("keras.") else f"keras.ops.{new}"),
-            args=without_last_comma(args),
+            func=cst.parse_expression(f"keras.ops.{new}"), args=without_last_comma(args)
         )
+
+    def _renamed(
+        self, call: cst.Call, arguments: dict[str, str], symbolic: set[str]
+    ) -> list[cst.Arg] | None:
+        """Return the renamed arguments without the op's `name`; None if `keras.ops` rejects one."""
+        args = []
+        new_names = list(arguments.values())
+        for index, arg in enumerate(call.args):
+            keyword = keyword_of(arg)
+            if keyword == "name":
+                continue
+            if arg.star or (keyword and keyword not in arguments):
+                return None
+            if not keyword and index >= len(arguments):
+                return None
+            new = arguments[keyword] if keyword else new_names[index]
+            if new not in _TENSORS and self._tensors.is_symbolic(arg, symbolic):
+                return None
+            args.append(arg.with_changes(keyword=cst.Name(new)) if keyword else arg)
+        return args
 
 
 def _endpoint(call: cst.Call) -> cst.Call:
@@ -249,28 +272,18 @@ def _endpoint(call: cst.Call) -> cst.Call:
 
 
 def _identity(call: cst.Call) -> cst.Call | None:
-    """Rewrite `tf.identity(x, name)` as an `Identity` layer: `keras.ops` has no equivalent."""
+    """Rewrite `tf.identity(x, name)` as an `Identity` layer: `keras.ops` has no equivalent.
+
+    The layer keeps the dtype of `x`, also under mixed precision.
+    """
     tensors = [arg for arg in call.args if not arg.keyword]
     names = [arg for arg in call.args if keyword_of(arg) == "name"]
     if len(tensors) != 1 or len(tensors) + len(names) != len(call.args):
         return None
-    layer = cst.Call(cst.parse_expression("keras.layers.Identity"), without_last_comma(names))
+    uncast = cst.ensure_type(cst.parse_expression("f(autocast=False)"), cst.Call).args
+    args = [*(name.with_changes(comma=COMMA) for name in names), *uncast]
+    layer = cst.Call(cst.parse_expression("keras.layers.Identity"), args)
     return call.with_changes(
         func=idioms.without_slash(layer, "keras.layers.Identity"),
         args=without_last_comma(tensors),
     )
-
-
-def _renamed(call: cst.Call, arguments: dict[str, str]) -> list[cst.Arg] | None:
-    """Return the renamed arguments without the op's `name`; None if renaming is impossible."""
-    args = []
-    for index, arg in enumerate(call.args):
-        keyword = keyword_of(arg)
-        if keyword == "name":
-            continue
-        if arg.star or (keyword and keyword not in arguments):
-            return None
-        if not keyword and index >= len(arguments):
-            return None
-        args.append(arg.with_changes(keyword=cst.Name(arguments[keyword])) if keyword else arg)
-    return args

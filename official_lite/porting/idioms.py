@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Collection, Sequence
 
 import libcst as cst
+from libcst import matchers
 
 from official_lite.porting import keras_changes
 from official_lite.porting.names import with_imports
@@ -24,7 +25,10 @@ from official_lite.porting.syntax import (
 
 # Matches the name `shape`, and names that end in `_shape`.
 _SHAPE = re.compile(r"(^|_)shape$")
+_MODEL = re.compile(r"(^|_)model$")
 _OPTIMIZER = re.compile(r"(^|_)(opt|optimizer)$")
+# In Keras 3, layers and metrics have a method `reset_state` instead.
+_RESET = "reset_states"
 
 # Arguments of `add_weight` in the order of Keras 2. In Keras 3, `shape` comes first.
 _ADD_WEIGHT = ("name", "shape", "dtype", "initializer")
@@ -97,8 +101,13 @@ class _Idioms(NamesTransformer):
         names = bindings.imported.items()
         self._tensorflow = next((name for name, full in names if full == "tensorflow"), "")
         self.needs_keras = self.needs_functools = False
+        self._defines_reset = False
         self._called: set[cst.CSTNode] = set()
         self._compared_with_none: set[cst.CSTNode] = set()
+
+    def visit_Module(self, node: cst.Module) -> None:
+        definition = matchers.FunctionDef(name=matchers.Name(_RESET))
+        self._defines_reset = bool(matchers.findall(node, definition))
 
     def visit_FunctionDef(self, node: cst.FunctionDef) -> None:
         super().visit_FunctionDef(node)
@@ -109,7 +118,7 @@ class _Idioms(NamesTransformer):
     ) -> cst.FunctionDef:
         super().leave_FunctionDef(original_node, updated_node)
         self._functions.pop()
-        if original_node.name.value == "reset_states":
+        if original_node.name.value == _RESET:
             return updated_node.with_changes(name=cst.Name("reset_state"))
         return updated_node
 
@@ -139,7 +148,9 @@ class _Idioms(NamesTransformer):
         if self.imported_name(original_node) == _SYNCHRONIZED and original_node not in self._called:
             self.needs_keras = self.needs_functools = True
             return cst.parse_expression(_SYNCHRONIZED_CLASS)
-        if name == "reset_states":
+        # A model has no `reset_state` of Keras 3, so its call is left to be changed by hand.
+        is_of_keras = not self._defines_reset and _MODEL.search(_last_name(updated_node.value))
+        if name == _RESET and not is_of_keras:
             return updated_node.with_changes(attr=cst.Name("reset_state"))
         if name == "lr" and _OPTIMIZER.search(_last_name(updated_node.value)):
             return updated_node.with_changes(attr=cst.Name("learning_rate"))

@@ -15,25 +15,20 @@ KERAS_2_ROOTS = {
     "tensorflow.initializers": "keras.initializers",
 }
 
-# Functions of `keras.backend` that have the same name in `keras.ops`.
+# Functions of `keras.backend` that have the same name, defaults and results in `keras.ops`.
 _SAME_IN_OPS = (
-    "abs all any cast clip cos cumprod cumsum elu equal exp eye greater greater_equal less "
-    "less_equal log logsumexp max maximum mean min minimum not_equal one_hot ones ones_like prod "
-    "reshape round shape sigmoid sign sin softmax softplus softsign sqrt square squeeze stack std "
-    "stop_gradient sum tanh tile var zeros zeros_like binary_crossentropy categorical_crossentropy "
-    "sparse_categorical_crossentropy transpose"
+    "abs all any cast categorical_crossentropy cos elu equal exp greater greater_equal less "
+    "less_equal log logsumexp max maximum mean min minimum not_equal one_hot ones_like prod round "
+    "sigmoid sign sin softmax softplus softsign square squeeze stack std sum tanh "
+    "transpose var zeros_like"
 )
 BACKEND_TO_OPS = {
     **{name: f"keras.ops.{name}" for name in _SAME_IN_OPS.split()},
     "eval": "keras.ops.convert_to_numpy",
     "get_value": "keras.ops.convert_to_numpy",
-    "l2_normalize": "keras.ops.normalize",
     "permute_dimensions": "keras.ops.transpose",
     "pow": "keras.ops.power",
-    "random_normal": "keras.random.normal",
-    "random_uniform": "keras.random.uniform",
     "repeat_elements": "keras.ops.repeat",
-    "truncated_normal": "keras.random.truncated_normal",
 }
 
 # Functions that Keras 3 lacks in `keras.backend` but keeps in `tf.keras.backend`.
@@ -46,7 +41,14 @@ _OF_TF_KERAS = (
     "resize_images resize_volumes reverse separable_conv2d spatial_2d_padding "
     "spatial_3d_padding switch temporal_padding to_dense variable"
 )
-BACKEND_OF_TF_KERAS = frozenset(_OF_TF_KERAS.split())
+# Functions that differ from those of the same name in `keras.ops` and `keras.random`: in a formula,
+# an argument or a default, in what they return (a variable, or a tensor in place of a tuple),
+# because they accept symbolic sizes, or because they draw other numbers in each call with a `seed`.
+_UNLIKE_OPS = (
+    "binary_crossentropy clip cumprod cumsum eye l2_normalize ones random_normal random_uniform "
+    "reshape shape sparse_categorical_crossentropy sqrt stop_gradient tile truncated_normal zeros"
+)
+BACKEND_OF_TF_KERAS = frozenset(f"{_OF_TF_KERAS} {_UNLIKE_OPS}".split())
 
 _SHORT_LOSSES = {
     "mse": "mean_squared_error",
@@ -103,6 +105,17 @@ STRINGS = {
 # Each argument's old name is mapped to its new name, or to None if the port removes the argument.
 RENAMED_ARGUMENTS: dict[str, dict[str, str | None]] = {
     "keras.optimizers.": {"lr": "learning_rate", "jit_compile": None},
+    "keras.ops.one_hot": {"indices": "x"},
+    "keras.ops.power": {"x": "x1", "a": "x2"},
+    "keras.ops.repeat": {"rep": "repeats"},
+    "keras.ops.transpose": {"pattern": "axes"},
+    **{
+        f"keras.ops.{name}": {"x": "x1", "y": "x2"}
+        for name in (
+            *("equal", "greater", "greater_equal", "less", "less_equal", "maximum", "minimum"),
+            "not_equal",
+        )
+    },
     "keras.layers.BatchNormalization": {"fused": None},
     "keras.layers.Embedding": {"input_length": None},
     "keras.layers.LeakyReLU": {"alpha": "negative_slope"},
@@ -155,6 +168,8 @@ GONE_METHODS = {
     "get_input_at": "Keras 3 does not number the nodes of a layer; keep the tensor instead",
     "get_output_at": "Keras 3 does not number the nodes of a layer; keep the tensor instead",
     "get_updates": "call `apply_gradients`",
+    # The port renames the method of metrics and layers.
+    "reset_states": "call `reset_state()` of each layer of the model that has a state",
     "predict_generator": "call `predict`",
     "fit_generator": "call `fit`",
 }
@@ -193,14 +208,12 @@ ADVICE = {
 }
 
 # TensorFlow functions and their `keras.ops` equivalents, which accept the symbolic tensors of
-# functional models: the new name (in `keras.ops`, or a full name) and the new argument names. Only
-# functions whose positional arguments have the same meaning are listed.
+# functional models: the new name in `keras.ops` and the new argument names. Only functions whose
+# positional arguments have the same meaning are listed.
 _REDUCE = {"input_tensor": "x", "axis": "axis", "keepdims": "keepdims"}
 _UNARY = {"x": "x", "input": "x", "features": "x"}
 _BINARY = {"x": "x1", "y": "x2"}
 TF_TO_OPS: dict[str, tuple[str, dict[str, str]]] = {
-    "add_n": ("keras.layers.add", {"inputs": "inputs"}),
-    "math.add_n": ("keras.layers.add", {"inputs": "inputs"}),
     "broadcast_to": ("broadcast_to", {"input": "x", "shape": "shape"}),
     "cast": ("cast", {"x": "x", "dtype": "dtype"}),
     "clip_by_value": (
@@ -210,8 +223,6 @@ TF_TO_OPS: dict[str, tuple[str, dict[str, str]]] = {
     "concat": ("concatenate", {"values": "xs", "axis": "axis"}),
     "expand_dims": ("expand_dims", {"input": "x", "axis": "axis"}),
     "matmul": ("matmul", {"a": "x1", "b": "x2"}),
-    "nn.l2_normalize": ("normalize", {"x": "x", "axis": "axis"}),
-    "math.l2_normalize": ("normalize", {"x": "x", "axis": "axis"}),
     "nn.softmax": ("softmax", {"logits": "x", "axis": "axis"}),
     "nn.log_softmax": ("log_softmax", {"logits": "x", "axis": "axis"}),
     "one_hot": ("one_hot", {"indices": "x", "depth": "num_classes"}),

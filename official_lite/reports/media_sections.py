@@ -3,6 +3,7 @@
 import base64
 import collections
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -51,26 +52,47 @@ def media(runs: Sequence[Run]) -> list[markup.Section]:
 
 def _read(model_dir: str) -> tuple[Mapping[str, _Values], list[str]]:
     """Return the images and histograms, and one line of text for each file that can't be read."""
-    found: dict[str, _Values] = {"images": {}, "histograms": {}}
+    # By folder and job: a training discards no values of a separate evaluation.
+    sources: dict[tuple[str, str], dict[str, _Values]] = {}
     problems: list[str] = []
     for path in _event_files(model_dir):
-        split = os.path.relpath(os.path.dirname(path), model_dir)
+        folder, name = os.path.split(path)
+        job = re.sub(r".*tfevents\..*\.\d+", "", name)
+        found = sources.setdefault((folder, job), {"images": {}, "histograms": {}})
         try:
             if _has_media(path):
-                _read_file(path, "" if split == os.curdir else f"{split}/", found)
+                _read_file(path, found)
         except (OSError, TypeError, ValueError, errors.ConfigError) as error:
             problems.append(f"{os.path.relpath(path, model_dir)} can't be read: {error}")
-    return found, problems
+    return {kind: _named(model_dir, kind, sources) for kind in ("images", "histograms")}, problems
 
 
-def _read_file(path: str, prefix: str, found: Mapping[str, _Values]) -> None:
+def _named(
+    model_dir: str, kind: str, sources: Mapping[tuple[str, str], Mapping[str, _Values]]
+) -> _Values:
+    """Return the values of one kind in all folders, named by folder and tag."""
+    named: _Values = {}
+    for (folder, _), found in sources.items():
+        split = os.path.relpath(folder, model_dir)
+        prefix = "" if split == os.curdir else f"{split}/"
+        for name, steps in found[kind].items():
+            if steps:
+                named.setdefault(f"{prefix}{name}", {}).update(steps)
+    return named
+
+
+def _read_file(path: str, found: Mapping[str, _Values]) -> None:
+    """Add the images and histograms of an event file to those of earlier files of its job."""
     # Import TensorFlow only here: the import takes seconds, and most runs have neither images nor
     # histograms.
     import tensorflow as tf
 
     from official_lite.telemetry import tensorboard_writer
 
+    start = tf.compat.v1.SessionLog.START
     for _, event in tensorboard_writer.read_events(path):
+        if event.session_log.status == start:
+            _forget(found, event.step)
         for value in event.summary.value:
             kind = value.metadata.plugin_data.plugin_name
             if kind not in found:
@@ -81,7 +103,15 @@ def _read_file(path: str, prefix: str, found: Mapping[str, _Values]) -> None:
                     f"the image {value.tag!r} has the shape {tensor.shape}; expected a vector of "
                     "width, height and at least one encoded image"
                 )
-            found[kind].setdefault(f"{prefix}{value.tag}", {})[event.step] = tensor
+            found[kind].setdefault(value.tag, {})[event.step] = tensor
+
+
+def _forget(found: Mapping[str, _Values], first: int) -> None:
+    """Remove the values from the step `first` on, which training discarded to start again there."""
+    for values in found.values():
+        for steps in values.values():
+            for step in [step for step in steps if step >= first]:
+                del steps[step]
 
 
 def _event_files(directory: str) -> Iterator[str]:

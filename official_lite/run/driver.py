@@ -1,5 +1,6 @@
 """The driver of a run: the setup, error handling and cleanup that all entry points share."""
 
+import contextlib
 import contextvars
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
@@ -20,6 +21,8 @@ STOPS = ("early stopping", "pruned", "completed")
 # A callback at the end of a run. It receives the record, and the error that ended the run or None.
 Part: TypeAlias = Callable[[run_record.RunRecord, BaseException | None], None]
 
+_NamingLostPeers: TypeAlias = Callable[[], contextlib.AbstractContextManager[None]]
+
 # The record of the run that this thread is executing.
 _current: contextvars.ContextVar[run_record.RunRecord | None] = contextvars.ContextVar(
     "run", default=None
@@ -34,6 +37,7 @@ def drive(
     model_dir: str,
     is_chief: bool = True,
     allow_config_change: bool = False,
+    uses_cluster: bool = True,
     at_the_end: Sequence[Part] = (),
 ) -> None:
     """Run `work` with the setup, error handling and cleanup of a run.
@@ -58,13 +62,15 @@ def drive(
         model_dir: The model directory.
         is_chief: Whether this process writes the record.
         allow_config_change: Whether training may resume from checkpoints of a different config.
+        uses_cluster: Whether the strategy uses the cluster in TF_CONFIG, if there is one.
         at_the_end: The parts to run at the end, in this order.
 
     Raises:
         BaseException: The first error; later errors are only logged.
     """
+    naming_lost_peers = cluster.report_lost_peers if uses_cluster else contextlib.nullcontext
     if (outer := _outer_record(model_dir)) is not None:
-        _do(outer, work, at_the_end)
+        _do(outer, work, at_the_end, naming_lost_peers)
         return
 
     def work_on_checked_data(record: run_record.RunRecord) -> None:
@@ -86,7 +92,7 @@ def drive(
     ):
         token = _current.set(record)
         try:
-            _do(record, work_on_checked_data, at_the_end)
+            _do(record, work_on_checked_data, at_the_end, naming_lost_peers)
         finally:
             _current.reset(token)
             input_errors.forget()
@@ -124,20 +130,34 @@ def _do(
     record: run_record.RunRecord,
     work: Callable[[run_record.RunRecord], None],
     at_the_end: Sequence[Part],
+    naming_lost_peers: _NamingLostPeers,
 ) -> None:
     """Run `work`, then all callbacks in `at_the_end`, and raise the first error.
 
     Exceptions of every kind are caught, because an interrupted run must be cleaned up, too.
     """
-    first: BaseException | None = None
     try:
-        with error_report.naming_the_resource(), cluster.report_lost_peers():
+        with error_report.naming_the_resource(), naming_lost_peers():
             work(record)
     except BaseException as error:
-        first = error
+        # The error is still being handled here, so a writer that is closed can see that the run
+        # has failed.
+        _end(record, at_the_end, error, naming_lost_peers)
+        raise
+    _end(record, at_the_end, None, naming_lost_peers)
+
+
+def _end(
+    record: run_record.RunRecord,
+    at_the_end: Sequence[Part],
+    work_error: BaseException | None,
+    naming_lost_peers: _NamingLostPeers,
+) -> None:
+    """Run all callbacks in `at_the_end`; raise their first error unless the work has failed."""
+    first = work_error
     for part in at_the_end:
         try:
-            with cluster.report_lost_peers():
+            with naming_lost_peers():
                 part(record, first)
         except BaseException as error:
             if first is None:
@@ -146,7 +166,7 @@ def _do(
                 logging.exception(
                     "Another error occurred while the run was being closed after its first error."
                 )
-    if first is not None:
+    if work_error is None and first is not None:
         raise first
 
 
@@ -170,7 +190,10 @@ def note_results(
     # If a worker is lost, the values of its variables can't be read.
     if isinstance(error, errors.ClusterError):
         return
-    record.note(global_step=0 if global_step is None else int(global_step.numpy()))
+    step = 0 if global_step is None else int(global_step.numpy())
+    # A run that fails before it restores its checkpoint has not gone back to step 0.
+    if step or error is None:
+        record.note(global_step=step)
     if reason := getattr(controller, "stop_reason", None):
         record.note(exit_reason=_exit_reason(reason))
     if model is not None:

@@ -382,8 +382,10 @@ class _Reader:
             found, problems = self._parse_metrics(name)
             self.problems += [f"{name}: {problem}" for problem in problems]
             for split, curves in found.items():
-                # Evaluations by the training job take precedence over evaluations by other jobs.
-                series[split] = {**curves, **series.get(split, {})}
+                known = series.setdefault(split, {})
+                for metric, curve in curves.items():
+                    # At an equal step, the training job takes precedence over other jobs.
+                    known[metric] = _union(known[metric], curve) if metric in known else curve
         return series
 
     def _parse_metrics(self, name: str) -> tuple[dict[str, dict[str, Series]], list[str]]:
@@ -512,6 +514,18 @@ def _seconds(text: str | None) -> float | None:
         return datetime.datetime.strptime(text or "", "%Y-%m-%dT%H:%M:%S%z").timestamp()
     except ValueError:
         return None
+
+
+def _union(first: Series, second: Series) -> Series:
+    """Return the points of two series of one metric; at an equal step, the point of `first`."""
+    points = {
+        step: (value, wall_time)
+        for one in (second, first)
+        for step, value, wall_time in zip(one.steps, one.values, one.wall_times, strict=True)
+    }
+    steps = tuple(sorted(points))
+    values, wall_times = zip(*(points[step] for step in steps), strict=True)
+    return dataclasses.replace(first, steps=steps, values=values, wall_times=wall_times)
 
 
 def parse_metrics(lines: Iterable[str]) -> tuple[dict[str, dict[str, Series]], list[str]]:

@@ -7,7 +7,7 @@ import threading
 import types
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from concurrent import futures
-from typing import Any, Self, TypeAlias, TypeVar, cast
+from typing import Any, NamedTuple, Self, TypeAlias, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -24,27 +24,42 @@ from official_lite.telemetry.writer import (
 )
 
 
+class _Entry(NamedTuple):
+    """A value with its step, and the weighted sum and total weight of all values up to it."""
+
+    value: float
+    step: int
+    total: float
+    weight: float
+
+
 class ScalarHistory:
     """The values of one scalar, with statistics of the most recent ones.
 
     Args:
-        max_length: Maximum number of values to keep. `global_mean` still includes discarded values.
+        max_length: Maximum number of values to keep. `global_mean` includes the others, too.
     """
 
     def __init__(self, max_length: int = 4096) -> None:
-        self._values: collections.deque[tuple[float, int]] = collections.deque(maxlen=max_length)
-        self._total = 0.0
-        self._count = 0.0
+        self._entries: collections.deque[_Entry] = collections.deque(maxlen=max_length)
 
     def add(self, value: float, step: int, weight: float = 1) -> None:
         """Add a value recorded at `step`, with `weight` as its weight in `global_mean`."""
-        self._values.append((value, step))
-        self._total += value * weight
-        self._count += weight
+        last = self._entries[-1] if self._entries else _Entry(0.0, 0, 0.0, 0.0)
+        total = last.total + value * weight
+        self._entries.append(_Entry(value, step, total, last.weight + weight))
+
+    def rewind(self, step: int) -> None:
+        """Remove the values recorded after `step`, because training restarts from there.
+
+        If no value is left, `global_mean` also forgets the values that were no longer kept.
+        """
+        while self._entries and self._entries[-1].step > step:
+            self._entries.pop()
 
     def latest(self) -> float:
         """Return the latest value."""
-        return self._values[-1][0]
+        return self._entries[-1].value
 
     def median(self, window: int = 20) -> float:
         """Return the median of the last `window` values."""
@@ -55,16 +70,16 @@ class ScalarHistory:
         return float(np.mean(self._last(window)))
 
     def global_mean(self) -> float:
-        """Return the mean of all values ever added, including those no longer kept.
+        """Return the mean of all values added and not rewound, including those no longer kept.
 
         Values recorded inside a graph during one interval are stored as one value, their mean,
         which is weighted by the number of values recorded.
         """
-        return self._total / self._count
+        return self._entries[-1].total / self._entries[-1].weight
 
     def values(self) -> list[tuple[float, int]]:
         """Return the kept values with their steps, oldest first."""
-        return list(self._values)
+        return [(entry.value, entry.step) for entry in self._entries]
 
     def _last(self, window: int) -> list[float]:
         return [value for value, _ in self.values()[-window:]]
@@ -504,6 +519,21 @@ class EventStorage:
                 name: histogram_of(counts[name]) for name in sorted(counts) if counts[name].any()
             },
         )
+
+    def discard(self) -> None:
+        """Drop what was recorded since the last `take`; graph values do not enter the histories.
+
+        As for `take`, all workers must call this method together.
+        """
+        self._scalars, self._images, self._counts = {}, {}, {}
+        for metrics in self._of_graphs.values():
+            metrics.take()
+
+    def rewind(self, step: int) -> None:
+        """Remove the values recorded after `step` from the histories; see `Writer.rewind`."""
+        for history in self._histories.values():
+            history.rewind(step)
+        self._histories = {name: one for name, one in self._histories.items() if one.values()}
 
     def history(self, name: str) -> ScalarHistory:
         """Return the history of a scalar.

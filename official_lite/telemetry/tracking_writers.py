@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from absl import logging
 
-from official_lite.common import errors, files
+from official_lite.common import errors, files, flags
 from official_lite.telemetry.writer import Histogram, Record, RunInfo, Writer
 
 # The maximum numbers of metrics and parameters in a request to MLflow.
@@ -37,6 +37,9 @@ class MlflowWriter(Writer):
             `mlflow.set_tracking_uri` has set. If neither is set, the database `mlflow.db` and the
             directory `mlartifacts` in a local `model_dir` hold the run, in the experiment `runs`.
         params: Parameters of the run.
+        sets_status: Whether this job determines the status and the parameters of the run. If not,
+            it only adds to the run of another job, which may still be running. If there is no run
+            yet, it creates one with `params` that counts as finished.
 
     Raises:
         errors.ConfigValueError: MLflow is not installed, `tracking_uri` can't be opened, or it does
@@ -50,6 +53,7 @@ class MlflowWriter(Writer):
         experiment: str | None = None,
         tracking_uri: str | None = None,
         params: Mapping[str, Any] | None = None,
+        sets_status: bool = True,
     ) -> None:
         directory = os.fspath(model_dir)
         own_store = _own_store(directory) if tracking_uri is None else None
@@ -58,8 +62,17 @@ class MlflowWriter(Writer):
             # `mlruns` in the working directory.
             files.makedirs(directory)
         self._client = _open_client(own_store or tracking_uri)
-        self._run_id = self._resume_or_create(directory, experiment, own_store is not None)
-        self._log_params(params or {})
+        self._sets_status = sets_status
+        path = os.path.join(directory, "mlflow_run_id")
+        is_new = not files.exists(path)
+        if is_new:
+            self._run_id = self._create(directory, experiment, own_store is not None)
+            files.makedirs(directory)
+            files.write_text(path, self._run_id)
+        else:
+            self._run_id = self._resume(files.read_text(path).strip(), path)
+        if is_new or sets_status:
+            self._log_params(params or {})
         self._is_open = True
 
     def write(self, record: Record) -> None:
@@ -82,15 +95,12 @@ class MlflowWriter(Writer):
             self._client.log_dict(self._run_id, lists, path)
 
     def close(self) -> None:
-        if self._is_open:
+        if self._is_open and self._sets_status:
             status = "FINISHED" if sys.exception() is None else "FAILED"
             self._client.set_terminated(self._run_id, status)
-            self._is_open = False
+        self._is_open = False
 
-    def _resume_or_create(self, model_dir: str, experiment: str | None, is_own_store: bool) -> str:
-        path = os.path.join(model_dir, "mlflow_run_id")
-        if files.exists(path):
-            return self._resume(files.read_text(path).strip(), path)
+    def _create(self, model_dir: str, experiment: str | None, is_own_store: bool) -> str:
         # MLflow itself creates the experiment `Default`, which stores its files in the working
         # directory. A store in `model_dir` therefore uses an experiment with another name.
         default = "runs" if is_own_store else "Default"
@@ -104,15 +114,18 @@ class MlflowWriter(Writer):
         )
         run_name = os.path.basename(os.path.abspath(model_dir))
         run_id = str(self._client.create_run(experiment_id, run_name=run_name).info.run_id)
-        files.makedirs(model_dir)
-        files.write_text(path, run_id)
+        if not self._sets_status:
+            self._client.set_terminated(run_id, "FINISHED")
         return run_id
 
     def _resume(self, run_id: str, path: str) -> str:
         from mlflow import exceptions
 
         try:
-            self._client.update_run(run_id, status="RUNNING")
+            if self._sets_status:
+                self._client.update_run(run_id, status="RUNNING")
+            elif self._client.get_run(run_id).info.lifecycle_stage != "active":
+                raise exceptions.MlflowException("The run has been deleted")
         except exceptions.MlflowException as error:
             raise errors.ConfigValueError(
                 f"{path} names the MLflow run {run_id}, which can't be resumed: {error}. Set "
@@ -140,9 +153,16 @@ class MlflowWriter(Writer):
 def mlflow_of(
     run: RunInfo, experiment: str | None = None, tracking_uri: str | None = None
 ) -> Writer:
-    """Build an `MlflowWriter` for the run."""
+    """Build an `MlflowWriter` for the run.
+
+    Jobs that do not train add their results to the MLflow run of the training.
+    """
     return MlflowWriter(
-        run.model_dir, experiment=experiment, tracking_uri=tracking_uri, params=run.flat_config()
+        run.model_dir,
+        experiment=experiment,
+        tracking_uri=tracking_uri,
+        params=run.flat_config(),
+        sets_status=flags.Mode(run.mode).trains,
     )
 
 
@@ -208,6 +228,8 @@ class WandbWriter(Writer):
         mode: `online`, `offline` (upload later with `wandb sync`) or `disabled`. Defaults to
             `WANDB_MODE`, or else `online` if `WANDB_API_KEY` is set and `offline` if not.
         config: The config of the run.
+        job: Name of a job that does not train and has a W&B run of its own. It becomes part of the
+            names of the run and of the file with its ID.
 
     Raises:
         errors.ConfigValueError: W&B is not installed.
@@ -220,12 +242,14 @@ class WandbWriter(Writer):
         project: str | None = None,
         mode: str | None = None,
         config: Mapping[str, Any] | None = None,
+        job: str = "",
     ) -> None:
         self._wandb = _import_wandb()
         self._model_dir = os.fspath(model_dir)
         self._project = project
         self._mode = mode or _default_mode()
         self._config = dict(config or {})
+        self._suffix = f".{job}" if job else ""
         self._run: Any = self._start()
 
     def write(self, record: Record) -> None:
@@ -245,8 +269,8 @@ class WandbWriter(Writer):
 
     def _start(self) -> Any:
         run = self._wandb.init(
-            id=_read_or_create_id(self._model_dir),
-            name=os.path.basename(os.path.abspath(self._model_dir)),
+            id=_read_or_create_id(self._model_dir, f"wandb_run_id{self._suffix}"),
+            name=os.path.basename(os.path.abspath(self._model_dir)) + self._suffix,
             project=self._project,
             mode=self._mode,
             config=self._config,
@@ -264,8 +288,18 @@ class WandbWriter(Writer):
 
 
 def wandb_of(run: RunInfo, project: str | None = None, mode: str | None = None) -> Writer:
-    """Build a `WandbWriter` for the run."""
-    return WandbWriter(run.model_dir, project=project, mode=mode, config=run.flat_config())
+    """Build a `WandbWriter` for the run.
+
+    Each job that does not train has a W&B run of its own, because it may run beside the training,
+    which W&B does not support in one run.
+    """
+    return WandbWriter(
+        run.model_dir,
+        project=project,
+        mode=mode,
+        config=run.flat_config(),
+        job="" if flags.Mode(run.mode).trains else run.mode,
+    )
 
 
 def _import_wandb() -> Any:
@@ -292,8 +326,8 @@ def _default_mode() -> str:
     return "offline"
 
 
-def _read_or_create_id(model_dir: str) -> str:
-    path = os.path.join(model_dir, "wandb_run_id")
+def _read_or_create_id(model_dir: str, name: str) -> str:
+    path = os.path.join(model_dir, name)
     if files.exists(path):
         return files.read_text(path).strip()
     run_id = uuid.uuid4().hex

@@ -376,7 +376,7 @@ def _answered_by(
     dtypes = [np.asarray(x).dtype for x in keras.tree.flatten(list(inputs.args))]
 
     def answer(*args: Any, **kwargs: Any) -> Any:
-        given = run_model.tensors_of_call(signature, args, kwargs)
+        given = keras_variables.tensors_of_call(signature, args, kwargs)
         leaves = [
             np.asarray(leaf).astype(dtype)
             for leaf, dtype in zip(keras.tree.flatten(given), dtypes, strict=True)

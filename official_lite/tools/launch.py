@@ -21,6 +21,7 @@ import ctypes
 import dataclasses
 import enum
 import json
+import math
 import os
 import pathlib
 import random
@@ -62,6 +63,13 @@ _SECONDS_BETWEEN_LOOKS = 0.05
 # Signals that the launcher receives within this time after the first are one request to stop.
 _SECONDS_OF_ONE_REQUEST = 0.5
 
+# The exit codes of trainers that have stopped as asked, with everything saved.
+_STOPPED = (errors.ExitCode.PREEMPTED, errors.ExitCode.INTERRUPTED)
+
+# The time in which trainers have to save if they were stopped without a request from outside, in
+# grace periods.
+_GRACE_PERIODS_TO_SAVE = 10
+
 _output_lock = threading.Lock()
 
 
@@ -84,6 +92,7 @@ class ProcessSpec:
         environment: Environment variables, in addition to those of this process.
         log_dir: Directory in which its output is also written to a file; None for no file.
         width: Length of the longest name, to align the output lines.
+        ends_with_launcher: Whether it receives SIGTERM when the launcher dies.
     """
 
     name: str
@@ -92,6 +101,7 @@ class ProcessSpec:
     environment: Mapping[str, str]
     log_dir: pathlib.Path | None = None
     width: int = 0
+    ends_with_launcher: bool = True
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -101,14 +111,21 @@ class ProcessEnd:
     Attributes:
         name: Name of the process.
         code: The `returncode` of `subprocess`: negative for a signal.
+        is_lost: Whether the process ended with 0, although the training still needs it.
     """
 
     name: str
     code: int
+    is_lost: bool = False
 
     @property
     def exit_code(self) -> int:
-        """The exit code as in a shell: 128 + the signal number for a process killed by a signal."""
+        """The exit code as in a shell: 128 + the signal number for a process killed by a signal.
+
+        If the process is lost, this is the code for a missing process.
+        """
+        if self.is_lost:
+            return int(errors.ExitCode.CLUSTER)
         return 128 - self.code if self.code < 0 else self.code
 
     @property
@@ -116,14 +133,15 @@ class ProcessEnd:
         """Whether the same command may be restarted automatically."""
         if self.code < 0:
             return -self.code != signal.SIGINT
-        return self.code in errors.RESTARTABLE
+        return self.exit_code in errors.RESTARTABLE
 
     def __str__(self) -> str:
         if self.code < 0:
             # A SIGKILL is the only sign that the kernel has ended a process for lack of memory.
             why = " (perhaps out of memory)" if -self.code == signal.SIGKILL else ""
             return f"{self.name} was killed by {_signal_name(-self.code)}{why}"
-        return f"{self.name} ended with exit code {self.code}"
+        why = " although the training still needs it" if self.is_lost else ""
+        return f"{self.name} ended with exit code {self.code}{why}"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -307,9 +325,12 @@ def _cluster(
     for job in sorted(addresses, key=("ps", "worker", "chief").index):
         for index in range(len(addresses[job])):
             task = {"type": job, "index": index}
+            role = _role(job, has_chief="chief" in addresses)
             yield ProcessSpec(
                 name=tf_config.task_name(job, index),
-                role=_role(job, has_chief="chief" in addresses),
+                role=role,
+                # The chief needs its servers to save. They end by themselves after the chief.
+                ends_with_launcher=role is Role.TRAINER,
                 command=program,
                 environment={
                     "TF_CONFIG": json.dumps({"cluster": addresses, "task": task}),
@@ -469,6 +490,7 @@ class _Log:
 
 
 def _start(spec: ProcessSpec) -> subprocess.Popen[bytes]:
+    is_bound = spec.ends_with_launcher and sys.platform == "linux"
     try:
         return subprocess.Popen(
             spec.command,
@@ -479,7 +501,7 @@ def _start(spec: ProcessSpec) -> subprocess.Popen[bytes]:
             # Keep the terminal's Ctrl-C from reaching the process directly, because the launcher
             # forwards it.
             start_new_session=True,
-            preexec_fn=_end_with_launcher if sys.platform == "linux" else None,
+            preexec_fn=_end_with_launcher if is_bound else None,
         )
     except OSError as error:
         raise errors.ConfigValueError(
@@ -541,6 +563,7 @@ class LaunchedCluster:
         specs: The processes to start.
         restarts: How often replaceable processes may be replaced; shared with other starts.
         grace_secs: How long the other processes may take to end after one has failed, in seconds.
+            A server that ends with 0 has failed if a trainer still runs after this time.
         most_secs: How long the cluster may run before it is asked to save and stop, in seconds;
             None sets no limit.
     """
@@ -559,6 +582,11 @@ class LaunchedCluster:
         self._width = max(spec.width for spec in specs)
         self._processes: list[LaunchedProcess] = []
         self._asked_time: float | None = None
+        # The signal that asks the trainers to stop, and those that have received it.
+        self._request: signal.Signals | None = None
+        self._asked: list[LaunchedProcess] = []
+        # When each server was first seen to have ended with 0.
+        self._end_times: dict[LaunchedProcess, float] = {}
         self._deadline = None if most_secs is None else time.monotonic() + most_secs
         self.reached_limit = False
 
@@ -566,6 +594,14 @@ class LaunchedCluster:
     def was_asked_to_stop(self) -> bool:
         """Whether the launcher has received a signal."""
         return self._asked_time is not None
+
+    @property
+    def _is_stopping(self) -> bool:
+        return self.was_asked_to_stop or self.reached_limit
+
+    @property
+    def _trainers(self) -> list[LaunchedProcess]:
+        return [each for each in self._processes if each.spec.role is Role.TRAINER]
 
     def run(self) -> ProcessEnd | None:
         """Start the processes and return when all have ended.
@@ -580,6 +616,9 @@ class LaunchedCluster:
             try:
                 for spec in self._specs:
                     self._processes.append(LaunchedProcess(spec))
+                # Pass on an early request to the trainers that were started after it.
+                if self._request is not None:
+                    self._ask_to_stop(self._request)
                 failure = self._watch()
                 if failure is not None:
                     self._wait_for_the_others(failure)
@@ -592,11 +631,11 @@ class LaunchedCluster:
 
     def _watch(self) -> ProcessEnd | None:
         while True:
-            ends = [(process, process.end()) for process in self._processes]
-            trainers = [end for process, end in ends if process.spec.role is Role.TRAINER]
-            failures = [(process, end) for process, end in ends if end is not None and end.code]
-            if all(end is not None and end.code == 0 for end in trainers):
+            ends = [trainer.end() for trainer in self._trainers]
+            if all(end is not None and end.code == 0 for end in ends):
                 return None
+            found = [(process, self._failure(process)) for process in self._processes]
+            failures = [(process, end) for process, end in found if end is not None]
             # If several processes failed at once, report the likely cause: a process killed by a
             # signal rather than a process that lost its peer.
             for process, end in sorted(failures, key=lambda pair: _as_consequence(pair[1])):
@@ -604,8 +643,21 @@ class LaunchedCluster:
                     return end
             if self._deadline is not None and time.monotonic() > self._deadline:
                 self._deadline, self.reached_limit = None, True
-                self._send_to_trainers(signal.SIGTERM)
+                self._ask_to_stop(signal.SIGTERM)
             time.sleep(_SECONDS_BETWEEN_LOOKS)
+
+    def _failure(self, process: LaunchedProcess) -> ProcessEnd | None:
+        """Return how a process failed; None if it runs or has ended as it should."""
+        end = process.end()
+        if end is None or end.code:
+            return end
+        if process.spec.role is Role.TRAINER or self._is_stopping:
+            return None
+        # Servers end with 0 when they receive SIGTERM, but also when the run is complete, perhaps
+        # before the trainers.
+        now = time.monotonic()
+        is_lost = now - self._end_times.setdefault(process, now) >= self._grace_secs
+        return dataclasses.replace(end, is_lost=True) if is_lost else None
 
     def _is_replaced(self, process: LaunchedProcess, end: ProcessEnd) -> bool:
         """Replace a process that has ended, if allowed, and return whether it was replaced."""
@@ -623,17 +675,30 @@ class LaunchedCluster:
         return True
 
     def _wait_for_the_others(self, failure: ProcessEnd) -> None:
-        """Report a failure, and give the trainers the grace period to stop.
+        """Report a failure, and wait until the trainers have stopped or their time is up.
 
+        After a failure, they have the grace period. If they were asked to stop and none has failed,
+        they have as long as they need to save, or `_GRACE_PERIODS_TO_SAVE` if nobody waits for it.
         The caller then stops all processes that are left, including the servers.
         """
-        if self.was_asked_to_stop or self.reached_limit:
+        trainers = self._trainers
+        patience = self._grace_secs
+        if self._is_stopping:
             say(f"{failure} after a signal.", self._width)
+            if failure.code in _STOPPED:
+                periods = _GRACE_PERIODS_TO_SAVE
+                patience = math.inf if self.was_asked_to_stop else periods * self._grace_secs
         else:
-            say(f"{failure} first. Stopping the other processes.", self._width)
-        deadline = time.monotonic() + self._grace_secs
-        trainers = [each for each in self._processes if each.spec.role is Role.TRAINER]
+            first = "" if failure.is_lost else " first"
+            say(f"{failure}{first}. Stopping the other processes.", self._width)
+            # Trainers notice the loss of another trainer or of a parameter server. Without the
+            # dispatcher of tf.data or a worker that is not replaced, they wait, but can still save.
+            if failure.name not in [each.spec.name for each in trainers]:
+                self._ask_to_stop(signal.SIGTERM)
+        deadline = time.monotonic() + patience
         while any(each.end() is None for each in trainers) and time.monotonic() < deadline:
+            if any(_has_failed(each.end()) for each in trainers):
+                deadline = min(deadline, time.monotonic() + self._grace_secs)
             time.sleep(_SECONDS_BETWEEN_LOOKS)
         for process in trainers:
             if (end := process.end()) is None:
@@ -643,7 +708,12 @@ class LaunchedCluster:
 
     @contextlib.contextmanager
     def _signals_passed_on(self) -> Iterator[None]:
-        old = {number: signal.signal(number, self._on_signal) for number in _SIGNALS}
+        # A signal that is ignored stays ignored, such as SIGHUP under `nohup`.
+        old = {
+            number: signal.signal(number, self._on_signal)
+            for number in _SIGNALS
+            if signal.getsignal(number) is not signal.SIG_IGN
+        }
         try:
             yield
         finally:
@@ -654,15 +724,23 @@ class LaunchedCluster:
         now = time.monotonic()
         if self._asked_time is None:
             self._asked_time = now
-            self._send_to_trainers(_SIGNALS[signal.Signals(number)])
+            self._ask_to_stop(_SIGNALS[signal.Signals(number)])
         elif now - self._asked_time > _SECONDS_OF_ONE_REQUEST:
             for process in self._processes:
                 process.kill()
 
-    def _send_to_trainers(self, number: signal.Signals) -> None:
-        for process in self._processes:
-            if process.spec.role is Role.TRAINER:
-                process.send(number)
+    def _ask_to_stop(self, number: signal.Signals) -> None:
+        """Ask each trainer to save and stop, but only once: a second signal would end it."""
+        self._request = self._request or number
+        for trainer in self._trainers:
+            if trainer not in self._asked:
+                self._asked.append(trainer)
+                trainer.send(self._request)
+
+
+def _has_failed(end: ProcessEnd | None) -> bool:
+    """Return whether a trainer has ended, but neither with success nor as it was asked to."""
+    return end is not None and end.code != 0 and end.code not in _STOPPED
 
 
 def _as_consequence(end: ProcessEnd) -> int:

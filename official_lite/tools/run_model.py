@@ -10,7 +10,7 @@ import inspect
 import os
 import re
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import keras
@@ -271,24 +271,11 @@ def _watching(model: keras.Model) -> Iterator[list[list[Any]]]:
     signature = inspect.signature(call)
 
     def noting_call(*args: Any, **kwargs: Any) -> Any:
-        calls.append(tensors_of_call(signature, args, kwargs))
+        calls.append(keras_variables.tensors_of_call(signature, args, kwargs))
         return call(*args, **kwargs)
 
     with keras_variables.replacing_call(model, noting_call):
         yield calls
-
-
-def tensors_of_call(
-    signature: inspect.Signature, args: Sequence[Any], kwargs: Mapping[str, Any]
-) -> list[Any]:
-    """Return the arguments of a model call that contain tensors, except for masks."""
-    given = signature.bind(*args, **kwargs).arguments
-    return [value for name, value in given.items() if _is_input(name, value)]
-
-
-def _is_input(name: str, value: Any) -> bool:
-    leaves = keras.tree.flatten(value)
-    return name not in ("training", "mask") and any(map(tf.is_tensor, leaves))
 
 
 def _own_specs(model: keras.Model) -> list[Any] | None:

@@ -280,6 +280,8 @@ def metric_names(runs: Sequence[Facts]) -> list[str]:
 def resolve(name: str, runs: Sequence[Facts]) -> str:
     """Return the full name for a short one; `accuracy` prefers `validation/accuracy`.
 
+    If the validation has the metric for several tasks, the short name is ambiguous.
+
     Raises:
         errors.UnknownNameError: No run has such a name, or it is ambiguous.
     """
@@ -296,7 +298,12 @@ def resolve(name: str, runs: Sequence[Facts]) -> str:
             f"No run has a field, metric or config value {name!r}. "
             f"{suggestions.did_you_mean(name, [*known, *short])}".rstrip()
         )
-    if len(fitting) > 1 and fitting[0] not in metrics:
+    if fitting[0] in metrics:
+        split = fitting[0].partition("/")[0]
+        if (exact := f"{split}/{name}") in fitting:
+            return exact
+        fitting = [other for other in fitting if other.startswith(f"{split}/")]
+    if len(fitting) > 1:
         raise errors.UnknownNameError(
             f"{name!r} is ambiguous. Use {' or '.join(f'`{each}`' for each in fitting[:5])}."
         )

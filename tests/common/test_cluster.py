@@ -306,6 +306,16 @@ def test_report_lost_peers_does_not_change_errors_unrelated_to_a_lost_process(
         raise KeyError("not TensorFlow's")
 
 
+def test_error_of_an_evaluator_is_not_blamed_on_a_worker_that_has_ended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    jobs = {"worker": [_closed_address(), _closed_address()]}
+    config = {"cluster": jobs, "task": {"type": "evaluator", "index": 0}}
+    monkeypatch.setenv("TF_CONFIG", json.dumps(config))
+    with pytest.raises(tf.errors.DataLossError), cluster.report_lost_peers():
+        raise tf.errors.DataLossError(None, None, "corrupted record")
+
+
 @pytest.mark.parametrize("text", ["soon", "0", "-1", "nan", "inf"])
 def test_invalid_cluster_timeout_raises(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     monkeypatch.setenv(cluster.TIMEOUT_VARIABLE, "2.5")

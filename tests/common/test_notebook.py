@@ -7,6 +7,8 @@ import nbclient
 import nbformat
 import pytest
 
+from tests import waiting
+
 pytestmark = pytest.mark.slow
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -74,7 +76,7 @@ def outputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
         patch.setenv("IPYTHONDIR", str(folder))
         nbclient.NotebookClient(
             notebook,
-            timeout=240,
+            timeout=int(waiting.SECONDS),
             allow_errors=True,
             resources={"metadata": {"path": str(folder)}},
         ).execute()

@@ -4,6 +4,7 @@ import signal
 import threading
 
 import pytest
+import tensorflow as tf
 
 from official_lite.common import errors, preemption
 from tests import waiting
@@ -82,11 +83,33 @@ def test_signals_are_not_caught_outside_the_main_thread():
 
 def test_signal_to_one_worker_is_recorded_but_does_not_stop_that_worker_alone(monkeypatch):
     config = '{"cluster": {"worker": ["a:1", "b:2"]}, "task": {"type": "worker", "index": 0}}'
+    strategy = tf.distribute.MultiWorkerMirroredStrategy()
     monkeypatch.setenv("TF_CONFIG", config)
     with preemption.catch_signals():
         _send(signal.SIGTERM)
-        preemption.check()
+        with strategy.scope():
+            preemption.check()
         assert preemption.requested() == signal.SIGTERM
+
+
+@pytest.mark.parametrize(
+    ("strategy_cls", "task"),
+    [
+        (tf.distribute.MirroredStrategy, {"type": "worker", "index": 0}),
+        (tf.distribute.MultiWorkerMirroredStrategy, {"type": "evaluator", "index": 0}),
+    ],
+    ids=["trains alone", "evaluator"],
+)
+def test_signal_stops_a_process_that_takes_no_part_in_the_cluster_of_its_tf_config(
+    monkeypatch, strategy_cls, task
+):
+    strategy = strategy_cls()
+    config = {"cluster": {"worker": ["a:1", "b:2"]}, "task": task}
+    monkeypatch.setenv("TF_CONFIG", json.dumps(config))
+    with preemption.catch_signals(), strategy.scope():
+        _send(signal.SIGTERM)
+        with pytest.raises(errors.PreemptedError):
+            preemption.check()
 
 
 def test_signal_to_the_chief_of_a_parameter_server_cluster_stops_the_training(monkeypatch):

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from official_lite import keras2
 from official_lite.checkpoint import latest, model_state
 from official_lite.common import errors
 from official_lite.core import base_trainer, checkpoint_state, train_lib
@@ -269,3 +270,24 @@ def test_run_description_contains_optimizer_batch_size_versions_and_config_check
     assert describe() is first
     current[0] = configs[1]
     assert describe()["config_sha256"] != first["config_sha256"]
+
+
+def test_changed_hyperparameter_of_a_keras2_optimizer_is_that_of_the_config_after_a_resume(
+    tmp_path,
+) -> None:
+    optimizers: list[keras.optimizers.Optimizer] = []
+
+    class Task(line_experiment.LineTask):
+        @classmethod
+        def create_optimizer(cls, *args: Any, **kwargs: Any) -> keras.optimizers.Optimizer:
+            return optimizers[-1]
+
+    for slope, steps in ((3.0, 4), (5.0, 8)):
+        params = line_experiment.line_experiment(
+            task={"slope": slope}, trainer={"train_steps": steps}
+        )
+        optimizers.append(keras2.Adam(0.1, beta_1=slope / 10))
+        train_lib.run_experiment(
+            None, Task(params.task), "train", params, str(tmp_path), allow_config_change=True
+        )
+        assert float(optimizers[-1].beta_1) == np.float32(slope / 10)

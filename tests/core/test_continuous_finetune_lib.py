@@ -1,16 +1,20 @@
 import json
+import os
 import pathlib
+import signal
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import tensorflow as tf
 
-from official_lite.common import errors
+from official_lite.common import errors, preemption
 from official_lite.core import config_definitions as cfg
 from official_lite.core import continuous_finetune_lib as lib
 from official_lite.core import exp_factory, task_factory, train_lib
+from official_lite.run import runtime
 from official_lite.utils.testing import mock_task  # noqa: F401  (registers `mock`)
+from tests import waiting
 
 Pretrain = Callable[[int], pathlib.Path]
 
@@ -232,6 +236,23 @@ def test_continuous_finetuning_and_run_experiment_raise_for_phases_that_they_wou
 def test_continuous_finetuning_raises_if_no_checkpoint_appears(
     params: cfg.ExperimentConfig, tmp_path: pathlib.Path
 ) -> None:
+    with pytest.raises(errors.CheckpointError, match="No checkpoint appeared"):
+        _run(params, tmp_path)
+
+
+def test_signal_to_one_worker_does_not_stop_it_alone_while_it_waits_for_a_checkpoint(
+    params: cfg.ExperimentConfig, monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
+) -> None:
+    def build_strategy(_: cfg.RuntimeConfig) -> tf.distribute.Strategy:
+        strategy = tf.distribute.MultiWorkerMirroredStrategy()
+        task = {"type": "worker", "index": 0}
+        config = {"cluster": {"worker": ["a:1", "b:2"]}, "task": task}
+        monkeypatch.setenv("TF_CONFIG", json.dumps(config))
+        os.kill(os.getpid(), signal.SIGTERM)
+        waiting.wait_for(preemption.requested)
+        return strategy
+
+    monkeypatch.setattr(runtime, "build_strategy", build_strategy)
     with pytest.raises(errors.CheckpointError, match="No checkpoint appeared"):
         _run(params, tmp_path)
 

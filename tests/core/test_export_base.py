@@ -7,6 +7,7 @@ import tensorflow as tf
 
 from official_lite.common import errors
 from official_lite.core import export_base
+from official_lite.modeling.optimization import ema_optimizer
 from tests import rounding
 
 INPUTS = np.ones([2, 4], np.float32)
@@ -93,3 +94,24 @@ def test_export_directories_created_in_the_same_second_have_different_names(tmp_
         pathlib.Path(directory).mkdir()
     with pytest.raises(RuntimeError, match="unique export directory"):
         export_base.get_timestamped_export_dir(str(tmp_path))
+
+
+def test_export_with_an_optimizer_that_averages_the_weights_contains_the_averages(tmp_path):
+    def averaged(seed):
+        model = trained_model(seed)
+        optimizer = ema_optimizer.ExponentialMovingAverage(keras.optimizers.SGD(0.1), 0.5)
+        optimizer.shadow_copy(model)
+        optimizer.build(model.trainable_variables)
+        return model, optimizer
+
+    trained, optimizer = averaged(seed=2)
+    averages = trained.get_weights()[0]
+    trained.layers[0].kernel.assign_add(tf.ones_like(trained.layers[0].kernel))
+    path = tf.train.Checkpoint(model=trained, optimizer=optimizer).save(f"{tmp_path}/ckpt")
+    model, fresh = averaged(seed=3)
+    export_dir = export(tmp_path, model, checkpoint_path=path, optimizer=fresh)
+    loaded = tf.saved_model.load(export_dir)
+    served = loaded.signatures["serving_default"]
+    [kernel] = [each for each in served.variables if each.shape == averages.shape]
+    np.testing.assert_array_equal(kernel, averages)
+    np.testing.assert_array_equal(model.get_weights()[0], trained.get_weights()[0])

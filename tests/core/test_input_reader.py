@@ -393,6 +393,25 @@ def test_tf_data_service_workers_that_read_the_same_data_read_it_in_different_or
     del workers
 
 
+def test_trainers_that_use_the_same_tf_data_service_read_different_batches(folder):
+    service = tf.data.experimental.service
+    dispatcher = service.DispatchServer()
+    config = service.WorkerConfig(dispatcher.target.split("://")[1], heartbeat_interval_ms=10)
+    worker = service.WorkerServer(config)
+    read = []
+    for trainer in range(2):
+        with position.begin_at(batch=0, seed=7):
+            dataset = reader(
+                folder,
+                is_training=True,
+                enable_tf_data_service=True,
+                tf_data_service_address=dispatcher.target,
+            ).read(tf.distribute.InputContext(2, trainer, 2))
+        read.append(np.concatenate(batches(dataset, 8)).tolist())
+    assert read[0] != read[1]
+    del worker
+
+
 @pytest.mark.parametrize("fields", [{}, {"cache": True}, {"seed": 3}])
 def test_workers_that_all_read_all_data_train_on_different_batches(folder, fields):
     def read(batch, pipeline):

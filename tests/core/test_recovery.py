@@ -65,6 +65,19 @@ def test_steps_repeated_to_find_the_bad_step_report_no_values(
         )
         assert action.find_bad_step().step == 3
         assert trainer.event_storage.take() == telemetry.Events()
+        assert len(trainer.event_storage.history("seen").values()) == 1
+
+
+def test_history_after_a_recovery_contains_only_values_of_steps_that_were_kept(
+    experiment, make_task, tmp_path
+) -> None:
+    params = experiment(trainer=RECOVERING)
+    task = _poison(make_task(params), losses=[6])
+    hook = orbit.hooks.LambdaHook()
+    train_lib.run_experiment(None, task, "train", params, str(tmp_path), hooks=[hook])
+    history = hook.controller.storage.history("training_loss")
+    assert [step for _, step in history.values()] == [4, 8, 12]
+    assert math.isfinite(history.global_mean())
 
 
 def test_recovery_without_a_checkpoint_raises_diverged_error(tmp_path) -> None:

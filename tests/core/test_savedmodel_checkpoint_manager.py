@@ -21,12 +21,13 @@ class Scaler(tf.Module):
         return {"serving_default": self.serve}
 
 
-def make_manager(tmp_path, modules=None, max_to_keep=2):
+def make_manager(tmp_path, modules=None, max_to_keep=2, **kwargs):
     return manager_lib.SavedModelCheckpointManager(
         tf.train.Checkpoint(v=tf.Variable(1.0)),
         str(tmp_path),
         max_to_keep,
         modules_to_export={"scaler": Scaler()} if modules is None else modules,
+        **kwargs,
     )
 
 
@@ -83,3 +84,23 @@ def test_modules_without_signatures_are_not_exported(tmp_path):
 def test_exported_module_name_that_is_not_a_directory_name_raises(tmp_path, name):
     with pytest.raises(errors.ConfigValueError, match="not a valid name for an exported module"):
         make_manager(tmp_path, modules={name: Scaler()})
+
+
+def test_saved_model_whose_export_was_killed_is_written_when_its_checkpoint_is_restored(tmp_path):
+    for number in (1, 2):
+        path = make_manager(tmp_path).save(checkpoint_number=number)
+    directory = pathlib.Path(manager_lib.make_saved_modules_directory_name(path))
+    directory.rename(f"{directory}_temp")
+    (tmp_path / "ckpt-1_saved_modules_temp").mkdir()
+    manager = make_manager(tmp_path)
+    manager.restore_or_initialize()
+    assert manager.latest_savedmodel == str(directory)
+    assert not list(tmp_path.glob("*_temp"))
+
+
+def test_saved_models_of_checkpoints_that_are_kept_permanently_remain(tmp_path):
+    manager = make_manager(tmp_path, max_to_keep=1, keep_checkpoint_every_n_hours=1e-9)
+    for number in (1, 2, 3):
+        manager.save(checkpoint_number=number)
+    names = [pathlib.Path(path).name for path in manager.savedmodels]
+    assert names == [f"ckpt-{number}_saved_modules" for number in (1, 2, 3)]

@@ -6,6 +6,7 @@ import nbclient
 import nbformat
 import pytest
 
+from tests import waiting
 from tests.docs import blocks
 
 PATH = blocks.ROOT / "docs" / "notebook.ipynb"
@@ -29,7 +30,7 @@ def test_documentation_notebook_runs_and_shows_three_images_and_the_accuracy(
     monkeypatch.setenv("IPYTHONDIR", str(tmp_path))
     notebook = nbformat.read(PATH, as_version=4)
     nbclient.NotebookClient(
-        notebook, timeout=120, resources={"metadata": {"path": str(tmp_path)}}
+        notebook, timeout=int(waiting.SECONDS), resources={"metadata": {"path": str(tmp_path)}}
     ).execute()
     outputs = [output for cell in _code_cells(notebook) for output in cell.outputs]
     assert sum("image/png" in output.get("data", {}) for output in outputs) == 3

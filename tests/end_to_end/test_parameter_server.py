@@ -1,7 +1,11 @@
 """`parameter_server` with real processes: chief, two workers, one or two parameter servers."""
 
+import contextlib
 import json
+import os
+import pathlib
 import signal
+import sys
 
 import pytest
 import tensorflow as tf
@@ -9,7 +13,7 @@ import tensorflow as tf
 from experiments.vision.digits import configs
 from official_lite.common import errors
 from official_lite.modeling import optimization
-from tests import commands, parameter_servers, rounding
+from tests import commands, parameter_servers, rounding, waiting
 
 ITERATIONS = "optimizer/_iterations/.ATTRIBUTES/VARIABLE_VALUE"
 
@@ -118,6 +122,31 @@ def test_training_survives_lost_workers_and_resumes_after_a_lost_server_and_afte
     assert reader.get_tensor("global_step/.ATTRIBUTES/VARIABLE_VALUE") == 2000
     assert reader.get_tensor(ITERATIONS) == 2000
     assert json.loads((model_dir / "best_ckpt" / "info.json").read_text())["accuracy"] > 0.94
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="the signal is sent by Linux")
+def test_training_is_saved_when_its_launcher_is_killed(tmp_path):
+    model_dir = tmp_path / "run"
+    command = _command(model_dir, "trainer.train_steps=100000", "trainer.checkpoint_interval=50")
+    tool = ["-m", "official_lite.tools", "launch", "--workers=1", "--ps=1", "--"]
+    launcher = commands.Command([*tool, *command])
+    launcher.wait_for(f"Saved {model_dir}/ckpt-50.")
+    tasks = pathlib.Path(f"/proc/{launcher.pid}/task")
+    children = [int(pid) for file in tasks.glob("*/children") for pid in file.read_text().split()]
+    launcher.kill()
+
+    def status():
+        return json.loads((model_dir / "run.json").read_text())["status"]
+
+    try:
+        waiting.wait_for(lambda: status() == "preempted")
+        assert json.loads((model_dir / "run.json").read_text())["global_step"] == _newest(model_dir)
+    finally:
+        # The servers would end a minute later.
+        for pid in children:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGTERM)
 
 
 def test_missing_workers_and_parameter_servers_are_named_after_the_timeout(tmp_path):

@@ -128,10 +128,8 @@ def test_sigterm_in_a_long_training_loop_saves_a_checkpoint_and_exits_with_code_
     run = Run(tmp_path, *LONG, f"runtime.execution={execution}")
     run.wait_for("in the loop")
     run.send(signal.SIGTERM)
-    sent = time.monotonic()
     assert run.exit_code() == 42
-    # The whole loop would take many minutes, but stopping takes 0.3 s on an idle machine.
-    assert time.monotonic() - sent < 60
+    # The whole loop would take many minutes.
     step = run.saved_step()
     assert 0 < step < 10000000
     assert (run.record()["status"], run.record()["global_step"]) == ("preempted", step)

@@ -77,6 +77,17 @@ def test_stateless_embedding_call_uses_the_weights_passed_to_it() -> None:
     assert rows.numpy().tolist() == [[1.0, 1.0], [1.0, 1.0]]
 
 
+def test_layer_with_the_hard_sigmoid_of_keras_2_keeps_it_when_it_is_copied() -> None:
+    activation = keras.layers.Activation(keras2.backend.hard_sigmoid)
+    x = tf.constant([-4.0, 1.0, 4.0])
+    layers = [activation, keras.layers.Activation.from_config(activation.get_config())]
+    for layer in layers:
+        rounding.assert_close(layer(x), [0.0, 0.7, 1.0], roundings=2)
+    wrapped = keras.layers.LSTM(1, recurrent_activation=keras2.backend.hard_sigmoid)
+    backward = keras.layers.Bidirectional(wrapped).backward_layer
+    assert backward.recurrent_activation is keras2.backend.hard_sigmoid
+
+
 def test_keras_backend_functions_accept_tensors_and_symbolic_tensors() -> None:
     x, w = keras.Input((2,)), tf.ones([2, 3])
     model = keras.Model(x, keras2.backend.expand_dims(keras2.backend.dot(x, w)))

@@ -104,3 +104,27 @@ def test_functional_model_reports_losses_and_metrics_added_for_its_tensors() -> 
         assert sorted(map(float, outer.losses)) == [2.0, 2.0 * step]
     [metric] = outer.metrics
     assert (metric.name, float(metric.result())) == ("ten", 20.0)
+
+
+def test_added_losses_and_metrics_keep_float32_under_mixed_precision() -> None:
+    keras.mixed_precision.set_global_policy("mixed_float16")
+    try:
+        inputs = keras.Input((1,))
+        model = keras.Model(inputs, keras.layers.Dense(1)(inputs))
+        keras2.add_loss(model, 1e6 * inputs)
+        keras2.add_metric(model, 1e6 * inputs, name="million")
+        model(tf.ones([1, 1]))
+    finally:
+        keras.mixed_precision.set_global_policy("float32")
+    assert [float(loss[0, 0]) for loss in model.losses] == [1e6]
+    assert float(model.metrics[0].result()) == 1e6
+
+
+def test_model_with_an_added_loss_can_be_cloned() -> None:
+    inputs = keras.Input((1,))
+    model = keras.Model(inputs, keras.layers.Dense(1)(inputs))
+    keras2.add_loss(model, 2.0 * inputs)
+    clone = keras.models.clone_model(model)
+    clone.set_weights(model.get_weights())
+    x = tf.ones([3, 1])
+    np.testing.assert_array_equal(clone(x), model(x))

@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 from official_lite import keras2
-from official_lite.checkpoint import fallback
+from official_lite.checkpoint import fallback, warm_start
 from official_lite.common import errors
 from official_lite.modeling import distributed_gradients
 from official_lite.modeling.optimization import ema_optimizer
@@ -266,3 +266,49 @@ def test_custom_slots_are_converted_from_a_keras_2_checkpoint(tmp_path) -> None:
     fallback.restore(resumed, path)
     np.testing.assert_array_equal(optimizer._sums[0], [[3.0]])
     assert (int(optimizer.iterations), int(step)) == (7, 7)
+
+
+def save_keras2_run(path: str, slots: list[str]) -> str:
+    """Write a checkpoint of the model `dense()` and of an Adam of Keras 2 with the given slots."""
+    weights = {"kernel": [[4.0], [5.0]], "bias": [6.0]}
+    layer = {name: tf.Variable(value, name=f"head/{name}") for name, value in weights.items()}
+    return tf.train.Checkpoint(
+        model=tf.train.Checkpoint(**{"layer_with_weights-0": tf.train.Checkpoint(**layer)}),
+        optimizer=tf.train.Checkpoint(
+            iter=tf.Variable(7, dtype=tf.int64),
+            beta_1=tf.Variable(0.5),
+            _variables=[
+                tf.Variable(tf.fill(layer[slot.rpartition("/")[2]].shape, 3.0), name=f"Adam/{slot}")
+                for slot in slots
+            ],
+        ),
+        global_step=tf.Variable(7, dtype=tf.int64),
+    ).write(path)
+
+
+@pytest.mark.parametrize("start", ["resumed", "warm"])
+def test_keras2_adam_continues_a_keras_2_run_with_the_hyperparameters_of_the_config(
+    start, tmp_path
+) -> None:
+    slots = ["m/head/kernel", "m/head/bias", "v/head/kernel", "v/head/bias"]
+    path = save_keras2_run(str(tmp_path / "ckpt-7"), slots)
+    model, optimizer = dense(), keras2.Adam(beta_1=0.8)
+    optimizer.build(model.trainable_variables)
+    if start == "resumed":
+        fallback.restore(tf.train.Checkpoint(model=model, optimizer=optimizer), path)
+    else:
+        warm_start.load_optimizer(optimizer, model, path, with_counters=True)
+    kernel = model.layers[0].kernel.value
+    np.testing.assert_array_equal(optimizer.get_slot(kernel, "m"), [[3.0], [3.0]])
+    assert int(optimizer.iterations) == 7
+    assert float(optimizer.beta_1) == np.float32(0.8)
+
+
+def test_weight_without_slots_in_a_keras_2_checkpoint_keeps_new_slots(tmp_path) -> None:
+    slots = ["m/head/kernel", "v/head/kernel"]
+    path = save_keras2_run(str(tmp_path / "ckpt-7"), slots)
+    model, optimizer = dense(), keras2.Adam()
+    fallback.restore(tf.train.Checkpoint(model=model, optimizer=optimizer), path)
+    kernel, bias = (weight.value for weight in model.trainable_variables)
+    np.testing.assert_array_equal(optimizer.get_slot(kernel, "m"), [[3.0], [3.0]])
+    np.testing.assert_array_equal(optimizer.get_slot(bias, "m"), [0.0])

@@ -8,6 +8,7 @@ import pytest
 import tensorflow as tf
 
 from official_lite import keras2
+from official_lite.checkpoint import committed_checkpoint_manager
 from official_lite.common import errors
 
 Pair = collections.namedtuple("Pair", "left right")
@@ -138,3 +139,20 @@ def test_keras2_checkpoint_saves_and_restores_a_model(tmp_path) -> None:
     keras2.Checkpoint(model=other).restore(path).assert_consumed()
     assert float(other.weights[0][0, 0]) == float(model.weights[0][0, 0])
     keras2.Checkpoint(model=other).restore(None)
+
+
+def test_saving_after_the_restore_of_a_keras_2_checkpoint_continues_its_numbers(tmp_path) -> None:
+    layer = tf.train.Checkpoint(kernel=tf.Variable([[3.0]], name="dense/kernel"))
+    saved = tf.train.Checkpoint(model=tf.train.Checkpoint(**{"layer_with_weights-0": layer}))
+    for _ in range(2):
+        path = saved.save(str(tmp_path / "ckpt"))
+    manager = committed_checkpoint_manager.CommittedCheckpointManager(
+        tf.train.Checkpoint(model=_model()), str(tmp_path), max_to_keep=1
+    )
+    manager.restore_or_initialize()
+    assert manager.save() == str(tmp_path / "ckpt-3")
+    checkpoint = keras2.Checkpoint(model=_model())
+    checkpoint.read(path)
+    assert int(checkpoint.save_counter) == 0  # As with `tf.train.Checkpoint.read`.
+    checkpoint.restore(path)
+    assert int(checkpoint.save_counter) == 2

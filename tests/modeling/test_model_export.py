@@ -56,3 +56,13 @@ def test_onnx_export_requires_tf2onnx_and_float32(tmp_path, monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(errors.ConfigValueError, match=r"official-lite\[export\]"):
         model_export.write_model(model, path, "onnx")
+
+
+def test_files_that_a_killed_export_left_are_not_part_of_the_next_export(tmp_path):
+    unfinished = tmp_path / ".unfinished-one"
+    unfinished.mkdir()
+    (unfinished / "half").touch()
+    for _ in range(2):
+        model_export.write_model(_model(), str(tmp_path / "one"), "tf_saved_model")
+        assert [path.name for path in tmp_path.iterdir()] == ["one"]
+        assert not (tmp_path / "one" / "half").exists()

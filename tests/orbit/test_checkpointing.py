@@ -169,7 +169,7 @@ class HoldsSavesUntil(orbit.Hook):
         write = policy.__call__
 
         def hold(policy, tensors):
-            self.was_held = self.may_write.wait(timeout=60)
+            self.was_held = self.may_write.wait(timeout=waiting.SECONDS)
             return write(policy, tensors)
 
         monkeypatch.setattr(policy, "__call__", hold)

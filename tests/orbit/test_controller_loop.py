@@ -3,7 +3,7 @@ import time
 import pytest
 import tensorflow as tf
 
-from official_lite import orbit
+from official_lite import orbit, telemetry
 from official_lite.common import errors
 
 
@@ -303,6 +303,18 @@ def test_reports_contain_the_values_logged_to_the_event_storage(
     assert values[-1] == {"end": 1.0}
     assert controller.train_logs["seen"] == 2.5
     assert controller.train_logs["end"] == 1.0
+
+
+def test_evaluation_outside_of_training_reports_values_that_hooks_put_in_after_eval(
+    make_trainer, make_controller, recording_writer
+):
+    hook = orbit.hooks.LambdaHook(after_eval=lambda *_: telemetry.put_scalar("mistakes", 3.0))
+    controller = make_controller(make_trainer(), hooks=[hook])
+    controller.train(2)
+    controller.evaluate()
+    last = recording_writer.records[-1]
+    assert (last.step, last.split, last.flat()) == (2, "validation", {"mistakes": 3.0})
+    assert controller.storage.history("mistakes").values() == [(3.0, 2)]
 
 
 def test_failed_training_reports_all_logged_values(make_trainer, make_controller, recording_writer):

@@ -1,16 +1,22 @@
 """The order of stages and phases, and what happens when one of them fails."""
 
 import json
+import os
+import signal
 import sys
 import threading
 
 import keras
+import mlflow
 import pytest
 import tensorflow as tf
 
 from official_lite import orbit, pipeline
 from official_lite.checkpoint import async_checkpoint_manager
-from official_lite.common import errors
+from official_lite.common import errors, flags, preemption
+from official_lite.core import preflight
+from official_lite.run import run_reading
+from tests import waiting
 
 
 def _run(params, model_dir, mode="train", **stages):
@@ -100,6 +106,45 @@ def test_sys_exit_in_a_stage_fails_the_run_even_with_code_zero(
     # `sys.exit` with a string prints the string and exits with code 1.
     assert caught.value.code
     assert said in json.loads((tmp_path / "run.json").read_text())["exit_reason"]
+
+
+class _FailsAtTheEnd(pipeline.Run):
+    def train(self, ctx):
+        super().train(ctx)
+        raise ZeroDivisionError("at the end")
+
+
+def test_mlflow_run_of_a_failed_training_stays_failed_when_an_evaluation_adds_its_results(
+    experiment, tmp_path, monkeypatch
+) -> None:
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", (tmp_path / "mlruns").as_uri())
+    params = experiment(trainer={"writers": ["mlflow"]})
+
+    def mlflow_run():
+        return mlflow.MlflowClient().get_run((tmp_path / "run" / "mlflow_run_id").read_text())
+
+    with pytest.raises(ZeroDivisionError, match="at the end"):
+        _run(params, tmp_path / "run", run=_FailsAtTheEnd)
+    assert mlflow_run().info.status == "FAILED"
+    _run(params, tmp_path / "run", mode="eval")
+    assert mlflow_run().info.status == "FAILED"
+    assert "validation/validation_loss" in mlflow_run().data.metrics
+
+
+def test_resumed_run_that_fails_before_its_restore_is_read_at_the_step_of_its_checkpoint(
+    experiment, tmp_path
+) -> None:
+    class Initialize(pipeline.Initialize):
+        def __call__(self, ctx):
+            raise ZeroDivisionError("before the restore")
+
+    _run(experiment(), tmp_path)
+    longer = experiment(trainer={"train_steps": 16})
+    with pytest.raises(ZeroDivisionError):
+        _run(longer, tmp_path, initialize=Initialize)
+    run = run_reading.read_run(str(tmp_path))
+    assert (run.status, run.step) == ("failed", 8)
 
 
 def test_error_in_finalize_is_logged_and_the_run_error_is_raised(
@@ -212,6 +257,98 @@ def test_continuous_eval_mode_evaluates_every_checkpoint(experiment, records, tm
     _run(params, tmp_path)
     _run(params, tmp_path, "continuous_eval")
     assert records(tmp_path, "validation", "metrics.continuous_eval.json") == [4, 8, 12]
+
+
+def _describe_cluster(monkeypatch, task_type) -> None:
+    workers = ["127.0.0.1:1", "127.0.0.1:2"]
+    config = {"cluster": {"worker": workers}, "task": {"type": task_type, "index": 0}}
+    monkeypatch.setenv("TF_CONFIG", json.dumps(config))
+
+
+def test_continuous_eval_of_an_evaluator_in_tf_config_stops_on_a_signal(
+    experiment, monkeypatch, tmp_path
+) -> None:
+    params = experiment(trainer={"continuous_eval_timeout": 60})
+    _run(params, tmp_path)
+    _describe_cluster(monkeypatch, "evaluator")
+
+    class Run(pipeline.Run):
+        def evaluate(self, ctx):
+            os.kill(os.getpid(), signal.SIGTERM)
+            waiting.wait_for(preemption.requested)
+            return super().evaluate(ctx)
+
+    with pytest.raises(errors.PreemptedError):
+        _run(params, tmp_path, "continuous_eval", run=Run)
+
+
+def test_error_of_a_process_that_trains_alone_is_not_blamed_on_workers_in_tf_config(
+    experiment, monkeypatch, tmp_path
+) -> None:
+    class Run(pipeline.Run):
+        def train(self, ctx):
+            raise tf.errors.InvalidArgumentError(None, None, "on purpose")
+
+    _describe_cluster(monkeypatch, "worker")
+    with pytest.raises(tf.errors.InvalidArgumentError, match="on purpose"):
+        _run(experiment(), tmp_path, run=Run)
+
+
+class _DifferentWorkers(tf.distribute.MultiWorkerMirroredStrategy):
+    """The strategy of one worker, which gets other messages than its own from a second one."""
+
+    def gather(self, value, axis):
+        return tf.concat([value, value + 1], axis)
+
+
+def test_workers_that_differ_raise_before_they_build_their_task(
+    experiment, monkeypatch, tmp_path
+) -> None:
+    class Build(pipeline.Build):
+        def make_strategy(self, ctx):
+            strategy = _DifferentWorkers()
+            _describe_cluster(monkeypatch, "worker")
+            return strategy
+
+        def make_task(self, ctx):
+            raise AssertionError("the workers must be compared first")
+
+    with pytest.raises(errors.ConfigValueError, match="The seed of worker 0 and of worker 1"):
+        _run(experiment(), tmp_path, build=Build)
+
+
+def test_training_data_are_not_compared_before_a_custom_build_stage_may_have_downloaded_them(
+    experiment, monkeypatch, tmp_path
+) -> None:
+    class Build(pipeline.Build):
+        pass
+
+    compares_data = []
+
+    def compare(params, strategy, mode):
+        compares_data.append(flags.Mode(mode).trains)
+
+    monkeypatch.setattr(preflight, "require_agreement", compare)
+    _run(experiment(), tmp_path / "default")
+    _run(experiment(), tmp_path / "custom", build=Build)
+    assert compares_data == [True, True, False, True]
+
+
+def test_signal_at_the_end_of_a_phase_stops_the_run_before_the_next_phase_trains(
+    experiment, tmp_path
+) -> None:
+    class Finalize(pipeline.Finalize):
+        def __call__(self, ctx):
+            if ctx.phase == "first":
+                os.kill(os.getpid(), signal.SIGTERM)
+                waiting.wait_for(preemption.requested)
+
+    with pytest.raises(errors.PreemptedError) as caught:
+        _run(experiment(phases=TWO), tmp_path, finalize=Finalize)
+    assert caught.value.exit_code == errors.ExitCode.PREEMPTED
+    assert _global_step(tmp_path / "first") == 4
+    assert not list((tmp_path / "second").rglob("*.index"))
+    assert not preemption.is_caught()
 
 
 def test_phases_run_in_order_and_start_from_the_weights_of_the_previous_phase(

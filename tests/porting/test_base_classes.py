@@ -22,6 +22,13 @@ KERAS2 = {
     "x = layers.MultiHeadAttention(2, 4)": "x = keras2.MultiHeadAttention(2, 4)",
     "conv = layers.SeparableConv2D": "conv = keras2.SeparableConv2D",
     "y = keras.backend.dot(x, w)": "y = keras2.backend.dot(x, w)",
+    "x = keras.activations.hard_sigmoid(y)": "x = keras2.backend.hard_sigmoid(y)",
+    "f = keras.activations.get('hard_sigmoid')": (
+        "f = keras.activations.get(keras2.backend.hard_sigmoid)"
+    ),
+    "x = layers.LSTM(2, recurrent_activation='hard_sigmoid', name='hard_sigmoid')": (
+        "x = layers.LSTM(2, recurrent_activation=keras2.backend.hard_sigmoid, name='hard_sigmoid')"
+    ),
     "class A(keras.optimizers.Adam):\n  def update_step(self, gradient, variable): pass": (
         "class A(keras2.UpdateStep, keras.optimizers.Adam):\n"
         "  def update_step(self, gradient, variable): pass"

@@ -1,6 +1,12 @@
 import textwrap
+from collections.abc import Iterator
+from typing import Any
 
+import keras
 import libcst as cst
+import numpy as np
+import pytest
+import tensorflow as tf
 
 from official_lite.porting import functional_ops
 from official_lite.porting.functional_ops import SymbolicTensors
@@ -16,8 +22,8 @@ OPS = {
     "tf.concat([x, 2 * x], -1)": "keras.ops.concatenate([x, 2 * x], -1)",
     "tf.reduce_mean(input_tensor=x, axis=1)": "keras.ops.mean(x=x, axis=1)",
     "tf.nn.relu(x, name='act')": "keras.ops.relu(x)",
-    "tf.add_n([x, x])": "keras.layers.add([x, x])",
-    "tf.identity(x, name='a/b')": "keras.layers.Identity(name='a_b')(x)",
+    "tf.identity(x)": "keras.layers.Identity(autocast=False)(x)",
+    "tf.identity(x, name='a/b')": "keras.layers.Identity(name='a_b', autocast=False)(x)",
     "tf.cast(tf.math.square(x), y)": "keras.ops.cast(keras.ops.square(x), y)",
 }
 
@@ -31,6 +37,50 @@ def test_keras2_is_imported_for_a_function_that_keras_ops_lacks() -> None:
     module = _module("y = [x]\nz = tf.matmul(y[0], y[0], transpose_b=True)")
     expected = f"from official_lite import keras2\n{module.code}"
     assert functional_ops.rewrite(module).code == expected
+
+
+KEPT = [
+    "tf.reshape(x, [tf.shape(x)[0], -1])",
+    "tf.tile(x, multiples=[1, tf.shape(x)[0]])",
+    "tf.broadcast_to(x, tf.shape(y))",
+    "tf.clip_by_value(x, 0.0, y)",
+    "tf.where(x > 0)",
+    "tf.math.l2_normalize(x)",
+    "tf.add_n([x, y])",
+]
+
+
+def test_functions_without_the_same_result_in_keras_ops_are_kept() -> None:
+    wanted = {old: _module(f"y = 2 * x\nz = {old}").code for old in KEPT}
+    kept = {old: functional_ops.rewrite(cst.parse_module(code)) for old, code in wanted.items()}
+    assert {old: module.code.partition("\n")[2] for old, module in kept.items()} == wanted
+
+
+def _built(code: str) -> keras.Model:
+    scope: dict[str, Any] = {}
+    exec(functional_ops.rewrite(cst.parse_module(code)).code, scope)
+    return scope["build"]()
+
+
+@pytest.fixture
+def mixed_precision() -> Iterator[None]:
+    keras.mixed_precision.set_global_policy("mixed_float16")
+    yield
+    keras.mixed_precision.set_global_policy("float32")
+
+
+@pytest.mark.usefixtures("mixed_precision")
+@pytest.mark.parametrize("function", ["tf.identity(y, name='logits')", "tf.add_n([y, y]) / 2"])
+def test_ported_functions_keep_float32_under_mixed_precision(function: str) -> None:
+    code = _module(f"y = tf.cast(x, tf.float32)\nreturn keras.Model(x, {function})").code
+    result = _built(code)(tf.constant([[1e6, 1.0, 1.0001]]))
+    assert result.dtype == "float32"
+    assert result.numpy().tolist() == np.float32([[1e6, 1.0, 1.0001]]).tolist()
+
+
+def test_ported_reshape_to_a_dynamic_size_works() -> None:
+    code = _module("return keras.Model(x, tf.reshape(x, [tf.shape(x)[0], -1, 1]))").code
+    assert _built(code)(tf.ones([2, 3])).shape == (2, 3, 1)
 
 
 def test_tensorflow_functions_on_non_symbolic_values_are_not_rewritten() -> None:

@@ -11,7 +11,10 @@ def _rewritten(text: str) -> str:
 
 IDIOMS = {
     "m.reset_states()": "m.reset_state()",
-    "def reset_states(self): pass": "def reset_state(self): pass",
+    "self.model.reset_states()": "self.model.reset_states()",
+    "def reset_states(self): self.model.reset_states()": (
+        "def reset_state(self): self.model.reset_state()"
+    ),
     "x.get_shape()": "x.shape",
     "x.get_shape().as_list()[1:]": "list(x.shape)[1:]",
     "x.get_shape().as_list()[-1]": "x.shape[-1]",

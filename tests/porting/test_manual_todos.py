@@ -15,6 +15,7 @@ TODOS = {
     "from tensorflow.python.keras import engine": "belongs to Keras 2",
     "import tensorflow_addons as tfa": "depends on Keras 2",
     "self.add_metric(x)": "`add_metric` was removed",
+    "model.reset_states()": "`reset_states` was removed: call `reset_state()` of each layer",
     "isinstance(s, (list, tf.TensorShape))": "shapes are tuples",
     "keras.layers.Embedding(1, 2, weights=w)": "no argument `weights`",
     "model.save(path, save_format='tf')": "no argument `save_format`",

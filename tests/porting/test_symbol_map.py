@@ -71,7 +71,7 @@ def test_no_layer_of_keras_3_is_reported_as_missing() -> None:
 def test_every_replacement_name_of_the_port_exists_in_keras() -> None:
     names = {*keras_changes.RENAMED.values(), *keras_changes.BACKEND_TO_OPS.values()}
     ops = {new for new, _ in keras_changes.TF_TO_OPS.values()}
-    names |= {op if op.startswith("keras.") else f"keras.ops.{op}" for op in ops}
+    names |= {f"keras.ops.{op}" for op in ops}
     assert [name for name in sorted(names) if symbol_map.missing_in_keras(name)] == []
 
 

@@ -17,17 +17,19 @@ def run(tmp_path):
     run = made_runs.make_run(tmp_path / "run")
     with telemetry.TensorBoardWriter(run) as writer:
         for step in STEPS:
-            values = np.random.default_rng(step).normal(step, 1.0, 5000)
-            writer.write(
-                telemetry.Record(
-                    step=step,
-                    split="validation",
-                    values={},
-                    images={"digit": np.full([8, 8, 3], step, np.uint8)},
-                    histograms={"kernel": _histogram(values)},
-                )
-            )
+            writer.write(_record(step))
     return run
+
+
+def _record(step) -> telemetry.Record:
+    values = np.random.default_rng(step).normal(step, 1.0, 5000)
+    return telemetry.Record(
+        step=step,
+        split="validation",
+        values={},
+        images={"digit": np.full([8, 8, 3], step, np.uint8)},
+        histograms={"kernel": _histogram(values)},
+    )
 
 
 def _histogram(values) -> telemetry.Histogram:
@@ -40,14 +42,33 @@ def _sections(run) -> dict[str, str]:
     return {one.name: tag("div", one.content) for one in found}
 
 
+def _steps(shown) -> list[int]:
+    return [int(step) for step in re.findall(r"<figcaption>step (\d+)<", shown)]
+
+
 def test_report_shows_images_of_the_first_the_last_and_some_intermediate_steps(run) -> None:
     shown = _sections(run)["images"]
     assert "validation/digit" in shown
     assert shown.count("data:image/png;base64,") == 6
-    steps = [int(step) for step in re.findall(r"<figcaption>step (\d+)<", shown)]
+    steps = _steps(shown)
     assert steps[0] == 10
     assert steps[-1] == 100
     assert steps == sorted(steps)
+
+
+def test_report_omits_images_and_histograms_of_steps_that_a_recovery_discarded(tmp_path) -> None:
+    run = made_runs.make_run(tmp_path / "run")
+    with telemetry.TensorBoardWriter(run) as writer:
+        for step in (10, 20, 30, 40):
+            writer.write(_record(step))
+        with telemetry.TensorBoardWriter(run, job="continuous_eval") as evaluation:
+            evaluation.write(_record(30))
+        writer.rewind(20)
+        writer.write(_record(25))
+    shown = _sections(run)
+    assert _steps(shown["images"]) == [10, 20, 25, 30]
+    assert "step 30" in shown["histograms"]
+    assert "step 40" not in shown["histograms"]
 
 
 def test_histogram_charts_show_the_quantiles_and_distribution_of_the_values(

@@ -132,6 +132,19 @@ def test_metrics_of_a_separate_evaluation_job_are_read_with_the_training_metrics
     }
 
 
+def test_series_of_a_training_job_is_continued_by_those_of_a_separate_evaluation_job(
+    tmp_path: pathlib.Path,
+) -> None:
+    trained = [_line(step, "validation", accuracy=0.5) for step in (100, 300)]
+    evaluated = [_line(step, "validation", accuracy=0.9) for step in (200, 300, 400)]
+    (tmp_path / "metrics.json").write_text(_text(*trained))
+    (tmp_path / "metrics.continuous_eval.json").write_text(_text(*evaluated))
+    accuracy = run_reading.read_run(str(tmp_path)).series["validation"]["accuracy"]
+    assert accuracy.steps == (100, 200, 300, 400)
+    # Both jobs have evaluated step 300.
+    assert accuracy.values == (0.5, 0.9, 0.5, 0.9)
+
+
 @pytest.mark.parametrize("value", [1e308, math.nan, "x", [[1]], True])
 def test_run_file_with_a_wrong_type_is_reported_and_its_run_is_still_listed(
     tmp_path: pathlib.Path, value: Any

@@ -22,7 +22,7 @@ class Recorder(telemetry.Writer):
         self._failing = failing
 
     def write(self, record):
-        self.may_write.wait(timeout=60)
+        self.may_write.wait(timeout=waiting.SECONDS)
         self.calls.append(record.step)
         if record.step in self._failing:
             raise OSError(f"disk full at {record.step}")

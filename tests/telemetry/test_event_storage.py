@@ -230,6 +230,19 @@ def test_history_contains_each_eager_value_and_the_means_of_graph_values(storage
         storage.history("eger")
 
 
+def test_rewound_history_has_the_statistics_of_the_values_that_remain():
+    history = telemetry.ScalarHistory(max_length=3)
+    for step, value in enumerate([4.0, 5.0, 6.0, math.nan], start=1):
+        history.add(value, step, weight=step)
+    history.rewind(3)
+    assert history.values() == [(5.0, 2), (6.0, 3)]
+    # The global mean still includes the first value, which is no longer stored.
+    assert history.global_mean() == (4.0 + 2 * 5.0 + 3 * 6.0) / 6
+    history.rewind(0)
+    history.add(7.0, 1)
+    assert (history.values(), history.global_mean()) == ([(7.0, 1)], 7.0)
+
+
 @pytest.mark.parametrize("window", [1, 20, 1000])
 def test_history_statistics_equal_those_of_numpy(window):
     values = np.random.default_rng(0).normal(size=100)

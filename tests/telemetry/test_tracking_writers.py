@@ -1,6 +1,7 @@
 """Writers for the experiment trackers MLflow and Weights & Biases."""
 
 import sys
+from unittest import mock
 
 import mlflow
 import numpy as np
@@ -9,6 +10,7 @@ import wandb
 
 from official_lite import telemetry
 from official_lite.common import errors
+from official_lite.telemetry import tracking_writers
 
 
 @pytest.fixture(autouse=True)
@@ -163,6 +165,17 @@ def test_restarted_training_resumes_its_wandb_run(model_dir):
     run_id = (model_dir / "wandb_run_id").read_text()
     paths = transaction_logs(model_dir)
     assert {path.name for path in paths} == {f"run-{run_id}.wandb"}
+
+
+def test_jobs_that_do_not_train_have_a_wandb_run_of_their_own(model_dir, monkeypatch):
+    init = mock.MagicMock()
+    monkeypatch.setattr(wandb, "init", init)
+    for mode in ("train", "continuous_eval", "test"):
+        tracking_writers.wandb_of(telemetry.RunInfo(str(model_dir), 9, {}, mode=mode)).close()
+    training, evaluation, test = (call.kwargs for call in init.call_args_list)
+    assert (training["name"], evaluation["name"]) == ("my_run", "my_run.continuous_eval")
+    assert test["name"] == "my_run.test"
+    assert len({evaluation["id"], test["id"], training["id"]}) == 3
 
 
 def test_images_and_histograms_are_logged_to_wandb(model_dir):

@@ -1,3 +1,4 @@
+import contextlib
 import json
 import os
 import pathlib
@@ -253,6 +254,150 @@ def test_launch_forwards_a_signal_to_all_trainers_and_kills_them_on_a_second_sig
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
 
+def _record_messages(monkeypatch: pytest.MonkeyPatch, file: pathlib.Path) -> list[str]:
+    """Return a list that receives the launcher's messages; the first one creates the file."""
+    said: list[str] = []
+
+    def say(text: str, width: int = 0) -> None:
+        said.append(text)
+        file.touch()
+
+    monkeypatch.setattr(launch, "say", say)
+    return said
+
+
+def _exit_late(code: str, file: pathlib.Path) -> str:
+    """Return the code with an exit that waits until the file exists."""
+    wait = f"    while not pathlib.Path({str(file)!r}).exists():\n        time.sleep(0.01)\n"
+    return "import time\n" + code.replace("    sys.exit", f"{wait}    sys.exit")
+
+
+def test_launch_waits_for_checkpoints_that_take_longer_than_the_grace_period_after_a_signal(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = [tmp_path / "0", tmp_path / "1"]
+    fast, slow = (UNTIL_SIGTERM.replace("FILE", repr(str(file))) for file in files)
+    # The grace period is over at once, while worker 1 still saves.
+    slow = _exit_late(slow, tmp_path / "may_end")
+    said = _record_messages(monkeypatch, tmp_path / "may_end")
+    thread = _signal_when(files, 0.0)
+    end = _run_cluster(_spec("worker 0", fast), _spec("worker 1", slow), grace_secs=0.0)
+    thread.join()
+    assert end == ProcessEnd(name="worker 0", code=42)
+    assert said[1:] == ["worker 1 ended with exit code 42."]
+
+
+def test_launch_stops_waiting_for_checkpoints_when_a_trainer_fails_after_a_signal(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = [tmp_path / str(i) for i in range(3)]
+    codes = [UNTIL_SIGTERM, UNTIL_SIGTERM, DEAF]
+    saves, fails, hangs = (
+        code.replace("FILE", repr(str(file))) for code, file in zip(codes, files, strict=True)
+    )
+    fails = _exit_late(fails, tmp_path / "may_end").replace("exit(42)", "exit(1)")
+    said = _record_messages(monkeypatch, tmp_path / "may_end")
+    thread = _signal_when(files, 0.0)
+    specs = [_spec(f"worker {i}", code) for i, code in enumerate([saves, fails, hangs])]
+    end = _run_cluster(*specs)
+    thread.join()
+    assert end == ProcessEnd(name="worker 0", code=42)
+    assert said[1:] == [
+        "worker 1 ended with exit code 1.",
+        "worker 2 did not stop in time. Killing it.",
+    ]
+
+
+def test_launch_kills_trainers_that_do_not_stop_for_a_long_time_after_the_time_limit(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    class Ready(launch.LaunchedProcess):
+        def __init__(self, spec: ProcessSpec) -> None:
+            super().__init__(spec)
+            waiting.wait_for((tmp_path / spec.name).exists)
+
+    monkeypatch.setattr(launch, "LaunchedProcess", Ready)
+    specs = [
+        _spec(name, code.replace("FILE", repr(str(tmp_path / name))))
+        for name, code in (("worker 0", UNTIL_SIGTERM), ("worker 1", DEAF))
+    ]
+    cluster = launch.LaunchedCluster(specs, restarts=Restarts(0), grace_secs=0.0, most_secs=0.0)
+    assert cluster.run() == ProcessEnd(name="worker 0", code=42)
+    assert cluster.reached_limit
+    assert "worker 1 did not stop in time. Killing it." in capfd.readouterr().err
+
+
+def test_launch_forwards_a_signal_that_arrives_while_it_starts_the_processes(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    class Started(launch.LaunchedProcess):
+        def __init__(self, spec: ProcessSpec) -> None:
+            if spec.name == "worker 1":
+                os.kill(os.getpid(), signal.SIGTERM)
+            super().__init__(spec)
+
+    monkeypatch.setattr(launch, "LaunchedProcess", Started)
+    specs = [_spec("worker 0", WAIT), _spec("worker 1", WAIT)]
+    end = _run_cluster(*specs, grace_secs=waiting.SECONDS)
+    assert end is not None
+    assert end.code == -signal.SIGTERM
+    assert "did not stop in time" not in capfd.readouterr().err
+
+
+def test_launch_asks_the_trainers_to_save_when_a_server_has_died(
+    tmp_path: pathlib.Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "trains"
+    server = f"import os, time\nwhile not os.path.exists({str(file)!r}): time.sleep(0.01)\n"
+    trainer = _spec("worker 0", UNTIL_SIGTERM.replace("FILE", repr(str(file))))
+    end = _run_cluster(
+        _spec("data dispatcher", server + KILLED, Role.SERVER), trainer, grace_secs=waiting.SECONDS
+    )
+    assert end == ProcessEnd(name="data dispatcher", code=-9)
+    assert "worker 0 ended with exit code 42." in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("role", [Role.REPLACEABLE, Role.SERVER])
+def test_launch_treats_a_server_that_ends_during_training_as_lost_even_if_it_ends_with_0(
+    capfd: pytest.CaptureFixture[str], role: Role
+) -> None:
+    ended = _spec("worker 0", "", role)
+    end = _run_cluster(ended, _spec("chief", WAIT), restarts=1)
+    assert end == ProcessEnd(name="worker 0", code=0, is_lost=True)
+    is_replaced = role is Role.REPLACEABLE
+    assert ("continue; restart 1 of 1." in capfd.readouterr().err) == is_replaced
+
+
+@pytest.mark.parametrize("role", [Role.REPLACEABLE, Role.SERVER])
+def test_launch_succeeds_if_a_server_ends_with_0_shortly_before_the_trainer(
+    tmp_path: pathlib.Path, role: Role
+) -> None:
+    file = tmp_path / "pid"
+    server = f"import os, pathlib; pathlib.Path({str(file)!r}).write_text(str(os.getpid()))"
+    # The process directory disappears when the launcher has noticed the end of the server.
+    trainer = f"{_until_killed(file)}\nwhile stat.exists(): time.sleep(0.01)"
+    specs = [_spec("worker 0", server, role), _spec("chief", trainer)]
+    assert _run_cluster(*specs, grace_secs=waiting.SECONDS) is None
+
+
+# Fails unless its launcher ignores SIGHUP, whose bit is the lowest.
+HANG_UP = """
+import os, pathlib
+status = pathlib.Path(f"/proc/{os.getppid()}/status").read_text()
+assert int(status.partition("SigIgn:")[2].split()[0], 16) & 1
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads the ignored signals from /proc")
+def test_launch_under_nohup_continues_when_the_terminal_is_closed() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        assert _run_cluster(_spec("worker 0", HANG_UP)) is None
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
 def _run_process(code: str, log_dir: pathlib.Path | None = None) -> ProcessEnd:
     spec = ProcessSpec(
         name="worker 1",
@@ -303,18 +448,16 @@ def test_return_code_determines_the_description_exit_code_and_restart_of_a_proce
         code: (str(end).removeprefix("worker 1 "), end.exit_code, end.may_restart)
         for code, end in found.items()
     } == ENDS
+    lost = ProcessEnd(name="ps 0", code=0, is_lost=True)
+    assert str(lost) == "ps 0 ended with exit code 0 although the training still needs it"
+    assert (lost.exit_code, lost.may_restart) == (7, True)
 
 
 _LAUNCHER = """
 import signal, sys
 from official_lite.tools import launch
-spec = launch.ProcessSpec(
-    name="worker 0",
-    role=launch.Role.TRAINER,
-    command=[sys.executable, "-c", "import signal; signal.pause()"],
-    environment={},
-)
-print(launch.LaunchedProcess(spec).pid, flush=True)
+specs = launch.plan([sys.executable, "-c", "import signal; signal.pause()"], workers=1, ps=1)
+print(*(launch.LaunchedProcess(spec).pid for spec in specs), flush=True)
 signal.pause()
 """
 
@@ -327,13 +470,26 @@ def _is_running(process: pathlib.Path) -> bool:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the signal is sent by Linux")
-def test_launched_process_ends_when_its_launcher_is_killed() -> None:
+def test_chief_is_asked_to_save_when_its_launcher_is_killed_and_keeps_its_servers() -> None:
+    specs = launch.plan(["train.py"], workers=1, ps=1)
+    assert {spec.name: spec.ends_with_launcher for spec in specs} == {
+        "ps 0": False,
+        "worker 0": False,
+        "chief": True,
+    }
     command = [sys.executable, "-c", _LAUNCHER]
     with subprocess.Popen(
         command, cwd=commands.ROOT, stdout=subprocess.PIPE, text=True
     ) as launcher:
         assert launcher.stdout is not None
-        started = pathlib.Path("/proc") / launcher.stdout.readline().strip()
-        assert started.exists()
+        pids = launcher.stdout.readline().split()
+        *servers, chief = (pathlib.Path("/proc", pid) for pid in pids)
+        assert chief.exists()
         launcher.kill()
-    waiting.wait_for(lambda: not _is_running(started))
+    try:
+        waiting.wait_for(lambda: not _is_running(chief))
+        assert [_is_running(server) for server in servers] == [True, True]
+    finally:
+        for server in servers:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(int(server.name), signal.SIGKILL)

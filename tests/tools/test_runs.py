@@ -134,6 +134,16 @@ def test_ambiguous_short_field_name_raises(runs: list[Facts]) -> None:
         runs_tool.resolve("rate", [facts])
 
 
+def test_short_name_of_a_metric_that_several_tasks_have_raises(runs: list[Facts]) -> None:
+    metrics = {"train/accuracy": 0.5, "validation/a/accuracy": 0.7, "validation/b/accuracy": 0.9}
+    facts = Facts(run=runs[0].run, fields={}, metrics=metrics, config={})
+    with pytest.raises(errors.UnknownNameError, match="`validation/a/accuracy` or `validation/b"):
+        runs_tool.resolve("accuracy", [facts])
+    assert runs_tool.resolve("b/accuracy", [facts]) == "validation/b/accuracy"
+    facts.metrics["validation/accuracy"] = 0.8
+    assert runs_tool.resolve("accuracy", [facts]) == "validation/accuracy"
+
+
 CONDITIONS = [
     (["status=done"], ["a", "b"]),
     (["status!=done"], ["c"]),

@@ -27,6 +27,7 @@ __all__ = [
     "PowerAndLinearDecay",
     "PowerDecayWithOffset",
     "StepCosineDecayWithOffset",
+    "TimeDecay",
 ]
 
 
@@ -97,8 +98,45 @@ class _Schedule(schedules.LearningRateSchedule):
     """Base class of schedules whose fields are the arguments of their constructors."""
 
     def get_config(self) -> dict[str, Any]:
-        """Return the constructor arguments."""
-        return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        """Return the constructor arguments, with a wrapped schedule serialized."""
+        return {
+            name: schedules.serialize(value) if callable(value) else value
+            for name, value in vars(self).items()
+        }
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> Self:
+        """Build a schedule from the result of `get_config`."""
+        return cls(
+            **{
+                name: schedules.deserialize(value) if isinstance(value, dict) else value
+                for name, value in config.items()
+            }
+        )
+
+
+def _rate_at(step: tf.Tensor | int, rate: schedules.LearningRateSchedule | float) -> tf.Tensor:
+    """Return the float32 value of a schedule or a constant at a step."""
+    return tf.cast(rate(step) if callable(rate) else rate, tf.float32)
+
+
+@keras.saving.register_keras_serializable("official_lite")
+@dataclasses.dataclass(eq=False)
+class TimeDecay(_Schedule):
+    """Schedule that divides another by `1 + decay * step`, like the argument `decay` of Keras 2.
+
+    Args:
+        learning_rate: A schedule or a constant.
+        decay: The decay per step.
+    """
+
+    learning_rate: schedules.LearningRateSchedule | float
+    decay: float
+
+    def __call__(self, step: tf.Tensor | int) -> tf.Tensor:
+        """Return the learning rate at a step."""
+        divisor = 1.0 + self.decay * tf.cast(step, tf.float32)
+        return _rate_at(step, self.learning_rate) / divisor
 
 
 @dataclasses.dataclass(eq=False)
@@ -116,36 +154,16 @@ class _WarmUp(_Schedule, abc.ABC):
 
     def __call__(self, step: tf.Tensor | int) -> tf.Tensor:
         float_step = tf.cast(step, tf.float32)
-        target = self._after(self.warmup_steps)
+        target = _rate_at(self.warmup_steps, self.after_warmup_lr_sched)
         # `tf.where` never selects the rate of a warm-up of 0 steps, but still evaluates it, so
         # avoid a division by 0.
         warming = self._warming(float_step, max(self.warmup_steps, 1), target)
-        return tf.where(float_step < self.warmup_steps, warming, self._after(step))
+        after = _rate_at(step, self.after_warmup_lr_sched)
+        return tf.where(float_step < self.warmup_steps, warming, after)
 
     @abc.abstractmethod
     def _warming(self, step: tf.Tensor, warmup_steps: int, target: tf.Tensor) -> tf.Tensor:
         """Return the learning rate at a float32 step of a warm-up that ends at `target`."""
-
-    def _after(self, step: tf.Tensor | int) -> tf.Tensor:
-        after = self.after_warmup_lr_sched
-        if isinstance(after, schedules.LearningRateSchedule):
-            after = after(step)
-        return tf.cast(after, tf.float32)
-
-    def get_config(self) -> dict[str, Any]:
-        """Return the constructor arguments, with the wrapped schedule serialized."""
-        config = super().get_config()
-        if isinstance(self.after_warmup_lr_sched, schedules.LearningRateSchedule):
-            config["after_warmup_lr_sched"] = schedules.serialize(self.after_warmup_lr_sched)
-        return config
-
-    @classmethod
-    def from_config(cls, config: dict[str, Any]) -> Self:
-        """Build a schedule from the result of `get_config`."""
-        after = config["after_warmup_lr_sched"]
-        if isinstance(after, dict):
-            after = schedules.deserialize(after)
-        return cls(**(config | {"after_warmup_lr_sched": after}))
 
 
 @keras.saving.register_keras_serializable("official_lite")

@@ -86,7 +86,7 @@ WARMUP_CLS: dict[str, Callable[..., Any]] = {
 }
 
 # Config fields that optimizers no longer accept, each with its no-op value.
-_DEAD_FIELDS: dict[str, Any] = {"decay": 0.0, "jit_compile": False}
+_DEAD_FIELDS: dict[str, Any] = {"jit_compile": False}
 
 _MAY_BE_NONE = ("staircase",)
 
@@ -213,7 +213,8 @@ class OptimizerFactory:
         """
         path = f"optimizer.{self._optimizer_type}"
         arguments = _optimizer_arguments(self._optimizer_config, path)
-        arguments["learning_rate"] = float(lr) if isinstance(lr, int) else lr
+        lr = float(lr) if isinstance(lr, int) else lr
+        arguments["learning_rate"] = _with_decay(lr, arguments.pop("decay", 0.0), path)
         lazy_rows = arguments.pop("lazy_rows", False)
         optimizer = _build(OPTIMIZERS_CLS, path, arguments)
         if isinstance(optimizer, keras.optimizers.Optimizer):
@@ -283,6 +284,16 @@ def _optimizer_arguments(config: base_config.Config, path: str) -> dict[str, Any
     if isinstance(config, optimizer_config.AdafactorConfig):
         return _adafactor_arguments(arguments, path)
     return arguments
+
+
+def _with_decay(lr: LearningRate, decay: float, path: str) -> LearningRate:
+    """Return a learning rate that decays as in the legacy optimizers of Keras 2."""
+    if decay < 0:
+        raise errors.ConfigValueError(
+            f"`{path}.decay` is {decay}; expected a number that is not negative."
+        )
+    # Keep a constant rate without decay as it is: callbacks may set it, and checkpoints contain it.
+    return lr_schedule.TimeDecay(lr, decay) if decay else lr
 
 
 def _adafactor_arguments(fields: Mapping[str, Any], path: str) -> dict[str, Any]:

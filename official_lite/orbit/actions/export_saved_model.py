@@ -2,6 +2,7 @@
 
 import os
 import re
+import tempfile
 from collections.abc import Callable
 from typing import Any
 
@@ -9,10 +10,13 @@ import keras
 import tensorflow as tf
 
 from official_lite import telemetry
-from official_lite.common import files
+from official_lite.checkpoint import directories
+from official_lite.common import files, keras_variables
 from official_lite.modeling.optimization import ema_optimizer
 from official_lite.orbit import runner
 
+# The suffix of an export that is not complete yet.
+_UNFINISHED = "_temp"
 _GCS_PREFIX = "gs://"
 
 
@@ -48,7 +52,9 @@ class ExportFileManager:
         return [path for path in paths if tf.io.gfile.exists(path)]
 
     def clean_up(self) -> None:
-        """Remove all but the latest `max_to_keep` exports."""
+        """Remove all but the latest `max_to_keep` exports, and exports that were interrupted."""
+        for path in tf.io.gfile.glob(f"{self._base_name}-*{_UNFINISHED}"):
+            files.remove_all(path)
         if self._max_to_keep < 0:
             return
         managed = self.managed_files
@@ -65,6 +71,8 @@ class ExportFileManager:
 
 class ExportSavedModel:
     """An action that exports a model. It ignores the output.
+
+    An export is written as `<path>_temp` first, so every export under its final name is complete.
 
     Args:
         model: The model to export.
@@ -91,12 +99,29 @@ class ExportSavedModel:
 
     def __call__(self, output: runner.Output) -> None:
         path = self.file_manager.next_name()
+        # All workers save, because reading a variable may require all of them. Only the chief's
+        # export remains.
+        if directories.is_chief(_strategy_of(self.model)):
+            self._save(path + _UNFINISHED)
+            files.replace_tree(path + _UNFINISHED, path)
+            self.file_manager.clean_up()
+        else:
+            with tempfile.TemporaryDirectory() as folder:
+                self._save(os.path.join(folder, "model"))
+
+    def _save(self, path: str) -> None:
+        if files.exists(path):  # A process was killed before its export was complete.
+            files.remove_all(path)
         # Mute the event storage. Otherwise a model that writes scalars to the storage would be
         # saved together with the storage.
         muted = telemetry.get_event_storage().muted()
-        with muted, ema_optimizer.averaged_weights(self.optimizer):
-            tf.saved_model.save(self.model, path, self.signatures, self.options)
-        self.file_manager.clean_up()
+        try:
+            with muted, ema_optimizer.averaged_weights(self.optimizer):
+                tf.saved_model.save(self.model, path, self.signatures, self.options)
+        except BaseException:
+            if files.exists(path):
+                files.remove_all(path)
+            raise
 
 
 def safe_normpath(path: str) -> str:
@@ -104,6 +129,13 @@ def safe_normpath(path: str) -> str:
     if path.startswith(_GCS_PREFIX):
         return _GCS_PREFIX + os.path.normpath(path.removeprefix(_GCS_PREFIX))
     return os.path.normpath(path)
+
+
+def _strategy_of(model: Any) -> tf.distribute.Strategy | None:
+    """Return the strategy of a model's variables; None if it does not distribute them."""
+    variables = map(keras_variables.raw, keras_variables.variables_of(model))
+    found = (getattr(variable, "distribute_strategy", None) for variable in variables)
+    return next(filter(None, found), None)
 
 
 class _Counter:

@@ -577,7 +577,8 @@ class InputWait(Hook):
 
     The goodput of the run counts this time as `waiting_for_input`; see `common.goodput`.
 
-    The first `every_n_steps` steps of a run are skipped because they include compilation. The share
+    The first `every_n_steps` steps of a run are skipped because they include compilation, and so
+    are the steps between a checkpoint that a recovery has restored and the next multiple. The share
     is an upper bound on the time that a faster input pipeline could save. On accelerators, where
     the host runs ahead of the device, the actual saving can be smaller, because the device may
     still be busy while the host waits.
@@ -611,6 +612,12 @@ class InputWait(Hook):
             self._clock = _WaitClock()
             self._timed_trainer = self.trainer
             self.trainer.wrap_train_fetch(self._clock.timing)
+
+    def after_restore(self) -> None:
+        # The goodput already counts the time since the checkpoint as lost, so the waits in it must
+        # not be subtracted from the time that was kept. The next mark is made after a step, because
+        # a recovery may repeat steps after it has restored the checkpoint.
+        self._last = None
 
     def after_step(self) -> None:
         if self._clock is None:

@@ -15,7 +15,7 @@ from absl import logging
 
 from official_lite import telemetry
 from official_lite.checkpoint import best_checkpoints, commit, directories
-from official_lite.common import errors, nested_dict, suggestions, terminal
+from official_lite.common import errors, files, nested_dict, suggestions, terminal
 from official_lite.modeling import model_export
 from official_lite.modeling.optimization import ema_optimizer
 from official_lite.orbit import runner, utils
@@ -456,6 +456,9 @@ class ExportModel(Hook):
     An export is written under a temporary name first, so every export under its final name is
     complete. If the optimizer averages the weights, the averaged weights are exported.
 
+    After a recovery from a blow-up, the next export replaces those of later steps. A model with a
+    trainable weight that is not finite is exported only at the end.
+
     Args:
         every_n_steps: The interval. 0 exports only at the end. Successful training always exports
             at the end.
@@ -478,13 +481,18 @@ class ExportModel(Hook):
         self.every_n_steps = every_n_steps
         self._format = format
         self._subdir = subdir
+        self._exported: dict[int, str] = {}
 
     def before_train(self) -> None:
         self._model()
         output_directory(self, self._subdir)
 
     def after_step(self) -> None:
-        self._export()
+        if all(np.isfinite(weight).all() for weight in self._model().trainable_weights):
+            self._export()
+        else:
+            step = self.controller.step
+            logging.warning("The model of step %d is not exported: a weight is not finite.", step)
 
     def after_train(self, success: bool) -> None:
         # Replace an export that `after_step` wrote at this step, because an evaluation or another
@@ -501,6 +509,18 @@ class ExportModel(Hook):
         with average, self.controller.storage.muted():
             model_export.write_model(self._model(), path, self._format)
         logging.info("Exported %s.", path)
+        self._remove_discarded()
+        self._exported[self.controller.step] = path
+
+    def _remove_discarded(self) -> None:
+        """Remove the exports of later steps, which a recovery has discarded.
+
+        Exports of earlier starts stay, because training may have gone back on purpose.
+        """
+        for step in [step for step in self._exported if step > self.controller.step]:
+            path = self._exported.pop(step)
+            if files.exists(path):
+                files.remove_all(path)
 
     @functools.cached_property
     def _directory(self) -> str:

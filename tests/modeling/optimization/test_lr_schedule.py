@@ -54,6 +54,10 @@ SCHEDULES: dict[str, tuple[Any, Callable[[int], float]]] = {
         ),
         lambda t: 0.9 * _half_cosine((t - 10) / 100) + 0.1,
     ),
+    "time_decay": (
+        lr_schedule.TimeDecay(COSINE, 0.5),
+        lambda t: _half_cosine(t / 100) / (1 + 0.5 * t),
+    ),
     "linear_warmup": (
         lr_schedule.LinearWarmup(POLYNOMIAL, 50, 0.1),
         lambda t: 0.1 + t / 50 * (_polynomial(50) - 0.1) if t < 50 else _polynomial(t),

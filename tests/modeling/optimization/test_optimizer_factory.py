@@ -11,6 +11,7 @@ import pytest
 import tensorflow as tf
 from absl import logging
 
+from official_lite import orbit
 from official_lite.common import errors
 from official_lite.modeling import distributed_gradients, optimization
 from official_lite.modeling.optimization import ema_optimizer, optimizer_factory
@@ -32,6 +33,18 @@ def _optimizer(name: str, fields: dict[str, Any] | None = None, **kwargs: Any) -
     return factory.build_optimizer(factory.build_learning_rate(), **kwargs)
 
 
+SCHEDULES = {
+    "stepwise": {"boundaries": [5], "values": [1.0, 0.5]},
+    "exponential": {"initial_learning_rate": 1.0, "decay_steps": 10, "decay_rate": 0.5},
+    "polynomial": {"initial_learning_rate": 1.0, "decay_steps": 10},
+    "cosine": {"initial_learning_rate": 1.0, "decay_steps": 10},
+    "power": {"initial_learning_rate": 1.0},
+    "power_linear": {"initial_learning_rate": 1.0, "total_decay_steps": 10},
+    "power_with_offset": {"initial_learning_rate": 1.0},
+    "step_cosine_with_offset": {"boundaries": [0, 5], "values": [1.0, 0.5]},
+}
+
+
 @pytest.fixture
 def warnings(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     messages: list[str] = []
@@ -47,18 +60,39 @@ def test_config_fields_become_optimizer_arguments() -> None:
     assert float(_optimizer("sgd").learning_rate) == pytest.approx(0.1)
 
 
-@pytest.mark.parametrize(
-    ("name", "fields"),
-    [("sgd", {"decay": 0.5}), ("adam_experimental", {"jit_compile": True})],
-)
 def test_setting_an_optimizer_config_field_without_effect_logs_a_warning(
-    warnings: list[str], name: str, fields: dict[str, Any]
+    warnings: list[str],
 ) -> None:
-    _optimizer(name)
+    _optimizer("adam_experimental")
     assert warnings == []
-    _optimizer(name, fields)
+    _optimizer("adam_experimental", {"jit_compile": True})
     (warning,) = warnings
-    assert f"optimizer.{name}.{next(iter(fields))}" in warning
+    assert "optimizer.adam_experimental.jit_compile" in warning
+
+
+@pytest.mark.parametrize("rate", [0.5, {"type": "power", "power": SCHEDULES["power"]}])
+def test_decay_of_sgd_divides_the_learning_rate_of_updates_and_reports_by_the_steps(
+    warnings: list[str], rate: Any
+) -> None:
+    undecayed = _factory({"type": "sgd"}, rate)
+    factory = _factory({"type": "sgd", "sgd": {"decay": 0.25}}, rate)
+    before = undecayed.build_optimizer(undecayed.build_learning_rate())
+    optimizer = factory.build_optimizer(factory.build_learning_rate())
+    weight, expected = keras.Variable([0.0]), 0.0
+    for step in range(3):
+        before.iterations.assign(step)
+        decayed = float(before.learning_rate) / (1 + 0.25 * step)
+        reported = orbit.utils.current_learning_rate(optimizer, tf.Variable(step))
+        rounding.assert_close(reported, decayed, roundings=2)
+        optimizer.apply_gradients([(tf.constant([1.0]), weight)])
+        expected -= decayed
+    rounding.assert_close(weight.numpy(), [expected], roundings=3 * 3)
+    assert warnings == []
+
+
+def test_negative_decay_of_sgd_is_refused() -> None:
+    with pytest.raises(errors.ConfigValueError, match=r"optimizer\.sgd\.decay` is -0\.5"):
+        _optimizer("sgd", {"decay": -0.5})
 
 
 def test_gradient_aggregator_and_transformers_run_before_clipping() -> None:
@@ -105,18 +139,6 @@ def test_gin_binds_arguments_of_build_optimizer() -> None:
     assert isinstance(_optimizer("sgd"), keras.optimizers.SGD)
     with pytest.raises(ValueError, match="learning"):
         gin.parse_config("build_optimizer.learning = 1")
-
-
-SCHEDULES = {
-    "stepwise": {"boundaries": [5], "values": [1.0, 0.5]},
-    "exponential": {"initial_learning_rate": 1.0, "decay_steps": 10, "decay_rate": 0.5},
-    "polynomial": {"initial_learning_rate": 1.0, "decay_steps": 10},
-    "cosine": {"initial_learning_rate": 1.0, "decay_steps": 10},
-    "power": {"initial_learning_rate": 1.0},
-    "power_linear": {"initial_learning_rate": 1.0, "total_decay_steps": 10},
-    "power_with_offset": {"initial_learning_rate": 1.0},
-    "step_cosine_with_offset": {"boundaries": [0, 5], "values": [1.0, 0.5]},
-}
 
 
 @pytest.mark.parametrize("name", SCHEDULES)
@@ -176,6 +198,7 @@ def test_warmup_precedes_a_constant_learning_rate(name: str) -> None:
 class OwnConfig(optimization.BaseOptimizerConfig):
     name: str = "own"
     rho: float = 0.9
+    decay: float = 0.0
 
 
 @dataclasses.dataclass

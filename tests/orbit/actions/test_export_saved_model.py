@@ -1,3 +1,4 @@
+import keras
 import pytest
 import tensorflow as tf
 
@@ -74,3 +75,37 @@ def test_export_contains_the_current_variable_values(tmp_path):
 
 def test_safe_normpath_keeps_the_double_slash_after_a_gs_scheme():
     assert export_saved_model.safe_normpath("gs://bucket//a/../b") == "gs://bucket/b"
+
+
+def test_only_the_export_of_the_chief_remains(tmp_path, two_replicas, monkeypatch):
+    extended = type(two_replicas.extended)
+    monkeypatch.setattr(extended, "should_checkpoint", property(lambda self: False))
+    model = Model()
+    with two_replicas.scope():
+        # A plain module does not list the variables of a Keras model.
+        model.network = keras.Sequential([keras.layers.Input((1,)), keras.layers.Dense(1)])
+    manager = actions.ExportFileManager(str(tmp_path / "model"), max_to_keep=0)
+    make_exports(tmp_path / "model", [3])
+    actions.ExportSavedModel(model, manager, model.__call__)({})
+    assert [path.name for path in tmp_path.iterdir()] == ["model-3"]
+
+
+def test_next_export_removes_the_files_of_an_export_that_was_killed(tmp_path):
+    (tmp_path / "model-1_temp" / "variables").mkdir(parents=True)
+    manager = actions.ExportFileManager(str(tmp_path / "model"), next_id_fn=lambda: 2)
+    model = Model()
+    actions.ExportSavedModel(model, manager, model.__call__)({})
+    assert [path.name for path in tmp_path.iterdir()] == ["model-2"]
+
+
+def test_export_that_fails_leaves_no_directory_that_counts_as_an_export(tmp_path, monkeypatch):
+    def save(model, path, *args):
+        (tmp_path / path / "half").mkdir(parents=True)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(tf.saved_model, "save", save)
+    manager = actions.ExportFileManager(str(tmp_path / "model"))
+    export = actions.ExportSavedModel(Model(), manager, None)
+    with pytest.raises(KeyboardInterrupt):
+        export({})
+    assert not list(tmp_path.iterdir())

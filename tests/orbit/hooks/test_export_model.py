@@ -1,3 +1,4 @@
+import math
 import subprocess
 import sys
 
@@ -6,6 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from official_lite.core import train_lib
 from official_lite.modeling import optimization
 from official_lite.orbit import hooks
 from tests import rounding
@@ -79,7 +81,7 @@ def test_saved_model_exported_from_two_replicas_predicts_like_the_trained_model(
     make_keras_trainer, make_controller, two_replicas, tmp_path
 ):
     trainer = make_keras_trainer(strategy=two_replicas)
-    hook = hooks.ExportModel(format="tf_saved_model")
+    hook = hooks.ExportModel(every_n_steps=2, format="tf_saved_model")
     make_controller(trainer, hooks=[hook], strategy=two_replicas, model_dir=tmp_path).train(3)
     loaded = tf.saved_model.load(
         str(tmp_path / "export/3")
@@ -99,6 +101,92 @@ def test_export_contains_the_averaged_weights_of_an_ema_optimizer(
     trainer.optimizer.swap_weights()
     exported = keras.models.load_model(tmp_path / "export/3.keras").get_weights()[0].item()
     assert exported == trainer.model.get_weights()[0].item() != trained
+
+
+class Lookup(keras.Model):
+    """A model that looks up a row of a table, which is not built before its first call."""
+
+    def __init__(self):
+        super().__init__()
+        self.table = keras.layers.Embedding(300, 1)
+
+    def call(self, ids, factor):
+        return tf.cast(factor, self.compute_dtype) * self.table(ids)
+
+
+def test_saved_model_of_a_mixed_precision_model_takes_the_dtypes_of_its_real_inputs(
+    points_task, make_task_trainer, make_controller, tmp_path
+):
+    class LookupTask(points_task):
+        def build_model(self):
+            return Lookup()
+
+        def build_inputs(self, params, input_context=None):
+            ids, y = tf.range(292, 300), tf.zeros([8, 1])
+            data = tf.data.Dataset.from_tensors(((ids, tf.ones([8, 1])), y))
+            return data.repeat() if params.is_training else data
+
+        def inference_step(self, inputs, model):
+            return model(*inputs, training=False)
+
+        def train_step(self, inputs, model, optimizer, metrics=None):
+            (ids, factor), y = inputs
+            with tf.GradientTape() as tape:
+                loss = self.build_losses(y, model(ids, factor, training=True))
+            weights = model.trainable_variables
+            optimizer.apply_gradients(zip(tape.gradient(loss, weights), weights, strict=True))
+            return {self.loss: loss}
+
+    trainer = make_task_trainer(LookupTask, runtime={"mixed_precision_dtype": "bfloat16"})
+    hook = hooks.ExportModel(format="tf_saved_model")
+    make_controller(trainer, hooks=[hook], evaluator=None, model_dir=tmp_path).train(1)
+    loaded = tf.saved_model.load(str(tmp_path / "export/1"))
+    ids, factor = tf.constant([257, 299]), tf.constant([[1.0], [2.0]])
+    rounding.assert_close(loaded.serve(ids, factor), trainer.model(ids, factor), roundings=4)
+
+
+def test_recovery_removes_the_exports_of_the_steps_that_training_repeats(
+    experiment, make_task, tmp_path
+):
+    outputs, seen = [], []
+
+    def spoil_second_report(output):
+        outputs.append(output)
+        if len(outputs) == 2:
+            output["training_loss"] = math.nan
+
+    def note(hook):
+        seen.append((hook.controller.step, [name.split(".")[0] for name in _names(tmp_path)]))
+
+    (tmp_path / "export").mkdir()
+    (tmp_path / "export/9.keras").touch()  # An export of an earlier start.
+    params = experiment(trainer={"train_steps": 8, "recovery_max_trials": 1})
+    train_lib.run_experiment(
+        None,
+        make_task(params),
+        "train",
+        params,
+        str(tmp_path),
+        hooks=[
+            hooks.ExportModel(every_n_steps=1),
+            hooks.LambdaHook(after_step=note, after_restore=note),
+        ],
+        train_actions=[spoil_second_report],
+    )
+    # Training might end instead of repeating the steps, so their exports stay until the next one.
+    restored = seen.index((4, [*"123456789"]))
+    assert seen[restored + 2] == (5, [*"123459"])
+
+
+def test_weights_that_are_not_finite_are_exported_only_at_the_end(
+    make_keras_trainer, make_controller, log_lines, tmp_path
+):
+    trainer = make_keras_trainer()
+    trainer.model.set_weights([np.float32([[np.nan]])])
+    listed = [hooks.ExportModel(every_n_steps=2)]
+    make_controller(trainer, hooks=listed, model_dir=tmp_path).train(5)
+    assert _names(tmp_path) == ["5.keras"]
+    assert "The model of step 2 is not exported: a weight is not finite." in log_lines
 
 
 @pytest.mark.slow

@@ -5,8 +5,11 @@ import pytest
 import tensorflow as tf
 
 from official_lite import orbit
+from official_lite.common import goodput
+from official_lite.core import actions as recovery
 from official_lite.data import tf_data_options
 from official_lite.orbit import hooks
+from tests import waiting
 
 pytestmark = pytest.mark.timing
 
@@ -88,7 +91,7 @@ def test_data_prepared_during_a_step_does_not_count_as_input_wait(train):
     made, first = threading.Semaphore(0), iter([True])
 
     def wait_for_the_next() -> None:
-        assert made.acquire(timeout=60)
+        assert made.acquire(timeout=waiting.SECONDS)
 
     def when_made() -> None:
         # No step runs while the batch of the first step is made.
@@ -145,6 +148,34 @@ def test_input_wait_logs_one_warning_for_a_trainer_that_is_not_a_standard_traine
     trainer = Other()
     make_controller(trainer, evaluator=None, hooks=[hooks.InputWait(every_n_steps=1)]).train(3)
     assert sum("Other is not a `StandardTrainer`" in line for line in log_lines) == 1
+
+
+def test_input_wait_of_steps_that_a_recovery_discarded_is_not_counted(
+    make_trainer, make_controller, make_manager, monkeypatch
+):
+    counted = []
+    monkeypatch.setattr(
+        goodput.Goodput, "add_input_wait", lambda self, seconds: counted.append(controller.step)
+    )
+    trainer, blown_up = make_trainer(), [15]
+    manager = make_manager(trainer, 10)
+
+    def recover(output):
+        if controller.step in blown_up:
+            blown_up.clear()
+            recovery.RecoveryAction(manager)(output)
+
+    controller = make_controller(
+        trainer,
+        hooks=[hooks.InputWait(every_n_steps=10)],
+        checkpoint_manager=manager,
+        train_actions=[recover],
+        log_interval=5,
+    )
+    controller.train(40)
+    assert not blown_up
+    # The interval from the restored step 10 to step 20 is skipped, like the first interval.
+    assert counted == [30, 40]
 
 
 def test_input_wait_does_not_change_the_trained_weights(make_task_trainer, make_controller):

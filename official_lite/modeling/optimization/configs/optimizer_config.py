@@ -65,7 +65,7 @@ class SGDConfig(LazyRowsConfig):
     """Gradient descent, with or without momentum.
 
     Attributes:
-        decay: Has no effect; use a learning-rate schedule instead.
+        decay: If not 0, the learning rate is divided by `1 + decay * step`.
     """
 
     name: str = "SGD"
